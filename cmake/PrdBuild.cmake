@@ -1,0 +1,44 @@
+# What every target of the project is built with, as one interface target: `prd_build`.
+# Targets link it PRIVATE, so none of it reaches those who use the installed worker library.
+
+include(GNUInstallDirs)
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(CapnProto REQUIRED)
+find_package(cppzmq REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+pkg_check_modules(rocksdb REQUIRED IMPORTED_TARGET rocksdb)
+
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+
+add_library(prd_build INTERFACE)
+target_compile_features(prd_build INTERFACE cxx_std_20)
+target_compile_options(prd_build INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+                                           -Wold-style-cast -Woverloaded-virtual -Werror)
+target_include_directories(prd_build INTERFACE ${PROJECT_SOURCE_DIR})
+
+if(PRD_SANITIZE)
+  # For every target, the generated code too: a sanitizer sees only what was compiled with it.
+  add_compile_options(-fsanitize=${PRD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${PRD_SANITIZE})
+endif()
+
+# prd_add_library(NAME SOURCES ... DEPENDS ...): a static library of the tree.
+function(prd_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE prd_build)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+endfunction()
+
+# prd_add_program(NAME SOURCES ... DEPENDS ...): a program in build/PRESET/bin.
+function(prd_add_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} prd_build)
+endfunction()

@@ -1,0 +1,136 @@
+// What the controller writes down: the inputs of a run in the order they were applied, and between
+// them the decisions they led to. The inputs alone restore a controller exactly (replay); the
+// decisions are there for people, for prdctl, and to prove a replay right. schemas/history.capnp is
+// the stored form, common/io/codec.h the translation.
+#ifndef PRD_COMMON_BASE_HISTORY_H_
+#define PRD_COMMON_BASE_HISTORY_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+
+namespace prd {
+
+// ---- inputs ----
+
+// A sequenced message of a worker, exactly as accepted.
+struct FromWorker {
+  WorkerEnvelope envelope;
+  friend bool operator==(const FromWorker&, const FromWorker&) = default;
+};
+
+// A worker's lease ran out.
+struct LeaseExpired {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  friend bool operator==(const LeaseExpired&, const LeaseExpired&) = default;
+};
+
+// The deadline that the job's engine had asked for was reached.
+struct DeadlineReached {
+  friend bool operator==(const DeadlineReached&, const DeadlineReached&) = default;
+};
+
+using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached>;
+
+// ---- decisions ----
+
+struct RunStarted {
+  std::string job;
+  std::string engine;
+  std::string spec;  // the job's config as TOML, normalised: what replay builds the engine from
+  std::int64_t wall_ns =
+      0;  // Unix time when the run began, for people; with `now` it dates every record
+  friend bool operator==(const RunStarted&, const RunStarted&) = default;
+};
+
+// The worker is in the engine's hands from now on.
+struct WorkerJoined {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  std::string host_name;
+  std::uint32_t pid = 0;
+  Iteration iteration = 0;
+  std::string reason;  // "initial group 1", "adopted rank 0's model"
+  friend bool operator==(const WorkerJoined&, const WorkerJoined&) = default;
+};
+
+enum class LeftReason : std::uint8_t {
+  kFinished = 0,  // called Finish: it waits for the final average
+  kLeft = 1,      // said so
+  kLost = 2,      // its lease ran out
+  kEvicted = 3,   // broke the protocol
+};
+
+struct WorkerLeft {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  LeftReason why = LeftReason::kLeft;
+  std::string reason;
+  friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
+};
+
+struct GroupShare {
+  Rank rank = kNoRank;
+  double weight = 0;
+  Iteration iteration = 0;  // the member's own, at its ready signal
+  void Archive(StateArchive& ar) { ar(rank, weight, iteration); }
+  friend bool operator==(const GroupShare&, const GroupShare&) = default;
+};
+
+struct GroupFormed {
+  GroupId id = kNoGroup;
+  GroupKind kind = GroupKind::kTrain;
+  std::vector<GroupShare> members;  // in ring order
+  Iteration iteration = 0;          // where members continue
+  double initial_weight = 0;  // the initial model's share; with the members' weights it sums to 1
+  std::string reason;
+  friend bool operator==(const GroupFormed&, const GroupFormed&) = default;
+};
+
+// Every live member has said Finished.
+struct GroupEnded {
+  GroupId id = kNoGroup;
+  bool ok = false;     // every member has the result
+  std::string reason;  // when not ok
+  friend bool operator==(const GroupEnded&, const GroupEnded&) = default;
+};
+
+struct AdoptOrdered {
+  Rank rank = kNoRank;
+  Rank source = kNoRank;
+  std::string reason;
+  friend bool operator==(const AdoptOrdered&, const AdoptOrdered&) = default;
+};
+
+// The last worker has gone.
+struct RunEnded {
+  std::string reason;
+  friend bool operator==(const RunEnded&, const RunEnded&) = default;
+};
+
+using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
+                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded>;
+
+struct Record {
+  RunId run = kNoRun;
+  std::uint64_t index = 0;  // from 0 without a hole, per run
+  Instant now;              // the controller's clock when the input was applied
+  RecordBody body;
+  friend bool operator==(const Record&, const Record&) = default;
+};
+
+// True for the three kinds that replay feeds back in.
+inline bool IsInput(const RecordBody& body) {
+  return std::holds_alternative<FromWorker>(body) || std::holds_alternative<LeaseExpired>(body) ||
+         std::holds_alternative<DeadlineReached>(body);
+}
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_BASE_HISTORY_H_

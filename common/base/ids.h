@@ -1,0 +1,36 @@
+// The names of things: plain integers, the same words everywhere.
+#ifndef PRD_COMMON_BASE_IDS_H_
+#define PRD_COMMON_BASE_IDS_H_
+
+#include <cstdint>
+
+namespace prd {
+
+// A worker's place in its job, from 0. One worker at a time holds a rank; a worker that comes back
+// after a death holds it again under a new incarnation.
+using Rank = std::int32_t;
+inline constexpr Rank kNoRank = -1;
+
+// A worker's count of local optimiser steps. What a worker trains next; it starts at 0.
+using Iteration = std::int64_t;
+
+// One reduction. Unique within a run, from 1, in the order of announcement.
+using GroupId = std::uint64_t;
+inline constexpr GroupId kNoGroup = 0;
+
+// One life of one worker, drawn at random by the worker, never 0. Tells a worker from its
+// predecessor with the same rank, also across restarts of the controller.
+using Incarnation = std::uint64_t;
+
+// Position of a message in one direction of one incarnation's link, from 1; 0 marks messages that
+// are outside the order and may be lost (heartbeats, refusals).
+using Seq = std::uint64_t;
+
+// One execution of a job, from its first worker to its last. Unique within a state directory,
+// from 1.
+using RunId = std::uint64_t;
+inline constexpr RunId kNoRun = 0;
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_BASE_IDS_H_

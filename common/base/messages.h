@@ -1,0 +1,217 @@
+// The control protocol as plain structs. schemas/control.capnp is its wire form, common/io/codec.h
+// the translation; the meaning of every message stands here.
+//
+// A worker and the controller keep one link per incarnation. Each direction numbers its messages
+// from 1 (`seq`); each envelope acknowledges the other direction up to `ack`, cumulatively. What is
+// not acknowledged is sent again, what was seen is dropped: nothing is lost or acted on twice, also
+// when the controller restarts from its history. seq 0 marks messages outside that order, which may
+// be lost: Heartbeat, HeartbeatAck, Refused.
+#ifndef PRD_COMMON_BASE_MESSAGES_H_
+#define PRD_COMMON_BASE_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/archive.h"
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+
+namespace prd {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// What the worker library does at a step (DESIGN: strategies). Sent once, at Welcome.
+enum class Strategy : std::uint8_t {
+  kAverageModels = 0,    // apply, then reduce the parameters within the group
+  kReduceGradients = 1,  // reduce the gradients, then apply
+};
+
+// ---- worker to controller ----
+
+// The first message of an incarnation (seq 1). Answered by Welcome or Refused.
+struct Hello {
+  std::uint32_t version = kProtocolVersion;
+  std::string job;              // the job's name, matched against the config's patterns
+  Rank rank = kNoRank;          // kNoRank: the controller gives the lowest free one
+  std::int32_t world_size = 0;  // workers the launcher started (torchrun's WORLD_SIZE); 0 = unknown
+  std::string host;             // equal for workers that share a host (boot id), so that ipc works
+  std::string host_name;        // for people
+  std::uint32_t pid = 0;
+  std::vector<std::string>
+      endpoints;                  // where peers reach this worker's mesh: "ipc://..", "tcp://.."
+  std::uint64_t model_bytes = 0;  // of all parameters
+  std::uint64_t model_hash = 0;   // of dtypes and sizes; equal for every worker of a job
+  Iteration iteration = 0;        // of the replica it brings; counts only in the common start
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+
+// "My local update is done": the ready signal of Algorithm 2, line 5.
+struct Ready {
+  Iteration iteration = 0;   // local optimiser steps done, this one included; see engine.h
+  DurationNs step_ns = 0;    // the worker's own measure of computing this step, waiting excluded
+  std::int64_t samples = 0;  // in this step's batch; 0 = not told
+  friend bool operator==(const Ready&, const Ready&) = default;
+};
+
+enum class Outcome : std::uint8_t {
+  kOk = 0,       // the result is in the worker's replica
+  kFailed = 1,   // the worker saw it fail (a peer vanished, a time limit); replica unchanged
+  kAborted = 2,  // called off by the controller's Abort; replica unchanged
+};
+
+// The worker is through with a group, one way or another. Sent exactly once per group and member.
+struct Finished {
+  GroupId group = kNoGroup;
+  Outcome outcome = Outcome::kOk;
+  std::string detail;        // why it failed
+  DurationNs wait_ns = 0;    // from Ready sent to Group received, the worker's own measure
+  DurationNs reduce_ns = 0;  // from Group received to the end
+  std::uint64_t bytes = 0;   // sent to peers for it
+  friend bool operator==(const Finished&, const Finished&) = default;
+};
+
+// Answers Adopt. ok = false: the source could not be reached; the replica is unchanged.
+struct Adopted {
+  bool ok = false;
+  Iteration iteration = 0;  // the source's, when ok
+  std::string detail;
+  friend bool operator==(const Adopted&, const Adopted&) = default;
+};
+
+// Session::Finish: no more steps; wait for the final average of all live workers.
+struct Finish {
+  friend bool operator==(const Finish&, const Finish&) = default;
+};
+
+// Leaves at once, without the final average. Answered by Released.
+struct Leave {
+  std::string reason;
+  friend bool operator==(const Leave&, const Leave&) = default;
+};
+
+// Keeps the lease alive and carries acknowledgements. seq 0. Answered by HeartbeatAck.
+struct Heartbeat {
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
+};
+
+using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat>;
+
+struct WorkerEnvelope {
+  RunId run = kNoRun;   // from Welcome; kNoRun until then
+  Rank rank = kNoRank;  // from Welcome; kNoRank until then
+  Incarnation incarnation = 0;
+  Seq seq = 0;
+  Seq ack = 0;  // the last controller message received in order
+  WorkerBody body;
+  friend bool operator==(const WorkerEnvelope&, const WorkerEnvelope&) = default;
+};
+
+// ---- controller to worker ----
+
+struct Welcome {
+  RunId run = kNoRun;
+  Rank rank = kNoRank;
+  std::string job;
+  std::string engine;
+  Strategy strategy = Strategy::kAverageModels;
+  std::int32_t workers = 0;  // that the job starts with
+  std::uint32_t lease_ms = 0;
+  std::uint32_t heartbeat_ms = 0;
+  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
+  // parameters as they are after the common start, and pass it on with the replica (Adopt).
+  bool keep_initial = false;
+  void Archive(StateArchive& ar) {
+    ar(run, rank, job, engine, strategy, workers, lease_ms, heartbeat_ms, keep_initial);
+  }
+  friend bool operator==(const Welcome&, const Welcome&) = default;
+};
+
+// A member of a group, with all that a peer needs to reach it.
+struct GroupMember {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  double weight = 0;  // share in the reduction
+  std::string host;
+  std::vector<std::string> endpoints;
+  void Archive(StateArchive& ar) { ar(rank, incarnation, weight, host, endpoints); }
+  friend bool operator==(const GroupMember&, const GroupMember&) = default;
+};
+
+enum class GroupKind : std::uint8_t {
+  kTrain = 0,
+  kInitial =
+      1,       // copies one member's parameters to all (that member has weight 1): the common start
+  kFinal = 2,  // the average of all live replicas, after which members are Released
+};
+
+// "Reduce with these." Members are in the order of the ring; a group of one has nothing to reduce
+// and lets its worker go on. A member of weight 0 contributes nothing, not even NaN.
+struct Group {
+  GroupId id = kNoGroup;
+  GroupKind kind = GroupKind::kTrain;
+  std::vector<GroupMember> members;
+  Iteration iteration = 0;    // where members continue if the reduction succeeds
+  double initial_weight = 0;  // the initial model's share, which each member adds from its own copy
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(id, kind, members, iteration, initial_weight, reason); }
+  friend bool operator==(const Group&, const Group&) = default;
+};
+
+// Call the group off if it is still running here. Answered by the group's Finished, as ever.
+struct Abort {
+  GroupId group = kNoGroup;
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(group, reason); }
+  friend bool operator==(const Abort&, const Abort&) = default;
+};
+
+// Replace the replica by the source's (its weight has no meaning) and continue at its iteration:
+// how a late worker starts, and how a member that missed a committed round catches up. It voids a
+// Ready that is still unanswered. Answered by Adopted.
+struct Adopt {
+  GroupMember source;
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(source, reason); }
+  friend bool operator==(const Adopt&, const Adopt&) = default;
+};
+
+// The session is over; the last message of a link.
+struct Released {
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(reason); }
+  friend bool operator==(const Released&, const Released&) = default;
+};
+
+// seq 0. kUnavailable: the same request may succeed after retry_ms (a rank whose last holder's
+// lease still runs). kAborted: this incarnation is over (its lease ran out); say Hello as a new
+// one. Any other code is final.
+struct Refused {
+  Code code = Code::kInvalidArgument;
+  std::string reason;
+  std::uint32_t retry_ms = 0;
+  void Archive(StateArchive& ar) { ar(code, reason, retry_ms); }
+  friend bool operator==(const Refused&, const Refused&) = default;
+};
+
+// seq 0.
+struct HeartbeatAck {
+  void Archive(StateArchive&) {}
+  friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
+};
+
+using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck>;
+
+struct ControllerEnvelope {
+  Incarnation incarnation = 0;  // whom it is for
+  Seq seq = 0;
+  Seq ack = 0;  // the last worker message received in order
+  ControllerBody body;
+  friend bool operator==(const ControllerEnvelope&, const ControllerEnvelope&) = default;
+};
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_BASE_MESSAGES_H_

@@ -1,0 +1,55 @@
+// The contract of a consistency engine: who synchronises with whom, when, and with which weights.
+//
+// An engine is pure: values in, effects out. It reads no clock, draws no random bits but from a
+// seed in its options, starts no thread and touches no file, socket, environment or log. Not thread
+// safe: one caller at a time.
+//
+// Iterations. A worker starts at iteration 0 (or its source's) and counts its local optimiser
+// steps. For Strategy::kAverageModels, Ready.iteration is the count after the local update, and a
+// group's `iteration` is where its members continue counting. For Strategy::kReduceGradients,
+// Ready.iteration is the number of the step whose gradient is offered (count + 1), and members have
+// that count once the group has succeeded and apply has run.
+#ifndef PRD_ENGINES_ENGINE_H_
+#define PRD_ENGINES_ENGINE_H_
+
+#include <optional>
+#include <string>
+
+#include "common/base/archive.h"
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "engines/effects.h"
+#include "engines/event.h"
+
+namespace prd {
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // What the worker library does at each step under this engine.
+  virtual Strategy strategy() const = 0;
+
+  // True if a group may have an initial_weight: workers then keep a copy of their initial model.
+  virtual bool MayUseInitial() const { return false; }
+
+  // Applies one event and appends the decisions it leads to. Pure: the same state, now and event
+  // give the same effects. Group ids are taken from *next_group (use it, then increment it).
+  // REQUIRES: now does not decrease.
+  virtual void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) = 0;
+
+  // When Step wants a DeadlineEvent, if nothing happens before.
+  virtual std::optional<Instant> NextDeadline() const = 0;
+
+  // Why this worker, whose signal is waiting, has no group yet: "waiting: 2 of 3 ready; ..." Empty
+  // when no signal of it is waiting.
+  virtual std::string Explain(Instant now, Rank rank) const = 0;
+
+  // The whole state, for snapshots and for comparing a replay (archive.h). Options are not part.
+  virtual void Archive(StateArchive& ar) = 0;
+};
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_ENGINE_H_

@@ -1,0 +1,61 @@
+// What an engine is told. Every event concerns workers by rank; the job around the engine
+// (engines/job.h) has already checked that ranks, groups and iterations make sense.
+#ifndef PRD_ENGINES_EVENT_H_
+#define PRD_ENGINES_EVENT_H_
+
+#include <string>
+#include <variant>
+
+#include "common/base/history.h"
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+
+namespace prd {
+
+// A worker begins to train at this iteration, its replica being that of a running one (or the
+// job's common start). `host` is equal for workers that share a host.
+struct JoinedEvent {
+  Rank rank = kNoRank;
+  Iteration iteration = 0;
+  std::string host;
+};
+
+// A ready signal. The worker is joined, in no running group, and has no other signal waiting. After
+// a group that failed for it, the worker signals again with the same iteration. (Where a round must
+// be committed by all or none, kReduceGradients, the job repairs members that missed a round which
+// others have before their next signal gets here.)
+struct ReadyEvent {
+  Rank rank = kNoRank;
+  Ready ready;
+};
+
+// A member has reported on a group that this engine formed.
+struct FinishedEvent {
+  Rank rank = kNoRank;
+  GroupId group = kNoGroup;
+  bool ok = false;  // the result is in this member's replica
+};
+
+// Every member has reported or is gone: the group no longer exists. Comes after the reports, once.
+struct EndedEvent {
+  GroupId group = kNoGroup;
+  bool ok = false;  // every member has the result
+};
+
+// The worker trains no more: forget its signal. Running groups it was in are aborted by the job;
+// their other members still report Finished, after this.
+struct LeftEvent {
+  Rank rank = kNoRank;
+  LeftReason why = LeftReason::kLeft;
+};
+
+// now >= NextDeadline().
+struct DeadlineEvent {};
+
+using Event =
+    std::variant<JoinedEvent, ReadyEvent, FinishedEvent, EndedEvent, LeftEvent, DeadlineEvent>;
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_EVENT_H_

@@ -1,0 +1,198 @@
+// A job around its engine: everything that does not depend on which engine decides.
+//
+// Ranks and incarnations, links, the common start, late workers, the life of groups (who has
+// reported, what an abort means), rounds that all or none must commit, the final average. Pure like
+// the engines: Step applies one input and appends records and messages; the same inputs give the
+// same state. Not thread safe.
+//
+// The life of a worker:
+//   Hello -> kJoining -(start barrier)-> kStarting: in the initial group -> kActive
+//                    \-(job is running)-> kAdopting: copies a running peer's replica -> kActive
+//   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
+//   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
+//
+// Groups that all or none must commit (the initial and the final one, and all those of
+// Strategy::kReduceGradients): when such a group fails for some members and succeeded for others,
+// those others are the truth, and the failed members are ordered to Adopt the replica of one.
+#ifndef PRD_ENGINES_JOB_H_
+#define PRD_ENGINES_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/archive.h"
+#include "common/base/history.h"
+#include "common/base/ids.h"
+#include "common/base/link.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "engines/engine.h"
+#include "engines/registry.h"
+#include "prd/status.h"
+
+namespace prd {
+
+struct JobSpec {
+  std::string name;  // the name the workers gave, e.g. "mnist-7" for the pattern "mnist-*"
+  EngineOptions engine;
+  int workers = 0;  // that the common start waits for; 0 = the first worker's world size, or 1
+  int max_workers = 4096;  // ranks are below this, whatever a message says
+  std::uint32_t lease_ms = 2000;
+  std::uint32_t heartbeat_ms = 500;
+  std::string text;  // this spec as normalised TOML (config/), kept in history
+};
+
+// Records and messages of one input, in order. Records have run, index and now filled in.
+struct JobOutput {
+  std::vector<Record> records;
+  std::vector<ControllerEnvelope> sends;
+};
+
+class Job {
+ public:
+  enum class State : std::uint8_t {
+    kAbsent,
+    kJoining,
+    kStarting,
+    kAdopting,
+    kActive,
+    kFinishing,
+    kFinal,
+  };
+
+  // One worker as prdctl shows it.
+  struct Worker {
+    State state = State::kAbsent;
+    Incarnation incarnation = 0;
+    std::string host;
+    std::string host_name;
+    std::uint32_t pid = 0;
+    std::vector<std::string> endpoints;
+    Iteration iteration = 0;
+    GroupId group = kNoGroup;     // running, not yet reported on
+    std::optional<Ready> signal;  // waiting in the engine, or held back (see `repair`)
+    Rank source = kNoRank;        // while kAdopting or under repair: whose replica it copies
+    bool repair = false;          // failed in an all-or-none group whose other members still run,
+                                  // or is copying; its signal is held back meanwhile
+    LinkEnd<ControllerBody> link;
+    std::string last;  // what it last did, in words
+    void Archive(StateArchive& ar);
+  };
+
+  // A group whose members have not all reported.
+  struct Running {
+    GroupKind kind = GroupKind::kTrain;
+    std::vector<GroupShare> members;
+    std::vector<Rank> pending;  // not reported yet
+    std::vector<Rank> ok;       // have the result
+    std::vector<Rank> failed;   // alive, without it
+    bool aborted = false;
+    std::string failure;  // the first thing that went wrong
+    Instant since;
+    void Archive(StateArchive& ar);
+  };
+
+  Job(RunId run, JobSpec spec);
+
+  // Appends the RunStarted record. Call once for a new run, before any Step; not for a restored
+  // one.
+  void Start(Instant now, std::int64_t wall_ns, JobOutput* out);
+
+  // What to do with a worker's message, given the present state. Changes nothing.
+  struct Admission {
+    enum class Verdict { kStep, kDuplicate, kGap, kRefuse } verdict;
+    Rank rank = kNoRank;             // of the sender; kNoRank for a Hello to be stepped
+    std::optional<Refused> refusal;  // for kRefuse
+  };
+  Admission Admit(const WorkerEnvelope& envelope) const;
+
+  // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired names a
+  // worker that is there; DeadlineReached only when now >= NextDeadline(); now does not decrease.
+  void Step(Instant now, const Input& input, JobOutput* out);
+
+  std::optional<Instant> NextDeadline() const { return engine_->NextDeadline(); }
+
+  // Why this worker waits, or what it last did.
+  std::string Explain(Instant now, Rank rank) const;
+
+  RunId run() const { return run_; }
+  const JobSpec& spec() const { return spec_; }
+  int start_workers() const { return start_workers_; }
+  bool ended() const { return ended_; }  // the last worker has gone; the run takes nothing more
+  std::uint64_t next_index() const { return next_index_; }  // of the next record
+  Instant last_now() const { return now_; }                 // of the last input
+  // By rank; absent ones have state kAbsent.
+  const std::vector<Worker>& workers() const { return workers_; }
+  int live() const { return live_; }
+  const std::map<GroupId, Running>& groups() const { return groups_; }
+  const Engine& engine() const { return *engine_; }
+
+  // The link of a worker that is there, for retransmission.
+  const LinkEnd<ControllerBody>& link(Rank rank) const { return workers_[Index(rank)].link; }
+  // An acknowledgement that came with a heartbeat or a duplicate. Not an input: forgetting what was
+  // received changes nothing that a replay could miss, it only sends less again.
+  void OnAck(Rank rank, Seq ack) { workers_[Index(rank)].link.OnAck(ack); }
+
+  void Archive(StateArchive& ar);
+  // Loads what SaveState(*this) gave, for the same spec. An error leaves the job unusable.
+  Status Load(std::string_view state);
+  // Equal for equal states, whatever has been acknowledged.
+  std::uint64_t StateHash() const;
+
+ private:
+  static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
+  bool AllOrNone(GroupKind kind) const;
+  bool Present(Rank rank) const;
+
+  void Record_(RecordBody body);
+  void Send(Rank rank, ControllerBody body);
+
+  void OnHello(const WorkerEnvelope& envelope);
+  void OnMessage(Rank rank, const WorkerBody& body);
+  // Each returns what is wrong with the message, or empty.
+  std::string OnReady(Rank rank, const Ready& ready);
+  std::string OnFinished(Rank rank, const Finished& finished);
+  std::string OnAdopted(Rank rank, const Adopted& adopted);
+  std::string OnFinish(Rank rank);
+
+  void Leave_(Rank rank, LeftReason why, const std::string& reason);
+  void ToEngine(const Event& event);
+  void Announce(GroupKind kind, const FormGroup& form);
+  void FailGroup(GroupId id, const std::string& why);
+  void MemberGone(GroupId id, Rank rank);
+  void EndIfDone(GroupId id);
+  void Repair(GroupKind kind, const std::vector<Rank>& failed, const std::vector<Rank>& ok);
+  void AfterCommit(GroupKind kind, Rank rank);
+  void OrderAdopt(Rank rank, Rank source, const std::string& reason);
+  Rank SourceFor(Rank rank) const;
+  void Activate(Rank rank, Iteration iteration, const std::string& reason);
+  void HandSignal(Rank rank);
+  void Progress();  // start barrier, deferred joiners, final average, end of run
+  void CollectiveGroup(GroupKind kind, State from, State to, Rank source);
+
+  const RunId run_;
+  JobSpec spec_;
+  std::unique_ptr<Engine> engine_;
+
+  std::uint64_t next_index_ = 0;
+  Instant now_;
+  int start_workers_ = 0;  // 0 until known
+  bool started_ = false;   // the initial group has succeeded
+  bool ended_ = false;
+  int live_ = 0;                  // workers not kAbsent
+  std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
+  GroupId next_group_ = 1;
+  std::vector<Worker> workers_;
+  std::map<GroupId, Running> groups_;
+  std::map<Incarnation, Rank> by_incarnation_;  // of those present, for a repeated Hello
+
+  JobOutput* out_ = nullptr;  // during Step
+};
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_JOB_H_

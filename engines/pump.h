@@ -1,0 +1,119 @@
+// The controller without its surroundings: takes messages, steps jobs, appends one batch of
+// records, then sends. The daemon and the simulator drive this same class, so the order
+// append-before-send is tested under simulated crashes.
+//
+//   for (;;) { wait for input or NextDeadline();  for each message: Receive(now, m);
+//              Tick(now);  while (!Flush().ok()) wait a little; }
+//
+// No threads, clocks or sockets. Not thread safe.
+#ifndef PRD_ENGINES_PUMP_H_
+#define PRD_ENGINES_PUMP_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "engines/job.h"
+#include "engines/ports.h"
+#include "prd/status.h"
+
+namespace prd {
+
+class Pump {
+ public:
+  // The spec for a job that a worker names, or why there is none (kNotFound: no pattern matches).
+  using Catalog = std::function<Result<JobSpec>(const std::string& job)>;
+
+  struct Options {
+    RunId first_run = 1;                     // above every run in the history
+    std::uint64_t snapshot_every = 100'000;  // records of a run between snapshots
+  };
+
+  // Both ports must outlive the pump.
+  Pump(Options options, Catalog catalog, History* history, Transport* transport);
+
+  // Takes over a run from history: the newest snapshot (empty: none) of the state before record
+  // `from`, and all records from there on in order. Checks that the replay decides what is
+  // recorded; kDataLoss tells where it does not, or where a record is missing. A run that has
+  // ended is accepted and not kept. Leases of its workers start anew at `now`.
+  Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
+                 std::uint64_t from, std::span<const Record> records);
+
+  // Applies a message of a worker. Nothing leaves before Flush. wall_ns is Unix time, for people.
+  // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
+  void Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
+
+  // Expires leases and engine deadlines that are due.
+  void Tick(Instant now);
+
+  // Appends everything decided since the last Flush, then sends. On an error nothing was sent, and
+  // the next Flush tries the same again.
+  Status Flush();
+  bool pending() const { return !records_.empty() || !sends_.empty(); }
+
+  // When Tick has something to do at the latest.
+  std::optional<Instant> NextDeadline() const;
+
+  // The runs that have not ended, by id.
+  const std::map<RunId, std::unique_ptr<Job>>& jobs() const { return jobs_; }
+  // ns since the worker was last heard of; nullopt if it is not there.
+  std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const;
+
+  struct Counters {
+    std::uint64_t messages = 0;    // received
+    std::uint64_t duplicates = 0;  // dropped, acknowledged again
+    std::uint64_t gaps = 0;        // dropped, will come again
+    std::uint64_t refused = 0;
+    std::uint64_t resent = 0;
+    std::uint64_t leases_expired = 0;
+    std::uint64_t records = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Lease {
+    Instant heard;
+    Incarnation incarnation = 0;
+    Seq sent_before = 0;  // last_out at the heartbeat before: what is still unacked was lost
+  };
+  struct Watch {                // a run's leases; every worker present has one entry in `checks`
+    std::vector<Lease> leases;  // by rank
+    std::deque<std::pair<Instant, Rank>> checks;  // in order of time
+    Instant floor;                                // nobody is counted as silent since before this
+    std::uint64_t last_snapshot = 0;
+  };
+
+  void StepJob(Instant now, Job* job, const Input& input);
+  void OnUnordered(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
+  void Resend(Job* job, Rank rank, Seq up_to);
+  void Refuse(Incarnation to, Refused refusal);
+  void Heard(Instant now, Job* job, Rank rank);
+  void DropEnded();
+  Job* NewRun(Instant now, std::int64_t wall_ns, const Hello& hello, Refused* refusal);
+
+  Options options_;
+  Catalog catalog_;
+  History* history_;
+  Transport* transport_;
+  RunId next_run_;
+  std::map<RunId, std::unique_ptr<Job>> jobs_;
+  std::map<RunId, Watch> watches_;
+  std::map<std::string, RunId> by_name_;  // runs that have not ended
+  std::vector<Record> records_;
+  std::vector<ControllerEnvelope> sends_;
+  std::optional<Instant> last_tick_;
+  Counters counters_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_PUMP_H_

@@ -1,0 +1,31 @@
+// The engines there are, by name. The only place that names them all: adding an engine means its
+// folder, one line in EngineOptions, and one each in the three functions below.
+#ifndef PRD_ENGINES_REGISTRY_H_
+#define PRD_ENGINES_REGISTRY_H_
+
+#include <memory>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engines/all_reduce/options.h"
+#include "engines/engine.h"
+#include "engines/p_reduce/options.h"
+
+namespace prd {
+
+using EngineOptions = std::variant<AllReduceOptions, PReduceOptions>;
+
+// The engine's name in config files, commands and history: "all-reduce", "p-reduce".
+std::string_view EngineName(const EngineOptions& options);
+
+// Every engine with its default options, in the order in which help texts list them.
+std::vector<EngineOptions> AllEngines();
+
+// REQUIRES: Validate(options, workers) is ok.
+Status Validate(const EngineOptions& options, int workers);
+std::unique_ptr<Engine> MakeEngine(const EngineOptions& options);
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_REGISTRY_H_

@@ -1,0 +1,158 @@
+// The worker library: what a training binary links and calls. The training loop never knows which
+// consistency engine runs; the controller's config decides that.
+//
+//   auto session = prd::Session::FromEnvironment();       // Result<Session>
+//   if (!session.ok()) { ... session.status().ToString() ... }
+//   prd::Replica replica;
+//   replica.parameters = {{weights.data(), weights.size(), prd::DType::kF32}};
+//   replica.gradients  = {{grads.data(), grads.size(), prd::DType::kF32}};
+//   replica.apply = [&] { optimizer.step(); };
+//   session->Attach(std::move(replica));                   // the job's common start is copied in
+//   while (training) {
+//     compute gradients;
+//     auto step = session->Step({.samples = batch});       // applies, and reduces with a group
+//   }
+//   session->Finish();                                     // every replica is the average of all
+//   live ones
+//
+// Threads: a Session is used by one thread at a time. It runs one background thread of its own,
+// which keeps the lease alive while the caller computes and serves the replica to late workers; it
+// reads parameters at any time and writes them only inside Attach, Step and Finish. The caller may
+// read parameters at any time and writes them, if at all, only inside `apply` or before Attach.
+// Waiting is done in the kernel, never by spinning.
+#ifndef PRD_SESSION_H_
+#define PRD_SESSION_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prd/status.h"
+
+namespace prd {
+
+enum class DType : std::uint8_t { kF32 = 0, kF64 = 1, kF16 = 2, kBF16 = 3 };
+
+// Bytes of one element: 4, 8, 2, 2.
+std::size_t DTypeSize(DType dtype);
+
+// A contiguous array of `count` elements in host memory. The memory is the caller's and must stay
+// where it is until the Session is destroyed. Aligned to its element size.
+struct Tensor {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kF32;
+};
+
+// One model replica. Number, order, sizes and dtypes must be equal on all workers of a job.
+struct Replica {
+  std::vector<Tensor> parameters;
+  // Same number, sizes and dtypes as the parameters, or empty: then an engine that reduces
+  // gradients is refused at Attach.
+  std::vector<Tensor> gradients;
+  // Applies the gradients to the parameters: the local optimiser step. Called by Step, on the
+  // thread that calls Step. What it throws leaves Step after the controller was told that this
+  // worker leaves.
+  std::function<void()> apply;
+};
+
+struct SessionOptions {
+  std::string controller = "tcp://127.0.0.1:5775";  // PRD_CONTROLLER
+  std::string job;                                  // PRD_JOB; required
+  int rank = -1;                                    // -1: the controller gives the lowest free rank
+  int world_size = 0;  // workers the launcher started; 0: the job's config says
+  // Where this worker's mesh listens for other hosts: an address of this host, or empty for the one
+  // that routes to the controller. PRD_ADDRESS. On one host, ipc is used besides.
+  std::string address;
+  // How long Attach, and a step whose controller is away, keep trying before they return
+  // kUnavailable. 0 = for ever. PRD_PATIENCE_MS.
+  std::chrono::milliseconds patience{60'000};
+  // A member that has sent nothing for this long during a reduction fails it.
+  // PRD_REDUCE_TIMEOUT_MS.
+  std::chrono::milliseconds reduce_timeout{10'000};
+  // CURVE keys (Z85), for a controller that is not on loopback. PRD_CURVE_SERVER_KEY,
+  // PRD_CURVE_PUBLIC_KEY, PRD_CURVE_SECRET_KEY. Empty: no encryption.
+  std::string curve_server_key, curve_public_key, curve_secret_key;
+};
+
+struct StepInput {
+  std::int64_t samples = 0;  // in this step's batch; 0 = not told. Lets unequal batches be weighted
+};
+
+// What a step did.
+struct StepResult {
+  std::int64_t iteration = 0;   // the replica's count of local optimiser steps now
+  std::uint64_t group = 0;      // the group reduced with
+  std::vector<int> members;     // ranks, in ring order; this worker's own included
+  std::vector<double> weights;  // as members
+  int attempts = 1;             // groups tried; those before the last were called off
+  bool adopted = false;  // the replica was replaced by a peer's instead (see Adopt in the docs)
+  std::uint64_t reduced_bytes = 0;       // of the tensors reduced
+  std::uint64_t sent_bytes = 0;          // to peers
+  std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
+  std::chrono::nanoseconds waited{0};    // for a group
+  std::chrono::nanoseconds reduced{0};   // in reductions, failed ones included
+  std::string reason;                    // the controller's, for this group
+};
+
+class Session {
+ public:
+  // Options from the environment: PRD_* (above); rank and world size from PRD_RANK and
+  // PRD_WORLD_SIZE, or torchrun's (RANK, WORLD_SIZE), Slurm's (SLURM_PROCID, SLURM_NTASKS), Open
+  // MPI's (OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) or MPICH's (PMI_RANK, PMI_SIZE), in this
+  // order. The job's name: PRD_JOB, or TORCHELASTIC_RUN_ID, or SLURM_JOB_NAME. A value that does
+  // not parse is an error that names the variable. Does not connect yet.
+  static Result<SessionOptions> OptionsFromEnvironment();
+  static Result<Session> FromEnvironment();
+
+  // Binds the mesh and starts the background thread. kInvalidArgument for options that cannot be
+  // right.
+  static Result<Session> Create(SessionOptions options);
+
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  // Leaves without the final average if Finish was not called.
+  ~Session();
+
+  // Joins the job and fills the parameters: with the common start (the lowest rank's parameters)
+  // once all workers of the job are there, or with those of a running peer. Blocks. Errors:
+  // kInvalidArgument (the controller refused, and says why), kUnavailable (no answer within
+  // patience), kCancelled.
+  Status Attach(Replica replica);
+
+  // One training step, as the job's engine wants it (header comment). Blocks until a group has
+  // reduced with this worker. A reduction that fails leaves parameters as they were and is tried
+  // again with another group. Errors: kUnavailable (controller away for longer than patience),
+  // kAborted (the job is over or refused this worker), kCancelled; the parameters are then those
+  // after this worker's own local step.
+  Result<StepResult> Step(StepInput input = {});
+
+  // Ends training: blocks until all live workers have called it or are gone; then all have the
+  // average of their replicas.
+  Status Finish();
+
+  // Leaves at once, without the average; others go on.
+  Status Leave(const std::string& reason);
+
+  // Makes the blocking call in progress, and every later one, return kCancelled soon. Safe from any
+  // thread and from a signal handler.
+  void Cancel();
+
+  int rank() const;     // -1 before Attach
+  int workers() const;  // that the job started with; 0 before Attach
+  std::int64_t iteration() const;
+  std::string engine() const;  // its name, for people; empty before Attach
+
+ private:
+  class Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_SESSION_H_
