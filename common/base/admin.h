@@ -1,0 +1,100 @@
+// The admin protocol, between prdctl and a running daemon: requests and one reply each, over
+// ZeroMQ REQ/REP. schemas/admin.capnp is its wire form. It is small on purpose: the run's history
+// holds nearly everything, and prdctl computes what it shows from that, the same way for a running
+// daemon and for the files of a stopped one.
+#ifndef PRD_COMMON_BASE_ADMIN_H_
+#define PRD_COMMON_BASE_ADMIN_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/history.h"
+#include "common/base/ids.h"
+#include "prd/status.h"
+
+namespace prd {
+
+// All runs in the history, newest last.
+struct ListRuns {
+  friend bool operator==(const ListRuns&, const ListRuns&) = default;
+};
+
+// Records of a run from an index on, as many whole records as fit max_bytes. When there is none yet
+// and wait_ms > 0, the reply waits for the next one up to that long (at most 10 s).
+struct ReadRecords {
+  RunId run = kNoRun;
+  std::uint64_t from = 0;
+  std::uint32_t max_bytes = 1 << 20;
+  std::uint32_t wait_ms = 0;
+  friend bool operator==(const ReadRecords&, const ReadRecords&) = default;
+};
+
+// The newest snapshot of a run's state.
+struct ReadSnapshot {
+  RunId run = kNoRun;
+  friend bool operator==(const ReadSnapshot&, const ReadSnapshot&) = default;
+};
+
+// The daemon itself, and what only a running one knows.
+struct GetStatus {
+  friend bool operator==(const GetStatus&, const GetStatus&) = default;
+};
+
+using AdminRequest = std::variant<ListRuns, ReadRecords, ReadSnapshot, GetStatus>;
+
+struct RunInfo {
+  RunId run = kNoRun;
+  std::string job;
+  std::string engine;
+  std::int64_t started_wall_ns = 0;  // Unix time
+  bool ended = false;
+  std::uint64_t records = 0;  // index of the newest record + 1
+  friend bool operator==(const RunInfo&, const RunInfo&) = default;
+};
+
+struct RunList {
+  std::vector<RunInfo> runs;
+  friend bool operator==(const RunList&, const RunList&) = default;
+};
+
+struct RecordBatch {
+  std::vector<Record> records;
+  friend bool operator==(const RecordBatch&, const RecordBatch&) = default;
+};
+
+struct Snapshot {
+  std::uint64_t index = 0;  // the state before this record; 0 with an empty state: there is none
+  std::string state;
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
+};
+
+struct WorkerSilence {
+  RunId run = kNoRun;
+  Rank rank = kNoRank;
+  DurationNs silent_ns = 0;  // since the worker was last heard of
+  friend bool operator==(const WorkerSilence&, const WorkerSilence&) = default;
+};
+
+struct DaemonStatus {
+  std::string version;
+  std::uint32_t pid = 0;
+  DurationNs uptime_ns = 0;
+  Instant now;  // the controller's clock, to be compared with Record::now
+  std::vector<std::pair<std::string, std::uint64_t>> counters;  // by name
+  std::vector<WorkerSilence> silences;
+  friend bool operator==(const DaemonStatus&, const DaemonStatus&) = default;
+};
+
+struct AdminError {
+  Code code = Code::kInternal;
+  std::string message;
+  friend bool operator==(const AdminError&, const AdminError&) = default;
+};
+
+using AdminReply = std::variant<RunList, RecordBatch, Snapshot, DaemonStatus, AdminError>;
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_BASE_ADMIN_H_

@@ -1,0 +1,33 @@
+// Between the plain structs of common/base and Cap'n Proto bytes: the only code that sees generated
+// types. Encoders cannot fail. Decoders take bytes from anywhere: any alignment, any content. They
+// copy, check every enum and length, bound what they allocate by the input's size, and
+// never throw: what does not decode is kInvalidArgument with the reason.
+// Thread safe: no shared state.
+#ifndef PRD_COMMON_IO_CODEC_H_
+#define PRD_COMMON_IO_CODEC_H_
+
+#include <string>
+#include <string_view>
+
+#include "common/base/admin.h"
+#include "common/base/history.h"
+#include "common/base/messages.h"
+#include "prd/status.h"
+
+namespace prd {
+
+std::string Encode(const WorkerEnvelope& envelope);
+std::string Encode(const ControllerEnvelope& envelope);
+std::string Encode(const Record& record);
+std::string Encode(const AdminRequest& request);
+std::string Encode(const AdminReply& reply);
+
+Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes);
+Result<ControllerEnvelope> DecodeControllerEnvelope(std::string_view bytes);
+Result<Record> DecodeRecord(std::string_view bytes);
+Result<AdminRequest> DecodeAdminRequest(std::string_view bytes);
+Result<AdminReply> DecodeAdminReply(std::string_view bytes);
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_CODEC_H_
