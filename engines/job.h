@@ -17,6 +17,7 @@
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -48,8 +49,12 @@ struct JobSpec {
 
 // Records and messages of one input, in order. Records have run, index and now filled in.
 struct JobOutput {
+  struct Outgoing {
+    Rank rank = kNoRank;
+    ControllerEnvelope envelope;
+  };
   std::vector<Record> records;
-  std::vector<ControllerEnvelope> sends;
+  std::vector<Outgoing> sends;
 };
 
 class Job {
@@ -73,13 +78,17 @@ class Job {
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
     Iteration iteration = 0;
-    GroupId group = kNoGroup;     // running, not yet reported on
-    std::optional<Ready> signal;  // waiting in the engine, or held back (see `repair`)
-    Rank source = kNoRank;        // while kAdopting or under repair: whose replica it copies
-    bool repair = false;          // failed in an all-or-none group whose other members still run,
-                                  // or is copying; its signal is held back meanwhile
+    GroupId group = kNoGroup;       // running, not yet reported on
+    GroupId last_group = kNoGroup;  // the last one it reported on, and how
+    bool last_ok = false;
+    std::optional<Ready> signal;  // waiting in the engine, or held back (below)
+    // Its signal is held back: it failed in an all-or-none group that still runs, or copies a
+    // replica.
+    bool held = false;
+    bool finish_held = false;  // said Finish before all others had the common start
+    Rank source = kNoRank;     // whose replica it copies now
+    Instant since;             // of the last thing it did
     LinkEnd<ControllerBody> link;
-    std::string last;  // what it last did, in words
     void Archive(StateArchive& ar);
   };
 
@@ -90,6 +99,7 @@ class Job {
     std::vector<Rank> pending;  // not reported yet
     std::vector<Rank> ok;       // have the result
     std::vector<Rank> failed;   // alive, without it
+    Iteration iteration = 0;    // where members continue
     bool aborted = false;
     std::string failure;  // the first thing that went wrong
     Instant since;
@@ -105,8 +115,8 @@ class Job {
   // What to do with a worker's message, given the present state. Changes nothing.
   struct Admission {
     enum class Verdict { kStep, kDuplicate, kGap, kRefuse } verdict;
-    Rank rank = kNoRank;             // of the sender; kNoRank for a Hello to be stepped
-    std::optional<Refused> refusal;  // for kRefuse
+    Rank rank = kNoRank;  // of the sender; kNoRank for a Hello to be stepped
+    std::optional<Refused> refusal = std::nullopt;  // for kRefuse
   };
   Admission Admit(const WorkerEnvelope& envelope) const;
 
@@ -144,46 +154,52 @@ class Job {
   std::uint64_t StateHash() const;
 
  private:
+  static constexpr std::size_t kStates = 7;
   static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
-  bool AllOrNone(GroupKind kind) const;
+  Worker& At(Rank rank) { return workers_[Index(rank)]; }
   bool Present(Rank rank) const;
+  // Reductions that all or none must commit.
+  bool AllOrNone(GroupKind kind) const;
+  int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }
+  void SetState(Rank rank, State state);
 
-  void Record_(RecordBody body);
+  Record& Write(RecordBody body);
   void Send(Rank rank, ControllerBody body);
 
+  std::optional<Refused> CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const;
   void OnHello(const WorkerEnvelope& envelope);
-  void OnMessage(Rank rank, const WorkerBody& body);
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);
   std::string OnAdopted(Rank rank, const Adopted& adopted);
   std::string OnFinish(Rank rank);
+  std::string OnLeave(Rank rank, const Leave& leave);
 
-  void Leave_(Rank rank, LeftReason why, const std::string& reason);
+  void Remove(Rank rank, LeftReason why, const std::string& reason);
   void ToEngine(const Event& event);
-  void Announce(GroupKind kind, const FormGroup& form);
+  void Announce(GroupKind kind, FormGroup form);
   void FailGroup(GroupId id, const std::string& why);
-  void MemberGone(GroupId id, Rank rank);
   void EndIfDone(GroupId id);
-  void Repair(GroupKind kind, const std::vector<Rank>& failed, const std::vector<Rank>& ok);
-  void AfterCommit(GroupKind kind, Rank rank);
-  void OrderAdopt(Rank rank, Rank source, const std::string& reason);
-  Rank SourceFor(Rank rank) const;
+  void Settle(const Running& group, const std::vector<Rank>& ok, const std::vector<Rank>& failed);
   void Activate(Rank rank, Iteration iteration, const std::string& reason);
   void HandSignal(Rank rank);
-  void Progress();  // start barrier, deferred joiners, final average, end of run
-  void CollectiveGroup(GroupKind kind, State from, State to, Rank source);
+  Rank SourceFor(Rank rank, Rank avoid) const;
+  void OrderAdopt(Rank rank, Rank source, const std::string& reason);
+  void AdmitJoiners();
+  void Progress();
+  void Collective(GroupKind kind, State from, State to);
 
   const RunId run_;
-  JobSpec spec_;
+  const JobSpec spec_;
   std::unique_ptr<Engine> engine_;
 
   std::uint64_t next_index_ = 0;
   Instant now_;
   int start_workers_ = 0;  // 0 until known
-  bool started_ = false;   // the initial group has succeeded
+  bool started_ = false;   // the common start has been made
   bool ended_ = false;
-  int live_ = 0;                  // workers not kAbsent
+  int live_ = 0;  // workers not kAbsent
+  std::array<int, kStates> counts_{};
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
@@ -191,6 +207,7 @@ class Job {
   std::map<Incarnation, Rank> by_incarnation_;  // of those present, for a repeated Hello
 
   JobOutput* out_ = nullptr;  // during Step
+  Effects effects_;           // of one engine step; kept for its memory
 };
 
 }  // namespace prd

@@ -1,0 +1,407 @@
+#include "engines/pump.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace prd {
+namespace {
+
+// How long an acknowledgement waits for a message that carries it along. Workers send again after
+// about 250 ms.
+constexpr DurationNs kAckDelay = 100 * kMillisecond;
+
+constexpr std::size_t kMaxJobName = 256;
+
+std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
+
+DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
+
+}  // namespace
+
+Pump::Pump(Options options, Catalog catalog, History* history, Transport* transport)
+    : options_(options),
+      catalog_(std::move(catalog)),
+      history_(history),
+      transport_(transport),
+      next_run_(options.first_run) {}
+
+// ---- restore ----
+
+namespace {
+
+Status Diverged(const Record& record, const std::string& what) {
+  return Status(Code::kDataLoss, "run " + std::to_string(record.run) + ", record " +
+                                     std::to_string(record.index) + ": " + what);
+}
+
+Input ToInput(const RecordBody& body) {
+  if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
+  if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
+  return DeadlineReached{};
+}
+
+// Whether a recorded input can be applied to this state at all.
+bool Applies(const Job& job, const Record& record) {
+  if (job.ended() || record.now < job.last_now()) return false;
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    return job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep &&
+           from->envelope.seq != 0;
+  }
+  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) {
+    return expired->rank >= 0 && Index(expired->rank) < job.workers().size() &&
+           job.workers()[Index(expired->rank)].state != Job::State::kAbsent;
+  }
+  const std::optional<Instant> deadline = job.NextDeadline();
+  return deadline && *deadline <= record.now;
+}
+
+// Replays `records` into `job`. Decisions that the last input led to and that are not recorded (the
+// batch was torn) are left in *missing.
+Status Replay(std::span<const Record> records, Job* job, std::vector<Record>* missing) {
+  JobOutput output;
+  for (std::size_t at = 0; at < records.size();) {
+    const Record& record = records[at];
+    if (record.run != job->run() || record.index != job->next_index()) {
+      return Diverged(record, "record " + std::to_string(job->next_index()) + " of run " +
+                                  std::to_string(job->run()) + " is missing before it");
+    }
+    output.records.clear();
+    output.sends.clear();
+    if (const auto* started = std::get_if<RunStarted>(&record.body);
+        started != nullptr && record.index == 0) {
+      job->Start(record.now, started->wall_ns, &output);
+    } else if (IsInput(record.body) && Applies(*job, record)) {
+      job->Step(record.now, ToInput(record.body), &output);
+    } else {
+      return Diverged(record, "it does not follow from the records before it");
+    }
+    for (Record& decided : output.records) {
+      if (at == records.size()) {
+        missing->push_back(std::move(decided));
+      } else if (decided == records[at]) {
+        ++at;
+      } else {
+        return Diverged(records[at], "the replay decides otherwise there");
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
+                     std::uint64_t from, std::span<const Record> records) {
+  auto job = std::make_unique<Job>(run, std::move(spec));
+  if (!snapshot.empty()) {
+    PRD_RETURN_IF_ERROR(job->Load(snapshot));
+    if (job->run() != run || job->next_index() != from) {
+      return Status(Code::kDataLoss, "run " + std::to_string(run) +
+                                         ": the snapshot is not of the state before record " +
+                                         std::to_string(from));
+    }
+  }
+  std::vector<Record> missing;
+  PRD_RETURN_IF_ERROR(Replay(records, job.get(), &missing));
+  next_run_ = std::max(next_run_, run + 1);
+  for (Record& record : missing) records_.push_back(std::move(record));
+  if (job->ended()) return Status::Ok();
+  if (by_name_.contains(job->spec().name)) {
+    return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
+  }
+  by_name_[job->spec().name] = run;
+  Watch& watch = watches_[run];
+  watch.floor = now;
+  watch.snapshot_at = job->next_index();
+  for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
+    if (job->workers()[Index(rank)].state == Job::State::kAbsent) continue;
+    // What was on its way when the controller stopped is sent again at the first heartbeat.
+    Heard(now, *job, rank).sent_before = job->link(rank).last_out();
+  }
+  jobs_[run] = std::move(job);
+  return Status::Ok();
+}
+
+// ---- messages ----
+
+void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
+  ++counters_.messages;
+  if (std::holds_alternative<Hello>(envelope.body)) {
+    OnHello(now, wall_ns, envelope);
+    return;
+  }
+  const auto it = jobs_.find(envelope.run);
+  if (it == jobs_.end() || it->second->ended()) {
+    Refuse(envelope.incarnation, {.code = Code::kAborted,
+                                  .reason = "run " + std::to_string(envelope.run) +
+                                            " is not (or no longer) running here"});
+    return;
+  }
+  OnMember(now, it->second.get(), envelope);
+}
+
+void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
+  const Hello& hello = std::get<Hello>(envelope.body);
+  if (hello.job.empty() || hello.job.size() > kMaxJobName) {
+    Refuse(envelope.incarnation, {.code = Code::kInvalidArgument,
+                                  .reason = "a job's name has 1 to 256 bytes, found " +
+                                            std::to_string(hello.job.size())});
+    return;
+  }
+  std::unique_ptr<Job> fresh;
+  Job* job = nullptr;
+  const auto running = by_name_.find(hello.job);
+  if (running != by_name_.end() && !jobs_.at(running->second)->ended()) {
+    job = jobs_.at(running->second).get();
+  } else {
+    Result<JobSpec> spec = catalog_(hello.job);
+    if (!spec.ok()) {
+      Refuse(envelope.incarnation,
+             {.code = spec.status().code(), .reason = spec.status().message()});
+      return;
+    }
+    fresh = std::make_unique<Job>(next_run_, std::move(spec).value());
+    job = fresh.get();
+  }
+  const Job::Admission admission = job->Admit(envelope);
+  switch (admission.verdict) {
+    case Job::Admission::Verdict::kRefuse:
+      Refuse(envelope.incarnation, *admission.refusal);
+      return;
+    case Job::Admission::Verdict::kDuplicate:
+      ++counters_.duplicates;
+      Heard(now, *job, admission.rank);
+      Resend(job, admission.rank, job->link(admission.rank).last_out());
+      return;
+    case Job::Admission::Verdict::kGap:
+      return;
+    case Job::Admission::Verdict::kStep:
+      break;
+  }
+  if (fresh != nullptr) {
+    output_.records.clear();
+    fresh->Start(now, wall_ns, &output_);
+    for (Record& record : output_.records) records_.push_back(std::move(record));
+    by_name_[hello.job] = next_run_;
+    watches_[next_run_].floor = now;
+    jobs_[next_run_++] = std::move(fresh);
+  }
+  StepJob(now, job, FromWorker{envelope});
+}
+
+void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
+  const Job::Admission admission = job->Admit(envelope);
+  if (admission.verdict == Job::Admission::Verdict::kRefuse) {
+    Refuse(envelope.incarnation, *admission.refusal);
+    return;
+  }
+  const Rank rank = admission.rank;
+  Contact& contact = Heard(now, *job, rank);
+  switch (admission.verdict) {
+    case Job::Admission::Verdict::kStep:
+      if (envelope.seq != 0) {
+        StepJob(now, job, FromWorker{envelope});
+        return;
+      }
+      job->OnAck(rank, envelope.ack);
+      Resend(job, rank, contact.sent_before);
+      contact.sent_before = job->link(rank).last_out();
+      Acknowledge(job, rank);
+      return;
+    case Job::Admission::Verdict::kDuplicate:
+      // The worker lacks our answer, or only its acknowledgement.
+      ++counters_.duplicates;
+      job->OnAck(rank, envelope.ack);
+      Resend(job, rank, job->link(rank).last_out());
+      Acknowledge(job, rank);
+      return;
+    case Job::Admission::Verdict::kGap:
+      ++counters_.gaps;
+      Acknowledge(job, rank);
+      return;
+    case Job::Admission::Verdict::kRefuse:
+      return;
+  }
+}
+
+void Pump::StepJob(Instant now, Job* job, const Input& input) {
+  output_.records.clear();
+  output_.sends.clear();
+  job->Step(now, input, &output_);
+  for (Record& record : output_.records) records_.push_back(std::move(record));
+  Watch& watch = watches_[job->run()];
+  for (JobOutput::Outgoing& send : output_.sends) {
+    if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);
+    watch.contacts[Index(send.rank)].acked = send.envelope.ack;
+    sends_.push_back(std::move(send.envelope));
+  }
+  const auto* from = std::get_if<FromWorker>(&input);
+  if (from == nullptr) return;
+  Rank rank = from->envelope.rank;
+  if (std::holds_alternative<Hello>(from->envelope.body)) {
+    rank = output_.sends.front().rank;  // its Welcome
+    watch.contacts[Index(rank)].acked = 1;
+    watch.contacts[Index(rank)].sent_before = 0;
+    Heard(now, *job, rank);
+    return;
+  }
+  if (job->workers()[Index(rank)].incarnation != from->envelope.incarnation) return;  // it has left
+  Contact& contact = watch.contacts[Index(rank)];
+  if (contact.acked < from->envelope.seq && !contact.owed) {
+    contact.owed = true;
+    acks_.push_back({.due = now + kAckDelay, .run = job->run(), .rank = rank});
+  }
+}
+
+void Pump::Refuse(Incarnation to, Refused refusal) {
+  ++counters_.refused;
+  sends_.push_back({.incarnation = to, .body = std::move(refusal)});
+}
+
+void Pump::Acknowledge(Job* job, Rank rank) {
+  const Seq ack = job->link(rank).last_in();
+  watches_[job->run()].contacts[Index(rank)].acked = ack;
+  sends_.push_back(
+      {.incarnation = job->workers()[Index(rank)].incarnation, .ack = ack, .body = HeartbeatAck{}});
+}
+
+void Pump::Resend(Job* job, Rank rank, Seq up_to) {
+  const LinkEnd<ControllerBody>& link = job->link(rank);
+  for (const auto& [seq, body] : link.unacked()) {
+    if (seq > up_to) break;
+    ++counters_.resent;
+    sends_.push_back({.incarnation = job->workers()[Index(rank)].incarnation,
+                      .seq = seq,
+                      .ack = link.last_in(),
+                      .body = body});
+  }
+}
+
+// ---- time ----
+
+Pump::Contact& Pump::Heard(Instant now, const Job& job, Rank rank) {
+  Watch& watch = watches_[job.run()];
+  if (Index(rank) >= watch.contacts.size()) watch.contacts.resize(Index(rank) + 1);
+  Contact& contact = watch.contacts[Index(rank)];
+  contact.heard = now;
+  if (!contact.watched) {
+    contact.watched = true;
+    watch.checks.emplace_back(now + LeaseNs(job) / 4, rank);
+  }
+  return contact;
+}
+
+void Pump::Tick(Instant now) {
+  // A controller that was itself stopped for long (suspended, swapped out) has heard nobody.
+  const bool slept = last_tick_.has_value();
+  for (auto& [run, job] : jobs_) {
+    if (job->ended()) continue;
+    if (slept && now - *last_tick_ > LeaseNs(*job) / 2) watches_[run].floor = now;
+    CheckLeases(now, job.get());
+    const std::optional<Instant> deadline = job->NextDeadline();
+    if (!job->ended() && deadline && *deadline <= now) StepJob(now, job.get(), DeadlineReached{});
+  }
+  PayAcks(now);
+  last_tick_ = now;
+}
+
+// Every worker is looked at every quarter of its lease, so the queue stays in order of time and
+// costs nothing per message.
+void Pump::CheckLeases(Instant now, Job* job) {
+  Watch& watch = watches_[job->run()];
+  while (!watch.checks.empty() && watch.checks.front().first <= now && !job->ended()) {
+    const Rank rank = watch.checks.front().second;
+    watch.checks.pop_front();
+    Contact& contact = watch.contacts[Index(rank)];
+    contact.watched = false;
+    const Job::Worker& worker = job->workers()[Index(rank)];
+    if (worker.state == Job::State::kAbsent) continue;
+    if (now - std::max(contact.heard, watch.floor) <= LeaseNs(*job)) {
+      contact.watched = true;
+      watch.checks.emplace_back(now + LeaseNs(*job) / 4, rank);
+      continue;
+    }
+    ++counters_.leases_expired;
+    StepJob(now, job, LeaseExpired{.rank = rank, .incarnation = worker.incarnation});
+  }
+}
+
+void Pump::PayAcks(Instant now) {
+  while (!acks_.empty() && acks_.front().due <= now) {
+    const Ack ack = acks_.front();
+    acks_.pop_front();
+    const auto it = jobs_.find(ack.run);
+    if (it == jobs_.end()) continue;
+    Contact& contact = watches_[ack.run].contacts[Index(ack.rank)];
+    contact.owed = false;
+    if (it->second->workers()[Index(ack.rank)].state == Job::State::kAbsent) continue;
+    if (contact.acked < it->second->link(ack.rank).last_in()) {
+      Acknowledge(it->second.get(), ack.rank);
+    }
+  }
+}
+
+std::optional<Instant> Pump::NextDeadline() const {
+  std::optional<Instant> next;
+  const auto consider = [&next](Instant at) {
+    if (!next || at < *next) next = at;
+  };
+  for (const auto& [run, job] : jobs_) {
+    if (const std::optional<Instant> at = job->NextDeadline()) consider(*at);
+    const Watch& watch = watches_.at(run);
+    if (!watch.checks.empty()) consider(watch.checks.front().first);
+  }
+  if (!acks_.empty()) consider(acks_.front().due);
+  return next;
+}
+
+std::optional<DurationNs> Pump::Silence(Instant now, RunId run, Rank rank) const {
+  const auto job = jobs_.find(run);
+  if (job == jobs_.end() || rank < 0 || Index(rank) >= job->second->workers().size() ||
+      job->second->workers()[Index(rank)].state == Job::State::kAbsent) {
+    return std::nullopt;
+  }
+  return now - watches_.at(run).contacts[Index(rank)].heard;
+}
+
+// ---- out ----
+
+Status Pump::Flush() {
+  if (!records_.empty()) {
+    PRD_RETURN_IF_ERROR(history_->Append(records_));
+    counters_.records += records_.size();
+    records_.clear();
+    TakeSnapshots();
+  }
+  for (const ControllerEnvelope& envelope : sends_) transport_->Send(envelope);
+  sends_.clear();
+  DropEnded();
+  return Status::Ok();
+}
+
+void Pump::TakeSnapshots() {
+  for (const auto& [run, job] : jobs_) {
+    Watch& watch = watches_[run];
+    if (job->next_index() - watch.snapshot_at < options_.snapshot_every) continue;
+    // One that fails costs a longer replay, nothing else; the next one is due as far on.
+    (void)history_->SaveSnapshot(run, job->next_index(), SaveState(*job)).ok();
+    watch.snapshot_at = job->next_index();
+  }
+}
+
+void Pump::DropEnded() {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    if (!it->second->ended()) {
+      ++it;
+      continue;
+    }
+    const auto name = by_name_.find(it->second->spec().name);
+    if (name != by_name_.end() && name->second == it->first) by_name_.erase(name);
+    watches_.erase(it->first);
+    it = jobs_.erase(it);
+  }
+}
+
+}  // namespace prd

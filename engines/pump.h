@@ -80,25 +80,36 @@ class Pump {
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Lease {
+  struct Contact {  // with one worker, by rank
     Instant heard;
-    Incarnation incarnation = 0;
-    Seq sent_before = 0;  // last_out at the heartbeat before: what is still unacked was lost
+    bool watched = false;  // has an entry in `checks`
+    bool owed = false;     // has an entry in `acks_`
+    Seq acked = 0;         // the last acknowledgement sent
+    Seq sent_before = 0;   // last_out at the heartbeat before: what is still unacked was lost
   };
-  struct Watch {                // a run's leases; every worker present has one entry in `checks`
-    std::vector<Lease> leases;  // by rank
-    std::deque<std::pair<Instant, Rank>> checks;  // in order of time
-    Instant floor;                                // nobody is counted as silent since before this
-    std::uint64_t last_snapshot = 0;
+  struct Watch {  // over the workers of a run
+    std::vector<Contact> contacts;
+    std::deque<std::pair<Instant, Rank>> checks;  // of leases, in order of time
+    Instant floor;                                // nobody counts as silent since before this
+    std::uint64_t snapshot_at = 0;
+  };
+  struct Ack {  // owed to a worker unless something else carries it before
+    Instant due;
+    RunId run = kNoRun;
+    Rank rank = kNoRank;
   };
 
   void StepJob(Instant now, Job* job, const Input& input);
-  void OnUnordered(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
-  void Resend(Job* job, Rank rank, Seq up_to);
+  void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
+  void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
   void Refuse(Incarnation to, Refused refusal);
-  void Heard(Instant now, Job* job, Rank rank);
+  void Acknowledge(Job* job, Rank rank);
+  void Resend(Job* job, Rank rank, Seq up_to);
+  Contact& Heard(Instant now, const Job& job, Rank rank);
+  void CheckLeases(Instant now, Job* job);
+  void PayAcks(Instant now);
+  void TakeSnapshots();
   void DropEnded();
-  Job* NewRun(Instant now, std::int64_t wall_ns, const Hello& hello, Refused* refusal);
 
   Options options_;
   Catalog catalog_;
@@ -110,6 +121,8 @@ class Pump {
   std::map<std::string, RunId> by_name_;  // runs that have not ended
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
+  std::deque<Ack> acks_;
+  JobOutput output_;  // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;
 };

@@ -33,9 +33,16 @@ static_assert(std::endian::native == std::endian::little, "prd runs on little-en
 class StateArchive {
  public:
   static StateArchive Saver() { return StateArchive(true, {}); }
+  // Saves for comparison only: owners leave out what may differ between equal states.
+  static StateArchive Hasher() {
+    StateArchive ar(true, {});
+    ar.hashing_ = true;
+    return ar;
+  }
   static StateArchive Loader(std::string_view bytes) { return StateArchive(false, bytes); }
 
   bool saving() const { return saving_; }
+  bool hashing() const { return hashing_; }
   // False once a load met bytes that do not fit; everything read after that is zero or empty.
   bool ok() const { return ok_; }
   // Marks a load as failed: for owners whose fields must agree with each other.
@@ -174,6 +181,7 @@ class StateArchive {
   }
 
   bool saving_;
+  bool hashing_ = false;
   bool ok_ = true;
   std::string_view in_;
   std::string out_;

@@ -73,7 +73,8 @@ struct Finished {
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
-// Answers Adopt. ok = false: the source could not be reached; the replica is unchanged.
+// Answers Adopt, and voids every Ready sent before it. ok = false: the source could not be reached,
+// the replica is unchanged; a worker that was waiting for a group then signals Ready again.
 struct Adopted {
   bool ok = false;
   Iteration iteration = 0;  // the source's, when ok
