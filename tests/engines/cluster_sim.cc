@@ -311,6 +311,11 @@ void DumbWorker::Retry() {
 
 void DumbWorker::Receive(const ControllerEnvelope& envelope) {
   if (done_) return;
+  // Until Welcome has come, Hello must go out again whatever else is heard.
+  if (run_ == kNoRun && !std::holds_alternative<Welcome>(envelope.body) &&
+      !std::holds_alternative<Refused>(envelope.body)) {
+    return;
+  }
   link_.OnAck(envelope.ack);
   if (const auto* refused = std::get_if<Refused>(&envelope.body)) {
     if (had_final_) {
@@ -464,13 +469,20 @@ Verdict World::Run() {
     DumbWorker* w = worker.get();
     const DurationNs late =
         Chance(scenario.faults.late) ? static_cast<DurationNs>(prng_.Below(2 * kSecond)) : 0;
-    // A worker that comes after the job's common start is asked of in tests of its own.
     After(late, [w] { w->Begin(); });
     After(static_cast<DurationNs>(prng_.Below(100 * kMillisecond)), [w] { w->Retry(); });
   }
   Beat();
-  const auto finished = [this] {
-    return std::all_of(workers.begin(), workers.end(), [](const auto& w) { return w->done(); });
+  // A worker that comes (back) after the others are done is in a run of its own, and waits there
+  // for a common start: nothing is wrong with that.
+  const auto missed = [this](const DumbWorker& worker) {
+    return std::any_of(workers.begin(), workers.end(), [&](const auto& other) {
+      return other->done() && worker.run() > other->run();
+    });
+  };
+  const auto finished = [&, this] {
+    return std::all_of(workers.begin(), workers.end(),
+                       [&](const auto& w) { return w->done() || missed(*w); });
   };
   while (!finished() && now.ns < scenario.give_up && verdict.violations.size() < 5) {
     Event event = queue_.top();
@@ -479,7 +491,9 @@ Verdict World::Run() {
     event.what();
   }
   verdict.all_finished = finished();
-  for (auto& worker : workers) verdict.final_models.push_back(worker->model());
+  for (auto& worker : workers) {
+    if (worker->done()) verdict.final_models.push_back(worker->model());
+  }
   if (!verdict.all_finished && pump != nullptr) {
     for (auto& worker : workers) {
       verdict.stuck += worker->Where();

@@ -1,6 +1,7 @@
 // The controller under faults, in virtual time: see cluster_sim.h for what is checked throughout.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "tests/engines/cluster_sim.h"
@@ -50,6 +51,12 @@ TEST(PumpSim, ASmallJobDownToOneWorker) {
   }
 }
 
+// More seeds than a test run has time for: PRD_SEEDS=2000.
+std::uint64_t Seeds() {
+  const char* text = std::getenv("PRD_SEEDS");
+  return text == nullptr ? 40 : std::strtoull(text, nullptr, 10);
+}
+
 struct Storm {
   const char* name;
   Faults faults;
@@ -62,7 +69,7 @@ TEST_P(PumpStorm, SafeThroughoutAndLiveAfterwards) {
   std::uint64_t failed = 0;
   std::uint64_t adoptions = 0;
   for (const EngineOptions& engine : Engines()) {
-    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    for (std::uint64_t seed = 1; seed <= Seeds(); ++seed) {
       Scenario scenario{
           .seed = seed, .engine = engine, .faults = GetParam().faults, .slow_factor = 3};
       const Verdict verdict = RunCluster(scenario);
