@@ -65,6 +65,9 @@ Result<JobSpec> FindJob(const Config& config, const std::string& name);
 std::string JobSpecToToml(const JobSpec& spec);
 Result<JobSpec> JobSpecFromToml(std::string_view text);
 
+// Every key with its default and what is allowed, one after the other, for help texts.
+std::string ConfigReference();
+
 }  // namespace prd
 
 #endif  // PRD_CONFIG_CONFIG_H_

@@ -1,0 +1,155 @@
+#include "config/config.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "config/fields.h"
+#include "config/glob.h"
+#include "config/keys.h"
+#include "config/toml.h"
+
+namespace prd {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 4 << 20;
+
+JobRule ReadRule(const TomlTable* table, int line, ConfigErrors* errors) {
+  JobRule rule{.pattern = {}, .spec = {}, .line = line};
+  FieldReader reader(table, "job", line, errors);
+  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec);
+  reader.RefuseOthers();
+  return rule;
+}
+
+void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* errors) {
+  constexpr const char* kAllowed = "one or more [[job]] tables, each with name and engine";
+  if (entry == nullptr) {
+    errors->Add(0, std::string("job: found nothing, needed is ") + kAllowed);
+    return;
+  }
+  const auto* array = std::get_if<std::vector<TomlNode>>(&entry->node.value);
+  if (array == nullptr || array->empty()) {
+    errors->Add(entry->line,
+                "job: found " + Describe(entry->node) + ", allowed is " + std::string(kAllowed));
+    return;
+  }
+  for (const TomlNode& node : *array) {
+    if (node.table() == nullptr) {
+      errors->Add(node.line, "job: found " + Describe(node) + ", allowed is " + kAllowed);
+      continue;
+    }
+    JobRule rule = ReadRule(node.table(), node.line, errors);
+    for (const JobRule& earlier : config->jobs) {
+      if (earlier.pattern == rule.pattern && !rule.pattern.empty()) {
+        errors->Add(rule.line, "job.name: found " + TomlText(rule.pattern) +
+                                   " a second time, allowed is once: line " +
+                                   std::to_string(earlier.line) + " takes all its jobs");
+      }
+    }
+    config->jobs.push_back(std::move(rule));
+  }
+}
+
+}  // namespace
+
+Result<Config> LoadConfig(const std::string& path) {
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    const int error = errno;
+    return Status(error == ENOENT ? Code::kNotFound : Code::kInvalidArgument,
+                  path + ": cannot be read: " + std::strerror(error));
+  }
+  std::string text;
+  char chunk[1 << 16];
+  while (in && text.size() <= kMaxFileBytes) {
+    in.read(chunk, sizeof chunk);
+    text.append(chunk, static_cast<std::size_t>(in.gcount()));
+  }
+  if (text.size() > kMaxFileBytes) {
+    return Status(Code::kInvalidArgument,
+                  path + ": found over 4 MiB, which is no configuration of prd");
+  }
+  if (!in.eof()) {
+    return Status(Code::kInvalidArgument, path + ": cannot be read: is it a directory?");
+  }
+  return ParseConfig(text, path);
+}
+
+Result<Config> ParseConfig(std::string_view text, const std::string& file) {
+  Result<TomlTable> root = ParseToml(text, file);
+  if (!root.ok()) return root.status();
+  Config config;
+  config.file = file;
+  ConfigErrors errors(file);
+  FieldReader reader(&*root, "", 0, &errors);
+  reader.Table("daemon", true, [&](Fields& table) { DescribeDaemon(table, &config.daemon); });
+  ReadRules(reader.Take("job"), &config, &errors);
+  reader.RefuseOthers();
+  PRD_RETURN_IF_ERROR(errors.ToStatus());
+  return config;
+}
+
+Result<JobSpec> FindJob(const Config& config, const std::string& name) {
+  const std::string allowed = JobNameRule(name);
+  if (!allowed.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "job: found " + TomlText(name.substr(0, 60)) + ", allowed is " + allowed);
+  }
+  std::string patterns;
+  for (const JobRule& rule : config.jobs) {
+    patterns += (patterns.empty() ? "" : ", ") + TomlText(rule.pattern);
+    if (!GlobMatches(rule.pattern, name)) continue;
+    JobSpec spec = rule.spec;
+    spec.name = name;
+    spec.text = JobSpecToToml(spec);
+    return spec;
+  }
+  return Status(Code::kNotFound, "job: found " + TomlText(name) + ", which no [[job]] in " +
+                                     config.file + " matches; there are " + patterns);
+}
+
+std::string JobSpecToToml(const JobSpec& spec) {
+  JobSpec copy = spec;  // a writer only reads
+  FieldWriter writer("job");
+  DescribeJob(writer, &copy.name, JobNameRule, &copy);
+  return writer.text();
+}
+
+Result<JobSpec> JobSpecFromToml(std::string_view text) {
+  const std::string file = "job spec";
+  Result<TomlTable> root = ParseToml(text, file);
+  if (!root.ok()) return root.status();
+  ConfigErrors errors(file);
+  JobSpec spec;
+  FieldReader reader(&*root, "", 0, &errors);
+  reader.Table("job", true,
+               [&](Fields& table) { DescribeJob(table, &spec.name, JobNameRule, &spec); });
+  reader.RefuseOthers();
+  PRD_RETURN_IF_ERROR(errors.ToStatus());
+  spec.text = text;
+  return spec;
+}
+
+std::string ConfigReference() {
+  DaemonConfig daemon;
+  JobSpec spec;
+  std::string name;
+  std::string text;
+  FieldLister lister("daemon");
+  DescribeDaemon(lister, &daemon);
+  FieldLister job("job");
+  DescribeJob(job, &name, PatternRule, &spec);
+  std::vector<FieldLister::Line> lines = lister.lines();
+  lines.insert(lines.end(), job.lines().begin(), job.lines().end());
+  for (const FieldLister::Line& line : lines) {
+    text += line.key + " = " + (line.preset.empty() ? "(required)" : line.preset) + "\n    " +
+            line.allowed + "\n";
+  }
+  return text;
+}
+
+}  // namespace prd

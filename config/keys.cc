@@ -1,0 +1,149 @@
+#include "config/keys.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/endpoint.h"
+
+namespace prd {
+namespace {
+
+using Names = std::span<const std::string_view>;
+
+constexpr std::int64_t kHourMs = 3'600'000;
+constexpr std::int64_t kMaxWorkers = 1'000'000;
+
+bool Printable(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
+std::string DirectoryRule(const std::string& text) {
+  if (!text.empty() && text.find('\x7f') == std::string::npos) return {};
+  return "the path of a directory";
+}
+
+std::string OptionalFileRule(const std::string& text) {
+  if (text.find('\x7f') == std::string::npos) return {};
+  return "the path of a file, or \"\" for none";
+}
+
+std::string MetricsRule(const std::string& text) {
+  if (text.empty() || IsAddressAndPort(text)) return {};
+  return "ADDRESS:PORT, or \"\" for off";
+}
+
+void Describe(Fields& fields, AllReduceOptions* options) {
+  static constexpr std::array<std::string_view, 2> kWeights = {"uniform", "samples"};
+  fields.Choice("weights", &options->weights, kWeights);
+}
+
+void Describe(Fields& fields, PReduceOptions* options) {
+  static constexpr std::array<std::string_view, 2> kWeights = {"constant", "dynamic"};
+  static constexpr std::array<std::string_view, 3> kMissing = {"initial", "nearest", "renormalize"};
+  fields.Whole("group_size", &options->group_size, 2, kMaxWorkers, "workers");
+  fields.Choice("weights", &options->weights, kWeights);
+  fields.Real("alpha", &options->alpha, 0, 1);
+  fields.Choice("missing", &options->missing, kMissing);
+  fields.Whole("history_window", &options->history_window, 0, kMaxWorkers, "groups");
+  fields.Whole("max_wait_ms", &options->max_wait_ms, 0, 24 * kHourMs, "ms");
+}
+
+// Security that cannot be had later: an open port without keys lets anyone train along.
+Status CheckCurve(const DaemonConfig& config) {
+  const bool secret = !config.curve_secret_key_file.empty();
+  const bool clients = !config.curve_authorized_keys_file.empty();
+  if (secret != clients) {
+    return Status(Code::kInvalidArgument,
+                  std::string(secret ? "curve_authorized_keys_file" : "curve_secret_key_file") +
+                      ": found \"\", allowed is a file when " +
+                      (secret ? "curve_secret_key_file" : "curve_authorized_keys_file") +
+                      " is set: the two go together");
+  }
+  if (!secret && !IsLoopback(config.listen)) {
+    return Status(Code::kInvalidArgument,
+                  "listen: found " + TomlText(config.listen) +
+                      ", which other hosts can reach; allowed without CURVE keys is loopback or "
+                      "ipc. Make a key pair with `prdctl keygen`, then set curve_secret_key_file "
+                      "and curve_authorized_keys_file");
+  }
+  return Status::Ok();
+}
+
+Status CheckLease(const JobSpec& spec) {
+  if (2 * std::uint64_t{spec.heartbeat_ms} < spec.lease_ms) return Status::Ok();
+  return Status(Code::kInvalidArgument, "heartbeat_ms: found " + std::to_string(spec.heartbeat_ms) +
+                                            ", allowed is less than half of lease_ms (" +
+                                            std::to_string(spec.lease_ms) +
+                                            "), so that one lost heartbeat is not a death");
+}
+
+Status CheckWorkers(const JobSpec& spec) {
+  if (spec.workers <= spec.max_workers) return Status::Ok();
+  return Status(Code::kInvalidArgument, "workers: found " + std::to_string(spec.workers) +
+                                            ", allowed is up to max_workers (" +
+                                            std::to_string(spec.max_workers) + ")");
+}
+
+}  // namespace
+
+std::string PatternRule(const std::string& text) {
+  if (!text.empty() && text.size() <= 200 && Printable(text)) return {};
+  return "a pattern of job names: 1 to 200 printable ASCII characters, * for any run of them, ? "
+         "for "
+         "any one";
+}
+
+std::string JobNameRule(const std::string& text) {
+  if (!text.empty() && text.size() <= 200 && Printable(text)) return {};
+  return "a job name: 1 to 200 printable ASCII characters";
+}
+
+void DescribeDaemon(Fields& fields, DaemonConfig* config) {
+  static constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn",
+                                                              "error"};
+  fields.Text("listen", &config->listen, ListenRule);
+  fields.Text("admin", &config->admin, AdminRule);
+  fields.Text("state_dir", &config->state_dir, DirectoryRule);
+  auto level = static_cast<std::size_t>(
+      std::find(kLevels.begin(), kLevels.end(), config->log_level) - kLevels.begin());
+  fields.Name("log_level", &level, kLevels);
+  config->log_level = kLevels[level];
+  fields.Text("metrics", &config->metrics, MetricsRule);
+  fields.Flag("sync", &config->sync);
+  fields.Whole("retain_runs", &config->retain_runs, 1, 1'000'000'000, "runs");
+  fields.Whole("snapshot_every", &config->snapshot_every, 1, 1'000'000'000'000, "records");
+  fields.Whole("max_message_bytes", &config->max_message_bytes, 4096, 64 << 20, "bytes");
+  fields.Text("curve_secret_key_file", &config->curve_secret_key_file, OptionalFileRule);
+  fields.Text("curve_authorized_keys_file", &config->curve_authorized_keys_file, OptionalFileRule);
+  fields.Check(CheckCurve(*config));
+}
+
+void DescribeJob(Fields& fields, std::string* name, Fields::TextRule rule, JobSpec* spec) {
+  fields.Text("name", name, rule, Fields::Need::kRequired);
+  std::vector<EngineOptions> engines = AllEngines();
+  std::vector<std::string_view> names;
+  for (const EngineOptions& engine : engines) names.push_back(EngineName(engine));
+  std::size_t chosen = spec->engine.index();
+  for (EngineOptions& engine : engines) {
+    if (engine.index() == chosen) engine = spec->engine;
+  }
+  fields.Name("engine", &chosen, Names(names), Fields::Need::kRequired);
+  fields.Whole("workers", &spec->workers, 0, kMaxWorkers, "workers");
+  fields.Whole("max_workers", &spec->max_workers, 1, kMaxWorkers, "workers");
+  fields.Check(CheckWorkers(*spec));
+  fields.Whole("lease_ms", &spec->lease_ms, 20, kHourMs, "ms");
+  fields.Whole("heartbeat_ms", &spec->heartbeat_ms, 1, kHourMs, "ms");
+  fields.Check(CheckLease(*spec));
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    fields.Table(names[i], i == chosen, [&](Fields& table) {
+      std::visit([&](auto& options) { Describe(table, &options); }, engines[i]);
+      table.Check(Validate(engines[i], spec->workers));
+    });
+  }
+  spec->engine = engines[chosen];
+}
+
+}  // namespace prd

@@ -1,0 +1,238 @@
+// Reading a configuration: what is right is understood, what is wrong is named with its line.
+#include "config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kJob = "[[job]]\nname = \"*\"\nengine = \"p-reduce\"\n";
+
+std::string ErrorOf(const std::string& text) {
+  const Result<Config> config = ParseConfig(text, "f.toml");
+  return config.ok() ? "no error" : config.status().message();
+}
+
+TEST(ConfigTest, LeftOutKeysHaveTheirDefaults) {
+  const Result<Config> config = ParseConfig(kJob, "f.toml");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->daemon, DaemonConfig{});
+  ASSERT_EQ(config->jobs.size(), 1u);
+  EXPECT_EQ(config->jobs[0].pattern, "*");
+  EXPECT_EQ(config->jobs[0].line, 1);
+  EXPECT_EQ(config->jobs[0].spec.engine, EngineOptions(PReduceOptions{}));
+  EXPECT_EQ(config->jobs[0].spec.lease_ms, 2000u);
+}
+
+TEST(ConfigTest, ReadsEveryKindOfValue) {
+  const Result<Config> config = ParseConfig(R"([daemon]
+listen = "ipc:///tmp/prd.sock"
+sync = true
+retain_runs = 7
+log_level = "debug"
+metrics = "127.0.0.1:9100"
+[[job]]
+name = "mnist-?"
+engine = "p-reduce"
+workers = 8
+lease_ms = 900
+heartbeat_ms = 100
+[job.p-reduce]
+group_size = 4
+weights = "constant"
+alpha = 0
+missing = "renormalize"
+history_window = 9
+max_wait_ms = 250
+)",
+                                            "f.toml");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->daemon.listen, "ipc:///tmp/prd.sock");
+  EXPECT_TRUE(config->daemon.sync);
+  EXPECT_EQ(config->daemon.retain_runs, 7);
+  EXPECT_EQ(config->daemon.log_level, "debug");
+  const JobSpec& spec = config->jobs[0].spec;
+  EXPECT_EQ(spec.workers, 8);
+  EXPECT_EQ(spec.lease_ms, 900u);
+  EXPECT_EQ(spec.heartbeat_ms, 100u);
+  EXPECT_EQ(spec.engine,
+            EngineOptions(PReduceOptions{.group_size = 4,
+                                         .weights = PReduceOptions::Weights::kConstant,
+                                         .alpha = 0,
+                                         .missing = PReduceOptions::Missing::kRenormalize,
+                                         .history_window = 9,
+                                         .max_wait_ms = 250}));
+}
+
+TEST(ConfigTest, TheEngineLineAloneSwitches) {
+  const std::string rest =
+      "workers = 8\n[job.p-reduce]\ngroup_size = 4\n[job.all-reduce]\nweights = \"uniform\"\n";
+  const auto with = [&](const std::string& engine) {
+    return ParseConfig("[[job]]\nname = \"*\"\nengine = \"" + engine + "\"\n" + rest, "f.toml")
+        .value();
+  };
+  EXPECT_EQ(with("p-reduce").jobs[0].spec.engine, EngineOptions(PReduceOptions{.group_size = 4}));
+  EXPECT_EQ(with("all-reduce").jobs[0].spec.engine,
+            EngineOptions(AllReduceOptions{.weights = AllReduceOptions::Weights::kUniform}));
+}
+
+TEST(ConfigTest, AllErrorsOfAFileAtOnceInTheOrderOfLines) {
+  EXPECT_EQ(
+      ErrorOf(R"([[job]]
+name = "a"
+engine = "p-produce"
+lease_ms = "long"
+
+[daemon]
+listne = "tcp://127.0.0.1:1"
+sync = 1
+retain_runs = 0
+listen = "tcp://127.0.0.1"
+[surprise]
+)"),
+      R"(f.toml:3: job.engine: found "p-produce" (a text), allowed is "all-reduce" or "p-reduce"
+f.toml:4: job.lease_ms: found "long" (a text), allowed is a whole number from 20 to 3600000 (ms)
+f.toml:7: daemon.listne: unknown key; did you mean "listen"?
+f.toml:8: daemon.sync: found 1, allowed is true or false
+f.toml:9: daemon.retain_runs: found 0, allowed is a whole number from 1 to 1000000000 (runs)
+f.toml:10: daemon.listen: found "tcp://127.0.0.1" (a text), allowed is tcp://ADDRESS:PORT (PORT 1 to 65535, or * for any free one) or ipc:///PATH (up to 107 bytes)
+f.toml:11: surprise: unknown key; allowed are daemon, job)");
+}
+
+TEST(ConfigTest, EnginesCheckTheirOwnTables) {
+  const std::string job = "[[job]]\nname = \"*\"\nengine = \"all-reduce\"\nworkers = 9\n";
+  // History of one group cannot connect nine workers in threes, whichever engine is chosen now.
+  EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroup_size = 3\nhistory_window = 1\n"),
+              HasSubstr("f.toml:7: job.p-reduce.history_window: found 1, allowed is"));
+  EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroup_size = 1\n"),
+              HasSubstr("f.toml:6: job.p-reduce.group_size: found 1, allowed is"));
+  EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\nalpha = 1.0\n"),
+              HasSubstr("f.toml:6: job.p-reduce.alpha: found 1.0, allowed is a number from 0.0"));
+  EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\nalpha = nan\n"), HasSubstr("found nan, allowed"));
+  EXPECT_THAT(ErrorOf(job + "p-reduce = 3\n"),
+              HasSubstr("f.toml:5: job.p-reduce: found 3, allowed is a table: [job.p-reduce]"));
+  EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroupsize = 3\n"),
+              HasSubstr("job.p-reduce.groupsize: unknown key; did you mean \"group_size\"?"));
+}
+
+TEST(ConfigTest, RulesOverSeveralKeys) {
+  EXPECT_THAT(
+      ErrorOf(std::string(kJob) + "lease_ms = 1000\nheartbeat_ms = 500\n"),
+      HasSubstr(
+          "f.toml:5: job.heartbeat_ms: found 500, allowed is less than half of lease_ms (1000)"));
+  // The default heartbeat does not fit; the file has no line for it, so its table is named.
+  EXPECT_THAT(ErrorOf(std::string(kJob) + "lease_ms = 600\n"),
+              HasSubstr("f.toml:1: job.heartbeat_ms: found 500"));
+  EXPECT_THAT(ErrorOf(std::string(kJob) + "workers = 9\nmax_workers = 8\n"),
+              HasSubstr("f.toml:4: job.workers: found 9, allowed is up to max_workers (8)"));
+  // A wrong key is not reported twice.
+  EXPECT_EQ(ErrorOf(std::string(kJob) + "lease_ms = -1\nheartbeat_ms = 5000\n"),
+            "f.toml:4: job.lease_ms: found -1, allowed is a whole number from 20 to 3600000 (ms)");
+}
+
+TEST(ConfigTest, OffLoopbackNeedsKeysAndSaysSo) {
+  const std::string open = "[daemon]\nlisten = \"tcp://0.0.0.0:5775\"\n";
+  EXPECT_THAT(ErrorOf(open + kJob),
+              HasSubstr("f.toml:2: daemon.listen: found \"tcp://0.0.0.0:5775\""));
+  EXPECT_THAT(ErrorOf(open + kJob), HasSubstr("prdctl keygen"));
+  EXPECT_EQ(ErrorOf(open + "curve_secret_key_file = \"/k\"\ncurve_authorized_keys_file = \"/c\"\n" +
+                    kJob),
+            "no error");
+  EXPECT_THAT(ErrorOf("[daemon]\ncurve_secret_key_file = \"/k\"\n" + std::string(kJob)),
+              HasSubstr("daemon.curve_authorized_keys_file: found \"\", allowed is a file when"));
+  for (const char* listen : {"tcp://127.0.0.1:1", "tcp://127.9.9.9:65535", "tcp://localhost:5775",
+                             "tcp://[::1]:5775", "ipc:///x", "tcp://127.0.0.1:*"}) {
+    EXPECT_EQ(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob), "no error")
+        << listen;
+  }
+  for (const char* listen :
+       {"tcp://*:5775", "tcp://eth0:5775", "tcp://128.0.0.1:5775", "tcp://127.0.0.256:5775",
+        "tcp://127.0.0.1.example:5775", "tcp://[::]:5775", "tcp://127.1:5775"}) {
+    EXPECT_THAT(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob),
+                HasSubstr("prdctl keygen"))
+        << listen;
+  }
+  for (const char* listen :
+       {"", "tcp://", "tcp://:5775", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
+        "tcp://127.0.0.1:x", "udp://127.0.0.1:1", "ipc://", "ipc://relative", "ipc:///",
+        "tcp://a b:1", "tcp://127.0.0.1:+5"}) {
+    EXPECT_THAT(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob),
+                HasSubstr("allowed is tcp://ADDRESS:PORT"))
+        << listen;
+  }
+  EXPECT_THAT(
+      ErrorOf("[daemon]\nadmin = \"tcp://127.0.0.1:1\"\n" + std::string(kJob)),
+      HasSubstr("daemon.admin: found \"tcp://127.0.0.1:1\" (a text), allowed is ipc:///PATH"));
+  EXPECT_THAT(ErrorOf("[daemon]\nadmin = \"ipc:///" + std::string(107, 'a') + "\"\n" + kJob),
+              HasSubstr("up to 107 bytes"));
+}
+
+TEST(ConfigTest, JobsAreNeededNamedAndTakenOnce) {
+  EXPECT_EQ(ErrorOf(""),
+            "f.toml: job: found nothing, needed is one or more [[job]] tables, each with name and "
+            "engine");
+  EXPECT_THAT(ErrorOf("[job]\nname = \"*\"\n"),
+              HasSubstr("f.toml:1: job: found a table, allowed is one or more [[job]]"));
+  EXPECT_THAT(ErrorOf("job = [1]\n"), HasSubstr("f.toml:1: job: found 1, allowed is"));
+  EXPECT_THAT(ErrorOf("[[job]]\n"),
+              HasSubstr("f.toml:1: job.name: found nothing, needed is a pattern"));
+  EXPECT_THAT(ErrorOf("[[job]]\n"),
+              HasSubstr("f.toml:1: job.engine: found nothing, needed is \"all-reduce\" or"));
+  EXPECT_THAT(ErrorOf("[[job]]\nname = \"\"\nengine = \"p-reduce\"\n"),
+              HasSubstr("f.toml:2: job.name: found \"\""));
+  EXPECT_THAT(ErrorOf(std::string(kJob) + kJob),
+              HasSubstr("f.toml:4: job.name: found \"*\" a second time, allowed is once: line 1"));
+}
+
+TEST(ConfigTest, WhatIsNotTomlIsNamedWithItsLine) {
+  EXPECT_THAT(ErrorOf("[daemon]\nlisten = \n"), HasSubstr("f.toml:2: "));
+  EXPECT_THAT(ErrorOf("[daemon]\nsync = true\nsync = false\n"), HasSubstr("f.toml:3: "));
+  EXPECT_THAT(ErrorOf(std::string(kJob) + "workers = 99999999999999999999\n"),
+              HasSubstr("f.toml:4: "));
+  EXPECT_THAT(ErrorOf("a = " + std::string(5000, '[')), HasSubstr("f.toml:1: "));
+  EXPECT_THAT(ErrorOf("\xff\xfe\x00"), HasSubstr("f.toml:1: "));
+}
+
+TEST(ConfigTest, FilesThatCannotBeRead) {
+  const Result<Config> missing = LoadConfig("/nowhere/prd.toml");
+  EXPECT_EQ(missing.status().code(), Code::kNotFound);
+  EXPECT_THAT(missing.status().message(),
+              HasSubstr("/nowhere/prd.toml: cannot be read: No such file"));
+  const Result<Config> folder = LoadConfig(PRD_SOURCE_DIR);
+  EXPECT_EQ(folder.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(folder.status().message(), HasSubstr("cannot be read"));
+  EXPECT_THAT(LoadConfig("/dev/zero").status().message(), HasSubstr("over 4 MiB"));
+}
+
+TEST(ConfigTest, TheFirstPatternThatMatchesCounts) {
+  const Config config = ParseConfig(
+                            "[[job]]\nname = \"mnist-*\"\nengine = \"p-reduce\"\nworkers = 3\n"
+                            "[[job]]\nname = \"?\"\nengine = \"all-reduce\"\n",
+                            "f.toml")
+                            .value();
+  const Result<JobSpec> found = FindJob(config, "mnist-7");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->name, "mnist-7");
+  EXPECT_EQ(found->workers, 3);
+  EXPECT_EQ(found->text, JobSpecToToml(*found));
+  EXPECT_EQ(FindJob(config, "x")->engine.index(), EngineOptions(AllReduceOptions{}).index());
+  const Result<JobSpec> none = FindJob(config, "cifar");
+  EXPECT_EQ(none.status().code(), Code::kNotFound);
+  EXPECT_EQ(
+      none.status().message(),
+      "job: found \"cifar\", which no [[job]] in f.toml matches; there are \"mnist-*\", \"?\"");
+  for (const std::string& name :
+       {std::string(), std::string("a\nb"), std::string("\xc3\x28"), std::string(201, 'a')}) {
+    EXPECT_EQ(FindJob(config, name).status().code(), Code::kInvalidArgument) << name;
+  }
+}
+
+}  // namespace
+}  // namespace prd
