@@ -1,0 +1,43 @@
+#include "engines/registry.h"
+
+#include "engines/all_reduce/all_reduce.h"
+#include "engines/p_reduce/p_reduce.h"
+
+namespace prd {
+
+namespace {
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+}  // namespace
+
+std::string_view EngineName(const EngineOptions& options) {
+  return std::visit(Overloaded{
+                        [](const AllReduceOptions&) { return std::string_view("all-reduce"); },
+                        [](const PReduceOptions&) { return std::string_view("p-reduce"); },
+                    },
+                    options);
+}
+
+std::vector<EngineOptions> AllEngines() { return {AllReduceOptions{}, PReduceOptions{}}; }
+
+Status Validate(const EngineOptions& options, int workers) {
+  return std::visit([workers](const auto& of) { return Validate(of, workers); }, options);
+}
+
+std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
+  using Made = std::unique_ptr<Engine>;
+  return std::visit(
+      Overloaded{
+          [](const AllReduceOptions& of) -> Made { return std::make_unique<AllReduce>(of); },
+          [](const PReduceOptions& of) -> Made { return std::make_unique<PReduce>(of); },
+      },
+      options);
+}
+
+}  // namespace prd

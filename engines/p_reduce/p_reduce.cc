@@ -1,0 +1,216 @@
+#include "engines/p_reduce/p_reduce.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "engines/p_reduce/weights.h"
+#include "engines/words.h"
+
+namespace prd {
+
+namespace {
+
+// Longer steps count as this long, so that sums of them stay far from overflow.
+constexpr DurationNs kLongestStep = 3600 * kSecond;
+
+std::string Number(std::size_t value) { return std::to_string(value); }
+
+}  // namespace
+
+bool PReduce::MayUseInitial() const {
+  return options_.weights == PReduceOptions::Weights::kDynamic &&
+         options_.missing == PReduceOptions::Missing::kInitial;
+}
+
+bool PReduce::Joined(Rank rank) const {
+  return rank >= 0 && static_cast<std::size_t>(rank) < workers_.size() &&
+         workers_[static_cast<std::size_t>(rank)].state != State::kAbsent;
+}
+
+void PReduce::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {
+  if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+    OnReady(now, *ready);
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    return OnFinished(now, *finished);  // adds no signal
+  } else if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
+    OnJoined(now, *joined);
+  } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    OnLeft(now, *left);
+  } else if (!std::holds_alternative<DeadlineEvent>(event)) {
+    return;  // Ended: every member has its Finished
+  }
+  FormAll(now, next_group, out);
+}
+
+void PReduce::OnJoined(Instant now, const JoinedEvent& event) {
+  PRD_CHECK(event.rank >= 0 && !Joined(event.rank));
+  const std::size_t ranks = static_cast<std::size_t>(event.rank) + 1;
+  if (ranks > workers_.size()) {
+    workers_.resize(ranks);
+    filter_.Grow(ranks);
+  }
+  At(event.rank) = {.released = now, .host = hosts_.Add(event.host), .state = State::kComputing};
+  ++joined_;
+  Resize(now);
+}
+
+void PReduce::OnReady(Instant now, const ReadyEvent& event) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  PRD_CHECK(worker.state == State::kComputing);
+  filter_.Prefetch(event.rank);
+  if (!worker.repeats) worker.step = std::min(now - worker.released, kLongestStep);
+  worker.repeats = false;
+  worker.state = State::kWaiting;
+  queue_.push_back({.rank = event.rank,
+                    .host = worker.host,
+                    .iteration = event.ready.iteration,
+                    .at = now,
+                    .step = worker.step});
+}
+
+void PReduce::OnFinished(Instant now, const FinishedEvent& event) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  PRD_CHECK(worker.state == State::kReducing);
+  worker.state = State::kComputing;
+  worker.released = now;
+  worker.repeats = !event.ok;
+}
+
+void PReduce::OnLeft(Instant now, const LeftEvent& event) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  if (worker.state == State::kWaiting) {
+    filter_.EndHold(now);
+    std::erase_if(queue_, [&](const Signal& signal) { return signal.rank == event.rank; });
+  }
+  hosts_.Remove(worker.host);
+  worker = {};
+  --joined_;
+  Resize(now);
+}
+
+void PReduce::Resize(Instant now) {
+  const auto size = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
+  if (size != size_) filter_.EndHold(now);
+  size_ = size;
+  window_ = EffectiveWindow(options_, joined_);
+}
+
+bool PReduce::Overdue(Instant now) const {
+  return options_.max_wait_ms > 0 && queue_.size() >= 2 &&
+         now - queue_.front().at >= options_.max_wait_ms * kMillisecond;
+}
+
+std::optional<Instant> PReduce::NextDeadline() const {
+  std::optional<Instant> next = filter_.Deadline();
+  if (options_.max_wait_ms > 0 && queue_.size() >= 2) {
+    const Instant overdue = queue_.front().at + options_.max_wait_ms * kMillisecond;
+    if (!next || overdue < *next) next = overdue;
+  }
+  return next;
+}
+
+std::string PReduce::FifoReason() const {
+  if (size_ == static_cast<std::size_t>(options_.group_size)) {
+    return "fifo: " + Number(size_) + " of " + Number(size_) + " ready";
+  }
+  return Number(size_) + (size_ == 1 ? " worker: group of " : " workers: group of ") +
+         Number(size_);
+}
+
+void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
+  while (size_ > 0 && queue_.size() >= 1) {
+    GroupFilter::Choice choice;
+    if (queue_.size() < size_) {
+      if (!Overdue(now)) return;
+      std::string reason = "closed at " + Number(queue_.size()) + " of " + Number(size_) +
+                           " after max_wait_ms " + std::to_string(options_.max_wait_ms);
+      Form(now, queue_.size(), choice, std::move(reason), next_group, out);
+      continue;
+    }
+    if (joined_ > options_.group_size) choice = filter_.Choose(now, queue_, size_);
+    if (choice.hold) {
+      if (!Overdue(now)) return;
+      filter_.EndHold(now);
+      choice.note = "; no longer held after max_wait_ms " + std::to_string(options_.max_wait_ms);
+    }
+    std::string reason = choice.outsider > 0 ? choice.note : FifoReason() + choice.note;
+    Form(now, size_, choice, std::move(reason), next_group, out);
+  }
+}
+
+void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& choice,
+                   std::string reason, GroupId* next_group, Effects* out) {
+  if (choice.outsider > 0) {  // the chosen ones to the front, the others stay in order
+    std::rotate(queue_.begin() + static_cast<std::ptrdiff_t>(size) - 2,
+                queue_.begin() + static_cast<std::ptrdiff_t>(choice.kept),
+                queue_.begin() + static_cast<std::ptrdiff_t>(choice.kept) + 1);
+    std::rotate(queue_.begin() + static_cast<std::ptrdiff_t>(size) - 1,
+                queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider),
+                queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider) + 1);
+  }
+  FormGroup& group = out->emplace_back();
+  group.id = (*next_group)++;
+  group.reason = std::move(reason);
+  group.members.reserve(size);
+  DurationNs step_sum = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    const Signal& signal = queue_[i];
+    group.members.push_back({.rank = signal.rank, .weight = 0, .iteration = signal.iteration});
+    group.iteration = std::max(group.iteration, signal.iteration);
+    step_sum += signal.step;
+    At(signal.rank).state = State::kReducing;
+  }
+  queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(size));
+  group.initial_weight = SetWeights(options_, &group.members);
+  std::sort(group.members.begin(), group.members.end(),
+            [this](const GroupShare& a, const GroupShare& b) {
+              const std::int32_t host_a = At(a.rank).host;
+              const std::int32_t host_b = At(b.rank).host;
+              return host_a != host_b ? host_a < host_b : a.rank < b.rank;
+            });
+  filter_.Formed(now, group.members, step_sum, window_);
+}
+
+std::string PReduce::Explain(Instant now, Rank rank) const {
+  if (!Joined(rank) || workers_[static_cast<std::size_t>(rank)].state != State::kWaiting) return "";
+  std::string text = "waiting: " + Number(queue_.size()) + " of " + Number(size_) + " ready";
+  const std::string held = filter_.Explain(now);
+  if (!held.empty()) text += "; " + held;
+  if (options_.max_wait_ms > 0 && queue_.size() == 1) text += "; alone, so max_wait_ms waits, too";
+  return text;
+}
+
+void PReduce::Archive(StateArchive& ar) {
+  ar(workers_, queue_, filter_, hosts_, joined_);
+  if (ar.saving()) return;
+  size_ = static_cast<std::size_t>(std::clamp<std::int64_t>(joined_, 0, options_.group_size));
+  window_ = EffectiveWindow(options_, std::max<std::int64_t>(joined_, 0));
+  if (!Consistent()) ar.Fail();
+}
+
+bool PReduce::Consistent() const {
+  std::int64_t joined = 0;
+  std::size_t waiting = 0;
+  for (const Worker& worker : workers_) {
+    if (worker.state == State::kAbsent) continue;
+    if (worker.state > State::kReducing || !hosts_.Has(worker.host)) return false;
+    if (worker.step < 0 || worker.step > kLongestStep) return false;
+    ++joined;
+    if (worker.state == State::kWaiting) ++waiting;
+  }
+  std::vector<bool> seen(workers_.size());
+  for (const Signal& signal : queue_) {
+    if (!Joined(signal.rank) || seen[static_cast<std::size_t>(signal.rank)]) return false;
+    const Worker& worker = workers_[static_cast<std::size_t>(signal.rank)];
+    if (worker.state != State::kWaiting || worker.host != signal.host) return false;
+    if (signal.step != worker.step || signal.iteration < 0) return false;
+    seen[static_cast<std::size_t>(signal.rank)] = true;
+  }
+  return joined == joined_ && waiting == queue_.size() && filter_.size() == workers_.size();
+}
+
+}  // namespace prd
