@@ -1,0 +1,163 @@
+"""A daemon and workers as real processes, for the integration tests. Standard library only."""
+from concurrent import futures
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+DEADLINE_S = 90  # for whatever a test waits for; none depends on being quicker
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Worker:
+    """A toy_worker process; its lines, as they come, are in .lines."""
+
+    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False):
+        env = dict(os.environ, PRD_CONTROLLER=cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000")
+        if rank is not None:
+            env["PRD_RANK"] = str(rank)
+        command = [f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
+        if leave:
+            command.append("--leave")
+        self.lines = []
+        self.changed = threading.Condition()
+        self.log = open(cluster.dir / f"worker-{rank}-{time.monotonic_ns()}.err", "w+")
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self.changed:
+                self.lines.append(json.loads(line))
+                self.changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
+
+    def wait_for(self, predicate, what):
+        """Waits until a line fits, or fails saying what was waited for."""
+        end = time.monotonic() + DEADLINE_S
+        with self.changed:
+            while not any(predicate(line) for line in self.lines):
+                left = end - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not self.reader.is_alive()):
+                    raise AssertionError(f"no {what}; the worker said {self.lines[-3:]} {self._stderr()}")
+                self.changed.wait(min(left, 0.2))
+        return next(line for line in self.lines if predicate(line))
+
+    def steps(self):
+        return [line for line in self.lines if "step" in line]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        """Waits for a good end and returns its last line."""
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the worker does not end; it said {self.lines[-3:]}") from None
+        self.reader.join()
+        if code != 0:
+            raise AssertionError(f"the worker ended with {code}; it said {self.lines[-3:]} {self._stderr()}")
+        return self.lines[-1]
+
+    def _stderr(self):
+        self.log.flush()
+        self.log.seek(0)
+        return self.log.read()[-2000:]
+
+
+def first_to_end(workers):
+    """Waits for any of these to end, and returns it."""
+    with futures.ThreadPoolExecutor(len(workers)) as pool:
+        waits = {pool.submit(w.process.wait, DEADLINE_S): w for w in workers}
+        done, _ = futures.wait(waits, return_when=futures.FIRST_COMPLETED)
+        for w in workers:
+            w.process.kill()  # the others' waits end too
+        return waits[done.pop()]
+
+
+class Cluster:
+    """One daemon with a state directory of its own. Use in a with statement: it leaves nothing behind."""
+
+    def __init__(self, bin_dir, jobs, daemon=""):
+        self.bin = bin_dir
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-test-"))
+        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
+        self.admin = f"ipc://{self.dir}/admin.sock"
+        self.config = self.dir / "prd.toml"
+        self.config.write_text(
+            f'[daemon]\nlisten = "{self.endpoint}"\nadmin = "{self.admin}"\n'
+            f'state_dir = "{self.dir}/state"\nlog_level = "debug"\n{daemon}\n{jobs}\n'
+        )
+        self.daemon = None
+        self.workers = []
+
+    def __enter__(self):
+        self.start_daemon()
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.kill()
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            try:
+                self.daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                self.daemon.kill()
+                self.daemon.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def start_daemon(self):
+        notify = self.dir / "notify.sock"
+        notify.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(str(notify))
+            ready.settimeout(DEADLINE_S)
+            self.log = open(self.dir / "prd.log", "a+")
+            self.daemon = subprocess.Popen(
+                [f"{self.bin}/prd", "--config", str(self.config)],
+                env=dict(os.environ, NOTIFY_SOCKET=str(notify)), stdout=self.log, stderr=self.log,
+            )
+            while b"READY=1" not in ready.recv(4096):
+                pass
+
+    def kill_daemon(self):
+        self.daemon.kill()
+        self.daemon.wait()
+
+    def stop_daemon(self):
+        self.daemon.send_signal(signal.SIGTERM)
+        code = self.daemon.wait(30)
+        if code != 0:
+            raise AssertionError(f"prd ended with {code} on SIGTERM: {self.daemon_log()}")
+
+    def daemon_log(self):
+        return (self.dir / "prd.log").read_text()[-3000:]
+
+    def worker(self, rank, **options):
+        self.workers.append(Worker(self, rank, **options))
+        return self.workers[-1]
+
+    def prdctl(self, *args, offline=False):
+        """Runs prdctl --json on the running daemon, or on its files, and returns what it printed."""
+        where = ["--state-dir", f"{self.dir}/state"] if offline else ["--admin", self.admin]
+        done = subprocess.run([f"{self.bin}/prdctl", *where, "--json", *args], capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise AssertionError(f"prdctl {args} ended with {done.returncode}: {done.stderr}")
+        return done.stdout

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Real processes end to end: a daemon, workers, kill -9. Usage: cluster_test.py BIN_DIR [TEST ...]"""
+import json
+import sys
+import unittest
+
+import cluster
+
+BIN = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/bin"
+
+
+def job(engine, workers, name="toy", extra=""):
+    return (f'[[job]]\nname = "{name}"\nengine = "{engine}"\nworkers = {workers}\n{extra}\n'
+            f"[job.p-reduce]\ngroup_size = 3\n")
+
+
+def count(lines, predicate):
+    return sum(1 for line in lines if predicate(line))
+
+
+class Training(unittest.TestCase):
+    def finish_equal(self, workers):
+        """All end well, and as the same model."""
+        ends = [worker.end() for worker in workers]
+        self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+        return ends
+
+    def test_engines_switch_by_config_alone(self):
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), cluster.Cluster(BIN, job(engine, 4)) as c:
+                workers = [c.worker(rank, steps=10, step_ms=60 if rank == 0 else 15) for rank in range(4)]
+                ends = self.finish_equal(workers)
+                self.assertTrue(all(end["applied"] == 10 for end in ends), ends)
+                first = {w.lines[0]["first"] for w in workers}
+                self.assertEqual(len(first), 1, "the common start differs")
+                self.assertEqual({w.lines[0]["engine"] for w in workers}, {engine})
+                for w in workers:
+                    size = 4 if engine == "all-reduce" else 3
+                    largest = max(len(step["members"]) for step in w.steps())
+                    self.assertEqual(largest, size)
+                    iterations = [step["iteration"] for step in w.steps()]
+                    self.assertEqual(iterations, sorted(iterations))
+
+    def test_one_worker_alone(self):
+        with cluster.Cluster(BIN, job("p-reduce", 1)) as c:
+            self.finish_equal([c.worker(0, steps=5)])
+
+    def test_two_jobs_at_once(self):
+        with cluster.Cluster(BIN, job("p-reduce", 3, "one") + job("all-reduce", 2, "two")) as c:
+            one = [c.worker(rank, job="one") for rank in range(3)]
+            two = [c.worker(rank, job="two") for rank in range(2)]
+            self.finish_equal(one)
+            self.finish_equal(two)
+
+    def test_daemon_killed_and_restarted(self):
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), cluster.Cluster(BIN, job(engine, 4)) as c:
+                workers = [c.worker(rank, steps=40, step_ms=25) for rank in range(4)]
+                for at in (5, 15):
+                    workers[1].wait_for(lambda line, at=at: line.get("step", -1) >= at, f"step {at}")
+                    c.kill_daemon()
+                    c.start_daemon()
+                ends = self.finish_equal(workers)
+                # No iteration is lost: every worker applied each of its steps exactly once.
+                self.assertTrue(all(end["applied"] == 40 for end in ends), ends)
+                c.stop_daemon()
+                # The history has no hole, and a replay takes the same decisions.
+                replay = json.loads(c.prdctl("replay", offline=True))
+                self.assertTrue(replay["ok"], replay)
+
+    def test_worker_killed(self):
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), cluster.Cluster(BIN, job(engine, 4)) as c:
+                workers = [c.worker(rank, steps=30, step_ms=25) for rank in range(4)]
+                workers[3].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+                workers[3].kill()
+                ends = self.finish_equal(workers[:3])
+                self.assertTrue(all(end["applied"] == 30 for end in ends), ends)
+
+    def test_late_worker_gets_a_running_model(self):
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), cluster.Cluster(BIN, job(engine, 3)) as c:
+                workers = [c.worker(rank, steps=60, step_ms=25) for rank in range(3)]
+                workers[0].wait_for(lambda line: line.get("step", -1) >= 8, "step 8")
+                late = c.worker(3, steps=10, step_ms=25)
+                attached = late.wait_for(lambda line: "attached" in line, "attach")
+                self.assertGreaterEqual(attached["iteration"], 5)
+                late.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
+                self.finish_equal(workers + [late])
+
+    def test_killed_worker_comes_back(self):
+        with cluster.Cluster(BIN, job("p-reduce", 3)) as c:
+            workers = [c.worker(rank, steps=120, step_ms=25) for rank in range(3)]
+            workers[2].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+            workers[2].kill()
+            again = c.worker(2, steps=10, step_ms=25)  # refused until the lease has run out, then let in
+            again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
+            self.finish_equal(workers[:2] + [again])
+
+    def test_leaving_worker_releases_the_others(self):
+        with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
+            leaver = c.worker(2, steps=5, leave=True)
+            others = [c.worker(rank, steps=20) for rank in range(2)]
+            leaver.end()
+            self.finish_equal(others)
+
+    def test_refusals_say_why(self):
+        with cluster.Cluster(BIN, job("p-reduce", 2)) as c:
+            stranger = c.worker(0, job="no-such-job")
+            self.assertEqual(stranger.process.wait(cluster.DEADLINE_S), 1)
+            stranger.reader.join()
+            self.assertIn("no-such-job", stranger.lines[-1]["error"])
+            self.assertIn("toy", stranger.lines[-1]["error"])
+            other_size = [c.worker(0, size=10), c.worker(1, size=20)]
+            ended = cluster.first_to_end(other_size)
+            ended.reader.join()
+            self.assertIn("model differs", ended.lines[-1]["error"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,95 @@
+// A worker as small as one can be, over the public API alone: it pulls a vector of floats towards a
+// target that depends on its rank, and prints a JSON line per step and one at the end.
+#include <prd/session.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+prd::Session* g_session = nullptr;
+
+void OnSignal(int) {
+  if (g_session != nullptr) g_session->Cancel();
+}
+
+std::string List(const std::vector<int>& values) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    text += (i > 0 ? "," : "") + std::to_string(values[i]);
+  }
+  return text + "]";
+}
+
+int Fail(const char* where, const prd::Status& status) {
+  std::printf("{\"error\":\"%s\",\"where\":\"%s\"}\n", status.ToString().c_str(), where);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"A toy worker for the integration tests."};
+  int steps = 20;
+  double step_ms = 20;
+  std::size_t size = 10'000;
+  bool leave = false;
+  app.add_option("--steps", steps, "Local steps before Finish");
+  app.add_option("--step-ms", step_ms, "How long computing a step takes");
+  app.add_option("--size", size, "Floats in the model");
+  app.add_flag("--leave", leave, "Leave instead of Finish");
+  CLI11_PARSE(app, argc, argv);
+
+  auto session = prd::Session::FromEnvironment();
+  if (!session.ok()) return Fail("environment", session.status());
+  g_session = &*session;
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
+
+  std::vector<float> parameters(size, static_cast<float>(getpid() % 1000));
+  std::vector<float> gradients(size);
+  int applied = 0;
+  prd::Replica replica;
+  replica.parameters = {{parameters.data(), size, prd::DType::kF32}};
+  replica.gradients = {{gradients.data(), size, prd::DType::kF32}};
+  replica.apply = [&] {
+    ++applied;
+    for (std::size_t i = 0; i < size; ++i) parameters[i] -= 0.1F * gradients[i];
+  };
+  const prd::Status attached = session->Attach(std::move(replica));
+  if (!attached.ok()) return Fail("attach", attached);
+  std::printf(
+      "{\"attached\":true,\"rank\":%d,\"iteration\":%lld,\"first\":%.9g,\"engine\":\"%s\"}\n",
+      session->rank(), static_cast<long long>(session->iteration()),
+      static_cast<double>(parameters[0]), session->engine().c_str());
+  std::fflush(stdout);
+
+  const float target = static_cast<float>(session->rank());
+  for (int step = 0; step < steps; ++step) {
+    for (std::size_t i = 0; i < size; ++i) gradients[i] = parameters[i] - target;
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
+    auto result = session->Step({.samples = 32});
+    if (!result.ok()) return Fail("step", result.status());
+    std::printf(
+        "{\"step\":%d,\"iteration\":%lld,\"group\":%llu,\"members\":%s,\"attempts\":%d,"
+        "\"adopted\":%s}\n",
+        step, static_cast<long long>(result->iteration),
+        static_cast<unsigned long long>(result->group), List(result->members).c_str(),
+        result->attempts, result->adopted ? "true" : "false");
+    std::fflush(stdout);
+  }
+  const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();
+  if (!finished.ok()) return Fail("finish", finished);
+  double sum = 0;
+  for (const float value : parameters) sum += static_cast<double>(value);
+  std::printf("{\"finished\":true,\"rank\":%d,\"sum\":%.17g,\"applied\":%d}\n", session->rank(),
+              sum, applied);
+  return 0;
+}
