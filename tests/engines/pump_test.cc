@@ -1,0 +1,257 @@
+// The pump: order of appending and sending, retransmission, leases, and what it accepts as history.
+#include "engines/pump.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace prd {
+namespace {
+
+using testing::HasSubstr;
+
+class Ports : public History, public Transport {
+ public:
+  Status Append(std::span<const Record> batch) override {
+    if (!disk.ok()) return disk;
+    ++appends;
+    records.insert(records.end(), batch.begin(), batch.end());
+    return Status::Ok();
+  }
+  Status SaveSnapshot(RunId, std::uint64_t index, std::string_view state) override {
+    snapshot = {index, std::string(state)};
+    return Status::Ok();
+  }
+  void Send(const ControllerEnvelope& envelope) override { sent.push_back(envelope); }
+
+  template <typename T>
+  int Count() const {
+    int n = 0;
+    for (const ControllerEnvelope& e : sent) n += std::holds_alternative<T>(e.body) ? 1 : 0;
+    return n;
+  }
+
+  Status disk;
+  int appends = 0;
+  std::vector<Record> records;
+  std::pair<std::uint64_t, std::string> snapshot;
+  std::vector<ControllerEnvelope> sent;
+};
+
+class PumpTest : public testing::Test {
+ protected:
+  static JobSpec Spec(const std::string& name = "toy") {
+    JobSpec spec;
+    spec.name = name;
+    spec.engine = PReduceOptions{.group_size = 2};
+    spec.workers = 2;
+    spec.lease_ms = 1000;
+    spec.heartbeat_ms = 250;
+    return spec;
+  }
+  std::unique_ptr<Pump> Make(std::uint64_t snapshot_every = 1000) {
+    return std::make_unique<Pump>(
+        Pump::Options{.snapshot_every = snapshot_every},
+        [](const std::string& name) -> Result<JobSpec> {
+          if (name == "toy") return Spec();
+          return Status(Code::kNotFound, "no job matches " + name);
+        },
+        &ports_, &ports_);
+  }
+  void Receive(std::int64_t ms, const WorkerEnvelope& envelope) {
+    pump_->Receive({ms * kMillisecond}, 0, envelope);
+    ASSERT_TRUE(pump_->Flush().ok());
+  }
+  void Tick(std::int64_t ms) {
+    pump_->Tick({ms * kMillisecond});
+    ASSERT_TRUE(pump_->Flush().ok());
+  }
+  static WorkerEnvelope HelloOf(Rank rank, const std::string& job = "toy") {
+    return {.incarnation = 10u + static_cast<Incarnation>(rank),
+            .seq = 1,
+            .body = Hello{.job = job, .rank = rank, .host = "h", .endpoints = {"tcp://x:1"}}};
+  }
+  static WorkerEnvelope From(Rank rank, Seq seq, Seq ack, WorkerBody body) {
+    return {.run = 1,
+            .rank = rank,
+            .incarnation = 10u + static_cast<Incarnation>(rank),
+            .seq = seq,
+            .ack = ack,
+            .body = std::move(body)};
+  }
+  void StartTwo() {
+    Receive(0, HelloOf(0));
+    Receive(0, HelloOf(1));
+    for (Rank r = 0; r < 2; ++r) Receive(1, From(r, 2, 2, Finished{.group = 1}));
+  }
+
+  Ports ports_;
+  std::unique_ptr<Pump> pump_ = Make();
+};
+
+TEST_F(PumpTest, NothingIsSentThatIsNotRecordedAndNothingIsLostOnAFullDisk) {
+  ports_.disk = Status(Code::kResourceExhausted, "no space left on device");
+  pump_->Receive({1}, 0, HelloOf(0));
+  EXPECT_FALSE(pump_->Flush().ok());
+  EXPECT_FALSE(pump_->Flush().ok());
+  EXPECT_TRUE(ports_.sent.empty());
+  EXPECT_TRUE(pump_->pending());
+  ports_.disk = Status::Ok();
+  EXPECT_TRUE(pump_->Flush().ok());
+  EXPECT_EQ(ports_.Count<Welcome>(), 1);
+  EXPECT_EQ(ports_.records.size(), 2u);  // RunStarted, Hello
+  EXPECT_FALSE(pump_->pending());
+}
+
+TEST_F(PumpTest, OneBatchPerFlush) {
+  pump_->Receive({1}, 0, HelloOf(0));
+  pump_->Receive({1}, 0, HelloOf(1));
+  ASSERT_TRUE(pump_->Flush().ok());
+  EXPECT_EQ(ports_.appends, 1);
+}
+
+TEST_F(PumpTest, UnknownJobsAndRunsAreRefused) {
+  Receive(0, HelloOf(0, "other"));
+  ASSERT_EQ(ports_.Count<Refused>(), 1);
+  EXPECT_THAT(std::get<Refused>(ports_.sent[0].body).reason, HasSubstr("no job matches other"));
+  Receive(0, HelloOf(0, ""));
+  EXPECT_THAT(std::get<Refused>(ports_.sent[1].body).reason, HasSubstr("1 to 256 bytes"));
+  Receive(0, From(0, 2, 0, Ready{}));
+  EXPECT_EQ(std::get<Refused>(ports_.sent[2].body).code, Code::kAborted);
+  EXPECT_TRUE(ports_.records.empty());
+  EXPECT_EQ(pump_->counters().refused, 3u);
+}
+
+TEST_F(PumpTest, ARepeatedMessageIsAnsweredAgainButNotActedOnAgain) {
+  StartTwo();
+  Receive(2, From(0, 3, 2, Ready{.iteration = 1}));
+  const std::size_t records = ports_.records.size();
+  Receive(3, From(0, 3, 2, Ready{.iteration = 1}));
+  EXPECT_EQ(ports_.records.size(), records);
+  EXPECT_EQ(ports_.Count<HeartbeatAck>(), 1);
+  Receive(4, HelloOf(0));  // its Welcome is acknowledged by now, so nothing is left to repeat
+  EXPECT_EQ(ports_.Count<Welcome>(), 2);
+  EXPECT_EQ(pump_->counters().duplicates, 2u);
+  Receive(5, From(0, 9, 2, Finish{}));
+  EXPECT_EQ(pump_->counters().gaps, 1u);
+  EXPECT_EQ(ports_.records.size(), records);
+}
+
+TEST_F(PumpTest, WhatAHeartbeatDoesNotAcknowledgeIsSentAgain) {
+  Receive(0, HelloOf(0));
+  EXPECT_EQ(ports_.Count<Welcome>(), 1);
+  Receive(250, From(0, 0, 0, Heartbeat{}));
+  EXPECT_EQ(ports_.Count<Welcome>(), 1) << "it may have crossed the heartbeat";
+  Receive(500, From(0, 0, 0, Heartbeat{}));
+  EXPECT_EQ(ports_.Count<Welcome>(), 2);
+  Receive(750, From(0, 0, 1, Heartbeat{}));
+  Receive(999, From(0, 0, 1, Heartbeat{}));
+  EXPECT_EQ(ports_.Count<Welcome>(), 2);
+}
+
+TEST_F(PumpTest, AnAcknowledgementThatNothingCarriesIsSentAlone) {
+  StartTwo();
+  const int before = ports_.Count<HeartbeatAck>();
+  ASSERT_TRUE(pump_->NextDeadline().has_value());
+  Tick(50);
+  EXPECT_EQ(ports_.Count<HeartbeatAck>(), before);
+  Tick(150);
+  EXPECT_EQ(ports_.Count<HeartbeatAck>(), before + 2);  // of the two Finished
+  Tick(300);
+  EXPECT_EQ(ports_.Count<HeartbeatAck>(), before + 2);
+}
+
+TEST_F(PumpTest, ALeaseRunsOutAndAHeartbeatKeepsIt) {
+  StartTwo();
+  for (std::int64_t ms = 100; ms <= 1600; ms += 100) {
+    Receive(ms, From(0, 0, 2, Heartbeat{}));
+    Tick(ms);
+  }
+  EXPECT_EQ(pump_->counters().leases_expired, 1u);
+  EXPECT_EQ(pump_->jobs().at(1)->workers()[1].state, Job::State::kAbsent);
+  EXPECT_EQ(pump_->jobs().at(1)->workers()[0].state, Job::State::kActive);
+  EXPECT_FALSE(pump_->Silence({0}, 1, 1).has_value());
+  Receive(1700, From(1, 0, 2, Heartbeat{}));
+  EXPECT_EQ(std::get<Refused>(ports_.sent.back().body).code, Code::kAborted);
+}
+
+TEST_F(PumpTest, AControllerThatSleptExpiresNobodyAtOnce) {
+  StartTwo();
+  Tick(100);
+  Tick(60'000);  // the machine was suspended
+  Tick(60'500);
+  EXPECT_EQ(pump_->counters().leases_expired, 0u);
+  for (std::int64_t ms = 60'600; ms <= 61'600; ms += 100) Tick(ms);
+  EXPECT_EQ(pump_->counters().leases_expired, 2u);
+}
+
+TEST_F(PumpTest, RestoresFromRecordsAndFromASnapshot) {
+  pump_ = Make(5);
+  StartTwo();
+  Receive(2, From(0, 3, 2, Ready{.iteration = 1}));
+  const std::uint64_t hash = pump_->jobs().at(1)->StateHash();
+  ASSERT_GT(ports_.snapshot.first, 0u);
+  for (const bool with_snapshot : {false, true}) {
+    pump_ = Make();
+    const std::uint64_t from = with_snapshot ? ports_.snapshot.first : 0;
+    const Status status =
+        pump_->Restore({9}, 1, Spec(), with_snapshot ? ports_.snapshot.second : "", from,
+                       std::span(ports_.records).subspan(from));
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(pump_->jobs().at(1)->StateHash(), hash);
+  }
+  // The group's other member signals: both are told, and the first one's acknowledgement stands.
+  ports_.sent.clear();
+  Receive(10, From(1, 3, 2, Ready{.iteration = 1}));
+  EXPECT_EQ(ports_.Count<Group>(), 2);
+}
+
+TEST_F(PumpTest, AHistoryThatCannotBeIsRefused) {
+  StartTwo();
+  const auto restore = [this](std::vector<Record> records) {
+    return Make()->Restore({9}, 1, Spec(), "", 0, records);
+  };
+  EXPECT_TRUE(restore(ports_.records).ok());
+  std::vector<Record> records = ports_.records;
+  records.erase(records.begin() + 2);
+  EXPECT_THAT(restore(records).message(), HasSubstr("record 2 of run 1 is missing"));
+  records = ports_.records;
+  for (Record& record : records) {
+    if (auto* formed = std::get_if<GroupFormed>(&record.body)) formed->members[1].weight = 0.7;
+  }
+  EXPECT_THAT(restore(records).message(), HasSubstr("the replay decides otherwise"));
+  records = ports_.records;
+  std::get<FromWorker>(records.back().body.index() == 0 ? records.back().body : records[1].body)
+      .envelope.incarnation = 0;
+  EXPECT_THAT(restore(records).message(), HasSubstr("does not follow"));
+}
+
+TEST_F(PumpTest, ATornTailIsCompleted) {
+  StartTwo();
+  std::vector<Record> torn = ports_.records;
+  while (!IsInput(torn.back().body))
+    torn.pop_back();  // the last input is there, its decisions are not
+  const std::size_t missing = ports_.records.size() - torn.size();
+  ASSERT_GT(missing, 0u);
+  const std::vector<Record> whole = ports_.records;
+  ports_.records = torn;
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({9}, 1, Spec(), "", 0, torn).ok());
+  EXPECT_TRUE(pump_->pending());
+  ASSERT_TRUE(pump_->Flush().ok());
+  EXPECT_EQ(ports_.records, whole);
+}
+
+TEST_F(PumpTest, ANewRunFollowsAnEndedOne) {
+  StartTwo();
+  Receive(2, From(0, 3, 2, Leave{}));
+  Receive(2, From(1, 3, 2, Leave{}));
+  EXPECT_TRUE(pump_->jobs().empty());
+  WorkerEnvelope hello = HelloOf(0);
+  hello.incarnation = 99;
+  Receive(3, hello);
+  ASSERT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(pump_->jobs().begin()->first, 2u);
+}
+
+}  // namespace
+}  // namespace prd
