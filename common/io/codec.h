@@ -16,9 +16,18 @@
 
 namespace prd {
 
-std::string Encode(const WorkerEnvelope& envelope);
-std::string Encode(const ControllerEnvelope& envelope);
-std::string Encode(const Record& record);
+// Replaces *out and keeps its memory, for those who send or store many.
+void EncodeTo(const WorkerEnvelope& envelope, std::string* out);
+void EncodeTo(const ControllerEnvelope& envelope, std::string* out);
+void EncodeTo(const Record& record, std::string* out);
+
+template <typename Message>
+requires requires(const Message& message, std::string* out) { EncodeTo(message, out); }
+std::string Encode(const Message& message) {
+  std::string bytes;
+  EncodeTo(message, &bytes);
+  return bytes;
+}
 std::string Encode(const AdminRequest& request);
 std::string Encode(const AdminReply& reply);
 

@@ -1,0 +1,177 @@
+#include "common/io/codec.h"
+#include "common/io/wire.h"
+
+namespace prd {
+namespace {
+
+// ---- requests ----
+
+struct WriteRequest {
+  wire::AdminRequest::Builder to;
+
+  void operator()(const ListRuns&) { to.setListRuns(); }
+  void operator()(const ReadRecords& from) {
+    auto read = to.initReadRecords();
+    read.setRun(from.run);
+    read.setFrom(from.from);
+    read.setMaxBytes(from.max_bytes);
+    read.setWaitMs(from.wait_ms);
+  }
+  void operator()(const ReadSnapshot& from) { to.initReadSnapshot().setRun(from.run); }
+  void operator()(const GetStatus&) { to.setGetStatus(); }
+};
+
+AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
+  switch (from.which()) {
+    case wire::AdminRequest::LIST_RUNS:
+      return ListRuns{};
+    case wire::AdminRequest::READ_RECORDS: {
+      const auto read = from.getReadRecords();
+      return ReadRecords{.run = read.getRun(),
+                         .from = read.getFrom(),
+                         .max_bytes = read.getMaxBytes(),
+                         .wait_ms = read.getWaitMs()};
+    }
+    case wire::AdminRequest::READ_SNAPSHOT:
+      return ReadSnapshot{.run = from.getReadSnapshot().getRun()};
+    case wire::AdminRequest::GET_STATUS:
+      return GetStatus{};
+  }
+  throw Malformed{"a kind of request that this version does not know"};
+}
+
+// ---- replies ----
+
+void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) {
+    const RunInfo& info = from.runs[i];
+    to[i].setRun(info.run);
+    to[i].setJob(ToText(info.job));
+    to[i].setEngine(ToText(info.engine));
+    to[i].setStartedWallNs(info.started_wall_ns);
+    to[i].setEnded(info.ended);
+    to[i].setRecords(info.records);
+  }
+}
+
+RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from) {
+  RunList to;
+  to.runs.reserve(from.size());
+  for (const auto info : from) {
+    to.runs.push_back({.run = info.getRun(),
+                       .job = ToString(info.getJob()),
+                       .engine = ToString(info.getEngine()),
+                       .started_wall_ns = info.getStartedWallNs(),
+                       .ended = info.getEnded(),
+                       .records = info.getRecords()});
+  }
+  return to;
+}
+
+void WriteStatus(const DaemonStatus& from, wire::DaemonStatus::Builder to) {
+  to.setVersion(ToText(from.version));
+  to.setPid(from.pid);
+  to.setUptimeNs(from.uptime_ns);
+  to.setNowNs(from.now.ns);
+  auto counters = to.initCounters(static_cast<unsigned>(from.counters.size()));
+  for (unsigned i = 0; i < counters.size(); ++i) {
+    counters[i].setName(ToText(from.counters[i].first));
+    counters[i].setValue(from.counters[i].second);
+  }
+  auto silences = to.initSilences(static_cast<unsigned>(from.silences.size()));
+  for (unsigned i = 0; i < silences.size(); ++i) {
+    silences[i].setRun(from.silences[i].run);
+    silences[i].setRank(from.silences[i].rank);
+    silences[i].setSilentNs(from.silences[i].silent_ns);
+  }
+}
+
+DaemonStatus ReadStatus(wire::DaemonStatus::Reader from) {
+  DaemonStatus to{.version = ToString(from.getVersion()),
+                  .pid = from.getPid(),
+                  .uptime_ns = from.getUptimeNs(),
+                  .now = {from.getNowNs()},
+                  .counters = {},
+                  .silences = {}};
+  for (const auto counter : from.getCounters()) {
+    to.counters.emplace_back(ToString(counter.getName()), counter.getValue());
+  }
+  for (const auto silence : from.getSilences()) {
+    to.silences.push_back(
+        {.run = silence.getRun(), .rank = silence.getRank(), .silent_ns = silence.getSilentNs()});
+  }
+  return to;
+}
+
+struct WriteReply {
+  wire::AdminReply::Builder to;
+
+  void operator()(const RunList& from) {
+    WriteRuns(from, to.initRunList(static_cast<unsigned>(from.runs.size())));
+  }
+  void operator()(const RecordBatch& from) {
+    auto records = to.initRecordBatch(static_cast<unsigned>(from.records.size()));
+    for (unsigned i = 0; i < records.size(); ++i) Write(from.records[i], records[i]);
+  }
+  void operator()(const Snapshot& from) {
+    auto snapshot = to.initSnapshot();
+    snapshot.setIndex(from.index);
+    snapshot.setState({reinterpret_cast<const kj::byte*>(from.state.data()), from.state.size()});
+  }
+  void operator()(const DaemonStatus& from) { WriteStatus(from, to.initDaemonStatus()); }
+  void operator()(const AdminError& from) {
+    auto error = to.initError();
+    error.setCode(ToWireEnum<wire::Code>(from.code));
+    error.setMessage(ToText(from.message));
+  }
+};
+
+AdminReply ReadReply(wire::AdminReply::Reader from) {
+  switch (from.which()) {
+    case wire::AdminReply::RUN_LIST:
+      return ReadRuns(from.getRunList());
+    case wire::AdminReply::RECORD_BATCH: {
+      const auto records = from.getRecordBatch();
+      RecordBatch to;
+      to.records.reserve(records.size());
+      for (const auto record : records) to.records.push_back(ReadRecord(record));
+      return to;
+    }
+    case wire::AdminReply::SNAPSHOT: {
+      const auto snapshot = from.getSnapshot();
+      const auto state = snapshot.getState();
+      return Snapshot{.index = snapshot.getIndex(),
+                      .state = {reinterpret_cast<const char*>(state.begin()), state.size()}};
+    }
+    case wire::AdminReply::DAEMON_STATUS:
+      return ReadStatus(from.getDaemonStatus());
+    case wire::AdminReply::ERROR:
+      return AdminError{.code = ToErrorCode(from.getError().getCode()),
+                        .message = ToString(from.getError().getMessage())};
+  }
+  throw Malformed{"a kind of reply that this version does not know"};
+}
+
+}  // namespace
+
+std::string Encode(const AdminRequest& request) {
+  WireBuilder message;
+  std::visit(WriteRequest{message.Init<wire::AdminRequest>()}, request);
+  return message.ToBytes();
+}
+
+std::string Encode(const AdminReply& reply) {
+  WireBuilder message;
+  std::visit(WriteReply{message.Init<wire::AdminReply>()}, reply);
+  return message.ToBytes();
+}
+
+Result<AdminRequest> DecodeAdminRequest(std::string_view bytes) {
+  return Read<AdminRequest, wire::AdminRequest>(bytes, "an admin request", ReadRequest);
+}
+
+Result<AdminReply> DecodeAdminReply(std::string_view bytes) {
+  return Read<AdminReply, wire::AdminReply>(bytes, "an admin reply", ReadReply);
+}
+
+}  // namespace prd

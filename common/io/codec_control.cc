@@ -1,0 +1,293 @@
+#include <cmath>
+
+#include "common/io/codec.h"
+#include "common/io/wire.h"
+
+namespace prd {
+namespace {
+
+void WriteTexts(const std::vector<std::string>& from, capnp::List<capnp::Text>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) to.set(i, ToText(from[i]));
+}
+
+std::vector<std::string> ReadTexts(capnp::List<capnp::Text>::Reader from) {
+  std::vector<std::string> to;
+  to.reserve(from.size());
+  for (const capnp::Text::Reader text : from) to.push_back(ToString(text));
+  return to;
+}
+
+// A weight that is not a number would spread to every model it touches.
+double Finite(double value, const char* field) {
+  if (!std::isfinite(value)) throw Malformed{std::string(field) + ": allowed is a finite number"};
+  return value;
+}
+
+// ---- worker to controller ----
+
+void WriteHello(const Hello& from, wire::Hello::Builder to) {
+  to.setVersion(from.version);
+  to.setJob(ToText(from.job));
+  to.setRank(from.rank);
+  to.setWorldSize(from.world_size);
+  to.setHost(ToText(from.host));
+  to.setHostName(ToText(from.host_name));
+  to.setPid(from.pid);
+  WriteTexts(from.endpoints, to.initEndpoints(static_cast<unsigned>(from.endpoints.size())));
+  to.setModelBytes(from.model_bytes);
+  to.setModelHash(from.model_hash);
+  to.setIteration(from.iteration);
+}
+
+Hello ReadHello(wire::Hello::Reader from) {
+  return {.version = from.getVersion(),
+          .job = ToString(from.getJob()),
+          .rank = from.getRank(),
+          .world_size = from.getWorldSize(),
+          .host = ToString(from.getHost()),
+          .host_name = ToString(from.getHostName()),
+          .pid = from.getPid(),
+          .endpoints = ReadTexts(from.getEndpoints()),
+          .model_bytes = from.getModelBytes(),
+          .model_hash = from.getModelHash(),
+          .iteration = from.getIteration()};
+}
+
+void WriteFinished(const Finished& from, wire::Finished::Builder to) {
+  to.setGroup(from.group);
+  to.setOutcome(ToWireEnum<wire::Outcome>(from.outcome));
+  to.setDetail(ToText(from.detail));
+  to.setWaitNs(from.wait_ns);
+  to.setReduceNs(from.reduce_ns);
+  to.setBytes(from.bytes);
+}
+
+Finished ReadFinished(wire::Finished::Reader from) {
+  return {.group = from.getGroup(),
+          .outcome = ToEnum(from.getOutcome(), Outcome::kAborted, "outcome"),
+          .detail = ToString(from.getDetail()),
+          .wait_ns = from.getWaitNs(),
+          .reduce_ns = from.getReduceNs(),
+          .bytes = from.getBytes()};
+}
+
+struct WriteWorkerBody {
+  wire::WorkerEnvelope::Builder to;
+
+  void operator()(const Hello& from) { WriteHello(from, to.initHello()); }
+  void operator()(const Ready& from) {
+    auto ready = to.initReady();
+    ready.setIteration(from.iteration);
+    ready.setStepNs(from.step_ns);
+    ready.setSamples(from.samples);
+  }
+  void operator()(const Finished& from) { WriteFinished(from, to.initFinished()); }
+  void operator()(const Adopted& from) {
+    auto adopted = to.initAdopted();
+    adopted.setOk(from.ok);
+    adopted.setIteration(from.iteration);
+    adopted.setDetail(ToText(from.detail));
+  }
+  void operator()(const Finish&) { to.setFinish(); }
+  void operator()(const Leave& from) { to.initLeave().setReason(ToText(from.reason)); }
+  void operator()(const Heartbeat&) { to.setHeartbeat(); }
+};
+
+WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
+  switch (from.which()) {
+    case wire::WorkerEnvelope::HELLO:
+      return ReadHello(from.getHello());
+    case wire::WorkerEnvelope::READY: {
+      const auto ready = from.getReady();
+      return Ready{.iteration = ready.getIteration(),
+                   .step_ns = ready.getStepNs(),
+                   .samples = ready.getSamples()};
+    }
+    case wire::WorkerEnvelope::FINISHED:
+      return ReadFinished(from.getFinished());
+    case wire::WorkerEnvelope::ADOPTED: {
+      const auto adopted = from.getAdopted();
+      return Adopted{.ok = adopted.getOk(),
+                     .iteration = adopted.getIteration(),
+                     .detail = ToString(adopted.getDetail())};
+    }
+    case wire::WorkerEnvelope::FINISH:
+      return Finish{};
+    case wire::WorkerEnvelope::LEAVE:
+      return Leave{.reason = ToString(from.getLeave().getReason())};
+    case wire::WorkerEnvelope::HEARTBEAT:
+      return Heartbeat{};
+  }
+  throw Malformed{"a kind of message that this version does not know"};
+}
+
+// ---- controller to worker ----
+
+void WriteMember(const GroupMember& from, wire::GroupMember::Builder to) {
+  to.setRank(from.rank);
+  to.setIncarnation(from.incarnation);
+  to.setWeight(from.weight);
+  to.setHost(ToText(from.host));
+  WriteTexts(from.endpoints, to.initEndpoints(static_cast<unsigned>(from.endpoints.size())));
+}
+
+GroupMember ReadMember(wire::GroupMember::Reader from) {
+  return {.rank = from.getRank(),
+          .incarnation = from.getIncarnation(),
+          .weight = Finite(from.getWeight(), "weight"),
+          .host = ToString(from.getHost()),
+          .endpoints = ReadTexts(from.getEndpoints())};
+}
+
+void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
+  to.setRun(from.run);
+  to.setRank(from.rank);
+  to.setJob(ToText(from.job));
+  to.setEngine(ToText(from.engine));
+  to.setStrategy(ToWireEnum<wire::Strategy>(from.strategy));
+  to.setWorkers(from.workers);
+  to.setLeaseMs(from.lease_ms);
+  to.setHeartbeatMs(from.heartbeat_ms);
+  to.setKeepInitial(from.keep_initial);
+}
+
+Welcome ReadWelcome(wire::Welcome::Reader from) {
+  return {.run = from.getRun(),
+          .rank = from.getRank(),
+          .job = ToString(from.getJob()),
+          .engine = ToString(from.getEngine()),
+          .strategy = ToEnum(from.getStrategy(), Strategy::kReduceGradients, "strategy"),
+          .workers = from.getWorkers(),
+          .lease_ms = from.getLeaseMs(),
+          .heartbeat_ms = from.getHeartbeatMs(),
+          .keep_initial = from.getKeepInitial()};
+}
+
+void WriteGroup(const Group& from, wire::Group::Builder to) {
+  to.setId(from.id);
+  to.setKind(ToWireEnum<wire::GroupKind>(from.kind));
+  auto members = to.initMembers(static_cast<unsigned>(from.members.size()));
+  for (unsigned i = 0; i < members.size(); ++i) WriteMember(from.members[i], members[i]);
+  to.setIteration(from.iteration);
+  to.setInitialWeight(from.initial_weight);
+  to.setReason(ToText(from.reason));
+}
+
+Group ReadGroup(wire::Group::Reader from) {
+  Group to{.id = from.getId(),
+           .kind = ToEnum(from.getKind(), GroupKind::kFinal, "kind"),
+           .members = {},
+           .iteration = from.getIteration(),
+           .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
+           .reason = ToString(from.getReason())};
+  const auto members = from.getMembers();
+  to.members.reserve(members.size());
+  for (const auto member : members) to.members.push_back(ReadMember(member));
+  return to;
+}
+
+struct WriteControllerBody {
+  wire::ControllerEnvelope::Builder to;
+
+  void operator()(const Welcome& from) { WriteWelcome(from, to.initWelcome()); }
+  void operator()(const Group& from) { WriteGroup(from, to.initGroup()); }
+  void operator()(const Abort& from) {
+    auto abort = to.initAbort();
+    abort.setGroup(from.group);
+    abort.setReason(ToText(from.reason));
+  }
+  void operator()(const Adopt& from) {
+    auto adopt = to.initAdopt();
+    WriteMember(from.source, adopt.initSource());
+    adopt.setReason(ToText(from.reason));
+  }
+  void operator()(const Released& from) { to.initReleased().setReason(ToText(from.reason)); }
+  void operator()(const Refused& from) {
+    auto refused = to.initRefused();
+    refused.setCode(ToWireEnum<wire::Code>(from.code));
+    refused.setReason(ToText(from.reason));
+    refused.setRetryMs(from.retry_ms);
+  }
+  void operator()(const HeartbeatAck&) { to.setHeartbeatAck(); }
+};
+
+ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
+  switch (from.which()) {
+    case wire::ControllerEnvelope::WELCOME:
+      return ReadWelcome(from.getWelcome());
+    case wire::ControllerEnvelope::GROUP:
+      return ReadGroup(from.getGroup());
+    case wire::ControllerEnvelope::ABORT:
+      return Abort{.group = from.getAbort().getGroup(),
+                   .reason = ToString(from.getAbort().getReason())};
+    case wire::ControllerEnvelope::ADOPT:
+      return Adopt{.source = ReadMember(from.getAdopt().getSource()),
+                   .reason = ToString(from.getAdopt().getReason())};
+    case wire::ControllerEnvelope::RELEASED:
+      return Released{.reason = ToString(from.getReleased().getReason())};
+    case wire::ControllerEnvelope::REFUSED: {
+      const auto refused = from.getRefused();
+      return Refused{.code = ToErrorCode(refused.getCode()),
+                     .reason = ToString(refused.getReason()),
+                     .retry_ms = refused.getRetryMs()};
+    }
+    case wire::ControllerEnvelope::HEARTBEAT_ACK:
+      return HeartbeatAck{};
+  }
+  throw Malformed{"a kind of message that this version does not know"};
+}
+
+ControllerEnvelope ReadControllerEnvelope(wire::ControllerEnvelope::Reader from) {
+  return {.incarnation = from.getIncarnation(),
+          .seq = from.getSeq(),
+          .ack = from.getAck(),
+          .body = ReadControllerBody(from)};
+}
+
+}  // namespace
+
+void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to) {
+  to.setRun(from.run);
+  to.setRank(from.rank);
+  to.setIncarnation(from.incarnation);
+  to.setSeq(from.seq);
+  to.setAck(from.ack);
+  std::visit(WriteWorkerBody{to}, from.body);
+}
+
+WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from) {
+  return {.run = from.getRun(),
+          .rank = from.getRank(),
+          .incarnation = from.getIncarnation(),
+          .seq = from.getSeq(),
+          .ack = from.getAck(),
+          .body = ReadWorkerBody(from)};
+}
+
+void EncodeTo(const WorkerEnvelope& envelope, std::string* out) {
+  WireBuilder message;
+  Write(envelope, message.Init<wire::WorkerEnvelope>());
+  message.ToBytes(out);
+}
+
+void EncodeTo(const ControllerEnvelope& envelope, std::string* out) {
+  WireBuilder message;
+  auto to = message.Init<wire::ControllerEnvelope>();
+  to.setIncarnation(envelope.incarnation);
+  to.setSeq(envelope.seq);
+  to.setAck(envelope.ack);
+  std::visit(WriteControllerBody{to}, envelope.body);
+  message.ToBytes(out);
+}
+
+Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes) {
+  return Read<WorkerEnvelope, wire::WorkerEnvelope>(bytes, "a worker's message",
+                                                    ReadWorkerEnvelope);
+}
+
+Result<ControllerEnvelope> DecodeControllerEnvelope(std::string_view bytes) {
+  return Read<ControllerEnvelope, wire::ControllerEnvelope>(bytes, "a controller's message",
+                                                            ReadControllerEnvelope);
+}
+
+}  // namespace prd

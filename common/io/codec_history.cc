@@ -1,0 +1,170 @@
+#include "common/io/codec.h"
+#include "common/io/wire.h"
+
+namespace prd {
+namespace {
+
+void WriteFormed(const GroupFormed& from, wire::GroupFormed::Builder to) {
+  to.setId(from.id);
+  to.setKind(ToWireEnum<wire::GroupKind>(from.kind));
+  auto members = to.initMembers(static_cast<unsigned>(from.members.size()));
+  for (unsigned i = 0; i < members.size(); ++i) {
+    members[i].setRank(from.members[i].rank);
+    members[i].setWeight(from.members[i].weight);
+    members[i].setIteration(from.members[i].iteration);
+  }
+  to.setIteration(from.iteration);
+  to.setInitialWeight(from.initial_weight);
+  to.setReason(ToText(from.reason));
+}
+
+GroupFormed ReadFormed(wire::GroupFormed::Reader from) {
+  GroupFormed to{.id = from.getId(),
+                 .kind = ToEnum(from.getKind(), GroupKind::kFinal, "kind"),
+                 .members = {},
+                 .iteration = from.getIteration(),
+                 .initial_weight = from.getInitialWeight(),
+                 .reason = ToString(from.getReason())};
+  const auto members = from.getMembers();
+  to.members.reserve(members.size());
+  for (const auto member : members) {
+    to.members.push_back({.rank = member.getRank(),
+                          .weight = member.getWeight(),
+                          .iteration = member.getIteration()});
+  }
+  return to;
+}
+
+struct WriteBody {
+  wire::Record::Builder to;
+
+  void operator()(const FromWorker& from) { Write(from.envelope, to.initFromWorker()); }
+  void operator()(const LeaseExpired& from) {
+    auto expired = to.initLeaseExpired();
+    expired.setRank(from.rank);
+    expired.setIncarnation(from.incarnation);
+  }
+  void operator()(const DeadlineReached&) { to.setDeadlineReached(); }
+  void operator()(const RunStarted& from) {
+    auto started = to.initRunStarted();
+    started.setJob(ToText(from.job));
+    started.setEngine(ToText(from.engine));
+    started.setSpec(ToText(from.spec));
+    started.setWallNs(from.wall_ns);
+  }
+  void operator()(const WorkerJoined& from) {
+    auto joined = to.initWorkerJoined();
+    joined.setRank(from.rank);
+    joined.setIncarnation(from.incarnation);
+    joined.setHostName(ToText(from.host_name));
+    joined.setPid(from.pid);
+    joined.setIteration(from.iteration);
+    joined.setReason(ToText(from.reason));
+  }
+  void operator()(const WorkerLeft& from) {
+    auto left = to.initWorkerLeft();
+    left.setRank(from.rank);
+    left.setIncarnation(from.incarnation);
+    left.setWhy(ToWireEnum<wire::LeftReason>(from.why));
+    left.setReason(ToText(from.reason));
+  }
+  void operator()(const GroupFormed& from) { WriteFormed(from, to.initGroupFormed()); }
+  void operator()(const GroupEnded& from) {
+    auto ended = to.initGroupEnded();
+    ended.setId(from.id);
+    ended.setOk(from.ok);
+    ended.setReason(ToText(from.reason));
+  }
+  void operator()(const AdoptOrdered& from) {
+    auto ordered = to.initAdoptOrdered();
+    ordered.setRank(from.rank);
+    ordered.setSource(from.source);
+    ordered.setReason(ToText(from.reason));
+  }
+  void operator()(const RunEnded& from) { to.initRunEnded().setReason(ToText(from.reason)); }
+};
+
+RunStarted ReadStarted(wire::RunStarted::Reader from) {
+  return {.job = ToString(from.getJob()),
+          .engine = ToString(from.getEngine()),
+          .spec = ToString(from.getSpec()),
+          .wall_ns = from.getWallNs()};
+}
+
+WorkerJoined ReadJoined(wire::WorkerJoined::Reader from) {
+  return {.rank = from.getRank(),
+          .incarnation = from.getIncarnation(),
+          .host_name = ToString(from.getHostName()),
+          .pid = from.getPid(),
+          .iteration = from.getIteration(),
+          .reason = ToString(from.getReason())};
+}
+
+WorkerLeft ReadLeft(wire::WorkerLeft::Reader from) {
+  return {.rank = from.getRank(),
+          .incarnation = from.getIncarnation(),
+          .why = ToEnum(from.getWhy(), LeftReason::kEvicted, "why"),
+          .reason = ToString(from.getReason())};
+}
+
+RecordBody ReadBody(wire::Record::Reader from) {
+  switch (from.which()) {
+    case wire::Record::FROM_WORKER:
+      return FromWorker{ReadWorkerEnvelope(from.getFromWorker())};
+    case wire::Record::LEASE_EXPIRED:
+      return LeaseExpired{.rank = from.getLeaseExpired().getRank(),
+                          .incarnation = from.getLeaseExpired().getIncarnation()};
+    case wire::Record::DEADLINE_REACHED:
+      return DeadlineReached{};
+    case wire::Record::RUN_STARTED:
+      return ReadStarted(from.getRunStarted());
+    case wire::Record::WORKER_JOINED:
+      return ReadJoined(from.getWorkerJoined());
+    case wire::Record::WORKER_LEFT:
+      return ReadLeft(from.getWorkerLeft());
+    case wire::Record::GROUP_FORMED:
+      return ReadFormed(from.getGroupFormed());
+    case wire::Record::GROUP_ENDED: {
+      const auto ended = from.getGroupEnded();
+      return GroupEnded{
+          .id = ended.getId(), .ok = ended.getOk(), .reason = ToString(ended.getReason())};
+    }
+    case wire::Record::ADOPT_ORDERED: {
+      const auto ordered = from.getAdoptOrdered();
+      return AdoptOrdered{.rank = ordered.getRank(),
+                          .source = ordered.getSource(),
+                          .reason = ToString(ordered.getReason())};
+    }
+    case wire::Record::RUN_ENDED:
+      return RunEnded{.reason = ToString(from.getRunEnded().getReason())};
+  }
+  throw Malformed{"a kind of record that this version does not know"};
+}
+
+}  // namespace
+
+void Write(const Record& from, wire::Record::Builder to) {
+  to.setRun(from.run);
+  to.setIndex(from.index);
+  to.setNowNs(from.now.ns);
+  std::visit(WriteBody{to}, from.body);
+}
+
+Record ReadRecord(wire::Record::Reader from) {
+  return {.run = from.getRun(),
+          .index = from.getIndex(),
+          .now = {from.getNowNs()},
+          .body = ReadBody(from)};
+}
+
+void EncodeTo(const Record& record, std::string* out) {
+  WireBuilder message;
+  Write(record, message.Init<wire::Record>());
+  message.ToBytes(out);
+}
+
+Result<Record> DecodeRecord(std::string_view bytes) {
+  return Read<Record, wire::Record>(bytes, "a record", ReadRecord);
+}
+
+}  // namespace prd

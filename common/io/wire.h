@@ -1,0 +1,113 @@
+// Between Cap'n Proto's ways and prd's: bytes to readers and builders to bytes. For the codec only.
+//
+// Inside a decoder, what is wrong is thrown, by us as Malformed or by the library as kj::Exception;
+// Read turns either into a Status, so that nothing is thrown past the codec.
+#ifndef PRD_COMMON_IO_WIRE_H_
+#define PRD_COMMON_IO_WIRE_H_
+
+#include <capnp/message.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/admin.h"
+#include "common/base/history.h"
+#include "common/base/messages.h"
+#include "prd/status.h"
+#include "schemas/admin.capnp.h"
+#include "schemas/control.capnp.h"
+#include "schemas/history.capnp.h"
+
+namespace prd {
+
+struct Malformed {
+  std::string reason;
+};
+
+// ---- messages <-> bytes ----
+
+// A builder whose first segment is this thread's own memory. One at a time per thread.
+class WireBuilder {
+ public:
+  WireBuilder();
+  WireBuilder(const WireBuilder&) = delete;
+  WireBuilder& operator=(const WireBuilder&) = delete;
+
+  template <typename Root>
+  typename Root::Builder Init() {
+    return builder_.initRoot<Root>();
+  }
+  void ToBytes(std::string* out);  // replaces *out; keeps its memory
+  std::string ToBytes();
+
+ private:
+  capnp::MallocMessageBuilder builder_;
+};
+
+// Calls visit(capnp::MessageReader&) on the message in `bytes`, whatever their alignment. `what` is
+// for the reason: "a control message".
+class WireVisitor {
+ public:
+  virtual ~WireVisitor() = default;
+  virtual void Visit(capnp::MessageReader& message) = 0;
+};
+Status Visit(std::string_view bytes, const char* what, WireVisitor* visitor);
+
+// Root's reader as a T, by decode(Root::Reader) -> T.
+template <typename T, typename Root, typename Decode>
+Result<T> Read(std::string_view bytes, const char* what, Decode decode) {
+  struct Visitor final : WireVisitor {
+    Visitor(Decode* d, T* v) : decode(d), value(v) {}
+    void Visit(capnp::MessageReader& message) override {
+      *value = (*decode)(message.getRoot<Root>());
+    }
+    Decode* decode;
+    T* value;
+  };
+  Result<T> result{T()};
+  Visitor visitor(&decode, &*result);
+  Status status = Visit(bytes, what, &visitor);
+  if (!status.ok()) result = std::move(status);
+  return result;
+}
+
+// ---- fields ----
+
+inline std::string ToString(capnp::Text::Reader text) { return {text.cStr(), text.size()}; }
+
+inline capnp::Text::Reader ToText(const std::string& text) { return {text.c_str(), text.size()}; }
+
+// An enum of the same order in the schema and in C++. `last` is its highest value.
+template <typename E, typename W>
+E ToEnum(W wire, E last, const char* field) {
+  if (static_cast<std::uint16_t>(wire) > static_cast<std::uint16_t>(last)) {
+    throw Malformed{std::string(field) + ": found " +
+                    std::to_string(static_cast<std::uint16_t>(wire)) + ", allowed is 0 to " +
+                    std::to_string(static_cast<std::uint16_t>(last))};
+  }
+  return static_cast<E>(static_cast<std::uint16_t>(wire));
+}
+
+template <typename W, typename E>
+W ToWireEnum(E value) {
+  return static_cast<W>(static_cast<std::uint16_t>(value));
+}
+
+// Of a refusal or an error: any code but ok.
+Code ToErrorCode(wire::Code code);
+
+// ---- structs shared by several messages ----
+
+void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to);
+WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from);
+
+void Write(const Record& from, wire::Record::Builder to);
+Record ReadRecord(wire::Record::Reader from);
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_WIRE_H_

@@ -1,0 +1,82 @@
+@0xc1fc427741b19b76;
+
+# The admin protocol: one request and one reply, over ZeroMQ REQ/REP on the daemon's admin socket.
+# common/base/admin.h has the meaning. Requests are set by prdctl, replies by the daemon.
+#
+# Evolution: as in control.capnp; prdctl and prd of one version talk to each other, and others are
+# told what they do not know.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("prd::wire");
+
+using Control = import "control.capnp";
+using History = import "history.capnp";
+
+struct AdminRequest {
+  union {
+    listRuns @0 :Void;
+    readRecords @1 :ReadRecords;
+    readSnapshot @2 :ReadSnapshot;
+    getStatus @3 :Void;
+  }
+}
+
+struct ReadRecords {
+  run @0 :UInt64;
+  from @1 :UInt64;       # index of the first record wanted
+  maxBytes @2 :UInt32;   # of the reply; the daemon may give less, but at least one record
+  waitMs @3 :UInt32;     # milliseconds to wait for a record when there is none yet, at most 10000
+}
+
+struct ReadSnapshot {
+  run @0 :UInt64;
+}
+
+struct AdminReply {
+  union {
+    runList @0 :List(RunInfo);          # oldest first
+    recordBatch @1 :List(History.Record);
+    snapshot @2 :Snapshot;
+    daemonStatus @3 :DaemonStatus;
+    error @4 :AdminError;
+  }
+}
+
+struct RunInfo {
+  run @0 :UInt64;
+  job @1 :Text;
+  engine @2 :Text;
+  startedWallNs @3 :Int64;   # Unix time in nanoseconds
+  ended @4 :Bool;
+  records @5 :UInt64;        # index of the newest record + 1
+}
+
+struct Snapshot {
+  index @0 :UInt64;   # the state before this record
+  state @1 :Data;     # readable by the same version of prd only; empty: there is none
+}
+
+struct DaemonStatus {
+  version @0 :Text;
+  pid @1 :UInt32;
+  uptimeNs @2 :Int64;
+  nowNs @3 :Int64;    # the controller's clock, to be compared with Record.nowNs
+  counters @4 :List(Counter);
+  silences @5 :List(WorkerSilence);
+}
+
+struct Counter {
+  name @0 :Text;
+  value @1 :UInt64;   # since the daemon started
+}
+
+struct WorkerSilence {
+  run @0 :UInt64;
+  rank @1 :Int32;
+  silentNs @2 :Int64;   # since the worker was last heard of
+}
+
+struct AdminError {
+  code @0 :Control.Code;   # never ok
+  message @1 :Text;
+}

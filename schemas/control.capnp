@@ -1,0 +1,181 @@
+@0xa8ed1a79c2b353a5;
+
+# The control protocol: what workers and the controller say to each other, one envelope per ZeroMQ
+# message (worker: DEALER, controller: ROUTER). The meaning of every message stands at its struct in
+# common/base/messages.h; here are its units, its lifetimes and who sets it.
+#
+# Evolution: fields are only ever added, at the end, with a default that means "not told". A change
+# of meaning is a new protocol version (Hello.version). Enumerants are in the order of the C++ enums
+# of the same name; a receiver refuses one that it does not know.
+#
+# Times are in nanoseconds unless a name says otherwise; sizes are in bytes.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("prd::wire");
+
+# ---- ids ----
+#
+# run          Set by the controller at Welcome. Lives from the first worker of a job to the last;
+#              unique within a state directory, never used again.
+# rank         Set by the worker's launcher or, for -1, by the controller. One live worker at a time
+#              holds it; after a death another incarnation may.
+# incarnation  Drawn at random by the worker when it says Hello, never 0. Lives as long as its link.
+# group        Set by the controller, from 1. Unique within a run, never used again.
+# seq, ack     Per direction of one incarnation's link, from 1. A seq lives until the other side has
+#              acknowledged it; 0 marks messages outside the order (Heartbeat, HeartbeatAck, Refused).
+
+enum Code {  # of prd/status.h
+  ok @0;
+  invalidArgument @1;
+  notFound @2;
+  alreadyExists @3;
+  failedPrecondition @4;
+  unavailable @5;
+  deadlineExceeded @6;
+  aborted @7;
+  dataLoss @8;
+  resourceExhausted @9;
+  cancelled @10;
+  internal @11;
+}
+
+enum Strategy {
+  averageModels @0;
+  reduceGradients @1;
+}
+
+enum Outcome {
+  ok @0;
+  failed @1;
+  aborted @2;
+}
+
+enum GroupKind {
+  train @0;
+  initial @1;
+  final @2;
+}
+
+# ---- worker to controller; everything is set by the worker ----
+
+struct WorkerEnvelope {
+  run @0 :UInt64;          # 0 until Welcome
+  rank @1 :Int32 = -1;     # -1 until Welcome
+  incarnation @2 :UInt64;
+  seq @3 :UInt64;
+  ack @4 :UInt64;          # the last controller message received in order
+  union {
+    hello @5 :Hello;       # seq 1
+    ready @6 :Ready;
+    finished @7 :Finished;
+    adopted @8 :Adopted;
+    finish @9 :Void;
+    leave @10 :Leave;
+    heartbeat @11 :Void;   # seq 0
+  }
+}
+
+struct Hello {
+  version @0 :UInt32;         # of the protocol
+  job @1 :Text;               # 1 to 256 bytes
+  rank @2 :Int32 = -1;        # -1: the controller chooses
+  worldSize @3 :Int32;        # workers the launcher started; 0: not told
+  host @4 :Text;              # equal for workers that share a host; opaque
+  hostName @5 :Text;          # for people
+  pid @6 :UInt32;
+  endpoints @7 :List(Text);   # of this worker's mesh; valid as long as the incarnation
+  modelBytes @8 :UInt64;
+  modelHash @9 :UInt64;
+  iteration @10 :Int64;
+}
+
+struct Ready {
+  iteration @0 :Int64;   # local optimiser steps
+  stepNs @1 :Int64;      # the worker's own measure of computing, waiting excluded
+  samples @2 :Int64;     # 0: not told
+}
+
+struct Finished {
+  group @0 :UInt64;      # of a Group the worker was sent
+  outcome @1 :Outcome;
+  detail @2 :Text;       # for people; empty when ok
+  waitNs @3 :Int64;      # from Ready sent to Group received
+  reduceNs @4 :Int64;    # from Group received to the end
+  bytes @5 :UInt64;      # sent to peers
+}
+
+struct Adopted {
+  ok @0 :Bool;
+  iteration @1 :Int64;   # the source's, when ok
+  detail @2 :Text;       # for people; why not ok
+}
+
+struct Leave {
+  reason @0 :Text;       # for people
+}
+
+# ---- controller to worker; everything is set by the controller ----
+
+struct ControllerEnvelope {
+  incarnation @0 :UInt64;   # whom it is for
+  seq @1 :UInt64;
+  ack @2 :UInt64;           # the last worker message received in order
+  union {
+    welcome @3 :Welcome;
+    group @4 :Group;
+    abort @5 :Abort;
+    adopt @6 :Adopt;
+    released @7 :Released;      # the last message of a link
+    refused @8 :Refused;        # seq 0
+    heartbeatAck @9 :Void;      # seq 0
+  }
+}
+
+struct Welcome {
+  run @0 :UInt64;
+  rank @1 :Int32;
+  job @2 :Text;
+  engine @3 :Text;         # its name, for people
+  strategy @4 :Strategy;   # for the whole run
+  workers @5 :Int32;       # that the job starts with
+  leaseMs @6 :UInt32;      # milliseconds
+  heartbeatMs @7 :UInt32;  # milliseconds
+  keepInitial @8 :Bool;    # for the whole run
+}
+
+struct GroupMember {
+  rank @0 :Int32;
+  incarnation @1 :UInt64;
+  weight @2 :Float64;         # finite; share in the reduction
+  host @3 :Text;              # as in the member's Hello
+  endpoints @4 :List(Text);   # as in the member's Hello
+}
+
+struct Group {
+  id @0 :UInt64;
+  kind @1 :GroupKind;
+  members @2 :List(GroupMember);   # in ring order
+  iteration @3 :Int64;             # where members continue after success
+  initialWeight @4 :Float64;       # finite; the initial model's share
+  reason @5 :Text;                 # for people
+}
+
+struct Abort {
+  group @0 :UInt64;
+  reason @1 :Text;         # for people
+}
+
+struct Adopt {
+  source @0 :GroupMember;  # its weight has no meaning
+  reason @1 :Text;         # for people
+}
+
+struct Released {
+  reason @0 :Text;         # for people
+}
+
+struct Refused {
+  code @0 :Code;           # never ok
+  reason @1 :Text;         # for people
+  retryMs @2 :UInt32;      # milliseconds; counts for unavailable
+}

@@ -1,0 +1,101 @@
+@0x8adc103f88aec7e8;
+
+# What the controller's history holds: one Record per input and per decision of a run, in the order
+# in which they were made. common/base/history.h has the meaning; everything is set by the
+# controller. Stored in RocksDB under (run, index) as one message per record; server/README.md has
+# the layout of the files.
+#
+# Evolution: fields are only ever added, with a default that means "not known then", and kinds of
+# records only at the end of the union, so that old histories stay readable. An older prdctl refuses
+# a kind of record that it does not know.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("prd::wire");
+
+using Control = import "control.capnp";
+
+struct Record {
+  run @0 :UInt64;
+  index @1 :UInt64;   # from 0 without a hole, per run
+  nowNs @2 :Int64;    # the controller's clock when the input was applied; an origin of its own
+  union {
+    # inputs
+    fromWorker @3 :Control.WorkerEnvelope;   # exactly as accepted
+    leaseExpired @4 :LeaseExpired;
+    deadlineReached @5 :Void;
+    # decisions
+    runStarted @6 :RunStarted;               # index 0
+    workerJoined @7 :WorkerJoined;
+    workerLeft @8 :WorkerLeft;
+    groupFormed @9 :GroupFormed;
+    groupEnded @10 :GroupEnded;
+    adoptOrdered @11 :AdoptOrdered;
+    runEnded @12 :RunEnded;                  # the last of a run
+  }
+}
+
+struct LeaseExpired {
+  rank @0 :Int32;
+  incarnation @1 :UInt64;
+}
+
+struct RunStarted {
+  job @0 :Text;
+  engine @1 :Text;
+  spec @2 :Text;      # the job's config as normalised TOML; for the whole run
+  wallNs @3 :Int64;   # Unix time in nanoseconds, for people
+}
+
+struct WorkerJoined {
+  rank @0 :Int32;
+  incarnation @1 :UInt64;
+  hostName @2 :Text;
+  pid @3 :UInt32;
+  iteration @4 :Int64;
+  reason @5 :Text;
+}
+
+enum LeftReason {
+  finished @0;
+  left @1;
+  lost @2;
+  evicted @3;
+}
+
+struct WorkerLeft {
+  rank @0 :Int32;
+  incarnation @1 :UInt64;
+  why @2 :LeftReason;
+  reason @3 :Text;
+}
+
+struct GroupShare {
+  rank @0 :Int32;
+  weight @1 :Float64;
+  iteration @2 :Int64;   # the member's own, at its ready signal
+}
+
+struct GroupFormed {
+  id @0 :UInt64;
+  kind @1 :Control.GroupKind;
+  members @2 :List(GroupShare);   # in ring order
+  iteration @3 :Int64;            # where members continue
+  initialWeight @4 :Float64;      # with the members' weights it sums to 1
+  reason @5 :Text;
+}
+
+struct GroupEnded {
+  id @0 :UInt64;
+  ok @1 :Bool;
+  reason @2 :Text;                # when not ok
+}
+
+struct AdoptOrdered {
+  rank @0 :Int32;
+  source @1 :Int32;
+  reason @2 :Text;
+}
+
+struct RunEnded {
+  reason @0 :Text;
+}
