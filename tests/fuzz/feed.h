@@ -1,0 +1,33 @@
+// Hostile bytes for the codec: what every decoder must live through.
+#ifndef PRD_TESTS_FUZZ_FEED_H_
+#define PRD_TESTS_FUZZ_FEED_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/prng.h"
+
+namespace prd {
+
+inline constexpr std::size_t kDecoders = 5;
+
+struct Fed {
+  bool accepted = false;
+  // What should not have happened, or empty: a refusal without a reason or with another code, or a
+  // message that changes when it is encoded and decoded once more.
+  std::string fault;
+};
+Fed Feed(std::size_t decoder, std::string_view bytes);
+
+// A valid message for this decoder.
+std::string ValidBytes(std::size_t decoder, Prng& prng);
+
+// Bytes that may or may not be a message: pure noise, or *bytes with a few bits, bytes, words or
+// ends changed.
+void Mutate(Prng& prng, std::string* bytes);
+
+}  // namespace prd
+
+#endif  // PRD_TESTS_FUZZ_FEED_H_

@@ -1,0 +1,66 @@
+// A few million random and mutated messages for every decoder together: none crashes it, leaks,
+// is refused without a reason, or is accepted and then changes.
+//   PRD_FUZZ_ITERATIONS  messages (default 3 million; 200 thousand under sanitizers)
+//   PRD_FUZZ_SEED        where they start (default 1); a failure names it
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/fuzz/feed.h"
+
+namespace prd {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kIterations = 200'000;
+#else
+constexpr std::uint64_t kIterations = 3'000'000;
+#endif
+
+std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+std::string Hex(const std::string& bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    text += kDigits[static_cast<unsigned char>(c) >> 4];
+    text += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return text;
+}
+
+TEST(Fuzz, DecodersLiveThroughAnything) {
+  const std::uint64_t iterations = FromEnvironment("PRD_FUZZ_ITERATIONS", kIterations);
+  const std::uint64_t seed = FromEnvironment("PRD_FUZZ_SEED", 1);
+  Prng prng(seed);
+  std::uint64_t accepted = 0;
+  std::uint64_t refused = 0;
+  std::size_t in_use = 0;
+  std::size_t decoder = 0;
+  std::string bytes;
+  for (std::uint64_t i = 0; i < iterations; ++i) {
+    if (i == iterations / 10) in_use = mallinfo2().uordblks;
+    if (i % 4 == 0) {  // then three more generations of mutants
+      decoder = prng.Below(kDecoders);
+      bytes = ValidBytes(decoder, prng);
+    }
+    Mutate(prng, &bytes);
+    const Fed fed = Feed(prng.Below(8) == 0 ? prng.Below(kDecoders) : decoder, bytes);
+    ASSERT_EQ(fed.fault, "") << "message " << i << " of seed " << seed << ": " << Hex(bytes);
+    ++(fed.accepted ? accepted : refused);
+  }
+  // Both happened often, or the mutations prove little.
+  EXPECT_GT(accepted, iterations / 10);
+  EXPECT_GT(refused, iterations / 10);
+  EXPECT_LT(mallinfo2().uordblks, in_use + (1 << 20)) << "memory grows with refused messages";
+  std::printf("%llu accepted, %llu refused\n", static_cast<unsigned long long>(accepted),
+              static_cast<unsigned long long>(refused));
+}
+
+}  // namespace
+}  // namespace prd

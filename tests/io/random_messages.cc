@@ -1,0 +1,172 @@
+#include "tests/io/random_messages.h"
+
+#include <concepts>
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace prd {
+namespace {
+
+// Draws a value for any field by its type.
+class Draw {
+ public:
+  explicit Draw(Prng& prng) : prng_(prng) {}
+
+  template <std::integral T>
+  void operator()(T& value) {
+    switch (prng_.Below(4)) {
+      case 0:
+        value = std::numeric_limits<T>::min();
+        break;
+      case 1:
+        value = std::numeric_limits<T>::max();
+        break;
+      default:
+        value = static_cast<T>(prng_.Next());
+    }
+  }
+  void operator()(bool& value) { value = prng_.Below(2) == 1; }
+  void operator()(double& value) { value = (prng_.Unit() - 0.5) * 1e9; }
+  void operator()(Instant& value) { (*this)(value.ns); }
+  void operator()(std::string& value) {
+    value.resize(prng_.Below(3) == 0 ? 0 : prng_.Below(40));
+    for (char& c : value) c = static_cast<char>(prng_.Next());
+  }
+  template <typename T>
+  void operator()(std::vector<T>& values) {
+    values.resize(prng_.Below(5));
+    for (T& value : values) (*this)(value);
+  }
+  template <typename A, typename B>
+  void operator()(std::pair<A, B>& value) {
+    (*this)(value.first);
+    (*this)(value.second);
+  }
+  // Kinds without fields.
+  template <typename T>
+  requires std::is_empty_v<T>
+  void operator()(T&) {}
+
+  void operator()(Strategy& value) { Enum(value, Strategy::kReduceGradients); }
+  void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
+  void operator()(GroupKind& value) { Enum(value, GroupKind::kFinal); }
+  void operator()(LeftReason& value) { Enum(value, LeftReason::kEvicted); }
+  void operator()(Code& value) {  // of an error
+    value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
+  }
+
+  void operator()(Hello& m) {
+    Fields(m.version, m.job, m.rank, m.world_size, m.host, m.host_name, m.pid, m.endpoints,
+           m.model_bytes, m.model_hash, m.iteration);
+  }
+  void operator()(Ready& m) { Fields(m.iteration, m.step_ns, m.samples); }
+  void operator()(Finished& m) {
+    Fields(m.group, m.outcome, m.detail, m.wait_ns, m.reduce_ns, m.bytes);
+  }
+  void operator()(Adopted& m) { Fields(m.ok, m.iteration, m.detail); }
+  void operator()(Leave& m) { Fields(m.reason); }
+  void operator()(Welcome& m) {
+    Fields(m.run, m.rank, m.job, m.engine, m.strategy, m.workers, m.lease_ms, m.heartbeat_ms,
+           m.keep_initial);
+  }
+  void operator()(GroupMember& m) { Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints); }
+  void operator()(Group& m) {
+    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
+  }
+  void operator()(Abort& m) { Fields(m.group, m.reason); }
+  void operator()(Adopt& m) { Fields(m.source, m.reason); }
+  void operator()(Released& m) { Fields(m.reason); }
+  void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
+
+  void operator()(FromWorker& m) { m.envelope = RandomWorkerEnvelope(prng_, prng_.Next()); }
+  void operator()(LeaseExpired& m) { Fields(m.rank, m.incarnation); }
+  void operator()(RunStarted& m) { Fields(m.job, m.engine, m.spec, m.wall_ns); }
+  void operator()(WorkerJoined& m) {
+    Fields(m.rank, m.incarnation, m.host_name, m.pid, m.iteration, m.reason);
+  }
+  void operator()(WorkerLeft& m) { Fields(m.rank, m.incarnation, m.why, m.reason); }
+  void operator()(GroupShare& m) { Fields(m.rank, m.weight, m.iteration); }
+  void operator()(GroupFormed& m) {
+    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
+  }
+  void operator()(GroupEnded& m) { Fields(m.id, m.ok, m.reason); }
+  void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason); }
+  void operator()(RunEnded& m) { Fields(m.reason); }
+  void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
+
+  void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }
+  void operator()(ReadSnapshot& m) { Fields(m.run); }
+  void operator()(RunInfo& m) {
+    Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records);
+  }
+  void operator()(RunList& m) { Fields(m.runs); }
+  void operator()(RecordBatch& m) { Fields(m.records); }
+  void operator()(Snapshot& m) { Fields(m.index, m.state); }
+  void operator()(WorkerSilence& m) { Fields(m.run, m.rank, m.silent_ns); }
+  void operator()(DaemonStatus& m) {
+    Fields(m.version, m.pid, m.uptime_ns, m.now, m.counters, m.silences);
+  }
+  void operator()(AdminError& m) { Fields(m.code, m.message); }
+
+  template <typename... Ts>
+  void Fields(Ts&... fields) {
+    ((*this)(fields), ...);
+  }
+
+ private:
+  template <typename E>
+  void Enum(E& value, E last) {
+    value = static_cast<E>(prng_.Below(static_cast<std::uint64_t>(last) + 1));
+  }
+
+  Prng& prng_;
+};
+
+template <typename... Ts>
+void DrawKind(Prng& prng, std::size_t kind, std::variant<Ts...>& body) {
+  kind %= sizeof...(Ts);
+  [&]<std::size_t... Is>(std::index_sequence<Is...>) {
+    ((kind == Is ? Draw(prng)(body.template emplace<Is>()) : void()), ...);
+  }
+  (std::index_sequence_for<Ts...>{});
+}
+
+}  // namespace
+
+WorkerEnvelope RandomWorkerEnvelope(Prng& prng, std::size_t kind) {
+  WorkerEnvelope envelope;
+  Draw(prng).Fields(envelope.run, envelope.rank, envelope.incarnation, envelope.seq, envelope.ack);
+  DrawKind(prng, kind, envelope.body);
+  return envelope;
+}
+
+ControllerEnvelope RandomControllerEnvelope(Prng& prng, std::size_t kind) {
+  ControllerEnvelope envelope;
+  Draw(prng).Fields(envelope.incarnation, envelope.seq, envelope.ack);
+  DrawKind(prng, kind, envelope.body);
+  return envelope;
+}
+
+Record RandomRecord(Prng& prng, std::size_t kind) {
+  Record record;
+  Draw(prng).Fields(record.run, record.index, record.now);
+  DrawKind(prng, kind, record.body);
+  return record;
+}
+
+AdminRequest RandomAdminRequest(Prng& prng, std::size_t kind) {
+  AdminRequest request;
+  DrawKind(prng, kind, request);
+  return request;
+}
+
+AdminReply RandomAdminReply(Prng& prng, std::size_t kind) {
+  AdminReply reply;
+  DrawKind(prng, kind, reply);
+  return reply;
+}
+
+}  // namespace prd
