@@ -1,0 +1,419 @@
+#include "tools/prdbench/broker.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
+#include <zmq.hpp>
+#include <zmq_addon.hpp>
+
+#include "common/base/link.h"
+#include "common/base/messages.h"
+#include "common/io/codec.h"
+
+namespace prd::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kPatience = std::chrono::seconds(20);
+
+std::int64_t Now() { return Clock::now().time_since_epoch().count(); }
+
+std::string View(const zmq::message_t& message) {
+  return {static_cast<const char*>(message.data()), message.size()};
+}
+
+// ---- processes ----
+
+class Child {
+ public:
+  explicit Child(pid_t pid) : pid_(pid) {}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool alive() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+
+ private:
+  pid_t pid_;
+};
+
+// A bare one-thread ROUTER: a signal (its first byte is 1) is answered by as many bytes as its
+// second part says, a report is taken in silence.
+[[noreturn]] void Echo(const std::string& endpoint) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  zmq::context_t context(1);
+  zmq::socket_t router(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::linger, 0);
+  router.bind(endpoint);
+  std::string answer;
+  for (;;) {
+    zmq::message_t identity;
+    zmq::message_t message;
+    if (!router.recv(identity) || !router.recv(message)) continue;
+    if (message.size() < 9 || *static_cast<const char*>(message.data()) != 1) continue;
+    std::uint64_t size = 0;
+    std::memcpy(&size, static_cast<const char*>(message.data()) + 1, sizeof size);
+    if (answer.size() != size) answer.assign(size, 'a');
+    router.send(identity, zmq::send_flags::sndmore);
+    router.send(zmq::buffer(answer), zmq::send_flags::none);
+  }
+}
+
+// Fork before this process has any thread.
+pid_t StartEcho(const std::string& endpoint) {
+  const pid_t pid = fork();
+  if (pid == 0) Echo(endpoint);
+  return pid;
+}
+
+pid_t StartDaemon(const std::string& binary, const std::string& config, const std::string& log) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  if (out >= 0) {
+    dup2(out, STDOUT_FILENO);
+    dup2(out, STDERR_FILENO);
+  }
+  execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
+  std::fprintf(stderr, "cannot run %s\n", binary.c_str());
+  _exit(127);
+}
+
+// ---- the load ----
+
+struct Measured {
+  double signals_per_s = 0;
+  std::vector<double> latency_us;
+};
+
+struct Client {
+  explicit Client(zmq::context_t* context) : socket(*context, zmq::socket_type::dealer) {}
+  zmq::socket_t socket;
+  Incarnation incarnation = 0;
+  RunId run = kNoRun;
+  Rank rank = kNoRank;
+  Iteration iteration = 0;
+  LinkEnd<WorkerBody> link;
+  std::int64_t signalled = 0;  // when, ns
+};
+
+class Load {
+ public:
+  Load(int clients, const std::string& endpoint) : context_(1) {
+    for (int i = 0; i < clients; ++i) {
+      auto client = std::make_unique<Client>(&context_);
+      client->incarnation =
+          static_cast<Incarnation>(Now()) * 1024 + static_cast<Incarnation>(i) + 1;
+      client->socket.set(zmq::sockopt::linger, 0);
+      client->socket.connect(endpoint);
+      items_.push_back({client->socket.handle(), 0, ZMQ_POLLIN, 0});
+      clients_.push_back(std::move(client));
+    }
+  }
+
+  // Joins the job; false when the daemon does not let it.
+  bool Join() {
+    for (auto& client : clients_) {
+      Send(client.get(), Hello{.job = "bench",
+                               .host = "bench",
+                               .host_name = "bench",
+                               .endpoints = {"ipc://@prd-bench-mesh-of-a-worker-with-a-usual-name",
+                                             "tcp://127.0.0.1:45678"},
+                               .model_bytes = 4,
+                               .model_hash = 1});
+    }
+    std::size_t started = 0;
+    const auto end = Clock::now() + kPatience;
+    while (started < clients_.size() && Clock::now() < end) {
+      started += Poll([this](Client* client, const std::string& bytes) {
+        const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(bytes);
+        if (!envelope.ok()) return std::size_t{0};
+        Accept(client, *envelope);
+        if (const auto* refused = std::get_if<Refused>(&envelope->body)) {
+          std::fprintf(stderr, "prdbench: refused: %s\n", refused->reason.c_str());
+        }
+        if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) {
+          client->run = welcome->run;
+          client->rank = welcome->rank;
+        }
+        const auto* group = std::get_if<Group>(&envelope->body);
+        if (group == nullptr) return std::size_t{0};
+        Send(client, Finished{.group = group->id});
+        return std::size_t{1};
+      });
+    }
+    by_rank_.resize(clients_.size());
+    for (auto& client : clients_) {
+      if (client->rank >= 0) by_rank_[static_cast<std::size_t>(client->rank)] = client.get();
+    }
+    return started == clients_.size();
+  }
+
+  Measured AgainstDaemon(double seconds) {
+    Measured measured;
+    for (auto& client : clients_) Signal(client.get());
+    const auto begin = Clock::now();
+    const auto end = begin + std::chrono::duration<double>(seconds);
+    std::size_t answered = 0;
+    bool sending = true;
+    std::size_t waiting = clients_.size();
+    const auto give_up = end + kPatience;
+    while (waiting > 0 && Clock::now() < give_up) {
+      sending = Clock::now() < end;
+      if (sending) answered_at_end_ = answered;
+      Poll([&](Client* client, const std::string& bytes) {
+        const std::int64_t now = Now();
+        const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(bytes);
+        if (!envelope.ok()) return 0;
+        Accept(client, *envelope);
+        const auto* group = std::get_if<Group>(&envelope->body);
+        if (group == nullptr) return 0;
+        std::int64_t last = 0;
+        for (const GroupMember& member : group->members) {
+          last = std::max(last, SignalOf(group->id, member.rank));
+        }
+        if (last > 0) measured.latency_us.push_back(static_cast<double>(now - last) / 1e3);
+        ++answered;
+        client->iteration = group->iteration;
+        Send(client, Finished{.group = group->id, .wait_ns = 1, .reduce_ns = 1, .bytes = 4});
+        if (sending) {
+          Signal(client);
+        } else {
+          Send(client, Leave{.reason = "measured"});
+          --waiting;
+        }
+        return 0;
+      });
+    }
+    measured.signals_per_s = static_cast<double>(answered_at_end_) / seconds;
+    return measured;
+  }
+
+  // The sizes are those of the daemon's messages.
+  Measured AgainstEcho(double seconds, std::size_t report_bytes, std::size_t signal_bytes,
+                       const std::string& announcement) {
+    Measured measured;
+    std::string report(report_bytes, '\0');
+    std::string signal(std::max<std::size_t>(signal_bytes, 9), '\1');
+    const std::uint64_t size = announcement.size();
+    std::memcpy(signal.data() + 1, &size, sizeof size);
+    const auto send_signal = [&](Client* client) {
+      // The encoding that a worker does for it.
+      (void)Encode(Envelope(client, Ready{.iteration = ++client->iteration, .step_ns = 1}));
+      client->signalled = Now();
+      client->socket.send(zmq::buffer(signal), zmq::send_flags::none);
+    };
+    for (auto& client : clients_) send_signal(client.get());
+    const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+    std::size_t answered = 0;
+    while (Clock::now() < end) {
+      Poll([&](Client* client, const std::string& bytes) {
+        measured.latency_us.push_back(static_cast<double>(Now() - client->signalled) / 1e3);
+        if (bytes.size() == announcement.size()) {
+          answered += DecodeControllerEnvelope(announcement).ok() ? 1 : 0;  // likewise
+        }
+        (void)Encode(Envelope(client, Finished{.group = 1}));
+        client->socket.send(zmq::buffer(report), zmq::send_flags::none);
+        send_signal(client);
+        return 0;
+      });
+    }
+    measured.signals_per_s = static_cast<double>(answered) / seconds;
+    return measured;
+  }
+
+  std::size_t report_bytes() const { return report_bytes_; }
+  std::size_t signal_bytes() const { return signal_bytes_; }
+  const std::string& announcement() const { return announcement_; }
+
+ private:
+  static WorkerEnvelope Envelope(Client* client, WorkerBody body) {
+    return {.run = client->run,
+            .rank = client->rank,
+            .incarnation = client->incarnation,
+            .seq = client->link.last_out() + 1,
+            .ack = client->link.last_in(),
+            .body = std::move(body)};
+  }
+
+  void Send(Client* client, WorkerBody body) {
+    const WorkerEnvelope envelope = Envelope(client, std::move(body));
+    client->link.Push(Heartbeat{});  // numbering only: nothing is lost on one machine
+    const std::string bytes = Encode(envelope);
+    if (std::holds_alternative<Finished>(envelope.body)) report_bytes_ = bytes.size();
+    if (std::holds_alternative<Ready>(envelope.body)) signal_bytes_ = bytes.size();
+    client->socket.send(zmq::buffer(bytes), zmq::send_flags::none);
+  }
+
+  void Signal(Client* client) {
+    client->signalled = Now();
+    Send(client, Ready{.iteration = client->iteration + 1, .step_ns = 1'000'000, .samples = 64});
+  }
+
+  // When the member signalled for this group. All members are asked about when the first of them
+  // hears of it: none has signalled again by then.
+  std::int64_t SignalOf(GroupId group, Rank rank) {
+    auto& times = times_[group];
+    for (const auto& [r, at] : times) {
+      if (r == rank) return at;
+    }
+    const std::int64_t at = by_rank_[static_cast<std::size_t>(rank)]->signalled;
+    times.emplace_back(rank, at);
+    if (times_.size() > 4 * clients_.size()) {
+      std::erase_if(times_, [group](const auto& entry) { return entry.first + 1000 < group; });
+    }
+    return at;
+  }
+
+  void Accept(Client* client, const ControllerEnvelope& envelope) {
+    client->link.OnAck(envelope.ack);
+    if (envelope.seq != 0) client->link.OnReceive(envelope.seq);
+  }
+
+  // Hands every message that is there to `each`; returns the sum of what it returns.
+  template <typename Each>
+  std::size_t Poll(Each each) {
+    std::size_t sum = 0;
+    if (zmq::poll(items_.data(), items_.size(), std::chrono::milliseconds(100)) == 0) return 0;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if ((items_[i].revents & ZMQ_POLLIN) == 0) continue;
+      zmq::message_t message;
+      while (clients_[i]->socket.recv(message, zmq::recv_flags::dontwait)) {
+        const std::string bytes = View(message);
+        if (bytes.size() > 200) announcement_ = announcement_.empty() ? bytes : announcement_;
+        sum += static_cast<std::size_t>(each(clients_[i].get(), bytes));
+      }
+    }
+    return sum;
+  }
+
+  zmq::context_t context_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<Client*> by_rank_;
+  std::vector<zmq::pollitem_t> items_;
+  // When the members of a group signalled for it, noted when the first of them hears of it.
+  std::unordered_map<GroupId, std::vector<std::pair<Rank, std::int64_t>>> times_;
+  std::size_t answered_at_end_ = 0;
+  std::size_t report_bytes_ = 0;
+  std::size_t signal_bytes_ = 0;
+  std::string announcement_;
+};
+
+double Percentile(std::vector<double>* values, double p) {
+  if (values->empty()) return 0;
+  const auto at = static_cast<std::size_t>(p * static_cast<double>(values->size() - 1));
+  std::nth_element(values->begin(), values->begin() + static_cast<std::ptrdiff_t>(at),
+                   values->end());
+  return (*values)[at];
+}
+
+double Median(std::vector<double> values) { return Percentile(&values, 0.5); }
+
+struct Folder {
+  Folder() {
+    char path[] = "/tmp/prdbench-XXXXXX";
+    if (mkdtemp(path) != nullptr) name = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (!name.empty()) std::filesystem::remove_all(name, ignored);
+  }
+  std::string name;
+};
+
+}  // namespace
+
+int BenchBroker(const BrokerOptions& options) {
+  std::string binary = options.daemon;
+  if (binary.empty())
+    binary = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "prd";
+  if (access(binary.c_str(), X_OK) != 0) {
+    std::fprintf(stderr, "prdbench: no daemon at %s; name one with --daemon\n", binary.c_str());
+    return 1;
+  }
+  const Folder folder;
+  if (folder.name.empty()) {
+    std::perror("prdbench: cannot make a folder under /tmp");
+    return 1;
+  }
+  const std::string daemon_at = "ipc://" + folder.name + "/control.sock";
+  const std::string echo_at = "ipc://" + folder.name + "/echo.sock";
+  const std::string config = folder.name + "/prd.toml";
+  const std::string log = folder.name + "/prd.log";
+  std::ofstream(config) << "[daemon]\nlisten = \"" << daemon_at << "\"\nadmin = \"ipc://"
+                        << folder.name << "/admin.sock\"\nstate_dir = \"" << folder.name
+                        << "/state\"\n[[job]]\nname = \"bench\"\nengine = \"p-reduce\"\nworkers = "
+                        << options.clients << "\nlease_ms = 60000\nheartbeat_ms = 20000\n"
+                        << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
+  const Child echo(StartEcho(echo_at));
+  const Child daemon(StartDaemon(binary, config, log));
+
+  std::vector<double> rate, p50, p99, echo_rate, echo_p50, echo_p99;
+  for (int round = 0; round < options.rounds; ++round) {
+    Load load(options.clients, daemon_at);
+    if (!load.Join()) {
+      std::fprintf(stderr, "prdbench: the daemon did not start the job; its log:\n");
+      std::ifstream text(log);
+      for (std::string line; std::getline(text, line);)
+        std::fprintf(stderr, "  %s\n", line.c_str());
+      return 1;
+    }
+    Measured ours = load.AgainstDaemon(options.seconds);
+    rate.push_back(ours.signals_per_s);
+    p50.push_back(Percentile(&ours.latency_us, 0.5));
+    p99.push_back(Percentile(&ours.latency_us, 0.99));
+    Load bare(options.clients, echo_at);
+    Measured theirs = bare.AgainstEcho(options.seconds, load.report_bytes(), load.signal_bytes(),
+                                       load.announcement());
+    echo_rate.push_back(theirs.signals_per_s);
+    echo_p50.push_back(Percentile(&theirs.latency_us, 0.5));
+    echo_p99.push_back(Percentile(&theirs.latency_us, 0.99));
+  }
+  if (!daemon.alive()) {
+    std::fprintf(stderr, "prdbench: the daemon has ended in between\n");
+    return 1;
+  }
+  if (options.json) {
+    std::printf("%s\n", nlohmann::json{{"bench", "broker"},
+                                       {"clients", options.clients},
+                                       {"group_size", options.group_size},
+                                       {"rounds", options.rounds},
+                                       {"signals_per_s", Median(rate)},
+                                       {"p50_us", Median(p50)},
+                                       {"p99_us", Median(p99)},
+                                       {"echo_signals_per_s", Median(echo_rate)},
+                                       {"echo_p50_us", Median(echo_p50)},
+                                       {"echo_p99_us", Median(echo_p99)}}
+                            .dump()
+                            .c_str());
+  } else {
+    std::printf("%d clients, P=%d, medians of %d rounds      prd       bare echo   ratio\n",
+                options.clients, options.group_size, options.rounds);
+    const auto row = [](const char* name, double a, double b) {
+      std::printf("%-40s %12.1f %12.1f %7.2f\n", name, a, b, b > 0 ? a / b : 0);
+    };
+    row("signals per second", Median(rate), Median(echo_rate));
+    row("ready to announcement, p50, us", Median(p50), Median(echo_p50));
+    row("ready to announcement, p99, us", Median(p99), Median(echo_p99));
+  }
+  return 0;
+}
+
+}  // namespace prd::bench
