@@ -98,7 +98,7 @@ void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {
   }
   bool by_samples = false;
   SetWeights(&group.members, &by_samples);
-  group.reason = "all " + std::to_string(joined_) + " workers ready; weights ";
+  group.reason = std::to_string(joined_) + " of " + std::to_string(joined_) + " ready; weights ";
   group.reason += by_samples ? "by samples" : "uniform";
   if (released_) group.reason += "; workers have left since the last round";
   released_ = false;

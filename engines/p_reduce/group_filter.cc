@@ -120,6 +120,11 @@ void GroupFilter::EndHold(Instant now) {
   hold_ = {};
 }
 
+void GroupFilter::Left(Instant now) {
+  EndHold(now);
+  graph_.Restart(now);
+}
+
 void GroupFilter::Formed(Instant now, const std::vector<GroupShare>& members, DurationNs step_sum,
                          std::int64_t window) {
   saved_ = std::min(saved_ + step_sum / kHoldShareInverse, kSavedSteps * step_sum);

@@ -50,7 +50,7 @@ struct Signal {
 
 class GroupFilter {
  public:
-  static constexpr std::int64_t kHoldShareInverse = 100;  // held time : step time = 1 : 100
+  static constexpr std::int64_t kHoldShareInverse = 150;  // held time : step time = 1 : 150
   // Of the budget at most this many groups' steps are kept for later: an hour of good luck is no
   // licence for a bad minute.
   static constexpr std::int64_t kSavedSteps = 8;
@@ -81,6 +81,9 @@ class GroupFilter {
   // A group was formed; its members' steps took step_sum ns together. `window` is T.
   void Formed(Instant now, const std::vector<GroupShare>& members, DurationNs step_sum,
               std::int64_t window);
+
+  // A worker has left: ends a hold and forgets the sync-graph.
+  void Left(Instant now);
 
   // When the hold ends by itself.
   std::optional<Instant> Deadline() const;

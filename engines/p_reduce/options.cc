@@ -1,5 +1,6 @@
 #include "engines/p_reduce/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -56,8 +57,8 @@ std::int64_t EffectiveWindow(const PReduceOptions& options, std::int64_t workers
   const std::int64_t smallest = SmallestWindow(workers, options.group_size);
   if (options.history_window > smallest) return options.history_window;
   if (options.history_window > 0 || workers <= options.group_size) return smallest;
-  const double n = static_cast<double>(workers);
-  return smallest + static_cast<std::int64_t>(std::ceil(n * std::log(n) / options.group_size));
+  const double factor = std::ceil(std::log(static_cast<double>(workers)));
+  return smallest * std::max<std::int64_t>(4, static_cast<std::int64_t>(factor));
 }
 
 }  // namespace prd

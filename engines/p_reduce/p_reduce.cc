@@ -52,7 +52,7 @@ void PReduce::OnJoined(Instant now, const JoinedEvent& event) {
   }
   At(event.rank) = {.released = now, .host = hosts_.Add(event.host), .state = State::kComputing};
   ++joined_;
-  Resize(now);
+  Resize();
 }
 
 void PReduce::OnReady(Instant now, const ReadyEvent& event) {
@@ -82,20 +82,18 @@ void PReduce::OnFinished(Instant now, const FinishedEvent& event) {
 void PReduce::OnLeft(Instant now, const LeftEvent& event) {
   PRD_CHECK(Joined(event.rank));
   Worker& worker = At(event.rank);
+  filter_.Left(now);
   if (worker.state == State::kWaiting) {
-    filter_.EndHold(now);
     std::erase_if(queue_, [&](const Signal& signal) { return signal.rank == event.rank; });
   }
   hosts_.Remove(worker.host);
   worker = {};
   --joined_;
-  Resize(now);
+  Resize();
 }
 
-void PReduce::Resize(Instant now) {
-  const auto size = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
-  if (size != size_) filter_.EndHold(now);
-  size_ = size;
+void PReduce::Resize() {
+  size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
   window_ = EffectiveWindow(options_, joined_);
 }
 

@@ -65,7 +65,7 @@ class PReduce final : public Engine {
   void OnFinished(Instant now, const FinishedEvent& event);
   void OnLeft(Instant now, const LeftEvent& event);
   // After a change of the number of joined workers.
-  void Resize(Instant now);
+  void Resize();
   bool Overdue(Instant now) const;
   void FormAll(Instant now, GroupId* next_group, Effects* out);
   // Forms the group of the queue's first `size`, or the one chosen.

@@ -95,10 +95,10 @@ void SyncGraph::Bridge(const std::vector<GroupShare>& members) {
 
 void SyncGraph::Close(Instant now) {
   current_.duration = now - current_.begin;
-  split_ = current_.components > 1;
   std::uint32_t epoch = current_.epoch + 1;
   std::uint32_t slot = current_.slot;
-  if (split_) {
+  if (current_.components > 1) {
+    split_ = true;
     bridge_ = current_;
     slot = 1 - slot;
   }
@@ -116,6 +116,12 @@ void SyncGraph::Add(Instant now, const std::vector<GroupShare>& members, std::in
   if (split_) Bridge(members);
   Collect(members);
   if (current_.groups >= window) Close(now);
+}
+
+void SyncGraph::Restart(Instant now) {
+  split_ = false;
+  current_.components = 0;
+  if (current_.groups > 0) Close(now);
 }
 
 void SyncGraph::Archive(StateArchive& ar) {

@@ -10,7 +10,8 @@
 // A worker that was in no group of a window has no component there: it is slow or absent, not
 // frozen, and whichever group it gets into links it. A window whose groups fall into two components
 // or more is `split`; the groups that follow then try to join its components (group_filter.h) and
-// each group's links count for it too, until it is joined or the next window is full.
+// each group's links count for it too, until it is joined or another window is split. (A full
+// window that is connected does not end it: with T small it may hold groups of one component only.)
 #ifndef PRD_ENGINES_P_REDUCE_SYNC_GRAPH_H_
 #define PRD_ENGINES_P_REDUCE_SYNC_GRAPH_H_
 
@@ -39,7 +40,11 @@ class SyncGraph {
   // REQUIRES: members not empty, ranks below the size grown to, window >= 1.
   void Add(Instant now, const std::vector<GroupShare>& members, std::int64_t window);
 
-  // True while the last full window's components have not been joined.
+  // Forgets all links: a worker has left, and what only it linked, or what only it belongs to, must
+  // not count.
+  void Restart(Instant now);
+
+  // True while the components of the last split window have not been joined.
   bool split() const { return split_; }
 
   // The component of this worker in the split window, as the rank of one of its workers; kNoRank if
