@@ -1,0 +1,179 @@
+// Random events against the engines: a storm with faults, then calm in which everybody must get on,
+// then workers leave one by one. Each run is replayed twice, the second time through a snapshot at
+// every few events, and must give the same decisions and the same state.
+#include <memory>
+#include <set>
+#include <string>
+
+#include "engines/registry.h"
+#include "gtest/gtest.h"
+#include "tests/engines/engine_driver.h"
+#include "tests/engines/p_reduce_model.h"
+
+namespace prd {
+namespace {
+
+std::string StateOf(Engine* engine) {
+  StateArchive ar = StateArchive::Saver();
+  engine->Archive(ar);
+  return ar.bytes();
+}
+
+std::unique_ptr<Engine> Copy(const EngineOptions& options, Engine* engine) {
+  const std::string state = StateOf(engine);
+  auto copy = MakeEngine(options);
+  StateArchive ar = StateArchive::Loader(state);
+  copy->Archive(ar);
+  EXPECT_TRUE(ar.ok() && ar.AtEnd());
+  EXPECT_EQ(StateOf(copy.get()), state);
+  return copy;
+}
+
+// The same events again give the same decisions; and, with `snapshots`, also after every few
+// events the state went through bytes.
+void ExpectReplay(const EngineOptions& options, const std::vector<Applied>& applied,
+                  std::uint64_t final_hash, bool snapshots) {
+  auto engine = MakeEngine(options);
+  Prng random(applied.size());
+  GroupId next_group = 1;
+  for (const Applied& one : applied) {
+    if (snapshots && random.Below(16) == 0) {
+      auto copy = Copy(options, engine.get());
+      EXPECT_EQ(copy->NextDeadline(), engine->NextDeadline());
+      engine = std::move(copy);
+    }
+    Effects effects;
+    engine->Step(one.now, one.event, &next_group, &effects);
+    ASSERT_EQ(effects, one.effects);
+  }
+  EXPECT_EQ(HashBytes(StateOf(engine.get())), final_hash);
+}
+
+void RunOnce(const EngineOptions& options, Engine* engine, const Watch& watch, std::uint64_t seed,
+             Rank max_workers) {
+  EngineDriver driver(engine, seed, max_workers, watch);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(driver.Storm(500), "") << "seed " << seed;
+    ASSERT_EQ(driver.Calm(10), "") << "seed " << seed;
+  }
+  ASSERT_EQ(driver.Drain(), "") << "seed " << seed;
+  const std::uint64_t hash = HashBytes(StateOf(engine));
+  ExpectReplay(options, driver.applied(), hash, false);
+  ExpectReplay(options, driver.applied(), hash, true);
+}
+
+TEST(EngineRandomTest, PReduceKeepsItsRules) {
+  int bridges = 0;
+  int holds = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    PReduceOptions options;
+    options.group_size = 2 + static_cast<int>(random.Below(4));
+    options.weights = static_cast<PReduceOptions::Weights>(random.Below(2));
+    options.missing = static_cast<PReduceOptions::Missing>(random.Below(3));
+    options.alpha = random.Unit();
+    options.history_window = static_cast<int>(random.Below(3)) * 4;
+    options.max_wait_ms = random.Below(2) == 0 ? 0 : 20;
+    const auto workers = static_cast<Rank>(
+        seed % 2 == 0 ? 2 + random.Below(14)
+                      : static_cast<std::uint64_t>(options.group_size) + random.Below(3));
+    const auto engine = MakeEngine(options);
+    PReduceModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, workers);
+    if (HasFatalFailure()) return;
+    bridges += model.bridges();
+    holds += model.holds();
+  }
+  EXPECT_GT(bridges, 100) << "the runs must reach the filter";
+  EXPECT_GT(holds, 20);
+}
+
+// Every round has every joined worker; weights are uniform or by samples.
+class AllReduceModel {
+ public:
+  explicit AllReduceModel(const AllReduceOptions& options) : options_(options) {}
+
+  std::string Check(const Applied& applied) {
+    if (const auto* joined = std::get_if<JoinedEvent>(&applied.event)) joined_.insert(joined->rank);
+    if (const auto* ready = std::get_if<ReadyEvent>(&applied.event)) {
+      ready_[ready->rank] = ready->ready;
+    }
+    if (const auto* left = std::get_if<LeftEvent>(&applied.event)) {
+      joined_.erase(left->rank);
+      ready_.erase(left->rank);
+    }
+    const bool due = !joined_.empty() && ready_.size() == joined_.size();
+    if (applied.effects.size() != (due ? 1u : 0u)) return "a round too many or too few";
+    return due ? CheckRound(applied.effects[0]) : "";
+  }
+
+ private:
+  std::string CheckRound(const FormGroup& group) {
+    double total = 0;
+    Iteration newest = 0;
+    bool by_samples = options_.weights == AllReduceOptions::Weights::kSamples;
+    for (const auto& [rank, ready] : ready_) {
+      by_samples = by_samples && ready.samples > 0;
+      total += static_cast<double>(ready.samples);
+      newest = std::max(newest, ready.iteration);
+    }
+    std::set<Rank> members;
+    for (const GroupShare& member : group.members) {
+      members.insert(member.rank);
+      const double weight = by_samples ? static_cast<double>(ready_[member.rank].samples) / total
+                                       : 1 / static_cast<double>(joined_.size());
+      if (std::abs(weight - member.weight) > 1e-12) return "wrong weight";
+    }
+    if (members != joined_ || members.size() != group.members.size()) return "not everybody once";
+    if (group.iteration != newest || group.initial_weight != 0) return "wrong iteration";
+    ready_.clear();
+    return "";
+  }
+
+  const AllReduceOptions options_;
+  std::set<Rank> joined_;
+  std::map<Rank, Ready> ready_;
+};
+
+TEST(EngineRandomTest, AllReduceKeepsItsRules) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    const AllReduceOptions options{.weights = static_cast<AllReduceOptions::Weights>(seed % 2)};
+    const auto engine = MakeEngine(options);
+    AllReduceModel model(options);
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + seed % 9));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
+// bounds, and no walk goes round for ever.
+TEST(EngineRandomTest, DamagedSnapshotsAreSafe) {
+  for (const EngineOptions& options : AllEngines()) {
+    const auto engine = MakeEngine(options);
+    EngineDriver driver(engine.get(), 7, 9, [](const Applied&) { return ""; });
+    ASSERT_EQ(driver.Storm(400), "");
+    const std::string state = StateOf(engine.get());
+    Prng random(11);
+    int refused = 0;
+    for (int i = 0; i < 3000; ++i) {
+      std::string damaged = state;
+      for (std::uint64_t n = 1 + random.Below(3); n > 0; --n) {
+        damaged[random.Below(damaged.size())] = static_cast<char>(random.Next());
+      }
+      if (i % 5 == 0) damaged.resize(random.Below(damaged.size()));
+      const auto copy = MakeEngine(options);
+      StateArchive ar = StateArchive::Loader(damaged);
+      copy->Archive(ar);
+      refused += ar.ok() ? 0 : 1;
+      if (!ar.ok()) continue;
+      EXPECT_FALSE(StateOf(copy.get()).empty());
+      for (Rank rank = 0; rank < 9; ++rank) copy->Explain({1}, rank);
+    }
+    EXPECT_GE(refused, 600) << EngineName(options);  // all that were cut short, at least
+  }
+}
+
+}  // namespace
+}  // namespace prd

@@ -1,0 +1,44 @@
+#include "engines/registry.h"
+
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace prd {
+namespace {
+
+TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
+  std::vector<std::string_view> names;
+  for (const EngineOptions& options : AllEngines()) {
+    names.push_back(EngineName(options));
+    EXPECT_TRUE(Validate(options, 0).ok());
+    EXPECT_TRUE(Validate(options, 4096).ok());
+    EXPECT_NE(MakeEngine(options), nullptr);
+  }
+  EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce"));
+}
+
+// The message of the one thing that is wrong.
+std::string Wrong(const PReduceOptions& options, int workers = 0) {
+  const Status status = Validate(EngineOptions(options), workers);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  return status.message();
+}
+
+TEST(RegistryTest, SaysWhatIsWrongWithAnOption) {
+  EXPECT_EQ(Wrong({.group_size = 1}), "group_size: found 1, allowed is 2 to 100000");
+  EXPECT_EQ(Wrong({.group_size = 1'000'000}), "group_size: found 1000000, allowed is 2 to 100000");
+  EXPECT_EQ(Wrong({.alpha = 1}), "alpha: found 1.000000, allowed is 0 or more and less than 1");
+  EXPECT_THAT(Wrong({.alpha = -0.5}), testing::StartsWith("alpha: found -0.5"));
+  EXPECT_THAT(Wrong({.alpha = std::numeric_limits<double>::quiet_NaN()}),
+              testing::StartsWith("alpha: found nan"));
+  EXPECT_EQ(Wrong({.history_window = -1}),
+            "history_window: found -1, allowed is 0 (chosen by prd) or 1 to 10000000");
+  EXPECT_THAT(Wrong({.history_window = 3}, 8), testing::HasSubstr("at least 4 groups"));
+  EXPECT_EQ(Wrong({.max_wait_ms = -1}),
+            "max_wait_ms: found -1, allowed is 0 (off) or 1 to 86400000");
+}
+
+}  // namespace
+}  // namespace prd

@@ -1,0 +1,225 @@
+#include "tests/engines/transcript.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "engines/registry.h"
+#include "engines/words.h"
+
+namespace prd {
+
+namespace {
+
+// One line, split into words and key=value pairs.
+struct Command {
+  std::string name;
+  std::vector<std::string> words;
+  std::map<std::string, std::string> keys;
+
+  explicit Command(const std::string& line) {
+    std::istringstream in(line);
+    in >> name;
+    for (std::string word; in >> word;) {
+      const std::size_t equals = word.find('=');
+      if (equals == std::string::npos) {
+        words.push_back(word);
+      } else {
+        keys[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+  }
+
+  std::string Take(const std::string& key, const std::string& otherwise) {
+    const auto found = keys.find(key);
+    if (found == keys.end()) return otherwise;
+    std::string value = found->second;
+    keys.erase(found);
+    return value;
+  }
+
+  std::vector<Rank> Ranks() const {
+    std::vector<Rank> ranks;
+    for (const std::string& word : words) ranks.push_back(std::stoi(word));
+    return ranks;
+  }
+};
+
+template <typename Enum>
+Enum Choose(const std::string& word, const std::map<std::string, Enum>& names) {
+  const auto found = names.find(word);
+  if (found == names.end()) throw std::invalid_argument("no such value: " + word);
+  return found->second;
+}
+
+EngineOptions MakeOptions(Command* command) {
+  if (command->words.at(0) == "all-reduce") {
+    using Weights = AllReduceOptions::Weights;
+    return AllReduceOptions{.weights = Choose<Weights>(
+                                command->Take("weights", "samples"),
+                                {{"samples", Weights::kSamples}, {"uniform", Weights::kUniform}})};
+  }
+  using Weights = PReduceOptions::Weights;
+  using Missing = PReduceOptions::Missing;
+  PReduceOptions options;
+  options.group_size = std::stoi(command->Take("group_size", "3"));
+  options.weights =
+      Choose<Weights>(command->Take("weights", "dynamic"),
+                      {{"dynamic", Weights::kDynamic}, {"constant", Weights::kConstant}});
+  options.alpha = std::stod(command->Take("alpha", "0.5"));
+  options.missing = Choose<Missing>(command->Take("missing", "nearest"),
+                                    {{"nearest", Missing::kNearest},
+                                     {"initial", Missing::kInitial},
+                                     {"renormalize", Missing::kRenormalize}});
+  options.history_window = std::stoi(command->Take("history_window", "0"));
+  options.max_wait_ms = std::stoi(command->Take("max_wait_ms", "0"));
+  return options;
+}
+
+Instant ParseTime(const std::string& text) {
+  std::size_t used = 0;
+  const double value = std::stod(text, &used);
+  const std::string unit = text.substr(used);
+  const auto ns = Choose<DurationNs>(unit, {{"ms", kMillisecond}, {"s", kSecond}});
+  return {static_cast<std::int64_t>(value * static_cast<double>(ns))};
+}
+
+class Play {
+ public:
+  std::string Line(const std::string& line) {
+    Command command(line);
+    said_.clear();
+    if (command.name == "engine") {
+      const EngineOptions options = MakeOptions(&command);
+      if (const Status valid = Validate(options, 0); !valid.ok()) {
+        throw std::invalid_argument(valid.ToString());
+      }
+      *this = Play();
+      engine_ = MakeEngine(options);
+    } else if (engine_ == nullptr) {
+      throw std::invalid_argument("the first command must be engine: " + line);
+    } else {
+      Apply(&command);
+    }
+    if (!command.keys.empty()) throw std::invalid_argument("unknown key in: " + line);
+    return said_;
+  }
+
+ private:
+  void Apply(Command* command) {
+    if (command->name == "join") return Join(command);
+    if (command->name == "ready") return BeReady(command);
+    if (command->name == "finish") return Finish(command);
+    if (command->name == "leave") return Leave(command);
+    if (command->name == "at") {
+      now_ = ParseTime(command->words.at(0));
+    } else if (command->name == "deadline") {
+      const std::optional<Instant> deadline = engine_->NextDeadline();
+      Say(deadline ? "at " + words::Duration(deadline->ns) : "none");
+      if (!deadline) return;
+      now_ = *deadline;
+      Step(DeadlineEvent{});
+    } else if (command->name == "explain") {
+      for (const Rank rank : command->Ranks()) {
+        const std::string why = engine_->Explain(now_, rank);
+        Say("rank " + std::to_string(rank) + ": " + (why.empty() ? "(not waiting)" : why));
+      }
+    } else {
+      throw std::invalid_argument("no such command: " + command->name);
+    }
+  }
+
+  void Join(Command* command) {
+    const std::string host = command->Take("host", "h");
+    const Iteration iteration = std::stoll(command->Take("iteration", "0"));
+    for (const Rank rank : command->Ranks()) {
+      iterations_[rank] = iteration;
+      Step(JoinedEvent{.rank = rank, .iteration = iteration, .host = host});
+    }
+  }
+
+  void BeReady(Command* command) {
+    const std::string iteration = command->Take("iteration", "");
+    const std::int64_t samples = std::stoll(command->Take("samples", "0"));
+    for (const Rank rank : command->Ranks()) {
+      iterations_[rank] = iteration.empty() ? iterations_[rank] + 1 : std::stoll(iteration);
+      Step(ReadyEvent{.rank = rank,
+                      .ready = {.iteration = iterations_[rank], .step_ns = 0, .samples = samples}});
+    }
+  }
+
+  void Finish(Command* command) {
+    const GroupId id = std::stoull(command->words.at(0));
+    std::set<Rank> failed;
+    std::istringstream list(command->Take("failed", ""));
+    for (std::string rank; std::getline(list, rank, ',');) failed.insert(std::stoi(rank));
+    const FormGroup group = groups_.at(id);
+    groups_.erase(id);
+    for (const GroupShare& member : group.members) {
+      if (!iterations_.contains(member.rank)) continue;
+      const bool ok = !failed.contains(member.rank);
+      iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
+      Step(FinishedEvent{.rank = member.rank, .group = id, .ok = ok});
+    }
+    Step(EndedEvent{.group = id, .ok = failed.empty()});
+  }
+
+  void Leave(Command* command) {
+    const auto why =
+        Choose<LeftReason>(command->Take("why", "left"), {{"left", LeftReason::kLeft},
+                                                          {"lost", LeftReason::kLost},
+                                                          {"finished", LeftReason::kFinished}});
+    for (const Rank rank : command->Ranks()) {
+      iterations_.erase(rank);
+      Step(LeftEvent{.rank = rank, .why = why});
+    }
+  }
+
+  void Step(const Event& event) {
+    Effects formed;
+    engine_->Step(now_, event, &next_group_, &formed);
+    for (const FormGroup& group : formed) {
+      std::ostringstream text;
+      text << "group " << group.id << ":";
+      for (const GroupShare& member : group.members) {
+        char weight[32];
+        std::snprintf(weight, sizeof weight, "%.4f", member.weight);
+        text << " " << member.rank << "@" << member.iteration << "*" << weight;
+      }
+      if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
+      text << " -> " << group.iteration << " (" << group.reason << ")";
+      Say(text.str());
+      groups_[group.id] = group;
+    }
+  }
+
+  void Say(const std::string& text) { said_ += "> " + text + "\n"; }
+
+  std::unique_ptr<Engine> engine_;
+  Instant now_;
+  GroupId next_group_ = 1;
+  std::map<Rank, Iteration> iterations_;  // of workers that are there
+  std::map<GroupId, FormGroup> groups_;   // that run
+  std::string said_;
+};
+
+}  // namespace
+
+std::string RunTranscript(const std::string& text) {
+  Play play;
+  std::istringstream in(text);
+  std::string result;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("> ")) continue;
+    result += line + "\n";
+    if (!line.empty() && line[0] != '#') result += play.Line(line);
+  }
+  return result;
+}
+
+}  // namespace prd

@@ -1,0 +1,27 @@
+// Golden transcripts: events in, decisions out, as text that a reviewer can read.
+//
+// A transcript is a text of commands, one per line, each followed by what the engine decided on it
+// ("> ..." lines). '#' starts a comment line. The first command makes the engine:
+//
+//   engine all-reduce|p-reduce [key=value]...   options by their names in options.h
+//   join RANK... [host=H] [iteration=I]         in this order; host "h" unless told otherwise
+//   ready RANK... [iteration=I] [samples=S]     the next iteration of each unless told otherwise
+//   finish GROUP [failed=RANK,...]              every member present reports; then the group ends
+//   leave RANK... [why=left|lost|finished]
+//   at TIME                                     "3ms", "1.5s": since the beginning
+//   deadline                                    goes to the engine's deadline and says so
+//   explain RANK...                             why each of them waits
+#ifndef PRD_TESTS_ENGINES_TRANSCRIPT_H_
+#define PRD_TESTS_ENGINES_TRANSCRIPT_H_
+
+#include <string>
+
+namespace prd {
+
+// The transcript of the commands in `text`, whose "> " lines are ignored and made anew. Throws
+// std::invalid_argument for what is no command.
+std::string RunTranscript(const std::string& text);
+
+}  // namespace prd
+
+#endif  // PRD_TESTS_ENGINES_TRANSCRIPT_H_

@@ -1,0 +1,48 @@
+// Replays tests/engines/testdata/*.txt; PRD_REWRITE=1 writes what the engines decide now.
+#include "tests/engines/transcript.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace prd {
+namespace {
+
+std::string Path(const std::string& name) {
+  return std::string(PRD_SOURCE_DIR) + "/tests/engines/testdata/" + name + ".txt";
+}
+
+class TranscriptTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TranscriptTest, Replays) {
+  std::ifstream in(Path(GetParam()));
+  ASSERT_TRUE(in) << Path(GetParam());
+  std::ostringstream golden;
+  golden << in.rdbuf();
+  ASSERT_NE(golden.str().find("> group"), std::string::npos) << "shows no decision";
+  const std::string now = RunTranscript(golden.str());
+  if (std::getenv("PRD_REWRITE") != nullptr) {
+    std::ofstream(Path(GetParam())) << now;
+  } else {
+    EXPECT_EQ(now, golden.str());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, TranscriptTest,
+                         testing::Values("all_reduce", "p_reduce_fifo", "p_reduce_weights",
+                                         "p_reduce_frozen", "p_reduce_few_workers",
+                                         "p_reduce_max_wait"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+TEST(TranscriptLanguageTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_THROW(RunTranscript("join 0\n"), std::invalid_argument);
+  EXPECT_THROW(RunTranscript("engine p-reduce\nfrobnicate\n"), std::invalid_argument);
+  EXPECT_THROW(RunTranscript("engine p-reduce group_size=1\n"), std::invalid_argument);
+  EXPECT_THROW(RunTranscript("engine p-reduce\njoin 0 hots=a\n"), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace prd
