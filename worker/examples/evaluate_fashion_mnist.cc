@@ -1,0 +1,165 @@
+// prd-evaluate: the test accuracy, over time, of the average of all workers' models, from the
+// snapshots that prd-train leaves. Runs beside the training (it lowers its own priority) or after
+// it; the times it prints are those at which the snapshots were taken.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "worker/examples/dataset.h"
+#include "worker/examples/model.h"
+#include "worker/examples/snapshot.h"
+#include "worker/examples/snapshot_average.h"
+
+namespace {
+
+using example::MonotonicNs;
+
+// A snapshot has its name this long after its time stamp at the latest, unless the host stalls;
+// one that is later still counts for the next evaluation.
+constexpr std::int64_t kSettleNs = 300'000'000;
+
+volatile std::sig_atomic_t g_stop = 0;
+
+void OnSignal(int) { g_stop = 1; }
+
+struct Args {
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string model = "mlp";
+  std::string snapshot_dir;
+  std::size_t workers = 1;
+  std::int64_t every_ms = 1000;
+  double live_s = 10;
+  double patience_s = 120;
+  bool keep = false;
+};
+
+bool ParseArgs(int argc, char** argv, Args* args, int* exit_code) {
+  CLI::App app{
+      "Prints the test accuracy of the average of all workers' newest snapshots, as a JSON line "
+      "per\n"
+      "evaluation; the last line, of the final models, has \"final\": true. Exits 0 after it."};
+  app.add_option("--snapshot-dir", args->snapshot_dir, "The folder that prd-train writes to")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--data", args->data, "Folder of the four gzip files")->capture_default_str();
+  app.add_option("--model", args->model, "As given to prd-train")
+      ->check(CLI::IsMember({"mlp", "cnn"}))
+      ->capture_default_str();
+  app.add_option("--workers", args->workers, "Begins when this many have left a snapshot")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--every-ms", args->every_ms, "Time between two evaluations")
+      ->check(CLI::Range(10, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--live-s", args->live_s,
+                 "A worker without a snapshot for this long is dead, and left out")
+      ->check(CLI::Range(0.1, 86'400.0))
+      ->capture_default_str();
+  app.add_option("--patience-s", args->patience_s, "How long to wait for the first snapshots")
+      ->check(CLI::Range(0.0, 86'400.0))
+      ->capture_default_str();
+  app.add_flag("--keep", args->keep, "Leaves used snapshots in the folder; else they are removed");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app.exit(error) == 0 ? 0 : 2;
+    return false;
+  }
+  return true;
+}
+
+class Evaluation {
+ public:
+  explicit Evaluation(const Args& args)
+      : args_(args),
+        test_(example::LoadDataset(args.data, "t10k")),
+        model_(args.model, 1),
+        snapshots_(args.snapshot_dir, model_.ParameterCount(),
+                   static_cast<std::int64_t>(args.live_s * 1e9), args.keep) {}
+
+  int Run() {
+    if (!WaitForStart()) return 1;
+    const std::int64_t start_ns = snapshots_.FirstNs();
+    for (std::int64_t at_ns = start_ns; !g_stop; at_ns += args_.every_ms * 1'000'000) {
+      if (!WaitUntil(at_ns + kSettleNs)) break;
+      snapshots_.Look();
+      // After the training, as fast as it comes, up to the last snapshot.
+      if (at_ns > snapshots_.LastNs() && snapshots_.Ended(at_ns)) break;
+      Print(snapshots_.Average(at_ns), at_ns - start_ns, false);
+    }
+    const example::AveragedModel last = snapshots_.AverageFinals();
+    if (last.live == 0) {
+      std::fprintf(stderr, "prd-evaluate: no worker left a final model\n");
+      return 1;
+    }
+    Print(last, snapshots_.LastNs() - start_ns, true);
+    return 0;
+  }
+
+ private:
+  bool WaitForStart() {
+    const std::int64_t until_ns = MonotonicNs() + static_cast<std::int64_t>(args_.patience_s * 1e9);
+    while (snapshots_.Look(), snapshots_.workers() < args_.workers) {
+      if (g_stop || MonotonicNs() > until_ns) {
+        std::fprintf(stderr, "prd-evaluate: %zu of %zu workers have left a snapshot in %s\n",
+                     snapshots_.workers(), args_.workers, args_.snapshot_dir.c_str());
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return true;
+  }
+
+  // False if the program is to end before that time.
+  static bool WaitUntil(std::int64_t monotonic_ns) {
+    while (!g_stop && MonotonicNs() < monotonic_ns) {
+      const std::int64_t left_ns = monotonic_ns - MonotonicNs();
+      std::this_thread::sleep_for(
+          std::chrono::nanoseconds(std::min<std::int64_t>(left_ns, 100'000'000)));
+    }
+    return !g_stop;
+  }
+
+  void Print(const example::AveragedModel& average, std::int64_t time_ns, bool final) {
+    if (average.live == 0) return;
+    model_.SetParameters(average.parameters);
+    std::printf(
+        "{\"time_s\":%.3f,\"accuracy\":%.4f,\"updates\":%.0f,\"samples\":%lld,\"steps\":%lld,"
+        "\"live\":%d,\"spread\":%.3g,\"final\":%s}\n",
+        static_cast<double>(time_ns) / 1e9, model_.Accuracy(test_), average.updates,
+        static_cast<long long>(average.samples), static_cast<long long>(average.steps),
+        average.live, average.spread, final ? "true" : "false");
+    std::fflush(stdout);
+  }
+
+  const Args& args_;
+  const example::Dataset test_;
+  example::Model model_;
+  example::SnapshotAverager snapshots_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Args args;
+  int exit_code = 0;
+  if (!ParseArgs(argc, argv, &args, &exit_code)) return exit_code;
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
+  if (nice(19) == -1) std::fprintf(stderr, "prd-evaluate: priority not lowered\n");
+  try {
+    example::ComputeOnOneThread();
+    return Evaluation(args).Run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "prd-evaluate: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,148 @@
+#include "worker/examples/model.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace example {
+namespace {
+
+constexpr float kMean = 0.2860F;  // of the training set's pixels
+constexpr float kDeviation = 0.3530F;
+constexpr std::size_t kEvaluationBatch = 1000;
+
+struct Batch {
+  torch::Tensor input;
+  torch::Tensor label;
+};
+
+// `at(i)` is the example at place i of the batch.
+template <typename At>
+Batch MakeBatch(const Dataset& set, std::size_t size, At at) {
+  const auto rows = static_cast<std::int64_t>(size);
+  Batch batch{torch::empty({rows, 1, kSide, kSide}), torch::empty({rows}, torch::kInt64)};
+  float* input = batch.input.data_ptr<float>();
+  std::int64_t* label = batch.label.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::size_t example = at(i);
+    const std::uint8_t* image = set.images.data() + example * kPixels;
+    for (std::size_t p = 0; p < kPixels; ++p) {
+      *input++ = (static_cast<float>(image[p]) / 255.0F - kMean) / kDeviation;
+    }
+    label[i] = set.labels[example];
+  }
+  return batch;
+}
+
+torch::nn::Sequential MakeNet(const std::string& kind) {
+  namespace nn = torch::nn;
+  if (kind == "mlp") {
+    return nn::Sequential(nn::Flatten(), nn::Linear(kPixels, 128), nn::ReLU(),
+                          nn::Linear(128, kClasses));
+  }
+  if (kind == "cnn") {
+    return nn::Sequential(nn::Conv2d(nn::Conv2dOptions(1, 8, 5).stride(2)), nn::ReLU(),
+                          nn::Conv2d(nn::Conv2dOptions(8, 16, 3).stride(2)), nn::ReLU(),
+                          nn::Flatten(), nn::Linear(16 * 5 * 5, kClasses));
+  }
+  throw std::runtime_error("model: found '" + kind + "', allowed is mlp or cnn");
+}
+
+Array ArrayOf(const torch::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
+}
+
+}  // namespace
+
+struct Model::Net {
+  torch::nn::Sequential layers{nullptr};
+  std::vector<torch::Tensor> parameters;
+  std::vector<torch::Tensor> velocity;  // empty until momentum is used
+};
+
+Model::Model(const std::string& kind, std::uint64_t seed) : net_(std::make_unique<Net>()) {
+  torch::manual_seed(seed);
+  net_->layers = MakeNet(kind);
+  net_->parameters = net_->layers->parameters();
+  // A gradient that is there already is added to in place, so its address never changes.
+  for (torch::Tensor& p : net_->parameters) p.mutable_grad() = torch::zeros_like(p);
+}
+
+Model::~Model() = default;
+
+std::vector<Array> Model::Parameters() {
+  std::vector<Array> arrays;
+  for (const torch::Tensor& p : net_->parameters) arrays.push_back(ArrayOf(p));
+  return arrays;
+}
+
+std::vector<Array> Model::Gradients() {
+  std::vector<Array> arrays;
+  for (const torch::Tensor& p : net_->parameters) arrays.push_back(ArrayOf(p.grad()));
+  return arrays;
+}
+
+double Model::ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch) {
+  const Batch examples = MakeBatch(set, batch.size(), [&](std::size_t i) { return batch[i]; });
+  for (torch::Tensor& p : net_->parameters) p.mutable_grad().zero_();
+  const torch::Tensor output = net_->layers->forward(examples.input);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(output, examples.label);
+  loss.backward();
+  return loss.item<double>();
+}
+
+void Model::ApplySgd(double learning_rate, double momentum) {
+  const torch::NoGradGuard no_grad;
+  if (momentum != 0 && net_->velocity.empty()) {
+    for (const torch::Tensor& p : net_->parameters) net_->velocity.push_back(torch::zeros_like(p));
+  }
+  for (std::size_t i = 0; i < net_->parameters.size(); ++i) {
+    torch::Tensor& p = net_->parameters[i];
+    if (momentum == 0) {
+      p.sub_(p.grad(), learning_rate);
+    } else {
+      net_->velocity[i].mul_(momentum).add_(p.grad());
+      p.sub_(net_->velocity[i], learning_rate);
+    }
+  }
+}
+
+std::size_t Model::ParameterCount() {
+  std::size_t count = 0;
+  for (const Array& array : Parameters()) count += array.count;
+  return count;
+}
+
+std::vector<float> Model::CopyParameters() {
+  std::vector<float> values;
+  values.reserve(ParameterCount());
+  for (const Array& array : Parameters()) {
+    values.insert(values.end(), array.data, array.data + array.count);
+  }
+  return values;
+}
+
+void Model::SetParameters(const std::vector<float>& values) {
+  const float* from = values.data();
+  for (const Array& array : Parameters()) {
+    std::copy_n(from, array.count, array.data);
+    from += array.count;
+  }
+}
+
+double Model::Accuracy(const Dataset& set) {
+  const torch::NoGradGuard no_grad;
+  std::int64_t right = 0;
+  for (std::size_t first = 0; first < set.size(); first += kEvaluationBatch) {
+    const std::size_t size = std::min(kEvaluationBatch, set.size() - first);
+    const Batch batch = MakeBatch(set, size, [&](std::size_t i) { return first + i; });
+    const torch::Tensor answer = net_->layers->forward(batch.input).argmax(1);
+    right += answer.eq(batch.label).sum().item<std::int64_t>();
+  }
+  return static_cast<double>(right) / static_cast<double>(set.size());
+}
+
+void ComputeOnOneThread() { torch::set_num_threads(1); }
+
+}  // namespace example

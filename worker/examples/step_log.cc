@@ -1,0 +1,55 @@
+#include "worker/examples/step_log.h"
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstring>
+#include <stdexcept>
+
+namespace example {
+namespace {
+
+constexpr std::size_t kBufferBytes = 1 << 18;
+
+}  // namespace
+
+StepLog::StepLog(const std::string& path) {
+  if (path.empty()) return;
+  file_.reset(std::fopen(path.c_str(), "w"));
+  if (!file_) throw std::runtime_error(path + ": " + std::strerror(errno));
+  std::setvbuf(file_.get(), nullptr, _IOFBF, kBufferBytes);
+}
+
+void StepLog::Start(const prd::Session& session, std::int64_t start_ns, std::int64_t step_ns) {
+  if (!file_) return;
+  std::fprintf(file_.get(),
+               "{\"rank\":%d,\"workers\":%d,\"engine\":\"%s\",\"start_ns\":%" PRId64
+               ",\"step_ns\":%" PRId64 "}\n",
+               session.rank(), session.workers(), session.engine().c_str(), start_ns, step_ns);
+  Flush();
+}
+
+void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, double loss) {
+  if (!file_) return;
+  std::fprintf(file_.get(),
+               "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
+               ",\"members\":%zu,\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
+               ",\"reduce_ns\":%" PRId64 ",\"attempts\":%d,\"loss\":%.5g}\n",
+               end_ns, step.iteration, step.group, step.members.size(),
+               static_cast<std::int64_t>(step.computed.count()),
+               static_cast<std::int64_t>(step.waited.count()),
+               static_cast<std::int64_t>(step.reduced.count()), step.attempts, loss);
+}
+
+void StepLog::Finished(std::int64_t end_ns) {
+  if (!file_) return;
+  std::fprintf(file_.get(), "{\"finished\":true,\"end_ns\":%" PRId64 "}\n", end_ns);
+  Flush();
+}
+
+void StepLog::Flush() {
+  if (file_ && std::fflush(file_.get()) != 0) {
+    throw std::runtime_error(std::string("step log: ") + std::strerror(errno));
+  }
+}
+
+}  // namespace example

@@ -1,0 +1,38 @@
+// What a worker writes down about its own steps.
+#ifndef PRD_WORKER_EXAMPLES_STEP_LOG_H_
+#define PRD_WORKER_EXAMPLES_STEP_LOG_H_
+
+#include <prd/session.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+namespace example {
+
+// A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
+// {"end_ns","iteration","group","members","compute_ns","wait_ns","reduce_ns","attempts","loss"},
+// where times are of the host's monotonic clock. At a good end {"finished":true,"end_ns"}. Lines
+// are buffered (Flush), so that a step costs about a microsecond.
+class StepLog {
+ public:
+  // No path: everything is dropped. Throws std::runtime_error when it cannot be written.
+  explicit StepLog(const std::string& path);
+
+  // step_ns: how long the worker's own steps are meant to take; 0 = as long as they do.
+  void Start(const prd::Session& session, std::int64_t start_ns, std::int64_t step_ns);
+  void Step(const prd::StepResult& step, std::int64_t end_ns, double loss);
+  void Finished(std::int64_t end_ns);
+  void Flush();
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+}  // namespace example
+
+#endif  // PRD_WORKER_EXAMPLES_STEP_LOG_H_
