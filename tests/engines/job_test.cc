@@ -200,9 +200,8 @@ TEST_F(JobTest, AMemberThatMissedARoundAdoptsTheResult) {
   Say(1, Ready{.iteration = 1});  // tries again: held back, for it is not known yet what happened
   EXPECT_THAT(job_->Explain({9}, 1), HasSubstr("held back until all members of group 2"));
   Done(2, Outcome::kOk);  // the abort came too late there
-  const Adopt* adopt = Sent<Adopt>(1);
-  ASSERT_NE(adopt, nullptr);
-  EXPECT_EQ(adopt->source.rank, 0);
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  EXPECT_EQ(Sent<Adopt>(1)->source.rank, 0);
   Say(0, Ready{.iteration = 2});
   Say(2, Ready{.iteration = 2});
   EXPECT_EQ(Sent<Group>(0), nullptr) << "no round without the one that catches up";
@@ -229,12 +228,12 @@ TEST_F(JobTest, ALateWorkerCopiesARunningModel) {
   Running(PReduceOptions{.group_size = 2}, 2);
   Say(0, Ready{.iteration = 1});
   Join(5);
-  const Adopt* adopt = Sent<Adopt>(5);
-  ASSERT_NE(adopt, nullptr);
+  ASSERT_NE(Sent<Adopt>(5), nullptr);
+  const Rank source = Sent<Adopt>(5)->source.rank;
   EXPECT_EQ(State(5), Job::State::kAdopting);
   Say(5, Adopted{.ok = false, .detail = "gone"});
   ASSERT_NE(Sent<Adopt>(5), nullptr) << "from another source";
-  EXPECT_NE(Sent<Adopt>(5)->source.rank, adopt->source.rank);
+  EXPECT_NE(Sent<Adopt>(5)->source.rank, source);
   Say(5, Adopted{.ok = true, .iteration = 7});
   EXPECT_EQ(State(5), Job::State::kActive);
   Say(5, Ready{.iteration = 8});
