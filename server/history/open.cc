@@ -1,0 +1,192 @@
+// Opening, closing and getting going again.
+#include <rocksdb/convenience.h>
+#include <rocksdb/options.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "common/io/codec.h"
+#include "server/history/keys.h"
+#include "server/history/rocks_history.h"
+
+namespace prd {
+namespace {
+
+using history::kFamilies;
+
+rocksdb::CompressionType Compression() {
+  const auto supported = rocksdb::GetSupportedCompressions();
+  const bool lz4 =
+      std::find(supported.begin(), supported.end(), rocksdb::kLZ4Compression) != supported.end();
+  return lz4 ? rocksdb::kLZ4Compression : rocksdb::kNoCompression;
+}
+
+rocksdb::DBOptions DbOptions(bool read_only) {
+  rocksdb::DBOptions options;
+  options.create_if_missing = !read_only;
+  options.create_missing_column_families = !read_only;
+  // A reader keeps every file open, so that it can go on when the daemon removes one.
+  options.max_open_files = read_only ? -1 : 256;
+  options.max_background_jobs = 2;
+  options.max_total_wal_size = 64 << 20;       // what a start has to read
+  options.avoid_flush_during_shutdown = true;  // the log has it all
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 4 << 20;
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  // One thread writes.
+  options.allow_concurrent_memtable_write = false;
+  options.enable_write_thread_adaptive_yield = false;
+  return options;
+}
+
+rocksdb::ColumnFamilyOptions FamilyOptions() {
+  rocksdb::ColumnFamilyOptions options;
+  options.compression = Compression();
+  options.write_buffer_size = 16 << 20;
+  return options;
+}
+
+Status MakeDir(const std::string& dir) {
+  if (::mkdir(dir.c_str(), 0700) == 0 || errno == EEXIST) return Status::Ok();
+  const std::string why = std::strerror(errno);
+  const Code code = errno == ENOENT ? Code::kNotFound : Code::kUnavailable;
+  return Status(code, "state_dir " + dir + " cannot be made: " + why +
+                          (code == Code::kNotFound ? " (its parent must be there)" : ""));
+}
+
+}  // namespace
+
+RocksHistory::RocksHistory(std::string dir, Options options, bool read_only)
+    : dir_(std::move(dir)), options_(options), read_only_(read_only) {}
+
+RocksHistory::~RocksHistory() { CloseDb(); }
+
+Result<std::unique_ptr<RocksHistory>> RocksHistory::Open(const std::string& dir, Options options) {
+  PRD_RETURN_IF_ERROR(MakeDir(dir));
+  std::unique_ptr<RocksHistory> history(new RocksHistory(dir, options, false));
+  PRD_RETURN_IF_ERROR(history->OpenDb());
+  PRD_RETURN_IF_ERROR(history->CheckFormat());
+  PRD_RETURN_IF_ERROR(history->NoteRuns());
+  for (const auto& [job, runs] : history->ended_) history->Trim(job);
+  return history;
+}
+
+Result<std::unique_ptr<RocksHistory>> RocksHistory::OpenReadOnly(const std::string& dir) {
+  if (::access((dir + "/CURRENT").c_str(), F_OK) != 0) {
+    return Status(errno == ENOENT ? Code::kNotFound : Code::kUnavailable,
+                  "no history of prd in " + dir + ": " + std::strerror(errno));
+  }
+  std::unique_ptr<RocksHistory> history(new RocksHistory(dir, Options{}, true));
+  PRD_RETURN_IF_ERROR(history->OpenDb());
+  PRD_RETURN_IF_ERROR(history->CheckFormat());
+  PRD_RETURN_IF_ERROR(history->NoteRuns());
+  return history;
+}
+
+Status RocksHistory::OpenDb() {
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  for (const char* name : kFamilies) descriptors.emplace_back(name, FamilyOptions());
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::DBOptions options = DbOptions(read_only_);
+  const rocksdb::Status status =
+      read_only_ ? rocksdb::DB::OpenForReadOnly(options, dir_, descriptors, &handles, &db)
+                 : rocksdb::DB::Open(options, dir_, descriptors, &handles, &db);
+  if (!status.ok()) {
+    if (status.IsIOError() && status.ToString().find("/LOCK") != std::string::npos) {
+      return Status(
+          Code::kAlreadyExists,
+          "state_dir " + dir_ + " is in use by another prd, or not writable: " + status.ToString());
+    }
+    return Fail(status, "state_dir " + dir_ + " cannot be opened");
+  }
+  db_.reset(db);
+  for (rocksdb::ColumnFamilyHandle* handle : handles) families_.emplace_back(handle);
+  broken_ = false;
+  return Status::Ok();
+}
+
+void RocksHistory::CloseDb() {
+  families_.clear();
+  db_.reset();
+}
+
+Status RocksHistory::CheckFormat() {
+  std::string format;
+  const rocksdb::Slice key(history::kFormatKey.data(), history::kFormatKey.size());
+  const rocksdb::Status status = db_->Get({}, key, &format);
+  if (status.IsNotFound() && !read_only_) {
+    batch_.Clear();
+    batch_.Put(key, rocksdb::Slice(history::kFormat.data(), history::kFormat.size()));
+    return Commit(&batch_);
+  }
+  if (!status.ok()) return Fail(status, "the history in " + dir_ + " cannot be read");
+  if (format == history::kFormat) return Status::Ok();
+  return Status(Code::kFailedPrecondition, "the history in " + dir_ + " has format " + format +
+                                               "; this version of prd reads and writes format " +
+                                               std::string(history::kFormat));
+}
+
+// Before every write. RocksDB refuses writes after one has failed. Resume helps when the disk has
+// room again; where it does not, a new opening does, as after a kill.
+Status RocksHistory::Revive() {
+  if (db_ != nullptr && !broken_) return Status::Ok();
+  if (db_ != nullptr && db_->Resume().ok()) {
+    broken_ = false;
+    return Status::Ok();
+  }
+  CloseDb();
+  return OpenDb();
+}
+
+Status RocksHistory::Commit(rocksdb::WriteBatch* batch) {
+  rocksdb::WriteOptions options;
+  options.sync = options_.sync;
+  const rocksdb::Status status = db_->Write(options, batch);
+  if (status.ok()) return Status::Ok();
+  broken_ = true;
+  return Fail(status, "the history in " + dir_ + " cannot be written");
+}
+
+Status RocksHistory::Fail(const rocksdb::Status& status, const std::string& what) const {
+  const std::string text = what + ": " + status.ToString();
+  if (status.IsCorruption()) return Status(Code::kDataLoss, text);
+  if (status.IsNoSpace()) return Status(Code::kResourceExhausted, text);
+  return Status(Code::kUnavailable, text);
+}
+
+// ---- what there is ----
+
+Status RocksHistory::NoteRuns() {
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db_->NewIterator({}, families_[history::kRuns].get()));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    const Result<AdminReply> decoded = DecodeAdminReply(it->value().ToStringView());
+    const auto* list = decoded.ok() ? std::get_if<RunList>(&*decoded) : nullptr;
+    const std::optional<std::uint64_t> run = history::BigEndianAt(it->key().ToStringView(), 0);
+    if (!run) continue;
+    // One run's damage is no reason to refuse all others.
+    Known known{.info = {.run = *run, .job = "(damaged)"}, .aside = true};
+    if (list != nullptr && list->runs.size() == 1 && list->runs[0].run == *run) {
+      std::string reason;
+      known = {.info = list->runs[0], .aside = db_->Get({}, history::AsideKey(*run), &reason).ok()};
+    }
+    if (known.info.ended || known.aside) {
+      ended_[known.info.job].push_back(*run);
+    } else if (const std::optional<std::uint64_t> last = LastIndex(*run)) {
+      next_index_[*run] = *last + 1;
+    }
+    last_run_ = std::max(last_run_, *run);
+    runs_[*run] = std::move(known);
+  }
+  if (!it->status().ok()) return Fail(it->status(), "the runs in " + dir_ + " cannot be read");
+  return Status::Ok();
+}
+
+}  // namespace prd

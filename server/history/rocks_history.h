@@ -1,0 +1,114 @@
+// The history on disk: RocksDB in the daemon's state directory. The one class that knows the
+// layout of the files; prdctl opens those of a stopped daemon through it.
+//
+// Column families (integers in keys are 8 bytes, big-endian, so that runs and records are in
+// order):
+//   default    "format" -> version of this layout; "aside/" run -> why the run was set aside
+//   records    run index -> schemas/history.capnp Record
+//   runs       run -> its RunInfo, written with its first and its last record
+//   snapshots  run -> index (8 bytes, little-endian), then the state before that record
+//
+// Errors: kDataLoss for damaged or missing records, naming run and index; kResourceExhausted when
+// the disk is full; kUnavailable for other failures of the disk; kAlreadyExists when another
+// process has the directory open. After an error of Append or SaveSnapshot the object stays usable:
+// the next call tries to get the database going again.
+//
+// Thread safety: none for writers; Read, ListRuns and ReadSnapshot may run beside each other.
+#ifndef PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
+#define PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
+
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/admin.h"
+#include "common/base/history.h"
+#include "engines/ports.h"
+#include "prd/status.h"
+
+namespace prd {
+
+class RocksHistory final : public History {
+ public:
+  struct Options {
+    bool sync = false;                // Append returns when the records are on the disk
+    std::int64_t retain_runs = 1000;  // ended runs kept per job name, >= 1; older ones are removed
+  };
+
+  // Opens for writing; makes the directory (not its parents) if it is not there.
+  static Result<std::unique_ptr<RocksHistory>> Open(const std::string& dir, Options options);
+  // What is in the directory now, also beside a running daemon; later records are not seen.
+  // kNotFound when there is no history.
+  static Result<std::unique_ptr<RocksHistory>> OpenReadOnly(const std::string& dir);
+  ~RocksHistory() override;
+
+  Status Append(std::span<const Record> records) override;
+  Status SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) override;
+
+  // All runs, oldest first. A run that was set aside counts as ended.
+  Result<std::vector<RunInfo>> ListRuns() const;
+  // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if
+  // there is one. Empty: none yet. kNotFound: no such run.
+  Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::size_t max_bytes) const;
+  // The newest; an empty state when there is none. kNotFound: no such run.
+  Result<Snapshot> ReadSnapshot(RunId run) const;
+  // The `now` of the run's newest record; nullopt if it has none.
+  Result<std::optional<Instant>> LastNow(RunId run) const;
+
+  // Marks a run that cannot be restored: it is left as it is and never continued.
+  Status SetAside(RunId run, const std::string& reason);
+
+  // The highest run there is or was since Open; kNoRun if none.
+  RunId last_run() const { return last_run_; }
+  // Of the next record of a run, by what was appended since Open; nullopt for others and ended
+  // ones.
+  std::optional<std::uint64_t> NextIndex(RunId run) const;
+
+  void set_retain_runs(std::int64_t runs) { options_.retain_runs = runs; }
+
+ private:
+  struct Known {  // a run's entry in `runs`
+    RunInfo info;
+    bool aside = false;
+  };
+
+  RocksHistory(std::string dir, Options options, bool read_only);
+  Status OpenDb();
+  void CloseDb();
+  Status CheckFormat();
+  Status Revive();
+  Status Commit(rocksdb::WriteBatch* batch);
+  Status NoteRuns();
+  Status Fail(const rocksdb::Status& status, const std::string& what) const;
+  std::optional<std::uint64_t> LastIndex(RunId run) const;
+  void PutRun(const RunInfo& info);
+  void Trim(const std::string& job);
+
+  const std::string dir_;
+  Options options_;
+  const bool read_only_;
+  std::unique_ptr<rocksdb::DB> db_;  // null when a reopening has failed
+  std::vector<std::unique_ptr<rocksdb::ColumnFamilyHandle>> families_;
+  bool broken_ = false;  // the last write failed
+
+  std::map<RunId, Known> runs_;
+  std::map<std::string, std::deque<RunId>> ended_;  // by job, oldest first
+  std::map<RunId, std::uint64_t> next_index_;       // of runs that are going
+  RunId last_run_ = kNoRun;
+
+  rocksdb::WriteBatch batch_;  // these two are kept for their memory
+  std::string value_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_SERVER_HISTORY_ROCKS_HISTORY_H_

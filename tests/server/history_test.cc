@@ -1,0 +1,370 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <vector>
+
+#include "server/history/keys.h"
+#include "server/history/rocks_history.h"
+#include "tests/server/scratch_dir.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+using HistoryPtr = std::unique_ptr<RocksHistory>;
+
+Record Started(RunId run, const std::string& job) {
+  return {.run = run,
+          .index = 0,
+          .now = {10},
+          .body = RunStarted{.job = job, .engine = "p-reduce", .spec = "[job]", .wall_ns = 77}};
+}
+
+Record Signal(RunId run, std::uint64_t index) {
+  return {.run = run,
+          .index = index,
+          .now = {static_cast<std::int64_t>(10 + index)},
+          .body = FromWorker{{.run = run,
+                              .rank = 1,
+                              .incarnation = 5,
+                              .seq = index,
+                              .body = Ready{.iteration = static_cast<Iteration>(index)}}}};
+}
+
+Record Ended(RunId run, std::uint64_t index) {
+  return {.run = run,
+          .index = index,
+          .now = {static_cast<std::int64_t>(10 + index)},
+          .body = RunEnded{"the last worker has gone"}};
+}
+
+// Record 0 starts the run; those after it are signals.
+std::vector<Record> RunOf(RunId run, const std::string& job, std::uint64_t records) {
+  std::vector<Record> all{Started(run, job)};
+  for (std::uint64_t i = 1; i < records; ++i) all.push_back(Signal(run, i));
+  return all;
+}
+
+HistoryPtr OpenOrDie(const std::string& dir, RocksHistory::Options options = {}) {
+  Result<HistoryPtr> history = RocksHistory::Open(dir, options);
+  EXPECT_TRUE(history.ok()) << history.status().ToString();
+  return std::move(history).value();
+}
+
+// Changes the files behind the history's back.
+void Tamper(const std::string& dir,
+            const std::function<void(rocksdb::DB&, rocksdb::ColumnFamilyHandle*)>& change) {
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (const char* name : history::kFamilies)
+    families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  ASSERT_TRUE(rocksdb::DB::Open({}, dir, families, &handles, &db).ok());
+  change(*db, handles[history::kRecords]);
+  for (auto* handle : handles) delete handle;
+  delete db;
+}
+
+TEST(History, GivesBackWhatWasAppended) {
+  const ScratchDir dir;
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const std::vector<Record> records = RunOf(1, "mnist", 10);
+  ASSERT_TRUE(history->Append(records).ok());
+  const auto read = history->Read(1, 0, 1 << 20);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(*read, records);
+  EXPECT_EQ(history->Read(1, 7, 1 << 20)->size(), 3u);
+  EXPECT_TRUE(history->Read(1, 10, 1 << 20)->empty());
+  EXPECT_EQ(history->Read(2, 0, 1 << 20).status().code(), Code::kNotFound);
+  EXPECT_EQ(history->NextIndex(1), 10u);
+}
+
+TEST(History, RunsAreApartAndInOrder) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(255, "a", 300)).ok());
+  ASSERT_TRUE(history->Append(RunOf(256, "b", 3)).ok());
+  ASSERT_TRUE(history->Append(std::vector{Ended(255, 300)}).ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    const auto runs = history->ListRuns();
+    ASSERT_TRUE(runs.ok());
+    const std::vector<RunInfo> expected{{.run = 255,
+                                         .job = "a",
+                                         .engine = "p-reduce",
+                                         .started_wall_ns = 77,
+                                         .ended = true,
+                                         .records = 301},
+                                        {.run = 256,
+                                         .job = "b",
+                                         .engine = "p-reduce",
+                                         .started_wall_ns = 77,
+                                         .ended = false,
+                                         .records = 3}};
+    EXPECT_EQ(*runs, expected);
+    EXPECT_EQ(history->last_run(), 256u);
+    EXPECT_EQ(history->Read(255, 0, 1 << 20)->size(), 301u);
+    EXPECT_EQ(history->Read(256, 0, 1 << 20)->size(), 3u);
+    EXPECT_EQ(history->LastNow(256)->value().ns, 12);
+    history.reset();
+    history = OpenOrDie(dir / "state");
+  }
+}
+
+TEST(History, ReadsKeepToTheByteLimitButGiveOne) {
+  const ScratchDir dir;
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 100)).ok());
+  EXPECT_EQ(history->Read(1, 0, 0)->size(), 1u);
+  const std::size_t some = history->Read(1, 0, 1000)->size();
+  EXPECT_GT(some, 1u);
+  EXPECT_LT(some, 100u);
+}
+
+TEST(History, SnapshotsReplaceEachOther) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 10)).ok());
+  EXPECT_EQ(*history->ReadSnapshot(1), Snapshot{});
+  ASSERT_TRUE(history->SaveSnapshot(1, 4, "four").ok());
+  ASSERT_TRUE(history->SaveSnapshot(1, 8, std::string("ei\0ht", 5)).ok());
+  history.reset();
+  history = OpenOrDie(dir / "state");
+  EXPECT_EQ(*history->ReadSnapshot(1), (Snapshot{.index = 8, .state = std::string("ei\0ht", 5)}));
+  EXPECT_EQ(history->ReadSnapshot(2).status().code(), Code::kNotFound);
+}
+
+// The child writes the number of acknowledged batches to a pipe and is killed in the middle.
+TEST(History, EverythingAcknowledgedSurvivesAKill) {
+  const ScratchDir dir;
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const HistoryPtr history = OpenOrDie(dir / "state");
+    if (!history->Append(RunOf(1, "mnist", 1)).ok()) ::_exit(1);
+    for (std::uint64_t index = 1;; index += 3) {
+      const std::vector<Record> batch{Signal(1, index), Signal(1, index + 1), Signal(1, index + 2)};
+      if (!history->Append(batch).ok()) ::_exit(1);
+      const std::uint64_t next = index + 3;
+      if (::write(fds[1], &next, sizeof next) != sizeof next) ::_exit(1);
+    }
+  }
+  ::close(fds[1]);
+  std::uint64_t acknowledged = 0;
+  std::uint64_t next = 0;
+  while (acknowledged < 900 && ::read(fds[0], &next, sizeof next) == sizeof next) {
+    acknowledged = next;
+  }
+  ::kill(child, SIGKILL);
+  while (::read(fds[0], &next, sizeof next) == sizeof next) acknowledged = next;
+  ::waitpid(child, nullptr, 0);
+  ::close(fds[0]);
+  ASSERT_GE(acknowledged, 900u);
+
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const auto read = history->Read(1, 0, 1 << 30);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_GE(read->size(), acknowledged);
+  EXPECT_EQ(read->size() % 3, 1u) << "half a batch";
+  EXPECT_EQ(history->ListRuns()->front().records, read->size());
+}
+
+TEST(History, AHoleIsNamed) {
+  const ScratchDir dir;
+  ASSERT_TRUE(OpenOrDie(dir / "state")->Append(RunOf(3, "mnist", 10)).ok());
+  Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* records) {
+    ASSERT_TRUE(db.Delete({}, records, history::RecordKey(3, 6)).ok());
+  });
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const auto read = history->Read(3, 0, 1 << 20);
+  EXPECT_EQ(read.status().code(), Code::kDataLoss);
+  EXPECT_THAT(read.status().message(), HasSubstr("run 3, record 6: missing; the next one is 7"));
+  EXPECT_EQ(history->Read(3, 7, 1 << 20)->size(), 3u);
+}
+
+TEST(History, ADamagedRecordIsNamed) {
+  const ScratchDir dir;
+  ASSERT_TRUE(OpenOrDie(dir / "state")->Append(RunOf(3, "mnist", 10)).ok());
+  Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* records) {
+    ASSERT_TRUE(db.Put({}, records, history::RecordKey(3, 4), "not a record").ok());
+    std::string other;
+    ASSERT_TRUE(db.Get({}, records, history::RecordKey(3, 8), &other).ok());
+    ASSERT_TRUE(db.Put({}, records, history::RecordKey(3, 7), other).ok());
+  });
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const auto read = history->Read(3, 0, 1 << 20);
+  EXPECT_EQ(read.status().code(), Code::kDataLoss);
+  EXPECT_THAT(read.status().message(), HasSubstr("run 3, record 4: "));
+  const auto swapped = history->Read(3, 5, 1 << 20);
+  EXPECT_EQ(swapped.status().code(), Code::kDataLoss);
+  EXPECT_THAT(swapped.status().message(), HasSubstr("run 3, record 7: holds record 8 of run 3"));
+}
+
+TEST(History, ADamagedFileIsNoticed) {
+  const ScratchDir dir;
+  ASSERT_TRUE(OpenOrDie(dir / "state")->Append(RunOf(3, "mnist", 2000)).ok());
+  Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* records) {
+    ASSERT_TRUE(db.Flush({}, records).ok());
+  });
+  std::uintmax_t largest = 0;
+  std::filesystem::path file;
+  for (const auto& entry : std::filesystem::directory_iterator(dir / "state")) {
+    if (entry.path().extension() == ".sst" && entry.file_size() > largest) {
+      largest = entry.file_size();
+      file = entry.path();
+    }
+  }
+  ASSERT_GT(largest, 0u);
+  {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(static_cast<std::streamoff>(largest / 3));
+    out.write("damage", 6);
+  }
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const auto read = history->Read(3, 0, 1 << 30);
+  EXPECT_EQ(read.status().code(), Code::kDataLoss);
+  EXPECT_THAT(read.status().message(), HasSubstr("run 3, record "));
+}
+
+TEST(History, KeepsSoManyEndedRunsPerJob) {
+  const ScratchDir dir;
+  const RocksHistory::Options options{.retain_runs = 2};
+  HistoryPtr history = OpenOrDie(dir / "state", options);
+  ASSERT_TRUE(history->Append(RunOf(1, "other", 5)).ok());
+  for (RunId run = 2; run <= 6; ++run) {
+    ASSERT_TRUE(history->Append(RunOf(run, "mnist", 5)).ok());
+    ASSERT_TRUE(history->SaveSnapshot(run, 3, "state").ok());
+    ASSERT_TRUE(history->Append(std::vector{Ended(run, 5)}).ok());
+  }
+  ASSERT_TRUE(history->Append(RunOf(7, "mnist", 5)).ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    std::vector<RunId> kept;
+    const auto runs = history->ListRuns();
+    ASSERT_TRUE(runs.ok());
+    for (const RunInfo& info : *runs) kept.push_back(info.run);
+    EXPECT_EQ(kept, (std::vector<RunId>{1, 5, 6, 7}));
+    EXPECT_EQ(history->Read(2, 0, 1 << 20).status().code(), Code::kNotFound);
+    EXPECT_EQ(history->Read(5, 0, 1 << 20)->size(), 6u);
+    EXPECT_EQ(history->Read(7, 0, 1 << 20)->size(), 5u);
+    history.reset();
+    history = OpenOrDie(dir / "state", options);
+  }
+  history.reset();
+  history = OpenOrDie(dir / "state", {.retain_runs = 1});  // a smaller limit counts at once
+  EXPECT_EQ(history->Read(5, 0, 1 << 20).status().code(), Code::kNotFound);
+  history.reset();
+  Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* records) {
+    std::string value;
+    EXPECT_TRUE(db.Get({}, records, history::RecordKey(4, 2), &value).IsNotFound());
+    EXPECT_TRUE(db.Get({}, records, history::RecordKey(6, 2), &value).ok());
+  });
+}
+
+TEST(History, ARunSetAsideStaysAndCountsAsEnded) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 5)).ok());
+  ASSERT_TRUE(history->SetAside(1, "it does not replay").ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    EXPECT_TRUE(history->ListRuns()->front().ended);
+    EXPECT_EQ(history->Read(1, 0, 1 << 20)->size(), 5u);
+    history.reset();
+    history = OpenOrDie(dir / "state");
+  }
+}
+
+TEST(History, OneWriterAtATimeAndReadersBesideIt) {
+  const ScratchDir dir;
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 5)).ok());
+  const auto second = RocksHistory::Open(dir / "state", {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), Code::kAlreadyExists);
+  EXPECT_THAT(second.status().message(), HasSubstr(dir / "state"));
+  EXPECT_THAT(second.status().message(), HasSubstr("in use by another prd"));
+
+  const auto reader = RocksHistory::OpenReadOnly(dir / "state");
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  ASSERT_TRUE(history->Append(std::vector{Signal(1, 5)}).ok());
+  EXPECT_EQ((*reader)->Read(1, 0, 1 << 20)->size(), 5u);
+  EXPECT_EQ((*reader)->ListRuns()->front().records, 5u);
+  EXPECT_FALSE((*reader)->Append(std::vector{Signal(1, 5)}).ok());
+}
+
+TEST(History, SaysWhatIsWrongWithADirectory) {
+  const ScratchDir dir;
+  const auto no_parent = RocksHistory::Open(dir / "no/such/parent", {});
+  ASSERT_FALSE(no_parent.ok());
+  EXPECT_THAT(no_parent.status().message(), HasSubstr("its parent must be there"));
+  const auto nothing = RocksHistory::OpenReadOnly(dir / "nothing");
+  ASSERT_FALSE(nothing.ok());
+  EXPECT_EQ(nothing.status().code(), Code::kNotFound);
+  std::ofstream(dir / "file") << "text";
+  EXPECT_FALSE(RocksHistory::Open(dir / "file", {}).ok());
+}
+
+TEST(History, AnotherFormatIsRefused) {
+  const ScratchDir dir;
+  OpenOrDie(dir / "state").reset();
+  Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle*) {
+    ASSERT_TRUE(db.Put({}, "format", "9").ok());
+  });
+  const auto history = RocksHistory::Open(dir / "state", {});
+  ASSERT_FALSE(history.ok());
+  EXPECT_EQ(history.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(history.status().message(), HasSubstr("format 9"));
+}
+
+// A limit on the size of files stands for a disk without room. In a child, because the limit is the
+// process's.
+TEST(History, GoesOnWhenThereIsRoomAgain) {
+  const ScratchDir dir;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto fail = [](int line) { ::_exit(line % 250 + 1); };
+    std::signal(SIGXFSZ, SIG_IGN);
+    const HistoryPtr history = OpenOrDie(dir / "state");
+    if (!history->Append(RunOf(1, "mnist", 1)).ok()) fail(__LINE__);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 64 << 10;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::uint64_t index = 1;
+    Status status;
+    while (status.ok() && index < 100'000) {
+      status = history->Append(std::vector{Signal(1, index), Signal(1, index + 1)});
+      if (status.ok()) index += 2;
+    }
+    if (status.ok()) fail(__LINE__);
+    // Still full: refused again, each time.
+    for (int again = 0; again < 3; ++again) {
+      if (history->Append(std::vector{Signal(1, index), Signal(1, index + 1)}).ok()) break;
+    }
+    limit.rlim_cur = before;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    for (int more = 0; more < 100; ++more, index += 2) {
+      if (!history->Append(std::vector{Signal(1, index), Signal(1, index + 1)}).ok()) {
+        fail(__LINE__);
+      }
+    }
+    const auto read = history->Read(1, 0, 1 << 30);
+    if (!read.ok() || read->size() != index) fail(__LINE__);
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "line " << WEXITSTATUS(status) - 1;
+  const HistoryPtr history = OpenOrDie(dir / "state");
+  const auto read = history->Read(1, 0, 1 << 30);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_GT(read->size(), 200u);
+}
+
+}  // namespace
+}  // namespace prd
