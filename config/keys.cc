@@ -43,11 +43,11 @@ void Describe(Fields& fields, AllReduceOptions* options) {
 void Describe(Fields& fields, PReduceOptions* options) {
   static constexpr std::array<std::string_view, 2> kWeights = {"constant", "dynamic"};
   static constexpr std::array<std::string_view, 3> kMissing = {"initial", "nearest", "renormalize"};
-  fields.Whole("group_size", &options->group_size, 2, kMaxWorkers, "workers");
+  fields.Whole("group_size", &options->group_size, 2, 100'000, "workers");
   fields.Choice("weights", &options->weights, kWeights);
   fields.Real("alpha", &options->alpha, 0, 1);
   fields.Choice("missing", &options->missing, kMissing);
-  fields.Whole("history_window", &options->history_window, 0, kMaxWorkers, "groups");
+  fields.Whole("history_window", &options->history_window, 0, 10'000'000, "groups");
   fields.Whole("max_wait_ms", &options->max_wait_ms, 0, 24 * kHourMs, "ms");
 }
 
