@@ -1,0 +1,34 @@
+// Keys of ZeroMQ's CURVE encryption, as Z85 texts of 40 characters, and the files they are kept in.
+//
+// A key file has one key per line, the line's first word; what follows it is for people. Empty
+// lines and lines that begin with "# " do not count (the space matters: keys may begin with '#').
+// The daemon's secret key file holds one secret key, from which the public one is computed, and
+// must not be readable by everybody; the file of authorized keys holds the public key of every
+// worker that may connect.
+#ifndef PRD_COMMON_IO_CURVE_H_
+#define PRD_COMMON_IO_CURVE_H_
+
+#include <string>
+#include <vector>
+
+#include "prd/status.h"
+
+namespace prd {
+
+struct CurveKeys {
+  std::string public_key;
+  std::string secret_key;
+};
+
+// A fresh pair. kFailedPrecondition when libzmq was built without CURVE.
+Result<CurveKeys> NewCurveKeys();
+
+// The pair that a secret key belongs to.
+Result<CurveKeys> CurveKeysOf(const std::string& secret_key);
+
+Result<CurveKeys> ReadSecretKeyFile(const std::string& path);
+Result<std::vector<std::string>> ReadPublicKeyFile(const std::string& path);
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_CURVE_H_

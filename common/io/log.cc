@@ -1,0 +1,47 @@
+#include "common/io/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+namespace prd {
+namespace {
+
+// sd-daemon(3): "<4>" before a line is its priority.
+class Priority final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    static constexpr const char* kMarks[] = {"<7>", "<7>", "<6>", "<4>", "<3>", "<2>", "<6>"};
+    const std::string mark = kMarks[static_cast<std::size_t>(message.level)];
+    out.append(mark.data(), mark.data() + mark.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<Priority>();
+  }
+};
+
+}  // namespace
+
+void StartLog(const std::string& level) {
+  auto logger = std::make_shared<spdlog::logger>(
+      "prd", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  if (std::getenv("JOURNAL_STREAM") != nullptr) {
+    auto formatter = std::make_unique<spdlog::pattern_formatter>();
+    formatter->add_flag<Priority>('*').set_pattern("%*%v");
+    logger->set_formatter(std::move(formatter));
+  } else {
+    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %v");
+  }
+  spdlog::set_default_logger(std::move(logger));
+  SetLogLevel(level);
+}
+
+void SetLogLevel(const std::string& level) {
+  spdlog::set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));
+}
+
+}  // namespace prd

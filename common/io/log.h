@@ -1,0 +1,44 @@
+// The log of a daemon: lines on stderr, through spdlog's default logger (spdlog::info and so on).
+#ifndef PRD_COMMON_IO_LOG_H_
+#define PRD_COMMON_IO_LOG_H_
+
+#include <spdlog/spdlog.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/time.h"
+
+namespace prd {
+
+// Lines go to stderr from now on: with time and level for a terminal or a file, with systemd's
+// priority marks when stderr is the journal. REQUIRES: level as in the config ("info").
+void StartLog(const std::string& level);
+void SetLogLevel(const std::string& level);
+
+// For lines whose number others decide: one per interval, and then how many there were.
+class LogLimit {
+ public:
+  explicit LogLimit(DurationNs interval) : interval_(interval) {}
+
+  // True when a line may be written now; *skipped is then the number of those that were not.
+  bool Allow(std::int64_t now_ns, std::uint64_t* skipped) {
+    if (next_ns_ != 0 && now_ns < next_ns_) {
+      ++skipped_;
+      return false;
+    }
+    next_ns_ = now_ns + interval_;
+    *skipped = skipped_;
+    skipped_ = 0;
+    return true;
+  }
+
+ private:
+  DurationNs interval_;
+  std::int64_t next_ns_ = 0;
+  std::uint64_t skipped_ = 0;
+};
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_LOG_H_
