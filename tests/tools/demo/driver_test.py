@@ -1,0 +1,130 @@
+"""The demo's driver from outside, with programs that only play their parts: what it leaves, and how it ends."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+DEMO = pathlib.Path(os.environ["PRD_SOURCE_DIR"]) / "tools/demo"
+DEADLINE_S = 60
+
+
+class Driver(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-driver-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        (self.dir / "bin").mkdir()
+        (self.dir / "tmp").mkdir()
+        for name in ("prd", "prd-train", "prd-evaluate", "prdctl"):
+            program = self.dir / "bin" / name
+            # The path of the test's folder marks its processes, see left_over.
+            program.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -B {HERE}/fakes.py {name} "$@" {self.dir}\n')
+            program.chmod(0o755)
+
+    def start(self, *options, fault="", epochs="0.01"):
+        return subprocess.Popen(
+            [DEMO, "--workers", "2", "--epochs", epochs, "--out", self.dir / "out", *options],
+            env=dict(os.environ, PRD_BIN=str(self.dir / "bin"), TMPDIR=str(self.dir / "tmp"),
+                     FAKE_FAULT=fault, FAKE_ENGINE=str(self.dir / "engine")),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def finish(self, demo):
+        out, err = demo.communicate(timeout=DEADLINE_S)
+        return demo.returncode, out, err
+
+    def left_over(self):
+        """Command lines of processes that belong to this test and still run."""
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            except OSError:
+                continue
+            if b"fakes.py" in command and str(self.dir).encode() in command:
+                found.append(command)
+        return found
+
+    def wait_for(self, predicate, what):
+        end = time.monotonic() + DEADLINE_S
+        while not predicate():
+            self.assertLess(time.monotonic(), end, f"no {what}")
+            time.sleep(0.02)
+
+    def evaluations(self):
+        return list((self.dir / "tmp").glob("prd-demo-*/all-reduce/evaluations.jsonl"))
+
+    def test_leaves_everything_and_a_table(self):
+        code, out, err = self.finish(self.start())
+        self.assertEqual((code, err), (0, ""))
+        runs = json.loads((self.dir / "out/summary.json").read_text())["runs"]
+        self.assertEqual([run["engine"] for run in runs], ["all-reduce", "p-reduce"])
+        for run in runs:
+            self.assertEqual(run["final_accuracy"], 0.9)
+            self.assertEqual(run["idle_share"], [0.25, 0.25])
+            self.assertTrue((self.dir / f"out/trace-{run['engine']}.json").exists())
+        self.assertIn("<svg", (self.dir / "out/accuracy.svg").read_text())
+        self.assertIn("time to 85% test accuracy", out)
+        one, other = ((self.dir / f"out/prd-{run['engine']}.toml").read_text().splitlines() for run in runs)
+        port = "listen ="
+        differ = [a for a, b in zip(one, other) if a != b and not a.startswith(port)]
+        self.assertEqual(differ, ['engine = "all-reduce"'])
+        self.assertEqual(self.left_over(), [])
+        self.assertEqual(list((self.dir / "tmp").iterdir()), [])
+
+    def test_a_worker_that_dies_is_an_error_with_its_log(self):
+        code, _, err = self.finish(self.start(fault="worker 1: dies"))
+        self.assertEqual(code, 1)
+        self.assertIn("worker 1 was killed by signal SIGKILL", err)
+        self.assertIn("cannot go on", err)
+        self.assertEqual(self.left_over(), [])
+
+    def test_replicas_that_differ_at_the_end_are_an_error(self):
+        code, _, err = self.finish(self.start(fault="prd-evaluate: spread"))
+        self.assertEqual(code, 1)
+        self.assertIn("models that differ by up to 0.5", err)
+
+    def test_a_run_that_takes_too_long_is_given_up(self):
+        code, _, err = self.finish(self.start("--limit-s", "1", fault="prd-evaluate: endless"))
+        self.assertEqual(code, 1)
+        self.assertIn("within the time limit of 1 s", err)
+        self.assertEqual(self.left_over(), [])
+
+    def test_ctrl_c_ends_the_children_and_leaves_what_there_is(self):
+        demo = self.start(fault="prd-evaluate: endless")
+        self.wait_for(lambda: self.evaluations() and self.evaluations()[0].stat().st_size > 200, "evaluation")
+        demo.send_signal(signal.SIGINT)
+        code, _, err = self.finish(demo)
+        self.assertEqual(code, 130)
+        self.assertIn("interrupted", err)
+        self.assertTrue((self.dir / "out/evaluations-all-reduce.jsonl").exists())
+        self.assertEqual(json.loads((self.dir / "out/summary.json").read_text())["runs"], [])
+        self.assertEqual(self.left_over(), [])
+
+    def test_children_do_not_outlive_a_killed_demo(self):
+        demo = self.start(fault="prd-evaluate: endless")
+        self.wait_for(self.evaluations, "evaluation")
+        demo.kill()
+        self.finish(demo)
+        self.wait_for(lambda: not self.left_over(), "end of the children")
+
+    def test_a_missing_program_is_an_error_that_names_it(self):
+        (self.dir / "bin/prd").unlink()
+        code, _, err = self.finish(self.start())
+        self.assertEqual(code, 1)
+        self.assertIn("prd cannot be started", err)
+
+    def test_wrong_options_are_refused(self):
+        for options in (["--slow", "2:5"], ["--slow", "x"], ["--engines", "a,a"], ["--target", "2"]):
+            code, _, err = self.finish(self.start(*options))
+            self.assertEqual(code, 2)
+            self.assertIn("allowed is", err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,67 @@
+"""Stands in for prd, prd-train, prd-evaluate and prdctl in the tests of the demo's driver.
+
+Called by the name of the program as its first argument. Behaviour is set by FAKE_FAULT: "NAME: FAULT".
+"""
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+
+LIMIT_S = 60  # a fake that nobody ends ends itself
+
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+def prd():
+    engine = [line for line in pathlib.Path(option("--config")).read_text().splitlines() if line.startswith("engine")]
+    pathlib.Path(os.environ["FAKE_ENGINE"]).write_text(engine[0].split('"')[1])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    time.sleep(LIMIT_S)
+
+
+def prd_train():
+    rank = int(os.environ["PRD_RANK"])
+    if os.environ.get("FAKE_FAULT") == f"worker {rank}: dies":
+        print("cannot go on", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic_ns()
+    engine = pathlib.Path(os.environ["FAKE_ENGINE"]).read_text()
+    with open(option("--log"), "w") as log:
+        print(json.dumps({"rank": rank, "workers": 2, "engine": engine, "start_ns": start, "step_ns": 1000000}), file=log)
+        for group in range(1, 10_000):
+            time.sleep(0.02)
+            print(
+                json.dumps({"end_ns": time.monotonic_ns(), "group": group, "members": 2, "compute_ns": 3, "wait_ns": 1,
+                            "reduce_ns": 0}), file=log,
+            )  # fmt: skip
+            if os.path.exists(option("--stop-file")) or time.monotonic_ns() - start > LIMIT_S * 10**9:
+                break
+
+
+def prd_evaluate():
+    stop = pathlib.Path(option("--snapshot-dir")).parent / "stop"
+    endless = os.environ.get("FAKE_FAULT") == "prd-evaluate: endless"
+    base = {"updates": 1, "live": 2, "spread": 0.0, "steps": 1}
+    for i in range(10 * LIMIT_S):
+        samples = 1 if endless else 100 * i
+        print(json.dumps({"time_s": i / 10, "accuracy": min(0.9, i / 10), "samples": samples, "final": False, **base}), flush=True)
+        if stop.exists():
+            break
+        time.sleep(0.1)
+    spread = 0.5 if os.environ.get("FAKE_FAULT") == "prd-evaluate: spread" else 0.0
+    print(json.dumps({"time_s": 9, "accuracy": 0.9, "samples": 9, "final": True, **base, "spread": spread}), flush=True)
+
+
+def prdctl():
+    pathlib.Path(option("-o")).write_text('{"traceEvents":[]}')
+
+
+if __name__ == "__main__":
+    {"prd": prd, "prd-train": prd_train, "prd-evaluate": prd_evaluate, "prdctl": prdctl}[sys.argv[1]]()

@@ -1,0 +1,101 @@
+"""Child processes that are watched, ended by their ids, and never outlive the demo."""
+import ctypes
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+PR_SET_PDEATHSIG = 1
+
+
+class DemoError(Exception):
+    """What went wrong, for people."""
+
+
+def _die_with_parent():
+    # Also when the demo itself is killed: the kernel ends the child then.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def tail(path, lines=15):
+    """The last lines of a log, indented, for an error message."""
+    try:
+        text = pathlib.Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return "    (no log)"
+    return "\n".join("    " + line for line in text[-lines:]) or "    (the log is empty)"
+
+
+class Child:
+    """A process with its standard error (and output, if `output` is no other file) in a log."""
+
+    def __init__(self, name, command, log, environment=None, output=None):
+        self.name = name
+        self.log = log
+        with open(log, "ab") as errors, open(output or log, "ab") as out:
+            try:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=errors,
+                    env=dict(os.environ, **(environment or {})),
+                    # Ctrl-C in the terminal is for the demo, which then ends its children in order.
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+            except OSError as error:
+                raise DemoError(f"{name} cannot be started: {error}") from None
+
+    def running(self):
+        return self.process.poll() is None
+
+    def how_it_ended(self):
+        code = self.process.returncode
+        how = f"was killed by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"{self.name} {how}; its log ends so:\n{tail(self.log)}"
+
+
+class Children:
+    """All of them. Use in a with statement: leaving it ends those that still run."""
+
+    def __init__(self):
+        self._children = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def start(self, *args, **options):
+        child = Child(*args, **options)
+        self._children.append(child)
+        return child
+
+    def end(self, patience_s=5):
+        """Asks the youngest first (workers before prd), then kills what has not ended in time."""
+        for child in reversed(self._children):
+            if child.running():
+                child.process.terminate()
+        deadline = time.monotonic() + patience_s
+        for child in reversed(self._children):
+            try:
+                child.process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+        self._children.clear()
+
+
+def wait_all(children, timeout_s, what):
+    """Waits until these have ended with exit code 0. Raises DemoError otherwise."""
+    deadline = time.monotonic() + timeout_s
+    for child in children:
+        try:
+            child.process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"{child.name} did not end within {timeout_s:.0f} s of {what}; its log ends so:\n{tail(child.log)}") from None
+        if child.process.returncode != 0:
+            raise DemoError(child.how_it_ended())

@@ -1,0 +1,227 @@
+"""One training run of the demo: prd with a config, the workers, and the evaluator beside them."""
+import json
+import os
+import pathlib
+import select
+import socket
+import subprocess
+import time
+
+import processes
+import summary
+from processes import DemoError
+
+JOB = "fashion-mnist"
+START_S = 120  # for all workers to load, join and begin
+END_S = 60  # from the stop to the last worker's end
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+CONFIG = """\
+# Written by tools/demo. Between its runs, only the line `engine` differs.
+[daemon]
+listen = "tcp://127.0.0.1:{port}"
+admin = "ipc://{dir}/admin.sock"
+state_dir = "{dir}/state"
+
+[[job]]
+name = "{job}"
+engine = "{engine}"
+workers = {workers}
+
+[job.p-reduce]
+group_size = {group_size}
+weights = "dynamic"
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Settings:
+    """What all runs of a demo have in common: the parsed options, and where things are."""
+
+    def __init__(self, options, bin_dir, work_dir):
+        self.options = options
+        self.bin = pathlib.Path(bin_dir)
+        self.dir = pathlib.Path(work_dir)
+
+    @property
+    def samples(self):
+        return round(self.options.epochs * 60_000)
+
+    def step_s(self, rank):
+        return self.options.step_ms / 1000 * self.options.slow.get(rank, 1)
+
+
+class Run:
+    """One engine's run. .evaluations grows as it goes; run() gives the object for summary.json."""
+
+    def __init__(self, settings, engine, progress):
+        self.settings = settings
+        self.engine = engine
+        self.progress = progress
+        self.dir = settings.dir / engine
+        self.evaluations = []
+        self.stop_ns = None
+        self._unread = 0
+
+    def run(self, children):
+        (self.dir / "snapshots").mkdir(parents=True)
+        port = free_port()
+        self.write_config(port)
+        prd = self.start_prd(children)
+        workers = [self.start_worker(children, rank, port) for rank in range(self.settings.options.workers)]
+        evaluator = self.start_evaluator(children)
+        self.watch(prd, workers, evaluator)
+        processes.wait_all(workers, END_S, "being told to stop")
+        processes.wait_all([evaluator], END_S, "the end of the training")
+        self.read_evaluations()
+        self.check_replicas()
+        prd.process.terminate()
+        processes.wait_all([prd], END_S, "SIGTERM")
+        return self.result()
+
+    # Starting.
+
+    def write_config(self, port):
+        options = self.settings.options
+        self.config = self.dir / "prd.toml"
+        self.config.write_text(
+            CONFIG.format(
+                port=port, dir=self.settings.dir, job=JOB, engine=self.engine, workers=options.workers,
+                group_size=options.group_size,
+            )
+        )
+
+    def start_prd(self, children):
+        """Starts the daemon and waits until it says, as to systemd, that it is ready."""
+        notify = self.dir / "notify.sock"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.bind(str(notify))
+            prd = children.start(
+                "prd", [self.settings.bin / "prd", "--config", self.config], self.dir / "prd.log",
+                {"NOTIFY_SOCKET": str(notify)},
+            )
+            deadline = time.monotonic() + 30
+            while True:
+                if not prd.running():
+                    raise DemoError(prd.how_it_ended())
+                if select.select([ready], [], [], 0.1)[0] and b"READY=1" in ready.recv(4096):
+                    return prd
+                if time.monotonic() > deadline:
+                    raise DemoError(f"prd was not ready within 30 s; its log ends so:\n{processes.tail(prd.log)}")
+
+    def start_worker(self, children, rank, port):
+        options = self.settings.options
+        command = [
+            self.settings.bin / "prd-train",
+            "--data", options.data, "--model", options.model, "--shards", options.shards,
+            "--batch", str(options.batch), "--lr", str(options.lr), "--seed", str(options.seed),
+            "--step-ms", str(options.step_ms),
+            "--snapshot-dir", self.dir / "snapshots", "--snapshot-ms", str(max(1, options.evaluate_ms // 2)),
+            "--stop-file", self.dir / "stop", "--log", self.dir / f"worker-{rank}.jsonl",
+        ]  # fmt: skip
+        for slow, factor in options.slow.items():
+            command += ["--slow", f"{slow}:{factor}"]
+        environment = {
+            "PRD_CONTROLLER": f"tcp://127.0.0.1:{port}",
+            "PRD_JOB": JOB,
+            "PRD_RANK": str(rank),
+            "PRD_WORLD_SIZE": str(options.workers),
+            **ONE_THREAD,
+        }
+        return children.start(f"worker {rank}", command, self.dir / f"worker-{rank}.log", environment)
+
+    def start_evaluator(self, children):
+        options = self.settings.options
+        command = [
+            self.settings.bin / "prd-evaluate",
+            "--data", options.data, "--model", options.model, "--snapshot-dir", self.dir / "snapshots",
+            "--workers", str(options.workers), "--every-ms", str(options.evaluate_ms), "--patience-s", str(START_S),
+        ]  # fmt: skip
+        return children.start(
+            "prd-evaluate", command, self.dir / "evaluate.log", ONE_THREAD, self.dir / "evaluations.jsonl"
+        )
+
+    # Watching.
+
+    def read_evaluations(self):
+        """Takes in the evaluator's lines that are complete by now."""
+        with open(self.dir / "evaluations.jsonl", "rb") as file:
+            file.seek(self._unread)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._unread += len(line)
+                self.evaluations.append(json.loads(line))
+
+    def watch(self, prd, workers, evaluator):
+        """Follows the training until its epochs are done, then tells the workers to stop."""
+        limit_s = self.settings.options.limit_s
+        begun = time.monotonic()
+        first_seen = None
+        while True:
+            for child in (prd, *workers, evaluator):
+                if not child.running():
+                    raise DemoError(child.how_it_ended())
+            self.read_evaluations()
+            if self.evaluations and first_seen is None:
+                first_seen = time.monotonic()
+            done = self.evaluations[-1]["samples"] if self.evaluations else 0
+            if done >= self.settings.samples:
+                break
+            self.progress.show(self, begun)
+            if first_seen is None and time.monotonic() - begun > START_S + 10:
+                raise DemoError(f"the training did not begin within {START_S} s")
+            if first_seen is not None and time.monotonic() - first_seen > limit_s:
+                raise DemoError(
+                    f"{self.engine}: {done / self.settings.samples:.0%} of the epochs within the time limit of "
+                    f"{limit_s:.0f} s; allow more with --limit-s"
+                )
+            time.sleep(0.1)
+        self.stop_ns = time.monotonic_ns()
+        (self.dir / "stop").touch()
+        self.progress.done(self, begun)
+
+    # What it gave.
+
+    def check_replicas(self):
+        final = next((e for e in self.evaluations if e["final"]), None)
+        if final is None:
+            raise DemoError("prd-evaluate printed no final line")
+        workers = self.settings.options.workers
+        if final["live"] != workers or final["spread"] != 0:
+            raise DemoError(
+                f"{self.engine}: {final['live']} of {workers} workers ended, with models that differ by up to "
+                f"{final['spread']}; all should have the same"
+            )
+
+    def logs(self):
+        logs = []
+        for rank in range(self.settings.options.workers):
+            with open(self.dir / f"worker-{rank}.jsonl", encoding="utf-8") as file:
+                logs.append(summary.WorkerLog(file))
+        return logs
+
+    def result(self):
+        logs = self.logs()
+        for log in logs:
+            if log.start["engine"] != self.engine:
+                raise DemoError(f"worker {log.start['rank']} trained under {log.start['engine']}, not {self.engine}")
+        options = self.settings.options
+        return summary.summarize(
+            self.engine, logs, self.evaluations, self.stop_ns, options.target, options.group_size
+        )
+
+    def export_trace(self, output):
+        """Writes the run as a trace that Perfetto opens. Raises DemoError."""
+        command = [
+            self.settings.bin / "prdctl", "--state-dir", self.settings.dir / "state",
+            "export", JOB, "--format", "trace", "-o", output,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+        if done.returncode != 0:
+            raise DemoError(f"prdctl export ended with exit code {done.returncode}: {done.stderr.strip()}")
