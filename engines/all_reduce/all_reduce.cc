@@ -1,13 +1,20 @@
 #include "engines/all_reduce/all_reduce.h"
 
 #include <algorithm>
-#include <tuple>
+#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
 #include "engines/words.h"
 
 namespace prd {
+
+namespace {
+
+// More samples than this in one batch count as this many, so that their sum cannot overflow.
+constexpr std::int64_t kMostSamples = std::numeric_limits<std::uint32_t>::max();
+
+}  // namespace
 
 Status Validate(const AllReduceOptions&, int) { return Status::Ok(); }
 
@@ -33,8 +40,12 @@ void AllReduce::Step(Instant, const Event& event, GroupId* next_group, Effects* 
 void AllReduce::OnJoined(const JoinedEvent& event) {
   PRD_CHECK(event.rank >= 0 && Find(event.rank) == nullptr);
   const auto index = static_cast<std::size_t>(event.rank);
-  if (index >= workers_.size()) workers_.resize(index + 1);
-  workers_[index] = {.iteration = event.iteration, .host = hosts_.Add(event.host), .joined = true};
+  if (index >= workers_.size()) {
+    workers_.resize(index + 1);
+    host_numbers_.resize(index + 1);
+  }
+  host_numbers_[index] = hosts_.Add(event.host);
+  workers_[index] = {.iteration = event.iteration, .joined = true};
   ++joined_;
   ring_.clear();
 }
@@ -45,17 +56,24 @@ void AllReduce::OnReady(const ReadyEvent& event) {
   PRD_CHECK(!worker.waiting);
   worker.waiting = true;
   worker.iteration = event.ready.iteration;
-  worker.samples = event.ready.samples;
+  worker.samples =
+      static_cast<std::uint32_t>(std::clamp<std::int64_t>(event.ready.samples, 0, kMostSamples));
+  samples_ += worker.samples;
+  not_told_ += worker.samples == 0 ? 1 : 0;
   ++waiting_;
 }
 
 void AllReduce::OnLeft(const LeftEvent& event) {
   PRD_CHECK(Find(event.rank) != nullptr);
   Worker& worker = workers_[static_cast<std::size_t>(event.rank)];
-  if (worker.waiting) --waiting_;
+  if (worker.waiting) {
+    --waiting_;
+    samples_ -= worker.samples;
+    not_told_ -= worker.samples == 0 ? 1 : 0;
+  }
   --joined_;
   released_ = true;
-  hosts_.Remove(worker.host);
+  hosts_.Remove(host_numbers_[static_cast<std::size_t>(event.rank)]);
   worker = {};
   ring_.clear();
 }
@@ -65,23 +83,8 @@ void AllReduce::SortRing() {
     if (workers_[i].joined) ring_.push_back(static_cast<Rank>(i));
   }
   std::stable_sort(ring_.begin(), ring_.end(), [this](Rank a, Rank b) {
-    return workers_[static_cast<std::size_t>(a)].host < workers_[static_cast<std::size_t>(b)].host;
+    return host_numbers_[static_cast<std::size_t>(a)] < host_numbers_[static_cast<std::size_t>(b)];
   });
-}
-
-void AllReduce::SetWeights(std::vector<GroupShare>* members, bool* by_samples) const {
-  double total = 0;
-  *by_samples = options_.weights == AllReduceOptions::Weights::kSamples;
-  for (const GroupShare& member : *members) {
-    const std::int64_t samples = workers_[static_cast<std::size_t>(member.rank)].samples;
-    if (samples <= 0) *by_samples = false;
-    total += static_cast<double>(samples);
-  }
-  for (GroupShare& member : *members) {
-    const Worker& worker = workers_[static_cast<std::size_t>(member.rank)];
-    member.weight = *by_samples ? static_cast<double>(worker.samples) / total
-                                : 1.0 / static_cast<double>(members->size());
-  }
 }
 
 void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {
@@ -90,19 +93,23 @@ void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {
   FormGroup group;
   group.id = (*next_group)++;
   group.members.reserve(ring_.size());
+  const bool by_samples = options_.weights == AllReduceOptions::Weights::kSamples && not_told_ == 0;
+  const double uniform = 1.0 / static_cast<double>(joined_);
+  const double total = static_cast<double>(samples_);
   for (const Rank rank : ring_) {
     Worker& worker = workers_[static_cast<std::size_t>(rank)];
     worker.waiting = false;
     group.iteration = std::max(group.iteration, worker.iteration);
-    group.members.push_back({.rank = rank, .weight = 0, .iteration = worker.iteration});
+    const double weight = by_samples ? static_cast<double>(worker.samples) / total : uniform;
+    group.members.push_back({.rank = rank, .weight = weight, .iteration = worker.iteration});
   }
-  bool by_samples = false;
-  SetWeights(&group.members, &by_samples);
   group.reason = std::to_string(joined_) + " of " + std::to_string(joined_) + " ready; weights ";
   group.reason += by_samples ? "by samples" : "uniform";
   if (released_) group.reason += "; workers have left since the last round";
   released_ = false;
   waiting_ = 0;
+  samples_ = 0;
+  not_told_ = 0;
   out->push_back(std::move(group));
 }
 
@@ -118,7 +125,7 @@ std::string AllReduce::Explain(Instant, Rank rank) const {
 }
 
 void AllReduce::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, joined_, waiting_, released_);
+  ar(workers_, host_numbers_, hosts_, joined_, waiting_, samples_, not_told_, released_);
   if (ar.saving()) return;
   ring_.clear();
   if (!Consistent()) ar.Fail();
@@ -127,13 +134,20 @@ void AllReduce::Archive(StateArchive& ar) {
 bool AllReduce::Consistent() const {
   std::int64_t joined = 0;
   std::int64_t waiting = 0;
-  for (const Worker& worker : workers_) {
-    if (worker.joined && !hosts_.Has(worker.host)) return false;
+  std::int64_t samples = 0;
+  std::int64_t not_told = 0;
+  if (host_numbers_.size() != workers_.size()) return false;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    const Worker& worker = workers_[i];
+    if (worker.joined && !hosts_.Has(host_numbers_[i])) return false;
     if (worker.waiting && !worker.joined) return false;
     joined += worker.joined ? 1 : 0;
-    waiting += worker.waiting ? 1 : 0;
+    if (!worker.waiting) continue;
+    ++waiting;
+    samples += worker.samples;
+    not_told += worker.samples == 0 ? 1 : 0;
   }
-  return joined == joined_ && waiting == waiting_;
+  return joined == joined_ && waiting == waiting_ && samples == samples_ && not_told == not_told_;
 }
 
 }  // namespace prd

@@ -29,13 +29,13 @@ class AllReduce final : public Engine {
   void Archive(StateArchive& ar) override;
 
  private:
+  // What a signal touches: small, for at many workers a signal costs what its cache lines cost.
   struct Worker {
     Iteration iteration = 0;
-    std::int64_t samples = 0;
-    std::int32_t host = 0;
+    std::uint32_t samples = 0;  // of the waiting signal
     bool joined = false;
     bool waiting = false;
-    void Archive(StateArchive& ar) { ar(iteration, samples, host, joined, waiting); }
+    void Archive(StateArchive& ar) { ar(iteration, samples, joined, waiting); }
   };
 
   const Worker* Find(Rank rank) const;
@@ -43,17 +43,19 @@ class AllReduce final : public Engine {
   void OnReady(const ReadyEvent& event);
   void OnLeft(const LeftEvent& event);
   void FormIfAllReady(GroupId* next_group, Effects* out);
-  void SetWeights(std::vector<GroupShare>* members, bool* by_samples) const;
   void SortRing();
   bool Consistent() const;
 
   const AllReduceOptions options_;
-  std::vector<Worker> workers_;  // by rank
+  std::vector<Worker> workers_;             // by rank
+  std::vector<std::int32_t> host_numbers_;  // by rank
   HostTable hosts_;
   std::int64_t joined_ = 0;
   std::int64_t waiting_ = 0;
-  bool released_ = false;   // a worker has left since the last round: for the reason only
-  std::vector<Rank> ring_;  // the joined ranks in ring order; empty = to be made (derived state)
+  std::int64_t samples_ = 0;   // of all waiting signals
+  std::int64_t not_told_ = 0;  // waiting signals without samples
+  bool released_ = false;      // a worker has left since the last round: for the reason only
+  std::vector<Rank> ring_;     // the joined ranks in ring order; empty = to be made (derived state)
 };
 
 }  // namespace prd

@@ -142,6 +142,15 @@ std::string GroupFilter::Explain(Instant now) const {
          std::to_string(graph_.components()) + " components of " + LastGroups(graph_.groups());
 }
 
-void GroupFilter::Archive(StateArchive& ar) { ar(graph_, hold_, saved_); }
+void GroupFilter::Archive(StateArchive& ar) {
+  ar(graph_, hold_, saved_);
+  if (ar.saving()) return;
+  if (!Plausible({saved_}) || !Plausible(hold_.since) || !Plausible(hold_.until)) ar.Fail();
+  if (hold_.active &&
+      (!graph_.split() || hold_.size < 2 || hold_.size > static_cast<std::int64_t>(graph_.size()) ||
+       hold_.since > hold_.until)) {
+    ar.Fail();
+  }
+}
 
 }  // namespace prd

@@ -14,11 +14,18 @@
 //  1. The wait to expect is no longer than the head's own mean step: the window's duration over the
 //     signals that all other components sent in it. So the slow side waits for the fast one, which
 //     comes by often, and never the reverse.
-//  2. It fits the budget: workers have been held for at most kHoldShare of the time that the
+//  2. It fits the budget: workers have been held for at most 1/150 of the time that the
 //     members of all groups have spent on their steps, plus one step of one group. So the cost is
 //     bounded whatever the pattern.
 // A hold ends when a worker of another component is there, after twice the expected wait (at most
 // one own step), or when 2P signals wait; then the head goes as it is.
+//
+// Measured in virtual time (tests/engines/p_reduce_speed_test.cc): at least 0.98 of plain FIFO's
+// updates per second, mostly 0.99 to 1.00, for 8 to 64 workers with and without slow ones and T at
+// 1x to 4x the minimum. One cost is not the filter's to avoid: frozen groups of equally fast
+// workers never wait for anybody, so that FIFO itself gives fewer updates once the freeze is
+// broken. It shows where whole speed classes freeze at once (three classes of four workers at
+// 1:3:9, P = 4, steps that hardly vary: 0.77 to 0.99 of the frozen rate).
 //
 // All times are the controller's own: a step is the time from a worker's release to its signal.
 // Pure; O(P) per group and O(1) amortised per signal, whatever the number of workers.
@@ -69,6 +76,8 @@ class GroupFilter {
   void Grow(std::size_t ranks) { graph_.Grow(ranks); }
   void Prefetch(Rank rank) const { graph_.Prefetch(rank); }
   std::size_t size() const { return graph_.size(); }
+  // Signals of the queue that a hold has looked at; 0 without a hold.
+  std::size_t held() const { return static_cast<std::size_t>(hold_.seen); }
 
   // What to do with the head of the queue, now that it has P signals or more. A hold that began in
   // an earlier call goes on; signals may have been appended since, not removed.

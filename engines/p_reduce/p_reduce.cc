@@ -185,9 +185,9 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
 void PReduce::Archive(StateArchive& ar) {
   ar(workers_, queue_, filter_, hosts_, joined_);
   if (ar.saving()) return;
-  size_ = static_cast<std::size_t>(std::clamp<std::int64_t>(joined_, 0, options_.group_size));
-  window_ = EffectiveWindow(options_, std::max<std::int64_t>(joined_, 0));
-  if (!Consistent()) ar.Fail();
+  if (!Consistent()) return ar.Fail();
+  size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
+  window_ = EffectiveWindow(options_, joined_);
 }
 
 bool PReduce::Consistent() const {
@@ -196,7 +196,7 @@ bool PReduce::Consistent() const {
   for (const Worker& worker : workers_) {
     if (worker.state == State::kAbsent) continue;
     if (worker.state > State::kReducing || !hosts_.Has(worker.host)) return false;
-    if (worker.step < 0 || worker.step > kLongestStep) return false;
+    if (worker.step < 0 || worker.step > kLongestStep || !Plausible(worker.released)) return false;
     ++joined;
     if (worker.state == State::kWaiting) ++waiting;
   }
@@ -206,9 +206,11 @@ bool PReduce::Consistent() const {
     const Worker& worker = workers_[static_cast<std::size_t>(signal.rank)];
     if (worker.state != State::kWaiting || worker.host != signal.host) return false;
     if (signal.step != worker.step || signal.iteration < 0) return false;
+    if (!Plausible(signal.at)) return false;
     seen[static_cast<std::size_t>(signal.rank)] = true;
   }
-  return joined == joined_ && waiting == queue_.size() && filter_.size() == workers_.size();
+  return joined == joined_ && waiting == queue_.size() && filter_.size() == workers_.size() &&
+         filter_.held() <= queue_.size();
 }
 
 }  // namespace prd

@@ -134,6 +134,9 @@ void SyncGraph::Archive(StateArchive& ar) {
 bool SyncGraph::Consistent(const Window& window) const {
   constexpr int kDeepest = 64;  // union by weight: a path has at most log2(signals) links
   if (window.slot > 1 || window.epoch == 0) return false;
+  if (!Plausible(window.begin) || !Plausible({window.duration}) || window.duration < 0)
+    return false;
+  if (window.groups < 0 || window.signals < 0 || !Plausible({window.signals})) return false;
   for (const Nodes& nodes : nodes_) {
     Node node = nodes.slot[window.slot];
     if (node.epoch != window.epoch) continue;

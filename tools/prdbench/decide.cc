@@ -1,0 +1,183 @@
+#include "tools/prdbench/decide.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <string>
+#include <utility>
+
+#include "common/base/prng.h"
+
+namespace prd::bench {
+
+namespace {
+
+constexpr DurationNs kStep = 100 * kMillisecond;
+constexpr DurationNs kReduce = 2 * kMillisecond;
+
+// An event to come, small enough that reading a list of them costs nothing beside the engine.
+struct Stimulus {
+  enum class Kind : std::uint8_t { kReady, kFinished, kEnded };
+  Instant now;
+  GroupId group = kNoGroup;
+  Iteration iteration = 0;
+  Rank rank = kNoRank;
+  Kind kind = Kind::kReady;
+};
+
+Event ToEvent(const Stimulus& stimulus) {
+  switch (stimulus.kind) {
+    case Stimulus::Kind::kFinished:
+      return FinishedEvent{.rank = stimulus.rank, .group = stimulus.group, .ok = true};
+    case Stimulus::Kind::kEnded:
+      return EndedEvent{.group = stimulus.group, .ok = true};
+    default:
+      return ReadyEvent{.rank = stimulus.rank,
+                        .ready = {.iteration = stimulus.iteration, .step_ns = kStep, .samples = 1}};
+  }
+}
+
+// An engine with its workers. Engines are deterministic: one copy answers the workers, whose events
+// are kept, the other is then given the same events and timed.
+class Loop {
+ public:
+  Loop(const EngineOptions& options, std::int64_t workers)
+      : guide_(MakeEngine(options)), timed_(MakeEngine(options)), random_(1) {
+    const auto end = static_cast<Rank>(workers);
+    for (Rank rank = 0; rank < end; ++rank) {
+      const Event joined = JoinedEvent{.rank = rank, .host = "host" + std::to_string(rank / 8)};
+      guide_->Step({}, joined, &next_guide_, &effects_);
+      timed_->Step({}, joined, &next_timed_, &effects_);
+      Later({}, kStep, {.iteration = 1, .rank = rank});
+    }
+  }
+
+  // Lets the workers send so many signals and keeps the events.
+  void Prepare(std::int64_t signals) {
+    script_.clear();
+    while (signals > 0) {
+      const std::optional<Instant> deadline = guide_->NextDeadline();
+      if (deadline && *deadline < coming_.top().now) {
+        deadlines_.emplace_back(script_.size(), *deadline);
+        Guide(*deadline, DeadlineEvent{});
+        continue;
+      }
+      const Stimulus next = coming_.top();
+      coming_.pop();
+      script_.push_back(next);
+      Guide(next.now, ToEvent(next));
+      if (next.kind == Stimulus::Kind::kReady) --signals;
+      if (next.kind == Stimulus::Kind::kFinished) {
+        Later(next.now, kStep, {.iteration = next.iteration + 1, .rank = next.rank});
+      }
+    }
+  }
+
+  // Gives the prepared events to the engine; the time this takes, in ns.
+  double Run() {
+    std::size_t next_deadline = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < script_.size(); ++i) {
+      for (; next_deadline < deadlines_.size() && deadlines_[next_deadline].first == i;
+           ++next_deadline) {
+        timed_->Step(deadlines_[next_deadline].second, DeadlineEvent{}, &next_timed_, &effects_);
+      }
+      timed_->Step(script_[i].now, ToEvent(script_[i]), &next_timed_, &effects_);
+      effects_.clear();
+    }
+    const std::chrono::duration<double, std::nano> taken = std::chrono::steady_clock::now() - begin;
+    deadlines_.clear();
+    return taken.count();
+  }
+
+ private:
+  void Guide(Instant now, const Event& event) {
+    Effects formed;
+    guide_->Step(now, event, &next_guide_, &formed);
+    for (const FormGroup& group : formed) {
+      Instant last = now;
+      for (const GroupShare& member : group.members) {
+        const Stimulus finished{.group = group.id,
+                                .iteration = group.iteration,
+                                .rank = member.rank,
+                                .kind = Stimulus::Kind::kFinished};
+        last = std::max(last, Later(now, kReduce, finished));
+      }
+      Later(last, 0, {.group = group.id, .kind = Stimulus::Kind::kEnded});
+    }
+  }
+
+  // At 50% to 150% of `after` from now.
+  Instant Later(Instant now, DurationNs after, Stimulus stimulus) {
+    const double share = 0.5 + random_.Unit();
+    stimulus.now = now + static_cast<DurationNs>(share * static_cast<double>(after));
+    coming_.push(stimulus);
+    return stimulus.now;
+  }
+
+  struct IsLater {
+    bool operator()(const Stimulus& a, const Stimulus& b) const {
+      if (a.now != b.now) return a.now > b.now;
+      return a.kind != b.kind ? a.kind > b.kind : a.rank > b.rank;
+    }
+  };
+
+  std::unique_ptr<Engine> guide_;
+  std::unique_ptr<Engine> timed_;
+  Prng random_;
+  GroupId next_guide_ = 1;
+  GroupId next_timed_ = 1;
+  Effects effects_;
+  std::priority_queue<Stimulus, std::vector<Stimulus>, IsLater> coming_;
+  std::vector<Stimulus> script_;
+  std::vector<std::pair<std::size_t, Instant>> deadlines_;  // before script_[first]
+};
+
+}  // namespace
+
+std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
+                                      const std::vector<std::int64_t>& workers,
+                                      std::int64_t signals_per_round, int rounds) {
+  std::vector<std::unique_ptr<Loop>> loops;
+  std::vector<std::vector<double>> costs(workers.size());
+  for (const std::int64_t count : workers) loops.push_back(std::make_unique<Loop>(options, count));
+  for (int round = -1; round < rounds; ++round) {  // the first warms up
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+      // Whole rounds of all workers: an engine may decide once for all of them.
+      const std::int64_t turns = std::max<std::int64_t>(1, signals_per_round / workers[i]);
+      loops[i]->Prepare(turns * workers[i]);
+      const double ns = loops[i]->Run();
+      if (round >= 0) costs[i].push_back(ns / static_cast<double>(turns * workers[i]));
+    }
+  }
+  std::vector<DecideCost> results;
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    std::sort(costs[i].begin(), costs[i].end());
+    results.push_back({workers[i], costs[i][costs[i].size() / 2]});
+  }
+  return results;
+}
+
+int BenchDecide(bool json) {
+  if (!json) std::printf("%-12s %10s %15s\n", "engine", "workers", "ns per signal");
+  for (const EngineOptions& options : AllEngines()) {
+    const std::string name(EngineName(options));
+    for (const DecideCost& cost : MeasureDecide(options, {8, 100, 10'000, 100'000}, 200'000, 9)) {
+      const auto workers = static_cast<long long>(cost.workers);
+      if (json) {
+        std::printf(
+            "{\"bench\":\"decide\",\"engine\":\"%s\",\"workers\":%lld,"
+            "\"ns_per_signal\":%.1f}\n",
+            name.c_str(), workers, cost.ns_per_signal);
+      } else {
+        std::printf("%-12s %10lld %15.1f\n", name.c_str(), workers, cost.ns_per_signal);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace prd::bench

@@ -1,0 +1,33 @@
+// prdbench decide: what an engine's decisions cost.
+#ifndef PRD_TOOLS_PRDBENCH_DECIDE_H_
+#define PRD_TOOLS_PRDBENCH_DECIDE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engines/registry.h"
+
+namespace prd::bench {
+
+struct DecideCost {
+  std::int64_t workers = 0;
+  double ns_per_signal = 0;  // median of the rounds
+};
+
+// The cost of the engine alone, per ready signal, at each of these numbers of workers: its share of
+// Ready, Finished and Ended events, and the groups it gives. The workers run in a closed loop in
+// virtual time: steps of 100 ms +- 50%, reductions of 2 ms +- 50%, so that they come back in an
+// order of their own. The events are worked out beforehand, and only the engine is timed; the sizes
+// take turns, so that a noisy machine treats them alike.
+std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
+                                      const std::vector<std::int64_t>& workers,
+                                      std::int64_t signals_per_round, int rounds);
+
+// Every engine with its default options at 8, 100, 10,000 and 100,000 workers, to standard output.
+// With json, a line per result: {"bench":"decide","engine":"p-reduce","workers":100,
+// "ns_per_signal":..}. Returns the exit code.
+int BenchDecide(bool json);
+
+}  // namespace prd::bench
+
+#endif  // PRD_TOOLS_PRDBENCH_DECIDE_H_
