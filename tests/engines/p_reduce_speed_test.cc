@@ -1,6 +1,7 @@
 // What frozen-group avoidance costs: updates per second of the real engine, with free
 // communication, beside plain FIFO grouping of the same steps (tools/reference). Virtual time:
 // nothing is measured.
+#include <ostream>
 #include <string>
 
 #include "engines/p_reduce/p_reduce.h"
@@ -17,6 +18,8 @@ struct Setting {
   double factor;       // of a slow worker's step
   double least, most;  // plain FIFO's share of the bound
 };
+
+void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
 
 StepTimes Steps(const Setting& setting, double jitter, std::uint64_t seed) {
   StepTimes times{.mean_s = {}, .jitter = jitter, .seed = seed};

@@ -1,0 +1,23 @@
+#include "tools/prdbench/decide.h"
+
+#include "gtest/gtest.h"
+
+namespace prd::bench {
+namespace {
+
+// The loop closes: every size of every engine gets through its rounds, and each has a cost. (What
+// it is, only prdbench says: a test must not depend on a timing.)
+TEST(DecideTest, EveryEngineHasACostAtEverySize) {
+  const std::vector<std::int64_t> sizes = {1, 2, 8, 100};
+  for (const EngineOptions& options : AllEngines()) {
+    const std::vector<DecideCost> costs = MeasureDecide(options, sizes, 500, 3);
+    ASSERT_EQ(costs.size(), sizes.size());
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_EQ(costs[i].workers, sizes[i]);
+      EXPECT_GT(costs[i].ns_per_signal, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace prd::bench
