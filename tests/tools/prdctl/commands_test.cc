@@ -1,0 +1,111 @@
+// What the commands print, as JSON, from histories that a real job wrote.
+#include "tools/prdctl/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "tests/tools/prdctl/story.h"
+#include "tools/prdctl/json.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr DurationNs kMs = kMillisecond;
+
+Json Printed(const std::function<Status(const Console&)>& command) {
+  std::ostringstream out;
+  const Status status = command({.out = out, .json = true, .stop = nullptr});
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return Json::parse(out.str());
+}
+
+TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
+  const auto records = MakeRun(1, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = 5});
+  MemorySource source;
+  source.Add(InfoOf(records), records);
+  std::ostringstream out;
+  GroupsQuery query{.filter = {}, .since = std::nullopt, .last = 2, .follow = true};
+  // Files do not change: nothing to follow.
+  EXPECT_EQ(ShowGroups(source, "", query, {.out = out, .json = true, .stop = nullptr}).code(),
+            Code::kFailedPrecondition);
+  source.Run({});
+  ASSERT_TRUE(ShowGroups(source, "", query, {.out = out, .json = true, .stop = nullptr}).ok());
+  std::istringstream lines(out.str());
+  std::vector<std::string> events;
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line);
+    events.push_back(json["event"].get<std::string>() + " " + json["kind"].get<std::string>());
+  }
+  EXPECT_THAT(events,
+              testing::ElementsAre("formed train", "ended train", "formed final", "ended final"));
+}
+
+TEST(CommandsTest, GroupsAndTheirFilters) {
+  RealRun plan{.step_ns = {10 * kMs, 11 * kMs, 12 * kMs},
+               .steps = 30,
+               .reduce_ns = 5 * kMs,
+               .dies = kNoRank};
+  // Rank 1 dies in the middle of a group.
+  for (const Record& record : MakeRun(4, PReduceSpec(3), plan)) {
+    const auto* formed = std::get_if<GroupFormed>(&record.body);
+    if (formed == nullptr || formed->id < 10) continue;
+    if (formed->members[0].rank != 1 && formed->members[1].rank != 1) continue;
+    plan.dies = 1;
+    plan.dies_ms = (record.now.ns - kSecond) / kMs + 2;
+    break;
+  }
+  ASSERT_EQ(plan.dies, 1);
+  const auto records = MakeRun(4, PReduceSpec(3), plan);
+  MemorySource source;
+  source.Add(InfoOf(records), records);
+  const auto groups = [&](GroupsQuery query) {
+    return Printed([&](const Console& c) { return ShowGroups(source, "4", query, c); })["groups"];
+  };
+  EXPECT_EQ(groups({}).size(), 20u);
+  const Json all = groups({.last = 0});
+  EXPECT_EQ(all.front()["kind"], "initial");
+  EXPECT_EQ(all.back()["kind"], "final");
+  for (const Json& group : groups({.filter = {.rank = 1}, .last = 0})) {
+    EXPECT_LE(group["formed_s"].get<double>(), static_cast<double>(plan.dies_ms) / 1e3);
+  }
+  for (const Json& group : groups({.filter = {}, .since = 50 * kMs, .last = 0})) {
+    EXPECT_GE(group["formed_s"].get<double>(),
+              Seconds(records.back().now - records.front().now) - 0.0501);
+  }
+  const Json failed = groups({.filter = {.failed = true}, .last = 0});
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_THAT(failed[0]["failure"].get<std::string>(), HasSubstr("rank 1 is gone"));
+
+  const auto id = failed[0]["group"].get<GroupId>();
+  const Json one = Printed([&](const Console& c) { return ShowGroup(source, "mnist", id, c); });
+  EXPECT_EQ(one["group"], failed[0]);
+  std::ostringstream out;
+  EXPECT_THAT(ShowGroup(source, "", 10'000, {.out = out}).message(),
+              HasSubstr("group: found 10000, in run 4 there are 1 to "));
+  EXPECT_THAT(
+      Explain(source, "", 7, {.out = out}).message(),
+      HasSubstr("rank: found 7, in run 4 of mnist (p-reduce, ended) there are ranks 0, 1, 2"));
+}
+
+TEST(FindRunTest, ByNumberNameOrNewest) {
+  MemorySource source;
+  EXPECT_EQ(FindRun(source, "").status().code(), Code::kNotFound);
+  source.Add({.run = 3, .job = "a"}, {});
+  source.Add({.run = 5, .job = "b"}, {});
+  source.Add({.run = 6, .job = "a"}, {});
+  source.Add({.run = 8, .job = "5x"}, {});
+  EXPECT_EQ(FindRun(source, "")->run, 8u);
+  EXPECT_EQ(FindRun(source, "3")->run, 3u);
+  EXPECT_EQ(FindRun(source, "a")->run, 6u);
+  EXPECT_EQ(FindRun(source, "5x")->run, 8u);
+  EXPECT_EQ(FindRun(source, "7").status().message(),
+            "run: found \"7\", there are runs 3 to 8 of the jobs 5x, a, b");
+}
+
+}  // namespace
+}  // namespace prd::ctl

@@ -1,0 +1,166 @@
+#include "tests/tools/prdctl/story.h"
+
+#include <set>
+#include <tuple>
+
+#include "config/config.h"
+
+namespace prd::ctl {
+namespace {
+
+// Workers that say what is needed to go on, in virtual time.
+class Virtual {
+ public:
+  Virtual(RunId run, const JobSpec& spec, const RealRun& plan)
+      : plan_(plan), job_(run, spec), workers_(plan.step_ns.size()) {}
+
+  std::vector<Record> Go(std::uint64_t* hash, Snapshot* half) {
+    JobOutput out;
+    job_.Start(now_, 1'700'000'000 * kSecond, &out);
+    Take(out);
+    for (Rank rank = 0; rank < static_cast<Rank>(workers_.size()); ++rank) {
+      Later(0, rank,
+            Hello{.job = job_.spec().name,
+                  .rank = rank,
+                  .host = "boot",
+                  .host_name = "host" + std::to_string(rank),
+                  .pid = 100 + static_cast<std::uint32_t>(rank),
+                  .endpoints = {"ipc:///x"},
+                  .model_bytes = 8,
+                  .model_hash = 5});
+    }
+    bool dead = plan_.dies == kNoRank;
+    while (!agenda_.empty()) {
+      const std::int64_t at = std::get<0>(*agenda_.begin());
+      if (at > plan_.until_ms * kMillisecond) break;
+      if (!dead && at > plan_.dies_ms * kMillisecond) {
+        dead = true;
+        now_ = Instant{kSecond + plan_.dies_ms * kMillisecond};
+        Worker& victim = Of(plan_.dies);
+        victim.gone = true;
+        Step(LeaseExpired{.rank = plan_.dies, .incarnation = victim.incarnation});
+        continue;
+      }
+      const auto [time, order, rank] = *agenda_.begin();
+      agenda_.erase(agenda_.begin());
+      now_ = Instant{kSecond + time};
+      if (!Of(rank).gone) Speak(rank, said_.at(order));
+      if (half != nullptr && half->state.empty() && Of(0).iteration >= plan_.steps / 2) {
+        *half = {.index = job_.next_index(), .state = SaveState(job_)};
+      }
+    }
+    if (hash != nullptr) *hash = job_.StateHash();
+    return records_;
+  }
+
+ private:
+  struct Worker {
+    Incarnation incarnation = 0;
+    Seq seq = 0;
+    Iteration iteration = 0;
+    Instant ready;
+    GroupId group = kNoGroup;
+    bool gone = false;
+  };
+
+  Worker& Of(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
+
+  void Later(DurationNs by, Rank rank, WorkerBody body) {
+    said_.push_back(std::move(body));
+    agenda_.insert({now_.ns - kSecond + by, said_.size() - 1, rank});
+  }
+
+  void Speak(Rank rank, const WorkerBody& body) {
+    Worker& worker = Of(rank);
+    if (worker.incarnation == 0) worker.incarnation = 1000 + static_cast<Incarnation>(rank);
+    if (const auto* done = std::get_if<Finished>(&body)) {
+      if (done->group != worker.group) return;  // called off meanwhile
+      worker.group = kNoGroup;
+    }
+    if (std::holds_alternative<Ready>(body)) worker.ready = now_;
+    Step(FromWorker{{.run = job_.run(),
+                     .rank = rank,
+                     .incarnation = worker.incarnation,
+                     .seq = ++worker.seq,
+                     .body = body}});
+    const auto* done = std::get_if<Finished>(&body);
+    if (done == nullptr || worker.gone) return;
+    if (done->outcome == Outcome::kOk) {
+      worker.iteration = next_[done->group];
+      if (final_.contains(done->group)) return;
+      if (worker.iteration >= plan_.steps) return Later(0, rank, Finish{});
+      const DurationNs step = plan_.step_ns[static_cast<std::size_t>(rank)];
+      Later(step, rank, Ready{.iteration = worker.iteration + 1, .step_ns = step, .samples = 32});
+    } else {
+      Later(0, rank,
+            Ready{.iteration = worker.iteration + 1,
+                  .step_ns = plan_.step_ns[static_cast<std::size_t>(rank)]});
+    }
+  }
+
+  void Step(const Input& input) {
+    JobOutput out;
+    job_.Step(now_, input, &out);
+    Take(out);
+  }
+
+  void Take(JobOutput& out) {
+    for (Record& record : out.records) records_.push_back(std::move(record));
+    for (const JobOutput::Outgoing& send : out.sends) {
+      Worker& worker = Of(send.rank);
+      if (const auto* group = std::get_if<Group>(&send.envelope.body)) {
+        worker.group = group->id;
+        next_[group->id] = group->iteration;
+        if (group->kind == GroupKind::kFinal) final_.insert(group->id);
+        const bool train = group->kind == GroupKind::kTrain;
+        Later(plan_.reduce_ns, send.rank,
+              Finished{.group = group->id,
+                       .detail = {},
+                       .wait_ns = train ? now_ - worker.ready : 0,
+                       .reduce_ns = plan_.reduce_ns,
+                       .bytes = 64});
+      } else if (const auto* abort = std::get_if<Abort>(&send.envelope.body)) {
+        Later(0, send.rank,
+              Finished{.group = abort->group, .outcome = Outcome::kAborted, .detail = "told so"});
+      }
+    }
+  }
+
+  const RealRun& plan_;
+  Job job_;
+  Instant now_{kSecond};
+  std::vector<Worker> workers_;
+  std::vector<WorkerBody> said_;
+  std::set<std::tuple<std::int64_t, std::size_t, Rank>> agenda_;  // time, place in said_, who
+  std::map<GroupId, Iteration> next_;
+  std::set<GroupId> final_;
+  std::vector<Record> records_;
+};
+
+}  // namespace
+
+JobSpec PReduceSpec(int workers) {
+  JobSpec spec;
+  spec.name = "mnist";
+  spec.workers = workers;
+  spec.engine = PReduceOptions{.group_size = 2, .weights = PReduceOptions::Weights::kConstant};
+  spec.text = JobSpecToToml(spec);
+  return spec;
+}
+
+RunInfo InfoOf(const std::vector<Record>& records) {
+  const auto& started = std::get<RunStarted>(records.front().body);
+  return {.run = records.front().run,
+          .job = started.job,
+          .engine = started.engine,
+          .started_wall_ns = started.wall_ns,
+          .ended = std::holds_alternative<RunEnded>(records.back().body),
+          .records = records.size()};
+}
+
+std::vector<Record> MakeRun(RunId run, const JobSpec& spec, const RealRun& plan,
+                            std::uint64_t* hash, Snapshot* half) {
+  return Virtual(run, spec, plan).Go(hash, half);
+}
+
+}  // namespace prd::ctl

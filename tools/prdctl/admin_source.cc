@@ -1,0 +1,126 @@
+#include "tools/prdctl/admin_source.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <zmq.hpp>
+
+#include "common/io/codec.h"
+
+namespace prd::ctl {
+namespace {
+
+class AdminSource : public HistorySource {
+ public:
+  explicit AdminSource(AdminOptions options) : options_(std::move(options)) {}
+
+  Result<std::vector<RunInfo>> Runs() override {
+    Result<RunList> list = Ask<RunList>(ListRuns{}, 0);
+    if (!list.ok()) return list.status();
+    return std::move(list->runs);
+  }
+
+  Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::uint32_t max_bytes,
+                                   std::uint32_t wait_ms) override {
+    Result<RecordBatch> batch = Ask<RecordBatch>(
+        ReadRecords{.run = run, .from = from, .max_bytes = max_bytes, .wait_ms = wait_ms}, wait_ms);
+    if (!batch.ok()) return batch.status();
+    return std::move(batch->records);
+  }
+
+  Result<Snapshot> NewestSnapshot(RunId run) override {
+    return Ask<Snapshot>(ReadSnapshot{.run = run}, 0);
+  }
+
+  Result<DaemonStatus> Daemon() override { return Ask<DaemonStatus>(GetStatus{}, 0); }
+
+ private:
+  template <typename Reply>
+  Result<Reply> Ask(const AdminRequest& request, std::uint32_t wait_ms) {
+    std::string bytes;
+    try {
+      Result<std::string> answer = Exchange(Encode(request), wait_ms);
+      if (!answer.ok()) return answer.status();
+      bytes = std::move(answer).value();
+    } catch (const zmq::error_t& error) {
+      socket_.reset();
+      const bool wrong = error.num() == EINVAL || error.num() == EPROTONOSUPPORT;
+      return Status(wrong ? Code::kInvalidArgument : Code::kUnavailable,
+                    "admin endpoint: found \"" + options_.endpoint + "\" (" + error.what() +
+                        "), allowed is ipc:///PATH, as in the daemon's config");
+    }
+    Result<AdminReply> reply = DecodeAdminReply(bytes);
+    if (!reply.ok()) {
+      return Status(Code::kDataLoss, "the daemon at " + options_.endpoint +
+                                         " answers what this prdctl cannot read (of another "
+                                         "version?): " +
+                                         reply.status().message());
+    }
+    if (auto* error = std::get_if<AdminError>(&*reply)) {
+      return Status(error->code == Code::kOk ? Code::kInternal : error->code, error->message);
+    }
+    if (auto* wanted = std::get_if<Reply>(&*reply)) return std::move(*wanted);
+    return Status(Code::kDataLoss, "the daemon at " + options_.endpoint +
+                                       " answered another question than the one asked");
+  }
+
+  Result<std::string> Exchange(const std::string& request, std::uint32_t wait_ms) {
+    if (!socket_) {
+      constexpr std::string_view kIpc = "ipc://";
+      const bool ipc = options_.endpoint.starts_with(kIpc);
+      if (ipc && access(options_.endpoint.c_str() + kIpc.size(), F_OK) != 0) {
+        return Away(std::strerror(errno));
+      }
+      socket_.emplace(context_, zmq::socket_type::req);
+      socket_->set(zmq::sockopt::linger, 0);
+      socket_->connect(options_.endpoint);
+    }
+    socket_->send(zmq::buffer(request), zmq::send_flags::none);
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + std::chrono::nanoseconds(options_.timeout_ns) +
+                          std::chrono::milliseconds(wait_ms);
+    while (true) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+      if (left.count() <= 0) break;
+      zmq_pollitem_t item{.socket = socket_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0};
+      const int ready = zmq_poll(&item, 1, static_cast<long>(left.count()));
+      if (options_.stop && options_.stop()) {
+        socket_.reset();
+        return Status(Code::kCancelled, "interrupted");
+      }
+      if (ready < 0 && errno != EINTR) throw zmq::error_t();
+      if (ready <= 0) continue;
+      zmq::message_t answer;
+      (void)socket_->recv(answer, zmq::recv_flags::none);
+      return answer.to_string();
+    }
+    socket_.reset();  // a REQ socket takes no second question before the answer
+    return Away("within " + std::to_string(options_.timeout_ns / kMillisecond) + " ms");
+  }
+
+  Status Away(const std::string& how) const {
+    return Status(Code::kUnavailable,
+                  "no daemon answers at " + options_.endpoint + " (" + how +
+                      "): is prd running there (systemctl status prd), with this `admin` "
+                      "endpoint? Give --admin ENDPOINT, or --state-dir DIR to read the files of a "
+                      "stopped daemon");
+  }
+
+  AdminOptions options_;
+  zmq::context_t context_;
+  std::optional<zmq::socket_t> socket_;
+};
+
+}  // namespace
+
+std::unique_ptr<HistorySource> MakeAdminSource(AdminOptions options) {
+  return std::make_unique<AdminSource>(std::move(options));
+}
+
+}  // namespace prd::ctl

@@ -1,0 +1,178 @@
+#include "tools/prdctl/commands.h"
+
+#include <cstdio>
+
+#include "engines/words.h"
+#include "tools/prdctl/json.h"
+#include "tools/prdctl/present.h"
+#include "tools/prdctl/replay.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+using Align = Table::Align;
+
+std::string Age(const std::optional<DurationNs>& ns) {
+  return ns ? words::Duration(*ns) : std::string();
+}
+
+Json OrNull(const std::optional<DurationNs>& ns) { return ns ? Json(*ns) : Json(nullptr); }
+
+std::string Hex(std::uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+std::string Title(const RunInfo& run) {
+  return "run " + std::to_string(run.run) + " of " + Harmless(run.job) + " (" + run.engine +
+         (run.ended ? ", ended)" : ")");
+}
+
+}  // namespace
+
+Status ShowJobs(HistorySource& source, const Console& console) {
+  Result<std::vector<RunInfo>> runs = source.Runs();
+  if (!runs.ok()) return runs.status();
+  if (console.json) {
+    Json all = Json::array();
+    for (const RunInfo& run : *runs) all.push_back(ToJson(run));
+    console.out << Dump({{"runs", std::move(all)}}) << '\n';
+    return Status::Ok();
+  }
+  Table table({{"RUN", Align::kRight},
+               {"JOB"},
+               {"ENGINE"},
+               {"STATE"},
+               {"RECORDS", Align::kRight},
+               {"STARTED (UTC)"}});
+  for (const RunInfo& run : *runs) {
+    table.Add({std::to_string(run.run), run.job, run.engine, run.ended ? "ended" : "running",
+               std::to_string(run.records), WallTime(run.started_wall_ns)});
+  }
+  table.Print(console.out);
+  return Status::Ok();
+}
+
+Status ShowWorkers(HistorySource& source, const std::string& run, const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  Result<Present> present = LoadPresent(source, *info);
+  if (!present.ok()) return present.status();
+  if (console.json) {
+    Json workers = Json::array();
+    for (const WorkerRow& w : present->workers) {
+      workers.push_back({{"rank", w.rank},
+                         {"state", w.state},
+                         {"here", w.here},
+                         {"iteration", w.iteration},
+                         {"host_name", w.host_name},
+                         {"pid", w.pid},
+                         {"step_ns", OrNull(w.step_ns)},
+                         {"heard_ns", OrNull(w.heard_ns)},
+                         {"why", w.why}});
+    }
+    console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
+    return Status::Ok();
+  }
+  console.out << Title(*info) << '\n';
+  Table table({{"RANK", Align::kRight},
+               {"STATE"},
+               {"ITERATION", Align::kRight},
+               {"STEP", Align::kRight},
+               {"HEARD", Align::kRight},
+               {"PID", Align::kRight},
+               {"HOST"}});
+  for (const WorkerRow& w : present->workers) {
+    table.Add({std::to_string(w.rank), w.state, std::to_string(w.iteration), Age(w.step_ns),
+               w.heard_ns ? Age(w.heard_ns) + " ago" : "", std::to_string(w.pid), w.host_name});
+  }
+  table.Print(console.out);
+  return Status::Ok();
+}
+
+Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,
+               const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  Result<Present> present = LoadPresent(source, *info);
+  if (!present.ok()) return present.status();
+  Json workers = Json::array();
+  Table table({{"RANK", Align::kRight}, {"STATE"}, {"WHY"}});
+  for (const WorkerRow& w : present->workers) {
+    if (rank && w.rank != *rank) continue;
+    workers.push_back({{"rank", w.rank}, {"state", w.state}, {"here", w.here}, {"why", w.why}});
+    table.Add({std::to_string(w.rank), w.state, w.why});
+  }
+  if (rank && workers.empty()) {
+    std::vector<Rank> ranks;
+    for (const WorkerRow& w : present->workers) ranks.push_back(w.rank);
+    return Status(Code::kNotFound, "rank: found " + std::to_string(*rank) + ", in " + Title(*info) +
+                                       " there are " + words::Ranks(ranks));
+  }
+  if (console.json) {
+    console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
+    return Status::Ok();
+  }
+  if (rank) {
+    console.out << "rank " << *rank << ": " << Harmless(workers[0]["why"].get<std::string>())
+                << '\n';
+    return Status::Ok();
+  }
+  console.out << Title(*info) << '\n';
+  table.Print(console.out);
+  return Status::Ok();
+}
+
+Status ShowDaemon(HistorySource& source, const Console& console) {
+  Result<DaemonStatus> daemon = source.Daemon();
+  if (!daemon.ok()) return daemon.status();
+  if (console.json) {
+    Json counters = Json::object();
+    for (const auto& [name, value] : daemon->counters) counters[name] = value;
+    console.out << Dump({{"version", daemon->version},
+                         {"pid", daemon->pid},
+                         {"uptime_ns", daemon->uptime_ns},
+                         {"now_ns", daemon->now.ns},
+                         {"workers", daemon->silences.size()},
+                         {"counters", std::move(counters)}})
+                << '\n';
+    return Status::Ok();
+  }
+  console.out << "prd " << Harmless(daemon->version) << ", pid " << daemon->pid << ", up "
+              << words::Duration(daemon->uptime_ns) << ", " << daemon->silences.size()
+              << " workers\n";
+  Table table({{"COUNTER"}, {"VALUE", Align::kRight}});
+  for (const auto& [name, value] : daemon->counters) table.Add({name, std::to_string(value)});
+  table.Print(console.out);
+  return Status::Ok();
+}
+
+Status Replay(HistorySource& source, const std::string& run, const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  Replayer replayer;
+  PRD_RETURN_IF_ERROR(ReplayAll(source, info->run, &replayer));
+  const std::string hash = Hex(replayer.job()->StateHash());
+  if (console.json) {
+    console.out << Dump({{"run", ToJson(*info)},
+                         {"inputs", replayer.inputs()},
+                         {"decisions", replayer.decisions()},
+                         {"not_recorded", replayer.open()},
+                         {"state_hash", hash}})
+                << '\n';
+    return Status::Ok();
+  }
+  console.out << Title(*info) << ": " << replayer.inputs() << " inputs replayed, all "
+              << replayer.decisions() << " decisions are the recorded ones\nstate hash " << hash
+              << '\n';
+  if (replayer.open() > 0) {
+    console.out
+        << replayer.open()
+        << " decisions of the last input are not recorded: the history ends in the middle\n";
+  }
+  return Status::Ok();
+}
+
+}  // namespace prd::ctl

@@ -1,0 +1,60 @@
+// What prdctl's commands do, apart from the command line: read, compute, print.
+#ifndef PRD_TOOLS_PRDCTL_COMMANDS_H_
+#define PRD_TOOLS_PRDCTL_COMMANDS_H_
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <ostream>
+#include <string>
+
+#include "prd/status.h"
+#include "tools/prdctl/groups.h"
+#include "tools/prdctl/source.h"
+
+namespace prd::ctl {
+
+struct Console {
+  std::ostream& out;
+  bool json = false;
+  std::function<bool()> stop;  // true once the user wants to end; null: never
+};
+
+// `run` is what FindRun understands.
+
+Status ShowJobs(HistorySource& source, const Console& console);
+Status ShowWorkers(HistorySource& source, const std::string& run, const Console& console);
+// Of one rank, or of all.
+Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,
+               const Console& console);
+Status ShowDaemon(HistorySource& source, const Console& console);
+// kDataLoss where the replay differs from what is recorded.
+Status Replay(HistorySource& source, const std::string& run, const Console& console);
+
+struct GroupsQuery {
+  GroupFilter filter;               // its `since` is not used
+  std::optional<DurationNs> since;  // groups formed this long before the newest record, or later
+  std::size_t last = 20;            // 0: all
+  bool follow = false;
+};
+Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQuery& query,
+                  const Console& console);
+Status ShowGroup(HistorySource& source, const std::string& run, GroupId id, const Console& console);
+
+// `slow_factor`: from which factor on a worker is called slow.
+Status ShowStragglers(HistorySource& source, const std::string& run, double slow_factor,
+                      const Console& console);
+// `last`: of the successful training groups; 0 is all.
+Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last,
+                 const Console& console);
+Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_t last,
+                       const Console& console);
+
+enum class ExportFormat { kJsonLines, kCsv, kTrace };
+// To the console, or to a file of this name, which appears only when it is complete.
+Status Export(HistorySource& source, const std::string& run, ExportFormat format,
+              const std::string& file, const Console& console);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_COMMANDS_H_

@@ -1,0 +1,228 @@
+#include <algorithm>
+
+#include "engines/words.h"
+#include "tools/prdctl/commands.h"
+#include "tools/prdctl/json.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+using Align = Table::Align;
+
+constexpr std::uint32_t kFollowWaitMs = 5000;
+constexpr std::uint32_t kFollowBytes = 1 << 20;
+
+std::string Members(const GroupRow& group) {
+  constexpr std::size_t kShown = 12;
+  std::string text;
+  for (std::size_t i = 0; i < group.members.size() && i < kShown; ++i) {
+    text += (i > 0 ? " " : "") + std::to_string(group.members[i].rank);
+  }
+  const std::size_t size = group.members.size();
+  if (size > kShown) text += " and " + std::to_string(size - kShown) + " more";
+  return text;
+}
+
+// The longest of its members, once any has reported.
+std::string Longest(const GroupRow& group, DurationNs MemberRow::*length) {
+  std::optional<DurationNs> longest;
+  for (const MemberRow& member : group.members) {
+    if (member.reported) longest = std::max(longest.value_or(0), member.*length);
+  }
+  return longest ? words::Duration(*longest) : std::string();
+}
+
+std::string At(Instant at, Instant start) { return Number(Seconds(at - start), 3) + " s"; }
+
+// The groups of a run as they come, the last ones kept.
+class GroupsView {
+ public:
+  GroupsView(const GroupsQuery& query, const Console& console) : query_(query), console_(console) {}
+
+  void Add(const Record& record) {
+    if (record.index == 0) start_ = record.now;
+    now_ = record.now;
+    next_ = record.index + 1;
+    over_ = over_ || std::holds_alternative<RunEnded>(record.body);
+    GroupTracker::Change change = tracker_.Add(record);
+    if (live_) {
+      if (change.formed != nullptr) Tell("formed", *change.formed);
+      if (change.ended) Tell("ended", *change.ended);
+    } else if (change.ended && query_.filter.Lets(*change.ended)) {
+      kept_[change.ended->id] = std::move(*change.ended);
+      Prune();
+    }
+  }
+
+  // The groups so far, by id.
+  void Print(const RunInfo& run) {
+    for (const auto& [id, group] : tracker_.running()) {
+      if (query_.filter.Lets(group)) kept_[id] = group;
+    }
+    Prune();
+    if (query_.follow) {
+      live_ = true;
+      for (const auto& [id, group] : kept_) {
+        if (!group.ended || group.ok) Tell("formed", group);
+        if (group.ended) Tell("ended", group);
+      }
+    } else if (console_.json) {
+      Json groups = Json::array();
+      for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, start_));
+      console_.out << Dump({{"run", ToJson(run)}, {"groups", std::move(groups)}}) << '\n';
+    } else {
+      PrintTable();
+    }
+    kept_.clear();
+  }
+
+  std::uint64_t next() const { return next_; }
+  bool over() const { return over_; }
+
+ private:
+  void Prune() {
+    if (query_.since) {
+      const Instant since = now_ - *query_.since;
+      std::erase_if(kept_, [&](const auto& entry) { return entry.second.formed < since; });
+    }
+    while (query_.last > 0 && kept_.size() > query_.last) kept_.erase(kept_.begin());
+  }
+
+  void PrintTable() const {
+    Table table({{"GROUP", Align::kRight},
+                 {"AT", Align::kRight},
+                 {"KIND"},
+                 {"STATE"},
+                 {"ITERATION", Align::kRight},
+                 {"MEMBERS"},
+                 {"WAIT", Align::kRight},
+                 {"REDUCE", Align::kRight},
+                 {"REASON"}});
+    for (const auto& [id, group] : kept_) {
+      table.Add({std::to_string(id), At(group.formed, start_), KindName(group.kind), group.State(),
+                 std::to_string(group.iteration), Members(group),
+                 Longest(group, &MemberRow::wait_ns), Longest(group, &MemberRow::reduce_ns),
+                 group.failure.empty() ? group.reason : group.failure});
+    }
+    table.Print(console_.out);
+  }
+
+  void Tell(const char* event, const GroupRow& group) {
+    if (!query_.filter.Lets(group)) return;
+    if (console_.json) {
+      Json json = {{"event", event}};
+      json.update(ToJson(group, start_));
+      console_.out << Dump(json) << '\n';
+    } else if (event == std::string("formed")) {
+      console_.out << At(group.formed, start_) << "  group " << group.id << "  "
+                   << KindName(group.kind) << "  members " << Members(group) << "  "
+                   << Harmless(group.reason) << '\n';
+    } else if (!group.ok) {
+      console_.out << At(*group.ended, start_) << "  group " << group.id << "  FAILED  "
+                   << Harmless(group.failure) << '\n';
+    }
+  }
+
+  const GroupsQuery& query_;
+  const Console& console_;
+  GroupTracker tracker_;
+  std::map<GroupId, GroupRow> kept_;
+  Instant start_, now_;
+  std::uint64_t next_ = 0;
+  bool over_ = false;  // the run has ended
+  bool live_ = false;  // changes are told as they come
+};
+
+}  // namespace
+
+Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQuery& query,
+                  const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  if (query.follow) {
+    const Result<DaemonStatus> daemon = source.Daemon();
+    if (!daemon.ok()) return daemon.status();
+  }
+  GroupsView view(query, console);
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
+    view.Add(record);
+    return true;
+  }));
+  view.Print(*info);
+  const auto stopped = [&] { return !console.out || (console.stop && console.stop()); };
+  while (query.follow && !view.over() && !stopped()) {
+    console.out.flush();
+    Result<std::vector<Record>> records =
+        source.Read(info->run, view.next(), kFollowBytes, kFollowWaitMs);
+    if (!records.ok()) {
+      return records.status().code() == Code::kCancelled ? Status::Ok() : records.status();
+    }
+    for (const Record& record : *records) view.Add(record);
+  }
+  return Status::Ok();
+}
+
+Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
+                 const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  GroupTracker tracker;
+  Instant start;
+  GroupId newest = kNoGroup;
+  std::optional<GroupRow> group;
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
+    if (record.index == 0) start = record.now;
+    const GroupTracker::Change change = tracker.Add(record);
+    if (change.formed != nullptr) newest = change.formed->id;
+    if (change.ended && change.ended->id == id) group = change.ended;
+    return !group;
+  }));
+  const auto running = tracker.running().find(id);
+  if (!group && running != tracker.running().end()) group = running->second;
+  if (!group) {
+    return Status(Code::kNotFound,
+                  "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
+                      (newest == kNoGroup ? " there is none yet"
+                                          : " there are 1 to " + std::to_string(newest)));
+  }
+  if (console.json) {
+    console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, start)}}) << '\n';
+    return Status::Ok();
+  }
+  console.out << "group " << group->id << " of run " << info->run << " (" << Harmless(info->job)
+              << "): " << KindName(group->kind) << ", " << group->State() << "\nformed at "
+              << At(group->formed, start);
+  if (group->ended) {
+    console.out << ", ended after " << words::Duration(*group->ended - group->formed);
+  }
+  console.out << "; members continue at iteration " << group->iteration
+              << "\nreason: " << Harmless(group->reason) << '\n';
+  if (!group->failure.empty()) console.out << "failure: " << Harmless(group->failure) << '\n';
+  if (group->initial_weight > 0) {
+    console.out << "the initial model's weight: " << Number(group->initial_weight, 4) << '\n';
+  }
+  Table table({{"RANK", Align::kRight},
+               {"WEIGHT", Align::kRight},
+               {"ITERATION", Align::kRight},
+               {"STEP", Align::kRight},
+               {"WAIT", Align::kRight},
+               {"REDUCE", Align::kRight},
+               {"SENT", Align::kRight},
+               {"OUTCOME"}});
+  for (const MemberRow& m : group->members) {
+    std::string outcome = !m.outcome                        ? ""
+                          : *m.outcome == Outcome::kOk      ? "ok"
+                          : *m.outcome == Outcome::kAborted ? "called off"
+                                                            : "failed: " + m.detail;
+    table.Add({std::to_string(m.rank), Number(m.weight, 4), std::to_string(m.iteration),
+               m.ready ? words::Duration(m.step_ns) : "",
+               m.reported ? words::Duration(m.wait_ns) : "",
+               m.reported ? words::Duration(m.reduce_ns) : "",
+               m.reported ? std::to_string(m.bytes) : "", std::move(outcome)});
+  }
+  table.Print(console.out);
+  return Status::Ok();
+}
+
+}  // namespace prd::ctl

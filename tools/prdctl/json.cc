@@ -1,0 +1,207 @@
+#include "tools/prdctl/json.h"
+
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+const char* OutcomeName(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOk:
+      return "ok";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kAborted:
+      return "aborted";
+  }
+  return "unknown";
+}
+
+const char* WhyName(LeftReason why) {
+  switch (why) {
+    case LeftReason::kFinished:
+      return "finished";
+    case LeftReason::kLeft:
+      return "left";
+    case LeftReason::kLost:
+      return "lost";
+    case LeftReason::kEvicted:
+      return "evicted";
+  }
+  return "unknown";
+}
+
+// Each adds its type and fields.
+struct WorkerMessage {
+  Json& out;
+  void operator()(const Hello& m) const {
+    out["type"] = "hello";
+    out["job"] = m.job;
+    out["wanted_rank"] = m.rank;
+    out["world_size"] = m.world_size;
+    out["host"] = m.host;
+    out["host_name"] = m.host_name;
+    out["pid"] = m.pid;
+    out["endpoints"] = m.endpoints;
+    out["model_bytes"] = m.model_bytes;
+    out["iteration"] = m.iteration;
+  }
+  void operator()(const Ready& m) const {
+    out["type"] = "ready";
+    out["iteration"] = m.iteration;
+    out["step_ns"] = m.step_ns;
+    out["samples"] = m.samples;
+  }
+  void operator()(const Finished& m) const {
+    out["type"] = "finished";
+    out["group"] = m.group;
+    out["outcome"] = OutcomeName(m.outcome);
+    if (!m.detail.empty()) out["detail"] = m.detail;
+    out["wait_ns"] = m.wait_ns;
+    out["reduce_ns"] = m.reduce_ns;
+    out["bytes"] = m.bytes;
+  }
+  void operator()(const Adopted& m) const {
+    out["type"] = "adopted";
+    out["ok"] = m.ok;
+    out["iteration"] = m.iteration;
+    if (!m.detail.empty()) out["detail"] = m.detail;
+  }
+  void operator()(const Finish&) const { out["type"] = "finish"; }
+  void operator()(const Leave& m) const {
+    out["type"] = "leave";
+    out["reason"] = m.reason;
+  }
+  void operator()(const Heartbeat&) const { out["type"] = "heartbeat"; }
+};
+
+struct Body {
+  Json& out;
+  void operator()(const FromWorker& r) const {
+    out["input"] = true;
+    out["rank"] = r.envelope.rank;
+    out["incarnation"] = r.envelope.incarnation;
+    out["seq"] = r.envelope.seq;
+    std::visit(WorkerMessage{out}, r.envelope.body);
+  }
+  void operator()(const LeaseExpired& r) const {
+    out["input"] = true;
+    out["type"] = "lease_expired";
+    out["rank"] = r.rank;
+    out["incarnation"] = r.incarnation;
+  }
+  void operator()(const DeadlineReached&) const {
+    out["input"] = true;
+    out["type"] = "deadline_reached";
+  }
+  void operator()(const RunStarted& r) const {
+    out["type"] = "run_started";
+    out["job"] = r.job;
+    out["engine"] = r.engine;
+    out["spec"] = r.spec;
+    out["wall_ns"] = r.wall_ns;
+  }
+  void operator()(const WorkerJoined& r) const {
+    out["type"] = "worker_joined";
+    out["rank"] = r.rank;
+    out["incarnation"] = r.incarnation;
+    out["host_name"] = r.host_name;
+    out["pid"] = r.pid;
+    out["iteration"] = r.iteration;
+    out["reason"] = r.reason;
+  }
+  void operator()(const WorkerLeft& r) const {
+    out["type"] = "worker_left";
+    out["rank"] = r.rank;
+    out["incarnation"] = r.incarnation;
+    out["why"] = WhyName(r.why);
+    out["reason"] = r.reason;
+  }
+  void operator()(const GroupFormed& r) const {
+    out["type"] = "group_formed";
+    out["group"] = r.id;
+    out["kind"] = KindName(r.kind);
+    out["iteration"] = r.iteration;
+    out["initial_weight"] = r.initial_weight;
+    Json members = Json::array();
+    for (const GroupShare& share : r.members) {
+      members.push_back(
+          {{"rank", share.rank}, {"weight", share.weight}, {"iteration", share.iteration}});
+    }
+    out["members"] = std::move(members);
+    out["reason"] = r.reason;
+  }
+  void operator()(const GroupEnded& r) const {
+    out["type"] = "group_ended";
+    out["group"] = r.id;
+    out["ok"] = r.ok;
+    if (!r.reason.empty()) out["reason"] = r.reason;
+  }
+  void operator()(const AdoptOrdered& r) const {
+    out["type"] = "adopt_ordered";
+    out["rank"] = r.rank;
+    out["source"] = r.source;
+    out["reason"] = r.reason;
+  }
+  void operator()(const RunEnded& r) const {
+    out["type"] = "run_ended";
+    out["reason"] = r.reason;
+  }
+};
+
+}  // namespace
+
+Json ToJson(const RunInfo& run) {
+  return {{"run", run.run},
+          {"job", run.job},
+          {"engine", run.engine},
+          {"started", WallTime(run.started_wall_ns)},
+          {"started_wall_ns", run.started_wall_ns},
+          {"ended", run.ended},
+          {"records", run.records}};
+}
+
+Json ToJson(const Record& record) {
+  Json json = {
+      {"run", record.run}, {"index", record.index}, {"now_ns", record.now.ns}, {"input", false}};
+  std::visit(Body{json}, record.body);
+  return json;
+}
+
+Json ToJson(const GroupRow& group, Instant start) {
+  Json json = {{"group", group.id},
+               {"kind", KindName(group.kind)},
+               {"state", group.State()},
+               {"formed_s", Seconds(group.formed - start)},
+               {"ended_s", nullptr},
+               {"iteration", group.iteration},
+               {"initial_weight", group.initial_weight},
+               {"reason", group.reason}};
+  if (group.ended) json["ended_s"] = Seconds(*group.ended - start);
+  if (!group.failure.empty()) json["failure"] = group.failure;
+  Json members = Json::array();
+  for (const MemberRow& m : group.members) {
+    Json member = {{"rank", m.rank}, {"weight", m.weight}, {"iteration", m.iteration}};
+    if (m.ready) {
+      member["ready_s"] = Seconds(*m.ready - start);
+      member["step_ns"] = m.step_ns;
+    }
+    member["outcome"] = m.outcome ? Json(OutcomeName(*m.outcome)) : Json(nullptr);
+    if (m.reported) {
+      member["reported_s"] = Seconds(*m.reported - start);
+      member["wait_ns"] = m.wait_ns;
+      member["reduce_ns"] = m.reduce_ns;
+      member["bytes"] = m.bytes;
+    }
+    if (!m.detail.empty()) member["detail"] = m.detail;
+    members.push_back(std::move(member));
+  }
+  json["members"] = std::move(members);
+  return json;
+}
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace prd::ctl

@@ -1,0 +1,272 @@
+// prdctl: the command line. What the commands do is in commands.h.
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "tools/prdctl/admin_source.h"
+#include "tools/prdctl/commands.h"
+#include "tools/prdctl/files_source.h"
+#include "tools/prdctl/json.h"
+#include "tools/prdctl/keygen.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+constexpr const char* kAbout =
+    "Shows what prd's jobs do and did: who synchronised with whom, why a worker waits, who is "
+    "slow.\n"
+    "Reads a running daemon's admin socket, or the files of a stopped one (--state-dir).";
+
+constexpr const char* kFooter =
+    R"(RUN is a run's number or a job's name (its newest run); left out, it is the newest run of all.
+
+Examples:
+  prdctl jobs                            all runs in the history
+  prdctl workers mnist                   who is there, at which iteration, how fast
+  prdctl explain 3                       why rank 3 waits, or what it last did
+  prdctl groups --follow                 groups as they form
+  prdctl groups --rank 3 --failed        the last failed groups of rank 3
+  prdctl stragglers                      who is slow, and what the others lost to it
+  prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
+  prdctl export --format trace -o t.json for ui.perfetto.dev
+  prdctl --state-dir /var/lib/prd replay 7
+                                         from the files: does the history lead to its decisions?
+  prdctl --json workers | jq '.workers[] | select(.state == "waiting") | .rank'
+
+Exit codes: 0 ok; 1 error; 2 wrong usage; 3 not found (run, rank, group, history);
+4 no daemon answers; 5 the history is damaged, or its replay decides otherwise.)";
+
+std::atomic<bool> interrupted{false};
+
+struct Flags {
+  std::string admin = "ipc:///run/prd/admin.sock";
+  std::string state_dir;
+  int timeout_ms = 3000;
+  bool json = false;
+  std::string run;
+  std::optional<Rank> rank;
+  GroupId group = kNoGroup;
+  std::string kind, since, format = "jsonl", file, key_name;
+  bool failed = false, follow = false;
+  std::size_t last_groups = 20, last = 0;
+  double slow_factor = 1.5;
+};
+
+int ExitCode(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return 0;
+    case Code::kInvalidArgument:
+      return 2;
+    case Code::kNotFound:
+      return 3;
+    case Code::kUnavailable:
+    case Code::kDeadlineExceeded:
+      return 4;
+    case Code::kDataLoss:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
+Status Keygen(const Flags& flags, const Console& console) {
+  Result<KeyFiles> files = GenerateKeyFiles(flags.key_name);
+  if (!files.ok()) return files.status();
+  if (console.json) {
+    console.out << Dump({{"secret_file", files->secret_file},
+                         {"public_file", files->public_file},
+                         {"public_key", files->public_key}})
+                << '\n';
+    return Status::Ok();
+  }
+  console.out
+      << files->secret_file << "  the secret key: keep it where only its owner can read it\n"
+      << files->public_file << "  the public key: " << files->public_key << '\n'
+      << "For the daemon: curve_secret_key_file = \"" << files->secret_file
+      << "\"; its workers get the public key as PRD_CURVE_SERVER_KEY.\n"
+      << "For a worker: PRD_CURVE_PUBLIC_KEY and PRD_CURVE_SECRET_KEY are the two keys; the "
+         "public one becomes a line of the daemon's curve_authorized_keys_file.\n";
+  return Status::Ok();
+}
+
+Status Groups(HistorySource& source, const Flags& flags, const Console& console) {
+  GroupsQuery query;
+  query.filter.rank = flags.rank;
+  query.filter.failed = flags.failed;
+  query.last = flags.last_groups;
+  query.follow = flags.follow;
+  for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kInitial, GroupKind::kFinal}) {
+    if (flags.kind == KindName(kind)) query.filter.kind = kind;
+  }
+  if (!flags.since.empty()) {
+    Result<DurationNs> since = ParseDuration(flags.since);
+    if (!since.ok()) return Status(since.status().code(), "--since: " + since.status().message());
+    query.since = *since;
+  }
+  if (query.follow) {
+    // Without SA_RESTART, so that waiting for the next record ends too.
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = true; };
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+  }
+  return ShowGroups(source, flags.run, query, console);
+}
+
+Status ExportAs(HistorySource& source, const Flags& flags, const Console& console) {
+  const ExportFormat format = flags.format == "csv"     ? ExportFormat::kCsv
+                              : flags.format == "trace" ? ExportFormat::kTrace
+                                                        : ExportFormat::kJsonLines;
+  return Export(source, flags.run, format, flags.file, console);
+}
+
+using Command = std::function<Status(HistorySource&, const Console&)>;
+
+// One subcommand and what it takes. `chosen` becomes what it does, once it is parsed.
+void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
+  const auto add = [&](const char* name, const char* about, Command command, bool run = true) {
+    CLI::App* sub = app.add_subcommand(name, about);
+    sub->fallthrough();  // --json and the like may stand after the command too
+    if (run) sub->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
+    sub->callback([&chosen, command = std::move(command)] { chosen = command; });
+    return sub;
+  };
+  add("jobs", "All runs: number, job, engine, state", ShowJobs, false);
+  add("workers", "State, iteration, step time, last heard, pid, host",
+      [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
+
+  CLI::App* groups = add("groups", "The last groups, with their reasons",
+                         [&f](auto& s, auto& c) { return Groups(s, f, c); });
+  groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
+  groups->add_option("--kind", f.kind, "Only groups of this kind")
+      ->check(CLI::IsMember({"train", "initial", "final"}));
+  groups->add_flag("--failed", f.failed, "Only groups that failed");
+  groups->add_option("--since", f.since,
+                     "Only groups formed this long before the newest record or later (90s, 5m)");
+  groups->add_option("--last", f.last_groups, "At most so many, 0 for all")->capture_default_str();
+  groups->add_flag("--follow,-f", f.follow,
+                   "Go on with each new one, until the run ends or Ctrl-C");
+
+  CLI::App* group = app.add_subcommand("group", "One group: members, weights, waiting, reducing");
+  group->fallthrough();
+  group->add_option("id", f.group, "The group's number")->required();
+  group->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
+  group->callback(
+      [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
+
+  CLI::App* explain = app.add_subcommand("explain", "Why each worker waits, or what it last did");
+  explain->fallthrough();
+  explain->add_option("rank", f.rank, "One worker's rank (default: all)")
+      ->check(CLI::NonNegativeNumber);
+  explain->add_option("-r,--run", f.run, "Run number or job name (default: newest run)");
+  explain->callback(
+      [&] { chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); }; });
+
+  CLI::App* stragglers =
+      add("stragglers", "Who is slow, and what the others lost waiting for it",
+          [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
+  stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  CLI::App* graph = add("graph", "Who synchronised with whom, as a DOT graph",
+                        [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, c); });
+  graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
+  CLI::App* gap = add("spectral-gap", "How fast updates spread: rho and 1 - rho",
+                      [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
+  gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
+
+  CLI::App* exporting =
+      add("export", "A run for other tools: JSON lines, CSV, a trace for Perfetto",
+          [&f](auto& s, auto& c) { return ExportAs(s, f, c); });
+  exporting
+      ->add_option("--format", f.format,
+                   "jsonl: all records; csv: a line per group member; trace: for ui.perfetto.dev")
+      ->check(CLI::IsMember({"jsonl", "csv", "trace"}))
+      ->capture_default_str();
+  exporting->add_option("-o,--output", f.file, "A file instead of the standard output");
+
+  add("replay", "Verifies that a run's inputs lead to its decisions",
+      [&f](auto& s, auto& c) { return Replay(s, f.run, c); });
+  add("status", "The daemon: version, uptime, counters", ShowDaemon, false);
+
+  CLI::App* keygen = app.add_subcommand("keygen", "A new CURVE key pair: NAME.key and NAME.pub");
+  keygen->fallthrough();
+  keygen->add_option("name", f.key_name, "Path of the files without .key and .pub")->required();
+}
+
+// 0, or that of output that could not be written. A reader that went away (`| head`) is no error.
+int FlushOutput() {
+  errno = 0;
+  std::cout.flush();
+  if (std::cout.good() || errno == EPIPE) return 0;
+  std::cerr << "prdctl: the output cannot be written\n";
+  return 1;
+}
+
+int Report(const Status& status) {
+  if (!status.ok()) std::cerr << "prdctl: " << Harmless(status.message()) << '\n';
+  return ExitCode(status);
+}
+
+int Main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  Flags flags;
+  Command command;
+  CLI::App app(kAbout, "prdctl");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("prdctl ") + PRD_VERSION);
+  app.require_subcommand(1);
+  // A default only: an endpoint in the environment does not contradict --state-dir.
+  if (const char* endpoint = std::getenv("PRD_ADMIN")) flags.admin = endpoint;
+  auto* admin =
+      app.add_option("--admin", flags.admin, "The daemon's admin endpoint (also from PRD_ADMIN)")
+          ->capture_default_str();
+  app.add_option("--state-dir", flags.state_dir,
+                 "Read the history in this directory instead of asking a daemon")
+      ->excludes(admin);
+  app.add_option("--timeout-ms", flags.timeout_ms, "How long to wait for the daemon's answer")
+      ->check(CLI::Range(1, 600'000))
+      ->capture_default_str();
+  app.add_flag("--json", flags.json, "Print JSON");
+  AddCommands(app, flags, command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? FlushOutput() : 2;
+  }
+  const Console console{
+      .out = std::cout, .json = flags.json, .stop = [] { return interrupted.load(); }};
+  if (app.got_subcommand("keygen")) {
+    const int code = Report(Keygen(flags, console));
+    return code != 0 ? code : FlushOutput();
+  }
+  std::unique_ptr<HistorySource> source;
+  if (!flags.state_dir.empty()) {
+    Result<std::unique_ptr<HistorySource>> files = OpenFilesSource(flags.state_dir);
+    if (!files.ok()) return Report(files.status());
+    source = std::move(files).value();
+  } else {
+    source = MakeAdminSource({.endpoint = flags.admin,
+                              .timeout_ns = flags.timeout_ms * kMillisecond,
+                              .stop = console.stop});
+  }
+  const Status status = command(*source, console);
+  const int written = FlushOutput();
+  const int code = Report(status);
+  return code != 0 ? code : written;
+}
+
+}  // namespace
+}  // namespace prd::ctl
+
+int main(int argc, char** argv) { return prd::ctl::Main(argc, argv); }

@@ -1,0 +1,39 @@
+// The present of a run: who is there, doing what, and why.
+#ifndef PRD_TOOLS_PRDCTL_PRESENT_H_
+#define PRD_TOOLS_PRDCTL_PRESENT_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/prdctl/replay.h"
+#include "tools/prdctl/source.h"
+
+namespace prd::ctl {
+
+struct WorkerRow {
+  Rank rank = kNoRank;
+  std::string state;  // "computing", "waiting", "in group 7", "joining", "lost", ...
+  bool here = false;
+  Iteration iteration = 0;
+  std::string host_name;
+  std::uint32_t pid = 0;
+  std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
+  std::optional<DurationNs> heard_ns;  // ago
+  std::string why;                     // it waits, or what it last did, or why it is gone
+};
+
+// All workers that are there, and those of the records read that have gone, by rank. `now` is the
+// controller's clock from a daemon; from files it is the newest record's.
+struct Present {
+  RunInfo run;
+  Instant now;
+  std::vector<WorkerRow> workers;
+};
+
+Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_PRESENT_H_

@@ -1,0 +1,55 @@
+// A controller restored from its history, record by record: what it decides is compared with what
+// it had decided, and its state answers questions about the present.
+#ifndef PRD_TOOLS_PRDCTL_REPLAY_H_
+#define PRD_TOOLS_PRDCTL_REPLAY_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/base/history.h"
+#include "engines/job.h"
+#include "prd/status.h"
+#include "tools/prdctl/source.h"
+
+namespace prd::ctl {
+
+class Replayer {
+ public:
+  // The next record, from the run's first on. kDataLoss: it is not what follows from those before
+  // it; the replayer is of no more use then.
+  Status Add(const Record& record);
+  // Goes on from a snapshot instead; `first` is the run's RunStarted record.
+  Status Load(const Record& first, const Snapshot& snapshot);
+
+  // Null before the first record.
+  const Job* job() const { return job_.get(); }
+  std::uint64_t inputs() const { return inputs_; }
+  std::uint64_t decisions() const { return decisions_; }
+  // Decisions of the last input that the history does not hold yet.
+  std::size_t open() const { return expected_.size(); }
+
+ private:
+  Status MakeJob(const Record& first);
+
+  std::unique_ptr<Job> job_;
+  std::deque<Record> expected_;
+  JobOutput output_;
+  std::uint64_t inputs_ = 0;
+  std::uint64_t decisions_ = 0;
+};
+
+// Verifies all of a run.
+Status ReplayAll(HistorySource& source, RunId run, Replayer* replayer,
+                 const std::function<void(const Record&)>& seen = nullptr);
+
+// The state after the newest record, from the newest snapshot where that can be read: `seen` gets
+// the records from there on, after the replayer.
+Status ReplayToPresent(HistorySource& source, RunId run, Replayer* replayer,
+                       const std::function<void(const Record&)>& seen);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_REPLAY_H_

@@ -1,0 +1,46 @@
+// Where a history comes from: a running daemon's admin socket or the files of a stopped one.
+#ifndef PRD_TOOLS_PRDCTL_SOURCE_H_
+#define PRD_TOOLS_PRDCTL_SOURCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/base/admin.h"
+#include "common/base/history.h"
+#include "prd/status.h"
+
+namespace prd::ctl {
+
+class HistorySource {
+ public:
+  virtual ~HistorySource() = default;
+
+  // All runs, oldest first.
+  virtual Result<std::vector<RunInfo>> Runs() = 0;
+
+  // Records of a run from an index on, in order, at least one when there is one and about
+  // max_bytes at most. Empty: there is none (yet). A daemon waits up to wait_ms for the next one.
+  virtual Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::uint32_t max_bytes,
+                                           std::uint32_t wait_ms) = 0;
+
+  // The newest one; state is empty when there is none.
+  virtual Result<Snapshot> NewestSnapshot(RunId run) = 0;
+
+  // Only a running daemon has one; kFailedPrecondition from files.
+  virtual Result<DaemonStatus> Daemon() = 0;
+};
+
+// Gives every record of a run from an index on to `visit`, until it returns false. kDataLoss when
+// an index is missing: what is computed from a history with a hole would be wrong.
+Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
+                     const std::function<bool(const Record&)>& visit);
+
+// The run that a person means: a run's number, a job's name (its newest run), or empty for the
+// newest of all. kNotFound says which there are.
+Result<RunInfo> FindRun(HistorySource& source, const std::string& words);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_SOURCE_H_

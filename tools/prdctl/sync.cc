@@ -1,0 +1,121 @@
+#include "tools/prdctl/sync.h"
+
+#include <Eigen/Eigenvalues>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace prd::ctl {
+
+void SyncMeter::Add(const Record& record) {
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
+  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
+  const GroupTracker::Change change = tracker_.Add(record);
+  if (!change.ended || !change.ended->ok || change.ended->kind != GroupKind::kTrain) return;
+  Shares shares;
+  double sum = 0;
+  for (const MemberRow& member : change.ended->members) {
+    shares.emplace_back(member.rank, member.weight);
+    sum += member.weight;
+  }
+  if (!(sum > 0)) return;
+  for (auto& [rank, share] : shares) share /= sum;
+  std::sort(shares.begin(), shares.end());
+  ++counts_[shares];
+  ++groups_;
+  if (window_ == 0) return;
+  recent_.push_back(std::move(shares));
+  if (recent_.size() <= window_) return;
+  const auto oldest = counts_.find(recent_.front());
+  if (--oldest->second == 0) counts_.erase(oldest);
+  recent_.pop_front();
+  --groups_;
+}
+
+std::set<Rank> SyncMeter::Workers() const {
+  std::set<Rank> workers = active_;
+  for (const auto& [shares, count] : counts_) {
+    for (const auto& [rank, share] : shares) workers.insert(rank);
+  }
+  return workers;
+}
+
+std::map<std::pair<Rank, Rank>, std::uint64_t> SyncMeter::Pairs() const {
+  std::map<std::pair<Rank, Rank>, std::uint64_t> pairs;
+  for (const auto& [shares, count] : counts_) {
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      for (std::size_t j = i + 1; j < shares.size(); ++j) {
+        pairs[{shares[i].first, shares[j].first}] += count;
+      }
+    }
+  }
+  return pairs;
+}
+
+Result<SpectralGap> SyncMeter::Gap() const {
+  if (groups_ == 0) {
+    return Status(Code::kFailedPrecondition, "no training group has succeeded yet");
+  }
+  const std::set<Rank> workers = Workers();
+  if (workers.size() > kMaxWorkers) {
+    return Status(Code::kResourceExhausted, "found " + std::to_string(workers.size()) +
+                                                " workers, allowed is up to " +
+                                                std::to_string(kMaxWorkers));
+  }
+  std::map<Rank, Eigen::Index> place;
+  for (const Rank rank : workers) place.emplace(rank, static_cast<Eigen::Index>(place.size()));
+  const auto n = static_cast<Eigen::Index>(workers.size());
+  Eigen::MatrixXd mean = Eigen::MatrixXd::Identity(n, n);
+  for (const auto& [shares, count] : counts_) {
+    const double part = static_cast<double>(count) / static_cast<double>(groups_);
+    for (const auto& [row, own] : shares) {
+      mean(place[row], place[row]) -= part;
+      for (const auto& [column, share] : shares) mean(place[row], place[column]) += part * share;
+    }
+  }
+  SpectralGap gap{.groups = groups_, .workers = workers.size()};
+  if (n < 2) return gap;
+  gap.symmetric = (mean - mean.transpose()).cwiseAbs().maxCoeff() < 1e-9;
+  if (gap.symmetric) {
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(mean, Eigen::EigenvaluesOnly);
+    const auto& ascending = solver.eigenvalues();
+    gap.rho = std::max(std::abs(ascending(n - 2)), std::abs(ascending(0)));
+    return gap;
+  }
+  const Eigen::EigenSolver<Eigen::MatrixXd> solver(mean, false);
+  if (solver.info() != Eigen::Success) {
+    return Status(Code::kInternal,
+                  "the eigenvalues of the mean synchronisation matrix did not "
+                  "converge");
+  }
+  std::vector<double> moduli;
+  for (Eigen::Index i = 0; i < n; ++i) moduli.push_back(std::abs(solver.eigenvalues()(i)));
+  std::nth_element(moduli.begin(), moduli.begin() + 1, moduli.end(), std::greater<>());
+  gap.rho = std::min(moduli[1], 1.0);  // rounding may put it a hair above
+  return gap;
+}
+
+std::string ToDot(const SyncMeter& meter, const std::string& title) {
+  std::string quoted;
+  for (const char c : title) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  std::string dot =
+      "graph sync {\n  label=\"" + quoted + "\";\n  layout=circo;\n" + "  node [shape=circle];\n";
+  for (const Rank rank : meter.Workers()) dot += "  " + std::to_string(rank) + ";\n";
+  const auto pairs = meter.Pairs();
+  std::uint64_t most = 1;
+  for (const auto& [pair, count] : pairs) most = std::max(most, count);
+  for (const auto& [pair, count] : pairs) {
+    char width[32];
+    std::snprintf(width, sizeof width, "%.2f",
+                  0.5 + 4.5 * static_cast<double>(count) / static_cast<double>(most));
+    dot += "  " + std::to_string(pair.first) + " -- " + std::to_string(pair.second) +
+           " [weight=" + std::to_string(count) + ", label=\"" + std::to_string(count) +
+           "\", penwidth=" + width + "];\n";
+  }
+  return dot + "}\n";
+}
+
+}  // namespace prd::ctl

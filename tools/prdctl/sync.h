@@ -1,0 +1,74 @@
+// Who synchronised with whom, and how fast an update spreads that way.
+//
+// The spectral gap (Miao et al., section 3.2, Assumption 1.3). A group with members S and weights w
+// is the matrix W_k that is the identity but for the rows of S, which hold w. The mean over the
+// groups that succeeded is E[W_k], and
+//   rho = max(|lambda_2|, |lambda_N|) of E[W_k],
+// 0 when every group is everybody (all-reduce), 1 when some workers never hear of the others. The
+// smaller rho, the better updates spread: the gap is 1 - rho. Figure 4: N = 3, P = 2, all equally
+// fast, each pair 1/3 of the groups: 0.5; one worker half as fast, the pair of the fast ones 1/2
+// and the others 1/4 each: 0.625.
+//
+// Constant weights make E[W_k] symmetric, as the paper has it. Dynamic weights do not; its rows
+// still sum to 1, so 1 is its largest eigenvalue and rho is the second largest modulus of the
+// others, which is the same number in the symmetric case. Where the initial model has a share of a
+// group, the members' weights are scaled to sum to 1: that share pulls all of them to one point,
+// which is not disagreement.
+#ifndef PRD_TOOLS_PRDCTL_SYNC_H_
+#define PRD_TOOLS_PRDCTL_SYNC_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "prd/status.h"
+#include "tools/prdctl/groups.h"
+
+namespace prd::ctl {
+
+struct SpectralGap {
+  double rho = 0;
+  std::uint64_t groups = 0;
+  std::size_t workers = 0;
+  bool symmetric = true;
+};
+
+// Takes the records of a run in order; counts the training groups that succeeded, the last `window`
+// of them (0: all).
+class SyncMeter {
+ public:
+  explicit SyncMeter(std::size_t window) : window_(window) {}
+  void Add(const Record& record);
+
+  std::uint64_t groups() const { return groups_; }
+  // Workers in a counted group, and those who take part now.
+  std::set<Rank> Workers() const;
+  // Groups that a pair shared; the smaller rank first.
+  std::map<std::pair<Rank, Rank>, std::uint64_t> Pairs() const;
+  // kFailedPrecondition when no group has succeeded; kResourceExhausted for over kMaxWorkers.
+  Result<SpectralGap> Gap() const;
+
+  static constexpr std::size_t kMaxWorkers = 2000;  // the time grows with the cube
+
+ private:
+  using Shares = std::vector<std::pair<Rank, double>>;  // by rank, summing to 1
+
+  GroupTracker tracker_;
+  std::size_t window_;
+  std::uint64_t groups_ = 0;
+  std::map<Shares, std::uint64_t> counts_;  // of equal groups
+  std::deque<Shares> recent_;               // the counted ones, when there is a window
+  std::set<Rank> active_;
+};
+
+// An undirected graph for graphviz: a node per worker, an edge per pair, labelled and drawn by the
+// groups it shared.
+std::string ToDot(const SyncMeter& meter, const std::string& title);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_SYNC_H_
