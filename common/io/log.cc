@@ -24,18 +24,30 @@ class Priority final : public spdlog::custom_flag_formatter {
   }
 };
 
+// The message on one line, whatever a peer put into the texts it is made of.
+class OneLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    for (const char c : message.payload) {
+      out.push_back(static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c);
+    }
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<OneLine>();
+  }
+};
+
 }  // namespace
 
 void StartLog(const std::string& level) {
   auto logger = std::make_shared<spdlog::logger>(
       "prd", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  if (std::getenv("JOURNAL_STREAM") != nullptr) {
-    auto formatter = std::make_unique<spdlog::pattern_formatter>();
-    formatter->add_flag<Priority>('*').set_pattern("%*%v");
-    logger->set_formatter(std::move(formatter));
-  } else {
-    logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %v");
-  }
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<Priority>('*').add_flag<OneLine>('~');
+  formatter->set_pattern(
+      std::getenv("JOURNAL_STREAM") != nullptr ? "%*%~" : "%Y-%m-%d %H:%M:%S.%e %^%-7l%$ %~");
+  logger->set_formatter(std::move(formatter));
   spdlog::set_default_logger(std::move(logger));
   SetLogLevel(level);
 }

@@ -1,0 +1,211 @@
+#include "server/daemon.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/io/clock.h"
+#include "common/io/log.h"
+
+namespace prd {
+namespace {
+
+// Messages per turn: enough to make a batch worthwhile, few enough to keep a turn short.
+constexpr std::size_t kMessagesPerTurn = 512;
+constexpr DurationNs kHousekeeping = 500 * kMillisecond;
+constexpr DurationNs kFirstPause = 50 * kMillisecond;
+constexpr DurationNs kLongestPause = kSecond;
+constexpr DurationNs kDrainPatience = 2 * kSecond;
+constexpr std::size_t kSpareRoutes = 4096;
+
+}  // namespace
+
+Instant Daemon::Now() const { return {MonotonicNs() + clock_offset_}; }
+
+void Daemon::Run() {
+  while (!stopping_) {
+    const Instant now = Now();
+    Turn(now);
+    admin_->Serve(now);
+    if (zap_ != nullptr) zap_->Serve();
+    Housekeep(now);
+    Wait(Now());
+    ReadSignals();
+  }
+  Drain();
+}
+
+// ---- one turn ----
+
+void Daemon::Turn(Instant now) {
+  if (stalled_since_) {
+    if (now < retry_at_ || !Flush(now)) return;
+  }
+  TakeMessages(now, true);
+  pump_->Tick(now);
+  if (pump_->pending()) Flush(now);
+}
+
+void Daemon::TakeMessages(Instant now, bool hellos) {
+  const std::int64_t wall_ns = WallNs();
+  std::size_t budget = kMessagesPerTurn;
+  while (workers_->Receive(&budget, &envelope_)) {
+    // Before its answer a worker repeats its Hello, so the next daemon will get it.
+    if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
+    pump_->Receive(now, wall_ns, envelope_);
+  }
+  turned_ = turned_ || budget < kMessagesPerTurn;
+}
+
+// False while the history cannot be written.
+bool Daemon::Flush(Instant now) {
+  const std::int64_t begin = MonotonicNs();
+  const Status status = pump_->Flush();
+  turned_ = true;
+  if (status.ok()) {
+    if (metrics_ != nullptr) metrics_->ObserveFlush(MonotonicNs() - begin);
+    if (!stalled_since_) return true;
+    spdlog::warn("recording again after {} ms; nothing was lost",
+                 (now - *stalled_since_) / kMillisecond);
+    stalled_since_.reset();
+    return true;
+  }
+  ++history_errors_;
+  if (!stalled_since_) {
+    spdlog::error(
+        "{}. Until that works again nothing is decided or announced; workers wait, and nothing is "
+        "lost",
+        status.message());
+    stalled_since_ = now;
+    retry_pause_ = kFirstPause;
+  }
+  retry_at_ = now + retry_pause_;
+  retry_pause_ = std::min(2 * retry_pause_, kLongestPause);
+  return false;
+}
+
+void Daemon::Wait(Instant now) {
+  Instant until = now + 60 * kSecond;
+  const auto consider = [&until](std::optional<Instant> at) {
+    if (at && *at < until) until = *at;
+  };
+  if (stalled_since_) {
+    consider(retry_at_);
+  } else {
+    consider(pump_->NextDeadline());
+  }
+  consider(admin_->NextDeadline());
+  consider(watchdog_at_);
+  if (turned_) consider(housekeep_at_);
+  // Rounded up: a wait that ends early would only be repeated.
+  const DurationNs left = std::max<DurationNs>(until - now, 0);
+  const auto timeout_ms = static_cast<long>((left + kMillisecond - 1) / kMillisecond);
+
+  std::array<zmq_pollitem_t, 4> items{};
+  std::size_t count = 0;
+  items[count++] = {.socket = nullptr, .fd = signals_, .events = ZMQ_POLLIN, .revents = 0};
+  items[count++] = {.socket = admin_->socket().handle(), .events = ZMQ_POLLIN};
+  if (zap_ != nullptr) items[count++] = {.socket = zap_->socket().handle(), .events = ZMQ_POLLIN};
+  if (!stalled_since_) {
+    items[count++] = {.socket = workers_->socket().handle(), .events = ZMQ_POLLIN};
+  }
+  (void)::zmq_poll(items.data(), static_cast<int>(count), timeout_ms);
+}
+
+// ---- now and then ----
+
+void Daemon::Housekeep(Instant now) {
+  if (watchdog_at_ && *watchdog_at_ <= now) {
+    notifier_.Send("WATCHDOG=1");
+    watchdog_at_ = now + *notifier_.watchdog_interval();
+  }
+  if (!turned_ || now < housekeep_at_) return;
+  turned_ = false;
+  housekeep_at_ = now + kHousekeeping;
+  const std::size_t workers = Workers();
+  workers_->Prune(2 * workers + kSpareRoutes, [this](Incarnation incarnation) {
+    for (const auto& [run, job] : pump_->jobs()) {
+      for (const Job::Worker& worker : job->workers()) {
+        if (worker.incarnation == incarnation && worker.state != Job::State::kAbsent) return true;
+      }
+    }
+    return false;
+  });
+  const std::string status = "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " +
+                             std::to_string(workers) + " workers, listening on " +
+                             workers_->endpoint() +
+                             (stalled_since_ ? "; the history cannot be written, see the log" : "");
+  if (status != told_status_) notifier_.Send(status);
+  told_status_ = status;
+  if (metrics_ == nullptr) return;
+  metrics_->SetCounters(Counters());
+  for (const auto& [engine, groups] : recorder_->groups()) metrics_->SetGroups(engine, groups);
+  metrics_->SetGauge("jobs", static_cast<double>(pump_->jobs().size()));
+  metrics_->SetGauge("workers", static_cast<double>(workers));
+}
+
+// Takes what has already come, but no new workers; then goes. Workers train on, and find the next
+// daemon by themselves.
+void Daemon::Drain() {
+  notifier_.Stopping();
+  const Instant until = Now() + kDrainPatience;
+  bool flushed = !stalled_since_ || Flush(Now());
+  if (flushed) TakeMessages(Now(), false);
+  while (!(flushed = Flush(Now())) && Now() < until) {
+    // Nothing else is left to do while the disk gets another moment.
+    (void)::zmq_poll(nullptr, 0, 50);
+  }
+  if (!flushed) {
+    spdlog::warn("stops with messages that could not be recorded; workers send them again");
+  }
+  spdlog::info("stopped: {} jobs go on with the next prd", pump_->jobs().size());
+}
+
+// ---- what there is ----
+
+std::size_t Daemon::Workers() const {
+  std::size_t workers = 0;
+  for (const auto& [run, job] : pump_->jobs()) workers += static_cast<std::size_t>(job->live());
+  return workers;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
+  const Pump::Counters& pump = pump_->counters();
+  const WorkerSocket::Counters& socket = workers_->counters();
+  std::uint64_t groups = 0;
+  for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
+  return {{"messages", pump.messages},
+          {"messages_duplicate", pump.duplicates},
+          {"messages_out_of_order", pump.gaps},
+          {"messages_refused", pump.refused},
+          {"messages_malformed", socket.malformed},
+          {"messages_resent", pump.resent},
+          {"messages_unroutable", socket.unroutable},
+          {"messages_blocked", socket.blocked},
+          {"connections_denied", zap_ == nullptr ? 0 : zap_->denied()},
+          {"leases_expired", pump.leases_expired},
+          {"groups_formed", groups},
+          {"records", pump.records},
+          {"snapshots", recorder_->snapshots()},
+          {"history_errors", history_errors_}};
+}
+
+DaemonStatus Daemon::StatusAt(Instant now) const {
+  DaemonStatus status{.version = PRD_VERSION,
+                      .pid = static_cast<std::uint32_t>(::getpid()),
+                      .uptime_ns = MonotonicNs() - started_ns_,
+                      .now = now,
+                      .counters = Counters(),
+                      .silences = {}};
+  for (const auto& [run, job] : pump_->jobs()) {
+    for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
+      if (const std::optional<DurationNs> silent = pump_->Silence(now, run, rank)) {
+        status.silences.push_back({.run = run, .rank = rank, .silent_ns = *silent});
+      }
+    }
+  }
+  return status;
+}
+
+}  // namespace prd

@@ -1,0 +1,93 @@
+// The daemon: sockets, clock, history and signals around the pump, in one thread.
+//
+// Each turn reads what workers have sent, lets the pump decide, appends one batch to the history,
+// sends, and only then reads on. While the history cannot be written, no message of a worker is
+// read and nothing is sent; it is tried again with growing pauses, and nothing is lost.
+#ifndef PRD_SERVER_DAEMON_H_
+#define PRD_SERVER_DAEMON_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/admin.h"
+#include "config/config.h"
+#include "engines/pump.h"
+#include "server/admin_socket.h"
+#include "server/history/rocks_history.h"
+#include "server/metrics.h"
+#include "server/notify.h"
+#include "server/recorder.h"
+#include "server/worker_socket.h"
+#include "server/zap.h"
+
+namespace prd {
+
+class Daemon {
+ public:
+  // Opens the history, takes over the runs in it, and listens. `signals` is a signalfd of SIGTERM,
+  // SIGINT and SIGHUP, which are blocked in all threads. Errors say what to do.
+  static Result<std::unique_ptr<Daemon>> Start(Config config, Notifier notifier, int signals);
+  ~Daemon();
+
+  // Until SIGTERM or SIGINT.
+  void Run();
+
+ private:
+  Daemon(Config config, Notifier notifier, int signals);
+  Status Listen();
+  Status Recover();
+
+  Instant Now() const;
+  void Wait(Instant now);
+  void ReadSignals();
+  void Reload();
+  void Turn(Instant now);
+  void TakeMessages(Instant now, bool hellos);
+  bool Flush(Instant now);
+  void Housekeep(Instant now);
+  void Drain();
+
+  Result<JobSpec> FindSpec(const std::string& job) const;
+  std::size_t Workers() const;
+  std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
+  DaemonStatus StatusAt(Instant now) const;
+
+  Config config_;
+  Notifier notifier_;
+  const int signals_;
+  const std::int64_t started_ns_;
+  DurationNs clock_offset_ = 0;  // so that the clock does not run behind what is recorded
+
+  // In this order: sockets are closed before the context.
+  zmq::context_t context_;
+  std::unique_ptr<RocksHistory> history_;
+  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<ZapHandler> zap_;  // null without CURVE
+  std::unique_ptr<WorkerSocket> workers_;
+  std::unique_ptr<AdminSocket> admin_;
+  std::unique_ptr<Metrics> metrics_;  // null when off
+  std::unique_ptr<Pump> pump_;
+
+  bool stopping_ = false;
+  bool turned_ = false;  // something happened since the last housekeeping
+  Instant housekeep_at_;
+  std::optional<Instant> watchdog_at_;
+  std::string told_status_;
+
+  // While the history cannot be written:
+  std::optional<Instant> stalled_since_;
+  Instant retry_at_;
+  DurationNs retry_pause_ = 0;
+  std::uint64_t history_errors_ = 0;
+
+  WorkerEnvelope envelope_;  // kept for its memory
+};
+
+}  // namespace prd
+
+#endif  // PRD_SERVER_DAEMON_H_

@@ -1,0 +1,167 @@
+// Beginning, and beginning anew: start and reload.
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <utility>
+
+#include "common/io/clock.h"
+#include "common/io/curve.h"
+#include "common/io/log.h"
+#include "server/daemon.h"
+#include "server/restore.h"
+
+namespace prd {
+namespace {
+
+// One file descriptor per worker, and ZeroMQ's own limit on sockets is none of connections.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The keys of [daemon] that a reload cannot change, where they differ.
+std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted) {
+  std::string keys;
+  const auto compare = [&keys](const char* key, const auto& a, const auto& b) {
+    if (a != b) keys += (keys.empty() ? "" : ", ") + std::string(key);
+  };
+  compare("listen", running.listen, wanted.listen);
+  compare("admin", running.admin, wanted.admin);
+  compare("state_dir", running.state_dir, wanted.state_dir);
+  compare("metrics", running.metrics, wanted.metrics);
+  compare("sync", running.sync, wanted.sync);
+  compare("snapshot_every", running.snapshot_every, wanted.snapshot_every);
+  compare("max_message_bytes", running.max_message_bytes, wanted.max_message_bytes);
+  compare("curve_secret_key_file", running.curve_secret_key_file, wanted.curve_secret_key_file);
+  return keys;
+}
+
+}  // namespace
+
+Daemon::Daemon(Config config, Notifier notifier, int signals)
+    : config_(std::move(config)),
+      notifier_(std::move(notifier)),
+      signals_(signals),
+      started_ns_(MonotonicNs()) {}
+
+Daemon::~Daemon() = default;
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, int signals) {
+  RaiseFileLimit();
+  std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier), signals));
+  const DaemonConfig& settings = daemon->config_.daemon;
+  Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
+      settings.state_dir, {.sync = settings.sync, .retain_runs = settings.retain_runs});
+  if (!history.ok()) return history.status();
+  daemon->history_ = std::move(*history);
+  daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
+  PRD_RETURN_IF_ERROR(daemon->Listen());
+  PRD_RETURN_IF_ERROR(daemon->Recover());
+  if (const auto interval = daemon->notifier_.watchdog_interval()) {
+    daemon->watchdog_at_ = daemon->Now() + *interval;
+  }
+  daemon->turned_ = true;  // to tell the status
+  spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
+               daemon->workers_->endpoint(), settings.admin, settings.state_dir);
+  daemon->notifier_.Ready();
+  return daemon;
+}
+
+// Messages may queue up from here on; none is read before the runs are back.
+Status Daemon::Listen() {
+  const DaemonConfig& settings = config_.daemon;
+  WorkerSocket::Options options{
+      .endpoint = settings.listen, .max_message_bytes = settings.max_message_bytes, .keys = {}};
+  if (!settings.curve_secret_key_file.empty()) {
+    Result<CurveKeys> keys = ReadSecretKeyFile(settings.curve_secret_key_file);
+    if (!keys.ok()) return keys.status();
+    options.keys = std::move(*keys);
+    const Result<std::vector<std::string>> authorized =
+        ReadPublicKeyFile(settings.curve_authorized_keys_file);
+    if (!authorized.ok()) return authorized.status();
+    Result<std::unique_ptr<ZapHandler>> zap = ZapHandler::Make(context_, *authorized);
+    if (!zap.ok()) return zap.status();
+    zap_ = std::move(*zap);
+  }
+  Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
+      context_, settings.admin, history_.get(), [this](Instant now) { return StatusAt(now); });
+  if (!admin.ok()) return admin.status();
+  admin_ = std::move(*admin);
+  Result<std::unique_ptr<WorkerSocket>> workers = WorkerSocket::Make(context_, options);
+  if (!workers.ok()) return workers.status();
+  workers_ = std::move(*workers);
+  if (settings.metrics.empty()) return Status::Ok();
+  Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
+  if (!metrics.ok()) return metrics.status();
+  metrics_ = std::move(*metrics);
+  return Status::Ok();
+}
+
+Status Daemon::Recover() {
+  const Result<Instant> last = LastRecordedNow(*history_);
+  if (!last.ok()) return last.status();
+  clock_offset_ = std::max<DurationNs>(0, *last - Instant{MonotonicNs()});
+  pump_ = std::make_unique<Pump>(
+      Pump::Options{.first_run = history_->last_run() + 1,
+                    .snapshot_every = config_.daemon.snapshot_every},
+      [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
+      workers_.get());
+  const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());
+  if (!summary.ok()) return summary.status();
+  for (const auto& [run, job] : pump_->jobs()) {
+    recorder_->Know(run, std::string(EngineName(job->spec().engine)));
+  }
+  return Status::Ok();
+}
+
+void Daemon::ReadSignals() {
+  signalfd_siginfo info{};
+  while (::read(signals_, &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGHUP) {
+      Reload();
+    } else {
+      spdlog::info("stopping on signal {}", info.ssi_signo);
+      stopping_ = true;
+    }
+  }
+}
+
+void Daemon::Reload() {
+  notifier_.Reloading();
+  Result<Config> loaded = LoadConfig(config_.file);
+  Status status = loaded.ok() ? Status::Ok() : loaded.status();
+  std::vector<std::string> authorized;
+  if (status.ok() && zap_ != nullptr && !loaded->daemon.curve_authorized_keys_file.empty()) {
+    Result<std::vector<std::string>> keys =
+        ReadPublicKeyFile(loaded->daemon.curve_authorized_keys_file);
+    status = keys.ok() ? Status::Ok() : keys.status();
+    if (keys.ok()) authorized = std::move(*keys);
+  }
+  if (!status.ok()) {
+    spdlog::error("reload refused; the configuration that was running stays in force:");
+    std::istringstream lines(status.message());
+    for (std::string line; std::getline(lines, line);) spdlog::error("  {}", line);
+    notifier_.Ready();
+    return;
+  }
+  const std::string restart = NeedRestart(config_.daemon, loaded->daemon);
+  DaemonConfig settings = config_.daemon;
+  settings.log_level = loaded->daemon.log_level;
+  settings.retain_runs = loaded->daemon.retain_runs;
+  settings.curve_authorized_keys_file = loaded->daemon.curve_authorized_keys_file;
+  config_ = std::move(*loaded);
+  config_.daemon = std::move(settings);
+  SetLogLevel(config_.daemon.log_level);
+  history_->set_retain_runs(config_.daemon.retain_runs);
+  if (zap_ != nullptr && !authorized.empty()) zap_->SetKeys(authorized);
+  spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
+  if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
+  notifier_.Ready();
+}
+
+}  // namespace prd

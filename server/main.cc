@@ -1,0 +1,113 @@
+// prd: the controller daemon.
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "common/io/curve.h"
+#include "common/io/log.h"
+#include "config/config.h"
+#include "server/daemon.h"
+
+namespace {
+
+constexpr int kFailed = 1;     // something that may be different the next time
+constexpr int kBadConfig = 2;  // the configuration or the command line
+
+constexpr const char* kAbout =
+    "prd keeps data-parallel training fast when workers are unequal: it takes ready signals from\n"
+    "training processes, decides who synchronises with whom, and records every decision.";
+
+constexpr const char* kMore =
+    "A first run:\n"
+    "  prd --config prd.toml --check-config    what is wrong with a file, by line\n"
+    "  prd --config prd.toml                   runs in the foreground; the log is on stderr\n"
+    "  PRD_JOB=mnist ./trainer                 a training process built with the worker library\n"
+    "  prdctl jobs                             what is going on\n"
+    "\n"
+    "Signals: SIGHUP reads the file again (runs that begin later use it; a file with errors "
+    "changes\n"
+    "nothing). SIGTERM and SIGINT stop; workers train on and find the next prd by themselves.\n"
+    "Exit codes: 0 stopped or checked, 1 cannot run now, 2 wrong configuration or flags.";
+
+prd::Status CheckKeys(const prd::DaemonConfig& daemon) {
+  if (daemon.curve_secret_key_file.empty()) return prd::Status::Ok();
+  const auto secret = prd::ReadSecretKeyFile(daemon.curve_secret_key_file);
+  if (!secret.ok()) return secret.status();
+  return prd::ReadPublicKeyFile(daemon.curve_authorized_keys_file).status();
+}
+
+// Blocked in this thread and, as they inherit it, in all that the libraries start.
+int BlockSignals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set, number);
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  // Where a limit on files stands in for a full disk, writes shall fail and not kill.
+  std::signal(SIGXFSZ, SIG_IGN);
+  return ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+int Fail(const prd::Status& status, int code) {
+  std::fprintf(stderr, "prd: %s\n", status.message().c_str());
+  return code;
+}
+
+int Serve(prd::Config config) {
+  const int signals = BlockSignals();
+  prd::StartLog(config.daemon.log_level);
+  auto notifier = prd::Notifier::FromEnvironment();
+  if (!notifier.ok()) {
+    spdlog::warn("the service manager cannot be told how prd is: {}", notifier.status().message());
+    notifier = prd::Notifier();
+  }
+  auto daemon = prd::Daemon::Start(std::move(config), std::move(*notifier), signals);
+  if (!daemon.ok()) return Fail(daemon.status(), kFailed);
+  (*daemon)->Run();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string file = PRD_CONFIG_FILE;
+  bool check = false;
+  bool keys = false;
+  CLI::App app{kAbout, "prd"};
+  app.footer(kMore);
+  app.add_option("--config", file, "The configuration, a TOML file")->capture_default_str();
+  app.add_flag("--check-config", check, "Check the configuration completely, say what is wrong");
+  app.add_flag("--list-keys", keys, "Every key of the configuration: default and what is allowed");
+  app.set_version_flag("--version", std::string("prd ") + PRD_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadConfig;
+  }
+  if (keys) {
+    std::printf("%s", prd::ConfigReference().c_str());
+    return 0;
+  }
+  auto config = prd::LoadConfig(file);
+  if (config.status().code() == prd::Code::kNotFound) {
+    return Fail({prd::Code::kNotFound, config.status().message() +
+                                           "\n  There is a commented sample in " PRD_SAMPLES
+                                           "; copy it, or name a file with --config"},
+                kBadConfig);
+  }
+  if (!config.ok()) return Fail(config.status(), kBadConfig);
+  if (const prd::Status status = CheckKeys(config->daemon); !status.ok()) {
+    return Fail(status, kBadConfig);
+  }
+  if (check) {
+    std::printf("%s: ok: %zu [[job]], listens on %s\n", file.c_str(), config->jobs.size(),
+                config->daemon.listen.c_str());
+    return 0;
+  }
+  return Serve(std::move(*config));
+}

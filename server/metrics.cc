@@ -1,0 +1,89 @@
+#include "server/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <exception>
+#include <map>
+
+namespace prd {
+
+struct Metrics::Impl {
+  explicit Impl(const std::string& address)
+      : exposer(address, 1), registry(std::make_shared<prometheus::Registry>()) {}
+
+  // Counters in the library only go up by steps.
+  static void Raise(prometheus::Counter& counter, std::uint64_t to) {
+    const double step = static_cast<double>(to) - counter.Value();
+    if (step > 0) counter.Increment(step);
+  }
+
+  prometheus::Exposer exposer;
+  std::shared_ptr<prometheus::Registry> registry;
+  std::map<std::string, prometheus::Counter*> counters;
+  std::map<std::string, prometheus::Gauge*> gauges;
+  prometheus::Family<prometheus::Counter>* groups = nullptr;
+  prometheus::Histogram* flush = nullptr;
+};
+
+Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Metrics::~Metrics() = default;
+
+Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
+  try {
+    auto impl = std::make_unique<Impl>(address);
+    impl->groups = &prometheus::BuildCounter()
+                        .Name("prd_groups_formed_total")
+                        .Help("Groups announced, by engine")
+                        .Register(*impl->registry);
+    impl->flush = &prometheus::BuildHistogram()
+                       .Name("prd_flush_seconds")
+                       .Help("Recording and sending what one turn of the controller decided")
+                       .Register(*impl->registry)
+                       .Add({}, prometheus::Histogram::BucketBoundaries{
+                                    1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1});
+    impl->exposer.RegisterCollectable(impl->registry);
+    return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
+  } catch (const std::exception& error) {
+    return Status(Code::kUnavailable, "metrics = \"" + address + "\": " + error.what());
+  }
+}
+
+void Metrics::SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters) {
+  for (const auto& [name, value] : counters) {
+    prometheus::Counter*& counter = impl_->counters[name];
+    if (counter == nullptr) {
+      counter = &prometheus::BuildCounter()
+                     .Name("prd_" + name + "_total")
+                     .Help("Since the daemon started; see prdctl --help")
+                     .Register(*impl_->registry)
+                     .Add({});
+    }
+    Impl::Raise(*counter, value);
+  }
+}
+
+void Metrics::SetGroups(const std::string& engine, std::uint64_t formed) {
+  Impl::Raise(impl_->groups->Add({{"engine", engine}}), formed);
+}
+
+void Metrics::SetGauge(const std::string& name, double value) {
+  prometheus::Gauge*& gauge = impl_->gauges[name];
+  if (gauge == nullptr) {
+    gauge = &prometheus::BuildGauge()
+                 .Name("prd_" + name)
+                 .Help("Now")
+                 .Register(*impl_->registry)
+                 .Add({});
+  }
+  gauge->Set(value);
+}
+
+void Metrics::ObserveFlush(DurationNs took) {
+  impl_->flush->Observe(static_cast<double>(took) / static_cast<double>(kSecond));
+}
+
+}  // namespace prd

@@ -1,0 +1,64 @@
+#include "server/recorder.h"
+
+#include "common/io/log.h"
+
+namespace prd {
+namespace {
+
+const char* Word(LeftReason why) {
+  switch (why) {
+    case LeftReason::kFinished:
+      return "finished";
+    case LeftReason::kLeft:
+      return "left";
+    case LeftReason::kLost:
+      return "was lost";
+    case LeftReason::kEvicted:
+      return "was evicted";
+  }
+  return "is gone";
+}
+
+}  // namespace
+
+Status Recorder::Append(std::span<const Record> records) {
+  PRD_RETURN_IF_ERROR(history_->Append(records));
+  for (const Record& record : records) Note(record);
+  return Status::Ok();
+}
+
+Status Recorder::SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) {
+  const Status status = history_->SaveSnapshot(run, index, state);
+  if (status.ok()) {
+    ++snapshots_;
+  } else {
+    spdlog::warn("run {}: no snapshot before record {}: {}", run, index, status.message());
+  }
+  return status;
+}
+
+void Recorder::Note(const Record& record) {
+  const RunId run = record.run;
+  if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+    ++groups_[engines_[run]];
+    spdlog::debug("run {}: group {}: {}", run, formed->id, formed->reason);
+  } else if (const auto* group = std::get_if<GroupEnded>(&record.body)) {
+    if (!group->ok) spdlog::info("run {}: group {} failed: {}", run, group->id, group->reason);
+  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    engines_[run] = started->engine;
+    spdlog::info("run {} of job {} begins, engine {}", run, started->job, started->engine);
+  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    spdlog::info("run {}: rank {} (pid {} on {}) trains from iteration {}: {}", run, joined->rank,
+                 joined->pid, joined->host_name, joined->iteration, joined->reason);
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    spdlog::info("run {}: rank {} {}: {}", run, left->rank, Word(left->why), left->reason);
+  } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
+    spdlog::info("run {}: rank {} copies the model of rank {}: {}", run, adopt->rank, adopt->source,
+                 adopt->reason);
+  } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+    engines_.erase(run);
+    spdlog::info("run {} ended: {}", run, ended->reason);
+  }
+}
+
+}  // namespace prd

@@ -1,0 +1,73 @@
+// Where workers connect: the ROUTER socket, as the pump's transport and as the source of messages.
+// Not thread safe.
+#ifndef PRD_SERVER_WORKER_SOCKET_H_
+#define PRD_SERVER_WORKER_SOCKET_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "common/io/curve.h"
+#include "common/io/log.h"
+#include "engines/ports.h"
+#include "prd/status.h"
+
+namespace prd {
+
+class WorkerSocket final : public Transport {
+ public:
+  struct Options {
+    std::string endpoint;
+    std::int64_t max_message_bytes = 65'536;
+    // With keys, clients must encrypt, and be let in by the context's ZAP handler (zap.h), which
+    // must be there before.
+    std::optional<CurveKeys> keys;
+  };
+
+  struct Counters {
+    std::uint64_t malformed = 0;   // messages that did not decode; answered with Refused
+    std::uint64_t unroutable = 0;  // envelopes whose worker is not connected; the link sends again
+    std::uint64_t blocked = 0;     // envelopes to a worker that does not read; the link sends again
+  };
+
+  static Result<std::unique_ptr<WorkerSocket>> Make(zmq::context_t& context,
+                                                    const Options& options);
+
+  // The next well-formed message that waits, into *envelope; malformed ones before it are refused.
+  // False: none waits, or `*budget` messages were taken (each one takes 1 off).
+  bool Receive(std::size_t* budget, WorkerEnvelope* envelope);
+
+  void Send(const ControllerEnvelope& envelope) override;
+
+  // Forgets the ways to incarnations that `keep` does not name, if there are over `limit`.
+  void Prune(std::size_t limit, const std::function<bool(Incarnation)>& keep);
+
+  // As bound: with the port that was given for "*".
+  const std::string& endpoint() const { return endpoint_; }
+  zmq::socket_ref socket() { return socket_; }
+  const Counters& counters() const { return counters_; }
+  std::size_t routes() const { return routes_.size(); }
+
+ private:
+  explicit WorkerSocket(zmq::socket_t socket) : socket_(std::move(socket)) {}
+  void Refuse(const Status& why);
+  void SendTo(const std::string& route, const ControllerEnvelope& envelope);
+
+  zmq::socket_t socket_;
+  std::string endpoint_;
+  std::unordered_map<Incarnation, std::string> routes_;  // to routing ids
+  Counters counters_;
+  LogLimit malformed_log_{10 * kSecond};
+  zmq::message_t route_;  // these three are kept for their memory
+  zmq::message_t body_;
+  std::string bytes_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_SERVER_WORKER_SOCKET_H_
