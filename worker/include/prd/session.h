@@ -12,8 +12,7 @@
 //     compute gradients;
 //     auto step = session->Step({.samples = batch});       // applies, and reduces with a group
 //   }
-//   session->Finish();                                     // every replica is the average of all
-//   live ones
+//   session->Finish();                                     // all replicas become their average
 //
 // Threads: a Session is used by one thread at a time. It runs one background thread of its own,
 // which keeps the lease alive while the caller computes and serves the replica to late workers; it
@@ -33,12 +32,29 @@
 
 #include "prd/status.h"
 
+#if defined(__GNUC__)
+#define PRD_EXPORT __attribute__((visibility("default")))
+#else
+#define PRD_EXPORT
+#endif
+
 namespace prd {
 
 enum class DType : std::uint8_t { kF32 = 0, kF64 = 1, kF16 = 2, kBF16 = 3 };
 
-// Bytes of one element: 4, 8, 2, 2.
-std::size_t DTypeSize(DType dtype);
+// Bytes of one element: 4, 8, 2, 2. 0 for what is no DType.
+constexpr std::size_t DTypeSize(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 4;
+    case DType::kF64:
+      return 8;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+  }
+  return 0;
+}
 
 // A contiguous array of `count` elements in host memory. The memory is the caller's and must stay
 // where it is until the Session is destroyed. Aligned to its element size.
@@ -89,8 +105,11 @@ struct StepResult {
   std::uint64_t group = 0;      // the group reduced with
   std::vector<int> members;     // ranks, in ring order; this worker's own included
   std::vector<double> weights;  // as members
-  int attempts = 1;             // groups tried; those before the last were called off
-  bool adopted = false;  // the replica was replaced by a peer's instead (see Adopt in the docs)
+  int attempts = 0;             // groups tried; those before the last were called off, or failed
+  // The replica was replaced: by that of a peer which had the result of a group that failed here,
+  // or, after the controller had lost this worker, as if it had just joined. `group` is then the
+  // last one tried, 0 if none.
+  bool adopted = false;
   std::uint64_t reduced_bytes = 0;       // of the tensors reduced
   std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
@@ -99,7 +118,7 @@ struct StepResult {
   std::string reason;                    // the controller's, for this group
 };
 
-class Session {
+class PRD_EXPORT Session {
  public:
   // Options from the environment: PRD_* (above); rank and world size from PRD_RANK and
   // PRD_WORLD_SIZE, or torchrun's (RANK, WORLD_SIZE), Slurm's (SLURM_PROCID, SLURM_NTASKS), Open
@@ -120,26 +139,29 @@ class Session {
 
   // Joins the job and fills the parameters: with the common start (the lowest rank's parameters)
   // once all workers of the job are there, or with those of a running peer. Blocks. Errors:
-  // kInvalidArgument (the controller refused, and says why), kUnavailable (no answer within
-  // patience), kCancelled.
+  // kInvalidArgument, kNotFound or kResourceExhausted (the replica or the options are wrong, or the
+  // controller refused, and says why), kUnavailable (no answer, or a rank that stays taken, for
+  // longer than patience; may be tried again), kCancelled.
   Status Attach(Replica replica);
 
   // One training step, as the job's engine wants it (header comment). Blocks until a group has
   // reduced with this worker. A reduction that fails leaves parameters as they were and is tried
-  // again with another group. Errors: kUnavailable (controller away for longer than patience),
-  // kAborted (the job is over or refused this worker), kCancelled; the parameters are then those
-  // after this worker's own local step.
+  // again with another group. Errors: kUnavailable (controller away for longer than patience; the
+  // next Step goes on), kAborted (the job is over or refused this worker), kCancelled; the
+  // parameters are then those after this worker's own local step, if the engine averages models,
+  // and unchanged if it reduces gradients.
   Result<StepResult> Step(StepInput input = {});
 
   // Ends training: blocks until all live workers have called it or are gone; then all have the
-  // average of their replicas.
+  // average of their replicas. Errors as Step's; after kUnavailable it may be called again.
   Status Finish();
 
-  // Leaves at once, without the average; others go on.
+  // Leaves at once, without the average; others go on. Waits for the controller's word up to a
+  // second; nothing but the destructor may follow. Also works after Cancel.
   Status Leave(const std::string& reason);
 
-  // Makes the blocking call in progress, and every later one, return kCancelled soon. Safe from any
-  // thread and from a signal handler.
+  // Makes the blocking call in progress, and every later one but Leave, return kCancelled soon.
+  // Safe from any thread and from a signal handler, while the session exists.
   void Cancel();
 
   int rank() const;     // -1 before Attach

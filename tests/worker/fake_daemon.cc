@@ -1,0 +1,134 @@
+#include "tests/worker/fake_daemon.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/io/codec.h"
+
+namespace prd::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Instant Now() { return {Clock::now().time_since_epoch() / std::chrono::nanoseconds(1)}; }
+
+}  // namespace
+
+JobSpec SpecFor(EngineOptions engine, int workers) {
+  JobSpec spec;
+  spec.engine = std::move(engine);
+  spec.workers = workers;
+  spec.lease_ms = 2000;
+  spec.heartbeat_ms = 100;
+  return spec;
+}
+
+FakeDaemon::FakeDaemon(JobSpec spec) : spec_(std::move(spec)) {
+  endpoint_ = "tcp://127.0.0.1:*";
+  Start();
+}
+
+FakeDaemon::~FakeDaemon() { Stop(); }
+
+void FakeDaemon::MakePump() {
+  const auto catalog = [this](const std::string& name) -> Result<JobSpec> {
+    if (name == "unknown") return Status(Code::kNotFound, "no pattern matches unknown");
+    JobSpec spec = spec_;
+    spec.name = name;
+    return spec;
+  };
+  pump_ = std::unique_ptr<Pump>(new Pump(Pump::Options{}, catalog, this, this));
+  std::map<RunId, std::vector<Record>> runs;
+  for (const Record& record : records_) runs[record.run].push_back(record);
+  for (const auto& [run, records] : runs) {
+    JobSpec spec = spec_;
+    spec.name = std::get<RunStarted>(records.front().body).job;
+    const Status status = pump_->Restore(Now(), run, spec, {}, 0, records);
+    if (!status.ok()) std::fprintf(stderr, "restore: %s\n", status.ToString().c_str());
+    PRD_CHECK(status.ok());
+  }
+}
+
+void FakeDaemon::Start() {
+  MakePump();
+  routes_.clear();
+  router_ = zmq::socket_t(context_, zmq::socket_type::router);
+  router_.set(zmq::sockopt::linger, 0);
+  const auto deadline = Clock::now() + std::chrono::seconds(10);
+  for (;;) {  // the socket before gives its port back a little after its close
+    if (zmq_bind(router_.handle(), endpoint_.c_str()) == 0) break;
+    PRD_CHECK(zmq_errno() == EADDRINUSE && Clock::now() < deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  endpoint_ = router_.get(zmq::sockopt::last_endpoint);
+  stop_ = false;
+  thread_ = std::thread([this] { Run(); });
+}
+
+void FakeDaemon::Stop() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void FakeDaemon::Restart() {
+  Stop();
+  router_.close();
+  Start();
+}
+
+void FakeDaemon::Run() {
+  while (!stop_) {
+    zmq::pollitem_t item{router_.handle(), 0, ZMQ_POLLIN, 0};
+    zmq::poll(&item, 1, std::chrono::milliseconds(5));
+    ReceiveAll();
+    pump_->Tick(Now());
+    PRD_CHECK(pump_->Flush().ok());
+  }
+}
+
+void FakeDaemon::ReceiveAll() {
+  zmq::message_t route;
+  while (router_.recv(route, zmq::recv_flags::dontwait)) {
+    zmq::message_t body;
+    (void)router_.recv(body);
+    const Result<WorkerEnvelope> envelope = DecodeWorkerEnvelope(body.to_string_view());
+    PRD_CHECK(envelope.ok());
+    if (envelope->rank != kNoRank && envelope->rank == muted_) continue;
+    routes_[envelope->incarnation] = route.to_string();
+    pump_->Receive(Now(), 0, *envelope);
+  }
+}
+
+void FakeDaemon::Send(const ControllerEnvelope& envelope) {
+  const std::string& route = routes_[envelope.incarnation];
+  if (route.empty()) return;
+  const std::string bytes = Encode(envelope);
+  router_.send(zmq::buffer(route), zmq::send_flags::sndmore);
+  router_.send(zmq::buffer(bytes), zmq::send_flags::none);
+}
+
+Status FakeDaemon::Append(std::span<const Record> records) {
+  const std::lock_guard lock(mutex_);
+  records_.insert(records_.end(), records.begin(), records.end());
+  return Status::Ok();
+}
+
+std::vector<Record> FakeDaemon::records() const {
+  const std::lock_guard lock(mutex_);
+  return records_;
+}
+
+bool FakeDaemon::WaitFor(const std::function<bool(const Record&)>& satisfies) const {
+  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  while (Clock::now() < deadline) {
+    const std::vector<Record> all = records();
+    if (std::any_of(all.begin(), all.end(), satisfies)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return false;
+}
+
+}  // namespace prd::testing

@@ -1,0 +1,397 @@
+// Whole sessions against a controller in this process: real sockets, real threads.
+#include "prd/session.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/fake_daemon.h"
+
+namespace prd {
+namespace {
+
+using testing::FakeDaemon;
+
+constexpr std::size_t kSize = 40'000;  // f32: 160 KB, so that reductions take the ring
+
+PReduceOptions Pairs() {
+  PReduceOptions options;
+  options.group_size = 2;
+  options.weights = PReduceOptions::Weights::kConstant;
+  return options;
+}
+
+// A model whose training is to add its gradient, and the session it trains through.
+class Worker {
+ public:
+  Worker(const FakeDaemon& daemon, int rank, const std::string& job = "job")
+      : values(kSize, static_cast<float>(rank)), gradients(kSize, 0.f) {
+    SessionOptions options;
+    options.controller = daemon.endpoint();
+    options.job = job;
+    options.rank = rank;
+    options.patience = std::chrono::seconds(30);
+    options.reduce_timeout = std::chrono::seconds(5);
+    Result<Session> made = Session::Create(options);
+    EXPECT_TRUE(made.ok()) << made.status().ToString();
+    session = std::make_unique<Session>(std::move(made).value());
+  }
+
+  Replica replica() {
+    Replica replica;
+    replica.parameters = {{values.data(), kSize - 3, DType::kF32},
+                          {values.data() + kSize - 3, 3, DType::kF32}};
+    replica.gradients = {{gradients.data(), kSize - 3, DType::kF32},
+                         {gradients.data() + kSize - 3, 3, DType::kF32}};
+    replica.apply = [this] {
+      for (std::size_t i = 0; i < kSize; ++i) values[i] += gradients[i];
+    };
+    return replica;
+  }
+
+  std::vector<float> values;
+  std::vector<float> gradients;
+  std::unique_ptr<Session> session;
+};
+
+// Runs body(worker, rank) for every rank on a thread of its own.
+void InParallel(const FakeDaemon& daemon, int workers,
+                const std::function<void(Worker*, int)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < workers; ++rank) {
+    threads.emplace_back([&, rank] {
+      Worker worker(daemon, rank);
+      body(&worker, rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(SessionTest, AttachGivesEverybodyTheFirstRanksModel) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 3));
+  InParallel(daemon, 3, [](Worker* worker, int rank) {
+    for (float& value : worker->values) value = static_cast<float>(rank + 10);
+    ASSERT_EQ(worker->session->rank(), -1);
+    const Status status = worker->session->Attach(worker->replica());
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(worker->values, std::vector<float>(kSize, 10.f));
+    EXPECT_EQ(worker->session->rank(), rank);
+    EXPECT_EQ(worker->session->workers(), 3);
+    EXPECT_EQ(worker->session->engine(), "p-reduce");
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+}
+
+TEST(SessionTest, AllReduceSumsWeightedGradientsBeforeEveryStep) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
+  InParallel(daemon, 3, [](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (int step = 1; step <= 5; ++step) {
+      for (float& gradient : worker->gradients) gradient = static_cast<float>((rank + 1) * step);
+      const Result<StepResult> result = worker->session->Step({.samples = 8});
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_EQ(result->iteration, step);
+      EXPECT_EQ(result->members, (std::vector<int>{0, 1, 2}));
+      EXPECT_EQ(result->reduced_bytes, kSize * sizeof(float));
+      EXPECT_GT(result->sent_bytes, 0u);
+      EXPECT_FALSE(result->reason.empty());
+      EXPECT_EQ(result->attempts, 1);
+      // (1 + 2 + 3) / 3 * step
+      EXPECT_NEAR(worker->gradients[7], 2.0 * step, 1e-5);
+    }
+    EXPECT_NEAR(worker->values[kSize - 1], 2.0 * (1 + 2 + 3 + 4 + 5), 1e-4);
+    ASSERT_TRUE(worker->session->Finish().ok());
+    EXPECT_NEAR(worker->values[0], 30.0, 1e-4);
+  });
+}
+
+TEST(SessionTest, PartialReduceEndsWithTheSameAverageEverywhere) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 4));
+  std::vector<std::vector<float>> results(4);
+  InParallel(daemon, 4, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (int step = 0; step < 10; ++step) {
+      for (float& gradient : worker->gradients) gradient = static_cast<float>(rank);
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_LE(result->members.size(), 2u);
+      EXPECT_GE(result->iteration, step + 1);
+    }
+    const Status status = worker->session->Finish();
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    results[static_cast<std::size_t>(rank)] = worker->values;
+  });
+  for (const std::vector<float>& values : results) {
+    ASSERT_EQ(values.size(), kSize);
+    EXPECT_EQ(std::memcmp(values.data(), results[0].data(), kSize * sizeof(float)), 0);
+    // Each round of pairs keeps the mean of all replicas, which grows by 1.5 a step.
+    EXPECT_NEAR(values[11], 15.0, 1e-3);
+  }
+}
+
+TEST(SessionTest, DynamicWeightsMayMixTheInitialModelIn) {
+  PReduceOptions options;
+  options.group_size = 2;
+  options.missing = PReduceOptions::Missing::kInitial;
+  FakeDaemon daemon(testing::SpecFor(options, 2));
+  std::vector<std::vector<float>> results(2);
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    for (float& value : worker->values) value = 100.f;
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (int step = 0; step < 4; ++step) ASSERT_TRUE(worker->session->Step().ok());
+    ASSERT_TRUE(worker->session->Finish().ok());
+    results[static_cast<std::size_t>(rank)] = worker->values;
+  });
+  // No gradient: whatever the shares, they add up to the initial model.
+  for (const auto& values : results) EXPECT_NEAR(values.at(5), 100.f, 1e-3);
+}
+
+TEST(SessionTest, LateWorkerTakesARunningPeersModel) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 2));
+  std::atomic<bool> joined{false};
+  std::atomic<bool> trained{false};
+  std::thread late([&] {
+    EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+      const auto* formed = std::get_if<GroupFormed>(&record.body);
+      return formed != nullptr && formed->kind == GroupKind::kTrain && formed->iteration >= 3;
+    }));
+    Worker worker(daemon, 2);
+    const Status status = worker.session->Attach(worker.replica());
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(worker.session->rank(), 2);
+    EXPECT_GE(worker.session->iteration(), 3);
+    EXPECT_GE(worker.values[0], 3.f);  // and not its own 2, nor the initial 0
+    joined = true;
+    const Result<StepResult> step = worker.session->Step();
+    EXPECT_TRUE(step.ok()) << step.status().ToString();
+    trained = true;
+    EXPECT_TRUE(worker.session->Finish().ok());
+  });
+  InParallel(daemon, 2, [&](Worker* worker, int) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (int step = 0; step < 5 || !trained; ++step) {
+      for (float& gradient : worker->gradients) gradient = joined ? 0.f : 1.f;
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+    }
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+  late.join();
+}
+
+TEST(SessionTest, ControllerRestartIsOnlyAPause) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
+  std::atomic<int> steps{0};
+  std::thread killer([&] {
+    for (int at : {6, 30}) {
+      while (steps < at) std::this_thread::yield();
+      daemon.Restart();
+    }
+  });
+  InParallel(daemon, 3, [&](Worker* worker, int) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (float& gradient : worker->gradients) gradient = 1.f;
+    for (int step = 1; step <= 30; ++step) {
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_EQ(result->iteration, step);
+      ++steps;
+    }
+    ASSERT_TRUE(worker->session->Finish().ok());
+    EXPECT_NEAR(worker->values[3], 30.f, 1e-3);
+  });
+  killer.join();
+}
+
+TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
+  const std::string address = daemon.endpoint();
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    execl("/proc/self/exe", "session_test", "--train-until-killed", address.c_str(), nullptr);
+    _exit(127);
+  }
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (int step = 1; step <= 20; ++step) {
+      if (step == 10 && rank == 0) kill(pid, SIGKILL);
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+    }
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFSIGNALED(status));
+}
+
+TEST(SessionTest, WorkerTheControllerGaveUpComesBackAsANewIncarnation) {
+  JobSpec spec = testing::SpecFor(Pairs(), 2);
+  spec.lease_ms = 500;
+  FakeDaemon daemon(spec);
+  std::atomic<bool> back{false};
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (float& gradient : worker->gradients) gradient = 1.f;
+    ASSERT_TRUE(worker->session->Step().ok());
+    if (rank == 1) {
+      daemon.Mute(1);
+      EXPECT_TRUE(daemon.WaitFor(
+          [](const Record& record) { return std::holds_alternative<LeaseExpired>(record.body); }));
+      daemon.Mute(kNoRank);
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_TRUE(result->adopted);
+      EXPECT_EQ(worker->session->rank(), 1);
+      back = true;
+    }
+    for (int step = 0; step < 5 || !back; ++step) {
+      const Result<StepResult> result = worker->session->Step();
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_FALSE(result->adopted);
+    }
+    const Status status = worker->session->Finish();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  });
+}
+
+TEST(SessionTest, RefusalsReachTheCaller) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker unknown(daemon, 0, "unknown");
+  const Status status = unknown.session->Attach(unknown.replica());
+  EXPECT_EQ(status.code(), Code::kNotFound);
+  EXPECT_NE(status.message().find("no pattern matches"), std::string::npos) << status.ToString();
+
+  Worker first(daemon, 0);
+  ASSERT_TRUE(first.session->Attach(first.replica()).ok());
+  Worker other(daemon, 1);
+  Replica smaller = other.replica();
+  smaller.parameters.pop_back();
+  smaller.gradients.pop_back();
+  const Status differs = other.session->Attach(std::move(smaller));
+  EXPECT_EQ(differs.code(), Code::kInvalidArgument);
+  EXPECT_NE(differs.message().find("model differs"), std::string::npos) << differs.ToString();
+  EXPECT_TRUE(first.session->Finish().ok());
+}
+
+TEST(SessionTest, RankThatIsHeldIsWaitedFor) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  auto first = std::make_unique<Worker>(daemon, 0);
+  ASSERT_TRUE(first->session->Attach(first->replica()).ok());
+  std::thread second([&] {
+    Worker worker(daemon, 0);
+    const Status status = worker.session->Attach(worker.replica());
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(worker.session->rank(), 0);
+  });
+  EXPECT_TRUE(first->session->Leave("makes room").ok());
+  second.join();
+}
+
+TEST(SessionTest, CancelEndsTheWait) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 2));  // the second worker never comes
+  Worker worker(daemon, 0);
+  std::thread canceller([&] {
+    EXPECT_TRUE(daemon.WaitFor(
+        [](const Record& record) { return std::holds_alternative<FromWorker>(record.body); }));
+    worker.session->Cancel();
+  });
+  EXPECT_EQ(worker.session->Attach(worker.replica()).code(), Code::kCancelled);
+  EXPECT_EQ(worker.session->Attach(worker.replica()).code(), Code::kCancelled);
+  canceller.join();
+}
+
+TEST(SessionTest, PatienceEndsWithoutAController) {
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  SessionOptions options;
+  options.controller = "ipc://@prd-test-nobody-listens-here";
+  options.job = "job";
+  options.patience = std::chrono::milliseconds(50);
+  Result<Session> session = Session::Create(options);
+  ASSERT_TRUE(session.ok());
+  Worker memory(daemon, 0);
+  EXPECT_EQ(session->Attach(memory.replica()).code(), Code::kUnavailable);
+  EXPECT_EQ(session->Step().status().code(), Code::kFailedPrecondition);
+}
+
+TEST(SessionTest, ExceptionsOfApplyLeaveStepAndTheJob) {
+  for (const bool gradients : {false, true}) {
+    const EngineOptions engine =
+        gradients ? EngineOptions(AllReduceOptions{}) : EngineOptions(Pairs());
+    FakeDaemon daemon(testing::SpecFor(engine, 1));
+    Worker worker(daemon, 0);
+    Replica replica = worker.replica();
+    replica.apply = [] { throw std::runtime_error("out of luck"); };
+    ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
+    EXPECT_THROW((void)worker.session->Step().ok(), std::runtime_error);
+    EXPECT_EQ(worker.session->Step().status().code(), Code::kFailedPrecondition);
+    EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+      const auto* left = std::get_if<WorkerLeft>(&record.body);
+      return left != nullptr && left->reason.find("apply threw") != std::string::npos;
+    }));
+  }
+}
+
+TEST(SessionTest, WrongOptionsAndReplicasAreNamed) {
+  SessionOptions options;
+  EXPECT_NE(Session::Create(options).status().message().find("PRD_JOB"), std::string::npos);
+  options.job = "job";
+  options.controller = "localhost:5775";
+  EXPECT_NE(Session::Create(options).status().message().find("tcp://"), std::string::npos);
+  options.controller = "tcp://127.0.0.1:5775";
+  options.curve_server_key = "short";
+  EXPECT_NE(Session::Create(options).status().message().find("curve"), std::string::npos);
+
+  FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.gradients.pop_back();
+  EXPECT_EQ(worker.session->Attach(replica).code(), Code::kInvalidArgument);
+  replica = worker.replica();
+  replica.parameters[0].data = reinterpret_cast<char*>(worker.values.data()) + 1;
+  EXPECT_NE(worker.session->Attach(replica).message().find("parameters[0]"), std::string::npos);
+  replica = worker.replica();
+  replica.apply = nullptr;
+  EXPECT_NE(worker.session->Attach(replica).message().find("apply"), std::string::npos);
+}
+
+// The body of the process that KilledWorkerIsDroppedAndTheOthersFinish kills.
+int TrainUntilKilled(const char* endpoint) {
+  SessionOptions options;
+  options.controller = endpoint;
+  options.job = "job";
+  options.rank = 2;
+  Result<Session> session = Session::Create(options);
+  std::vector<float> values(kSize);
+  std::vector<float> gradients(kSize);
+  Replica replica;
+  replica.parameters = {{values.data(), kSize - 3, DType::kF32}, {values.data(), 3, DType::kF32}};
+  replica.gradients = {{gradients.data(), kSize - 3, DType::kF32},
+                       {gradients.data(), 3, DType::kF32}};
+  replica.apply = [] {};
+  if (!session.ok() || !session->Attach(std::move(replica)).ok()) return 1;
+  while (session->Step().ok()) {
+  }
+  return 1;
+}
+
+}  // namespace
+}  // namespace prd
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--train-until-killed") == 0) {
+    return prd::TrainUntilKilled(argv[2]);
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

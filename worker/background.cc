@@ -1,0 +1,273 @@
+#include "worker/background.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <utility>
+
+#include "common/io/codec.h"
+#include "worker/host.h"
+
+namespace prd {
+namespace {
+
+// Of a control message: a group of some thousand members fits.
+constexpr std::int64_t kMaxMessageBytes = 4 << 20;
+constexpr int kMessagesPerTurn = 64;
+
+Instant Now() {
+  return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
+}
+
+Incarnation DrawIncarnation() {
+  std::random_device device;
+  for (;;) {
+    const Incarnation drawn = Incarnation{device()} << 32 | device();
+    if (drawn != 0) return drawn;
+  }
+}
+
+}  // namespace
+
+Background::Background(const SessionOptions&) : host_(HostId()) { welcome_.rank = kNoRank; }
+
+Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& options) {
+  std::unique_ptr<Background> background(new Background(options));
+  PRD_RETURN_IF_ERROR(background->Open(options));
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  background->thread_ = std::thread([self = background.get()] { self->Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return background;
+}
+
+Status Background::Open(const SessionOptions& options) {
+  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_ < 0) return Status(Code::kResourceExhausted, "no more file descriptors");
+  const Incarnation incarnation = DrawIncarnation();
+  core_.GiveIncarnation(incarnation);
+  Mesh::Options mesh{.incarnation = incarnation, .host = host_};
+  mesh.timeout = std::chrono::nanoseconds(options.reduce_timeout).count();
+  Result<std::string> address = options.address.empty() ? AddressTowards(options.controller)
+                                                        : Result<std::string>(options.address);
+  if (!address.ok()) return address.status();
+  mesh.address = *address;
+  Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context_, std::move(mesh), &store_, this);
+  if (!made.ok()) return made.status();
+  mesh_ = std::move(*made);
+  return Connect(options);
+}
+
+Status Background::Connect(const SessionOptions& options) {
+  try {
+    controller_ = zmq::socket_t(context_, zmq::socket_type::dealer);
+    controller_.set(zmq::sockopt::linger, 500);
+    controller_.set(zmq::sockopt::immediate, true);  // what cannot leave now is sent again later
+    controller_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    controller_.set(zmq::sockopt::reconnect_ivl, 50);
+    controller_.set(zmq::sockopt::reconnect_ivl_max, 500);
+    controller_.set(zmq::sockopt::heartbeat_ivl, 1000);
+    controller_.set(zmq::sockopt::heartbeat_timeout, 3000);
+    if (options.controller.find('[') != std::string::npos) {
+      controller_.set(zmq::sockopt::ipv6, true);
+    }
+    if (!options.curve_server_key.empty()) {
+      controller_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);
+      controller_.set(zmq::sockopt::curve_publickey, options.curve_public_key);
+      controller_.set(zmq::sockopt::curve_secretkey, options.curve_secret_key);
+    }
+    controller_.connect(options.controller);
+  } catch (const zmq::error_t& error) {
+    return Status(Code::kInvalidArgument,
+                  "controller: found \"" + options.controller + "\": " + error.what());
+  }
+  return Status::Ok();
+}
+
+Background::~Background() {
+  stop_ = true;
+  if (thread_.joinable()) {
+    eventfd_write(wake_, 1);
+    thread_.join();
+  }
+  mesh_.reset();
+  controller_.close();
+  if (wake_ >= 0) close(wake_);
+}
+
+// ---- the user's thread ----
+
+Background::Reply Background::Call(Request request) {
+  std::unique_lock lock(mutex_);
+  reply_.reset();
+  request_ = std::move(request);
+  eventfd_write(wake_, 1);
+  answered_.wait(lock, [this] { return reply_.has_value() || !failure_.empty(); });
+  if (reply_) return *std::move(reply_);
+  return {.apply = std::nullopt, .done = {Status(Code::kInternal, failure_), {}}};
+}
+
+void Background::Cancel() {
+  const int saved = errno;
+  cancel_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+  errno = saved;
+}
+
+Welcome Background::welcome() const {
+  const std::lock_guard lock(mutex_);
+  return welcome_;
+}
+
+// ---- the background thread ----
+
+void Background::Run() {
+  try {
+    while (!stop_) {
+      Turn();
+      Wait();
+    }
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  }
+}
+
+void Background::Fail(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  failure_ = "the session's thread stopped: " + what;
+  answered_.notify_all();
+}
+
+void Background::Turn() {
+  const Instant now = Now();
+  if (cancel_ && !cancel_seen_) {
+    cancel_seen_ = true;
+    core_.Cancel(now, &actions_);
+  }
+  TakeRequests(now);
+  ReceiveFromController(now);
+  const std::optional<Instant> deadline = core_.NextDeadline();
+  if (deadline && *deadline <= now) core_.OnTime(now, &actions_);
+  Perform(now);
+  mesh_->Service(now);
+  Perform(now);
+}
+
+void Background::Wait() {
+  items_.clear();
+  items_.push_back({nullptr, wake_, ZMQ_POLLIN, 0});
+  const int events = ZMQ_POLLIN | (blocked_ ? ZMQ_POLLOUT : 0);
+  items_.push_back({controller_.handle(), 0, static_cast<short>(events), 0});
+  mesh_->AppendPollItems(&items_);
+  std::optional<Instant> until = mesh_->NextDeadline();
+  const std::optional<Instant> core = core_.NextDeadline();
+  if (core && (!until || *core < *until)) until = core;
+  std::int64_t wait_ms = -1;
+  if (until) {
+    const DurationNs left = *until - Now();
+    wait_ms = left <= 0 ? 0 : std::min<std::int64_t>(left / kMillisecond + 1, 60'000);
+  }
+  try {
+    zmq::poll(items_, std::chrono::milliseconds(wait_ms));
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) throw;
+  }
+  if ((items_[0].revents & ZMQ_POLLIN) != 0) {
+    eventfd_t count;
+    eventfd_read(wake_, &count);
+  }
+  if (blocked_ && (items_[1].revents & ZMQ_POLLOUT) != 0) {
+    blocked_ = false;
+    core_.OnConnected(Now(), &actions_);
+  }
+}
+
+void Background::TakeRequests(Instant now) {
+  Request request;
+  {
+    const std::lock_guard lock(mutex_);
+    request.swap(request_);
+  }
+  if (request) request(&core_, now, &actions_);
+}
+
+void Background::ReceiveFromController(Instant now) {
+  for (int i = 0; i < kMessagesPerTurn; ++i) {
+    zmq::message_t message;
+    if (!controller_.recv(message, zmq::recv_flags::dontwait)) return;
+    const bool whole = !message.more();
+    for (bool more = message.more(); more;) {
+      zmq::message_t part;
+      if (!controller_.recv(part, zmq::recv_flags::dontwait)) break;
+      more = part.more();
+    }
+    if (!whole) continue;
+    const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(message.to_string_view());
+    // What does not decode is as good as lost, and comes again if it was ours.
+    if (envelope.ok()) core_.OnEnvelope(now, *envelope, &actions_);
+    Perform(now);
+  }
+}
+
+void Background::Perform(Instant now) {
+  for (bool first = true; first || !actions_.empty(); first = false) {
+    Actions actions;
+    actions.swap(actions_);
+    for (Action& action : actions) {
+      if (auto* send = std::get_if<SendToController>(&action)) {
+        SendEnvelope(send->envelope);
+      } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
+        mesh_->SetIncarnation(become->incarnation);
+      } else if (auto* join = std::get_if<JoinRun>(&action)) {
+        mesh_->JoinRun(join->welcome.run, join->welcome.keep_initial);
+        const std::lock_guard lock(mutex_);
+        welcome_ = join->welcome;
+      } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
+        mesh_->StartReduce(now, reduce->group,
+                           reduce->group.kind == GroupKind::kTrain &&
+                               core_.welcome().strategy == Strategy::kReduceGradients);
+      } else if (std::holds_alternative<CancelReduce>(action)) {
+        mesh_->CancelReduce();
+      } else if (auto* fetch = std::get_if<StartFetch>(&action)) {
+        mesh_->StartFetch(now, fetch->source);
+      } else if (std::holds_alternative<CancelFetch>(action)) {
+        mesh_->CancelFetch();
+      } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
+        Answer({.apply = *apply, .done = {}});
+      } else if (auto* done = std::get_if<CallDone>(&action)) {
+        Answer({.apply = std::nullopt, .done = std::move(*done)});
+      }
+    }
+    if (core_.wants_incarnation()) core_.GiveIncarnation(DrawIncarnation());
+  }
+}
+
+void Background::SendEnvelope(const WorkerEnvelope& envelope) {
+  if (blocked_) return;  // all of it is sent again once the connection is there
+  const std::string bytes = Encode(envelope);
+  if (!controller_.send(zmq::buffer(bytes), zmq::send_flags::dontwait)) blocked_ = true;
+}
+
+void Background::Answer(Reply reply) {
+  const std::lock_guard lock(mutex_);
+  reply_ = std::move(reply);
+  answered_.notify_all();
+}
+
+void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
+  core_.OnReduced(Now(), group, status, sent_bytes, &actions_);
+}
+
+void Background::OnFetched(const Status& status, Iteration iteration) {
+  core_.OnFetched(Now(), status, iteration, &actions_);
+}
+
+}  // namespace prd

@@ -1,0 +1,194 @@
+// The protocol of one worker with the controller, as a state machine: what the background thread of
+// a session does, without the thread, the sockets and the clock. The library and the simulator
+// drive this same class.
+//
+// Inputs: the controller's messages, the user's calls, what became of reductions and copies, time.
+// Output: a list of actions in order. One user call is in progress at a time; every call ends with
+// exactly one CallDone. Not thread safe.
+//
+// What it guarantees towards the controller: exactly one Finished per group announced; no Ready
+// while one is unanswered; one Finish once trained; nothing is done twice and nothing is lost
+// (link.h), whatever the network does. A refusal that says "this incarnation is over" makes it say
+// Hello as a new one, with the same rank, and go on with the replica as it is.
+#ifndef PRD_WORKER_CORE_SESSION_CORE_H_
+#define PRD_WORKER_CORE_SESSION_CORE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/link.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+
+namespace prd {
+
+// How a step ended, for its caller.
+struct StepOutcome {
+  Iteration iteration = 0;
+  bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
+  Group group;           // the last one; id kNoGroup when there was none
+  int attempts = 0;      // groups tried
+  std::uint64_t sent_bytes = 0;
+  DurationNs waited = 0;   // for groups
+  DurationNs reduced = 0;  // in groups
+};
+
+// ---- actions: what the shell does, in this order ----
+
+struct SendToController {
+  WorkerEnvelope envelope;
+};
+// The mesh belongs to this incarnation from now on, and what it did for the one before is off.
+struct BecomeIncarnation {
+  Incarnation incarnation = 0;
+};
+struct JoinRun {
+  Welcome welcome;
+};
+struct StartReduce {
+  Group group;  // checked: distinct members, this one among them, finite weights >= 0
+};
+struct CancelReduce {};  // no result follows
+struct StartFetch {
+  GroupMember source;
+};
+struct CancelFetch {};
+// kReduceGradients: the sum is in the gradients; the caller's thread runs `apply`, sets the
+// replica's iteration to this, then calls Applied.
+struct ApplyNow {
+  Iteration iteration = 0;
+};
+struct CallDone {
+  Status status;
+  StepOutcome step;  // of Step
+};
+
+using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
+                            StartFetch, CancelFetch, ApplyNow, CallDone>;
+using Actions = std::vector<Action>;
+
+class SessionCore {
+ public:
+  struct Options {
+    Hello hello;              // but for rank and iteration of later incarnations
+    DurationNs patience = 0;  // 0 = for ever
+    std::size_t max_members = 4096;
+  };
+
+  // Random bits come from outside: whenever wants_incarnation(), give a fresh non-zero one; until
+  // then no Hello is said.
+  bool wants_incarnation() const { return next_incarnation_ == 0; }
+  void GiveIncarnation(Incarnation incarnation) { next_incarnation_ = incarnation; }
+
+  // ---- user calls ----
+  // REQUIRES: no call is in progress (but Cancel, Applied).
+
+  // Says Hello; done once the replica is the job's.
+  void Attach(Instant now, Options options, Actions* out);
+  // Local work is done; done once a group has reduced with this worker. `ready.iteration` as in
+  // engine.h; not signalled when an earlier signal is still unanswered.
+  void Step(Instant now, const Ready& ready, Actions* out);
+  // `apply` has run, after ApplyNow.
+  void Applied(Instant now, Actions* out);
+  void Finish(Instant now, Actions* out);
+  // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
+  // failed: the call in progress is then over without a CallDone of its own.
+  void Leave(Instant now, const std::string& reason, Actions* out);
+  // The call in progress, and every later one but Leave, ends with kCancelled.
+  void Cancel(Instant now, Actions* out);
+
+  // ---- events ----
+  void OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out);
+  // The connection to the controller is there (again).
+  void OnConnected(Instant now, Actions* out);
+  void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
+                 Actions* out);
+  void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out);
+  void OnTime(Instant now, Actions* out);
+  // When OnTime has something to do at the latest.
+  std::optional<Instant> NextDeadline() const;
+
+  bool in_call() const { return call_ != Call::kNone; }
+  Incarnation incarnation() const { return incarnation_; }
+  Iteration iteration() const { return iteration_; }
+  // From the newest Welcome; rank kNoRank before the first.
+  const Welcome& welcome() const { return welcome_; }
+
+ private:
+  enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
+  enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
+  enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
+
+  void SayHello(Instant now, Actions* out);
+  void Push(WorkerBody body, Actions* out);
+  WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
+  void SendHeartbeat(Instant now, Actions* out);
+  void Resend(Instant now, Actions* out);
+  void Done(Status status, Actions* out);
+  void Over(Status status, Actions* out);
+  void StepDone(bool adopted, Actions* out);
+
+  void OnWelcome(Instant now, const Welcome& welcome, Actions* out);
+  void OnGroup(Instant now, const Group& group, Actions* out);
+  void OnAbort(Instant now, const Abort& abort, Actions* out);
+  void OnReleased(const Released& released, Actions* out);
+  void OnRefused(Instant now, const Refused& refused, Actions* out);
+  std::string CheckGroup(const Group& group) const;
+  void BeginHeld(Instant now, Actions* out);
+  void Report(Instant now, Outcome outcome, const std::string& detail, Actions* out);
+  void HasReplica(Instant now, Actions* out);
+  void SignalAgain(Instant now, Actions* out);
+  void CallOffWork(Instant now, const std::string& why, Actions* out);
+  void SayFinish(Actions* out);
+  std::optional<Instant> PatienceEnds() const;
+
+  Options options_;
+  Contact contact_ = Contact::kNone;
+  Status over_;  // why, in kOver
+  bool cancelled_ = false;
+  Incarnation next_incarnation_ = 0;
+  Incarnation incarnation_ = 0;
+  LinkEnd<WorkerBody> link_;
+  Welcome welcome_;
+  RunId run_ = kNoRun;
+  Iteration iteration_ = 0;
+
+  // The controller's view of this incarnation.
+  bool has_replica_ = false;    // the common start, or a peer's model
+  bool ready_waiting_ = false;  // a Ready that nothing has answered
+  bool said_finish_ = false;
+  bool final_done_ = false;  // the final average is in the replica
+  Ready ready_;              // the last one, for signalling again
+  Instant ready_at_;
+  GroupId last_group_ = kNoGroup;
+
+  // What runs on the data plane, and what waits until the user is in a call.
+  Work work_ = Work::kNone;
+  Group group_;  // of kReduce and kApply
+  Instant group_at_;
+  std::uint64_t group_bytes_ = 0;
+  std::optional<std::variant<Group, Adopt>> held_;
+
+  Call call_ = Call::kNone;
+  Instant call_at_;
+  StepOutcome step_;
+
+  Instant now_;       // of the input at work
+  Instant heard_;     // from the controller, or since when it is missed
+  Instant hello_at_;  // no Hello before this
+  bool hello_due_ = false;
+  Instant resend_at_;
+  DurationNs resend_after_ = 0;
+  Instant heartbeat_at_;
+  Instant leave_by_;
+  std::string last_refusal_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_CORE_SESSION_CORE_H_

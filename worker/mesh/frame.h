@@ -1,0 +1,58 @@
+// What workers send each other: a message of two parts, this header and a payload.
+//
+// The header is 72 bytes, little-endian, in the order of the struct. Anybody who can reach the port
+// can send bytes to it, so nothing is believed before it is checked: a frame counts only if it
+// carries both incarnations, the receiver's and a member's that the receiver expects it from.
+// Incarnations are random and only the controller hands them out.
+#ifndef PRD_WORKER_MESH_FRAME_H_
+#define PRD_WORKER_MESH_FRAME_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "common/base/ids.h"
+
+namespace prd {
+
+enum class FrameKind : std::uint32_t {
+  kRing = 1,     // a chunk of a reduction on its way around the ring
+  kDirect = 2,   // a member's whole contribution to a small reduction, not weighted
+  kFail = 3,     // the sender gave this group up; no payload
+  kFetch = 4,    // "send me your replica"; the payload says where to (FetchRequest)
+  kReplica = 5,  // what comes (ReplicaInfo), then
+  kChunk = 6,    // its bytes in order
+};
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::kRing;
+  RunId run = kNoRun;
+  std::uint64_t group = 0;  // group id; of a fetch: a number the requester chose
+  Incarnation from = 0;
+  Incarnation to = 0;
+  std::uint32_t stage = 0;  // kRing: 0 to 2n-3 (reduction.h). kChunk: 0 parameters, 1 initial model
+  std::uint32_t chunk = 0;  // kRing: within the shard
+  std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h)
+  std::uint64_t length = 0;  // of the payload, bytes
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+inline constexpr std::size_t kFrameHeaderBytes = 72;
+
+std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
+// nullopt: not a header of this version, or one whose length is not `payload_bytes`.
+std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
+                                        std::size_t payload_bytes);
+
+// The payload of kReplica.
+struct ReplicaInfo {
+  Iteration iteration = 0;
+  std::uint64_t parameter_bytes = 0;
+  std::uint64_t initial_bytes = 0;  // 0: no initial model is kept
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_FRAME_H_

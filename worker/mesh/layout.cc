@@ -1,0 +1,43 @@
+#include "worker/mesh/layout.h"
+
+#include <cstring>
+#include <string>
+
+#include "common/base/archive.h"
+
+namespace prd {
+
+Layout::Layout(const std::vector<Tensor>& tensors) {
+  for (const std::size_t size : {std::size_t{8}, std::size_t{4}, std::size_t{2}}) {
+    for (const Tensor& tensor : tensors) {
+      if (DTypeSize(tensor.dtype) != size || tensor.count == 0) continue;
+      const std::size_t end = bytes_ + tensor.count * size;
+      pieces_.push_back({bytes_, end, static_cast<std::byte*>(tensor.data), tensor.dtype});
+      bytes_ = end;
+    }
+  }
+}
+
+void Layout::Read(std::size_t offset, std::size_t length, std::byte* to) const {
+  ForEach(offset, length, [to](DType, const std::byte* data, std::size_t run, std::size_t at) {
+    std::memcpy(to + at, data, run);
+  });
+}
+
+void Layout::Write(std::size_t offset, std::size_t length, const std::byte* from) const {
+  ForEach(offset, length, [from](DType, std::byte* data, std::size_t run, std::size_t at) {
+    std::memcpy(data, from + at, run);
+  });
+}
+
+std::uint64_t ModelHash(const std::vector<Tensor>& tensors) {
+  std::string text;
+  for (const Tensor& tensor : tensors) {
+    text += std::to_string(static_cast<int>(tensor.dtype)) + ":" + std::to_string(tensor.count);
+    text += ";";
+  }
+  const std::uint64_t hash = HashBytes(text);
+  return hash == 0 ? 1 : hash;
+}
+
+}  // namespace prd

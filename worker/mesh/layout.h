@@ -1,0 +1,61 @@
+// The tensors of a replica as one row of bytes, which reductions and copies cut into shards and
+// chunks.
+//
+// Tensors stand in the row by element size, largest first, then in the caller's order: a cut at a
+// multiple of 8 bytes never splits an element. Equal tensors give equal rows on every worker.
+#ifndef PRD_WORKER_MESH_LAYOUT_H_
+#define PRD_WORKER_MESH_LAYOUT_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "prd/session.h"
+
+namespace prd {
+
+class Layout {
+ public:
+  Layout() = default;  // empty
+  // The memory stays the caller's.
+  explicit Layout(const std::vector<Tensor>& tensors);
+
+  std::size_t bytes() const { return bytes_; }
+
+  // Calls f(dtype, data, length, at) for each run of memory that makes up [offset, offset + length)
+  // of the row; `at` is the run's distance from `offset`. REQUIRES: inside the row, both ends
+  // multiples of 8 or the row's end.
+  template <typename F>
+  void ForEach(std::size_t offset, std::size_t length, F&& f) const {
+    auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
+                                  [](std::size_t at, const Piece& p) { return at < p.end; });
+    std::size_t at = 0;
+    for (; at < length; ++piece) {
+      const std::size_t from = offset + at - piece->begin;
+      const std::size_t run = std::min(length - at, piece->end - piece->begin - from);
+      f(piece->dtype, piece->data + from, run, at);
+      at += run;
+    }
+  }
+
+  // Copies [offset, offset + length) of the row to `to`, or `from` into it.
+  void Read(std::size_t offset, std::size_t length, std::byte* to) const;
+  void Write(std::size_t offset, std::size_t length, const std::byte* from) const;
+
+ private:
+  struct Piece {
+    std::size_t begin, end;  // in the row
+    std::byte* data;
+    DType dtype;
+  };
+  std::vector<Piece> pieces_;
+  std::size_t bytes_ = 0;
+};
+
+// Of number, order, dtypes and sizes; never 0.
+std::uint64_t ModelHash(const std::vector<Tensor>& tensors);
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_LAYOUT_H_

@@ -1,0 +1,411 @@
+#include "worker/mesh/mesh.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace prd {
+namespace {
+
+// Of one message part. The receiver of a larger one closes the connection.
+constexpr std::int64_t kMaxPartBytes = 4 << 20;
+constexpr int kReceiveHighWater = 8;
+// Frames handled before the owner gets to look at its other sockets.
+constexpr int kFramesPerService = 64;
+// Frames kept for groups not announced here yet: at most two rows, or this if it is more. A peer
+// cannot send more than a row before this worker takes part.
+constexpr std::size_t kMinEarlyBytes = 16 << 20;
+
+}  // namespace
+
+Mesh::Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events)
+    : options_(std::move(options)),
+      store_(store),
+      events_(events),
+      pull_(*context, zmq::socket_type::pull),
+      peers_(context, options_.host),
+      server_(store, &peers_) {}
+
+Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
+                                           ReplicaStore* store, MeshEvents* events) {
+  std::unique_ptr<Mesh> mesh;
+  try {
+    mesh.reset(new Mesh(context, std::move(options), store, events));
+    PRD_RETURN_IF_ERROR(mesh->Bind());
+  } catch (const zmq::error_t& error) {
+    return Status(Code::kInvalidArgument, "listening for peers on " +
+                                              (mesh ? mesh->options_.address : std::string()) +
+                                              ": " + error.what());
+  }
+  return mesh;
+}
+
+Status Mesh::Bind() {
+  pull_.set(zmq::sockopt::linger, 0);
+  pull_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
+  pull_.set(zmq::sockopt::maxmsgsize, kMaxPartBytes);
+  // An abstract socket: no file is left behind, however the process ends.
+  char name[64];
+  std::snprintf(name, sizeof name, "ipc://@prd-%016llx",
+                static_cast<unsigned long long>(options_.incarnation));
+  pull_.bind(name);
+  endpoints_.push_back(name);
+  const bool v6 = options_.address.find(':') != std::string::npos;
+  if (v6) pull_.set(zmq::sockopt::ipv6, true);
+  pull_.bind("tcp://" + (v6 ? "[" + options_.address + "]" : options_.address) + ":*");
+  endpoints_.push_back(pull_.get(zmq::sockopt::last_endpoint));
+  return Status::Ok();
+}
+
+void Mesh::SetIncarnation(Incarnation incarnation) {
+  options_.incarnation = incarnation;
+  run_ = kNoRun;
+  active_.reset();
+  fetching_.reset();
+  server_.Clear();
+  early_.clear();
+  early_bytes_ = 0;
+  Rest();
+}
+
+void Mesh::JoinRun(RunId run, bool keep_initial) {
+  // Now rather than in the first reduction.
+  staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  run_ = run;
+  keep_initial_ = keep_initial;
+  last_group_ = kNoGroup;
+}
+
+// ---- commands ----
+
+void Mesh::StartReduce(Instant now, const Group& group, bool gradients) {
+  PRD_CHECK(!active_);
+  last_group_ = group.id;
+  active_.emplace();
+  active_->group = group;
+  active_->gradients = gradients;
+  active_->progress = now;
+  more_to_do_ = true;
+  const Layout& row = gradients ? store_->gradients : store_->parameters;
+  Reduction::Options options{.chunk_bytes = options_.chunk_bytes,
+                             .direct_bytes = options_.direct_bytes};
+  if (staging_.size() < row.bytes()) staging_.resize(row.bytes());
+  options.staging = staging_.data();
+  const std::vector<GroupMember>& members = group.members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    options.weights.push_back(members[i].weight);
+    if (members[i].incarnation == options_.incarnation) active_->position = i;
+  }
+  options.position = active_->position;
+  if (group.initial_weight != 0) {
+    options.initial = store_->initial.data();
+    options.initial_weight = group.initial_weight;
+    if (gradients || store_->initial.size() != row.bytes()) {
+      active_->failure = Status(Code::kFailedPrecondition, "no initial model is kept here");
+    }
+  }
+  const bool direct = row.bytes() <= options_.direct_bytes;
+  for (std::size_t i = 0; i < members.size() && active_->failure.ok(); ++i) {
+    active_->endpoints.emplace_back();
+    if (i == active_->position) continue;
+    Result<std::string> endpoint = peers_.EndpointOf(members[i]);
+    const bool needed = direct || i == (active_->position + 1) % members.size();
+    if (!endpoint.ok()) {
+      active_->failure = endpoint.status();
+    } else if (needed) {
+      active_->failure = peers_.Use(*endpoint);
+    }
+    if (endpoint.ok()) active_->endpoints.back() = *endpoint;
+  }
+  active_->endpoints.resize(members.size());
+  active_->reduction.emplace(&row, std::move(options));
+  std::deque<Early> early;
+  early.swap(early_);
+  early_bytes_ = 0;
+  for (Early& frame : early) OnGroupFrame(now, frame.header, std::move(frame.payload));
+}
+
+void Mesh::CancelReduce() {
+  if (!active_) return;
+  peers_.DropQueued(active_->group.id);
+  active_.reset();
+  Rest();
+}
+
+void Mesh::StartFetch(Instant now, const GroupMember& source) {
+  PRD_CHECK(!fetching_);
+  fetching_.emplace(Fetching{.source = source,
+                             .endpoint = {},
+                             .number = ++fetches_,
+                             .replica = IncomingReplica(store_),
+                             .progress = now,
+                             .failure = {}});
+  more_to_do_ = true;
+  Result<std::string> endpoint = peers_.EndpointOf(source);
+  fetching_->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
+  if (!fetching_->failure.ok()) return;
+  fetching_->endpoint = *endpoint;
+  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
+  const FrameHeader header{.kind = FrameKind::kFetch,
+                           .run = run_,
+                           .group = fetching_->number,
+                           .from = options_.incarnation,
+                           .to = source.incarnation,
+                           .length = address.size()};
+  peers_.Send(*endpoint, header, zmq::message_t(address));
+}
+
+void Mesh::CancelFetch() {
+  fetching_.reset();
+  Rest();
+}
+
+// ---- what comes in ----
+
+bool Mesh::ReceiveOne(Instant now) {
+  zmq::message_t first;
+  zmq::message_t payload;
+  if (!pull_.recv(first, zmq::recv_flags::dontwait)) return false;
+  int parts = 1;
+  for (bool more = first.more(); more; ++parts) {
+    zmq::message_t part;
+    if (!pull_.recv(part, zmq::recv_flags::dontwait)) break;
+    more = part.more();
+    if (parts == 1) payload = std::move(part);
+  }
+  const std::optional<FrameHeader> header =
+      DecodeHeader({static_cast<const std::byte*>(first.data()), first.size()}, payload.size());
+  if (parts != 2 || !header || header->to != options_.incarnation || header->from == 0) {
+    ++counters_.dropped;
+  } else {
+    OnFrame(now, *header, std::move(payload));
+  }
+  return true;
+}
+
+void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  switch (header.kind) {
+    case FrameKind::kRing:
+    case FrameKind::kDirect:
+    case FrameKind::kFail:
+      return OnGroupFrame(now, header, std::move(payload));
+    case FrameKind::kFetch: {
+      const auto to =
+          DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
+      if (header.run != run_ || run_ == kNoRun || !to) {
+        ++counters_.dropped;
+        return;
+      }
+      ++counters_.received;
+      server_.OnRequest(now, header, *to);
+      return;
+    }
+    case FrameKind::kReplica:
+    case FrameKind::kChunk:
+      if (!fetching_ || header.run != run_ || header.group != fetching_->number ||
+          header.from != fetching_->source.incarnation || !fetching_->failure.ok()) {
+        ++counters_.dropped;
+        return;
+      }
+      ++counters_.received;
+      fetching_->progress = now;
+      fetching_->failure = fetching_->replica.OnFrame(header, std::move(payload));
+      return;
+  }
+}
+
+void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  if (header.run == run_ && header.group <= last_group_) {
+    if (active_ && header.group == active_->group.id) {
+      ToReduction(now, header, std::move(payload));
+    } else {
+      ++counters_.dropped;
+    }
+    return;
+  }
+  KeepEarly(header, std::move(payload));
+}
+
+void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
+  const std::size_t limit =
+      std::max(kMinEarlyBytes, 2 * std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  early_bytes_ += payload.size() + sizeof(Early);
+  early_.push_back({header, std::move(payload)});
+  while (early_bytes_ > limit) {
+    early_bytes_ -= early_.front().payload.size() + sizeof(Early);
+    early_.pop_front();
+    ++counters_.dropped;
+  }
+}
+
+void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  const std::vector<GroupMember>& members = active_->group.members;
+  const auto from = std::find_if(members.begin(), members.end(), [&](const GroupMember& member) {
+    return member.incarnation == header.from;
+  });
+  if (from == members.end() || !active_->failure.ok()) {
+    ++counters_.dropped;
+    return;
+  }
+  ++counters_.received;
+  active_->progress = now;
+  if (header.kind == FrameKind::kFail) {
+    active_->failure =
+        Status(Code::kAborted, "rank " + std::to_string(from->rank) + " gave the group up");
+    active_->told = true;
+    return;
+  }
+  std::vector<Reduction::Outgoing> out;
+  const Status status = active_->reduction->OnFrame(
+      static_cast<std::size_t>(from - members.begin()), header, std::move(payload), &out);
+  if (!status.ok()) {
+    active_->failure =
+        Status(status.code(), "rank " + std::to_string(from->rank) + ": " + status.message());
+  }
+  for (Reduction::Outgoing& frame : out) Send(std::move(frame));
+}
+
+// ---- what goes out ----
+
+void Mesh::Send(Reduction::Outgoing out) {
+  const GroupMember& to = active_->group.members[out.to];
+  out.header.run = run_;
+  out.header.group = active_->group.id;
+  out.header.from = options_.incarnation;
+  out.header.to = to.incarnation;
+  active_->sent += out.payload.size();
+  peers_.Send(active_->endpoints[out.to], out.header, std::move(out.payload));
+}
+
+// Own bytes follow what was received, which others wait for.
+bool Mesh::SendOwn() {
+  if (!active_ || !active_->failure.ok()) return false;
+  const std::size_t next = (active_->position + 1) % active_->group.members.size();
+  const Layout& row = active_->gradients ? store_->gradients : store_->parameters;
+  if (row.bytes() > options_.direct_bytes && !peers_.Idle(active_->endpoints[next])) return false;
+  std::optional<Reduction::Outgoing> own = active_->reduction->NextOwn();
+  if (!own) return false;
+  Send(std::move(*own));
+  return true;
+}
+
+void Mesh::OnLost(const std::string& endpoint) {
+  server_.OnLost(endpoint);
+  if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok()) {
+    fetching_->failure =
+        Status(Code::kUnavailable,
+               "the connection to rank " + std::to_string(fetching_->source.rank) + " was lost");
+  }
+  if (!active_ || !active_->failure.ok()) return;
+  for (std::size_t i = 0; i < active_->endpoints.size(); ++i) {
+    if (active_->endpoints[i] != endpoint) continue;
+    active_->failure = Status(
+        Code::kUnavailable,
+        "the connection to rank " + std::to_string(active_->group.members[i].rank) + " was lost");
+  }
+}
+
+// Those that wait for a chunk which will not come any more need not wait for a time limit.
+void Mesh::TellOthers() {
+  for (std::size_t i = 0; i < active_->group.members.size(); ++i) {
+    const std::string& endpoint = active_->endpoints[i];
+    if (i == active_->position || endpoint.empty() || !peers_.Use(endpoint).ok()) continue;
+    const FrameHeader header{.kind = FrameKind::kFail,
+                             .run = run_,
+                             .group = active_->group.id,
+                             .from = options_.incarnation,
+                             .to = active_->group.members[i].incarnation};
+    peers_.Send(endpoint, header, zmq::message_t());
+  }
+}
+
+// ---- turns ----
+
+void Mesh::Service(Instant now) {
+  more_to_do_ = false;
+  for (const std::string& endpoint : peers_.Service()) OnLost(endpoint);
+  bool busy = true;
+  for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
+    busy = ReceiveOne(now);
+    busy = SendOwn() || busy;
+  }
+  more_to_do_ = busy;
+  if (active_) FinishReduce(now);
+  if (fetching_) FinishFetch(now);
+  if (!server_.idle()) server_.Service(now, options_.timeout);
+}
+
+void Mesh::FinishReduce(Instant now) {
+  if (active_->failure.ok() && !active_->reduction->Complete() &&
+      now - active_->progress > options_.timeout) {
+    active_->failure = Status(Code::kDeadlineExceeded, "nothing was received for too long");
+  }
+  if (active_->failure.ok() && !active_->reduction->Complete()) return;
+  Status status = active_->failure;
+  if (status.ok()) {
+    CommitReduction();
+  } else {
+    peers_.DropQueued(active_->group.id);
+    if (!active_->told) TellOthers();
+  }
+  const GroupId group = active_->group.id;
+  const std::uint64_t sent = active_->sent;
+  active_.reset();
+  Rest();
+  events_->OnReduced(group, status, sent);
+}
+
+void Mesh::CommitReduction() {
+  const std::lock_guard lock(store_->mutex);
+  active_->reduction->Commit();
+  if (!active_->gradients) store_->iteration = active_->group.iteration;
+  if (active_->group.kind == GroupKind::kInitial && keep_initial_) {
+    store_->initial.resize(store_->parameters.bytes());
+    store_->parameters.Read(0, store_->initial.size(), store_->initial.data());
+  }
+}
+
+void Mesh::FinishFetch(Instant now) {
+  if (fetching_->failure.ok() && !fetching_->replica.Complete()) {
+    if (now - fetching_->progress <= options_.timeout) return;
+    fetching_->failure =
+        Status(Code::kDeadlineExceeded,
+               "rank " + std::to_string(fetching_->source.rank) + " sent nothing for too long");
+  }
+  Status status = fetching_->failure;
+  Iteration iteration = 0;
+  if (status.ok()) {
+    const std::lock_guard lock(store_->mutex);
+    iteration = fetching_->replica.Commit();
+  }
+  fetching_.reset();
+  Rest();
+  events_->OnFetched(status, iteration);
+}
+
+void Mesh::Rest() {
+  if (active_ || fetching_) return;
+  peers_.Rest();
+  server_.Hold();
+}
+
+std::optional<Instant> Mesh::NextDeadline() const {
+  if (more_to_do_) return Instant{0};
+  std::optional<Instant> next = server_.NextDeadline(options_.timeout);
+  const auto consider = [&](Instant progress) {
+    const Instant at = progress + options_.timeout + kMillisecond;
+    if (!next || at < *next) next = at;
+  };
+  if (active_) consider(active_->progress);
+  if (fetching_) consider(fetching_->progress);
+  return next;
+}
+
+void Mesh::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
+  items->push_back({pull_.handle(), 0, ZMQ_POLLIN, 0});
+  peers_.AppendPollItems(items);
+}
+
+}  // namespace prd

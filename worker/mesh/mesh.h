@@ -1,0 +1,154 @@
+// The data plane of one worker on CPUs: reductions and replica copies with its peers over ZeroMQ.
+//
+// Any subset of workers reduces at once: no communicator, no set-up. One PULL socket, bound to an
+// ipc and a tcp endpoint, takes everything that comes; one PUSH per peer (peers.h) is made when it
+// is first needed. Nothing here blocks or spins: the owner waits on the poll items and the
+// deadline, then calls Service. One reduction and one fetch at a time; any number of peers may copy
+// this worker's replica meanwhile.
+//
+// Not thread safe: used by the session's background thread alone.
+#ifndef PRD_WORKER_MESH_MESH_H_
+#define PRD_WORKER_MESH_MESH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+#include "worker/mesh/fetch.h"
+#include "worker/mesh/frame.h"
+#include "worker/mesh/peers.h"
+#include "worker/mesh/reduction.h"
+#include "worker/mesh/replica_store.h"
+
+namespace prd {
+
+// Called from Mesh::Service only, once for each StartReduce and StartFetch that is not cancelled.
+class MeshEvents {
+ public:
+  virtual ~MeshEvents() = default;
+  // ok: the result is in the tensors. Otherwise they are as they were.
+  virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
+  virtual void OnFetched(const Status& status, Iteration iteration) = 0;
+};
+
+class Mesh {
+ public:
+  // The same on all workers of a job: they are part of the protocol. Measured on two cores:
+  // 64 MiB among 4 processes takes equally long for chunks of 256 KiB to 1 MiB; going directly wins
+  // up to about 32 KiB.
+  static constexpr std::size_t kChunkBytes = 512 << 10;
+  static constexpr std::size_t kDirectBytes = 32 << 10;
+
+  struct Options {
+    Incarnation incarnation = 0;
+    std::string host;                   // as in Hello
+    std::string address = "127.0.0.1";  // of this host, for peers on others
+    DurationNs timeout = 10 * kSecond;  // a peer silent for this long during a reduction or a fetch
+    std::size_t chunk_bytes = kChunkBytes;
+    std::size_t direct_bytes = kDirectBytes;
+  };
+
+  // The pointers must outlive the mesh. kInvalidArgument when the address cannot be bound.
+  static Result<std::unique_ptr<Mesh>> Create(zmq::context_t* context, Options options,
+                                              ReplicaStore* store, MeshEvents* events);
+
+  // Where peers reach this mesh: "ipc://..", "tcp://..".
+  const std::vector<std::string>& endpoints() const { return endpoints_; }
+
+  // Answers to this incarnation from now on, in no run; drops what was under way without events.
+  void SetIncarnation(Incarnation incarnation);
+  void JoinRun(RunId run, bool keep_initial);
+
+  // Reduces parameters, or gradients, with the group. REQUIRES: none is running; the group has been
+  // checked (distinct members, this one among them, finite weights).
+  void StartReduce(Instant now, const Group& group, bool gradients);
+  void CancelReduce();
+  void StartFetch(Instant now, const GroupMember& source);
+  void CancelFetch();
+
+  // Moves everything as far as it goes now.
+  void Service(Instant now);
+  std::optional<Instant> NextDeadline() const;
+  void AppendPollItems(std::vector<zmq::pollitem_t>* items);
+
+  struct Counters {
+    std::uint64_t received = 0;  // frames that counted
+    std::uint64_t dropped = 0;   // damaged, misaddressed, of groups that are over
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Active {
+    Group group;
+    std::size_t position = 0;
+    std::vector<std::string> endpoints;  // by position
+    bool gradients = false;
+    std::optional<Reduction> reduction;
+    Instant progress;
+    std::uint64_t sent = 0;
+    Status failure;     // of the start, or of a frame; reported by the next Service
+    bool told = false;  // another member said so: it has told all
+  };
+  struct Fetching {
+    GroupMember source;
+    std::string endpoint;
+    std::uint64_t number = 0;
+    IncomingReplica replica;
+    Instant progress;
+    Status failure;
+  };
+  struct Early {  // a frame of a group that is not announced here yet
+    FrameHeader header;
+    zmq::message_t payload;
+  };
+
+  Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events);
+  Status Bind();
+
+  bool ReceiveOne(Instant now);
+  void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  void KeepEarly(const FrameHeader& header, zmq::message_t payload);
+  void ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool SendOwn();
+  void Send(Reduction::Outgoing out);
+  void OnLost(const std::string& endpoint);
+  void FinishReduce(Instant now);
+  void FinishFetch(Instant now);
+  void TellOthers();
+  void CommitReduction();
+  void Rest();
+
+  Options options_;
+  ReplicaStore* store_;
+  MeshEvents* events_;
+  zmq::socket_t pull_;
+  std::vector<std::string> endpoints_;
+  Peers peers_;
+  ReplicaServer server_;
+  RunId run_ = kNoRun;
+  bool keep_initial_ = false;
+  // Results wait here for their commit. Kept from one reduction to the next: to hold the received
+  // messages instead would save a copy, and cost more in memory that comes and goes.
+  std::vector<std::byte> staging_;
+  GroupId last_group_ = kNoGroup;  // the newest one started here
+  std::optional<Active> active_;
+  std::optional<Fetching> fetching_;
+  std::uint64_t fetches_ = 0;
+  std::deque<Early> early_;
+  std::size_t early_bytes_ = 0;
+  bool more_to_do_ = false;
+  Counters counters_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_MESH_H_

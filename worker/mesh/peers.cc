@@ -1,0 +1,170 @@
+#include "worker/mesh/peers.h"
+
+#include <cstring>
+
+namespace prd {
+namespace {
+
+// Chunks under way per connection; with the receiver's as many, it keeps both ends busy.
+constexpr int kSendHighWater = 8;
+// What has been handed to the network is still sent for this long when the session ends.
+constexpr int kLingerMs = 2000;
+constexpr std::size_t kMaxEndpointBytes = 256;
+
+bool HasPrefix(const std::string& text, const char* prefix) {
+  return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
+}
+
+}  // namespace
+
+Peers::~Peers() {
+  for (auto& [endpoint, peer] : peers_) zmq_socket_monitor(peer.push.handle(), nullptr, 0);
+}
+
+Result<std::string> Peers::EndpointOf(const GroupMember& member) const {
+  const auto first = [&member](const char* prefix) -> const std::string* {
+    for (const std::string& endpoint : member.endpoints) {
+      if (HasPrefix(endpoint, prefix)) return &endpoint;
+    }
+    return nullptr;
+  };
+  const std::string* found = member.host == host_ ? first("ipc://") : nullptr;
+  if (found == nullptr) found = first("tcp://");
+  if (found == nullptr) {
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(member.rank) +
+                                              " has no endpoint that can be reached from here");
+  }
+  return *found;
+}
+
+Status Peers::Use(const std::string& endpoint) {
+  auto it = peers_.find(endpoint);
+  if (it != peers_.end() && Broken(&it->second)) {  // while nobody looked
+    peers_.erase(it);
+    it = peers_.end();
+  }
+  if (it != peers_.end()) {
+    it->second.used = true;
+    it->second.last_use = ++uses_;
+    return Status::Ok();
+  }
+  if (peers_.size() >= kMaxConnections) Evict();
+  try {
+    Peer peer;
+    peer.push = zmq::socket_t(*context_, zmq::socket_type::push);
+    peer.push.set(zmq::sockopt::linger, kLingerMs);
+    peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
+    peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
+    const std::string name = "inproc://prd-peer-" + std::to_string(++monitors_);
+    constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
+                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+    if (zmq_socket_monitor(peer.push.handle(), name.c_str(), kEvents) != 0) {
+      throw zmq::error_t();
+    }
+    peer.monitor = zmq::socket_t(*context_, zmq::socket_type::pair);
+    peer.monitor.set(zmq::sockopt::linger, 0);
+    peer.monitor.connect(name);
+    peer.push.connect(endpoint);
+    peer.used = true;
+    peer.last_use = ++uses_;
+    peers_.emplace(endpoint, std::move(peer));
+  } catch (const zmq::error_t& error) {
+    return Status(Code::kUnavailable, "connecting to " + endpoint + ": " + error.what());
+  }
+  return Status::Ok();
+}
+
+void Peers::Rest() {
+  for (auto& [endpoint, peer] : peers_) peer.used = !peer.queue.empty();
+}
+
+void Peers::Evict() {
+  auto oldest = peers_.end();
+  for (auto it = peers_.begin(); it != peers_.end(); ++it) {
+    if (it->second.used) continue;
+    if (oldest == peers_.end() || it->second.last_use < oldest->second.last_use) oldest = it;
+  }
+  if (oldest == peers_.end()) return;  // all in use: a large group may have more than the limit
+  zmq_socket_monitor(oldest->second.push.handle(), nullptr, 0);
+  peers_.erase(oldest);
+}
+
+void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end()) return;  // lost; Service has said so
+  it->second.queue.push_back({header, std::move(payload)});
+  Flush(&it->second);
+}
+
+bool Peers::Idle(const std::string& endpoint) const {
+  const auto it = peers_.find(endpoint);
+  return it == peers_.end() || it->second.queue.empty();
+}
+
+void Peers::DropQueued(std::uint64_t group) {
+  for (auto& [endpoint, peer] : peers_) {
+    std::erase_if(peer.queue, [group](const Frame& frame) {
+      return frame.header.group == group &&
+             (frame.header.kind == FrameKind::kRing || frame.header.kind == FrameKind::kDirect);
+    });
+  }
+}
+
+// Returns false when the connection cannot be used any more.
+bool Peers::Flush(Peer* peer) {
+  try {
+    while (!peer->queue.empty()) {
+      Frame& frame = peer->queue.front();
+      const auto header = EncodeHeader(frame.header);
+      zmq::message_t first(header.data(), header.size());
+      // Once the first part is taken, the second is: messages count whole.
+      if (!peer->push.send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) break;
+      (void)peer->push.send(frame.payload, zmq::send_flags::dontwait);
+      peer->queue.pop_front();
+    }
+  } catch (const zmq::error_t&) {
+    return false;
+  }
+  return true;
+}
+
+// Any event that is asked for means that the connection was closed, or could not be made: a worker
+// listens before the controller tells anybody of it.
+bool Peers::Broken(Peer* peer) {
+  zmq::message_t event;
+  bool broken = false;
+  try {
+    while (peer->monitor.recv(event, zmq::recv_flags::dontwait)) broken = true;
+  } catch (const zmq::error_t&) {
+    broken = true;
+  }
+  if (broken) {
+    peer->push.set(zmq::sockopt::linger, 0);
+    zmq_socket_monitor(peer->push.handle(), nullptr, 0);
+  }
+  return broken;
+}
+
+std::vector<std::string> Peers::Service() {
+  std::vector<std::string> lost;
+  for (auto it = peers_.begin(); it != peers_.end();) {
+    if (it->second.used && (!Flush(&it->second) || Broken(&it->second))) {
+      lost.push_back(it->first);
+      it = peers_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return lost;
+}
+
+void Peers::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
+  for (auto& [endpoint, peer] : peers_) {
+    if (!peer.used) continue;
+    items->push_back({peer.monitor.handle(), 0, ZMQ_POLLIN, 0});
+    if (!peer.queue.empty()) items->push_back({peer.push.handle(), 0, ZMQ_POLLOUT, 0});
+  }
+}
+
+}  // namespace prd

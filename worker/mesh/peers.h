@@ -1,0 +1,80 @@
+// Connections to other workers' meshes: one PUSH per peer, made when it is first needed.
+//
+// Sending never blocks: what a connection does not take yet waits in a queue here. A connection
+// that breaks is reported, and dropped with all that waited for it. Not thread safe.
+#ifndef PRD_WORKER_MESH_PEERS_H_
+#define PRD_WORKER_MESH_PEERS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "prd/status.h"
+#include "worker/mesh/frame.h"
+
+namespace prd {
+
+class Peers {
+ public:
+  // Connections kept at most: the one unused for longest makes room.
+  static constexpr std::size_t kMaxConnections = 256;
+
+  // `host` as in Hello: equal hosts are reached by ipc.
+  Peers(zmq::context_t* context, std::string host) : context_(context), host_(std::move(host)) {}
+  ~Peers();
+
+  // Where to reach a member from here. kInvalidArgument when it says nothing usable.
+  Result<std::string> EndpointOf(const GroupMember& member) const;
+
+  // Makes sure that there is a connection, and watches it from now on: Service reports its loss.
+  // kUnavailable when the system has no more to give.
+  Status Use(const std::string& endpoint);
+  // Stops watching all but what still has something to send.
+  void Rest();
+
+  // Queues a frame. REQUIRES: Use(endpoint) before, and no loss reported since.
+  void Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload);
+  // True when everything given to Send has been handed to the network (or the peer is gone).
+  bool Idle(const std::string& endpoint) const;
+  // Forgets what waits for all peers: of a reduction that was given up.
+  void DropQueued(std::uint64_t group);
+
+  // Sends what can be sent; returns the endpoints that broke, which are dropped.
+  std::vector<std::string> Service();
+
+  void AppendPollItems(std::vector<zmq::pollitem_t>* items);
+
+  std::size_t connections() const { return peers_.size(); }
+
+ private:
+  struct Frame {
+    FrameHeader header;
+    zmq::message_t payload;
+  };
+  struct Peer {
+    zmq::socket_t push;
+    zmq::socket_t monitor;
+    std::deque<Frame> queue;
+    bool used = false;
+    std::uint64_t last_use = 0;
+  };
+
+  bool Flush(Peer* peer);
+  bool Broken(Peer* peer);
+  void Evict();
+
+  zmq::context_t* context_;
+  std::string host_;
+  std::map<std::string, Peer> peers_;
+  std::uint64_t uses_ = 0;
+  std::uint64_t monitors_ = 0;  // for names
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_PEERS_H_

@@ -1,0 +1,261 @@
+#include "prd/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "worker/background.h"
+#include "worker/host.h"
+
+namespace prd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kCurveKeyBytes = 40;  // Z85
+
+Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
+
+Status CheckOptions(const SessionOptions& options) {
+  if (options.job.empty() || options.job.size() > kMaxNameBytes) {
+    return Wrong("job: a name of 1 to 256 bytes is needed (PRD_JOB)");
+  }
+  if (options.controller.rfind("tcp://", 0) != 0 && options.controller.rfind("ipc://", 0) != 0) {
+    return Wrong("controller: found \"" + options.controller +
+                 "\", needed is tcp://HOST:PORT or ipc://PATH (PRD_CONTROLLER)");
+  }
+  if (options.rank < -1 || options.world_size < 0) {
+    return Wrong("rank: found " + std::to_string(options.rank) + " of " +
+                 std::to_string(options.world_size) + ", allowed is -1 or more, of 0 or more");
+  }
+  if (options.patience.count() < 0 || options.reduce_timeout.count() <= 0) {
+    return Wrong("patience must be 0 or more, and reduce_timeout more than 0");
+  }
+  const std::size_t keys[] = {options.curve_server_key.size(), options.curve_public_key.size(),
+                              options.curve_secret_key.size()};
+  const bool none = std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == 0; });
+  const bool all =
+      std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == kCurveKeyBytes; });
+  if (!none && !all) return Wrong("curve keys: all three of 40 characters (Z85), or none");
+  return Status::Ok();
+}
+
+Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i];
+    const std::size_t size = DTypeSize(tensor.dtype);
+    const std::string name = std::string(which) + "[" + std::to_string(i) + "]";
+    if (size == 0) return Wrong(name + ": no such dtype");
+    if (tensor.count > (std::size_t{1} << 48) / size) return Wrong(name + ": too large");
+    if (tensor.count != 0 && tensor.data == nullptr) return Wrong(name + ": no memory");
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size != 0) {
+      return Wrong(name + ": not aligned to its element size");
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckReplica(const Replica& replica) {
+  PRD_RETURN_IF_ERROR(CheckTensors(replica.parameters, "parameters"));
+  PRD_RETURN_IF_ERROR(CheckTensors(replica.gradients, "gradients"));
+  if (!replica.gradients.empty()) {
+    const bool same = std::equal(
+        replica.parameters.begin(), replica.parameters.end(), replica.gradients.begin(),
+        replica.gradients.end(),
+        [](const Tensor& a, const Tensor& b) { return a.count == b.count && a.dtype == b.dtype; });
+    if (!same) return Wrong("gradients: number, sizes and dtypes differ from the parameters'");
+  }
+  if (Layout(replica.parameters).bytes() == 0) return Wrong("parameters: there are none");
+  if (!replica.apply) return Wrong("apply: is not set");
+  return Status::Ok();
+}
+
+}  // namespace
+
+class Session::Impl {
+ public:
+  Impl(SessionOptions options, std::unique_ptr<Background> background)
+      : options_(std::move(options)), background_(std::move(background)) {}
+
+  ~Impl() {
+    if (attached_ && !over_) (void)Leave("its session was destroyed").ok();
+  }
+
+  Status Attach(Replica replica);
+  Result<StepResult> Step(const StepInput& input);
+  Status Finish();
+  Status Leave(const std::string& reason);
+  void Cancel() { background_->Cancel(); }
+
+  Welcome welcome() const { return background_->welcome(); }
+  bool attached() const { return attached_; }
+  Iteration iteration() const {
+    const std::lock_guard lock(background_->store()->mutex);
+    return background_->store()->iteration;
+  }
+
+ private:
+  bool Reduces(Strategy strategy) const { return welcome().strategy == strategy; }
+  Status Ready() const;
+  void Apply(std::optional<Iteration> iteration);
+  CallDone Drive(Background::Request request);
+  StepResult Describe(const StepOutcome& outcome) const;
+
+  const SessionOptions options_;
+  std::unique_ptr<Background> background_;
+  Replica replica_;
+  bool attached_ = false;
+  bool over_ = false;
+  Clock::time_point returned_;  // from the last call
+};
+
+Status Session::Impl::Ready() const {
+  if (!attached_) return Status(Code::kFailedPrecondition, "the session is not attached");
+  if (over_) return Status(Code::kFailedPrecondition, "the session has finished or left");
+  return Status::Ok();
+}
+
+Status Session::Impl::Attach(Replica replica) {
+  if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
+  PRD_RETURN_IF_ERROR(CheckReplica(replica));
+  replica_ = std::move(replica);
+  ReplicaStore* store = background_->store();
+  store->parameters = Layout(replica_.parameters);
+  store->gradients = Layout(replica_.gradients);
+  Hello hello{.job = options_.job,
+              .rank = options_.rank,
+              .world_size = options_.world_size,
+              .host = background_->host(),
+              .host_name = HostName(),
+              .pid = static_cast<std::uint32_t>(getpid()),
+              .endpoints = background_->endpoints(),
+              .model_bytes = store->parameters.bytes(),
+              .model_hash = ModelHash(replica_.parameters),
+              .iteration = 0};
+  SessionCore::Options core{.hello = std::move(hello),
+                            .patience = std::chrono::nanoseconds(options_.patience).count()};
+  const CallDone done = Drive(
+      [core](SessionCore* session, Instant now, Actions* out) { session->Attach(now, core, out); });
+  if (!done.status.ok()) return done.status;
+  attached_ = true;
+  returned_ = Clock::now();
+  if (Reduces(Strategy::kReduceGradients) && replica_.gradients.empty()) {
+    const std::string why = "engine " + welcome().engine + " reduces gradients, and there are none";
+    (void)Leave(why).ok();
+    return Wrong("gradients: " + why);
+  }
+  return Status::Ok();
+}
+
+// Runs the caller's `apply`; the replica is then at `iteration`, or one further.
+void Session::Impl::Apply(std::optional<Iteration> iteration) {
+  try {
+    const std::lock_guard lock(background_->store()->mutex);
+    replica_.apply();
+    Iteration& count = background_->store()->iteration;
+    count = iteration.value_or(count + 1);
+  } catch (...) {
+    (void)Leave("apply threw an exception").ok();
+    throw;
+  }
+}
+
+CallDone Session::Impl::Drive(Background::Request request) {
+  Background::Reply reply = background_->Call(std::move(request));
+  while (reply.apply) {
+    Apply(reply.apply->iteration);
+    reply = background_->Call(
+        [](SessionCore* core, Instant now, Actions* out) { core->Applied(now, out); });
+  }
+  return std::move(reply.done);
+}
+
+Result<StepResult> Session::Impl::Step(const StepInput& input) {
+  PRD_RETURN_IF_ERROR(Ready());
+  if (input.samples < 0) return Wrong("samples: found " + std::to_string(input.samples));
+  const bool gradients = Reduces(Strategy::kReduceGradients);
+  if (gradients && replica_.gradients.empty()) {
+    return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
+  }
+  if (!gradients) Apply(std::nullopt);
+  const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
+  const prd::Ready ready{.iteration = iteration() + (gradients ? 1 : 0),
+                         .step_ns = computed.count(),
+                         .samples = input.samples};
+  const CallDone done =
+      Drive([ready](SessionCore* core, Instant now, Actions* out) { core->Step(now, ready, out); });
+  returned_ = Clock::now();
+  if (!done.status.ok()) return done.status;
+  StepResult result = Describe(done.step);
+  result.computed = computed;
+  return result;
+}
+
+StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
+  StepResult result;
+  result.iteration = outcome.iteration;
+  result.adopted = outcome.adopted;
+  result.attempts = outcome.attempts;
+  result.group = outcome.group.id;
+  result.reason = outcome.group.reason;
+  for (const GroupMember& member : outcome.group.members) {
+    result.members.push_back(member.rank);
+    result.weights.push_back(member.weight);
+  }
+  if (result.members.size() > 1) result.reduced_bytes = background_->store()->parameters.bytes();
+  result.sent_bytes = outcome.sent_bytes;
+  result.waited = std::chrono::nanoseconds(outcome.waited);
+  result.reduced = std::chrono::nanoseconds(outcome.reduced);
+  return result;
+}
+
+Status Session::Impl::Finish() {
+  PRD_RETURN_IF_ERROR(Ready());
+  const CallDone done =
+      Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
+  returned_ = Clock::now();
+  over_ = done.status.ok();
+  return done.status;
+}
+
+Status Session::Impl::Leave(const std::string& reason) {
+  PRD_RETURN_IF_ERROR(Ready());
+  over_ = true;
+  return background_
+      ->Call(
+          [reason](SessionCore* core, Instant now, Actions* out) { core->Leave(now, reason, out); })
+      .done.status;
+}
+
+// ---- the public face ----
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<Session> Session::Create(SessionOptions options) {
+  PRD_RETURN_IF_ERROR(CheckOptions(options));
+  Result<std::unique_ptr<Background>> background = Background::Start(options);
+  if (!background.ok()) return background.status();
+  return Session(std::make_unique<Impl>(std::move(options), std::move(background).value()));
+}
+
+Status Session::Attach(Replica replica) { return impl_->Attach(std::move(replica)); }
+Result<StepResult> Session::Step(StepInput input) { return impl_->Step(input); }
+Status Session::Finish() { return impl_->Finish(); }
+Status Session::Leave(const std::string& reason) { return impl_->Leave(reason); }
+void Session::Cancel() { impl_->Cancel(); }
+
+int Session::rank() const { return impl_->attached() ? impl_->welcome().rank : -1; }
+int Session::workers() const { return impl_->attached() ? impl_->welcome().workers : 0; }
+std::int64_t Session::iteration() const { return impl_->iteration(); }
+std::string Session::engine() const {
+  return impl_->attached() ? impl_->welcome().engine : std::string();
+}
+
+}  // namespace prd
