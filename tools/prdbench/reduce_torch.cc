@@ -1,0 +1,109 @@
+// Teams of processes that run PyTorch's all_reduce over Gloo.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "tools/prdbench/reduce_team.h"
+
+namespace prd::bench {
+namespace {
+
+// Answers each line "BYTES RANK RANK ..." with the start and end of the reduction. Every rank is
+// told of every group, since PyTorch wants all of them to make it; making it counts.
+constexpr const char* kScript = R"py(
+import sys, time, torch
+import torch.distributed as dist
+rank, world, path, max_bytes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=world)
+values = torch.full((max_bytes // 4 + 1,), float(rank))
+groups = {tuple(range(world)): None}
+print("ready", flush=True)
+for line in sys.stdin:
+    words = [int(word) for word in line.split()]
+    count, members = words[0] // 4, tuple(words[1:])
+    start = time.monotonic_ns()
+    if members not in groups:
+        groups[members] = dist.new_group(list(members))
+    if rank in members:
+        dist.all_reduce(values[:count], group=groups[members])
+        end = time.monotonic_ns()
+        values.fill_(float(rank))
+        print(start, end, flush=True)
+)py";
+
+class TorchTeam : public Team {
+ public:
+  ~TorchTeam() override {
+    children_.clear();
+    if (!directory_.empty()) {
+      unlink((directory_ + "/store").c_str());
+      rmdir(directory_.c_str());
+    }
+  }
+
+  Status Start(int workers, std::size_t max_bytes, const std::string& python) {
+    const char* base = std::getenv("TMPDIR");
+    std::string name = std::string(base != nullptr ? base : "/tmp") + "/prdbench-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) {
+      return Status(Code::kUnavailable, "no temporary directory");
+    }
+    directory_ = name;
+    for (int rank = 0; rank < workers; ++rank) {
+      int down[2];
+      int up[2];
+      if (pipe(down) != 0 || pipe(up) != 0) return Status(Code::kUnavailable, "no more pipes");
+      const pid_t pid = fork();
+      if (pid < 0) return Status(Code::kUnavailable, "no more processes");
+      if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(down[0], STDIN_FILENO);
+        dup2(up[1], STDOUT_FILENO);
+        for (const int fd : {down[0], down[1], up[0], up[1]}) close(fd);
+        setenv("OMP_NUM_THREADS", "1", 1);
+        setenv("OPENBLAS_NUM_THREADS", "1", 1);
+        setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+        execl(python.c_str(), python.c_str(), "-c", kScript, std::to_string(rank).c_str(),
+              std::to_string(workers).c_str(), (directory_ + "/store").c_str(),
+              std::to_string(max_bytes).c_str(), nullptr);
+        std::_Exit(127);
+      }
+      close(down[0]);
+      close(up[1]);
+      children_.emplace_back(pid, down[1], up[0]);
+    }
+    for (Child& child : children_) {
+      const Result<std::string> ready = child.ReadLine(120'000);
+      if (!ready.ok() || *ready != "ready") {
+        return Status(Code::kUnavailable, python + " does not run torch.distributed with gloo");
+      }
+    }
+    return Status::Ok();
+  }
+
+  Result<double> Reduce(const std::vector<int>& members, std::size_t bytes) override {
+    std::string line = std::to_string(bytes);
+    for (const int rank : members) line += " " + std::to_string(rank);
+    for (Child& child : children_) PRD_RETURN_IF_ERROR(child.WriteLine(line));
+    return Span(&children_, members);
+  }
+
+ private:
+  std::vector<Child> children_;
+  std::string directory_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Team>> StartTorchTeam(int workers, std::size_t max_bytes,
+                                             const std::string& python) {
+  auto team = std::make_unique<TorchTeam>();
+  PRD_RETURN_IF_ERROR(team->Start(workers, max_bytes, python));
+  return std::unique_ptr<Team>(std::move(team));
+}
+
+}  // namespace prd::bench
