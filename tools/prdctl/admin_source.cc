@@ -88,13 +88,16 @@ class AdminSource : public HistorySource {
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       if (left.count() <= 0) break;
-      zmq_pollitem_t item{.socket = socket_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0};
-      const int ready = zmq_poll(&item, 1, static_cast<long>(left.count()));
-      if (options_.stop && options_.stop()) {
+      zmq_pollitem_t items[] = {
+          {.socket = socket_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0},
+          {.socket = nullptr, .fd = options_.stop_fd, .events = ZMQ_POLLIN, .revents = 0}};
+      const int ready =
+          zmq_poll(items, options_.stop_fd >= 0 ? 2 : 1, static_cast<long>(left.count()));
+      if (ready < 0 && errno != EINTR) throw zmq::error_t();
+      if (ready > 0 && items[1].revents != 0) {
         socket_.reset();
         return Status(Code::kCancelled, "interrupted");
       }
-      if (ready < 0 && errno != EINTR) throw zmq::error_t();
       if (ready <= 0) continue;
       zmq::message_t answer;
       (void)socket_->recv(answer, zmq::recv_flags::none);

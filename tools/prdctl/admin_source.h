@@ -2,7 +2,6 @@
 #ifndef PRD_TOOLS_PRDCTL_ADMIN_SOURCE_H_
 #define PRD_TOOLS_PRDCTL_ADMIN_SOURCE_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,11 +12,11 @@ namespace prd::ctl {
 struct AdminOptions {
   std::string endpoint;
   DurationNs timeout_ns = 3 * kSecond;  // for an answer, besides the time that was asked for
-  std::function<bool()> stop;           // asked when a signal interrupts the waiting; may be null
+  int stop_fd = -1;                     // becomes readable when the user wants to end; -1: never
 };
 
 // Does not connect yet. Its calls fail with kUnavailable when no daemon answers, and with
-// kCancelled when `stop` says so.
+// kCancelled once stop_fd is readable.
 std::unique_ptr<HistorySource> MakeAdminSource(AdminOptions options);
 
 }  // namespace prd::ctl

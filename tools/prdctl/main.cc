@@ -1,19 +1,25 @@
 // prdctl: the command line. What the commands do is in commands.h.
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tools/prdctl/admin_source.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/files_source.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/keygen.h"
+#include "tools/prdctl/output.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -43,7 +49,13 @@ Examples:
 Exit codes: 0 ok; 1 error; 2 wrong usage; 3 not found (run, rank, group, history);
 4 no daemon answers; 5 the history is damaged, or its replay decides otherwise.)";
 
-std::atomic<bool> interrupted{false};
+// Written to by the signal handler: what waits in poll sees it, whenever the signal comes.
+int stop_pipe[2] = {-1, -1};
+
+bool Interrupted() {
+  pollfd item{.fd = stop_pipe[0], .events = POLLIN, .revents = 0};
+  return poll(&item, 1, 0) > 0;
+}
 
 struct Flags {
   std::string admin = "ipc:///run/prd/admin.sock";
@@ -112,9 +124,12 @@ Status Groups(HistorySource& source, const Flags& flags, const Console& console)
     query.since = *since;
   }
   if (query.follow) {
-    // Without SA_RESTART, so that waiting for the next record ends too.
     struct sigaction action {};
-    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_handler = [](int) {
+      const int before = errno;
+      (void)!write(stop_pipe[1], "", 1);
+      errno = before;
+    };
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
   }
@@ -203,12 +218,11 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   keygen->add_option("name", f.key_name, "Path of the files without .key and .pub")->required();
 }
 
-// 0, or that of output that could not be written. A reader that went away (`| head`) is no error.
-int FlushOutput() {
-  errno = 0;
-  std::cout.flush();
-  if (std::cout.good() || errno == EPIPE) return 0;
-  std::cerr << "prdctl: the output cannot be written\n";
+// 1 when output could not be written. A reader that went away (`| head`) is no error.
+int Written(std::ostream& out, const OutputBuffer& buffer) {
+  out.flush();
+  if (buffer.error() == 0 || buffer.error() == EPIPE) return 0;
+  std::cerr << "prdctl: the output cannot be written: " << std::strerror(buffer.error()) << '\n';
   return 1;
 }
 
@@ -217,8 +231,23 @@ int Report(const Status& status) {
   return ExitCode(status);
 }
 
+int NoCommand(const CLI::App& app) {
+  std::string all;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    all += (all.empty() ? "" : ", ") + sub->get_name();
+  }
+  const std::vector<std::string> words = app.remaining();
+  std::cerr << "prdctl: " << (words.empty() ? "no command" : "\"" + words[0] + "\" is no command")
+            << "; allowed are " << all << " (prdctl --help)\n";
+  return 2;
+}
+
 int Main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  if (pipe2(stop_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+    std::cerr << "prdctl: no pipe: " << std::strerror(errno) << '\n';
+    return 1;
+  }
   Flags flags;
   Command command;
   CLI::App app(kAbout, "prdctl");
@@ -238,17 +267,23 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json", flags.json, "Print JSON");
   AddCommands(app, flags, command);
+  for (CLI::App* sub : app.get_subcommands({})) sub->footer("Examples, exit codes: prdctl --help");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? FlushOutput() : 2;
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+        app.get_subcommands().empty()) {
+      return NoCommand(app);
+    }
+    return app.exit(error) == 0 ? 0 : 2;
   }
-  const Console console{
-      .out = std::cout, .json = flags.json, .stop = [] { return interrupted.load(); }};
+  OutputBuffer buffer(STDOUT_FILENO);
+  std::ostream out(&buffer);
+  const Console console{.out = out, .json = flags.json, .stop = Interrupted};
   if (app.got_subcommand("keygen")) {
     const int code = Report(Keygen(flags, console));
-    return code != 0 ? code : FlushOutput();
+    const int written = Written(out, buffer);
+    return code != 0 ? code : written;
   }
   std::unique_ptr<HistorySource> source;
   if (!flags.state_dir.empty()) {
@@ -258,10 +293,10 @@ int Main(int argc, char** argv) {
   } else {
     source = MakeAdminSource({.endpoint = flags.admin,
                               .timeout_ns = flags.timeout_ms * kMillisecond,
-                              .stop = console.stop});
+                              .stop_fd = stop_pipe[0]});
   }
   const Status status = command(*source, console);
-  const int written = FlushOutput();
+  const int written = Written(out, buffer);
   const int code = Report(status);
   return code != 0 ? code : written;
 }

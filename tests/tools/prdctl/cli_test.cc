@@ -1,0 +1,320 @@
+// The program itself, on a history written as the daemon writes it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+#include <zmq.hpp>
+
+#include "common/io/codec.h"
+#include "server/history/rocks_history.h"
+#include "tests/server/scratch_dir.h"
+#include "tests/tools/prdctl/story.h"
+
+namespace prd::ctl {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr DurationNs kMs = kMillisecond;
+
+struct Done {
+  int code = -1;
+  std::string out;  // and errors, in the order in which they were written
+};
+
+Done Shell(const std::string& command) {
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return {};
+  Done done;
+  std::array<char, 4096> chunk;
+  while (const std::size_t got = std::fread(chunk.data(), 1, chunk.size(), pipe)) {
+    done.out.append(chunk.data(), got);
+  }
+  const int status = pclose(pipe);
+  done.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+  return done;
+}
+
+const std::string kProgram = std::string(PRD_BIN_DIR) + "/prdctl ";
+
+Done Prdctl(const std::string& arguments) { return Shell(kProgram + arguments + " 2>&1"); }
+
+std::string Read(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Two runs of one job: the first has ended, the second goes on.
+class CliTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = new ScratchDir();
+    auto history = RocksHistory::Open(State(), {}).value();
+    ended_ = MakeRun(1, PReduceSpec(3), {.step_ns = {10 * kMs, 11 * kMs, 40 * kMs}, .steps = 20});
+    going_ = MakeRun(2, PReduceSpec(3),
+                     {.step_ns = {10 * kMs, 11 * kMs, 40 * kMs}, .steps = 99, .until_ms = 500});
+    ASSERT_TRUE(history->Append(ended_).ok());
+    ASSERT_TRUE(history->Append(going_).ok());
+  }
+  static void TearDownTestSuite() { delete scratch_; }
+  static std::string State() { return *scratch_ / "state"; }
+
+  static Done FromFiles(const std::string& arguments) {
+    return Prdctl("--state-dir " + State() + " " + arguments);
+  }
+  static json JsonFromFiles(const std::string& arguments) {
+    const Done done = FromFiles("--json " + arguments);
+    EXPECT_EQ(done.code, 0) << done.out;
+    return json::parse(done.out);
+  }
+
+  static inline ScratchDir* scratch_ = nullptr;
+  static inline std::vector<Record> ended_, going_;
+};
+
+TEST_F(CliTest, EveryCommandReadsTheFilesOfAStoppedDaemon) {
+  for (const char* command : {"jobs",
+                              "workers",
+                              "workers 1",
+                              "workers --run mnist",
+                              "groups",
+                              "groups 1 --kind train",
+                              "group 1",
+                              "group 3 1",
+                              "explain",
+                              "explain 2",
+                              "explain --run 1",
+                              "stragglers",
+                              "graph",
+                              "graph --last 5",
+                              "spectral-gap",
+                              "export",
+                              "export --format csv",
+                              "export --format trace",
+                              "replay",
+                              "replay 1"}) {
+    const Done done = FromFiles(command);
+    EXPECT_EQ(done.code, 0) << command << "\n" << done.out;
+    EXPECT_GT(done.out.size(), 10u) << command;
+  }
+}
+
+TEST_F(CliTest, WhatTheyTell) {
+  const json jobs = JsonFromFiles("jobs")["runs"];
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0]["job"], "mnist");
+  EXPECT_EQ(jobs[0]["engine"], "p-reduce");
+  EXPECT_EQ(jobs[0]["ended"], true);
+  EXPECT_EQ(jobs[1]["ended"], false);
+  EXPECT_EQ(JsonFromFiles("workers")["workers"].size(), 3u);
+  EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["rank"], 2);
+  EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["slow"], true);
+  EXPECT_EQ(JsonFromFiles("stragglers --factor 9")["workers"][0]["slow"], false);
+  const double rho = JsonFromFiles("spectral-gap 1")["rho"].get<double>();
+  EXPECT_GT(rho, 0.5);
+  EXPECT_LT(rho, 1);
+  EXPECT_EQ(JsonFromFiles("graph --last 5")["groups"], 5);
+  EXPECT_EQ(JsonFromFiles("replay")["not_recorded"], 0);
+  EXPECT_EQ(JsonFromFiles("groups --last 7")["groups"].size(), 7u);
+  EXPECT_THAT(FromFiles("graph").out, HasSubstr("graph sync {"));
+  EXPECT_THAT(FromFiles("replay 1").out, HasSubstr("state hash "));
+}
+
+TEST_F(CliTest, ExitCodesAndMessages) {
+  const auto expect = [](const Done& done, int code, const std::string& message) {
+    EXPECT_EQ(done.code, code) << done.out;
+    EXPECT_THAT(done.out, HasSubstr(message));
+  };
+  expect(Prdctl("--help"), 0, "Exit codes:");
+  expect(Prdctl("groups --help"), 0, "--follow");
+  expect(Prdctl("--version"), 0, "prdctl ");
+  expect(Prdctl(""), 2, "no command");
+  expect(Prdctl("jbos"), 2, "jbos");
+  expect(FromFiles("groups --kind odd"), 2, "--kind");
+  expect(FromFiles("groups --since 3x"), 2, "--since: found \"3x\", allowed is a time like 250ms");
+  expect(FromFiles("groups --rank -3"), 2, "--rank");
+  expect(FromFiles("workers 7"), 3, "run: found \"7\", there are runs 1 to 2 of the jobs mnist");
+  expect(FromFiles("explain 7"), 3, "rank: found 7");
+  expect(FromFiles("group 70000"), 3, "group: found 70000");
+  expect(FromFiles("status"), 1, "only a running daemon");
+  expect(FromFiles("groups --follow"), 1, "only a running daemon");
+  expect(FromFiles("--admin ipc:///x jobs"), 2, "--admin excludes --state-dir");
+  expect(Prdctl("--state-dir " + (*scratch_ / "nothing") + " jobs"), 3, "nothing");
+  expect(Prdctl("--admin ipc://" + (*scratch_ / "none.sock") + " jobs"), 4, "no daemon answers");
+  expect(Prdctl("--admin nonsense jobs"), 2, "admin endpoint: found \"nonsense\"");
+  expect(FromFiles("export -o /nowhere/x"), 1, "/nowhere/x: cannot be written: No such file");
+}
+
+TEST_F(CliTest, AReaderThatGoesAwayIsNoError) {
+  const std::string all = kProgram + "--state-dir " + State() + " export";
+  const std::string errors = *scratch_ / "errors";
+  const std::string code = *scratch_ / "code";
+  Shell("( " + all + " 2> " + errors + "; echo $? > " + code + " ) | head -c 10");
+  EXPECT_EQ(Read(errors), "");
+  EXPECT_EQ(Read(code), "0\n");
+  EXPECT_EQ(Shell(all + " > /dev/full 2> " + errors).code, 1);
+  EXPECT_THAT(Read(errors), HasSubstr("the output cannot be written: No space left"));
+}
+
+TEST_F(CliTest, ExportsToAFileThatIsWhole) {
+  const std::string file = *scratch_ / "trace.json";
+  ASSERT_EQ(FromFiles("export --format trace -o " + file).code, 0);
+  EXPECT_GT(json::parse(Read(file))["traceEvents"].size(), 50u);
+  EXPECT_FALSE(std::ifstream(file + ".part").good());
+}
+
+TEST_F(CliTest, DamageInTheHistoryIsExitCode5) {
+  ScratchDir scratch;
+  std::vector<Record> wrong = ended_;
+  for (Record& record : wrong) {
+    if (auto* formed = std::get_if<GroupFormed>(&record.body)) formed->iteration += 1;
+  }
+  {
+    auto history = RocksHistory::Open(scratch / "s", {}).value();
+    ASSERT_TRUE(history->Append(wrong).ok());
+  }
+  const Done done = Prdctl("--state-dir " + (scratch / "s") + " replay");
+  EXPECT_EQ(done.code, 5);
+  EXPECT_THAT(done.out, HasSubstr("the replay decides otherwise"));
+}
+
+TEST_F(CliTest, KeysAreNewPairsThatAreNeverOverwritten) {
+  const std::string name = *scratch_ / "worker";
+  const Done done = Prdctl("--json keygen " + name);
+  ASSERT_EQ(done.code, 0) << done.out;
+  struct stat info {};
+  ASSERT_EQ(stat((name + ".key").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0600u);
+  const std::string secret = Read(name + ".key"), open = Read(name + ".pub");
+  ASSERT_EQ(secret.size(), 41u);
+  ASSERT_EQ(open.size(), 41u);
+  std::array<char, 41> derived{};
+  ASSERT_EQ(zmq_curve_public(derived.data(), secret.substr(0, 40).c_str()), 0);
+  EXPECT_EQ(derived.data() + std::string("\n"), open);
+  EXPECT_EQ(json::parse(done.out)["public_key"], derived.data());
+  EXPECT_THAT(done.out, ::testing::Not(HasSubstr(secret.substr(0, 40))));
+  EXPECT_EQ(Prdctl("keygen " + name).code, 1);
+  EXPECT_EQ(Read(name + ".key"), secret);
+}
+
+// ---- a daemon that answers as it is told ----
+
+class FakeDaemon {
+ public:
+  // Answers `replies` in order, one request each; calls `unanswered` at the one after them.
+  FakeDaemon(const std::string& endpoint, std::vector<std::string> replies,
+             std::function<void()> unanswered = nullptr)
+      : socket_(context_, zmq::socket_type::rep) {
+    socket_.set(zmq::sockopt::rcvtimeo, 10'000);
+    socket_.bind(endpoint);
+    thread_ = std::thread([this, replies = std::move(replies), unanswered] {
+      for (const std::string& reply : replies) {
+        zmq::message_t request;
+        if (!socket_.recv(request)) return;
+        requests_.push_back(DecodeAdminRequest(request.to_string_view()).value());
+        socket_.send(zmq::buffer(reply), zmq::send_flags::none);
+      }
+      zmq::message_t last;
+      if (unanswered && socket_.recv(last)) unanswered();
+    });
+  }
+  const std::vector<AdminRequest>& Requests() {
+    if (thread_.joinable()) thread_.join();
+    return requests_;
+  }
+  ~FakeDaemon() { Requests(); }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  std::vector<AdminRequest> requests_;
+  std::thread thread_;
+};
+
+std::string Reply(AdminReply reply) { return Encode(reply); }
+
+TEST_F(CliTest, AsksADaemon) {
+  const std::string endpoint = "ipc://" + (*scratch_ / "admin.sock");
+  {
+    FakeDaemon daemon(
+        endpoint, {Reply(RunList{{InfoOf(going_)}}), Reply(Snapshot{}), Reply(RecordBatch{going_}),
+                   Reply(RecordBatch{}),
+                   Reply(DaemonStatus{
+                       .version = "9", .now = going_.back().now, .counters = {}, .silences = {}})});
+    const Done done = Prdctl("--admin " + endpoint + " --json workers");
+    EXPECT_EQ(done.code, 0) << done.out;
+    EXPECT_EQ(json::parse(done.out)["workers"].size(), 3u);
+    ASSERT_EQ(daemon.Requests().size(), 5u);
+    EXPECT_EQ(std::get<ReadRecords>(daemon.Requests()[3]).from, going_.size());
+  }
+  {
+    FakeDaemon daemon(endpoint,
+                      {Reply(DaemonStatus{.version = "9", .counters = {{"messages", 7}}})});
+    EXPECT_THAT(Prdctl("--admin " + endpoint + " status").out, HasSubstr("messages"));
+  }
+  {
+    FakeDaemon daemon(endpoint, {Reply(AdminError{Code::kNotFound, "no such thing"})});
+    const Done done = Prdctl("--admin " + endpoint + " jobs");
+    EXPECT_EQ(done.code, 3);
+    EXPECT_THAT(done.out, HasSubstr("no such thing"));
+  }
+  {
+    FakeDaemon daemon(endpoint, {"garbage"});
+    EXPECT_EQ(Prdctl("--admin " + endpoint + " jobs").code, 5);
+  }
+  {
+    FakeDaemon daemon(endpoint, {Reply(Snapshot{})});
+    const Done done = Prdctl("--admin " + endpoint + " jobs");
+    EXPECT_EQ(done.code, 5);
+    EXPECT_THAT(done.out, HasSubstr("answered another question"));
+  }
+}
+
+TEST_F(CliTest, FollowEndsCleanlyOnCtrlC) {
+  const std::string endpoint = "ipc://" + (*scratch_ / "follow.sock");
+  const std::string pid_file = *scratch_ / "pid";
+  const auto next = going_.begin() + static_cast<std::ptrdiff_t>(going_.size()) - 40;
+  FakeDaemon daemon(endpoint,
+                    {Reply(RunList{{InfoOf(going_)}}), Reply(DaemonStatus{}),
+                     Reply(RecordBatch{{going_.begin(), next}}), Reply(RecordBatch{}),
+                     Reply(RecordBatch{{next, going_.end()}})},
+                    [&] { kill(std::stoi(Read(pid_file)), SIGINT); });
+  const Done done = Shell("echo $$ > " + pid_file + "; exec " + kProgram + "--admin " + endpoint +
+                          " --json groups --follow --last 1 2>&1");
+  EXPECT_EQ(done.code, 0) << done.out;
+  std::istringstream lines(done.out);
+  std::size_t formed = 0, told = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (json::parse(line)["event"] == "formed") ++formed;
+  }
+  for (auto record = next; record != going_.end(); ++record) {
+    if (std::holds_alternative<GroupFormed>(record->body)) ++told;
+  }
+  EXPECT_GE(told, 2u);
+  EXPECT_EQ(formed, told + 1);  // the last one before, and all after
+  EXPECT_GT(std::get<ReadRecords>(daemon.Requests().back()).wait_ms, 0u);
+}
+
+TEST_F(CliTest, ADaemonThatDoesNotAnswerIsExitCode4) {
+  const std::string endpoint = "ipc://" + (*scratch_ / "mute.sock");
+  FakeDaemon daemon(endpoint, {});
+  const Done done = Prdctl("--admin " + endpoint + " --timeout-ms 50 jobs");
+  EXPECT_EQ(done.code, 4);
+  EXPECT_THAT(done.out, HasSubstr("within 50 ms"));
+}
+
+}  // namespace
+}  // namespace prd::ctl
