@@ -9,7 +9,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 1;
+constexpr std::uint32_t kStateVersion = 2;
 
 // Far above any training run; keeps arithmetic on what peers say clear of overflow.
 constexpr Iteration kMaxIteration = Iteration{1} << 53;
@@ -32,7 +32,7 @@ void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
   ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
-     waiting, ready.iteration, ready.step_ns, ready.samples, held, finish_held, source, since,
+     waiting, ready.iteration, ready.step_ns, ready.samples, held, finish_held, source, bare, since,
      link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
@@ -42,7 +42,7 @@ void Job::Running::Archive(StateArchive& ar) {
 }
 
 Job::Job(RunId run, JobSpec spec)
-    : run_(run), spec_(std::move(spec)), engine_(MakeEngine(spec_.engine)) {}
+    : run_(run), spec_(std::move(spec)), engine_(spec_.make_engine(spec_.engine)) {}
 
 void Job::Start(Instant now, std::int64_t wall_ns, JobOutput* out) {
   PRD_CHECK(next_index_ == 0);
@@ -291,7 +291,10 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   worker.last_group = id;
   worker.last_ok = ok;
   worker.since = now_;
-  if (ok) worker.iteration = group.iteration;
+  if (ok) {
+    worker.iteration = group.iteration;
+    worker.bare = false;
+  }
   // Until the last member has reported, it is open whether those who failed go on from where they
   // are or from the others' result; and nobody trains before the common start is made.
   if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind))) worker.held = true;
@@ -319,6 +322,8 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
       OrderAdopt(rank, other, "rank " + std::to_string(source) + " did not answer");
     } else if (worker.state == State::kAdopting) {
       SetState(rank, State::kJoining);
+    } else if (worker.bare) {
+      ++stranded_;  // and held until somebody has a replica
     } else {
       worker.held = false;  // nobody has anything better than its own
     }
@@ -326,6 +331,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   }
   worker.iteration = adopted.iteration;
   worker.held = false;
+  worker.bare = false;
   if (worker.state == State::kAdopting) {
     Activate(rank, adopted.iteration, "adopted the model of rank " + std::to_string(source));
   }
@@ -361,6 +367,7 @@ std::string Job::OnLeave(Rank rank, const Leave& leave) {
 
 void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   const Worker gone = At(rank);
+  if (Stranded(rank)) --stranded_;
   by_incarnation_.erase(gone.incarnation);
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
@@ -395,13 +402,21 @@ void Job::HandSignal(Rank rank) {
 
 Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Worker& taker = workers_[Index(rank)];
+  // In a job of rounds only the newest replicas will do: one that has finished stays behind while
+  // others train on.
+  Iteration newest = 0;
+  for (const Worker& w : workers_) {
+    const bool trains = w.state == State::kActive || w.state == State::kFinishing;
+    if (AllOrNone(GroupKind::kTrain) && trains && !w.bare) newest = std::max(newest, w.iteration);
+  }
   Rank best = kNoRank;
   int best_score = -1;
   for (Rank r = 0; Index(r) < workers_.size(); ++r) {
     const Worker& w = workers_[Index(r)];
     const bool has_model = w.state == State::kActive || w.state == State::kFinishing ||
                            (w.state == State::kFinal && taker.state == State::kFinal);
-    if (!has_model || r == rank || w.held || w.source != kNoRank) continue;
+    if (!has_model || r == rank || w.held || w.bare || w.source != kNoRank) continue;
+    if (taker.state != State::kFinal && w.iteration < newest) continue;
     const int score = (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
     if (score > best_score) {
       best = r;
@@ -591,7 +606,36 @@ void Job::AdmitJoiners() {
   if (!source_found && Count(State::kJoining) == live_) started_ = false;
 }
 
+bool Job::Stranded(Rank rank) const {
+  const Worker& worker = workers_[Index(rank)];
+  return worker.state == State::kActive && worker.bare && worker.source == kNoRank;
+}
+
+// Workers of the barrier that have nothing to train yet: copies of whoever has a replica now, or
+// back to the common start when nobody is left who might get one.
+void Job::HelpStranded() {
+  const bool hopeless = stranded_ + Count(State::kJoining) == live_;
+  for (Rank rank = 0; Index(rank) < workers_.size() && stranded_ > 0; ++rank) {
+    if (!Stranded(rank)) continue;
+    const Rank source = SourceFor(rank, kNoRank);
+    if (source == kNoRank && !hopeless) return;
+    --stranded_;
+    if (source != kNoRank) {
+      OrderAdopt(rank, source, "joins a running job");
+      continue;
+    }
+    SetState(rank, State::kJoining);
+    At(rank).held = false;
+    Write(WorkerLeft{.rank = rank,
+                     .incarnation = At(rank).incarnation,
+                     .why = LeftReason::kLeft,
+                     .reason = "nobody has a model to copy: waits for a common start"});
+    ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kLeft});
+  }
+}
+
 void Job::Progress() {
+  if (stranded_ > 0) HelpStranded();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && start_workers_ > 0 &&
       Count(State::kJoining) >= start_workers_) {
@@ -687,12 +731,14 @@ Status Job::Load(std::string_view state) {
                                        " is damaged, or of another version of prd");
   }
   live_ = 0;
+  stranded_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     ++counts_[static_cast<std::size_t>(At(rank).state)];
     if (!Present(rank)) continue;
     ++live_;
+    if (Stranded(rank)) ++stranded_;
     by_incarnation_[At(rank).incarnation] = rank;
   }
   return Status::Ok();

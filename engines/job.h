@@ -19,6 +19,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ struct JobSpec {
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
   std::string text;  // this spec as normalised TOML (config/), kept in history
+  // Builds the engine. Whoever wants to look over its shoulder wraps MakeEngine's (the simulator).
+  std::function<std::unique_ptr<Engine>(const EngineOptions&)> make_engine = MakeEngine;
 };
 
 // Records and messages of one input, in order. Records have run, index and now filled in.
@@ -87,7 +90,10 @@ class Job {
     bool held = false;
     bool finish_held = false;  // said Finish before all others had the common start
     Rank source = kNoRank;     // whose replica it copies now
-    Instant since;             // of the last thing it did
+    // Has no replica of the job yet. In a job of rounds such a worker may be kActive already; it is
+    // stranded while it copies nobody's, because nobody has one to give.
+    bool bare = true;
+    Instant since;  // of the last thing it did
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);
   };
@@ -186,6 +192,8 @@ class Job {
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
   void AdmitJoiners();
+  bool Stranded(Rank rank) const;
+  void HelpStranded();
   void Progress();
   void Collective(GroupKind kind, State from, State to);
 
@@ -200,6 +208,7 @@ class Job {
   bool ended_ = false;
   int live_ = 0;  // workers not kAbsent
   std::array<int, kStates> counts_{};
+  int stranded_ = 0;              // workers of whom Stranded is true (derived)
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
