@@ -94,7 +94,7 @@ lease_ms = "long"
 listne = "tcp://127.0.0.1:1"
 sync = 1
 retain_runs = 0
-listen = "tcp://127.0.0.1"
+log_level = "loud"
 [surprise]
 )"),
       R"(f.toml:3: job.engine: found "p-produce" (a text), allowed is "all-reduce" or "p-reduce"
@@ -102,7 +102,8 @@ f.toml:4: job.lease_ms: found "long" (a text), allowed is a whole number from 20
 f.toml:7: daemon.listne: unknown key; did you mean "listen"?
 f.toml:8: daemon.sync: found 1, allowed is true or false
 f.toml:9: daemon.retain_runs: found 0, allowed is a whole number from 1 to 1000000000 (runs)
-f.toml:10: daemon.listen: found "tcp://127.0.0.1" (a text), allowed is tcp://ADDRESS:PORT (PORT 1 to 65535, or * for any free one) or ipc:///PATH (up to 107 bytes)
+f.toml:10: daemon.log_level: found "loud" (a text), allowed is "trace", "debug", )"
+      R"("info", "warn" or "error"
 f.toml:11: surprise: unknown key; allowed are daemon, job)");
 }
 

@@ -2,17 +2,14 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <zmq.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
+
+#include "common/io/curve.h"
 
 namespace prd::ctl {
 namespace {
-
-constexpr std::size_t kZ85Key = 41;  // 40 characters and a final 0
 
 Status CreateFile(const std::string& file, const std::string& line, mode_t mode) {
   const auto failed = [&] {
@@ -33,13 +30,11 @@ Status CreateFile(const std::string& file, const std::string& line, mode_t mode)
 }  // namespace
 
 Result<KeyFiles> GenerateKeyFiles(const std::string& name) {
-  std::array<char, kZ85Key> public_key{}, secret_key{};
-  if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
-    return Status(Code::kInternal, std::string("no keys: ZeroMQ says ") + zmq_strerror(errno));
-  }
+  Result<CurveKeys> keys = NewCurveKeys();
+  if (!keys.ok()) return keys.status();
   KeyFiles files{
-      .secret_file = name + ".key", .public_file = name + ".pub", .public_key = public_key.data()};
-  PRD_RETURN_IF_ERROR(CreateFile(files.secret_file, std::string(secret_key.data()) + "\n", 0600));
+      .secret_file = name + ".key", .public_file = name + ".pub", .public_key = keys->public_key};
+  PRD_RETURN_IF_ERROR(CreateFile(files.secret_file, keys->secret_key + "\n", 0600));
   const Status status = CreateFile(files.public_file, files.public_key + "\n", 0644);
   if (status.ok()) return files;
   unlink(files.secret_file.c_str());

@@ -31,7 +31,7 @@ constexpr const char* kAbout =
     "Reads a running daemon's admin socket, or the files of a stopped one (--state-dir).";
 
 constexpr const char* kFooter =
-    R"(RUN is a run's number or a job's name (its newest run); left out, it is the newest run of all.
+    R"(RUN is a run's number or a job's name (its newest run); left out, the newest run of all.
 
 Examples:
   prdctl jobs                            all runs in the history

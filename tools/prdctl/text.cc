@@ -73,6 +73,7 @@ void Table::Print(std::ostream& out) const {
       text += columns_[i].align == Align::kRight ? pad + word : word + (last ? "" : pad);
       if (!last) text += "  ";
     }
+    text.erase(text.find_last_not_of(' ') + 1);
     out << text << '\n';
   };
   line([&](std::size_t i) -> const std::string& { return columns_[i].title; });
