@@ -63,6 +63,13 @@ class Worker:
         self.process.kill()
         self.process.wait()
 
+    def close(self):
+        if self.process.poll() is None:
+            self.kill()
+        self.reader.join()
+        self.process.stdout.close()
+        self.log.close()
+
     def end(self):
         """Waits for a good end and returns its last line."""
         try:
@@ -70,6 +77,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the worker does not end; it said {self.lines[-3:]}") from None
         self.reader.join()
+        self.process.stdout.close()
         if code != 0:
             raise AssertionError(f"the worker ended with {code}; it said {self.lines[-3:]} {self._stderr()}")
         return self.lines[-1]
@@ -105,6 +113,7 @@ class Cluster:
         )
         self.daemon = None
         self.workers = []
+        self.log = open(self.dir / "prd.log", "a+")
 
     def __enter__(self):
         self.start_daemon()
@@ -112,8 +121,7 @@ class Cluster:
 
     def __exit__(self, *_):
         for worker in self.workers:
-            if worker.process.poll() is None:
-                worker.kill()
+            worker.close()
         if self.daemon is not None and self.daemon.poll() is None:
             self.daemon.send_signal(signal.SIGTERM)
             try:
@@ -121,6 +129,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 self.daemon.kill()
                 self.daemon.wait()
+        self.log.close()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def start_daemon(self):
@@ -129,7 +138,6 @@ class Cluster:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(notify))
             ready.settimeout(DEADLINE_S)
-            self.log = open(self.dir / "prd.log", "a+")
             self.daemon = subprocess.Popen(
                 [f"{self.bin}/prd", "--config", str(self.config)],
                 env=dict(os.environ, NOTIFY_SOCKET=str(notify)), stdout=self.log, stderr=self.log,

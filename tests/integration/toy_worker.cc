@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -29,7 +30,10 @@ std::string List(const std::vector<int>& values) {
 }
 
 int Fail(const char* where, const prd::Status& status) {
-  std::printf("{\"error\":\"%s\",\"where\":\"%s\"}\n", status.ToString().c_str(), where);
+  std::string text = status.ToString();
+  std::replace(text.begin(), text.end(), '"', '\'');
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::printf("{\"error\":\"%s\",\"where\":\"%s\"}\n", text.c_str(), where);
   return 1;
 }
 
