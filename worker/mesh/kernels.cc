@@ -1,9 +1,11 @@
 // Built with -O3 and without contraction (CMakeLists.txt): the loops are written to be vectorised.
 #include "worker/mesh/kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -58,24 +60,12 @@ std::uint16_t ToF16(float value) {
   return static_cast<std::uint16_t>(sign | half);
 }
 
-void ScaleF32(Float* dst, const Float* src, std::size_t count, double weight) {
-  const float high = static_cast<float>(weight);
-  const float low = static_cast<float>(weight - static_cast<double>(high));
-  if (low == 0) {
-    for (std::size_t i = 0; i < count; ++i) dst[i] = src[i] * high;
-  } else {
-    for (std::size_t i = 0; i < count; ++i) dst[i] = src[i] * high + src[i] * low;
-  }
+void ScaleF32(Float* dst, const Float* src, std::size_t count, float weight) {
+  for (std::size_t i = 0; i < count; ++i) dst[i] = src[i] * weight;
 }
 
-void AddF32(Float* __restrict acc, const Float* __restrict src, std::size_t count, double weight) {
-  const float high = static_cast<float>(weight);
-  const float low = static_cast<float>(weight - static_cast<double>(high));
-  if (low == 0) {
-    for (std::size_t i = 0; i < count; ++i) acc[i] += src[i] * high;
-  } else {
-    for (std::size_t i = 0; i < count; ++i) acc[i] += src[i] * high + src[i] * low;
-  }
+void AddF32(Float* __restrict acc, const Float* __restrict src, std::size_t count, float weight) {
+  for (std::size_t i = 0; i < count; ++i) acc[i] += src[i] * weight;
 }
 
 void ScaleF64(Double* dst, const Double* src, std::size_t count, double weight) {
@@ -151,44 +141,62 @@ void AddF16c(Half* acc, const Half* src, std::size_t count, float weight) {
 
 }  // namespace
 
-void Scale(DType dtype, void* dst, const void* src, std::size_t bytes, double weight) {
-  if (weight == 0) {
+std::vector<Weight> RoundWeights(const std::vector<double>& weights) {
+  std::vector<std::size_t> order(weights.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return weights[a] > weights[b]; });
+  std::vector<Weight> rounded(weights.size());
+  double carry = 0;  // what rounding has taken off so far; the smaller weights have finer steps
+  for (const std::size_t i : order) {
+    if (weights[i] == 0) break;
+    const double wanted = weights[i] + carry;
+    rounded[i] = {weights[i], static_cast<float>(wanted)};
+    carry = wanted - static_cast<double>(rounded[i].single);
+  }
+  return rounded;
+}
+
+void Scale(DType dtype, void* dst, const void* src, std::size_t bytes, Weight weight) {
+  if (weight.exact == 0) {
     std::memset(dst, 0, bytes);
     return;
   }
-  if (weight == 1) {
+  if (weight.exact == 1) {
     if (dst != src) std::memcpy(dst, src, bytes);
     return;
   }
   const std::size_t count = bytes / DTypeSize(dtype);
-  const float weight32 = static_cast<float>(weight);
   switch (dtype) {
     case DType::kF32:
-      return ScaleF32(static_cast<Float*>(dst), static_cast<const Float*>(src), count, weight);
+      return ScaleF32(static_cast<Float*>(dst), static_cast<const Float*>(src), count,
+                      weight.single);
     case DType::kF64:
-      return ScaleF64(static_cast<Double*>(dst), static_cast<const Double*>(src), count, weight);
+      return ScaleF64(static_cast<Double*>(dst), static_cast<const Double*>(src), count,
+                      weight.exact);
     case DType::kF16:
-      return (HasF16c() ? ScaleF16c : ScaleF16)(static_cast<Half*>(dst),
-                                                static_cast<const Half*>(src), count, weight32);
+      return (HasF16c() ? ScaleF16c : ScaleF16)(
+          static_cast<Half*>(dst), static_cast<const Half*>(src), count, weight.single);
     case DType::kBF16:
-      return ScaleBf16(static_cast<Half*>(dst), static_cast<const Half*>(src), count, weight32);
+      return ScaleBf16(static_cast<Half*>(dst), static_cast<const Half*>(src), count,
+                       weight.single);
   }
 }
 
-void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, double weight) {
-  if (weight == 0) return;
+void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, Weight weight) {
+  if (weight.exact == 0) return;
   const std::size_t count = bytes / DTypeSize(dtype);
-  const float weight32 = static_cast<float>(weight);
   switch (dtype) {
     case DType::kF32:
-      return AddF32(static_cast<Float*>(acc), static_cast<const Float*>(src), count, weight);
+      return AddF32(static_cast<Float*>(acc), static_cast<const Float*>(src), count, weight.single);
     case DType::kF64:
-      return AddF64(static_cast<Double*>(acc), static_cast<const Double*>(src), count, weight);
+      return AddF64(static_cast<Double*>(acc), static_cast<const Double*>(src), count,
+                    weight.exact);
     case DType::kF16:
       return (HasF16c() ? AddF16c : AddF16)(static_cast<Half*>(acc), static_cast<const Half*>(src),
-                                            count, weight32);
+                                            count, weight.single);
     case DType::kBF16:
-      return AddBf16(static_cast<Half*>(acc), static_cast<const Half*>(src), count, weight32);
+      return AddBf16(static_cast<Half*>(acc), static_cast<const Half*>(src), count, weight.single);
   }
 }
 

@@ -81,6 +81,7 @@ class Mesh {
 
   struct Counters {
     std::uint64_t received = 0;  // frames that counted
+    std::uint64_t early = 0;     // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;   // damaged, misaddressed, of groups that are over
   };
   const Counters& counters() const { return counters_; }

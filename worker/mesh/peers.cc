@@ -18,7 +18,9 @@ bool HasPrefix(const std::string& text, const char* prefix) {
 }  // namespace
 
 Peers::~Peers() {
-  for (auto& [endpoint, peer] : peers_) zmq_socket_monitor(peer.push.handle(), nullptr, 0);
+  for (auto& [endpoint, peer] : peers_) {
+    if (!Broken(&peer)) zmq_socket_monitor(peer.push.handle(), nullptr, 0);
+  }
 }
 
 Result<std::string> Peers::EndpointOf(const GroupMember& member) const {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "worker/mesh/kernels.h"
 
 namespace prd {
 namespace {
@@ -22,6 +21,9 @@ Reduction::Reduction(const Layout* row, Options options)
     : row_(row), options_(std::move(options)), members_(options_.weights.size()) {
   PRD_CHECK(options_.position < members_ && options_.chunk_bytes >= 8 &&
             options_.chunk_bytes % 8 == 0);
+  std::vector<double> shares = options_.weights;
+  shares.push_back(options_.initial_weight);
+  weights_ = RoundWeights(shares);
   direct_ = row_->bytes() <= options_.direct_bytes;
   if (members_ == 1 || row_->bytes() == 0) return;
   if (direct_) {
@@ -75,7 +77,7 @@ std::optional<Reduction::Outgoing> Reduction::NextOwn() {
                 .length = length};
   out.payload.rebuild(length);
   std::byte* to = Bytes(&out.payload);
-  const double weight = options_.weights[options_.position];
+  const Weight weight = weights_[options_.position];
   row_->ForEach(offset, length,
                 [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
                   Scale(dtype, to + at, data, run, weight);
@@ -127,7 +129,7 @@ Status Reduction::OnRing(const FrameHeader& header, zmq::message_t payload,
   --missing_;
   if (stage + 2 <= members_) {
     std::byte* acc = Bytes(&payload);
-    const double weight = options_.weights[options_.position];
+    const Weight weight = weights_[options_.position];
     row_->ForEach(offset, length,
                   [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
                     AddScaled(dtype, acc + at, data, run, weight);
@@ -153,7 +155,7 @@ void Reduction::Commit() {
 
 void Reduction::CommitAlone() {
   row_->ForEach(0, row_->bytes(), [&](DType dtype, std::byte* data, std::size_t run, std::size_t) {
-    Scale(dtype, data, data, run, options_.weights[0]);
+    Scale(dtype, data, data, run, weights_[0]);
   });
   AddInitial(0, row_->bytes());
 }
@@ -164,7 +166,7 @@ void Reduction::CommitDirect() {
   std::byte* sum = options_.staging;
   for (std::size_t position = 0; position < members_; ++position) {
     const std::byte* part = Bytes(&contributions_[position]);
-    const double weight = options_.weights[position];
+    const Weight weight = weights_[position];
     row_->ForEach(0, row_->bytes(), [&](DType dtype, std::byte*, std::size_t run, std::size_t at) {
       if (position == 0) {
         Scale(dtype, sum + at, part + at, run, weight);
@@ -180,7 +182,7 @@ void Reduction::CommitDirect() {
 void Reduction::AddInitial(std::size_t offset, std::size_t length) {
   if (options_.initial_weight == 0) return;
   row_->ForEach(offset, length, [&](DType dtype, std::byte* data, std::size_t run, std::size_t at) {
-    AddScaled(dtype, data, options_.initial + offset + at, run, options_.initial_weight);
+    AddScaled(dtype, data, options_.initial + offset + at, run, weights_.back());
   });
 }
 

@@ -23,6 +23,7 @@
 
 #include "prd/status.h"
 #include "worker/mesh/frame.h"
+#include "worker/mesh/kernels.h"
 #include "worker/mesh/layout.h"
 
 namespace prd {
@@ -81,6 +82,7 @@ class Reduction {
   const Layout* row_;
   Options options_;
   std::size_t members_;
+  std::vector<Weight> weights_;  // by position, then the initial model's
   bool direct_;
   std::size_t shard_bytes_ = 0;
   std::size_t own_next_ = 0;   // ring: the chunk of the own shard; direct: the distance to the peer

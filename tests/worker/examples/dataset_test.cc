@@ -58,6 +58,17 @@ TEST_F(DatasetTest, ReadsImagesAndLabels) {
   EXPECT_EQ(set.images[14 * kPixels - 1], 13);
 }
 
+TEST_F(DatasetTest, MeanImageIsPerPixel) {
+  WriteImages(0x803, 20, 20);
+  WriteLabels(20, 20);
+  Dataset set = Load();
+  set.images[0] = 200;  // was 0, the first pixel of the first example
+  const std::vector<float> mean = MeanImage(set);
+  ASSERT_EQ(mean.size(), kPixels);
+  EXPECT_FLOAT_EQ(mean[0], 19.5F);
+  EXPECT_FLOAT_EQ(mean[kPixels - 1], 9.5F);
+}
+
 TEST_F(DatasetTest, NamesTheFileAndWhatIsWrong) {
   EXPECT_THAT([&] { Load(); },
               ThrowsMessage<std::runtime_error>(HasSubstr("train-images-idx3-ubyte.gz: cannot")));

@@ -1,0 +1,392 @@
+// What the data plane does when peers die, lie or are late: nothing is written, nobody waits for
+// long, and the next group is as good as ever.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "common/base/prng.h"
+#include "tests/worker/mesh_ring.h"
+#include "worker/mesh/mesh.h"
+
+namespace prd {
+namespace {
+
+using testing::MeshNode;
+using testing::MeshNow;
+using testing::ReduceAll;
+using testing::RunUntil;
+
+constexpr std::size_t kCount = 100'000;
+
+Incarnation Fresh() {
+  static std::random_device device;
+  return Incarnation{device()} << 32 | device() | 1;
+}
+
+struct Node {
+  explicit Node(float value, Mesh::Options options = {}) : values(kCount, value) {
+    options.incarnation = incarnation;
+    if (options.host.empty()) options.host = "host";
+    mesh = std::make_unique<MeshNode>(
+        options, std::vector<Tensor>{{values.data(), values.size(), DType::kF32}});
+  }
+  Incarnation incarnation = Fresh();
+  std::vector<float> values;
+  std::unique_ptr<MeshNode> mesh;
+};
+
+Mesh::Options SmallChunks() {
+  Mesh::Options options;
+  options.chunk_bytes = 8192;
+  return options;
+}
+
+Group Among(const std::vector<MeshNode*>& nodes, GroupId id) {
+  Group group{.id = id};
+  for (const MeshNode* node : nodes) {
+    group.members.push_back(node->AsMember(1.0 / static_cast<double>(nodes.size())));
+  }
+  return group;
+}
+
+// Sends frames as anybody could who reaches the port.
+class Stranger {
+ public:
+  explicit Stranger(const MeshNode& to) : push_(context_, zmq::socket_type::push) {
+    push_.connect(to.mesh->endpoints().front());
+  }
+  void Send(const FrameHeader& header, const std::string& payload) {
+    const auto bytes = EncodeHeader(header);
+    SendParts({{reinterpret_cast<const char*>(bytes.data()), bytes.size()}, payload});
+  }
+  void SendParts(const std::vector<std::string>& parts) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      push_.send(zmq::buffer(parts[i]),
+                 i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t push_;
+};
+
+TEST(MeshFaultTest, VanishedPeerFailsTheGroupAtOnceOnAllMembers) {
+  Mesh::Options options = SmallChunks();
+  options.timeout = 60 * kSecond;  // not what ends the wait
+  Node a(1, options), b(2, options), d(4, options);
+  auto c = std::make_unique<Node>(3.f, options);
+  const std::vector<MeshNode*> all = {a.mesh.get(), b.mesh.get(), c->mesh.get(), d.mesh.get()};
+  const Group group = Among(all, 1);
+  for (MeshNode* node : all) node->mesh->StartReduce(MeshNow(), group, false);
+  // The third takes part for a while, and is gone before it can be done.
+  for (int turn = 0; turn < 3; ++turn) {
+    for (MeshNode* node : all) node->mesh->Service(MeshNow());
+  }
+  ASSERT_FALSE(c->mesh->reduced.has_value());
+  c.reset();
+  const std::vector<MeshNode*> left = {a.mesh.get(), b.mesh.get(), d.mesh.get()};
+  ASSERT_TRUE(
+      RunUntil(left, [&] { return a.mesh->reduced && b.mesh->reduced && d.mesh->reduced; }));
+  for (const Node* node : {&a, &b, &d}) EXPECT_FALSE(node->mesh->reduced->status.ok());
+  EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
+  EXPECT_EQ(b.values, std::vector<float>(kCount, 2.f));
+  EXPECT_EQ(d.values, std::vector<float>(kCount, 4.f));
+  // And the others go on.
+  for (const Status& status : ReduceAll(left, {0.25, 0.25, 0.5}, {.id = 2})) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  EXPECT_EQ(a.values, std::vector<float>(kCount, 2.75f));
+}
+
+TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
+  int up[2];
+  int down[2];
+  ASSERT_EQ(pipe(up), 0);
+  ASSERT_EQ(pipe(down), 0);
+  const pid_t pid = fork();
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    // Joins the group, sends and receives a little of it, says so, and stands still.
+    Node node(5, SmallChunks());
+    const std::string hello =
+        std::to_string(node.incarnation) + " " + node.mesh->mesh->endpoints()[0];
+    (void)!write(up[1], hello.data(), hello.size());
+    Group group{.id = 1};
+    Incarnation other = 0;
+    char endpoint[64] = {};
+    (void)!read(down[0], &other, sizeof other);
+    (void)!read(down[0], endpoint, sizeof endpoint);
+    group.members.push_back(
+        {.rank = 0, .incarnation = other, .weight = 0.5, .host = "host", .endpoints = {endpoint}});
+    group.members.push_back(node.mesh->AsMember(0.5));
+    node.mesh->mesh->StartReduce(MeshNow(), group, false);
+    RunUntil({node.mesh.get()}, [&] { return node.mesh->mesh->counters().received >= 3; });
+    (void)!write(up[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  Mesh::Options options = SmallChunks();
+  options.timeout = 60 * kSecond;
+  Node node(1, options);
+  char hello[128] = {};
+  ASSERT_GT(read(up[0], hello, sizeof hello - 1), 0);
+  GroupMember child{.rank = 1, .weight = 0.5, .host = "host"};
+  char child_endpoint[64] = {};
+  ASSERT_EQ(std::sscanf(hello, "%llu %63s",
+                        reinterpret_cast<unsigned long long*>(&child.incarnation), child_endpoint),
+            2);
+  child.endpoints = {child_endpoint};
+  char endpoint[64] = {};
+  std::strncpy(endpoint, node.mesh->mesh->endpoints()[0].c_str(), sizeof endpoint - 1);
+  ASSERT_EQ(write(down[1], &node.incarnation, sizeof node.incarnation),
+            static_cast<ssize_t>(sizeof node.incarnation));
+  ASSERT_EQ(write(down[1], endpoint, sizeof endpoint), static_cast<ssize_t>(sizeof endpoint));
+  Group group{.id = 1};
+  group.members = {node.mesh->AsMember(0.5), child};
+  node.mesh->mesh->StartReduce(MeshNow(), group, false);
+  // One turn: enough to send something, not to get through.
+  node.mesh->mesh->Service(MeshNow());
+  ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] {
+    return node.mesh->mesh->counters().received > 0 || node.mesh->reduced.has_value();
+  }));
+  kill(pid, SIGKILL);
+  ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
+  EXPECT_EQ(node.mesh->reduced->status.code(), Code::kUnavailable)
+      << node.mesh->reduced->status.ToString();
+  EXPECT_EQ(node.values, std::vector<float>(kCount, 1.f));
+  waitpid(pid, nullptr, 0);
+}
+
+TEST(MeshFaultTest, NobodyThereFailsAtOnce) {
+  Mesh::Options options;
+  options.timeout = 60 * kSecond;
+  for (const char* endpoint : {"ipc://@prd-test-nobody", "tcp://127.0.0.1:1"}) {
+    Node node(1, options);
+    Group group{.id = 1};
+    group.members = {
+        node.mesh->AsMember(0.5),
+        {.rank = 1, .incarnation = 77, .weight = 0.5, .host = "host", .endpoints = {endpoint}}};
+    node.mesh->mesh->StartReduce(MeshNow(), group, false);
+    ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
+    EXPECT_EQ(node.mesh->reduced->status.code(), Code::kUnavailable);
+  }
+  Node node(1, options);
+  Group group{.id = 1};
+  group.members = {
+      node.mesh->AsMember(0.5),
+      {.rank = 1, .incarnation = 77, .weight = 0.5, .host = "", .endpoints = {"udp://x"}}};
+  node.mesh->mesh->StartReduce(MeshNow(), group, false);
+  ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
+  EXPECT_EQ(node.mesh->reduced->status.code(), Code::kInvalidArgument);
+}
+
+TEST(MeshFaultTest, SilentPeerFailsAfterTheTimeLimit) {
+  Mesh::Options options;
+  options.timeout = 50 * kMillisecond;
+  Node a(1, options), b(2, options);  // b listens, but does not take part
+  a.mesh->mesh->StartReduce(MeshNow(), Among({a.mesh.get(), b.mesh.get()}, 1), false);
+  ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->reduced.has_value(); }));
+  EXPECT_EQ(a.mesh->reduced->status.code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
+}
+
+TEST(MeshFaultTest, CancelledGroupLeavesNothingBehind) {
+  Node a(1, SmallChunks()), b(2, SmallChunks());
+  const std::vector<MeshNode*> both = {a.mesh.get(), b.mesh.get()};
+  for (GroupId id = 1; id < 20; id += 2) {
+    const Group group = Among(both, id);
+    for (MeshNode* node : both) node->mesh->StartReduce(MeshNow(), group, false);
+    for (GroupId turn = 0; turn < id / 4; ++turn) {
+      for (MeshNode* node : both) node->mesh->Service(MeshNow());
+    }
+    for (MeshNode* node : both) node->mesh->CancelReduce();
+    ASSERT_FALSE(a.mesh->reduced || b.mesh->reduced) << "too quick for this test";
+    // Frames of the cancelled one are on their way into this one.
+    std::fill(a.values.begin(), a.values.end(), 1.f);
+    std::fill(b.values.begin(), b.values.end(), 2.f);
+    for (const Status& status : ReduceAll(both, {0.5, 0.5}, {.id = id + 1})) {
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    EXPECT_EQ(a.values, std::vector<float>(kCount, 1.5f));
+    EXPECT_EQ(b.values, a.values);
+    a.mesh->reduced.reset();
+    b.mesh->reduced.reset();
+  }
+}
+
+TEST(MeshFaultTest, GarbageIsDroppedAndCounted) {
+  Node a(1), b(2);
+  Stranger stranger(*a.mesh);
+  Prng random(5);
+  FrameHeader good{
+      .kind = FrameKind::kRing, .run = 1, .group = 1, .from = b.incarnation, .to = a.incarnation};
+  stranger.SendParts({"hello"});
+  stranger.SendParts({"", "", "", ""});
+  FrameHeader other = good;
+  other.to ^= 1;  // for somebody else
+  stranger.Send(other, "");
+  other = good;
+  other.length = 5;  // which the payload is not
+  stranger.Send(other, "four");
+  other = good;
+  other.kind = static_cast<FrameKind>(99);
+  stranger.Send(other, "");
+  other = good;
+  other.kind = FrameKind::kChunk;  // nobody asked
+  stranger.Send(other, "");
+  other.kind = FrameKind::kFetch;  // no return address
+  stranger.Send(other, "");
+  constexpr std::uint64_t kRandom = 200;
+  for (std::uint64_t i = 0; i < kRandom; ++i) {
+    std::string noise(kFrameHeaderBytes, '\0');
+    const auto bytes = EncodeHeader(good);
+    std::memcpy(noise.data(), bytes.data(), bytes.size());
+    noise[random.Below(8)] ^= static_cast<char>(1 + random.Below(255));
+    stranger.SendParts({noise, std::string(random.Below(100), 'x')});
+  }
+  ASSERT_TRUE(
+      RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().dropped >= 7 + kRandom; }));
+  EXPECT_EQ(a.mesh->mesh->counters().received, 0u);
+  for (const Status& status : ReduceAll({a.mesh.get(), b.mesh.get()}, {0.5, 0.5}, {.id = 1})) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+}
+
+TEST(MeshFaultTest, MemberThatBreaksTheProtocolFailsTheGroup) {
+  const struct {
+    FrameKind kind;
+    std::uint32_t stage, chunk;
+    std::uint64_t offset;
+    std::size_t length;
+  } frames[] = {
+      {FrameKind::kRing, 9, 0, 0, 8},          // no such stage
+      {FrameKind::kRing, 0, 77, 0, 8},         // no such chunk
+      {FrameKind::kRing, 0, 0, 8, 8},          // not where the chunk is
+      {FrameKind::kRing, 0, 0, 200'000, 8},    // shorter than the chunk
+      {FrameKind::kDirect, 0, 0, 0, 400'000},  // the row is too large for that
+      {FrameKind::kRing, 0xffffffff, 0xffffffff, ~0ull, 8},
+  };
+  for (const auto& frame : frames) {
+    Node a(1), b(2);
+    const Group group = Among({a.mesh.get(), b.mesh.get()}, 1);
+    a.mesh->mesh->StartReduce(MeshNow(), group, false);
+    Stranger liar(*a.mesh);
+    liar.Send({.kind = frame.kind,
+               .run = 1,
+               .group = 1,
+               .from = b.incarnation,
+               .to = a.incarnation,
+               .stage = frame.stage,
+               .chunk = frame.chunk,
+               .offset = frame.offset,
+               .length = frame.length},
+              std::string(frame.length, 'x'));
+    ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->reduced.has_value(); }));
+    EXPECT_EQ(a.mesh->reduced->status.code(), Code::kDataLoss)
+        << a.mesh->reduced->status.ToString();
+    EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
+  }
+}
+
+TEST(MeshFaultTest, FramesOfUnannouncedGroupsAreBounded) {
+  Node a(1), b(2);
+  Stranger stranger(*a.mesh);
+  const std::string payload(1 << 20, 'x');
+  // 64 MiB for groups that never come; the mesh keeps at most 16.
+  for (std::uint64_t group = 1; group <= 64; ++group) {
+    stranger.Send({.kind = FrameKind::kRing,
+                   .run = 1,
+                   .group = 1000 + group,
+                   .from = 7,
+                   .to = a.incarnation,
+                   .length = payload.size()},
+                  payload);
+    if (group % 8 == 0) {
+      ASSERT_TRUE(
+          RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().early == group; }));
+    }
+  }
+  EXPECT_GE(a.mesh->mesh->counters().dropped, 48u);
+  for (const Status& status : ReduceAll({a.mesh.get(), b.mesh.get()}, {0.5, 0.5}, {.id = 1})) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+}
+
+TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
+  Node a(1), b(2);
+  Stranger stranger(*a.mesh);
+  stranger.Send({.kind = FrameKind::kRing,
+                 .run = 1,
+                 .group = 1,
+                 .from = b.incarnation,
+                 .to = a.incarnation,
+                 .length = 8u << 20},
+                std::string(8 << 20, 'x'));
+  Stranger second(*a.mesh);  // a connection of its own, so it is heard
+  second.SendParts({"over"});
+  ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().dropped >= 1; }));
+  EXPECT_EQ(a.mesh->mesh->counters().early, 0u);
+  for (const Status& status : ReduceAll({a.mesh.get(), b.mesh.get()}, {0.5, 0.5}, {.id = 1})) {
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+}
+
+TEST(MeshFaultTest, FetchCopiesParametersIterationAndInitialModel) {
+  Node source(3), taker(1);
+  source.mesh->store.iteration = 42;
+  source.mesh->store.initial.assign(kCount * sizeof(float), std::byte{0});
+  taker.mesh->mesh->StartFetch(MeshNow(), source.mesh->AsMember(0));
+  ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
+                       [&] { return taker.mesh->fetched.has_value(); }));
+  ASSERT_TRUE(taker.mesh->fetched->status.ok()) << taker.mesh->fetched->status.ToString();
+  EXPECT_EQ(taker.mesh->fetched->iteration, 42);
+  EXPECT_EQ(taker.mesh->store.iteration, 42);
+  EXPECT_EQ(taker.values, std::vector<float>(kCount, 3.f));
+  EXPECT_EQ(taker.mesh->store.initial, source.mesh->store.initial);
+}
+
+TEST(MeshFaultTest, FetchWaitsWhileTheSourceIsInsideApply) {
+  Node source(3), taker(1);
+  std::unique_lock apply(source.mesh->store.mutex);
+  taker.mesh->mesh->StartFetch(MeshNow(), source.mesh->AsMember(0));
+  ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
+                       [&] { return source.mesh->mesh->counters().received == 1; }));
+  EXPECT_FALSE(taker.mesh->fetched.has_value());
+  std::fill(source.values.begin(), source.values.end(), 4.f);
+  source.mesh->store.iteration = 5;
+  apply.unlock();
+  ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
+                       [&] { return taker.mesh->fetched.has_value(); }));
+  EXPECT_EQ(taker.values, std::vector<float>(kCount, 4.f));
+  EXPECT_EQ(taker.mesh->fetched->iteration, 5);
+}
+
+TEST(MeshFaultTest, FetchFromTheDeadOrTheDifferentFails) {
+  Mesh::Options options;
+  options.timeout = 60 * kSecond;
+  Node taker(1, options);
+  auto source = std::make_unique<Node>(3.f, options);
+  const GroupMember gone = source->mesh->AsMember(0);
+  source.reset();
+  taker.mesh->mesh->StartFetch(MeshNow(), gone);
+  ASSERT_TRUE(RunUntil({taker.mesh.get()}, [&] { return taker.mesh->fetched.has_value(); }));
+  EXPECT_EQ(taker.mesh->fetched->status.code(), Code::kUnavailable);
+
+  taker.mesh->fetched.reset();
+  Node other(3, options);
+  float one = 1;
+  other.mesh->store.parameters = Layout({{&one, 1, DType::kF32}});
+  taker.mesh->mesh->StartFetch(MeshNow(), other.mesh->AsMember(0));
+  ASSERT_TRUE(RunUntil({taker.mesh.get(), other.mesh.get()},
+                       [&] { return taker.mesh->fetched.has_value(); }));
+  EXPECT_EQ(taker.mesh->fetched->status.code(), Code::kDataLoss);
+  EXPECT_EQ(taker.values, std::vector<float>(kCount, 1.f));
+}
+
+}  // namespace
+}  // namespace prd

@@ -1,0 +1,87 @@
+#include "tests/worker/mesh_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace prd::testing {
+
+Instant MeshNow() {
+  return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
+}
+
+MeshNode::MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
+                   std::vector<Tensor> gradients)
+    : options_(std::move(options)) {
+  store.parameters = Layout(parameters);
+  store.gradients = Layout(gradients);
+  Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context, options_, &store, this);
+  EXPECT_TRUE(made.ok()) << made.status().ToString();
+  mesh = std::move(made).value();
+  mesh->JoinRun(1, false);
+}
+
+void MeshNode::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
+  EXPECT_FALSE(reduced.has_value()) << "reported twice";
+  reduced = {group, status, sent_bytes};
+}
+
+void MeshNode::OnFetched(const Status& status, Iteration iteration) {
+  EXPECT_FALSE(fetched.has_value()) << "reported twice";
+  fetched = {status, iteration};
+}
+
+GroupMember MeshNode::AsMember(double weight) const {
+  return {.rank = static_cast<Rank>(options_.incarnation % 1000),
+          .incarnation = options_.incarnation,
+          .weight = weight,
+          .host = options_.host,
+          .endpoints = mesh->endpoints()};
+}
+
+bool RunUntil(const std::vector<MeshNode*>& nodes, const std::function<bool()>& done) {
+  const Instant deadline = MeshNow() + 20 * kSecond;
+  std::vector<zmq::pollitem_t> items;
+  for (;;) {
+    items.clear();
+    Instant next = deadline;
+    for (MeshNode* node : nodes) {
+      node->mesh->Service(MeshNow());
+      next = std::min(next, node->mesh->NextDeadline().value_or(next));
+      node->mesh->AppendPollItems(&items);
+    }
+    if (done()) return true;
+    const Instant now = MeshNow();
+    if (now >= deadline) return false;
+    const auto wait = std::chrono::milliseconds(
+        next <= now ? 0 : std::min<std::int64_t>((next - now) / kMillisecond + 1, 1000));
+    zmq::poll(items, wait);
+  }
+}
+
+std::vector<Status> ReduceAll(const std::vector<MeshNode*>& nodes,
+                              const std::vector<double>& weights, Group group, bool gradients) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    group.members.push_back(nodes[i]->AsMember(weights[i]));
+  }
+  for (MeshNode* node : nodes) {
+    node->reduced.reset();
+    node->mesh->StartReduce(MeshNow(), group, gradients);
+  }
+  const bool done = RunUntil(nodes, [&] {
+    return std::all_of(nodes.begin(), nodes.end(),
+                       [](const MeshNode* node) { return node->reduced.has_value(); });
+  });
+  EXPECT_TRUE(done);
+  std::vector<Status> statuses;
+  for (MeshNode* node : nodes) {
+    statuses.push_back(node->reduced ? node->reduced->status
+                                     : Status(Code::kInternal, "not reported"));
+    EXPECT_EQ(node->reduced.value_or(MeshNode::Reduced{}).group, group.id);
+  }
+  return statuses;
+}
+
+}  // namespace prd::testing

@@ -1,0 +1,60 @@
+// Meshes of several workers in one test, driven together on one thread: no timing, no races; real
+// sockets all the same.
+#ifndef PRD_TESTS_WORKER_MESH_RING_H_
+#define PRD_TESTS_WORKER_MESH_RING_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "worker/mesh/mesh.h"
+
+namespace prd::testing {
+
+Instant MeshNow();
+
+// One worker: its memory, its mesh and what the mesh reported.
+class MeshNode : public MeshEvents {
+ public:
+  // `options.incarnation` is the node's identity; hosts that differ talk over tcp.
+  MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
+           std::vector<Tensor> gradients = {});
+
+  void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
+  void OnFetched(const Status& status, Iteration iteration) override;
+
+  GroupMember AsMember(double weight) const;
+
+  struct Reduced {
+    GroupId group = kNoGroup;
+    Status status;
+    std::uint64_t sent = 0;
+  };
+  struct Fetched {
+    Status status;
+    Iteration iteration = 0;
+  };
+  std::optional<Reduced> reduced;
+  std::optional<Fetched> fetched;
+  ReplicaStore store;
+  zmq::context_t context;
+  std::unique_ptr<Mesh> mesh;
+
+ private:
+  Mesh::Options options_;
+};
+
+// Services all meshes until done() or 20 s are over; returns done().
+bool RunUntil(const std::vector<MeshNode*>& nodes, const std::function<bool()>& done);
+
+// Reduces among `nodes`, in this order, with these weights; returns each node's status.
+std::vector<Status> ReduceAll(const std::vector<MeshNode*>& nodes,
+                              const std::vector<double>& weights, Group group,
+                              bool gradients = false);
+
+}  // namespace prd::testing
+
+#endif  // PRD_TESTS_WORKER_MESH_RING_H_

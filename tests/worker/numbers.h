@@ -1,0 +1,113 @@
+// Tensors of any dtype as test values, converted one element at a time by code of its own.
+#ifndef PRD_TESTS_WORKER_NUMBERS_H_
+#define PRD_TESTS_WORKER_NUMBERS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "prd/session.h"
+
+namespace prd::testing {
+
+// The distance from 1 to the next number.
+inline double Epsilon(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 0x1p-23;
+    case DType::kF64:
+      return 0x1p-52;
+    case DType::kF16:
+      return 0x1p-10;
+    case DType::kBF16:
+      return 0x1p-7;
+  }
+  return 0;
+}
+
+// Rounds to `fraction` bits, ties to even, with exponents from `lowest` on; then encodes. By
+// arithmetic, not by bits: slow and plain.
+inline std::uint16_t EncodeHalf(double value, int fraction, int bias) {
+  const int exponent_bits = 15 - fraction;
+  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const std::uint16_t top = static_cast<std::uint16_t>(((1 << exponent_bits) - 1) << fraction);
+  if (std::isnan(value)) return static_cast<std::uint16_t>(top | 1 << (fraction - 1));
+  const double size = std::fabs(value);
+  if (size == 0) return sign;
+  if (std::isinf(size)) return static_cast<std::uint16_t>(sign | top);
+  const int lowest = 1 - bias;
+  const int exponent = std::max(std::ilogb(size), lowest);
+  const double steps = std::nearbyint(std::ldexp(size, fraction - exponent));
+  const double bits =
+      steps + std::ldexp(exponent - lowest, fraction);  // a carry moves the exponent
+  if (bits >= top) return static_cast<std::uint16_t>(sign | top);
+  return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(bits));
+}
+
+inline double DecodeHalf(std::uint16_t bits, int fraction, int bias) {
+  const int exponent = (bits & 0x7fff) >> fraction;
+  const int mantissa = bits & ((1 << fraction) - 1);
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == (1 << (15 - fraction)) - 1) return mantissa != 0 ? NAN : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - fraction);
+  return sign * std::ldexp(mantissa + (1 << fraction), exponent - bias - fraction);
+}
+
+class Numbers {
+ public:
+  Numbers(DType dtype, std::size_t count)
+      : dtype_(dtype), count_(count), bytes_(count * DTypeSize(dtype)) {}
+
+  std::size_t size() const { return count_; }
+  Tensor tensor() { return {bytes_.data(), count_, dtype_}; }
+
+  double Get(std::size_t i) const {
+    switch (dtype_) {
+      case DType::kF32:
+        return Load<float>(i);
+      case DType::kF64:
+        return Load<double>(i);
+      case DType::kF16:
+        return DecodeHalf(Load<std::uint16_t>(i), 10, 15);
+      case DType::kBF16:
+        return DecodeHalf(Load<std::uint16_t>(i), 7, 127);
+    }
+    return 0;
+  }
+  void Set(std::size_t i, double value) {
+    switch (dtype_) {
+      case DType::kF32:
+        return Store(i, static_cast<float>(value));
+      case DType::kF64:
+        return Store(i, value);
+      case DType::kF16:
+        return Store(i, EncodeHalf(value, 10, 15));
+      case DType::kBF16:
+        return Store(i, EncodeHalf(value, 7, 127));
+    }
+  }
+  // Bit for bit.
+  friend bool operator==(const Numbers& a, const Numbers& b) { return a.bytes_ == b.bytes_; }
+
+ private:
+  template <typename T>
+  T Load(std::size_t i) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + i * sizeof value, sizeof value);
+    return value;
+  }
+  template <typename T>
+  void Store(std::size_t i, T value) {
+    std::memcpy(bytes_.data() + i * sizeof value, &value, sizeof value);
+  }
+
+  DType dtype_;
+  std::size_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace prd::testing
+
+#endif  // PRD_TESTS_WORKER_NUMBERS_H_
