@@ -70,7 +70,8 @@ class Virtual {
     agenda_.insert({now_.ns - kSecond + by, said_.size() - 1, rank});
   }
 
-  void Speak(Rank rank, const WorkerBody& body) {
+  // By value: what follows from it grows said_.
+  void Speak(Rank rank, WorkerBody body) {
     Worker& worker = Of(rank);
     if (worker.incarnation == 0) worker.incarnation = 1000 + static_cast<Incarnation>(rank);
     if (const auto* done = std::get_if<Finished>(&body)) {
