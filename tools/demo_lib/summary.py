@@ -5,6 +5,8 @@ Pure: values in, values out. Times in workers' logs are nanoseconds of the host'
 import heapq
 import json
 
+HELD = 3  # evaluations in a row that make a target reached
+
 
 class WorkerLog:
     """What prd-train --log wrote: .start, the first line; .steps, one dict per step; .finished."""
@@ -110,8 +112,16 @@ def mean_members(logs, window):
 
 
 def time_to_target_s(evaluations, target):
-    """When the averaged model's accuracy was first measured at the target or above; None if never."""
-    return next((e["time_s"] for e in evaluations if e["accuracy"] >= target), None)
+    """When the target was reached: at the first of HELD evaluations in a row that are at it or above. None if never.
+
+    In a row, because a single reading can touch the target long before the model is there.
+    """
+    held = 0
+    for i, evaluation in enumerate(evaluations):
+        held = held + 1 if evaluation["accuracy"] >= target else 0
+        if held == HELD:
+            return evaluations[i - HELD + 1]["time_s"]
+    return None
 
 
 def summarize(engine, logs, evaluations, stop_ns, target, group_size):

@@ -119,7 +119,7 @@ class Run:
         command = [
             self.settings.bin / "prd-train",
             "--data", options.data, "--model", options.model, "--shards", options.shards,
-            "--batch", str(options.batch), "--lr", str(options.lr), "--seed", str(options.seed),
+            "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay), "--seed", str(options.seed),
             "--step-ms", str(options.step_ms),
             "--snapshot-dir", self.dir / "snapshots", "--snapshot-ms", str(max(1, options.evaluate_ms // 2)),
             "--stop-file", self.dir / "stop", "--log", self.dir / f"worker-{rank}.jsonl",

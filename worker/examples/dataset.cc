@@ -90,6 +90,16 @@ Dataset LoadDataset(const std::string& dir, const std::string& prefix) {
   return set;
 }
 
+std::vector<float> MeanImage(const Dataset& set) {
+  std::vector<double> sum(kPixels, 0.0);
+  for (std::size_t i = 0; i < set.images.size(); ++i) sum[i % kPixels] += set.images[i];
+  std::vector<float> mean;
+  for (const double pixel : sum) {
+    mean.push_back(static_cast<float>(pixel / static_cast<double>(set.size())));
+  }
+  return mean;
+}
+
 Dataset TakeShard(const Dataset& all, Sharding sharding, int rank, int workers,
                   std::uint64_t seed) {
   std::vector<std::size_t> order(all.size());

@@ -25,6 +25,9 @@ struct Dataset {
 // "t10k". Throws std::runtime_error that names the file and what is wrong with it.
 Dataset LoadDataset(const std::string& dir, const std::string& prefix);
 
+// Each pixel's mean over the set, 0 to 255: kPixels of them.
+std::vector<float> MeanImage(const Dataset& set);
+
 enum class Sharding {
   kIid,     // a random part each
   kLabels,  // sorted by label first: each worker has only one or two of the ten classes

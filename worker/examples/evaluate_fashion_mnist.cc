@@ -81,7 +81,7 @@ class Evaluation {
   explicit Evaluation(const Args& args)
       : args_(args),
         test_(example::LoadDataset(args.data, "t10k")),
-        model_(args.model, 1),
+        model_(args.model, 1, MeanImage(example::LoadDataset(args.data, "train"))),
         snapshots_(args.snapshot_dir, model_.ParameterCount(),
                    static_cast<std::int64_t>(args.live_s * 1e9), args.keep) {}
 

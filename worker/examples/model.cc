@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace example {
 namespace {
 
-constexpr float kMean = 0.2860F;  // of the training set's pixels
-constexpr float kDeviation = 0.3530F;
+constexpr float kDeviation = 90.0F;  // of the training set's pixels
 constexpr std::size_t kEvaluationBatch = 1000;
 
 struct Batch {
@@ -19,7 +19,7 @@ struct Batch {
 
 // `at(i)` is the example at place i of the batch.
 template <typename At>
-Batch MakeBatch(const Dataset& set, std::size_t size, At at) {
+Batch MakeBatch(const Dataset& set, const std::vector<float>& mean, std::size_t size, At at) {
   const auto rows = static_cast<std::int64_t>(size);
   Batch batch{torch::empty({rows, 1, kSide, kSide}), torch::empty({rows}, torch::kInt64)};
   float* input = batch.input.data_ptr<float>();
@@ -28,7 +28,7 @@ Batch MakeBatch(const Dataset& set, std::size_t size, At at) {
     const std::size_t example = at(i);
     const std::uint8_t* image = set.images.data() + example * kPixels;
     for (std::size_t p = 0; p < kPixels; ++p) {
-      *input++ = (static_cast<float>(image[p]) / 255.0F - kMean) / kDeviation;
+      *input++ = (static_cast<float>(image[p]) - mean[p]) / kDeviation;
     }
     label[i] = set.labels[example];
   }
@@ -57,11 +57,16 @@ Array ArrayOf(const torch::Tensor& tensor) {
 
 struct Model::Net {
   torch::nn::Sequential layers{nullptr};
+  std::vector<float> mean_image;
   std::vector<torch::Tensor> parameters;
+  double learning_rate = 0;
+  double momentum = 0;
   std::vector<torch::Tensor> velocity;  // empty until momentum is used
 };
 
-Model::Model(const std::string& kind, std::uint64_t seed) : net_(std::make_unique<Net>()) {
+Model::Model(const std::string& kind, std::uint64_t seed, std::vector<float> mean_image)
+    : net_(std::make_unique<Net>()) {
+  net_->mean_image = std::move(mean_image);
   torch::manual_seed(seed);
   net_->layers = MakeNet(kind);
   net_->parameters = net_->layers->parameters();
@@ -84,7 +89,8 @@ std::vector<Array> Model::Gradients() {
 }
 
 double Model::ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch) {
-  const Batch examples = MakeBatch(set, batch.size(), [&](std::size_t i) { return batch[i]; });
+  const Batch examples =
+      MakeBatch(set, net_->mean_image, batch.size(), [&](std::size_t i) { return batch[i]; });
   for (torch::Tensor& p : net_->parameters) p.mutable_grad().zero_();
   const torch::Tensor output = net_->layers->forward(examples.input);
   const torch::Tensor loss = torch::nn::functional::cross_entropy(output, examples.label);
@@ -92,18 +98,23 @@ double Model::ComputeGradients(const Dataset& set, const std::vector<std::size_t
   return loss.item<double>();
 }
 
-void Model::ApplySgd(double learning_rate, double momentum) {
+void Model::SetSgd(double learning_rate, double momentum) {
+  net_->learning_rate = learning_rate;
+  net_->momentum = momentum;
+}
+
+void Model::ApplySgd() {
   const torch::NoGradGuard no_grad;
-  if (momentum != 0 && net_->velocity.empty()) {
+  if (net_->momentum != 0 && net_->velocity.empty()) {
     for (const torch::Tensor& p : net_->parameters) net_->velocity.push_back(torch::zeros_like(p));
   }
   for (std::size_t i = 0; i < net_->parameters.size(); ++i) {
     torch::Tensor& p = net_->parameters[i];
-    if (momentum == 0) {
-      p.sub_(p.grad(), learning_rate);
+    if (net_->momentum == 0) {
+      p.sub_(p.grad(), net_->learning_rate);
     } else {
-      net_->velocity[i].mul_(momentum).add_(p.grad());
-      p.sub_(net_->velocity[i], learning_rate);
+      net_->velocity[i].mul_(net_->momentum).add_(p.grad());
+      p.sub_(net_->velocity[i], net_->learning_rate);
     }
   }
 }
@@ -136,7 +147,8 @@ double Model::Accuracy(const Dataset& set) {
   std::int64_t right = 0;
   for (std::size_t first = 0; first < set.size(); first += kEvaluationBatch) {
     const std::size_t size = std::min(kEvaluationBatch, set.size() - first);
-    const Batch batch = MakeBatch(set, size, [&](std::size_t i) { return first + i; });
+    const Batch batch =
+        MakeBatch(set, net_->mean_image, size, [&](std::size_t i) { return first + i; });
     const torch::Tensor answer = net_->layers->forward(batch.input).argmax(1);
     right += answer.eq(batch.label).sum().item<std::int64_t>();
   }

@@ -23,9 +23,10 @@ struct Array {
 class Model {
  public:
   // kind: "mlp" (784-128-10, 101,770 parameters) or "cnn" (two convolutions and a linear layer,
-  // 5,386 parameters). Random numbers for the initial parameters come from `seed`. Throws
-  // std::runtime_error for an unknown kind.
-  Model(const std::string& kind, std::uint64_t seed);
+  // 5,386 parameters). Random numbers for the initial parameters come from `seed`. mean_image: of
+  // the training set (MeanImage), subtracted from every input. Throws std::runtime_error for an
+  // unknown kind.
+  Model(const std::string& kind, std::uint64_t seed, std::vector<float> mean_image);
   ~Model();
 
   std::vector<Array> Parameters();
@@ -33,8 +34,10 @@ class Model {
 
   // Fills the gradients with those of the mean cross-entropy over the batch, which is returned.
   double ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch);
+  // For ApplySgd from now on.
+  void SetSgd(double learning_rate, double momentum);
   // parameters -= learning_rate * gradients; with momentum, of their running sum.
-  void ApplySgd(double learning_rate, double momentum);
+  void ApplySgd();
 
   std::size_t ParameterCount();
   std::vector<float> CopyParameters();

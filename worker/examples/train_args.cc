@@ -44,6 +44,12 @@ bool ParseTrainArgs(int argc, char** argv, TrainArgs* args, int* exit_code) {
   app.add_option("--lr", args->learning_rate, "Learning rate of SGD")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
+  app.add_option(
+         "--lr-decay", args->decay_steps,
+         "STEPS: at the replica's iteration i, the learning rate is LR / (1 + i / STEPS); 0 = "
+         "constant")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--momentum", args->momentum, "Momentum of SGD")
       ->check(CLI::Range(0.0, 0.9999))
       ->capture_default_str();

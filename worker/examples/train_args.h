@@ -16,6 +16,7 @@ struct TrainArgs {
   Sharding sharding = Sharding::kIid;
   std::size_t batch = 128;
   double learning_rate = 0.2;
+  double decay_steps = 0;  // learning rate / (1 + iteration / decay_steps); 0 = constant
   double momentum = 0;
   std::uint64_t seed = 1;
   double step_ms = 0;          // 0 = no padding

@@ -80,6 +80,13 @@ void SleepUntil(std::int64_t monotonic_ns) {
       std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns)));
 }
 
+// By the replica's iteration, which the engine keeps in step between workers: the count of local
+// steps alone would leave a slow worker's rate behind.
+double LearningRate(const example::TrainArgs& args, std::int64_t iteration) {
+  if (args.decay_steps == 0) return args.learning_rate;
+  return args.learning_rate / (1 + static_cast<double>(iteration) / args.decay_steps);
+}
+
 // The training loop. `done` counts what was done.
 prd::Status Train(const example::TrainArgs& args, prd::Session& session, example::Model& model,
                   const example::Dataset& shard, example::StepLog& log, Snapshots& snapshots,
@@ -102,6 +109,7 @@ prd::Status Train(const example::TrainArgs& args, prd::Session& session, example
     const double loss = model.ComputeGradients(shard, batch);
     if (step_ns > 0) SleepUntil(now_ns + step_ns);
 
+    model.SetSgd(LearningRate(args, session.iteration()), args.momentum);
     auto step = session.Step({.samples = static_cast<std::int64_t>(args.batch)});
     if (!step.ok()) return step.status();
     log.Step(*step, MonotonicNs(), loss);
@@ -115,7 +123,7 @@ prd::Status Train(const example::TrainArgs& args, prd::Session& session, example
 int Run(const example::TrainArgs& args) {
   example::ComputeOnOneThread();
   example::Dataset all = example::LoadDataset(args.data, "train");
-  example::Model model(args.model, args.seed);
+  example::Model model(args.model, args.seed, example::MeanImage(all));
   example::StepLog log(args.log);
   Snapshots snapshots(args, model);
 
@@ -125,7 +133,7 @@ int Run(const example::TrainArgs& args) {
   prd::Replica replica;
   replica.parameters = Tensors(model.Parameters());
   replica.gradients = Tensors(model.Gradients());
-  replica.apply = [&] { model.ApplySgd(args.learning_rate, args.momentum); };
+  replica.apply = [&] { model.ApplySgd(); };
   const prd::Status attached = session->Attach(std::move(replica));
   if (!attached.ok()) return Fail("attach", attached);
 

@@ -85,10 +85,12 @@ class Measurements(unittest.TestCase):
         logs = [log(0, [], start_ns=0), log(1, [], start_ns=10 * S)]
         self.assertEqual(summary.steady_window(logs, 110 * S), (20 * S, 110 * S))
 
-    def test_target(self):
-        evaluations = [{"time_s": t, "accuracy": a} for t, a in ((0, 0.1), (1, 0.84), (2, 0.85), (3, 0.84))]
-        self.assertEqual(summary.time_to_target_s(evaluations, 0.85), 2)
-        self.assertIsNone(summary.time_to_target_s(evaluations, 0.9))
+    def test_a_target_is_reached_when_it_is_held(self):
+        readings = (0.1, 0.85, 0.84, 0.85, 0.86, 0.85, 0.84)
+        evaluations = [{"time_s": t, "accuracy": a} for t, a in enumerate(readings)]
+        self.assertEqual(summary.time_to_target_s(evaluations, 0.85), 3)
+        self.assertEqual(summary.time_to_target_s(evaluations, 0.8), 1)
+        self.assertIsNone(summary.time_to_target_s(evaluations, 0.86))
 
     def test_an_empty_log_is_refused(self):
         with self.assertRaises(ValueError):
@@ -102,6 +104,7 @@ def run_of(engine, time_s, final):
     evaluations = [
         {"time_s": 0.0, "accuracy": 0.1, "final": False, "samples": 0},
         {"time_s": time_s, "accuracy": 0.85, "final": False, "samples": 10},
+        {"time_s": 1.5 * time_s, "accuracy": 0.85, "final": False, "samples": 15},
         {"time_s": 2 * time_s, "accuracy": final, "final": True, "samples": 20},
     ]
     return summary.summarize(engine, logs, evaluations, 10 * S, 0.85, 2)
