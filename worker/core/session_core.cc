@@ -195,7 +195,7 @@ void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Ac
       envelope.incarnation != incarnation_ || hello_due_) {
     return;
   }
-  if (contact_ == Contact::kMember) heard_ = now;
+  if (contact_ == Contact::kMember && (has_replica_ || !other_run_)) heard_ = now;
   if (const auto* refused = std::get_if<Refused>(&envelope.body)) {
     return OnRefused(now, *refused, out);
   }
@@ -232,6 +232,9 @@ void SessionCore::OnWelcome(Instant now, const Welcome& welcome, Actions* out) {
     return Over(Status(Code::kDataLoss, "the controller's Welcome has no run or rank"), out);
   }
   contact_ = Contact::kMember;
+  // Its run ended, or the controller lost its history, while this worker was away. A new run may
+  // never get the workers it waits for.
+  other_run_ = welcome_.run != kNoRun && welcome_.run != welcome.run;
   welcome_ = welcome;
   run_ = welcome.run;
   heard_ = now;
@@ -472,6 +475,10 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     std::string text = "the controller has not answered for " + Ms(options_.patience);
     if (!last_refusal_.empty())
       text = "not admitted for " + Ms(options_.patience) + ": " + last_refusal_;
+    if (contact_ == Contact::kMember && other_run_ && !has_replica_) {
+      text =
+          "the run ended without this worker, and no other began within " + Ms(options_.patience);
+    }
     if (call_ == Call::kAttach) contact_ = Contact::kNone;
     Done(Status(Code::kUnavailable, text), out);
   }

@@ -159,6 +159,7 @@ class SessionCore {
   Iteration iteration_ = 0;
 
   // The controller's view of this incarnation.
+  bool other_run_ = false;      // than the one this worker has trained in
   bool has_replica_ = false;    // the common start, or a peer's model
   bool ready_waiting_ = false;  // a Ready that nothing has answered
   bool said_finish_ = false;

@@ -1,0 +1,375 @@
+// Several session cores and the real pump in virtual time, on a network that loses, doubles and
+// reorders, with reductions that fail, controllers that restart and leases that run out. Nobody may
+// break the protocol, and once the faults stop everybody must finish. Every seed runs twice, to the
+// same history.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <set>
+
+#include "common/base/prng.h"
+#include "engines/pump.h"
+#include "worker/core/session_core.h"
+
+namespace prd {
+namespace {
+
+struct Faults {
+  double loss = 0;
+  double duplicate = 0;
+  double reduce_fails = 0;
+  double restart = 0;  // of the controller, per 100 ms
+  double mute = 0;     // of a worker for longer than its lease, per 100 ms
+};
+
+class Cluster : private History, private Transport {
+ public:
+  Cluster(std::uint64_t seed, int workers, EngineOptions engine, Faults faults)
+      : random_(seed), faults_(faults) {
+    spec_.engine = std::move(engine);
+    spec_.workers = workers;
+    spec_.lease_ms = 2000;
+    spec_.heartbeat_ms = 200;
+    MakePump();
+    for (int i = 0; i < workers; ++i) {
+      workers_.push_back(std::make_unique<Worker>());
+      workers_.back()->rank = i;
+      At(static_cast<DurationNs>(random_.Below(300)) * kMillisecond, [this, i] { Attach(i); });
+    }
+    At(0, [this] { Tick(); });
+  }
+
+  // False: somebody was not done after ten virtual minutes.
+  bool Run() {
+    while (!events_.empty() && now_.ns < 600 * kSecond) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.at;
+      event.run();
+      if (done_ == workers_.size()) return true;
+    }
+    return false;
+  }
+
+  std::uint64_t Hash() const {
+    std::uint64_t hash = 1;
+    for (const Record& record : records_) {
+      hash = HashBytes(std::to_string(record.now.ns) + "," + std::to_string(record.body.index()),
+                       hash);
+    }
+    return hash;
+  }
+
+  std::string stuck() const {
+    std::string text;
+    for (const auto& worker : workers_) {
+      if (!worker->done) text += std::to_string(worker->rank) + ": " + worker->status.ToString();
+      for (const auto& [run, job] : pump_->jobs()) {
+        if (!worker->done) text += " / " + job->Explain(now_, worker->rank) + "\n";
+      }
+    }
+    return text;
+  }
+  const std::vector<Record>& records() const { return records_; }
+  int restarts() const { return restarts_; }
+  std::vector<Status> statuses() const {
+    std::vector<Status> all;
+    for (const auto& worker : workers_) all.push_back(worker->status);
+    return all;
+  }
+
+ private:
+  struct Event {
+    Instant at;
+    std::uint64_t order;
+    std::function<void()> run;
+    bool operator<(const Event& other) const {
+      return std::pair(other.at.ns, other.order) < std::pair(at.ns, order);
+    }
+  };
+  struct Worker {
+    Rank rank = 0;
+    SessionCore core;
+    int steps = 0;
+    bool finishing = false;
+    bool done = false;
+    Status status;
+    std::uint64_t reducing = 0;  // names the reduction or fetch under way; 0 none
+    Instant muted_until;
+    std::optional<Instant> timer;
+  };
+  struct Reduction {
+    std::size_t members = 0;
+    std::vector<std::pair<int, std::uint64_t>> started;
+  };
+
+  void At(DurationNs after, std::function<void()> run) {
+    events_.push({now_ + after, ++order_, std::move(run)});
+  }
+  DurationNs Delay() { return 1 + static_cast<DurationNs>(random_.Below(3 * kMillisecond)); }
+  bool Chance(double p) { return now_.ns < kFaultsUntil && random_.Unit() < p; }
+
+  // ---- the controller ----
+
+  void MakePump() {
+    const auto catalog = [this](const std::string& name) -> Result<JobSpec> {
+      JobSpec spec = spec_;
+      spec.name = name;
+      return spec;
+    };
+    pump_.reset(new Pump(Pump::Options{}, catalog, this, this));
+    std::map<RunId, std::vector<Record>> runs;
+    for (const Record& record : records_) runs[record.run].push_back(record);
+    for (const auto& [run, records] : runs) {
+      JobSpec spec = spec_;
+      spec.name = "job";
+      const Status status = pump_->Restore(now_, run, spec, {}, 0, records);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+    }
+  }
+  Status Append(std::span<const Record> records) override {
+    records_.insert(records_.end(), records.begin(), records.end());
+    return Status::Ok();
+  }
+  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
+  void Send(const ControllerEnvelope& envelope) override {
+    if (Chance(faults_.loss)) return;
+    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
+      At(Delay(), [this, envelope] {
+        for (std::size_t i = 0; i < workers_.size(); ++i) {
+          if (workers_[i]->core.incarnation() != envelope.incarnation) continue;
+          Actions actions;
+          workers_[i]->core.OnEnvelope(now_, envelope, &actions);
+          Perform(static_cast<int>(i), std::move(actions));
+        }
+      });
+    }
+  }
+  void Tick() {
+    if (Chance(faults_.restart / 10)) {
+      ++restarts_;
+      MakePump();
+    }
+    if (Chance(faults_.mute / 10)) {
+      workers_[random_.Below(workers_.size())]->muted_until = now_ + 2500 * kMillisecond;
+    }
+    pump_->Tick(now_);
+    EXPECT_TRUE(pump_->Flush().ok());
+    At(10 * kMillisecond, [this] { Tick(); });
+  }
+
+  // ---- a worker ----
+
+  void Attach(int i) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    worker.core.GiveIncarnation(++incarnations_);
+    SessionCore::Options options;
+    options.patience = 20 * kSecond;
+    options.hello.job = "job";
+    options.hello.rank = i;
+    options.hello.host = "host";
+    options.hello.endpoints = {"ipc://x"};
+    options.hello.model_hash = 1;
+    Actions actions;
+    worker.core.Attach(now_, options, &actions);
+    Perform(i, std::move(actions));
+  }
+
+  void NextCall(int i) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    Actions actions;
+    if (worker.steps++ < kSteps) {
+      worker.core.Step(now_, {.iteration = worker.core.iteration() + 1, .step_ns = kMillisecond},
+                       &actions);
+    } else {
+      worker.finishing = true;
+      worker.core.Finish(now_, &actions);
+    }
+    Perform(i, std::move(actions));
+  }
+
+  void Perform(int i, Actions actions) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    for (const Action& action : actions) {
+      if (const auto* send = std::get_if<SendToController>(&action)) {
+        ToController(worker, send->envelope);
+      } else if (const auto* reduce = std::get_if<StartReduce>(&action)) {
+        Reduce(i, reduce->group);
+      } else if (std::holds_alternative<CancelReduce>(action) ||
+                 std::holds_alternative<CancelFetch>(action) ||
+                 std::holds_alternative<BecomeIncarnation>(action)) {
+        worker.reducing = 0;
+      } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
+        Fetch(i, fetch->source);
+      } else if (std::holds_alternative<ApplyNow>(action)) {
+        At(kMillisecond, [this, i] {
+          Actions more;
+          workers_[static_cast<std::size_t>(i)]->core.Applied(now_, &more);
+          Perform(i, std::move(more));
+        });
+      } else if (const auto* call = std::get_if<CallDone>(&action)) {
+        worker.status = call->status;
+        if (worker.finishing || !call->status.ok()) {
+          worker.done = true;
+          ++done_;
+        } else {
+          At(static_cast<DurationNs>(random_.Below(30)) * kMillisecond, [this, i] { NextCall(i); });
+        }
+      }
+    }
+    if (worker.core.wants_incarnation()) worker.core.GiveIncarnation(++incarnations_);
+    const auto deadline = worker.core.NextDeadline();
+    if (!deadline || (worker.timer && *worker.timer <= *deadline && *worker.timer > now_)) return;
+    worker.timer = std::max(*deadline, now_ + 1);
+    At(*worker.timer - now_, [this, i] {
+      Actions more;
+      workers_[static_cast<std::size_t>(i)]->core.OnTime(now_, &more);
+      Perform(i, std::move(more));
+    });
+  }
+
+  void ToController(const Worker& worker, const WorkerEnvelope& envelope) {
+    if (now_ < worker.muted_until || Chance(faults_.loss)) return;
+    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
+      At(Delay(), [this, envelope] {
+        pump_->Receive(now_, 0, envelope);
+        EXPECT_TRUE(pump_->Flush().ok());
+      });
+    }
+  }
+
+  // Ends once every member has begun, or after a time limit.
+  void Reduce(int i, const Group& group) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    const std::uint64_t token = worker.reducing = ++tokens_;
+    const auto end = [this, id = group.id](int member, std::uint64_t its, Status status) {
+      Worker& w = *workers_[static_cast<std::size_t>(member)];
+      if (w.reducing != its) return;
+      w.reducing = 0;
+      Actions actions;
+      w.core.OnReduced(now_, id, status, 0, &actions);
+      Perform(member, std::move(actions));
+    };
+    std::set<Incarnation> members;
+    for (const GroupMember& member : group.members) members.insert(member.incarnation);
+    Reduction& reduction = reductions_[*members.begin() << 32 | group.id];
+    reduction.members = group.members.size();
+    reduction.started.emplace_back(i, token);
+    At(kSecond, [=] { end(i, token, Status(Code::kDeadlineExceeded, "too long")); });
+    if (reduction.started.size() < reduction.members) return;
+    for (const auto& [member, its] : reduction.started) {
+      const bool fails = Chance(faults_.reduce_fails);
+      const int m = member;
+      const std::uint64_t t = its;
+      At(Delay(), [=] { end(m, t, fails ? Status(Code::kUnavailable, "fault") : Status::Ok()); });
+    }
+  }
+
+  void Fetch(int i, const GroupMember& source) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    const std::uint64_t token = worker.reducing = ++tokens_;
+    const bool fails = Chance(faults_.reduce_fails);
+    At(5 * Delay(), [this, i, token, fails, source] {
+      Worker& w = *workers_[static_cast<std::size_t>(i)];
+      if (w.reducing != token) return;
+      w.reducing = 0;
+      Iteration iteration = -1;
+      for (const auto& peer : workers_) {
+        if (peer->core.incarnation() == source.incarnation) iteration = peer->core.iteration();
+      }
+      Actions actions;
+      const bool ok = !fails && iteration >= 0;
+      w.core.OnFetched(now_, ok ? Status::Ok() : Status(Code::kUnavailable, "fault"), iteration,
+                       &actions);
+      Perform(i, std::move(actions));
+    });
+  }
+
+  static constexpr int kSteps = 25;
+  static constexpr std::int64_t kFaultsUntil = 5 * kSecond;
+
+  Prng random_;
+  Faults faults_;
+  JobSpec spec_;
+  Instant now_;
+  std::priority_queue<Event> events_;
+  std::uint64_t order_ = 0;
+  std::unique_ptr<Pump> pump_;
+  std::vector<Record> records_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::map<std::uint64_t, Reduction> reductions_;
+  Incarnation incarnations_ = 0;
+  std::uint64_t tokens_ = 0;
+  std::size_t done_ = 0;
+  int restarts_ = 0;
+};
+
+struct Setting {
+  const char* name;
+  EngineOptions engine;
+  Faults faults;
+};
+
+PReduceOptions ThreeOfThem() {
+  PReduceOptions options;
+  options.group_size = 3;
+  return options;
+}
+
+std::vector<Setting> Settings() {
+  std::vector<Setting> settings;
+  for (const EngineOptions& engine :
+       {EngineOptions(AllReduceOptions{}), EngineOptions(ThreeOfThem())}) {
+    settings.push_back({"calm", engine, {}});
+    settings.push_back({"lossy", engine, {.loss = 0.1, .duplicate = 0.1}});
+    settings.push_back({"failing reductions", engine, {.reduce_fails = 0.1}});
+    settings.push_back({"restarts", engine, {.loss = 0.02, .restart = 0.3}});
+    settings.push_back({"lost leases", engine, {.mute = 0.1}});
+    settings.push_back(
+        {"all at once",
+         engine,
+         {.loss = 0.05, .duplicate = 0.05, .reduce_fails = 0.05, .restart = 0.1, .mute = 0.05}});
+  }
+  return settings;
+}
+
+TEST(CoreClusterTest, EverybodyFinishesAndNobodyBreaksTheProtocol) {
+  std::uint64_t restarts = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t late = 0;
+  for (const Setting& setting : Settings()) {
+    for (std::uint64_t seed = 1; seed <= 25; ++seed) {
+      SCOPED_TRACE(std::string(setting.name) + ", " + std::string(EngineName(setting.engine)) +
+                   ", seed " + std::to_string(seed));
+      Cluster cluster(seed, 5, setting.engine, setting.faults);
+      ASSERT_TRUE(cluster.Run()) << cluster.stuck();
+      for (const Status& status : cluster.statuses()) {
+        // Who was lost when all others finished has no job to come back to.
+        const bool too_late = setting.faults.mute > 0 && status.code() == Code::kUnavailable &&
+                              status.message().find("ended without") != std::string::npos;
+        ASSERT_TRUE(status.ok() || too_late) << status.ToString();
+        if (too_late) ++late;
+      }
+      for (const Record& record : cluster.records()) {
+        lost += std::holds_alternative<LeaseExpired>(record.body) ? 1 : 0;
+        const auto* left = std::get_if<WorkerLeft>(&record.body);
+        ASSERT_FALSE(left != nullptr && left->why == LeftReason::kEvicted) << left->reason;
+      }
+      restarts += static_cast<std::uint64_t>(cluster.restarts());
+      if (seed % 5 == 0) {
+        Cluster again(seed, 5, setting.engine, setting.faults);
+        ASSERT_TRUE(again.Run());
+        ASSERT_EQ(again.Hash(), cluster.Hash());
+      }
+    }
+  }
+  EXPECT_GT(restarts, 50u);
+  EXPECT_GT(lost, 50u);
+  EXPECT_LT(late, lost / 2);
+}
+
+}  // namespace
+}  // namespace prd

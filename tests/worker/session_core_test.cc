@@ -1,0 +1,562 @@
+// The protocol of one worker, message by message, against a controller that is a script.
+#include "worker/core/session_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Incarnation kMe = 1001;
+constexpr Incarnation kPeer = 2002;
+
+class Script {
+ public:
+  Script() { core.GiveIncarnation(kMe); }
+
+  // ---- the user ----
+  void Attach(DurationNs patience = 0) {
+    SessionCore::Options options;
+    options.hello.job = "job";
+    options.hello.rank = 3;
+    options.patience = patience;
+    core.Attach(now, options, &actions);
+  }
+  void Step(Iteration iteration) {
+    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, &actions);
+  }
+
+  // ---- the controller ----
+  void Say(ControllerBody body) { SayAt(++seq, std::move(body)); }
+  void SayAt(Seq at, ControllerBody body) {
+    core.OnEnvelope(
+        now, {.incarnation = core.incarnation(), .seq = at, .ack = heard, .body = std::move(body)},
+        &actions);
+  }
+  void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
+  void Welcome(Strategy strategy = Strategy::kAverageModels) {
+    seq = 0;
+    heard = 1;
+    Say(prd::Welcome{.run = 9,
+                     .rank = 3,
+                     .job = "job",
+                     .engine = "e",
+                     .strategy = strategy,
+                     .workers = 2,
+                     .lease_ms = 2000,
+                     .heartbeat_ms = 100});
+  }
+  static prd::Group MakeGroup(GroupId id, GroupKind kind = GroupKind::kTrain, Iteration at = 1) {
+    prd::Group group{.id = id, .kind = kind, .iteration = at, .reason = "because"};
+    group.members.push_back({.rank = 3, .incarnation = kMe, .weight = 0.5});
+    group.members.push_back({.rank = 4, .incarnation = kPeer, .weight = 0.5});
+    return group;
+  }
+  // Attached and through the common start.
+  void Join(Strategy strategy = Strategy::kAverageModels) {
+    Attach();
+    Welcome(strategy);
+    Say(MakeGroup(1, GroupKind::kInitial, 0));
+    core.OnReduced(now, 1, Status::Ok(), 0, &actions);
+    EXPECT_TRUE(Done()->ok());
+    Acknowledge();
+    actions.clear();
+  }
+  void Acknowledge() {
+    for (const WorkerEnvelope& envelope : Sent()) heard = std::max(heard, envelope.seq);
+    Aside(HeartbeatAck{});
+  }
+
+  // ---- what happened ----
+  std::vector<WorkerEnvelope> Sent() const {
+    std::vector<WorkerEnvelope> sent;
+    for (const Action& action : actions) {
+      if (const auto* send = std::get_if<SendToController>(&action)) sent.push_back(send->envelope);
+    }
+    return sent;
+  }
+  template <typename T>
+  std::vector<T> Said() const {
+    std::vector<T> said;
+    for (const WorkerEnvelope& envelope : Sent()) {
+      if (const auto* body = std::get_if<T>(&envelope.body)) said.push_back(*body);
+    }
+    return said;
+  }
+  template <typename T>
+  std::size_t Count() const {
+    std::size_t count = 0;
+    for (const Action& action : actions) count += std::holds_alternative<T>(action) ? 1 : 0;
+    return count;
+  }
+  std::optional<Status> Done() const {
+    std::optional<Status> status;
+    for (const Action& action : actions) {
+      if (const auto* done = std::get_if<CallDone>(&action)) {
+        EXPECT_FALSE(status.has_value()) << "a call ended twice";
+        status = done->status;
+      }
+    }
+    return status;
+  }
+  StepOutcome Outcome() const {
+    for (const Action& action : actions) {
+      if (const auto* done = std::get_if<CallDone>(&action)) return done->step;
+    }
+    return {};
+  }
+  void Pass(DurationNs time) {
+    now = now + time;
+    core.OnTime(now, &actions);
+  }
+
+  SessionCore core;
+  Actions actions;
+  Instant now{1'000'000'000};
+  Seq seq = 0;    // the controller's last
+  Seq heard = 0;  // what it acknowledges
+};
+
+TEST(SessionCoreTest, HelloIsRepeatedUntilAnswered) {
+  Script s;
+  s.Attach();
+  ASSERT_EQ(s.Said<Hello>().size(), 1u);
+  EXPECT_EQ(s.Said<Hello>()[0].rank, 3);
+  EXPECT_EQ(s.Sent()[0].seq, 1u);
+  EXPECT_EQ(s.Sent()[0].run, kNoRun);
+  EXPECT_EQ(s.core.NextDeadline(), s.now + 250 * kMillisecond);
+  s.Pass(250 * kMillisecond);
+  EXPECT_EQ(s.Said<Hello>().size(), 2u);
+  s.core.OnConnected(s.now, &s.actions);
+  EXPECT_EQ(s.Said<Hello>().size(), 3u);
+  // Nothing but Welcome and Refused counts yet, not even an acknowledgement.
+  s.heard = 1;
+  s.Aside(HeartbeatAck{});
+  s.SayAt(1, Released{});
+  s.SayAt(2, prd::Welcome{.run = 9, .rank = 3});
+  EXPECT_FALSE(s.Done().has_value());
+  s.Welcome();
+  EXPECT_EQ(s.Count<JoinRun>(), 1u);
+  const std::size_t hellos = s.Said<Hello>().size();
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Said<Hello>().size(), hellos);
+  EXPECT_GE(s.Said<Heartbeat>().size(), 2u);
+  EXPECT_EQ(s.Sent().back().run, 9u);
+  EXPECT_EQ(s.Sent().back().ack, 1u);
+}
+
+TEST(SessionCoreTest, CommonStartEndsAttach) {
+  Script s;
+  s.Attach();
+  s.Welcome();
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 4));
+  EXPECT_EQ(s.Count<StartReduce>(), 1u);
+  EXPECT_FALSE(s.Done().has_value());
+  s.core.OnReduced(s.now, 1, Status::Ok(), 10, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.core.iteration(), 4);
+  ASSERT_EQ(s.Said<Finished>().size(), 1u);
+  EXPECT_EQ(s.Said<Finished>()[0].outcome, Outcome::kOk);
+}
+
+TEST(SessionCoreTest, FailedCommonStartIsWaitedForAgain) {
+  Script s;
+  s.Attach();
+  s.Welcome();
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  s.core.OnReduced(s.now, 1, Status(Code::kUnavailable, "peer gone"), 10, &s.actions);
+  EXPECT_EQ(s.Said<Finished>()[0].outcome, Outcome::kFailed);
+  EXPECT_EQ(s.Said<Finished>()[0].detail, "peer gone");
+  EXPECT_FALSE(s.Done().has_value());
+  EXPECT_TRUE(s.Said<Ready>().empty());
+  s.Say(Script::MakeGroup(2, GroupKind::kInitial, 0));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 10, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+TEST(SessionCoreTest, StepWithAveragedModels) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  ASSERT_EQ(s.Said<Ready>().size(), 1u);
+  EXPECT_EQ(s.Said<Ready>()[0], (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
+  s.now = s.now + 7 * kMillisecond;
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 5));
+  s.now = s.now + 3 * kMillisecond;
+  s.core.OnReduced(s.now, 2, Status::Ok(), 100, &s.actions);
+  ASSERT_TRUE(s.Done()->ok());
+  const StepOutcome step = s.Outcome();
+  EXPECT_EQ(step.iteration, 5);
+  EXPECT_EQ(step.attempts, 1);
+  EXPECT_FALSE(step.adopted);
+  EXPECT_EQ(step.waited, 7 * kMillisecond);
+  EXPECT_EQ(step.reduced, 3 * kMillisecond);
+  EXPECT_EQ(step.group.reason, "because");
+  const Finished finished = s.Said<Finished>().at(0);
+  EXPECT_EQ(finished.wait_ns, 7 * kMillisecond);
+  EXPECT_EQ(finished.reduce_ns, 3 * kMillisecond);
+  EXPECT_EQ(finished.bytes, 100u);
+}
+
+TEST(SessionCoreTest, StepWithReducedGradientsReportsAfterApply) {
+  Script s;
+  s.Join(Strategy::kReduceGradients);
+  s.Step(1);
+  EXPECT_EQ(s.core.iteration(), 0);
+  s.Say(Script::MakeGroup(2));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 100, &s.actions);
+  EXPECT_EQ(s.Count<ApplyNow>(), 1u);
+  EXPECT_TRUE(s.Said<Finished>().empty());
+  // An abort that is late for this worker: it has the sum, and reports so.
+  s.Say(Abort{.group = 2, .reason = "late"});
+  s.core.Applied(s.now, &s.actions);
+  ASSERT_EQ(s.Said<Finished>().size(), 1u);
+  EXPECT_EQ(s.Said<Finished>()[0].outcome, Outcome::kOk);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.core.iteration(), 1);
+}
+
+TEST(SessionCoreTest, FailedAndAbortedGroupsAreTriedAgainWithTheSameSignal) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  s.core.OnReduced(s.now, 2, Status(Code::kUnavailable, "gone"), 0, &s.actions);
+  s.Say(Abort{.group = 2, .reason = "gone"});  // crossed our report: ignored
+  s.Say(Script::MakeGroup(3));
+  s.Say(Abort{.group = 3, .reason = "rank 4 is gone"});
+  EXPECT_EQ(s.Count<CancelReduce>(), 1u);
+  s.core.OnReduced(s.now, 3, Status::Ok(), 0, &s.actions);  // of a reduction that is off
+  s.Say(Script::MakeGroup(4));
+  s.core.OnReduced(s.now, 4, Status::Ok(), 0, &s.actions);
+  ASSERT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Outcome().attempts, 3);
+  const auto finished = s.Said<Finished>();
+  ASSERT_EQ(finished.size(), 3u);
+  EXPECT_EQ(finished[0].outcome, Outcome::kFailed);
+  EXPECT_EQ(finished[1].outcome, Outcome::kAborted);
+  EXPECT_EQ(finished[2].outcome, Outcome::kOk);
+  const auto ready = s.Said<Ready>();
+  ASSERT_EQ(ready.size(), 3u);
+  EXPECT_EQ(ready[2], ready[0]);
+}
+
+TEST(SessionCoreTest, AdoptVoidsTheWaitingSignalAndEndsTheStep) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}});
+  EXPECT_EQ(s.Count<StartFetch>(), 1u);
+  s.core.OnFetched(s.now, Status::Ok(), 8, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.Outcome().adopted);
+  EXPECT_EQ(s.Outcome().iteration, 8);
+  EXPECT_EQ(s.Said<Adopted>().at(0), (Adopted{.ok = true, .iteration = 8}));
+  EXPECT_EQ(s.Said<Ready>().size(), 1u);
+  s.actions.clear();
+  s.Step(9);
+  EXPECT_EQ(s.Said<Ready>().at(0).iteration, 9);
+}
+
+TEST(SessionCoreTest, AdoptThatFailsIsReportedAndTheSignalSentAgain) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}});
+  s.core.OnFetched(s.now, Status(Code::kUnavailable, "gone"), 0, &s.actions);
+  EXPECT_FALSE(s.Said<Adopted>().at(0).ok);
+  EXPECT_EQ(s.Said<Ready>().size(), 2u);
+  EXPECT_FALSE(s.Done().has_value());
+}
+
+TEST(SessionCoreTest, JoinerWaitsForAnotherSourceAfterAFailure) {
+  Script s;
+  s.Attach();
+  s.Welcome();
+  s.Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}});
+  s.core.OnFetched(s.now, Status(Code::kUnavailable, "gone"), 0, &s.actions);
+  EXPECT_TRUE(s.Said<Ready>().empty());
+  s.Say(Adopt{.source = {.rank = 5, .incarnation = kPeer}});
+  s.core.OnFetched(s.now, Status::Ok(), 12, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.core.iteration(), 12);
+}
+
+TEST(SessionCoreTest, DuplicatesAndReorderedMessagesAreHarmless) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  const Seq next = s.seq + 1;
+  s.SayAt(next + 1, Abort{.group = 2});  // its predecessor is missing
+  EXPECT_EQ(s.Count<StartReduce>(), 0u);
+  s.SayAt(next, Script::MakeGroup(2));
+  s.SayAt(next, Script::MakeGroup(2));
+  EXPECT_EQ(s.Count<StartReduce>(), 1u);
+  EXPECT_EQ(s.Count<CancelReduce>(), 0u);
+  // The gap and the duplicate are answered with what has been received.
+  EXPECT_EQ(s.core.NextDeadline(), s.now);
+  s.Pass(0);
+  EXPECT_EQ(s.Said<Heartbeat>().size(), 1u);
+  EXPECT_EQ(s.Sent().back().ack, next);
+  s.SayAt(next + 1, Abort{.group = 2});
+  EXPECT_EQ(s.Count<CancelReduce>(), 1u);
+  EXPECT_EQ(s.Said<Finished>().size(), 1u);
+}
+
+TEST(SessionCoreTest, UnacknowledgedMessagesAreSentAgainInOrderWithBackoff) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);
+  s.actions.clear();
+  s.Pass(250 * kMillisecond);
+  const auto again = s.Sent();
+  ASSERT_GE(again.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<Ready>(again[0].body));
+  EXPECT_TRUE(std::holds_alternative<Finished>(again[1].body));
+  EXPECT_EQ(again[0].seq + 1, again[1].seq);
+  s.actions.clear();
+  s.Pass(250 * kMillisecond);
+  EXPECT_TRUE(s.Said<Ready>().empty()) << "too soon";
+  s.Pass(250 * kMillisecond);
+  EXPECT_EQ(s.Said<Ready>().size(), 1u);
+  s.heard = again[0].seq;
+  s.Aside(HeartbeatAck{});
+  s.actions.clear();
+  s.Pass(250 * kMillisecond);
+  EXPECT_TRUE(s.Said<Ready>().empty()) << "acknowledged";
+  EXPECT_EQ(s.Said<Finished>().size(), 1u);
+}
+
+TEST(SessionCoreTest, MessagesForAnotherIncarnationAreNotForUs) {
+  Script s;
+  s.Join();
+  s.core.OnEnvelope(s.now, {.incarnation = 5, .seq = s.seq + 1, .body = Released{}}, &s.actions);
+  s.core.OnEnvelope(s.now, {.incarnation = 5, .body = Refused{.code = Code::kInvalidArgument}},
+                    &s.actions);
+  s.Step(1);
+  EXPECT_FALSE(s.Done().has_value());
+}
+
+TEST(SessionCoreTest, FinishWaitsForTheFinalAverageAndTheRelease) {
+  Script s;
+  s.Join();
+  s.core.Finish(s.now, &s.actions);
+  EXPECT_EQ(s.Said<Finish>().size(), 1u);
+  // The first final group fails: there will be another, without another Finish.
+  s.Say(Script::MakeGroup(2, GroupKind::kFinal));
+  s.core.OnReduced(s.now, 2, Status(Code::kUnavailable, "gone"), 0, &s.actions);
+  s.Say(Script::MakeGroup(3, GroupKind::kFinal));
+  s.core.OnReduced(s.now, 3, Status::Ok(), 0, &s.actions);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Say(Released{.reason = "the job is done"});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Said<Finish>().size(), 1u);
+  EXPECT_EQ(s.core.NextDeadline(), std::nullopt);
+}
+
+TEST(SessionCoreTest, ReleaseThatWasLostShowsAsARefusal) {
+  Script s;
+  s.Join();
+  s.core.Finish(s.now, &s.actions);
+  s.Say(Script::MakeGroup(2, GroupKind::kFinal));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);
+  s.Aside(Refused{.code = Code::kAborted, .reason = "run 9 is not running here"});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Count<BecomeIncarnation>(), 0u);
+}
+
+TEST(SessionCoreTest, TakenRankIsAskedForAgainWhenTold) {
+  Script s;
+  s.Attach(10 * kSecond);
+  s.Aside(Refused{.code = Code::kUnavailable, .reason = "rank 3 is held", .retry_ms = 600});
+  EXPECT_EQ(s.core.NextDeadline(), s.now + 600 * kMillisecond);
+  s.Pass(600 * kMillisecond);
+  EXPECT_EQ(s.Said<Hello>().size(), 2u);
+  EXPECT_EQ(s.Sent().back().incarnation, kMe);
+  for (int i = 0; i < 40; ++i) {
+    s.Pass(300 * kMillisecond);
+    if (s.Done()) break;
+    s.Aside(Refused{.code = Code::kUnavailable, .reason = "rank 3 is held", .retry_ms = 300});
+  }
+  ASSERT_TRUE(s.Done().has_value());
+  EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
+  EXPECT_THAT(s.Done()->message(), HasSubstr("rank 3 is held"));
+}
+
+TEST(SessionCoreTest, FinalRefusalEndsTheCallWithItsReason) {
+  for (const Code code : {Code::kInvalidArgument, Code::kNotFound, Code::kResourceExhausted}) {
+    Script s;
+    s.Attach();
+    s.Aside(Refused{.code = code, .reason = "so it is"});
+    EXPECT_EQ(*s.Done(), Status(code, "so it is"));
+    s.actions.clear();
+    s.Step(1);
+    EXPECT_FALSE(s.Done()->ok());
+  }
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Aside(Refused{.code = Code::kInvalidArgument, .reason = "broke the protocol"});
+  EXPECT_EQ(s.Done()->code(), Code::kAborted);
+  EXPECT_THAT(s.Done()->message(), HasSubstr("broke the protocol"));
+}
+
+TEST(SessionCoreTest, LostMembershipIsANewIncarnationWithTheSameRank) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  s.core.GiveIncarnation(kMe + 1);
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  EXPECT_EQ(s.Count<CancelReduce>(), 1u);
+  s.Pass(100 * kMillisecond);
+  EXPECT_EQ(s.core.incarnation(), kMe + 1);
+  ASSERT_EQ(s.Said<Hello>().size(), 1u);
+  EXPECT_EQ(s.Said<Hello>()[0].rank, 3);
+  EXPECT_EQ(s.Said<Hello>()[0].iteration, 1);
+  EXPECT_EQ(s.Sent().back().seq, 1u);
+  s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);  // of the life before
+  EXPECT_FALSE(s.Done().has_value());
+  s.Welcome();
+  EXPECT_EQ(s.Said<Ready>().size(), 1u) << "only the first life's";
+  s.Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}});
+  s.core.OnFetched(s.now, Status::Ok(), 30, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.Outcome().adopted);
+}
+
+TEST(SessionCoreTest, MembershipLostWhileComputingIsRegainedAtTheNextStep) {
+  Script s;
+  s.Join();
+  s.core.GiveIncarnation(kMe + 1);
+  s.now = s.now + kSecond;
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  s.Welcome();
+  s.Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}});
+  EXPECT_EQ(s.Count<StartFetch>(), 0u) << "the replica is the user's now";
+  s.Step(1);
+  EXPECT_EQ(s.Count<StartFetch>(), 1u);
+  s.core.OnFetched(s.now, Status::Ok(), 30, &s.actions);
+  EXPECT_TRUE(s.Outcome().adopted);
+}
+
+TEST(SessionCoreTest, MembershipLostDuringApplyLetsTheStepEnd) {
+  Script s;
+  s.Join(Strategy::kReduceGradients);
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);
+  s.core.GiveIncarnation(kMe + 1);
+  s.now = s.now + kSecond;
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  s.Welcome(Strategy::kReduceGradients);
+  s.core.Applied(s.now, &s.actions);
+  EXPECT_TRUE(s.Said<Finished>().empty()) << "the new incarnation was in no group";
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Outcome().iteration, 1);
+}
+
+TEST(SessionCoreTest, PatienceEndsAStepAndTheNextOneGoesOn) {
+  Script s;
+  s.Attach(kSecond);
+  s.Welcome();
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  s.core.OnReduced(s.now, 1, Status::Ok(), 0, &s.actions);
+  s.Acknowledge();
+  s.actions.clear();
+  s.Step(1);
+  s.Pass(900 * kMillisecond);
+  s.Aside(HeartbeatAck{});  // the controller lives: waiting for a group has no limit
+  s.Pass(900 * kMillisecond);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Pass(200 * kMillisecond);
+  EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
+  s.actions.clear();
+  // The signal may have arrived: it is not doubled.
+  s.Step(2);
+  for (const WorkerEnvelope& envelope : s.Sent()) EXPECT_LE(envelope.seq, 3u);
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 2));
+  s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+TEST(SessionCoreTest, GroupsThatComeOutsideAStepFailOrWait) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.core.Cancel(s.now, &s.actions);
+  EXPECT_EQ(s.Done()->code(), Code::kCancelled);
+  s.Say(Script::MakeGroup(2));
+  EXPECT_EQ(s.Said<Finished>().at(0).outcome, Outcome::kFailed);
+  EXPECT_EQ(s.Count<StartReduce>(), 0u);
+  s.actions.clear();
+  s.Step(2);
+  EXPECT_EQ(s.Done()->code(), Code::kCancelled);
+  EXPECT_TRUE(s.Sent().empty());
+}
+
+TEST(SessionCoreTest, CancelCallsOffWhatRuns) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  s.core.Cancel(s.now, &s.actions);
+  EXPECT_EQ(s.Count<CancelReduce>(), 1u);
+  EXPECT_EQ(s.Said<Finished>().at(0).outcome, Outcome::kFailed);
+  EXPECT_EQ(s.Done()->code(), Code::kCancelled);
+  s.actions.clear();
+  s.core.Leave(s.now, "bye", &s.actions);
+  ASSERT_EQ(s.Said<Leave>().size(), 1u);
+  s.Say(Released{.reason = "left"});
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+TEST(SessionCoreTest, LeaveDoesNotWaitForEver) {
+  Script s;
+  s.Join();
+  s.core.Leave(s.now, "bye", &s.actions);
+  s.Pass(500 * kMillisecond);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Pass(500 * kMillisecond);
+  EXPECT_TRUE(s.Done()->ok());
+  // Nor at all when nobody has let it in.
+  Script other;
+  other.Attach();
+  other.core.Cancel(other.now, &other.actions);
+  other.actions.clear();
+  other.core.Leave(other.now, "bye", &other.actions);
+  EXPECT_TRUE(other.Done()->ok());
+}
+
+TEST(SessionCoreTest, ImpossibleGroupsEndTheSession) {
+  const auto impossible = [](auto change) {
+    Script s;
+    s.Join();
+    s.Step(1);
+    prd::Group group = Script::MakeGroup(2);
+    change(&group);
+    s.Say(group);
+    EXPECT_EQ(s.Count<StartReduce>(), 0u);
+    ASSERT_TRUE(s.Done().has_value());
+    EXPECT_EQ(s.Done()->code(), Code::kDataLoss);
+  };
+  impossible([](prd::Group* group) { group->members.clear(); });
+  impossible([](prd::Group* group) { group->members.erase(group->members.begin()); });
+  impossible([](prd::Group* group) { group->members.push_back(group->members.back()); });
+  impossible([](prd::Group* group) { group->members[0].weight = -1; });
+  impossible([](prd::Group* group) {
+    group->members[1].weight = std::numeric_limits<double>::quiet_NaN();
+  });
+  impossible([](prd::Group* group) { group->id = 1; });
+  impossible([](prd::Group* group) { group->iteration = -4; });
+  impossible([](prd::Group* group) { group->initial_weight = -0.5; });
+}
+
+}  // namespace
+}  // namespace prd
