@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/check.h"
+#include "engines/replay.h"
 
 namespace prd {
 namespace {
@@ -29,69 +29,6 @@ Pump::Pump(Options options, Catalog catalog, History* history, Transport* transp
 
 // ---- restore ----
 
-namespace {
-
-Status Diverged(const Record& record, const std::string& what) {
-  return Status(Code::kDataLoss, "run " + std::to_string(record.run) + ", record " +
-                                     std::to_string(record.index) + ": " + what);
-}
-
-Input ToInput(const RecordBody& body) {
-  if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
-  if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
-  return DeadlineReached{};
-}
-
-// Whether a recorded input can be applied to this state at all.
-bool Applies(const Job& job, const Record& record) {
-  if (job.ended() || record.now < job.last_now()) return false;
-  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
-    return job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep &&
-           from->envelope.seq != 0;
-  }
-  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) {
-    return expired->rank >= 0 && Index(expired->rank) < job.workers().size() &&
-           job.workers()[Index(expired->rank)].state != Job::State::kAbsent;
-  }
-  const std::optional<Instant> deadline = job.NextDeadline();
-  return deadline && *deadline <= record.now;
-}
-
-// Replays `records` into `job`. Decisions that the last input led to and that are not recorded (the
-// batch was torn) are left in *missing.
-Status Replay(std::span<const Record> records, Job* job, std::vector<Record>* missing) {
-  JobOutput output;
-  for (std::size_t at = 0; at < records.size();) {
-    const Record& record = records[at];
-    if (record.run != job->run() || record.index != job->next_index()) {
-      return Diverged(record, "record " + std::to_string(job->next_index()) + " of run " +
-                                  std::to_string(job->run()) + " is missing before it");
-    }
-    output.records.clear();
-    output.sends.clear();
-    if (const auto* started = std::get_if<RunStarted>(&record.body);
-        started != nullptr && record.index == 0) {
-      job->Start(record.now, started->wall_ns, &output);
-    } else if (IsInput(record.body) && Applies(*job, record)) {
-      job->Step(record.now, ToInput(record.body), &output);
-    } else {
-      return Diverged(record, "it does not follow from the records before it");
-    }
-    for (Record& decided : output.records) {
-      if (at == records.size()) {
-        missing->push_back(std::move(decided));
-      } else if (decided == records[at]) {
-        ++at;
-      } else {
-        return Diverged(records[at], "the replay decides otherwise there");
-      }
-    }
-  }
-  return Status::Ok();
-}
-
-}  // namespace
-
 Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                      std::uint64_t from, std::span<const Record> records) {
   auto job = std::make_unique<Job>(run, std::move(spec));
@@ -103,10 +40,11 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
                                          std::to_string(from));
     }
   }
-  std::vector<Record> missing;
-  PRD_RETURN_IF_ERROR(Replay(records, job.get(), &missing));
+  Replay replay(job.get());
+  for (const Record& record : records) PRD_RETURN_IF_ERROR(replay.Add(record));
   next_run_ = std::max(next_run_, run + 1);
-  for (Record& record : missing) records_.push_back(std::move(record));
+  // The last batch was torn: its decisions are recorded before any of them is sent.
+  records_.insert(records_.end(), replay.open().begin(), replay.open().end());
   if (job->ended()) return Status::Ok();
   if (by_name_.contains(job->spec().name)) {
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");

@@ -8,32 +8,9 @@
 namespace prd::ctl {
 namespace {
 
-Status Diverged(const Record& record, const std::string& what) {
-  return Status(Code::kDataLoss, "run " + std::to_string(record.run) + ", record " +
-                                     std::to_string(record.index) + ": " + what);
-}
-
-// Whether a recorded input can be applied to this state: Job::Step takes nothing else.
-bool Applies(const Job& job, const Record& record) {
-  if (job.ended() || record.now < job.last_now()) return false;
-  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
-    return from->envelope.seq != 0 &&
-           job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep;
-  }
-  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) {
-    const auto& workers = job.workers();
-    return expired->rank >= 0 && static_cast<std::size_t>(expired->rank) < workers.size() &&
-           workers[static_cast<std::size_t>(expired->rank)].state != Job::State::kAbsent;
-  }
-  const std::optional<Instant> deadline = job.NextDeadline();
-  return std::holds_alternative<DeadlineReached>(record.body) && deadline &&
-         *deadline <= record.now;
-}
-
-Input ToInput(const RecordBody& body) {
-  if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
-  if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
-  return DeadlineReached{};
+Status NotABeginning(const Record& first, const std::string& what) {
+  return Status(Code::kDataLoss, "run " + std::to_string(first.run) + ", record " +
+                                     std::to_string(first.index) + ": " + what);
 }
 
 }  // namespace
@@ -41,11 +18,12 @@ Input ToInput(const RecordBody& body) {
 Status Replayer::MakeJob(const Record& first) {
   const auto* started = std::get_if<RunStarted>(&first.body);
   if (started == nullptr || first.index != 0) {
-    return Diverged(first, "a run begins with a RunStarted record of index 0");
+    return NotABeginning(first, "a run begins with a RunStarted record of index 0");
   }
   Result<JobSpec> spec = JobSpecFromToml(started->spec);
-  if (!spec.ok()) return Diverged(first, spec.status().message());
+  if (!spec.ok()) return NotABeginning(first, spec.status().message());
   job_ = std::make_unique<Job>(first.run, std::move(spec).value());
+  replay_ = std::make_unique<prd::Replay>(job_.get());
   return Status::Ok();
 }
 
@@ -53,40 +31,15 @@ Status Replayer::Load(const Record& first, const Snapshot& snapshot) {
   PRD_RETURN_IF_ERROR(MakeJob(first));
   PRD_RETURN_IF_ERROR(job_->Load(snapshot.state));
   if (job_->next_index() != snapshot.index) {
-    return Diverged(
+    return NotABeginning(
         first, "the snapshot is not of the state before record " + std::to_string(snapshot.index));
   }
   return Status::Ok();
 }
 
 Status Replayer::Add(const Record& record) {
-  if (!expected_.empty()) {
-    if (!(expected_.front() == record)) return Diverged(record, "the replay decides otherwise");
-    expected_.pop_front();
-    ++decisions_;
-    return Status::Ok();
-  }
-  output_.records.clear();
-  output_.sends.clear();
-  if (!job_) {
-    PRD_RETURN_IF_ERROR(MakeJob(record));
-    job_->Start(record.now, std::get<RunStarted>(record.body).wall_ns, &output_);
-    ++decisions_;
-  } else if (record.index != job_->next_index()) {
-    return Diverged(record, "record " + std::to_string(job_->next_index()) + " is missing before");
-  } else if (IsInput(record.body) && Applies(*job_, record)) {
-    job_->Step(record.now, ToInput(record.body), &output_);
-    ++inputs_;
-  } else {
-    return Diverged(record, "it does not follow from the records before it");
-  }
-  if (output_.records.empty() || !(output_.records.front() == record)) {
-    return Diverged(record, "the replay writes it otherwise");
-  }
-  for (std::size_t i = 1; i < output_.records.size(); ++i) {
-    expected_.push_back(std::move(output_.records[i]));
-  }
-  return Status::Ok();
+  if (!job_) PRD_RETURN_IF_ERROR(MakeJob(record));
+  return replay_->Add(record);
 }
 
 namespace {

@@ -4,13 +4,13 @@
 #define PRD_TOOLS_PRDCTL_REPLAY_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "common/base/history.h"
 #include "engines/job.h"
+#include "engines/replay.h"
 #include "prd/status.h"
 #include "tools/prdctl/source.h"
 
@@ -26,19 +26,16 @@ class Replayer {
 
   // Null before the first record.
   const Job* job() const { return job_.get(); }
-  std::uint64_t inputs() const { return inputs_; }
-  std::uint64_t decisions() const { return decisions_; }
+  std::uint64_t inputs() const { return replay_ ? replay_->inputs() : 0; }
+  std::uint64_t decisions() const { return replay_ ? replay_->decisions() : 0; }
   // Decisions of the last input that the history does not hold yet.
-  std::size_t open() const { return expected_.size(); }
+  std::size_t open() const { return replay_ ? replay_->open().size() : 0; }
 
  private:
   Status MakeJob(const Record& first);
 
   std::unique_ptr<Job> job_;
-  std::deque<Record> expected_;
-  JobOutput output_;
-  std::uint64_t inputs_ = 0;
-  std::uint64_t decisions_ = 0;
+  std::unique_ptr<prd::Replay> replay_;
 };
 
 // Verifies all of a run.

@@ -1,0 +1,72 @@
+#include "engines/replay.h"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace prd {
+namespace {
+
+Status Diverged(const Record& record, const std::string& what) {
+  return Status(Code::kDataLoss, "run " + std::to_string(record.run) + ", record " +
+                                     std::to_string(record.index) + ": " + what);
+}
+
+Input ToInput(const RecordBody& body) {
+  if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
+  if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
+  return DeadlineReached{};
+}
+
+// Whether a recorded input can be applied to this state: Job::Step takes nothing else.
+bool Applies(const Job& job, const Record& record) {
+  if (!IsInput(record.body) || job.ended() || record.now < job.last_now()) return false;
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    return from->envelope.seq != 0 &&
+           job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep;
+  }
+  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) {
+    return expired->rank >= 0 && static_cast<std::size_t>(expired->rank) < job.workers().size() &&
+           job.workers()[static_cast<std::size_t>(expired->rank)].state != Job::State::kAbsent;
+  }
+  const std::optional<Instant> deadline = job.NextDeadline();
+  return deadline && *deadline <= record.now;
+}
+
+}  // namespace
+
+Status Replay::Add(const Record& record) {
+  const std::uint64_t expected = open_.empty() ? job_->next_index() : open_.front().index;
+  if (record.run != job_->run() || record.index != expected) {
+    return Diverged(record, "record " + std::to_string(expected) + " of run " +
+                                std::to_string(job_->run()) + " is missing before it");
+  }
+  if (!open_.empty()) {
+    if (!(open_.front() == record)) return Diverged(record, "the replay decides otherwise there");
+    open_.pop_front();
+    ++decisions_;
+    return Status::Ok();
+  }
+  output_.records.clear();
+  output_.sends.clear();
+  if (const auto* started = std::get_if<RunStarted>(&record.body);
+      started != nullptr && record.index == 0) {
+    job_->Start(record.now, started->wall_ns, &output_);
+    ++decisions_;
+  } else if (Applies(*job_, record)) {
+    job_->Step(record.now, ToInput(record.body), &output_);
+    ++inputs_;
+  } else {
+    return Diverged(record, "it does not follow from the records before it");
+  }
+  if (!(output_.records.front() == record)) {
+    return Diverged(record, "the replay writes it otherwise");
+  }
+  for (std::size_t i = 1; i < output_.records.size(); ++i) {
+    open_.push_back(std::move(output_.records[i]));
+  }
+  return Status::Ok();
+}
+
+}  // namespace prd
