@@ -108,6 +108,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
+  home_run_ = kNoRun;
   SayHello(now, out);
 }
 
@@ -234,7 +235,8 @@ void SessionCore::OnWelcome(Instant now, const Welcome& welcome, Actions* out) {
   contact_ = Contact::kMember;
   // Its run ended, or the controller lost its history, while this worker was away. A new run may
   // never get the workers it waits for.
-  other_run_ = welcome_.run != kNoRun && welcome_.run != welcome.run;
+  if (home_run_ == kNoRun) home_run_ = welcome.run;
+  other_run_ = home_run_ != welcome.run;
   welcome_ = welcome;
   run_ = welcome.run;
   heard_ = now;
@@ -430,6 +432,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
 
 void SessionCore::HasReplica(Instant now, Actions* out) {
   has_replica_ = true;
+  home_run_ = run_;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
   SayFinish(out);

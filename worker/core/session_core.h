@@ -159,7 +159,8 @@ class SessionCore {
   Iteration iteration_ = 0;
 
   // The controller's view of this incarnation.
-  bool other_run_ = false;      // than the one this worker has trained in
+  RunId home_run_ = kNoRun;     // the last one that gave a replica; before that, the first one
+  bool other_run_ = false;      // this one is not home_run_
   bool has_replica_ = false;    // the common start, or a peer's model
   bool ready_waiting_ = false;  // a Ready that nothing has answered
   bool said_finish_ = false;
