@@ -35,6 +35,7 @@ Examples:
   tools/demo --quick                     the same with shorter steps
   tools/demo --workers 6 --slow 4:2 --slow 5:8 --engines p-reduce
   tools/demo --target 0.8 --epochs 3
+  tools/demo --quick --kill prd:5 --kill 2:8
 """
 
 
@@ -46,6 +47,17 @@ def slow_worker(text):
         value = (-1, 0)
     if value[0] < 0 or not 1 <= value[1] <= 1000:
         raise argparse.ArgumentTypeError(f"found '{text}', allowed is RANK:FACTOR with FACTOR 1 to 1000")
+    return value
+
+
+def kill(text):
+    who, _, seconds = text.partition(":")
+    try:
+        value = (who if who == "prd" else int(who), float(seconds))
+    except ValueError:
+        value = (-1, 0)
+    if value[0] != "prd" and value[0] < 0 or not 0 <= value[1] <= 86400:
+        raise argparse.ArgumentTypeError(f"found '{text}', allowed is prd:SECONDS or RANK:SECONDS")
     return value
 
 
@@ -88,9 +100,12 @@ def parse_options(arguments):
     add("--lr", type=number(float, 0, 100), default=0.25, help="learning rate of SGD (default: %(default)s)")
     add("--lr-decay", type=number(float, 0, 1e9), default=400, metavar="STEPS",
         help="the rate falls as 1/(1 + iteration/STEPS); 0 = constant (default: %(default)s)")
-    add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 80; --quick: 30)")
+    add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 100; --quick: 40)")
     add("--limit-s", type=number(float, 1, 86400), help="gives a run up after this long (default: three times what "
         "it should take)")
+    add("--kill", type=kill, action="append", default=[], metavar="WHO:SECONDS",
+        help="kill -9 of prd (it is started again at once) or of the worker of that rank (it is not), that long "
+        "into every run; may be repeated")
     add("--data", default="/usr/share/datasets/fashion-mnist", help="(default: %(default)s)")
     add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -101,8 +116,11 @@ def parse_options(arguments):
     options.slow = dict(options.slow or [(options.workers - 1, 5.0)])
     if max(options.slow) >= options.workers:
         parser.error(f"--slow: found rank {max(options.slow)}, allowed is 0 to {options.workers - 1}")
+    killed = [who for who, _ in options.kill if who != "prd"]
+    if len(set(killed)) != len(killed) or any(who >= options.workers for who in killed):
+        parser.error(f"--kill: allowed is each rank once, 0 to {options.workers - 1}")
     if options.step_ms is None:
-        options.step_ms = 30 if options.quick else 80
+        options.step_ms = 40 if options.quick else 100
     options.evaluate_ms = 500
     if options.limit_s is None:
         slowest_s = options.step_ms / 1000 * max(options.slow.values())
@@ -130,7 +148,8 @@ def about(options):
 
 def keep(run, out):
     """Copies what is left of a run, whole or not, to `out`."""
-    for source, name in (("evaluations.jsonl", f"evaluations-{run.engine}.jsonl"), ("prd.toml", f"prd-{run.engine}.toml")):
+    names = {"evaluations.jsonl": f"evaluations-{run.engine}.jsonl", "prd.toml": f"prd-{run.engine}.toml"}
+    for source, name in names.items():
         if (run.dir / source).exists():
             shutil.copyfile(run.dir / source, out / name)
 
@@ -158,6 +177,7 @@ def demo(options, work_dir):
             runs.append(run)
             with processes.Children() as children:
                 results.append(run.run(children))
+            run.check_history()
             run.export_trace(options.out / f"trace-{engine}.json")
     finally:
         for run in runs:
@@ -181,7 +201,8 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     work_dir = tempfile.mkdtemp(prefix="prd-demo-")
     slow = ", ".join(f"worker {rank} {factor:g} times slower" for rank, factor in options.slow.items())
-    print(f"{options.workers} workers, {slow}; steps of {options.step_ms:g} ms; {options.epochs:g} epochs each", flush=True)
+    print(f"{options.workers} workers, {slow}; steps of {options.step_ms:g} ms; {options.epochs:g} epochs each")
+    sys.stdout.flush()
     try:
         demo(options, work_dir)
     except DemoError as error:

@@ -96,6 +96,8 @@ def wait_all(children, timeout_s, what):
         try:
             child.process.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise DemoError(f"{child.name} did not end within {timeout_s:.0f} s of {what}; its log ends so:\n{tail(child.log)}") from None
+            raise DemoError(
+                f"{child.name} did not end within {timeout_s:.0f} s of {what}; its log ends so:\n{tail(child.log)}"
+            ) from None
         if child.process.returncode != 0:
             raise DemoError(child.how_it_ended())

@@ -14,7 +14,10 @@ def table(runs):
     idle = [[cell(share, ".0%") for share in run["idle_share"]] for run in runs]
     rows = [
         ("", [run["engine"] for run in runs]),
-        (f"time to {runs[0]['target_accuracy']:.0%} test accuracy, s", [cell(r["time_to_target_s"], ".1f") for r in runs]),
+        (
+            f"time to {runs[0]['target_accuracy']:.0%} test accuracy, s",
+            [cell(r["time_to_target_s"], ".1f") for r in runs],
+        ),
         ("final accuracy, after as many epochs", [cell(r["final_accuracy"], ".2%") for r in runs]),
         ("updates (groups) per second", [cell(r["updates_per_s"], ".2f") for r in runs]),
         (
@@ -34,7 +37,8 @@ def table(runs):
     width = max(len(label) for label, _ in rows)
     columns = [max(len(row[1][i]) for row in rows) for i in range(len(runs))]
     return [
-        f"{label:<{width}}" + "".join(f"  {text:>{columns[i]}}" for i, text in enumerate(texts)) for label, texts in rows
+        f"{label:<{width}}" + "".join(f"  {text:>{columns[i]}}" for i, text in enumerate(texts))
+        for label, texts in rows
     ]
 
 

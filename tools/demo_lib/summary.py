@@ -9,10 +9,13 @@ HELD = 3  # evaluations in a row that make a target reached
 
 
 class WorkerLog:
-    """What prd-train --log wrote: .start, the first line; .steps, one dict per step; .finished."""
+    """What prd-train --log wrote: .start, the first line; .steps, one dict per step; .finished.
+
+    A last line without its end, which a worker that was killed leaves, is left out.
+    """
 
     def __init__(self, lines):
-        records = [json.loads(line) for line in lines if line.strip()]
+        records = [json.loads(line) for line in lines if line.endswith("\n")]
         if not records or "start_ns" not in records[0]:
             raise ValueError("a worker's log is empty")
         self.start = records[0]
@@ -129,7 +132,8 @@ def summarize(engine, logs, evaluations, stop_ns, target, group_size):
     logs = sorted(logs, key=lambda log: log.start["rank"])
     window = steady_window(logs, stop_ns)
     step_s = [log.start["step_ns"] / 1e9 for log in logs]
-    members = {"all-reduce": len(logs), "p-reduce": min(group_size, len(logs))}.get(engine) or mean_members(logs, window)
+    members = {"all-reduce": len(logs), "p-reduce": min(group_size, len(logs))}.get(engine)
+    members = members or mean_members(logs, window)
     final = next((e for e in evaluations if e["final"]), None)
     shares = [time_shares(log, window) for log in logs]
     return {

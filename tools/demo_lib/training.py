@@ -1,6 +1,5 @@
 """One training run of the demo: prd with a config, the workers, and the evaluator beside them."""
 import json
-import os
 import pathlib
 import select
 import socket
@@ -66,6 +65,7 @@ class Run:
         self.dir = settings.dir / engine
         self.evaluations = []
         self.stop_ns = None
+        self.killed = set()  # ranks
         self._unread = 0
 
     def run(self, children):
@@ -75,7 +75,7 @@ class Run:
         prd = self.start_prd(children)
         workers = [self.start_worker(children, rank, port) for rank in range(self.settings.options.workers)]
         evaluator = self.start_evaluator(children)
-        self.watch(prd, workers, evaluator)
+        prd, workers = self.watch(children, prd, workers, evaluator)
         processes.wait_all(workers, END_S, "being told to stop")
         processes.wait_all([evaluator], END_S, "the end of the training")
         self.read_evaluations()
@@ -99,6 +99,7 @@ class Run:
     def start_prd(self, children):
         """Starts the daemon and waits until it says, as to systemd, that it is ready."""
         notify = self.dir / "notify.sock"
+        notify.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(notify))
             prd = children.start(
@@ -112,15 +113,15 @@ class Run:
                 if select.select([ready], [], [], 0.1)[0] and b"READY=1" in ready.recv(4096):
                     return prd
                 if time.monotonic() > deadline:
-                    raise DemoError(f"prd was not ready within 30 s; its log ends so:\n{processes.tail(prd.log)}")
+                    raise DemoError("prd was not ready within 30 s; its log ends so:\n" + processes.tail(prd.log))
 
     def start_worker(self, children, rank, port):
         options = self.settings.options
         command = [
             self.settings.bin / "prd-train",
             "--data", options.data, "--model", options.model, "--shards", options.shards,
-            "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay), "--seed", str(options.seed),
-            "--step-ms", str(options.step_ms),
+            "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay),
+            "--seed", str(options.seed), "--step-ms", str(options.step_ms),
             "--snapshot-dir", self.dir / "snapshots", "--snapshot-ms", str(max(1, options.evaluate_ms // 2)),
             "--stop-file", self.dir / "stop", "--log", self.dir / f"worker-{rank}.jsonl",
         ]  # fmt: skip
@@ -158,33 +159,53 @@ class Run:
                 self._unread += len(line)
                 self.evaluations.append(json.loads(line))
 
-    def watch(self, prd, workers, evaluator):
-        """Follows the training until its epochs are done, then tells the workers to stop."""
+    def watch(self, children, prd, workers, evaluator):
+        """Follows the training until its epochs are done, then tells the workers to stop.
+
+        Gives prd and the workers that are alive: those at the start, but for what --kill asked for.
+        """
         limit_s = self.settings.options.limit_s
+        kills = sorted(self.settings.options.kill, key=lambda kill: kill[1])
         begun = time.monotonic()
-        first_seen = None
+        training_since = None
         while True:
             for child in (prd, *workers, evaluator):
                 if not child.running():
                     raise DemoError(child.how_it_ended())
             self.read_evaluations()
-            if self.evaluations and first_seen is None:
-                first_seen = time.monotonic()
+            now = time.monotonic()
+            if self.evaluations and training_since is None:
+                training_since = now
             done = self.evaluations[-1]["samples"] if self.evaluations else 0
             if done >= self.settings.samples:
                 break
             self.progress.show(self, begun)
-            if first_seen is None and time.monotonic() - begun > START_S + 10:
+            if training_since is None and now - begun > START_S + 10:
                 raise DemoError(f"the training did not begin within {START_S} s")
-            if first_seen is not None and time.monotonic() - first_seen > limit_s:
+            if training_since is not None and now - training_since > limit_s:
                 raise DemoError(
                     f"{self.engine}: {done / self.settings.samples:.0%} of the epochs within the time limit of "
                     f"{limit_s:.0f} s; allow more with --limit-s"
                 )
+            if training_since is not None and kills and now - training_since >= kills[0][1]:
+                prd, workers = self.kill(kills.pop(0)[0], children, prd, workers)
             time.sleep(0.1)
         self.stop_ns = time.monotonic_ns()
         (self.dir / "stop").touch()
         self.progress.done(self, begun)
+        return prd, workers
+
+    def kill(self, who, children, prd, workers):
+        """kill -9 of prd, which is started again, or of a worker, which is not."""
+        if who == "prd":
+            prd.process.kill()
+            prd.process.wait()
+            return self.start_prd(children), workers
+        victim = next(worker for worker in workers if worker.name == f"worker {who}")
+        victim.process.kill()
+        victim.process.wait()
+        self.killed.add(who)
+        return prd, [worker for worker in workers if worker is not victim]
 
     # What it gave.
 
@@ -192,7 +213,7 @@ class Run:
         final = next((e for e in self.evaluations if e["final"]), None)
         if final is None:
             raise DemoError("prd-evaluate printed no final line")
-        workers = self.settings.options.workers
+        workers = self.settings.options.workers - len(self.killed)
         if final["live"] != workers or final["spread"] != 0:
             raise DemoError(
                 f"{self.engine}: {final['live']} of {workers} workers ended, with models that differ by up to "
@@ -216,12 +237,17 @@ class Run:
             self.engine, logs, self.evaluations, self.stop_ns, options.target, options.group_size
         )
 
-    def export_trace(self, output):
-        """Writes the run as a trace that Perfetto opens. Raises DemoError."""
-        command = [
-            self.settings.bin / "prdctl", "--state-dir", self.settings.dir / "state",
-            "export", JOB, "--format", "trace", "-o", output,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+    def prdctl(self, *arguments):
+        """Runs prdctl on the history of the ended run. Raises DemoError."""
+        command = [self.settings.bin / "prdctl", "--state-dir", self.settings.dir / "state", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
-            raise DemoError(f"prdctl export ended with exit code {done.returncode}: {done.stderr.strip()}")
+            raise DemoError(f"prdctl {arguments[0]} ended with exit code {done.returncode}: {done.stderr.strip()}")
+
+    def check_history(self):
+        """Every decision of the run follows from what came before it: the history is whole."""
+        self.prdctl("replay", JOB)
+
+    def export_trace(self, output):
+        """Writes the run as a trace that Perfetto opens."""
+        self.prdctl("export", JOB, "--format", "trace", "-o", output)

@@ -95,6 +95,19 @@ class Driver(unittest.TestCase):
         self.assertIn("within the time limit of 1 s", err)
         self.assertEqual(self.left_over(), [])
 
+    def test_kills_what_it_is_told_to_and_goes_on(self):
+        code, out, err = self.finish(
+            self.start("--kill", "prd:0.2", "--kill", "1:0.4", fault="one killed", epochs="0.02")
+        )
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("time to 85% test accuracy", out)
+        self.assertEqual(self.left_over(), [])
+
+    def test_a_history_that_does_not_replay_is_an_error(self):
+        code, _, err = self.finish(self.start(fault="prdctl: hole"))
+        self.assertEqual(code, 1)
+        self.assertIn("prdctl replay ended with exit code 3", err)
+
     def test_ctrl_c_ends_the_children_and_leaves_what_there_is(self):
         demo = self.start(fault="prd-evaluate: endless")
         self.wait_for(lambda: self.evaluations() and self.evaluations()[0].stat().st_size > 200, "evaluation")
@@ -120,8 +133,9 @@ class Driver(unittest.TestCase):
         self.assertIn("prd cannot be started", err)
 
     def test_wrong_options_are_refused(self):
-        for options in (["--slow", "2:5"], ["--slow", "x"], ["--engines", "a,a"], ["--target", "2"]):
-            code, _, err = self.finish(self.start(*options))
+        wrong = ("--slow 2:5", "--slow x", "--engines a,a", "--target 2", "--kill prd", "--kill 2:1")
+        for options in wrong:
+            code, _, err = self.finish(self.start(*options.split()))
             self.assertEqual(code, 2)
             self.assertIn("allowed is", err)
 

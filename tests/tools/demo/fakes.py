@@ -34,7 +34,8 @@ def prd_train():
     start = time.monotonic_ns()
     engine = pathlib.Path(os.environ["FAKE_ENGINE"]).read_text()
     with open(option("--log"), "w") as log:
-        print(json.dumps({"rank": rank, "workers": 2, "engine": engine, "start_ns": start, "step_ns": 1000000}), file=log)
+        begin = {"rank": rank, "workers": 2, "engine": engine, "start_ns": start, "step_ns": 1000000}
+        print(json.dumps(begin), file=log, flush=True)
         for group in range(1, 10_000):
             time.sleep(0.02)
             print(
@@ -48,10 +49,16 @@ def prd_train():
 def prd_evaluate():
     stop = pathlib.Path(option("--snapshot-dir")).parent / "stop"
     endless = os.environ.get("FAKE_FAULT") == "prd-evaluate: endless"
-    base = {"updates": 1, "live": 2, "spread": 0.0, "steps": 1}
+    live = 2 - (os.environ.get("FAKE_FAULT") == "one killed")
+    base = {"updates": 1, "live": live, "spread": 0.0, "steps": 1}
+    # As the real one, it begins when all workers train.
+    logs = [stop.parent / f"worker-{rank}.jsonl" for rank in range(2)]
+    while not stop.exists() and not all(log.exists() and log.stat().st_size for log in logs):
+        time.sleep(0.01)
     for i in range(10 * LIMIT_S):
         samples = 1 if endless else 100 * i
-        print(json.dumps({"time_s": i / 10, "accuracy": min(0.9, i / 10), "samples": samples, "final": False, **base}), flush=True)
+        line = {"time_s": i / 10, "accuracy": min(0.9, i / 10), "samples": samples, "final": False, **base}
+        print(json.dumps(line), flush=True)
         if stop.exists():
             break
         time.sleep(0.1)
@@ -60,6 +67,8 @@ def prd_evaluate():
 
 
 def prdctl():
+    if "replay" in sys.argv:
+        sys.exit(3 if os.environ.get("FAKE_FAULT") == "prdctl: hole" else 0)
     pathlib.Path(option("-o")).write_text('{"traceEvents":[]}')
 
 

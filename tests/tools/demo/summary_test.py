@@ -24,7 +24,7 @@ def log(rank, steps, step_s=1.0, engine="p-reduce", start_ns=0):
              "attempts": 1, "loss": 1.0}
         )  # fmt: skip
     lines.append({"finished": True, "end_ns": 99 * S})
-    return summary.WorkerLog(json.dumps(line) for line in lines)
+    return summary.WorkerLog(json.dumps(line) + "\n" for line in lines)
 
 
 class Yardsticks(unittest.TestCase):
@@ -95,6 +95,12 @@ class Measurements(unittest.TestCase):
     def test_an_empty_log_is_refused(self):
         with self.assertRaises(ValueError):
             summary.WorkerLog([])
+
+    def test_a_line_without_its_end_is_left_out(self):
+        whole = json.dumps({"rank": 0, "start_ns": 1}) + "\n"
+        cut = summary.WorkerLog([whole, json.dumps({"end_ns": 1, "group": 1}) + "\n", '{"end_ns":2,"gro'])
+        self.assertEqual(len(cut.steps), 1)
+        self.assertFalse(cut.finished)
 
 
 def run_of(engine, time_s, final):
