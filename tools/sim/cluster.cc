@@ -1,0 +1,371 @@
+#include "tools/sim/cluster.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "tools/sim/controller.h"
+#include "tools/sim/sim_worker.h"
+#include "tools/sim/violation.h"
+
+namespace prd::sim {
+namespace {
+
+constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
+constexpr std::size_t kRemembered = 32;
+
+constexpr std::array<const char*, 7> kWorkerWords = {"Hello",  "Ready", "Finished", "Adopted",
+                                                     "Finish", "Leave", "Heartbeat"};
+constexpr std::array<const char*, 7> kControllerWords = {
+    "Welcome", "Group", "Abort", "Adopt", "Released", "Refused", "HeartbeatAck"};
+
+class Cluster {
+ public:
+  Cluster(const Workload& workload, const RunOptions& options)
+      : workload_(workload),
+        options_(options),
+        world_(workload, options.seed),
+        stats_(workload.cluster.workers, options.keep_slices, options.slice_limit),
+        objective_(MakeObjective(workload.training, workload.cluster.workers, options.seed)),
+        times_(workload, options.seed),
+        devices_(workload),
+        data_(&world_),
+        controller_(&world_, &stats_, options.mutation, options.trace),
+        workers_(static_cast<std::size_t>(workload.cluster.workers)) {
+    parts_ = {.world = &world_,
+              .data = &data_,
+              .times = &times_,
+              .devices = &devices_,
+              .objective = objective_.get(),
+              .stats = &stats_,
+              .draws = {},
+              .spare = {},
+              .changed = {}};
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].Init(&parts_, i);
+      parts_.draws.emplace_back(Prng(options.seed ^ (0x67u + i)).Next());
+    }
+  }
+
+  RunResult Run();
+
+ private:
+  struct Trace {
+    SimEvent event;
+    const char* word = "";
+    std::uint64_t id = 0;
+  };
+
+  void Begin();
+  void Loop();
+  void Handle(const SimEvent& event);
+  void Reduced(const std::vector<DataPlane::Result>& results);
+  void Faults();
+  void Evaluate();
+  bool Finished() const;
+  bool Joining(const SimWorker& worker) const;  // waits for a common start
+  void CheckEnd();
+  std::string Stuck() const;
+  void Remember(const SimEvent& event);
+  static std::string Line(const Trace& trace);
+  std::vector<std::string> LastEvents() const;
+  void Fill(RunResult* result);
+
+  const Workload& workload_;
+  const RunOptions options_;
+  World world_;
+  Stats stats_;
+  std::unique_ptr<Objective> objective_;
+  StepTimes times_;
+  Devices devices_;
+  DataPlane data_;
+  Controller controller_;
+  WorkerParts parts_;
+  std::vector<SimWorker> workers_;
+  std::size_t settled_ = 0;  // workers that are through, for a quick look
+  bool stop_ = false;
+  std::uint64_t events_ = 0;
+  std::array<Trace, kRemembered> traces_;
+  std::vector<LossPoint> curve_;
+  std::optional<LossPoint> target_;
+};
+
+void Cluster::Begin() {
+  controller_.Start();
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    double ms = workload_.cluster.start_spread_ms * world_.prng.Unit();
+    if (world_.Fault(workload_.faults.late)) ms += workload_.faults.late_ms * world_.prng.Unit();
+    world_.queue.Push(world_.now + FromMs(ms), EventKind::kWorkerStarts, i);
+  }
+  if (workload_.faults.until_ms > 0) {
+    world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+  }
+  if (objective_ != nullptr) world_.queue.Push(world_.now, EventKind::kEvaluate);
+}
+
+void Cluster::Loop() {
+  const Instant end{FromMs(workload_.cluster.seconds * 1000)};
+  while (!stop_ && !world_.queue.empty()) {
+    const SimEvent event = world_.queue.Pop();
+    if (event.at > end) {
+      world_.now = end;
+      break;
+    }
+    world_.now = event.at;
+    ++events_;
+    Handle(event);
+    if (options_.trace) options_.trace(Line(traces_[events_ % kRemembered]));
+    if (options_.max_events != 0 && events_ >= options_.max_events) break;
+  }
+}
+
+void Cluster::Remember(const SimEvent& event) {
+  Trace& trace = traces_[events_ % kRemembered];
+  trace = {.event = event, .word = "", .id = 0};
+}
+
+void Cluster::Handle(const SimEvent& event) {
+  Remember(event);
+  Trace& trace = traces_[events_ % kRemembered];
+  switch (event.kind) {
+    case EventKind::kToController: {
+      WorkerEnvelope envelope = world_.to_controller.Take(event.what);
+      trace.word = kWorkerWords[envelope.body.index()];
+      trace.id = envelope.seq;
+      if (world_.now >= world_.cut_until[event.who]) controller_.Receive(std::move(envelope));
+      break;
+    }
+    case EventKind::kToWorker: {
+      const ControllerEnvelope envelope = world_.to_worker.Take(event.what);
+      trace.word = kControllerWords[envelope.body.index()];
+      trace.id = envelope.seq;
+      if (world_.now >= world_.cut_until[event.who]) workers_[event.who].OnEnvelope(envelope);
+      // What a worker's end, or its coming too late, begins with.
+      stop_ = stop_ || ((std::holds_alternative<Released>(envelope.body) ||
+                         std::holds_alternative<Refused>(envelope.body) ||
+                         std::holds_alternative<Welcome>(envelope.body)) &&
+                        Finished());
+      break;
+    }
+    case EventKind::kTurn:
+      controller_.Turn();
+      break;
+    case EventKind::kControllerStarts:
+      controller_.Start();
+      break;
+    case EventKind::kFault:
+      Faults();
+      break;
+    case EventKind::kWorkerWakes:
+      workers_[event.who].OnWake(event.at);
+      break;
+    case EventKind::kStepDone:
+      workers_[event.who].OnStepDone(event.what);
+      break;
+    case EventKind::kReduced:
+      Reduced(data_.OnReduced(event.what));
+      break;
+    case EventKind::kReduceFails:
+      Reduced(data_.OnFails(event.who, event.what));
+      break;
+    case EventKind::kFetched: {
+      const int outcome = data_.OnFetched(event.who, event.what);
+      if (outcome != 0) workers_[event.who].OnFetched(outcome == 2);
+      break;
+    }
+    case EventKind::kWorkerStarts:
+      workers_[event.who].Start();
+      break;
+    case EventKind::kEvaluate:
+      Evaluate();
+      break;
+  }
+}
+
+void Cluster::Reduced(const std::vector<DataPlane::Result>& results) {
+  for (const DataPlane::Result& result : results) workers_[result.worker].OnReduced(result);
+}
+
+void Cluster::Faults() {
+  controller_.MayDie(kFaultPeriod);
+  const FaultsPart& faults = workload_.faults;
+  const double share = static_cast<double>(kFaultPeriod) / kSecond;
+  for (Instant& until : world_.cut_until) {
+    if (world_.Fault(faults.partitions_per_s * share)) {
+      until = world_.now + FromMs(faults.partition_ms * world_.prng.Unit());
+    }
+  }
+  if (world_.FaultsOn()) world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+}
+
+// The loss of the mean of all live replicas.
+void Cluster::Evaluate() {
+  std::vector<double> mean;
+  double live = 0;
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    const Replica& replica = world_.replicas[i];
+    const SimWorker::Phase phase = workers_[i].phase();
+    const bool there = phase == SimWorker::Phase::kComputing ||
+                       phase == SimWorker::Phase::kStepping ||
+                       phase == SimWorker::Phase::kFinishing || phase == SimWorker::Phase::kDone;
+    if (!there || replica.x.empty()) continue;
+    mean.resize(replica.x.size(), 0.0);
+    for (std::size_t j = 0; j < mean.size(); ++j) mean[j] += replica.x[j];
+    ++live;
+  }
+  if (live > 0) {
+    for (double& value : mean) value /= live;
+    const LossPoint point{
+        .at = world_.now, .updates = stats_.updates, .loss = objective_->Loss(mean)};
+    curve_.push_back(point);
+    if (!target_ && workload_.training.target_loss > 0 &&
+        point.loss <= workload_.training.target_loss) {
+      target_ = point;
+      stop_ = stop_ || options_.stop_at_target;
+    }
+  }
+  world_.queue.Push(world_.now + FromMs(workload_.training.evaluate_ms), EventKind::kEvaluate);
+}
+
+// ---- the end ----
+
+bool Cluster::Joining(const SimWorker& worker) const {
+  const Pump* pump = controller_.pump();
+  if (pump == nullptr) return false;
+  const auto job = pump->jobs().find(worker.run());
+  if (job == pump->jobs().end()) return false;
+  const auto rank = static_cast<std::size_t>(worker.rank());
+  return rank < job->second->workers().size() &&
+         job->second->workers()[rank].state == Job::State::kJoining;
+}
+
+bool Cluster::Finished() const {
+  RunId first_done = 0;
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() != SimWorker::Phase::kDone) continue;
+    first_done = first_done == 0 ? worker.run() : std::min(first_done, worker.run());
+  }
+  if (first_done == 0) return false;
+  // Who comes (back) after the others are done is in a run of its own, and waits there for a
+  // common start: nothing is wrong with that.
+  return std::all_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
+    return worker.phase() == SimWorker::Phase::kDone ||
+           (worker.run() > first_done && Joining(worker));
+  });
+}
+
+std::string Cluster::Stuck() const {
+  std::string text;
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() == SimWorker::Phase::kDone) continue;
+    text += "\n  " + worker.Where();
+    const Pump* pump = controller_.pump();
+    if (pump == nullptr) continue;
+    const auto job = pump->jobs().find(worker.run());
+    if (job != pump->jobs().end()) {
+      text += "; the controller says: " + job->second->Explain(world_.now, worker.rank());
+    }
+    if (text.size() > 4000) return text + "\n  ...";
+  }
+  return text;
+}
+
+void Cluster::CheckEnd() {
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() == SimWorker::Phase::kFailed) {
+      throw Violation("live", "a call of the library fails:\n  " + worker.Where());
+    }
+  }
+  if (workload_.cluster.steps > 0 && !stop_ && !Finished()) {
+    throw Violation("live", "faults have stopped, and some do not finish by " +
+                                std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
+  }
+  std::map<RunId, std::uint64_t> tags;
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
+    const std::uint64_t tag = world_.replicas[i].tag;
+    if (tags.try_emplace(workers_[i].run(), tag).first->second != tag) {
+      throw Violation("replicas-agree",
+                      "worker " + std::to_string(i) + " ends with another replica than others");
+    }
+  }
+  controller_.CheckReplay();
+}
+
+std::string Cluster::Line(const Trace& trace) {
+  static constexpr std::array<const char*, 12> kNames = {"worker -> controller",
+                                                         "controller -> worker",
+                                                         "controller's turn",
+                                                         "controller starts",
+                                                         "faults",
+                                                         "worker's deadline",
+                                                         "step computed",
+                                                         "reduced",
+                                                         "reduction fails",
+                                                         "model copied",
+                                                         "worker starts",
+                                                         "evaluation"};
+  char line[160];
+  std::snprintf(line, sizeof line, "%12.6f s  worker %-4u %-21s %s %llu",
+                static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,
+                kNames[static_cast<std::size_t>(trace.event.kind)], trace.word,
+                static_cast<unsigned long long>(trace.id));
+  return line;
+}
+
+std::vector<std::string> Cluster::LastEvents() const {
+  std::vector<std::string> lines;
+  const std::uint64_t first = events_ >= kRemembered ? events_ - kRemembered + 1 : 1;
+  for (std::uint64_t i = first; i <= events_; ++i) lines.push_back(Line(traces_[i % kRemembered]));
+  return lines;
+}
+
+void Cluster::Fill(RunResult* result) {
+  result->all_finished = Finished();
+  result->seconds = static_cast<double>(world_.now.ns) / 1e9;
+  result->events = events_;
+  result->messages = world_.messages;
+  result->records = controller_.store().records();
+  result->restarts = controller_.restarts();
+  result->bytes = data_.bytes();
+  result->hash = controller_.store().hash();
+  for (const Replica& replica : world_.replicas) {
+    result->hash = Prng(result->hash ^ replica.tag).Next();
+  }
+  result->updates_per_s = stats_.UpdatesPerSecond(world_.now);
+  double steps_per_s = 0;
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) steps_per_s += 1e9 / times_.MeanNs(i);
+  if (stats_.measured_updates > 0) {
+    result->bound_updates_per_s = steps_per_s * static_cast<double>(stats_.measured_updates) /
+                                  static_cast<double>(stats_.measured_members);
+  }
+  result->curve = std::move(curve_);
+  result->target = target_;
+  result->stats = std::move(stats_);
+  result->rho = result->stats.Rho();
+}
+
+RunResult Cluster::Run() {
+  RunResult result;
+  try {
+    Begin();
+    Loop();
+    CheckEnd();
+  } catch (const Violation& violation) {
+    result.invariant = violation.invariant();
+    result.violation = violation.what();
+    result.last_events = LastEvents();
+  }
+  Fill(&result);
+  return result;
+}
+
+}  // namespace
+
+RunResult Simulate(const Workload& workload, const RunOptions& options) {
+  return Cluster(workload, options).Run();
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,63 @@
+// A whole job in virtual time: the production pump and engines, the library's session cores, a
+// network, a data plane, and faults, from one seed. The same workload and seed give the same run.
+//
+// Faults happen until the workload says so (the safety phase); then everybody must come to an end
+// (the liveness phase):
+//   live            once faults have stopped, every worker finishes; nobody waits for ever
+//   replicas-agree  all who finish a run together end with the same replica
+#ifndef PRD_TOOLS_SIM_CLUSTER_H_
+#define PRD_TOOLS_SIM_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/history.h"
+#include "tools/sim/mutation.h"
+#include "tools/sim/stats.h"
+#include "tools/sim/workload.h"
+
+namespace prd::sim {
+
+struct RunOptions {
+  std::uint64_t seed = 1;
+  Mutation mutation = Mutation::kNone;
+  bool keep_slices = false;  // for a timeline
+  std::size_t slice_limit = 200'000;
+  bool stop_at_target = false;                    // once the target loss is reached
+  std::uint64_t max_events = 0;                   // 0: no limit
+  std::function<void(const std::string&)> trace;  // gets a line per event and record, if set
+};
+
+struct RunResult {
+  // What was broken, if anything: the invariant's name, the whole sentence, and what happened last.
+  std::string invariant;
+  std::string violation;
+  std::vector<std::string> last_events;
+
+  bool all_finished = false;
+  double seconds = 0;  // virtual
+  std::uint64_t events = 0;
+  std::uint64_t messages = 0;
+  std::uint64_t records = 0;
+  std::uint64_t restarts = 0;  // of the controller
+  std::uint64_t bytes = 0;     // between workers
+  std::uint64_t hash = 0;      // of the history and of all replicas at the end
+
+  double updates_per_s = 0;
+  // (sum over workers of 1 / mean step) / mean group size: what no grouping can exceed as long as
+  // nobody shares a device.
+  double bound_updates_per_s = 0;
+  std::optional<double> rho;
+  std::vector<LossPoint> curve;
+  std::optional<LossPoint> target;  // when the target loss was first met
+  Stats stats{1, false, 0};
+};
+
+RunResult Simulate(const Workload& workload, const RunOptions& options);
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_CLUSTER_H_

@@ -1,0 +1,293 @@
+#include "tools/sim/commands.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "tools/sim/compare.h"
+#include "tools/sim/papers.h"
+#include "tools/sim/plot.h"
+#include "tools/sim/recorded.h"
+#include "tools/sim/report.h"
+#include "tools/sim/sweep.h"
+
+namespace prd::sim {
+namespace {
+
+constexpr int kError = 1;
+constexpr int kBroken = 3;
+
+int Fail(const Status& status) {
+  std::fprintf(stderr, "prdsim: %s\n", status.message().c_str());
+  return kError;
+}
+
+void Print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void Print(const Json& json) { Print(json.dump(2) + "\n"); }
+
+std::function<void(const std::string&)> Tracer(bool on) {
+  if (!on) return nullptr;
+  return [](const std::string& line) { Print(line + "\n"); };
+}
+
+// One workload of all files, with what the command line changes.
+Result<Workload> Load(const CommandOptions& options) {
+  Workload workload;
+  workload.job.name = "sim";
+  for (const std::string& file : options.files) {
+    PRD_RETURN_IF_ERROR(LoadWorkload(file, &workload));
+  }
+  if (options.workers > 0) workload.cluster.workers = options.workers;
+  if (options.steps >= 0) workload.cluster.steps = options.steps;
+  if (options.seconds > 0) workload.cluster.seconds = options.seconds;
+  if (options.engines.size() == 1) {
+    Result<EngineOptions> engine = ParseEngine(options.engines[0]);
+    if (!engine.ok()) return engine.status();
+    workload.job.engine = *engine;
+  }
+  PRD_RETURN_IF_ERROR(CheckWorkload(workload));
+  return workload;
+}
+
+Result<std::vector<EngineOptions>> Engines(const CommandOptions& options,
+                                           const Workload& workload) {
+  std::vector<EngineOptions> engines;
+  for (const std::string& text : options.engines) {
+    Result<EngineOptions> engine = ParseEngine(text);
+    if (!engine.ok()) return engine.status();
+    engines.push_back(*engine);
+  }
+  if (engines.empty()) engines = AllEngines();
+  const auto workers = static_cast<int>(workload.cluster.workers);
+  for (const EngineOptions& engine : engines) PRD_RETURN_IF_ERROR(Validate(engine, workers));
+  return engines;
+}
+
+Result<Mutation> FindMutation(const std::string& name) {
+  std::string all = "none";
+  if (name == all) return Mutation::kNone;
+  for (const Mutation mutation : AllMutations()) {
+    if (MutationName(mutation) == name) return mutation;
+    all += ", " + std::string(MutationName(mutation));
+  }
+  return Status(Code::kInvalidArgument,
+                "mutation: found \"" + name + "\", allowed is one of " + all);
+}
+
+void PrintBroken(const RunResult& run) {
+  Print("BROKEN " + run.violation + "\nlast events:\n");
+  for (const std::string& line : run.last_events) Print("  " + line + "\n");
+}
+
+Status Draw(const CommandOptions& options, const Workload& workload, const RunResult& run) {
+  const std::string title = workload.name + ": " + EngineText(workload.job.engine);
+  if (!options.timeline.empty()) {
+    PRD_RETURN_IF_ERROR(PlotTimeline(options.timeline, title, run.stats.slices,
+                                     run.stats.workers.size(), options.timeline_s));
+  }
+  if (!options.loss.empty()) {
+    PRD_RETURN_IF_ERROR(PlotLoss(options.loss, title, {{title, run.curve}}));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+int Run(const CommandOptions& options) {
+  const Result<Workload> workload = Load(options);
+  if (!workload.ok()) return Fail(workload.status());
+  const auto begin = std::chrono::steady_clock::now();
+  const RunResult run = Simulate(*workload, {.seed = options.seed,
+                                             .keep_slices = !options.timeline.empty(),
+                                             .trace = Tracer(options.trace)});
+  const double wall =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (options.json) {
+    Json json = JsonReport(*workload, run);
+    json["wall_s"] = wall;
+    json["events_per_wall_s"] = static_cast<double>(run.events) / wall;
+    Print(json);
+  } else {
+    Print("workload          " + workload->name + ", seed " + std::to_string(options.seed) + "\n");
+    Print(TextReport(*workload, run));
+    Print("simulated in " + Fixed(wall, 2) + " s, " +
+          Fixed(static_cast<double>(run.events) / wall / 1e3, 0) + " k events/s\n");
+  }
+  const Status drawn = Draw(options, *workload, run);
+  if (!drawn.ok()) return Fail(drawn);
+  if (run.invariant.empty()) return 0;
+  if (!options.json) PrintBroken(run);
+  return kBroken;
+}
+
+// ---- sweep ----
+
+namespace {
+
+std::string Command(const CommandOptions& options, const SweepFailure& failure) {
+  std::string text = "prdsim sweep";
+  for (const std::string& file : options.files) text += " " + file;
+  text += " --seed " + std::to_string(failure.seed) + " --seeds 1 --trace";
+  if (options.mutation != "none") text += " --mutation " + options.mutation;
+  if (options.as_is) text += " --as-is";
+  return text;
+}
+
+void PrintSweep(const CommandOptions& options, const SweepResult& sweep) {
+  Print(std::to_string(sweep.seeds) + " seeds" + (options.once ? "" : ", each run twice") +
+        ", in " + Fixed(sweep.seconds, 1) + " s: " + std::to_string(sweep.failures.size()) +
+        " with a violation\n");
+  for (const auto& [engine, seeds] : sweep.by_engine) {
+    Print("  " + engine + ": " + std::to_string(seeds) + " seeds\n");
+  }
+  Print("  " + std::to_string(sweep.events) + " events, " + std::to_string(sweep.groups) +
+        " groups formed, " + std::to_string(sweep.failed_groups) + " failed, " +
+        std::to_string(sweep.restarts) + " controller restarts, " + std::to_string(sweep.expired) +
+        " leases run out, " + std::to_string(sweep.adoptions) + " models copied\n");
+  for (const SweepFailure& failure : sweep.failures) {
+    Print("\nseed " + std::to_string(failure.seed) + ", " + failure.workload + ", " +
+          failure.engine + "\n");
+    PrintBroken(failure.result);
+    Print("again: " + Command(options, failure) + "\n");
+  }
+}
+
+Json ToJson(const CommandOptions& options, const SweepResult& sweep) {
+  Json json = {{"seeds", sweep.seeds},
+               {"wall_s", sweep.seconds},
+               {"events", sweep.events},
+               {"groups", sweep.groups},
+               {"failed_groups", sweep.failed_groups},
+               {"controller_restarts", sweep.restarts},
+               {"leases_expired", sweep.expired},
+               {"models_copied", sweep.adoptions},
+               {"seeds_by_engine", sweep.by_engine},
+               {"violations", Json::array()}};
+  for (const SweepFailure& failure : sweep.failures) {
+    json["violations"].push_back({{"seed", failure.seed},
+                                  {"workload", failure.workload},
+                                  {"engine", failure.engine},
+                                  {"invariant", failure.result.invariant},
+                                  {"violation", failure.result.violation},
+                                  {"last_events", failure.result.last_events},
+                                  {"again", Command(options, failure)}});
+  }
+  return json;
+}
+
+}  // namespace
+
+int RunSweep(const CommandOptions& options) {
+  std::vector<Workload> workloads;
+  for (const std::string& file : options.files) {
+    CommandOptions one = options;
+    one.files = {file};
+    Result<Workload> workload = Load(one);
+    if (!workload.ok()) return Fail(workload.status());
+    workloads.push_back(std::move(workload).value());
+  }
+  const Result<Mutation> mutation = FindMutation(options.mutation);
+  if (!mutation.ok()) return Fail(mutation.status());
+  const SweepResult sweep = Sweep(workloads, {.first_seed = options.seed,
+                                              .seeds = options.seeds,
+                                              .threads = options.trace ? 1 : options.threads,
+                                              .mutation = *mutation,
+                                              .vary = !options.as_is,
+                                              .twice = !options.once && !options.trace,
+                                              .trace = Tracer(options.trace)});
+  if (options.json) {
+    Print(ToJson(options, sweep));
+  } else {
+    PrintSweep(options, sweep);
+  }
+  return sweep.failures.empty() ? 0 : kBroken;
+}
+
+// ---- compare, replay, papers ----
+
+int RunCompare(const CommandOptions& options) {
+  CommandOptions plain = options;
+  plain.engines.clear();
+  const Result<Workload> workload = Load(plain);
+  if (!workload.ok()) return Fail(workload.status());
+  const auto engines = Engines(options, *workload);
+  if (!engines.ok()) return Fail(engines.status());
+  const std::vector<Compared> rows = Compare(*workload, *engines, options.seed, options.seeds);
+  if (options.json) {
+    Print(JsonTable(rows));
+  } else {
+    Print(TextTable(rows));
+  }
+  if (options.loss.empty()) return 0;
+  std::vector<std::pair<std::string, std::vector<LossPoint>>> curves;
+  for (const Compared& row : rows) curves.emplace_back(EngineText(row.engine), row.curve);
+  const Status drawn = PlotLoss(options.loss, workload->name, curves);
+  return drawn.ok() ? 0 : Fail(drawn);
+}
+
+int RunReplay(const CommandOptions& options) {
+  const Result<RecordedRun> recorded = LoadRecorded(options.files.at(0));
+  if (!recorded.ok()) return Fail(recorded.status());
+  const Workload base = AsWorkload(*recorded, recorded->spec.engine);
+  std::vector<EngineOptions> engines = {recorded->spec.engine};
+  if (!options.engines.empty() || options.against.empty()) {
+    const auto more = Engines(options, base);
+    if (!more.ok()) return Fail(more.status());
+    for (const EngineOptions& engine : *more) {
+      if (engine != engines[0]) engines.push_back(engine);
+    }
+  }
+  double measured_other = 0;
+  if (!options.against.empty()) {
+    const Result<RecordedRun> other = LoadRecorded(options.against);
+    if (!other.ok()) return Fail(other.status());
+    engines = {recorded->spec.engine, other->spec.engine};
+    measured_other = other->updates_per_s;
+  }
+  Json json = {{"history", options.files.at(0)},
+               {"job", recorded->job},
+               {"recorded_engine", EngineText(recorded->spec.engine)},
+               {"measured_updates_per_s", recorded->updates_per_s},
+               {"reduce_s", static_cast<double>(recorded->reduce_ns) / 1e9},
+               {"round_trip_s", static_cast<double>(recorded->round_trip_ns) / 1e9},
+               {"predictions", Json::array()}};
+  std::vector<std::vector<std::string>> rows = {
+      {"engine", "predicted updates/s", "measured", "off", "idle"}};
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    const RunResult run = Simulate(AsWorkload(*recorded, engines[i]), {.seed = options.seed});
+    if (!run.invariant.empty()) return Fail(Status(Code::kInternal, run.violation));
+    const double measured = i == 0 ? recorded->updates_per_s : i == 1 ? measured_other : 0;
+    const double off = measured > 0 ? run.updates_per_s / measured - 1 : 0;
+    double idle = 0;
+    for (const WorkerStats& worker : run.stats.workers) {
+      idle += worker.IdleShare() / static_cast<double>(run.stats.workers.size());
+    }
+    rows.push_back({EngineText(engines[i]), Fixed(run.updates_per_s, 3),
+                    measured > 0 ? Fixed(measured, 3) : "-",
+                    measured > 0 ? Fixed(100 * off, 1) + "%" : "-", Fixed(100 * idle, 1) + "%"});
+    json["predictions"].push_back(
+        {{"engine", EngineText(engines[i])},
+         {"updates_per_s", run.updates_per_s},
+         {"measured_updates_per_s", measured > 0 ? Json(measured) : Json(nullptr)},
+         {"off", measured > 0 ? Json(off) : Json(nullptr)},
+         {"idle_share", idle}});
+  }
+  if (options.json) {
+    Print(json);
+  } else {
+    Print(Table(rows));
+  }
+  return 0;
+}
+
+int RunPapersCommand(const CommandOptions& options) {
+  const Papers papers = RunPapers(options.seed, options.updates);
+  if (options.json) {
+    Print(JsonPapers(papers));
+  } else {
+    Print(TextPapers(papers));
+  }
+  return 0;
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,215 @@
+#include "tools/sim/controller.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/config.h"
+#include "tools/sim/engine_watch.h"
+#include "tools/sim/violation.h"
+
+namespace prd::sim {
+namespace {
+
+constexpr DurationNs kRetryWrite = 10 * kMillisecond;
+
+std::string Words(const WorkerJoined& joined) {
+  return "rank " + std::to_string(joined.rank) + " joins at iteration " +
+         std::to_string(joined.iteration) + ": " + joined.reason;
+}
+std::string Words(const WorkerLeft& left) {
+  return "rank " + std::to_string(left.rank) + " leaves: " + left.reason;
+}
+std::string Words(const GroupFormed& formed) {
+  std::string text = "group " + std::to_string(formed.id) + " of";
+  for (const GroupShare& share : formed.members) text += " " + std::to_string(share.rank);
+  return text + ": " + formed.reason;
+}
+std::string Words(const GroupEnded& ended) {
+  return "group " + std::to_string(ended.id) + " ends" + (ended.ok ? "" : ": " + ended.reason);
+}
+std::string Words(const AdoptOrdered& ordered) {
+  return "rank " + std::to_string(ordered.rank) + " is to copy rank " +
+         std::to_string(ordered.source) + ": " + ordered.reason;
+}
+std::string Words(const LeaseExpired& expired) {
+  return "the lease of rank " + std::to_string(expired.rank) + " runs out";
+}
+std::string Words(const FromWorker& from) {
+  return "message " + std::to_string(from.envelope.seq) + " of rank " +
+         std::to_string(from.envelope.rank) + ", kind " +
+         std::to_string(from.envelope.body.index());
+}
+std::string Words(const RunStarted& started) { return "run of " + started.engine + " starts"; }
+std::string Words(const RunEnded& ended) { return "run ends: " + ended.reason; }
+std::string Words(const DeadlineReached&) { return "a deadline of the engine"; }
+
+std::string Describe(const Record& record) {
+  return "              record " + std::to_string(record.run) + "/" + std::to_string(record.index) +
+         ": " + std::visit([](const auto& of) { return Words(of); }, record.body);
+}
+
+// Where a copy of the controller writes to and sends to.
+class Nowhere final : public History, public Transport {
+ public:
+  Status Append(std::span<const Record>) override { return Status::Ok(); }
+  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
+  void Send(const ControllerEnvelope&) override {}
+};
+
+}  // namespace
+
+Controller::Controller(World* world, Stats* stats, Mutation mutation,
+                       std::function<void(const std::string&)> trace)
+    : world_(world),
+      mutation_(mutation),
+      store_(world->workload.controller.keep_records != 0,
+             [this, stats, trace](const Record& record) {
+               if (trace) trace(Describe(record));
+               laws_.Seen(record);
+               stats->Seen(record);
+             }) {
+  store_.SetFate([this] {
+    if (world_->Fault(world_->workload.faults.append_fails)) return HistoryStore::Fate::kFails;
+    if (world_->Fault(world_->workload.faults.torn)) return HistoryStore::Fate::kTorn;
+    return HistoryStore::Fate::kFine;
+  });
+  store_.SetTear([this](std::uint64_t bound) { return world_->prng.Below(bound); });
+  front_ = MakeMutantHistory(mutation, &store_);
+}
+
+Result<JobSpec> Controller::Spec(const std::string& name) const {
+  JobSpec spec = world_->workload.job;
+  spec.name = name;
+  if (spec.workers == 0) spec.workers = static_cast<int>(world_->workload.cluster.workers);
+  spec.text = "simulated";
+  const int workers = spec.workers;
+  spec.make_engine = [mutation = mutation_, workers](const EngineOptions& options) {
+    return std::make_unique<EngineWatch>(MakeMutant(options, mutation, workers), options);
+  };
+  return spec;
+}
+
+// ---- death and recovery ----
+
+std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
+                                          Transport* transport) {
+  RunId first = 1;
+  for (const auto& [id, run] : store_.runs()) first = std::max(first, id + 1);
+  const ControllerPart& part = world_->workload.controller;
+  const Pump::Options options{.first_run = first,
+                              .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every)};
+  auto pump = std::make_unique<Pump>(
+      options, [this](const std::string& name) { return Spec(name); }, history, transport);
+  for (const auto& [id, run] : store_.runs()) {
+    const std::uint64_t from = from_snapshots ? run.snapshot_index : 0;
+    const std::string_view state = from_snapshots ? std::string_view(run.snapshot) : "";
+    const Status status = pump->Restore(world_->now, id, *Spec("sim"), state, from,
+                                        std::span(run.records).subspan(from));
+    if (!status.ok()) throw Violation("replay-state", status.ToString());
+  }
+  return pump;
+}
+
+std::map<RunId, std::uint64_t> Controller::Hashes(const Pump& pump) const {
+  std::map<RunId, std::uint64_t> hashes;
+  for (const auto& [run, job] : pump.jobs()) hashes[run] = job->StateHash();
+  return hashes;
+}
+
+void Controller::Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump,
+                         const char* how) const {
+  if (Hashes(pump) != had) throw Violation("replay-state", how);
+}
+
+void Controller::Start() {
+  History* history = front_ != nullptr ? front_.get() : &store_;
+  pump_ = Recover(true, history, this);
+  stalled_ = false;
+  if (!store_.runs().empty()) {
+    if (!hashes_.empty()) Compare(hashes_, *pump_, "the state differs from that before the crash");
+    Nowhere nowhere;
+    const std::unique_ptr<Pump> other = Recover(false, &nowhere, &nowhere);
+    Compare(Hashes(*pump_), *other, "replays from a snapshot and from the first record differ");
+  }
+  TurnAt(world_->now);
+}
+
+void Controller::CheckReplay() {
+  if (pump_ == nullptr || pump_->pending() || front_ != nullptr) return;
+  if (world_->workload.controller.keep_records == 0) return;
+  Nowhere nowhere;
+  const std::unique_ptr<Pump> other = Recover(false, &nowhere, &nowhere);
+  Compare(Hashes(*pump_), *other, "a replay of the whole history gives another state");
+}
+
+void Controller::Die() {
+  hashes_.clear();
+  if (!pump_->pending() && front_ == nullptr) hashes_ = Hashes(*pump_);
+  pump_.reset();
+  inbox_.clear();
+  front_ = MakeMutantHistory(mutation_, &store_);
+  turn_at_ = {INT64_MAX};
+  ++restarts_;
+  const double away = world_->workload.faults.controller_away_ms * world_->prng.Unit();
+  world_->queue.Push(world_->now + FromMs(away), EventKind::kControllerStarts);
+}
+
+void Controller::MayDie(DurationNs period) {
+  const double share = static_cast<double>(period) / kSecond;
+  if (world_->Fault(world_->workload.faults.controller_dies_per_s * share) && pump_ != nullptr) {
+    Die();
+  }
+}
+
+// ---- messages ----
+
+void Controller::TurnAt(Instant at) {
+  at = std::max({at, world_->now, busy_until_});
+  if (at >= turn_at_ && turn_at_ >= world_->now) return;
+  turn_at_ = at;
+  world_->queue.Push(at, EventKind::kTurn);
+}
+
+void Controller::Receive(WorkerEnvelope envelope) {
+  if (pump_ == nullptr || Swallows(mutation_, envelope)) return;
+  inbox_.push_back(std::move(envelope));
+  if (busy_until_ <= world_->now && !stalled_) {
+    Turn();
+  } else if (!stalled_) {
+    TurnAt(busy_until_);
+  }
+}
+
+void Controller::Turn() {
+  if (pump_ == nullptr) return;
+  if (turn_at_ <= world_->now) turn_at_ = {INT64_MAX};
+  if (world_->now < busy_until_) return TurnAt(busy_until_);
+  if (stalled_) return Flush();
+  const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
+  busy_until_ = world_->now + FromUs(us);
+  for (const WorkerEnvelope& envelope : inbox_) pump_->Receive(world_->now, 0, envelope);
+  inbox_.clear();
+  pump_->Tick(world_->now);
+  Flush();
+}
+
+void Controller::Flush() {
+  try {
+    stalled_ = !pump_->Flush().ok();
+  } catch (const ControllerDied&) {
+    Die();
+    hashes_.clear();  // what it had in mind is not what the disk has
+    return;
+  }
+  if (stalled_) return TurnAt(world_->now + kRetryWrite);
+  const std::optional<Instant> next = pump_->NextDeadline();
+  if (next) TurnAt(*next);
+  if (!inbox_.empty()) TurnAt(busy_until_);
+}
+
+void Controller::Send(const ControllerEnvelope& envelope) {
+  laws_.Sent(envelope);
+  world_->SendToWorker(envelope);
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,68 @@
+// The controller: the production pump with a history in memory, an inbox, and a way to die.
+//
+//   replay-state    a controller that recovers has the state it had, from a snapshot and from the
+//                   first record alike
+//   recorded-first  (laws.h) for every message it sends
+#ifndef PRD_TOOLS_SIM_CONTROLLER_H_
+#define PRD_TOOLS_SIM_CONTROLLER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engines/pump.h"
+#include "tools/sim/history_store.h"
+#include "tools/sim/laws.h"
+#include "tools/sim/mutation.h"
+#include "tools/sim/stats.h"
+#include "tools/sim/world.h"
+
+namespace prd::sim {
+
+class Controller final : private Transport {
+ public:
+  // `trace`, if set, gets a line per decision recorded.
+  Controller(World* world, Stats* stats, Mutation mutation,
+             std::function<void(const std::string&)> trace);
+
+  void Start();  // at first, and after a crash
+  void Receive(WorkerEnvelope envelope);
+  void Turn();
+  // kFault: dies with the probability of the workload.
+  void MayDie(DurationNs period);
+
+  const Pump* pump() const { return pump_.get(); }
+  const HistoryStore& store() const { return store_; }
+  std::uint64_t restarts() const { return restarts_; }
+  // Recovers once more from what is in the history, and compares. For the end of a run.
+  void CheckReplay();
+
+ private:
+  void Send(const ControllerEnvelope& envelope) override;
+  Result<JobSpec> Spec(const std::string& name) const;
+  std::unique_ptr<Pump> Recover(bool from_snapshots, History* history, Transport* transport);
+  std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
+  void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;
+  void Die();
+  void Flush();
+  void TurnAt(Instant at);
+
+  World* world_;
+  Mutation mutation_;
+  Laws laws_;
+  HistoryStore store_;
+  std::unique_ptr<History> front_;  // between the pump and the store, for mutations
+  std::unique_ptr<Pump> pump_;
+  std::vector<WorkerEnvelope> inbox_;
+  bool stalled_ = false;  // the last write failed
+  Instant busy_until_;
+  Instant turn_at_{INT64_MAX};  // the earliest turn that is scheduled
+  std::uint64_t restarts_ = 0;
+  std::map<RunId, std::uint64_t> hashes_;  // when it last died, if nothing was open then
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_CONTROLLER_H_

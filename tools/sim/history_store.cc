@@ -1,0 +1,101 @@
+#include "tools/sim/history_store.h"
+
+#include <bit>
+#include <string>
+
+#include "tools/sim/violation.h"
+
+namespace prd::sim {
+namespace {
+
+std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 29);
+}
+
+std::uint64_t Number(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+struct BodyHash {
+  std::uint64_t hash = 0;
+  void Add(std::uint64_t value) { hash = Mix(hash, value); }
+
+  void operator()(const FromWorker& from) {
+    Add(from.envelope.incarnation);
+    Add(from.envelope.seq);
+    Add(from.envelope.ack);
+    Add(from.envelope.body.index());
+  }
+  void operator()(const LeaseExpired& expired) { Add(expired.incarnation); }
+  void operator()(const DeadlineReached&) {}
+  void operator()(const RunStarted& started) { Add(HashBytes(started.engine)); }
+  void operator()(const WorkerJoined& joined) {
+    Add(joined.incarnation);
+    Add(Number(joined.iteration));
+  }
+  void operator()(const WorkerLeft& left) {
+    Add(left.incarnation);
+    Add(static_cast<std::uint64_t>(left.why));
+  }
+  void operator()(const GroupFormed& formed) {
+    Add(formed.id);
+    Add(Number(formed.iteration));
+    for (const GroupShare& share : formed.members) {
+      Add(Number(share.rank));
+      Add(std::bit_cast<std::uint64_t>(share.weight));
+    }
+  }
+  void operator()(const GroupEnded& ended) { Add(ended.id * 2 + (ended.ok ? 1 : 0)); }
+  void operator()(const AdoptOrdered& ordered) {
+    Add(Number(ordered.rank));
+    Add(Number(ordered.source));
+  }
+  void operator()(const RunEnded&) {}
+};
+
+}  // namespace
+
+std::uint64_t HashRecord(const Record& record) {
+  BodyHash body{.hash = Mix(record.run, record.index)};
+  body.Add(Number(record.now.ns));
+  body.Add(record.body.index());
+  std::visit([&body](const auto& of) { body(of); }, record.body);
+  return body.hash;
+}
+
+Status HistoryStore::Append(std::span<const Record> records) {
+  const Fate fate = fate_ ? fate_() : Fate::kFine;
+  if (fate == Fate::kFails) return Status(Code::kResourceExhausted, "no space left on device");
+  if (fate == Fate::kTorn) {
+    for (const Record& record : records.first(below_(records.size() + 1))) Keep(record);
+    throw ControllerDied{};
+  }
+  for (const Record& record : records) Keep(record);
+  return Status::Ok();
+}
+
+void HistoryStore::Keep(const Record& record) {
+  Run& run = runs_[record.run];
+  if (record.index != run.next_index) {
+    throw Violation("history-whole", "record " + std::to_string(record.index) + " of run " +
+                                         std::to_string(record.run) + " is written where " +
+                                         std::to_string(run.next_index) + " is due");
+  }
+  if (record.now < run.last) {
+    throw Violation("history-whole", "time goes back at record " + std::to_string(record.index));
+  }
+  ++run.next_index;
+  run.last = record.now;
+  hash_ = Mix(hash_, HashRecord(record));
+  ++records_;
+  seen_(record);
+  if (keep_) run.records.push_back(record);
+}
+
+Status HistoryStore::SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) {
+  if (!keep_) return Status::Ok();
+  runs_[run].snapshot_index = index;
+  runs_[run].snapshot.assign(state);
+  return Status::Ok();
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,121 @@
+#include "tools/sim/mutation.h"
+
+#include <set>
+#include <utility>
+
+#include "engines/p_reduce/p_reduce.h"
+
+namespace prd::sim {
+namespace {
+
+// Passes everything on, with one of the engine's bugs.
+class MutantEngine final : public Engine {
+ public:
+  MutantEngine(std::unique_ptr<Engine> engine, Mutation mutation)
+      : engine_(std::move(engine)), mutation_(mutation) {}
+
+  Strategy strategy() const override { return engine_->strategy(); }
+  bool MayUseInitial() const override { return engine_->MayUseInitial(); }
+  std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
+  std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
+  void Archive(StateArchive& ar) override {
+    ar(waiting_, dead_);
+    engine_->Archive(ar);
+  }
+
+  void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override {
+    const std::size_t before = out->size();
+    if (mutation_ == Mutation::kDeadInQueue) {
+      if (const auto* ready = std::get_if<ReadyEvent>(&event)) waiting_.insert(ready->rank);
+      if (const auto* left = std::get_if<LeftEvent>(&event);
+          left != nullptr && waiting_.contains(left->rank)) {
+        dead_.insert(left->rank);
+        return;
+      }
+      if (const auto* joined = std::get_if<JoinedEvent>(&event);
+          joined != nullptr && dead_.erase(joined->rank) > 0) {
+        engine_->Step(now, LeftEvent{.rank = joined->rank}, next_group, out);
+      }
+    }
+    engine_->Step(now, event, next_group, out);
+    for (std::size_t i = before; i < out->size(); ++i) {
+      for (GroupShare& share : (*out)[i].members) waiting_.erase(share.rank);
+      if (mutation_ == Mutation::kWeightNotNormalised && (*out)[i].id % 7 == 0) {
+        (*out)[i].members.back().weight = 1;
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  const Mutation mutation_;
+  std::set<Rank> waiting_;
+  std::set<Rank> dead_;
+};
+
+// Says that a batch is kept when it has only been taken: the next one pushes it out.
+class LazyHistory final : public History {
+ public:
+  explicit LazyHistory(History* store) : store_(store) {}
+  Status Append(std::span<const Record> records) override {
+    const std::vector<Record> due = std::exchange(taken_, {records.begin(), records.end()});
+    return due.empty() ? Status::Ok() : store_->Append(due);
+  }
+  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
+
+ private:
+  History* store_;
+  std::vector<Record> taken_;
+};
+
+}  // namespace
+
+std::string_view MutationName(Mutation mutation) {
+  switch (mutation) {
+    case Mutation::kNone:
+      return "none";
+    case Mutation::kAnnouncedBeforeRecorded:
+      return "announced-before-recorded";
+    case Mutation::kLostFinished:
+      return "lost-finished";
+    case Mutation::kWindowOffByOne:
+      return "window-off-by-one";
+    case Mutation::kWeightNotNormalised:
+      return "weight-not-normalised";
+    case Mutation::kDeadInQueue:
+      return "dead-in-queue";
+  }
+  return "unknown";
+}
+
+std::vector<Mutation> AllMutations() {
+  return {Mutation::kAnnouncedBeforeRecorded, Mutation::kLostFinished, Mutation::kWindowOffByOne,
+          Mutation::kWeightNotNormalised, Mutation::kDeadInQueue};
+}
+
+std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
+  if (mutation == Mutation::kWindowOffByOne) {
+    EngineOptions other = options;
+    if (auto* of = std::get_if<PReduceOptions>(&other)) {
+      of->history_window = static_cast<int>(EffectiveWindow(*of, workers)) + 1;
+    }
+    return MakeEngine(other);
+  }
+  if (mutation == Mutation::kWeightNotNormalised || mutation == Mutation::kDeadInQueue) {
+    return std::make_unique<MutantEngine>(MakeEngine(options), mutation);
+  }
+  return MakeEngine(options);
+}
+
+std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store) {
+  if (mutation != Mutation::kAnnouncedBeforeRecorded) return nullptr;
+  return std::make_unique<LazyHistory>(store);
+}
+
+bool Swallows(Mutation mutation, const WorkerEnvelope& envelope) {
+  if (mutation != Mutation::kLostFinished) return false;
+  const auto* finished = std::get_if<Finished>(&envelope.body);
+  return finished != nullptr && envelope.seq % 11 == 10;
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,41 @@
+// Bugs planted on purpose, from outside the production code: what the simulator is worth is what it
+// finds of them.
+#ifndef PRD_TOOLS_SIM_MUTATION_H_
+#define PRD_TOOLS_SIM_MUTATION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "engines/engine.h"
+#include "engines/ports.h"
+#include "engines/registry.h"
+
+namespace prd::sim {
+
+enum class Mutation : std::uint8_t {
+  kNone = 0,
+  kAnnouncedBeforeRecorded,  // Append returns before the records are kept
+  kLostFinished,             // a worker's report on a group never reaches the job
+  kWindowOffByOne,           // p-reduce looks at T + 1 groups
+  kWeightNotNormalised,      // one member's weight is left at 1
+  kDeadInQueue,              // the engine is not told that a waiting worker has left
+};
+
+std::string_view MutationName(Mutation mutation);
+// All but kNone.
+std::vector<Mutation> AllMutations();
+
+// The engine with the bug, or as it is.
+std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers);
+
+// A history in front of `store` with the bug, or null.
+std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store);
+
+// True if this message of a worker, which has just arrived, is to be lost for good.
+bool Swallows(Mutation mutation, const WorkerEnvelope& envelope);
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_MUTATION_H_

@@ -1,0 +1,94 @@
+// One training process: the library's own session core, a training loop, and the actions that the
+// library's threads would carry out.
+#ifndef PRD_TOOLS_SIM_SIM_WORKER_H_
+#define PRD_TOOLS_SIM_SIM_WORKER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/sim/data_plane.h"
+#include "tools/sim/objective.h"
+#include "tools/sim/stats.h"
+#include "tools/sim/step_times.h"
+#include "tools/sim/world.h"
+#include "worker/core/session_core.h"
+
+namespace prd::sim {
+
+// What all workers of a run share. All pointers outlive them; `objective` may be null.
+struct WorkerParts {
+  World* world = nullptr;
+  DataPlane* data = nullptr;
+  StepTimes* times = nullptr;
+  Devices* devices = nullptr;
+  const Objective* objective = nullptr;
+  Stats* stats = nullptr;
+  std::vector<Prng> draws;               // by worker, for gradients
+  Actions spare;                         // kept for its memory
+  std::vector<Devices::Finish> changed;  // the same
+};
+
+class SimWorker {
+ public:
+  enum class Phase : std::uint8_t {
+    kAway,
+    kAttaching,
+    kComputing,
+    kStepping,
+    kFinishing,
+    kLeaving,
+    kDone,    // Finish has returned
+    kFailed,  // a call has returned an error
+  };
+
+  void Init(WorkerParts* parts, std::uint32_t number) {
+    parts_ = parts;
+    number_ = number;
+  }
+
+  void Start();  // as a new process
+  void OnEnvelope(const ControllerEnvelope& envelope);
+  void OnWake(Instant at);
+  void OnStepDone(std::uint64_t ticket);
+  void OnReduced(const DataPlane::Result& result);
+  void OnFetched(bool ok);
+
+  Phase phase() const { return phase_; }
+  RunId run() const { return core_.welcome().run; }
+  Rank rank() const { return core_.welcome().rank; }
+  std::int64_t steps() const { return steps_; }
+  std::string Where() const;
+
+ private:
+  // Gives the core an input and carries out what it wants done.
+  template <typename F>
+  void Tell(F&& input);
+  void Perform(Action* action);
+  void OnCallDone(const CallDone& done);
+  void BeginStep();
+  void Signal();
+  void Apply(Iteration iteration);
+  void Die();
+  void Away(double within_ms);
+  void Schedule();
+  void Sliced(Slice::Kind kind);
+
+  Replica& replica() { return parts_->world->replicas[number_]; }
+  std::int64_t Limit() const { return parts_->world->workload.cluster.steps; }
+
+  WorkerParts* parts_ = nullptr;
+  std::uint32_t number_ = 0;
+  Phase phase_ = Phase::kAway;
+  SessionCore core_;
+  std::int64_t steps_ = 0;  // over all its lives
+  GroupId group_ = kNoGroup;
+  Instant begun_;                // the slice in progress
+  std::optional<Instant> wake_;  // the event that counts
+  std::string error_;
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_SIM_WORKER_H_

@@ -1,0 +1,153 @@
+#include "tools/sim/stats.h"
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <cmath>
+
+namespace prd::sim {
+
+void Histogram::Add(std::int64_t value) {
+  const auto place = static_cast<std::size_t>(std::clamp<std::int64_t>(value, 0, kValues - 1));
+  if (place >= counts_.size()) counts_.resize(place + 1);
+  ++counts_[place];
+  ++total_;
+}
+
+double Histogram::Mean() const {
+  double sum = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    sum += static_cast<double>(i) * static_cast<double>(counts_[i]);
+  }
+  return total_ > 0 ? sum / static_cast<double>(total_) : 0;
+}
+
+std::int64_t Histogram::Quantile(double share) const {
+  std::uint64_t seen = 0;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    seen += counts_[i];
+    if (static_cast<double>(seen) >= share * static_cast<double>(total_)) {
+      return static_cast<std::int64_t>(i);
+    }
+  }
+  return 0;
+}
+
+Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit)
+    : workers(static_cast<std::size_t>(worker_count)),
+      keep_slices_(keep_slices),
+      slice_limit_(slice_limit) {
+  const auto n = static_cast<std::size_t>(worker_count);
+  if (n > kMatrixWorkers) return;
+  matrix_size_ = n;
+  matrix_.assign(n * n, 0.0);
+}
+
+void Stats::AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to) {
+  WorkerStats& of = workers[worker];
+  DurationNs& sum = kind == Slice::Kind::kCompute ? of.computed
+                    : kind == Slice::Kind::kWait  ? of.waited
+                                                  : of.reduced;
+  sum += to - from;
+  if (keep_slices_ && slices.size() < slice_limit_) slices.push_back({worker, kind, from, to});
+}
+
+void Stats::MoveTo(Rank rank, Iteration iteration) {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= iteration_.size()) iteration_.resize(index + 1, -1);
+  Forget(rank);
+  iteration_[index] = iteration;
+  ++at_[iteration];
+}
+
+void Stats::Forget(Rank rank) {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= iteration_.size() || iteration_[index] < 0) return;
+  const auto it = at_.find(iteration_[index]);
+  if (--it->second == 0) at_.erase(it);
+  iteration_[index] = -1;
+}
+
+void Stats::Seen(const Record& record) {
+  if (record.run > run_) {  // a job that begins anew has workers of its own
+    run_ = record.run;
+    running_.clear();
+    at_.clear();
+    iteration_.clear();
+  }
+  if (record.run < run_) return;
+  if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(*formed);
+  if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(record.now, *ended);
+  if (std::holds_alternative<LeaseExpired>(record.body)) ++expired;
+  if (std::holds_alternative<AdoptOrdered>(record.body)) ++adoptions;
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    MoveTo(joined->rank, joined->iteration);
+    if (!measured_from) measured_from = record.now;
+  }
+  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    Forget(left->rank);
+    if (left->why == LeftReason::kFinished && !measured_to) measured_to = record.now;
+  }
+}
+
+void Stats::OnFormed(const GroupFormed& formed) {
+  if (formed.kind != GroupKind::kTrain) return;
+  ++groups;
+  members += formed.members.size();
+  for (const GroupShare& share : formed.members) {
+    staleness.Add(formed.iteration - share.iteration);
+    MoveTo(share.rank, share.iteration);
+  }
+  if (!at_.empty()) gap.Add(at_.rbegin()->first - at_.begin()->first);
+  running_[formed.id] = formed;
+}
+
+void Stats::OnEnded(Instant, const GroupEnded& ended) {
+  const auto it = running_.find(ended.id);
+  if (it == running_.end()) return;
+  const GroupFormed formed = std::move(it->second);
+  running_.erase(it);
+  if (!ended.ok) {
+    ++failed_groups;
+    return;
+  }
+  ++updates;
+  if (!measured_to) {
+    ++measured_updates;
+    measured_members += formed.members.size();
+  }
+  for (const GroupShare& share : formed.members) {
+    const auto index = static_cast<std::size_t>(share.rank);
+    if (index < iteration_.size() && iteration_[index] >= 0) MoveTo(share.rank, formed.iteration);
+  }
+  if (matrix_.empty()) return;
+  ++matrix_groups_;
+  const double sum = 1 - formed.initial_weight;
+  for (const GroupShare& row : formed.members) {
+    const auto r = static_cast<std::size_t>(row.rank);
+    for (const GroupShare& column : formed.members) {
+      const auto c = static_cast<std::size_t>(column.rank);
+      if (r >= matrix_size_ || c >= matrix_size_ || sum <= 0) return;
+      matrix_[r * matrix_size_ + c] += column.weight / sum - (r == c ? 1 : 0);
+    }
+  }
+}
+
+double Stats::UpdatesPerSecond(Instant now) const {
+  if (!measured_from) return 0;
+  const auto ns = static_cast<double>(measured_to.value_or(now) - *measured_from);
+  return ns > 0 ? static_cast<double>(measured_updates) / (ns / 1e9) : 0;
+}
+
+std::optional<double> Stats::Rho() const {
+  const auto n = static_cast<Eigen::Index>(matrix_size_);
+  if (matrix_groups_ == 0 || n < 2) return std::nullopt;
+  Eigen::MatrixXd mean = Eigen::Map<const Eigen::MatrixXd>(matrix_.data(), n, n);
+  mean = mean / static_cast<double>(matrix_groups_) + Eigen::MatrixXd::Identity(n, n);
+  const Eigen::VectorXcd values = Eigen::EigenSolver<Eigen::MatrixXd>(mean, false).eigenvalues();
+  std::vector<double> moduli;
+  for (Eigen::Index i = 0; i < n; ++i) moduli.push_back(std::abs(values[i]));
+  std::sort(moduli.rbegin(), moduli.rend());
+  return std::min(moduli[1], 1.0);  // the first is 1: rows sum to 1
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,112 @@
+// What a run was like: counted from the history as it is written and from what workers do.
+#ifndef PRD_TOOLS_SIM_STATS_H_
+#define PRD_TOOLS_SIM_STATS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/history.h"
+#include "common/base/time.h"
+
+namespace prd::sim {
+
+struct WorkerStats {
+  DurationNs computed = 0;
+  DurationNs waited = 0;   // from the end of the local step until its group is announced here
+  DurationNs reduced = 0;  // in groups, failed ones included
+  std::int64_t steps = 0;
+  // The share of its time in training that a worker neither computed nor reduced.
+  double IdleShare() const {
+    const auto all = static_cast<double>(computed + waited + reduced);
+    return all > 0 ? static_cast<double>(waited) / all : 0;
+  }
+};
+
+struct Slice {
+  enum class Kind : std::uint8_t { kCompute, kWait, kReduce };
+  std::uint32_t worker = 0;
+  Kind kind = Kind::kCompute;
+  Instant from;
+  Instant to;
+};
+
+struct LossPoint {
+  Instant at;
+  std::uint64_t updates = 0;
+  double loss = 0;
+};
+
+// Counts by value; values over the last are counted there.
+class Histogram {
+ public:
+  static constexpr std::size_t kValues = 4096;
+  void Add(std::int64_t value);
+  const std::vector<std::uint64_t>& counts() const { return counts_; }
+  std::uint64_t total() const { return total_; }
+  double Mean() const;
+  // The smallest value that at least this share of all are at most.
+  std::int64_t Quantile(double share) const;
+
+ private:
+  std::vector<std::uint64_t> counts_;
+  std::uint64_t total_ = 0;
+};
+
+// Counts records; see RunResult for what becomes of it.
+class Stats {
+ public:
+  // Mean synchronisation matrices are kept for at most this many workers.
+  static constexpr std::size_t kMatrixWorkers = 256;
+
+  Stats(std::int64_t workers, bool slices, std::size_t slice_limit);
+
+  void Seen(const Record& record);
+  void AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to);
+
+  // Training groups that succeeded, and between which instants: from the end of the common start
+  // until the first worker finishes.
+  std::uint64_t updates = 0;           // in all
+  std::uint64_t measured_updates = 0;  // within these
+  std::uint64_t measured_members = 0;  // of their groups
+  std::optional<Instant> measured_from;
+  std::optional<Instant> measured_to;
+
+  std::uint64_t groups = 0;  // for training
+  std::uint64_t failed_groups = 0;
+  std::uint64_t expired = 0;    // leases
+  std::uint64_t adoptions = 0;  // ordered
+  std::uint64_t members = 0;    // of groups
+  Histogram staleness;          // of a member: the group's largest iteration minus its own
+  Histogram gap;                // between the largest and the least iteration of all joined workers
+  std::vector<WorkerStats> workers;
+  std::vector<Slice> slices;
+
+  double UpdatesPerSecond(Instant now) const;
+  // rho = max(|lambda_2|, |lambda_N|) of the mean synchronisation matrix E[W_k] over the groups
+  // that succeeded (P-Reduce, Assumption 1.3); of the second largest modulus where weights make it
+  // asymmetric. nullopt: no group, or more than kMatrixWorkers workers.
+  std::optional<double> Rho() const;
+
+ private:
+  void OnFormed(const GroupFormed& formed);
+  void OnEnded(Instant now, const GroupEnded& ended);
+  void MoveTo(Rank rank, Iteration iteration);
+  void Forget(Rank rank);
+
+  bool keep_slices_;
+  std::size_t slice_limit_;
+  RunId run_ = kNoRun;
+  std::map<GroupId, GroupFormed> running_;
+  std::vector<double> matrix_;  // sum over groups of W_k - I, row by row; empty: not kept
+  std::size_t matrix_size_ = 0;
+  std::uint64_t matrix_groups_ = 0;
+  std::map<Iteration, std::int64_t> at_;  // joined workers by iteration
+  std::vector<Iteration> iteration_;      // by rank; -1: not joined
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_STATS_H_

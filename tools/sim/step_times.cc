@@ -1,0 +1,131 @@
+#include "tools/sim/step_times.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace prd::sim {
+
+double Normal(Prng* prng) {
+  const double u = 1 - prng->Unit();  // never 0
+  const double v = prng->Unit();
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+StepTimes::StepTimes(const Workload& workload, std::uint64_t seed)
+    : compute_(workload.compute), recorded_(&workload.recorded) {
+  const auto workers = static_cast<std::uint64_t>(workload.cluster.workers);
+  next_recorded_.assign(recorded_->empty() ? 0 : workers, 0);
+  draws_.reserve(workers);
+  for (std::uint64_t i = 0; i < workers; ++i) {
+    draws_.emplace_back(Prng(seed ^ (0x5157u + i * 0x9e3779b97f4a7c15u)).Next());
+  }
+}
+
+double StepTimes::Draw(Prng* prng) const {
+  const double mean = compute_.mean_ms * kMillisecond;
+  switch (compute_.model) {
+    case ComputePart::Model::kConstant:
+      return mean;
+    case ComputePart::Model::kNormal:  // cut off where steps would get no longer positive
+      return std::max(mean * (1 + compute_.spread * Normal(prng)), mean / 20);
+    case ComputePart::Model::kLogNormal: {
+      const double sigma2 = std::log1p(compute_.spread * compute_.spread);
+      return mean * std::exp(std::sqrt(sigma2) * Normal(prng) - sigma2 / 2);
+    }
+    case ComputePart::Model::kPareto: {
+      const double least = mean * (compute_.tail - 1) / compute_.tail;
+      return least * std::pow(1 - prng->Unit(), -1 / compute_.tail);
+    }
+  }
+  return mean;
+}
+
+DurationNs StepTimes::Next(std::uint32_t worker) {
+  if (!recorded_->empty()) {
+    const std::vector<DurationNs>& steps = (*recorded_)[worker % recorded_->size()];
+    return steps.empty() ? kMillisecond : steps[next_recorded_[worker]++ % steps.size()];
+  }
+  Prng* prng = &draws_[worker];
+  double ns = Draw(prng);
+  if (static_cast<std::int64_t>(worker) < compute_.slow_workers) ns *= compute_.slow_factor;
+  if (compute_.hiccup_probability > 0 && prng->Unit() < compute_.hiccup_probability) {
+    ns *= compute_.hiccup_factor;
+  }
+  return static_cast<DurationNs>(std::clamp(ns, 1.0, 1e15));
+}
+
+double StepTimes::MeanNs(std::uint32_t worker) const {
+  if (!recorded_->empty()) {
+    const std::vector<DurationNs>& steps = (*recorded_)[worker % recorded_->size()];
+    double sum = 0;
+    for (const DurationNs ns : steps) sum += static_cast<double>(ns);
+    return steps.empty() ? kMillisecond : sum / static_cast<double>(steps.size());
+  }
+  double ns = compute_.mean_ms * kMillisecond;
+  if (static_cast<std::int64_t>(worker) < compute_.slow_workers) ns *= compute_.slow_factor;
+  return ns * (1 + compute_.hiccup_probability * (compute_.hiccup_factor - 1));
+}
+
+// ---- devices ----
+
+Devices::Devices(const Workload& workload) : contention_(workload.compute.contention) {
+  const auto workers = static_cast<std::uint32_t>(workload.cluster.workers);
+  const auto shared = static_cast<std::uint32_t>(workload.compute.shared_workers);
+  const auto each = static_cast<std::uint32_t>(
+      std::min<std::int64_t>(workload.compute.workers_per_device, workers));
+  slots_.resize(workers);
+  for (std::uint32_t i = 0; i < workers; ++i) {
+    slots_[i].device = i < shared ? 0 : (shared > 0 ? 1 : 0) + (i - shared) / each;
+  }
+  devices_.resize(slots_.empty() ? 0 : slots_.back().device + 1);
+}
+
+double Devices::Slowdown(const Device& device) const {
+  const auto others = static_cast<double>(device.active.size()) - 1;
+  return 1 + std::max(others, 0.0) * contention_;
+}
+
+void Devices::Advance(Instant now, Device* device) {
+  const double done = static_cast<double>(now - device->since) / Slowdown(*device);
+  for (const std::uint32_t worker : device->active) slots_[worker].left_ns -= done;
+  device->since = now;
+}
+
+void Devices::Reschedule(Instant now, const Device& device, std::vector<Finish>* changed) {
+  const double slowdown = Slowdown(device);
+  for (const std::uint32_t worker : device.active) {
+    Slot& slot = slots_[worker];
+    const double ns = std::max(std::ceil(slot.left_ns * slowdown), 1.0);
+    changed->push_back(
+        {.worker = worker, .at = now + static_cast<DurationNs>(ns), .ticket = ++slot.ticket});
+  }
+}
+
+void Devices::Begin(Instant now, std::uint32_t worker, DurationNs work,
+                    std::vector<Finish>* changed) {
+  Slot& slot = slots_[worker];
+  Device& device = devices_[slot.device];
+  Advance(now, &device);
+  device.active.push_back(worker);
+  slot.active = true;
+  slot.left_ns = static_cast<double>(work);
+  Reschedule(now, device, changed);
+}
+
+void Devices::End(Instant now, std::uint32_t worker, std::vector<Finish>* changed) {
+  Slot& slot = slots_[worker];
+  if (!slot.active) return;
+  Device& device = devices_[slot.device];
+  Advance(now, &device);
+  std::erase(device.active, worker);
+  slot.active = false;
+  ++slot.ticket;
+  Reschedule(now, device, changed);
+}
+
+bool Devices::Valid(std::uint32_t worker, std::uint64_t ticket) const {
+  return slots_[worker].active && slots_[worker].ticket == ticket;
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,72 @@
+#include "tools/sim/vary.h"
+
+#include <algorithm>
+
+#include "common/base/prng.h"
+#include "engines/p_reduce/p_reduce.h"
+
+namespace prd::sim {
+namespace {
+
+// Keeps what is drawn here apart from what the run itself draws.
+constexpr std::uint64_t kOwnSequence = 0x7661727900000000u;
+
+int Between(Prng* prng, int from, int to) {
+  return from + static_cast<int>(prng->Below(static_cast<std::uint64_t>(to - from + 1)));
+}
+
+PReduceOptions DrawPReduce(Prng* prng, int workers) {
+  PReduceOptions options;
+  options.group_size = Between(prng, 2, 5);
+  options.weights = static_cast<PReduceOptions::Weights>(prng->Below(2));
+  options.missing = static_cast<PReduceOptions::Missing>(prng->Below(3));
+  options.alpha = 0.25 * static_cast<double>(prng->Below(4));
+  if (prng->Below(2) == 0) {
+    const auto least = static_cast<int>(SmallestWindow(workers, options.group_size));
+    options.history_window = Between(prng, least, 3 * least);
+  }
+  if (prng->Below(3) == 0) options.max_wait_ms = Between(prng, 5, 100);
+  return options;
+}
+
+}  // namespace
+
+EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
+  Prng prng(seed ^ kOwnSequence ^ 0xe9u);
+  const std::vector<EngineOptions> all = AllEngines();
+  EngineOptions engine = all[prng.Below(all.size() + 1) % all.size()];
+  if (std::holds_alternative<PReduceOptions>(engine) || prng.Below(3) == 0) {
+    engine = DrawPReduce(&prng, static_cast<int>(workers));
+  }
+  if (auto* of = std::get_if<AllReduceOptions>(&engine)) {
+    of->weights = static_cast<AllReduceOptions::Weights>(prng.Below(2));
+  }
+  return engine;
+}
+
+Workload Vary(const Workload& base, std::uint64_t seed) {
+  Prng prng(seed ^ kOwnSequence);
+  Workload workload = base;
+  workload.cluster.workers = Between(&prng, 1, 10);
+  workload.cluster.workers_per_host = Between(&prng, 1, 4);
+  workload.cluster.steps = Between(&prng, 5, 25);
+  workload.compute.model = static_cast<ComputePart::Model>(prng.Below(4));
+  workload.compute.spread = 0.4 * prng.Unit();
+  workload.compute.slow_workers = Between(&prng, 0, static_cast<int>(workload.cluster.workers) / 2);
+  workload.compute.slow_factor = 1 + 5 * prng.Unit();
+  if (prng.Below(4) == 0) {
+    workload.compute.shared_workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));
+    workload.compute.contention = prng.Unit();
+  }
+  workload.controller.snapshot_every = Between(&prng, 5, 200);
+  if (prng.Below(3) == 0) workload.controller.service_us = 2000 * prng.Unit();
+  workload.reduce.bytes = 1e7 * prng.Unit();
+  workload.job.engine = DrawEngine(seed, workload.cluster.workers);
+  workload.job.workers = 0;
+  if (prng.Below(4) == 0) {  // the others join a running job
+    workload.job.workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));
+  }
+  return workload;
+}
+
+}  // namespace prd::sim

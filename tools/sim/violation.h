@@ -1,0 +1,24 @@
+// A broken invariant ends the run at once: what comes after it would only hide its cause.
+#ifndef PRD_TOOLS_SIM_VIOLATION_H_
+#define PRD_TOOLS_SIM_VIOLATION_H_
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace prd::sim {
+
+// Thrown through the pure code under test; the simulation is over then and nothing is used again.
+class Violation : public std::runtime_error {
+ public:
+  Violation(std::string invariant, const std::string& what)
+      : std::runtime_error(invariant + ": " + what), invariant_(std::move(invariant)) {}
+  const std::string& invariant() const { return invariant_; }
+
+ private:
+  std::string invariant_;
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_VIOLATION_H_

@@ -1,0 +1,148 @@
+// A workload: what is simulated, as data. One or more TOML files, each of which may set any of the
+// tables; later files win, so that faults compose with workloads. Units are in the keys.
+//
+// A number drawn "with spread s" has standard deviation s times its mean.
+#ifndef PRD_TOOLS_SIM_WORKLOAD_H_
+#define PRD_TOOLS_SIM_WORKLOAD_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engines/job.h"
+#include "prd/status.h"
+
+namespace prd::sim {
+
+// [cluster]: the workers and what each is to do.
+struct ClusterPart {
+  std::int64_t workers = 8;
+  std::int64_t workers_per_host = 8;
+  std::int64_t steps = 40;      // local steps until a worker finishes; 0 = until seconds are over
+  double seconds = 600;         // virtual time after which the run stops, whatever it does
+  double start_spread_ms = 10;  // workers start within this time
+  std::int64_t samples = 32;    // per step; all-reduce may weigh by it
+};
+
+// [compute]: how long a local step takes.
+struct ComputePart {
+  enum class Model : std::uint8_t { kConstant, kNormal, kLogNormal, kPareto };
+  Model model = Model::kConstant;
+  double mean_ms = 20;
+  double spread = 0;              // of normal and lognormal
+  double tail = 3;                // pareto: its shape, > 1; the smaller, the longer the tail
+  std::int64_t slow_workers = 0;  // the first ones: deterministic stragglers
+  double slow_factor = 1;
+  double hiccup_probability = 0;  // of a step to take hiccup_factor times as long
+  double hiccup_factor = 1;
+  // The first shared_workers compute on one device, each of the others on its own. While k of them
+  // compute at once, each takes 1 + (k - 1) * contention times as long: 1 = the device does the
+  // work of one, 0 = it has room for all.
+  std::int64_t shared_workers = 0;
+  double contention = 1;
+  // Further devices of this many workers each, for those who are not on the first; 1 = their own.
+  std::int64_t workers_per_device = 1;
+};
+
+// [network]: control messages, each way. Those of one worker keep their order, as on a connection,
+// but for the slow ones.
+struct NetworkPart {
+  double delay_us = 100;
+  double jitter_us = 50;        // uniform on top
+  double slow_probability = 0;  // of a message to take slow_ms more: it is overtaken
+  double slow_ms = 0;
+};
+
+// [reduce]: a ring all-reduce among n members costs
+//   overhead + 2 (n - 1) latency + 2 (n - 1) / n * bytes / bandwidth
+// by the slowest link between neighbours; a model fetched costs latency + bytes / bandwidth.
+// Links do not slow each other down.
+struct ReducePart {
+  double bytes = 1e6;
+  double overhead_us = 0;
+  double latency_us = 50;            // between hosts
+  double bandwidth_mb_per_s = 1000;  // 1 MB = 1e6 bytes
+  double local_latency_us = 20;      // within a host
+  double local_bandwidth_mb_per_s = 4000;
+};
+
+// [faults]: probabilities of what goes wrong until `until_ms`; nothing does afterwards, so that
+// everybody must then come to an end.
+struct FaultsPart {
+  double until_ms = 0;
+  double loss = 0;  // of a control message
+  double duplicate = 0;
+  double partitions_per_s = 0;  // per worker: cut off from the controller for up to partition_ms
+  double partition_ms = 500;
+  double reduce_fails = 0;  // of a member in a group
+  double fetch_fails = 0;
+  double worker_dies = 0;    // per step; killed, and comes back within return_ms
+  double worker_leaves = 0;  // per step; says Leave, and comes back as another process
+  double return_ms = 2000;
+  double late = 0;  // of a worker to start up to late_ms after the others
+  double late_ms = 2000;
+  double append_fails = 0;  // of a write to the history
+  double controller_dies_per_s = 0;
+  double controller_away_ms = 300;
+  double torn = 0;  // of a write to end in the controller's death, half on disk
+};
+
+// [controller]
+struct ControllerPart {
+  double service_us = 0;             // per message; messages that come meanwhile are one batch
+  std::int64_t snapshot_every = 97;  // records
+  std::int64_t keep_records = 1;  // 0: records are checked and forgotten; no crash can be survived
+};
+
+// [training]: a small real objective held by every worker.
+struct TrainingPart {
+  enum class Objective : std::uint8_t { kNone, kQuadratic, kLogistic };
+  Objective objective = Objective::kNone;
+  std::int64_t dimensions = 20;
+  double learning_rate = 0.05;
+  double noise = 0.5;            // quadratic: of a gradient's entries
+  double skew = 0;               // 0: all shards alike; 1: as different as they get
+  std::int64_t examples = 2000;  // logistic: in all
+  std::int64_t batch = 16;       // logistic: per step
+  double target_loss = 0;        // above the least loss there is; 0: none
+  double evaluate_ms = 50;       // between two evaluations of the mean model
+};
+
+struct Workload {
+  std::string name;  // of the files, for reports
+  ClusterPart cluster;
+  ComputePart compute;
+  NetworkPart network;
+  ReducePart reduce;
+  FaultsPart faults;
+  ControllerPart controller;
+  TrainingPart training;
+  JobSpec job;  // job.workers 0: all of them make the common start together
+  // Recorded step times by worker, ns, used over and over in order; empty: [compute] says.
+  std::vector<std::vector<DurationNs>> recorded;
+};
+
+// Adds what the text sets. kInvalidArgument names file, line, key, what was found and is allowed.
+Status ReadWorkload(std::string_view text, const std::string& file, Workload* workload);
+// The same from a file. Bounded in size.
+Status LoadWorkload(const std::string& path, Workload* workload);
+// What must hold between keys, once all files are read: among it the engine's own rules.
+Status CheckWorkload(const Workload& workload);
+
+// "p-reduce" or "p-reduce:group_size=5,weights=constant": the engine and its options, all others
+// at their defaults.
+Result<EngineOptions> ParseEngine(const std::string& text);
+// The shortest such text.
+std::string EngineText(const EngineOptions& engine);
+
+// Every key with its default and what is allowed.
+std::string WorkloadReference();
+
+// 3 * kMillisecond for 3.
+inline DurationNs FromMs(double ms) { return static_cast<DurationNs>(ms * kMillisecond); }
+inline DurationNs FromUs(double us) { return static_cast<DurationNs>(us * kMicrosecond); }
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_WORKLOAD_H_

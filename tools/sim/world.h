@@ -1,0 +1,106 @@
+// What the parts of a simulation share: the time, what happens next, and the seeded dice.
+#ifndef PRD_TOOLS_SIM_WORLD_H_
+#define PRD_TOOLS_SIM_WORLD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+#include "common/base/prng.h"
+#include "tools/sim/event_queue.h"
+#include "tools/sim/workload.h"
+
+namespace prd::sim {
+
+// Incarnations carry their worker's number, so that messages find it.
+inline constexpr int kWorkerBits = 20;
+inline std::uint32_t WorkerOf(Incarnation incarnation) {
+  return static_cast<std::uint32_t>(incarnation & ((1u << kWorkerBits) - 1));
+}
+
+// One replica: what the data plane reads and writes.
+struct Replica {
+  std::vector<double> x;         // parameters; empty when nothing is trained
+  std::vector<double> gradient;  // of the step being taken
+  std::vector<double> initial;   // parameters after the common start
+  std::uint64_t tag = 0;         // equal replicas have equal tags, also when nothing is trained
+  std::uint64_t initial_tag = 0;
+  Iteration iteration = 0;
+  Incarnation incarnation = 0;  // of the mesh; 0: not there
+};
+
+struct World {
+  World(const Workload& what, std::uint64_t seed)
+      : workload(what),
+        prng(seed),
+        replicas(static_cast<std::size_t>(what.cluster.workers)),
+        cut_until(static_cast<std::size_t>(what.cluster.workers)),
+        last_up_(static_cast<std::size_t>(what.cluster.workers)),
+        last_down_(static_cast<std::size_t>(what.cluster.workers)) {}
+
+  bool FaultsOn() const { return now.ns < FromMs(workload.faults.until_ms); }
+  // A fault with this probability, drawn only while faults are on.
+  bool Fault(double probability) {
+    return probability > 0 && FaultsOn() && prng.Unit() < probability;
+  }
+  Incarnation NewIncarnation(std::uint32_t worker) {
+    return (((prng.Next() >> 1) | 1) << kWorkerBits) | worker;
+  }
+  bool Lives(Incarnation incarnation) const {
+    const std::uint32_t worker = WorkerOf(incarnation);
+    return worker < replicas.size() && replicas[worker].incarnation == incarnation;
+  }
+  std::int64_t HostOf(std::uint32_t worker) const {
+    return worker / workload.cluster.workers_per_host;
+  }
+
+  // A control message on its way: it may be lost, doubled or overtaken.
+  void SendToController(std::uint32_t from, const WorkerEnvelope& envelope) {
+    for (int copies = Copies(from); copies > 0; --copies) {
+      queue.Push(Arrival(&last_up_[from]), EventKind::kToController, from,
+                 to_controller.Put(envelope));
+    }
+  }
+  void SendToWorker(const ControllerEnvelope& envelope) {
+    const std::uint32_t to = WorkerOf(envelope.incarnation);
+    for (int copies = Copies(to); copies > 0; --copies) {
+      queue.Push(Arrival(&last_down_[to]), EventKind::kToWorker, to, to_worker.Put(envelope));
+    }
+  }
+
+  const Workload& workload;
+  Instant now;
+  EventQueue queue;
+  Prng prng;
+  std::vector<Replica> replicas;   // by worker
+  std::vector<Instant> cut_until;  // by worker: no control message gets through before
+  Mail<WorkerEnvelope> to_controller;
+  Mail<ControllerEnvelope> to_worker;
+  std::uint64_t messages = 0;  // sent, also those that were lost
+
+ private:
+  int Copies(std::uint32_t worker) {
+    ++messages;
+    if (now < cut_until[worker] || Fault(workload.faults.loss)) return 0;
+    return Fault(workload.faults.duplicate) ? 2 : 1;
+  }
+  // One connection keeps the order of its messages, but for those that are held up.
+  Instant Arrival(Instant* last) {
+    const NetworkPart& network = workload.network;
+    const DurationNs delay = FromUs(network.delay_us + network.jitter_us * prng.Unit());
+    if (network.slow_probability > 0 && prng.Unit() < network.slow_probability) {
+      return now + delay + FromMs(network.slow_ms * prng.Unit());
+    }
+    *last = std::max(*last, now + delay);
+    return *last;
+  }
+
+  std::vector<Instant> last_up_, last_down_;  // by worker
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_WORLD_H_
