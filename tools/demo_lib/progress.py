@@ -43,6 +43,11 @@ class Progress:
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
         self._stream.flush()
 
+    def note(self, text):
+        """Something that happened, on a line of its own."""
+        self._stream.write(f"\r\x1b[K{text}\n" if self._live else f"{text}\n")
+        self._stream.flush()
+
     def done(self, run, begun):
         self._shown_at = float("-inf")
         self.show(run, begun)

@@ -200,11 +200,14 @@ class Run:
         if who == "prd":
             prd.process.kill()
             prd.process.wait()
-            return self.start_prd(children), workers
+            prd = self.start_prd(children)
+            self.progress.note("             killed prd, and started it again")
+            return prd, workers
         victim = next(worker for worker in workers if worker.name == f"worker {who}")
         victim.process.kill()
         victim.process.wait()
         self.killed.add(who)
+        self.progress.note(f"             killed worker {who}")
         return prd, [worker for worker in workers if worker is not victim]
 
     # What it gave.
