@@ -23,8 +23,8 @@ constexpr std::size_t kSpareRoutes = 4096;
 
 Instant Daemon::Now() const { return {MonotonicNs() + clock_offset_}; }
 
-void Daemon::Run() {
-  while (!stopping_) {
+bool Daemon::Run() {
+  while (!stopping_ && !failed_) {
     const Instant now = Now();
     Turn(now);
     admin_->Serve(now);
@@ -33,7 +33,8 @@ void Daemon::Run() {
     Wait(Now());
     ReadSignals();
   }
-  Drain();
+  if (!failed_) Drain();
+  return !failed_;
 }
 
 // ---- one turn ----
@@ -72,6 +73,14 @@ bool Daemon::Flush(Instant now) {
     return true;
   }
   ++history_errors_;
+  if (history_->broken()) {
+    spdlog::critical(
+        "{}. prd ends here; when it is started again (systemd does so) it goes on from what is "
+        "recorded, and workers send the rest again",
+        status.message());
+    failed_ = true;
+    return false;
+  }
   if (!stalled_since_) {
     spdlog::error(
         "{}. Until that works again nothing is decided or announced; workers wait, and nothing is "
@@ -152,7 +161,7 @@ void Daemon::Drain() {
   const Instant until = Now() + kDrainPatience;
   bool flushed = !stalled_since_ || Flush(Now());
   if (flushed) TakeMessages(Now(), false);
-  while (!(flushed = Flush(Now())) && Now() < until) {
+  while (flushed = Flush(Now()), !flushed && !failed_ && Now() < until) {
     // Nothing else is left to do while the disk gets another moment.
     (void)::zmq_poll(nullptr, 0, 50);
   }

@@ -1,8 +1,9 @@
 // The daemon: sockets, clock, history and signals around the pump, in one thread.
 //
 // Each turn reads what workers have sent, lets the pump decide, appends one batch to the history,
-// sends, and only then reads on. While the history cannot be written, no message of a worker is
-// read and nothing is sent; it is tried again with growing pauses, and nothing is lost.
+// sends, and only then reads on. While the history has no room, no message of a worker is read and
+// nothing is sent; it is tried again with growing pauses, and nothing is lost. When a write fails
+// half-way, the daemon ends: the next one goes on from what is recorded.
 #ifndef PRD_SERVER_DAEMON_H_
 #define PRD_SERVER_DAEMON_H_
 
@@ -34,8 +35,8 @@ class Daemon {
   static Result<std::unique_ptr<Daemon>> Start(Config config, Notifier notifier, int signals);
   ~Daemon();
 
-  // Until SIGTERM or SIGINT.
-  void Run();
+  // Until SIGTERM or SIGINT: true. False: the history failed.
+  bool Run();
 
  private:
   Daemon(Config config, Notifier notifier, int signals);
@@ -74,6 +75,7 @@ class Daemon {
   std::unique_ptr<Pump> pump_;
 
   bool stopping_ = false;
+  bool failed_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
   std::optional<Instant> watchdog_at_;

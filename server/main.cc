@@ -68,8 +68,7 @@ int Serve(prd::Config config) {
   }
   auto daemon = prd::Daemon::Start(std::move(config), std::move(*notifier), signals);
   if (!daemon.ok()) return Fail(daemon.status(), kFailed);
-  (*daemon)->Run();
-  return 0;
+  return (*daemon)->Run() ? 0 : kFailed;
 }
 
 }  // namespace

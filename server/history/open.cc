@@ -1,7 +1,8 @@
-// Opening, closing and getting going again.
+// Opening, closing, and the one way to write.
 #include <rocksdb/convenience.h>
 #include <rocksdb/options.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,7 +66,16 @@ Status MakeDir(const std::string& dir) {
 RocksHistory::RocksHistory(std::string dir, Options options, bool read_only)
     : dir_(std::move(dir)), options_(options), read_only_(read_only) {}
 
-RocksHistory::~RocksHistory() { CloseDb(); }
+RocksHistory::~RocksHistory() {
+  if (!broken_) {
+    families_.clear();
+    return;
+  }
+  // Closing a log that could not be written is a failed assertion in RocksDB. Left open, what was
+  // acknowledged is in it as after a kill.
+  for (auto& family : families_) (void)family.release();
+  (void)db_.release();
+}
 
 Result<std::unique_ptr<RocksHistory>> RocksHistory::Open(const std::string& dir, Options options) {
   PRD_RETURN_IF_ERROR(MakeDir(dir));
@@ -108,13 +118,7 @@ Status RocksHistory::OpenDb() {
   }
   db_.reset(db);
   for (rocksdb::ColumnFamilyHandle* handle : handles) families_.emplace_back(handle);
-  broken_ = false;
   return Status::Ok();
-}
-
-void RocksHistory::CloseDb() {
-  families_.clear();
-  db_.reset();
 }
 
 Status RocksHistory::CheckFormat() {
@@ -133,25 +137,32 @@ Status RocksHistory::CheckFormat() {
                                                std::string(history::kFormat));
 }
 
-// Before every write. RocksDB refuses writes after one has failed. Resume helps when the disk has
-// room again; where it does not, a new opening does, as after a kill.
-Status RocksHistory::Revive() {
-  if (db_ != nullptr && !broken_) return Status::Ok();
-  if (db_ != nullptr && db_->Resume().ok()) {
-    broken_ = false;
-    return Status::Ok();
-  }
-  CloseDb();
-  return OpenDb();
-}
-
 Status RocksHistory::Commit(rocksdb::WriteBatch* batch) {
+  PRD_RETURN_IF_ERROR(CheckSpace(batch->GetDataSize()));
   rocksdb::WriteOptions options;
   options.sync = options_.sync;
   const rocksdb::Status status = db_->Write(options, batch);
   if (status.ok()) return Status::Ok();
   broken_ = true;
-  return Fail(status, "the history in " + dir_ + " cannot be written");
+  return Status(Code::kUnavailable,
+                "the history in " + dir_ + " could not be written: " + status.ToString());
+}
+
+// After a write that failed half-way RocksDB takes no more until it is opened anew. So a full disk
+// is noticed before, with room left for what RocksDB writes by itself.
+Status RocksHistory::CheckSpace(std::size_t bytes) const {
+  if (broken_) {
+    return Status(Code::kDataLoss, "the history in " + dir_ + " has to be opened anew");
+  }
+  struct statvfs info {};
+  if (::statvfs(dir_.c_str(), &info) != 0) return Status::Ok();  // the write will tell
+  const std::uint64_t total = std::uint64_t{info.f_blocks} * info.f_frsize;
+  const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize;
+  const std::uint64_t needed = std::min(options_.reserve_bytes, total / 8) + bytes;
+  if (free >= needed) return Status::Ok();
+  return Status(Code::kResourceExhausted, "no room for the history in " + dir_ + ": " +
+                                              std::to_string(free >> 20) + " MiB are free, " +
+                                              std::to_string(needed >> 20) + " MiB needed");
 }
 
 Status RocksHistory::Fail(const rocksdb::Status& status, const std::string& what) const {

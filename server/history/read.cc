@@ -17,10 +17,6 @@ Status NoRun(RunId run) {
   return Status(Code::kNotFound, "run " + std::to_string(run) + " is not in the history");
 }
 
-Status Closed() {
-  return Status(Code::kUnavailable, "the history is closed after a failure of the disk");
-}
-
 }  // namespace
 
 std::optional<std::uint64_t> RocksHistory::LastIndex(RunId run) const {
@@ -41,8 +37,6 @@ Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
     const auto next = next_index_.find(run);
     if (next != next_index_.end()) {
       list.back().records = next->second;
-    } else if (db_ == nullptr) {
-      return Closed();
     } else if (const std::optional<std::uint64_t> last = LastIndex(run)) {
       list.back().records = *last + 1;
     }
@@ -52,7 +46,6 @@ Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
 
 Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
                                                std::size_t max_bytes) const {
-  if (db_ == nullptr) return Closed();
   if (!runs_.contains(run)) return NoRun(run);
   const std::string end = history::RecordsEnd(run);
   const rocksdb::Slice bound(end);
@@ -87,7 +80,6 @@ Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
 }
 
 Result<Snapshot> RocksHistory::ReadSnapshot(RunId run) const {
-  if (db_ == nullptr) return Closed();
   if (!runs_.contains(run)) return NoRun(run);
   std::string value;
   const rocksdb::Status status =
@@ -104,7 +96,6 @@ Result<Snapshot> RocksHistory::ReadSnapshot(RunId run) const {
 }
 
 Result<std::optional<Instant>> RocksHistory::LastNow(RunId run) const {
-  if (db_ == nullptr) return Closed();
   const std::optional<std::uint64_t> last = LastIndex(run);
   if (!last) return std::optional<Instant>();
   const Result<std::vector<Record>> records = Read(run, *last, 1);

@@ -9,9 +9,10 @@
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
 // Errors: kDataLoss for damaged or missing records, naming run and index; kResourceExhausted when
-// the disk is full; kUnavailable for other failures of the disk; kAlreadyExists when another
-// process has the directory open. After an error of Append or SaveSnapshot the object stays usable:
-// the next call tries to get the database going again.
+// the disk has no room: nothing was touched, and the same call works when there is room again;
+// kUnavailable for other failures of the disk, after which broken() tells that this object writes
+// no more: what was acknowledged is there for the next one; kAlreadyExists when another process has
+// the directory open.
 //
 // Thread safety: none for writers; Read, ListRuns and ReadSnapshot may run beside each other.
 #ifndef PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
@@ -42,6 +43,8 @@ class RocksHistory final : public History {
   struct Options {
     bool sync = false;                // Append returns when the records are on the disk
     std::int64_t retain_runs = 1000;  // ended runs kept per job name, >= 1; older ones are removed
+    // Room that is left alone, for RocksDB's own writes; an eighth of the disk if that is less.
+    std::uint64_t reserve_bytes = 64 << 20;
   };
 
   // Opens for writing; makes the directory (not its parents) if it is not there.
@@ -73,6 +76,10 @@ class RocksHistory final : public History {
   // ones.
   std::optional<std::uint64_t> NextIndex(RunId run) const;
 
+  // A write failed half-way.
+  bool broken() const { return broken_; }
+
+  void set_reserve_bytes(std::uint64_t bytes) { options_.reserve_bytes = bytes; }
   void set_retain_runs(std::int64_t runs) { options_.retain_runs = runs; }
 
  private:
@@ -83,9 +90,8 @@ class RocksHistory final : public History {
 
   RocksHistory(std::string dir, Options options, bool read_only);
   Status OpenDb();
-  void CloseDb();
   Status CheckFormat();
-  Status Revive();
+  Status CheckSpace(std::size_t bytes) const;
   Status Commit(rocksdb::WriteBatch* batch);
   Status NoteRuns();
   Status Fail(const rocksdb::Status& status, const std::string& what) const;
@@ -96,9 +102,9 @@ class RocksHistory final : public History {
   const std::string dir_;
   Options options_;
   const bool read_only_;
-  std::unique_ptr<rocksdb::DB> db_;  // null when a reopening has failed
+  std::unique_ptr<rocksdb::DB> db_;
   std::vector<std::unique_ptr<rocksdb::ColumnFamilyHandle>> families_;
-  bool broken_ = false;  // the last write failed
+  bool broken_ = false;
 
   std::map<RunId, Known> runs_;
   std::map<std::string, std::deque<RunId>> ended_;  // by job, oldest first

@@ -23,7 +23,6 @@ void RocksHistory::PutRun(const RunInfo& info) {
 }
 
 Status RocksHistory::Append(std::span<const Record> records) {
-  PRD_RETURN_IF_ERROR(Revive());
   batch_.Clear();
   std::map<RunId, RunInfo> changed;
   std::string key;
@@ -64,7 +63,6 @@ Status RocksHistory::Append(std::span<const Record> records) {
 }
 
 Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) {
-  PRD_RETURN_IF_ERROR(Revive());
   std::string value(sizeof index, '\0');
   std::memcpy(value.data(), &index, sizeof index);
   value += state;
@@ -74,7 +72,6 @@ Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_vi
 }
 
 Status RocksHistory::SetAside(RunId run, const std::string& reason) {
-  PRD_RETURN_IF_ERROR(Revive());
   batch_.Clear();
   batch_.Put(history::AsideKey(run), reason);
   PRD_RETURN_IF_ERROR(Commit(&batch_));

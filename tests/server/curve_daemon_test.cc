@@ -1,0 +1,75 @@
+// With CURVE keys: who is listed gets in, nobody else does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/server/daemon_process.h"
+#include "tests/server/raw_worker.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kJobs =
+    "[[job]]\nname = \"*\"\nengine = \"p-reduce\"\nworkers = 2\nlease_ms = 60000\n";
+
+class CurveDaemon : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    WriteKey("secret", server_.secret_key);
+    WriteKey("authorized", "# workers\n" + worker_.public_key + " host 7");
+    daemon_.WriteConfig(kJobs, "listen = \"tcp://127.0.0.1:*\"\ncurve_secret_key_file = \"" +
+                                   (daemon_.dir() / "secret") +
+                                   "\"\ncurve_authorized_keys_file = \"" +
+                                   (daemon_.dir() / "authorized") + "\"");
+  }
+  void WriteKey(const std::string& name, const std::string& text) {
+    std::ofstream(daemon_.dir() / name) << text << "\n";
+    ASSERT_EQ(::chmod((daemon_.dir() / name).c_str(), 0600), 0);
+  }
+
+  const CurveKeys server_ = NewCurveKeys().value();
+  const CurveKeys worker_ = NewCurveKeys().value();
+  const CurveKeys stranger_ = NewCurveKeys().value();
+  DaemonProcess daemon_{kJobs};
+};
+
+TEST_F(CurveDaemon, LetsListedKeysInAndNobodyElse) {
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  RawWorker stranger(daemon_.endpoint(), 33, std::pair(stranger_, server_.public_key));
+  RawWorker plain(daemon_.endpoint(), 44);
+  RawWorker fooled(daemon_.endpoint(), 55, std::pair(worker_, stranger_.public_key));
+  for (RawWorker* worker : {&stranger, &plain, &fooled}) {
+    worker->Send(RawWorker::HelloFor("job", 1));
+  }
+  RawWorker listed(daemon_.endpoint(), 11, std::pair(worker_, server_.public_key));
+  listed.Join("job", 0);
+  EXPECT_TRUE(daemon_.WaitForLog("its key is not authorized"));
+  EXPECT_GE(daemon_.Counter("connections_denied"), 1u);  // the admin socket works as ever
+  EXPECT_EQ(daemon_.Counter("messages"), 1u);
+  for (RawWorker* worker : {&stranger, &plain, &fooled}) EXPECT_FALSE(worker->Receive(0));
+
+  // Listed at a reload, it gets in.
+  WriteKey("authorized", worker_.public_key + "\n" + stranger_.public_key);
+  daemon_.Signal(SIGHUP);
+  ASSERT_TRUE(daemon_.WaitForLog("reloaded"));
+  RawWorker later(daemon_.endpoint(), 66, std::pair(stranger_, server_.public_key));
+  later.Join("job");
+}
+
+TEST_F(CurveDaemon, WrongKeyFilesAreNamed) {
+  WriteKey("authorized", "not a key");
+  const Ended ended = RunDaemon({"--check-config", "--config", daemon_.config()});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.output, HasSubstr("authorized:1: found a word of 3 characters"));
+  ASSERT_EQ(::unlink((daemon_.dir() / "secret").c_str()), 0);
+  EXPECT_THAT(RunDaemon({"--config", daemon_.config()}).output,
+              HasSubstr("secret: cannot be read"));
+}
+
+}  // namespace
+}  // namespace prd

@@ -1,0 +1,327 @@
+// The daemon over time: killed, stopped, reloaded, watched, without room on its disk.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <rocksdb/db.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "common/io/clock.h"
+#include "server/history/keys.h"
+#include "tests/server/daemon_process.h"
+#include "tests/server/raw_worker.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Jobs(const std::string& pattern) {
+  return "[[job]]\nname = \"" + pattern +
+         "\"\nengine = \"p-reduce\"\nworkers = 2\nlease_ms = 60000\n"
+         "[job.p-reduce]\ngroup_size = 2\n";
+}
+
+// Two workers of one job, past the common start.
+struct Pair {
+  explicit Pair(const DaemonProcess& daemon, const std::string& job = "job",
+                Incarnation incarnation = 11)
+      : a(daemon.endpoint(), incarnation), b(daemon.endpoint(), incarnation + 1) {
+    a.WaitsFor(&b);
+    b.WaitsFor(&a);
+    a.Join(job, 0);
+    b.Join(job, 1);
+    EXPECT_TRUE(a.Reduce() && b.Reduce());
+  }
+  // Both reduce together once.
+  void Round(Iteration iteration) {
+    a.Send(Ready{.iteration = iteration});
+    b.Send(Ready{.iteration = iteration});
+    const auto ga = a.Reduce();
+    const auto gb = b.Reduce();
+    ASSERT_TRUE(ga && gb);
+    EXPECT_EQ(ga->id, gb->id);
+  }
+  RawWorker a, b;
+};
+
+std::vector<Record> RecordsOf(DaemonProcess& daemon, RunId run) {
+  const AdminReply reply = daemon.Ask(ReadRecords{.run = run, .max_bytes = 4 << 20});
+  const auto* batch = std::get_if<RecordBatch>(&reply);
+  return batch == nullptr ? std::vector<Record>() : batch->records;
+}
+
+class KilledDaemon : public ::testing::TestWithParam<const char*> {};
+
+// Killed between two signals of a group, twice; with and without snapshots.
+TEST_P(KilledDaemon, GoesOnWithWhatItKnew) {
+  DaemonProcess daemon(Jobs("*"), GetParam());
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  const RunId run = pair.a.run();
+  for (Iteration iteration = 1; iteration <= 6; ++iteration) {
+    pair.a.Send(Ready{.iteration = iteration});
+    pair.a.Heartbeat();
+    ASSERT_TRUE(pair.a.Expect<HeartbeatAck>());  // so the signal is in
+    if (iteration % 2 == 0) {
+      daemon.Kill();
+      ASSERT_TRUE(daemon.Start()) << daemon.log();
+      EXPECT_THAT(daemon.log(), HasSubstr("goes on after"));
+    }
+    pair.b.Send(Ready{.iteration = iteration});
+    const auto gb = pair.b.Reduce();
+    const auto ga = pair.a.Reduce();
+    ASSERT_TRUE(ga && gb) << daemon.log();
+    EXPECT_EQ(ga->id, gb->id);
+    EXPECT_EQ(ga->iteration, iteration);
+  }
+  pair.a.Send(Finish{});
+  pair.b.Send(Finish{});
+  ASSERT_TRUE(pair.a.Reduce() && pair.b.Reduce());
+  ASSERT_TRUE(pair.a.Expect<Released>() && pair.b.Expect<Released>());
+
+  const std::vector<Record> records = RecordsOf(daemon, run);
+  std::uint64_t formed = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    EXPECT_EQ(records[i].index, i);
+    if (i > 0) {
+      EXPECT_GE(records[i].now, records[i - 1].now);
+    }
+    formed += std::holds_alternative<GroupFormed>(records[i].body) ? 1 : 0;
+  }
+  EXPECT_EQ(formed, 8u);  // the common start, six rounds, the final average
+  ASSERT_FALSE(records.empty());
+  EXPECT_TRUE(std::holds_alternative<RunEnded>(records.back().body));
+}
+
+INSTANTIATE_TEST_SUITE_P(Snapshots, KilledDaemon,
+                         ::testing::Values("", "snapshot_every = 1", "snapshot_every = 7",
+                                           "sync = true"));
+
+TEST(DaemonLife, ARunThatDoesNotReplayIsSetAside) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair broken(daemon, "broken", 21);
+  Pair whole(daemon, "whole", 31);
+  broken.Round(1);
+  daemon.Kill();
+  {
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const char* name : history::kFamilies) {
+      families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    }
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::DB* db = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open({}, daemon.state_dir(), families, &handles, &db).ok());
+    ASSERT_TRUE(
+        db->Delete({}, handles[history::kRecords], history::RecordKey(broken.a.run(), 5)).ok());
+    for (auto* handle : handles) delete handle;
+    delete db;
+  }
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  EXPECT_THAT(daemon.log(), HasSubstr("of job broken cannot be restored and is set aside"));
+  EXPECT_THAT(daemon.log(), HasSubstr("record 5: missing"));
+  whole.Round(1);
+  // Its workers are told to begin anew, and can.
+  broken.a.Send(Ready{.iteration = 2});
+  const auto refused = broken.a.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kAborted);
+  const RunId old = broken.a.run();
+  Pair fresh(daemon, "broken", 41);
+  EXPECT_GT(fresh.a.run(), old);
+  // And it stays aside at the next start, with the new run going on.
+  daemon.Kill();
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  EXPECT_THAT(daemon.log(), Not(HasSubstr("set aside")));
+  fresh.Round(1);
+}
+
+TEST(DaemonLife, SigtermDrainsAndTheNextDaemonGoesOn) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  daemon.Signal(SIGTERM);
+  EXPECT_TRUE(daemon.WaitForNotice("STOPPING=1"));
+  EXPECT_EQ(daemon.WaitForEnd(), 0);
+  EXPECT_THAT(daemon.log(), HasSubstr("1 jobs go on with the next prd"));
+  pair.a.Send(Ready{.iteration = 1});
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  pair.b.Send(Ready{.iteration = 1});
+  EXPECT_TRUE(pair.b.Reduce() && pair.a.Reduce());
+}
+
+TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
+  DaemonProcess daemon(Jobs("one"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  const auto verdict = [&](const std::string& job) {
+    RawWorker worker(daemon.endpoint(), 77);
+    worker.Send(RawWorker::HelloFor(job, 0));
+    const auto answer = worker.Next();
+    const bool welcome = answer && std::holds_alternative<Welcome>(*answer);
+    if (welcome) {
+      worker.Send(Leave{.reason = "asked only"});
+      EXPECT_TRUE(worker.Expect<Released>());
+    }
+    return welcome;
+  };
+  EXPECT_TRUE(verdict("one"));
+  EXPECT_FALSE(verdict("two"));
+
+  daemon.WriteConfig(Jobs("two") + "\ngroup_size = 0\n");
+  daemon.Signal(SIGHUP);
+  ASSERT_TRUE(daemon.WaitForLog("reload refused; the configuration that was running stays"));
+  ASSERT_TRUE(daemon.WaitForNotice("RELOADING=1\nMONOTONIC_USEC="));
+  ASSERT_TRUE(daemon.WaitForNotice("READY=1"));
+  EXPECT_TRUE(verdict("one"));
+  EXPECT_FALSE(verdict("two"));
+
+  daemon.WriteConfig(Jobs("two"), "retain_runs = 3\nlisten = \"ipc:///tmp/elsewhere\"");
+  daemon.Signal(SIGHUP);
+  ASSERT_TRUE(daemon.WaitForLog("only from the next start on: listen"));
+  EXPECT_FALSE(verdict("one"));
+  EXPECT_TRUE(verdict("two"));
+}
+
+TEST(DaemonLife, TheWatchdogIsFed) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start({{"WATCHDOG_USEC", "200000"}})) << daemon.log();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(daemon.WaitForNotice("WATCHDOG=1"));
+}
+
+// A TCP socket on loopback.
+class Tcp {
+ public:
+  Tcp() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ~Tcp() { ::close(fd_); }
+  // A port that is free now.
+  int FreePort() {
+    sockaddr_in address = At(0);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin_port);
+  }
+  std::string Get(int port, const std::string& path) {
+    const sockaddr_in address = At(port);
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "";
+    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+    std::string answer;
+    char buffer[4096];
+    for (ssize_t size = 0; (size = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) {
+      answer.append(buffer, static_cast<std::size_t>(size));
+    }
+    return answer;
+  }
+
+ private:
+  static sockaddr_in At(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+  int fd_;
+};
+
+TEST(DaemonLife, ServesMetrics) {
+  const int port = Tcp().FreePort();
+  DaemonProcess daemon(Jobs("*"), "metrics = \"127.0.0.1:" + std::to_string(port) + "\"");
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  pair.Round(1);
+  std::string text;
+  const std::int64_t end = MonotonicNs() + kPatienceMs * kMillisecond;
+  while (text.find("prd_groups_formed_total{engine=\"p-reduce\"} 2") == std::string::npos) {
+    ASSERT_LT(MonotonicNs(), end) << text;
+    text = Tcp().Get(port, "/metrics");
+  }
+  EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
+  EXPECT_THAT(text, HasSubstr("prd_workers 2"));
+  EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
+}
+
+// A file system of a few MiB in memory, where the system allows that.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::string& at) : at_(at) {
+    ::mkdir(at.c_str(), 0700);
+    mounted_ = ::mount("tmpfs", at.c_str(), "tmpfs", 0, "size=64m") == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  void Fill() {
+    const int fd = ::open((at_ + "/filler").c_str(), O_WRONLY | O_CREAT, 0600);
+    // As much as there is; the last try fails.
+    for (off_t size = 1 << 20; ::posix_fallocate(fd, 0, size) == 0;) size += 1 << 20;
+    ::close(fd);
+  }
+  void MakeRoom() { ::unlink((at_ + "/filler").c_str()); }
+
+ private:
+  std::string at_;
+  bool mounted_ = false;
+};
+
+TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
+  DaemonProcess daemon(Jobs("*"));
+  SmallDisk disk(daemon.state_dir());
+  if (!disk.mounted()) GTEST_SKIP() << "no file system may be mounted here";
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  pair.Round(1);
+  disk.Fill();
+  pair.a.Send(Ready{.iteration = 2});
+  pair.b.Send(Ready{.iteration = 2});
+  ASSERT_TRUE(daemon.WaitForLog("Until that works again nothing is decided or announced"));
+  EXPECT_GE(daemon.Counter("history_errors"), 1u);  // it still answers
+  while (const auto early = pair.a.Receive(100)) {  // acknowledgements of before
+    EXPECT_FALSE(std::holds_alternative<Group>(early->body));
+  }
+  disk.MakeRoom();
+  const auto ga = pair.a.Reduce();
+  const auto gb = pair.b.Reduce();
+  ASSERT_TRUE(ga && gb) << daemon.log();
+  EXPECT_EQ(ga->id, gb->id);
+  EXPECT_THAT(daemon.log(), HasSubstr("recording again after"));
+  pair.Round(3);
+  daemon.Kill();
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  pair.Round(4);
+  EXPECT_THAT(daemon.log(), Not(HasSubstr("set aside")));
+}
+
+// A limit on the size of files stands for a disk that fails.
+TEST(DaemonLife, AFailingDiskEndsItAndTheNextOneGoesOn) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  pair.Round(1);
+  rlimit limit{};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, nullptr, &limit), 0);
+  limit.rlim_cur = 256;  // its log file, too, is past that now
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
+  pair.a.Send(Ready{.iteration = 2});
+  pair.b.Send(Ready{.iteration = 2});
+  EXPECT_EQ(daemon.WaitForEnd(), 1);
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  const auto ga = pair.a.Reduce();
+  const auto gb = pair.b.Reduce();
+  ASSERT_TRUE(ga && gb) << daemon.log();
+  EXPECT_EQ(ga->id, gb->id);
+  pair.Round(3);
+}
+
+}  // namespace
+}  // namespace prd

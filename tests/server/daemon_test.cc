@@ -1,0 +1,222 @@
+// The protocol against the real daemon: who is let in, who is refused and why, and what garbage
+// does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "common/base/prng.h"
+#include "tests/server/daemon_process.h"
+#include "tests/server/raw_worker.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kJobs =
+    "[[job]]\nname = \"mnist-*\"\nengine = \"p-reduce\"\nworkers = 2\nlease_ms = 60000\n"
+    "[job.p-reduce]\ngroup_size = 2\n";
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  DaemonTest() : daemon_(kJobs) {}
+  void SetUp() override { ASSERT_TRUE(daemon_.Start()) << daemon_.log(); }
+  std::string endpoint() const { return daemon_.endpoint(); }
+  DaemonProcess daemon_;
+};
+
+TEST_F(DaemonTest, TwoWorkersTrainToTheEnd) {
+  RawWorker a(endpoint(), 11);
+  RawWorker b(endpoint(), 22);
+  a.Join("mnist-1", 0);
+  b.Join("mnist-1", 1);
+  EXPECT_EQ(a.run(), b.run());
+  const auto start = a.Reduce();
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->kind, GroupKind::kInitial);
+  ASSERT_TRUE(b.Reduce());
+  for (Iteration iteration = 1; iteration <= 3; ++iteration) {
+    a.Send(Ready{.iteration = iteration, .step_ns = 1000});
+    b.Send(Ready{.iteration = iteration, .step_ns = 1000});
+    const auto ga = a.Reduce();
+    const auto gb = b.Reduce();
+    ASSERT_TRUE(ga && gb);
+    EXPECT_EQ(*ga, *gb);
+    EXPECT_EQ(ga->members.size(), 2u);
+    EXPECT_EQ(ga->iteration, iteration);
+    EXPECT_FALSE(ga->reason.empty());
+  }
+  a.Send(Finish{});
+  b.Send(Finish{});
+  const auto end = a.Reduce();
+  ASSERT_TRUE(end && b.Reduce());
+  EXPECT_EQ(end->kind, GroupKind::kFinal);
+  EXPECT_TRUE(a.Expect<Released>());
+  EXPECT_TRUE(b.Expect<Released>());
+  const AdminReply reply = daemon_.Ask(ListRuns{});
+  const auto* runs = std::get_if<RunList>(&reply);
+  ASSERT_TRUE(runs != nullptr && runs->runs.size() == 1);
+  EXPECT_TRUE(runs->runs[0].ended);
+}
+
+TEST_F(DaemonTest, AnUnknownJobIsRefusedWithThePatternsThereAre) {
+  RawWorker worker(endpoint());
+  worker.Send(RawWorker::HelloFor("imagenet", 0));
+  const auto refused = worker.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kNotFound);
+  EXPECT_THAT(refused->reason, HasSubstr("imagenet"));
+  EXPECT_THAT(refused->reason, HasSubstr("mnist-*"));
+}
+
+TEST_F(DaemonTest, ARankIsHeldByOneWorker) {
+  RawWorker first(endpoint(), 11);
+  first.Join("mnist-1", 0);
+  RawWorker second(endpoint(), 22);
+  second.Send(RawWorker::HelloFor("mnist-1", 0));
+  const auto refused = second.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kUnavailable);
+  EXPECT_GT(refused->retry_ms, 0u);
+  EXPECT_THAT(refused->reason, HasSubstr("rank 0 of job mnist-1 is held by pid 42 on host"));
+}
+
+TEST_F(DaemonTest, AnotherProtocolVersionIsRefused) {
+  RawWorker worker(endpoint());
+  Hello hello = RawWorker::HelloFor("mnist-1", 0);
+  hello.version = 99;
+  worker.Send(hello);
+  const auto refused = worker.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kInvalidArgument);
+  EXPECT_THAT(refused->reason, HasSubstr("found 99"));
+}
+
+TEST_F(DaemonTest, AStrangerToARunIsToldToBeginAnew) {
+  RawWorker worker(endpoint());
+  worker.SendEnvelope(
+      {.run = 77, .rank = 0, .incarnation = 1, .seq = 5, .body = Ready{.iteration = 1}});
+  const auto refused = worker.Expect<Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kAborted);
+}
+
+TEST_F(DaemonTest, GarbageIsRefusedCountedAndHarmless) {
+  RawWorker good(endpoint(), 11);
+  good.Join("mnist-1", 0);
+  RawWorker bad(endpoint(), 22);
+  Prng prng(7);
+  std::vector<std::vector<std::string>> garbage{
+      {""}, {"hello"}, {"a", "b"}, {"", "", ""}, {std::string(60'000, 'x')}};
+  for (int i = 0; i < 200; ++i) {
+    std::string noise(prng.Below(400), '\0');
+    for (char& c : noise) c = static_cast<char>(prng.Next());
+    garbage.push_back({noise});
+  }
+  for (const auto& parts : garbage) {
+    bad.SendParts(parts);
+    const auto refused = bad.Receive();
+    ASSERT_TRUE(refused && std::holds_alternative<Refused>(refused->body));
+    EXPECT_FALSE(std::get<Refused>(refused->body).reason.empty());
+  }
+  EXPECT_EQ(daemon_.Counter("messages_malformed"), garbage.size());
+  good.Heartbeat();
+  EXPECT_TRUE(good.Expect<HeartbeatAck>());
+}
+
+TEST_F(DaemonTest, AnOversizedMessageEndsItsConnectionOnly) {
+  RawWorker good(endpoint(), 11);
+  good.Join("mnist-1", 0);
+  RawWorker bad(endpoint(), 22);
+  bad.SendParts({std::string(1 << 20, 'x')});
+  bad.Join("mnist-1", 1);  // it has reconnected
+  ASSERT_TRUE(good.Reduce() && bad.Reduce());
+  EXPECT_EQ(daemon_.Counter("messages_malformed"), 0u);
+}
+
+TEST_F(DaemonTest, ADeadWorkersLeaseRunsOut) {
+  daemon_.WriteConfig(
+      "[[job]]\nname = \"short\"\nengine = \"p-reduce\"\nworkers = 1\n"
+      "lease_ms = 100\nheartbeat_ms = 20\n");
+  daemon_.Signal(SIGHUP);
+  ASSERT_TRUE(daemon_.WaitForLog("reloaded"));
+  {
+    RawWorker worker(endpoint(), 11);
+    worker.Join("short", 0);
+  }
+  EXPECT_TRUE(daemon_.WaitForLog("rank 0 was lost"));
+  EXPECT_EQ(daemon_.Counter("leases_expired"), 1u);
+}
+
+TEST(DaemonStart, APortInUseIsSaid) {
+  DaemonProcess first(kJobs, "listen = \"tcp://127.0.0.1:*\"");
+  ASSERT_TRUE(first.Start()) << first.log();
+  RawWorker worker(first.endpoint(), 11);
+  worker.Join("mnist-1", 0);
+  DaemonProcess second(kJobs, "listen = \"" + first.endpoint() + "\"");
+  EXPECT_FALSE(second.Start());
+  EXPECT_EQ(second.WaitForEnd(), 1);
+  EXPECT_THAT(second.log(), HasSubstr("listen = \"" + first.endpoint() + "\": Address already in"));
+  EXPECT_THAT(second.log(), HasSubstr("is another prd running?"));
+}
+
+TEST(DaemonStart, AStateDirectoryHasOneDaemon) {
+  DaemonProcess first(kJobs);
+  ASSERT_TRUE(first.Start()) << first.log();
+  DaemonProcess second(kJobs);
+  second.WriteConfig(kJobs);
+  std::filesystem::remove_all(second.state_dir());
+  std::filesystem::create_directory_symlink(first.state_dir(), second.state_dir());
+  EXPECT_FALSE(second.Start());
+  EXPECT_EQ(second.WaitForEnd(), 1);
+  EXPECT_THAT(second.log(), HasSubstr("in use by another prd"));
+}
+
+TEST(DaemonStart, AnAdminSocketIsNotTakenAway) {
+  DaemonProcess first(kJobs);
+  ASSERT_TRUE(first.Start()) << first.log();
+  DaemonProcess second(kJobs);
+  std::filesystem::create_symlink(first.dir() / "admin.sock", second.dir() / "admin.sock");
+  EXPECT_FALSE(second.Start());
+  EXPECT_EQ(second.WaitForEnd(), 1);
+  EXPECT_THAT(second.log(), HasSubstr("another process answers there"));
+  EXPECT_EQ(first.Counter("messages"), 0u);
+}
+
+TEST(DaemonFlags, AConfigIsCheckedByLine) {
+  const ScratchDir dir;
+  const Ended good = RunDaemon({"--check-config", "--config", PRD_SOURCE_DIR "/config/prd.toml"});
+  EXPECT_EQ(good.code, 0) << good.output;
+  EXPECT_THAT(good.output, HasSubstr(": ok"));
+  std::ofstream(dir / "bad.toml") << "[daemon]\nlistn = \"x\"\n[[job]]\nname = \"*\"\n"
+                                     "engine = \"p-reduce\"\n[job.p-reduce]\ngroup_size = 1\n";
+  const Ended bad = RunDaemon({"--check-config", "--config", dir / "bad.toml"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.output, HasSubstr("bad.toml:2"));
+  EXPECT_THAT(bad.output, HasSubstr("bad.toml:7"));
+  const Ended open = [&] {
+    std::ofstream(dir / "open.toml") << "[daemon]\nlisten = \"tcp://0.0.0.0:5775\"\n[[job]]\n"
+                                        "name = \"*\"\nengine = \"p-reduce\"\n";
+    return RunDaemon({"--config", dir / "open.toml"});
+  }();
+  EXPECT_EQ(open.code, 2);
+  EXPECT_THAT(open.output, HasSubstr("prdctl keygen"));
+}
+
+TEST(DaemonFlags, TellWhatToDo) {
+  const Ended none = RunDaemon({"--config", "/nonexistent/prd.toml"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.output, HasSubstr("commented sample"));
+  const Ended version = RunDaemon({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_THAT(version.output, HasSubstr("prd 0."));
+  const Ended help = RunDaemon({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--check-config"));
+  EXPECT_EQ(RunDaemon({"--nonsense"}).code, 2);
+  EXPECT_THAT(RunDaemon({"--list-keys"}).output, HasSubstr("daemon.listen"));
+}
+
+}  // namespace
+}  // namespace prd
