@@ -190,10 +190,12 @@ TEST(SessionTest, LateWorkerTakesARunningPeersModel) {
 
 TEST(SessionTest, ControllerRestartIsOnlyAPause) {
   FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
-  std::atomic<int> steps{0};
   std::thread killer([&] {
-    for (int at : {6, 30}) {
-      while (steps < at) std::this_thread::yield();
+    for (const Iteration at : {2, 10, 29}) {
+      EXPECT_TRUE(daemon.WaitFor([at](const Record& record) {
+        const auto* formed = std::get_if<GroupFormed>(&record.body);
+        return formed != nullptr && formed->iteration >= at;
+      }));
       daemon.Restart();
     }
   });
@@ -204,7 +206,6 @@ TEST(SessionTest, ControllerRestartIsOnlyAPause) {
       const Result<StepResult> result = worker->session->Step();
       ASSERT_TRUE(result.ok()) << result.status().ToString();
       EXPECT_EQ(result->iteration, step);
-      ++steps;
     }
     ASSERT_TRUE(worker->session->Finish().ok());
     EXPECT_NEAR(worker->values[3], 30.f, 1e-3);

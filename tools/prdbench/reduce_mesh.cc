@@ -50,6 +50,8 @@ class MeshWorker : public MeshEvents {
       return 1;
     }
     mesh_ = std::move(*mesh);
+    store_.parameters =
+        Row(values_.size() * sizeof(float));  // as a session knows it from the start
     mesh_->JoinRun(1, false);
     std::string hello = std::to_string(options.incarnation);
     for (const std::string& endpoint : mesh_->endpoints()) hello += " " + endpoint;
@@ -66,6 +68,10 @@ class MeshWorker : public MeshEvents {
   void OnFetched(const Status&, Iteration) override {}
 
  private:
+  Layout Row(std::size_t bytes) {
+    return Layout({{values_.data(), bytes / sizeof(float), DType::kF32}});
+  }
+
   void Say(const std::string& line) {
     const std::string text = line + "\n";
     if (write(out_, text.data(), text.size()) < 0) std::_Exit(1);
@@ -114,7 +120,7 @@ class MeshWorker : public MeshEvents {
     for (GroupMember& member : group.members) {
       member.weight = 1.0 / static_cast<double>(group.members.size());
     }
-    store_.parameters = Layout({{values_.data(), bytes / sizeof(float), DType::kF32}});
+    store_.parameters = Row(bytes);
     mesh_->StartReduce(start_, group, false);
   }
 
