@@ -32,7 +32,7 @@ class Cluster {
         times_(workload, options.seed),
         devices_(workload),
         data_(&world_),
-        controller_(&world_, &stats_, options.mutation, options.trace),
+        controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)) {
     parts_ = {.world = &world_,
               .data = &data_,
@@ -58,6 +58,7 @@ class Cluster {
     std::uint64_t id = 0;
   };
 
+  void Seen(const Record& record);
   void Begin();
   void Loop();
   void Handle(const SimEvent& event);
@@ -91,6 +92,12 @@ class Cluster {
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
 };
+
+void Cluster::Seen(const Record& record) {
+  stats_.Seen(record);
+  if (options_.trace) options_.trace(Describe(record));
+  if (options_.on_record) options_.on_record(record);
+}
 
 void Cluster::Begin() {
   controller_.Start();
@@ -334,7 +341,7 @@ void Cluster::Fill(RunResult* result) {
   for (const Replica& replica : world_.replicas) {
     result->hash = Prng(result->hash ^ replica.tag).Next();
   }
-  result->updates_per_s = stats_.UpdatesPerSecond(world_.now);
+  result->updates_per_s = stats_.UpdatesPerSecond();
   double steps_per_s = 0;
   for (std::uint32_t i = 0; i < workers_.size(); ++i) steps_per_s += 1e9 / times_.MeanNs(i);
   if (stats_.measured_updates > 0) {

@@ -26,9 +26,10 @@ struct RunOptions {
   Mutation mutation = Mutation::kNone;
   bool keep_slices = false;  // for a timeline
   std::size_t slice_limit = 200'000;
-  bool stop_at_target = false;                    // once the target loss is reached
-  std::uint64_t max_events = 0;                   // 0: no limit
-  std::function<void(const std::string&)> trace;  // gets a line per event and record, if set
+  bool stop_at_target = false;                        // once the target loss is reached
+  std::uint64_t max_events = 0;                       // 0: no limit
+  std::function<void(const std::string&)> trace;      // gets a line per event and record, if set
+  std::function<void(const Record&)> on_record = {};  // gets what becomes durable, if set
 };
 
 struct RunResult {

@@ -43,11 +43,6 @@ std::string Words(const RunStarted& started) { return "run of " + started.engine
 std::string Words(const RunEnded& ended) { return "run ends: " + ended.reason; }
 std::string Words(const DeadlineReached&) { return "a deadline of the engine"; }
 
-std::string Describe(const Record& record) {
-  return "              record " + std::to_string(record.run) + "/" + std::to_string(record.index) +
-         ": " + std::visit([](const auto& of) { return Words(of); }, record.body);
-}
-
 // Where a copy of the controller writes to and sends to.
 class Nowhere final : public History, public Transport {
  public:
@@ -58,16 +53,18 @@ class Nowhere final : public History, public Transport {
 
 }  // namespace
 
-Controller::Controller(World* world, Stats* stats, Mutation mutation,
-                       std::function<void(const std::string&)> trace)
+std::string Describe(const Record& record) {
+  return "              record " + std::to_string(record.run) + "/" + std::to_string(record.index) +
+         ": " + std::visit([](const auto& of) { return Words(of); }, record.body);
+}
+
+Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen)
     : world_(world),
       mutation_(mutation),
-      store_(world->workload.controller.keep_records != 0,
-             [this, stats, trace](const Record& record) {
-               if (trace) trace(Describe(record));
-               laws_.Seen(record);
-               stats->Seen(record);
-             }) {
+      store_(world->workload.controller.keep_records != 0, [this, seen](const Record& record) {
+        laws_.Seen(record);
+        seen(record);
+      }) {
   store_.SetFate([this] {
     if (world_->Fault(world_->workload.faults.append_fails)) return HistoryStore::Fate::kFails;
     if (world_->Fault(world_->workload.faults.torn)) return HistoryStore::Fate::kTorn;

@@ -10,22 +10,24 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engines/pump.h"
 #include "tools/sim/history_store.h"
 #include "tools/sim/laws.h"
 #include "tools/sim/mutation.h"
-#include "tools/sim/stats.h"
 #include "tools/sim/world.h"
 
 namespace prd::sim {
 
+// A record in words, for a trace.
+std::string Describe(const Record& record);
+
 class Controller final : private Transport {
  public:
-  // `trace`, if set, gets a line per decision recorded.
-  Controller(World* world, Stats* stats, Mutation mutation,
-             std::function<void(const std::string&)> trace);
+  // `seen` gets every record that has become durable.
+  Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen);
 
   void Start();  // at first, and after a crash
   void Receive(WorkerEnvelope envelope);

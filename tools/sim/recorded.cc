@@ -61,6 +61,7 @@ class Reader {
   std::optional<std::int64_t> from_, to_;
   std::int64_t last_ = 0;
   std::uint64_t updates_ = 0;
+  std::int64_t first_update_ = 0, last_update_ = 0;
 };
 
 bool Reader::Add(const Json& json) {
@@ -83,7 +84,10 @@ bool Reader::Add(const Json& json) {
     if (!Whole(json, "group", &group)) return false;
     const auto it = groups_.find(group);
     if (it == groups_.end()) return true;
-    if (json.value("ok", false) && !to_) ++updates_;
+    if (json.value("ok", false) && !to_) {
+      if (updates_++ == 0) first_update_ = now;
+      last_update_ = now;
+    }
     round_trips_.push_back(it->second.least_wait);
     groups_.erase(it);
     return true;
@@ -161,7 +165,8 @@ RecordedRun Reader::Finish() {
   run_.group_size = formed_ > 0 ? members_ / formed_ : 0;
   run_.bytes = reports_ > 0 ? bytes_ / reports_ : 0;
   if (from_) run_.seconds = static_cast<double>(to_.value_or(last_) - *from_) / 1e9;
-  if (run_.seconds > 0) run_.updates_per_s = static_cast<double>(updates_) / run_.seconds;
+  const auto ns = static_cast<double>(last_update_ - first_update_);
+  if (ns > 0) run_.updates_per_s = static_cast<double>(updates_ - 1) / (ns / 1e9);
   return std::move(run_);
 }
 

@@ -26,7 +26,7 @@ struct RecordedRun {
   double bytes = 0;              // reduced per group: the parameters
   // From the end of the common start until the first worker finished.
   double seconds = 0;
-  double updates_per_s = 0;
+  double updates_per_s = 0;  // from the first update's end to the last's
 };
 
 // kDataLoss names the first line that is not what export writes. Reads any number of lines, keeps

@@ -101,7 +101,7 @@ void Stats::OnFormed(const GroupFormed& formed) {
   running_[formed.id] = formed;
 }
 
-void Stats::OnEnded(Instant, const GroupEnded& ended) {
+void Stats::OnEnded(Instant now, const GroupEnded& ended) {
   const auto it = running_.find(ended.id);
   if (it == running_.end()) return;
   const GroupFormed formed = std::move(it->second);
@@ -112,7 +112,8 @@ void Stats::OnEnded(Instant, const GroupEnded& ended) {
   }
   ++updates;
   if (!measured_to) {
-    ++measured_updates;
+    if (measured_updates++ == 0) first_update_ = now;
+    last_update_ = now;
     measured_members += formed.members.size();
   }
   for (const GroupShare& share : formed.members) {
@@ -132,10 +133,9 @@ void Stats::OnEnded(Instant, const GroupEnded& ended) {
   }
 }
 
-double Stats::UpdatesPerSecond(Instant now) const {
-  if (!measured_from) return 0;
-  const auto ns = static_cast<double>(measured_to.value_or(now) - *measured_from);
-  return ns > 0 ? static_cast<double>(measured_updates) / (ns / 1e9) : 0;
+double Stats::UpdatesPerSecond() const {
+  const auto ns = static_cast<double>(last_update_ - first_update_);
+  return ns > 0 ? static_cast<double>(measured_updates - 1) / (ns / 1e9) : 0;
 }
 
 std::optional<double> Stats::Rho() const {

@@ -84,7 +84,8 @@ class Stats {
   std::vector<WorkerStats> workers;
   std::vector<Slice> slices;
 
-  double UpdatesPerSecond(Instant now) const;
+  // From the end of the first measured update to that of the last. 0 with fewer than two.
+  double UpdatesPerSecond() const;
   // rho = max(|lambda_2|, |lambda_N|) of the mean synchronisation matrix E[W_k] over the groups
   // that succeeded (P-Reduce, Assumption 1.3); of the second largest modulus where weights make it
   // asymmetric. nullopt: no group, or more than kMatrixWorkers workers.
@@ -100,7 +101,8 @@ class Stats {
   std::size_t slice_limit_;
   RunId run_ = kNoRun;
   std::map<GroupId, GroupFormed> running_;
-  std::vector<double> matrix_;  // sum over groups of W_k - I, row by row; empty: not kept
+  Instant first_update_, last_update_;  // measured
+  std::vector<double> matrix_;          // sum over groups of W_k - I, row by row; empty: not kept
   std::size_t matrix_size_ = 0;
   std::uint64_t matrix_groups_ = 0;
   std::map<Iteration, std::int64_t> at_;  // joined workers by iteration

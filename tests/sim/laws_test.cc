@@ -1,0 +1,235 @@
+// Every law is broken on purpose, once, and found under its name.
+#include "tools/sim/laws.h"
+
+#include <gtest/gtest.h>
+
+#include "tools/sim/engine_watch.h"
+#include "tools/sim/violation.h"
+
+namespace prd::sim {
+namespace {
+
+// Feeds a history of two workers, 0 and 1 with incarnations 100 and 101, that have joined.
+class LawsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (Rank rank = 0; rank < 2; ++rank) {
+      Message(rank, Hello{.rank = rank});
+      Seen(WorkerJoined{.rank = rank, .incarnation = Who(rank), .iteration = 5});
+    }
+  }
+  static Incarnation Who(Rank rank) { return 100 + static_cast<Incarnation>(rank); }
+  void Seen(RecordBody body) { laws_.Seen({.run = 1, .body = std::move(body)}); }
+  void Message(Rank rank, WorkerBody body) { Message(rank, std::move(body), ++seq_[rank]); }
+  void Message(Rank rank, WorkerBody body, Seq seq) {
+    Seen(FromWorker{
+        {.run = 1, .rank = rank, .incarnation = Who(rank), .seq = seq, .body = std::move(body)}});
+  }
+  void BothReady() {
+    for (Rank rank = 0; rank < 2; ++rank) Message(rank, Ready{.iteration = 6});
+  }
+  static GroupFormed Group1() {
+    return {.id = 1,
+            .members = {{.rank = 0, .weight = 0.5, .iteration = 6},
+                        {.rank = 1, .weight = 0.5, .iteration = 6}},
+            .iteration = 6};
+  }
+  template <typename F>
+  void Breaks(const std::string& invariant, F&& what) {
+    try {
+      what();
+      ADD_FAILURE() << invariant << " is not found broken";
+    } catch (const Violation& violation) {
+      EXPECT_EQ(violation.invariant(), invariant) << violation.what();
+    }
+  }
+
+  Laws laws_;
+  std::map<Rank, Seq> seq_;
+};
+
+TEST_F(LawsTest, AGoodRoundBreaksNothing) {
+  BothReady();
+  Seen(Group1());
+  laws_.Sent({.incarnation = 100, .seq = 2, .body = Group{.id = 1}});
+  Message(0, Finished{.group = 1});
+  Message(1, Finished{.group = 1, .outcome = Outcome::kFailed});
+  Seen(GroupEnded{.id = 1});
+  Message(1, Ready{.iteration = 6});
+  Seen(WorkerLeft{.rank = 1, .incarnation = 101, .why = LeftReason::kLost});
+  Seen(RunEnded{});
+}
+
+TEST_F(LawsTest, Weights) {
+  BothReady();
+  GroupFormed formed = Group1();
+  formed.members[1].weight = 0.6;
+  Breaks("weights", [&] { Seen(formed); });
+}
+
+TEST_F(LawsTest, NegativeWeights) {
+  BothReady();
+  GroupFormed formed = Group1();
+  formed.members[0].weight = 1.5;
+  formed.members[1].weight = -0.5;
+  Breaks("weights", [&] { Seen(formed); });
+}
+
+TEST_F(LawsTest, MembersNeedASignal) {
+  Message(0, Ready{.iteration = 6});
+  Breaks("members", [&] { Seen(Group1()); });
+}
+
+TEST_F(LawsTest, MembersMustBeThere) {
+  BothReady();
+  Seen(WorkerLeft{.rank = 1, .incarnation = 101, .why = LeftReason::kLost});
+  Breaks("members", [&] { Seen(Group1()); });
+}
+
+TEST_F(LawsTest, OneGroupAtATime) {
+  BothReady();
+  Seen(Group1());
+  BothReady();
+  GroupFormed formed = Group1();
+  formed.id = 2;
+  Breaks("one-group", [&] { Seen(formed); });
+}
+
+TEST_F(LawsTest, IterationsDoNotGoBack) {
+  Breaks("iterations", [&] { Message(0, Ready{.iteration = 4}); });
+}
+
+TEST_F(LawsTest, AGroupGoesOnAtTheLargest) {
+  BothReady();
+  GroupFormed formed = Group1();
+  formed.iteration = 7;
+  Breaks("iterations", [&] { Seen(formed); });
+}
+
+TEST_F(LawsTest, NothingIsSentBeforeItIsRecorded) {
+  BothReady();
+  Breaks("recorded-first",
+         [&] { laws_.Sent({.incarnation = 100, .seq = 2, .body = Group{.id = 1}}); });
+  Breaks("recorded-first", [&] { laws_.Sent({.incarnation = 555, .seq = 1, .body = Welcome{}}); });
+}
+
+TEST_F(LawsTest, MessagesCountOnce) {
+  Breaks("messages-once", [&] { Message(0, Ready{.iteration = 6}, 1); });
+  Breaks("messages-once", [&] { Message(1, Ready{.iteration = 6}, 3); });
+}
+
+TEST_F(LawsTest, ReportsCountOnce) {
+  BothReady();
+  Seen(Group1());
+  Message(0, Finished{.group = 1});
+  Breaks("finished-once", [&] { Message(0, Finished{.group = 1}); });
+}
+
+TEST_F(LawsTest, GroupsEndWhenAllHaveReported) {
+  BothReady();
+  Seen(Group1());
+  Message(0, Finished{.group = 1});
+  Breaks("finished-once", [&] { Seen(GroupEnded{.id = 1, .ok = true}); });
+}
+
+TEST_F(LawsTest, NobodyIsEvicted) {
+  Breaks("no-evictions",
+         [&] { Seen(WorkerLeft{.rank = 0, .incarnation = 100, .why = LeftReason::kEvicted}); });
+}
+
+// An engine that does as it is told.
+class Puppet final : public Engine {
+ public:
+  explicit Puppet(std::vector<FormGroup>* next) : next_(next) {}
+  Strategy strategy() const override { return Strategy::kAverageModels; }
+  void Step(Instant, const Event&, GroupId* next_group, Effects* out) override {
+    for (FormGroup& group : *next_) {
+      group.id = (*next_group)++;
+      out->push_back(group);
+    }
+    next_->clear();
+  }
+  std::optional<Instant> NextDeadline() const override { return std::nullopt; }
+  std::string Explain(Instant, Rank) const override { return ""; }
+  void Archive(StateArchive&) override {}
+
+ private:
+  std::vector<FormGroup>* next_;
+};
+
+// P-Reduce's rules over a puppet: what it forms after all of `ready` have signalled.
+std::string PReduceBreaks(const PReduceOptions& options, int workers,
+                          const std::vector<std::vector<Rank>>& groups,
+                          const std::vector<Rank>& order) {
+  std::vector<FormGroup> next;
+  EngineWatch watch(std::make_unique<Puppet>(&next), options);
+  GroupId id = 1;
+  Effects effects;
+  try {
+    for (Rank rank = 0; rank < workers; ++rank) {
+      watch.Step({0}, JoinedEvent{.rank = rank, .host = "h"}, &id, &effects);
+    }
+    std::size_t formed = 0;
+    std::size_t waiting = 0;
+    for (const Rank rank : order) {
+      ++waiting;
+      if (formed < groups.size() && waiting >= groups[formed].size()) {
+        FormGroup& group = next.emplace_back();
+        for (const Rank member : groups[formed]) group.members.push_back({.rank = member});
+        waiting -= groups[formed].size();
+        ++formed;
+      }
+      effects.clear();
+      watch.Step({1}, ReadyEvent{.rank = rank, .ready = {.iteration = 1}}, &id, &effects);
+      for (const FormGroup& group : effects) {
+        Effects none;
+        for (const GroupShare& share : group.members) {
+          watch.Step({2}, FinishedEvent{.rank = share.rank, .group = group.id, .ok = true}, &id,
+                     &none);
+        }
+      }
+    }
+  } catch (const Violation& violation) {
+    return violation.invariant();
+  }
+  return "";
+}
+
+constexpr PReduceOptions kPairs{.group_size = 2, .history_window = 3};
+
+TEST(PReduceRules, FirstComeFirstGrouped) {
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, {{0, 1}, {2, 3}}, {0, 1, 2, 3}), "");
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, {{0, 1, 2}}, {0, 1, 2}), "no-idle-queue");
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, {{3, 3}}, {0, 1}), "members");
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, {}, {0, 1}), "no-idle-queue");
+}
+
+// Four workers, P = 2, T = 3: 0 with 1 and 2 with 3 for three groups is a split window; then a
+// group that keeps it split may not form while one of the other side waits.
+TEST(PReduceRules, ASplitWindowIsBridged) {
+  const std::vector<std::vector<Rank>> frozen = {{0, 1}, {2, 3}, {0, 1}};
+  std::vector<Rank> order = {0, 1, 2, 3, 0, 1};
+  auto groups = frozen;
+  groups.push_back({0, 2});
+  order.insert(order.end(), {0, 2});
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, groups, order), "");
+  groups = frozen;
+  groups.push_back({2, 3});  // nobody of the other side waits: as good as it gets
+  order = {0, 1, 2, 3, 0, 1, 2, 3};
+  EXPECT_EQ(PReduceBreaks(kPairs, 4, groups, order), "");
+}
+
+TEST(AllReduceRules, ARoundHasEverybody) {
+  std::vector<FormGroup> next;
+  EngineWatch watch(std::make_unique<Puppet>(&next), AllReduceOptions{});
+  GroupId id = 1;
+  Effects effects;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    watch.Step({0}, JoinedEvent{.rank = rank, .host = "h"}, &id, &effects);
+  }
+  next.push_back({.members = {{.rank = 0}}});
+  EXPECT_THROW(watch.Step({1}, ReadyEvent{.rank = 0}, &id, &effects), Violation);
+}
+
+}  // namespace
+}  // namespace prd::sim

@@ -1,0 +1,23 @@
+// Shared by the tests of the simulator.
+#ifndef PRD_TESTS_SIM_SIM_TESTING_H_
+#define PRD_TESTS_SIM_SIM_TESTING_H_
+
+#include <string>
+#include <vector>
+
+#include "tools/sim/workload.h"
+
+namespace prd::sim {
+
+// A workload of tests/sim by its path there; fails hard when it does not load.
+Workload Loaded(const std::string& path);
+
+// All of tests/sim/faults, by name.
+std::vector<Workload> FaultWorkloads();
+
+// From TOML text, over the defaults.
+Workload FromText(const std::string& text);
+
+}  // namespace prd::sim
+
+#endif  // PRD_TESTS_SIM_SIM_TESTING_H_

@@ -1,0 +1,101 @@
+// A small sweep of every run of the tests; planted bugs are found, the same seeds are clean
+// without.
+#include "tools/sim/sweep.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_testing.h"
+
+namespace prd::sim {
+namespace {
+
+constexpr std::uint64_t kFirstSeed = 20211;
+
+std::string Told(const SweepResult& sweep) {
+  std::string text;
+  for (const SweepFailure& failure : sweep.failures) {
+    text += "seed " + std::to_string(failure.seed) + ", " + failure.workload + ", " +
+            failure.engine + ": " + failure.result.violation + "\n";
+    for (const std::string& line : failure.result.last_events) text += "  " + line + "\n";
+    text += "again: prdsim sweep tests/sim/faults/*.toml --seed " + std::to_string(failure.seed) +
+            " --seeds 1 --trace\n";
+  }
+  return text;
+}
+
+TEST(Sweep, SeedsOfAllFaultsOnAllEnginesAreClean) {
+  const SweepResult sweep =
+      Sweep(FaultWorkloads(), {.first_seed = kFirstSeed, .seeds = 600, .threads = 2});
+  EXPECT_EQ(sweep.seeds, 600u);
+  EXPECT_TRUE(sweep.failures.empty()) << Told(sweep);
+  EXPECT_EQ(sweep.by_engine.size(), AllEngines().size());
+  EXPECT_GT(sweep.restarts, 100u);
+  EXPECT_GT(sweep.expired, 100u);
+  EXPECT_GT(sweep.failed_groups, 300u);
+  EXPECT_GT(sweep.adoptions, 500u);
+}
+
+class Planted : public testing::TestWithParam<Mutation> {};
+
+TEST_P(Planted, IsFoundWithinAThousandSeeds) {
+  const SweepOptions options{.first_seed = kFirstSeed,
+                             .seeds = 1000,
+                             .threads = 1,
+                             .mutation = GetParam(),
+                             .twice = false};
+  const SweepResult sweep = Sweep(FaultWorkloads(), options);
+  ASSERT_EQ(sweep.failures.size(), 1u);
+  const SweepFailure& found = sweep.failures[0];
+  EXPECT_FALSE(found.result.last_events.empty());
+
+  std::string expected;
+  switch (GetParam()) {
+    case Mutation::kAnnouncedBeforeRecorded:
+      expected = "recorded-first";
+      break;
+    case Mutation::kLostFinished:
+      expected = "live";
+      break;
+    case Mutation::kWindowOffByOne:  // whichever of p-reduce's rules sees it first
+      expected = found.result.invariant == "fifo" || found.result.invariant == "bridge"
+                     ? found.result.invariant
+                     : "no-idle-queue";
+      break;
+    case Mutation::kWeightNotNormalised:
+      expected = "weights";
+      break;
+    case Mutation::kDeadInQueue:
+      expected = found.result.invariant == "members" ? "members" : "live";
+      break;
+    case Mutation::kNone:
+      break;
+  }
+  EXPECT_EQ(found.result.invariant, expected) << Told(sweep);
+
+  SweepOptions clean = options;
+  clean.mutation = Mutation::kNone;
+  clean.seeds = found.seed - kFirstSeed + 1;
+  const SweepResult without = Sweep(FaultWorkloads(), clean);
+  EXPECT_TRUE(without.failures.empty()) << Told(without);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Planted, testing::ValuesIn(AllMutations()), [](const auto& param) {
+  std::string name;
+  for (const char c : MutationName(param.param)) name += c == '-' ? '_' : c;
+  return name;
+});
+
+TEST(Sweep, TheSmallestFailingSeedIsTheSameWithMoreThreads) {
+  SweepOptions options{
+      .first_seed = kFirstSeed, .seeds = 200, .mutation = Mutation::kDeadInQueue, .twice = false};
+  const SweepResult one = Sweep(FaultWorkloads(), options);
+  ASSERT_FALSE(one.failures.empty());
+  options.threads = 3;
+  const SweepResult three = Sweep(FaultWorkloads(), options);
+  ASSERT_FALSE(three.failures.empty());
+  EXPECT_EQ(one.failures[0].seed, three.failures[0].seed);
+  EXPECT_EQ(one.failures[0].result.violation, three.failures[0].result.violation);
+}
+
+}  // namespace
+}  // namespace prd::sim
