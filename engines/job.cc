@@ -405,13 +405,16 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
   // In a job of rounds only the newest replicas will do: one that has finished stays behind while
   // others train on.
   Iteration newest = 0;
-  for (const Worker& w : workers_) {
-    const bool trains = w.state == State::kActive || w.state == State::kFinishing;
-    if (AllOrNone(GroupKind::kTrain) && trains && !w.bare) newest = std::max(newest, w.iteration);
+  if (AllOrNone(GroupKind::kTrain)) {
+    for (const Worker& w : workers_) {
+      const bool trains = w.state == State::kActive || w.state == State::kFinishing;
+      if (trains && !w.bare) newest = std::max(newest, w.iteration);
+    }
   }
   Rank best = kNoRank;
   int best_score = -1;
-  for (Rank r = 0; Index(r) < workers_.size(); ++r) {
+  constexpr int kBest = 3;
+  for (Rank r = 0; Index(r) < workers_.size() && best_score < kBest; ++r) {
     const Worker& w = workers_[Index(r)];
     const bool has_model = w.state == State::kActive || w.state == State::kFinishing ||
                            (w.state == State::kFinal && taker.state == State::kFinal);
@@ -589,8 +592,10 @@ void Job::AdmitJoiners() {
   // from now on, so none begins before it has caught up.
   if (rounds && !groups_.empty()) return;
   bool source_found = true;
-  for (Rank rank = 0; Index(rank) < workers_.size() && source_found; ++rank) {
+  int left = Count(State::kJoining);
+  for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
     if (At(rank).state != State::kJoining) continue;
+    --left;
     const Rank source = SourceFor(rank, kNoRank);
     source_found = source != kNoRank;
     if (!source_found) break;
