@@ -29,7 +29,7 @@ Result<std::unique_ptr<AdminSocket>> AdminSocket::Make(zmq::context_t& context,
     zmq::socket_t socket(context, zmq::socket_type::router);
     socket.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
     socket.set(zmq::sockopt::linger, 200);
-    const Result<std::string> bound = Bind(socket, endpoint, "admin");
+    const Result<std::string> bound = Bind(socket, endpoint, "admin", Access::kOwner);
     if (!bound.ok()) return bound.status();
     return std::unique_ptr<AdminSocket>(
         new AdminSocket(std::move(socket), history, std::move(status)));

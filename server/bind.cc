@@ -40,12 +40,13 @@ Status CheckFile(const std::string& path, const std::string& what) {
 
 }  // namespace
 
-Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint,
-                         const std::string& key) {
+Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, const std::string& key,
+                         Access access) {
   const std::string what = key + " = \"" + endpoint + "\": ";
   const bool ipc = endpoint.starts_with(kIpc);
   if (ipc) PRD_RETURN_IF_ERROR(CheckFile(endpoint.substr(kIpc.size()), what));
   const mode_t mask = ::umask(0177);
+  if (access == Access::kByUmask) ::umask(mask);
   try {
     socket.bind(endpoint);
     ::umask(mask);

@@ -9,11 +9,14 @@
 
 namespace prd {
 
-// Binds and returns the endpoint with the port that was given for "*". A file of an ipc endpoint
-// can be opened by its owner only; a file that a daemon which is gone has left is replaced, one
-// that a living one answers at is not (kAlreadyExists). `key` is the config key, for messages.
-Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint,
-                         const std::string& key);
+// Who may open the file of an ipc endpoint.
+enum class Access { kOwner, kByUmask };
+
+// Binds and returns the endpoint with the port that was given for "*". The file of an ipc endpoint
+// that a daemon which is gone has left is replaced, one that a living one answers at is not
+// (kAlreadyExists). `key` is the config key, for messages.
+Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, const std::string& key,
+                         Access access);
 
 }  // namespace prd
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "common/io/clock.h"
 #include "common/io/log.h"
@@ -133,14 +134,15 @@ void Daemon::Housekeep(Instant now) {
   turned_ = false;
   housekeep_at_ = now + kHousekeeping;
   const std::size_t workers = Workers();
-  workers_->Prune(2 * workers + kSpareRoutes, [this](Incarnation incarnation) {
+  if (workers_->routes() > 2 * workers + kSpareRoutes) {
+    std::unordered_set<Incarnation> live;
     for (const auto& [run, job] : pump_->jobs()) {
       for (const Job::Worker& worker : job->workers()) {
-        if (worker.incarnation == incarnation && worker.state != Job::State::kAbsent) return true;
+        if (worker.state != Job::State::kAbsent) live.insert(worker.incarnation);
       }
     }
-    return false;
-  });
+    workers_->Prune(live);
+  }
   const std::string status = "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " +
                              std::to_string(workers) + " workers, listening on " +
                              workers_->endpoint() +

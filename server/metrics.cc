@@ -58,7 +58,7 @@ void Metrics::SetCounters(const std::vector<std::pair<std::string, std::uint64_t
     if (counter == nullptr) {
       counter = &prometheus::BuildCounter()
                      .Name("prd_" + name + "_total")
-                     .Help("Since the daemon started; see prdctl --help")
+                     .Help("Since the daemon started")
                      .Register(*impl_->registry)
                      .Add({});
     }

@@ -39,7 +39,7 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
   try {
     zmq::socket_t socket(context, zmq::socket_type::router);
     Configure(socket, options);
-    Result<std::string> endpoint = Bind(socket, options.endpoint, "listen");
+    Result<std::string> endpoint = Bind(socket, options.endpoint, "listen", Access::kByUmask);
     if (!endpoint.ok()) return endpoint.status();
     std::unique_ptr<WorkerSocket> made(new WorkerSocket(std::move(socket)));
     made->endpoint_ = *endpoint;
@@ -113,9 +113,8 @@ void WorkerSocket::SendTo(const std::string& route, const ControllerEnvelope& en
   }
 }
 
-void WorkerSocket::Prune(std::size_t limit, const std::function<bool(Incarnation)>& keep) {
-  if (routes_.size() <= limit) return;
-  std::erase_if(routes_, [&](const auto& route) { return !keep(route.first); });
+void WorkerSocket::Prune(const std::unordered_set<Incarnation>& keep) {
+  std::erase_if(routes_, [&](const auto& route) { return !keep.contains(route.first); });
 }
 
 }  // namespace prd

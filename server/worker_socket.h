@@ -4,11 +4,11 @@
 #define PRD_SERVER_WORKER_SOCKET_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
@@ -44,8 +44,8 @@ class WorkerSocket final : public Transport {
 
   void Send(const ControllerEnvelope& envelope) override;
 
-  // Forgets the ways to incarnations that `keep` does not name, if there are over `limit`.
-  void Prune(std::size_t limit, const std::function<bool(Incarnation)>& keep);
+  // Forgets the ways to all other incarnations: those refused, and those that are gone.
+  void Prune(const std::unordered_set<Incarnation>& keep);
 
   // As bound: with the port that was given for "*".
   const std::string& endpoint() const { return endpoint_; }
