@@ -123,7 +123,9 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   if (left.why == LeftReason::kFinished) return;
   lives_[left.incarnation].there = false;
   if (worker.group != kNoGroup) std::erase(run->groups.at(worker.group).pending, left.rank);
-  worker = Worker{};
+  // A message that was decided on before may still leave after it.
+  const bool ordered = worker.ordered;
+  worker = Worker{.ordered = ordered};
 }
 
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {

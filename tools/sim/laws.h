@@ -38,7 +38,7 @@ class Laws {
     GroupId group = kNoGroup;
     bool joined = false;
     bool waiting = false;  // its signal
-    bool ordered = false;  // to adopt, at least once
+    bool ordered = false;  // this rank to adopt, at least once
   };
   struct Running {
     std::vector<Rank> pending;
