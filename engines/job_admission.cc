@@ -1,0 +1,108 @@
+// Job: which messages it takes.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engines/job.h"
+#include "engines/job_limits.h"
+
+namespace prd {
+
+bool Job::Present(Rank rank) const {
+  return rank >= 0 && Index(rank) < workers_.size() &&
+         workers_[Index(rank)].state != State::kAbsent;
+}
+
+std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const {
+  const auto no = [](std::string reason, Code code = Code::kInvalidArgument,
+                     std::uint32_t retry_ms = 0) {
+    return Refused{.code = code, .reason = std::move(reason), .retry_ms = retry_ms};
+  };
+  if (hello.version != kProtocolVersion) {
+    return no("protocol version: found " + std::to_string(hello.version) + ", this daemon speaks " +
+              std::to_string(kProtocolVersion));
+  }
+  if (envelope.incarnation == 0 || envelope.seq != 1) {
+    return no("a Hello carries an incarnation other than 0 and sequence number 1");
+  }
+  if (hello.rank < kNoRank || hello.rank >= spec_.max_workers) {
+    return no("rank: found " + std::to_string(hello.rank) + ", allowed is 0 to " +
+              std::to_string(spec_.max_workers - 1) + " (max_workers of the job), or -1 for any");
+  }
+  if (hello.world_size < 0 || hello.world_size > spec_.max_workers) {
+    return no("world size: found " + std::to_string(hello.world_size) + ", allowed is 0 to " +
+              std::to_string(spec_.max_workers) + " (max_workers of the job)");
+  }
+  if (hello.iteration < 0 || hello.iteration > kMaxIteration) {
+    return no("iteration: found " + std::to_string(hello.iteration) + ", out of range");
+  }
+  std::size_t longest = std::max(hello.host.size(), hello.host_name.size());
+  for (const std::string& endpoint : hello.endpoints) longest = std::max(longest, endpoint.size());
+  if (longest > kMaxName || hello.endpoints.empty() || hello.endpoints.size() > kMaxEndpoints) {
+    return no("a Hello carries 1 to " + std::to_string(kMaxEndpoints) +
+              " endpoints, and no text over " + std::to_string(kMaxName) + " bytes");
+  }
+  if (model_hash_ != 0 && hello.model_hash != model_hash_) {
+    return no(
+        "the model differs from that of the job's other workers: same tensors, in the same "
+        "order, with the same sizes and dtypes are needed (this worker has " +
+        std::to_string(hello.model_bytes) + " bytes of parameters)");
+  }
+  if (Count(State::kFinal) > 0) {
+    return no("job " + spec_.name + " is taking its final average; a new run can begin after it",
+              Code::kUnavailable, 500);
+  }
+  if (hello.rank == kNoRank && live_ >= spec_.max_workers) {
+    return no("the job has all its " + std::to_string(spec_.max_workers) + " workers (max_workers)",
+              Code::kResourceExhausted);
+  }
+  if (Present(hello.rank)) {
+    const Worker& holder = workers_[Index(hello.rank)];
+    return no("rank " + std::to_string(hello.rank) + " of job " + spec_.name + " is held by pid " +
+                  std::to_string(holder.pid) + " on " + holder.host_name +
+                  "; if that one is dead, its lease of " + std::to_string(spec_.lease_ms) +
+                  " ms will run out",
+              Code::kUnavailable, std::max(spec_.lease_ms / 4, 50u));
+  }
+  return std::nullopt;
+}
+
+Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
+  using Verdict = Admission::Verdict;
+  const auto refuse = [](Code code, std::string reason) {
+    return Admission{.verdict = Verdict::kRefuse,
+                     .refusal = Refused{.code = code, .reason = std::move(reason)}};
+  };
+  if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
+    const auto known = by_incarnation_.find(envelope.incarnation);
+    if (known != by_incarnation_.end()) {
+      return {.verdict = Verdict::kDuplicate, .rank = known->second};
+    }
+    std::optional<Refused> refusal = CheckHello(envelope, *hello);
+    if (!refusal) return {.verdict = Verdict::kStep};
+    return {.verdict = Verdict::kRefuse, .refusal = std::move(refusal)};
+  }
+  if (!Present(envelope.rank) ||
+      workers_[Index(envelope.rank)].incarnation != envelope.incarnation) {
+    return refuse(Code::kAborted, "rank " + std::to_string(envelope.rank) + " of job " +
+                                      spec_.name +
+                                      " is not held by this incarnation (any more): its lease ran "
+                                      "out, it left, or it never joined");
+  }
+  if (std::holds_alternative<Heartbeat>(envelope.body) != (envelope.seq == 0)) {
+    return refuse(Code::kInvalidArgument,
+                  "heartbeats carry sequence number 0, and no other message does");
+  }
+  if (envelope.seq == 0) return {.verdict = Verdict::kStep, .rank = envelope.rank};
+  switch (link(envelope.rank).Check(envelope.seq)) {
+    case LinkEnd<ControllerBody>::Verdict::kDuplicate:
+      return {.verdict = Verdict::kDuplicate, .rank = envelope.rank};
+    case LinkEnd<ControllerBody>::Verdict::kGap:
+      return {.verdict = Verdict::kGap, .rank = envelope.rank};
+    case LinkEnd<ControllerBody>::Verdict::kDeliver:
+      break;
+  }
+  return {.verdict = Verdict::kStep, .rank = envelope.rank};
+}
+
+}  // namespace prd

@@ -1,0 +1,232 @@
+// Job: the life of its groups, and what becomes of the job as a whole.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+#include "engines/job.h"
+
+namespace prd {
+
+// ---- groups ----
+
+bool Job::AllOrNone(GroupKind kind) const {
+  return kind != GroupKind::kTrain || engine_->strategy() == Strategy::kReduceGradients;
+}
+
+void Job::ToEngine(const Event& event) {
+  effects_.clear();
+  engine_->Step(now_, event, &next_group_, &effects_);
+  for (FormGroup& form : effects_) Announce(GroupKind::kTrain, std::move(form));
+}
+
+void Job::Announce(GroupKind kind, FormGroup form) {
+  Group group{.id = form.id,
+              .kind = kind,
+              .members = {},
+              .iteration = form.iteration,
+              .initial_weight = form.initial_weight,
+              .reason = form.reason};
+  Running running{.kind = kind,
+                  .members = form.members,
+                  .pending = {},
+                  .ok = {},
+                  .failed = {},
+                  .iteration = form.iteration,
+                  .failure = {},
+                  .since = now_};
+  for (const GroupShare& share : form.members) {
+    Worker& worker = At(share.rank);
+    PRD_CHECK(worker.state != State::kAbsent && worker.group == kNoGroup);
+    PRD_CHECK(kind != GroupKind::kTrain || (worker.state == State::kActive && worker.signal));
+    worker.group = form.id;
+    worker.signal.reset();
+    worker.since = now_;
+    running.pending.push_back(share.rank);
+    group.members.push_back({.rank = share.rank,
+                             .incarnation = worker.incarnation,
+                             .weight = share.weight,
+                             .host = worker.host,
+                             .endpoints = worker.endpoints});
+  }
+  groups_.emplace_hint(groups_.end(), form.id, std::move(running));
+  Write(GroupFormed{.id = form.id,
+                    .kind = kind,
+                    .members = form.members,
+                    .iteration = form.iteration,
+                    .initial_weight = form.initial_weight,
+                    .reason = std::move(form.reason)});
+  for (const GroupShare& share : form.members) Send(share.rank, group);
+}
+
+void Job::FailGroup(GroupId id, const std::string& why) {
+  Running& group = groups_.at(id);
+  if (group.aborted) return;
+  group.aborted = true;
+  group.failure = why;
+  for (const Rank rank : group.pending) Send(rank, Abort{.group = id, .reason = why});
+}
+
+void Job::EndIfDone(GroupId id) {
+  const auto it = groups_.find(id);
+  if (!it->second.pending.empty()) return;
+  const Running group = std::move(it->second);
+  groups_.erase(it);
+  // Who reported and then left, or came back as another incarnation, is neither.
+  const auto still = [&](const std::vector<Rank>& ranks) {
+    std::vector<Rank> present;
+    for (const Rank rank : ranks) {
+      if (Present(rank) && At(rank).last_group == id) present.push_back(rank);
+    }
+    return present;
+  };
+  const bool ok = group.ok.size() == group.members.size();
+  Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
+  if (group.kind == GroupKind::kTrain) ToEngine(EndedEvent{.group = id, .ok = ok});
+  if (AllOrNone(group.kind)) Settle(group, still(group.ok), still(group.failed));
+}
+
+// An all-or-none group has ended: those who have its result are the truth.
+void Job::Settle(const Running& group, const std::vector<Rank>& ok,
+                 const std::vector<Rank>& failed) {
+  if (group.kind == GroupKind::kInitial) {
+    started_ = started_ || !ok.empty();
+    for (const Rank rank : ok) {
+      At(rank).held = false;
+      Activate(rank, group.iteration, "common start");
+    }
+    for (const Rank rank : ok) {  // once the engine knows all of them
+      HandSignal(rank);
+      if (At(rank).finish_held) PRD_CHECK(OnFinish(rank).empty());
+    }
+    for (const Rank rank : failed) {
+      At(rank).signal.reset();
+      At(rank).held = false;
+      SetState(rank, State::kJoining);
+    }
+    return;
+  }
+  for (const Rank rank : failed) {
+    if (!ok.empty()) {
+      OrderAdopt(rank, ok.front(), "others have the result of the group that failed here");
+    } else if (group.kind == GroupKind::kFinal) {
+      At(rank).held = false;
+      SetState(rank, State::kFinishing);
+    } else {
+      At(rank).held = false;
+      HandSignal(rank);
+    }
+  }
+}
+
+// ---- the job as a whole ----
+
+// A group of all workers in `from`: the common start or the final average.
+void Job::Collective(GroupKind kind, State from, State to) {
+  FormGroup form{.id = next_group_++, .members = {}, .iteration = 0, .reason = {}};
+  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+    if (At(rank).state != from) continue;
+    form.members.push_back({.rank = rank, .weight = 0, .iteration = At(rank).iteration});
+    SetState(rank, to);
+  }
+  if (kind == GroupKind::kInitial) {
+    form.members.front().weight = 1;
+    form.iteration = form.members.front().iteration;
+    form.reason = "common start: " + std::to_string(form.members.size()) +
+                  " workers take the parameters of rank " +
+                  std::to_string(form.members.front().rank);
+  } else {
+    for (GroupShare& share : form.members) {
+      share.weight = 1.0 / static_cast<double>(form.members.size());
+      form.iteration = std::max(form.iteration, share.iteration);
+    }
+    form.reason = "final average of all " + std::to_string(form.members.size()) + " workers";
+  }
+  std::sort(form.members.begin(), form.members.end(), [this](const auto& a, const auto& b) {
+    return std::pair(At(a.rank).host, a.rank) < std::pair(At(b.rank).host, b.rank);
+  });
+  Announce(kind, std::move(form));
+}
+
+// Lets late workers copy a running one's replica.
+void Job::AdmitJoiners() {
+  const bool rounds = AllOrNone(GroupKind::kTrain);
+  // In a job of rounds, replicas stand still while no round runs; the joiner is part of the barrier
+  // from now on, so none begins before it has caught up.
+  if (rounds && !groups_.empty()) return;
+  bool source_found = true;
+  int left = Count(State::kJoining);
+  for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
+    if (At(rank).state != State::kJoining) continue;
+    --left;
+    const Rank source = SourceFor(rank, kNoRank);
+    source_found = source != kNoRank;
+    if (!source_found) break;
+    const std::string reason = "joins a running job";
+    if (rounds) {
+      Activate(rank, At(source).iteration, reason);
+    } else {
+      SetState(rank, State::kAdopting);
+    }
+    OrderAdopt(rank, source, reason);
+  }
+  // Nobody has a trained replica any more: those who are there make a new common start.
+  if (!source_found && Count(State::kJoining) == live_) started_ = false;
+}
+
+bool Job::Stranded(Rank rank) const {
+  const Worker& worker = workers_[Index(rank)];
+  return worker.state == State::kActive && worker.bare && worker.source == kNoRank;
+}
+
+// Workers of the barrier that have nothing to train yet: copies of whoever has a replica now, or
+// back to the common start when nobody is left who might get one.
+void Job::HelpStranded() {
+  const bool hopeless = stranded_ + Count(State::kJoining) == live_;
+  for (Rank rank = 0; Index(rank) < workers_.size() && stranded_ > 0; ++rank) {
+    if (!Stranded(rank)) continue;
+    const Rank source = SourceFor(rank, kNoRank);
+    if (source == kNoRank && !hopeless) return;
+    --stranded_;
+    if (source != kNoRank) {
+      OrderAdopt(rank, source, "joins a running job");
+      continue;
+    }
+    SetState(rank, State::kJoining);
+    At(rank).held = false;
+    Write(WorkerLeft{.rank = rank,
+                     .incarnation = At(rank).incarnation,
+                     .why = LeftReason::kLeft,
+                     .reason = "nobody has a model to copy: waits for a common start"});
+    ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kLeft});
+  }
+}
+
+void Job::Progress() {
+  if (stranded_ > 0) HelpStranded();
+  if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
+  if (!started_ && Count(State::kStarting) == 0 && start_workers_ > 0 &&
+      Count(State::kJoining) >= start_workers_) {
+    Collective(GroupKind::kInitial, State::kJoining, State::kStarting);
+  }
+  if (live_ > 0 && Count(State::kFinishing) == live_) {
+    Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);
+  }
+  if (Count(State::kFinal) > 0 && groups_.empty()) {
+    bool copying = false;
+    for (const Worker& worker : workers_) {
+      copying = copying || (worker.state == State::kFinal && worker.source != kNoRank);
+    }
+    for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
+      if (At(rank).state != State::kFinal) continue;
+      Send(rank, Released{.reason = "the job is done"});
+      Remove(rank, LeftReason::kLeft, "the job is done");
+    }
+  }
+  if (live_ == 0 && !ended_ && start_workers_ > 0) {
+    ended_ = true;
+    Write(RunEnded{.reason = "the last worker has gone"});
+  }
+}
+
+}  // namespace prd

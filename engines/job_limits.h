@@ -1,0 +1,21 @@
+// What a job takes from its workers at most: far above any training run, and low enough to keep
+// arithmetic on what peers say clear of overflow.
+#ifndef PRD_ENGINES_JOB_LIMITS_H_
+#define PRD_ENGINES_JOB_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/ids.h"
+
+namespace prd {
+
+inline constexpr Iteration kMaxIteration = Iteration{1} << 53;
+inline constexpr Iteration kMaxJump = 1'000'000;  // of a ready signal over the one before
+inline constexpr std::int64_t kMaxSamples = std::int64_t{1} << 50;
+inline constexpr std::size_t kMaxName = 256;  // bytes
+inline constexpr std::size_t kMaxEndpoints = 8;
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_JOB_LIMITS_H_

@@ -1,0 +1,117 @@
+// Job: its state in words, and as a value.
+#include <string>
+#include <utility>
+
+#include "engines/job.h"
+#include "engines/words.h"
+
+namespace prd {
+namespace {
+
+constexpr std::uint32_t kStateVersion = 2;
+
+}  // namespace
+
+// ---- for people ----
+
+std::string Job::Explain(Instant now, Rank rank) const {
+  if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
+  const Worker& worker = workers_[Index(rank)];
+  const std::string age = words::Duration(now - worker.since);
+  if (worker.group != kNoGroup) {
+    const Running& group = groups_.at(worker.group);
+    std::vector<Rank> members;
+    for (const GroupShare& share : group.members) members.push_back(share.rank);
+    return "in group " + std::to_string(worker.group) + " of " + words::Ranks(members) + " for " +
+           age + "; not through yet: " + words::Ranks(group.pending) +
+           (group.aborted ? "; called off: " + group.failure : "");
+  }
+  if (worker.source != kNoRank) {
+    return "copying the model of rank " + std::to_string(worker.source) + " for " + age;
+  }
+  const std::string last = worker.last_group == kNoGroup
+                               ? std::string()
+                               : "; last: group " + std::to_string(worker.last_group) +
+                                     (worker.last_ok ? ", ok" : ", failed here");
+  switch (worker.state) {
+    case State::kJoining:
+      return started_ ? "waiting for the running round to end before it copies a model"
+                      : "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
+                            " of " + std::to_string(start_workers_) + " workers are here";
+    case State::kStarting:
+      return "has the common start; waiting for the others to have it";
+    case State::kFinishing: {
+      std::vector<Rank> others;
+      for (Rank r = 0; Index(r) < workers_.size(); ++r) {
+        if (Present(r) && workers_[Index(r)].state != State::kFinishing) others.push_back(r);
+      }
+      return "finished " + age + " ago; waiting for " + words::Ranks(others) + " to finish";
+    }
+    case State::kFinal:
+      return "has the final average; waiting for the others to have it";
+    case State::kActive:
+      if (worker.signal && worker.held) {
+        return "ready; held back until all members of group " + std::to_string(worker.last_group) +
+               " have reported";
+      }
+      if (worker.signal) return engine_->Explain(now, rank);
+      return "computing after iteration " + std::to_string(worker.iteration) + " for " + age + last;
+    case State::kAdopting:
+    case State::kAbsent:
+      break;
+  }
+  return "waiting";
+}
+
+// ---- the state as a value ----
+
+void Job::Worker::Archive(StateArchive& ar) {
+  bool waiting = signal.has_value();
+  Ready ready = signal.value_or(Ready{});
+  ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
+     waiting, ready.iteration, ready.step_ns, ready.samples, held, finish_held, source, bare, since,
+     link);
+  if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
+}
+
+void Job::Running::Archive(StateArchive& ar) {
+  ar(kind, members, pending, ok, failed, iteration, aborted, failure, since);
+}
+
+void Job::Archive(StateArchive& ar) {
+  std::uint32_t version = kStateVersion;
+  ar(version);
+  if (version != kStateVersion) ar.Fail();
+  ar(next_index_, now_, start_workers_, started_, ended_, model_hash_, next_group_, workers_,
+     groups_);
+  engine_->Archive(ar);
+}
+
+Status Job::Load(std::string_view state) {
+  StateArchive ar = StateArchive::Loader(state);
+  Archive(ar);
+  if (!ar.ok() || !ar.AtEnd()) {
+    return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(run_) +
+                                       " is damaged, or of another version of prd");
+  }
+  live_ = 0;
+  stranded_ = 0;
+  counts_.fill(0);
+  by_incarnation_.clear();
+  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+    ++counts_[static_cast<std::size_t>(At(rank).state)];
+    if (!Present(rank)) continue;
+    ++live_;
+    if (Stranded(rank)) ++stranded_;
+    by_incarnation_[At(rank).incarnation] = rank;
+  }
+  return Status::Ok();
+}
+
+std::uint64_t Job::StateHash() const {
+  StateArchive ar = StateArchive::Hasher();
+  const_cast<Job*>(this)->Archive(ar);  // a Hasher only reads
+  return HashBytes(ar.bytes());
+}
+
+}  // namespace prd
