@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "config/config.h"
 
@@ -54,6 +55,7 @@ class Reader {
 
   RecordedRun run_;
   std::int64_t id_ = -1;
+  std::set<std::string> hosts_;
   std::map<std::int64_t, Worker> workers_;
   std::map<std::int64_t, Group> groups_;  // running, of training
   std::vector<std::int64_t> overheads_, reduces_, round_trips_;
@@ -76,6 +78,7 @@ bool Reader::Add(const Json& json) {
   last_ = now;
   std::int64_t rank = 0;
   if (what == "run_started") return OnStarted(json);
+  if (what == "hello") hosts_.insert(json.value("host", ""));
   if (what == "group_formed") return OnFormed(json);
   if (what == "worker_joined" && !from_) from_ = now;
   if (what == "worker_left" && json.value("why", "") == "finished" && !to_) to_ = now;
@@ -160,6 +163,7 @@ RecordedRun Reader::Finish() {
   for (std::vector<DurationNs>& steps : run_.steps) {
     for (DurationNs& ns : steps) ns = std::max<DurationNs>(ns + overhead, 1);
   }
+  run_.hosts = hosts_.size();
   run_.round_trip_ns = std::max<std::int64_t>(Median(&round_trips_), 0);
   run_.reduce_ns = Median(&reduces_);
   run_.group_size = formed_ > 0 ? members_ / formed_ : 0;
@@ -228,6 +232,7 @@ Workload AsWorkload(const RecordedRun& run, const EngineOptions& engine) {
   const double us = static_cast<double>(run.reduce_ns) / 1e3;
   reduce.bytes = std::max(run.bytes, 1.0);
   reduce.latency_us = std::min(kLatencyUs, us / (4 * (n - 1)));
+  if (run.hosts == 1) reduce.latency_us = us / (2 * (n - 1));
   const double rest_us = std::max(us - 2 * (n - 1) * reduce.latency_us, 1e-3);
   reduce.bandwidth_mb_per_s = 2 * (n - 1) / n * reduce.bytes / rest_us;  // bytes per us
   reduce.local_latency_us = reduce.latency_us;

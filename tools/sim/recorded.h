@@ -24,6 +24,7 @@ struct RecordedRun {
   double group_size = 0;         // mean members of training groups
   DurationNs reduce_ns = 0;      // median of a training group's reduction
   double bytes = 0;              // reduced per group: the parameters
+  std::size_t hosts = 0;         // that workers were on; 0: not told
   // From the end of the common start until the first worker finished.
   double seconds = 0;
   double updates_per_s = 0;  // from the first update's end to the last's
@@ -36,8 +37,9 @@ Result<RecordedRun> ReadRecorded(std::istream* in, const std::string& name);
 Result<RecordedRun> LoadRecorded(const std::string& path);
 
 // The recorded workers under an engine: their steps over and over, messages as fast, reductions as
-// long. A group of another size is costed as a ring on the same links: what the recorded one took
-// beyond latency is proportional to 2 (n - 1) / n.
+// long. A group of another size n is costed in proportion to
+//   2 (n - 1) / n on several hosts: a ring, whose links are there for each member, beyond latency;
+//   n - 1 on one host: its members share the cores and the memory that all its bytes go through.
 Workload AsWorkload(const RecordedRun& run, const EngineOptions& engine);
 
 }  // namespace prd::sim
