@@ -93,10 +93,7 @@ class Session::Impl {
 
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
-  Iteration iteration() const {
-    const std::lock_guard lock(background_->store()->mutex);
-    return background_->store()->iteration;
-  }
+  Iteration iteration() const { return background_->store()->iteration; }
 
  private:
   bool Reduces(Strategy strategy) const { return welcome().strategy == strategy; }
@@ -156,7 +153,7 @@ void Session::Impl::Apply(std::optional<Iteration> iteration) {
   try {
     const std::lock_guard lock(background_->store()->mutex);
     replica_.apply();
-    Iteration& count = background_->store()->iteration;
+    std::atomic<Iteration>& count = background_->store()->iteration;
     count = iteration.value_or(count + 1);
   } catch (...) {
     (void)Leave("apply threw an exception").ok();

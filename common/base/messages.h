@@ -31,8 +31,8 @@ enum class Strategy : std::uint8_t {
 
 // ---- worker to controller ----
 
-// The first message of an incarnation (seq 1). Answered by Welcome or Refused; until one of them has
-// come, a worker disregards everything else, acknowledgements included, and repeats its Hello.
+// The first message of an incarnation (seq 1). Answered by Welcome or Refused; until one of them
+// has come, a worker disregards everything else, acknowledgements included, and repeats its Hello.
 struct Hello {
   std::uint32_t version = kProtocolVersion;
   std::string job;              // the job's name, matched against the config's patterns

@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   replica.gradients = {{gradients.data(), size, prd::DType::kF32}};
   replica.apply = [&] {
     ++applied;
+    if (session->iteration() < 0) std::abort();  // may be asked for here, too
     for (std::size_t i = 0; i < size; ++i) parameters[i] -= 0.1F * gradients[i];
   };
   const prd::Status attached = session->Attach(std::move(replica));

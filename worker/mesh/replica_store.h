@@ -2,6 +2,7 @@
 #ifndef PRD_WORKER_MESH_REPLICA_STORE_H_
 #define PRD_WORKER_MESH_REPLICA_STORE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 #include <vector>
@@ -16,7 +17,8 @@ struct ReplicaStore {
   // the background thread around a commit. Held together, they change together: who holds it sees
   // the replica between two steps.
   std::mutex mutex;
-  Iteration iteration = 0;
+  // Written under the mutex; atomic so that the caller may ask for it at any time, in `apply` too.
+  std::atomic<Iteration> iteration = 0;
   // The initial model as a row of bytes; empty when it is not kept.
   std::vector<std::byte> initial;
 
