@@ -13,9 +13,11 @@ class DemoError(Exception):
     """What went wrong, for people."""
 
 
-def _die_with_parent():
+def _die_with_parent(parent):
     # Also when the demo itself is killed: the kernel ends the child then.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before the line above
+        os._exit(1)
 
 
 def tail(path, lines=15):
@@ -43,7 +45,7 @@ class Child:
                     env=dict(os.environ, **(environment or {})),
                     # Ctrl-C in the terminal is for the demo, which then ends its children in order.
                     start_new_session=True,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=lambda parent=os.getpid(): _die_with_parent(parent),
                 )
             except OSError as error:
                 raise DemoError(f"{name} cannot be started: {error}") from None

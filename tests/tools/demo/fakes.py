@@ -53,7 +53,10 @@ def prd_evaluate():
     base = {"updates": 1, "live": live, "spread": 0.0, "steps": 1}
     # As the real one, it begins when all workers train.
     logs = [stop.parent / f"worker-{rank}.jsonl" for rank in range(2)]
+    end = time.monotonic() + LIMIT_S
     while not stop.exists() and not all(log.exists() and log.stat().st_size for log in logs):
+        if time.monotonic() > end:
+            sys.exit(1)
         time.sleep(0.01)
     for i in range(10 * LIMIT_S):
         samples = 1 if endless else 100 * i
