@@ -151,6 +151,9 @@ Status RocksHistory::Commit(rocksdb::WriteBatch* batch) {
 // After a write that failed half-way RocksDB takes no more until it is opened anew. So a full disk
 // is noticed before, with room left for what RocksDB writes by itself.
 Status RocksHistory::CheckSpace(std::size_t bytes) const {
+  if (read_only_) {
+    return Status(Code::kFailedPrecondition, "the history in " + dir_ + " is open for reading");
+  }
   if (broken_) {
     return Status(Code::kDataLoss, "the history in " + dir_ + " has to be opened anew");
   }

@@ -135,6 +135,25 @@ TEST_F(DaemonTest, AnOversizedMessageEndsItsConnectionOnly) {
   EXPECT_EQ(daemon_.Counter("messages_malformed"), 0u);
 }
 
+// More ways to strangers than it keeps: those to its workers stay.
+TEST_F(DaemonTest, ManyStrangersDoNotDisplaceAWorker) {
+  RawWorker good(endpoint(), 11);
+  good.Join("mnist-1", 0);
+  RawWorker stranger(endpoint(), 22);
+  const int strangers = 6000;
+  for (int i = 0; i < strangers; ++i) {
+    stranger.SendEnvelope({.incarnation = 1000 + static_cast<Incarnation>(i),
+                           .seq = 1,
+                           .body = RawWorker::HelloFor("unknown", 0)});
+    if (i % 500 != 499) continue;
+    for (int answered = 0; answered < 500; ++answered) ASSERT_TRUE(stranger.Receive());
+  }
+  EXPECT_EQ(daemon_.Counter("messages_refused"), static_cast<std::uint64_t>(strangers));
+  RawWorker other(endpoint(), 33);
+  other.Join("mnist-1", 1);
+  EXPECT_TRUE(good.Reduce() && other.Reduce());
+}
+
 TEST_F(DaemonTest, ADeadWorkersLeaseRunsOut) {
   daemon_.WriteConfig(
       "[[job]]\nname = \"short\"\nengine = \"p-reduce\"\nworkers = 1\n"

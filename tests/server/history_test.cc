@@ -293,7 +293,7 @@ TEST(History, OneWriterAtATimeAndReadersBesideIt) {
   ASSERT_TRUE(history->Append(std::vector{Signal(1, 5)}).ok());
   EXPECT_EQ((*reader)->Read(1, 0, 1 << 20)->size(), 5u);
   EXPECT_EQ((*reader)->ListRuns()->front().records, 5u);
-  EXPECT_FALSE((*reader)->Append(std::vector{Signal(1, 5)}).ok());
+  EXPECT_EQ((*reader)->Append(std::vector{Signal(1, 5)}).code(), Code::kFailedPrecondition);
 }
 
 TEST(History, SaysWhatIsWrongWithADirectory) {
