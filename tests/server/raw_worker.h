@@ -47,8 +47,9 @@ class RawWorker {
 
   void SendParts(const std::vector<std::string>& parts) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      socket_.send(zmq::buffer(parts[i]),
-                   i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      // A connection that was refused for its key is gone for good, and would block.
+      const auto more = i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none;
+      (void)socket_.send(zmq::buffer(parts[i]), more | zmq::send_flags::dontwait);
     }
   }
   void SendEnvelope(const WorkerEnvelope& envelope) { SendParts({Encode(envelope)}); }
