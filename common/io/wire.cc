@@ -1,11 +1,11 @@
 #include "common/io/wire.h"
 
 #include <capnp/serialize.h>
+#include <kj/array.h>
 #include <kj/exception.h>
 #include <kj/io.h>
 
 #include <array>
-#include <cmath>
 #include <cstring>
 
 namespace prd {
@@ -56,11 +56,11 @@ Status Visit(std::string_view bytes, const char* what, WireVisitor* visitor) {
                      " bytes, allowed is a multiple of 8");
   }
   std::array<capnp::word, 128> small;
-  std::vector<capnp::word> large;
+  kj::Array<capnp::word> large;
   capnp::word* aligned = small.data();
   if (words > small.size()) {
-    large.resize(words);
-    aligned = large.data();
+    large = kj::heapArray<capnp::word>(words);
+    aligned = large.begin();
   }
   std::memcpy(aligned, bytes.data(), bytes.size());
   const WithoutStackTrace without_stack_trace;
