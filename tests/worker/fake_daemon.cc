@@ -63,7 +63,8 @@ void FakeDaemon::Start() {
     PRD_CHECK(zmq_errno() == EADDRINUSE && Clock::now() < deadline);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  endpoint_ = router_.get(zmq::sockopt::last_endpoint);
+  // Later the same, and workers' threads may be reading it.
+  if (endpoint_.back() == '*') endpoint_ = router_.get(zmq::sockopt::last_endpoint);
   stop_ = false;
   thread_ = std::thread([this] { Run(); });
 }
