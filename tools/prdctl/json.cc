@@ -17,20 +17,6 @@ const char* OutcomeName(Outcome outcome) {
   return "unknown";
 }
 
-const char* WhyName(LeftReason why) {
-  switch (why) {
-    case LeftReason::kFinished:
-      return "finished";
-    case LeftReason::kLeft:
-      return "left";
-    case LeftReason::kLost:
-      return "lost";
-    case LeftReason::kEvicted:
-      return "evicted";
-  }
-  return "unknown";
-}
-
 // Each adds its type and fields.
 struct WorkerMessage {
   Json& out;
@@ -114,7 +100,7 @@ struct Body {
     out["type"] = "worker_left";
     out["rank"] = r.rank;
     out["incarnation"] = r.incarnation;
-    out["why"] = WhyName(r.why);
+    out["why"] = LeftWord(r.why);
     out["reason"] = r.reason;
   }
   void operator()(const GroupFormed& r) const {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engines/words.h"
+#include "tools/prdctl/text.h"
 
 namespace prd::ctl {
 namespace {
@@ -66,20 +67,6 @@ std::string StateWord(const Job::Worker& worker) {
       return "final";
   }
   return "unknown";
-}
-
-const char* LeftWord(LeftReason why) {
-  switch (why) {
-    case LeftReason::kFinished:
-      return "finished";
-    case LeftReason::kLeft:
-      return "left";
-    case LeftReason::kLost:
-      return "lost";
-    case LeftReason::kEvicted:
-      return "evicted";
-  }
-  return "gone";
 }
 
 WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {

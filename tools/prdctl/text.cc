@@ -82,4 +82,18 @@ void Table::Print(std::ostream& out) const {
   }
 }
 
+const char* LeftWord(LeftReason why) {
+  switch (why) {
+    case LeftReason::kFinished:
+      return "finished";
+    case LeftReason::kLeft:
+      return "left";
+    case LeftReason::kLost:
+      return "lost";
+    case LeftReason::kEvicted:
+      return "evicted";
+  }
+  return "unknown";
+}
+
 }  // namespace prd::ctl

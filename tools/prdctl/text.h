@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/history.h"
 #include "common/base/time.h"
 #include "prd/status.h"
 
@@ -45,6 +46,9 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// Why a worker left, in one word: "finished", "left", "lost", "evicted".
+const char* LeftWord(LeftReason why);
 
 }  // namespace prd::ctl
 
