@@ -117,21 +117,19 @@ void Mesh::StartReduce(Instant now, const Group& group, bool gradients) {
       active_->failure = Status(Code::kFailedPrecondition, "no initial model is kept here");
     }
   }
-  const bool direct = row.bytes() <= options_.direct_bytes;
+  active_->reduction.emplace(&row, std::move(options));
   for (std::size_t i = 0; i < members.size() && active_->failure.ok(); ++i) {
     active_->endpoints.emplace_back();
     if (i == active_->position) continue;
     Result<std::string> endpoint = peers_.EndpointOf(members[i]);
-    const bool needed = direct || i == (active_->position + 1) % members.size();
     if (!endpoint.ok()) {
       active_->failure = endpoint.status();
-    } else if (needed) {
+    } else if (active_->reduction->Needs(i)) {
       active_->failure = peers_.Use(*endpoint);
     }
     if (endpoint.ok()) active_->endpoints.back() = *endpoint;
   }
   active_->endpoints.resize(members.size());
-  active_->reduction.emplace(&row, std::move(options));
   std::deque<Early> early;
   early.swap(early_);
   early_bytes_ = 0;
@@ -292,13 +290,13 @@ void Mesh::Send(Reduction::Outgoing out) {
 }
 
 // Own bytes follow what was received, which others wait for.
-bool Mesh::SendOwn() {
+bool Mesh::SendOwn(Instant now) {
   if (!active_ || !active_->failure.ok()) return false;
-  const std::size_t next = (active_->position + 1) % active_->group.members.size();
-  const Layout& row = active_->gradients ? store_->gradients : store_->parameters;
-  if (row.bytes() > options_.direct_bytes && !peers_.Idle(active_->endpoints[next])) return false;
+  const std::optional<std::size_t> to = active_->reduction->OwnTo();
+  if (to && !peers_.Idle(active_->endpoints[*to])) return false;
   std::optional<Reduction::Outgoing> own = active_->reduction->NextOwn();
   if (!own) return false;
+  active_->progress = now;  // the only one of a sole contributor: nothing comes back
   Send(std::move(*own));
   return true;
 }
@@ -342,7 +340,7 @@ void Mesh::Service(Instant now) {
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
     busy = ReceiveOne(now);
-    busy = SendOwn() || busy;
+    busy = SendOwn(now) || busy;
   }
   more_to_do_ = busy;
   if (active_) FinishReduce(now);

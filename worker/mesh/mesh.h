@@ -120,7 +120,7 @@ class Mesh {
   void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void KeepEarly(const FrameHeader& header, zmq::message_t payload);
   void ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload);
-  bool SendOwn();
+  bool SendOwn(Instant now);
   void Send(Reduction::Outgoing out);
   void OnLost(const std::string& endpoint);
   void FinishReduce(Instant now);

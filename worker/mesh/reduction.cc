@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -24,21 +25,34 @@ Reduction::Reduction(const Layout* row, Options options)
   std::vector<double> shares = options_.weights;
   shares.push_back(options_.initial_weight);
   weights_ = RoundWeights(shares);
+  ring_.resize(members_);
+  std::iota(ring_.begin(), ring_.end(), 0);
+  const auto nulls = std::stable_partition(ring_.begin(), ring_.end(), [&](std::size_t position) {
+    return options_.weights[position] != 0;
+  });
+  contributors_ = static_cast<std::size_t>(nulls - ring_.begin());
+  place_ = static_cast<std::size_t>(std::find(ring_.begin(), ring_.end(), options_.position) -
+                                    ring_.begin());
   direct_ = row_->bytes() <= options_.direct_bytes;
-  if (members_ == 1 || row_->bytes() == 0) return;
+  if (row_->bytes() == 0) return;
+  if (alone()) {
+    own_count_ = 1;
+    return;
+  }
   if (direct_) {
-    own_count_ = members_ - 1;
-    missing_ = members_ - 1;
+    own_count_ = contributes() ? members_ - 1 : 0;
+    missing_ = contributors_ - (contributes() ? 1 : 0);
     contributions_.resize(members_);
     return;
   }
-  const std::size_t even = (row_->bytes() + members_ - 1) / members_;
+  const std::size_t even = (row_->bytes() + contributors_ - 1) / contributors_;
   shard_bytes_ = (even + kShardAlign - 1) / kShardAlign * kShardAlign;
-  own_count_ = ChunksOf(ShardAt(options_.position));
-  received_.resize(2 * members_ - 2);
+  own_count_ = contributes() ? ChunksOf(ShardAt(place_)) : 0;
+  received_.resize(contributors_ + members_ - 2);
   for (std::size_t stage = 0; stage < received_.size(); ++stage) {
-    const std::size_t shard = (options_.position + 2 * members_ - 1 - stage) % members_;
-    received_[stage].resize(ChunksOf(ShardAt(shard)));
+    const std::optional<std::size_t> shard = ReceivedAt(stage);
+    if (!shard) continue;
+    received_[stage].resize(ChunksOf(ShardAt(*shard)));
     missing_ += received_[stage].size();
   }
 }
@@ -52,25 +66,77 @@ std::size_t Reduction::ChunksOf(Shard shard) const {
   return (shard.end - shard.begin + options_.chunk_bytes - 1) / options_.chunk_bytes;
 }
 
+// The shard whose chunks come at this stage.
+std::optional<std::size_t> Reduction::ReceivedAt(std::size_t stage) const {
+  if (Sums(stage)) {
+    if (!contributes()) return std::nullopt;
+    return (place_ + contributors_ - 1 - stage) % contributors_;
+  }
+  const std::size_t hop = stage + 1 - contributors_;
+  const std::size_t final_at = (place_ + members_ - 1 - hop) % members_;
+  if (final_at >= contributors_) return std::nullopt;
+  return (final_at + 1) % contributors_;
+}
+
+// The position that this stage's chunks come from.
+std::size_t Reduction::Before(std::size_t stage) const {
+  const std::size_t around = Sums(stage) ? contributors_ : members_;
+  return ring_[(place_ + around - 1) % around];
+}
+
+// The position that this stage's chunks go to.
+std::size_t Reduction::After(std::size_t stage) const {
+  return ring_[(place_ + 1) % (Sums(stage) ? contributors_ : members_)];
+}
+
+bool Reduction::Needs(std::size_t position) const {
+  if (position == options_.position || alone() || row_->bytes() == 0) return false;
+  const bool other_contributes = options_.weights[position] != 0;
+  if (direct_) return contributes() || other_contributes;
+  const std::size_t passing = contributors_ - 1;  // any stage that does not sum
+  if (position == After(passing) || (contributes() && position == After(0))) return true;
+  // The member before the lost one looks out for it, too, but a contributor may be through when
+  // nulls are still passing the result on.
+  return position == Before(passing) && !(contributes() && other_contributes);
+}
+
+std::optional<std::size_t> Reduction::OwnTo() const {
+  if (direct_ || alone() || own_next_ == own_count_) return std::nullopt;
+  return After(0);
+}
+
 bool Reduction::Complete() const { return missing_ == 0 && own_next_ == own_count_; }
 
 std::optional<Reduction::Outgoing> Reduction::NextOwn() {
   if (own_next_ == own_count_) return std::nullopt;
-  Outgoing out;
-  if (direct_) {
-    if (own_next_ == 0) {
-      own_.rebuild(row_->bytes());
-      row_->Read(0, row_->bytes(), Bytes(&own_));
-    }
-    out.to = (options_.position + 1 + own_next_++) % members_;
-    out.header = {.kind = FrameKind::kDirect, .length = row_->bytes()};
-    out.payload.copy(own_);
-    return out;
+  if (alone()) {
+    ReduceAlone();
+    ++own_next_;
+    return std::nullopt;
   }
-  const Shard shard = ShardAt(options_.position);
+  Outgoing out = direct_ ? NextDirect() : NextRing();
+  if (direct_ && Complete()) SumDirect();
+  return out;
+}
+
+Reduction::Outgoing Reduction::NextDirect() {
+  if (own_next_ == 0) {
+    own_.rebuild(row_->bytes());
+    row_->Read(0, row_->bytes(), Bytes(&own_));
+  }
+  Outgoing out;
+  out.to = (options_.position + 1 + own_next_++) % members_;
+  out.header = {.kind = FrameKind::kDirect, .length = row_->bytes()};
+  out.payload.copy(own_);
+  return out;
+}
+
+Reduction::Outgoing Reduction::NextRing() {
+  const Shard shard = ShardAt(place_);
   const std::size_t offset = shard.begin + own_next_ * options_.chunk_bytes;
   const std::size_t length = std::min(options_.chunk_bytes, shard.end - offset);
-  out.to = (options_.position + 1) % members_;
+  Outgoing out;
+  out.to = After(0);
   out.header = {.kind = FrameKind::kRing,
                 .chunk = static_cast<std::uint32_t>(own_next_++),
                 .offset = offset,
@@ -82,6 +148,7 @@ std::optional<Reduction::Outgoing> Reduction::NextOwn() {
                 [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
                   Scale(dtype, to + at, data, run, weight);
                 });
+  if (contributors_ == 1) Keep(offset, out.payload);
   return out;
 }
 
@@ -90,33 +157,34 @@ Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, zmq::mess
   if (direct_ && header.kind == FrameKind::kDirect) {
     return OnDirect(from, header, std::move(payload));
   }
-  if (!direct_ && header.kind == FrameKind::kRing && (from + 1) % members_ == options_.position) {
-    return OnRing(header, std::move(payload), out);
+  if (!direct_ && header.kind == FrameKind::kRing) {
+    return OnRing(from, header, std::move(payload), out);
   }
   return Status(Code::kDataLoss, "a frame that is not part of this reduction");
 }
 
 Status Reduction::OnDirect(std::size_t from, const FrameHeader& header, zmq::message_t payload) {
   if (header.length != row_->bytes() || from == options_.position || from >= members_ ||
-      contributions_.empty() || contributions_[from].size() != 0) {
+      contributions_.empty() || options_.weights[from] == 0 || contributions_[from].size() != 0) {
     return Status(Code::kDataLoss, "a direct frame of " + std::to_string(header.length) +
                                        " bytes where one of " + std::to_string(row_->bytes()) +
-                                       " was expected, once");
+                                       " was expected, once, of a contributor");
   }
   contributions_[from] = std::move(payload);
   --missing_;
+  if (Complete()) SumDirect();
   return Status::Ok();
 }
 
-Status Reduction::OnRing(const FrameHeader& header, zmq::message_t payload,
+Status Reduction::OnRing(std::size_t from, const FrameHeader& header, zmq::message_t payload,
                          std::vector<Outgoing>* out) {
   const std::size_t stage = header.stage;
   if (stage >= received_.size() || header.chunk >= received_[stage].size() ||
-      received_[stage][header.chunk]) {
+      received_[stage][header.chunk] || from != Before(stage)) {
     return Status(Code::kDataLoss, "chunk " + std::to_string(header.chunk) + " of stage " +
                                        std::to_string(stage) + " is not expected (again)");
   }
-  const Shard shard = ShardAt((options_.position + 2 * members_ - 1 - stage) % members_);
+  const Shard shard = ShardAt(*ReceivedAt(stage));
   const std::size_t offset = shard.begin + header.chunk * options_.chunk_bytes;
   const std::size_t length = std::min(options_.chunk_bytes, shard.end - offset);
   if (header.offset != offset || header.length != length) {
@@ -127,7 +195,7 @@ Status Reduction::OnRing(const FrameHeader& header, zmq::message_t payload,
   }
   received_[stage][header.chunk] = true;
   --missing_;
-  if (stage + 2 <= members_) {
+  if (Sums(stage)) {
     std::byte* acc = Bytes(&payload);
     const Weight weight = weights_[options_.position];
     row_->ForEach(offset, length,
@@ -135,55 +203,57 @@ Status Reduction::OnRing(const FrameHeader& header, zmq::message_t payload,
                     AddScaled(dtype, acc + at, data, run, weight);
                   });
   }
-  const bool onwards = stage + 1 < received_.size();
-  if (stage + 2 >= members_) std::memcpy(options_.staging + offset, payload.data(), length);
-  if (onwards) {
+  if (!Sums(stage + 1)) Keep(offset, payload);
+  if (stage + 1 < received_.size()) {
     FrameHeader next = header;
     ++next.stage;
-    out->push_back({(options_.position + 1) % members_, next, std::move(payload)});
+    out->push_back({After(next.stage), next, std::move(payload)});
   }
   return Status::Ok();
 }
 
-void Reduction::Commit() {
+const std::byte* Reduction::result() const {
   PRD_CHECK(Complete());
-  if (members_ == 1) return CommitAlone();
-  if (direct_) return CommitDirect();
-  row_->Write(0, row_->bytes(), options_.staging);
+  return options_.staging;
+}
+
+void Reduction::Commit() const { row_->Write(0, row_->bytes(), result()); }
+
+void Reduction::ReduceAlone() {
+  row_->ForEach(0, row_->bytes(),
+                [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                  Scale(dtype, options_.staging + at, data, run, weights_[options_.position]);
+                });
   AddInitial(0, row_->bytes());
 }
 
-void Reduction::CommitAlone() {
-  row_->ForEach(0, row_->bytes(), [&](DType dtype, std::byte* data, std::size_t run, std::size_t) {
-    Scale(dtype, data, data, run, weights_[0]);
-  });
-  AddInitial(0, row_->bytes());
-}
-
-void Reduction::CommitDirect() {
-  if (row_->bytes() == 0) return;
-  contributions_[options_.position] = std::move(own_);
+void Reduction::SumDirect() {
+  if (contributes()) contributions_[options_.position] = std::move(own_);
   std::byte* sum = options_.staging;
-  for (std::size_t position = 0; position < members_; ++position) {
+  for (std::size_t place = 0; place < contributors_; ++place) {
+    const std::size_t position = ring_[place];
     const std::byte* part = Bytes(&contributions_[position]);
-    const Weight weight = weights_[position];
-    row_->ForEach(0, row_->bytes(), [&](DType dtype, std::byte*, std::size_t run, std::size_t at) {
-      if (position == 0) {
-        Scale(dtype, sum + at, part + at, run, weight);
-      } else {
-        AddScaled(dtype, sum + at, part + at, run, weight);
-      }
-    });
+    row_->ForEach(
+        0, row_->bytes(), [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+          (place == 0 ? Scale : AddScaled)(dtype, sum + at, part + at, run, weights_[position]);
+        });
   }
-  row_->Write(0, row_->bytes(), sum);
   AddInitial(0, row_->bytes());
+}
+
+// What is final comes to rest; what is passed on stays as it came.
+void Reduction::Keep(std::size_t offset, const zmq::message_t& chunk) {
+  std::memcpy(options_.staging + offset, chunk.data(), chunk.size());
+  AddInitial(offset, chunk.size());
 }
 
 void Reduction::AddInitial(std::size_t offset, std::size_t length) {
   if (options_.initial_weight == 0) return;
-  row_->ForEach(offset, length, [&](DType dtype, std::byte* data, std::size_t run, std::size_t at) {
-    AddScaled(dtype, data, options_.initial + offset + at, run, weights_.back());
-  });
+  row_->ForEach(offset, length,
+                [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+                  AddScaled(dtype, options_.staging + offset + at, options_.initial + offset + at,
+                            run, weights_.back());
+                });
 }
 
 }  // namespace prd

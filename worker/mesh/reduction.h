@@ -1,17 +1,30 @@
 // One weighted reduction as one member sees it: which bytes to send, what to do with those that
 // come, and the result. No sockets, no clock; not thread safe.
 //
-// Ring (reduce-scatter, then all-gather; Patarasuk and Yuan, 2009), for n members at positions
-// 0..n-1: the row of bytes is cut into n shards, shards into chunks. At stage t = 0 .. 2n-3 the
-// member at position p sends chunks of shard (p - t) mod n to position p + 1, and so receives those
-// of shard (p - 1 - t) mod n. Up to stage n-2 it adds its own weighted part to what it receives, in
-// the received message itself; from stage n-2 on the chunk is final, and a copy is kept. Every
-// received chunk but the last stage's goes on as the next stage's, at once. So each shard is summed
-// in one order, by one chain of members, and everybody gets the same bits.
+// Contributors are the Q of the n members whose weight is not 0; the others are nulls: they bring
+// nothing, not even NaN, and get the result (passive participants in eager-SGD; Li et al., PPoPP
+// 2020, section 5). The weights say who is what, so all members agree without a message, and what
+// is moved follows the contributors.
 //
-// Direct, for small rows: everybody sends everybody its own bytes, and sums them in ring order.
+// Ring (reduce-scatter, then all-gather; Patarasuk and Yuan, 2009). At places 0..Q-1 stand the
+// contributors, at Q..n-1 the nulls, both in the order of their positions. The row of bytes is cut
+// into Q shards, shards into chunks. The first Q-1 stages sum, around the ring of the contributors:
+// at stage t the contributor at place c sends chunks of shard (c - t) mod Q to place c + 1 mod Q,
+// and adds its own weighted part to what it receives, in the received message itself. So shard s is
+// final at place (s - 1) mod Q, and the n-1 stages from Q-1 on pass it around the ring of all
+// members: at stage Q-1+h, place p sends those of the shard that is final at place (p - h) mod n,
+// if there is one, to place p + 1 mod n; everybody keeps a copy. Every received chunk but the last
+// stage's goes on as the next stage's, at once. So a row moves (Q-1) + (n-1) times in all, each
+// shard is summed in one order, by one chain of members, and everybody gets the same bits.
 //
-// The tensors are not written before Commit.
+// Direct, for small rows: every contributor sends everybody else its own bytes, and everybody sums
+// them in the order of positions. A row moves Q (n-1) times.
+//
+// The initial model's part is added where the result comes to rest, by each member from its own
+// copy; it moves nowhere. With no contributor (Q = 0) nothing is sent or received, and the result
+// is the initial model's part alone: zeros, if its share is 0.
+//
+// The tensors are only read before Commit, and not any more once Complete.
 #ifndef PRD_WORKER_MESH_REDUCTION_H_
 #define PRD_WORKER_MESH_REDUCTION_H_
 
@@ -36,7 +49,7 @@ class Reduction {
     // The initial model as a row of bytes, and its share; null when the share is 0.
     const std::byte* initial = nullptr;
     double initial_weight = 0;
-    // Holds the result until all of it is here: as many bytes as the row, and the caller's.
+    // The result: as many bytes as the row, and the caller's. Half-made before Complete.
     std::byte* staging = nullptr;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this go directly; equal on all members
@@ -49,10 +62,20 @@ class Reduction {
     zmq::message_t payload;
   };
 
-  // `row` must outlive the reduction.
+  // `row` holds this member's own part, and must outlive the reduction. Of a null, its sizes and
+  // dtypes alone matter. Neither row nor initial model is read before NextOwn or OnFrame.
   Reduction(const Layout* row, Options options);
 
-  // The next frame made of this member's own bytes; nullopt when all have been handed out.
+  // Whether this member sends something to that one, or should notice its loss because it waits for
+  // what comes through it.
+  bool Needs(std::size_t position) const;
+
+  // Ring: the member that NextOwn's frames go to; better made when the connection there is idle.
+  // nullopt: direct, or there are none.
+  std::optional<std::size_t> OwnTo() const;
+
+  // The next frame made of this member's own bytes; nullopt when all have been handed out. To be
+  // called until then by all members, also where there is none to send (a group of one, Q = 0).
   std::optional<Outgoing> NextOwn();
 
   // Takes a frame of the member at `from`. May append one frame to send on. An error means that the
@@ -60,33 +83,50 @@ class Reduction {
   Status OnFrame(std::size_t from, const FrameHeader& header, zmq::message_t payload,
                  std::vector<Outgoing>* out);
 
-  // Everything has been received, and all own frames handed out.
+  // Everything has been received, and all own frames handed out: the result is in staging.
   bool Complete() const;
 
-  // Writes the result to the tensors: the only change to them. Once. REQUIRES: Complete().
-  void Commit();
+  // The result as a row of bytes, in staging. REQUIRES: Complete().
+  const std::byte* result() const;
+
+  // Writes the result to the tensors of `row`, for those who want it there: the only change to
+  // them. REQUIRES: Complete().
+  void Commit() const;
 
  private:
   struct Shard {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
+  bool contributes() const { return place_ < contributors_; }
+  bool alone() const { return members_ == 1 || contributors_ == 0; }
   Shard ShardAt(std::size_t index) const;
   std::size_t ChunksOf(Shard shard) const;
-  Status OnRing(const FrameHeader& header, zmq::message_t payload, std::vector<Outgoing>* out);
+  bool Sums(std::size_t stage) const { return stage + 1 < contributors_; }
+  std::optional<std::size_t> ReceivedAt(std::size_t stage) const;
+  std::size_t Before(std::size_t stage) const;
+  std::size_t After(std::size_t stage) const;
+  Outgoing NextDirect();
+  Outgoing NextRing();
+  Status OnRing(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+                std::vector<Outgoing>* out);
   Status OnDirect(std::size_t from, const FrameHeader& header, zmq::message_t payload);
-  void CommitAlone();
-  void CommitDirect();
+  void ReduceAlone();
+  void SumDirect();
+  void Keep(std::size_t offset, const zmq::message_t& chunk);
   void AddInitial(std::size_t offset, std::size_t length);
 
   const Layout* row_;
   Options options_;
-  std::size_t members_;
-  std::vector<Weight> weights_;  // by position, then the initial model's
+  std::size_t members_;            // n
+  std::size_t contributors_ = 0;   // Q
+  std::vector<Weight> weights_;    // by position, then the initial model's
+  std::vector<std::size_t> ring_;  // positions by place
+  std::size_t place_ = 0;          // this member's
   bool direct_;
   std::size_t shard_bytes_ = 0;
   std::size_t own_next_ = 0;   // ring: the chunk of the own shard; direct: the distance to the peer
-  std::size_t own_count_ = 0;  // frames of own bytes in all
+  std::size_t own_count_ = 0;  // frames of own bytes in all; 1 when alone, though there is none
   std::vector<std::vector<bool>> received_;    // by stage and chunk
   std::size_t missing_ = 0;                    // frames still to come
   std::vector<zmq::message_t> contributions_;  // direct: by position
