@@ -3,7 +3,9 @@
 #ifndef PRD_ENGINES_EFFECTS_H_
 #define PRD_ENGINES_EFFECTS_H_
 
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/base/history.h"
@@ -11,19 +13,50 @@
 
 namespace prd {
 
-// These workers reduce together once, now. Members are joined, in no other running group, and have
-// a ready signal waiting, which this answers. Weights are >= 0 and sum to 1 with initial_weight.
+// These workers reduce together once, now. Members are joined and in no other running group. Of a
+// kTrain group they have a ready signal that waits, which this answers; weights are >= 0 and sum to 1
+// with initial_weight. Of a kRound, all joined workers are members; a contributor has weight
+// 1/members, the others 0; it answers the signals up to its iteration. Of a kAverage, all joined
+// workers are members with equal weights, and wait with a signal that stays unanswered.
 struct FormGroup {
-  GroupId id = kNoGroup;            // taken from *next_group
+  GroupId id = kNoGroup;  // taken from *next_group
+  GroupKind kind = GroupKind::kTrain;
   std::vector<GroupShare> members;  // in ring order, no rank twice
   Iteration iteration = 0;          // where members continue after success
-  double initial_weight = 0;        // share of the initial model (MayUseInitial)
+  double initial_weight = 0;        // share of the initial model (Plan::keep_initial)
   std::string reason;
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
+// Answers a worker's signal without a group (kLocalSteps: QueryReply).
+struct Answer {
+  Rank rank = kNoRank;
+  bool ready = false;  // its next signal waits for a group; else it goes on locally
+  std::string reason;
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+// What the worker computes, or has signalled, comes too late: it is dropped, and the worker copies
+// the newest replica. It is joined and in no running group. It signals again, with that replica's
+// iteration, once it has computed on it.
+struct CatchUp {
+  Rank rank = kNoRank;
+  Iteration iteration = 0;  // that its model had
+  std::string reason;
+  friend bool operator==(const CatchUp&, const CatchUp&) = default;
+};
+
 // In the order of decision. The shell makes all of them durable before it sends any.
-using Effects = std::vector<FormGroup>;
+using Effect = std::variant<FormGroup, Answer, CatchUp>;
+using Effects = std::vector<Effect>;
+
+inline std::vector<FormGroup> GroupsOf(std::span<const Effect> effects) {
+  std::vector<FormGroup> groups;
+  for (const Effect& effect : effects) {
+    if (const auto* form = std::get_if<FormGroup>(&effect)) groups.push_back(*form);
+  }
+  return groups;
+}
 
 }  // namespace prd
 

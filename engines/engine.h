@@ -8,10 +8,13 @@
 // steps. For Strategy::kAverageModels, Ready.iteration is the count after the local update, and a
 // group's `iteration` is where its members continue counting. For Strategy::kReduceGradients,
 // Ready.iteration is the number of the step whose gradient is offered (count + 1), and members have
-// that count once the group has succeeded and apply has run.
+// that count once the group has succeeded and apply has run. For Strategy::kEagerGradients and
+// kLocalSteps a replica's iteration is the number of the newest round that is in it, Ready.iteration
+// is that + 1 (the round that the worker arrives at), and a group's `iteration` its round.
 #ifndef PRD_ENGINES_ENGINE_H_
 #define PRD_ENGINES_ENGINE_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -29,10 +32,15 @@ class Engine {
   virtual ~Engine() = default;
 
   // What the worker library does at each step under this engine.
-  virtual Strategy strategy() const = 0;
+  virtual Plan plan() const = 0;
 
-  // True if a group may have an initial_weight: workers then keep a copy of their initial model.
-  virtual bool MayUseInitial() const { return false; }
+  // How workers that come late get in.
+  enum class Joining : std::uint8_t {
+    kAnytime,  // they copy a running peer's (newest) replica, and are joined then
+    kBarrier,  // joined at once between two rounds; their signal comes once they have copied
+    kPause,    // between two rounds; signals of all are held back while they copy, then they join
+  };
+  virtual Joining joining() const { return Joining::kAnytime; }
 
   // Applies one event and appends the decisions it leads to. Pure: the same state, now and event
   // give the same effects. Group ids are taken from *next_group (use it, then increment it).

@@ -21,23 +21,28 @@ struct JoinedEvent {
   std::string host;
 };
 
-// A ready signal. The worker is joined, in no running group, and has no other signal waiting. After
-// a group that failed for it, the worker signals again with the same iteration. (Where a round must
-// be committed by all or none, kReduceGradients, the job repairs members that missed a round which
-// others have before their next signal gets here.)
+// A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless the
+// strategy is kEagerGradients, it is in no running group. After a kTrain group that failed for it,
+// the worker signals again with the same iteration. (Where a round must be committed by all or none,
+// the job repairs members that missed a round which others have before their next signal gets
+// here.) `owed` counts the worker's gradients in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
   Ready ready;
+  std::uint32_t owed = 0;  // kEagerGradients
 };
 
 // A member has reported on a group that this engine formed.
 struct FinishedEvent {
   Rank rank = kNoRank;
   GroupId group = kNoGroup;
-  bool ok = false;  // the result is in this member's replica
+  bool ok = false;         // the result is in this member's replica
+  std::uint32_t owed = 0;  // kRound: its gradients in no round now
 };
 
 // Every member has reported or is gone: the group no longer exists. Comes after the reports, once.
+// After a kRound with ok, every member that is still there has the result (the job has repaired
+// those for whom it had failed); otherwise none has.
 struct EndedEvent {
   GroupId group = kNoGroup;
   bool ok = false;  // every member has the result

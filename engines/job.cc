@@ -114,11 +114,10 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .rank = rank,
                      .job = spec_.name,
                      .engine = std::string(EngineName(spec_.engine)),
-                     .strategy = engine_->strategy(),
+                     .plan = engine_->plan(),
                      .workers = start_workers_,
                      .lease_ms = spec_.lease_ms,
-                     .heartbeat_ms = spec_.heartbeat_ms,
-                     .keep_initial = engine_->MayUseInitial()});
+                     .heartbeat_ms = spec_.heartbeat_ms});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {

@@ -11,13 +11,15 @@ namespace prd {
 // ---- groups ----
 
 bool Job::AllOrNone(GroupKind kind) const {
-  return kind != GroupKind::kTrain || engine_->strategy() == Strategy::kReduceGradients;
+  return kind != GroupKind::kTrain || engine_->plan().strategy == Strategy::kReduceGradients;
 }
 
 void Job::ToEngine(const Event& event) {
   effects_.clear();
   engine_->Step(now_, event, &next_group_, &effects_);
-  for (FormGroup& form : effects_) Announce(GroupKind::kTrain, std::move(form));
+  for (Effect& effect : effects_) {
+    if (auto* form = std::get_if<FormGroup>(&effect)) Announce(form->kind, std::move(*form));
+  }
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {

@@ -42,6 +42,8 @@ enum Code {  # of prd/status.h
 enum Strategy {
   averageModels @0;
   reduceGradients @1;
+  eagerGradients @2;
+  localSteps @3;
 }
 
 enum Outcome {
@@ -54,6 +56,8 @@ enum GroupKind {
   train @0;
   initial @1;
   final @2;
+  round @3;
+  average @4;
 }
 
 # ---- worker to controller; everything is set by the worker ----
@@ -93,6 +97,10 @@ struct Ready {
   iteration @0 :Int64;   # local optimiser steps
   stepNs @1 :Int64;      # the worker's own measure of computing, waiting excluded
   samples @2 :Int64;     # 0: not told
+  waiting @3 :Bool = true;   # the training loop waits for the answer
+  gradients @4 :UInt32;  # offered with it, 0 or 1; for eagerGradients
+  localSteps @5 :UInt32; # since the round's start; for localSteps
+  rttNs @6 :Int64;       # to the controller and back, the worker's own measure; 0: unknown
 }
 
 struct Finished {
@@ -102,12 +110,14 @@ struct Finished {
   waitNs @3 :Int64;      # from Ready sent to Group received
   reduceNs @4 :Int64;    # from Group received to the end
   bytes @5 :UInt64;      # sent to peers
+  included @6 :UInt32;   # gradients of this worker's in the result of a round
 }
 
 struct Adopted {
   ok @0 :Bool;
   iteration @1 :Int64;   # the source's, when ok
   detail @2 :Text;       # for people; why not ok
+  included @3 :UInt32;   # as in Finished, where Adopt asked for a result
 }
 
 struct Leave {
@@ -128,6 +138,7 @@ struct ControllerEnvelope {
     released @7 :Released;      # the last message of a link
     refused @8 :Refused;        # seq 0
     heartbeatAck @9 :Void;      # seq 0
+    queryReply @10 :QueryReply;
   }
 }
 
@@ -140,7 +151,10 @@ struct Welcome {
   workers @5 :Int32;       # that the job starts with
   leaseMs @6 :UInt32;      # milliseconds
   heartbeatMs @7 :UInt32;  # milliseconds
-  keepInitial @8 :Bool;    # for the whole run
+  keepInitial @8 :Bool;    # for the whole run, as all that follow
+  latestOnly @9 :Bool;     # for eagerGradients
+  delayedAck @10 :Bool;    # for localSteps
+  globalLr @11 :Float64 = 1;   # finite, > 0; for localSteps
 }
 
 struct GroupMember {
@@ -168,6 +182,13 @@ struct Abort {
 struct Adopt {
   source @0 :GroupMember;  # its weight has no meaning
   reason @1 :Text;         # for people
+  result @2 :UInt64;       # 0: the whole replica; else the result of that round
+}
+
+struct QueryReply {
+  iteration @0 :Int64;     # as in the Ready that it answers
+  localSteps @1 :UInt32;   # the same
+  ready @2 :Bool;
 }
 
 struct Released {

@@ -31,6 +31,8 @@ struct Record {
     groupEnded @10 :GroupEnded;
     adoptOrdered @11 :AdoptOrdered;
     runEnded @12 :RunEnded;                  # the last of a run
+    updateDropped @13 :UpdateDropped;
+    queryAnswered @14 :QueryAnswered;
   }
 }
 
@@ -67,6 +69,7 @@ struct WorkerLeft {
   incarnation @1 :UInt64;
   why @2 :LeftReason;
   reason @3 :Text;
+  gradients @4 :UInt32;   # of its own in no round: lost with it
 }
 
 struct GroupShare {
@@ -94,6 +97,21 @@ struct AdoptOrdered {
   rank @0 :Int32;
   source @1 :Int32;
   reason @2 :Text;
+  result @3 :UInt64;      # 0: the whole replica; else the result of that round
+}
+
+struct UpdateDropped {
+  rank @0 :Int32;
+  iteration @1 :Int64;    # that its model had
+  reason @2 :Text;
+}
+
+struct QueryAnswered {
+  rank @0 :Int32;
+  iteration @1 :Int64;    # of the signal
+  localSteps @2 :UInt32;  # the same
+  ready @3 :Bool;
+  reason @4 :Text;
 }
 
 struct RunEnded {

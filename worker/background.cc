@@ -227,13 +227,13 @@ void Background::Perform(Instant now) {
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
-        mesh_->JoinRun(join->welcome.run, join->welcome.keep_initial);
+        mesh_->JoinRun(join->welcome.run, join->welcome.plan.keep_initial);
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
         mesh_->StartReduce(now, reduce->group,
                            reduce->group.kind == GroupKind::kTrain &&
-                               core_.welcome().strategy == Strategy::kReduceGradients);
+                               core_.welcome().plan.strategy == Strategy::kReduceGradients);
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
       } else if (auto* fetch = std::get_if<StartFetch>(&action)) {

@@ -96,7 +96,7 @@ class Session::Impl {
   Iteration iteration() const { return background_->store()->iteration; }
 
  private:
-  bool Reduces(Strategy strategy) const { return welcome().strategy == strategy; }
+  bool Reduces(Strategy strategy) const { return welcome().plan.strategy == strategy; }
   Status Ready() const;
   void Apply(std::optional<Iteration> iteration);
   CallDone Drive(Background::Request request);

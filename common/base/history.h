@@ -72,6 +72,7 @@ struct WorkerLeft {
   Incarnation incarnation = 0;
   LeftReason why = LeftReason::kLeft;
   std::string reason;
+  std::uint32_t gradients = 0;  // of its own in no round: lost with it
   friend bool operator==(const WorkerLeft&, const WorkerLeft&) = default;
 };
 
@@ -105,7 +106,26 @@ struct AdoptOrdered {
   Rank rank = kNoRank;
   Rank source = kNoRank;
   std::string reason;
+  GroupId result = kNoGroup;  // kNoGroup: the whole replica; else that round's result
   friend bool operator==(const AdoptOrdered&, const AdoptOrdered&) = default;
+};
+
+// What the worker computed on an older model is not used: it goes on from the newest.
+struct UpdateDropped {
+  Rank rank = kNoRank;
+  Iteration iteration = 0;  // that its model had
+  std::string reason;
+  friend bool operator==(const UpdateDropped&, const UpdateDropped&) = default;
+};
+
+// An answer to a worker's state query (ESync).
+struct QueryAnswered {
+  Rank rank = kNoRank;
+  Iteration iteration = 0;        // of the signal
+  std::uint32_t local_steps = 0;  // the same
+  bool ready = false;
+  std::string reason;
+  friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 
 // The last worker has gone.
@@ -115,7 +135,8 @@ struct RunEnded {
 };
 
 using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
-                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded>;
+                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped,
+                                QueryAnswered>;
 
 struct Record {
   RunId run = kNoRun;

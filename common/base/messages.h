@@ -21,12 +21,39 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
-// What the worker library does at a step (DESIGN: strategies). Sent once, at Welcome.
+// What the worker library does at a step (DESIGN: strategies).
 enum class Strategy : std::uint8_t {
-  kAverageModels = 0,    // apply, then reduce the parameters within the group
-  kReduceGradients = 1,  // reduce the gradients, then apply
+  // Apply, then reduce the parameters within the group.
+  kAverageModels = 0,
+  // Reduce the gradients, then apply.
+  kReduceGradients = 1,
+  // Gradients are reduced in rounds (GroupKind::kRound) in which every worker takes part at once,
+  // also while its own code computes: with the sum of its gradients that are in no round yet, or
+  // with nothing. Apply what the rounds since the last step gave.
+  kEagerGradients = 2,
+  // Apply, many times; when the controller says so, reduce the difference of the parameters to
+  // those of the round's start, and add the mean of all differences to those.
+  kLocalSteps = 3,
+};
+
+// How a job's workers go about their steps. Sent once, at Welcome.
+struct Plan {
+  Strategy strategy = Strategy::kAverageModels;
+  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
+  // parameters as they are after the common start, and pass it on with the replica (Adopt).
+  bool keep_initial = false;
+  // kEagerGradients: of several rounds that completed since the last step, apply only the newest.
+  bool latest_only = false;
+  // kLocalSteps: a step does not wait for the answer to its Ready; "not ready" is not answered.
+  bool delayed_ack = false;
+  // kLocalSteps: the share of the mean difference that is added.
+  double global_lr = 1;
+  void Archive(StateArchive& ar) {
+    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr);
+  }
+  friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 // ---- worker to controller ----
@@ -49,11 +76,21 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
-// "My local update is done": the ready signal of Algorithm 2, line 5.
+// "My local update is done": the ready signal of P-Reduce's Algorithm 2, line 5, and the state query
+// of ESync's Algorithm 1, line 8.
 struct Ready {
-  Iteration iteration = 0;   // local optimiser steps done, this one included; see engine.h
+  Iteration iteration = 0;   // see engine.h
   DurationNs step_ns = 0;    // the worker's own measure of computing this step, waiting excluded
   std::int64_t samples = 0;  // in this step's batch; 0 = not told
+  // The training loop waits for the group that answers. False: it goes on, and this signal does not
+  // keep it from sending more.
+  bool waiting = true;
+  // kEagerGradients: gradients offered with this signal, 0 or 1.
+  std::uint32_t gradients = 0;
+  // kLocalSteps: local steps completed since the round's start.
+  std::uint32_t local_steps = 0;
+  // The worker's own measure of a round trip to the controller, 0 = unknown.
+  DurationNs rtt_ns = 0;
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -71,15 +108,19 @@ struct Finished {
   DurationNs wait_ns = 0;    // from Ready sent to Group received, the worker's own measure
   DurationNs reduce_ns = 0;  // from Group received to the end
   std::uint64_t bytes = 0;   // sent to peers for it
+  // kRound: gradients of this worker's that are in the result.
+  std::uint32_t included = 0;
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
-// Answers Adopt, and voids every Ready sent before it. ok = false: the source could not be reached,
-// the replica is unchanged; a worker that was waiting for a group then signals Ready again.
+// Answers Adopt, and voids every Ready sent before it (but not where Adopt asks for a result alone).
+// ok = false: the source could not be reached, the replica is unchanged; a worker that was waiting
+// for a group then signals Ready again.
 struct Adopted {
   bool ok = false;
   Iteration iteration = 0;  // the source's, when ok
   std::string detail;
+  std::uint32_t included = 0;  // as in Finished, where Adopt asked for a result
   friend bool operator==(const Adopted&, const Adopted&) = default;
 };
 
@@ -118,16 +159,11 @@ struct Welcome {
   Rank rank = kNoRank;
   std::string job;
   std::string engine;
-  Strategy strategy = Strategy::kAverageModels;
+  Plan plan;
   std::int32_t workers = 0;  // that the job starts with
   std::uint32_t lease_ms = 0;
   std::uint32_t heartbeat_ms = 0;
-  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
-  // parameters as they are after the common start, and pass it on with the replica (Adopt).
-  bool keep_initial = false;
-  void Archive(StateArchive& ar) {
-    ar(run, rank, job, engine, strategy, workers, lease_ms, heartbeat_ms, keep_initial);
-  }
+  void Archive(StateArchive& ar) { ar(run, rank, job, engine, plan, workers, lease_ms, heartbeat_ms); }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
@@ -143,14 +179,20 @@ struct GroupMember {
 };
 
 enum class GroupKind : std::uint8_t {
-  kTrain = 0,
-  kInitial =
-      1,       // copies one member's parameters to all (that member has weight 1): the common start
+  kTrain = 0,  // answers its members' signals; each starts with it once its training loop waits
+  // Copies one member's parameters to all (that member has weight 1): the common start.
+  kInitial = 1,
   kFinal = 2,  // the average of all live replicas, after which members are Released
+  // kEagerGradients: every member starts at once, whatever its training loop does, with the sum of
+  // its gradients in no round yet, or with nothing where its weight is 0.
+  kRound = 3,
+  // The parameters of all members, who wait for a round; none of it ends their step.
+  kAverage = 4,
 };
 
 // "Reduce with these." Members are in the order of the ring; a group of one has nothing to reduce
-// and lets its worker go on. A member of weight 0 contributes nothing, not even NaN.
+// and lets its worker go on. A member of weight 0 contributes nothing, not even NaN, and gets the
+// result.
 struct Group {
   GroupId id = kNoGroup;
   GroupKind kind = GroupKind::kTrain;
@@ -162,7 +204,9 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
-// Call the group off if it is still running here. Answered by the group's Finished, as ever.
+// Call the group off if it is still running here. Answered by the group's Finished, as ever. After
+// a kRound that failed here: nobody has its result, so what this worker gave is its own again. Not
+// answered then.
 struct Abort {
   GroupId group = kNoGroup;
   std::string reason;
@@ -172,12 +216,24 @@ struct Abort {
 
 // Replace the replica by the source's (its weight has no meaning) and continue at its iteration:
 // how a late worker starts, and how a member that missed a committed round catches up. It voids a
-// Ready that is still unanswered. Answered by Adopted.
+// Ready that is still unanswered. With a `result`: take that kRound's result from the source, as
+// if the round had not failed here; at once, and no Ready is voided. Answered by Adopted.
 struct Adopt {
   GroupMember source;
   std::string reason;
-  void Archive(StateArchive& ar) { ar(source, reason); }
+  GroupId result = kNoGroup;
+  void Archive(StateArchive& ar) { ar(source, reason, result); }
   friend bool operator==(const Adopt&, const Adopt&) = default;
+};
+
+// Answers a state query (ESync, Algorithm 2). ready: the worker's next signal waits for the round's
+// group; its training loop may cut the step in progress short. Not ready: it goes on locally.
+struct QueryReply {
+  Iteration iteration = 0;        // as in the Ready that it answers
+  std::uint32_t local_steps = 0;  // the same
+  bool ready = false;
+  void Archive(StateArchive& ar) { ar(iteration, local_steps, ready); }
+  friend bool operator==(const QueryReply&, const QueryReply&) = default;
 };
 
 // The session is over; the last message of a link.
@@ -204,7 +260,8 @@ struct HeartbeatAck {
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck>;
+using ControllerBody =
+    std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply>;
 
 struct ControllerEnvelope {
   Incarnation incarnation = 0;  // whom it is for

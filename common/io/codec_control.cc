@@ -60,6 +60,7 @@ void WriteFinished(const Finished& from, wire::Finished::Builder to) {
   to.setWaitNs(from.wait_ns);
   to.setReduceNs(from.reduce_ns);
   to.setBytes(from.bytes);
+  to.setIncluded(from.included);
 }
 
 Finished ReadFinished(wire::Finished::Reader from) {
@@ -68,7 +69,8 @@ Finished ReadFinished(wire::Finished::Reader from) {
           .detail = ToString(from.getDetail()),
           .wait_ns = from.getWaitNs(),
           .reduce_ns = from.getReduceNs(),
-          .bytes = from.getBytes()};
+          .bytes = from.getBytes(),
+          .included = from.getIncluded()};
 }
 
 struct WriteWorkerBody {
@@ -80,6 +82,10 @@ struct WriteWorkerBody {
     ready.setIteration(from.iteration);
     ready.setStepNs(from.step_ns);
     ready.setSamples(from.samples);
+    ready.setWaiting(from.waiting);
+    ready.setGradients(from.gradients);
+    ready.setLocalSteps(from.local_steps);
+    ready.setRttNs(from.rtt_ns);
   }
   void operator()(const Finished& from) { WriteFinished(from, to.initFinished()); }
   void operator()(const Adopted& from) {
@@ -87,6 +93,7 @@ struct WriteWorkerBody {
     adopted.setOk(from.ok);
     adopted.setIteration(from.iteration);
     adopted.setDetail(ToText(from.detail));
+    adopted.setIncluded(from.included);
   }
   void operator()(const Finish&) { to.setFinish(); }
   void operator()(const Leave& from) { to.initLeave().setReason(ToText(from.reason)); }
@@ -101,7 +108,11 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       const auto ready = from.getReady();
       return Ready{.iteration = ready.getIteration(),
                    .step_ns = ready.getStepNs(),
-                   .samples = ready.getSamples()};
+                   .samples = ready.getSamples(),
+                   .waiting = ready.getWaiting(),
+                   .gradients = ready.getGradients(),
+                   .local_steps = ready.getLocalSteps(),
+                   .rtt_ns = ready.getRttNs()};
     }
     case wire::WorkerEnvelope::FINISHED:
       return ReadFinished(from.getFinished());
@@ -109,7 +120,8 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       const auto adopted = from.getAdopted();
       return Adopted{.ok = adopted.getOk(),
                      .iteration = adopted.getIteration(),
-                     .detail = ToString(adopted.getDetail())};
+                     .detail = ToString(adopted.getDetail()),
+                     .included = adopted.getIncluded()};
     }
     case wire::WorkerEnvelope::FINISH:
       return Finish{};
@@ -144,11 +156,22 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setRank(from.rank);
   to.setJob(ToText(from.job));
   to.setEngine(ToText(from.engine));
-  to.setStrategy(ToWireEnum<wire::Strategy>(from.strategy));
+  to.setStrategy(ToWireEnum<wire::Strategy>(from.plan.strategy));
   to.setWorkers(from.workers);
   to.setLeaseMs(from.lease_ms);
   to.setHeartbeatMs(from.heartbeat_ms);
-  to.setKeepInitial(from.keep_initial);
+  to.setKeepInitial(from.plan.keep_initial);
+  to.setLatestOnly(from.plan.latest_only);
+  to.setDelayedAck(from.plan.delayed_ack);
+  to.setGlobalLr(from.plan.global_lr);
+}
+
+Plan ReadPlan(wire::Welcome::Reader from) {
+  return {.strategy = ToEnum(from.getStrategy(), Strategy::kLocalSteps, "strategy"),
+          .keep_initial = from.getKeepInitial(),
+          .latest_only = from.getLatestOnly(),
+          .delayed_ack = from.getDelayedAck(),
+          .global_lr = Finite(from.getGlobalLr(), "global learning rate")};
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -156,11 +179,10 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
           .rank = from.getRank(),
           .job = ToString(from.getJob()),
           .engine = ToString(from.getEngine()),
-          .strategy = ToEnum(from.getStrategy(), Strategy::kReduceGradients, "strategy"),
+          .plan = ReadPlan(from),
           .workers = from.getWorkers(),
           .lease_ms = from.getLeaseMs(),
-          .heartbeat_ms = from.getHeartbeatMs(),
-          .keep_initial = from.getKeepInitial()};
+          .heartbeat_ms = from.getHeartbeatMs()};
 }
 
 void WriteGroup(const Group& from, wire::Group::Builder to) {
@@ -175,7 +197,7 @@ void WriteGroup(const Group& from, wire::Group::Builder to) {
 
 Group ReadGroup(wire::Group::Reader from) {
   Group to{.id = from.getId(),
-           .kind = ToEnum(from.getKind(), GroupKind::kFinal, "kind"),
+           .kind = ToEnum(from.getKind(), GroupKind::kAverage, "kind"),
            .members = {},
            .iteration = from.getIteration(),
            .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
@@ -200,6 +222,7 @@ struct WriteControllerBody {
     auto adopt = to.initAdopt();
     WriteMember(from.source, adopt.initSource());
     adopt.setReason(ToText(from.reason));
+    adopt.setResult(from.result);
   }
   void operator()(const Released& from) { to.initReleased().setReason(ToText(from.reason)); }
   void operator()(const Refused& from) {
@@ -209,6 +232,12 @@ struct WriteControllerBody {
     refused.setRetryMs(from.retry_ms);
   }
   void operator()(const HeartbeatAck&) { to.setHeartbeatAck(); }
+  void operator()(const QueryReply& from) {
+    auto reply = to.initQueryReply();
+    reply.setIteration(from.iteration);
+    reply.setLocalSteps(from.local_steps);
+    reply.setReady(from.ready);
+  }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -222,7 +251,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
                    .reason = ToString(from.getAbort().getReason())};
     case wire::ControllerEnvelope::ADOPT:
       return Adopt{.source = ReadMember(from.getAdopt().getSource()),
-                   .reason = ToString(from.getAdopt().getReason())};
+                   .reason = ToString(from.getAdopt().getReason()),
+                   .result = from.getAdopt().getResult()};
     case wire::ControllerEnvelope::RELEASED:
       return Released{.reason = ToString(from.getReleased().getReason())};
     case wire::ControllerEnvelope::REFUSED: {
@@ -233,6 +263,12 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
     }
     case wire::ControllerEnvelope::HEARTBEAT_ACK:
       return HeartbeatAck{};
+    case wire::ControllerEnvelope::QUERY_REPLY: {
+      const auto reply = from.getQueryReply();
+      return QueryReply{.iteration = reply.getIteration(),
+                     .local_steps = reply.getLocalSteps(),
+                     .ready = reply.getReady()};
+    }
   }
   throw Malformed{"a kind of message that this version does not know"};
 }

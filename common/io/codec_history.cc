@@ -20,7 +20,7 @@ void WriteFormed(const GroupFormed& from, wire::GroupFormed::Builder to) {
 
 GroupFormed ReadFormed(wire::GroupFormed::Reader from) {
   GroupFormed to{.id = from.getId(),
-                 .kind = ToEnum(from.getKind(), GroupKind::kFinal, "kind"),
+                 .kind = ToEnum(from.getKind(), GroupKind::kAverage, "kind"),
                  .members = {},
                  .iteration = from.getIteration(),
                  .initial_weight = from.getInitialWeight(),
@@ -67,6 +67,7 @@ struct WriteBody {
     left.setIncarnation(from.incarnation);
     left.setWhy(ToWireEnum<wire::LeftReason>(from.why));
     left.setReason(ToText(from.reason));
+    left.setGradients(from.gradients);
   }
   void operator()(const GroupFormed& from) { WriteFormed(from, to.initGroupFormed()); }
   void operator()(const GroupEnded& from) {
@@ -80,8 +81,23 @@ struct WriteBody {
     ordered.setRank(from.rank);
     ordered.setSource(from.source);
     ordered.setReason(ToText(from.reason));
+    ordered.setResult(from.result);
   }
   void operator()(const RunEnded& from) { to.initRunEnded().setReason(ToText(from.reason)); }
+  void operator()(const UpdateDropped& from) {
+    auto dropped = to.initUpdateDropped();
+    dropped.setRank(from.rank);
+    dropped.setIteration(from.iteration);
+    dropped.setReason(ToText(from.reason));
+  }
+  void operator()(const QueryAnswered& from) {
+    auto answered = to.initQueryAnswered();
+    answered.setRank(from.rank);
+    answered.setIteration(from.iteration);
+    answered.setLocalSteps(from.local_steps);
+    answered.setReady(from.ready);
+    answered.setReason(ToText(from.reason));
+  }
 };
 
 RunStarted ReadStarted(wire::RunStarted::Reader from) {
@@ -104,6 +120,21 @@ WorkerLeft ReadLeft(wire::WorkerLeft::Reader from) {
   return {.rank = from.getRank(),
           .incarnation = from.getIncarnation(),
           .why = ToEnum(from.getWhy(), LeftReason::kEvicted, "why"),
+          .reason = ToString(from.getReason()),
+          .gradients = from.getGradients()};
+}
+
+UpdateDropped ReadDropped(wire::UpdateDropped::Reader from) {
+  return {.rank = from.getRank(),
+          .iteration = from.getIteration(),
+          .reason = ToString(from.getReason())};
+}
+
+QueryAnswered ReadAnswered(wire::QueryAnswered::Reader from) {
+  return {.rank = from.getRank(),
+          .iteration = from.getIteration(),
+          .local_steps = from.getLocalSteps(),
+          .ready = from.getReady(),
           .reason = ToString(from.getReason())};
 }
 
@@ -133,10 +164,15 @@ RecordBody ReadBody(wire::Record::Reader from) {
       const auto ordered = from.getAdoptOrdered();
       return AdoptOrdered{.rank = ordered.getRank(),
                           .source = ordered.getSource(),
-                          .reason = ToString(ordered.getReason())};
+                          .reason = ToString(ordered.getReason()),
+                          .result = ordered.getResult()};
     }
     case wire::Record::RUN_ENDED:
       return RunEnded{.reason = ToString(from.getRunEnded().getReason())};
+    case wire::Record::UPDATE_DROPPED:
+      return ReadDropped(from.getUpdateDropped());
+    case wire::Record::QUERY_ANSWERED:
+      return ReadAnswered(from.getQueryAnswered());
   }
   throw Malformed{"a kind of record that this version does not know"};
 }

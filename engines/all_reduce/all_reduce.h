@@ -22,7 +22,8 @@ class AllReduce final : public Engine {
  public:
   explicit AllReduce(const AllReduceOptions& options) : options_(options) {}
 
-  Strategy strategy() const override { return Strategy::kReduceGradients; }
+  Plan plan() const override { return {.strategy = Strategy::kReduceGradients}; }
+  Joining joining() const override { return Joining::kBarrier; }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return std::nullopt; }
   std::string Explain(Instant now, Rank rank) const override;

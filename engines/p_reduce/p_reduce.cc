@@ -18,9 +18,10 @@ std::string Number(std::size_t value) { return std::to_string(value); }
 
 }  // namespace
 
-bool PReduce::MayUseInitial() const {
-  return options_.weights == PReduceOptions::Weights::kDynamic &&
-         options_.missing == PReduceOptions::Missing::kInitial;
+Plan PReduce::plan() const {
+  return {.strategy = Strategy::kAverageModels,
+          .keep_initial = options_.weights == PReduceOptions::Weights::kDynamic &&
+                          options_.missing == PReduceOptions::Missing::kInitial};
 }
 
 bool PReduce::Joined(Rank rank) const {
@@ -150,7 +151,7 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
                 queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider),
                 queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider) + 1);
   }
-  FormGroup& group = out->emplace_back();
+  auto& group = std::get<FormGroup>(out->emplace_back(FormGroup{}));
   group.id = (*next_group)++;
   group.reason = std::move(reason);
   group.members.reserve(size);

@@ -38,8 +38,7 @@ class PReduce final : public Engine {
   // REQUIRES: Validate(options, 0) is ok.
   explicit PReduce(const PReduceOptions& options) : options_(options) {}
 
-  Strategy strategy() const override { return Strategy::kAverageModels; }
-  bool MayUseInitial() const override;
+  Plan plan() const override;
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override;
   std::string Explain(Instant now, Rank rank) const override;

@@ -21,7 +21,7 @@ std::string EngineDriver::Apply(const Event& event) {
   applied.now = now_;
   applied.event = event;
   engine_->Step(now_, event, &next_group_, &applied.effects);
-  for (const FormGroup& group : applied.effects) {
+  for (const FormGroup& group : GroupsOf(applied.effects)) {
     Running& running = groups_[group.id];
     running.iteration = group.iteration;
     for (const GroupShare& member : group.members) {

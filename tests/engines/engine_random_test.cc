@@ -105,7 +105,7 @@ class AllReduceModel {
     }
     const bool due = !joined_.empty() && ready_.size() == joined_.size();
     if (applied.effects.size() != (due ? 1u : 0u)) return "a round too many or too few";
-    return due ? CheckRound(applied.effects[0]) : "";
+    return due ? CheckRound(std::get<FormGroup>(applied.effects[0])) : "";
   }
 
  private:

@@ -68,7 +68,7 @@ std::string PReduceModel::Check(const Applied& applied) {
     window_.clear();
     std::erase_if(queue_, [&](const Waiting& one) { return one.rank == left->rank; });
   }
-  for (const FormGroup& group : applied.effects) {
+  for (const FormGroup& group : GroupsOf(applied.effects)) {
     if (auto wrong = CheckGroup(now, group); !wrong.empty()) {
       return "group " + std::to_string(group.id) + " (" + group.reason + "): " + wrong;
     }
@@ -142,7 +142,7 @@ std::string PReduceModel::CheckWeights(const FormGroup& group) const {
     sum += member.weight;
   }
   if (std::abs(sum - 1) > 1e-12) return "weights sum to " + std::to_string(sum);
-  if (group.initial_weight > 0 && !engine_->MayUseInitial()) return "unannounced initial_weight";
+  if (group.initial_weight > 0 && !engine_->plan().keep_initial) return "unannounced initial_weight";
   std::vector<Iteration> iterations;
   for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
   const std::vector<double> expected = WeightsByTheBook(options_, iterations);

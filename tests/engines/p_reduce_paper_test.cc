@@ -22,13 +22,13 @@ class PaperTest : public testing::Test {
     for (Rank rank = 0; rank < workers; ++rank) Step(JoinedEvent{.rank = rank, .host = "h"});
   }
 
-  Effects Step(const Event& event) {
-    Effects formed;
-    engine_->Step(now_, event, &next_group_, &formed);
-    return formed;
+  std::vector<FormGroup> Step(const Event& event) {
+    Effects effects;
+    engine_->Step(now_, event, &next_group_, &effects);
+    return GroupsOf(effects);
   }
 
-  Effects BeReady(Rank rank, Iteration iteration) {
+  std::vector<FormGroup> BeReady(Rank rank, Iteration iteration) {
     return Step(ReadyEvent{.rank = rank, .ready = {.iteration = iteration}});
   }
 
@@ -55,7 +55,7 @@ TEST_F(PaperTest, Algorithm2PopsPSignalsInTheOrderOfArrival) {
   Start({.group_size = 3, .weights = PReduceOptions::Weights::kConstant}, 6);
   EXPECT_THAT(BeReady(5, 1), IsEmpty());
   EXPECT_THAT(BeReady(2, 1), IsEmpty());
-  const Effects formed = BeReady(4, 1);
+  const std::vector<FormGroup> formed = BeReady(4, 1);
   ASSERT_EQ(formed.size(), 1u);
   EXPECT_THAT(Ranks(formed[0]), ElementsAre(2, 4, 5));
   EXPECT_EQ(formed[0].reason, "fifo: 3 of 3 ready");
@@ -67,7 +67,7 @@ TEST_F(PaperTest, ConstantWeightsAreOneOverP) {
   Start({.group_size = 3, .weights = PReduceOptions::Weights::kConstant}, 6);
   BeReady(0, 9);
   BeReady(1, 1);
-  const Effects formed = BeReady(2, 4);
+  const std::vector<FormGroup> formed = BeReady(2, 4);
   ASSERT_EQ(formed.size(), 1u);
   for (const GroupShare& member : formed[0].members) EXPECT_DOUBLE_EQ(member.weight, 1.0 / 3);
   EXPECT_EQ(formed[0].initial_weight, 0);
@@ -90,10 +90,10 @@ TEST_F(PaperTest, SeveralDisjointGroupsAreInFlight) {
 TEST_F(PaperTest, AWorkerGoesOnWithoutTheOthers) {
   Start({.group_size = 2}, 4);
   BeReady(0, 1);
-  const Effects first = BeReady(1, 1);
+  const std::vector<FormGroup> first = BeReady(1, 1);
   Step(FinishedEvent{.rank = 0, .group = first.at(0).id, .ok = true});  // rank 1 still reduces
   BeReady(0, 2);
-  const Effects second = BeReady(2, 1);
+  const std::vector<FormGroup> second = BeReady(2, 1);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_THAT(Ranks(second[0]), ElementsAre(0, 2));
 }
@@ -106,7 +106,7 @@ TEST_F(PaperTest, MembersContinueAtTheLargestIteration) {
     Start({.group_size = 3, .weights = weights}, 5);
     BeReady(0, 3);
     BeReady(1, 17);
-    const Effects formed = BeReady(2, 8);
+    const std::vector<FormGroup> formed = BeReady(2, 8);
     ASSERT_EQ(formed.size(), 1u);
     EXPECT_EQ(formed[0].iteration, 17);
   }
@@ -120,9 +120,9 @@ TEST_F(PaperTest, OnlyTheInitialApproximationNeedsTheInitialModel) {
   for (const auto weights : {Weights::kConstant, Weights::kDynamic}) {
     for (const auto missing : {Missing::kInitial, Missing::kNearest, Missing::kRenormalize}) {
       const PReduce engine({.weights = weights, .missing = missing});
-      EXPECT_EQ(engine.MayUseInitial(),
+      EXPECT_EQ(engine.plan().keep_initial,
                 weights == Weights::kDynamic && missing == Missing::kInitial);
-      EXPECT_EQ(engine.strategy(), Strategy::kAverageModels);
+      EXPECT_EQ(engine.plan().strategy, Strategy::kAverageModels);
     }
   }
 }

@@ -181,9 +181,9 @@ class Play {
   }
 
   void Step(const Event& event) {
-    Effects formed;
-    engine_->Step(now_, event, &next_group_, &formed);
-    for (const FormGroup& group : formed) {
+    Effects effects;
+    engine_->Step(now_, event, &next_group_, &effects);
+    for (const FormGroup& group : GroupsOf(effects)) {
       std::ostringstream text;
       text << "group " << group.id << ":";
       for (const GroupShare& member : group.members) {

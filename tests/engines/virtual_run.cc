@@ -22,7 +22,7 @@ class Runner {
   }
 
   // Goes on until the engine has formed a group or more, and returns them.
-  Effects Next() {
+  std::vector<FormGroup> Next() {
     while (true) {
       const std::optional<Instant> deadline = engine_->NextDeadline();
       if (deadline && (computing_.empty() || deadline->ns < std::get<0>(computing_.top()))) {
@@ -37,7 +37,7 @@ class Runner {
         Apply(ReadyEvent{.rank = rank, .ready = {.iteration = ++iteration, .samples = 1}});
       }
       if (effects_.empty()) continue;
-      const Effects formed = std::move(effects_);
+      const std::vector<FormGroup> formed = GroupsOf(effects_);
       effects_.clear();
       for (const FormGroup& group : formed) Release(group);
       return formed;

@@ -50,9 +50,9 @@ class Draw {
   requires std::is_empty_v<T>
   void operator()(T&) {}
 
-  void operator()(Strategy& value) { Enum(value, Strategy::kReduceGradients); }
+  void operator()(Strategy& value) { Enum(value, Strategy::kLocalSteps); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
-  void operator()(GroupKind& value) { Enum(value, GroupKind::kFinal); }
+  void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
   void operator()(LeftReason& value) { Enum(value, LeftReason::kEvicted); }
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
@@ -62,22 +62,27 @@ class Draw {
     Fields(m.version, m.job, m.rank, m.world_size, m.host, m.host_name, m.pid, m.endpoints,
            m.model_bytes, m.model_hash, m.iteration);
   }
-  void operator()(Ready& m) { Fields(m.iteration, m.step_ns, m.samples); }
-  void operator()(Finished& m) {
-    Fields(m.group, m.outcome, m.detail, m.wait_ns, m.reduce_ns, m.bytes);
+  void operator()(Ready& m) { 
+    Fields(m.iteration, m.step_ns, m.samples, m.waiting, m.gradients, m.local_steps, m.rtt_ns);
   }
-  void operator()(Adopted& m) { Fields(m.ok, m.iteration, m.detail); }
+  void operator()(Finished& m) {
+    Fields(m.group, m.outcome, m.detail, m.wait_ns, m.reduce_ns, m.bytes, m.included);
+  }
+  void operator()(Adopted& m) { Fields(m.ok, m.iteration, m.detail, m.included); }
   void operator()(Leave& m) { Fields(m.reason); }
   void operator()(Welcome& m) {
-    Fields(m.run, m.rank, m.job, m.engine, m.strategy, m.workers, m.lease_ms, m.heartbeat_ms,
-           m.keep_initial);
+    Fields(m.run, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms, m.heartbeat_ms);
+  }
+  void operator()(Plan& m) {
+    Fields(m.strategy, m.keep_initial, m.latest_only, m.delayed_ack, m.global_lr);
   }
   void operator()(GroupMember& m) { Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints); }
   void operator()(Group& m) {
     Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
   }
   void operator()(Abort& m) { Fields(m.group, m.reason); }
-  void operator()(Adopt& m) { Fields(m.source, m.reason); }
+  void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
+  void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready); }
   void operator()(Released& m) { Fields(m.reason); }
   void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
 
@@ -87,13 +92,17 @@ class Draw {
   void operator()(WorkerJoined& m) {
     Fields(m.rank, m.incarnation, m.host_name, m.pid, m.iteration, m.reason);
   }
-  void operator()(WorkerLeft& m) { Fields(m.rank, m.incarnation, m.why, m.reason); }
+  void operator()(WorkerLeft& m) { Fields(m.rank, m.incarnation, m.why, m.reason, m.gradients); }
   void operator()(GroupShare& m) { Fields(m.rank, m.weight, m.iteration); }
   void operator()(GroupFormed& m) {
     Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
   }
   void operator()(GroupEnded& m) { Fields(m.id, m.ok, m.reason); }
-  void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason); }
+  void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason, m.result); }
+  void operator()(UpdateDropped& m) { Fields(m.rank, m.iteration, m.reason); }
+  void operator()(QueryAnswered& m) {
+    Fields(m.rank, m.iteration, m.local_steps, m.ready, m.reason);
+  }
   void operator()(RunEnded& m) { Fields(m.reason); }
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
 

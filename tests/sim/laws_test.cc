@@ -141,7 +141,7 @@ TEST_F(LawsTest, NobodyIsEvicted) {
 class Puppet final : public Engine {
  public:
   explicit Puppet(std::vector<FormGroup>* next) : next_(next) {}
-  Strategy strategy() const override { return Strategy::kAverageModels; }
+  Plan plan() const override { return {}; }
   void Step(Instant, const Event&, GroupId* next_group, Effects* out) override {
     for (FormGroup& group : *next_) {
       group.id = (*next_group)++;
@@ -181,7 +181,7 @@ std::string PReduceBreaks(const PReduceOptions& options, int workers,
       }
       effects.clear();
       watch.Step({1}, ReadyEvent{.rank = rank, .ready = {.iteration = 1}}, &id, &effects);
-      for (const FormGroup& group : effects) {
+      for (const FormGroup& group : GroupsOf(effects)) {
         Effects none;
         for (const GroupShare& share : group.members) {
           watch.Step({2}, FinishedEvent{.rank = share.rank, .group = group.id, .ok = true}, &id,

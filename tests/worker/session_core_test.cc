@@ -45,7 +45,7 @@ class Script {
                      .rank = 3,
                      .job = "job",
                      .engine = "e",
-                     .strategy = strategy,
+                     .plan = {.strategy = strategy},
                      .workers = 2,
                      .lease_ms = 2000,
                      .heartbeat_ms = 100});

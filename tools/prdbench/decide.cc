@@ -95,9 +95,9 @@ class Loop {
 
  private:
   void Guide(Instant now, const Event& event) {
-    Effects formed;
-    guide_->Step(now, event, &next_guide_, &formed);
-    for (const FormGroup& group : formed) {
+    Effects effects;
+    guide_->Step(now, event, &next_guide_, &effects);
+    for (const FormGroup& group : GroupsOf(effects)) {
       Instant last = now;
       for (const GroupShare& member : group.members) {
         const Stimulus finished{.group = group.id,

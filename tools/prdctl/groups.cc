@@ -17,6 +17,10 @@ const char* KindName(GroupKind kind) {
       return "initial";
     case GroupKind::kFinal:
       return "final";
+    case GroupKind::kRound:
+      return "round";
+    case GroupKind::kAverage:
+      return "average";
   }
   return "unknown";
 }

@@ -37,6 +37,10 @@ struct WorkerMessage {
     out["iteration"] = m.iteration;
     out["step_ns"] = m.step_ns;
     out["samples"] = m.samples;
+    out["waiting"] = m.waiting;
+    if (m.gradients > 0) out["gradients"] = m.gradients;
+    if (m.local_steps > 0) out["local_steps"] = m.local_steps;
+    if (m.rtt_ns > 0) out["rtt_ns"] = m.rtt_ns;
   }
   void operator()(const Finished& m) const {
     out["type"] = "finished";
@@ -46,12 +50,14 @@ struct WorkerMessage {
     out["wait_ns"] = m.wait_ns;
     out["reduce_ns"] = m.reduce_ns;
     out["bytes"] = m.bytes;
+    if (m.included > 0) out["included"] = m.included;
   }
   void operator()(const Adopted& m) const {
     out["type"] = "adopted";
     out["ok"] = m.ok;
     out["iteration"] = m.iteration;
     if (!m.detail.empty()) out["detail"] = m.detail;
+    if (m.included > 0) out["included"] = m.included;
   }
   void operator()(const Finish&) const { out["type"] = "finish"; }
   void operator()(const Leave& m) const {
@@ -102,6 +108,7 @@ struct Body {
     out["incarnation"] = r.incarnation;
     out["why"] = LeftWord(r.why);
     out["reason"] = r.reason;
+    if (r.gradients > 0) out["gradients"] = r.gradients;
   }
   void operator()(const GroupFormed& r) const {
     out["type"] = "group_formed";
@@ -127,6 +134,21 @@ struct Body {
     out["type"] = "adopt_ordered";
     out["rank"] = r.rank;
     out["source"] = r.source;
+    out["reason"] = r.reason;
+    if (r.result != kNoGroup) out["result"] = r.result;
+  }
+  void operator()(const UpdateDropped& r) const {
+    out["type"] = "update_dropped";
+    out["rank"] = r.rank;
+    out["iteration"] = r.iteration;
+    out["reason"] = r.reason;
+  }
+  void operator()(const QueryAnswered& r) const {
+    out["type"] = "query_answered";
+    out["rank"] = r.rank;
+    out["iteration"] = r.iteration;
+    out["local_steps"] = r.local_steps;
+    out["ready"] = r.ready;
     out["reason"] = r.reason;
   }
   void operator()(const RunEnded& r) const {

@@ -31,6 +31,13 @@ std::string Words(const AdoptOrdered& ordered) {
   return "rank " + std::to_string(ordered.rank) + " is to copy rank " +
          std::to_string(ordered.source) + ": " + ordered.reason;
 }
+std::string Words(const UpdateDropped& dropped) {
+  return "rank " + std::to_string(dropped.rank) + " loses its update: " + dropped.reason;
+}
+std::string Words(const QueryAnswered& answered) {
+  return "rank " + std::to_string(answered.rank) + " is told " +
+         (answered.ready ? "READY" : "NOT-READY") + ": " + answered.reason;
+}
 std::string Words(const LeaseExpired& expired) {
   return "the lease of rank " + std::to_string(expired.rank) + " runs out";
 }

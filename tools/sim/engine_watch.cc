@@ -39,7 +39,7 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   const std::size_t before = out->size();
   GroupId id = *next_group;
   engine_->Step(now, event, next_group, out);
-  const std::span<const FormGroup> formed = std::span(*out).subspan(before);
+  const std::vector<FormGroup> formed = GroupsOf(std::span(*out).subspan(before));
   for (const FormGroup& group : formed) {
     if (group.id != id++) {
       throw Violation("group-ids", "group " + std::to_string(group.id) + " where " +

@@ -39,8 +39,8 @@ class EngineWatch final : public Engine {
   EngineWatch(std::unique_ptr<Engine> engine, const EngineOptions& options)
       : engine_(std::move(engine)), rules_(MakeRules(options)) {}
 
-  Strategy strategy() const override { return engine_->strategy(); }
-  bool MayUseInitial() const override { return engine_->MayUseInitial(); }
+  Plan plan() const override { return engine_->plan(); }
+  Joining joining() const override { return engine_->joining(); }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }

@@ -35,6 +35,7 @@ struct BodyHash {
   void operator()(const WorkerLeft& left) {
     Add(left.incarnation);
     Add(static_cast<std::uint64_t>(left.why));
+    Add(left.gradients);
   }
   void operator()(const GroupFormed& formed) {
     Add(formed.id);
@@ -48,6 +49,15 @@ struct BodyHash {
   void operator()(const AdoptOrdered& ordered) {
     Add(Number(ordered.rank));
     Add(Number(ordered.source));
+    Add(ordered.result);
+  }
+  void operator()(const UpdateDropped& dropped) {
+    Add(Number(dropped.rank));
+    Add(Number(dropped.iteration));
+  }
+  void operator()(const QueryAnswered& answered) {
+    Add(Number(answered.rank) * 2 + (answered.ready ? 1 : 0));
+    Add(answered.local_steps);
   }
   void operator()(const RunEnded&) {}
 };

@@ -14,8 +14,8 @@ class MutantEngine final : public Engine {
   MutantEngine(std::unique_ptr<Engine> engine, Mutation mutation)
       : engine_(std::move(engine)), mutation_(mutation) {}
 
-  Strategy strategy() const override { return engine_->strategy(); }
-  bool MayUseInitial() const override { return engine_->MayUseInitial(); }
+  Plan plan() const override { return engine_->plan(); }
+  Joining joining() const override { return engine_->joining(); }
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
   void Archive(StateArchive& ar) override {
@@ -39,9 +39,11 @@ class MutantEngine final : public Engine {
     }
     engine_->Step(now, event, next_group, out);
     for (std::size_t i = before; i < out->size(); ++i) {
-      for (GroupShare& share : (*out)[i].members) waiting_.erase(share.rank);
-      if (mutation_ == Mutation::kWeightNotNormalised && (*out)[i].id % 7 == 0) {
-        (*out)[i].members.back().weight = 1;
+      auto* group = std::get_if<FormGroup>(&(*out)[i]);
+      if (group == nullptr) continue;
+      for (const GroupShare& share : group->members) waiting_.erase(share.rank);
+      if (mutation_ == Mutation::kWeightNotNormalised && group->id % 7 == 0) {
+        group->members.back().weight = 1;
       }
     }
   }

@@ -136,7 +136,7 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
     own.gradient.resize(own.x.size());
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   }
-  if (core_.welcome().strategy == Strategy::kAverageModels) {
+  if (core_.welcome().plan.strategy == Strategy::kAverageModels) {
     Apply(own.iteration);
     own.tag = Mix(own.tag ^ number_);
   }
@@ -214,7 +214,7 @@ void SimWorker::Perform(Action* action) {
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
-    const bool gradients = core_.welcome().strategy == Strategy::kReduceGradients;
+    const bool gradients = core_.welcome().plan.strategy == Strategy::kReduceGradients;
     parts_->data->Begin(number_, core_.welcome().run, start->group, gradients);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kReduce);

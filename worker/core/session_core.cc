@@ -120,7 +120,7 @@ void SessionCore::Step(Instant now, const Ready& ready, Actions* out) {
   step_ = {};
   ready_ = ready;
   ready_at_ = now;
-  if (welcome_.strategy == Strategy::kAverageModels) iteration_ = ready.iteration;
+  if (welcome_.plan.strategy == Strategy::kAverageModels) iteration_ = ready.iteration;
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (contact_ == Contact::kOver) {
     return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
@@ -377,7 +377,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
     if (kind == GroupKind::kTrain) SignalAgain(now, out);
     return BeginHeld(now, out);
   }
-  if (kind == GroupKind::kTrain && welcome_.strategy == Strategy::kReduceGradients) {
+  if (kind == GroupKind::kTrain && welcome_.plan.strategy == Strategy::kReduceGradients) {
     work_ = Work::kApply;
     out->push_back(ApplyNow{group_.iteration});
     return;
