@@ -1,0 +1,422 @@
+#include "tools/prdbench/skew.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "tools/prdbench/skew_board.h"
+#include "tools/prdbench/skew_crew.h"
+
+namespace prd::bench {
+namespace {
+
+constexpr std::int64_t kStallNs = 60'000'000'000;
+constexpr std::size_t kMaxBytes = 64 << 20;
+
+// An operation is a job of the daemon's configuration.
+struct Op {
+  const char* name;
+  const char* engine;
+  const char* table;  // of the engine in the job
+};
+constexpr Op kOps[] = {
+    {"solo", "eager", "quorum = \"solo\""},
+    {"majority", "eager", "quorum = \"majority\""},
+    {"all-reduce", "all-reduce", ""},
+};
+
+volatile std::sig_atomic_t g_interrupted = 0;
+
+void CatchInterrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { g_interrupted = 1; };  // no SA_RESTART: poll returns
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+struct Mean {
+  double latency_ns = 0;  // sums, until divided by count
+  double active = 0;
+  double count = 0;
+  void Add(const Board::Sample& sample) {
+    latency_ns += static_cast<double>(sample.latency_ns);
+    active += sample.active;
+    ++count;
+  }
+  void Add(const Mean& other) {
+    latency_ns += other.latency_ns;
+    active += other.active;
+    count += other.count;
+  }
+  double latency_ms() const { return count > 0 ? latency_ns / count / 1e6 : 0; }
+  double mean_active() const { return count > 0 ? active / count : 0; }
+};
+
+// Of one operation at one size.
+struct Cell {
+  const Op* op = nullptr;  // null: MPI_Allreduce
+  std::size_t bytes = 0;
+  Mean mean;
+};
+
+// A line on stderr that says what is measured now.
+class Progress {
+ public:
+  ~Progress() { Show(""); }
+  void Show(const std::string& line) {
+    if (line == shown_) return;
+    shown_ = line;
+    if (terminal_) {
+      std::fprintf(stderr, "\r\033[K%s", line.c_str());
+    } else if (!line.empty()) {
+      std::fprintf(stderr, "%s\n", line.c_str());
+    }
+  }
+  bool terminal() const { return terminal_; }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) == 1;
+  std::string shown_;
+};
+
+class Folder {
+ public:
+  Folder() {
+    char path[] = "/tmp/prdbench-XXXXXX";  // short: a socket's path has 107 bytes
+    if (mkdtemp(path) != nullptr) name_ = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (!name_.empty()) std::filesystem::remove_all(name_, ignored);
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
+class Bench {
+ public:
+  explicit Bench(const SkewOptions& options)
+      : options_(options),
+        here_(std::filesystem::read_symlink("/proc/self/exe").parent_path()),
+        daemon_(folder_.name() + "/prd.log") {}
+
+  Status Run();
+  void Print() const;
+
+ private:
+  Status Prepare();
+  Status StartDaemon();
+  Status FindMpi();
+  Status Measure(Cell* cell, int round);
+  Status StartProcesses(const Cell& cell, const std::string& board, Crew* crew);
+  std::vector<std::string> MpiCommand() const;
+  Status Await(const Cell& cell, int round, const Board& board, Crew* crew);
+
+  std::optional<Mean> MpiOf(std::size_t bytes) const;
+  void PrintTable() const;
+  void PrintJson() const;
+
+  const SkewOptions& options_;
+  const std::filesystem::path here_;
+  const Folder folder_;
+  Crew daemon_;
+  Progress progress_;
+  std::vector<const Op*> ops_;
+  std::string no_mpi_;  // why not; empty: it is there
+  std::string mpi_library_;
+  std::vector<Cell> cells_;
+  int boards_ = 0;
+};
+
+Status Bench::Run() {
+  PRD_RETURN_IF_ERROR(Prepare());
+  for (const std::size_t bytes : options_.bytes) {
+    if (no_mpi_.empty()) cells_.push_back({.bytes = bytes});
+    for (const Op* op : ops_) cells_.push_back({.op = op, .bytes = bytes});
+  }
+  PRD_RETURN_IF_ERROR(StartDaemon());
+  for (int round = 0; round < options_.rounds; ++round) {
+    for (Cell& cell : cells_) PRD_RETURN_IF_ERROR(Measure(&cell, round));
+  }
+  return Status::Ok();
+}
+
+Status Bench::Prepare() {
+  if (folder_.name().empty()) {
+    return Status(Code::kUnavailable, "cannot make a folder under /tmp");
+  }
+  for (const std::string& name : options_.ops) {
+    const auto* op =
+        std::find_if(std::begin(kOps), std::end(kOps), [&](const Op& o) { return o.name == name; });
+    if (op == std::end(kOps)) {
+      return Status(Code::kInvalidArgument, "no operation is called " + name);
+    }
+    ops_.push_back(op);
+  }
+  for (const std::size_t bytes : options_.bytes) {
+    if (bytes < 64 || bytes > kMaxBytes || bytes % sizeof(float) != 0) {
+      return Status(Code::kInvalidArgument, "--bytes: found " + std::to_string(bytes) +
+                                                ", allowed are multiples of 4 from 64 to 67108864");
+    }
+  }
+  return FindMpi();
+}
+
+Status Bench::FindMpi() {
+  if (options_.without_mpi) {
+    no_mpi_ = "left out, as asked";
+  } else if (access((here_ / "prd-mpi-skew").c_str(), X_OK) != 0) {
+    no_mpi_ = "absent: prd was built without Open MPI (Debian: openmpi-bin, libopenmpi-dev)";
+  } else {
+    Crew probe(folder_.name() + "/mpirun.log");
+    PRD_RETURN_IF_ERROR(probe.Start("mpirun", {options_.mpirun, "--version"}));
+    Status status;
+    while (status.ok() && !probe.all_ended()) {
+      std::vector<pollfd> items;
+      probe.AppendPollItems(&items);
+      if (poll(items.data(), items.size(), 200) < 0 && g_interrupted != 0) {
+        return Status(Code::kCancelled, "interrupted");
+      }
+      status = probe.Check();
+    }
+    if (!status.ok() || probe.Log().find("Open MPI") == std::string::npos) {
+      no_mpi_ = "absent: " + options_.mpirun + " is not Open MPI's mpirun (Debian: openmpi-bin)";
+    }
+  }
+  if (!no_mpi_.empty()) std::fprintf(stderr, "prdbench: Open MPI is %s\n", no_mpi_.c_str());
+  return Status::Ok();
+}
+
+Status Bench::StartDaemon() {
+  const std::string binary = options_.daemon.empty() ? (here_ / "prd").string() : options_.daemon;
+  if (access(binary.c_str(), X_OK) != 0) {
+    return Status(Code::kNotFound, "no daemon at " + binary + "; name one with --daemon");
+  }
+  const std::string config = folder_.name() + "/prd.toml";
+  std::ofstream file(config);
+  file << "[daemon]\nlisten = \"ipc://" << folder_.name() << "/control.sock\"\nadmin = \"ipc://"
+       << folder_.name() << "/admin.sock\"\nstate_dir = \"" << folder_.name() << "/state\"\n";
+  for (const Op* op : ops_) {
+    file << "[[job]]\nname = \"" << op->name << "\"\nengine = \"" << op->engine
+         << "\"\nworkers = " << options_.processes << "\nlease_ms = 20000\n";
+    if (*op->table != '\0') file << "[job." << op->engine << "]\n" << op->table << "\n";
+  }
+  file.close();
+  if (!file) return Status(Code::kUnavailable, "cannot write " + config);
+  return daemon_.Start("the daemon", {binary, "--config", config});
+}
+
+Status Bench::Measure(Cell* cell, int round) {
+  const std::string name =
+      "/prdbench-" + std::to_string(getpid()) + "-" + std::to_string(++boards_);
+  const int iterations = options_.warmup + options_.iterations;
+  Result<Board> board = Board::Create(name, options_.processes, iterations,
+                                      static_cast<std::int64_t>(options_.skew_ms * 1e6));
+  if (!board.ok()) return board.status();
+  Crew crew(folder_.name() + "/processes-" + std::to_string(boards_) + ".log");
+  PRD_RETURN_IF_ERROR(StartProcesses(*cell, name, &crew));
+  PRD_RETURN_IF_ERROR(Await(*cell, round, *board, &crew));
+  for (int i = options_.warmup; i < iterations; ++i) {
+    for (int p = 0; p < options_.processes; ++p) cell->mean.Add(board->at(i, p));
+  }
+  if (cell->op == nullptr) mpi_library_ = board->library();
+  return Status::Ok();
+}
+
+// Shared memory between the ranks, no binding (more ranks than cores), and waits that yield the
+// core to those whose turn comes: Open MPI never waits in the kernel.
+std::vector<std::string> Bench::MpiCommand() const {
+  std::vector<std::string> command = {options_.mpirun, "-n", std::to_string(options_.processes)};
+  for (const char* word : {"--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
+                           "1", "--mca", "pml", "ob1", "--mca", "btl", "self,vader"}) {
+    command.push_back(word);
+  }
+  if (geteuid() == 0) command.push_back("--allow-run-as-root");
+  return command;
+}
+
+Status Bench::StartProcesses(const Cell& cell, const std::string& board, Crew* crew) {
+  const std::string bytes = std::to_string(cell.bytes);
+  if (cell.op == nullptr) {
+    std::vector<std::string> command = MpiCommand();
+    command.insert(command.end(), {(here_ / "prd-mpi-skew").string(), board, bytes});
+    return crew->Start("mpirun", command);
+  }
+  for (int p = 0; p < options_.processes; ++p) {
+    const std::string process = std::to_string(p);
+    PRD_RETURN_IF_ERROR(
+        crew->Start("process " + process,
+                    {(here_ / "prdbench").string(), "skew-process", "--board", board, "--process",
+                     process, "--bytes", bytes, "--controller",
+                     "ipc://" + folder_.name() + "/control.sock", "--job", cell.op->name}));
+  }
+  return Status::Ok();
+}
+
+// Until all have ended.
+Status Bench::Await(const Cell& cell, int round, const Board& board, Crew* crew) {
+  const std::string what = std::to_string(cell.bytes) + " bytes, round " +
+                           std::to_string(round + 1) + " of " + std::to_string(options_.rounds) +
+                           ", " + (cell.op == nullptr ? "MPI_Allreduce" : cell.op->name);
+  int met = -1;
+  std::int64_t met_at = MonotonicNow();
+  while (!crew->all_ended()) {
+    if (board.met() != met) {
+      met = board.met();
+      met_at = MonotonicNow();
+    } else if (MonotonicNow() - met_at > kStallNs) {
+      return Status(Code::kDeadlineExceeded,
+                    what + ": no iteration in 60 s; what was printed:\n" + crew->Log());
+    }
+    const int all = board.iterations();
+    progress_.Show("prdbench: " + what +
+                   (progress_.terminal()
+                        ? ": " + std::to_string(std::min(met, all)) + "/" + std::to_string(all)
+                        : ""));
+    std::vector<pollfd> items;
+    crew->AppendPollItems(&items);
+    daemon_.AppendPollItems(&items);
+    poll(items.data(), items.size(), 200);
+    if (g_interrupted != 0) return Status(Code::kCancelled, "interrupted");
+    Status status = daemon_.Check();
+    if (status.ok() && daemon_.all_ended()) status = Status(Code::kUnavailable, "the daemon ended");
+    if (status.ok()) status = crew->Check();
+    if (!status.ok()) return Status(status.code(), what + ": " + status.message());
+  }
+  return Status::Ok();
+}
+
+// ---- what is printed ----
+
+std::optional<Mean> Bench::MpiOf(std::size_t bytes) const {
+  for (const Cell& cell : cells_) {
+    if (cell.op == nullptr && cell.bytes == bytes) return cell.mean;
+  }
+  return std::nullopt;
+}
+
+void Bench::Print() const { options_.json ? PrintJson() : PrintTable(); }
+
+nlohmann::json Figures(const Mean& ours, const std::optional<Mean>& mpi) {
+  nlohmann::json figures{{"latency_ms", ours.latency_ms()},
+                         {"mpi_latency_ms", nullptr},
+                         {"mean_active", ours.mean_active()},
+                         {"ratio", nullptr}};
+  if (mpi.has_value()) {
+    figures["mpi_latency_ms"] = mpi->latency_ms();
+    figures["ratio"] = mpi->latency_ms() / ours.latency_ms();
+  }
+  return figures;
+}
+
+void Bench::PrintJson() const {
+  for (const Op* op : ops_) {
+    Mean ours;
+    std::optional<Mean> mpi;
+    nlohmann::json sizes = nlohmann::json::array();
+    for (const Cell& cell : cells_) {
+      if (cell.op != op) continue;
+      const std::optional<Mean> beside = MpiOf(cell.bytes);
+      ours.Add(cell.mean);
+      if (beside.has_value()) {
+        if (!mpi.has_value()) mpi.emplace();
+        mpi->Add(*beside);
+      }
+      nlohmann::json size = Figures(cell.mean, beside);
+      size["bytes"] = cell.bytes;
+      sizes.push_back(size);
+    }
+    nlohmann::json line = Figures(ours, mpi);
+    line.update({{"bench", "skew"},
+                 {"op", op->name},
+                 {"processes", options_.processes},
+                 {"cores", std::thread::hardware_concurrency()},
+                 {"skew_ms", options_.skew_ms},
+                 {"iterations", options_.rounds * options_.iterations},
+                 {"mpi", mpi_library_.empty() ? nlohmann::json() : nlohmann::json(mpi_library_)},
+                 {"sizes", sizes}});
+    std::printf("%s\n", line.dump().c_str());
+  }
+}
+
+void PrintRow(const char* op, const std::string& bytes, const Mean& ours,
+              const std::optional<Mean>& mpi) {
+  std::printf("%-12s %9s %12.3f", op, bytes.c_str(), ours.latency_ms());
+  if (mpi.has_value()) {
+    std::printf(" %17.3f %8.2f", mpi->latency_ms(), mpi->latency_ms() / ours.latency_ms());
+  } else {
+    std::printf(" %17s %8s", "-", "-");
+  }
+  std::printf(" %12.2f\n", ours.mean_active());
+}
+
+void Bench::PrintTable() const {
+  std::printf(
+      "%d processes on %u cores; process i of 1..%d calls i x %g ms after the start. Means over "
+      "all\n"
+      "processes and %d iterations of each size.\n",
+      options_.processes, std::thread::hardware_concurrency(), options_.processes, options_.skew_ms,
+      options_.rounds * options_.iterations);
+  std::printf("%-12s %9s %12s %17s %8s %12s\n", "operation", "bytes", "prd, ms",
+              "MPI_Allreduce, ms", "ratio", "mean active");
+  for (const Op* op : ops_) {
+    Mean ours;
+    std::optional<Mean> mpi;
+    for (const Cell& cell : cells_) {
+      if (cell.op != op) continue;
+      const std::optional<Mean> beside = MpiOf(cell.bytes);
+      ours.Add(cell.mean);
+      if (beside.has_value()) {
+        if (!mpi.has_value()) mpi.emplace();
+        mpi->Add(*beside);
+      }
+      PrintRow(op->name, std::to_string(cell.bytes), cell.mean, beside);
+    }
+    if (options_.bytes.size() > 1) PrintRow(op->name, "all", ours, mpi);
+  }
+  if (!no_mpi_.empty()) {
+    std::printf("MPI: %s\n", no_mpi_.c_str());
+    return;
+  }
+  std::printf("MPI: %s,", mpi_library_.c_str());
+  for (const std::string& word : MpiCommand()) std::printf(" %s", word.c_str());
+  std::printf("\n");
+}
+
+}  // namespace
+
+std::vector<std::string> SkewOps() {
+  std::vector<std::string> names;
+  for (const Op& op : kOps) names.emplace_back(op.name);
+  return names;
+}
+
+int BenchSkew(const SkewOptions& options) {
+  CatchInterrupts();
+  Bench bench(options);
+  const Status status = bench.Run();
+  if (g_interrupted != 0) {
+    std::fprintf(stderr, "\nprdbench: interrupted\n");
+    return 130;
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "prdbench: skew: %s\n", status.message().c_str());
+    return status.code() == Code::kInvalidArgument ? 2 : 1;
+  }
+  bench.Print();
+  return 0;
+}
+
+}  // namespace prd::bench
