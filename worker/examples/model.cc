@@ -59,8 +59,6 @@ struct Model::Net {
   torch::nn::Sequential layers{nullptr};
   std::vector<float> mean_image;
   std::vector<torch::Tensor> parameters;
-  double learning_rate = 0;
-  double momentum = 0;
   std::vector<torch::Tensor> velocity;  // empty until momentum is used
 };
 
@@ -88,33 +86,45 @@ std::vector<Array> Model::Gradients() {
   return arrays;
 }
 
-double Model::ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch) {
+std::optional<double> Model::ComputeGradients(const Dataset& set,
+                                              const std::vector<std::size_t>& batch,
+                                              const Interrupted& interrupted) {
   const Batch examples =
       MakeBatch(set, net_->mean_image, batch.size(), [&](std::size_t i) { return batch[i]; });
   for (torch::Tensor& p : net_->parameters) p.mutable_grad().zero_();
-  const torch::Tensor output = net_->layers->forward(examples.input);
-  const torch::Tensor loss = torch::nn::functional::cross_entropy(output, examples.label);
+  // Each layer is a graph of its own, so that the way back can be left between two of them.
+  std::vector<torch::Tensor> inputs, outputs;
+  torch::Tensor at = examples.input;
+  for (torch::nn::AnyModule& layer : *net_->layers) {
+    if (interrupted()) return std::nullopt;
+    inputs.push_back(at.detach().requires_grad_(at.requires_grad()));
+    outputs.push_back(layer.forward(inputs.back()));
+    at = outputs.back();
+  }
+  const torch::Tensor answer = at.detach().requires_grad_();
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(answer, examples.label);
   loss.backward();
+  torch::Tensor gradient = answer.grad();
+  for (std::size_t i = outputs.size(); i-- > 0 && outputs[i].requires_grad();) {
+    if (interrupted()) return std::nullopt;
+    outputs[i].backward(gradient);
+    gradient = inputs[i].grad();
+  }
   return loss.item<double>();
 }
 
-void Model::SetSgd(double learning_rate, double momentum) {
-  net_->learning_rate = learning_rate;
-  net_->momentum = momentum;
-}
-
-void Model::ApplySgd() {
+void Model::ApplySgd(double learning_rate, double momentum) {
   const torch::NoGradGuard no_grad;
-  if (net_->momentum != 0 && net_->velocity.empty()) {
+  if (momentum != 0 && net_->velocity.empty()) {
     for (const torch::Tensor& p : net_->parameters) net_->velocity.push_back(torch::zeros_like(p));
   }
   for (std::size_t i = 0; i < net_->parameters.size(); ++i) {
     torch::Tensor& p = net_->parameters[i];
-    if (net_->momentum == 0) {
-      p.sub_(p.grad(), net_->learning_rate);
+    if (momentum == 0) {
+      p.sub_(p.grad(), learning_rate);
     } else {
-      net_->velocity[i].mul_(net_->momentum).add_(p.grad());
-      p.sub_(net_->velocity[i], net_->learning_rate);
+      net_->velocity[i].mul_(momentum).add_(p.grad());
+      p.sub_(net_->velocity[i], learning_rate);
     }
   }
 }

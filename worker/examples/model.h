@@ -6,18 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "worker/examples/dataset.h"
+#include "worker/examples/pace.h"
+#include "worker/examples/trainer.h"
 
 namespace example {
-
-// A float32 array that stays where it is for the model's life.
-struct Array {
-  float* data = nullptr;
-  std::size_t count = 0;
-};
 
 // One replica with its gradients and plain SGD. One thread at a time.
 class Model {
@@ -32,12 +29,13 @@ class Model {
   std::vector<Array> Parameters();
   std::vector<Array> Gradients();  // as Parameters
 
-  // Fills the gradients with those of the mean cross-entropy over the batch, which is returned.
-  double ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch);
-  // For ApplySgd from now on.
-  void SetSgd(double learning_rate, double momentum);
+  // Fills the gradients with those of the mean cross-entropy over the batch, which is returned; or
+  // nothing, with undefined gradients, if interrupted, which is asked before every layer, forwards
+  // and backwards.
+  std::optional<double> ComputeGradients(const Dataset& set, const std::vector<std::size_t>& batch,
+                                         const Interrupted& interrupted);
   // parameters -= learning_rate * gradients; with momentum, of their running sum.
-  void ApplySgd();
+  void ApplySgd(double learning_rate, double momentum);
 
   std::size_t ParameterCount();
   std::vector<float> CopyParameters();

@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -9,6 +10,14 @@ namespace example {
 namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 18;
+
+// As JSON, which has no infinity and no NaN: they are null, as what is not there.
+std::string Number(std::optional<double> value) {
+  if (!value || !std::isfinite(*value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", *value);
+  return text;
+}
 
 }  // namespace
 
@@ -28,21 +37,27 @@ void StepLog::Start(const prd::Session& session, std::int64_t start_ns, std::int
   Flush();
 }
 
-void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, double loss) {
+void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, std::optional<double> loss) {
   if (!file_) return;
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
                ",\"members\":%zu,\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
-               ",\"reduce_ns\":%" PRId64 ",\"attempts\":%d,\"loss\":%.5g}\n",
+               ",\"reduce_ns\":%" PRId64 ",\"sent_bytes\":%" PRIu64
+               ",\"attempts\":%d,\"loss\":%s}\n",
                end_ns, step.iteration, step.group, step.members.size(),
                static_cast<std::int64_t>(step.computed.count()),
                static_cast<std::int64_t>(step.waited.count()),
-               static_cast<std::int64_t>(step.reduced.count()), step.attempts, loss);
+               static_cast<std::int64_t>(step.reduced.count()), step.sent_bytes, step.attempts,
+               Number(loss).c_str());
 }
 
-void StepLog::Finished(std::int64_t end_ns) {
+void StepLog::Finished(std::int64_t end_ns, std::optional<double> validation_loss) {
   if (!file_) return;
-  std::fprintf(file_.get(), "{\"finished\":true,\"end_ns\":%" PRId64 "}\n", end_ns);
+  std::fprintf(file_.get(), "{\"finished\":true,\"end_ns\":%" PRId64, end_ns);
+  if (validation_loss) {
+    std::fprintf(file_.get(), ",\"validation_loss\":%s", Number(validation_loss).c_str());
+  }
+  std::fputs("}\n", file_.get());
   Flush();
 }
 

@@ -7,14 +7,16 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace example {
 
 // A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
-// {"end_ns","iteration","group","members","compute_ns","wait_ns","reduce_ns","attempts","loss"},
-// where times are of the host's monotonic clock. At a good end {"finished":true,"end_ns"}. Lines
-// are buffered (Flush), so that a step costs about a microsecond.
+// {"end_ns","iteration","group","members","compute_ns","wait_ns","reduce_ns","sent_bytes",
+// "attempts","loss"}, where times are of the host's monotonic clock and the loss of a step that was
+// cut short is null. At a good end {"finished":true,"end_ns"}, with "validation_loss" where there
+// is one. Lines are buffered (Flush), so that a step costs about a microsecond.
 class StepLog {
  public:
   // No path: everything is dropped. Throws std::runtime_error when it cannot be written.
@@ -22,8 +24,9 @@ class StepLog {
 
   // step_ns: how long the worker's own steps are meant to take; 0 = as long as they do.
   void Start(const prd::Session& session, std::int64_t start_ns, std::int64_t step_ns);
-  void Step(const prd::StepResult& step, std::int64_t end_ns, double loss);
-  void Finished(std::int64_t end_ns);
+  // No loss: the step was cut short.
+  void Step(const prd::StepResult& step, std::int64_t end_ns, std::optional<double> loss);
+  void Finished(std::int64_t end_ns, std::optional<double> validation_loss);
   void Flush();
 
  private:

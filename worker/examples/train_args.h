@@ -1,4 +1,4 @@
-// The command line of prd-train.
+// The command lines of the training programs.
 #ifndef PRD_WORKER_EXAMPLES_TRAIN_ARGS_H_
 #define PRD_WORKER_EXAMPLES_TRAIN_ARGS_H_
 
@@ -7,30 +7,38 @@
 #include <string>
 
 #include "worker/examples/dataset.h"
+#include "worker/examples/inject.h"
 
 namespace example {
 
+// What every training program takes.
 struct TrainArgs {
-  std::string data = "/usr/share/datasets/fashion-mnist";
-  std::string model = "mlp";
-  Sharding sharding = Sharding::kIid;
   std::size_t batch = 128;
   double learning_rate = 0.2;
   double decay_steps = 0;  // learning rate / (1 + iteration / decay_steps); 0 = constant
-  double momentum = 0;
   std::uint64_t seed = 1;
   double step_ms = 0;          // 0 = no padding
   std::map<int, double> slow;  // rank -> factor of step_ms, >= 1
-  std::int64_t steps = 0;      // 0 = no limit
-  double seconds = 0;          // 0 = no limit
-  std::string stop_file;       // training ends when this file is there
-  std::string snapshot_dir;    // empty = no snapshots
+  Injection injection;
+  std::int64_t steps = 0;    // 0 = no limit
+  double seconds = 0;        // 0 = no limit
+  std::string stop_file;     // training ends when this file is there
+  std::string snapshot_dir;  // empty = no snapshots
   std::int64_t snapshot_ms = 500;
   std::string log;  // empty = none
 };
 
-// Fills *args and returns true; or prints why not (or the help) and sets *exit_code.
-bool ParseTrainArgs(int argc, char** argv, TrainArgs* args, int* exit_code);
+struct FashionMnistArgs {
+  TrainArgs train;
+  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string model = "mlp";
+  Sharding sharding = Sharding::kIid;
+  double momentum = 0;
+};
+
+// Fill *args and return true; or print why not (or the help) and set *exit_code.
+bool ParseFashionMnistArgs(int argc, char** argv, FashionMnistArgs* args, int* exit_code);
+bool ParseHyperplaneArgs(int argc, char** argv, TrainArgs* args, int* exit_code);
 
 }  // namespace example
 

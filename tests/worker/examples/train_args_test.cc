@@ -11,25 +11,44 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-// Exit code of ParseTrainArgs, or -1 if it let the program go on.
-int Parse(std::vector<std::string> arguments, TrainArgs* args) {
-  arguments.insert(arguments.begin(), "prd-train");
+// Exit code of the parser, or -1 if it let the program go on.
+template <typename Args>
+int Parse(bool (*parser)(int, char**, Args*, int*), std::vector<std::string> arguments,
+          Args* args) {
+  arguments.insert(arguments.begin(), "program");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   int exit_code = -1;
-  const bool parsed = ParseTrainArgs(static_cast<int>(argv.size()), argv.data(), args, &exit_code);
+  const bool parsed = parser(static_cast<int>(argv.size()), argv.data(), args, &exit_code);
   EXPECT_EQ(parsed, exit_code == -1);
   return exit_code;
 }
 
+int Parse(std::vector<std::string> arguments, FashionMnistArgs* args) {
+  return Parse(ParseFashionMnistArgs, std::move(arguments), args);
+}
+
 TEST(TrainArgsTest, ReadsStragglersAndShards) {
-  TrainArgs args;
+  FashionMnistArgs args;
   ASSERT_EQ(
       Parse({"--step-ms", "40", "--slow", "7:5", "--slow", "2:1.5", "--shards", "labels"}, &args),
       -1);
-  EXPECT_THAT(args.slow, ElementsAre(Pair(2, 1.5), Pair(7, 5.0)));
+  EXPECT_THAT(args.train.slow, ElementsAre(Pair(2, 1.5), Pair(7, 5.0)));
   EXPECT_EQ(args.sharding, Sharding::kLabels);
-  EXPECT_EQ(args.step_ms, 40);
+  EXPECT_EQ(args.train.step_ms, 40);
+}
+
+TEST(TrainArgsTest, HyperplaneHasTheCommonOptionsAndItsOwnDefaults) {
+  TrainArgs args{.batch = 256};
+  ASSERT_EQ(Parse(ParseHyperplaneArgs, {"--inject", "shifted:50:400", "--seconds", "2.5"}, &args),
+            -1);
+  EXPECT_EQ(args.batch, 256U);
+  EXPECT_EQ(args.seconds, 2.5);
+  EXPECT_EQ(args.injection.kind, Injection::Kind::kShifted);
+  EXPECT_EQ(args.injection.max_ms, 400);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse(ParseHyperplaneArgs, {"--model", "mlp"}, &args), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--model"));
 }
 
 TEST(TrainArgsTest, RefusesWhatCannotBe) {
@@ -45,10 +64,12 @@ TEST(TrainArgsTest, RefusesWhatCannotBe) {
       {"--model", "transformer"},
       {"--shards", "odd"},
       {"--lr", "much"},
+      {"--inject", "two:5"},
+      {"--inject", "one:5:6"},
       {"--unknown"},
   };
   for (const auto& arguments : wrong) {
-    TrainArgs args;
+    FashionMnistArgs args;
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(Parse(arguments, &args), 2) << ::testing::PrintToString(arguments);
     EXPECT_THAT(
@@ -58,7 +79,7 @@ TEST(TrainArgsTest, RefusesWhatCannotBe) {
 }
 
 TEST(TrainArgsTest, HelpIsNoError) {
-  TrainArgs args;
+  FashionMnistArgs args;
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(Parse({"--help"}, &args), 0);
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("--snapshot-dir"));

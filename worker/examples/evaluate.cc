@@ -1,19 +1,23 @@
-// prd-evaluate: the test accuracy, over time, of the average of all workers' models, from the
-// snapshots that prd-train leaves. Runs beside the training (it lowers its own priority) or after
-// it; the times it prints are those at which the snapshots were taken.
+// prd-evaluate: how good the average of all workers' models is, over time, from the snapshots that
+// prd-train or prd-train-hyperplane leave. Runs beside the training (it lowers its own priority) or
+// after it; the times it prints are those at which the snapshots were taken.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "worker/examples/dataset.h"
+#include "worker/examples/hyperplane.h"
 #include "worker/examples/model.h"
 #include "worker/examples/snapshot.h"
 #include "worker/examples/snapshot_average.h"
@@ -33,6 +37,7 @@ void OnSignal(int) { g_stop = 1; }
 struct Args {
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::string model = "mlp";
+  std::uint64_t seed = 1;
   std::string snapshot_dir;
   std::size_t workers = 1;
   std::int64_t every_ms = 1000;
@@ -43,16 +48,17 @@ struct Args {
 
 bool ParseArgs(int argc, char** argv, Args* args, int* exit_code) {
   CLI::App app{
-      "Prints the test accuracy of the average of all workers' newest snapshots, as a JSON line "
-      "per\n"
-      "evaluation; the last line, of the final models, has \"final\": true. Exits 0 after it."};
-  app.add_option("--snapshot-dir", args->snapshot_dir, "The folder that prd-train writes to")
+      "Prints the test accuracy (hyperplane: the held-out loss) of the average of all workers'\n"
+      "newest snapshots, as a JSON line per evaluation; the last line, of the final models, has\n"
+      "\"final\": true. Exits 0 after it."};
+  app.add_option("--snapshot-dir", args->snapshot_dir, "The folder that the workers write to")
       ->required()
       ->check(CLI::ExistingDirectory);
   app.add_option("--data", args->data, "Folder of the four gzip files")->capture_default_str();
-  app.add_option("--model", args->model, "As given to prd-train")
-      ->check(CLI::IsMember({"mlp", "cnn"}))
+  app.add_option("--model", args->model, "As given to prd-train; or that of prd-train-hyperplane")
+      ->check(CLI::IsMember({"mlp", "cnn", "hyperplane"}))
       ->capture_default_str();
+  app.add_option("--seed", args->seed, "As given to prd-train-hyperplane")->capture_default_str();
   app.add_option("--workers", args->workers, "Begins when this many have left a snapshot")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
@@ -76,13 +82,57 @@ bool ParseArgs(int argc, char** argv, Args* args, int* exit_code) {
   return true;
 }
 
+// What tells how good a model is.
+class Judge {
+ public:
+  virtual ~Judge() = default;
+  virtual const char* Measure() const = 0;  // by what
+  virtual std::size_t ParameterCount() = 0;
+  virtual double Judgement(const std::vector<float>& parameters) = 0;
+};
+
+class FashionMnistJudge : public Judge {
+ public:
+  explicit FashionMnistJudge(const Args& args)
+      : test_(example::LoadDataset(args.data, "t10k")),
+        model_(args.model, 1, MeanImage(example::LoadDataset(args.data, "train"))) {}
+  const char* Measure() const override { return "accuracy"; }
+  std::size_t ParameterCount() override { return model_.ParameterCount(); }
+  double Judgement(const std::vector<float>& parameters) override {
+    model_.SetParameters(parameters);
+    return model_.Accuracy(test_);
+  }
+
+ private:
+  const example::Dataset test_;
+  example::Model model_;
+};
+
+class HyperplaneJudge : public Judge {
+ public:
+  explicit HyperplaneJudge(const Args& args) : model_(example::kHyperplaneDimensions, args.seed) {}
+  const char* Measure() const override { return "loss"; }
+  std::size_t ParameterCount() override { return model_.parameters().size(); }
+  double Judgement(const std::vector<float>& parameters) override {
+    model_.parameters() = parameters;
+    return model_.Loss(example::HyperplaneData::kHeldOut, example::kHeldOutExamples);
+  }
+
+ private:
+  example::Hyperplane model_;
+};
+
+std::unique_ptr<Judge> MakeJudge(const Args& args) {
+  if (args.model == "hyperplane") return std::make_unique<HyperplaneJudge>(args);
+  return std::make_unique<FashionMnistJudge>(args);
+}
+
 class Evaluation {
  public:
   explicit Evaluation(const Args& args)
       : args_(args),
-        test_(example::LoadDataset(args.data, "t10k")),
-        model_(args.model, 1, MeanImage(example::LoadDataset(args.data, "train"))),
-        snapshots_(args.snapshot_dir, model_.ParameterCount(),
+        judge_(MakeJudge(args)),
+        snapshots_(args.snapshot_dir, judge_->ParameterCount(),
                    static_cast<std::int64_t>(args.live_s * 1e9), args.keep) {}
 
   int Run() {
@@ -130,19 +180,25 @@ class Evaluation {
 
   void Print(const example::AveragedModel& average, std::int64_t time_ns, bool final) {
     if (average.live == 0) return;
-    model_.SetParameters(average.parameters);
     std::printf(
-        "{\"time_s\":%.3f,\"accuracy\":%.4f,\"updates\":%.0f,\"samples\":%lld,\"steps\":%lld,"
+        "{\"time_s\":%.3f,\"%s\":%s,\"updates\":%.0f,\"samples\":%lld,\"steps\":%lld,"
         "\"live\":%d,\"spread\":%.3g,\"final\":%s}\n",
-        static_cast<double>(time_ns) / 1e9, model_.Accuracy(test_), average.updates,
+        static_cast<double>(time_ns) / 1e9, judge_->Measure(),
+        Number(judge_->Judgement(average.parameters)).c_str(), average.updates,
         static_cast<long long>(average.samples), static_cast<long long>(average.steps),
         average.live, average.spread, final ? "true" : "false");
     std::fflush(stdout);
   }
 
+  // As JSON, which has no infinity and no NaN.
+  static std::string Number(double value) {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.6g", value);
+    return std::isfinite(value) ? text : "null";
+  }
+
   const Args& args_;
-  const example::Dataset test_;
-  example::Model model_;
+  const std::unique_ptr<Judge> judge_;
   example::SnapshotAverager snapshots_;
 };
 

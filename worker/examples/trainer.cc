@@ -1,0 +1,140 @@
+// The example to read: all that concerns prd is in RunTrainer and Train, which have a session, a
+// replica, Attach, Step in a loop, and Finish. Nothing here knows which consistency engine the
+// controller runs.
+#include "worker/examples/trainer.h"
+
+#include <prd/session.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "worker/examples/snapshot.h"
+#include "worker/examples/step_log.h"
+
+namespace example {
+namespace {
+
+volatile std::sig_atomic_t g_stop = 0;
+prd::Session* g_session = nullptr;
+
+// Once: ends after this step, with the average. Twice: at once.
+void OnSignal(int) {
+  if (g_stop != 0 && g_session != nullptr) g_session->Cancel();
+  g_stop = 1;
+}
+
+std::vector<prd::Tensor> Tensors(const std::vector<Array>& arrays) {
+  std::vector<prd::Tensor> tensors;
+  for (const auto& array : arrays) tensors.push_back({array.data, array.count, prd::DType::kF32});
+  return tensors;
+}
+
+// Writes a snapshot now and then.
+class Snapshots {
+ public:
+  Snapshots(const TrainArgs& args, Learner& learner) : args_(args), learner_(learner) {}
+
+  void Write(const SnapshotHeader& header) {
+    if (args_.snapshot_dir.empty()) return;
+    std::vector<float> parameters;
+    for (const Array& array : learner_.Parameters()) {
+      parameters.insert(parameters.end(), array.data, array.data + array.count);
+    }
+    WriteSnapshot(args_.snapshot_dir, number_++, {header, std::move(parameters)});
+    due_ns_ = header.time_ns + args_.snapshot_ms * 1'000'000;
+  }
+  bool Due(std::int64_t now_ns) const { return now_ns >= due_ns_; }
+
+ private:
+  const TrainArgs& args_;
+  Learner& learner_;
+  std::int64_t number_ = 0;
+  std::int64_t due_ns_ = 0;
+};
+
+bool MayGoOn(const TrainArgs& args, const SnapshotHeader& done, std::int64_t start_ns) {
+  if (g_stop != 0) return false;
+  if (args.steps > 0 && done.steps >= args.steps) return false;
+  if (args.seconds > 0 && static_cast<double>(MonotonicNs() - start_ns) >= args.seconds * 1e9) {
+    return false;
+  }
+  return args.stop_file.empty() || access(args.stop_file.c_str(), F_OK) != 0;
+}
+
+// By the replica's iteration, which the engine keeps in step between workers: the count of local
+// steps alone would leave a slow worker's rate behind.
+double LearningRate(const TrainArgs& args, std::int64_t iteration) {
+  if (args.decay_steps == 0) return args.learning_rate;
+  return args.learning_rate / (1 + static_cast<double>(iteration) / args.decay_steps);
+}
+
+// The training loop. `done` counts what was done.
+prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
+                  Snapshots& snapshots, SnapshotHeader& done) {
+  const Pace pace(args, session.rank(), session.workers());
+  const Interrupted interrupted = [] { return false; };
+  const std::int64_t start_ns = MonotonicNs();
+  log.Start(session, start_ns, pace.step_ns());
+  done.time_ns = start_ns;
+  snapshots.Write(done);
+  for (std::int64_t step = 0; MayGoOn(args, done, start_ns); ++step) {
+    const std::int64_t now_ns = MonotonicNs();
+    if (snapshots.Due(now_ns)) {
+      done.time_ns = now_ns;
+      snapshots.Write(done);
+      log.Flush();
+    }
+    const std::optional<double> loss = learner.ComputeGradients(interrupted);
+    const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
+
+    const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
+    auto result = session.Step({.samples = samples});
+    if (!result.ok()) return result.status();
+    log.Step(*result, MonotonicNs(), whole ? loss : std::nullopt);
+    done.steps += whole ? 1 : 0;
+    done.samples += samples;
+    if (!result->members.empty()) done.updates += 1.0 / static_cast<double>(result->members.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
+  const auto fail = [program](const char* where, const prd::Status& status) {
+    std::fprintf(stderr, "%s: %s: %s\n", program, where, status.ToString().c_str());
+    return 1;
+  };
+  std::signal(SIGTERM, OnSignal);
+  std::signal(SIGINT, OnSignal);
+  StepLog log(args.log);
+  Snapshots snapshots(args, learner);
+
+  auto session = prd::Session::FromEnvironment();
+  if (!session.ok()) return fail("session", session.status());
+  g_session = &*session;
+  prd::Replica replica;
+  replica.parameters = Tensors(learner.Parameters());
+  replica.gradients = Tensors(learner.Gradients());
+  replica.apply = [&] { learner.Apply(LearningRate(args, session->iteration())); };
+  const prd::Status attached = session->Attach(std::move(replica));
+  if (!attached.ok()) return fail("attach", attached);
+
+  learner.TakePart(session->rank(), session->workers());
+  SnapshotHeader done{.rank = session->rank()};
+  const prd::Status trained = Train(args, *session, learner, log, snapshots, done);
+  if (!trained.ok()) return fail("step", trained);
+  const prd::Status finished = session->Finish();
+  if (!finished.ok()) return fail("finish", finished);
+  done.time_ns = MonotonicNs();
+  done.final = 1;
+  snapshots.Write(done);
+  const std::optional<double> validation = learner.ValidationLoss();
+  if (validation) std::printf("{\"rank\":%d,\"validation_loss\":%.6g}\n", done.rank, *validation);
+  log.Finished(done.time_ns, validation);
+  g_session = nullptr;
+  return 0;
+}
+
+}  // namespace example
