@@ -9,13 +9,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
+#include <utility>
 
 #include "tools/prdbench/skew_board.h"
 #include "tools/prdbench/skew_crew.h"
+#include "tools/prdbench/skew_report.h"
 
 namespace prd::bench {
 namespace {
@@ -44,29 +42,11 @@ void CatchInterrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-struct Mean {
-  double latency_ns = 0;  // sums, until divided by count
-  double active = 0;
-  double count = 0;
-  void Add(const Board::Sample& sample) {
-    latency_ns += static_cast<double>(sample.latency_ns);
-    active += sample.active;
-    ++count;
-  }
-  void Add(const Mean& other) {
-    latency_ns += other.latency_ns;
-    active += other.active;
-    count += other.count;
-  }
-  double latency_ms() const { return count > 0 ? latency_ns / count / 1e6 : 0; }
-  double mean_active() const { return count > 0 ? active / count : 0; }
-};
-
-// Of one operation at one size.
+// One operation at one size.
 struct Cell {
   const Op* op = nullptr;  // null: MPI_Allreduce
   std::size_t bytes = 0;
-  Mean mean;
+  SkewFigures figures;
 };
 
 // A line on stderr that says what is measured now.
@@ -113,7 +93,7 @@ class Bench {
         daemon_(folder_.name() + "/prd.log") {}
 
   Status Run();
-  void Print() const;
+  SkewReport Report() const;
 
  private:
   Status Prepare();
@@ -124,9 +104,7 @@ class Bench {
   std::vector<std::string> MpiCommand() const;
   Status Await(const Cell& cell, int round, const Board& board, Crew* crew);
 
-  std::optional<Mean> MpiOf(std::size_t bytes) const;
-  void PrintTable() const;
-  void PrintJson() const;
+  SkewFigures Find(const Op* op, std::size_t bytes) const;
 
   const SkewOptions& options_;
   const std::filesystem::path here_;
@@ -176,9 +154,10 @@ Status Bench::Prepare() {
 
 Status Bench::FindMpi() {
   if (options_.without_mpi) {
-    no_mpi_ = "left out, as asked";
+    no_mpi_ = "Open MPI is left out, as asked";
   } else if (access((here_ / "prd-mpi-skew").c_str(), X_OK) != 0) {
-    no_mpi_ = "absent: prd was built without Open MPI (Debian: openmpi-bin, libopenmpi-dev)";
+    no_mpi_ =
+        "Open MPI is absent: prd was built without Open MPI (Debian: openmpi-bin, libopenmpi-dev)";
   } else {
     Crew probe(folder_.name() + "/mpirun.log");
     PRD_RETURN_IF_ERROR(probe.Start("mpirun", {options_.mpirun, "--version"}));
@@ -192,10 +171,11 @@ Status Bench::FindMpi() {
       status = probe.Check();
     }
     if (!status.ok() || probe.Log().find("Open MPI") == std::string::npos) {
-      no_mpi_ = "absent: " + options_.mpirun + " is not Open MPI's mpirun (Debian: openmpi-bin)";
+      no_mpi_ = "Open MPI is absent: " + options_.mpirun +
+                " is not Open MPI's mpirun (Debian: openmpi-bin)";
     }
   }
-  if (!no_mpi_.empty()) std::fprintf(stderr, "prdbench: Open MPI is %s\n", no_mpi_.c_str());
+  if (!no_mpi_.empty()) std::fprintf(stderr, "prdbench: %s\n", no_mpi_.c_str());
   return Status::Ok();
 }
 
@@ -228,9 +208,7 @@ Status Bench::Measure(Cell* cell, int round) {
   Crew crew(folder_.name() + "/processes-" + std::to_string(boards_) + ".log");
   PRD_RETURN_IF_ERROR(StartProcesses(*cell, name, &crew));
   PRD_RETURN_IF_ERROR(Await(*cell, round, *board, &crew));
-  for (int i = options_.warmup; i < iterations; ++i) {
-    for (int p = 0; p < options_.processes; ++p) cell->mean.Add(board->at(i, p));
-  }
+  cell->figures.Add(&*board, options_.warmup);
   if (cell->op == nullptr) mpi_library_ = board->library();
   return Status::Ok();
 }
@@ -298,101 +276,31 @@ Status Bench::Await(const Cell& cell, int round, const Board& board, Crew* crew)
   return Status::Ok();
 }
 
-// ---- what is printed ----
-
-std::optional<Mean> Bench::MpiOf(std::size_t bytes) const {
+SkewFigures Bench::Find(const Op* op, std::size_t bytes) const {
   for (const Cell& cell : cells_) {
-    if (cell.op == nullptr && cell.bytes == bytes) return cell.mean;
+    if (cell.op == op && cell.bytes == bytes) return cell.figures;
   }
-  return std::nullopt;
+  return {};
 }
 
-void Bench::Print() const { options_.json ? PrintJson() : PrintTable(); }
-
-nlohmann::json Figures(const Mean& ours, const std::optional<Mean>& mpi) {
-  nlohmann::json figures{{"latency_ms", ours.latency_ms()},
-                         {"mpi_latency_ms", nullptr},
-                         {"mean_active", ours.mean_active()},
-                         {"ratio", nullptr}};
-  if (mpi.has_value()) {
-    figures["mpi_latency_ms"] = mpi->latency_ms();
-    figures["ratio"] = mpi->latency_ms() / ours.latency_ms();
+SkewReport Bench::Report() const {
+  SkewReport report{.processes = options_.processes,
+                    .skew_ms = options_.skew_ms,
+                    .iterations = options_.rounds * options_.iterations,
+                    .mpi = no_mpi_};
+  if (no_mpi_.empty()) {
+    report.mpi = mpi_library_ + ":";
+    for (const std::string& word : MpiCommand()) report.mpi += " " + word;
   }
-  return figures;
-}
-
-void Bench::PrintJson() const {
   for (const Op* op : ops_) {
-    Mean ours;
-    std::optional<Mean> mpi;
-    nlohmann::json sizes = nlohmann::json::array();
-    for (const Cell& cell : cells_) {
-      if (cell.op != op) continue;
-      const std::optional<Mean> beside = MpiOf(cell.bytes);
-      ours.Add(cell.mean);
-      if (beside.has_value()) {
-        if (!mpi.has_value()) mpi.emplace();
-        mpi->Add(*beside);
-      }
-      nlohmann::json size = Figures(cell.mean, beside);
-      size["bytes"] = cell.bytes;
-      sizes.push_back(size);
+    SkewReport::Operation operation{.name = op->name};
+    for (const std::size_t bytes : options_.bytes) {
+      operation.sizes.push_back(
+          {.bytes = bytes, .ours = Find(op, bytes), .mpi = Find(nullptr, bytes)});
     }
-    nlohmann::json line = Figures(ours, mpi);
-    line.update({{"bench", "skew"},
-                 {"op", op->name},
-                 {"processes", options_.processes},
-                 {"cores", std::thread::hardware_concurrency()},
-                 {"skew_ms", options_.skew_ms},
-                 {"iterations", options_.rounds * options_.iterations},
-                 {"mpi", mpi_library_.empty() ? nlohmann::json() : nlohmann::json(mpi_library_)},
-                 {"sizes", sizes}});
-    std::printf("%s\n", line.dump().c_str());
+    report.operations.push_back(std::move(operation));
   }
-}
-
-void PrintRow(const char* op, const std::string& bytes, const Mean& ours,
-              const std::optional<Mean>& mpi) {
-  std::printf("%-12s %9s %12.3f", op, bytes.c_str(), ours.latency_ms());
-  if (mpi.has_value()) {
-    std::printf(" %17.3f %8.2f", mpi->latency_ms(), mpi->latency_ms() / ours.latency_ms());
-  } else {
-    std::printf(" %17s %8s", "-", "-");
-  }
-  std::printf(" %12.2f\n", ours.mean_active());
-}
-
-void Bench::PrintTable() const {
-  std::printf(
-      "%d processes on %u cores; process i of 1..%d calls i x %g ms after the start. Means over "
-      "all\n"
-      "processes and %d iterations of each size.\n",
-      options_.processes, std::thread::hardware_concurrency(), options_.processes, options_.skew_ms,
-      options_.rounds * options_.iterations);
-  std::printf("%-12s %9s %12s %17s %8s %12s\n", "operation", "bytes", "prd, ms",
-              "MPI_Allreduce, ms", "ratio", "mean active");
-  for (const Op* op : ops_) {
-    Mean ours;
-    std::optional<Mean> mpi;
-    for (const Cell& cell : cells_) {
-      if (cell.op != op) continue;
-      const std::optional<Mean> beside = MpiOf(cell.bytes);
-      ours.Add(cell.mean);
-      if (beside.has_value()) {
-        if (!mpi.has_value()) mpi.emplace();
-        mpi->Add(*beside);
-      }
-      PrintRow(op->name, std::to_string(cell.bytes), cell.mean, beside);
-    }
-    if (options_.bytes.size() > 1) PrintRow(op->name, "all", ours, mpi);
-  }
-  if (!no_mpi_.empty()) {
-    std::printf("MPI: %s\n", no_mpi_.c_str());
-    return;
-  }
-  std::printf("MPI: %s,", mpi_library_.c_str());
-  for (const std::string& word : MpiCommand()) std::printf(" %s", word.c_str());
-  std::printf("\n");
+  return report;
 }
 
 }  // namespace
@@ -415,7 +323,8 @@ int BenchSkew(const SkewOptions& options) {
     std::fprintf(stderr, "prdbench: skew: %s\n", status.message().c_str());
     return status.code() == Code::kInvalidArgument ? 2 : 1;
   }
-  bench.Print();
+  const SkewReport report = bench.Report();
+  options.json ? report.PrintJson() : report.PrintTable();
   return 0;
 }
 
