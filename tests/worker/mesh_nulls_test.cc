@@ -653,7 +653,7 @@ TEST(NullsMeshTest, SoleContributorIsAliveWhileItSends) {
   const std::vector<MeshNode*> all = Meshes(nodes);
   const Group group = Among(all, {1, 0});
   const Instant start{};
-  for (MeshNode* node : all) node->mesh->StartReduce(start, group, false);
+  for (MeshNode* node : all) node->mesh->StartReduce(start, group);
   all[0]->mesh->Service(start);  // at most 64 frames
   const Instant later = start + 900 * kMillisecond;
   const Instant give_up = MeshNow() + 20 * kSecond;
