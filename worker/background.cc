@@ -227,19 +227,21 @@ void Background::Perform(Instant now) {
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
-        mesh_->JoinRun(join->welcome.run, join->welcome.plan.keep_initial);
+        mesh_->JoinRun(join->welcome.run, join->welcome.plan);
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
-        mesh_->StartReduce(now, reduce->group,
-                           reduce->group.kind == GroupKind::kTrain &&
-                               core_.welcome().plan.strategy == Strategy::kReduceGradients);
+        mesh_->StartReduce(now, reduce->group);
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
       } else if (auto* fetch = std::get_if<StartFetch>(&action)) {
-        mesh_->StartFetch(now, fetch->source);
+        mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed);
       } else if (std::holds_alternative<CancelFetch>(action)) {
         mesh_->CancelFetch();
+      } else if (std::holds_alternative<Deposit>(action)) {
+        store_.Deposit();
+      } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
+        interrupted_.store(interrupt->on, std::memory_order_relaxed);
       } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
         Answer({.apply = *apply, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {

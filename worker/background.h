@@ -40,6 +40,7 @@ class Background : private MeshEvents {
   void Cancel();
 
   ReplicaStore* store() { return &store_; }
+  bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
   const std::string& host() const { return host_; }
   Welcome welcome() const;  // the newest; rank -1 before the first
@@ -78,6 +79,7 @@ class Background : private MeshEvents {
   int wake_ = -1;  // eventfd
   std::atomic<bool> cancel_{false};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> interrupted_{false};
   mutable std::mutex mutex_;
   std::condition_variable answered_;
   Request request_;

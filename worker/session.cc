@@ -93,6 +93,7 @@ class Session::Impl {
 
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
+  bool interrupted() const { return background_->interrupted(); }
   Iteration iteration() const { return background_->store()->iteration; }
 
  private:
@@ -164,9 +165,11 @@ void Session::Impl::Apply(std::optional<Iteration> iteration) {
 CallDone Session::Impl::Drive(Background::Request request) {
   Background::Reply reply = background_->Call(std::move(request));
   while (reply.apply) {
-    Apply(reply.apply->iteration);
-    reply = background_->Call(
-        [](SessionCore* core, Instant now, Actions* out) { core->Applied(now, out); });
+    const Iteration iteration = reply.apply->iteration;
+    Apply(iteration);
+    reply = background_->Call([iteration](SessionCore* core, Instant now, Actions* out) {
+      core->Applied(now, iteration, 1, out);
+    });
   }
   return std::move(reply.done);
 }
@@ -184,7 +187,9 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
                          .step_ns = computed.count(),
                          .samples = input.samples};
   const CallDone done =
-      Drive([ready](SessionCore* core, Instant now, Actions* out) { core->Step(now, ready, out); });
+      Drive([ready](SessionCore* core, Instant now, Actions* out) {
+        core->Step(now, ready, false, out);
+      });
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;
   StepResult result = Describe(done.step);
@@ -247,6 +252,8 @@ Result<StepResult> Session::Step(StepInput input) { return impl_->Step(input); }
 Status Session::Finish() { return impl_->Finish(); }
 Status Session::Leave(const std::string& reason) { return impl_->Leave(reason); }
 void Session::Cancel() { impl_->Cancel(); }
+
+bool Session::Interrupted() const { return impl_->interrupted(); }
 
 int Session::rank() const { return impl_->attached() ? impl_->welcome().rank : -1; }
 int Session::workers() const { return impl_->attached() ? impl_->welcome().workers : 0; }

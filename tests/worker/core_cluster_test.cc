@@ -183,7 +183,7 @@ class Cluster : private History, private Transport {
     Actions actions;
     if (worker.steps++ < kSteps) {
       worker.core.Step(now_, {.iteration = worker.core.iteration() + 1, .step_ns = kMillisecond},
-                       &actions);
+                       false, &actions);
     } else {
       worker.finishing = true;
       worker.core.Finish(now_, &actions);
@@ -204,10 +204,10 @@ class Cluster : private History, private Transport {
         worker.reducing = 0;
       } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
         Fetch(i, fetch->source);
-      } else if (std::holds_alternative<ApplyNow>(action)) {
-        At(kMillisecond, [this, i] {
+      } else if (const auto* apply = std::get_if<ApplyNow>(&action)) {
+        At(kMillisecond, [this, i, iteration = apply->iteration] {
           Actions more;
-          workers_[static_cast<std::size_t>(i)]->core.Applied(now_, &more);
+          workers_[static_cast<std::size_t>(i)]->core.Applied(now_, iteration, 1, &more);
           Perform(i, std::move(more));
         });
       } else if (const auto* call = std::get_if<CallDone>(&action)) {

@@ -90,11 +90,11 @@ TEST(MeshFaultTest, VanishedPeerFailsTheGroupAtOnceOnAllMembers) {
   const std::vector<MeshNode*> all = {a.mesh.get(), b.mesh.get(), c->mesh.get(), d.mesh.get()};
   const Group group = Among(all, 1);
   // The last does not take part yet, so nobody can be through when the third is gone.
-  for (std::size_t i = 0; i < 3; ++i) all[i]->mesh->StartReduce(MeshNow(), group, false);
+  for (std::size_t i = 0; i < 3; ++i) all[i]->mesh->StartReduce(MeshNow(), group);
   ASSERT_TRUE(RunUntil({a.mesh.get(), b.mesh.get(), c->mesh.get()},
                        [&] { return c->mesh->mesh->counters().received >= 3; }));
   c.reset();
-  d.mesh->mesh->StartReduce(MeshNow(), group, false);
+  d.mesh->mesh->StartReduce(MeshNow(), group);
   const std::vector<MeshNode*> left = {a.mesh.get(), b.mesh.get(), d.mesh.get()};
   ASSERT_TRUE(
       RunUntil(left, [&] { return a.mesh->reduced && b.mesh->reduced && d.mesh->reduced; }));
@@ -130,7 +130,7 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
     group.members.push_back(
         {.rank = 0, .incarnation = other, .weight = 0.5, .host = "host", .endpoints = {endpoint}});
     group.members.push_back(node.mesh->AsMember(0.5));
-    node.mesh->mesh->StartReduce(MeshNow(), group, false);
+    node.mesh->mesh->StartReduce(MeshNow(), group);
     RunUntil({node.mesh.get()}, [&] { return node.mesh->mesh->counters().received >= 3; });
     (void)!write(up[1], "x", 1);
     pause();
@@ -154,7 +154,7 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
   ASSERT_EQ(write(down[1], endpoint, sizeof endpoint), static_cast<ssize_t>(sizeof endpoint));
   Group group{.id = 1};
   group.members = {node.mesh->AsMember(0.5), child};
-  node.mesh->mesh->StartReduce(MeshNow(), group, false);
+  node.mesh->mesh->StartReduce(MeshNow(), group);
   // One turn: enough to send something, not to get through.
   node.mesh->mesh->Service(MeshNow());
   ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] {
@@ -177,7 +177,7 @@ TEST(MeshFaultTest, NobodyThereFailsAtOnce) {
     group.members = {
         node.mesh->AsMember(0.5),
         {.rank = 1, .incarnation = 77, .weight = 0.5, .host = "host", .endpoints = {endpoint}}};
-    node.mesh->mesh->StartReduce(MeshNow(), group, false);
+    node.mesh->mesh->StartReduce(MeshNow(), group);
     ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
     EXPECT_EQ(node.mesh->reduced->status.code(), Code::kUnavailable);
   }
@@ -186,7 +186,7 @@ TEST(MeshFaultTest, NobodyThereFailsAtOnce) {
   group.members = {
       node.mesh->AsMember(0.5),
       {.rank = 1, .incarnation = 77, .weight = 0.5, .host = "", .endpoints = {"udp://x"}}};
-  node.mesh->mesh->StartReduce(MeshNow(), group, false);
+  node.mesh->mesh->StartReduce(MeshNow(), group);
   ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
   EXPECT_EQ(node.mesh->reduced->status.code(), Code::kInvalidArgument);
 }
@@ -195,7 +195,7 @@ TEST(MeshFaultTest, SilentPeerFailsAfterTheTimeLimit) {
   Mesh::Options options;
   options.timeout = 50 * kMillisecond;
   Node a(1, options), b(2, options);  // b listens, but does not take part
-  a.mesh->mesh->StartReduce(MeshNow(), Among({a.mesh.get(), b.mesh.get()}, 1), false);
+  a.mesh->mesh->StartReduce(MeshNow(), Among({a.mesh.get(), b.mesh.get()}, 1));
   ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->reduced.has_value(); }));
   EXPECT_EQ(a.mesh->reduced->status.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(a.values, std::vector<float>(kCount, 1.f));
@@ -207,7 +207,7 @@ TEST(MeshFaultTest, CancelledGroupLeavesNothingBehind) {
   for (GroupId id = 1; id < 20; id += 2) {
     // The third never takes part, so this one cannot succeed.
     const Group group = Among({a.mesh.get(), b.mesh.get(), c.mesh.get()}, id);
-    for (MeshNode* node : both) node->mesh->StartReduce(MeshNow(), group, false);
+    for (MeshNode* node : both) node->mesh->StartReduce(MeshNow(), group);
     for (GroupId turn = 0; turn < id / 2; ++turn) {
       for (MeshNode* node : both) node->mesh->Service(MeshNow());
     }
@@ -281,7 +281,7 @@ TEST(MeshFaultTest, MemberThatBreaksTheProtocolFailsTheGroup) {
   for (const auto& frame : frames) {
     Node a(1), b(2);
     const Group group = Among({a.mesh.get(), b.mesh.get()}, 1);
-    a.mesh->mesh->StartReduce(MeshNow(), group, false);
+    a.mesh->mesh->StartReduce(MeshNow(), group);
     Stranger liar(*a.mesh);
     liar.Send({.kind = frame.kind,
                .run = 1,

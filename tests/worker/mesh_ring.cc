@@ -20,7 +20,7 @@ MeshNode::MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
   Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context, options_, &store, this);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   mesh = std::move(made).value();
-  mesh->JoinRun(1, false);
+  mesh->JoinRun(1, {});
 }
 
 void MeshNode::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
@@ -68,7 +68,8 @@ std::vector<Status> ReduceAll(const std::vector<MeshNode*>& nodes,
   }
   for (MeshNode* node : nodes) {
     node->reduced.reset();
-    node->mesh->StartReduce(MeshNow(), group, gradients);
+    if (gradients) node->mesh->JoinRun(1, {.strategy = Strategy::kReduceGradients});
+    node->mesh->StartReduce(MeshNow(), group);
   }
   const bool done = RunUntil(nodes, [&] {
     return std::all_of(nodes.begin(), nodes.end(),

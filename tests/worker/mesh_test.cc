@@ -189,13 +189,13 @@ TEST(MeshTest, FramesOfAGroupNotAnnouncedHereYetAreKept) {
     Group group{.id = 1};
     for (std::size_t i = 0; i < 3; ++i) group.members.push_back(team.node(i).AsMember(1.0 / 3));
     const std::vector<MeshNode*> all = {&team.node(0), &team.node(1), &team.node(2)};
-    team.node(0).mesh->StartReduce(testing::MeshNow(), group, false);
-    team.node(1).mesh->StartReduce(testing::MeshNow(), group, false);
+    team.node(0).mesh->StartReduce(testing::MeshNow(), group);
+    team.node(1).mesh->StartReduce(testing::MeshNow(), group);
     // Until the third has seen all that can reach it before it takes part.
     const std::uint64_t frames = direct != 0 ? 2 : 2 * 14;
     ASSERT_TRUE(
         testing::RunUntil(all, [&] { return team.node(2).mesh->counters().early >= frames; }));
-    team.node(2).mesh->StartReduce(testing::MeshNow(), group, false);
+    team.node(2).mesh->StartReduce(testing::MeshNow(), group);
     ASSERT_TRUE(testing::RunUntil(
         all, [&] { return team.node(0).reduced && team.node(1).reduced && team.node(2).reduced; }));
     for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(team.node(i).reduced->status.ok());
@@ -252,7 +252,7 @@ TEST(MeshTest, InitialModelIsMixedInLocally) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{50'000}}) {
     Team team(2, {{DType::kF32, count}}, 900 + count);
     for (std::size_t i = 0; i < 2; ++i) {
-      team.node(i).mesh->JoinRun(1, true);
+      team.node(i).mesh->JoinRun(1, {.keep_initial = true});
       for (std::size_t e = 0; e < count; ++e) team.memory(i)[0].Set(e, i == 0 ? 8 : -1);
     }
     for (const Status& status :

@@ -27,7 +27,7 @@ class Script {
     core.Attach(now, options, &actions);
   }
   void Step(Iteration iteration) {
-    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, &actions);
+    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, false, &actions);
   }
 
   // ---- the controller ----
@@ -213,7 +213,7 @@ TEST(SessionCoreTest, StepWithReducedGradientsReportsAfterApply) {
   EXPECT_TRUE(s.Said<Finished>().empty());
   // An abort that is late for this worker: it has the sum, and reports so.
   s.Say(Abort{.group = 2, .reason = "late"});
-  s.core.Applied(s.now, &s.actions);
+  s.core.Applied(s.now, 1, 1, &s.actions);
   ASSERT_EQ(s.Said<Finished>().size(), 1u);
   EXPECT_EQ(s.Said<Finished>()[0].outcome, Outcome::kOk);
   EXPECT_TRUE(s.Done()->ok());
@@ -456,7 +456,7 @@ TEST(SessionCoreTest, MembershipLostDuringApplyLetsTheStepEnd) {
   s.now = s.now + kSecond;
   s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
   s.Welcome(Strategy::kReduceGradients);
-  s.core.Applied(s.now, &s.actions);
+  s.core.Applied(s.now, 1, 1, &s.actions);
   EXPECT_TRUE(s.Said<Finished>().empty()) << "the new incarnation was in no group";
   EXPECT_TRUE(s.Done()->ok());
   EXPECT_EQ(s.Outcome().iteration, 1);

@@ -52,7 +52,7 @@ class MeshWorker : public MeshEvents {
     mesh_ = std::move(*mesh);
     store_.parameters =
         Row(values_.size() * sizeof(float));  // as a session knows it from the start
-    mesh_->JoinRun(1, false);
+    mesh_->JoinRun(1, {});
     std::string hello = std::to_string(options.incarnation);
     for (const std::string& endpoint : mesh_->endpoints()) hello += " " + endpoint;
     Say(hello);
@@ -121,7 +121,7 @@ class MeshWorker : public MeshEvents {
       member.weight = 1.0 / static_cast<double>(group.members.size());
     }
     store_.parameters = Row(bytes);
-    mesh_->StartReduce(start_, group, false);
+    mesh_->StartReduce(start_, group);
   }
 
   int rank_;

@@ -144,7 +144,7 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
   const Ready ready{.iteration = core_.iteration() + 1,
                     .step_ns = world->now - begun,
                     .samples = world->workload.cluster.samples};
-  Tell([&](Actions* out) { core_.Step(world->now, ready, out); });
+  Tell([&](Actions* out) { core_.Step(world->now, ready, false, out); });
 }
 
 void SimWorker::Apply(Iteration iteration) {
@@ -224,9 +224,10 @@ void SimWorker::Perform(Action* action) {
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (const auto* apply = std::get_if<ApplyNow>(action)) {
-    Apply(apply->iteration);
+    const Iteration iteration = apply->iteration;
+    Apply(iteration);
     replica().tag = Mix(replica().tag ^ group_);
-    Tell([&](Actions* out) { core_.Applied(world->now, out); });
+    Tell([&](Actions* out) { core_.Applied(world->now, iteration, 1, out); });
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
   }

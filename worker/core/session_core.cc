@@ -112,7 +112,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   SayHello(now, out);
 }
 
-void SessionCore::Step(Instant now, const Ready& ready, Actions* out) {
+void SessionCore::Step(Instant now, const Ready& ready, bool, Actions* out) {
   now_ = now;
   PRD_CHECK(call_ == Call::kNone);
   call_ = Call::kStep;
@@ -294,7 +294,7 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
   held_.reset();
   if (const auto* adopt = std::get_if<Adopt>(&held)) {
     work_ = Work::kFetch;
-    out->push_back(StartFetch{adopt->source});
+    out->push_back(StartFetch{.source = adopt->source});
     return;
   }
   work_ = Work::kReduce;
@@ -394,11 +394,11 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   }
 }
 
-void SessionCore::Applied(Instant now, Actions* out) {
+void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t, Actions* out) {
   now_ = now;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
-  iteration_ = group_.iteration;
+  iteration_ = iteration;
   if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
   if (call_ == Call::kStep) {
     StepDone(false, out);

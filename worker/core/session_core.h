@@ -30,7 +30,10 @@ namespace prd {
 // How a step ended, for its caller.
 struct StepOutcome {
   Iteration iteration = 0;
-  bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
+  bool adopted = false;   // the replica was replaced by a peer's, or by a new common start
+  bool included = false;  // kEagerGradients: this step's gradient is in a round that it applied
+  std::int64_t rounds = 0;        // kEagerGradients: whose results this step applied
+  std::uint32_t local_steps = 0;  // kLocalSteps: completed since the round's start
   Group group;           // the last one; id kNoGroup when there was none
   int attempts = 0;      // groups tried
   std::uint64_t sent_bytes = 0;
@@ -56,10 +59,19 @@ struct StartReduce {
 struct CancelReduce {};  // no result follows
 struct StartFetch {
   GroupMember source;
+  GroupId result = kNoGroup;  // kNoGroup: the replica; else that round's result
+  bool contributed = false;   // this worker's outbox was part of that round
 };
 struct CancelFetch {};
-// kReduceGradients: the sum is in the gradients; the caller's thread runs `apply`, sets the
-// replica's iteration to this, then calls Applied.
+// kEagerGradients: add the gradients to the outbox, before any later action.
+struct Deposit {};
+// What Session::Interrupted says from now on.
+struct Interrupt {
+  bool on = false;
+};
+// The caller's thread runs `apply` and calls Applied. kReduceGradients: the sum is in the gradients;
+// the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the gradients
+// first, and says iteration and rounds.
 struct ApplyNow {
   Iteration iteration = 0;
 };
@@ -69,7 +81,7 @@ struct CallDone {
 };
 
 using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                            StartFetch, CancelFetch, ApplyNow, CallDone>;
+                            StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow, CallDone>;
 using Actions = std::vector<Action>;
 
 class SessionCore {
@@ -90,11 +102,13 @@ class SessionCore {
 
   // Says Hello; done once the replica is the job's.
   void Attach(Instant now, Options options, Actions* out);
-  // Local work is done; done once a group has reduced with this worker. `ready.iteration` as in
-  // engine.h; not signalled when an earlier signal is still unanswered.
-  void Step(Instant now, const Ready& ready, Actions* out);
-  // `apply` has run, after ApplyNow.
-  void Applied(Instant now, Actions* out);
+  // Local work is done; done once a group has reduced with this worker, or as the strategy has it.
+  // `ready.iteration` as in engine.h; not signalled when an earlier signal is still unanswered.
+  // `discard`: the local work was cut short and does not count.
+  void Step(Instant now, const Ready& ready, bool discard, Actions* out);
+  // `apply` has run, after ApplyNow: the replica is at this iteration, with the results of this many
+  // rounds more (kEagerGradients).
+  void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
   void Finish(Instant now, Actions* out);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.

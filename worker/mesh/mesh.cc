@@ -81,17 +81,19 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   Rest();
 }
 
-void Mesh::JoinRun(RunId run, bool keep_initial) {
+void Mesh::JoinRun(RunId run, const Plan& plan) {
   // Now rather than in the first reduction.
   staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
   run_ = run;
-  keep_initial_ = keep_initial;
+  plan_ = plan;
   last_group_ = kNoGroup;
 }
 
 // ---- commands ----
 
-void Mesh::StartReduce(Instant now, const Group& group, bool gradients) {
+void Mesh::StartReduce(Instant now, const Group& group) {
+  const bool gradients =
+      group.kind == GroupKind::kTrain && plan_.strategy == Strategy::kReduceGradients;
   PRD_CHECK(!active_);
   last_group_ = group.id;
   active_.emplace();
@@ -143,7 +145,7 @@ void Mesh::CancelReduce() {
   Rest();
 }
 
-void Mesh::StartFetch(Instant now, const GroupMember& source) {
+void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId, bool) {
   PRD_CHECK(!fetching_);
   fetching_.emplace(Fetching{.source = source,
                              .endpoint = {},
@@ -372,7 +374,7 @@ void Mesh::CommitReduction() {
   const std::lock_guard lock(store_->mutex);
   active_->reduction->Commit();
   if (!active_->gradients) store_->iteration = active_->group.iteration;
-  if (active_->group.kind == GroupKind::kInitial && keep_initial_) {
+  if (active_->group.kind == GroupKind::kInitial && plan_.keep_initial) {
     store_->initial.resize(store_->parameters.bytes());
     store_->parameters.Read(0, store_->initial.size(), store_->initial.data());
   }

@@ -66,13 +66,25 @@ class Mesh {
 
   // Answers to this incarnation from now on, in no run; drops what was under way without events.
   void SetIncarnation(Incarnation incarnation);
-  void JoinRun(RunId run, bool keep_initial);
+  void JoinRun(RunId run, const Plan& plan);
 
-  // Reduces parameters, or gradients, with the group. REQUIRES: none is running; the group has been
+  // Reduces with the group. What is reduced, and where the result goes:
+  //   kInitial, kFinal, kAverage, and kTrain of kAverageModels: the parameters, in place
+  //   kTrain of kReduceGradients: the gradients, in place
+  //   kTrain of kLocalSteps: the outbox, made of parameters - base; then base += global_lr * result,
+  //     and the parameters are equal to base
+  //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
+  //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
+  // kInitial and kFinal empty outbox and inbox, and kInitial sets base. The result of a kRound can
+  // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights).
-  void StartReduce(Instant now, const Group& group, bool gradients);
+  void StartReduce(Instant now, const Group& group);
   void CancelReduce();
-  void StartFetch(Instant now, const GroupMember& source);
+  // The source's replica (with its inbox; for kLocalSteps its base), or the result of a kRound that
+  // failed here: it then goes where the round would have put it, the outbox being contributed as
+  // `contributed` says. kNotFound when the source does not have that result any more.
+  void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
+                  bool contributed = false);
   void CancelFetch();
 
   // Moves everything as far as it goes now.
@@ -137,7 +149,7 @@ class Mesh {
   Peers peers_;
   ReplicaServer server_;
   RunId run_ = kNoRun;
-  bool keep_initial_ = false;
+  Plan plan_;
   // Results wait here for their commit. Kept from one reduction to the next: to hold the received
   // messages instead would save a copy, and cost more in memory that comes and goes.
   std::vector<std::byte> staging_;

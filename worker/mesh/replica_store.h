@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <vector>
 
@@ -21,6 +22,28 @@ struct ReplicaStore {
   std::atomic<Iteration> iteration = 0;
   // The initial model as a row of bytes; empty when it is not kept.
   std::vector<std::byte> initial;
+
+  // Rows of bytes besides the parameters, by Plan::strategy; a row that is not needed stays empty.
+  // kEagerGradients needs two, outbox and inbox; kLocalSteps two, base and outbox; the others none.
+  //
+  // What this worker contributes to a reduction that is not the parameters or gradients themselves.
+  // The background thread's alone. kEagerGradients: the sum of its gradients in no round yet, while
+  // `owes`. kLocalSteps: parameters - base, while a round runs.
+  std::vector<std::byte> outbox;
+  bool owes = false;
+  // kEagerGradients: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
+  // the newest alone, Plan::latest_only). With it, the replica is that of round inbox_iteration.
+  std::vector<std::byte> inbox;
+  std::int64_t inbox_rounds = 0;
+  Iteration inbox_iteration = 0;
+  // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
+  std::vector<std::byte> base;
+
+  // Adds the gradients to the outbox. The background thread, while the caller waits in Step.
+  void Deposit();
+  // Moves the inbox into the gradients and empties it; false when it is empty. REQUIRES: mutex is
+  // held; the gradients are not in use.
+  bool TakeInbox();
 
   // The memory is the caller's. Set once, before a mesh uses the store.
   Layout parameters;

@@ -9,7 +9,7 @@
 //   replica.apply = [&] { optimizer.step(); };
 //   session->Attach(std::move(replica));                   // the job's common start is copied in
 //   while (training) {
-//     compute gradients;
+//     compute gradients;                                   // may ask session->Interrupted()
 //     auto step = session->Step({.samples = batch});       // applies, and reduces with a group
 //   }
 //   session->Finish();                                     // all replicas become their average
@@ -97,11 +97,16 @@ struct SessionOptions {
 
 struct StepInput {
   std::int64_t samples = 0;  // in this step's batch; 0 = not told. Lets unequal batches be weighted
+  // The step was cut short because Interrupted() said so: its gradients are not to be used, and
+  // `apply` is not called for them.
+  bool discard = false;
 };
 
 // What a step did.
 struct StepResult {
-  std::int64_t iteration = 0;   // the replica's count of local optimiser steps now
+  // The replica's count of local optimiser steps now; of rounds, where the engine's rounds go on
+  // while workers compute (eager) or span several local steps (esync).
+  std::int64_t iteration = 0;
   std::uint64_t group = 0;      // the group reduced with
   std::vector<int> members;     // ranks, in ring order; this worker's own included
   std::vector<double> weights;  // as members
@@ -110,6 +115,14 @@ struct StepResult {
   // or, after the controller had lost this worker, as if it had just joined. `group` is then the
   // last one tried, 0 if none.
   bool adopted = false;
+  // Engines whose rounds go on while this worker computes (eager): whether this step's own gradient
+  // is in the rounds whose results it applied (if not, it is in a later one), and how many they are.
+  // Other engines: true and 1, or 0 where the step ended without a group.
+  bool included = true;
+  std::int64_t rounds = 0;
+  // Engines that average after several local steps (esync): how many this worker has made since the
+  // last average, this one included; 0 once it has taken part.
+  std::uint32_t local_steps = 0;
   std::uint64_t reduced_bytes = 0;       // of the tensors reduced
   std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
@@ -151,6 +164,12 @@ class PRD_EXPORT Session {
   // parameters are then those after this worker's own local step, if the engine averages models,
   // and unchanged if it reduces gradients.
   Result<StepResult> Step(StepInput input = {});
+
+  // True when the step in progress is better cut short, because its result would not be used or
+  // others wait: the engine has moved on (backup), or gathers its round (esync). A training loop may
+  // ask between layers, stop computing, and call Step with `discard`; one that never asks completes
+  // its step, and all stays correct. Costs a load; any thread.
+  bool Interrupted() const;
 
   // Ends training: blocks until all live workers have called it or are gone; then all have the
   // average of their replicas. Errors as Step's; after kUnavailable it may be called again.
