@@ -177,6 +177,7 @@ struct Group {
 struct Abort {
   group @0 :UInt64;
   reason @1 :Text;         # for people
+  undone @2 :Bool;         # nobody has the result of that round
 }
 
 struct Adopt {

@@ -204,13 +204,14 @@ struct Group {
   friend bool operator==(const Group&, const Group&) = default;
 };
 
-// Call the group off if it is still running here. Answered by the group's Finished, as ever. After
-// a kRound that failed here: nobody has its result, so what this worker gave is its own again. Not
-// answered then.
+// Call the group off if it is still running here. Answered by the group's Finished, as ever.
+// `undone`: the kRound failed here, and nobody has its result, so that what this worker gave is its
+// own again. Not answered.
 struct Abort {
   GroupId group = kNoGroup;
   std::string reason;
-  void Archive(StateArchive& ar) { ar(group, reason); }
+  bool undone = false;
+  void Archive(StateArchive& ar) { ar(group, reason, undone); }
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 

@@ -217,6 +217,7 @@ struct WriteControllerBody {
     auto abort = to.initAbort();
     abort.setGroup(from.group);
     abort.setReason(ToText(from.reason));
+    abort.setUndone(from.undone);
   }
   void operator()(const Adopt& from) {
     auto adopt = to.initAdopt();
@@ -248,7 +249,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return ReadGroup(from.getGroup());
     case wire::ControllerEnvelope::ABORT:
       return Abort{.group = from.getAbort().getGroup(),
-                   .reason = ToString(from.getAbort().getReason())};
+                   .reason = ToString(from.getAbort().getReason()),
+                   .undone = from.getAbort().getUndone()};
     case wire::ControllerEnvelope::ADOPT:
       return Adopt{.source = ReadMember(from.getAdopt().getSource()),
                    .reason = ToString(from.getAdopt().getReason()),

@@ -80,7 +80,7 @@ class Draw {
   void operator()(Group& m) {
     Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
   }
-  void operator()(Abort& m) { Fields(m.group, m.reason); }
+  void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
   void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready); }
   void operator()(Released& m) { Fields(m.reason); }
