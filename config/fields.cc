@@ -25,6 +25,20 @@ std::string NamesAllowed(std::span<const std::string_view> names) {
   return text;
 }
 
+std::string NumberOrNameAllowed(std::int64_t least, std::int64_t most, std::string_view unit,
+                                std::span<const Fields::Named> names) {
+  std::string text;
+  for (const Fields::Named& named : names) text += "\"" + std::string(named.name) + "\", ";
+  return text + "or " + WholeAllowed(least, most, unit);
+}
+
+std::string NumberOrNameText(std::int64_t value, std::span<const Fields::Named> names) {
+  for (const Fields::Named& named : names) {
+    if (named.value == value) return TomlText(named.name);
+  }
+  return std::to_string(value);
+}
+
 constexpr const char* kFlagAllowed = "true or false";
 
 // A rule tells what it allows when it is given what it refuses; every rule refuses this.
@@ -147,6 +161,26 @@ void FieldReader::Name(std::string_view key, std::size_t* value,
   *value = static_cast<std::size_t>(found - names.begin());
 }
 
+void FieldReader::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                               std::int64_t most, std::string_view unit,
+                               std::span<const Named> names) {
+  const TomlTable::Entry* entry = Take(key);
+  if (entry == nullptr) return;
+  const auto* whole = std::get_if<std::int64_t>(&entry->node.value);
+  if (whole != nullptr && *whole >= least && *whole <= most) {
+    *value = *whole;
+    return;
+  }
+  if (const auto* text = std::get_if<std::string>(&entry->node.value)) {
+    for (const Named& named : names) {
+      if (named.name != *text) continue;
+      *value = named.value;
+      return;
+    }
+  }
+  Wrong(*entry, NumberOrNameAllowed(least, most, unit, names));
+}
+
 void FieldReader::Table(std::string_view key, bool chosen,
                         const std::function<void(Fields&)>& describe) {
   const TomlTable::Entry* entry = Take(key);
@@ -206,6 +240,10 @@ void FieldWriter::Name(std::string_view key, std::size_t* value,
                        std::span<const std::string_view> names, Need) {
   Line(key, TomlText(names[*value]));
 }
+void FieldWriter::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t,
+                               std::int64_t, std::string_view, std::span<const Named> names) {
+  Line(key, NumberOrNameText(*value, names));
+}
 void FieldWriter::Table(std::string_view key, bool chosen,
                         const std::function<void(Fields&)>& describe) {
   if (!chosen) return;
@@ -238,6 +276,11 @@ void FieldLister::WholeNumber(std::string_view key, std::int64_t* value, std::in
 void FieldLister::Name(std::string_view key, std::size_t* value,
                        std::span<const std::string_view> names, Need need) {
   Add(key, need == Need::kRequired ? "" : TomlText(names[*value]), NamesAllowed(names));
+}
+void FieldLister::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                               std::int64_t most, std::string_view unit,
+                               std::span<const Named> names) {
+  Add(key, NumberOrNameText(*value, names), NumberOrNameAllowed(least, most, unit, names));
 }
 void FieldLister::Table(std::string_view key, bool, const std::function<void(Fields&)>& describe) {
   FieldLister inner(path_ + "." + std::string(key));

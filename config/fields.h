@@ -39,6 +39,14 @@ class Fields {
   // The index of one of the names.
   virtual void Name(std::string_view key, std::size_t* value,
                     std::span<const std::string_view> names, Need need = Need::kOptional) = 0;
+  // A number in [least, most], some of which go by a name, and are then written by it.
+  struct Named {
+    std::string_view name;
+    std::int64_t value;
+  };
+  virtual void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                            std::int64_t most, std::string_view unit,
+                            std::span<const Named> names) = 0;
   // A table under a name; it may be absent. `chosen` tables count also when absent, by their
   // defaults, and are the ones a writer writes.
   virtual void Table(std::string_view key, bool chosen,
@@ -95,6 +103,9 @@ class FieldReader : public Fields {
   void Real(std::string_view key, double* value, double least, double below) override;
   void Name(std::string_view key, std::size_t* value, std::span<const std::string_view> names,
             Need need) override;
+  void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                    std::int64_t most, std::string_view unit,
+                    std::span<const Named> names) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status& status) override;
@@ -131,6 +142,9 @@ class FieldWriter : public Fields {
   void Real(std::string_view key, double* value, double least, double below) override;
   void Name(std::string_view key, std::size_t* value, std::span<const std::string_view> names,
             Need need) override;
+  void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                    std::int64_t most, std::string_view unit,
+                    std::span<const Named> names) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status&) override {}
@@ -162,6 +176,9 @@ class FieldLister : public Fields {
   void Real(std::string_view key, double* value, double least, double below) override;
   void Name(std::string_view key, std::size_t* value, std::span<const std::string_view> names,
             Need need) override;
+  void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
+                    std::int64_t most, std::string_view unit,
+                    std::span<const Named> names) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status&) override {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -49,6 +50,17 @@ void Describe(Fields& fields, PReduceOptions* options) {
   fields.Choice("missing", &options->missing, kMissing);
   fields.Whole("history_window", &options->history_window, 0, 10'000'000, "groups");
   fields.Whole("max_wait_ms", &options->max_wait_ms, 0, 24 * kHourMs, "ms");
+}
+
+void Describe(Fields& fields, EagerOptions* options) {
+  static constexpr std::array<Fields::Named, 2> kQuorum = {
+      {{"solo", EagerOptions::kSolo}, {"majority", EagerOptions::kMajority}}};
+  static constexpr std::array<std::string_view, 2> kMissed = {"sum", "latest"};
+  fields.NumberOrName("quorum", &options->quorum, 1, kMaxWorkers, "workers", kQuorum);
+  fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
+  fields.Whole("max_stale_rounds", &options->max_stale_rounds, 0, 1'000'000'000, "rounds");
+  fields.Whole("sync_every", &options->sync_every, 0, 1'000'000'000, "rounds");
+  fields.Choice("missed", &options->missed, kMissed);
 }
 
 // Security that cannot be had later: an open port without keys lets anyone train along.

@@ -1,6 +1,7 @@
 #include "engines/registry.h"
 
 #include "engines/all_reduce/all_reduce.h"
+#include "engines/eager/eager.h"
 #include "engines/p_reduce/p_reduce.h"
 
 namespace prd {
@@ -20,11 +21,14 @@ std::string_view EngineName(const EngineOptions& options) {
   return std::visit(Overloaded{
                         [](const AllReduceOptions&) { return std::string_view("all-reduce"); },
                         [](const PReduceOptions&) { return std::string_view("p-reduce"); },
+                        [](const EagerOptions&) { return std::string_view("eager"); },
                     },
                     options);
 }
 
-std::vector<EngineOptions> AllEngines() { return {AllReduceOptions{}, PReduceOptions{}}; }
+std::vector<EngineOptions> AllEngines() {
+  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}};
+}
 
 Status Validate(const EngineOptions& options, int workers) {
   return std::visit([workers](const auto& of) { return Validate(of, workers); }, options);
@@ -36,6 +40,7 @@ std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
       Overloaded{
           [](const AllReduceOptions& of) -> Made { return std::make_unique<AllReduce>(of); },
           [](const PReduceOptions& of) -> Made { return std::make_unique<PReduce>(of); },
+          [](const EagerOptions& of) -> Made { return std::make_unique<Eager>(of); },
       },
       options);
 }

@@ -83,9 +83,28 @@ TEST(ConfigTest, TheEngineLineAloneSwitches) {
             EngineOptions(AllReduceOptions{.weights = AllReduceOptions::Weights::kUniform}));
 }
 
+TEST(ConfigTest, ANumberMayGoByAName) {
+  const auto with = [](const std::string& quorum) {
+    return "[[job]]\nname = \"*\"\nengine = \"eager\"\n[job.eager]\nquorum = " + quorum + "\n";
+  };
+  const auto read = [&](const std::string& quorum) {
+    const Config config = ParseConfig(with(quorum), "f.toml").value();
+    return std::get<EagerOptions>(config.jobs.at(0).spec.engine).quorum;
+  };
+  EXPECT_EQ(read("\"majority\""), EagerOptions::kMajority);
+  EXPECT_EQ(read("\"solo\""), 1);
+  EXPECT_EQ(read("1"), 1);
+  EXPECT_EQ(read("3"), 3);
+  for (const std::string wrong : {"0", "\"most\"", "1.5", "\"3\""}) {
+    EXPECT_THAT(ErrorOf(with(wrong)), HasSubstr("f.toml:5: job.eager.quorum: found " + wrong))
+        << wrong;
+    EXPECT_THAT(ErrorOf(with(wrong)),
+                HasSubstr("allowed is \"solo\", \"majority\", or a whole number from 1 to"));
+  }
+}
+
 TEST(ConfigTest, AllErrorsOfAFileAtOnceInTheOrderOfLines) {
-  EXPECT_EQ(
-      ErrorOf(R"([[job]]
+  EXPECT_EQ(ErrorOf(R"([[job]]
 name = "a"
 engine = "p-produce"
 lease_ms = "long"
@@ -97,13 +116,14 @@ retain_runs = 0
 log_level = "loud"
 [surprise]
 )"),
-      R"(f.toml:3: job.engine: found "p-produce" (a text), allowed is "all-reduce" or "p-reduce"
+            R"(f.toml:3: job.engine: found "p-produce" (a text), allowed is "all-reduce", )"
+            R"("p-reduce" or "eager"
 f.toml:4: job.lease_ms: found "long" (a text), allowed is a whole number from 20 to 3600000 (ms)
 f.toml:7: daemon.listne: unknown key; did you mean "listen"?
 f.toml:8: daemon.sync: found 1, allowed is true or false
 f.toml:9: daemon.retain_runs: found 0, allowed is a whole number from 1 to 1000000000 (runs)
 f.toml:10: daemon.log_level: found "loud" (a text), allowed is "trace", "debug", )"
-      R"("info", "warn" or "error"
+            R"("info", "warn" or "error"
 f.toml:11: surprise: unknown key; allowed are daemon, job)");
 }
 
@@ -185,7 +205,7 @@ TEST(ConfigTest, JobsAreNeededNamedAndTakenOnce) {
   EXPECT_THAT(ErrorOf("[[job]]\n"),
               HasSubstr("f.toml:1: job.name: found nothing, needed is a pattern"));
   EXPECT_THAT(ErrorOf("[[job]]\n"),
-              HasSubstr("f.toml:1: job.engine: found nothing, needed is \"all-reduce\" or"));
+              HasSubstr("f.toml:1: job.engine: found nothing, needed is \"all-reduce\","));
   EXPECT_THAT(ErrorOf("[[job]]\nname = \"\"\nengine = \"p-reduce\"\n"),
               HasSubstr("f.toml:2: job.name: found \"\""));
   EXPECT_THAT(ErrorOf(std::string(kJob) + kJob),
