@@ -14,8 +14,8 @@
 namespace prd {
 
 // These workers reduce together once, now. Members are joined and in no other running group. Of a
-// kTrain group they have a ready signal that waits, which this answers; weights are >= 0 and sum to 1
-// with initial_weight. Of a kRound, all joined workers are members; a contributor has weight
+// kTrain group they have a ready signal that waits, which this answers; weights are >= 0 and sum to
+// 1 with initial_weight. Of a kRound, all joined workers are members; a contributor has weight
 // 1/members, the others 0; it answers the signals up to its iteration. Of a kAverage, all joined
 // workers are members with equal weights, and wait with a signal that stays unanswered.
 struct FormGroup {
@@ -38,7 +38,8 @@ struct Answer {
 
 // What the worker computes, or has signalled, comes too late: it is dropped, and the worker copies
 // the newest replica. It is joined and in no running group. It signals again, with that replica's
-// iteration, once it has computed on it.
+// iteration, once it has computed on it. When nobody has a newer one than its own, the job lets it
+// join anew instead: LeftEvent, JoinedEvent with its own iteration, and its signal if it has one.
 struct CatchUp {
   Rank rank = kNoRank;
   Iteration iteration = 0;  // that its model had

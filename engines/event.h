@@ -21,10 +21,10 @@ struct JoinedEvent {
   std::string host;
 };
 
-// A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless the
-// strategy is kEagerGradients, it is in no running group. After a kTrain group that failed for it,
-// the worker signals again with the same iteration. (Where a round must be committed by all or none,
-// the job repairs members that missed a round which others have before their next signal gets
+// A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless
+// the strategy is kEagerGradients, it is in no running group. After a kTrain group that failed for
+// it, the worker signals again with the same iteration. (Where a round must be committed by all or
+// none, the job repairs members that missed a round which others have before their next signal gets
 // here.) `owed` counts the worker's gradients in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
@@ -41,11 +41,13 @@ struct FinishedEvent {
 };
 
 // Every member has reported or is gone: the group no longer exists. Comes after the reports, once.
-// After a kRound with ok, every member that is still there has the result (the job has repaired
-// those for whom it had failed); otherwise none has.
 struct EndedEvent {
   GroupId group = kNoGroup;
-  bool ok = false;  // every member has the result
+  // kTrain of kAverageModels, and kAverage: every member has the result. Other kTrain groups: a
+  // member that is still there has it, and those for whom it failed now copy its replica. kRound:
+  // every member that is still there has it (the job has repaired those for whom it had failed).
+  // False, for these two: nobody has it.
+  bool ok = false;
 };
 
 // The worker trains no more: forget its signal. Running groups it was in are aborted by the job;

@@ -9,7 +9,11 @@
 namespace prd {
 
 Job::Job(RunId run, JobSpec spec)
-    : run_(run), spec_(std::move(spec)), engine_(spec_.make_engine(spec_.engine)) {}
+    : run_(run),
+      spec_(std::move(spec)),
+      engine_(spec_.make_engine(spec_.engine)),
+      plan_(engine_->plan()),
+      joining_(engine_->joining()) {}
 
 void Job::Start(Instant now, std::int64_t wall_ns, JobOutput* out) {
   PRD_CHECK(next_index_ == 0);
@@ -114,7 +118,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .rank = rank,
                      .job = spec_.name,
                      .engine = std::string(EngineName(spec_.engine)),
-                     .plan = engine_->plan(),
+                     .plan = plan_,
                      .workers = start_workers_,
                      .lease_ms = spec_.lease_ms,
                      .heartbeat_ms = spec_.heartbeat_ms});
@@ -125,20 +129,35 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // After the common start a worker may be quicker with its first step than others with their
   // report.
   const bool early = worker.state == State::kStarting && worker.group == kNoGroup;
-  if ((worker.state != State::kActive && !early) || worker.group != kNoGroup || worker.signal ||
-      worker.finish_held) {
+  // Rounds are announced while workers compute and signal.
+  const bool busy =
+      !Rounds() && (worker.group != kNoGroup || (worker.signal && worker.signal->waiting));
+  if ((worker.state != State::kActive && !early) || busy || worker.finish_held) {
     return "a ready signal while " + Explain(now_, rank);
   }
-  if (ready.iteration < worker.iteration || ready.iteration > worker.iteration + kMaxJump ||
-      ready.iteration > kMaxIteration) {
+  // A worker arrives at the round after the newest in its replica, which it may not have told yet.
+  const Iteration lowest = Rounds() ? worker.signalled : worker.iteration;
+  const Iteration highest = Rounds() && worker.group != kNoGroup
+                                ? groups_.at(worker.group).iteration + 1
+                                : worker.iteration + (Rounds() ? 1 : kMaxJump);
+  if (ready.iteration < lowest || ready.iteration > std::min(highest, kMaxIteration)) {
     return "a ready signal for iteration " + std::to_string(ready.iteration) +
            ", after iteration " + std::to_string(worker.iteration);
   }
-  if (ready.step_ns < 0 || ready.samples < 0 || ready.samples > kMaxSamples) {
-    return "a ready signal with a step time of " + std::to_string(ready.step_ns) + " ns and " +
+  if (ready.gradients > (Rounds() ? 1u : 0u) || worker.owed >= kMaxOwed ||
+      ready.local_steps > kMaxJump) {
+    return "a ready signal with " + std::to_string(ready.gradients) + " gradients and " +
+           std::to_string(ready.local_steps) + " local steps, owing " +
+           std::to_string(worker.owed) + " gradients";
+  }
+  if (ready.step_ns < 0 || ready.rtt_ns < 0 || ready.samples < 0 || ready.samples > kMaxSamples) {
+    return "a ready signal with a step time of " + std::to_string(ready.step_ns) +
+           " ns, a round trip of " + std::to_string(ready.rtt_ns) + " ns and " +
            std::to_string(ready.samples) + " samples";
   }
   worker.signal = ready;
+  worker.signalled = ready.iteration;
+  worker.owed += ready.gradients;
   worker.since = now_;
   if (!worker.held) HandSignal(rank);
   return {};
@@ -146,12 +165,18 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
 
 std::string Job::OnFinished(Rank rank, const Finished& finished) {
   Worker& worker = At(rank);
-  if (finished.group == kNoGroup || worker.group != finished.group) {
+  if (finished.group == kNoGroup || worker.group != finished.group || worker.source != kNoRank) {
     return "a report on group " + std::to_string(finished.group) + " while " + Explain(now_, rank);
   }
   const GroupId id = finished.group;
   Running& group = groups_.at(id);
   const bool ok = finished.outcome == Outcome::kOk;
+  const bool round = group.kind == GroupKind::kRound;
+  if (finished.included > (round && ok ? worker.owed : 0)) {
+    return "a report on group " + std::to_string(id) + " with " +
+           std::to_string(finished.included) + " gradients, owing " + std::to_string(worker.owed);
+  }
+  worker.owed -= finished.included;
   std::erase(group.pending, rank);
   (ok ? group.ok : group.failed).push_back(rank);
   worker.group = kNoGroup;
@@ -161,12 +186,15 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   if (ok) {
     worker.iteration = group.iteration;
     worker.bare = false;
+    if (round && worker.signal && worker.signal->iteration <= group.iteration)
+      worker.signal.reset();
   }
   // Until the last member has reported, it is open whether those who failed go on from where they
   // are or from the others' result; and nobody trains before the common start is made.
   if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind))) worker.held = true;
-  if (group.kind == GroupKind::kTrain) {
-    ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = ok});
+  // Who has said Finish may be in a round that was announced before.
+  if (OfEngine(group.kind) && worker.state == State::kActive) {
+    ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = ok, .owed = worker.owed});
   }
   if (!ok) FailGroup(id, "it failed on rank " + std::to_string(rank) + ": " + finished.detail);
   EndIfDone(id);
@@ -179,6 +207,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   if (adopted.ok && (adopted.iteration < 0 || adopted.iteration > kMaxIteration)) {
     return "adopted a model of iteration " + std::to_string(adopted.iteration);
   }
+  if (worker.group != kNoGroup) return OnResult(rank, adopted);
   const Rank source = worker.source;
   worker.source = kNoRank;
   worker.since = now_;
@@ -199,9 +228,53 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.iteration = adopted.iteration;
   worker.held = false;
   worker.bare = false;
-  if (worker.state == State::kAdopting) {
+  if (worker.state != State::kAdopting) return {};
+  // A round may have formed although signals were held back: somebody left.
+  if (joining_ == Engine::Joining::kPause && (!groups_.empty() || adopted.iteration < Newest())) {
+    worker.bare = true;
+    SetState(rank, State::kJoining);
+  } else {
     Activate(rank, adopted.iteration, "adopted the model of rank " + std::to_string(source));
   }
+  return {};
+}
+
+// What became of an order to fetch a round's result.
+std::string Job::OnResult(Rank rank, const Adopted& adopted) {
+  Worker& worker = At(rank);
+  const GroupId id = worker.group;
+  Running& group = groups_.at(id);
+  if (adopted.included > (adopted.ok ? worker.owed : 0)) {
+    return "the result of round " + std::to_string(id) + " with " +
+           std::to_string(adopted.included) + " gradients, owing " + std::to_string(worker.owed);
+  }
+  worker.owed -= adopted.included;
+  worker.source = kNoRank;
+  worker.group = kNoGroup;
+  worker.since = now_;
+  std::erase(group.pending, rank);
+  if (adopted.ok) {
+    worker.last_ok = true;
+    worker.iteration = group.iteration;
+    worker.fetches = 0;
+    if (worker.signal && worker.signal->iteration <= group.iteration) worker.signal.reset();
+    group.ok.push_back(rank);
+    if (worker.state == State::kActive) {
+      ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = true, .owed = worker.owed});
+    }
+  } else {
+    group.failed.push_back(rank);
+    if (++worker.fetches >= kMaxFetches) {
+      // It comes back as a new incarnation, with a whole replica.
+      const std::string why = "could not get the result of round " + std::to_string(id) + ": " +
+                              adopted.detail.substr(0, kMaxName);
+      out_->sends.push_back({rank,
+                             {.incarnation = worker.incarnation,
+                              .body = Refused{.code = Code::kAborted, .reason = why}}});
+      Remove(rank, LeftReason::kEvicted, why);
+    }
+  }
+  EndIfDone(id);
   return {};
 }
 
@@ -211,14 +284,20 @@ std::string Job::OnFinish(Rank rank) {
     worker.finish_held = true;
     return {};
   }
-  if (worker.state != State::kActive || worker.group != kNoGroup || worker.signal || worker.held) {
+  const bool in_round = Rounds() && worker.group != kNoGroup;
+  const bool waits = worker.signal && worker.signal->waiting && !in_round;
+  if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||
+      worker.held) {
     return "finished while " + Explain(now_, rank);
   }
+  worker.signal.reset();
+  SetWithheld(rank, false);
   SetState(rank, State::kFinishing);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = worker.incarnation,
                    .why = LeftReason::kFinished,
-                   .reason = "finished at iteration " + std::to_string(worker.iteration)});
+                   .reason = "finished at iteration " + std::to_string(worker.iteration),
+                   .gradients = worker.owed});
   ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kFinished});
   return {};
 }
@@ -235,11 +314,16 @@ std::string Job::OnLeave(Rank rank, const Leave& leave) {
 void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   const Worker gone = At(rank);
   if (Stranded(rank)) --stranded_;
+  SetWithheld(rank, false);
   by_incarnation_.erase(gone.incarnation);
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
   --live_;
-  Write(WorkerLeft{.rank = rank, .incarnation = gone.incarnation, .why = why, .reason = reason});
+  Write(WorkerLeft{.rank = rank,
+                   .incarnation = gone.incarnation,
+                   .why = why,
+                   .reason = reason,
+                   .gradients = gone.owed});
   if (gone.state == State::kActive) ToEngine(LeftEvent{.rank = rank, .why = why});
   if (gone.group == kNoGroup) return;
   std::erase(groups_.at(gone.group).pending, rank);
@@ -262,22 +346,43 @@ void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
 
 void Job::HandSignal(Rank rank) {
   const Worker& worker = At(rank);
-  if (worker.state == State::kActive && worker.signal) {
-    ToEngine(ReadyEvent{.rank = rank, .ready = *worker.signal});
+  if (worker.state != State::kActive || !worker.signal) return;
+  if (joining_ == Engine::Joining::kPause && Count(State::kAdopting) > 0) {
+    SetWithheld(rank, true);
+    return;
   }
+  ToEngine(ReadyEvent{.rank = rank, .ready = *worker.signal, .owed = worker.owed});
+}
+
+void Job::SetWithheld(Rank rank, bool withheld) {
+  withheld_ += int{withheld} - int{At(rank).withheld};
+  At(rank).withheld = withheld;
+}
+
+// Nobody copies a replica any more.
+void Job::HandWithheld() {
+  for (Rank rank = 0; Index(rank) < workers_.size() && withheld_ > 0; ++rank) {
+    if (!At(rank).withheld) continue;
+    SetWithheld(rank, false);
+    HandSignal(rank);
+  }
+}
+
+// The iteration of the newest replica among those who train, or have.
+Iteration Job::Newest() const {
+  Iteration newest = 0;
+  for (const Worker& w : workers_) {
+    const bool trains = w.state == State::kActive || w.state == State::kFinishing;
+    if (trains && !w.bare) newest = std::max(newest, w.iteration);
+  }
+  return newest;
 }
 
 Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Worker& taker = workers_[Index(rank)];
   // In a job of rounds only the newest replicas will do: one that has finished stays behind while
   // others train on.
-  Iteration newest = 0;
-  if (AllOrNone(GroupKind::kTrain)) {
-    for (const Worker& w : workers_) {
-      const bool trains = w.state == State::kActive || w.state == State::kFinishing;
-      if (trains && !w.bare) newest = std::max(newest, w.iteration);
-    }
-  }
+  const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
   Rank best = kNoRank;
   int best_score = -1;
   constexpr int kBest = 3;
@@ -303,6 +408,7 @@ void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   worker.held = true;
   worker.since = now_;
   worker.signal.reset();
+  SetWithheld(rank, false);
   Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason});
   Send(rank, Adopt{.source = {.rank = source,
                               .incarnation = from.incarnation,
@@ -310,6 +416,16 @@ void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
                               .host = from.host,
                               .endpoints = from.endpoints},
                    .reason = reason});
+}
+
+// Drops what the worker has computed or computes. Where nobody has anything newer than it has, it
+// joins anew with that (Progress), once the engine is through with the event at hand.
+void Job::CatchUpOrRejoin(Rank rank) {
+  const Rank source = SourceFor(rank, kNoRank);
+  if (source != kNoRank && At(source).iteration > At(rank).iteration) {
+    return OrderAdopt(rank, source, "others have gone on");
+  }
+  behind_.push_back(rank);
 }
 
 }  // namespace prd

@@ -11,9 +11,10 @@
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
 //   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
 //
-// Groups that all or none must commit (the initial and the final one, and all those of
-// Strategy::kReduceGradients): when such a group fails for some members and succeeded for others,
-// those others are the truth, and the failed members are ordered to Adopt the replica of one.
+// Groups that all or none must commit (the initial and the final one, and those that all share, of
+// every strategy but kAverageModels): when such a group fails for some members and succeeded for
+// others, those others are the truth, and the failed members are ordered to Adopt the replica of
+// one; or, of a kRound, its result, before the round ends.
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
@@ -84,12 +85,16 @@ class Job {
     GroupId group = kNoGroup;       // running, not yet reported on
     GroupId last_group = kNoGroup;  // the last one it reported on, and how
     bool last_ok = false;
-    std::optional<Ready> signal;  // waiting in the engine, or held back (below)
+    std::optional<Ready> signal;  // not answered; with the engine, or held back (below)
+    Iteration signalled = 0;      // of the newest one
+    std::uint32_t owed = 0;       // kEagerGradients: its gradients in no round yet
     // Its signal is held back: it failed in an all-or-none group that still runs, or copies a
     // replica.
     bool held = false;
+    bool withheld = false;     // its signal is, while somebody copies (Joining::kPause)
     bool finish_held = false;  // said Finish before all others had the common start
-    Rank source = kNoRank;     // whose replica it copies now
+    Rank source = kNoRank;     // whose replica it copies now, or whose result of its `group`
+    int fetches = 0;           // of that result that have failed
     // Has no replica of the job yet. In a job of rounds such a worker may be kActive already; it is
     // stranded while it copies nobody's, because nobody has one to give.
     bool bare = true;
@@ -102,9 +107,9 @@ class Job {
   struct Running {
     GroupKind kind = GroupKind::kTrain;
     std::vector<GroupShare> members;
-    std::vector<Rank> pending;  // not reported yet
+    std::vector<Rank> pending;  // not reported yet, or being repaired
     std::vector<Rank> ok;       // have the result
-    std::vector<Rank> failed;   // alive, without it
+    std::vector<Rank> failed;   // without it
     Iteration iteration = 0;    // where members continue
     bool aborted = false;
     std::string failure;  // the first thing that went wrong
@@ -166,6 +171,11 @@ class Job {
   bool Present(Rank rank) const;
   // Reductions that all or none must commit.
   bool AllOrNone(GroupKind kind) const;
+  // Formed by the engine, which is told of it.
+  static bool OfEngine(GroupKind kind) {
+    return kind != GroupKind::kInitial && kind != GroupKind::kFinal;
+  }
+  bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
   int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }
   void SetState(Rank rank, State state);
 
@@ -183,12 +193,21 @@ class Job {
 
   void Remove(Rank rank, LeftReason why, const std::string& reason);
   void ToEngine(const Event& event);
+  void Carry(Effect effect);
   void Announce(GroupKind kind, FormGroup form);
   void FailGroup(GroupId id, const std::string& why);
   void EndIfDone(GroupId id);
   void Settle(const Running& group, const std::vector<Rank>& ok, const std::vector<Rank>& failed);
   void Activate(Rank rank, Iteration iteration, const std::string& reason);
   void HandSignal(Rank rank);
+  void SetWithheld(Rank rank, bool withheld);
+  void HandWithheld();
+  std::string OnResult(Rank rank, const Adopted& adopted);
+  bool Repair(GroupId id);
+  void OrderResult(Rank rank, Rank source, GroupId group);
+  void CatchUpOrRejoin(Rank rank);
+  void Rejoin();
+  Iteration Newest() const;
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
   void AdmitJoiners();
@@ -200,6 +219,8 @@ class Job {
   const RunId run_;
   const JobSpec spec_;
   std::unique_ptr<Engine> engine_;
+  const Plan plan_;
+  const Engine::Joining joining_;
 
   std::uint64_t next_index_ = 0;
   Instant now_;
@@ -209,6 +230,8 @@ class Job {
   int live_ = 0;  // workers not kAbsent
   std::array<int, kStates> counts_{};
   int stranded_ = 0;              // workers of whom Stranded is true (derived)
+  int withheld_ = 0;              // workers of whom withheld is true (derived)
+  std::vector<Rank> behind_;      // whom a CatchUp could not help; empty between two Steps
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;

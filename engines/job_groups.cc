@@ -11,14 +11,38 @@ namespace prd {
 // ---- groups ----
 
 bool Job::AllOrNone(GroupKind kind) const {
-  return kind != GroupKind::kTrain || engine_->plan().strategy == Strategy::kReduceGradients;
+  if (kind == GroupKind::kRound || kind == GroupKind::kAverage) return false;
+  return kind != GroupKind::kTrain || plan_.strategy != Strategy::kAverageModels;
 }
 
 void Job::ToEngine(const Event& event) {
   effects_.clear();
   engine_->Step(now_, event, &next_group_, &effects_);
-  for (Effect& effect : effects_) {
-    if (auto* form = std::get_if<FormGroup>(&effect)) Announce(form->kind, std::move(*form));
+  for (Effect& effect : effects_) Carry(std::move(effect));
+}
+
+void Job::Carry(Effect effect) {
+  if (auto* form = std::get_if<FormGroup>(&effect)) {
+    Announce(form->kind, std::move(*form));
+  } else if (const auto* answer = std::get_if<Answer>(&effect)) {
+    Worker& worker = At(answer->rank);
+    PRD_CHECK(worker.state == State::kActive && worker.signal);
+    const Iteration iteration = worker.signal->iteration;
+    const std::uint32_t local_steps = worker.signal->local_steps;
+    if (!answer->ready || !worker.signal->waiting) worker.signal.reset();
+    Write(QueryAnswered{.rank = answer->rank,
+                        .iteration = iteration,
+                        .local_steps = local_steps,
+                        .ready = answer->ready,
+                        .reason = answer->reason});
+    Send(answer->rank,
+         QueryReply{.iteration = iteration, .local_steps = local_steps, .ready = answer->ready});
+  } else {
+    const auto& late = std::get<CatchUp>(effect);
+    PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup &&
+              At(late.rank).source == kNoRank);
+    Write(UpdateDropped{.rank = late.rank, .iteration = late.iteration, .reason = late.reason});
+    CatchUpOrRejoin(late.rank);
   }
 }
 
@@ -40,9 +64,12 @@ void Job::Announce(GroupKind kind, FormGroup form) {
   for (const GroupShare& share : form.members) {
     Worker& worker = At(share.rank);
     PRD_CHECK(worker.state != State::kAbsent && worker.group == kNoGroup);
-    PRD_CHECK(kind != GroupKind::kTrain || (worker.state == State::kActive && worker.signal));
+    const bool waits = worker.signal && worker.signal->waiting;
+    PRD_CHECK(!OfEngine(kind) || (worker.state == State::kActive && !worker.held));
+    PRD_CHECK(waits || (kind != GroupKind::kTrain && kind != GroupKind::kAverage));
     worker.group = form.id;
-    worker.signal.reset();
+    // A round answers those who wait for it once they have its result; an average answers nobody.
+    if (kind != GroupKind::kRound && kind != GroupKind::kAverage) worker.signal.reset();
     worker.since = now_;
     running.pending.push_back(share.rank);
     group.members.push_back({.rank = share.rank,
@@ -71,7 +98,7 @@ void Job::FailGroup(GroupId id, const std::string& why) {
 
 void Job::EndIfDone(GroupId id) {
   const auto it = groups_.find(id);
-  if (!it->second.pending.empty()) return;
+  if (!it->second.pending.empty() || Repair(id)) return;
   const Running group = std::move(it->second);
   groups_.erase(it);
   // Who reported and then left, or came back as another incarnation, is neither.
@@ -82,10 +109,60 @@ void Job::EndIfDone(GroupId id) {
     }
     return present;
   };
+  const std::vector<Rank> have = still(group.ok);
+  const std::vector<Rank> lack = still(group.failed);
   const bool ok = group.ok.size() == group.members.size();
   Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
-  if (group.kind == GroupKind::kTrain) ToEngine(EndedEvent{.group = id, .ok = ok});
-  if (AllOrNone(group.kind)) Settle(group, still(group.ok), still(group.failed));
+  if (group.kind == GroupKind::kRound) {
+    for (const Rank rank : lack) {
+      Send(rank, Abort{.group = id, .reason = "nobody has its result", .undone = true});
+    }
+  }
+  if (OfEngine(group.kind)) {
+    const bool shared = AllOrNone(group.kind) || group.kind == GroupKind::kRound;
+    ToEngine(EndedEvent{.group = id, .ok = shared ? !have.empty() : ok});
+  }
+  if (AllOrNone(group.kind)) Settle(group, have, lack);
+}
+
+// Lets those members for whom a round failed fetch its result from those who have it. False when
+// there is nothing to repair.
+bool Job::Repair(GroupId id) {
+  Running& group = groups_.at(id);
+  if (group.kind != GroupKind::kRound) return false;
+  const auto here = [&](Rank rank) { return Present(rank) && At(rank).last_group == id; };
+  std::vector<Rank> sources;
+  for (const Rank rank : group.ok) {
+    if (here(rank)) sources.push_back(rank);
+  }
+  if (sources.empty()) return false;
+  std::vector<Rank> lack;
+  lack.swap(group.failed);
+  for (const Rank rank : lack) {
+    if (!here(rank)) continue;
+    const auto tried = static_cast<std::size_t>(At(rank).fetches);
+    OrderResult(rank, sources[(Index(rank) + tried) % sources.size()], id);
+    group.pending.push_back(rank);
+  }
+  return !group.pending.empty();
+}
+
+void Job::OrderResult(Rank rank, Rank source, GroupId group) {
+  Worker& worker = At(rank);
+  const Worker& from = At(source);
+  const std::string reason = "rank " + std::to_string(source) + " has the result of round " +
+                             std::to_string(group) + ", which failed here";
+  worker.source = source;
+  worker.group = group;
+  worker.since = now_;
+  Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason, .result = group});
+  Send(rank, Adopt{.source = {.rank = source,
+                              .incarnation = from.incarnation,
+                              .weight = 0,
+                              .host = from.host,
+                              .endpoints = from.endpoints},
+                   .reason = reason,
+                   .result = group});
 }
 
 // An all-or-none group has ended: those who have its result are the truth.
@@ -152,10 +229,9 @@ void Job::Collective(GroupKind kind, State from, State to) {
 
 // Lets late workers copy a running one's replica.
 void Job::AdmitJoiners() {
-  const bool rounds = AllOrNone(GroupKind::kTrain);
-  // In a job of rounds, replicas stand still while no round runs; the joiner is part of the barrier
-  // from now on, so none begins before it has caught up.
-  if (rounds && !groups_.empty()) return;
+  // Where all share every round, replicas stand still while none runs. Either the joiner is part of
+  // the barrier from now on, so that none begins before it has caught up; or signals are held back.
+  if (joining_ != Engine::Joining::kAnytime && !groups_.empty()) return;
   bool source_found = true;
   int left = Count(State::kJoining);
   for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
@@ -165,7 +241,7 @@ void Job::AdmitJoiners() {
     source_found = source != kNoRank;
     if (!source_found) break;
     const std::string reason = "joins a running job";
-    if (rounds) {
+    if (joining_ == Engine::Joining::kBarrier) {
       Activate(rank, At(source).iteration, reason);
     } else {
       SetState(rank, State::kAdopting);
@@ -204,14 +280,36 @@ void Job::HelpStranded() {
   }
 }
 
+// Those who were to catch up while nobody had anything newer. The engine has not heard of them
+// since.
+void Job::Rejoin() {
+  std::vector<Rank> behind;
+  behind.swap(behind_);
+  for (const Rank rank : behind) {
+    if (!Present(rank) || At(rank).state != State::kActive || At(rank).group != kNoGroup ||
+        At(rank).source != kNoRank) {
+      continue;
+    }
+    Write(WorkerLeft{.rank = rank,
+                     .incarnation = At(rank).incarnation,
+                     .why = LeftReason::kLeft,
+                     .reason = "nobody has a newer model: joins anew with its own"});
+    ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kLeft});
+    Activate(rank, At(rank).iteration, "goes on with its own model");
+    if (!At(rank).held) HandSignal(rank);
+  }
+}
+
 void Job::Progress() {
+  if (!behind_.empty()) Rejoin();
+  if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && start_workers_ > 0 &&
       Count(State::kJoining) >= start_workers_) {
     Collective(GroupKind::kInitial, State::kJoining, State::kStarting);
   }
-  if (live_ > 0 && Count(State::kFinishing) == live_) {
+  if (live_ > 0 && Count(State::kFinishing) == live_ && groups_.empty()) {
     Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);
   }
   if (Count(State::kFinal) > 0 && groups_.empty()) {

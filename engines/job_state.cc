@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 2;
+constexpr std::uint32_t kStateVersion = 3;
 
 }  // namespace
 
@@ -18,6 +18,10 @@ std::string Job::Explain(Instant now, Rank rank) const {
   if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
   const Worker& worker = workers_[Index(rank)];
   const std::string age = words::Duration(now - worker.since);
+  if (worker.group != kNoGroup && worker.source != kNoRank) {
+    return "fetching the result of round " + std::to_string(worker.group) + " from rank " +
+           std::to_string(worker.source) + " for " + age;
+  }
   if (worker.group != kNoGroup) {
     const Running& group = groups_.at(worker.group);
     std::vector<Rank> members;
@@ -54,8 +58,12 @@ std::string Job::Explain(Instant now, Rank rank) const {
         return "ready; held back until all members of group " + std::to_string(worker.last_group) +
                " have reported";
       }
-      if (worker.signal) return engine_->Explain(now, rank);
-      return "computing after iteration " + std::to_string(worker.iteration) + " for " + age + last;
+      if (worker.withheld) return "ready; held back while a late worker copies a model";
+      if (worker.signal && worker.signal->waiting) return engine_->Explain(now, rank);
+      return "computing after iteration " + std::to_string(worker.iteration) + " for " + age +
+             last +
+             (worker.owed > 0 ? "; " + std::to_string(worker.owed) + " gradients in no round yet"
+                              : std::string());
     case State::kAdopting:
     case State::kAbsent:
       break;
@@ -69,8 +77,9 @@ void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
   ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
-     waiting, ready.iteration, ready.step_ns, ready.samples, held, finish_held, source, bare, since,
-     link);
+     waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
+     ready.local_steps, ready.rtt_ns, signalled, owed, held, withheld, finish_held, source, fetches,
+     bare, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -96,6 +105,7 @@ Status Job::Load(std::string_view state) {
   }
   live_ = 0;
   stranded_ = 0;
+  withheld_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
@@ -103,6 +113,7 @@ Status Job::Load(std::string_view state) {
     if (!Present(rank)) continue;
     ++live_;
     if (Stranded(rank)) ++stranded_;
+    if (At(rank).withheld) ++withheld_;
     by_incarnation_[At(rank).incarnation] = rank;
   }
   return Status::Ok();
