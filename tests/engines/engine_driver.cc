@@ -22,26 +22,48 @@ std::string EngineDriver::Apply(const Event& event) {
   applied.event = event;
   engine_->Step(now_, event, &next_group_, &applied.effects);
   for (const FormGroup& group : GroupsOf(applied.effects)) {
-    Running& running = groups_[group.id];
-    running.iteration = group.iteration;
-    for (const GroupShare& member : group.members) {
-      const auto found = workers_.find(member.rank);
-      if (found == workers_.end() || found->second.state != State::kWaiting) {
-        return "group " + std::to_string(group.id) + " has a member without a signal";
-      }
-      found->second.state = State::kReducing;
-      found->second.group = group.id;
-      running.pending.push_back(member.rank);
-    }
+    if (auto wrong = Form(group); !wrong.empty()) return wrong;
   }
   return watch_(applied);
+}
+
+std::string EngineDriver::Form(const FormGroup& group) {
+  const std::string name = "group " + std::to_string(group.id);
+  Running& running = groups_[group.id];
+  running.kind = group.kind;
+  running.iteration = group.iteration;
+  if (group.kind != GroupKind::kTrain) {
+    if (groups_.size() > 1) return name + " is formed while another one runs";
+    if (group.members.size() != workers_.size()) return name + " is not one of all";
+  }
+  for (const GroupShare& member : group.members) {
+    const auto found = workers_.find(member.rank);
+    if (found == workers_.end()) return name + " has a member that is not there";
+    Worker& worker = found->second;
+    if (group.kind != GroupKind::kRound && worker.state != State::kWaiting) {
+      return name + " has a member without a signal";
+    }
+    if (worker.group != kNoGroup) return name + " has a member twice";
+    worker.group = group.id;
+    running.pending.push_back(member.rank);
+    if (group.kind == GroupKind::kTrain) worker.state = State::kReducing;
+    if (group.kind == GroupKind::kRound && member.weight > 0) {
+      worker.given = std::exchange(worker.owed, 0);
+    }
+  }
+  return "";
 }
 
 std::string EngineDriver::Join() {
   Rank rank = static_cast<Rank>(random_.Below(static_cast<std::uint64_t>(max_workers_)));
   while (workers_.contains(rank)) rank = (rank + 1) % max_workers_;
   Worker worker;
-  if (!workers_.empty()) worker.iteration = workers_.begin()->second.iteration;
+  if (workers_.empty()) {
+    newest_ = 0;
+  } else {
+    worker.iteration = Rounds() ? newest_ : workers_.begin()->second.iteration;
+  }
+  worker.received = worker.iteration;
   workers_[rank] = worker;
   return Apply(JoinedEvent{.rank = rank,
                            .iteration = worker.iteration,
@@ -50,6 +72,19 @@ std::string EngineDriver::Join() {
 
 std::string EngineDriver::BeReady(Rank rank) {
   Worker& worker = workers_[rank];
+  if (Rounds()) {
+    // It has a gradient, unless its step was cut short, and waits, unless there is a result.
+    Ready ready{.iteration = worker.iteration + 1, .gradients = random_.Below(20) > 0 ? 1u : 0u};
+    worker.owed += ready.gradients;
+    ready.waiting = worker.received == worker.iteration;
+    if (ready.waiting) {
+      worker.state = State::kWaiting;
+    } else {
+      worker.iteration = worker.received;
+      ++worker.steps;
+    }
+    return Apply(ReadyEvent{.rank = rank, .ready = ready, .owed = worker.owed});
+  }
   worker.state = State::kWaiting;
   ++worker.iteration;
   const auto samples = static_cast<std::int64_t>(random_.Below(4) * 16);
@@ -61,15 +96,18 @@ std::string EngineDriver::BeReady(Rank rank) {
 std::string EngineDriver::Report(GroupId id, bool ok) {
   Running& group = groups_[id];
   ok = ok && !group.failed;
+  if (group.kind == GroupKind::kRound) return ReportRound(id, ok);
   const std::size_t index = random_.Below(group.pending.size());
   const Rank rank = group.pending[index];
   group.pending.erase(group.pending.begin() + static_cast<std::ptrdiff_t>(index));
   group.failed = group.failed || !ok;
   Worker& worker = workers_[rank];
-  worker.state = State::kComputing;
   worker.group = kNoGroup;
-  worker.iteration = ok ? group.iteration : worker.iteration - 1;
-  worker.steps += ok ? 1 : 0;
+  if (group.kind == GroupKind::kTrain) {
+    worker.state = State::kComputing;
+    worker.iteration = ok ? group.iteration : worker.iteration - 1;
+    worker.steps += ok ? 1 : 0;
+  }
   if (auto wrong = Apply(FinishedEvent{.rank = rank, .group = id, .ok = ok}); !wrong.empty()) {
     return wrong;
   }
@@ -79,9 +117,60 @@ std::string EngineDriver::Report(GroupId id, bool ok) {
   return Apply(EndedEvent{.group = id, .ok = all_ok});
 }
 
+// A failure is told at the end: others may have the result, and it gets it from them.
+std::string EngineDriver::ReportRound(GroupId id, bool ok) {
+  Running& group = groups_[id];
+  const std::size_t index = random_.Below(group.pending.size());
+  const Rank rank = group.pending[index];
+  group.pending.erase(group.pending.begin() + static_cast<std::ptrdiff_t>(index));
+  if (!ok) {
+    group.failed = true;
+    group.without_result.push_back(rank);
+    return group.pending.empty() ? EndRound(id) : "";
+  }
+  group.with_result.push_back(rank);
+  Worker& worker = workers_[rank];
+  Receive(&worker, group.iteration);
+  const FinishedEvent finished{.rank = rank, .group = id, .ok = true, .owed = worker.owed};
+  if (auto wrong = Apply(finished); !wrong.empty()) return wrong;
+  return groups_[id].pending.empty() ? EndRound(id) : "";
+}
+
+// The result of a round ends the step that waits for it.
+void EngineDriver::Receive(Worker* worker, Iteration round) {
+  worker->group = kNoGroup;
+  worker->given = 0;
+  worker->received = round;
+  newest_ = std::max(newest_, round);
+  if (worker->state != State::kWaiting || worker->iteration >= round) return;
+  worker->state = State::kComputing;
+  worker->iteration = round;
+  ++worker->steps;
+}
+
+std::string EngineDriver::EndRound(GroupId id) {
+  const Running group = groups_[id];
+  groups_.erase(id);
+  const bool ok = !group.with_result.empty();
+  for (const Rank rank : group.without_result) {
+    Worker& worker = workers_[rank];
+    if (ok) {
+      Receive(&worker, group.iteration);
+    } else {
+      worker.group = kNoGroup;
+      worker.owed += std::exchange(worker.given, 0);
+    }
+    const FinishedEvent finished{.rank = rank, .group = id, .ok = ok, .owed = worker.owed};
+    if (auto wrong = Apply(finished); !wrong.empty()) return wrong;
+  }
+  if (!ok) newest_ = group.iteration - 1;
+  return Apply(EndedEvent{.group = id, .ok = ok});
+}
+
 std::string EngineDriver::Leave(Rank rank) {
-  const GroupId id = workers_[rank].group;
+  GroupId id = workers_[rank].group;
   workers_.erase(rank);
+  if (id == kNoGroup && Rounds() && !groups_.empty()) id = groups_.begin()->first;  // has reported
   if (auto wrong = Apply(LeftEvent{.rank = rank, .why = LeftReason::kLost}); !wrong.empty()) {
     return wrong;
   }
@@ -89,7 +178,10 @@ std::string EngineDriver::Leave(Rank rank) {
   Running& group = groups_[id];
   group.failed = true;
   std::erase(group.pending, rank);
+  std::erase(group.with_result, rank);
+  std::erase(group.without_result, rank);
   if (!group.pending.empty()) return "";
+  if (group.kind == GroupKind::kRound) return EndRound(id);
   groups_.erase(id);
   return Apply(EndedEvent{.group = id, .ok = false});
 }
@@ -110,7 +202,8 @@ std::string EngineDriver::Storm(int events) {
     std::string wrong;
     if (deadline && *deadline <= now_ && dice < 90) {
       wrong = PassDeadline();
-    } else if (workers_.empty() || (dice < 4 && std::ssize(workers_) < max_workers_)) {
+    } else if (workers_.empty() ||
+               (dice < 4 && std::ssize(workers_) < max_workers_ && JoinsNow())) {
       wrong = Join();
     } else if (dice < 5) {
       wrong = Leave(

@@ -45,17 +45,30 @@ class EngineDriver {
     Iteration iteration = 0;
     GroupId group = kNoGroup;
     int steps = 0;  // groups that it came out of with the result
+    // Rounds (Strategy::kEagerGradients), in which it takes part in any state.
+    Iteration received = 0;   // the newest round of which it has the result
+    std::uint32_t owed = 0;   // its gradients in no round yet
+    std::uint32_t given = 0;  // to the round that runs
   };
   struct Running {
+    GroupKind kind = GroupKind::kTrain;
     std::vector<Rank> pending;
     Iteration iteration = 0;
     bool failed = false;
+    std::vector<Rank> with_result;     // kRound: of those who have reported
+    std::vector<Rank> without_result;  // the same
   };
 
+  bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
   std::string Apply(const Event& event);
+  std::string Form(const FormGroup& group);
   std::string Join();
+  bool JoinsNow() const { return engine_->joining() != Engine::Joining::kPause || groups_.empty(); }
   std::string BeReady(Rank rank);
   std::string Report(GroupId group, bool ok);
+  std::string ReportRound(GroupId group, bool ok);
+  void Receive(Worker* worker, Iteration round);
+  std::string EndRound(GroupId group);
   std::string Leave(Rank rank);
   std::string PassDeadline();
   std::vector<Rank> In(State state) const;
@@ -72,6 +85,7 @@ class EngineDriver {
   GroupId next_group_ = 1;
   std::map<Rank, Worker> workers_;
   std::map<GroupId, Running> groups_;
+  Iteration newest_ = 0;  // round with a result
   std::vector<Applied> applied_;
 };
 

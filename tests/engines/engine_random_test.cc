@@ -7,6 +7,7 @@
 
 #include "engines/registry.h"
 #include "gtest/gtest.h"
+#include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
 #include "tests/engines/p_reduce_model.h"
 
@@ -145,6 +146,34 @@ TEST(EngineRandomTest, AllReduceKeepsItsRules) {
     RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + seed % 9));
     if (HasFatalFailure()) return;
   }
+}
+
+TEST(EngineRandomTest, EagerKeepsItsRules) {
+  int bounds = 0;
+  int holds = 0;
+  int averages = 0;
+  int failures = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    EagerOptions options;
+    options.quorum = static_cast<std::int64_t>(random.Below(6));
+    options.seed = static_cast<std::int64_t>(random.Below(100));
+    options.max_stale_rounds = static_cast<std::int64_t>(random.Below(4));
+    options.sync_every = static_cast<std::int64_t>(random.Below(3)) * 4;
+    const auto engine = MakeEngine(options);
+    EagerModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(9)));
+    if (HasFatalFailure()) return;
+    bounds += model.bounds();
+    holds += model.holds();
+    averages += model.averages();
+    failures += model.failures();
+  }
+  EXPECT_GT(bounds, 1000) << "the runs must reach the bound on staleness";
+  EXPECT_GT(holds, 50);
+  EXPECT_GT(averages, 1000);
+  EXPECT_GT(failures, 500);
 }
 
 // Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
