@@ -63,6 +63,10 @@ void Describe(Fields& fields, EagerOptions* options) {
   fields.Choice("missed", &options->missed, kMissed);
 }
 
+void Describe(Fields& fields, BackupOptions* options) {
+  fields.Whole("backups", &options->backups, 0, 100'000, "workers");
+}
+
 // Security that cannot be had later: an open port without keys lets anyone train along.
 Status CheckCurve(const DaemonConfig& config) {
   const bool secret = !config.curve_secret_key_file.empty();

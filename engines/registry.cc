@@ -1,6 +1,7 @@
 #include "engines/registry.h"
 
 #include "engines/all_reduce/all_reduce.h"
+#include "engines/backup/backup.h"
 #include "engines/eager/eager.h"
 #include "engines/p_reduce/p_reduce.h"
 
@@ -22,12 +23,13 @@ std::string_view EngineName(const EngineOptions& options) {
                         [](const AllReduceOptions&) { return std::string_view("all-reduce"); },
                         [](const PReduceOptions&) { return std::string_view("p-reduce"); },
                         [](const EagerOptions&) { return std::string_view("eager"); },
+                        [](const BackupOptions&) { return std::string_view("backup"); },
                     },
                     options);
 }
 
 std::vector<EngineOptions> AllEngines() {
-  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}};
+  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{}};
 }
 
 Status Validate(const EngineOptions& options, int workers) {
@@ -41,6 +43,7 @@ std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
           [](const AllReduceOptions& of) -> Made { return std::make_unique<AllReduce>(of); },
           [](const PReduceOptions& of) -> Made { return std::make_unique<PReduce>(of); },
           [](const EagerOptions& of) -> Made { return std::make_unique<Eager>(of); },
+          [](const BackupOptions& of) -> Made { return std::make_unique<Backup>(of); },
       },
       options);
 }

@@ -9,15 +9,16 @@
 #include <vector>
 
 #include "engines/all_reduce/options.h"
+#include "engines/backup/options.h"
 #include "engines/eager/options.h"
 #include "engines/engine.h"
 #include "engines/p_reduce/options.h"
 
 namespace prd {
 
-using EngineOptions = std::variant<AllReduceOptions, PReduceOptions, EagerOptions>;
+using EngineOptions = std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions>;
 
-// The engine's name in config files, commands and history: "all-reduce", "p-reduce", "eager".
+// The engine's name in config files, commands and history: "all-reduce", "p-reduce", "eager", ...
 std::string_view EngineName(const EngineOptions& options);
 
 // Every engine with its default options, in the order in which help texts list them.

@@ -41,6 +41,9 @@ EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
   if (auto* of = std::get_if<AllReduceOptions>(&engine)) {
     of->weights = static_cast<AllReduceOptions::Weights>(prng.Below(2));
   }
+  if (auto* of = std::get_if<BackupOptions>(&engine)) {
+    of->backups = static_cast<int>(prng.Below(static_cast<std::uint64_t>(workers)));
+  }
   return engine;
 }
 

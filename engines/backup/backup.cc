@@ -1,0 +1,278 @@
+#include "engines/backup/backup.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "common/base/check.h"
+#include "engines/words.h"
+
+namespace prd {
+
+namespace {
+
+constexpr int kMostBackups = 100'000;
+
+// Of a loaded state: far enough from overflow that any two can be subtracted.
+bool Plausible(Instant instant) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 4;
+  return instant.ns >= -kMost && instant.ns <= kMost;
+}
+
+std::string Number(std::int64_t value) { return std::to_string(value); }
+
+}  // namespace
+
+Status Validate(const BackupOptions& options, int workers) {
+  const int most = workers > 0 ? std::min(workers - 1, kMostBackups) : kMostBackups;
+  if (options.backups >= 0 && options.backups <= most) return Status::Ok();
+  std::string text =
+      "backups: found " + Number(options.backups) + ", allowed is 0 to " + Number(most);
+  if (workers > 0) text += ": a round of " + Number(workers) + " workers waits for one at least";
+  return Status(Code::kInvalidArgument, text);
+}
+
+bool Backup::Joined(Rank rank) const {
+  return rank >= 0 && static_cast<std::size_t>(rank) < workers_.size() &&
+         At(rank).state != State::kAbsent;
+}
+
+bool Backup::Known(Rank rank) const { return Joined(rank) && At(rank).state != State::kCatchingUp; }
+
+std::size_t Backup::Needed() const {
+  return static_cast<std::size_t>(std::max<std::int64_t>(1, joined_ - options_.backups));
+}
+
+void Backup::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {
+  if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+    OnReady(now, *ready, out);
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    return OnFinished(now, *finished);  // the round still runs
+  } else if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
+    OnJoined(now, *joined, out);
+  } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    OnLeft(*left);
+  } else if (std::holds_alternative<EndedEvent>(event)) {
+    OnEnded(now, out);
+  }
+  FormIfEnough(now, next_group, out);
+}
+
+void Backup::List(Rank rank) {
+  if (At(rank).listed) return;
+  At(rank).listed = true;
+  current_.push_back(rank);
+}
+
+void Backup::OnJoined(Instant now, const JoinedEvent& event, Effects* out) {
+  PRD_CHECK(event.rank >= 0 && !Joined(event.rank));
+  const std::size_t ranks = static_cast<std::size_t>(event.rank) + 1;
+  if (ranks > workers_.size()) workers_.resize(ranks);
+  Worker& worker = At(event.rank);
+  worker.model = event.iteration;
+  worker.since = now;
+  worker.host = hosts_.Add(event.host);
+  worker.state = State::kComputing;
+  List(event.rank);
+  ring_.clear();
+  if (joined_++ == 0) newest_ = event.iteration;
+  // It may have copied from one that had a round's result and then was gone.
+  if (!Running() && event.iteration > newest_) Settle(now, out);
+}
+
+void Backup::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  PRD_CHECK(worker.state == State::kComputing || worker.state == State::kCatchingUp);
+  worker.state = State::kWaiting;
+  worker.since = now;
+  worker.model = event.ready.iteration - 1;
+  List(event.rank);
+  const bool newest_there =
+      Running() || std::any_of(current_.begin(), current_.end(), [this](Rank rank) {
+        return Known(rank) && At(rank).model == newest_;
+      });
+  if (worker.model < newest_ && newest_there) return Drop(now, event.rank, out);
+  waiting_.push_back(event.rank);
+  if (worker.model != newest_ && !Running()) Settle(now, out);
+}
+
+void Backup::OnFinished(Instant now, const FinishedEvent& event) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  PRD_CHECK(worker.state == State::kReducing && event.group == running_);
+  worker.state = event.ok ? State::kComputing : State::kFailed;
+  worker.since = now;
+  if (event.ok) worker.model = last_iteration_;
+}
+
+void Backup::OnEnded(Instant now, Effects* out) {
+  PRD_CHECK(Running());
+  running_ = kNoGroup;
+  Settle(now, out);
+}
+
+void Backup::OnLeft(const LeftEvent& event) {
+  PRD_CHECK(Joined(event.rank));
+  Worker& worker = At(event.rank);
+  if (worker.state == State::kWaiting) std::erase(waiting_, event.rank);
+  hosts_.Remove(worker.host);
+  worker = {.since = {}, .listed = worker.listed};
+  --joined_;
+  ring_.clear();
+}
+
+void Backup::Settle(Instant now, Effects* out) {
+  std::erase_if(current_, [this](Rank rank) {
+    At(rank).listed = Known(rank);
+    return !Known(rank);
+  });
+  if (current_.empty()) return;
+  newest_ = 0;
+  for (const Rank rank : current_) newest_ = std::max(newest_, At(rank).model);
+  for (const Rank rank : current_) {
+    Worker& worker = At(rank);
+    if (worker.state == State::kFailed) {
+      // The job has it copy the result if others have it; otherwise it signals again.
+      worker.state = worker.model < newest_ ? State::kCatchingUp : State::kComputing;
+    } else if (worker.model < newest_) {
+      Drop(now, rank, out);
+    }
+  }
+  std::erase_if(waiting_, [this](Rank rank) { return At(rank).state != State::kWaiting; });
+  std::erase_if(current_, [this](Rank rank) {
+    At(rank).listed = Known(rank);
+    return !Known(rank);
+  });
+}
+
+void Backup::Drop(Instant now, Rank rank, Effects* out) {
+  Worker& worker = At(rank);
+  out->emplace_back(
+      CatchUp{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
+  worker.state = State::kCatchingUp;
+}
+
+std::string Backup::WhyDropped(Instant now, const Worker& worker) const {
+  const Iteration offered = worker.model + 1;
+  if (offered != last_iteration_) {
+    return "late: its gradient is for iteration " + Number(offered) + ", the next is " +
+           Number(newest_ + 1);
+  }
+  std::string text =
+      "late for iteration " + Number(offered) + " (group " + std::to_string(last_) + "): ";
+  if (worker.state != State::kWaiting) {
+    return text + "no signal " + words::Duration(now - last_formed_) + " after it formed";
+  }
+  return text + "its signal came " + words::Duration(worker.since - last_formed_) +
+         " after it formed";
+}
+
+void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
+  if (Running() || waiting_.empty() || waiting_.size() < Needed()) return;
+  FormGroup group;
+  group.id = (*next_group)++;
+  group.iteration = newest_ + 1;
+  group.reason = Number(std::ssize(waiting_)) + " of " + Number(joined_) + " ready; " +
+                 Number(static_cast<std::int64_t>(Needed())) + " needed with " +
+                 Number(options_.backups) +
+                 (options_.backups == 1 ? " backup worker" : " backup workers");
+  group.members.reserve(waiting_.size());
+  const double weight = 1.0 / static_cast<double>(waiting_.size());
+  for (const Rank rank : WaitingInRingOrder()) {
+    At(rank).state = State::kReducing;
+    group.members.push_back({.rank = rank, .weight = weight, .iteration = group.iteration});
+  }
+  waiting_.clear();
+  running_ = group.id;
+  last_ = group.id;
+  last_iteration_ = group.iteration;
+  last_formed_ = now;
+  out->emplace_back(std::move(group));
+}
+
+std::vector<Rank> Backup::WaitingInRingOrder() {
+  const auto before = [this](Rank a, Rank b) {
+    const std::int32_t host_a = At(a).host;
+    const std::int32_t host_b = At(b).host;
+    return host_a != host_b ? host_a < host_b : a < b;
+  };
+  std::vector<Rank> order;
+  if (joined_ > 4 * std::ssize(waiting_)) {  // few of many: looking at all would cost more
+    order = waiting_;
+    std::sort(order.begin(), order.end(), before);
+    return order;
+  }
+  if (ring_.empty()) {
+    for (Rank rank = 0; rank < std::ssize(workers_); ++rank) {
+      if (Joined(rank)) ring_.push_back(rank);
+    }
+    std::sort(ring_.begin(), ring_.end(), before);
+  }
+  order.reserve(waiting_.size());
+  for (const Rank rank : ring_) {
+    if (At(rank).state == State::kWaiting) order.push_back(rank);
+  }
+  return order;
+}
+
+std::string Backup::Explain(Instant now, Rank rank) const {
+  if (!Joined(rank) || At(rank).state != State::kWaiting) return "";
+  if (Running()) {
+    std::string text = "waiting: iteration " + Number(last_iteration_) + " (group " +
+                       std::to_string(last_) + ") formed " + words::Duration(now - last_formed_) +
+                       " ago and still runs";
+    const bool late = At(rank).model + 1 == last_iteration_;
+    return text + (late ? "; this gradient counts only if it fails" : "; the next is after it");
+  }
+  std::vector<Rank> computing, catching_up;
+  for (Rank other = 0; other < std::ssize(workers_); ++other) {
+    if (At(other).state == State::kComputing) computing.push_back(other);
+    if (At(other).state == State::kCatchingUp) catching_up.push_back(other);
+  }
+  std::string text = "waiting: " + Number(std::ssize(waiting_)) + " of " +
+                     Number(static_cast<std::int64_t>(Needed())) +
+                     " needed ready; computing: " + words::Ranks(computing);
+  if (!catching_up.empty()) text += "; catching up: " + words::Ranks(catching_up);
+  return text;
+}
+
+void Backup::Archive(StateArchive& ar) {
+  ar(workers_, hosts_, joined_, newest_, waiting_, current_, running_, last_, last_iteration_,
+     last_formed_);
+  if (ar.saving()) return;
+  ring_.clear();
+  if (!Consistent()) ar.Fail();
+}
+
+bool Backup::Consistent() const {
+  std::int64_t joined = 0;
+  std::int64_t listed = 0;
+  std::int64_t waiting = 0;
+  for (const Worker& worker : workers_) {
+    if (worker.state > State::kCatchingUp || worker.model < -1) return false;
+    listed += worker.listed ? 1 : 0;
+    if (worker.state == State::kAbsent) continue;
+    if (!hosts_.Has(worker.host) || !Plausible(worker.since)) return false;
+    if (worker.state != State::kCatchingUp && !worker.listed) return false;
+    ++joined;
+    waiting += worker.state == State::kWaiting ? 1 : 0;
+  }
+  const auto distinct = [this](const std::vector<Rank>& ranks, auto fits) {
+    std::vector<bool> seen(workers_.size());
+    for (const Rank rank : ranks) {
+      if (rank < 0 || rank >= std::ssize(workers_) || seen[static_cast<std::size_t>(rank)]) {
+        return false;
+      }
+      seen[static_cast<std::size_t>(rank)] = true;
+      if (!fits(At(rank))) return false;
+    }
+    return true;
+  };
+  return joined == joined_ && listed == std::ssize(current_) && waiting == std::ssize(waiting_) &&
+         distinct(current_, [](const Worker& of) { return of.listed; }) &&
+         distinct(waiting_, [](const Worker& of) { return of.state == State::kWaiting; }) &&
+         Plausible(last_formed_) && newest_ >= 0 && last_iteration_ >= 0;
+}
+
+}  // namespace prd

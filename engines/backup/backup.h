@@ -1,0 +1,102 @@
+// Engine `backup`: synchronous SGD with backup workers (Chen et al., Revisiting Distributed
+// Synchronous SGD, 2016, section 3 and Algorithm 3): a round takes the first N - b gradients of its
+// iteration and does not wait for the others, whose gradients are dropped when they come.
+//
+//  - The round of iteration i + 1, i being the newest that is committed, forms as soon as
+//    max(1, joined - b) signals for it wait, with all that wait then and equal weights. Signals
+//    that come while it runs wait for its end.
+//  - Once a member has the result, i + 1 is committed, and whatever others have computed, or are
+//    computing, on an older replica is dropped (CatchUp). Members for which the round failed are
+//    given the replica by the job.
+//  - If nobody has the result, everything that waits still counts.
+//  - A signal for an older iteration (its worker copied a replica that was outdated when it got
+//    there) is dropped, too. When the last worker with the newest replica is gone, the newest of
+//    the others is what training goes on from.
+#ifndef PRD_ENGINES_BACKUP_BACKUP_H_
+#define PRD_ENGINES_BACKUP_BACKUP_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engines/backup/options.h"
+#include "engines/engine.h"
+#include "engines/ring_order.h"
+
+namespace prd {
+
+class Backup final : public Engine {
+ public:
+  // REQUIRES: Validate(options, 0) is ok.
+  explicit Backup(const BackupOptions& options) : options_(options) {}
+
+  Plan plan() const override { return {.strategy = Strategy::kReduceGradients}; }
+  Joining joining() const override { return Joining::kAnytime; }
+  void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
+  std::optional<Instant> NextDeadline() const override { return std::nullopt; }
+  std::string Explain(Instant now, Rank rank) const override;
+  void Archive(StateArchive& ar) override;
+
+ private:
+  enum class State : std::uint8_t {
+    kAbsent,
+    kComputing,
+    kWaiting,     // with a signal
+    kReducing,    // in the running round, not reported yet
+    kFailed,      // the running round failed for it
+    kCatchingUp,  // copies a replica, or computes on the copy: silent until its next signal
+  };
+  struct Worker {
+    Iteration model = 0;  // its replica's iteration; not known while it catches up
+    Instant since;        // when it signalled, or began to compute
+    std::int32_t host = 0;
+    State state = State::kAbsent;
+    bool listed = false;  // its rank is in current_
+    void Archive(StateArchive& ar) { ar(model, since, host, state, listed); }
+  };
+
+  Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
+  const Worker& At(Rank rank) const { return workers_[static_cast<std::size_t>(rank)]; }
+  bool Joined(Rank rank) const;
+  // Its replica's iteration is known.
+  bool Known(Rank rank) const;
+  bool Running() const { return running_ != kNoGroup; }
+  std::size_t Needed() const;
+
+  void OnJoined(Instant now, const JoinedEvent& event, Effects* out);
+  void OnReady(Instant now, const ReadyEvent& event, Effects* out);
+  void OnFinished(Instant now, const FinishedEvent& event);
+  void OnEnded(Instant now, Effects* out);
+  void OnLeft(const LeftEvent& event);
+  void List(Rank rank);
+  // Finds the newest replica there is, and drops what is computed on older ones.
+  // REQUIRES: no round runs.
+  void Settle(Instant now, Effects* out);
+  void Drop(Instant now, Rank rank, Effects* out);
+  std::string WhyDropped(Instant now, const Worker& worker) const;
+  void FormIfEnough(Instant now, GroupId* next_group, Effects* out);
+  // The waiting ranks in ring order.
+  std::vector<Rank> WaitingInRingOrder();
+  bool Consistent() const;
+
+  const BackupOptions options_;
+  std::vector<Worker> workers_;  // by rank
+  HostTable hosts_;
+  std::int64_t joined_ = 0;
+  Iteration newest_ = 0;       // the newest committed iteration
+  std::vector<Rank> waiting_;  // in the order of their signals
+  // Every joined worker that does not catch up (and some that have gone): who may be behind when a
+  // round has ended. Once it has, only those with its result are left, so that finding the others
+  // costs no more than the signals that there were.
+  std::vector<Rank> current_;
+  GroupId running_ = kNoGroup;  // the round that runs
+  GroupId last_ = kNoGroup;     // the last round that formed, its iteration, and when it did
+  Iteration last_iteration_ = 0;
+  Instant last_formed_;
+  std::vector<Rank> ring_;  // the joined ranks in ring order; empty = to be made (derived state)
+};
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_BACKUP_BACKUP_H_
