@@ -6,99 +6,12 @@
 
 #include <algorithm>
 
+#include "tests/engines/job_testing.h"
+
 namespace prd {
 namespace {
 
 using testing::HasSubstr;
-using Verdict = Job::Admission::Verdict;
-
-// Feeds a job as the pump would, and remembers what it said.
-class JobTest : public testing::Test {
- protected:
-  void Make(EngineOptions engine, int workers) {
-    JobSpec spec;
-    spec.name = "toy";
-    spec.engine = std::move(engine);
-    spec.workers = workers;
-    spec.max_workers = 16;
-    job_ = std::make_unique<Job>(1, spec);
-    job_->Start({1}, 0, &out_);
-  }
-
-  WorkerEnvelope HelloOf(Rank rank) {
-    return {.incarnation = 100u + static_cast<Incarnation>(next_++),
-            .seq = 1,
-            .body = Hello{.job = "toy",
-                          .rank = rank,
-                          .host = "h",
-                          .host_name = "host",
-                          .pid = 42,
-                          .endpoints = {"tcp://127.0.0.1:1"},
-                          .model_bytes = 4,
-                          .model_hash = 9}};
-  }
-  void Join(Rank rank) {
-    const WorkerEnvelope hello = HelloOf(rank);
-    ASSERT_EQ(job_->Admit(hello).verdict, Verdict::kStep);
-    incarnation_[rank] = hello.incarnation;
-    seq_[rank] = 1;
-    Step(FromWorker{hello});
-  }
-  WorkerEnvelope From(Rank rank, WorkerBody body) {
-    return {.run = 1,
-            .rank = rank,
-            .incarnation = incarnation_[rank],
-            .seq = ++seq_[rank],
-            .body = std::move(body)};
-  }
-  void Say(Rank rank, WorkerBody body) {
-    const WorkerEnvelope envelope = From(rank, std::move(body));
-    ASSERT_EQ(job_->Admit(envelope).verdict, Verdict::kStep);
-    Step(FromWorker{envelope});
-  }
-  void Step(const Input& input) {
-    out_ = {};
-    job_->Step({++now_}, input, &out_);
-  }
-  void Done(Rank rank, Outcome outcome = Outcome::kOk) {
-    const GroupId group = job_->workers()[static_cast<std::size_t>(rank)].group;
-    Say(rank, Finished{.group = group, .outcome = outcome, .detail = "test"});
-  }
-  // A job of n workers that have the common start.
-  void Running(EngineOptions engine, int n) {
-    Make(std::move(engine), n);
-    for (Rank r = 0; r < n; ++r) Join(r);
-    for (Rank r = 0; r < n; ++r) Done(r);
-    for (Rank r = 0; r < n; ++r) ASSERT_EQ(State(r), Job::State::kActive);
-  }
-  Job::State State(Rank rank) { return job_->workers()[static_cast<std::size_t>(rank)].state; }
-  template <typename T>
-  const T* Sent(Rank rank) {  // by the last step
-    for (const auto& send : out_.sends) {
-      const T* body = std::get_if<T>(&send.envelope.body);
-      if (send.rank == rank && body != nullptr) return body;
-    }
-    return nullptr;
-  }
-  template <typename T>
-  const T* Recorded() {
-    for (const Record& record : out_.records) {
-      if (const T* body = std::get_if<T>(&record.body)) return body;
-    }
-    return nullptr;
-  }
-  std::string WhyRefused(const WorkerEnvelope& envelope) {
-    const Job::Admission admission = job_->Admit(envelope);
-    return admission.refusal ? admission.refusal->reason : "not refused";
-  }
-
-  std::unique_ptr<Job> job_;
-  JobOutput out_;
-  std::map<Rank, Incarnation> incarnation_;
-  std::map<Rank, Seq> seq_;
-  int next_ = 0;
-  std::int64_t now_ = 1;
-};
 
 TEST_F(JobTest, CommonStartIsTheLowestRanksModel) {
   Make(PReduceOptions{}, 3);
@@ -120,7 +33,8 @@ TEST_F(JobTest, RefusesWhatCannotJoinAndSaysWhy) {
   Running(PReduceOptions{}, 2);
   WorkerEnvelope hello = HelloOf(3);
   std::get<Hello>(hello.body).version = 99;
-  EXPECT_THAT(WhyRefused(hello), HasSubstr("found 99, this daemon speaks 1"));
+  EXPECT_THAT(WhyRefused(hello),
+              HasSubstr("found 99, this daemon speaks " + std::to_string(kProtocolVersion)));
   EXPECT_THAT(WhyRefused(HelloOf(16)), HasSubstr("rank: found 16, allowed is 0 to 15"));
   EXPECT_THAT(WhyRefused(HelloOf(-2)), HasSubstr("rank: found -2"));
   EXPECT_THAT(WhyRefused(HelloOf(1)), HasSubstr("rank 1 of job toy is held by pid 42 on host"));
