@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "engines/registry.h"
@@ -57,7 +58,23 @@ Enum Choose(const std::string& word, const std::map<std::string, Enum>& names) {
   return found->second;
 }
 
+EagerOptions MakeEager(Command* command) {
+  using Missed = EagerOptions::Missed;
+  EagerOptions options;
+  const std::string quorum = command->Take("quorum", "majority");
+  options.quorum = quorum == "majority" ? EagerOptions::kMajority
+                   : quorum == "solo"   ? EagerOptions::kSolo
+                                        : std::stoll(quorum);
+  options.seed = std::stoll(command->Take("seed", "1"));
+  options.max_stale_rounds = std::stoll(command->Take("max_stale_rounds", "16"));
+  options.sync_every = std::stoll(command->Take("sync_every", "500"));
+  options.missed = Choose<Missed>(command->Take("missed", "sum"),
+                                  {{"sum", Missed::kSum}, {"latest", Missed::kLatest}});
+  return options;
+}
+
 EngineOptions MakeOptions(Command* command) {
+  if (command->words.at(0) == "eager") return MakeEager(command);
   if (command->words.at(0) == "all-reduce") {
     using Weights = AllReduceOptions::Weights;
     return AllReduceOptions{.weights = Choose<Weights>(
@@ -139,6 +156,7 @@ class Play {
     const Iteration iteration = std::stoll(command->Take("iteration", "0"));
     for (const Rank rank : command->Ranks()) {
       iterations_[rank] = iteration;
+      rounds_[rank] = {.received = iteration};
       Step(JoinedEvent{.rank = rank, .iteration = iteration, .host = host});
     }
   }
@@ -146,11 +164,48 @@ class Play {
   void BeReady(Command* command) {
     const std::string iteration = command->Take("iteration", "");
     const std::int64_t samples = std::stoll(command->Take("samples", "0"));
+    const bool cut = command->Take("gradients", "1") == "0";
     for (const Rank rank : command->Ranks()) {
+      if (Rounds()) {
+        BeReadyForRound(rank, cut ? 0 : 1);
+        continue;
+      }
       iterations_[rank] = iteration.empty() ? iterations_[rank] + 1 : std::stoll(iteration);
       Step(ReadyEvent{.rank = rank,
                       .ready = {.iteration = iterations_[rank], .step_ns = 0, .samples = samples}});
     }
+  }
+
+  // It waits, unless results are there that it has not applied.
+  void BeReadyForRound(Rank rank, std::uint32_t gradients) {
+    InRounds& worker = rounds_.at(rank);
+    Ready ready{.iteration = iterations_[rank] + 1, .gradients = gradients};
+    worker.owed += gradients;
+    worker.waiting = ready.waiting = worker.received == iterations_[rank];
+    iterations_[rank] = worker.received;
+    Step(ReadyEvent{.rank = rank, .ready = ready, .owed = worker.owed});
+  }
+
+  // Who failed gets the result from those who have it, if anybody has.
+  void FinishRound(const FormGroup& group, const std::set<Rank>& failed) {
+    std::vector<Rank> present;
+    for (const GroupShare& member : group.members) {
+      if (rounds_.contains(member.rank)) present.push_back(member.rank);
+    }
+    const bool ok = std::any_of(present.begin(), present.end(),
+                                [&](Rank rank) { return !failed.contains(rank); });
+    for (const Rank rank : present) {
+      InRounds& worker = rounds_.at(rank);
+      const std::uint32_t given = std::exchange(worker.given, 0);
+      if (!ok) worker.owed += given;
+      if (ok) worker.received = group.iteration;
+      if (worker.waiting && iterations_[rank] < worker.received) {
+        worker.waiting = false;
+        iterations_[rank] = worker.received;
+      }
+      Step(FinishedEvent{.rank = rank, .group = group.id, .ok = ok, .owed = worker.owed});
+    }
+    Step(EndedEvent{.group = group.id, .ok = ok});
   }
 
   void Finish(Command* command) {
@@ -160,10 +215,12 @@ class Play {
     for (std::string rank; std::getline(list, rank, ',');) failed.insert(std::stoi(rank));
     const FormGroup group = groups_.at(id);
     groups_.erase(id);
+    if (group.kind == GroupKind::kRound) return FinishRound(group, failed);
     for (const GroupShare& member : group.members) {
       if (!iterations_.contains(member.rank)) continue;
       const bool ok = !failed.contains(member.rank);
-      iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
+      if (group.kind == GroupKind::kTrain)
+        iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
       Step(FinishedEvent{.rank = member.rank, .group = id, .ok = ok});
     }
     Step(EndedEvent{.group = id, .ok = failed.empty()});
@@ -176,6 +233,7 @@ class Play {
                                                           {"finished", LeftReason::kFinished}});
     for (const Rank rank : command->Ranks()) {
       iterations_.erase(rank);
+      rounds_.erase(rank);
       Step(LeftEvent{.rank = rank, .why = why});
     }
   }
@@ -185,11 +243,17 @@ class Play {
     engine_->Step(now_, event, &next_group_, &effects);
     for (const FormGroup& group : GroupsOf(effects)) {
       std::ostringstream text;
-      text << "group " << group.id << ":";
+      text << "group " << group.id;
+      if (group.kind == GroupKind::kRound) text << " (round)";
+      if (group.kind == GroupKind::kAverage) text << " (average)";
+      text << ":";
       for (const GroupShare& member : group.members) {
         char weight[32];
         std::snprintf(weight, sizeof weight, "%.4f", member.weight);
         text << " " << member.rank << "@" << member.iteration << "*" << weight;
+        if (group.kind == GroupKind::kRound && member.weight > 0) {
+          rounds_.at(member.rank).given = std::exchange(rounds_.at(member.rank).owed, 0);
+        }
       }
       if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
       text << " -> " << group.iteration << " (" << group.reason << ")";
@@ -200,10 +264,21 @@ class Play {
 
   void Say(const std::string& text) { said_ += "> " + text + "\n"; }
 
+  bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
+
+  // A worker under Strategy::kEagerGradients.
+  struct InRounds {
+    Iteration received = 0;  // the newest round of which it has the result
+    std::uint32_t owed = 0;
+    std::uint32_t given = 0;  // to the round that runs
+    bool waiting = false;
+  };
+
   std::unique_ptr<Engine> engine_;
   Instant now_;
   GroupId next_group_ = 1;
   std::map<Rank, Iteration> iterations_;  // of workers that are there
+  std::map<Rank, InRounds> rounds_;       // the same
   std::map<GroupId, FormGroup> groups_;   // that run
   std::string said_;
 };

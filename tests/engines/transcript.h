@@ -3,10 +3,12 @@
 // A transcript is a text of commands, one per line, each followed by what the engine decided on it
 // ("> ..." lines). '#' starts a comment line. The first command makes the engine:
 //
-//   engine all-reduce|p-reduce [key=value]...   options by their names in options.h
+//   engine NAME [key=value]...                  options by their names in options.h
 //   join RANK... [host=H] [iteration=I]         in this order; host "h" unless told otherwise
 //   ready RANK... [iteration=I] [samples=S]     the next iteration of each unless told otherwise
-//   finish GROUP [failed=RANK,...]              every member present reports; then the group ends
+//   ready RANK... [gradients=0]                 of rounds: waits unless it has a result to apply
+//   finish GROUP [failed=RANK,...]              every member present reports; then the group ends;
+//                                               of rounds: failed for all, or got from the others
 //   leave RANK... [why=left|lost|finished]
 //   at TIME                                     "3ms", "1.5s": since the beginning
 //   deadline                                    goes to the engine's deadline and says so

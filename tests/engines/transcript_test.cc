@@ -32,9 +32,10 @@ TEST_P(TranscriptTest, Replays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, TranscriptTest,
-                         testing::Values("all_reduce", "p_reduce_fifo", "p_reduce_weights",
-                                         "p_reduce_frozen", "p_reduce_few_workers",
-                                         "p_reduce_max_wait"),
+                         testing::Values("all_reduce", "eager_majority", "eager_quorum",
+                                         "eager_solo", "eager_stale", "eager_sync", "p_reduce_fifo",
+                                         "p_reduce_weights", "p_reduce_frozen",
+                                         "p_reduce_few_workers", "p_reduce_max_wait"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(TranscriptLanguageTest, RefusesWhatItDoesNotKnow) {
