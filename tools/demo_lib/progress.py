@@ -10,13 +10,14 @@ def bar(share, width=24):
     return "#" * filled + "-" * (width - filled)
 
 
-def line(engine, evaluations, samples, elapsed_s):
-    """The state in words. evaluations: those so far, the newest last; samples: those the run is to have."""
+def line(engine, evaluations, measure, share_done, elapsed_s):
+    """The state in words. evaluations: those so far, the newest last; share_done: of one, how much of the run is."""
     if not evaluations:
         return f"{engine:<12} starting, {elapsed_s:.0f} s"
     newest = evaluations[-1]
-    share = newest["samples"] / samples
-    text = f"{engine:<12} [{bar(share)}] {min(1, share):4.0%}  accuracy {newest['accuracy']:.3f}"
+    share = share_done(newest)
+    reading = "-" if newest[measure] is None else f"{newest[measure]:.3f}"
+    text = f"{engine:<12} [{bar(share)}] {min(1, share):4.0%}  {measure} {reading}"
     # Over the last five seconds or so: what it does now.
     earlier = next((e for e in reversed(evaluations) if newest["time_s"] - e["time_s"] >= 5), evaluations[0])
     if newest["time_s"] > earlier["time_s"]:
@@ -39,7 +40,8 @@ class Progress:
         if now - self._shown_at < EVERY_S[self._live]:
             return
         self._shown_at = now
-        text = line(run.engine, run.evaluations, run.settings.samples, now - begun)
+        settings = run.settings
+        text = line(run.engine.text, run.evaluations, settings.measure, settings.share_done, now - begun)
         self._stream.write(f"\r\x1b[K{text}" if self._live else f"{text}\n")
         self._stream.flush()
 

@@ -74,6 +74,11 @@ def reference_updates_per_s(engine, step_s, group_size):
     return None
 
 
+def members_per_update(engine, workers, group_size):
+    """Steps that an update of the engine takes, or None where that is not fixed."""
+    return {"all-reduce": workers, "p-reduce": min(group_size, workers)}.get(engine)
+
+
 # Measurements.
 
 
@@ -83,74 +88,160 @@ def steady_window(logs, stop_ns, settle=0.1):
     return start_ns + round(settle * (stop_ns - start_ns)), stop_ns
 
 
-def updates_per_s(logs, window):
-    """Groups completed per second in the window: each counts once, when its last member is through.
+def within(log, window):
+    """The log's steps that ended in the window."""
+    return [step for step in log.steps if window[0] <= step["end_ns"] <= window[1]]
 
-    Between the first completion and the last, so that the window's edges do not count as waiting.
-    None with fewer than two.
+
+def updates_per_s(logs, window):
+    """Updates of the model per second in the window: groups, or rounds.
+
+    Between the first and the last, so that the window's edges do not count as waiting. None with fewer than two.
     """
+    if any(step["rounds"] > 1 for log in logs for step in log.steps):
+        return rounds_per_s(max(logs, key=lambda log: len(within(log, window))), window)
+    # Each group counts once, when its last member is through.
     completed = {}
     for log in logs:
         for step in log.steps:
-            completed[step["group"]] = max(completed.get(step["group"], 0), step["end_ns"])
+            if step["rounds"] > 0:
+                completed[step["group"]] = max(completed.get(step["group"], 0), step["end_ns"])
     times = sorted(t for t in completed.values() if window[0] <= t <= window[1])
     if len(times) < 2 or times[-1] == times[0]:
         return None
     return (len(times) - 1) / (times[-1] - times[0]) * 1e9
 
 
+def rounds_per_s(log, window):
+    """Rounds per second as one worker saw them, where all take part in all, and a step may end several."""
+    steps = within(log, window)
+    if len(steps) < 2 or steps[-1]["end_ns"] == steps[0]["end_ns"]:
+        return None
+    return sum(step["rounds"] for step in steps[1:]) / (steps[-1]["end_ns"] - steps[0]["end_ns"]) * 1e9
+
+
+def steps_per_s(logs, window):
+    """Local steps of all workers per second in the window, without those that were cut short."""
+    whole = sum(not step["discarded"] for log in logs for step in within(log, window))
+    return whole / (window[1] - window[0]) * 1e9 if window[1] > window[0] else None
+
+
+def sent_bytes_per_s(logs, window):
+    """What all workers sent to each other, per second in the window."""
+    sent = sum(step["sent_bytes"] for log in logs for step in within(log, window))
+    return sent / (window[1] - window[0]) * 1e9 if window[1] > window[0] else None
+
+
 def time_shares(log, window):
     """(idle, reducing): the shares of the worker's time in the window, 0 to 1; (None, None) without a step."""
-    steps = [step for step in log.steps if window[0] <= step["end_ns"] <= window[1]]
+    steps = within(log, window)
     wait = sum(step["wait_ns"] for step in steps)
     reduce = sum(step["reduce_ns"] for step in steps)
     total = wait + reduce + sum(step["compute_ns"] for step in steps)
     return (wait / total, reduce / total) if total > 0 else (None, None)
 
 
-def mean_members(logs, window):
-    """Members per group, as the mean over groups; None without a group."""
-    members = {s["group"]: s["members"] for log in logs for s in log.steps if window[0] <= s["end_ns"] <= window[1]}
-    return sum(members.values()) / len(members) if members else None
+def steps_per_round(log, window):
+    """Local steps that the worker makes per round or group whose result it applies; None without one."""
+    steps = within(log, window)
+    rounds = sum(step["rounds"] for step in steps)
+    return sum(not step["discarded"] for step in steps) / rounds if rounds else None
 
 
-def time_to_target_s(evaluations, target):
-    """When the target was reached: at the first of HELD evaluations in a row that are at it or above. None if never.
+def late_share(log, window):
+    """The share of the worker's gradients that were in a later round than its step waited for; None without a step."""
+    steps = [step for step in within(log, window) if not step["discarded"]]
+    return sum(not step["included"] for step in steps) / len(steps) if steps else None
+
+
+def time_to_target_s(evaluations, target, measure="accuracy"):
+    """When the target was reached: at the first of HELD evaluations in a row that are at it or better. None if never.
 
     In a row, because a single reading can touch the target long before the model is there.
     """
     held = 0
     for i, evaluation in enumerate(evaluations):
-        held = held + 1 if evaluation["accuracy"] >= target else 0
+        held = held + 1 if reached(evaluation[measure], target, measure) else 0
         if held == HELD:
             return evaluations[i - HELD + 1]["time_s"]
     return None
 
 
-def summarize(engine, logs, evaluations, stop_ns, target, group_size):
-    """One object of summary.json's `runs`."""
-    logs = sorted(logs, key=lambda log: log.start["rank"])
-    window = steady_window(logs, stop_ns)
-    step_s = [log.start["step_ns"] / 1e9 for log in logs]
-    members = {"all-reduce": len(logs), "p-reduce": min(group_size, len(logs))}.get(engine)
-    members = members or mean_members(logs, window)
-    final = next((e for e in evaluations if e["final"]), None)
-    shares = [time_shares(log, window) for log in logs]
+def reached(reading, target, measure):
+    """A reading is at the target or better. One of None, which is not a number, never is."""
+    if reading is None:
+        return False
+    return reading <= target if measure == "loss" else reading >= target
+
+
+class Measured:
+    """What is left of a run of an engines.Engine: history is what history.counts gives of it."""
+
+    def __init__(self, engine, logs, evaluations, stop_ns, history):
+        self.engine = engine
+        self.logs = sorted(logs, key=lambda log: log.start["rank"])
+        self.evaluations = evaluations
+        self.window = steady_window(logs, stop_ns)
+        self.history = history
+
+
+def classes(step_s):
+    """The ranks of each class of workers, those whose steps last equally long; fast ones first."""
+    return [[rank for rank, one in enumerate(step_s) if one == s] for s in sorted(set(step_s))]
+
+
+def yardsticks(run, step_s, group_size, delayed):
+    """What the updates per second are to be compared with. With injected delays there is nothing yet."""
+    if delayed:
+        return {"reference_updates_per_s": None, "bound_updates_per_s": None}
+    members = members_per_update(run.engine.name, len(step_s), group_size)
     return {
-        "engine": engine,
-        "workers": len(logs),
-        "target_accuracy": target,
-        "time_to_target_s": time_to_target_s(evaluations, target),
-        "updates_per_s": updates_per_s(logs, window),
-        "reference_updates_per_s": reference_updates_per_s(engine, step_s, group_size),
+        "reference_updates_per_s": reference_updates_per_s(run.engine.name, step_s, group_size),
         "bound_updates_per_s": bound_updates_per_s(step_s, members) if members else None,
+    }
+
+
+def by_worker(run):
+    """Figures of each worker, in lists by rank."""
+    shares = [time_shares(log, run.window) for log in run.logs]
+    return {
         "idle_share": [idle for idle, _ in shares],
         "reduce_share": [reduce for _, reduce in shares],
-        "final_accuracy": final["accuracy"] if final else None,
+        "compute_share": [None if idle is None else 1 - idle - reduce for idle, reduce in shares],
+        "steps_per_round": [steps_per_round(log, run.window) for log in run.logs],
+        "late_share": [late_share(log, run.window) for log in run.logs],
+    }
+
+
+def summarize(run, measure, target, group_size, delayed):
+    """One object of summary.json's `runs`, of a Measured.
+
+    measure: "accuracy" or "loss", as evaluations have it; group_size: P of p-reduce, unless the engine says; delayed:
+    the workers' steps had delays injected.
+    """
+    step_s = [log.start["step_ns"] / 1e9 for log in run.logs]
+    group_size = int(run.engine.options.get("group_size", group_size))
+    final = next((e for e in run.evaluations if e["final"]), None)
+    return {
+        "engine": run.engine.name,
+        "spec": run.engine.text,
+        "workers": len(run.logs),
+        "measure": measure,
+        f"target_{measure}": target,
+        "time_to_target_s": time_to_target_s(run.evaluations, target, measure),
+        "updates_per_s": updates_per_s(run.logs, run.window),
+        **yardsticks(run, step_s, group_size, delayed),
+        "steps_per_s": steps_per_s(run.logs, run.window),
+        "sent_bytes_per_s": sent_bytes_per_s(run.logs, run.window),
+        f"final_{measure}": final[measure] if final else None,
         "final_samples": final["samples"] if final else None,
         "duration_s": final["time_s"] if final else None,
-        "group_size": members,
+        "group_size": members_per_update(run.engine.name, len(step_s), group_size),
+        **run.history,
+        "cut_short_steps": sum(step["discarded"] for log in run.logs for step in log.steps),
         "step_s": step_s,
+        "classes": classes(step_s),
+        **by_worker(run),
     }
 
 
@@ -163,13 +254,16 @@ def comparison(runs):
     lines = []
     base = runs[0]
     for run in runs[1:]:
+        measure = run["measure"]
         sooner = ratio(base["time_to_target_s"], run["time_to_target_s"])
         if sooner is not None:
-            lines.append(
-                f"{run['engine']} reached {run['target_accuracy']:.0%} test accuracy "
-                f"{sooner:.1f} times sooner than {base['engine']}"
-            )
-        if run["final_accuracy"] is not None and base["final_accuracy"] is not None:
-            points = 100 * (run["final_accuracy"] - base["final_accuracy"])
-            lines.append(f"final accuracy of {run['engine']}, after as many epochs: {points:+.1f} points")
+            goal = f"a loss of {run['target_loss']:g}" if measure == "loss" else f"{run['target_accuracy']:.0%} accuracy"
+            lines.append(f"{run['spec']} reached {goal} {sooner:.1f} times sooner than {base['spec']}")
+        more = ratio(run["steps_per_s"], base["steps_per_s"])
+        if more is not None:
+            lines.append(f"{run['spec']} made {more:.2f} times as many local steps per second as {base['spec']}")
+        if run[f"final_{measure}"] is not None and base[f"final_{measure}"] is not None:
+            change = run[f"final_{measure}"] - base[f"final_{measure}"]
+            text = f"{change:+.2f}" if measure == "loss" else f"{100 * change:+.1f} points"
+            lines.append(f"final {measure} of {run['spec']}, less that of {base['spec']}: {text}")
     return lines

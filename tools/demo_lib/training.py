@@ -6,17 +6,20 @@ import socket
 import subprocess
 import time
 
+import engines
+import history
+import options as command_line
 import processes
 import summary
 from processes import DemoError
 
-JOB = "fashion-mnist"
+JOB = "demo"
 START_S = 120  # for all workers to load, join and begin
 END_S = 60  # from the stop to the last worker's end
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 CONFIG = """\
-# Written by tools/demo. Between its runs, only the line `engine` differs.
+# Written by tools/demo. Between runs of different engines, only the line `engine` differs.
 [daemon]
 listen = "tcp://127.0.0.1:{port}"
 admin = "ipc://{dir}/admin.sock"
@@ -27,9 +30,7 @@ name = "{job}"
 engine = "{engine}"
 workers = {workers}
 
-[job.p-reduce]
-group_size = {group_size}
-weights = "dynamic"
+{tables}
 """
 
 
@@ -48,28 +49,38 @@ class Settings:
         self.dir = pathlib.Path(work_dir)
 
     @property
-    def samples(self):
-        return round(self.options.epochs * 60_000)
+    def measure(self):
+        return command_line.measure(self.options)
 
-    def step_s(self, rank):
-        return self.options.step_ms / 1000 * self.options.slow.get(rank, 1)
+    def share_done(self, evaluation):
+        """How much of a run is done at an evaluation: 1 at its end."""
+        if self.options.seconds:
+            return evaluation["time_s"] / self.options.seconds
+        return evaluation["samples"] / command_line.examples(self.options)
 
 
 class Run:
-    """One engine's run. .evaluations grows as it goes; run() gives the object for summary.json."""
+    """The run of one engines.Engine. .evaluations grows as it goes."""
 
     def __init__(self, settings, engine, progress):
         self.settings = settings
         self.engine = engine
         self.progress = progress
-        self.dir = settings.dir / engine
+        self.dir = settings.dir / engine.file_name
+        self.config = self.dir / "prd.toml"
         self.evaluations = []
         self.stop_ns = None
         self.killed = set()  # ranks
         self._unread = 0
 
-    def run(self, children):
+    def check_config(self):
+        """Raises DemoError if prd would refuse the config, so that no run before this one is in vain."""
         (self.dir / "snapshots").mkdir(parents=True)
+        self.write_config(free_port())
+        self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
+
+    def run(self, children):
+        """REQUIRES: check_config."""
         port = free_port()
         self.write_config(port)
         prd = self.start_prd(children)
@@ -82,17 +93,15 @@ class Run:
         self.check_replicas()
         prd.process.terminate()
         processes.wait_all([prd], END_S, "SIGTERM")
-        return self.result()
 
     # Starting.
 
     def write_config(self, port):
         options = self.settings.options
-        self.config = self.dir / "prd.toml"
         self.config.write_text(
             CONFIG.format(
-                port=port, dir=self.settings.dir, job=JOB, engine=self.engine, workers=options.workers,
-                group_size=options.group_size,
+                port=port, dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
+                tables=engines.tables(self.engine, options.engines, options.group_size),
             )
         )
 
@@ -117,16 +126,22 @@ class Run:
 
     def start_worker(self, children, rank, port):
         options = self.settings.options
+        program = [
+            self.settings.bin / "prd-train", "--data", options.data, "--model", options.model,
+            "--shards", options.shards,
+        ]  # fmt: skip
+        if options.model == "hyperplane":
+            program = [self.settings.bin / "prd-train-hyperplane"]
         command = [
-            self.settings.bin / "prd-train",
-            "--data", options.data, "--model", options.model, "--shards", options.shards,
-            "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay),
+            *program, "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay),
             "--seed", str(options.seed), "--step-ms", str(options.step_ms),
             "--snapshot-dir", self.dir / "snapshots", "--snapshot-ms", str(max(1, options.evaluate_ms // 2)),
             "--stop-file", self.dir / "stop", "--log", self.dir / f"worker-{rank}.jsonl",
         ]  # fmt: skip
         for slow, factor in options.slow.items():
             command += ["--slow", f"{slow}:{factor}"]
+        if options.inject:
+            command += ["--inject", options.inject]
         environment = {
             "PRD_CONTROLLER": f"tcp://127.0.0.1:{port}",
             "PRD_JOB": JOB,
@@ -140,7 +155,8 @@ class Run:
         options = self.settings.options
         command = [
             self.settings.bin / "prd-evaluate",
-            "--data", options.data, "--model", options.model, "--snapshot-dir", self.dir / "snapshots",
+            "--data", options.data, "--model", options.model, "--seed", str(options.seed),
+            "--snapshot-dir", self.dir / "snapshots",
             "--workers", str(options.workers), "--every-ms", str(options.evaluate_ms), "--patience-s", str(START_S),
         ]  # fmt: skip
         return children.start(
@@ -160,7 +176,7 @@ class Run:
                 self.evaluations.append(json.loads(line))
 
     def watch(self, children, prd, workers, evaluator):
-        """Follows the training until its epochs are done, then tells the workers to stop.
+        """Follows the training until its epochs or seconds are done, then tells the workers to stop.
 
         Gives prd and the workers that are alive: those at the start, but for what --kill asked for.
         """
@@ -176,16 +192,16 @@ class Run:
             now = time.monotonic()
             if self.evaluations and training_since is None:
                 training_since = now
-            done = self.evaluations[-1]["samples"] if self.evaluations else 0
-            if done >= self.settings.samples:
+            done = self.settings.share_done(self.evaluations[-1]) if self.evaluations else 0
+            if done >= 1:
                 break
             self.progress.show(self, begun)
             if training_since is None and now - begun > START_S + 10:
                 raise DemoError(f"the training did not begin within {START_S} s")
             if training_since is not None and now - training_since > limit_s:
                 raise DemoError(
-                    f"{self.engine}: {done / self.settings.samples:.0%} of the epochs within the time limit of "
-                    f"{limit_s:.0f} s; allow more with --limit-s"
+                    f"{self.engine.text}: {done:.0%} of the run within the time limit of {limit_s:.0f} s; allow more "
+                    "with --limit-s"
                 )
             if training_since is not None and kills and now - training_since >= kills[0][1]:
                 prd, workers = self.kill(kills.pop(0)[0], children, prd, workers)
@@ -219,7 +235,7 @@ class Run:
         workers = self.settings.options.workers - len(self.killed)
         if final["live"] != workers or final["spread"] != 0:
             raise DemoError(
-                f"{self.engine}: {final['live']} of {workers} workers ended, with models that differ by up to "
+                f"{self.engine.text}: {final['live']} of {workers} workers ended, with models that differ by up to "
                 f"{final['spread']}; all should have the same"
             )
 
@@ -231,21 +247,35 @@ class Run:
         return logs
 
     def result(self):
+        """The object for summary.json. Raises DemoError."""
         logs = self.logs()
+        name = self.engine.name
         for log in logs:
-            if log.start["engine"] != self.engine:
-                raise DemoError(f"worker {log.start['rank']} trained under {log.start['engine']}, not {self.engine}")
+            if log.start["engine"] != name:
+                raise DemoError(f"worker {log.start['rank']} trained under {log.start['engine']}, not {name}")
+        records = self.dir / "records.jsonl"
+        self.prdctl("export", JOB, "--format", "jsonl", "-o", records)
+        with open(records, encoding="utf-8") as file:
+            counts = history.counts(file)
         options = self.settings.options
+        measured = summary.Measured(self.engine, logs, self.evaluations, self.stop_ns, counts)
         return summary.summarize(
-            self.engine, logs, self.evaluations, self.stop_ns, options.target, options.group_size
+            measured, self.settings.measure, options.target, options.group_size, bool(options.inject)
         )
 
-    def prdctl(self, *arguments):
-        """Runs prdctl on the history of the ended run. Raises DemoError."""
-        command = [self.settings.bin / "prdctl", "--state-dir", self.settings.dir / "state", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def program(self, what, name, *arguments):
+        """Runs a program to its end. Raises DemoError if it does not end well."""
+        command = [self.settings.bin / name, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        except OSError as error:
+            raise DemoError(f"{name} cannot be started: {error}") from None
         if done.returncode != 0:
-            raise DemoError(f"prdctl {arguments[0]} ended with exit code {done.returncode}: {done.stderr.strip()}")
+            raise DemoError(f"{what} ended with exit code {done.returncode}: {done.stderr.strip()}")
+
+    def prdctl(self, command, *arguments):
+        """Runs prdctl on the history of the ended run. Raises DemoError."""
+        self.program(f"prdctl {command}", "prdctl", "--state-dir", self.settings.dir / "state", command, *arguments)
 
     def check_history(self):
         """Every decision of the run follows from what came before it: the history is whole."""

@@ -41,14 +41,16 @@ void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, std::option
   if (!file_) return;
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
-               ",\"members\":%zu,\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
-               ",\"reduce_ns\":%" PRId64 ",\"sent_bytes\":%" PRIu64
-               ",\"attempts\":%d,\"loss\":%s}\n",
-               end_ns, step.iteration, step.group, step.members.size(),
+               ",\"members\":%zu,\"rounds\":%" PRId64 ",\"included\":%s,\"local_steps\":%" PRIu32,
+               end_ns, step.iteration, step.group, step.members.size(), Rounds(step),
+               step.included ? "true" : "false", step.local_steps);
+  std::fprintf(file_.get(),
+               ",\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64 ",\"reduce_ns\":%" PRId64
+               ",\"sent_bytes\":%" PRIu64 ",\"attempts\":%d,\"discarded\":%s,\"loss\":%s}\n",
                static_cast<std::int64_t>(step.computed.count()),
                static_cast<std::int64_t>(step.waited.count()),
                static_cast<std::int64_t>(step.reduced.count()), step.sent_bytes, step.attempts,
-               Number(loss).c_str());
+               loss ? "false" : "true", Number(loss).c_str());
 }
 
 void StepLog::Finished(std::int64_t end_ns, std::optional<double> validation_loss) {

@@ -4,6 +4,7 @@
 
 #include <prd/session.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -12,11 +13,17 @@
 
 namespace example {
 
+// The groups or rounds whose results the step applied.
+inline std::int64_t Rounds(const prd::StepResult& step) {
+  return step.members.empty() ? step.rounds : std::max<std::int64_t>(step.rounds, 1);
+}
+
 // A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
-// {"end_ns","iteration","group","members","compute_ns","wait_ns","reduce_ns","sent_bytes",
-// "attempts","loss"}, where times are of the host's monotonic clock and the loss of a step that was
-// cut short is null. At a good end {"finished":true,"end_ns"}, with "validation_loss" where there
-// is one. Lines are buffered (Flush), so that a step costs about a microsecond.
+// {"end_ns","iteration","group","members","rounds","included","local_steps","compute_ns","wait_ns",
+// "reduce_ns","sent_bytes","attempts","discarded","loss"}, where times are of the host's monotonic
+// clock, what StepResult has is as there, and a step that was cut short is discarded and has a loss
+// of null. At a good end {"finished":true,"end_ns"}, with "validation_loss" where there is one.
+// Lines are buffered (Flush), so that a step costs about a microsecond.
 class StepLog {
  public:
   // No path: everything is dropped. Throws std::runtime_error when it cannot be written.

@@ -73,7 +73,7 @@ double LearningRate(const TrainArgs& args, std::int64_t iteration) {
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
   const Pace pace(args, session.rank(), session.workers());
-  const Interrupted interrupted = [] { return false; };
+  const Interrupted interrupted = [&session] { return session.Interrupted(); };
   const std::int64_t start_ns = MonotonicNs();
   log.Start(session, start_ns, pace.step_ns());
   done.time_ns = start_ns;
@@ -89,12 +89,15 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
 
     const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
-    auto result = session.Step({.samples = samples});
+    auto result = session.Step({.samples = samples, .discard = !whole});
     if (!result.ok()) return result.status();
     log.Step(*result, MonotonicNs(), whole ? loss : std::nullopt);
     done.steps += whole ? 1 : 0;
     done.samples += samples;
-    if (!result->members.empty()) done.updates += 1.0 / static_cast<double>(result->members.size());
+    if (!result->members.empty()) {
+      done.updates +=
+          static_cast<double>(Rounds(*result)) / static_cast<double>(result->members.size());
+    }
   }
   return {};
 }

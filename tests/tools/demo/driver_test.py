@@ -20,7 +20,7 @@ class Driver(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         (self.dir / "bin").mkdir()
         (self.dir / "tmp").mkdir()
-        for name in ("prd", "prd-train", "prd-evaluate", "prdctl"):
+        for name in ("prd", "prd-train", "prd-train-hyperplane", "prd-evaluate", "prdctl"):
             program = self.dir / "bin" / name
             # The path of the test's folder marks its processes, see left_over.
             program.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -B {HERE}/fakes.py {name} "$@" {self.dir}\n')
@@ -67,6 +67,8 @@ class Driver(unittest.TestCase):
         for run in runs:
             self.assertEqual(run["final_accuracy"], 0.9)
             self.assertEqual(run["idle_share"], [0.25, 0.25])
+            self.assertEqual(run["compute_share"], [0.75, 0.75])
+            self.assertEqual((run["rounds"], run["mean_contributors"], run["dropped_updates"]), (1, 1.0, 1))
             self.assertTrue((self.dir / f"out/trace-{run['engine']}.json").exists())
         self.assertIn("<svg", (self.dir / "out/accuracy.svg").read_text())
         self.assertIn("time to 85% test accuracy", out)
@@ -76,6 +78,36 @@ class Driver(unittest.TestCase):
         self.assertEqual(differ, ['engine = "all-reduce"'])
         self.assertEqual(self.left_over(), [])
         self.assertEqual(list((self.dir / "tmp").iterdir()), [])
+
+    def test_one_engine_with_several_options(self):
+        specs = ["p-reduce:group_size=2,weights=constant", "p-reduce"]
+        code, out, err = self.finish(self.start("--engines", ",".join(specs)))
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn(specs[0], out)
+        runs = json.loads((self.dir / "out/summary.json").read_text())["runs"]
+        self.assertEqual([run["spec"] for run in runs], specs)
+        self.assertEqual([run["group_size"] for run in runs], [2, 2])
+        constant = (self.dir / "out/prd-p-reduce-group_size-2-weights-constant.toml").read_text()
+        self.assertIn('[job.p-reduce]\ngroup_size = 2\nweights = "constant"\n', constant)
+        self.assertIn("[job.p-reduce]\ngroup_size = 3\n", (self.dir / "out/prd-p-reduce.toml").read_text())
+
+    def test_a_loss_that_falls_and_a_run_of_seconds(self):
+        code, out, err = self.finish(
+            self.start("--setting", "hyperplane", "--engines", "all-reduce", "--target", "5", "--seconds", "1")
+        )
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("time to a held-out loss of 5, s", out)
+        [run] = json.loads((self.dir / "out/summary.json").read_text())["runs"]
+        self.assertEqual(run["final_loss"], 4.5)
+        self.assertEqual(run["time_to_target_s"], 0.1)
+        self.assertIsNone(run["reference_updates_per_s"])
+        self.assertIn("<svg", (self.dir / "out/loss.svg").read_text())
+
+    def test_a_config_that_prd_refuses_is_an_error_before_any_run(self):
+        code, out, err = self.finish(self.start("--engines", "all-reduce,hop", fault="prd: config"))
+        self.assertEqual(code, 1)
+        self.assertIn("all-reduce: prd --check-config ended with exit code 1: prd.toml:7: engine: found 'hop'", err)
+        self.assertNotIn("accuracy", out)
 
     def test_a_worker_that_dies_is_an_error_with_its_log(self):
         code, _, err = self.finish(self.start(fault="worker 1: dies"))
@@ -133,7 +165,10 @@ class Driver(unittest.TestCase):
         self.assertIn("prd cannot be started", err)
 
     def test_wrong_options_are_refused(self):
-        wrong = ("--slow 2:5", "--slow x", "--engines a,a", "--target 2", "--kill prd", "--kill 2:1")
+        wrong = (
+            "--slow 2:5", "--slow x", "--engines a,a", "--engines a:b", "--engines a:=1", "--engines k=v", "--target 2",
+            "--kill prd", "--kill 2:1", "--inject one", "--inject shifted:2:1", "--seconds 0",
+        )  # fmt: skip
         for options in wrong:
             code, _, err = self.finish(self.start(*options.split()))
             self.assertEqual(code, 2)

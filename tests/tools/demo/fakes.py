@@ -18,6 +18,11 @@ def option(name):
 
 
 def prd():
+    if "--check-config" in sys.argv:
+        if os.environ.get("FAKE_FAULT") == "prd: config":
+            print("prd.toml:7: engine: found 'hop'", file=sys.stderr)
+            sys.exit(1)
+        sys.exit(0)
     engine = [line for line in pathlib.Path(option("--config")).read_text().splitlines() if line.startswith("engine")]
     pathlib.Path(os.environ["FAKE_ENGINE"]).write_text(engine[0].split('"')[1])
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -40,7 +45,8 @@ def prd_train():
             time.sleep(0.02)
             print(
                 json.dumps({"end_ns": time.monotonic_ns(), "group": group, "members": 2, "compute_ns": 3, "wait_ns": 1,
-                            "reduce_ns": 0}), file=log,
+                            "reduce_ns": 0, "rounds": 1, "included": True, "discarded": False, "sent_bytes": 10}),
+                file=log,
             )  # fmt: skip
             if os.path.exists(option("--stop-file")) or time.monotonic_ns() - start > LIMIT_S * 10**9:
                 break
@@ -51,6 +57,7 @@ def prd_evaluate():
     endless = os.environ.get("FAKE_FAULT") == "prd-evaluate: endless"
     live = 2 - (os.environ.get("FAKE_FAULT") == "one killed")
     base = {"updates": 1, "live": live, "spread": 0.0, "steps": 1}
+    loss = option("--model") == "hyperplane"
     # As the real one, it begins when all workers train.
     logs = [stop.parent / f"worker-{rank}.jsonl" for rank in range(2)]
     end = time.monotonic() + LIMIT_S
@@ -60,20 +67,33 @@ def prd_evaluate():
         time.sleep(0.01)
     for i in range(10 * LIMIT_S):
         samples = 1 if endless else 100 * i
-        line = {"time_s": i / 10, "accuracy": min(0.9, i / 10), "samples": samples, "final": False, **base}
+        line = {"time_s": i / 10, "samples": samples, "final": False, **base}
+        line.update({"loss": 10 / (i + 1)} if loss else {"accuracy": min(0.9, i / 10)})
         print(json.dumps(line), flush=True)
         if stop.exists():
             break
         time.sleep(0.1)
     spread = 0.5 if os.environ.get("FAKE_FAULT") == "prd-evaluate: spread" else 0.0
-    print(json.dumps({"time_s": 9, "accuracy": 0.9, "samples": 9, "final": True, **base, "spread": spread}), flush=True)
+    last = {"loss": 4.5} if loss else {"accuracy": 0.9}
+    print(json.dumps({"time_s": 9, **last, "samples": 9, "final": True, **base, "spread": spread}), flush=True)
 
 
 def prdctl():
     if "replay" in sys.argv:
         sys.exit(3 if os.environ.get("FAKE_FAULT") == "prdctl: hole" else 0)
-    pathlib.Path(option("-o")).write_text('{"traceEvents":[]}')
+    if option("--format") == "trace":
+        pathlib.Path(option("-o")).write_text('{"traceEvents":[]}')
+        return
+    members = [{"rank": 0, "weight": 1.0, "iteration": 1}, {"rank": 1, "weight": 0.0, "iteration": 1}]
+    records = [
+        {"type": "group_formed", "group": 1, "kind": "initial", "members": members},
+        {"type": "group_ended", "group": 1, "ok": True},
+        {"type": "group_formed", "group": 2, "kind": "round", "members": members},
+        {"type": "group_ended", "group": 2, "ok": True},
+        {"type": "update_dropped", "rank": 1},
+    ]
+    pathlib.Path(option("-o")).write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
 if __name__ == "__main__":
-    {"prd": prd, "prd-train": prd_train, "prd-evaluate": prd_evaluate, "prdctl": prdctl}[sys.argv[1]]()
+    {"prd": prd, "prd-train": prd_train, "prd-train-hyperplane": prd_train, "prd-evaluate": prd_evaluate, "prdctl": prdctl}[sys.argv[1]]()

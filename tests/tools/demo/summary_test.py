@@ -2,11 +2,16 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
+import tomllib
 import unittest
 
 sys.path.insert(0, os.path.join(os.environ["PRD_SOURCE_DIR"], "tools/demo_lib"))
+import engines  # noqa: E402
+import history  # noqa: E402
+import options as command_line  # noqa: E402
 import progress  # noqa: E402
 import report  # noqa: E402
 import summary  # noqa: E402
@@ -15,13 +20,14 @@ S = 1_000_000_000
 
 
 def log(rank, steps, step_s=1.0, engine="p-reduce", start_ns=0):
-    """steps: (end_s, group, members, compute_s, wait_s, reduce_s)."""
+    """steps: (end_s, group, members, compute_s, wait_s, reduce_s), and what else a step's line has."""
     lines = [{"rank": rank, "workers": 3, "engine": engine, "start_ns": start_ns, "step_ns": round(step_s * S)}]
-    for end, group, members, compute, wait, reduce in steps:
+    for end, group, members, compute, wait, reduce, *more in steps:
         lines.append(
             {"end_ns": round(end * S), "iteration": 1, "group": group, "members": members,
              "compute_ns": round(compute * S), "wait_ns": round(wait * S), "reduce_ns": round(reduce * S),
-             "attempts": 1, "loss": 1.0}
+             "attempts": 1, "loss": 1.0, "rounds": 1, "included": True, "discarded": False, "sent_bytes": 0,
+             **(more[0] if more else {})}
         )  # fmt: skip
     lines.append({"finished": True, "end_ns": 99 * S})
     return summary.WorkerLog(json.dumps(line) + "\n" for line in lines)
@@ -74,6 +80,31 @@ class Measurements(unittest.TestCase):
         self.assertAlmostEqual(summary.updates_per_s(logs, (3 * S, 10 * S)), 1.0)
         self.assertIsNone(summary.updates_per_s(logs, (7 * S, 19 * S)))
 
+    def test_a_step_may_end_several_rounds_or_none(self):
+        slow = log(0, [(t, t, 3, 1, 0, 0, {"rounds": 4}) for t in (2, 4, 6)])
+        # Rounds 1 to 12 in 12 half seconds, but that it twice had two at once.
+        rounds = [1, 1, 0, 2, 1, 1, 0, 2, 1, 1, 1, 1]
+        fast = log(1, [((t + 1) / 2, t * (n > 0), 3 * (n > 0), 1, 0, 0, {"rounds": n}) for t, n in enumerate(rounds)])
+        self.assertAlmostEqual(summary.updates_per_s([slow, fast], (0, 10 * S)), 2.0)
+
+    def test_a_step_without_a_group_is_no_update(self):
+        local = {"rounds": 0}
+        logs = [log(0, [(1, 0, 0, 1, 0, 0, local), (2, 5, 2, 1, 0, 0), (3, 0, 0, 1, 0, 0, local), (4, 6, 2, 1, 0, 0)])]
+        self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 0.5)
+        self.assertEqual(summary.steps_per_round(logs[0], (0, 10 * S)), 2.0)
+
+    def test_steps_that_were_cut_short_are_no_steps(self):
+        cut = {"discarded": True, "sent_bytes": 7}
+        logs = [log(0, [(1, 1, 2, 1, 0, 0, cut), (2, 1, 2, 1, 0, 0, {"sent_bytes": 5})]), log(1, [(3, 1, 2, 1, 0, 0)])]
+        self.assertAlmostEqual(summary.steps_per_s(logs, (0, 4 * S)), 0.5)
+        self.assertAlmostEqual(summary.sent_bytes_per_s(logs, (0, 4 * S)), 3.0)
+
+    def test_share_of_late_gradients(self):
+        late = {"included": False}
+        worker = log(0, [(1, 1, 2, 1, 0, 0, late), (2, 2, 2, 1, 0, 0), (3, 3, 2, 1, 0, 0, {**late, "discarded": True})])
+        self.assertEqual(summary.late_share(worker, (0, 4 * S)), 0.5)
+        self.assertIsNone(summary.late_share(worker, (4 * S, 5 * S)))
+
     def test_shares_of_time(self):
         worker = log(0, [(1, 1, 3, 0.5, 0.3, 0.2), (3, 2, 3, 0.5, 1.2, 0.3), (50, 3, 3, 0, 47, 0)])
         idle, reducing = summary.time_shares(worker, (0, 10 * S))
@@ -113,7 +144,13 @@ def run_of(engine, time_s, final):
         {"time_s": 1.5 * time_s, "accuracy": 0.85, "final": False, "samples": 15},
         {"time_s": 2 * time_s, "accuracy": final, "final": True, "samples": 20},
     ]
-    return summary.summarize(engine, logs, evaluations, 10 * S, 0.85, 2)
+    return summarize(engine, logs, evaluations, 10 * S, 0.85, 2)
+
+
+def summarize(engine, logs, evaluations, stop_ns, target, group_size, measure="accuracy", delayed=False):
+    counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0}
+    run = summary.Measured(engines.Engine(engine), logs, evaluations, stop_ns, counts)
+    return summary.summarize(run, measure, target, group_size, delayed)
 
 
 class Summary(unittest.TestCase):
@@ -134,7 +171,7 @@ class Summary(unittest.TestCase):
 
     def test_a_target_not_reached_is_null(self):
         run = run_of("p-reduce", 4.0, 0.86)
-        late = summary.summarize("p-reduce", [log(0, [])], [], S, 0.85, 3)
+        late = summarize("p-reduce", [log(0, [])], [], S, 0.85, 3)
         self.assertIsNone(late["time_to_target_s"])
         self.assertIsNone(late["final_accuracy"])
         self.assertEqual(summary.comparison([late, run]), [])
@@ -142,14 +179,46 @@ class Summary(unittest.TestCase):
     def test_comparison(self):
         lines = summary.comparison([run_of("all-reduce", 8.0, 0.86), run_of("p-reduce", 2.0, 0.855)])
         self.assertIn("4.0 times sooner than all-reduce", lines[0])
-        self.assertIn("-0.5 points", lines[1])
+        self.assertIn("1.00 times as many local steps", lines[1])
+        self.assertIn("-0.5 points", lines[2])
 
     def test_table_has_a_column_per_run_and_a_row_per_worker(self):
-        late = summary.summarize("p-reduce", [log(0, [])], [], S, 0.85, 3)
+        late = summarize("p-reduce", [log(0, [])], [], S, 0.85, 3)
         lines = report.table([run_of("all-reduce", 8.0, 0.86), late])
         self.assertRegex(lines[0], r"all-reduce +p-reduce$")
         self.assertTrue(any(line.startswith("time to 85%") and line.endswith(" -") for line in lines))
-        self.assertEqual(sum(line.startswith("idle share of worker") for line in lines), 3)
+        self.assertEqual(sum(line.startswith("worker") and "waiting" in line for line in lines), 3)
+
+    def test_workers_with_equal_steps_are_one_class(self):
+        logs = [log(r, [(t, t, 3, 1, 0.25 * r, 0) for t in range(1, 11)], 2.0 if r == 1 else 1.0) for r in range(3)]
+        run = summarize("eager:quorum=2", logs, [], 10 * S, 0.85, 3)
+        self.assertEqual(run["classes"], [[0, 2], [1]])
+        lines = report.table([run])
+        self.assertTrue(any(re.fullmatch(r"2 workers \(step 1000 ms\): waiting +0%-33%", line) for line in lines), lines)
+        self.assertTrue(any(re.fullmatch(r"worker 1 \(step 2000 ms\): waiting +20%", line) for line in lines), lines)
+
+    def test_no_yardstick_where_there_is_none(self):
+        logs = [log(0, [(t, t, 1, 1, 0, 0) for t in range(1, 11)])]
+        for engine, delayed in (("eager", False), ("backup", False), ("esync", False), ("all-reduce", True)):
+            run = summarize(engine, logs, [], 10 * S, 0.85, 3, delayed=delayed)
+            self.assertIsNone(run["reference_updates_per_s"])
+            self.assertIsNone(run["bound_updates_per_s"])
+            lines = report.table([run])
+            self.assertTrue(any(re.fullmatch(r"  of the policy with free communication +-", line) for line in lines))
+
+    def test_a_loss_is_the_better_the_less(self):
+        evaluations = [{"time_s": float(t), "loss": l, "final": False} for t, l in enumerate([9, None, 4, 5, 3, 2])]
+        run = summarize("eager", [log(0, [])], evaluations, S, 5.0, 3, measure="loss")
+        self.assertEqual(run["time_to_target_s"], 2.0)
+        self.assertEqual(run["target_loss"], 5.0)
+        self.assertTrue(report.table([run])[1].startswith("time to a held-out loss of 5, s"))
+
+    def test_rows_of_rounds_are_there_when_a_run_has_seen_them(self):
+        cut = log(0, [(1, 0, 0, 1, 0, 0, {"rounds": 0, "discarded": True}), (2, 1, 1, 1, 0, 0)])
+        with_cut, without = (summarize("esync", [one], [], 3 * S, 0.85, 3) for one in (cut, log(0, [(2, 1, 1, 1, 0, 0)])))
+        self.assertEqual(with_cut["cut_short_steps"], 1)
+        self.assertTrue(any(re.fullmatch(r"steps cut short +1 +-", line) for line in report.table([with_cut, without])))
+        self.assertFalse(any(line.startswith("steps cut short") for line in report.table([without])))
 
 
 class Words(unittest.TestCase):
@@ -157,21 +226,114 @@ class Words(unittest.TestCase):
         evaluations = [
             {"time_s": float(t), "accuracy": 0.5 + t / 100, "updates": 10 * t, "samples": 100 * t} for t in range(11)
         ]
-        text = progress.line("p-reduce", evaluations, 4000, 12)
+        def share(evaluation):
+            return evaluation["samples"] / 4000
+
+        text = progress.line("p-reduce", evaluations, "accuracy", share, 12)
         self.assertIn(" 25%", text)
         self.assertIn("accuracy 0.600", text)
         self.assertIn("10.0 updates/s", text)
         self.assertIn("30 s left", text)
-        self.assertIn("starting", progress.line("p-reduce", [], 4000, 1))
+        self.assertIn("starting", progress.line("p-reduce", [], "accuracy", share, 1))
 
     def test_plot_has_a_curve_per_run(self):
         script = report.plot_script(
             [("all-reduce", [{"time_s": 1, "accuracy": 0.5}]), ("p-reduce", [{"time_s": 2, "accuracy": 0.75}])],
-            0.85, 8, "x.svg",
+            "accuracy", 0.85, 8, "x.svg",
         )  # fmt: skip
         self.assertIn("$run0 << END\n1 50.00\nEND\n", script)
         self.assertIn("$run1 << END\n2 75.00\nEND\n", script)
         self.assertIn('title "p-reduce"', script)
+
+    def test_plot_of_losses_is_logarithmic_and_leaves_out_what_is_no_number(self):
+        curves = [("eager", [{"time_s": 1, "loss": 4.5}, {"time_s": 2, "loss": None}])]
+        script = report.plot_script(curves, "loss", 5, 8, "x.svg")
+        self.assertIn("$run0 << END\n1 4.50\nEND\n", script)
+        self.assertIn("set logscale y", script)
+        self.assertIn(", 5 with lines", script)
+
+
+class Engines(unittest.TestCase):
+    def test_a_list(self):
+        found = engines.parse("all-reduce,p-reduce:group_size=5,weights=constant,eager:quorum=solo,eager:quorum=majority")
+        self.assertEqual([engine.name for engine in found], ["all-reduce", "p-reduce", "eager", "eager"])
+        self.assertEqual(found[1].options, {"group_size": "5", "weights": "constant"})
+        self.assertEqual(found[2].file_name, "eager-quorum-solo")
+
+    def test_what_cannot_be(self):
+        for text in ("", "a,", "a,a", "k=v", "a:", "a:k", "a:k=", "a:=v", 'a:k="v"', "a:k=1,k=2", "A", "a b", "../a"):
+            with self.assertRaises(ValueError, msg=text):
+                engines.parse(text)
+
+    def test_tables(self):
+        found = engines.parse("all-reduce,eager:quorum=solo,max_stale_rounds=2,p-reduce:alpha=0.25,esync:strict=true")
+        for engine in found:
+            text = engines.tables(engine, found, 4)
+            tables = tomllib.loads(text)["job"]
+            self.assertEqual(
+                tables,
+                {"eager": {"quorum": "solo", "max_stale_rounds": 2}, "esync": {"strict": True},
+                 "p-reduce": {"group_size": 4, "weights": "dynamic", "alpha": 0.25}},
+            )  # fmt: skip
+
+    def test_of_two_specifications_the_run_has_its_own(self):
+        found = engines.parse("eager:quorum=solo,eager:quorum=majority,all-reduce")
+        quorums = [tomllib.loads(engines.tables(engine, found, 3))["job"]["eager"]["quorum"] for engine in found]
+        self.assertEqual(quorums, ["solo", "majority", "solo"])
+
+
+class History(unittest.TestCase):
+    def test_counts(self):
+        def formed(group, kind, *weights):
+            members = [{"rank": rank, "weight": weight} for rank, weight in enumerate(weights)]
+            return {"type": "group_formed", "group": group, "kind": kind, "members": members}
+
+        records = [
+            formed(1, "initial", 1, 0), {"type": "group_ended", "group": 1, "ok": True},
+            formed(2, "round", 0.25, 0, 0.25, 0), formed(3, "train", 0.5, 0.5),
+            {"type": "group_ended", "group": 3, "ok": False}, {"type": "group_ended", "group": 2, "ok": True},
+            formed(4, "round", 0.25, 0.25, 0.25, 0.25), {"type": "update_dropped", "rank": 1},
+            {"type": "group_ended", "group": 4, "ok": True}, formed(5, "round", 1), {"type": "ready", "rank": 0},
+            formed(6, "final", 0.5, 0.5), {"type": "group_ended", "group": 6, "ok": True},
+        ]  # fmt: skip
+        counts = history.counts(json.dumps(record) for record in records)
+        self.assertEqual(counts, {"rounds": 2, "mean_contributors": 3.0, "dropped_updates": 1})
+
+    def test_nothing(self):
+        self.assertEqual(history.counts([]), {"rounds": 0, "mean_contributors": None, "dropped_updates": 0})
+
+
+class Options(unittest.TestCase):
+    @staticmethod
+    def parse(*arguments):
+        return command_line.parse(["--bin", "/bin", *arguments])
+
+    def test_without_any(self):
+        options = self.parse()
+        self.assertEqual([engine.text for engine in options.engines], ["all-reduce", "p-reduce"])
+        self.assertEqual((options.slow, options.step_ms), ({7: 5.0}, 100))
+
+    def test_settings(self):
+        esync = self.parse("--setting", "esync")
+        self.assertEqual((esync.workers, esync.slow), (6, {4: 100.0, 5: 100.0}))
+        hyperplane = self.parse("--setting", "hyperplane")
+        self.assertEqual((hyperplane.slow, hyperplane.workers * hyperplane.batch), ({}, 2048))
+        self.assertEqual(command_line.examples(hyperplane), 48 * 32_768)
+        self.assertEqual(command_line.measure(hyperplane), "loss")
+        shifted = self.parse("--setting", "shifted-cnn")
+        self.assertEqual((shifted.slow, shifted.model, shifted.workers * shifted.batch), ({}, "cnn", 512))
+
+    def test_what_is_given_counts_instead_of_the_setting(self):
+        options = self.parse("--setting", "esync", "--slow", "0:3", "--engines", "p-reduce", "--batch", "7")
+        self.assertEqual((options.slow, options.batch, options.workers), ({0: 3.0}, 7, 6))
+        self.assertEqual([engine.text for engine in options.engines], ["p-reduce"])
+
+    def test_delays_are_part_of_how_long_a_run_may_take(self):
+        plain = self.parse("--step-ms", "100", "--slow", "0:1")
+        delayed = self.parse("--step-ms", "100", "--inject", "shifted:50:300")
+        self.assertEqual(delayed.slow, {})
+        self.assertAlmostEqual((delayed.limit_s - 60) / (plain.limit_s - 60), 4)
+        self.assertEqual(command_line.longest_delay_ms("one:12.5"), 12.5)
 
 
 if __name__ == "__main__":

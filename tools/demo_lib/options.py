@@ -1,0 +1,211 @@
+"""The demo's command line: options, and the settings that give several of them at once."""
+import argparse
+import pathlib
+import re
+
+import engines
+
+EPILOG = """\
+What happens: prd is started on a temporary state directory with a config that names the first engine; the
+workers (worker/examples) train on Fashion-MNIST, one of them five times slower than the others; then the same
+again with the next engine, by changing the config's line `engine` alone. Evaluation runs beside the training at
+the lowest priority, on snapshots. Every run ends after the same number of examples (--epochs), so that final
+accuracies compare like with like, and the clock is what differs; or after the same time (--seconds). The target
+counts as reached at the first of three evaluations in a row (one every half second) that are at it or better.
+
+An engine may be given options of its config table: --engines p-reduce:group_size=5,weights=constant,all-reduce
+
+Settings, from the papers; what is also given on the command line counts instead:
+  --setting esync        ESync, section 5: six workers, two of them 100 times slower; batch 64, 100 s each
+  --setting hyperplane   eager-SGD (PPoPP 2020), 6.2.1: 8,192-dimensional regression, 8 workers, 48 epochs; in every
+                         step one worker, drawn at random, is delayed by two thirds of a step (there 400 ms)
+  --setting shifted-cnn  eager-SGD, 6.2.3, at half its delays, with a small CNN: 8 workers, batch 64; all are delayed,
+                         by 25 to 200 ms, shifted by one worker after each step
+
+What it leaves in --out:
+  summary.json        the figures of the table, and more
+  accuracy.svg        test accuracy of the averaged model over time (hyperplane: loss.svg)
+  trace-ENGINE.json   who computed, waited and reduced when: open it at https://ui.perfetto.dev
+  evaluations-ENGINE.jsonl, prd-ENGINE.toml
+
+Examples:
+  tools/demo                             all-reduce, then p-reduce
+  tools/demo --quick                     the same with shorter steps
+  tools/demo --workers 6 --slow 4:2 --slow 5:8 --engines p-reduce
+  tools/demo --target 0.8 --epochs 3
+  tools/demo --quick --kill prd:5 --kill 2:8
+  tools/demo --setting esync --shards labels --engines all-reduce,p-reduce
+"""
+
+SETTINGS = {
+    "esync": {
+        "engines": "all-reduce,esync", "workers": 6, "slow": [(4, 100.0), (5, 100.0)], "step_ms": 5, "batch": 64,
+        "lr": 0.05, "lr_decay": 0, "target": 0.8, "seconds": 100,
+    },
+    "hyperplane": {
+        "engines": "all-reduce,eager:quorum=solo", "model": "hyperplane", "workers": 8, "slow": [], "step_ms": 120,
+        "inject": "one:80", "batch": 256, "lr": 0.02, "lr_decay": 0, "target": 5.0, "epochs": 48,
+    },
+    "shifted-cnn": {
+        "engines": "all-reduce,eager:quorum=solo,eager:quorum=majority", "model": "cnn", "workers": 8, "slow": [],
+        "step_ms": 50, "inject": "shifted:25:200", "batch": 64, "lr": 0.1, "lr_decay": 0, "target": 0.8, "epochs": 4,
+    },
+}  # fmt: skip
+
+INJECT = re.compile(r"one:(?P<one>[0-9.]+)|shifted:(?P<low>[0-9.]+):(?P<high>[0-9.]+)")
+
+
+def slow_worker(text):
+    rank, _, factor = text.partition(":")
+    try:
+        value = (int(rank), float(factor))
+    except ValueError:
+        value = (-1, 0)
+    if value[0] < 0 or not 1 <= value[1] <= 1000:
+        raise argparse.ArgumentTypeError(f"found '{text}', allowed is RANK:FACTOR with FACTOR 1 to 1000")
+    return value
+
+
+def longest_delay_ms(text):
+    """Of "one:MS" or "shifted:MIN:MAX". Raises ValueError."""
+    match = INJECT.fullmatch(text)
+    if not match:
+        raise ValueError(text)
+    low, high = float(match["low"] or 0), float(match["one"] or match["high"])
+    if not low <= high <= 60_000:
+        raise ValueError(text)
+    return high
+
+
+def injection(text):
+    try:
+        longest_delay_ms(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"found '{text}', allowed is one:MS or shifted:MIN:MAX with MIN <= MAX <= 60000"
+        ) from None
+    return text
+
+
+def kill(text):
+    who, _, seconds = text.partition(":")
+    try:
+        value = (who if who == "prd" else int(who), float(seconds))
+    except ValueError:
+        value = (-1, 0)
+    if value[0] != "prd" and value[0] < 0 or not 0 <= value[1] <= 86400:
+        raise argparse.ArgumentTypeError(f"found '{text}', allowed is prd:SECONDS or RANK:SECONDS")
+    return value
+
+
+def number(kind, low, high):
+    """An argparse type: a number in [low, high]."""
+
+    def parse(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"found '{text}', allowed is {low} to {high}")
+        return value
+
+    return parse
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        prog="tools/demo", description="Trains with unequal workers under several consistency engines, and compares.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--quick", action="store_true", help="shorter steps: under 3 minutes once built; rates are less exact")
+    add("--setting", choices=list(SETTINGS), help="a paper's experiment (below)")
+    add("--engines", default="all-reduce,p-reduce", help="which, in this order (default: %(default)s)")
+    add("--workers", type=number(int, 2, 64), default=8, help="processes (default: %(default)s)")
+    add("--slow", type=slow_worker, action="append", metavar="RANK:FACTOR",
+        help="that worker's steps last FACTOR times as long; may be repeated (default: the last rank, 5 times; none "
+        "with --inject)")
+    add("--inject", type=injection, metavar="PATTERN",
+        help="delays on top of the steps. one:MS: in every step one worker, drawn at random, by MS; shifted:MIN:MAX: "
+        "all workers, from MIN to MAX ms, shifted by one worker after each step")
+    add("--group-size", type=number(int, 2, 64), default=3, help="P of p-reduce (default: %(default)s)")
+    add("--target", type=number(float, 0.01, 1e4), default=0.85,
+        help="test accuracy to reach; for the hyperplane, loss (default: %(default)s)")
+    add("--epochs", type=number(float, 0.01, 1000), default=12, help="passes over the data (default: %(default)s)")
+    add("--seconds", type=number(float, 1, 86400), help="a run ends after this long, instead of after --epochs")
+    add("--seed", type=number(int, 0, 2**31), default=1,
+        help="of model, shards, batches and delays (default: %(default)s)")
+    add("--out", type=pathlib.Path, default=pathlib.Path("demo-out"), help="(default: %(default)s)")
+    more = parser.add_argument_group("the training")
+    add = more.add_argument
+    add("--model", choices=["mlp", "cnn", "hyperplane"], default="mlp",
+        help="two for Fashion-MNIST, and hyperplane regression (default: %(default)s)")
+    add("--shards", choices=["iid", "labels"], default="iid", help="(default: %(default)s)")
+    add("--batch", type=number(int, 1, 10000), default=256, help="examples per step (default: %(default)s)")
+    add("--lr", type=number(float, 0, 100), default=0.25, help="learning rate of SGD (default: %(default)s)")
+    add("--lr-decay", type=number(float, 0, 1e9), default=400, metavar="STEPS",
+        help="the rate falls as 1/(1 + iteration/STEPS); 0 = constant (default: %(default)s)")
+    add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 100; --quick: 40)")
+    add("--limit-s", type=number(float, 1, 86400), help="gives a run up after this long (default: three times what "
+        "it should take)")
+    add("--kill", type=kill, action="append", default=[], metavar="WHO:SECONDS",
+        help="kill -9 of prd (it is started again at once) or of the worker of that rank (it is not), that long "
+        "into every run; may be repeated")
+    add("--data", default="/usr/share/datasets/fashion-mnist", help="(default: %(default)s)")
+    add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    return parser
+
+
+def measure(options):
+    """What evaluations tell: accuracy, the more the better, or loss, the less the better."""
+    return "loss" if options.model == "hyperplane" else "accuracy"
+
+
+def examples(options):
+    """That a run of --epochs takes: Fashion-MNIST's, or the hyperplane's of eager-SGD's Table 1."""
+    return round(options.epochs * (32_768 if options.model == "hyperplane" else 60_000))
+
+
+def limit_s(options):
+    """Three times what a run as slow as its slowest worker takes, and a minute."""
+    if options.seconds:
+        return 60 + 3 * options.seconds
+    slowest_ms = options.step_ms * max(options.slow.values(), default=1)
+    if options.inject:
+        slowest_ms += longest_delay_ms(options.inject)
+    return 60 + 3 * slowest_ms / 1000 * examples(options) / (options.workers * options.batch)
+
+
+def parse(arguments):
+    """Options with all that follows from others filled in; .engines are engines.Engine. Ends the program on errors."""
+    parser = make_parser()
+    setting = parser.parse_args(arguments).setting
+    slow = SETTINGS.get(setting, {}).get("slow")
+    parser.set_defaults(**{key: value for key, value in SETTINGS.get(setting, {}).items() if key != "slow"})
+    options = parser.parse_args(arguments)
+
+    try:
+        options.engines = engines.parse(options.engines)
+    except ValueError as error:
+        parser.error(
+            f"--engines: found '{error}', allowed is a list of different engines, as in all-reduce,p-reduce:group_size=5"
+        )
+    if options.slow is None:
+        options.slow = slow
+    if options.slow is None:
+        options.slow = [] if options.inject else [(options.workers - 1, 5.0)]
+    options.slow = dict(options.slow)
+    if max(options.slow, default=0) >= options.workers:
+        parser.error(f"--slow: found rank {max(options.slow)}, allowed is 0 to {options.workers - 1}")
+    killed = [who for who, _ in options.kill if who != "prd"]
+    if len(set(killed)) != len(killed) or any(who >= options.workers for who in killed):
+        parser.error(f"--kill: allowed is each rank once, 0 to {options.workers - 1}")
+    if measure(options) == "accuracy" and not 0.1 <= options.target <= 1:
+        parser.error(f"--target: found {options.target:g}, allowed is 0.1 to 1")
+    if options.step_ms is None:
+        options.step_ms = 40 if options.quick else 100
+    options.evaluate_ms = 500
+    if options.limit_s is None:
+        options.limit_s = limit_s(options)
+    return options
