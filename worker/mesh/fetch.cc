@@ -43,59 +43,87 @@ std::optional<GroupMember> DecodeReturnAddress(std::string_view text) {
   return member;
 }
 
-Status IncomingReplica::OnFrame(const FrameHeader& header, zmq::message_t payload) {
-  const std::size_t bytes = store_->parameters.bytes();
-  if (header.kind == FrameKind::kReplica) {
-    ReplicaInfo info;
-    if (info_ || payload.size() != sizeof info) {
-      return Status(Code::kDataLoss, "the source's description of its replica is damaged");
-    }
-    std::memcpy(&info, payload.data(), sizeof info);
-    if (info.parameter_bytes != bytes || info.iteration < 0 ||
-        (info.initial_bytes != 0 && info.initial_bytes != bytes)) {
-      return Status(Code::kDataLoss, "the source has " + std::to_string(info.parameter_bytes) +
-                                         " bytes of parameters, this worker " +
-                                         std::to_string(bytes));
-    }
-    info_ = info;
-    return Status::Ok();
+Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
+  const auto expect = [](const char* what, std::uint64_t found, std::uint64_t here) {
+    return found == here
+               ? Status::Ok()
+               : Status(Code::kDataLoss, "the source has " + std::to_string(found) + " bytes of " +
+                                             what + ", this worker " + std::to_string(here));
+  };
+  const bool replica = result_ == kNoGroup;
+  const auto& [parameters, initial, inbox] = info.bytes;
+  const std::uint64_t model = replica ? store_->parameters.bytes() : 0;
+  PRD_RETURN_IF_ERROR(expect("parameters", parameters, model));
+  if (initial != 0) PRD_RETURN_IF_ERROR(expect("the initial model", initial, model));
+  const bool filled = info.inbox_rounds != 0;
+  PRD_RETURN_IF_ERROR(expect("rounds' results", inbox, filled ? store_->gradients.bytes() : 0));
+  if (info.iteration < 0 || info.inbox_iteration < 0 || info.inbox_rounds < 0 ||
+      (filled && strategy_ != Strategy::kEagerGradients) || (!replica && info.inbox_rounds != 1)) {
+    return Status(Code::kDataLoss, "the source's description of what it sends cannot be right");
   }
-  const std::uint32_t stage = header.stage;
-  if (!info_ || header.kind != FrameKind::kChunk || stage > 1 ||
-      header.offset != received_[stage] || payload.size() == 0 ||
-      payload.size() >
-          (stage == 0 ? info_->parameter_bytes : info_->initial_bytes) - received_[stage]) {
-    return Status(Code::kDataLoss, "the source sent bytes that do not fit");
-  }
-  received_[stage] += payload.size();
-  chunks_[stage].push_back(std::move(payload));
+  info_ = info;
   return Status::Ok();
 }
 
-bool IncomingReplica::Complete() const {
-  return info_ && received_[0] == info_->parameter_bytes && received_[1] == info_->initial_bytes;
+Status IncomingReplica::OnFrame(const FrameHeader& header, zmq::message_t payload) {
+  if (header.kind == FrameKind::kGone && result_ != kNoGroup && !info_) {
+    return Status(Code::kNotFound,
+                  "the source does not have the result of group " + std::to_string(result_));
+  }
+  if (header.kind == FrameKind::kReplica) {
+    ReplicaInfo info;
+    if (info_ || payload.size() != sizeof info) {
+      return Status(Code::kDataLoss, "the source's description of what it sends is damaged");
+    }
+    std::memcpy(&info, payload.data(), sizeof info);
+    return OnInfo(info);
+  }
+  const std::uint32_t row = header.stage;
+  if (!info_ || header.kind != FrameKind::kChunk || row >= kCopiedRows ||
+      header.offset != received_[row] || payload.size() == 0 ||
+      payload.size() > info_->bytes[row] - received_[row]) {
+    return Status(Code::kDataLoss, "the source sent bytes that do not fit");
+  }
+  received_[row] += payload.size();
+  chunks_[row].push_back(std::move(payload));
+  return Status::Ok();
+}
+
+bool IncomingReplica::Complete() const { return info_ && received_ == info_->bytes; }
+
+// Whoever sent them may have cut them anywhere.
+std::vector<std::byte> IncomingReplica::Gather(CopiedRow row) {
+  const auto index = static_cast<std::size_t>(row);
+  std::vector<std::byte> bytes;
+  bytes.reserve(info_->bytes[index]);
+  for (zmq::message_t& chunk : chunks_[index]) {
+    const auto* data = static_cast<const std::byte*>(chunk.data());
+    bytes.insert(bytes.end(), data, data + chunk.size());
+    chunk.rebuild();
+  }
+  return bytes;
 }
 
 Iteration IncomingReplica::Commit() {
-  // Whoever sent them may have cut them anywhere: put together first, then spread over the tensors.
-  const auto gather = [](std::vector<zmq::message_t>* chunks, std::size_t total) {
-    std::vector<std::byte> bytes;
-    bytes.reserve(total);
-    for (zmq::message_t& chunk : *chunks) {
-      const auto* data = static_cast<const std::byte*>(chunk.data());
-      bytes.insert(bytes.end(), data, data + chunk.size());
-      chunk.rebuild();
-    }
-    return bytes;
-  };
-  const std::vector<std::byte> row = gather(&chunks_[0], info_->parameter_bytes);
-  store_->parameters.Write(0, row.size(), row.data());
-  store_->initial = gather(&chunks_[1], info_->initial_bytes);
+  std::vector<std::byte> parameters = Gather(CopiedRow::kParameters);
+  store_->parameters.Write(0, parameters.size(), parameters.data());
+  if (strategy_ == Strategy::kLocalSteps) store_->base = std::move(parameters);
+  store_->initial = Gather(CopiedRow::kInitial);
   store_->iteration = info_->iteration;
-  return info_->iteration;
+  store_->Empty();
+  if (info_->inbox_rounds == 0) return info_->iteration;
+  store_->inbox = Gather(CopiedRow::kInbox);
+  store_->inbox_rounds = info_->inbox_rounds;
+  store_->inbox_iteration = info_->inbox_iteration;
+  return info_->inbox_iteration;
 }
 
-void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const GroupMember& to) {
+std::vector<std::byte> IncomingReplica::TakeResult() { return Gather(CopiedRow::kInbox); }
+
+// ---- the side that gives ----
+
+void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
+                              const RoundResult& newest) {
   const Result<std::string> endpoint = peers_->EndpointOf(to);
   if (!endpoint.ok() || waiting_.size() + sending_.size() >= kMaxWaiting) return;
   const auto same = [&request](const Sending& other) { return other.request == request; };
@@ -103,28 +131,74 @@ void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const Gro
       std::any_of(sending_.begin(), sending_.end(), same)) {
     return;
   }
-  waiting_.push_back(
-      {.endpoint = *endpoint, .request = request, .snapshot = nullptr, .progress = now});
+  Sending sending{.endpoint = *endpoint, .request = request, .snapshot = nullptr, .progress = now};
+  if (request.offset == kNoGroup) {
+    waiting_.push_back(std::move(sending));
+  } else {
+    GiveResult(std::move(sending), newest);
+  }
+}
+
+// At once: the next reduction overwrites it.
+void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
+  const GroupId wanted = sending.request.offset;
+  for (const Sending& other : sending_) {
+    if (other.request.offset != wanted) continue;
+    return Start(sending.progress, std::move(sending), other.snapshot);
+  }
+  if (newest.group == wanted) {
+    return Start(sending.progress, std::move(sending), TakeResult(newest));
+  }
+  if (!peers_->Use(sending.endpoint).ok()) return;
+  peers_->Send(sending.endpoint, Answer(sending, FrameKind::kGone), zmq::message_t());
+}
+
+void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot) {
+  if (!peers_->Use(sending.endpoint).ok()) return;
+  sending.snapshot = std::move(snapshot);
+  sending.progress = now;
+  const ReplicaInfo& info = sending.snapshot->info;
+  FrameHeader header = Answer(sending, FrameKind::kReplica);
+  header.length = sizeof info;
+  peers_->Send(sending.endpoint, header, zmq::message_t(&info, sizeof info));
+  sending_.push_back(std::move(sending));
+}
+
+std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() const {
+  auto snapshot = std::make_shared<Snapshot>();
+  auto& [parameters, initial, inbox] = snapshot->rows;
+  if (store_->base.empty()) {
+    parameters.resize(store_->parameters.bytes());
+    store_->parameters.Read(0, parameters.size(), parameters.data());
+  } else {
+    parameters = store_->base;
+  }
+  initial = store_->initial;
+  if (store_->inbox_rounds != 0) inbox = store_->inbox;
+  snapshot->info = {.iteration = store_->iteration,
+                    .bytes = {parameters.size(), initial.size(), inbox.size()},
+                    .inbox_rounds = store_->inbox_rounds,
+                    .inbox_iteration = store_->inbox_iteration};
+  return snapshot;
+}
+
+std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
+    const RoundResult& result) const {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->rows.back().assign(result.row.begin(), result.row.end());
+  snapshot->info = {.iteration = result.round,
+                    .bytes = {0, 0, result.row.size()},
+                    .inbox_rounds = 1,
+                    .inbox_iteration = result.round};
+  return snapshot;
 }
 
 void ReplicaServer::Service(Instant now, DurationNs timeout) {
   if (!waiting_.empty()) {
     const std::unique_lock lock(store_->mutex, std::try_to_lock);
     if (lock.owns_lock()) {
-      auto snapshot = std::make_shared<Snapshot>();
-      snapshot->parameters.resize(store_->parameters.bytes());
-      store_->parameters.Read(0, snapshot->parameters.size(), snapshot->parameters.data());
-      snapshot->initial = store_->initial;
-      snapshot->info = {.iteration = store_->iteration,
-                        .parameter_bytes = snapshot->parameters.size(),
-                        .initial_bytes = snapshot->initial.size()};
-      for (Sending& sending : waiting_) {
-        if (!peers_->Use(sending.endpoint).ok()) continue;
-        sending.snapshot = snapshot;
-        sending.progress = now;
-        SendInfo(sending);
-        sending_.push_back(std::move(sending));
-      }
+      const std::shared_ptr<const Snapshot> snapshot = TakeReplica();
+      for (Sending& sending : waiting_) Start(now, std::move(sending), snapshot);
       waiting_.clear();
     }
   }
@@ -138,33 +212,29 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
   });
 }
 
-void ReplicaServer::SendInfo(const Sending& sending) {
-  const ReplicaInfo& info = sending.snapshot->info;
+FrameHeader ReplicaServer::Answer(const Sending& sending, FrameKind kind) const {
   FrameHeader header = sending.request;
   std::swap(header.from, header.to);
-  header.kind = FrameKind::kReplica;
-  header.length = sizeof info;
-  peers_->Send(sending.endpoint, header, zmq::message_t(&info, sizeof info));
+  header.kind = kind;
+  header.offset = 0;
+  header.length = 0;
+  return header;
 }
 
 // Returns false when nothing is left.
 bool ReplicaServer::SendNext(Sending* sending) {
-  const Snapshot& snapshot = *sending->snapshot;
-  if (sending->stage == 0 && sending->offset == snapshot.parameters.size()) {
-    sending->stage = 1;
+  const auto& rows = sending->snapshot->rows;
+  while (sending->offset == rows[sending->row].size()) {
+    if (++sending->row == kCopiedRows) return false;
     sending->offset = 0;
   }
-  const std::vector<std::byte>& bytes =
-      sending->stage == 0 ? snapshot.parameters : snapshot.initial;
-  if (sending->offset == bytes.size()) return false;
-  FrameHeader header = sending->request;
-  std::swap(header.from, header.to);
-  header.kind = FrameKind::kChunk;
-  header.stage = sending->stage;
+  const std::vector<std::byte>& row = rows[sending->row];
+  FrameHeader header = Answer(*sending, FrameKind::kChunk);
+  header.stage = static_cast<std::uint32_t>(sending->row);
   header.offset = sending->offset;
-  header.length = std::min(kChunkBytes, bytes.size() - sending->offset);
+  header.length = std::min(kChunkBytes, row.size() - sending->offset);
   peers_->Send(sending->endpoint, header,
-               Borrow(bytes.data() + sending->offset, header.length, sending->snapshot));
+               Borrow(row.data() + sending->offset, header.length, sending->snapshot));
   sending->offset += header.length;
   return true;
 }

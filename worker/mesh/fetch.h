@@ -1,4 +1,5 @@
-// Copying a whole replica from a running peer: the side that wants it and the side that gives it.
+// Copying a whole replica, or a round's result, from a running peer: the side that wants it and the
+// side that gives it.
 #ifndef PRD_WORKER_MESH_FETCH_H_
 #define PRD_WORKER_MESH_FETCH_H_
 
@@ -7,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,34 +28,59 @@ std::string EncodeReturnAddress(const std::string& host, const std::vector<std::
 // Bounded; nullopt for what is not a return address.
 std::optional<GroupMember> DecodeReturnAddress(std::string_view text);
 
-// One replica on its way here. Keeps what has come; the store is not written before Commit.
+// One replica, or one round's result, on its way here. Keeps what has come; the store is not
+// written before it is committed.
 class IncomingReplica {
  public:
-  explicit IncomingReplica(ReplicaStore* store) : store_(store) {}
+  // `result`: the kRound whose result is wanted, kNoGroup for the replica.
+  IncomingReplica(ReplicaStore* store, Strategy strategy, GroupId result)
+      : store_(store), strategy_(strategy), result_(result) {}
 
-  // kReplica, then kChunk in order. An error means that this copy cannot succeed.
+  GroupId result() const { return result_; }
+
+  // kReplica, then kChunk in order; or kGone. An error means that this copy cannot succeed:
+  // kNotFound, that the source has no such result.
   Status OnFrame(const FrameHeader& header, zmq::message_t payload);
   bool Complete() const;
-  // Replaces parameters, iteration and initial model. REQUIRES: Complete(); store->mutex is held.
+  // Replaces parameters, iteration, initial model and inbox; with kLocalSteps, the base too. The
+  // outbox is empty then. Returns the iteration that the replica is of, what is in the inbox
+  // counted. REQUIRES: Complete(), of a replica; store->mutex is held.
   Iteration Commit();
+  // A result, as a row of bytes, and its round. REQUIRES: Complete(), of a result; once.
+  std::vector<std::byte> TakeResult();
+  Iteration round() const { return info_->inbox_iteration; }
 
  private:
+  Status OnInfo(const ReplicaInfo& info);
+  std::vector<std::byte> Gather(CopiedRow row);
+
   ReplicaStore* store_;
+  Strategy strategy_;
+  GroupId result_;
   std::optional<ReplicaInfo> info_;
-  std::array<std::vector<zmq::message_t>, 2> chunks_;  // parameters, initial model
-  std::array<std::uint64_t, 2> received_{};
+  std::array<std::vector<zmq::message_t>, kCopiedRows> chunks_;
+  std::array<std::uint64_t, kCopiedRows> received_{};
+};
+
+// The result of a kRound where it can be copied.
+struct RoundResult {
+  GroupId group = kNoGroup;
+  Iteration round = 0;
+  std::span<const std::byte> row;
 };
 
 // Gives the replica to those who ask. The copy is taken at one moment between two steps, once for
-// all that wait then, and sent from there.
+// all that wait then, and sent from there. A round's result is copied when it is asked for.
 class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;
 
   ReplicaServer(ReplicaStore* store, Peers* peers) : store_(store), peers_(peers) {}
 
-  // A checked kFetch frame. Asks over the limit, or twice, are ignored.
-  void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to);
+  // A checked kFetch frame; `newest` is the result that can be had now. Asks over the limit, or
+  // twice, are ignored.
+  void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
+                 const RoundResult& newest);
   // Sends what can be sent. When the caller's thread is inside `apply`, waits for a later call.
   void Service(Instant now, DurationNs timeout);
   void OnLost(const std::string& endpoint);
@@ -66,19 +93,22 @@ class ReplicaServer {
  private:
   struct Snapshot {
     ReplicaInfo info;
-    std::vector<std::byte> parameters;
-    std::vector<std::byte> initial;
+    std::array<std::vector<std::byte>, kCopiedRows> rows;
   };
   struct Sending {
     std::string endpoint;
     FrameHeader request;
     std::shared_ptr<const Snapshot> snapshot;
-    std::uint32_t stage = 0;
+    std::size_t row = 0;  // CopiedRow
     std::uint64_t offset = 0;
     Instant progress;
   };
 
-  void SendInfo(const Sending& sending);
+  std::shared_ptr<const Snapshot> TakeReplica() const;
+  std::shared_ptr<const Snapshot> TakeResult(const RoundResult& result) const;
+  void GiveResult(Sending sending, const RoundResult& newest);
+  void Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot);
+  FrameHeader Answer(const Sending& sending, FrameKind kind) const;
   bool SendNext(Sending* sending);
 
   ReplicaStore* store_;

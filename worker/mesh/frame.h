@@ -21,10 +21,15 @@ enum class FrameKind : std::uint32_t {
   kRing = 1,     // a chunk of a reduction on its way around the ring
   kDirect = 2,   // a member's whole contribution to a small reduction, not weighted
   kFail = 3,     // the sender gave this group up; no payload
-  kFetch = 4,    // "send me your replica"; the payload says where to (FetchRequest)
+  kFetch = 4,    // "send me your replica, or a round's result"; the payload says where to
   kReplica = 5,  // what comes (ReplicaInfo), then
   kChunk = 6,    // its bytes in order
+  kGone = 7,     // the sender does not have that result (any more); no payload
 };
+
+// The rows of bytes that a fetch copies, in the order in which they come.
+enum class CopiedRow : std::uint32_t { kParameters = 0, kInitial = 1, kInbox = 2 };
+inline constexpr std::size_t kCopiedRows = 3;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kRing;
@@ -32,9 +37,10 @@ struct FrameHeader {
   std::uint64_t group = 0;  // group id; of a fetch: a number the requester chose
   Incarnation from = 0;
   Incarnation to = 0;
-  std::uint32_t stage = 0;  // kRing: 0 to 2n-3 (reduction.h). kChunk: 0 parameters, 1 initial model
-  std::uint32_t chunk = 0;  // kRing: within the shard
-  std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h)
+  std::uint32_t stage = 0;   // kRing: 0 to 2n-3 (reduction.h). kChunk: the CopiedRow
+  std::uint32_t chunk = 0;   // kRing: within the shard
+  std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
+                             // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
@@ -46,11 +52,13 @@ std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header)
 std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
                                         std::size_t payload_bytes);
 
-// The payload of kReplica.
+// The payload of kReplica, little-endian. A round's result is a replica of an inbox alone.
 struct ReplicaInfo {
   Iteration iteration = 0;
-  std::uint64_t parameter_bytes = 0;
-  std::uint64_t initial_bytes = 0;  // 0: no initial model is kept
+  // By CopiedRow; 0 where there is none: no initial model is kept, the inbox is empty.
+  std::array<std::uint64_t, kCopiedRows> bytes{};
+  std::int64_t inbox_rounds = 0;
+  Iteration inbox_iteration = 0;
 };
 
 }  // namespace prd

@@ -18,6 +18,12 @@ Layout::Layout(const std::vector<Tensor>& tensors) {
   }
 }
 
+Layout Layout::Over(std::byte* row) const {
+  Layout over = *this;
+  for (Piece& piece : over.pieces_) piece.data = row + piece.begin;
+  return over;
+}
+
 void Layout::Read(std::size_t offset, std::size_t length, std::byte* to) const {
   ForEach(offset, length, [to](DType, const std::byte* data, std::size_t run, std::size_t at) {
     std::memcpy(to + at, data, run);

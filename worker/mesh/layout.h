@@ -23,6 +23,9 @@ class Layout {
 
   std::size_t bytes() const { return bytes_; }
 
+  // The same row where it stands in one piece, in the bytes() bytes at `row`.
+  Layout Over(std::byte* row) const;
+
   // Calls f(dtype, data, length, at) for each run of memory that makes up [offset, offset + length)
   // of the row; `at` is the run's distance from `offset`. REQUIRES: inside the row, both ends
   // multiples of 8 or the row's end.

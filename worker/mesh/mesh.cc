@@ -76,6 +76,11 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   active_.reset();
   fetching_.reset();
   server_.Clear();
+  staged_ = kNoGroup;
+  {
+    const std::lock_guard lock(store_->mutex);
+    store_->Empty();
+  }
   early_.clear();
   early_bytes_ = 0;
   Rest();
@@ -84,6 +89,8 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
 void Mesh::JoinRun(RunId run, const Plan& plan) {
   // Now rather than in the first reduction.
   staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  staged_ = kNoGroup;
+  store_->Prepare(plan.strategy);
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
@@ -91,47 +98,92 @@ void Mesh::JoinRun(RunId run, const Plan& plan) {
 
 // ---- commands ----
 
-void Mesh::StartReduce(Instant now, const Group& group) {
-  const bool gradients =
-      group.kind == GroupKind::kTrain && plan_.strategy == Strategy::kReduceGradients;
-  PRD_CHECK(!active_);
-  last_group_ = group.id;
-  active_.emplace();
-  active_->group = group;
-  active_->gradients = gradients;
-  active_->progress = now;
-  more_to_do_ = true;
-  const Layout& row = gradients ? store_->gradients : store_->parameters;
-  Reduction::Options options{.chunk_bytes = options_.chunk_bytes,
-                             .direct_bytes = options_.direct_bytes};
-  if (staging_.size() < row.bytes()) staging_.resize(row.bytes());
-  options.staging = staging_.data();
-  const std::vector<GroupMember>& members = group.members;
+// What a group reduces here; an error for one that this plan has no use for.
+Result<Mesh::Reduces> Mesh::WhatReduces(const Group& group) const {
+  const Strategy strategy = plan_.strategy;
+  if (group.kind == GroupKind::kRound) {
+    if (strategy == Strategy::kEagerGradients) return Reduces::kOutbox;
+  } else if (group.kind != GroupKind::kTrain || strategy == Strategy::kAverageModels) {
+    return Reduces::kParameters;
+  } else if (strategy == Strategy::kReduceGradients) {
+    return Reduces::kGradients;
+  } else if (strategy == Strategy::kLocalSteps) {
+    return Reduces::kDifference;
+  }
+  return Status(Code::kFailedPrecondition, "the job's strategy has no groups of this kind");
+}
+
+// Makes this member's contribution ready, unless its weight is 0: then only the row's shape counts.
+Status Mesh::ChooseRow() {
+  active_->row = &store_->parameters;
+  Result<Reduces> what = WhatReduces(active_->group);
+  if (!what.ok()) return what.status();
+  active_->what = *what;
+  if (*what == Reduces::kGradients || *what == Reduces::kOutbox) active_->row = &store_->gradients;
+  if (*what == Reduces::kDifference && store_->base.size() != store_->parameters.bytes()) {
+    return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
+  }
+  if (active_->group.members[active_->position].weight == 0) return Status::Ok();
+  if (*what == Reduces::kOutbox && !store_->owes) {
+    return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
+  }
+  if (*what == Reduces::kDifference) store_->TakeDifference();
+  if (*what == Reduces::kDifference || *what == Reduces::kOutbox) {
+    active_->outbox = active_->row->Over(store_->outbox.data());
+    active_->row = &active_->outbox;
+  }
+  return Status::Ok();
+}
+
+Status Mesh::ChooseInitial(Reduction::Options* options) const {
+  if (active_->group.initial_weight == 0) return Status::Ok();
+  options->initial = store_->initial.data();
+  options->initial_weight = active_->group.initial_weight;
+  if (active_->what == Reduces::kParameters && store_->initial.size() == active_->row->bytes()) {
+    return Status::Ok();
+  }
+  return Status(Code::kFailedPrecondition, "no initial model is kept here");
+}
+
+// Also of a group that has failed already: its members are to be told.
+void Mesh::ConnectMembers() {
+  const std::vector<GroupMember>& members = active_->group.members;
+  Status& failure = active_->failure;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    options.weights.push_back(members[i].weight);
-    if (members[i].incarnation == options_.incarnation) active_->position = i;
-  }
-  options.position = active_->position;
-  if (group.initial_weight != 0) {
-    options.initial = store_->initial.data();
-    options.initial_weight = group.initial_weight;
-    if (gradients || store_->initial.size() != row.bytes()) {
-      active_->failure = Status(Code::kFailedPrecondition, "no initial model is kept here");
-    }
-  }
-  active_->reduction.emplace(&row, std::move(options));
-  for (std::size_t i = 0; i < members.size() && active_->failure.ok(); ++i) {
-    active_->endpoints.emplace_back();
     if (i == active_->position) continue;
     Result<std::string> endpoint = peers_.EndpointOf(members[i]);
+    if (endpoint.ok()) active_->endpoints[i] = *endpoint;
+    if (!failure.ok()) continue;
     if (!endpoint.ok()) {
-      active_->failure = endpoint.status();
+      failure = endpoint.status();
     } else if (active_->reduction->Needs(i)) {
-      active_->failure = peers_.Use(*endpoint);
+      failure = peers_.Use(*endpoint);
     }
-    if (endpoint.ok()) active_->endpoints.back() = *endpoint;
   }
-  active_->endpoints.resize(members.size());
+}
+
+void Mesh::StartReduce(Instant now, const Group& group) {
+  PRD_CHECK(!active_);
+  last_group_ = group.id;
+  staged_ = kNoGroup;
+  active_.emplace();
+  active_->group = group;
+  active_->progress = now;
+  active_->endpoints.resize(group.members.size());
+  more_to_do_ = true;
+  Reduction::Options options{.chunk_bytes = options_.chunk_bytes,
+                             .direct_bytes = options_.direct_bytes};
+  for (std::size_t i = 0; i < group.members.size(); ++i) {
+    options.weights.push_back(group.members[i].weight);
+    if (group.members[i].incarnation == options_.incarnation) active_->position = i;
+  }
+  options.position = active_->position;
+  active_->failure = ChooseRow();
+  if (active_->failure.ok()) active_->failure = ChooseInitial(&options);
+  if (staging_.size() < active_->row->bytes()) staging_.resize(active_->row->bytes());
+  options.staging = staging_.data();
+  active_->reduction.emplace(active_->row, std::move(options));
+  ConnectMembers();
   std::deque<Early> early;
   early.swap(early_);
   early_bytes_ = 0;
@@ -145,12 +197,13 @@ void Mesh::CancelReduce() {
   Rest();
 }
 
-void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId, bool) {
+void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
   PRD_CHECK(!fetching_);
   fetching_.emplace(Fetching{.source = source,
                              .endpoint = {},
                              .number = ++fetches_,
-                             .replica = IncomingReplica(store_),
+                             .replica = IncomingReplica(store_, plan_.strategy, result),
+                             .contributed = contributed,
                              .progress = now,
                              .failure = {}});
   more_to_do_ = true;
@@ -164,6 +217,7 @@ void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId, bool) {
                            .group = fetching_->number,
                            .from = options_.incarnation,
                            .to = source.incarnation,
+                           .offset = result,
                            .length = address.size()};
   peers_.Send(*endpoint, header, zmq::message_t(address));
 }
@@ -210,13 +264,15 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
         return;
       }
       ++counters_.received;
-      server_.OnRequest(now, header, *to);
+      server_.OnRequest(now, header, *to, NewestResult());
       return;
     }
     case FrameKind::kReplica:
     case FrameKind::kChunk:
+    case FrameKind::kGone:
       if (!fetching_ || header.run != run_ || header.group != fetching_->number ||
-          header.from != fetching_->source.incarnation || !fetching_->failure.ok()) {
+          header.from != fetching_->source.incarnation || !fetching_->failure.ok() ||
+          fetching_->replica.Complete()) {
         ++counters_.dropped;
         return;
       }
@@ -257,7 +313,7 @@ void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t pa
   const auto from = std::find_if(members.begin(), members.end(), [&](const GroupMember& member) {
     return member.incarnation == header.from;
   });
-  if (from == members.end() || !active_->failure.ok()) {
+  if (from == members.end() || !active_->failure.ok() || active_->reduction->Complete()) {
     ++counters_.dropped;
     return;
   }
@@ -305,12 +361,13 @@ bool Mesh::SendOwn(Instant now) {
 
 void Mesh::OnLost(const std::string& endpoint) {
   server_.OnLost(endpoint);
-  if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok()) {
+  if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok() &&
+      !fetching_->replica.Complete()) {
     fetching_->failure =
         Status(Code::kUnavailable,
                "the connection to rank " + std::to_string(fetching_->source.rank) + " was lost");
   }
-  if (!active_ || !active_->failure.ok()) return;
+  if (!active_ || !active_->failure.ok() || active_->reduction->Complete()) return;
   for (std::size_t i = 0; i < active_->endpoints.size(); ++i) {
     if (active_->endpoints[i] != endpoint) continue;
     active_->endpoints[i].clear();  // nothing to be told there
@@ -358,6 +415,8 @@ void Mesh::FinishReduce(Instant now) {
   if (active_->failure.ok() && !active_->reduction->Complete()) return;
   Status status = active_->failure;
   if (status.ok()) {
+    const std::unique_lock lock(store_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // the caller is inside `apply`
     CommitReduction();
   } else {
     peers_.DropQueued(active_->group.id);
@@ -371,13 +430,37 @@ void Mesh::FinishReduce(Instant now) {
 }
 
 void Mesh::CommitReduction() {
-  const std::lock_guard lock(store_->mutex);
-  active_->reduction->Commit();
-  if (!active_->gradients) store_->iteration = active_->group.iteration;
-  if (active_->group.kind == GroupKind::kInitial && plan_.keep_initial) {
+  const Group& group = active_->group;
+  const Reduction& reduction = *active_->reduction;
+  switch (active_->what) {
+    case Reduces::kParameters:
+      reduction.Commit();
+      store_->iteration = group.iteration;
+      return CommitParameters();
+    case Reduces::kGradients:
+      return reduction.Commit();
+    case Reduces::kDifference:
+      store_->AddToBase(reduction.result(), plan_.global_lr);
+      store_->iteration = group.iteration;
+      return;
+    case Reduces::kOutbox:
+      store_->AddToInbox(reduction.result(), group.iteration, plan_.latest_only);
+      if (active_->row == &active_->outbox) store_->owes = false;
+      staged_ = group.id;
+      staged_round_ = group.iteration;
+      return;
+  }
+}
+
+// What goes with parameters that are new in place.
+void Mesh::CommitParameters() {
+  const GroupKind kind = active_->group.kind;
+  if (kind == GroupKind::kInitial && plan_.keep_initial) {
     store_->initial.resize(store_->parameters.bytes());
     store_->parameters.Read(0, store_->initial.size(), store_->initial.data());
   }
+  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store_->Empty();
+  if (plan_.strategy == Strategy::kLocalSteps) store_->SetBase();
 }
 
 void Mesh::FinishFetch(Instant now) {
@@ -390,12 +473,29 @@ void Mesh::FinishFetch(Instant now) {
   Status status = fetching_->failure;
   Iteration iteration = 0;
   if (status.ok()) {
-    const std::lock_guard lock(store_->mutex);
-    iteration = fetching_->replica.Commit();
+    const std::unique_lock lock(store_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    iteration = CommitFetch();
   }
   fetching_.reset();
   Rest();
   events_->OnFetched(status, iteration);
+}
+
+Iteration Mesh::CommitFetch() {
+  IncomingReplica& replica = fetching_->replica;
+  if (replica.result() == kNoGroup) return replica.Commit();
+  const std::vector<std::byte> row = replica.TakeResult();
+  store_->AddToInbox(row.data(), replica.round(), plan_.latest_only);
+  if (fetching_->contributed) store_->owes = false;
+  return replica.round();
+}
+
+RoundResult Mesh::NewestResult() const {
+  if (staged_ == kNoGroup) return {};
+  return {.group = staged_,
+          .round = staged_round_,
+          .row = std::span(staging_).first(store_->gradients.bytes())};
 }
 
 void Mesh::Rest() {
@@ -411,8 +511,9 @@ std::optional<Instant> Mesh::NextDeadline() const {
     const Instant at = progress + options_.timeout + kMillisecond;
     if (!next || at < *next) next = at;
   };
-  if (active_) consider(active_->progress);
-  if (fetching_) consider(fetching_->progress);
+  // What is complete waits for the store's mutex only.
+  if (active_ && !active_->reduction->Complete()) consider(active_->progress);
+  if (fetching_ && !fetching_->replica.Complete()) consider(fetching_->progress);
   return next;
 }
 

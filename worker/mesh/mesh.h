@@ -34,8 +34,10 @@ namespace prd {
 class MeshEvents {
  public:
   virtual ~MeshEvents() = default;
-  // ok: the result is in the tensors. Otherwise they are as they were.
+  // ok: the result is where it belongs (StartReduce). Otherwise all is as it was.
   virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
+  // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
+  // or the round's. Otherwise the store is as it was.
   virtual void OnFetched(const Status& status, Iteration iteration) = 0;
 };
 
@@ -65,19 +67,22 @@ class Mesh {
   const std::vector<std::string>& endpoints() const { return endpoints_; }
 
   // Answers to this incarnation from now on, in no run; drops what was under way without events.
+  // This and JoinRun empty outbox and inbox, and JoinRun forgets the base.
   void SetIncarnation(Incarnation incarnation);
   void JoinRun(RunId run, const Plan& plan);
 
   // Reduces with the group. What is reduced, and where the result goes:
   //   kInitial, kFinal, kAverage, and kTrain of kAverageModels: the parameters, in place
   //   kTrain of kReduceGradients: the gradients, in place
-  //   kTrain of kLocalSteps: the outbox, made of parameters - base; then base += global_lr * result,
+  //   kTrain of kLocalSteps: the outbox, made of parameters - base; then base += global_lr *
+  //   result,
   //     and the parameters are equal to base
   //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
   //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
   // kInitial and kFinal empty outbox and inbox, and kInitial sets base. The result of a kRound can
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
-  // checked (distinct members, this one among them, finite weights).
+  // checked (distinct members, this one among them, finite weights). A group that asks for what the
+  // plan's strategy does not have, or for an outbox that is empty, fails with kFailedPrecondition.
   void StartReduce(Instant now, const Group& group);
   void CancelReduce();
   // The source's replica (with its inbox; for kLocalSteps its base), or the result of a kRound that
@@ -87,7 +92,8 @@ class Mesh {
                   bool contributed = false);
   void CancelFetch();
 
-  // Moves everything as far as it goes now.
+  // Moves everything as far as it goes now. What is complete is committed when the store's mutex is
+  // free: whoever holds it for long calls for another Service when done.
   void Service(Instant now);
   std::optional<Instant> NextDeadline() const;
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
@@ -100,11 +106,14 @@ class Mesh {
   const Counters& counters() const { return counters_; }
 
  private:
+  enum class Reduces { kParameters, kGradients, kDifference, kOutbox };
   struct Active {
     Group group;
+    Reduces what = Reduces::kParameters;
+    const Layout* row = nullptr;
+    Layout outbox;  // what row is, of those that contribute their outbox
     std::size_t position = 0;
     std::vector<std::string> endpoints;  // by position
-    bool gradients = false;
     std::optional<Reduction> reduction;
     Instant progress;
     std::uint64_t sent = 0;
@@ -116,6 +125,7 @@ class Mesh {
     std::string endpoint;
     std::uint64_t number = 0;
     IncomingReplica replica;
+    bool contributed = false;
     Instant progress;
     Status failure;
   };
@@ -126,6 +136,11 @@ class Mesh {
 
   Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events);
   Status Bind();
+
+  Result<Reduces> WhatReduces(const Group& group) const;
+  Status ChooseRow();
+  Status ChooseInitial(Reduction::Options* options) const;
+  void ConnectMembers();
 
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
@@ -139,6 +154,9 @@ class Mesh {
   void FinishFetch(Instant now);
   void TellOthers();
   void CommitReduction();
+  void CommitParameters();
+  Iteration CommitFetch();
+  RoundResult NewestResult() const;
   void Rest();
 
   Options options_;
@@ -153,6 +171,8 @@ class Mesh {
   // Results wait here for their commit. Kept from one reduction to the next: to hold the received
   // messages instead would save a copy, and cost more in memory that comes and goes.
   std::vector<std::byte> staging_;
+  GroupId staged_ = kNoGroup;  // the kRound whose result is in staging_
+  Iteration staged_round_ = 0;
   GroupId last_group_ = kNoGroup;  // the newest one started here
   std::optional<Active> active_;
   std::optional<Fetching> fetching_;

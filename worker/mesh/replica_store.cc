@@ -1,9 +1,45 @@
 #include "worker/mesh/replica_store.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "common/base/check.h"
 #include "worker/mesh/kernels.h"
 
 namespace prd {
+namespace {
+
+// acc += share * row, both rows of `layout`.
+void AddRow(const Layout& layout, std::byte* acc, const std::byte* row, double share) {
+  const Weight weight = {share, static_cast<float>(share)};
+  layout.ForEach(0, layout.bytes(),
+                 [&](DType dtype, const std::byte*, std::size_t length, std::size_t at) {
+                   AddScaled(dtype, acc + at, row + at, length, weight);
+                 });
+}
+
+// Of exactly this size, its memory given back if that is 0.
+void Size(std::vector<std::byte>* row, std::size_t bytes) {
+  if (row->size() != bytes) std::vector<std::byte>(bytes).swap(*row);
+}
+
+}  // namespace
+
+void ReplicaStore::Prepare(Strategy strategy) {
+  const bool eager = strategy == Strategy::kEagerGradients;
+  const bool local = strategy == Strategy::kLocalSteps;
+  owes = false;
+  Size(&outbox, eager ? gradients.bytes() : local ? parameters.bytes() : 0);
+  const std::lock_guard lock(mutex);
+  inbox_rounds = 0;
+  Size(&inbox, eager ? gradients.bytes() : 0);
+  Size(&base, 0);
+}
+
+void ReplicaStore::Empty() {
+  owes = false;
+  inbox_rounds = 0;
+}
 
 void ReplicaStore::Deposit() {
   if (outbox.size() != gradients.bytes()) {
@@ -28,6 +64,37 @@ bool ReplicaStore::TakeInbox() {
   gradients.Write(0, inbox.size(), inbox.data());
   inbox_rounds = 0;
   return true;
+}
+
+void ReplicaStore::AddToInbox(const std::byte* result, Iteration round, bool latest_only) {
+  const bool newest = inbox_rounds == 0 || round > inbox_iteration;
+  if (inbox_rounds == 0 || (latest_only && newest)) {
+    Size(&inbox, gradients.bytes());
+    std::copy_n(result, inbox.size(), inbox.data());
+  } else if (!latest_only) {
+    AddRow(gradients, inbox.data(), result, 1);
+  }
+  ++inbox_rounds;
+  // A result that failed here at first may come after those of later rounds.
+  if (newest) inbox_iteration = std::max(round, iteration.load());
+}
+
+void ReplicaStore::TakeDifference() {
+  PRD_CHECK(base.size() == parameters.bytes());
+  Size(&outbox, base.size());
+  parameters.Read(0, outbox.size(), outbox.data());
+  AddRow(parameters, outbox.data(), base.data(), -1);
+}
+
+void ReplicaStore::AddToBase(const std::byte* mean, double share) {
+  PRD_CHECK(base.size() == parameters.bytes());
+  AddRow(parameters, base.data(), mean, share);
+  parameters.Write(0, base.size(), base.data());
+}
+
+void ReplicaStore::SetBase() {
+  Size(&base, parameters.bytes());
+  parameters.Read(0, base.size(), base.data());
 }
 
 }  // namespace prd

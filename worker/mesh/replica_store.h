@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/messages.h"
 #include "worker/mesh/layout.h"
 
 namespace prd {
@@ -39,11 +40,28 @@ struct ReplicaStore {
   // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   std::vector<std::byte> base;
 
+  // Sizes the rows for jobs of this strategy, all empty, and frees those it has no use for. The
+  // background thread, without the mutex.
+  void Prepare(Strategy strategy);
+  // Forgets what outbox and inbox hold. The background thread. REQUIRES: mutex is held.
+  void Empty();
   // Adds the gradients to the outbox. The background thread, while the caller waits in Step.
   void Deposit();
   // Moves the inbox into the gradients and empties it; false when it is empty. REQUIRES: mutex is
   // held; the gradients are not in use.
   bool TakeInbox();
+
+  // What a mesh does besides; the background thread. REQUIRES: mutex is held (TakeDifference: or
+  // the caller waits).
+  //
+  // Adds a round's result to the inbox, or lets it replace what is there if it is newer.
+  void AddToInbox(const std::byte* result, Iteration round, bool latest_only);
+  // outbox = parameters - base. REQUIRES: base is set.
+  void TakeDifference();
+  // base += share * mean, and the parameters become equal to it. REQUIRES: base is set.
+  void AddToBase(const std::byte* mean, double share);
+  // base = parameters.
+  void SetBase();
 
   // The memory is the caller's. Set once, before a mesh uses the store.
   Layout parameters;
