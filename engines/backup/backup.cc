@@ -53,7 +53,7 @@ void Backup::Step(Instant now, const Event& event, GroupId* next_group, Effects*
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(*left);
   } else if (std::holds_alternative<EndedEvent>(event)) {
-    OnEnded(now, out);
+    OnEnded(now, std::get<EndedEvent>(event), out);
   }
   FormIfEnough(now, next_group, out);
 }
@@ -76,8 +76,13 @@ void Backup::OnJoined(Instant now, const JoinedEvent& event, Effects* out) {
   List(event.rank);
   ring_.clear();
   if (joined_++ == 0) newest_ = event.iteration;
-  // It may have copied from one that had a round's result and then was gone.
-  if (!Running() && event.iteration > newest_) Settle(now, out);
+  if (Running() || event.iteration == newest_) return;
+  // It has copied from one that had a round's result and then was gone; or the newest replica is
+  // gone for good (the job would have had it copied).
+  const bool newest_there = std::any_of(current_.begin(), current_.end(), [this](Rank rank) {
+    return Known(rank) && At(rank).model == newest_;
+  });
+  if (event.iteration > newest_ || !newest_there) Settle(now, 0, out);
 }
 
 void Backup::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
@@ -88,13 +93,9 @@ void Backup::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
   worker.since = now;
   worker.model = event.ready.iteration - 1;
   List(event.rank);
-  const bool newest_there =
-      Running() || std::any_of(current_.begin(), current_.end(), [this](Rank rank) {
-        return Known(rank) && At(rank).model == newest_;
-      });
-  if (worker.model < newest_ && newest_there) return Drop(now, event.rank, out);
+  if (worker.model < newest_) return Drop(now, event.rank, out);
   waiting_.push_back(event.rank);
-  if (worker.model != newest_ && !Running()) Settle(now, out);
+  if (worker.model > newest_ && !Running()) Settle(now, 0, out);
 }
 
 void Backup::OnFinished(Instant now, const FinishedEvent& event) {
@@ -106,10 +107,18 @@ void Backup::OnFinished(Instant now, const FinishedEvent& event) {
   if (event.ok) worker.model = last_iteration_;
 }
 
-void Backup::OnEnded(Instant now, Effects* out) {
-  PRD_CHECK(Running());
+void Backup::OnEnded(Instant now, const EndedEvent& event, Effects* out) {
+  PRD_CHECK(event.group == running_);
   running_ = kNoGroup;
-  Settle(now, out);
+  // Those for whom it failed copy the result by the job's order if there is one.
+  const auto go_on = [this](State state) {
+    for (const Rank rank : current_) {
+      if (At(rank).state == State::kFailed) At(rank).state = state;
+    }
+  };
+  if (event.ok) go_on(State::kCatchingUp);
+  Settle(now, event.ok ? last_iteration_ : 0, out);
+  go_on(State::kComputing);  // and signal again
 }
 
 void Backup::OnLeft(const LeftEvent& event) {
@@ -122,22 +131,15 @@ void Backup::OnLeft(const LeftEvent& event) {
   ring_.clear();
 }
 
-void Backup::Settle(Instant now, Effects* out) {
+void Backup::Settle(Instant now, Iteration committed, Effects* out) {
   std::erase_if(current_, [this](Rank rank) {
     At(rank).listed = Known(rank);
     return !Known(rank);
   });
-  if (current_.empty()) return;
-  newest_ = 0;
+  newest_ = current_.empty() ? std::max(newest_, committed) : committed;
   for (const Rank rank : current_) newest_ = std::max(newest_, At(rank).model);
   for (const Rank rank : current_) {
-    Worker& worker = At(rank);
-    if (worker.state == State::kFailed) {
-      // The job has it copy the result if others have it; otherwise it signals again.
-      worker.state = worker.model < newest_ ? State::kCatchingUp : State::kComputing;
-    } else if (worker.model < newest_) {
-      Drop(now, rank, out);
-    }
+    if (At(rank).model < newest_ && At(rank).state != State::kFailed) Drop(now, rank, out);
   }
   std::erase_if(waiting_, [this](Rank rank) { return At(rank).state != State::kWaiting; });
   std::erase_if(current_, [this](Rank rank) {

@@ -5,13 +5,13 @@
 //  - The round of iteration i + 1, i being the newest that is committed, forms as soon as
 //    max(1, joined - b) signals for it wait, with all that wait then and equal weights. Signals
 //    that come while it runs wait for its end.
-//  - Once a member has the result, i + 1 is committed, and whatever others have computed, or are
-//    computing, on an older replica is dropped (CatchUp). Members for which the round failed are
-//    given the replica by the job.
+//  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
+//    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
+//    the result by the job's order.
 //  - If nobody has the result, everything that waits still counts.
 //  - A signal for an older iteration (its worker copied a replica that was outdated when it got
-//    there) is dropped, too. When the last worker with the newest replica is gone, the newest of
-//    the others is what training goes on from.
+//    there) is dropped, too. When the newest replica is gone with its workers, the newest of the
+//    others is what training goes on from.
 #ifndef PRD_ENGINES_BACKUP_BACKUP_H_
 #define PRD_ENGINES_BACKUP_BACKUP_H_
 
@@ -67,12 +67,12 @@ class Backup final : public Engine {
   void OnJoined(Instant now, const JoinedEvent& event, Effects* out);
   void OnReady(Instant now, const ReadyEvent& event, Effects* out);
   void OnFinished(Instant now, const FinishedEvent& event);
-  void OnEnded(Instant now, Effects* out);
+  void OnEnded(Instant now, const EndedEvent& event, Effects* out);
   void OnLeft(const LeftEvent& event);
   void List(Rank rank);
-  // Finds the newest replica there is, and drops what is computed on older ones.
-  // REQUIRES: no round runs.
-  void Settle(Instant now, Effects* out);
+  // Finds the newest replica there is, which has `committed` at least, and drops what is computed
+  // on older ones. REQUIRES: no round runs.
+  void Settle(Instant now, Iteration committed, Effects* out);
   void Drop(Instant now, Rank rank, Effects* out);
   std::string WhyDropped(Instant now, const Worker& worker) const;
   void FormIfEnough(Instant now, GroupId* next_group, Effects* out);
