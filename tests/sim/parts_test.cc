@@ -96,11 +96,11 @@ TEST(DataPlane, ARingCostsWhatItsFormulaSays) {
       "[cluster]\nworkers = 8\nworkers_per_host = 4\n[reduce]\nbytes = 8e6\noverhead_us = 10.0\n"
       "latency_us = 50.0\nbandwidth_mb_per_s = 1000.0\nlocal_latency_us = 5.0\n"
       "local_bandwidth_mb_per_s = 4000.0\n");
-  EXPECT_EQ(DataPlane::RingCost(workload, {3}), 0);
+  EXPECT_EQ(DataPlane::RingCost(workload, {3}, 1), 0);
   // Within a host: 10 us + 2 * 5 us + 8 MB / 4 GB/s.
-  EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1})), 2020e3, 1);
+  EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1}, 2)), 2020e3, 1);
   // Between hosts: 10 us + 2 * 3 * 50 us + 2 * 3/4 * 8 MB / 1 GB/s.
-  EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1, 4, 5})), 12310e3, 1);
+  EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1, 4, 5}, 4)), 12310e3, 1);
 }
 
 Record Numbered(std::uint64_t index) {

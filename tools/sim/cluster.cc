@@ -18,8 +18,8 @@ constexpr std::size_t kRemembered = 32;
 
 constexpr std::array<const char*, 7> kWorkerWords = {"Hello",  "Ready", "Finished", "Adopted",
                                                      "Finish", "Leave", "Heartbeat"};
-constexpr std::array<const char*, 7> kControllerWords = {
-    "Welcome", "Group", "Abort", "Adopt", "Released", "Refused", "HeartbeatAck"};
+constexpr std::array<const char*, 8> kControllerWords = {
+    "Welcome", "Group", "Abort", "Adopt", "Released", "Refused", "HeartbeatAck", "QueryReply"};
 
 class Cluster {
  public:
@@ -31,7 +31,7 @@ class Cluster {
         objective_(MakeObjective(workload.training, workload.cluster.workers, options.seed)),
         times_(workload, options.seed),
         devices_(workload),
-        data_(&world_),
+        data_(&world_, options.mutation),
         controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)) {
     parts_ = {.world = &world_,
@@ -94,6 +94,10 @@ class Cluster {
 };
 
 void Cluster::Seen(const Record& record) {
+  if (const auto* left = std::get_if<WorkerLeft>(&record.body);
+      left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
+    world_.replicas[WorkerOf(left->incarnation)].run = kNoRun;  // nobody copies from it any more
+  }
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -171,6 +175,9 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kStepDone:
       workers_[event.who].OnStepDone(event.what);
       break;
+    case EventKind::kPoll:
+      workers_[event.who].OnPoll(event.what);
+      break;
     case EventKind::kReduced:
       Reduced(data_.OnReduced(event.what));
       break;
@@ -178,8 +185,8 @@ void Cluster::Handle(const SimEvent& event) {
       Reduced(data_.OnFails(event.who, event.what));
       break;
     case EventKind::kFetched: {
-      const int outcome = data_.OnFetched(event.who, event.what);
-      if (outcome != 0) workers_[event.who].OnFetched(outcome == 2);
+      const std::optional<DataPlane::Result> result = data_.OnFetched(event.who, event.what);
+      if (result) workers_[event.who].OnFetched(*result);
       break;
     }
     case EventKind::kWorkerStarts:
@@ -298,17 +305,19 @@ void Cluster::CheckEnd() {
                       "worker " + std::to_string(i) + " ends with another replica than others");
     }
   }
+  data_.book().CheckEnd();
   controller_.CheckReplay();
 }
 
 std::string Cluster::Line(const Trace& trace) {
-  static constexpr std::array<const char*, 12> kNames = {"worker -> controller",
+  static constexpr std::array<const char*, 13> kNames = {"worker -> controller",
                                                          "controller -> worker",
                                                          "controller's turn",
                                                          "controller starts",
                                                          "faults",
                                                          "worker's deadline",
                                                          "step computed",
+                                                         "step polls",
                                                          "reduced",
                                                          "reduction fails",
                                                          "model copied",

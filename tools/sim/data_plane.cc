@@ -16,9 +16,9 @@ double Seconds(double bytes, double mb_per_s) { return bytes / (mb_per_s * 1e6);
 
 }  // namespace
 
-DurationNs DataPlane::RingCost(const Workload& workload,
-                               const std::vector<std::uint32_t>& members) {
-  if (members.size() < 2) return 0;
+DurationNs DataPlane::RingCost(const Workload& workload, const std::vector<std::uint32_t>& members,
+                               std::size_t contributors) {
+  if (members.size() < 2 || contributors == 0) return 0;
   const ReducePart& reduce = workload.reduce;
   const auto host = [&](std::uint32_t w) { return w / workload.cluster.workers_per_host; };
   bool local = true;
@@ -26,21 +26,37 @@ DurationNs DataPlane::RingCost(const Workload& workload,
   const double latency = local ? reduce.local_latency_us : reduce.latency_us;
   const double speed = local ? reduce.local_bandwidth_mb_per_s : reduce.bandwidth_mb_per_s;
   const auto n = static_cast<double>(members.size());
-  const double us = reduce.overhead_us + 2 * (n - 1) * latency +
-                    2 * (n - 1) / n * Seconds(reduce.bytes, speed) * 1e6;
+  const auto q = static_cast<double>(contributors);
+  const double rows = (q - 1) / q + (contributors == members.size() ? (n - 1) / n : 1);
+  const double us =
+      reduce.overhead_us + (q - 1 + n - 1) * latency + rows * Seconds(reduce.bytes, speed) * 1e6;
   return FromUs(us);
+}
+
+std::size_t DataPlane::Reduction::Contributors() const {
+  return static_cast<std::size_t>(std::count_if(group.members.begin(), group.members.end(),
+                                                [](const auto& m) { return m.weight > 0; }));
+}
+
+// All of what a reduction moves, (Q - 1) + (n - 1) rows, shared out evenly within each half.
+std::uint64_t DataPlane::SentBy(const Reduction& reduction, std::size_t member) const {
+  const auto n = static_cast<double>(reduction.members.size());
+  const auto q = static_cast<double>(reduction.Contributors());
+  if (n < 2 || q < 1) return 0;
+  const double summing = reduction.group.members[member].weight > 0 ? (q - 1) / q : 0;
+  return static_cast<std::uint64_t>((summing + (n - 1) / n) * world_->workload.reduce.bytes);
 }
 
 // ---- reductions ----
 
-std::uint64_t DataPlane::Find(RunId run, const Group& group, bool gradients) {
+std::uint64_t DataPlane::Find(RunId run, const Group& group, const Plan& plan) {
   std::uint64_t& serial = by_group_[{run, group.id}];
   if (serial != 0) return serial;
   serial = next_serial_++;
   Reduction& reduction = reductions_[serial];
   reduction.run = run;
   reduction.group = group;
-  reduction.gradients = gradients && group.kind == GroupKind::kTrain;
+  reduction.plan = plan;
   for (const GroupMember& member : group.members) {
     reduction.members.push_back(WorkerOf(member.incarnation));
     reduction.incarnations.push_back(member.incarnation);
@@ -51,16 +67,18 @@ std::uint64_t DataPlane::Find(RunId run, const Group& group, bool gradients) {
   return serial;
 }
 
-void DataPlane::Begin(std::uint32_t worker, RunId run, const Group& group, bool gradients) {
-  const std::uint64_t serial = Find(run, group, gradients);
+void DataPlane::Begin(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
+  const std::uint64_t serial = Find(run, group, plan);
   Reduction& reduction = reductions_.at(serial);
   current_[worker] = serial;
+  world_->replicas[worker].last_round.reset();
   reduction.arrived.push_back(worker);
   if (reduction.broken) {
     FailSoon(worker, serial);
   } else if (reduction.arrived.size() == reduction.members.size()) {
-    world_->queue.Push(world_->now + RingCost(world_->workload, reduction.members),
-                       EventKind::kReduced, worker, serial);
+    world_->queue.Push(
+        world_->now + RingCost(world_->workload, reduction.members, reduction.Contributors()),
+        EventKind::kReduced, worker, serial);
   }
 }
 
@@ -96,6 +114,10 @@ void DataPlane::Cancel(std::uint32_t worker) {
 void DataPlane::Gone(std::uint32_t worker) {
   CancelFetch(worker);
   Cancel(worker);
+  book_.Lost(worker);
+  world_->replicas[worker].inbox.clear();
+  world_->replicas[worker].last_round.reset();
+  world_->replicas[worker].run = kNoRun;
   const Incarnation incarnation = world_->replicas[worker].incarnation;
   std::vector<std::uint64_t> awaited;  // groups that it has not been told of
   for (const auto& [serial, reduction] : reductions_) {
@@ -124,37 +146,65 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   const Reduction reduction = std::move(it->second);
   by_group_.erase({reduction.run, reduction.group.id});
   reductions_.erase(it);
-  if (reduction.gradients) CheckAgreement(reduction);
-  const std::vector<double> mean = Mean(reduction);
-  std::uint64_t tag = Mix(reduction.group.id ^ (reduction.run << 32));
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const std::uint64_t own = world_->replicas[reduction.members[i]].tag;
-    if (reduction.group.kind != GroupKind::kInitial) tag = Mix(tag ^ own);
-    if (reduction.group.kind == GroupKind::kInitial && reduction.group.members[i].weight == 1) {
-      tag = own;
-    }
-  }
-  const auto n = static_cast<double>(reduction.members.size());
-  const auto sent = static_cast<std::uint64_t>(2 * (n - 1) / n * world_->workload.reduce.bytes);
+  CheckBefore(reduction);
+  const Sum sum = SumUp(reduction);
   std::vector<Result> results;
-  for (const std::uint32_t worker : reduction.members) {
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const std::uint32_t worker = reduction.members[i];
     current_[worker] = 0;
-    const bool ok = n < 2 || !world_->Fault(world_->workload.faults.reduce_fails);
-    if (ok) Commit(reduction, mean, tag, worker);
+    const bool alone = reduction.members.size() < 2;
+    const std::uint64_t sent = SentBy(reduction, i);
+    Result& result = results.emplace_back();
+    result = {.worker = worker, .group = reduction.group.id, .bytes = sent};
+    result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
+    if (result.ok) result.included = Commit(reduction, sum, i);
     bytes_ += sent;
-    results.push_back({.worker = worker, .group = reduction.group.id, .ok = ok, .bytes = sent});
   }
   return results;
 }
 
-void DataPlane::CheckAgreement(const Reduction& reduction) const {
-  for (const std::uint32_t worker : reduction.members) {
-    const Replica& first = world_->replicas[reduction.members[0]];
-    if (world_->replicas[worker].tag == first.tag) continue;
-    throw Violation("replicas-agree", "workers " + std::to_string(reduction.members[0]) + " and " +
-                                          std::to_string(worker) + " differ before round " +
-                                          std::to_string(reduction.group.id));
+void DataPlane::CheckBefore(const Reduction& reduction) const {
+  const std::string name = "group " + std::to_string(reduction.group.id);
+  const bool differences = reduction.Trains(Strategy::kLocalSteps);
+  const bool models =
+      reduction.group.kind == GroupKind::kAverage || reduction.group.kind == GroupKind::kFinal;
+  const Replica& first = world_->replicas[reduction.members[0]];
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const Replica& replica = world_->replicas[reduction.members[i]];
+    const std::string who = "worker " + std::to_string(reduction.members[i]);
+    const bool same = differences ? replica.base_tag == first.base_tag : replica.tag == first.tag;
+    if ((differences || reduction.Trains(Strategy::kReduceGradients)) && !same) {
+      throw Violation(
+          "replicas-agree",
+          who + " and worker " + std::to_string(reduction.members[0]) + " differ before " + name);
+    }
+    if (models && !replica.inbox.empty()) {
+      throw Violation("inbox", who + " has rounds to apply, and its model is averaged in " + name);
+    }
+    if (reduction.group.kind == GroupKind::kRound && reduction.group.members[i].weight > 0 &&
+        replica.owed.empty()) {
+      throw Violation("outbox", who + " is to contribute to " + name + " and owes nothing");
+    }
   }
+}
+
+DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
+  const Group& group = reduction.group;
+  Sum sum{.values = Mean(reduction), .tag = Mix(group.id ^ (reduction.run << 32)), .round = {}};
+  if (group.kind == GroupKind::kRound) {
+    sum.round =
+        std::make_shared<const RoundResult>(RoundResult{.group = group.id,
+                                                        .round = group.iteration,
+                                                        .sum = std::move(sum.values),
+                                                        .gradients = GradientsOf(reduction)});
+    return sum;
+  }
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const std::uint64_t own = world_->replicas[reduction.members[i]].tag;
+    if (group.kind != GroupKind::kInitial) sum.tag = Mix(sum.tag ^ own);
+    if (group.kind == GroupKind::kInitial && group.members[i].weight == 1) sum.tag = own;
+  }
+  return sum;
 }
 
 std::vector<double> DataPlane::Mean(const Reduction& reduction) const {
@@ -162,55 +212,172 @@ std::vector<double> DataPlane::Mean(const Reduction& reduction) const {
   std::vector<double> mean(world_->replicas[reduction.members[0]].x.size(), 0.0);
   for (std::size_t i = 0; i < reduction.members.size() && !mean.empty(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
-    const std::vector<double>& own = reduction.gradients ? replica.gradient : replica.x;
+    const bool differences = reduction.Trains(Strategy::kLocalSteps);
+    const std::vector<double>& own = group.kind == GroupKind::kRound ? replica.outbox
+                                     : reduction.Trains(Strategy::kReduceGradients)
+                                         ? replica.gradient
+                                         : replica.x;
     const double weight = group.members[i].weight;
-    for (std::size_t j = 0; weight > 0 && j < mean.size(); ++j) mean[j] += weight * own[j];
+    for (std::size_t j = 0; weight > 0 && j < mean.size(); ++j) {
+      mean[j] += weight * (own[j] - (differences ? replica.base[j] : 0));
+    }
   }
   return mean;
 }
 
-void DataPlane::Commit(const Reduction& reduction, const std::vector<double>& mean,
-                       std::uint64_t tag, std::uint32_t worker) {
-  Replica& replica = world_->replicas[worker];
-  if (reduction.gradients) {  // applied by the worker
-    replica.gradient = mean;
-    return;
+std::vector<std::uint64_t> DataPlane::GradientsOf(const Reduction& reduction) const {
+  std::vector<std::uint64_t> gradients;
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    if (!(reduction.group.members[i].weight > 0)) continue;
+    const std::vector<std::uint64_t>& own = world_->replicas[reduction.members[i]].owed;
+    gradients.insert(gradients.end(), own.begin(), own.end());
   }
+  return gradients;
+}
+
+std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std::size_t member) {
+  const std::uint32_t worker = reduction.members[member];
+  Replica& replica = world_->replicas[worker];
+  if (reduction.group.kind == GroupKind::kRound) {
+    return Take(worker, reduction.run, sum.round, reduction.group.members[member].weight > 0);
+  }
+  if (reduction.Trains(Strategy::kReduceGradients)) {
+    replica.gradient = sum.values;  // applied by the worker
+  } else if (reduction.Trains(Strategy::kLocalSteps)) {
+    for (std::size_t j = 0; j < sum.values.size(); ++j) {
+      replica.base[j] += reduction.plan.global_lr * sum.values[j];
+    }
+    replica.x = replica.base;
+    replica.tag = replica.base_tag = sum.tag;
+    replica.iteration = reduction.group.iteration;
+  } else {
+    CommitModel(reduction, sum, worker);
+  }
+  return 0;
+}
+
+void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uint32_t worker) {
+  Replica& replica = world_->replicas[worker];
+  const GroupKind kind = reduction.group.kind;
   const double share = reduction.group.initial_weight;
-  replica.x = mean;
-  for (std::size_t j = 0; share > 0 && j < mean.size(); ++j) {
+  replica.x = sum.values;
+  for (std::size_t j = 0; share > 0 && j < replica.x.size(); ++j) {
     replica.x[j] += share * replica.initial[j];
   }
-  replica.tag = tag;
+  replica.tag = sum.tag;
   replica.iteration = reduction.group.iteration;
-  if (reduction.group.kind == GroupKind::kInitial) replica.initial = replica.x;
+  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) {
+    book_.Lost(worker);
+    replica.inbox.clear();
+  }
+  if (kind != GroupKind::kInitial) return;
+  book_.Started(reduction.run, reduction.group.iteration);
+  replica.initial = replica.base = replica.x;
+  replica.base_tag = replica.tag;
+  replica.run = reduction.run;
+  replica.newest = reduction.group.iteration;
+  replica.lineage = Mix(reduction.group.id);
+}
+
+// ---- rounds ----
+
+void DataPlane::Deposit(std::uint32_t worker) {
+  if (const std::uint64_t serial = current_[worker]; serial != 0) {
+    const Group& group = reductions_.at(serial).group;
+    for (const GroupMember& member : group.members) {
+      if (WorkerOf(member.incarnation) != worker || !(member.weight > 0) ||
+          group.kind != GroupKind::kRound) {
+        continue;
+      }
+      throw Violation("outbox", "worker " + std::to_string(worker) +
+                                    " adds to its outbox while group " + std::to_string(group.id) +
+                                    " reduces it");
+    }
+  }
+  Replica& replica = world_->replicas[worker];
+  book_.Deposit(worker);
+  replica.outbox.resize(replica.gradient.size(), 0.0);
+  for (std::size_t j = 0; j < replica.gradient.size(); ++j) {
+    replica.outbox[j] += replica.gradient[j];
+  }
+}
+
+std::uint32_t DataPlane::Take(std::uint32_t worker, RunId run,
+                              const std::shared_ptr<const RoundResult>& round, bool contributed) {
+  Replica& replica = world_->replicas[worker];
+  const std::uint32_t included = book_.Took(worker, run, *round, contributed);
+  replica.inbox.push_back(round);
+  replica.last_round = round;
+  return included;
+}
+
+std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
+  Replica& replica = world_->replicas[worker];
+  const auto rounds = static_cast<std::int64_t>(replica.inbox.size());
+  if (rounds == 0) {
+    throw Violation("inbox",
+                    "worker " + std::to_string(worker) + " applies rounds and has none to apply");
+  }
+  std::fill(replica.gradient.begin(), replica.gradient.end(), 0.0);
+  replica.gradient.resize(replica.x.size(), 0.0);
+  for (std::size_t i = latest_only ? replica.inbox.size() - 1 : 0; i < replica.inbox.size(); ++i) {
+    const RoundResult& round = *replica.inbox[i];
+    for (std::size_t j = 0; j < round.sum.size(); ++j) replica.gradient[j] += round.sum[j];
+    replica.tag += Mix(round.group);
+  }
+  replica.inbox.clear();
+  return rounds;
 }
 
 // ---- copies ----
 
-void DataPlane::Fetch(std::uint32_t worker, Incarnation source) {
+void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, Strategy strategy) {
   const ReducePart& reduce = world_->workload.reduce;
+  const Incarnation source = fetch.source.incarnation;
   const bool local = world_->HostOf(worker) == world_->HostOf(WorkerOf(source));
   const double us =
       local ? reduce.local_latency_us + Seconds(reduce.bytes, reduce.local_bandwidth_mb_per_s) * 1e6
             : reduce.latency_us + Seconds(reduce.bytes, reduce.bandwidth_mb_per_s) * 1e6;
-  fetches_[worker].source = source;
-  world_->queue.Push(world_->now + FromUs(us), EventKind::kFetched, worker,
-                     ++fetches_[worker].ticket);
+  Copy& copy = fetches_[worker];
+  copy.run = run;
+  copy.what = fetch;
+  copy.strategy = strategy;
+  world_->queue.Push(world_->now + FromUs(us), EventKind::kFetched, worker, ++copy.ticket);
 }
 
-int DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
+std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
   const Copy& copy = fetches_[worker];
-  if (copy.ticket != ticket) return 0;
-  if (!world_->Lives(copy.source) || world_->Fault(world_->workload.faults.fetch_fails)) return 1;
-  const Replica& source = world_->replicas[WorkerOf(copy.source)];
-  Replica& own = world_->replicas[worker];
-  own.x = source.x;
-  own.initial = source.initial;
-  own.tag = source.tag;
-  own.iteration = source.iteration;
+  if (copy.ticket != ticket) return std::nullopt;
+  const Incarnation from = copy.what.source.incarnation;
+  Result result{.worker = worker, .group = copy.what.result};
+  if (!world_->Lives(from) || world_->Fault(world_->workload.faults.fetch_fails)) return result;
+  if (copy.what.result == kNoGroup) {
+    CopyReplica(worker, copy);
+  } else {
+    const std::shared_ptr<const RoundResult>& round = world_->replicas[WorkerOf(from)].last_round;
+    if (round == nullptr || round->group != copy.what.result) return result;
+    result.included = Take(worker, copy.run, round, copy.what.contributed);
+  }
+  result.ok = true;
   bytes_ += static_cast<std::uint64_t>(world_->workload.reduce.bytes);
-  return 2;
+  return result;
+}
+
+void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
+  const Replica& source = world_->replicas[WorkerOf(copy.what.source.incarnation)];
+  Replica& own = world_->replicas[worker];
+  book_.Lost(worker);
+  const bool base = copy.strategy == Strategy::kLocalSteps;
+  own.x = base ? source.base : source.x;
+  own.initial = source.initial;
+  own.base = source.base;
+  own.tag = base ? source.base_tag : source.tag;
+  own.base_tag = source.base_tag;
+  own.iteration = source.iteration;
+  own.inbox = source.inbox;
+  own.newest = source.newest;
+  own.lineage = source.lineage;
+  own.run = source.run;
 }
 
 }  // namespace prd::sim

@@ -19,9 +19,10 @@ enum class EventKind : std::uint8_t {
   kFault,             // the controller may crash now
   kWorkerWakes,       // a deadline of the session core
   kStepDone,          // the local step of `what`'th phase is computed
+  kPoll,              // worker `who` looks whether its step `what` is to be cut short
   kReduced,           // the reduction `what` is through
   kReduceFails,       // the reduction `what` fails on worker `who`
-  kFetched,           // worker `who` has the model it asked for, if its source still lives
+  kFetched,           // worker `who` has what it asked for, if its source still lives
   kWorkerStarts,
   kEvaluate,
 };

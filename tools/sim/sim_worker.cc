@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "tools/sim/violation.h"
+
 namespace prd::sim {
 namespace {
 
@@ -59,6 +61,8 @@ void SimWorker::Start() {
   core_.GiveIncarnation(world->NewIncarnation(number_));
   phase_ = Phase::kAttaching;
   wake_.reset();
+  interrupted_ = false;
+  last_result_ = {};
   Replica& own = replica();
   own = Replica();
   own.tag = Mix(world->prng.Next());
@@ -107,51 +111,95 @@ void SimWorker::BeginStep() {
   }
   phase_ = Phase::kComputing;
   World* world = parts_->world;
-  begun_ = world->now;
+  begun_ = step_begun_ = world->now;
+  ++step_;
   parts_->changed.clear();
   parts_->devices->Begin(world->now, number_, parts_->times->Next(number_), &parts_->changed);
   for (const Devices::Finish& finish : parts_->changed) {
     world->queue.Push(finish.at, EventKind::kStepDone, finish.worker, finish.ticket);
   }
+  if (interrupted_) PollSoon();
 }
 
-void SimWorker::OnStepDone(std::uint64_t ticket) {
-  if (!parts_->devices->Valid(number_, ticket)) return;
+void SimWorker::EndCompute() {
   World* world = parts_->world;
   parts_->changed.clear();
   parts_->devices->End(world->now, number_, &parts_->changed);
   for (const Devices::Finish& finish : parts_->changed) {
     world->queue.Push(finish.at, EventKind::kStepDone, finish.worker, finish.ticket);
   }
+}
+
+// Schedules the next time that the step in progress looks at Session::Interrupted.
+void SimWorker::PollSoon() {
+  World* world = parts_->world;
+  const DurationNs every = FromMs(world->workload.compute.poll_ms);
+  if (every <= 0 || phase_ != Phase::kComputing) return;
+  const DurationNs polls = (world->now - step_begun_) / every + 1;
+  world->queue.Push(step_begun_ + polls * every, EventKind::kPoll, number_, step_);
+}
+
+void SimWorker::OnPoll(std::uint64_t step) {
+  if (step != step_ || phase_ != Phase::kComputing || !interrupted_) return;
+  EndCompute();
+  Sliced(Slice::Kind::kCompute);
+  EndStep(true);
+}
+
+void SimWorker::OnStepDone(std::uint64_t ticket) {
+  if (!parts_->devices->Valid(number_, ticket)) return;
+  EndCompute();
   if (phase_ != Phase::kComputing) return;
-  const Instant begun = begun_;
+  World* world = parts_->world;
   Sliced(Slice::Kind::kCompute);
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
   if (world->Fault(world->workload.faults.worker_leaves)) {
     phase_ = Phase::kLeaving;
     return Tell([&](Actions* out) { core_.Leave(world->now, "simulated", out); });
   }
+  EndStep(false);
+}
+
+void SimWorker::EndStep(bool discard) {
+  World* world = parts_->world;
   Replica& own = replica();
-  if (parts_->objective != nullptr) {
+  ++step_;
+  if (parts_->objective != nullptr && !discard) {
     own.gradient.resize(own.x.size());
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   }
-  if (core_.welcome().plan.strategy == Strategy::kAverageModels) {
-    Apply(own.iteration);
+  const Strategy strategy = core_.welcome().plan.strategy;
+  const bool local = strategy == Strategy::kAverageModels || strategy == Strategy::kLocalSteps;
+  if (local && !discard) {
+    ApplyGradient();
     own.tag = Mix(own.tag ^ number_);
   }
   phase_ = Phase::kStepping;
   const Ready ready{.iteration = core_.iteration() + 1,
-                    .step_ns = world->now - begun,
+                    .step_ns = world->now - step_begun_,
                     .samples = world->workload.cluster.samples};
-  Tell([&](Actions* out) { core_.Step(world->now, ready, false, out); });
+  Tell([&](Actions* out) { core_.Step(world->now, ready, discard, out); });
 }
 
-void SimWorker::Apply(Iteration iteration) {
+void SimWorker::ApplyGradient() {
   Replica& own = replica();
   const double rate = parts_->world->workload.training.learning_rate;
   for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
+}
+
+void SimWorker::OnApplyNow(Iteration iteration) {
+  Replica& own = replica();
+  const Plan& plan = core_.welcome().plan;
+  std::int64_t rounds = 1;
+  if (plan.strategy == Strategy::kEagerGradients) {
+    rounds = parts_->data->TakeInbox(number_, plan.latest_only);
+    iteration = own.newest;
+  } else {
+    own.tag = Mix(own.tag ^ group_);
+  }
+  ApplyGradient();
   own.iteration = iteration;
+  Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out); });
 }
 
 void SimWorker::OnCallDone(const CallDone& done) {
@@ -193,20 +241,43 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
   const Status status =
       result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished");
   if (phase_ == Phase::kStepping && !result.ok) Sliced(Slice::Kind::kReduce);
+  last_result_ = result;
   Tell([&](Actions* out) {
     core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out);
   });
 }
 
-void SimWorker::OnFetched(bool ok) {
-  const Status status = ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
-  const Iteration iteration = replica().iteration;
+void SimWorker::OnFetched(const DataPlane::Result& result) {
+  const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
+  const bool rounds = core_.welcome().plan.strategy == Strategy::kEagerGradients;
+  const Iteration iteration = rounds ? replica().newest : replica().iteration;
+  last_result_ = result;
   Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
+}
+
+// What the core tells of its own gradients is what the data plane knows.
+void SimWorker::CheckIncluded(const WorkerBody& body) const {
+  const auto* finished = std::get_if<Finished>(&body);
+  const auto* adopted = std::get_if<Adopted>(&body);
+  std::uint32_t told = 0;
+  if (finished != nullptr && finished->group == last_result_.group) {
+    told = finished->included;
+  } else if (adopted != nullptr && adopted->ok && last_result_.group != kNoGroup) {
+    told = adopted->included;
+  } else {
+    return;
+  }
+  if (told == last_result_.included) return;
+  throw Violation("gradients-once", "worker " + std::to_string(number_) + " tells of " +
+                                        std::to_string(told) + " gradients in group " +
+                                        std::to_string(last_result_.group) + ", where " +
+                                        std::to_string(last_result_.included) + " are");
 }
 
 void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
   if (auto* send = std::get_if<SendToController>(action)) {
+    CheckIncluded(send->envelope.body);
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->data->Gone(number_);
@@ -214,20 +285,21 @@ void SimWorker::Perform(Action* action) {
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
-    const bool gradients = core_.welcome().plan.strategy == Strategy::kReduceGradients;
-    parts_->data->Begin(number_, core_.welcome().run, start->group, gradients);
+    parts_->data->Begin(number_, core_.welcome().run, start->group, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kReduce);
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
-    parts_->data->Fetch(number_, fetch->source.incarnation);
+    parts_->data->Fetch(number_, core_.welcome().run, *fetch, core_.welcome().plan.strategy);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
+  } else if (std::holds_alternative<Deposit>(*action)) {
+    parts_->data->Deposit(number_);
+  } else if (const auto* interrupt = std::get_if<Interrupt>(action)) {
+    interrupted_ = interrupt->on;
+    if (interrupted_) PollSoon();
   } else if (const auto* apply = std::get_if<ApplyNow>(action)) {
-    const Iteration iteration = apply->iteration;
-    Apply(iteration);
-    replica().tag = Mix(replica().tag ^ group_);
-    Tell([&](Actions* out) { core_.Applied(world->now, iteration, 1, out); });
+    OnApplyNow(apply->iteration);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
   }

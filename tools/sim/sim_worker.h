@@ -52,8 +52,9 @@ class SimWorker {
   void OnEnvelope(const ControllerEnvelope& envelope);
   void OnWake(Instant at);
   void OnStepDone(std::uint64_t ticket);
+  void OnPoll(std::uint64_t step);
   void OnReduced(const DataPlane::Result& result);
-  void OnFetched(bool ok);
+  void OnFetched(const DataPlane::Result& result);
 
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
@@ -68,8 +69,12 @@ class SimWorker {
   void Perform(Action* action);
   void OnCallDone(const CallDone& done);
   void BeginStep();
-  void Signal();
-  void Apply(Iteration iteration);
+  void EndCompute();
+  void EndStep(bool discard);
+  void PollSoon();
+  void ApplyGradient();
+  void OnApplyNow(Iteration iteration);
+  void CheckIncluded(const WorkerBody& body) const;
   void Die();
   void Away(double within_ms);
   void Schedule();
@@ -84,8 +89,12 @@ class SimWorker {
   SessionCore core_;
   std::int64_t steps_ = 0;  // over all its lives
   GroupId group_ = kNoGroup;
-  Instant begun_;                // the slice in progress
-  std::optional<Instant> wake_;  // the event that counts
+  Instant begun_;  // the slice in progress
+  Instant step_begun_;
+  std::uint64_t step_ = 0;         // that it computes, over all its lives; for polls
+  bool interrupted_ = false;       // Session::Interrupted
+  DataPlane::Result last_result_;  // of a round
+  std::optional<Instant> wake_;    // the event that counts
   std::string error_;
 };
 

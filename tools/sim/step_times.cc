@@ -5,6 +5,14 @@
 #include <numbers>
 
 namespace prd::sim {
+namespace {
+
+// SplitMix64's output function (Steele, Lea and Flood, OOPSLA 2014), as in the example trainer.
+std::uint64_t Mix64(std::uint64_t counter) {
+  return Prng((counter - 1) * 0x9e3779b97f4a7c15u).Next();
+}
+
+}  // namespace
 
 double Normal(Prng* prng) {
   const double u = 1 - prng->Unit();  // never 0
@@ -13,7 +21,11 @@ double Normal(Prng* prng) {
 }
 
 StepTimes::StepTimes(const Workload& workload, std::uint64_t seed)
-    : compute_(workload.compute), recorded_(&workload.recorded) {
+    : compute_(workload.compute),
+      seed_(seed),
+      workers_(static_cast<std::uint64_t>(workload.cluster.workers)),
+      steps_(workers_),
+      recorded_(&workload.recorded) {
   const auto workers = static_cast<std::uint64_t>(workload.cluster.workers);
   next_recorded_.assign(recorded_->empty() ? 0 : workers, 0);
   draws_.reserve(workers);
@@ -41,6 +53,21 @@ double StepTimes::Draw(Prng* prng) const {
   return mean;
 }
 
+double StepTimes::InjectedMs(std::uint32_t worker, std::uint64_t step) const {
+  switch (compute_.inject) {
+    case ComputePart::Inject::kNone:
+      return 0;
+    case ComputePart::Inject::kOne:
+      return Mix64(Mix64(seed_) + step) % workers_ == worker ? compute_.inject_max_ms : 0;
+    case ComputePart::Inject::kShifted: {
+      const auto place = static_cast<double>((worker + step) % workers_);
+      const double share = workers_ > 1 ? place / static_cast<double>(workers_ - 1) : 0;
+      return compute_.inject_min_ms + share * (compute_.inject_max_ms - compute_.inject_min_ms);
+    }
+  }
+  return 0;
+}
+
 DurationNs StepTimes::Next(std::uint32_t worker) {
   if (!recorded_->empty()) {
     const std::vector<DurationNs>& steps = (*recorded_)[worker % recorded_->size()];
@@ -52,7 +79,17 @@ DurationNs StepTimes::Next(std::uint32_t worker) {
   if (compute_.hiccup_probability > 0 && prng->Unit() < compute_.hiccup_probability) {
     ns *= compute_.hiccup_factor;
   }
+  ns += InjectedMs(worker, steps_[worker]++) * kMillisecond;
   return static_cast<DurationNs>(std::clamp(ns, 1.0, 1e15));
+}
+
+double StepTimes::MeanInjectedMs() const {
+  double sum = 0;
+  if (compute_.inject == ComputePart::Inject::kOne) sum = compute_.inject_max_ms;
+  for (std::uint32_t i = 0; compute_.inject == ComputePart::Inject::kShifted && i < workers_; ++i) {
+    sum += InjectedMs(i, 0);
+  }
+  return sum / static_cast<double>(workers_);
 }
 
 double StepTimes::MeanNs(std::uint32_t worker) const {
@@ -64,7 +101,8 @@ double StepTimes::MeanNs(std::uint32_t worker) const {
   }
   double ns = compute_.mean_ms * kMillisecond;
   if (static_cast<std::int64_t>(worker) < compute_.slow_workers) ns *= compute_.slow_factor;
-  return ns * (1 + compute_.hiccup_probability * (compute_.hiccup_factor - 1));
+  ns *= 1 + compute_.hiccup_probability * (compute_.hiccup_factor - 1);
+  return ns + MeanInjectedMs() * kMillisecond;
 }
 
 // ---- devices ----

@@ -28,8 +28,13 @@ class StepTimes {
 
  private:
   double Draw(Prng* prng) const;
+  double InjectedMs(std::uint32_t worker, std::uint64_t step) const;
+  double MeanInjectedMs() const;
 
   const ComputePart compute_;
+  const std::uint64_t seed_;
+  const std::uint64_t workers_;
+  std::vector<std::uint64_t> steps_;                      // taken, by worker
   const std::vector<std::vector<DurationNs>>* recorded_;  // the workload's; outlives this
   std::vector<std::size_t> next_recorded_;
   std::vector<Prng> draws_;

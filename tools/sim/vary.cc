@@ -29,20 +29,31 @@ PReduceOptions DrawPReduce(Prng* prng, int workers) {
   return options;
 }
 
+EagerOptions DrawEager(Prng* prng, int workers) {
+  EagerOptions options;
+  options.quorum = Between(prng, 0, workers + 1);
+  options.seed = Between(prng, 0, 1000);
+  options.max_stale_rounds = prng->Below(3) == 0 ? 0 : Between(prng, 1, 8);
+  options.sync_every = prng->Below(3) == 0 ? 0 : Between(prng, 1, 12);
+  options.missed = static_cast<EagerOptions::Missed>(prng->Below(2));
+  return options;
+}
+
 }  // namespace
 
 EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
   Prng prng(seed ^ kOwnSequence ^ 0xe9u);
   const std::vector<EngineOptions> all = AllEngines();
-  EngineOptions engine = all[prng.Below(all.size() + 1) % all.size()];
-  if (std::holds_alternative<PReduceOptions>(engine) || prng.Below(3) == 0) {
-    engine = DrawPReduce(&prng, static_cast<int>(workers));
-  }
-  if (auto* of = std::get_if<AllReduceOptions>(&engine)) {
-    of->weights = static_cast<AllReduceOptions::Weights>(prng.Below(2));
-  }
-  if (auto* of = std::get_if<BackupOptions>(&engine)) {
-    of->backups = static_cast<int>(prng.Below(static_cast<std::uint64_t>(workers)));
+  EngineOptions engine = all[prng.Below(all.size())];
+  const auto n = static_cast<int>(workers);
+  if (std::holds_alternative<PReduceOptions>(engine)) {
+    engine = DrawPReduce(&prng, n);
+  } else if (std::holds_alternative<EagerOptions>(engine)) {
+    engine = DrawEager(&prng, n);
+  } else if (auto* all_reduce = std::get_if<AllReduceOptions>(&engine)) {
+    all_reduce->weights = static_cast<AllReduceOptions::Weights>(prng.Below(2));
+  } else if (auto* backup = std::get_if<BackupOptions>(&engine)) {
+    backup->backups = Between(&prng, 0, n - 1);
   }
   return engine;
 }
@@ -60,6 +71,12 @@ Workload Vary(const Workload& base, std::uint64_t seed) {
   if (prng.Below(4) == 0) {
     workload.compute.shared_workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));
     workload.compute.contention = prng.Unit();
+  }
+  if (prng.Below(2) == 0) workload.compute.poll_ms = 10 * prng.Unit();
+  if (prng.Below(4) == 0) {
+    workload.compute.inject = static_cast<ComputePart::Inject>(prng.Below(3));
+    workload.compute.inject_min_ms = 20 * prng.Unit();
+    workload.compute.inject_max_ms = workload.compute.inject_min_ms + 60 * prng.Unit();
   }
   workload.controller.snapshot_every = Between(&prng, 5, 200);
   if (prng.Below(3) == 0) workload.controller.service_us = 2000 * prng.Unit();

@@ -40,6 +40,11 @@ void Describe(Fields& f, ComputePart* part) {
   f.Real("slow_factor", &part->slow_factor, 0.001, 1e6);
   Chance(f, "hiccup_probability", &part->hiccup_probability);
   f.Real("hiccup_factor", &part->hiccup_factor, 0.001, 1e6);
+  static constexpr std::array<std::string_view, 3> kInjects = {"none", "one", "shifted"};
+  f.Choice("inject", &part->inject, kInjects);
+  Ms(f, "inject_min_ms", &part->inject_min_ms);
+  Ms(f, "inject_max_ms", &part->inject_max_ms);
+  Ms(f, "poll_ms", &part->poll_ms);
   f.Whole("shared_workers", &part->shared_workers, 0, kMany, "workers");
   f.Real("contention", &part->contention, 0, 1000);
   f.Whole("workers_per_device", &part->workers_per_device, 1, kMany, "workers");
@@ -173,6 +178,9 @@ Status CheckWorkload(const Workload& workload) {
   if (workload.compute.shared_workers > workers) {
     return Wrong("compute.shared_workers", workload.compute.shared_workers,
                  "up to cluster.workers (" + std::to_string(workers) + ")");
+  }
+  if (workload.compute.inject_min_ms > workload.compute.inject_max_ms) {
+    return Status(Code::kInvalidArgument, "compute.inject_min_ms: allowed is up to inject_max_ms");
   }
   const int start = workload.job.workers > 0 ? workload.job.workers : static_cast<int>(workers);
   return Validate(workload.job.engine, start);

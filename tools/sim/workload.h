@@ -41,6 +41,16 @@ struct ComputePart {
   // work of one, 0 = it has room for all.
   std::int64_t shared_workers = 0;
   double contention = 1;
+  // Delays on top of the steps, as of the example trainer's --inject: `one`, at every step one
+  // worker of all, drawn at random, by inject_max_ms; `shifted`, all, linearly from inject_min_ms
+  // to inject_max_ms, and who is delayed by how much moves on by one worker after each step. Each
+  // worker looks at its own count of steps.
+  enum class Inject : std::uint8_t { kNone, kOne, kShifted };
+  Inject inject = Inject::kNone;
+  double inject_min_ms = 0;
+  double inject_max_ms = 0;
+  // How often a step looks whether it is to be cut short (Session::Interrupted); 0 = never.
+  double poll_ms = 0;
   // Further devices of this many workers each, for those who are not on the first; 1 = their own.
   std::int64_t workers_per_device = 1;
 };
@@ -54,10 +64,12 @@ struct NetworkPart {
   double slow_ms = 0;
 };
 
-// [reduce]: a ring all-reduce among n members costs
-//   overhead + 2 (n - 1) latency + 2 (n - 1) / n * bytes / bandwidth
-// by the slowest link between neighbours; a model fetched costs latency + bytes / bandwidth.
-// Links do not slow each other down.
+// [reduce]: a ring among n members, Q of whom contribute (have a weight above 0), costs
+//   overhead + ((Q - 1) + (n - 1)) latency + ((Q - 1) / Q + S) bytes / bandwidth
+// by the slowest link between neighbours: Q - 1 stages sum a Q-th each, and n - 1 pass the sum on,
+// of which the busiest link carries S = (n - 1) / n where all contribute, and else all. With Q = 0
+// nothing moves. What is fetched, a model or a result, costs latency + bytes / bandwidth. Links do
+// not slow each other down.
 struct ReducePart {
   double bytes = 1e6;
   double overhead_us = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,14 @@ inline std::uint32_t WorkerOf(Incarnation incarnation) {
   return static_cast<std::uint32_t>(incarnation & ((1u << kWorkerBits) - 1));
 }
 
+// What a round of gradients came to (GroupKind::kRound).
+struct RoundResult {
+  GroupId group = kNoGroup;
+  Iteration round = 0;
+  std::vector<double> sum;               // empty when nothing is trained
+  std::vector<std::uint64_t> gradients;  // in it, by number (gradient_book.h)
+};
+
 // One replica: what the data plane reads and writes.
 struct Replica {
   std::vector<double> x;         // parameters; empty when nothing is trained
@@ -29,7 +38,22 @@ struct Replica {
   std::uint64_t tag = 0;         // equal replicas have equal tags, also when nothing is trained
   std::uint64_t initial_tag = 0;
   Iteration iteration = 0;
+  RunId run = kNoRun;           // that counts on this replica
   Incarnation incarnation = 0;  // of the mesh; 0: not there
+
+  // kEagerGradients: what is owed, as a sum and by number; results that have not been applied, in
+  // order; the newest round that is in the replica with them, which rounds those are (equal rounds,
+  // equal numbers), and its result while it can be fetched here.
+  std::vector<double> outbox;
+  std::vector<std::uint64_t> owed;
+  std::vector<std::shared_ptr<const RoundResult>> inbox;
+  Iteration newest = 0;
+  std::uint64_t lineage = 0;
+  std::shared_ptr<const RoundResult> last_round;
+
+  // kLocalSteps: parameters as after the last round.
+  std::vector<double> base;
+  std::uint64_t base_tag = 0;
 };
 
 struct World {
