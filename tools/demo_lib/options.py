@@ -189,7 +189,8 @@ def parse(arguments):
         options.engines = engines.parse(options.engines)
     except ValueError as error:
         parser.error(
-            f"--engines: found '{error}', allowed is a list of different engines, as in all-reduce,p-reduce:group_size=5"
+            f"--engines: found '{error}', allowed is a list of different engines, as in "
+            "all-reduce,p-reduce:group_size=5"
         )
     if options.slow is None:
         options.slow = slow

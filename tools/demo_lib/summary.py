@@ -257,7 +257,8 @@ def comparison(runs):
         measure = run["measure"]
         sooner = ratio(base["time_to_target_s"], run["time_to_target_s"])
         if sooner is not None:
-            goal = f"a loss of {run['target_loss']:g}" if measure == "loss" else f"{run['target_accuracy']:.0%} accuracy"
+            target = run[f"target_{measure}"]
+            goal = f"a loss of {target:g}" if measure == "loss" else f"{target:.0%} test accuracy"
             lines.append(f"{run['spec']} reached {goal} {sooner:.1f} times sooner than {base['spec']}")
         more = ratio(run["steps_per_s"], base["steps_per_s"])
         if more is not None:

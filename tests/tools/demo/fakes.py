@@ -96,4 +96,6 @@ def prdctl():
 
 
 if __name__ == "__main__":
-    {"prd": prd, "prd-train": prd_train, "prd-train-hyperplane": prd_train, "prd-evaluate": prd_evaluate, "prdctl": prdctl}[sys.argv[1]]()
+    programs = {"prd": prd, "prd-train": prd_train, "prd-evaluate": prd_evaluate, "prdctl": prdctl}
+    programs["prd-train-hyperplane"] = prd_train
+    programs[sys.argv[1]]()

@@ -1,0 +1,104 @@
+#include "worker/examples/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "worker/examples/random_bits.h"
+
+namespace example {
+namespace {
+
+constexpr std::size_t kExamples = 8;
+const Interrupted kNever = [] { return false; };
+
+Dataset RandomData() {
+  Dataset data;
+  for (std::size_t i = 0; i < kExamples * kPixels; ++i) {
+    data.images.push_back(static_cast<std::uint8_t>(Mix64(i)));
+  }
+  for (std::size_t i = 0; i < kExamples; ++i) {
+    data.labels.push_back(static_cast<std::uint8_t>(i % static_cast<std::size_t>(kClasses)));
+  }
+  return data;
+}
+
+std::vector<std::size_t> All() {
+  std::vector<std::size_t> batch(kExamples);
+  std::iota(batch.begin(), batch.end(), 0U);
+  return batch;
+}
+
+class ModelTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  ModelTest() : model_(GetParam(), 1, MeanImage(data_)) { ComputeOnOneThread(); }
+
+  double Loss() { return *model_.ComputeGradients(data_, All(), kNever); }
+
+  const Dataset data_ = RandomData();
+  Model model_;
+};
+
+// Layer by layer, as the gradients are computed, gives the gradients of the whole.
+TEST_P(ModelTest, GradientIsThatOfFiniteDifferences) {
+  Loss();
+  // Each array's own direction of steepest ascent: its slope is the gradient's length.
+  std::vector<std::vector<float>> gradients;
+  for (const Array& array : model_.Gradients()) {
+    gradients.emplace_back(array.data, array.data + array.count);
+  }
+  const std::vector<Array> parameters = model_.Parameters();
+  ASSERT_EQ(parameters.size(), gradients.size());
+  for (std::size_t k = 0; k < parameters.size(); ++k) {
+    double square = 0;
+    for (const float g : gradients[k]) square += static_cast<double>(g) * static_cast<double>(g);
+    ASSERT_GT(square, 0) << k;
+    const std::vector<float> at(parameters[k].data, parameters[k].data + parameters[k].count);
+    const double step = 0.01 / std::sqrt(square);
+    const auto loss_at = [&](double by) {
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        parameters[k].data[i] = at[i] + static_cast<float>(by) * gradients[k][i];
+      }
+      return Loss();
+    };
+    const double slope = (loss_at(step) - loss_at(-step)) / (2 * step);
+    loss_at(0);
+    // Not nearer, for the kinks of ReLU.
+    EXPECT_NEAR(slope / square, 1, 0.1) << k;
+  }
+}
+
+TEST_P(ModelTest, IsAskedBeforeEveryLayerAndGivesNoLossOnceInterrupted) {
+  int asked = 0;
+  const auto count = [&] {
+    ++asked;
+    return false;
+  };
+  ASSERT_TRUE(model_.ComputeGradients(data_, All(), count).has_value());
+  const int all = asked;
+  EXPECT_GE(all, 7);  // both models: four layers or more forwards, three backwards
+  for (int last = 1; last <= all; ++last) {
+    asked = 0;
+    const auto stop = [&] { return ++asked == last; };
+    EXPECT_FALSE(model_.ComputeGradients(data_, All(), stop).has_value());
+    EXPECT_EQ(asked, last);
+  }
+  // What was left half done is forgotten.
+  const double loss = Loss();
+  EXPECT_EQ(Loss(), loss);
+}
+
+TEST_P(ModelTest, ApplyGoesDownTheGradient) {
+  const double before = Loss();
+  model_.ApplySgd(0.01, 0);
+  EXPECT_LT(Loss(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ModelTest, ::testing::Values("mlp", "cnn"),
+                         [](const auto& kind) { return kind.param; });
+
+}  // namespace
+}  // namespace example
