@@ -67,6 +67,14 @@ void Describe(Fields& fields, BackupOptions* options) {
   fields.Whole("backups", &options->backups, 0, 100'000, "workers");
 }
 
+void Describe(Fields& fields, EsyncOptions* options) {
+  static constexpr std::array<std::string_view, 2> kModes = {"blocking", "delayed-ack"};
+  fields.Choice("mode", &options->mode, kModes);
+  fields.Whole("margin_ms", &options->margin_ms, 0, kHourMs, "ms");
+  fields.Real("global_lr", &options->global_lr, 0, 10);
+  fields.Whole("stall_factor", &options->stall_factor, 0, 1000, "iterations");
+}
+
 // Security that cannot be had later: an open port without keys lets anyone train along.
 Status CheckCurve(const DaemonConfig& config) {
   const bool secret = !config.curve_secret_key_file.empty();

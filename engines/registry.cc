@@ -3,6 +3,7 @@
 #include "engines/all_reduce/all_reduce.h"
 #include "engines/backup/backup.h"
 #include "engines/eager/eager.h"
+#include "engines/esync/esync.h"
 #include "engines/p_reduce/p_reduce.h"
 
 namespace prd {
@@ -24,12 +25,13 @@ std::string_view EngineName(const EngineOptions& options) {
                         [](const PReduceOptions&) { return std::string_view("p-reduce"); },
                         [](const EagerOptions&) { return std::string_view("eager"); },
                         [](const BackupOptions&) { return std::string_view("backup"); },
+                        [](const EsyncOptions&) { return std::string_view("esync"); },
                     },
                     options);
 }
 
 std::vector<EngineOptions> AllEngines() {
-  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{}};
+  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{}, EsyncOptions{}};
 }
 
 Status Validate(const EngineOptions& options, int workers) {
@@ -44,6 +46,7 @@ std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
           [](const PReduceOptions& of) -> Made { return std::make_unique<PReduce>(of); },
           [](const EagerOptions& of) -> Made { return std::make_unique<Eager>(of); },
           [](const BackupOptions& of) -> Made { return std::make_unique<Backup>(of); },
+          [](const EsyncOptions& of) -> Made { return std::make_unique<Esync>(of); },
       },
       options);
 }

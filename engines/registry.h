@@ -12,11 +12,13 @@
 #include "engines/backup/options.h"
 #include "engines/eager/options.h"
 #include "engines/engine.h"
+#include "engines/esync/options.h"
 #include "engines/p_reduce/options.h"
 
 namespace prd {
 
-using EngineOptions = std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions>;
+using EngineOptions =
+    std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions, EsyncOptions>;
 
 // The engine's name in config files, commands and history: "all-reduce", "p-reduce", "eager", ...
 std::string_view EngineName(const EngineOptions& options);

@@ -39,7 +39,7 @@ JobSpec RandomSpec(Draw& draw) {
   spec.max_workers = static_cast<int>(draw.In(std::max(spec.workers, 1), 100'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
-  const std::int64_t engine = draw.In(0, 3);
+  const std::int64_t engine = draw.In(0, 4);
   if (engine == 0) {
     spec.engine = EagerOptions{.quorum = draw.In(0, 4),
                                .seed = draw.In(0, 100'000),
@@ -50,6 +50,11 @@ JobSpec RandomSpec(Draw& draw) {
     const std::int64_t most = spec.workers > 0 ? spec.workers - 1 : 100;
     spec.engine = BackupOptions{.backups = static_cast<int>(draw.In(0, most))};
   } else if (engine == 2) {
+    spec.engine = EsyncOptions{.mode = EsyncOptions::Mode(draw.In(0, 1)),
+                               .margin_ms = draw.In(0, 100),
+                               .global_lr = 9.9 * draw.Real() + 0.05,
+                               .stall_factor = draw.In(2, 1000)};
+  } else if (engine == 3) {
     spec.engine = AllReduceOptions{.weights = AllReduceOptions::Weights(draw.In(0, 1))};
   } else {
     spec.engine = PReduceOptions{.group_size = static_cast<int>(draw.In(2, 5)),

@@ -16,7 +16,7 @@ TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
     EXPECT_TRUE(Validate(options, 4096).ok());
     EXPECT_NE(MakeEngine(options), nullptr);
   }
-  EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce", "eager", "backup"));
+  EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce", "eager", "backup", "esync"));
 }
 
 // The message of the one thing that is wrong.
