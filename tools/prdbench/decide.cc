@@ -26,17 +26,25 @@ struct Stimulus {
   Iteration iteration = 0;
   Rank rank = kNoRank;
   Kind kind = Kind::kReady;
+  bool waiting = true;
+  std::uint32_t owed = 0;
 };
 
 Event ToEvent(const Stimulus& stimulus) {
   switch (stimulus.kind) {
     case Stimulus::Kind::kFinished:
-      return FinishedEvent{.rank = stimulus.rank, .group = stimulus.group, .ok = true};
+      return FinishedEvent{
+          .rank = stimulus.rank, .group = stimulus.group, .ok = true, .owed = stimulus.owed};
     case Stimulus::Kind::kEnded:
       return EndedEvent{.group = stimulus.group, .ok = true};
     default:
       return ReadyEvent{.rank = stimulus.rank,
-                        .ready = {.iteration = stimulus.iteration, .step_ns = kStep, .samples = 1}};
+                        .ready = {.iteration = stimulus.iteration,
+                                  .step_ns = kStep,
+                                  .samples = 1,
+                                  .waiting = stimulus.waiting,
+                                  .gradients = 1},
+                        .owed = stimulus.owed};
   }
 }
 
@@ -45,7 +53,12 @@ Event ToEvent(const Stimulus& stimulus) {
 class Loop {
  public:
   Loop(const EngineOptions& options, std::int64_t workers)
-      : guide_(MakeEngine(options)), timed_(MakeEngine(options)), random_(1) {
+      : guide_(MakeEngine(options)),
+        timed_(MakeEngine(options)),
+        random_(1),
+        in_rounds_(guide_->plan().strategy == Strategy::kEagerGradients
+                       ? static_cast<std::size_t>(workers)
+                       : 0) {
     const auto end = static_cast<Rank>(workers);
     for (Rank rank = 0; rank < end; ++rank) {
       const Event joined = JoinedEvent{.rank = rank, .host = "host" + std::to_string(rank / 8)};
@@ -65,12 +78,13 @@ class Loop {
         Guide(*deadline, DeadlineEvent{});
         continue;
       }
-      const Stimulus next = coming_.top();
+      Stimulus next = coming_.top();
       coming_.pop();
+      if (!in_rounds_.empty()) TakeTurn(&next);
       script_.push_back(next);
       Guide(next.now, ToEvent(next));
       if (next.kind == Stimulus::Kind::kReady) --signals;
-      if (next.kind == Stimulus::Kind::kFinished) {
+      if (next.kind == Stimulus::Kind::kFinished && in_rounds_.empty()) {
         Later(next.now, kStep, {.iteration = next.iteration + 1, .rank = next.rank});
       }
     }
@@ -94,12 +108,41 @@ class Loop {
   }
 
  private:
+  // A worker that takes part in rounds while it computes (Strategy::kEagerGradients).
+  struct InRounds {
+    Iteration step = 0;      // the newest round in its replica
+    Iteration received = 0;  // the newest round of which it has the result
+    std::uint32_t owed = 0;
+    bool waiting = false;
+  };
+
+  // What such a worker says, and when it says something next.
+  void TakeTurn(Stimulus* stimulus) {
+    if (stimulus->kind == Stimulus::Kind::kEnded) return;
+    InRounds& worker = in_rounds_[static_cast<std::size_t>(stimulus->rank)];
+    if (stimulus->kind == Stimulus::Kind::kReady) {
+      stimulus->iteration = worker.step + 1;
+      stimulus->waiting = worker.waiting = worker.received == worker.step;
+      stimulus->owed = ++worker.owed;
+    } else {
+      stimulus->owed = worker.owed;
+      worker.received = stimulus->iteration;
+      if (!worker.waiting || worker.step == worker.received) return;
+      worker.waiting = false;
+    }
+    worker.step = worker.received;
+    if (!worker.waiting) Later(stimulus->now, kStep, {.rank = stimulus->rank});
+  }
+
   void Guide(Instant now, const Event& event) {
     Effects effects;
     guide_->Step(now, event, &next_guide_, &effects);
     for (const FormGroup& group : GroupsOf(effects)) {
       Instant last = now;
       for (const GroupShare& member : group.members) {
+        if (group.kind == GroupKind::kRound && member.weight > 0) {
+          in_rounds_[static_cast<std::size_t>(member.rank)].owed = 0;
+        }
         const Stimulus finished{.group = group.id,
                                 .iteration = group.iteration,
                                 .rank = member.rank,
@@ -131,6 +174,7 @@ class Loop {
   GroupId next_guide_ = 1;
   GroupId next_timed_ = 1;
   Effects effects_;
+  std::vector<InRounds> in_rounds_;  // by rank; empty under other strategies
   std::priority_queue<Stimulus, std::vector<Stimulus>, IsLater> coming_;
   std::vector<Stimulus> script_;
   std::vector<std::pair<std::size_t, Instant>> deadlines_;  // before script_[first]
