@@ -40,7 +40,7 @@ Examples:
 SETTINGS = {
     "esync": {
         "engines": "all-reduce,esync", "workers": 6, "slow": [(4, 100.0), (5, 100.0)], "step_ms": 5, "batch": 64,
-        "lr": 0.05, "lr_decay": 0, "target": 0.8, "seconds": 100,
+        "lr": 0.1, "lr_decay": 0, "target": 0.8, "seconds": 100,
     },
     "hyperplane": {
         "engines": "all-reduce,eager:quorum=solo", "model": "hyperplane", "workers": 8, "slow": [], "step_ms": 120,

@@ -1,0 +1,111 @@
+// The training programs, run as they are.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/examples/temp_dir.h"
+#include "tests/worker/fake_daemon.h"
+#include "worker/examples/inject.h"
+
+namespace example {
+namespace {
+
+using Lines = std::vector<nlohmann::json>;
+
+Lines ReadLines(const std::string& path) {
+  Lines lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+struct Worker {
+  int exit_code = -1;
+  Lines log;
+  Lines output;
+};
+
+// Runs one prd-train-hyperplane for each rank.
+std::vector<Worker> Train(const std::string& endpoint, int workers, const std::string& options) {
+  const TempDir dir;
+  std::vector<Worker> result(static_cast<std::size_t>(workers));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < workers; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::string files = dir.path() + "/" + std::to_string(rank);
+      const std::string command = "PRD_CONTROLLER=" + endpoint +
+                                  " PRD_JOB=trainer PRD_RANK=" + std::to_string(rank) +
+                                  " timeout 60 " PRD_BIN_DIR "/prd-train-hyperplane " + options +
+                                  " --log " + files + ".log > " + files + ".out";
+      Worker& worker = result[static_cast<std::size_t>(rank)];
+      worker.exit_code = std::system(command.c_str());
+      worker.log = ReadLines(files + ".log");
+      worker.output = ReadLines(files + ".out");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return result;
+}
+
+TEST(TrainerTest, WritesEveryStepAndTheLossThatAllEndWith) {
+  prd::testing::FakeDaemon daemon(prd::testing::SpecFor(prd::AllReduceOptions{}, 2));
+  const std::vector<Worker> workers = Train(daemon.endpoint(), 2, "--batch 64 --lr 0.005 --steps 5");
+  for (std::size_t rank = 0; rank < workers.size(); ++rank) {
+    const Worker& worker = workers[rank];
+    ASSERT_EQ(worker.exit_code, 0);
+    ASSERT_EQ(worker.log.size(), 7U);
+    EXPECT_EQ(worker.log[0]["rank"], rank);
+    EXPECT_EQ(worker.log[0]["engine"], "all-reduce");
+    for (int step = 1; step <= 5; ++step) {
+      const nlohmann::json& line = worker.log[static_cast<std::size_t>(step)];
+      EXPECT_EQ(line["iteration"], step);
+      EXPECT_EQ(line["members"], 2);
+      EXPECT_EQ(line["rounds"], 1);
+      EXPECT_EQ(line["discarded"], false);
+      EXPECT_GT(line["sent_bytes"], 0);
+      EXPECT_GT(line["loss"], 0);
+    }
+    EXPECT_EQ(worker.log[6]["finished"], true);
+    // 8192 / 3 before the first step; these take off a fifteenth or so.
+    EXPECT_LT(worker.log[6]["validation_loss"], 2650);
+    EXPECT_EQ(worker.log[6]["validation_loss"], workers[0].log[6]["validation_loss"]);
+    ASSERT_EQ(worker.output.size(), 1U);
+    EXPECT_EQ(worker.output[0]["validation_loss"], worker.log[6]["validation_loss"]);
+  }
+}
+
+TEST(TrainerTest, DelaysWhomThePatternSays) {
+  prd::testing::FakeDaemon daemon(prd::testing::SpecFor(prd::AllReduceOptions{}, 2));
+  const std::vector<Worker> workers =
+      Train(daemon.endpoint(), 2, "--batch 1 --steps 6 --seed 5 --inject one:20");
+  Injection injection;
+  ASSERT_EQ(ParseInjection("one:20", &injection), "");
+  for (int rank = 0; rank < 2; ++rank) {
+    const Worker& worker = workers[static_cast<std::size_t>(rank)];
+    ASSERT_EQ(worker.exit_code, 0);
+    ASSERT_EQ(worker.log.size(), 8U);
+    for (int step = 0; step < 6; ++step) {
+      EXPECT_GE(worker.log[static_cast<std::size_t>(step) + 1]["compute_ns"],
+                DelayNs(injection, 5, rank, 2, step));
+    }
+  }
+}
+
+TEST(TrainerTest, SaysWhatIsWrong) {
+  const TempDir dir;
+  const std::string error = dir.path() + "/error";
+  const std::string command =
+      "env -u PRD_JOB PRD_RANK=0 " PRD_BIN_DIR "/prd-train-hyperplane 2> " + error;
+  EXPECT_NE(std::system(command.c_str()), 0);
+  std::string line;
+  std::getline(std::ifstream(error), line);
+  EXPECT_EQ(line.rfind("prd-train-hyperplane: ", 0), 0U) << line;
+}
+
+}  // namespace
+}  // namespace example
