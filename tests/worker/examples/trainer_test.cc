@@ -54,7 +54,8 @@ std::vector<Worker> Train(const std::string& endpoint, int workers, const std::s
 
 TEST(TrainerTest, WritesEveryStepAndTheLossThatAllEndWith) {
   prd::testing::FakeDaemon daemon(prd::testing::SpecFor(prd::AllReduceOptions{}, 2));
-  const std::vector<Worker> workers = Train(daemon.endpoint(), 2, "--batch 64 --lr 0.005 --steps 5");
+  const std::vector<Worker> workers =
+      Train(daemon.endpoint(), 2, "--batch 64 --lr 0.005 --steps 5");
   for (std::size_t rank = 0; rank < workers.size(); ++rank) {
     const Worker& worker = workers[rank];
     ASSERT_EQ(worker.exit_code, 0);
