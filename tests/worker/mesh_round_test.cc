@@ -1,0 +1,775 @@
+// Rounds of gradients in the background (kEagerGradients): what is contributed, what arrives, and
+// that no gradient is counted twice or lost, whatever fails.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "common/base/prng.h"
+#include "tests/worker/mesh_job.h"
+
+namespace prd {
+namespace {
+
+using testing::EveryDType;
+using testing::Fill;
+using testing::MeshJob;
+using testing::MeshNode;
+using testing::MeshNow;
+using testing::MeshWorker;
+using testing::RunUntil;
+using testing::Shapes;
+using testing::ValuesOf;
+using Values = std::vector<double>;
+
+constexpr Plan kEager = {.strategy = Strategy::kEagerGradients};
+constexpr Plan kNewest = {.strategy = Strategy::kEagerGradients, .latest_only = true};
+
+// Nothing in these tests waits for a time limit.
+Mesh::Options Patient(std::size_t direct_bytes = Mesh::kDirectBytes, std::size_t chunk = 1024) {
+  Mesh::Options options;
+  options.timeout = 60 * kSecond;
+  options.chunk_bytes = chunk;
+  options.direct_bytes = direct_bytes;
+  return options;
+}
+
+void Offer(MeshWorker* worker, double value) {
+  Fill(&worker->gradients, [value] { return value; });
+  worker->store().Deposit();
+}
+
+Values Apply(MeshWorker* worker) {
+  ReplicaStore& store = worker->store();
+  const std::lock_guard lock(store.mutex);
+  if (!store.TakeInbox()) return {};
+  store.iteration = store.inbox_iteration;
+  return ValuesOf(worker->gradients);
+}
+
+Values Constant(MeshJob* job, double value) {
+  return Values(ValuesOf((*job)[0].gradients).size(), value);
+}
+
+// Starts a round, lets this member give its part away, and calls the round off there: the others
+// can complete it. REQUIRES: rows go directly.
+void GiveAndFail(MeshJob* job, std::size_t member, const Group& group) {
+  job->Start(member, group);
+  (*job)[member].mesh().Service(MeshNow());
+  (*job)[member].mesh().CancelReduce();
+  ASSERT_FALSE((*job)[member].node->reduced.has_value());
+}
+
+TEST(MeshRoundTest, EveryDTypeAgainstFloat64OverSeveralRounds) {
+  Prng random(1);
+  for (const DType dtype : testing::kDTypes) {
+    for (const std::size_t direct : {std::size_t{0}, std::size_t{1} << 20}) {
+      constexpr std::size_t kCount = 3001;
+      MeshJob job(4, {{dtype, kCount}}, kEager, Patient(direct));
+      std::vector<Values> outbox(4, Values(kCount, 0.0));
+      Values inbox(kCount, 0.0);
+      for (Iteration round = 1; round <= 5; ++round) {
+        for (std::size_t w = 0; w < 4; ++w) {
+          if (w == static_cast<std::size_t>(round) % 4) continue;
+          Fill(&job[w].gradients, [&] { return random.Unit() - 0.5; });
+          job[w].store().Deposit();
+          const Values given = ValuesOf(job[w].gradients);
+          for (std::size_t i = 0; i < kCount; ++i) outbox[w][i] += given[i];
+        }
+        std::vector<double> weights(4, 0.0);
+        for (std::size_t w = 0; w < 4; ++w) {
+          if (!job[w].store().owes || random.Below(3) == 0) continue;
+          weights[w] = 0.25;
+          for (std::size_t i = 0; i < kCount; ++i) inbox[i] += 0.25 * outbox[w][i];
+          std::fill(outbox[w].begin(), outbox[w].end(), 0.0);
+        }
+        job.ReduceOk(GroupKind::kRound, round, {0, 1, 2, 3}, weights);
+        for (std::size_t w = 0; w < 4; ++w) {
+          EXPECT_EQ(job[w].store().inbox_rounds, round);
+          EXPECT_EQ(job[w].store().inbox_iteration, round);
+          EXPECT_FALSE(weights[w] != 0 && job[w].store().owes);
+          EXPECT_EQ(job[w].store().inbox, job[0].store().inbox);
+        }
+      }
+      const Values got = Apply(&job[0]);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        ASSERT_NEAR(got[i], inbox[i], 40 * testing::Epsilon(dtype)) << "element " << i;
+      }
+      EXPECT_EQ(job[0].store().iteration, 5);
+      EXPECT_TRUE(Apply(&job[0]).empty());
+    }
+  }
+}
+
+TEST(MeshRoundTest, HalvesAddInFloatAndRoundOnce) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    MeshJob job(2, {{dtype, 100}}, kEager, Patient());
+    testing::Tensors sum = testing::MakeTensors(job.shapes());
+    Prng random(2);
+    for (Iteration round = 1; round <= 20; ++round) {
+      Fill(&job[0].gradients, [&] { return random.Unit() * 3 - 1; });
+      // What one addition of two such numbers gives, rounded to the nearest.
+      for (std::size_t i = 0; i < 100; ++i) {
+        sum[0].Set(i, sum[0].Get(i) + job[0].gradients[0].Get(i));
+      }
+      job[0].store().Deposit();
+      job.ReduceOk(GroupKind::kRound, round, {0, 1}, {1, 0});
+    }
+    EXPECT_EQ(Apply(&job[1]), ValuesOf(sum));
+  }
+}
+
+TEST(MeshRoundTest, NobodyContributesGivesZerosAndKeepsOutboxes) {
+  for (const std::size_t direct : {std::size_t{0}, std::size_t{1} << 20}) {
+    MeshJob job(3, EveryDType(500), kEager, Patient(direct));
+    Offer(&job[1], std::numeric_limits<double>::quiet_NaN());
+    job.ReduceOk(GroupKind::kRound, 1, {0, 1, 2}, {0, 0, 0});
+    for (std::size_t w = 0; w < 3; ++w) {
+      EXPECT_EQ(job[w].store().inbox_rounds, 1);
+      EXPECT_EQ(job[w].store().owes, w == 1);
+      EXPECT_EQ(Apply(&job[w]), Constant(&job, 0));
+    }
+  }
+}
+
+TEST(MeshRoundTest, WhatIsDepositedDuringARoundWithoutItStaysForTheNext) {
+  MeshJob job(2, EveryDType(100), kEager, Patient());
+  Offer(&job[0], 1);
+  const Group group = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
+  job.Start(1, group);
+  Offer(&job[1], 2);
+  Offer(&job[1], 3);
+  job.Start(0, group);
+  for (const Status& status : job.Finish({0, 1})) ASSERT_TRUE(status.ok());
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 1));
+  job.ReduceOk(GroupKind::kRound, 2, {0, 1}, {0, 0.5});
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 2.5));
+  EXPECT_EQ(Apply(&job[0]), Constant(&job, 3.5));  // both rounds
+}
+
+TEST(MeshRoundTest, LatestOnlyKeepsTheNewestResult) {
+  MeshJob job(2, EveryDType(100), kNewest, Patient());
+  for (Iteration round = 1; round <= 3; ++round) {
+    Offer(&job[0], static_cast<double>(round));
+    job.ReduceOk(GroupKind::kRound, round, {0, 1}, {1, 0});
+  }
+  EXPECT_EQ(job[1].store().inbox_rounds, 3);
+  EXPECT_EQ(job[1].store().inbox_iteration, 3);
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 3));
+  Offer(&job[0], 7);
+  job.ReduceOk(GroupKind::kRound, 4, {0, 1}, {1, 0});
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 7));
+}
+
+TEST(MeshRoundTest, OutboxIsKeptAfterAFailure) {
+  MeshJob job(3, EveryDType(5000), kEager, Patient(0));
+  for (std::size_t w = 0; w < 3; ++w) Offer(&job[w], 1);
+  const Group group = job.MakeGroup(GroupKind::kRound, 1, {0, 1, 2}, {1, 1, 1});
+  job.Start(0, group);
+  job.Start(1, group);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (std::size_t w = 0; w < 2; ++w) job[w].mesh().Service(MeshNow());
+  }
+  job[2].node.reset();
+  for (const Status& status : job.Finish({0, 1})) EXPECT_FALSE(status.ok());
+  for (std::size_t w = 0; w < 2; ++w) {
+    EXPECT_TRUE(job[w].store().owes);
+    EXPECT_EQ(job[w].store().inbox_rounds, 0);
+    Offer(&job[w], 1);
+  }
+  job.ReduceOk(GroupKind::kRound, 1, {0, 1}, {0.5, 0.5});
+  EXPECT_EQ(Apply(&job[0]), Constant(&job, 2));
+  EXPECT_FALSE(job[0].store().owes);
+}
+
+TEST(MeshRoundTest, ContributingAnEmptyOutboxFailsAtOnceForAll) {
+  MeshJob job(3, EveryDType(100), kEager, Patient());
+  Offer(&job[0], 1);
+  const std::vector<Status> statuses = job.Reduce(GroupKind::kRound, 1, {0, 1, 2}, {1, 1, 0});
+  EXPECT_EQ(statuses[0].code(), Code::kAborted);
+  EXPECT_EQ(statuses[1].code(), Code::kFailedPrecondition);
+  EXPECT_EQ(statuses[2].code(), Code::kAborted);
+  EXPECT_TRUE(job[0].store().owes);
+}
+
+TEST(MeshRoundTest, GroupsThatThePlanDoesNotHaveFail) {
+  for (const Strategy strategy :
+       {Strategy::kAverageModels, Strategy::kReduceGradients, Strategy::kLocalSteps}) {
+    MeshJob job(1, EveryDType(10), {.strategy = strategy}, Patient());
+    EXPECT_EQ(job.Reduce(GroupKind::kRound, 1, {0}, {1})[0].code(), Code::kFailedPrecondition);
+  }
+  MeshJob job(1, EveryDType(10), kEager, Patient());
+  EXPECT_EQ(job.Reduce(GroupKind::kTrain, 1, {0}, {1})[0].code(), Code::kFailedPrecondition);
+}
+
+// ---- a round's result, fetched ----
+
+class ResultTest : public ::testing::TestWithParam<Plan> {};
+
+TEST_P(ResultTest, FetchedAfterAFailureIsAsIfTheRoundHadSucceeded) {
+  MeshJob job(4, EveryDType(1000), GetParam(), Patient(1 << 20));
+  Prng random(3);
+  for (Iteration round = 1; round <= 3; ++round) {
+    for (std::size_t w = 0; w < 4; ++w) {
+      Fill(&job[w].gradients, [&] { return random.Unit() - 0.5; });
+      job[w].store().Deposit();
+    }
+    const Group group = job.MakeGroup(GroupKind::kRound, round, {0, 1, 2, 3}, {0.3, 0.3, 0.4, 0});
+    GiveAndFail(&job, 2, group);
+    for (const std::size_t w : {0, 1, 3}) job.Start(w, group);
+    for (const Status& status : job.Finish({0, 1, 3})) ASSERT_TRUE(status.ok());
+    EXPECT_TRUE(job[2].store().owes);
+    EXPECT_EQ(job[2].store().inbox_rounds, round - 1);
+    const MeshNode::Fetched fetched = job.Fetch(2, round % 2 == 0 ? 1 : 3, group.id, true);
+    ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
+    EXPECT_EQ(fetched.iteration, round);
+    EXPECT_FALSE(job[2].store().owes);
+    EXPECT_TRUE(job[3].store().owes);
+    EXPECT_EQ(job[2].store().inbox_rounds, round);
+    EXPECT_EQ(job[2].store().inbox_iteration, round);
+    EXPECT_EQ(job[2].store().inbox, job[0].store().inbox);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SumOrNewest, ResultTest, ::testing::Values(kEager, kNewest));
+
+TEST(MeshRoundTest, ResultOfARoundWithoutOwnPartLeavesTheOutbox) {
+  MeshJob job(2, EveryDType(100), kEager, Patient());
+  Offer(&job[0], 5);
+  Offer(&job[1], 1);
+  const Group group = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
+  job.Start(0, group);
+  ASSERT_TRUE(job.Finish({0})[0].ok());
+  ASSERT_TRUE(job.Fetch(1, 0, group.id, false).status.ok());
+  EXPECT_TRUE(job[1].store().owes);
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 5));
+}
+
+TEST(MeshRoundTest, OlderResultThatComesAfterANewerRound) {
+  for (const Plan& plan : {kEager, kNewest}) {
+    MeshJob job(3, EveryDType(100), plan, Patient());
+    Offer(&job[0], 1);
+    const Group first = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
+    job.Start(0, first);
+    ASSERT_TRUE(job.Finish({0})[0].ok());
+    Offer(&job[2], 8);
+    job.ReduceOk(GroupKind::kRound, 2, {1, 2}, {0, 1});
+    ASSERT_TRUE(job.Fetch(1, 0, first.id, false).status.ok());
+    EXPECT_EQ(job[1].store().inbox_rounds, 2);
+    EXPECT_EQ(job[1].store().inbox_iteration, 2);
+    EXPECT_EQ(Apply(&job[1]), Constant(&job, plan.latest_only ? 8 : 9));
+  }
+}
+
+TEST(MeshRoundTest, ResultIsRefusedAtOnceWhenItIsNotThere) {
+  MeshJob job(2, EveryDType(100), kEager, Patient());
+  Offer(&job[0], 1);
+  Offer(&job[1], 1);
+  EXPECT_EQ(job.Fetch(1, 0, 1, true).status.code(), Code::kNotFound);  // none was made yet
+  const Group group = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
+  job.Start(0, group);
+  ASSERT_TRUE(job.Finish({0})[0].ok());
+  EXPECT_EQ(job.Fetch(1, 0, group.id + 1, true).status.code(), Code::kNotFound);
+  // Too late: the next one has started, of whatever kind, and though it fails.
+  job.Start(0, job.MakeGroup(GroupKind::kAverage, 2, {0, 1}, {0.5, 0.5}));
+  EXPECT_EQ(job.Fetch(1, 0, group.id, true).status.code(), Code::kNotFound);
+  job[0].mesh().CancelReduce();
+  EXPECT_EQ(job.Fetch(1, 0, group.id, true).status.code(), Code::kNotFound);
+  EXPECT_TRUE(job[1].store().owes);
+  EXPECT_EQ(job[1].store().inbox_rounds, 0);
+  // A new run has no results of an old one.
+  const Group next = job.MakeGroup(GroupKind::kRound, 2, {0}, {0});
+  job.Start(0, next);
+  ASSERT_TRUE(job.Finish({0})[0].ok());
+  job[0].mesh().JoinRun(1, kEager);
+  EXPECT_EQ(job.Fetch(1, 0, next.id).status.code(), Code::kNotFound);
+}
+
+TEST(MeshRoundTest, SeveralFetchAResultWhileTheNextRoundOverwritesIt) {
+  constexpr std::size_t kCount = 1'000'000;  // several chunks
+  MeshJob job(4, {{DType::kF32, kCount}}, kEager, Patient(0, Mesh::kChunkBytes));
+  Offer(&job[0], 1);
+  const Group pair = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
+  job.Start(0, pair);
+  job.Start(1, pair);
+  for (const Status& status : job.Finish({0, 1})) ASSERT_TRUE(status.ok());
+  const std::uint64_t before = job[0].mesh().counters().received;
+  job.StartFetch(2, 0, pair.id);
+  job.StartFetch(3, 0, pair.id);
+  ASSERT_TRUE(
+      RunUntil(job.Nodes(), [&] { return job[0].mesh().counters().received == before + 2; }));
+  Offer(&job[0], 2);
+  Offer(&job[1], 2);
+  const Group next = job.MakeGroup(GroupKind::kRound, 2, {0, 1}, {1, 1});
+  job.Start(0, next);
+  job.Start(1, next);
+  for (const Status& status : job.Finish({0, 1})) ASSERT_TRUE(status.ok());
+  for (const std::size_t taker : {2, 3}) {
+    ASSERT_TRUE(job.FinishFetch(taker).status.ok());
+    EXPECT_EQ(Apply(&job[taker]), Constant(&job, 1));
+  }
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 5));
+}
+
+// ---- a replica, fetched ----
+
+TEST(MeshRoundTest, ReplicaComesWithItsInbox) {
+  MeshJob job(3, EveryDType(5000), kEager, Patient(0));
+  Fill(&job[0].parameters, [] { return 3.0; });
+  job[0].store().iteration = 4;
+  Offer(&job[0], 1);
+  for (Iteration round = 5; round <= 6; ++round) {
+    job.ReduceOk(GroupKind::kRound, round, {0, 1}, {round == 5 ? 1.0 : 0.0, 0});
+  }
+  Offer(&job[0], 9);  // its own, and stays with it
+  Offer(&job[2], 9);
+  job.ReduceOk(GroupKind::kRound, 7, {2}, {1});
+  Offer(&job[2], 9);
+  const MeshNode::Fetched fetched = job.Fetch(2, 0);
+  ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
+  EXPECT_EQ(fetched.iteration, 6);
+  EXPECT_EQ(job[2].store().iteration, 4);
+  EXPECT_FALSE(job[2].store().owes);
+  EXPECT_EQ(job[2].store().inbox_rounds, 2);
+  EXPECT_EQ(ValuesOf(job[2].parameters), Constant(&job, 3));
+  EXPECT_EQ(Apply(&job[2]), Constant(&job, 1));
+  EXPECT_TRUE(job[0].store().owes);
+  // And one without: what the taker had is gone.
+  Apply(&job[0]);
+  Offer(&job[2], 9);
+  job.ReduceOk(GroupKind::kRound, 8, {2}, {1});
+  EXPECT_EQ(job.Fetch(2, 0).iteration, 6);
+  EXPECT_EQ(job[2].store().iteration, 6);
+  EXPECT_TRUE(Apply(&job[2]).empty());
+}
+
+TEST(MeshRoundTest, SnapshotIsOfOneMomentThoughRoundsGoOn) {
+  constexpr std::size_t kCount = 1'000'000;
+  MeshJob job(3, {{DType::kF32, kCount}}, kEager, Patient(0, Mesh::kChunkBytes));
+  Offer(&job[0], 1);
+  job.ReduceOk(GroupKind::kRound, 1, {0, 1}, {1, 0});
+  const std::uint64_t before = job[0].mesh().counters().received;
+  job.StartFetch(2, 0);
+  ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return job[0].mesh().counters().received > before; }));
+  Offer(&job[0], 1);
+  job.ReduceOk(GroupKind::kRound, 2, {0, 1}, {1, 0});
+  const MeshNode::Fetched fetched = job.FinishFetch(2);
+  ASSERT_TRUE(fetched.status.ok());
+  EXPECT_EQ(fetched.iteration, 1);
+  EXPECT_EQ(Apply(&job[2]), Constant(&job, 1));
+}
+
+TEST(MeshRoundTest, StartsAndEndsEmptyOutboxAndInbox) {
+  MeshJob job(2, EveryDType(10), kEager, Patient());
+  const auto fill = [&] {
+    for (std::size_t w = 0; w < 2; ++w) {
+      Offer(&job[w], 1);
+      job.ReduceOk(GroupKind::kRound, 1, {w}, {1});
+      Offer(&job[w], 1);
+      ASSERT_TRUE(job[w].store().owes);
+      ASSERT_EQ(job[w].store().inbox_rounds, 1);
+    }
+  };
+  const auto empty = [&](std::size_t w) {
+    return !job[w].store().owes && job[w].store().inbox_rounds == 0;
+  };
+  for (const GroupKind kind : {GroupKind::kInitial, GroupKind::kFinal}) {
+    fill();
+    job.ReduceOk(kind, 3, {0, 1}, {1, 0});
+    EXPECT_TRUE(empty(0) && empty(1));
+    EXPECT_EQ(job[1].store().iteration, 3);
+  }
+  fill();
+  job.ReduceOk(GroupKind::kAverage, 3, {0, 1}, {1, 0});
+  EXPECT_FALSE(empty(0) || empty(1));
+  job[0].mesh().SetIncarnation(77);
+  EXPECT_TRUE(empty(0));
+  job[1].mesh().JoinRun(2, kEager);
+  EXPECT_TRUE(empty(1));
+}
+
+// ---- memory ----
+
+TEST(MeshRoundTest, RowsAreThoseTheStrategyNeedsAndStayWhereTheyAre) {
+  MeshJob job(2, EveryDType(1000), kEager, Patient());
+  ReplicaStore& store = job[0].store();
+  const std::size_t bytes = store.gradients.bytes();
+  EXPECT_EQ(store.outbox.size(), bytes);
+  EXPECT_EQ(store.inbox.size(), bytes);
+  EXPECT_EQ(store.base.capacity(), 0u);
+  const std::byte* outbox = store.outbox.data();
+  const std::byte* inbox = store.inbox.data();
+  for (Iteration round = 1; round <= 5; ++round) {
+    Offer(&job[0], 1);
+    job.ReduceOk(GroupKind::kRound, round, {0, 1}, {1, 0});
+    if (round % 2 == 0) Apply(&job[0]);
+    EXPECT_EQ(store.outbox.data(), outbox);
+    EXPECT_EQ(store.inbox.data(), inbox);
+  }
+  for (const Strategy strategy : {Strategy::kReduceGradients, Strategy::kAverageModels}) {
+    job[0].mesh().JoinRun(2, {.strategy = strategy});
+    EXPECT_EQ(store.outbox.capacity() + store.inbox.capacity() + store.base.capacity(), 0u);
+  }
+  job[0].mesh().JoinRun(3, {.strategy = Strategy::kLocalSteps});
+  job.ReduceOk(GroupKind::kInitial, 0, {0}, {1});
+  EXPECT_EQ(store.outbox.size(), bytes);
+  EXPECT_EQ(store.base.size(), bytes);
+  EXPECT_EQ(store.inbox.capacity(), 0u);
+}
+
+// ---- the caller's thread ----
+
+TEST(MeshRoundTest, ApplyOfOneWorkerHoldsUpNobodyElse) {
+  MeshJob job(3, EveryDType(5000), kEager, Patient(0));
+  Offer(&job[0], 1);
+  Offer(&job[1], 2);
+  const Group group = job.MakeGroup(GroupKind::kRound, 1, {0, 1, 2}, {1, 1, 0});
+  for (std::size_t w = 0; w < 3; ++w) job.Start(w, group);
+  std::unique_lock apply(job[1].store().mutex);
+  for (const Status& status : job.Finish({0, 2})) ASSERT_TRUE(status.ok());
+  // Neither what others do now, nor time, takes the result from the one that has it.
+  EXPECT_FALSE(job[1].mesh().NextDeadline().has_value());
+  job[0].node.reset();
+  job[2].node.reset();
+  job[1].mesh().Service(MeshNow() + 3600 * kSecond);
+  EXPECT_FALSE(job[1].node->reduced.has_value());
+  EXPECT_TRUE(job[1].store().owes);
+  apply.unlock();
+  ASSERT_TRUE(job.Finish({1})[0].ok());
+  EXPECT_EQ(Apply(&job[1]), Constant(&job, 3));
+}
+
+TEST(MeshRoundTest, ThreadsThatApplyMissNothing) {
+  constexpr int kRounds = 200;
+  MeshJob job(2, EveryDType(200), kEager, Patient());
+  const double rounds = kRounds;
+  std::vector<double> sums(2, 0.0);
+  std::vector<std::thread> callers;
+  std::atomic<bool> through = false;
+  for (std::size_t w = 0; w < 2; ++w) {
+    callers.emplace_back([&, w] {
+      for (bool last = false; !last;) {
+        last = through;  // what came before is there
+        const Values got = Apply(&job[w]);
+        if (!got.empty()) {
+          EXPECT_EQ(got, Values(got.size(), got[0]));
+          sums[w] += got[0];
+        }
+        std::this_thread::yield();
+      }
+    });
+  }
+  // The callers own the gradients here, so outboxes are filled without them.
+  for (Iteration round = 1; round <= kRounds; ++round) {
+    testing::Tensors one = testing::MakeTensors(job.shapes());
+    Fill(&one, [] { return 1.0; });
+    testing::LayoutOf(&one).Read(0, job[0].store().outbox.size(), job[0].store().outbox.data());
+    job[0].store().owes = true;
+    const Group group = job.MakeGroup(GroupKind::kRound, round, {0, 1}, {1, 0});
+    for (const std::size_t w : {0, 1}) job.Start(w, group);
+    // A session's background thread is told when its caller is done; here, it has to look.
+    const Instant deadline = MeshNow() + 20 * kSecond;
+    while (!(job[0].node->reduced && job[1].node->reduced) && MeshNow() < deadline) {
+      for (const std::size_t w : {0, 1}) job[w].mesh().Service(MeshNow());
+      std::this_thread::yield();
+    }
+    for (const Status& status : job.Finish({0, 1})) EXPECT_TRUE(status.ok());
+  }
+  through = true;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(sums, std::vector<double>(2, rounds));
+}
+
+// ---- liars ----
+
+// A source as seen by the taker, that says whatever the test wants.
+class Liar {
+ public:
+  Liar(MeshJob* job, GroupId result) : taker_((*job)[0].node.get()) {
+    source_ = (*job)[1].node->AsMember(0).incarnation;
+    push_.connect(taker_->mesh->endpoints().front());
+    job->StartFetch(0, 1, result);
+  }
+  void Send(FrameKind kind, const std::string& payload, std::uint32_t stage = 0,
+            std::uint64_t offset = 0) {
+    const FrameHeader header{.kind = kind,
+                             .run = 1,
+                             .group = 1,  // the taker's first fetch
+                             .from = source_,
+                             .to = taker_->AsMember(0).incarnation,
+                             .stage = stage,
+                             .offset = offset,
+                             .length = payload.size()};
+    const auto bytes = EncodeHeader(header);
+    push_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
+    push_.send(zmq::buffer(payload));
+  }
+  void Send(const ReplicaInfo& info) {
+    Send(FrameKind::kReplica, std::string(reinterpret_cast<const char*>(&info), sizeof info));
+  }
+  Code Verdict() {
+    EXPECT_TRUE(RunUntil({taker_}, [&] { return taker_->fetched.has_value(); }));
+    return taker_->fetched ? taker_->fetched->status.code() : Code::kInternal;
+  }
+
+ private:
+  MeshNode* taker_;
+  Incarnation source_ = 0;
+  zmq::context_t context_;
+  zmq::socket_t push_{context_, zmq::socket_type::push};
+};
+
+TEST(MeshRoundTest, DescriptionsThatCannotBeRightAreRefused) {
+  constexpr std::uint64_t kRow = 40;
+  constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+  const struct {
+    bool result;
+    Strategy strategy;
+    ReplicaInfo info;
+  } wrong[] = {
+      {false, Strategy::kEagerGradients, {0, {kRow + 4, 0, 0}, 0, 0}},
+      {false, Strategy::kEagerGradients, {0, {kHuge, 0, 0}, 0, 0}},
+      {false, Strategy::kEagerGradients, {-1, {kRow, 0, 0}, 0, 0}},
+      {false, Strategy::kEagerGradients, {0, {kRow, 4, 0}, 0, 0}},
+      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 0, 0}},   // of no round
+      {false, Strategy::kEagerGradients, {0, {kRow, 0, 0}, 1, 1}},      // of no bytes
+      {false, Strategy::kEagerGradients, {0, {kRow, 0, kHuge}, 1, 1}},  //
+      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, -1, 1}},  //
+      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 1, -1}},  //
+      {false, Strategy::kAverageModels, {0, {kRow, 0, kRow}, 1, 1}},    // has no inbox
+      {false, Strategy::kLocalSteps, {0, {kRow, 0, kRow}, 1, 1}},       //
+      {true, Strategy::kEagerGradients, {0, {kRow, 0, 0}, 0, 0}},       // not what was asked for
+      {true, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 1, 1}},    //
+      {true, Strategy::kEagerGradients, {0, {0, kRow, kRow}, 1, 1}},    //
+      {true, Strategy::kEagerGradients, {0, {0, 0, kRow}, 2, 1}},       //
+      {true, Strategy::kEagerGradients, {0, {0, 0, 0}, 0, 1}},          //
+      {true, Strategy::kLocalSteps, {0, {0, 0, kRow}, 1, 1}},           // has no rounds
+  };
+  for (const auto& [result, strategy, info] : wrong) {
+    MeshJob job(2, {{DType::kF32, 10}}, {.strategy = strategy}, Patient());
+    Liar liar(&job, result ? 5 : kNoGroup);
+    liar.Send(info);
+    EXPECT_EQ(liar.Verdict(), Code::kDataLoss) << &info - &wrong[0].info;
+    EXPECT_EQ(job[0].store().inbox_rounds, 0);
+  }
+}
+
+TEST(MeshRoundTest, BytesThatDoNotFitAreRefused) {
+  const std::string row(40, 'x');
+  const auto verdict = [&](bool result, const std::function<void(Liar*)>& say) {
+    MeshJob job(2, {{DType::kF32, 10}}, kEager, Patient());
+    Fill(&job[0].parameters, [] { return 1.0; });
+    Offer(&job[0], 2);
+    Liar liar(&job, result ? 5 : kNoGroup);
+    say(&liar);
+    const Code code = liar.Verdict();
+    EXPECT_EQ(ValuesOf(job[0].parameters), Constant(&job, 1));
+    EXPECT_TRUE(job[0].store().owes);
+    EXPECT_EQ(job[0].store().inbox_rounds, code == Code::kOk ? 1 : 0);
+    return code;
+  };
+  const ReplicaInfo result{1, {0, 0, 40}, 1, 1};
+  const ReplicaInfo replica{1, {40, 0, 40}, 1, 1};
+  const auto chunk = [&](const ReplicaInfo& info, std::uint32_t stage, std::uint64_t offset,
+                         std::size_t length) {
+    return [&row, info, stage, offset, length](Liar* liar) {
+      liar->Send(info);
+      liar->Send(FrameKind::kChunk, row.substr(0, length), stage, offset);
+    };
+  };
+  EXPECT_EQ(verdict(true, chunk(result, 2, 0, 40)), Code::kOk);
+  EXPECT_EQ(verdict(true, chunk(result, 0, 0, 40)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, chunk(result, 1, 0, 40)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, chunk(result, 3, 0, 40)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, chunk(result, 0xffffffff, 0, 40)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, chunk(result, 2, 8, 8)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, chunk(result, 2, 0, 0)), Code::kDataLoss);
+  EXPECT_EQ(verdict(false, chunk(replica, 2, 1, 4)), Code::kDataLoss);
+  EXPECT_EQ(verdict(true, [&](Liar* liar) { liar->Send(FrameKind::kReplica, "short"); }),
+            Code::kDataLoss);
+  EXPECT_EQ(verdict(true, [&](Liar* liar) { liar->Send(FrameKind::kChunk, row, 2); }),
+            Code::kDataLoss);
+  EXPECT_EQ(verdict(true, [&](Liar* liar) { liar->Send(FrameKind::kGone, ""); }), Code::kNotFound);
+  EXPECT_EQ(verdict(false, [&](Liar* liar) { liar->Send(FrameKind::kGone, ""); }), Code::kDataLoss);
+}
+
+// ---- random sequences ----
+
+// A job beside a reference too simple to be wrong. All numbers are small integers, so every dtype
+// and every order of additions gives the same bits.
+class Sequence {
+ public:
+  Sequence(std::uint64_t seed, bool direct)
+      : random_(seed), job_(3 + random_.Below(3), EveryDType(20), kEager, OptionsFor(direct)) {
+    models_.resize(job_.size());
+    for (Model& model : models_) model = {Zeros(), Zeros(), Zeros()};
+  }
+
+  void Run(int steps) {
+    for (int step = 0; step < steps && !::testing::Test::HasFatalFailure(); ++step) {
+      switch (random_.Below(8)) {
+        case 0:
+        case 1:
+        case 2:
+          Deposit(random_.Below(job_.size()));
+          break;
+        case 3:
+          Take(random_.Below(job_.size()));
+          break;
+        case 4:
+          Copy(random_.Below(job_.size()), random_.Below(job_.size()));
+          break;
+        case 5:
+          Round(random_.Below(job_.size()), random_.Below(30));
+          break;
+        default:
+          Round(job_.size(), 0);
+      }
+    }
+    for (std::size_t w = 0; w < job_.size(); ++w) Take(w);
+  }
+
+ private:
+  struct Model {
+    Values outbox, inbox, parameters;
+    bool owes = false;
+    std::int64_t rounds = 0;
+    Iteration iteration = 0, newest = 0;
+  };
+
+  static Mesh::Options OptionsFor(bool direct) { return Patient(direct ? 1 << 20 : 0, 64); }
+  Values Zeros() { return Constant(&job_, 0); }
+  static void AddTo(Values* sum, const Values& more) {
+    for (std::size_t i = 0; i < more.size(); ++i) (*sum)[i] += more[i];
+  }
+
+  void Deposit(std::size_t w) {
+    Fill(&job_[w].gradients, [&] { return static_cast<double>(random_.Below(3)) - 1; });
+    job_[w].store().Deposit();
+    Model& model = models_[w];
+    if (!model.owes) model.outbox = Zeros();
+    AddTo(&model.outbox, ValuesOf(job_[w].gradients));
+    model.owes = true;
+  }
+
+  // The optimiser subtracts.
+  void Take(std::size_t w) {
+    Model& model = models_[w];
+    ASSERT_EQ(job_[w].store().inbox_rounds, model.rounds);
+    const Values got = Apply(&job_[w]);
+    ASSERT_EQ(!got.empty(), model.rounds != 0);
+    if (got.empty()) return;
+    ASSERT_EQ(got, model.inbox);
+    std::size_t i = 0;
+    for (std::size_t t = 0; t < job_[w].parameters.size(); ++t) {
+      testing::Numbers& numbers = job_[w].parameters[t];
+      for (std::size_t e = 0; e < numbers.size(); ++e, ++i) numbers.Set(e, numbers.Get(e) - got[i]);
+    }
+    for (i = 0; i < got.size(); ++i) model.parameters[i] -= model.inbox[i];
+    ASSERT_EQ(ValuesOf(job_[w].parameters), model.parameters);
+    model.rounds = 0;
+    model.iteration = model.newest;
+    ASSERT_EQ(job_[w].store().iteration, model.iteration);
+  }
+
+  void Copy(std::size_t taker, std::size_t source) {
+    if (taker == source) return;
+    const MeshNode::Fetched fetched = job_.Fetch(taker, source);
+    ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
+    models_[taker] = models_[source];
+    models_[taker].owes = false;
+    const Model& model = models_[taker];
+    ASSERT_EQ(fetched.iteration, model.rounds != 0 ? model.newest : model.iteration);
+    ASSERT_EQ(ValuesOf(job_[taker].parameters), model.parameters);
+  }
+
+  // `victim` dies after so many turns, if it is a worker; a new one takes its place.
+  void Round(std::size_t victim, std::uint64_t turns) {
+    std::vector<std::size_t> members;
+    std::vector<double> weights;
+    Values sum = Zeros();
+    for (std::size_t w = 0; w < job_.size(); ++w) {
+      members.push_back(w);
+      weights.push_back(models_[w].owes && random_.Below(3) != 0 ? 1 : 0);
+      if (weights[w] != 0) AddTo(&sum, models_[w].outbox);
+    }
+    const Group group = job_.MakeGroup(GroupKind::kRound, ++round_, members, weights);
+    for (const std::size_t w : members) job_.Start(w, group);
+    if (victim < job_.size()) {
+      for (; turns > 0; --turns) job_[random_.Below(job_.size())].mesh().Service(MeshNow());
+      job_[victim].node.reset();
+      members.erase(members.begin() + static_cast<std::ptrdiff_t>(victim));
+    }
+    const std::vector<Status> statuses = job_.Finish(members);
+    Settle(group, members, statuses, weights, sum);
+    if (victim < job_.size()) Replace(victim, members[0]);
+  }
+
+  // Those that missed what others have get it from them.
+  void Settle(const Group& group, const std::vector<std::size_t>& members,
+              const std::vector<Status>& statuses, const std::vector<double>& weights,
+              const Values& sum) {
+    const auto has = std::find_if(statuses.begin(), statuses.end(),
+                                  [](const Status& status) { return status.ok(); });
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      const std::size_t w = members[m];
+      Model& model = models_[w];
+      if (!statuses[m].ok()) ++failed_;
+      if (has == statuses.end()) {
+        ASSERT_EQ(job_[w].store().owes, model.owes);
+        continue;
+      }
+      if (!statuses[m].ok()) {
+        const std::size_t source = members[static_cast<std::size_t>(has - statuses.begin())];
+        const MeshNode::Fetched fetched = job_.Fetch(w, source, group.id, weights[w] != 0);
+        ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
+        ASSERT_EQ(fetched.iteration, group.iteration);
+        ++fetched_;
+      }
+      if (weights[w] != 0) model.owes = false;
+      if (model.rounds++ == 0) model.inbox = Zeros();
+      AddTo(&model.inbox, sum);
+      model.newest = group.iteration;
+      ASSERT_EQ(job_[w].store().owes, model.owes);
+      ASSERT_EQ(job_.Decode(job_[w].store().inbox), model.inbox);
+    }
+  }
+
+  void Replace(std::size_t dead, std::size_t source) {
+    job_.Revive(dead);
+    Copy(dead, source);
+  }
+
+ public:
+  int failed_ = 0;
+  int fetched_ = 0;
+
+ private:
+  Prng random_;
+  MeshJob job_;
+  std::vector<Model> models_;
+  Iteration round_ = 0;
+};
+
+TEST(MeshRoundTest, RandomSequencesWithDeathsMatchAReference) {
+  int failed = 0;
+  int fetched = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Sequence sequence(seed, seed % 2 == 0);
+    sequence.Run(60);
+    failed += sequence.failed_;
+    fetched += sequence.fetched_;
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(failed, 0);
+  RecordProperty("failed", failed);
+  RecordProperty("fetched", fetched);
+}
+
+}  // namespace
+}  // namespace prd
