@@ -111,7 +111,7 @@ Background::Reply Background::Call(Request request) {
   eventfd_write(wake_, 1);
   answered_.wait(lock, [this] { return reply_.has_value() || !failure_.empty(); });
   if (reply_) return *std::move(reply_);
-  return {.apply = std::nullopt, .done = {Status(Code::kInternal, failure_), {}}};
+  return {.apply = std::nullopt, .rounds = false, .done = {Status(Code::kInternal, failure_), {}}};
 }
 
 void Background::Cancel() {
@@ -243,9 +243,10 @@ void Background::Perform(Instant now) {
       } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
         interrupted_.store(interrupt->on, std::memory_order_relaxed);
       } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
-        Answer({.apply = *apply, .done = {}});
+        const Strategy strategy = core_.welcome().plan.strategy;
+        Answer({.apply = *apply, .rounds = strategy == Strategy::kEagerGradients, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {
-        Answer({.apply = std::nullopt, .done = std::move(*done)});
+        Answer({.apply = std::nullopt, .rounds = false, .done = std::move(*done)});
       }
     }
     if (core_.wants_incarnation()) core_.GiveIncarnation(DrawIncarnation());

@@ -1,5 +1,9 @@
 // The one thread of a session: it owns all sockets, drives the protocol (core/session_core.h) and
 // the data plane (mesh/mesh.h), and does what the user's thread asks for.
+//
+// It waits for the user's thread in one place: whoever commits a result, or drops an incarnation's,
+// takes the store's mutex, which the user's thread holds while `apply` runs. So a round that
+// completes then is committed, and heartbeats go on, when `apply` returns.
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
@@ -30,7 +34,8 @@ class Background : private MeshEvents {
   // What a call came to: done, or the user's thread is to run `apply` first.
   struct Reply {
     std::optional<ApplyNow> apply;
-    CallDone done;  // when there is no apply
+    bool rounds = false;  // apply's: kEagerGradients, the inbox is taken first
+    CallDone done;        // when there is no apply
   };
   // Runs a request on the thread, and waits until the call it makes is done. One at a time.
   using Request = std::function<void(SessionCore* core, Instant now, Actions* out)>;

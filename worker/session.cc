@@ -97,9 +97,14 @@ class Session::Impl {
   Iteration iteration() const { return background_->store()->iteration; }
 
  private:
-  bool Reduces(Strategy strategy) const { return welcome().plan.strategy == strategy; }
+  bool NeedsGradients() const {
+    const Strategy strategy = welcome().plan.strategy;
+    return strategy == Strategy::kReduceGradients || strategy == Strategy::kEagerGradients;
+  }
   Status Ready() const;
-  void Apply(std::optional<Iteration> iteration);
+  void Apply(Iteration iteration);
+  std::int64_t ApplyRounds();
+  void RunApply(Iteration iteration);
   CallDone Drive(Background::Request request);
   StepResult Describe(const StepOutcome& outcome) const;
 
@@ -141,7 +146,7 @@ Status Session::Impl::Attach(Replica replica) {
   if (!done.status.ok()) return done.status;
   attached_ = true;
   returned_ = Clock::now();
-  if (Reduces(Strategy::kReduceGradients) && replica_.gradients.empty()) {
+  if (NeedsGradients() && replica_.gradients.empty()) {
     const std::string why = "engine " + welcome().engine + " reduces gradients, and there are none";
     (void)Leave(why).ok();
     return Wrong("gradients: " + why);
@@ -149,13 +154,33 @@ Status Session::Impl::Attach(Replica replica) {
   return Status::Ok();
 }
 
-// Runs the caller's `apply`; the replica is then at `iteration`, or one further.
-void Session::Impl::Apply(std::optional<Iteration> iteration) {
+// Runs the caller's `apply`; the replica is then at `iteration`. REQUIRES: the store's mutex is
+// held.
+void Session::Impl::RunApply(Iteration iteration) {
+  replica_.apply();
+  background_->store()->iteration = iteration;
+}
+
+void Session::Impl::Apply(Iteration iteration) {
   try {
     const std::lock_guard lock(background_->store()->mutex);
-    replica_.apply();
-    std::atomic<Iteration>& count = background_->store()->iteration;
-    count = iteration.value_or(count + 1);
+    RunApply(iteration);
+  } catch (...) {
+    (void)Leave("apply threw an exception").ok();
+    throw;
+  }
+}
+
+// Applies the results of the rounds that are here, as one; returns their number.
+std::int64_t Session::Impl::ApplyRounds() {
+  ReplicaStore* store = background_->store();
+  try {
+    const std::lock_guard lock(store->mutex);
+    const std::int64_t rounds = store->inbox_rounds;
+    const Iteration iteration = store->inbox_iteration;
+    if (!store->TakeInbox()) return 0;
+    RunApply(iteration);
+    return rounds;
   } catch (...) {
     (void)Leave("apply threw an exception").ok();
     throw;
@@ -165,11 +190,16 @@ void Session::Impl::Apply(std::optional<Iteration> iteration) {
 CallDone Session::Impl::Drive(Background::Request request) {
   Background::Reply reply = background_->Call(std::move(request));
   while (reply.apply) {
-    const Iteration iteration = reply.apply->iteration;
-    Apply(iteration);
-    reply = background_->Call([iteration](SessionCore* core, Instant now, Actions* out) {
-      core->Applied(now, iteration, 1, out);
-    });
+    std::int64_t rounds = 1;
+    if (reply.rounds) {
+      rounds = ApplyRounds();
+    } else {
+      Apply(reply.apply->iteration);
+    }
+    reply =
+        background_->Call([at = iteration(), rounds](SessionCore* core, Instant now, Actions* out) {
+          core->Applied(now, at, rounds, out);
+        });
   }
   return std::move(reply.done);
 }
@@ -177,18 +207,20 @@ CallDone Session::Impl::Drive(Background::Request request) {
 Result<StepResult> Session::Impl::Step(const StepInput& input) {
   PRD_RETURN_IF_ERROR(Ready());
   if (input.samples < 0) return Wrong("samples: found " + std::to_string(input.samples));
-  const bool gradients = Reduces(Strategy::kReduceGradients);
-  if (gradients && replica_.gradients.empty()) {
+  const Strategy strategy = welcome().plan.strategy;
+  if (NeedsGradients() && replica_.gradients.empty()) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
-  if (!gradients) Apply(std::nullopt);
+  const bool averages = strategy == Strategy::kAverageModels;
+  if (!input.discard && averages) Apply(iteration() + 1);
+  if (!input.discard && strategy == Strategy::kLocalSteps) Apply(iteration());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
-  const prd::Ready ready{.iteration = iteration() + (gradients ? 1 : 0),
+  const prd::Ready ready{.iteration = iteration() + (averages ? 0 : 1),
                          .step_ns = computed.count(),
                          .samples = input.samples};
   const CallDone done =
-      Drive([ready](SessionCore* core, Instant now, Actions* out) {
-        core->Step(now, ready, false, out);
+      Drive([ready, discard = input.discard](SessionCore* core, Instant now, Actions* out) {
+        core->Step(now, ready, discard, out);
       });
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;
@@ -201,6 +233,9 @@ StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
   StepResult result;
   result.iteration = outcome.iteration;
   result.adopted = outcome.adopted;
+  result.included = outcome.included;
+  result.rounds = outcome.rounds;
+  result.local_steps = outcome.local_steps;
   result.attempts = outcome.attempts;
   result.group = outcome.group.id;
   result.reason = outcome.group.reason;

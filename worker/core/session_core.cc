@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -18,6 +19,8 @@ constexpr std::size_t kResendAtOnce = 32;
 // flooded.
 constexpr DurationNs kHelloGap = 100 * kMillisecond;
 constexpr DurationNs kLeaveWait = kSecond;
+// What a damaged message may bring without an overflow later.
+constexpr Iteration kMaxIteration = std::numeric_limits<Iteration>::max() / 2;
 
 std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"; }
 
@@ -46,6 +49,8 @@ void SessionCore::Push(WorkerBody body, Actions* out) {
 void SessionCore::SendHeartbeat(Instant now, Actions* out) {
   const std::uint32_t every = std::clamp<std::uint32_t>(welcome_.heartbeat_ms, 10, 60'000);
   heartbeat_at_ = now + every * kMillisecond;
+  heartbeat_sent_ = now;
+  ++heartbeats_out_;
   out->push_back(SendToController{Envelope(0, Heartbeat{})});
 }
 
@@ -67,6 +72,11 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   has_replica_ = ready_waiting_ = said_finish_ = false;
   last_group_ = kNoGroup;
   held_.reset();
+  round_ = {};
+  unapplied_ = arrival_due_ = told_ = false;
+  owed_ = 0;
+  asked_.reset();
+  heartbeats_out_ = 0;
   heard_ = now;
   hello_due_ = true;
   OnTime(now, out);
@@ -76,21 +86,36 @@ void SessionCore::SayHello(Instant now, Actions* out) {
 
 void SessionCore::Done(Status status, Actions* out) {
   call_ = Call::kNone;
+  arrival_due_ = false;
+  UpdateInterrupt(out);
   out->push_back(CallDone{std::move(status), step_});
 }
 
 void SessionCore::StepDone(bool adopted, Actions* out) {
   step_.iteration = iteration_;
   step_.adopted = adopted;
+  step_.local_steps = local_steps_;
+  step_.attempts += since_.attempts;
+  step_.sent_bytes += since_.sent_bytes;
+  step_.reduced += since_.reduced;
+  since_ = {};
   Done(Status::Ok(), out);
+}
+
+// Calls off what runs on the data plane; nobody is told.
+void SessionCore::DropWork(Actions* out) {
+  if (work_ == Work::kReduce || round_.state == Round::State::kReduce) {
+    out->push_back(CancelReduce{});
+  }
+  if (work_ == Work::kFetch || round_.state == Round::State::kFetch) out->push_back(CancelFetch{});
+  if (work_ != Work::kApply) work_ = Work::kNone;
+  group_.id = kNoGroup;
+  round_ = {};
 }
 
 // The session can do nothing more.
 void SessionCore::Over(Status status, Actions* out) {
-  if (work_ == Work::kReduce) out->push_back(CancelReduce{});
-  if (work_ == Work::kFetch) out->push_back(CancelFetch{});
-  if (work_ != Work::kApply) work_ = Work::kNone;
-  group_.id = kNoGroup;
+  DropWork(out);
   contact_ = Contact::kOver;
   over_ = status;
   held_.reset();
@@ -112,7 +137,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   SayHello(now, out);
 }
 
-void SessionCore::Step(Instant now, const Ready& ready, bool, Actions* out) {
+void SessionCore::Step(Instant now, const Ready& ready, bool discard, Actions* out) {
   now_ = now;
   PRD_CHECK(call_ == Call::kNone);
   call_ = Call::kStep;
@@ -120,7 +145,13 @@ void SessionCore::Step(Instant now, const Ready& ready, bool, Actions* out) {
   step_ = {};
   ready_ = ready;
   ready_at_ = now;
-  if (welcome_.plan.strategy == Strategy::kAverageModels) iteration_ = ready.iteration;
+  discard_ = discard;
+  UpdateInterrupt(out);
+  if (Uses(Strategy::kAverageModels) && !discard) iteration_ = ready.iteration;
+  if (Uses(Strategy::kLocalSteps) && !discard) ++local_steps_;
+  arrival_due_ = Uses(Strategy::kEagerGradients);
+  deposited_ = false;
+  own_round_.reset();
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (contact_ == Contact::kOver) {
     return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
@@ -136,10 +167,12 @@ void SessionCore::Finish(Instant now, Actions* out) {
   call_ = Call::kFinish;
   call_at_ = now;
   step_ = {};
+  discard_ = false;
+  UpdateInterrupt(out);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (contact_ == Contact::kOver) return Done(over_, out);
   if (held_) return BeginHeld(now, out);
-  SayFinish(out);
+  GoOn(now, out);
 }
 
 void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
@@ -151,6 +184,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   if (contact_ != Contact::kMember)
     return Over(Status(Code::kAborted, "the session has left"), out);
   held_.reset();
+  CancelRound(now, "its session leaves", out);
   leave_by_ = now + kLeaveWait;
   Push(prd::Leave{.reason = reason}, out);
 }
@@ -158,6 +192,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
 void SessionCore::Cancel(Instant now, Actions* out) {
   now_ = now;
   cancelled_ = true;
+  CancelRound(now, "cancelled by its user", out);
   if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
   if (work_ == Work::kReduce) {
     out->push_back(CancelReduce{});
@@ -170,13 +205,22 @@ void SessionCore::Cancel(Instant now, Actions* out) {
   Done(Status(Code::kCancelled, "the session was cancelled"), out);
 }
 
+void SessionCore::SayReady(Instant now, Actions* out) {
+  ready_waiting_ = ready_.waiting;
+  ready_at_ = now;
+  ready_.rtt_ns = rtt_ns_;
+  Push(ready_, out);
+}
+
 // Signals what the step in progress has to say, unless it is said already or cannot be yet.
 void SessionCore::SignalAgain(Instant now, Actions* out) {
+  if (Uses(Strategy::kEagerGradients)) return GoOn(now, out);
+  // Nothing to offer. But one told to wait for a round's group has the steps that it completed.
+  if (call_ == Call::kStep && discard_ && !told_) return StepDone(false, out);
   const bool stepping = call_ == Call::kStep || (call_ == Call::kFinish && !said_finish_);
   if (!stepping || contact_ != Contact::kMember || !has_replica_ || ready_waiting_) return;
-  ready_waiting_ = true;
-  ready_at_ = now;
-  Push(ready_, out);
+  if (Uses(Strategy::kLocalSteps)) return Query(now, out);
+  SayReady(now, out);
 }
 
 void SessionCore::SayFinish(Actions* out) {
@@ -212,7 +256,9 @@ void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Ac
   if (link_.unacked().size() < unacked) {
     resend_after_ = kResendFirst;
     resend_at_ = now + resend_after_;
+    if (Uses(Strategy::kLocalSteps)) QueryDue(now, out);
   }
+  if (std::holds_alternative<HeartbeatAck>(envelope.body)) OnHeartbeatAck(now);
   if (envelope.seq == 0) return;
   if (link_.OnReceive(envelope.seq) != LinkEnd<WorkerBody>::Verdict::kDeliver) {
     heartbeat_at_ = now;  // says what was received, and so what was not
@@ -220,12 +266,33 @@ void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Ac
   }
   if (const auto* group = std::get_if<Group>(&envelope.body)) OnGroup(now, *group, out);
   if (const auto* abort = std::get_if<Abort>(&envelope.body)) OnAbort(now, *abort, out);
+  if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnQueryReply(now, *reply, out);
   if (const auto* released = std::get_if<Released>(&envelope.body)) OnReleased(*released, out);
-  if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) {
-    ready_waiting_ = false;
-    held_ = *adopt;
-    BeginHeld(now, out);
-  }
+  if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) OnAdopt(now, *adopt, out);
+  UpdateInterrupt(out);
+}
+
+// Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
+// not measured when it could be that to an earlier heartbeat.
+void SessionCore::OnHeartbeatAck(Instant now) {
+  if (std::exchange(heartbeats_out_, 0) != 1) return;
+  const DurationNs rtt = now - heartbeat_sent_;
+  rtt_ns_ = rtt_ns_ == 0 ? rtt : rtt_ns_ + (rtt - rtt_ns_) / 8;
+}
+
+void SessionCore::OnAdopt(Instant now, const Adopt& adopt, Actions* out) {
+  if (adopt.result != kNoGroup) return OnAdoptResult(now, adopt, out);
+  ready_waiting_ = false;
+  held_ = adopt;
+  BeginHeld(now, out);
+}
+
+// The step in progress is better cut short: its replica is about to be replaced, or others wait.
+void SessionCore::UpdateInterrupt(Actions* out) {
+  const bool adopts = held_ && std::holds_alternative<Adopt>(*held_) &&
+                      (Uses(Strategy::kReduceGradients) || Uses(Strategy::kLocalSteps));
+  const bool on = call_ == Call::kNone && contact_ == Contact::kMember && (adopts || told_);
+  if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
 
 void SessionCore::OnWelcome(Instant now, const Welcome& welcome, Actions* out) {
@@ -258,10 +325,15 @@ std::string SessionCore::CheckGroup(const Group& group) const {
   }
   if (members.size() != group.members.size()) return "a member is in it twice";
   if (!members.contains(incarnation_)) return "this worker is not in it";
-  if (!share(group.initial_weight) || group.iteration < 0) {
+  if (!share(group.initial_weight) || group.iteration < 0 || group.iteration > kMaxIteration) {
     return "the initial model's weight or the iteration is out of range";
   }
-  return {};
+  const bool rounds = group.kind == GroupKind::kRound || group.kind == GroupKind::kAverage;
+  const bool eager = Uses(Strategy::kEagerGradients);
+  if (rounds != eager && (rounds || group.kind == GroupKind::kTrain)) {
+    return "its kind does not belong to the job's strategy";
+  }
+  return eager ? CheckRound(group) : std::string();
 }
 
 void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
@@ -273,9 +345,11 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
   }
   if (call_ == Call::kLeave) return;
   last_group_ = group.id;
-  if (group.kind == GroupKind::kTrain) {
-    ready_waiting_ = false;
-    if (call_ == Call::kNone || cancelled_) {
+  if (group.kind == GroupKind::kRound) return BeginRound(now, group, out);
+  if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
+  if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
+    const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
+    if (call_ == Call::kNone || cancelled_ || busy) {
       Push(Finished{.group = group.id,
                     .outcome = Outcome::kFailed,
                     .detail = "its training loop is not in a step any more"},
@@ -290,6 +364,11 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
 // Starts what was ordered, if the user's thread has lent the replica.
 void SessionCore::BeginHeld(Instant now, Actions* out) {
   if (!held_ || work_ != Work::kNone || call_ == Call::kNone || call_ == Call::kLeave) return;
+  if (RoundRuns()) return;
+  const auto* final = std::get_if<Group>(&*held_);
+  if (unapplied_ && final != nullptr && final->kind == GroupKind::kFinal) {
+    return ApplyRounds(now, out);
+  }
   const auto held = std::move(*held_);
   held_.reset();
   if (const auto* adopt = std::get_if<Adopt>(&held)) {
@@ -313,6 +392,7 @@ void SessionCore::OnAbort(Instant now, const Abort& abort, Actions* out) {
     Push(Finished{.group = abort.group, .outcome = Outcome::kAborted, .detail = abort.reason}, out);
     return;
   }
+  if (AbortRound(now, abort, out)) return;
   if (work_ != Work::kReduce || group_.id != abort.group) return;  // through with it already
   out->push_back(CancelReduce{});
   step_.reduced += now - group_at_;
@@ -343,10 +423,7 @@ void SessionCore::OnRefused(Instant now, const Refused& refused, Actions* out) {
   if (call_ == Call::kLeave || final_done_) {
     return Over(final_done_ ? Status::Ok() : Status(Code::kAborted, "the session has left"), out);
   }
-  if (work_ == Work::kReduce) out->push_back(CancelReduce{});
-  if (work_ == Work::kFetch) out->push_back(CancelFetch{});
-  if (work_ != Work::kApply) work_ = Work::kNone;
-  group_.id = kNoGroup;
+  DropWork(out);
   SayHello(now, out);
 }
 
@@ -367,6 +444,10 @@ void SessionCore::Report(Instant now, Outcome outcome, const std::string& detail
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t sent_bytes, Actions* out) {
   now_ = now;
+  if (round_.state == Round::State::kReduce && round_.group.id == group) {
+    group_bytes_ = sent_bytes;
+    return OnRoundReduced(now, status, out);
+  }
   if (work_ != Work::kReduce || group_.id != group) return;
   group_bytes_ = sent_bytes;
   step_.sent_bytes += sent_bytes;
@@ -377,43 +458,63 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
     if (kind == GroupKind::kTrain) SignalAgain(now, out);
     return BeginHeld(now, out);
   }
-  if (kind == GroupKind::kTrain && welcome_.plan.strategy == Strategy::kReduceGradients) {
+  if (kind == GroupKind::kTrain && Uses(Strategy::kReduceGradients)) {
     work_ = Work::kApply;
     out->push_back(ApplyNow{group_.iteration});
     return;
   }
-  iteration_ = group_.iteration;
+  iteration_ = newest_ = group_.iteration;
   Report(now, Outcome::kOk, {}, out);
-  if (kind == GroupKind::kInitial) return HasReplica(now, out);
+  if (kind == GroupKind::kInitial) {
+    unapplied_ = false;
+    return HasReplica(now, out);
+  }
   if (kind == GroupKind::kFinal) {
     final_done_ = true;
-  } else if (call_ == Call::kStep) {
-    StepDone(false, out);
-  } else {
-    SayFinish(out);
+    return;
   }
+  if (kind == GroupKind::kTrain) NewRound();
+  if (kind == GroupKind::kTrain && call_ == Call::kStep) {
+    step_.rounds = 1;
+    step_.included = true;
+    return StepDone(false, out);
+  }
+  GoOn(now, out);
 }
 
-void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t, Actions* out) {
+// kLocalSteps: what was counted and said since the round's start is past.
+void SessionCore::NewRound() {
+  local_steps_ = 0;
+  told_ = false;
+  asked_.reset();
+}
+
+void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out) {
   now_ = now;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
   iteration_ = iteration;
   if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
-  if (call_ == Call::kStep) {
-    StepDone(false, out);
-  } else if (contact_ == Contact::kOver) {
-    Done(over_, out);
-  } else {
-    SayFinish(out);
-    BeginHeld(now, out);
+  if (Uses(Strategy::kEagerGradients)) AppliedRounds();
+  if (call_ == Call::kStep && rounds > 0) {
+    step_.rounds = rounds;
+    if (!Uses(Strategy::kEagerGradients)) step_.included = true;
+    return StepDone(false, out);
   }
+  if (contact_ == Contact::kOver) return Done(over_, out);
+  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  GoOn(now, out);
+  BeginHeld(now, out);
 }
 
 void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out) {
   now_ = now;
+  if (round_.state == Round::State::kFetch) return OnResultFetched(now, status, out);
   if (work_ != Work::kFetch) return;
   work_ = Work::kNone;
+  if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
+    return Over(Status(Code::kDataLoss, "a peer's replica is of no possible iteration"), out);
+  }
   Push(Adopted{.ok = status.ok(),
                .iteration = status.ok() ? iteration : 0,
                .detail = status.ok() ? std::string() : status.message()},
@@ -422,20 +523,25 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
     SignalAgain(now, out);
     return BeginHeld(now, out);
   }
-  iteration_ = iteration;
+  iteration_ = newest_ = iteration;
   if (said_finish_) {
     final_done_ = true;  // the others' average
     return;
   }
+  unapplied_ = Uses(Strategy::kEagerGradients);  // it may bring an inbox
   HasReplica(now, out);
 }
 
 void SessionCore::HasReplica(Instant now, Actions* out) {
   has_replica_ = true;
   home_run_ = run_;
+  round_ = {};
+  owed_ = 0;
+  arrival_due_ = false;
+  NewRound();
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
-  SayFinish(out);
+  GoOn(now, out);
   BeginHeld(now, out);
 }
 
@@ -451,7 +557,9 @@ void SessionCore::OnConnected(Instant now, Actions* out) {
 
 std::optional<Instant> SessionCore::PatienceEnds() const {
   const bool calling = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kFinish;
-  if (!calling || work_ != Work::kNone || options_.patience == 0) return std::nullopt;
+  if (!calling || work_ != Work::kNone || RoundRuns() || options_.patience == 0) {
+    return std::nullopt;
+  }
   return std::max(call_at_, heard_) + options_.patience;
 }
 

@@ -6,10 +6,16 @@
 // Output: a list of actions in order. One user call is in progress at a time; every call ends with
 // exactly one CallDone. Not thread safe.
 //
-// What it guarantees towards the controller: exactly one Finished per group announced; no Ready
-// while one is unanswered; one Finish once trained; nothing is done twice and nothing is lost
-// (link.h), whatever the network does. A refusal that says "this incarnation is over" makes it say
-// Hello as a new one, with the same rank, and go on with the replica as it is.
+// What it guarantees towards the controller: exactly one Finished per group announced, and one
+// Adopted per Adopt; no Ready that waits while one is unanswered; one Finish once trained; nothing
+// is done twice and nothing is lost (link.h), whatever the network does. A refusal that says "this
+// incarnation is over" makes it say Hello as a new one, with the same rank, and go on with the
+// replica as it is.
+//
+// Rounds (GroupKind::kRound) run in a slot of their own beside the call in progress: they start at
+// once, whatever the training loop does, `apply` included. The data plane still has one reduction
+// and one copy at a time: a worker is in one group at a time, and a controller that announces a
+// second one ends the session (kDataLoss), as any group does that cannot be.
 #ifndef PRD_WORKER_CORE_SESSION_CORE_H_
 #define PRD_WORKER_CORE_SESSION_CORE_H_
 
@@ -30,15 +36,18 @@ namespace prd {
 // How a step ended, for its caller.
 struct StepOutcome {
   Iteration iteration = 0;
-  bool adopted = false;   // the replica was replaced by a peer's, or by a new common start
-  bool included = false;  // kEagerGradients: this step's gradient is in a round that it applied
-  std::int64_t rounds = 0;        // kEagerGradients: whose results this step applied
+  bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
+  // This step's gradient, or its parameters, are in a result that it applied.
+  bool included = false;
+  std::int64_t rounds = 0;        // whose results this step applied; but for kEagerGradients 0 or 1
   std::uint32_t local_steps = 0;  // kLocalSteps: completed since the round's start
-  Group group;           // the last one; id kNoGroup when there was none
-  int attempts = 0;      // groups tried
+  Group group;                    // the last one; id kNoGroup when there was none
+  // Since the step before, where rounds run in the background.
+  int attempts = 0;  // groups tried
   std::uint64_t sent_bytes = 0;
-  DurationNs waited = 0;   // for groups
   DurationNs reduced = 0;  // in groups
+  // For groups to form; kEagerGradients: until this step had something to apply.
+  DurationNs waited = 0;
 };
 
 // ---- actions: what the shell does, in this order ----
@@ -69,9 +78,10 @@ struct Deposit {};
 struct Interrupt {
   bool on = false;
 };
-// The caller's thread runs `apply` and calls Applied. kReduceGradients: the sum is in the gradients;
-// the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the gradients
-// first, and says iteration and rounds.
+// The caller's thread runs `apply` and calls Applied. kReduceGradients: the sum is in the
+// gradients; the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the
+// gradients first, and says iteration and rounds; it may turn out to be empty (of a replica that
+// was copied, or that a new incarnation gave up), and then `apply` does not run: 0 rounds.
 struct ApplyNow {
   Iteration iteration = 0;
 };
@@ -103,17 +113,19 @@ class SessionCore {
   // Says Hello; done once the replica is the job's.
   void Attach(Instant now, Options options, Actions* out);
   // Local work is done; done once a group has reduced with this worker, or as the strategy has it.
-  // `ready.iteration` as in engine.h; not signalled when an earlier signal is still unanswered.
-  // `discard`: the local work was cut short and does not count.
+  // `ready.iteration` as in engine.h for kAverageModels and kReduceGradients; for the others it,
+  // and all that concerns gradients and local steps, is set here. Not signalled when an earlier
+  // signal is still unanswered. `discard`: the local work was cut short and does not count.
   void Step(Instant now, const Ready& ready, bool discard, Actions* out);
-  // `apply` has run, after ApplyNow: the replica is at this iteration, with the results of this many
-  // rounds more (kEagerGradients).
+  // `apply` has run, after ApplyNow: the replica is at this iteration, with the results of this
+  // many rounds more (kEagerGradients).
   void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
   void Finish(Instant now, Actions* out);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const std::string& reason, Actions* out);
   // The call in progress, and every later one but Leave, ends with kCancelled.
+  // A round in the background is cancelled too.
   void Cancel(Instant now, Actions* out);
 
   // ---- events ----
@@ -138,21 +150,34 @@ class SessionCore {
   enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
 
+  // The newest kRound announced here. kFailed: its result is not here, but others may have it.
+  struct Round {
+    enum class State : std::uint8_t { kNone, kReduce, kFailed, kFetch };
+    State state = State::kNone;
+    Group group;
+    bool contributed = false;  // the outbox is part of it
+    Instant at;
+  };
+
   void SayHello(Instant now, Actions* out);
   void Push(WorkerBody body, Actions* out);
   WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
   void SendHeartbeat(Instant now, Actions* out);
   void Resend(Instant now, Actions* out);
   void Done(Status status, Actions* out);
+  void DropWork(Actions* out);
   void Over(Status status, Actions* out);
   void StepDone(bool adopted, Actions* out);
 
   void OnWelcome(Instant now, const Welcome& welcome, Actions* out);
+  void OnHeartbeatAck(Instant now);
+  void OnAdopt(Instant now, const Adopt& adopt, Actions* out);
   void OnGroup(Instant now, const Group& group, Actions* out);
   void OnAbort(Instant now, const Abort& abort, Actions* out);
   void OnReleased(const Released& released, Actions* out);
   void OnRefused(Instant now, const Refused& refused, Actions* out);
   std::string CheckGroup(const Group& group) const;
+  std::string CheckRound(const Group& group) const;
   void BeginHeld(Instant now, Actions* out);
   void Report(Instant now, Outcome outcome, const std::string& detail, Actions* out);
   void HasReplica(Instant now, Actions* out);
@@ -160,6 +185,31 @@ class SessionCore {
   void CallOffWork(Instant now, const std::string& why, Actions* out);
   void SayFinish(Actions* out);
   std::optional<Instant> PatienceEnds() const;
+  bool Uses(Strategy strategy) const { return welcome_.plan.strategy == strategy; }
+  void SayReady(Instant now, Actions* out);
+  void UpdateInterrupt(Actions* out);
+
+  // Rounds in the background (session_core_rounds.cc).
+  bool RoundRuns() const;
+  bool GaveToRound() const;
+  void BeginRound(Instant now, const Group& group, Actions* out);
+  void ReportRound(Instant now, Outcome outcome, const std::string& detail, Actions* out);
+  std::uint32_t HaveRound();
+  void OnRoundReduced(Instant now, const Status& status, Actions* out);
+  void OnAdoptResult(Instant now, const Adopt& adopt, Actions* out);
+  void OnResultFetched(Instant now, const Status& status, Actions* out);
+  bool AbortRound(Instant now, const Abort& abort, Actions* out);
+  void CancelRound(Instant now, const std::string& why, Actions* out);
+  void Arrive(Instant now, Actions* out);
+  void ApplyRounds(Instant now, Actions* out);
+  void AppliedRounds();
+  void GoOn(Instant now, Actions* out);
+
+  // Local steps (session_core_local_steps.cc).
+  void Query(Instant now, Actions* out);
+  void QueryDue(Instant now, Actions* out);
+  void NewRound();
+  void OnQueryReply(Instant now, const QueryReply& reply, Actions* out);
 
   Options options_;
   Contact contact_ = Contact::kNone;
@@ -190,9 +240,28 @@ class SessionCore {
   std::uint64_t group_bytes_ = 0;
   std::optional<std::variant<Group, Adopt>> held_;
 
+  // kEagerGradients. Rounds are known by their iteration; iteration_ is that of the newest one that
+  // `apply` has seen.
+  Round round_;
+  Iteration newest_ = 0;                // round whose result is here
+  bool unapplied_ = false;              // the inbox is not empty, as far as is known here
+  std::uint32_t owed_ = 0;              // gradients in the outbox
+  Group last_round_;                    // the newest one whose result is here
+  StepOutcome since_;                   // attempts, sent_bytes and reduced since the last step
+  bool arrival_due_ = false;            // the step in progress has not deposited and signalled yet
+  bool deposited_ = false;              // the step in progress has
+  std::optional<Iteration> own_round_;  // that its gradient is in
+
+  // kLocalSteps.
+  std::uint32_t local_steps_ = 0;  // since the round's start
+  std::optional<Ready> asked_;     // the last Ready of this round
+  bool told_ = false;              // delayed_ack: the next signal waits for the round's group
+
   Call call_ = Call::kNone;
   Instant call_at_;
   StepOutcome step_;
+  bool discard_ = false;  // of the step in progress
+  bool interrupt_ = false;
 
   Instant now_;       // of the input at work
   Instant heard_;     // from the controller, or since when it is missed
@@ -201,6 +270,9 @@ class SessionCore {
   Instant resend_at_;
   DurationNs resend_after_ = 0;
   Instant heartbeat_at_;
+  Instant heartbeat_sent_;
+  int heartbeats_out_ = 0;  // since the last answer
+  DurationNs rtt_ns_ = 0;   // smoothed
   Instant leave_by_;
   std::string last_refusal_;
 };
