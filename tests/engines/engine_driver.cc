@@ -21,10 +21,37 @@ std::string EngineDriver::Apply(const Event& event) {
   applied.now = now_;
   applied.event = event;
   engine_->Step(now_, event, &next_group_, &applied.effects);
-  for (const FormGroup& group : GroupsOf(applied.effects)) {
-    if (auto wrong = Form(group); !wrong.empty()) return wrong;
+  for (const Effect& effect : applied.effects) {
+    if (auto wrong = Heed(effect, event); !wrong.empty()) return wrong;
   }
   return watch_(applied);
+}
+
+std::string EngineDriver::Heed(const Effect& effect, const Event& cause) {
+  if (const auto* form = std::get_if<FormGroup>(&effect)) return Form(*form);
+  if (const auto* answer = std::get_if<Answer>(&effect)) {
+    const auto* ready = std::get_if<ReadyEvent>(&cause);
+    if (ready == nullptr || ready->rank != answer->rank) return "an answer to nothing";
+    Worker& worker = workers_[answer->rank];
+    worker.told_ready = answer->ready;
+    if (!answer->ready) worker.state = State::kComputing;
+    return answer->reason.empty() ? "an answer without a reason" : "";
+  }
+  const auto& late = std::get<CatchUp>(effect);
+  const auto found = workers_.find(late.rank);
+  if (found == workers_.end()) return "nobody is to catch up";
+  Worker& worker = found->second;
+  if (worker.group != kNoGroup || worker.state == State::kCopying) {
+    return "rank " + std::to_string(late.rank) + " is to catch up and cannot";
+  }
+  if (worker.state == State::kFailed || late.reason.empty()) return "a bad order to catch up";
+  worker.source = NewestReplica();
+  if (worker.source > worker.iteration) {
+    worker.state = State::kCopying;
+  } else {
+    behind_.push_back(late.rank);
+  }
+  return "";
 }
 
 std::string EngineDriver::Form(const FormGroup& group) {
@@ -60,6 +87,9 @@ std::string EngineDriver::Join() {
   Worker worker;
   if (workers_.empty()) {
     newest_ = 0;
+  } else if (Shares()) {  // with a replica that may be outdated by now
+    worker.iteration = NewestReplica() - static_cast<Iteration>(random_.Below(2));
+    if (worker.iteration < 0) return "";
   } else {
     worker.iteration = Rounds() ? newest_ : workers_.begin()->second.iteration;
   }
@@ -70,7 +100,34 @@ std::string EngineDriver::Join() {
                            .host = "host" + std::to_string(random_.Below(3))});
 }
 
+// -1: who has one copies another.
+Iteration EngineDriver::NewestReplica() const {
+  Iteration newest = -1;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.state != State::kCopying) newest = std::max(newest, worker.iteration);
+  }
+  return newest;
+}
+
+std::string EngineDriver::BeReadyToShare(Rank rank) {
+  Worker& worker = workers_[rank];
+  const Plan plan = engine_->plan();
+  Ready ready{.iteration = worker.iteration + 1};
+  if (plan.strategy == Strategy::kLocalSteps) {
+    const bool stands = worker.again || (worker.told_ready && random_.Below(4) > 0);
+    ready.waiting = !plan.delayed_ack || stands;
+    worker.local_steps += stands ? 0 : 1;
+    ready.local_steps = worker.local_steps;
+    ready.step_ns = static_cast<DurationNs>(random_.Below(kSecond));
+    ready.rtt_ns = static_cast<DurationNs>(random_.Below(kMillisecond));
+  }
+  worker.again = false;
+  if (ready.waiting) worker.state = State::kWaiting;
+  return Apply(ReadyEvent{.rank = rank, .ready = ready});
+}
+
 std::string EngineDriver::BeReady(Rank rank) {
+  if (Shares()) return BeReadyToShare(rank);
   Worker& worker = workers_[rank];
   if (Rounds()) {
     // It has a gradient, unless its step was cut short, and waits, unless there is a result.
@@ -97,6 +154,7 @@ std::string EngineDriver::Report(GroupId id, bool ok) {
   Running& group = groups_[id];
   ok = ok && !group.failed;
   if (group.kind == GroupKind::kRound) return ReportRound(id, ok);
+  if (Shares()) return ReportShared(id, ok);
   const std::size_t index = random_.Below(group.pending.size());
   const Rank rank = group.pending[index];
   group.pending.erase(group.pending.begin() + static_cast<std::ptrdiff_t>(index));
@@ -115,6 +173,76 @@ std::string EngineDriver::Report(GroupId id, bool ok) {
   const bool all_ok = !groups_[id].failed;
   groups_.erase(id);
   return Apply(EndedEvent{.group = id, .ok = all_ok});
+}
+
+std::string EngineDriver::ReportShared(GroupId id, bool ok) {
+  Running& group = groups_[id];
+  const std::size_t index = random_.Below(group.pending.size());
+  const Rank rank = group.pending[index];
+  group.pending.erase(group.pending.begin() + static_cast<std::ptrdiff_t>(index));
+  group.failed = group.failed || !ok;
+  (ok ? group.with_result : group.without_result).push_back(rank);
+  Worker& worker = workers_[rank];
+  worker.group = kNoGroup;
+  worker.state = ok ? State::kComputing : State::kFailed;
+  if (ok) {
+    worker.iteration = group.iteration;
+    worker.local_steps = 0;
+    worker.told_ready = false;
+    ++worker.steps;
+  }
+  if (auto wrong = Apply(FinishedEvent{.rank = rank, .group = id, .ok = ok}); !wrong.empty()) {
+    return wrong;
+  }
+  return groups_[id].pending.empty() ? EndShared(id) : "";
+}
+
+// Those for whom it failed copy the replica of those who have the result; if nobody has it, they
+// signal again.
+std::string EngineDriver::EndShared(GroupId id) {
+  const Running group = groups_[id];
+  groups_.erase(id);
+  const bool ok = !group.with_result.empty();
+  if (auto wrong = Apply(EndedEvent{.group = id, .ok = ok}); !wrong.empty()) return wrong;
+  for (const Rank rank : group.without_result) {
+    Worker& worker = workers_[rank];
+    worker.state = ok ? State::kCopying : State::kComputing;
+    worker.source = group.iteration;
+    worker.again = !ok;
+  }
+  return "";
+}
+
+// The copy is there: of the replica as it was when that was ordered, or as it is now.
+std::string EngineDriver::Copy(Rank rank) {
+  Worker& worker = workers_[rank];
+  const Iteration now = NewestReplica();
+  const Iteration copied = random_.Below(3) > 0 ? now : worker.source;
+  worker.state = State::kComputing;
+  if (copied <= worker.iteration) {  // nobody has anything newer any more
+    worker.again = false;
+    return "";
+  }
+  worker.iteration = copied;
+  worker.local_steps = 0;
+  worker.told_ready = false;
+  worker.again = false;
+  return "";
+}
+
+std::string EngineDriver::Rejoin() {
+  for (const Rank rank : std::exchange(behind_, {})) {
+    const auto found = workers_.find(rank);
+    if (found == workers_.end() || found->second.group != kNoGroup) continue;
+    const bool waits = found->second.state == State::kWaiting;
+    const Iteration iteration = found->second.iteration;
+    found->second.state = State::kComputing;
+    if (auto wrong = Apply(LeftEvent{.rank = rank}); !wrong.empty()) return wrong;
+    const JoinedEvent joined{.rank = rank, .iteration = iteration, .host = "host"};
+    if (auto wrong = Apply(joined); !wrong.empty()) return wrong;
+    workers_[rank].again = waits;
+  }
+  return "";
 }
 
 // A failure is told at the end: others may have the result, and it gets it from them.
@@ -170,6 +298,11 @@ std::string EngineDriver::EndRound(GroupId id) {
 std::string EngineDriver::Leave(Rank rank) {
   GroupId id = workers_[rank].group;
   workers_.erase(rank);
+  for (auto& [other, group] : groups_) {
+    if (!Shares()) break;
+    std::erase(group.with_result, rank);
+    std::erase(group.without_result, rank);
+  }
   if (id == kNoGroup && Rounds() && !groups_.empty()) id = groups_.begin()->first;  // has reported
   if (auto wrong = Apply(LeftEvent{.rank = rank, .why = LeftReason::kLost}); !wrong.empty()) {
     return wrong;
@@ -182,6 +315,7 @@ std::string EngineDriver::Leave(Rank rank) {
   std::erase(group.without_result, rank);
   if (!group.pending.empty()) return "";
   if (group.kind == GroupKind::kRound) return EndRound(id);
+  if (Shares()) return EndShared(id);
   groups_.erase(id);
   return Apply(EndedEvent{.group = id, .ok = false});
 }
@@ -199,9 +333,14 @@ std::string EngineDriver::Storm(int events) {
     const auto deadline = engine_->NextDeadline();
     const std::vector<Rank> computing = In(State::kComputing);
     const std::uint64_t dice = random_.Below(100);
+    const std::vector<Rank> copying = In(State::kCopying);
     std::string wrong;
-    if (deadline && *deadline <= now_ && dice < 90) {
+    if (!behind_.empty()) {
+      wrong = Rejoin();
+    } else if (deadline && *deadline <= now_ && dice < 90) {
       wrong = PassDeadline();
+    } else if (!copying.empty() && dice % 4 == 0) {
+      wrong = Copy(Pick(copying));
     } else if (workers_.empty() ||
                (dice < 4 && std::ssize(workers_) < max_workers_ && JoinsNow())) {
       wrong = Join();
@@ -233,9 +372,15 @@ std::string EngineDriver::Calm(int steps) {
     now_.ns += static_cast<std::int64_t>(random_.Below(kMillisecond));
     const std::vector<Rank> computing = In(State::kComputing);
     const auto deadline = engine_->NextDeadline();
+    const std::vector<Rank> copying = In(State::kCopying);
     std::string wrong;
-    if (deadline && *deadline <= now_) {
+    if (!behind_.empty()) {
+      wrong = Rejoin();
+    } else if (deadline && *deadline <= now_) {
       wrong = PassDeadline();
+    } else if (!copying.empty() &&
+               (random_.Below(2) == 0 || (computing.empty() && groups_.empty()))) {
+      wrong = Copy(Pick(copying));
     } else if (!groups_.empty() && (computing.empty() || random_.Below(2) == 0)) {
       wrong = Report(groups_.begin()->first, true);
     } else if (!computing.empty()) {

@@ -39,7 +39,13 @@ class EngineDriver {
   const std::vector<Applied>& applied() const { return applied_; }
 
  private:
-  enum class State { kComputing, kWaiting, kReducing };
+  enum class State {
+    kComputing,
+    kWaiting,
+    kReducing,
+    kFailed,   // Shares(): the group that still runs has failed for it
+    kCopying,  // Shares(): a replica
+  };
   struct Worker {
     State state = State::kComputing;
     Iteration iteration = 0;
@@ -49,6 +55,11 @@ class EngineDriver {
     Iteration received = 0;   // the newest round of which it has the result
     std::uint32_t owed = 0;   // its gradients in no round yet
     std::uint32_t given = 0;  // to the round that runs
+    // Shares(): `iteration` is that of its replica.
+    Iteration source = 0;           // of the replica that it copies
+    std::uint32_t local_steps = 0;  // Strategy::kLocalSteps
+    bool told_ready = false;        // the same
+    bool again = false;             // it signals what it has signalled before
   };
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -60,12 +71,24 @@ class EngineDriver {
   };
 
   bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
+  // All have the same replica, and who has missed a round copies it.
+  bool Shares() const {
+    return !Rounds() && engine_->plan().strategy != Strategy::kAverageModels &&
+           engine_->joining() == Engine::Joining::kAnytime;
+  }
   std::string Apply(const Event& event);
   std::string Form(const FormGroup& group);
   std::string Join();
   bool JoinsNow() const { return engine_->joining() != Engine::Joining::kPause || groups_.empty(); }
   std::string BeReady(Rank rank);
   std::string Report(GroupId group, bool ok);
+  std::string BeReadyToShare(Rank rank);
+  std::string Heed(const Effect& effect, const Event& cause);
+  std::string ReportShared(GroupId group, bool ok);
+  std::string EndShared(GroupId group);
+  std::string Copy(Rank rank);
+  std::string Rejoin();
+  Iteration NewestReplica() const;
   std::string ReportRound(GroupId group, bool ok);
   void Receive(Worker* worker, Iteration round);
   std::string EndRound(GroupId group);
@@ -85,7 +108,8 @@ class EngineDriver {
   GroupId next_group_ = 1;
   std::map<Rank, Worker> workers_;
   std::map<GroupId, Running> groups_;
-  Iteration newest_ = 0;  // round with a result
+  Iteration newest_ = 0;      // round with a result
+  std::vector<Rank> behind_;  // to catch up, while nobody has anything newer
   std::vector<Applied> applied_;
 };
 

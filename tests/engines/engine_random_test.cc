@@ -7,6 +7,7 @@
 
 #include "engines/registry.h"
 #include "gtest/gtest.h"
+#include "tests/engines/backup_model.h"
 #include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
 #include "tests/engines/p_reduce_model.h"
@@ -174,6 +175,25 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
   EXPECT_GT(holds, 50);
   EXPECT_GT(averages, 1000);
   EXPECT_GT(failures, 500);
+}
+
+TEST(EngineRandomTest, BackupKeepsItsRules) {
+  int rounds = 0;
+  int dropped = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Prng random(seed);
+    const auto workers = static_cast<Rank>(1 + random.Below(9));
+    const BackupOptions options{.backups = static_cast<int>(random.Below(4))};
+    const auto engine = MakeEngine(options);
+    BackupModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, workers);
+    if (HasFatalFailure()) return;
+    rounds += model.rounds();
+    dropped += model.dropped();
+  }
+  EXPECT_GT(rounds, 5000);
+  EXPECT_GT(dropped, 5000) << "the runs must reach late gradients";
 }
 
 // Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
