@@ -132,8 +132,9 @@ def make_parser():
     add("--group-size", type=number(int, 2, 64), default=3, help="P of p-reduce (default: %(default)s)")
     add("--target", type=number(float, 0.01, 1e4), default=0.85,
         help="test accuracy to reach; for the hyperplane, loss (default: %(default)s)")
-    add("--epochs", type=number(float, 0.01, 1000), default=12, help="passes over the data (default: %(default)s)")
-    add("--seconds", type=number(float, 1, 86400), help="a run ends after this long, instead of after --epochs")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=number(float, 0.01, 1000), help="passes over the data (default: 12)")
+    length.add_argument("--seconds", type=number(float, 1, 86400), help="a run ends after this long instead")
     add("--seed", type=number(int, 0, 2**31), default=1,
         help="of model, shards, batches and delays (default: %(default)s)")
     add("--out", type=pathlib.Path, default=pathlib.Path("demo-out"), help="(default: %(default)s)")
@@ -177,13 +178,27 @@ def limit_s(options):
     return 60 + 3 * slowest_ms / 1000 * examples(options) / (options.workers * options.batch)
 
 
+def with_setting(parser, arguments):
+    """The parsed arguments, and what they leave to their --setting."""
+    given = parser.parse_args(arguments)
+    setting = dict(SETTINGS.get(given.setting, {}))
+    slow = setting.pop("slow", None)
+    if given.epochs or given.seconds:
+        setting.pop("epochs", None)
+        setting.pop("seconds", None)
+    if given.quick and setting:
+        parser.error("--quick: allowed is without --setting; found both")
+    parser.set_defaults(**setting)
+    options = parser.parse_args(arguments)
+    if options.slow is None:  # a default of the parser would be added to, not replaced
+        options.slow = slow
+    return options
+
+
 def parse(arguments):
     """Options with all that follows from others filled in; .engines are engines.Engine. Ends the program on errors."""
     parser = make_parser()
-    setting = parser.parse_args(arguments).setting
-    slow = SETTINGS.get(setting, {}).get("slow")
-    parser.set_defaults(**{key: value for key, value in SETTINGS.get(setting, {}).items() if key != "slow"})
-    options = parser.parse_args(arguments)
+    options = with_setting(parser, arguments)
 
     try:
         options.engines = engines.parse(options.engines)
@@ -192,8 +207,6 @@ def parse(arguments):
             f"--engines: found '{error}', allowed is a list of different engines, as in "
             "all-reduce,p-reduce:group_size=5"
         )
-    if options.slow is None:
-        options.slow = slow
     if options.slow is None:
         options.slow = [] if options.inject else [(options.workers - 1, 5.0)]
     options.slow = dict(options.slow)
@@ -204,6 +217,8 @@ def parse(arguments):
         parser.error(f"--kill: allowed is each rank once, 0 to {options.workers - 1}")
     if measure(options) == "accuracy" and not 0.1 <= options.target <= 1:
         parser.error(f"--target: found {options.target:g}, allowed is 0.1 to 1")
+    if not options.epochs and not options.seconds:
+        options.epochs = 12
     if options.step_ms is None:
         options.step_ms = 40 if options.quick else 100
     options.evaluate_ms = 500

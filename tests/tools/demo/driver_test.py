@@ -28,7 +28,7 @@ class Driver(unittest.TestCase):
 
     def start(self, *options, fault="", epochs="0.01"):
         return subprocess.Popen(
-            [DEMO, "--workers", "2", "--epochs", epochs, "--out", self.dir / "out", *options],
+            [DEMO, "--workers", "2", *(["--epochs", epochs] if epochs else []), "--out", self.dir / "out", *options],
             env=dict(os.environ, PRD_BIN=str(self.dir / "bin"), TMPDIR=str(self.dir / "tmp"),
                      FAKE_FAULT=fault, FAKE_ENGINE=str(self.dir / "engine")),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -93,7 +93,7 @@ class Driver(unittest.TestCase):
 
     def test_a_loss_that_falls_and_a_run_of_seconds(self):
         code, out, err = self.finish(
-            self.start("--setting", "hyperplane", "--engines", "all-reduce", "--target", "5", "--seconds", "1")
+            self.start("--setting", "hyperplane", "--engines", "all-reduce", "--target", "5", "--seconds", "1", epochs="")
         )
         self.assertEqual((code, err), (0, ""))
         self.assertIn("time to a held-out loss of 5, s", out)
@@ -168,6 +168,7 @@ class Driver(unittest.TestCase):
         wrong = (
             "--slow 2:5", "--slow x", "--engines a,a", "--engines a:b", "--engines a:=1", "--engines k=v", "--target 2",
             "--kill prd", "--kill 2:1", "--inject one", "--inject shifted:2:1", "--seconds 0",
+            "--quick --setting esync",
         )  # fmt: skip
         for options in wrong:
             code, _, err = self.finish(self.start(*options.split()))

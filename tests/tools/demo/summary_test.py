@@ -312,7 +312,7 @@ class Options(unittest.TestCase):
     def test_without_any(self):
         options = self.parse()
         self.assertEqual([engine.text for engine in options.engines], ["all-reduce", "p-reduce"])
-        self.assertEqual((options.slow, options.step_ms), ({7: 5.0}, 100))
+        self.assertEqual((options.slow, options.step_ms, options.epochs), ({7: 5.0}, 100, 12))
 
     def test_settings(self):
         esync = self.parse("--setting", "esync")
@@ -328,6 +328,11 @@ class Options(unittest.TestCase):
         options = self.parse("--setting", "esync", "--slow", "0:3", "--engines", "p-reduce", "--batch", "7")
         self.assertEqual((options.slow, options.batch, options.workers), ({0: 3.0}, 7, 6))
         self.assertEqual([engine.text for engine in options.engines], ["p-reduce"])
+        self.assertEqual((options.epochs, options.seconds), (None, 100))
+        options = self.parse("--setting", "esync", "--epochs", "2")
+        self.assertEqual((options.epochs, options.seconds), (2, None))
+        options = self.parse("--setting", "hyperplane", "--seconds", "9")
+        self.assertEqual((options.epochs, options.seconds), (None, 9))
 
     def test_delays_are_part_of_how_long_a_run_may_take(self):
         plain = self.parse("--step-ms", "100", "--slow", "0:1")
