@@ -4,11 +4,11 @@
 
 namespace prd::sim {
 
-void AllReduceRules::Check(Instant, const Event& event, std::span<const FormGroup> formed,
+void AllReduceRules::Check(Instant, const Event& event, std::span<const Effect> effects,
                            std::int64_t joined) {
   if (const auto* ready = std::get_if<ReadyEvent>(&event)) waiting_.insert(ready->rank);
   if (const auto* left = std::get_if<LeftEvent>(&event)) waiting_.erase(left->rank);
-  for (const FormGroup& group : formed) {
+  for (const FormGroup& group : GroupsOf(effects)) {
     if (static_cast<std::int64_t>(group.members.size()) != joined) {
       throw Violation("whole-round", "round " + std::to_string(group.id) + " has " +
                                          std::to_string(group.members.size()) + " of " +

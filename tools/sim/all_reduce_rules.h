@@ -12,7 +12,7 @@ namespace prd::sim {
 
 class AllReduceRules final : public EngineRules {
  public:
-  void Check(Instant now, const Event& event, std::span<const FormGroup> formed,
+  void Check(Instant now, const Event& event, std::span<const Effect> effects,
              std::int64_t joined) override;
   void Archive(StateArchive& ar) override { ar(waiting_); }
 

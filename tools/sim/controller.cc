@@ -68,6 +68,7 @@ std::string Describe(const Record& record) {
 Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen)
     : world_(world),
       mutation_(mutation),
+      laws_(MakeEngine(world->workload.job.engine)->plan()),
       store_(world->workload.controller.keep_records != 0, [this, seen](const Record& record) {
         laws_.Seen(record);
         seen(record);

@@ -1,36 +1,92 @@
 #include "tools/sim/engine_watch.h"
 
 #include "tools/sim/all_reduce_rules.h"
+#include "tools/sim/backup_rules.h"
+#include "tools/sim/eager_rules.h"
 #include "tools/sim/p_reduce_rules.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
 
 std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options) {
+  if (std::holds_alternative<AllReduceOptions>(options)) return std::make_unique<AllReduceRules>();
   if (const auto* of = std::get_if<PReduceOptions>(&options)) {
     return std::make_unique<PReduceRules>(*of);
   }
-  if (std::holds_alternative<AllReduceOptions>(options)) return std::make_unique<AllReduceRules>();
+  if (const auto* of = std::get_if<EagerOptions>(&options)) {
+    return std::make_unique<EagerRules>(*of);
+  }
+  if (const auto* of = std::get_if<BackupOptions>(&options)) {
+    return std::make_unique<BackupRules>(*of);
+  }
   return nullptr;
 }
 
-EngineWatch::State& EngineWatch::At(Rank rank) {
+EngineWatch::Worker& EngineWatch::At(Rank rank) {
   const auto index = static_cast<std::size_t>(rank);
-  if (index >= workers_.size()) workers_.resize(index + 1, State::kAbsent);
+  if (rank < 0) throw Violation("members", "the engine names rank " + std::to_string(rank));
+  if (index >= workers_.size()) workers_.resize(index + 1);
   return workers_[index];
 }
 
 void EngineWatch::Apply(const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-    At(joined->rank) = State::kComputing;
+    At(joined->rank) = {.joined = true};
     ++joined_;
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
-    At(ready->rank) = State::kWaiting;
+    At(ready->rank).signalled = true;
+    At(ready->rank).waiting = ready->ready.waiting;
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
-    At(finished->rank) = State::kComputing;
+    At(finished->rank).group = kNoGroup;
+  } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
+    for (Worker& worker : workers_) {
+      if (worker.group == ended->group) worker.group = kNoGroup;
+    }
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-    At(left->rank) = State::kAbsent;
+    At(left->rank) = {};
     --joined_;
+  }
+}
+
+void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
+  if (const auto* group = std::get_if<FormGroup>(&effect)) {
+    if (group->id != (*id)++) {
+      throw Violation("group-ids", "group " + std::to_string(group->id) + " where " +
+                                       std::to_string(*id - 1) + " is due");
+    }
+    return CheckGroup(*group);
+  }
+  if (const auto* answer = std::get_if<Answer>(&effect)) {
+    Worker& worker = At(answer->rank);
+    if (!worker.joined || !worker.signalled || worker.group != kNoGroup) {
+      throw Violation("members", "the engine answers rank " + std::to_string(answer->rank) +
+                                     ", and no signal of it is open");
+    }
+    if (!answer->ready || !worker.waiting) worker.signalled = worker.waiting = false;
+    return;
+  }
+  const auto& late = std::get<CatchUp>(effect);
+  Worker& worker = At(late.rank);
+  if (!worker.joined || worker.group != kNoGroup) {
+    throw Violation("members", "the engine drops an update of rank " + std::to_string(late.rank) +
+                                   (worker.joined ? ", which is in a group" : ", not there"));
+  }
+  worker.signalled = worker.waiting = false;
+}
+
+void EngineWatch::CheckGroup(const FormGroup& group) {
+  const bool signal = group.kind != GroupKind::kRound;
+  for (const GroupShare& share : group.members) {
+    Worker& worker = At(share.rank);
+    if (!worker.joined || worker.group != kNoGroup || (signal && !worker.waiting)) {
+      throw Violation("members",
+                      "the engine puts rank " + std::to_string(share.rank) + " into group " +
+                          std::to_string(group.id) +
+                          (worker.group != kNoGroup ? ", and it is in one"
+                                                    : ", and no signal of it is waiting"));
+    }
+    worker.group = group.id;
+    if (group.kind == GroupKind::kTrain) worker.signalled = worker.waiting = false;
   }
 }
 
@@ -39,22 +95,9 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   const std::size_t before = out->size();
   GroupId id = *next_group;
   engine_->Step(now, event, next_group, out);
-  const std::vector<FormGroup> formed = GroupsOf(std::span(*out).subspan(before));
-  for (const FormGroup& group : formed) {
-    if (group.id != id++) {
-      throw Violation("group-ids", "group " + std::to_string(group.id) + " where " +
-                                       std::to_string(id - 1) + " is due");
-    }
-    for (const GroupShare& share : group.members) {
-      if (share.rank < 0 || At(share.rank) != State::kWaiting) {
-        throw Violation("members", "the engine puts rank " + std::to_string(share.rank) +
-                                       " into group " + std::to_string(group.id) +
-                                       ", and no signal of it is waiting");
-      }
-      At(share.rank) = State::kReducing;
-    }
-  }
-  if (rules_ != nullptr) rules_->Check(now, event, formed, joined_);
+  const std::span<const Effect> effects = std::span(*out).subspan(before);
+  for (const Effect& effect : effects) CheckEffect(effect, &id);
+  if (rules_ != nullptr) rules_->Check(now, event, effects, joined_);
 }
 
 void EngineWatch::Archive(StateArchive& ar) {

@@ -1,9 +1,12 @@
 // Looks over an engine's shoulder: passes every event on and checks what comes back, before the job
 // acts on it.
 //
-//   members         a group's members are joined, in no group, and have a signal waiting
+//   members         a group's members are joined, in no group, and have a signal waiting (a round
+//   of
+//                   gradients takes them all without); who is answered has a signal; whose update
+//                   is dropped is joined and in no group
 //   group-ids       ids are taken from *next_group, one by one
-// and by the rules of the engine's own (p_reduce_rules.h, all_reduce_rules.h).
+// and by the rules of the engine's own (*_rules.h).
 #ifndef PRD_TOOLS_SIM_ENGINE_WATCH_H_
 #define PRD_TOOLS_SIM_ENGINE_WATCH_H_
 
@@ -24,9 +27,9 @@ namespace prd::sim {
 class EngineRules {
  public:
   virtual ~EngineRules() = default;
-  // After every Step: what the engine was told, and the groups it formed then, in order. `joined`
-  // counts the workers joined after the event. Throws Violation.
-  virtual void Check(Instant now, const Event& event, std::span<const FormGroup> formed,
+  // After every Step: what the engine was told, and what it decided then, in order. `joined` counts
+  // the workers joined after the event. Throws Violation.
+  virtual void Check(Instant now, const Event& event, std::span<const Effect> effects,
                      std::int64_t joined) = 0;
   virtual void Archive(StateArchive& ar) = 0;
 };
@@ -47,13 +50,21 @@ class EngineWatch final : public Engine {
   void Archive(StateArchive& ar) override;
 
  private:
-  enum class State : std::uint8_t { kAbsent, kComputing, kWaiting, kReducing };
-  State& At(Rank rank);
+  struct Worker {
+    bool joined = false;
+    bool signalled = false;  // and not answered
+    bool waiting = false;    // its signal, for a group
+    GroupId group = kNoGroup;
+    void Archive(StateArchive& ar) { ar(joined, signalled, waiting, group); }
+  };
+  Worker& At(Rank rank);
   void Apply(const Event& event);
+  void CheckEffect(const Effect& effect, GroupId* id);
+  void CheckGroup(const FormGroup& group);
 
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineRules> rules_;
-  std::vector<State> workers_;  // by rank
+  std::vector<Worker> workers_;  // by rank
   std::int64_t joined_ = 0;
 };
 

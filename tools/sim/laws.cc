@@ -14,16 +14,24 @@ std::string Number(std::uint64_t value) { return std::to_string(value); }
 std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
 
 void CheckWeights(const GroupFormed& formed) {
+  const bool round = formed.kind == GroupKind::kRound;
+  const double share = 1.0 / static_cast<double>(formed.members.size());
   double sum = formed.initial_weight;
-  bool negative = !(formed.initial_weight >= 0);
-  for (const GroupShare& share : formed.members) {
-    sum += share.weight;
-    negative = negative || !(share.weight >= 0);
+  bool wrong = !(formed.initial_weight >= 0);
+  for (const GroupShare& member : formed.members) {
+    sum += member.weight;
+    wrong = wrong || !(member.weight >= 0);
+    const bool fits = member.weight == share || (round && member.weight == 0);
+    wrong = wrong || ((round || formed.kind == GroupKind::kAverage) && !fits);
   }
-  if (negative || !(std::abs(sum - 1) < 1e-9)) {
+  if (wrong || (!round && !(std::abs(sum - 1) < 1e-9))) {
     throw Violation("weights", "those of group " + Number(formed.id) + " sum to " +
-                                   std::to_string(sum) + (negative ? ", one is negative" : ""));
+                                   std::to_string(sum) + (wrong ? ", one is wrong" : ""));
   }
+}
+
+bool Has(const std::vector<Rank>& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 }  // namespace
@@ -37,26 +45,18 @@ Laws::Worker& Laws::At(Run* run, Rank rank) {
 void Laws::Seen(const Record& record) {
   Run* run = &runs_[record.run];
   if (const auto* from = std::get_if<FromWorker>(&record.body)) OnMessage(record, from->envelope);
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    Worker& worker = At(run, joined->rank);
-    worker.incarnation = joined->incarnation;
-    worker.iteration = joined->iteration;
-    worker.joined = true;
-  }
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) OnJoined(run, *joined);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, *left);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(run, *formed);
-  if (const auto* ended = std::get_if<GroupEnded>(&record.body)) {
-    const auto it = run->groups.find(ended->id);
-    if (it == run->groups.end() || !it->second.pending.empty()) {
-      throw Violation("finished-once",
-                      "group " + Number(ended->id) + " ends, and " +
-                          (it == run->groups.end() ? "it does not run" : "not all have reported"));
+  if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(run, *ended);
+  if (const auto* ordered = std::get_if<AdoptOrdered>(&record.body)) OnOrdered(run, *ordered);
+  if (const auto* answered = std::get_if<QueryAnswered>(&record.body)) OnAnswered(run, *answered);
+  if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
+    Worker& worker = At(run, dropped->rank);
+    if (!worker.joined || worker.group != kNoGroup) {
+      throw Violation("members", "an update of " + RankText(dropped->rank) + " is dropped" +
+                                     (worker.joined ? " in a group" : ", and it has not joined"));
     }
-    run->groups.erase(it);
-  }
-  if (const auto* ordered = std::get_if<AdoptOrdered>(&record.body)) {
-    At(run, ordered->rank).ordered = true;
-    At(run, ordered->rank).waiting = false;
   }
   if (std::holds_alternative<RunEnded>(record.body) && !run->groups.empty()) {
     throw Violation("finished-once", "the run ends while a group runs");
@@ -80,20 +80,45 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   Run* run = &runs_[record.run];
   Worker& worker = At(run, envelope.rank);
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
-    if (worker.joined && ready->iteration < worker.iteration) {
-      throw Violation("iterations", RankText(envelope.rank) + " is ready with iteration " +
-                                        std::to_string(ready->iteration) + " after " +
-                                        std::to_string(worker.iteration));
-    }
-    worker.waiting = true;
+    OnReady(&worker, envelope.rank, *ready);
   }
   if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
-    worker.waiting = false;
-    if (adopted->ok) worker.iteration = adopted->iteration;
+    OnAdopted(run, envelope.rank, *adopted);
   }
   if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
     OnFinished(run, envelope.rank, *finished);
   }
+}
+
+void Laws::OnReady(Worker* worker, Rank rank, const Ready& ready) const {
+  // While it has rounds to apply, a worker signals for one of them; else for the next one.
+  const Iteration least = !Rounds()       ? worker->iteration
+                          : ready.waiting ? std::max(worker->signalled, worker->iteration + 1)
+                                          : worker->signalled;
+  if (worker->joined && ready.iteration < least) {
+    throw Violation("iterations", RankText(rank) + " is ready with iteration " +
+                                      std::to_string(ready.iteration) + " after " +
+                                      std::to_string(worker->iteration));
+  }
+  worker->signalled = ready.iteration;
+  worker->waiting = ready.waiting;
+  worker->open = true;
+  worker->owed += ready.gradients;
+}
+
+void Laws::OnAdopted(Run* run, Rank rank, const Adopted& adopted) {
+  Worker& worker = At(run, rank);
+  if (worker.group != kNoGroup) {  // a round's result
+    const GroupId id = worker.group;
+    std::erase(run->groups.at(id).pending, rank);
+    worker.group = kNoGroup;
+    if (adopted.ok) return HasResult(run, rank, id, adopted.included);
+    run->groups.at(id).lack.push_back(rank);
+    return;
+  }
+  worker.waiting = worker.open = false;
+  worker.signalled = 0;
+  if (adopted.ok) worker.iteration = adopted.iteration;
 }
 
 void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
@@ -102,30 +127,73 @@ void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
     throw Violation("finished-once", RankText(rank) + " reports on group " +
                                          Number(finished.group) + ", which does not wait for it");
   }
+  At(run, rank).group = kNoGroup;
+  if (finished.outcome == Outcome::kOk) {
+    HasResult(run, rank, finished.group, finished.included);
+  } else {
+    it->second.lack.push_back(rank);
+  }
+}
+
+void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
+  Running& group = run->groups.at(id);
   Worker& worker = At(run, rank);
-  worker.group = kNoGroup;
-  if (finished.outcome != Outcome::kOk) return;
-  if (worker.joined && it->second.iteration < worker.iteration) {
+  if (worker.joined && group.iteration < worker.iteration) {
     throw Violation("iterations", RankText(rank) + " goes back from " +
                                       std::to_string(worker.iteration) + " to " +
-                                      std::to_string(it->second.iteration));
+                                      std::to_string(group.iteration));
   }
-  worker.iteration = it->second.iteration;
+  if (included > worker.owed) {
+    throw Violation("gradients", RankText(rank) + " has " + Number(included) +
+                                     " gradients in group " + Number(id) + ", and owed " +
+                                     Number(worker.owed));
+  }
+  worker.owed -= included;
+  worker.iteration = group.iteration;
+  group.have.push_back(rank);
+  if (worker.signalled <= group.iteration && group.kind == GroupKind::kRound) {
+    worker.waiting = worker.open = false;
+  }
+}
+
+void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
+  Worker& worker = At(run, joined.rank);
+  // Who joins anew with its own replica brings its signal, if it has one.
+  if (worker.incarnation != joined.incarnation) worker = {.ordered = worker.ordered};
+  worker.incarnation = joined.incarnation;
+  worker.iteration = joined.iteration;
+  worker.joined = true;
 }
 
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
-  if (left.why == LeftReason::kEvicted) {
+  // After eight vain copies of a round's result the job has it begin anew (job_limits.h).
+  if (left.why == LeftReason::kEvicted && !left.reason.starts_with("could not get the result")) {
     throw Violation("no-evictions", RankText(left.rank) + ": " + left.reason);
   }
   Worker& worker = At(run, left.rank);
+  if (left.gradients != worker.owed || (left.why == LeftReason::kFinished && worker.owed > 0)) {
+    throw Violation("gradients", RankText(left.rank) + " goes with " + Number(left.gradients) +
+                                     " gradients in no round, where it owes " +
+                                     Number(worker.owed));
+  }
   worker.joined = false;
-  worker.waiting = false;
-  if (left.why == LeftReason::kFinished) return;
+  if (left.why == LeftReason::kFinished) {
+    worker.waiting = worker.open = false;
+    return;
+  }
   lives_[left.incarnation].there = false;
   if (worker.group != kNoGroup) std::erase(run->groups.at(worker.group).pending, left.rank);
+  for (auto& [id, group] : run->groups) {
+    std::erase(group.have, left.rank);
+    std::erase(group.lack, left.rank);
+  }
   // A message that was decided on before may still leave after it.
-  const bool ordered = worker.ordered;
-  worker = Worker{.ordered = ordered};
+  worker = {.incarnation = worker.incarnation,
+            .signalled = worker.signalled,
+            .waiting = worker.waiting,
+            .open = worker.open,
+            .ordered = worker.ordered,
+            .answered = worker.answered};
 }
 
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {
@@ -136,34 +204,121 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
   run->last_group = formed.id;
   if (formed.members.empty()) throw Violation("members", name + " has none");
   CheckWeights(formed);
+  CheckRound(*run, formed);
   const bool train = formed.kind == GroupKind::kTrain;
   Running& running = run->groups[formed.id];
+  running.kind = formed.kind;
   running.iteration = formed.iteration;
   Iteration largest = 0;
   for (const GroupShare& share : formed.members) {
     Worker& worker = At(run, share.rank);
     largest = std::max(largest, share.iteration);
-    if (worker.group != kNoGroup) {
-      throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
-                                       " and put into " + name);
-    }
-    if (train && (!worker.joined || !worker.waiting)) {
-      throw Violation("members", RankText(share.rank) + " is put into " + name +
-                                     (worker.joined ? " without a signal" : ", and not there"));
-    }
-    if (train && share.iteration < worker.iteration) {
-      throw Violation("iterations", RankText(share.rank) + " enters " + name + " with iteration " +
-                                        std::to_string(share.iteration) + " after " +
-                                        std::to_string(worker.iteration));
-    }
+    CheckMember(worker, formed, share);
     worker.group = formed.id;
-    worker.waiting = false;
+    if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage) {
+      worker.waiting = worker.open = false;
+    }
     running.pending.push_back(share.rank);
   }
   if (train && formed.iteration != largest) {
     throw Violation("iterations", name + " goes on at " + std::to_string(formed.iteration) +
                                       ", the largest of its members is " + std::to_string(largest));
   }
+}
+
+void Laws::CheckMember(const Worker& worker, const GroupFormed& formed,
+                       const GroupShare& share) const {
+  const std::string name = "group " + Number(formed.id);
+  const bool train = formed.kind == GroupKind::kTrain;
+  const bool signal = train || formed.kind == GroupKind::kAverage;
+  if (worker.group != kNoGroup) {
+    throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
+                                     " and put into " + name);
+  }
+  if ((signal || formed.kind == GroupKind::kRound) && !worker.joined) {
+    throw Violation("members", RankText(share.rank) + " is put into " + name + ", and not there");
+  }
+  if (signal && !(worker.waiting && worker.open)) {
+    throw Violation("members", RankText(share.rank) + " is put into " + name + " without a signal");
+  }
+  if (formed.kind == GroupKind::kRound && share.weight > 0 && worker.owed == 0) {
+    throw Violation("members",
+                    RankText(share.rank) + " contributes to " + name + " and owes nothing");
+  }
+  if (train && share.iteration < worker.iteration) {
+    throw Violation("iterations", RankText(share.rank) + " enters " + name + " with iteration " +
+                                      std::to_string(share.iteration) + " after " +
+                                      std::to_string(worker.iteration));
+  }
+}
+
+// What concerns a round, or an average, as a whole.
+void Laws::CheckRound(const Run& run, const GroupFormed& formed) const {
+  if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage) return;
+  const std::string name = "group " + Number(formed.id);
+  if (!run.groups.empty()) {
+    throw Violation("one-round",
+                    name + " forms while group " + Number(run.groups.begin()->first) + " runs");
+  }
+  const auto joined = std::count_if(run.workers.begin(), run.workers.end(),
+                                    [](const Worker& worker) { return worker.joined; });
+  if (joined != static_cast<std::ptrdiff_t>(formed.members.size())) {
+    throw Violation("members", name + " has " + Number(formed.members.size()) + " of " +
+                                   std::to_string(joined) + " workers");
+  }
+  const Iteration due = run.round + (formed.kind == GroupKind::kRound ? 1 : 0);
+  if (formed.iteration != due) {
+    throw Violation("iterations", name + " is round " + std::to_string(formed.iteration) +
+                                      " where " + std::to_string(due) + " is due");
+  }
+}
+
+void Laws::OnEnded(Run* run, const GroupEnded& ended) {
+  const auto it = run->groups.find(ended.id);
+  if (it == run->groups.end() || !it->second.pending.empty()) {
+    throw Violation("finished-once",
+                    "group " + Number(ended.id) + " ends, and " +
+                        (it == run->groups.end() ? "it does not run" : "not all have reported"));
+  }
+  const Running& group = it->second;
+  if (group.kind == GroupKind::kRound && !group.have.empty() && !group.lack.empty()) {
+    throw Violation("round-for-all", "group " + Number(ended.id) + " ends, " +
+                                         RankText(group.have.front()) + " has the result, and " +
+                                         RankText(group.lack.front()) + " has not");
+  }
+  const bool round = group.kind == GroupKind::kRound || group.kind == GroupKind::kInitial;
+  if (round && !group.have.empty()) run->round = group.iteration;
+  run->groups.erase(it);
+}
+
+void Laws::OnOrdered(Run* run, const AdoptOrdered& ordered) {
+  Worker& worker = At(run, ordered.rank);
+  worker.ordered = true;
+  if (ordered.result == kNoGroup) {
+    worker.waiting = worker.open = false;
+    return;
+  }
+  const auto it = run->groups.find(ordered.result);
+  if (it == run->groups.end() || !Has(it->second.have, ordered.source) ||
+      std::erase(it->second.lack, ordered.rank) != 1) {
+    throw Violation("round-for-all", RankText(ordered.rank) + " is to copy the result of group " +
+                                         Number(ordered.result) + " from " +
+                                         RankText(ordered.source));
+  }
+  it->second.pending.push_back(ordered.rank);
+  worker.group = ordered.result;
+}
+
+void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
+  Worker& worker = At(run, answered.rank);
+  worker.answered = true;
+  if (!worker.joined || !worker.open || worker.signalled != answered.iteration) {
+    throw Violation("answers", RankText(answered.rank) + " is answered for iteration " +
+                                   std::to_string(answered.iteration) +
+                                   ", and has no open signal for it");
+  }
+  // READY is no answer to one that waits: its group is.
+  if (!answered.ready || !worker.waiting) worker.waiting = worker.open = false;
 }
 
 void Laws::Sent(const ControllerEnvelope& envelope) const {
@@ -180,11 +335,13 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
     throw Violation("recorded-first",
                     "group " + Number(group->id) + " is announced before it is recorded");
   }
-  if (std::holds_alternative<Adopt>(envelope.body)) {
-    const auto rank = static_cast<std::size_t>(life->second.rank);
-    if (life->second.rank >= 0 && rank < run.workers.size() && !run.workers[rank].ordered) {
-      throw Violation("recorded-first", "an order to adopt is sent before it is recorded");
-    }
+  const auto rank = static_cast<std::size_t>(life->second.rank);
+  if (life->second.rank < 0 || rank >= run.workers.size()) return;
+  if (std::holds_alternative<Adopt>(envelope.body) && !run.workers[rank].ordered) {
+    throw Violation("recorded-first", "an order to adopt is sent before it is recorded");
+  }
+  if (std::holds_alternative<QueryReply>(envelope.body) && !run.workers[rank].answered) {
+    throw Violation("recorded-first", "an answer is sent before it is recorded");
   }
 }
 

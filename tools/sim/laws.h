@@ -2,10 +2,20 @@
 // a violation is reported (violation.h):
 //
 //   one-group            no worker is in two running groups
-//   weights              weights are >= 0 and sum to 1 with the initial model's share
-//   members              a group's members are there, joined, and have a signal waiting; nobody
-//   twice iterations           a worker's iteration never goes back, and a group goes on at the
-//   largest recorded-first       what is announced is in the history before it is sent
+//   weights              weights are >= 0 and sum to 1 with the initial model's share; those of a
+//                        kRound are 1/members or 0
+//   members              a group's members are there, joined, and have a signal waiting; those of a
+//                        kRound or kAverage are all who have joined, and who contributes to a
+//                        kRound owes a gradient; nobody twice
+//   one-round            kRounds and kAverages run one at a time
+//   round-for-all        when a kRound ends, all of its members that are left have the result, or
+//                        none has; it is copied from one who has it to one who lacks it
+//   iterations           a worker's iteration never goes back, a group goes on at the largest, and
+//                        kRounds that succeeded have numbers without a hole
+//   gradients            a worker's gradients are in rounds, or lost with it as its end says, and
+//                        nobody finishes while it owes one
+//   answers              a signal gets one answer at most
+//   recorded-first       what is announced is in the history before it is sent
 //   messages-once        the messages of an incarnation are acted on in order, each once; but a
 //                        Hello may be heard anew once its first answer has been lost for a lease
 //   finished-once        every member reports on a group once, and a group ends when all have
@@ -26,6 +36,8 @@ namespace prd::sim {
 
 class Laws {
  public:
+  explicit Laws(const Plan& plan = {}) : plan_(plan) {}
+
   // A record that has become durable. Throws Violation.
   void Seen(const Record& record);
   // A message about to leave the controller. Throws Violation.
@@ -36,18 +48,25 @@ class Laws {
     Incarnation incarnation = 0;
     Iteration iteration = 0;
     GroupId group = kNoGroup;
+    std::uint32_t owed = 0;   // gradients in no round
+    Iteration signalled = 0;  // its last signal's iteration,
+    bool waiting = false;     // which waits for a group,
+    bool open = false;        // and has no answer
     bool joined = false;
-    bool waiting = false;  // its signal
-    bool ordered = false;  // this rank to adopt, at least once
+    bool ordered = false;   // this rank to adopt, at least once
+    bool answered = false;  // a query, at least once
   };
   struct Running {
+    GroupKind kind = GroupKind::kTrain;
     std::vector<Rank> pending;
+    std::vector<Rank> have, lack;  // of those that have reported and are still there
     Iteration iteration = 0;
   };
   struct Run {
     std::vector<Worker> workers;  // by rank
     std::map<GroupId, Running> groups;
     GroupId last_group = kNoGroup;
+    Iteration round = 0;  // the last kRound that succeeded
   };
   struct Life {  // of an incarnation
     RunId run = kNoRun;
@@ -56,12 +75,23 @@ class Laws {
     bool there = false;
   };
 
+  bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
   Worker& At(Run* run, Rank rank);
   void OnMessage(const Record& record, const WorkerEnvelope& envelope);
+  void OnReady(Worker* worker, Rank rank, const Ready& ready) const;
+  void OnAdopted(Run* run, Rank rank, const Adopted& adopted);
   void OnFinished(Run* run, Rank rank, const Finished& finished);
+  void HasResult(Run* run, Rank rank, GroupId group, std::uint32_t included);
+  void OnJoined(Run* run, const WorkerJoined& joined);
   void OnLeft(Run* run, const WorkerLeft& left);
   void OnFormed(Run* run, const GroupFormed& formed);
+  void CheckMember(const Worker& worker, const GroupFormed& formed, const GroupShare& share) const;
+  void CheckRound(const Run& run, const GroupFormed& formed) const;
+  void OnEnded(Run* run, const GroupEnded& ended);
+  void OnOrdered(Run* run, const AdoptOrdered& ordered);
+  void OnAnswered(Run* run, const QueryAnswered& answered);
 
+  const Plan plan_;
   std::map<RunId, Run> runs_;
   std::unordered_map<Incarnation, Life> lives_;  // looked up only, never walked
 };

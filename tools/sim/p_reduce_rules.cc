@@ -27,7 +27,7 @@ std::set<Rank> PReduceRules::Components(std::size_t from, std::size_t to) const 
   return found;
 }
 
-void PReduceRules::Check(Instant now, const Event& event, std::span<const FormGroup> formed,
+void PReduceRules::Check(Instant now, const Event& event, std::span<const Effect> effects,
                          std::int64_t joined) {
   if (const auto* ready = std::get_if<ReadyEvent>(&event)) queue_.emplace_back(ready->rank, now);
   if (const auto* left = std::get_if<LeftEvent>(&event)) {
@@ -35,7 +35,7 @@ void PReduceRules::Check(Instant now, const Event& event, std::span<const FormGr
     window_.clear();  // its links must not count any more
     component_.clear();
   }
-  for (const FormGroup& group : formed) CheckGroup(now, group, joined);
+  for (const FormGroup& group : GroupsOf(effects)) CheckGroup(now, group, joined);
   CheckQueue(static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined)), joined);
 }
 

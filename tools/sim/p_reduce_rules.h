@@ -24,7 +24,7 @@ namespace prd::sim {
 class PReduceRules final : public EngineRules {
  public:
   explicit PReduceRules(const PReduceOptions& options) : options_(options) {}
-  void Check(Instant now, const Event& event, std::span<const FormGroup> formed,
+  void Check(Instant now, const Event& event, std::span<const Effect> effects,
              std::int64_t joined) override;
   void Archive(StateArchive& ar) override;
 

@@ -85,6 +85,9 @@ Workload Vary(const Workload& base, std::uint64_t seed) {
   workload.job.workers = 0;
   if (prng.Below(4) == 0) {  // the others join a running job
     workload.job.workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));
+    if (auto* backup = std::get_if<BackupOptions>(&workload.job.engine)) {
+      backup->backups = std::min(backup->backups, workload.job.workers - 1);
+    }
   }
   return workload;
 }
