@@ -255,8 +255,10 @@ Status Bench::Await(const Cell& cell, int round, const Board& board, Crew* crew)
       met = board.met();
       met_at = MonotonicNow();
     } else if (MonotonicNow() - met_at > kStallNs) {
-      return Status(Code::kDeadlineExceeded,
-                    what + ": no iteration in 60 s; what was printed:\n" + crew->Log());
+      return Status(Code::kDeadlineExceeded, what + ": nothing in the 60 s after iteration " +
+                                                 std::to_string(met) + "; what was printed:\n" +
+                                                 crew->Log() + "\nand by the daemon:\n" +
+                                                 daemon_.Log());
     }
     const int all = board.iterations();
     progress_.Show("prdbench: " + what +
