@@ -10,6 +10,7 @@
 #include "tests/engines/backup_model.h"
 #include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
+#include "tests/engines/esync_model.h"
 #include "tests/engines/p_reduce_model.h"
 
 namespace prd {
@@ -194,6 +195,33 @@ TEST(EngineRandomTest, BackupKeepsItsRules) {
   }
   EXPECT_GT(rounds, 5000);
   EXPECT_GT(dropped, 5000) << "the runs must reach late gradients";
+}
+
+TEST(EngineRandomTest, EsyncKeepsItsRules) {
+  int rounds = 0;
+  int dropped = 0;
+  int taken_out = 0;
+  int local_steps = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Prng random(seed);
+    const auto workers = static_cast<Rank>(1 + random.Below(9));
+    const EsyncOptions options{.mode = static_cast<EsyncOptions::Mode>(seed % 2),
+                               .margin_ms = static_cast<std::int64_t>(random.Below(3)),
+                               .stall_factor = random.Below(3) > 0 ? 2 : 0};
+    const auto engine = MakeEngine(options);
+    EsyncModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, workers);
+    if (HasFatalFailure()) return;
+    rounds += model.rounds();
+    dropped += model.dropped();
+    taken_out += model.taken_out();
+    local_steps += model.local_steps();
+  }
+  EXPECT_GT(rounds, 3000);
+  EXPECT_GT(dropped, 500) << "the runs must reach late updates";
+  EXPECT_GT(taken_out, 200) << "the runs must reach stalls";
+  EXPECT_GT(local_steps, 1000) << "the runs must reach several local iterations";
 }
 
 // Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
