@@ -20,10 +20,14 @@ TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
 }
 
 // The message of the one thing that is wrong.
-std::string Wrong(const PReduceOptions& options, int workers = 0) {
-  const Status status = Validate(EngineOptions(options), workers);
+std::string WrongIn(const EngineOptions& options, int workers = 0) {
+  const Status status = Validate(options, workers);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   return status.message();
+}
+
+std::string Wrong(const PReduceOptions& options, int workers = 0) {
+  return WrongIn(options, workers);
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOption) {
@@ -38,6 +42,18 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOption) {
   EXPECT_THAT(Wrong({.history_window = 3}, 8), testing::HasSubstr("at least 4 groups"));
   EXPECT_EQ(Wrong({.max_wait_ms = -1}),
             "max_wait_ms: found -1, allowed is 0 (off) or 1 to 86400000");
+}
+
+TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {
+  EXPECT_EQ(WrongIn(EagerOptions{.quorum = -1}),
+            "quorum: found -1, allowed is 0 (majority), 1 (solo) or 2 to 1000000");
+  EXPECT_THAT(WrongIn(EagerOptions{.quorum = 1'000'001}),
+              testing::StartsWith("quorum: found 1000001"));
+  EXPECT_EQ(WrongIn(EagerOptions{.seed = -1}), "seed: found -1, allowed is 0 or more");
+  EXPECT_EQ(WrongIn(EagerOptions{.max_stale_rounds = -1}),
+            "max_stale_rounds: found -1, allowed is 0 (no bound) or 1 to 1000000000");
+  EXPECT_EQ(WrongIn(EagerOptions{.sync_every = 2'000'000'000}),
+            "sync_every: found 2000000000, allowed is 0 (never) or 1 to 1000000000");
 }
 
 }  // namespace
