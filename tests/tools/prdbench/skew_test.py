@@ -123,7 +123,7 @@ class Skew(unittest.TestCase):
         self.assertIn("found 63, allowed are", done.stderr)
 
 
-OPS = ["all-reduce"]
+OPS = ["solo", "majority", "all-reduce"]
 
 if __name__ == "__main__":
     BIN = pathlib.Path(sys.argv.pop(1))
