@@ -236,6 +236,11 @@ void SessionCore::SayFinish(Actions* out) {
 
 void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
   now_ = now;
+  Receive(now, envelope, out);
+  UpdateInterrupt(out);
+}
+
+void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actions* out) {
   if (contact_ == Contact::kNone || contact_ == Contact::kOver ||
       envelope.incarnation != incarnation_ || hello_due_) {
     return;
@@ -269,7 +274,6 @@ void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Ac
   if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnQueryReply(now, *reply, out);
   if (const auto* released = std::get_if<Released>(&envelope.body)) OnReleased(*released, out);
   if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) OnAdopt(now, *adopt, out);
-  UpdateInterrupt(out);
 }
 
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
@@ -337,13 +341,13 @@ std::string SessionCore::CheckGroup(const Group& group) const {
 }
 
 void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
+  if (call_ == Call::kLeave) return;
   const std::string wrong = CheckGroup(group);
   if (!wrong.empty()) {
     return Over(Status(Code::kDataLoss, "the controller announced group " +
                                             std::to_string(group.id) + ", but " + wrong),
                 out);
   }
-  if (call_ == Call::kLeave) return;
   last_group_ = group.id;
   if (group.kind == GroupKind::kRound) return BeginRound(now, group, out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;

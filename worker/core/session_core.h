@@ -169,6 +169,7 @@ class SessionCore {
   void Over(Status status, Actions* out);
   void StepDone(bool adopted, Actions* out);
 
+  void Receive(Instant now, const ControllerEnvelope& envelope, Actions* out);
   void OnWelcome(Instant now, const Welcome& welcome, Actions* out);
   void OnHeartbeatAck(Instant now);
   void OnAdopt(Instant now, const Adopt& adopt, Actions* out);

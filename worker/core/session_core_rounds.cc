@@ -162,6 +162,7 @@ void SessionCore::ApplyRounds(Instant now, Actions* out) {
   work_ = Work::kApply;
   group_.id = kNoGroup;  // no report follows
   step_.waited = now - call_at_;
+  step_.group = last_round_;
   out->push_back(ApplyNow{newest_});
 }
 
@@ -170,7 +171,7 @@ void SessionCore::AppliedRounds() {
   unapplied_ = newest_ > iteration_;
   step_.included = own_round_ && (welcome_.plan.latest_only ? *own_round_ == iteration_
                                                             : *own_round_ <= iteration_);
-  if (last_round_.id != kNoGroup && last_round_.iteration <= iteration_) step_.group = last_round_;
+  if (last_round_.iteration <= iteration_) step_.group = last_round_;  // else it came too late
 }
 
 // What the call in progress does next. A step: give its gradient, wait for a round if there is none
