@@ -69,7 +69,7 @@ def class_rows(runs):
         rows.append(("  reducing", of_class("reduce_share", ".0%")))
         rows.append(("  local steps per round", of_class("steps_per_round", ".2f")))
         if any(r["late_share"][rank] for r in runs for rank in ranks if rank < r["workers"]):
-            rows.append(("  gradients in a later round", of_class("late_share", ".0%")))
+            rows.append(("  gradients too late for their round", of_class("late_share", ".0%")))
     return rows
 
 

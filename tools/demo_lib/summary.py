@@ -149,8 +149,11 @@ def steps_per_round(log, window):
 
 
 def late_share(log, window):
-    """The share of the worker's gradients that were in a later round than its step waited for; None without a step."""
-    steps = [step for step in within(log, window) if not step["discarded"]]
+    """The share of the worker's steps that applied rounds without its own gradient; None without a step.
+
+    Under eager-SGD that gradient is in a later round.
+    """
+    steps = [step for step in within(log, window) if step["rounds"] and not step["discarded"]]
     return sum(not step["included"] for step in steps) / len(steps) if steps else None
 
 

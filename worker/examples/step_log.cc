@@ -42,7 +42,7 @@ void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, std::option
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
                ",\"members\":%zu,\"rounds\":%" PRId64 ",\"included\":%s,\"local_steps\":%" PRIu32,
-               end_ns, step.iteration, step.group, step.members.size(), Rounds(step),
+               end_ns, step.iteration, step.group, step.members.size(), step.rounds,
                step.included ? "true" : "false", step.local_steps);
   std::fprintf(file_.get(),
                ",\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64 ",\"reduce_ns\":%" PRId64

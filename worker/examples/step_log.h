@@ -4,7 +4,6 @@
 
 #include <prd/session.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -12,11 +11,6 @@
 #include <string>
 
 namespace example {
-
-// The groups or rounds whose results the step applied.
-inline std::int64_t Rounds(const prd::StepResult& step) {
-  return step.members.empty() ? step.rounds : std::max<std::int64_t>(step.rounds, 1);
-}
 
 // A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
 // {"end_ns","iteration","group","members","rounds","included","local_steps","compute_ns","wait_ns",

@@ -96,7 +96,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     done.samples += samples;
     if (!result->members.empty()) {
       done.updates +=
-          static_cast<double>(Rounds(*result)) / static_cast<double>(result->members.size());
+          static_cast<double>(result->rounds) / static_cast<double>(result->members.size());
     }
   }
   return {};

@@ -92,9 +92,8 @@ class Driver(unittest.TestCase):
         self.assertIn("[job.p-reduce]\ngroup_size = 3\n", (self.dir / "out/prd-p-reduce.toml").read_text())
 
     def test_a_loss_that_falls_and_a_run_of_seconds(self):
-        code, out, err = self.finish(
-            self.start("--setting", "hyperplane", "--engines", "all-reduce", "--target", "5", "--seconds", "1", epochs="")
-        )
+        options = "--setting hyperplane --engines all-reduce --target 5 --seconds 1"
+        code, out, err = self.finish(self.start(*options.split(), epochs=""))
         self.assertEqual((code, err), (0, ""))
         self.assertIn("time to a held-out loss of 5, s", out)
         [run] = json.loads((self.dir / "out/summary.json").read_text())["runs"]

@@ -101,7 +101,10 @@ class Measurements(unittest.TestCase):
 
     def test_share_of_late_gradients(self):
         late = {"included": False}
-        worker = log(0, [(1, 1, 2, 1, 0, 0, late), (2, 2, 2, 1, 0, 0), (3, 3, 2, 1, 0, 0, {**late, "discarded": True})])
+        cut = {**late, "discarded": True}
+        local = {**late, "rounds": 0}
+        steps = [(1, 1, 2, 1, 0, 0, late), (2, 2, 2, 1, 0, 0), (3, 3, 2, 1, 0, 0, cut), (3, 0, 0, 1, 0, 0, local)]
+        worker = log(0, steps)
         self.assertEqual(summary.late_share(worker, (0, 4 * S)), 0.5)
         self.assertIsNone(summary.late_share(worker, (4 * S, 5 * S)))
 
