@@ -1,125 +1,18 @@
 // The protocol of one worker, message by message, against a controller that is a script.
-#include "worker/core/session_core.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "tests/worker/core_script.h"
+
 namespace prd {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr Incarnation kMe = 1001;
-constexpr Incarnation kPeer = 2002;
-
-class Script {
- public:
-  Script() { core.GiveIncarnation(kMe); }
-
-  // ---- the user ----
-  void Attach(DurationNs patience = 0) {
-    SessionCore::Options options;
-    options.hello.job = "job";
-    options.hello.rank = 3;
-    options.patience = patience;
-    core.Attach(now, options, &actions);
-  }
-  void Step(Iteration iteration) {
-    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, false, &actions);
-  }
-
-  // ---- the controller ----
-  void Say(ControllerBody body) { SayAt(++seq, std::move(body)); }
-  void SayAt(Seq at, ControllerBody body) {
-    core.OnEnvelope(
-        now, {.incarnation = core.incarnation(), .seq = at, .ack = heard, .body = std::move(body)},
-        &actions);
-  }
-  void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
-  void Welcome(Strategy strategy = Strategy::kAverageModels) {
-    seq = 0;
-    heard = 1;
-    Say(prd::Welcome{.run = 9,
-                     .rank = 3,
-                     .job = "job",
-                     .engine = "e",
-                     .plan = {.strategy = strategy},
-                     .workers = 2,
-                     .lease_ms = 2000,
-                     .heartbeat_ms = 100});
-  }
-  static prd::Group MakeGroup(GroupId id, GroupKind kind = GroupKind::kTrain, Iteration at = 1) {
-    prd::Group group{.id = id, .kind = kind, .iteration = at, .reason = "because"};
-    group.members.push_back({.rank = 3, .incarnation = kMe, .weight = 0.5});
-    group.members.push_back({.rank = 4, .incarnation = kPeer, .weight = 0.5});
-    return group;
-  }
-  // Attached and through the common start.
-  void Join(Strategy strategy = Strategy::kAverageModels) {
-    Attach();
-    Welcome(strategy);
-    Say(MakeGroup(1, GroupKind::kInitial, 0));
-    core.OnReduced(now, 1, Status::Ok(), 0, &actions);
-    EXPECT_TRUE(Done()->ok());
-    Acknowledge();
-    actions.clear();
-  }
-  void Acknowledge() {
-    for (const WorkerEnvelope& envelope : Sent()) heard = std::max(heard, envelope.seq);
-    Aside(HeartbeatAck{});
-  }
-
-  // ---- what happened ----
-  std::vector<WorkerEnvelope> Sent() const {
-    std::vector<WorkerEnvelope> sent;
-    for (const Action& action : actions) {
-      if (const auto* send = std::get_if<SendToController>(&action)) sent.push_back(send->envelope);
-    }
-    return sent;
-  }
-  template <typename T>
-  std::vector<T> Said() const {
-    std::vector<T> said;
-    for (const WorkerEnvelope& envelope : Sent()) {
-      if (const auto* body = std::get_if<T>(&envelope.body)) said.push_back(*body);
-    }
-    return said;
-  }
-  template <typename T>
-  std::size_t Count() const {
-    std::size_t count = 0;
-    for (const Action& action : actions) count += std::holds_alternative<T>(action) ? 1 : 0;
-    return count;
-  }
-  std::optional<Status> Done() const {
-    std::optional<Status> status;
-    for (const Action& action : actions) {
-      if (const auto* done = std::get_if<CallDone>(&action)) {
-        EXPECT_FALSE(status.has_value()) << "a call ended twice";
-        status = done->status;
-      }
-    }
-    return status;
-  }
-  StepOutcome Outcome() const {
-    for (const Action& action : actions) {
-      if (const auto* done = std::get_if<CallDone>(&action)) return done->step;
-    }
-    return {};
-  }
-  void Pass(DurationNs time) {
-    now = now + time;
-    core.OnTime(now, &actions);
-  }
-
-  SessionCore core;
-  Actions actions;
-  Instant now{1'000'000'000};
-  Seq seq = 0;    // the controller's last
-  Seq heard = 0;  // what it acknowledges
-};
+using testing::kMe;
+using testing::kPeer;
+using testing::Script;
 
 TEST(SessionCoreTest, HelloIsRepeatedUntilAnswered) {
   Script s;
