@@ -72,16 +72,18 @@ class Walk {
     s_.Step(0, discarded_);
   }
 
-  // The caller's thread takes what is in the inbox by now.
+  // The caller's thread takes what is in the inbox by now; later it says so.
   void Apply() {
     if (!applying_) return;
-    applying_ = false;
-    std::set<int> taken = std::exchange(inbox_, {});
-    const std::int64_t rounds = std::exchange(inbox_rounds_, 0);
-    if (rounds > 0) replica_ = inbox_round_;
-    step_included_ = taken.contains(step_gradient_);
-    step_rounds_ = rounds;
-    s_.Applied(replica_, rounds);
+    if (!std::exchange(took_, true)) {
+      step_included_ = inbox_.contains(step_gradient_);
+      inbox_.clear();
+      step_rounds_ = std::exchange(inbox_rounds_, 0);
+      if (step_rounds_ > 0) replica_ = inbox_round_;
+      return;
+    }
+    applying_ = took_ = false;
+    s_.Applied(replica_, step_rounds_);
   }
 
   // ---- the controller ----
@@ -212,6 +214,7 @@ class Walk {
   void Hear(const WorkerBody& body) {
     if (const auto* ready = std::get_if<Ready>(&body)) {
       EXPECT_FALSE(waits_ && ready->waiting) << "a second signal that waits";
+      EXPECT_FALSE(inbox_rounds_ > 0 && ready->waiting) << "it has something to apply";
       EXPECT_EQ(ready->iteration, s_.core.iteration() + 1);
       waits_ = ready->waiting;
       known_ += ready->gradients;
@@ -289,6 +292,7 @@ class Walk {
   bool stepping_ = false;
   bool discarded_ = false;
   bool applying_ = false;
+  bool took_ = false;
   bool step_included_ = false;
   std::int64_t step_rounds_ = 0;
   // The controller's view.
