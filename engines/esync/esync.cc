@@ -334,7 +334,7 @@ std::string Esync::Explain(Instant now, Rank rank) const {
   if (!catching_up.empty()) text += "; catching up: " + words::Ranks(catching_up);
   const std::optional<Instant> deadline = NextDeadline();
   if (deadline && *deadline > now) {
-    text += "; they are taken out in " + words::Duration(*deadline - now) + " at the earliest";
+    text += "; taken out in " + words::Duration(*deadline - now) + " at the earliest";
   }
   return text;
 }

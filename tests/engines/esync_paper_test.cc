@@ -239,7 +239,7 @@ TEST(EsyncPaperTest, Line9TheSlowestIsOverdue) {
   EXPECT_EQ(server.Ask(1, 2), true);
   EXPECT_THAT(server.Why(), StartsWith("the slowest, rank 2, is 10.0 ms overdue"));
   EXPECT_EQ(server.engine().Explain(server.now(), 1),
-            "waiting: 1 of 3 ready; in a local iteration: ranks 0, 2; they are taken out in 690.0 "
+            "waiting: 1 of 3 ready; in a local iteration: ranks 0, 2; taken out in 690.0 "
             "ms at the earliest");
 }
 

@@ -73,8 +73,23 @@ EagerOptions MakeEager(Command* command) {
   return options;
 }
 
+EsyncOptions MakeEsync(Command* command) {
+  using Mode = EsyncOptions::Mode;
+  EsyncOptions options;
+  options.mode = Choose<Mode>(command->Take("mode", "blocking"),
+                              {{"blocking", Mode::kBlocking}, {"delayed-ack", Mode::kDelayedAck}});
+  options.margin_ms = std::stoll(command->Take("margin_ms", "1"));
+  options.global_lr = std::stod(command->Take("global_lr", "1"));
+  options.stall_factor = std::stoll(command->Take("stall_factor", "8"));
+  return options;
+}
+
 EngineOptions MakeOptions(Command* command) {
   if (command->words.at(0) == "eager") return MakeEager(command);
+  if (command->words.at(0) == "esync") return MakeEsync(command);
+  if (command->words.at(0) == "backup") {
+    return BackupOptions{.backups = std::stoi(command->Take("backups", "1"))};
+  }
   if (command->words.at(0) == "all-reduce") {
     using Weights = AllReduceOptions::Weights;
     return AllReduceOptions{.weights = Choose<Weights>(
@@ -133,6 +148,7 @@ class Play {
     if (command->name == "ready") return BeReady(command);
     if (command->name == "finish") return Finish(command);
     if (command->name == "leave") return Leave(command);
+    if (command->name == "copy") return Copy(command);
     if (command->name == "at") {
       now_ = ParseTime(command->words.at(0));
     } else if (command->name == "deadline") {
@@ -165,6 +181,7 @@ class Play {
     const std::string iteration = command->Take("iteration", "");
     const std::int64_t samples = std::stoll(command->Take("samples", "0"));
     const bool cut = command->Take("gradients", "1") == "0";
+    if (engine_->plan().strategy == Strategy::kLocalSteps) return Query(command);
     for (const Rank rank : command->Ranks()) {
       if (Rounds()) {
         BeReadyForRound(rank, cut ? 0 : 1);
@@ -173,6 +190,29 @@ class Play {
       iterations_[rank] = iteration.empty() ? iterations_[rank] + 1 : std::stoll(iteration);
       Step(ReadyEvent{.rank = rank,
                       .ready = {.iteration = iterations_[rank], .step_ns = 0, .samples = samples}});
+    }
+  }
+
+  void Query(Command* command) {
+    const std::string k = command->Take("k", "");
+    const bool waiting = command->Take("waiting", "1") == "1";
+    const DurationNs rtt = ParseTime(command->Take("rtt", "0ms")).ns;
+    for (const Rank rank : command->Ranks()) {
+      std::uint32_t& steps = local_steps_[rank];
+      steps = k.empty() ? steps + 1 : static_cast<std::uint32_t>(std::stoul(k));
+      Step(ReadyEvent{.rank = rank,
+                      .ready = {.iteration = iterations_[rank] + 1,
+                                .waiting = waiting,
+                                .local_steps = steps,
+                                .rtt_ns = rtt}});
+    }
+  }
+
+  void Copy(Command* command) {
+    const std::string iteration = command->Take("iteration", "");
+    for (const Rank rank : command->Ranks()) {
+      iterations_[rank] = iteration.empty() ? newest_ : std::stoll(iteration);
+      local_steps_[rank] = 0;
     }
   }
 
@@ -216,14 +256,20 @@ class Play {
     const FormGroup group = groups_.at(id);
     groups_.erase(id);
     if (group.kind == GroupKind::kRound) return FinishRound(group, failed);
+    bool any = false;
     for (const GroupShare& member : group.members) {
       if (!iterations_.contains(member.rank)) continue;
       const bool ok = !failed.contains(member.rank);
+      any = any || ok;
+      if (ok) local_steps_[member.rank] = 0;
       if (group.kind == GroupKind::kTrain)
         iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
       Step(FinishedEvent{.rank = member.rank, .group = id, .ok = ok});
     }
-    Step(EndedEvent{.group = id, .ok = failed.empty()});
+    if (any) newest_ = group.iteration;
+    const bool shared =
+        group.kind == GroupKind::kTrain && engine_->plan().strategy != Strategy::kAverageModels;
+    Step(EndedEvent{.group = id, .ok = shared ? any : failed.empty()});
   }
 
   void Leave(Command* command) {
@@ -241,25 +287,37 @@ class Play {
   void Step(const Event& event) {
     Effects effects;
     engine_->Step(now_, event, &next_group_, &effects);
-    for (const FormGroup& group : GroupsOf(effects)) {
-      std::ostringstream text;
-      text << "group " << group.id;
-      if (group.kind == GroupKind::kRound) text << " (round)";
-      if (group.kind == GroupKind::kAverage) text << " (average)";
-      text << ":";
-      for (const GroupShare& member : group.members) {
-        char weight[32];
-        std::snprintf(weight, sizeof weight, "%.4f", member.weight);
-        text << " " << member.rank << "@" << member.iteration << "*" << weight;
-        if (group.kind == GroupKind::kRound && member.weight > 0) {
-          rounds_.at(member.rank).given = std::exchange(rounds_.at(member.rank).owed, 0);
-        }
+    for (const Effect& effect : effects) {
+      if (const auto* answer = std::get_if<Answer>(&effect)) {
+        Say("answer " + std::to_string(answer->rank) + ": " +
+            (answer->ready ? "READY (" : "not ready (") + answer->reason + ")");
+      } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
+        Say("catch up " + std::to_string(late->rank) + "@" + std::to_string(late->iteration) +
+            " (" + late->reason + ")");
+      } else {
+        SayGroup(std::get<FormGroup>(effect));
       }
-      if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
-      text << " -> " << group.iteration << " (" << group.reason << ")";
-      Say(text.str());
-      groups_[group.id] = group;
     }
+  }
+
+  void SayGroup(const FormGroup& group) {
+    std::ostringstream text;
+    text << "group " << group.id;
+    if (group.kind == GroupKind::kRound) text << " (round)";
+    if (group.kind == GroupKind::kAverage) text << " (average)";
+    text << ":";
+    for (const GroupShare& member : group.members) {
+      char weight[32];
+      std::snprintf(weight, sizeof weight, "%.4f", member.weight);
+      text << " " << member.rank << "@" << member.iteration << "*" << weight;
+      if (group.kind == GroupKind::kRound && member.weight > 0) {
+        rounds_.at(member.rank).given = std::exchange(rounds_.at(member.rank).owed, 0);
+      }
+    }
+    if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
+    text << " -> " << group.iteration << " (" << group.reason << ")";
+    Say(text.str());
+    groups_[group.id] = group;
   }
 
   void Say(const std::string& text) { said_ += "> " + text + "\n"; }
@@ -279,7 +337,9 @@ class Play {
   GroupId next_group_ = 1;
   std::map<Rank, Iteration> iterations_;  // of workers that are there
   std::map<Rank, InRounds> rounds_;       // the same
-  std::map<GroupId, FormGroup> groups_;   // that run
+  std::map<Rank, std::uint32_t> local_steps_;
+  Iteration newest_ = 0;                 // that a group has ended with
+  std::map<GroupId, FormGroup> groups_;  // that run
   std::string said_;
 };
 

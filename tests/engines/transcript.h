@@ -7,8 +7,10 @@
 //   join RANK... [host=H] [iteration=I]         in this order; host "h" unless told otherwise
 //   ready RANK... [iteration=I] [samples=S]     the next iteration of each unless told otherwise
 //   ready RANK... [gradients=0]                 of rounds: waits unless it has a result to apply
+//   ready RANK... [k=K] [waiting=0] [rtt=TIME]  of local steps: one more unless told otherwise
 //   finish GROUP [failed=RANK,...]              every member present reports; then the group ends;
 //                                               of rounds: failed for all, or got from the others
+//   copy RANK... [iteration=I]                  has a copy of the newest replica, or of that one
 //   leave RANK... [why=left|lost|finished]
 //   at TIME                                     "3ms", "1.5s": since the beginning
 //   deadline                                    goes to the engine's deadline and says so

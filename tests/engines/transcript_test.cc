@@ -32,9 +32,10 @@ TEST_P(TranscriptTest, Replays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, TranscriptTest,
-                         testing::Values("all_reduce", "eager_majority", "eager_quorum",
-                                         "eager_solo", "eager_stale", "eager_sync", "p_reduce_fifo",
-                                         "p_reduce_weights", "p_reduce_frozen",
+                         testing::Values("all_reduce", "backup", "backup_faults", "eager_majority",
+                                         "eager_quorum", "eager_solo", "eager_stale", "eager_sync",
+                                         "esync", "esync_delayed_ack", "esync_stall",
+                                         "p_reduce_fifo", "p_reduce_weights", "p_reduce_frozen",
                                          "p_reduce_few_workers", "p_reduce_max_wait"),
                          [](const auto& tested) { return std::string(tested.param); });
 
