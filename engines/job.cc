@@ -46,6 +46,10 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (const auto* done = std::get_if<Finished>(&envelope.body)) wrong = OnFinished(rank, *done);
       if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
         wrong = OnAdopted(rank, *adopted);
+      if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
+          At(rank).state == State::kActive && At(rank).finish_held) {
+        wrong = OnFinish(rank);
+      }
       if (std::holds_alternative<Finish>(envelope.body)) wrong = OnFinish(rank);
       if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
       if (!wrong.empty()) {
@@ -126,6 +130,12 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {
   Worker& worker = At(rank);
+  if (worker.outdated) {
+    Write(UpdateDropped{.rank = rank,
+                        .iteration = worker.iteration,
+                        .reason = "the model that it joined with was outdated"});
+    return {};
+  }
   // After the common start a worker may be quicker with its first step than others with their
   // report.
   const bool early = worker.state == State::kStarting && worker.group == kNoGroup;
@@ -185,7 +195,7 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   worker.since = now_;
   if (ok) {
     worker.iteration = group.iteration;
-    worker.bare = false;
+    worker.bare = worker.outdated = false;
     if (round && worker.signal && worker.signal->iteration <= group.iteration)
       worker.signal.reset();
   }
@@ -231,9 +241,10 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   if (worker.state != State::kAdopting) return {};
   // A round may have formed although signals were held back: somebody left.
   if (joining_ == Engine::Joining::kPause && (!groups_.empty() || adopted.iteration < Newest())) {
-    worker.bare = true;
+    worker.bare = worker.outdated = true;
     SetState(rank, State::kJoining);
   } else {
+    worker.outdated = false;
     Activate(rank, adopted.iteration, "adopted the model of rank " + std::to_string(source));
   }
   return {};
@@ -284,6 +295,13 @@ std::string Job::OnFinish(Rank rank) {
     worker.finish_held = true;
     return {};
   }
+  // Said before an order to copy got there: it counts once the copy is there.
+  const bool catches_up = worker.state == State::kActive && worker.group == kNoGroup;
+  if (worker.outdated || (catches_up && worker.source != kNoRank)) {
+    worker.finish_held = true;
+    return {};
+  }
+  worker.finish_held = false;
   const bool in_round = Rounds() && worker.group != kNoGroup;
   const bool waits = worker.signal && worker.signal->waiting && !in_round;
   if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||

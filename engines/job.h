@@ -91,10 +91,13 @@ class Job {
     // Its signal is held back: it failed in an all-or-none group that still runs, or copies a
     // replica.
     bool held = false;
-    bool withheld = false;     // its signal is, while somebody copies (Joining::kPause)
-    bool finish_held = false;  // said Finish before all others had the common start
-    Rank source = kNoRank;     // whose replica it copies now, or whose result of its `group`
-    int fetches = 0;           // of that result that have failed
+    bool withheld = false;  // its signal is, while somebody copies (Joining::kPause)
+    // Said Finish before all others had the common start, or before an order to copy got there.
+    bool finish_held = false;
+    // The replica that it copied was outdated when it got there: what it does on it is dropped.
+    bool outdated = false;
+    Rank source = kNoRank;  // whose replica it copies now, or whose result of its `group`
+    int fetches = 0;        // of that result that have failed
     // Has no replica of the job yet. In a job of rounds such a worker may be kActive already; it is
     // stranded while it copies nobody's, because nobody has one to give.
     bool bare = true;

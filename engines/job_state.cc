@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 3;
+constexpr std::uint32_t kStateVersion = 4;
 
 }  // namespace
 
@@ -78,8 +78,8 @@ void Job::Worker::Archive(StateArchive& ar) {
   Ready ready = signal.value_or(Ready{});
   ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
      waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
-     ready.local_steps, ready.rtt_ns, signalled, owed, held, withheld, finish_held, source, fetches,
-     bare, since, link);
+     ready.local_steps, ready.rtt_ns, signalled, owed, held, withheld, finish_held, outdated,
+     source, fetches, bare, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

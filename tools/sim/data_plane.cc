@@ -266,14 +266,15 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
   }
   replica.tag = sum.tag;
   replica.iteration = reduction.group.iteration;
+  replica.base = replica.x;
+  replica.base_tag = replica.tag;
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) {
     book_.Lost(worker);
     replica.inbox.clear();
   }
   if (kind != GroupKind::kInitial) return;
   book_.Started(reduction.run, reduction.group.iteration);
-  replica.initial = replica.base = replica.x;
-  replica.base_tag = replica.tag;
+  replica.initial = replica.x;
   replica.run = reduction.run;
   replica.newest = reduction.group.iteration;
   replica.lineage = Mix(reduction.group.id);
@@ -314,10 +315,7 @@ std::uint32_t DataPlane::Take(std::uint32_t worker, RunId run,
 std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
   Replica& replica = world_->replicas[worker];
   const auto rounds = static_cast<std::int64_t>(replica.inbox.size());
-  if (rounds == 0) {
-    throw Violation("inbox",
-                    "worker " + std::to_string(worker) + " applies rounds and has none to apply");
-  }
+  if (rounds == 0) return 0;
   std::fill(replica.gradient.begin(), replica.gradient.end(), 0.0);
   replica.gradient.resize(replica.x.size(), 0.0);
   for (std::size_t i = latest_only ? replica.inbox.size() - 1 : 0; i < replica.inbox.size(); ++i) {

@@ -66,7 +66,7 @@ class DataPlane {
 
   // The worker's gradient is added to its outbox.
   void Deposit(std::uint32_t worker);
-  // Moves the inbox into the gradient; gives how many rounds that were.
+  // Moves the inbox into the gradient; gives how many rounds that were, 0 if it was empty.
   std::int64_t TakeInbox(std::uint32_t worker, bool latest_only);
 
   std::uint64_t bytes() const { return bytes_; }

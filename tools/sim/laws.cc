@@ -53,10 +53,11 @@ void Laws::Seen(const Record& record) {
   if (const auto* answered = std::get_if<QueryAnswered>(&record.body)) OnAnswered(run, *answered);
   if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
     Worker& worker = At(run, dropped->rank);
-    if (!worker.joined || worker.group != kNoGroup) {
-      throw Violation("members", "an update of " + RankText(dropped->rank) + " is dropped" +
-                                     (worker.joined ? " in a group" : ", and it has not joined"));
+    if (worker.group != kNoGroup) {
+      throw Violation("members",
+                      "an update of " + RankText(dropped->rank) + " in a group is dropped");
     }
+    if (!worker.joined) worker.owed = 0;  // done on a model that was outdated when it came
   }
   if (std::holds_alternative<RunEnded>(record.body) && !run->groups.empty()) {
     throw Violation("finished-once", "the run ends while a group runs");
@@ -80,6 +81,7 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   Run* run = &runs_[record.run];
   Worker& worker = At(run, envelope.rank);
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
+    worker.incarnation = envelope.incarnation;
     OnReady(&worker, envelope.rank, *ready);
   }
   if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
@@ -159,7 +161,10 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
 void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   Worker& worker = At(run, joined.rank);
   // Who joins anew with its own replica brings its signal, if it has one.
-  if (worker.incarnation != joined.incarnation) worker = {.ordered = worker.ordered};
+  if (worker.incarnation != joined.incarnation) {
+    worker.waiting = worker.open = false;
+    worker.signalled = 0;
+  }
   worker.incarnation = joined.incarnation;
   worker.iteration = joined.iteration;
   worker.joined = true;

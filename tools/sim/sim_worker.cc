@@ -197,7 +197,7 @@ void SimWorker::OnApplyNow(Iteration iteration) {
   } else {
     own.tag = Mix(own.tag ^ group_);
   }
-  ApplyGradient();
+  if (rounds > 0) ApplyGradient();
   own.iteration = iteration;
   Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out); });
 }

@@ -69,7 +69,7 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   contact_ = Contact::kHello;
   link_ = {};
   run_ = kNoRun;
-  has_replica_ = ready_waiting_ = said_finish_ = false;
+  has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
   last_group_ = kNoGroup;
   held_.reset();
   round_ = {};
@@ -349,6 +349,7 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
                 out);
   }
   last_group_ = group.id;
+  final_announced_ = group.kind == GroupKind::kFinal;
   if (group.kind == GroupKind::kRound) return BeginRound(now, group, out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
@@ -528,7 +529,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
     return BeginHeld(now, out);
   }
   iteration_ = newest_ = iteration;
-  if (said_finish_) {
+  if (said_finish_ && final_announced_) {
     final_done_ = true;  // the others' average
     return;
   }

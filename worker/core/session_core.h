@@ -229,8 +229,9 @@ class SessionCore {
   bool has_replica_ = false;    // the common start, or a peer's model
   bool ready_waiting_ = false;  // a Ready that nothing has answered
   bool said_finish_ = false;
-  bool final_done_ = false;  // the final average is in the replica
-  Ready ready_;              // the last one, for signalling again
+  bool final_announced_ = false;  // the last group is the final average
+  bool final_done_ = false;       // the final average is in the replica
+  Ready ready_;                   // the last one, for signalling again
   Instant ready_at_;
   GroupId last_group_ = kNoGroup;
 
