@@ -1,6 +1,7 @@
 // Engine `backup`: synchronous SGD with backup workers (Chen et al., Revisiting Distributed
-// Synchronous SGD, 2016, section 3 and Algorithm 3): a round takes the first N - b gradients of its
-// iteration and does not wait for the others, whose gradients are dropped when they come.
+// Synchronous SGD, 2016; Luo et al., Hop, ASPLOS 2019, section 3.4): of N workers, a round takes
+// the first N - b gradients of its iteration and does not wait for the others, whose gradients are
+// dropped when they come.
 //
 //  - The round of iteration i + 1, i being the newest that is committed, forms as soon as
 //    max(1, joined - b) signals for it wait, with all that wait then and equal weights. Signals

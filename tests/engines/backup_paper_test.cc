@@ -1,0 +1,179 @@
+// Backup workers: what the papers say of them. Chen et al., Revisiting Distributed Synchronous SGD,
+// 2016; described in Luo et al., Hop, ASPLOS 2019, section 3.4, and measured in Miao et al.,
+// SIGMOD 2021, Table 1 (BK).
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "engines/backup/backup.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace prd {
+namespace {
+
+// What became of a run in virtual time.
+struct Outcome {
+  std::vector<FormGroup> rounds;
+  std::vector<Instant> at;        // of each round
+  std::map<Rank, int> dropped;    // gradients
+  std::map<Rank, int> in_rounds;  // the same, used
+};
+
+// Workers that compute for as long as they are given, with free reductions. Copying a replica takes
+// no time either.
+Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
+              const std::set<Rank>& crash_after_three = {}) {
+  Backup engine({.backups = backups});
+  Outcome outcome;
+  GroupId next_group = 1;
+  Iteration newest = 0;
+  Instant now;
+  std::set<Rank> gone;
+  std::map<Rank, Iteration> replica;
+  std::map<Rank, std::int64_t> computing;  // the order of what each computes: not what is cut short
+  using Coming = std::tuple<std::int64_t, std::int64_t, Rank>;
+  std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming;
+  std::int64_t order = 0;
+  const auto compute = [&](Rank rank) {
+    computing[rank] = order;
+    replica[rank] = newest;
+    coming.emplace(now.ns + step[static_cast<std::size_t>(rank)], order++, rank);
+  };
+  std::function<void(const Event&)> tell = [&](const Event& event) {
+    Effects effects;
+    engine.Step(now, event, &next_group, &effects);
+    for (const Effect& effect : effects) {
+      if (const auto* late = std::get_if<CatchUp>(&effect)) {
+        ++outcome.dropped[late->rank];
+        compute(late->rank);
+        continue;
+      }
+      const auto& group = std::get<FormGroup>(effect);
+      outcome.rounds.push_back(group);
+      outcome.at.push_back(now);
+      newest = group.iteration;
+      for (const GroupShare& member : group.members) {
+        ++outcome.in_rounds[member.rank];
+        tell(FinishedEvent{.rank = member.rank, .group = group.id, .ok = true});
+        compute(member.rank);
+      }
+      tell(EndedEvent{.group = group.id, .ok = true});
+    }
+  };
+  for (Rank rank = 0; rank < std::ssize(step); ++rank) {
+    tell(JoinedEvent{.rank = rank, .host = "h"});
+    compute(rank);
+  }
+  while (std::ssize(outcome.rounds) < rounds) {
+    const auto [at, mine, rank] = coming.top();
+    coming.pop();
+    now.ns = at;
+    if (newest == 3 && gone.empty()) {
+      for (const Rank crashed : crash_after_three) {
+        gone.insert(crashed);
+        tell(LeftEvent{.rank = crashed, .why = LeftReason::kLost});
+      }
+    }
+    if (gone.contains(rank) || computing[rank] != mine) continue;
+    tell(ReadyEvent{.rank = rank, .ready = {.iteration = replica[rank] + 1}});
+  }
+  return outcome;
+}
+
+constexpr DurationNs kFast = 10 * kMillisecond;
+
+// Hop, 3.4: "the effective number of workers is m, since it needs m updates in each iteration, and
+// the remaining n - m workers are backups".
+TEST(BackupPaperTest, ARoundNeedsAllButTheBackups) {
+  const std::vector<DurationNs> step = {1, 2, 3, 4, 5};
+  for (const int backups : {0, 1, 2, 4}) {
+    const Outcome outcome = Train(backups, step, 1);
+    EXPECT_EQ(outcome.rounds[0].members.size(), 5u - static_cast<std::size_t>(backups));
+    for (const GroupShare& member : outcome.rounds[0].members) {
+      EXPECT_DOUBLE_EQ(member.weight, 1.0 / (5 - backups)) << "the mean of those that came";
+      EXPECT_LT(member.rank, 5 - backups) << "the first";
+      EXPECT_EQ(member.iteration, 1);
+    }
+  }
+}
+
+// "In this way, we can tolerate at most n - m slow workers ... without influencing the training
+// speed": the pace is that of the m-th fastest, however slow the others are.
+TEST(BackupPaperTest, SlowWorkersWithinTheBackupsDoNotSlowItDown) {
+  for (const std::int64_t factor : {2, 5, 100, 1'000'000}) {
+    const std::vector<DurationNs> step = {kFast, kFast,          kFast,
+                                          kFast, kFast * factor, kFast * factor};
+    EXPECT_EQ(Train(2, step, 100).at.back(), Instant{100 * kFast}) << factor;
+    if (factor < 1000) {
+      EXPECT_EQ(Train(1, step, 100).at.back(), Instant{100 * kFast * factor})
+          << "one more slow worker than backups";
+    }
+  }
+}
+
+// "... or even accidental node crashes".
+TEST(BackupPaperTest, CrashesWithinTheBackupsDoNotSlowItDown) {
+  const std::vector<DurationNs> step(6, kFast);
+  const Outcome outcome = Train(2, step, 50, {0, 3});
+  EXPECT_EQ(outcome.at.back(), Instant{50 * kFast});
+  EXPECT_EQ(outcome.rounds.back().members.size(), 2u) << "b of those who are there are backups";
+}
+
+// Miao et al., on BK with 3 backup workers of 8: "the stragglers are not contributing in BK".
+TEST(BackupPaperTest, StragglersDoNotContribute) {
+  std::vector<DurationNs> step(8, kFast);
+  for (const std::size_t slow : {1u, 4u, 6u}) step[slow] = 5 * kFast;
+  Outcome outcome = Train(3, step, 200);
+  for (const Rank rank : {1, 4, 6}) {
+    EXPECT_EQ(outcome.in_rounds[rank], 0);
+    EXPECT_EQ(outcome.dropped[rank], 40) << "each gradient: one in 50 ms of 2 s";
+  }
+  for (const Rank rank : {0, 2, 3, 5, 7}) {
+    EXPECT_EQ(outcome.in_rounds[rank], 200);
+    EXPECT_EQ(outcome.dropped[rank], 0);
+  }
+}
+
+// A worker that is slow once is dropped once, and can be in the next round.
+TEST(BackupPaperTest, WhoIsSlowNowAndThenIsBackAtOnce) {
+  Backup engine({.backups = 1});
+  GroupId next = 1;
+  Effects said;
+  const auto tell = [&](std::int64_t ms, const Event& event) {
+    said.clear();
+    engine.Step({ms * kMillisecond}, event, &next, &said);
+  };
+  const auto ready = [&](std::int64_t ms, Rank rank, Iteration iteration) {
+    tell(ms, ReadyEvent{.rank = rank, .ready = {.iteration = iteration}});
+  };
+  for (const Rank rank : {0, 1, 2}) tell(0, JoinedEvent{.rank = rank, .host = "h"});
+  ready(10, 0, 1);
+  ready(10, 1, 1);
+  ASSERT_EQ(GroupsOf(said).size(), 1u);
+  for (const Rank rank : {0, 1}) tell(10, FinishedEvent{.rank = rank, .group = 1, .ok = true});
+  tell(10, EndedEvent{.group = 1, .ok = true});
+  ASSERT_EQ(std::get<CatchUp>(said.at(0)).rank, 2);
+  EXPECT_EQ(std::get<CatchUp>(said.at(0)).iteration, 0);
+  ready(18, 2, 2);
+  ready(20, 0, 2);
+  ASSERT_EQ(GroupsOf(said).size(), 1u);
+  EXPECT_EQ(GroupsOf(said)[0].members.size(), 2u);
+  EXPECT_EQ(GroupsOf(said)[0].members[1].rank, 2);
+}
+
+TEST(BackupOptionsTest, FewerThanTheWorkers) {
+  EXPECT_TRUE(Validate(BackupOptions{.backups = 7}, 8).ok());
+  EXPECT_EQ(Validate(BackupOptions{.backups = 8}, 8).message(),
+            "backups: found 8, allowed is 0 to 7: a round of 8 workers waits for one at least");
+  EXPECT_TRUE(Validate(BackupOptions{.backups = 8}, 0).ok()) << "not known how many";
+  EXPECT_THAT(Validate(BackupOptions{.backups = -1}, 0).message(),
+              testing::StartsWith("backups: found -1"));
+}
+
+}  // namespace
+}  // namespace prd
