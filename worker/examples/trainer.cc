@@ -15,13 +15,13 @@
 namespace example {
 namespace {
 
-volatile std::sig_atomic_t g_stop = 0;
+volatile std::sig_atomic_t g_stop = 0;  // signals so far, up to two
 prd::Session* g_session = nullptr;
 
 // Once: ends after this step, with the average. Twice: at once.
 void OnSignal(int) {
   if (g_stop != 0 && g_session != nullptr) g_session->Cancel();
-  g_stop = 1;
+  g_stop = g_stop == 0 ? 1 : 2;
 }
 
 std::vector<prd::Tensor> Tensors(const std::vector<Array>& arrays) {
@@ -73,7 +73,7 @@ double LearningRate(const TrainArgs& args, std::int64_t iteration) {
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
   const Pace pace(args, session.rank(), session.workers());
-  const Interrupted interrupted = [&session] { return session.Interrupted(); };
+  const Interrupted interrupted = [&session] { return session.Interrupted() || g_stop > 1; };
   const std::int64_t start_ns = MonotonicNs();
   log.Start(session, start_ns, pace.step_ns());
   done.time_ns = start_ns;
