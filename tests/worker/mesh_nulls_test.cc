@@ -187,10 +187,12 @@ class Circle {
     return places;
   }
 
+  bool small() const { return bytes() <= setup_.direct_bytes; }
+
   std::size_t ExpectedMoved() const {
     const std::size_t q = contributors();
     if (q == 0 || members() == 1) return 0;
-    const bool direct = bytes() <= setup_.direct_bytes;
+    const bool direct = small() && members() <= Reduction::kDirectMembers;
     return bytes() * (direct ? q * (members() - 1) : (q - 1) + (members() - 1));
   }
 
@@ -218,8 +220,38 @@ class Circle {
     return sum;
   }
 
+  // What the contributor at this place sends up the tree, bit for bit.
+  std::vector<std::byte> SumBelow(std::size_t place, const std::vector<Weight>& weights) {
+    const std::vector<std::size_t> places = Places();
+    std::vector<std::byte> sum(bytes());
+    const auto add = [&](const std::vector<std::byte>& part, Weight weight, bool first) {
+      rows_[0].ForEach(
+          0, bytes(), [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+            (first ? Scale : AddScaled)(dtype, sum.data() + at, part.data() + at, run, weight);
+          });
+    };
+    add(BytesAt(before_[places[place]]), weights[places[place]], true);
+    for (std::size_t child = 0; child < places.size(); ++child) {
+      if (child == 0 || (child - 1) / Reduction::kTreeFanOut != place) continue;
+      add(SumBelow(child, weights), Weight{1, 1}, false);
+    }
+    if (place == 0 && setup_.initial_weight != 0) {
+      rows_[0].ForEach(0, bytes(),
+                       [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+                         AddScaled(dtype, sum.data() + at, initial_.data() + at, run,
+                                   weights.back());
+                       });
+    }
+    return sum;
+  }
+
   std::vector<std::byte> ExpectedRow() {
     const std::size_t q = contributors();
+    if (small() && q > 0 && members() > Reduction::kDirectMembers) {
+      std::vector<double> shares = setup_.weights;
+      shares.push_back(setup_.initial_weight);
+      return SumBelow(0, RoundWeights(shares));
+    }
     if (bytes() <= setup_.direct_bytes || q == 0) return SumFrom(0);
     const std::size_t shard = ((bytes() + q - 1) / q + 63) / 64 * 64;
     std::vector<std::byte> row(bytes());
@@ -323,7 +355,7 @@ void ForEveryGroup(
   }
 }
 
-TEST(NullsTest, EveryPatternDtypeAndSizeByRingAndDirectly) {
+TEST(NullsTest, EveryPatternDtypeAndSizeByRingTreeAndDirectly) {
   ForEveryGroup([](const std::vector<double>& weights, double initial_weight, std::uint64_t seed) {
     for (const DType dtype : kDTypes) {
       for (const std::size_t count : {1, 17, 211}) {
@@ -449,9 +481,20 @@ TEST(NullsTest, PlainRowsInAndOut) {
 // Of all frames that could come, exactly those count that a good run sends, and each once.
 TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
   const std::vector<std::vector<double>> groups = {
-      {1}, {0, 0}, {1, 0}, {0, 1, 0}, {0.5, 0, 0.5}, {0.5, 0.25, 0.25}, {0, 0.5, 0, 0.5}};
+      {1},
+      {0, 0},
+      {1, 0},
+      {0, 1, 0},
+      {0.5, 0, 0.5},
+      {0.5, 0.25, 0.25},
+      {0, 0.5, 0, 0.5},
+      {0.1, 0.1, 0, 0.2, 0.2, 0.2, 0.2}};
   for (const std::vector<double>& weights : groups) {
     for (const std::size_t direct : {std::size_t{0}, kAlwaysDirect}) {
+      const bool tree = direct != 0 && weights.size() > Reduction::kDirectMembers;
+      const FrameKind right = tree          ? FrameKind::kTree
+                              : direct != 0 ? FrameKind::kDirect
+                                            : FrameKind::kRing;
       const std::size_t n = weights.size();
       Circle circle({.weights = weights, .shapes = {{DType::kF32, 61}}, .direct_bytes = direct}, 1);
       ASSERT_TRUE(circle.Run());
@@ -464,19 +507,22 @@ TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
       for (std::size_t to = 0; to < n; ++to) {
         std::size_t accepted = 0;
         for (std::size_t from = 0; from <= n; ++from) {
-          for (const FrameKind kind : {FrameKind::kRing, FrameKind::kDirect, FrameKind::kChunk}) {
+          for (const FrameKind kind :
+               {FrameKind::kRing, FrameKind::kDirect, FrameKind::kTree, FrameKind::kChunk}) {
             for (const std::uint32_t stage : {0, 1, 2, 3, 4, 5, 6, 7, -1}) {
               for (const std::uint32_t chunk : {0, 1, 2, 3, -1}) {
                 for (const auto& [offset, length] : places) {
                   // A direct frame is its payload: the other fields have no meaning.
-                  if (direct != 0 && (stage != 0 || chunk != 0 || offset != 0)) continue;
+                  if (right == FrameKind::kDirect && (stage != 0 || chunk != 0 || offset != 0)) continue;
                   const FrameHeader header{.kind = kind,
                                            .stage = stage,
                                            .chunk = chunk,
                                            .offset = offset,
                                            .length = length};
-                  const FrameKind right = direct != 0 ? FrameKind::kDirect : FrameKind::kRing;
-                  const bool expected = kind == right && good.contains(KeyOf({from, to, header}));
+                  // A contributor's part must be on its way up before a result can come down.
+                  const bool early = tree && stage == 1 && weights[to] != 0;
+                  const bool expected =
+                      kind == right && !early && good.contains(KeyOf({from, to, header}));
                   Reduction reduction = circle.Make(to, &circle.row(to));
                   std::vector<Reduction::Outgoing> out;
                   const Status first =

@@ -14,66 +14,21 @@
 #include <thread>
 #include <vector>
 
-#include "tests/worker/fake_daemon.h"
+#include "tests/worker/session_worker.h"
 
 namespace prd {
 namespace {
 
 using testing::FakeDaemon;
-
-constexpr std::size_t kSize = 40'000;  // f32: 160 KB, so that reductions take the ring
+using testing::InParallel;
+using testing::kSize;
+using testing::Worker;
 
 PReduceOptions Pairs() {
   PReduceOptions options;
   options.group_size = 2;
   options.weights = PReduceOptions::Weights::kConstant;
   return options;
-}
-
-// A model whose training is to add its gradient, and the session it trains through.
-class Worker {
- public:
-  Worker(const FakeDaemon& daemon, int rank, const std::string& job = "job")
-      : values(kSize, static_cast<float>(rank)), gradients(kSize, 0.f) {
-    SessionOptions options;
-    options.controller = daemon.endpoint();
-    options.job = job;
-    options.rank = rank;
-    options.patience = std::chrono::seconds(30);
-    options.reduce_timeout = std::chrono::seconds(5);
-    Result<Session> made = Session::Create(options);
-    EXPECT_TRUE(made.ok()) << made.status().ToString();
-    session = std::make_unique<Session>(std::move(made).value());
-  }
-
-  Replica replica() {
-    Replica replica;
-    replica.parameters = {{values.data(), kSize - 3, DType::kF32},
-                          {values.data() + kSize - 3, 3, DType::kF32}};
-    replica.gradients = {{gradients.data(), kSize - 3, DType::kF32},
-                         {gradients.data() + kSize - 3, 3, DType::kF32}};
-    replica.apply = [this] {
-      for (std::size_t i = 0; i < kSize; ++i) values[i] += gradients[i];
-    };
-    return replica;
-  }
-
-  std::vector<float> values;
-  std::vector<float> gradients;
-  std::unique_ptr<Session> session;
-};
-
-// Runs body(worker, rank) for every rank on a thread of its own.
-void InParallel(const FakeDaemon& daemon, int workers,
-                const std::function<void(Worker*, int)>& body) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < workers; ++rank) {
-    threads.emplace_back([&, rank] {
-      Worker worker(daemon, rank);
-      body(&worker, rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(SessionTest, AttachGivesEverybodyTheFirstRanksModel) {

@@ -19,6 +19,12 @@
 // reads parameters at any time and writes them only inside Attach, Step and Finish. The caller may
 // read parameters at any time and writes them, if at all, only inside `apply` or before Attach.
 // Waiting is done in the kernel, never by spinning.
+//
+// Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
+// results wait until they are whole. Engines that run rounds while the caller computes (eager) or
+// average after several local steps (esync) hold two more: what this worker has to give, and what
+// its next `apply` will get or the model at the round's start. Others hold none; but for the
+// initial model, where p-reduce is set to mix it in.
 #ifndef PRD_SESSION_H_
 #define PRD_SESSION_H_
 
@@ -70,9 +76,12 @@ struct Replica {
   // Same number, sizes and dtypes as the parameters, or empty: then an engine that reduces
   // gradients is refused at Attach.
   std::vector<Tensor> gradients;
-  // Applies the gradients to the parameters: the local optimiser step. Called by Step, on the
-  // thread that calls Step. What it throws leaves Step after the controller was told that this
-  // worker leaves.
+  // Applies the gradients to the parameters: the local optimiser step. Called by Step, and by
+  // Finish where rounds are left to apply, on the thread that calls them. What it throws leaves
+  // that call after the controller was told that this worker leaves. Under engines whose rounds go
+  // on while workers compute (eager), one `apply` may stand for several rounds: the gradients are
+  // then the sum of theirs, unless the engine is set to keep the newest alone. While it runs, the
+  // background thread may have to wait for it: an `apply` takes a small part of lease_ms.
   std::function<void()> apply;
 };
 
@@ -98,7 +107,8 @@ struct SessionOptions {
 struct StepInput {
   std::int64_t samples = 0;  // in this step's batch; 0 = not told. Lets unequal batches be weighted
   // The step was cut short because Interrupted() said so: its gradients are not to be used, and
-  // `apply` is not called for them.
+  // `apply` is not called for them. Returns at once where nothing is to be done without them
+  // (StepResult::rounds is then 0).
   bool discard = false;
 };
 
@@ -116,8 +126,8 @@ struct StepResult {
   // last one tried, 0 if none.
   bool adopted = false;
   // Engines whose rounds go on while this worker computes (eager): whether this step's own gradient
-  // is in the rounds whose results it applied (if not, it is in a later one), and how many they are.
-  // Other engines: true and 1, or 0 where the step ended without a group.
+  // is in the rounds whose results it applied (if not, it is in a later one), and how many they
+  // are. Other engines: true and 1, or false and 0 where the step ended without a group.
   bool included = true;
   std::int64_t rounds = 0;
   // Engines that average after several local steps (esync): how many this worker has made since the
@@ -126,9 +136,11 @@ struct StepResult {
   std::uint64_t reduced_bytes = 0;       // of the tensors reduced
   std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
-  std::chrono::nanoseconds waited{0};    // for a group
-  std::chrono::nanoseconds reduced{0};   // in reductions, failed ones included
-  std::string reason;                    // the controller's, for this group
+  // For a group to form; under eager, for a round's result.
+  std::chrono::nanoseconds waited{0};
+  // In reductions, failed ones included; under eager, since the last step, while computing too.
+  std::chrono::nanoseconds reduced{0};
+  std::string reason;  // the controller's, for this group
 };
 
 class PRD_EXPORT Session {
@@ -166,9 +178,9 @@ class PRD_EXPORT Session {
   Result<StepResult> Step(StepInput input = {});
 
   // True when the step in progress is better cut short, because its result would not be used or
-  // others wait: the engine has moved on (backup), or gathers its round (esync). A training loop may
-  // ask between layers, stop computing, and call Step with `discard`; one that never asks completes
-  // its step, and all stays correct. Costs a load; any thread.
+  // others wait: the engine has moved on (backup), or gathers its round (esync). A training loop
+  // may ask between layers, stop computing, and call Step with `discard`; one that never asks
+  // completes its step, and all stays correct. Costs a load; any thread.
   bool Interrupted() const;
 
   // Ends training: blocks until all live workers have called it or are gone; then all have the
