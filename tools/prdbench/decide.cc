@@ -28,6 +28,8 @@ struct Stimulus {
   Kind kind = Kind::kReady;
   bool waiting = true;
   std::uint32_t owed = 0;
+  std::uint32_t local_steps = 1;
+  std::uint32_t turn = 0;  // kReady: of its worker; an older one than the last is void
 };
 
 Event ToEvent(const Stimulus& stimulus) {
@@ -43,7 +45,8 @@ Event ToEvent(const Stimulus& stimulus) {
                                   .step_ns = kStep,
                                   .samples = 1,
                                   .waiting = stimulus.waiting,
-                                  .gradients = 1},
+                                  .gradients = 1,
+                                  .local_steps = stimulus.local_steps},
                         .owed = stimulus.owed};
   }
 }
@@ -58,7 +61,8 @@ class Loop {
         random_(1),
         in_rounds_(guide_->plan().strategy == Strategy::kEagerGradients
                        ? static_cast<std::size_t>(workers)
-                       : 0) {
+                       : 0),
+        turns_(static_cast<std::size_t>(workers)) {
     const auto end = static_cast<Rank>(workers);
     for (Rank rank = 0; rank < end; ++rank) {
       const Event joined = JoinedEvent{.rank = rank, .host = "host" + std::to_string(rank / 8)};
@@ -75,14 +79,15 @@ class Loop {
       const std::optional<Instant> deadline = guide_->NextDeadline();
       if (deadline && *deadline < coming_.top().now) {
         deadlines_.emplace_back(script_.size(), *deadline);
-        Guide(*deadline, DeadlineEvent{});
+        Guide(*deadline, DeadlineEvent{}, {});
         continue;
       }
       Stimulus next = coming_.top();
       coming_.pop();
+      if (next.kind == Stimulus::Kind::kReady && next.turn != Turn(next.rank)) continue;
       if (!in_rounds_.empty()) TakeTurn(&next);
       script_.push_back(next);
-      Guide(next.now, ToEvent(next));
+      Guide(next.now, ToEvent(next), next);
       if (next.kind == Stimulus::Kind::kReady) --signals;
       if (next.kind == Stimulus::Kind::kFinished && in_rounds_.empty()) {
         Later(next.now, kStep, {.iteration = next.iteration + 1, .rank = next.rank});
@@ -134,10 +139,23 @@ class Loop {
     if (!worker.waiting) Later(stimulus->now, kStep, {.rank = stimulus->rank});
   }
 
-  void Guide(Instant now, const Event& event) {
+  std::uint32_t& Turn(Rank rank) { return turns_[static_cast<std::size_t>(rank)]; }
+
+  void Guide(Instant now, const Event& event, const Stimulus& cause) {
     Effects effects;
     guide_->Step(now, event, &next_guide_, &effects);
+    for (const Effect& effect : effects) {
+      if (const auto* answer = std::get_if<Answer>(&effect)) {
+        if (answer->ready) continue;
+        Stimulus next = cause;
+        ++next.local_steps;
+        Later(now, kStep, next);
+      } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
+        Later(now, kStep, {.iteration = newest_ + 1, .rank = late->rank});
+      }
+    }
     for (const FormGroup& group : GroupsOf(effects)) {
+      newest_ = group.iteration;  // by the time of any copy: reductions are short beside steps
       Instant last = now;
       for (const GroupShare& member : group.members) {
         if (group.kind == GroupKind::kRound && member.weight > 0) {
@@ -157,6 +175,7 @@ class Loop {
   Instant Later(Instant now, DurationNs after, Stimulus stimulus) {
     const double share = 0.5 + random_.Unit();
     stimulus.now = now + static_cast<DurationNs>(share * static_cast<double>(after));
+    if (stimulus.kind == Stimulus::Kind::kReady) stimulus.turn = ++Turn(stimulus.rank);
     coming_.push(stimulus);
     return stimulus.now;
   }
@@ -174,7 +193,9 @@ class Loop {
   GroupId next_guide_ = 1;
   GroupId next_timed_ = 1;
   Effects effects_;
-  std::vector<InRounds> in_rounds_;  // by rank; empty under other strategies
+  std::vector<InRounds> in_rounds_;   // by rank; empty under other strategies
+  std::vector<std::uint32_t> turns_;  // by rank: signals that it was to send
+  Iteration newest_ = 0;              // that a group was formed for
   std::priority_queue<Stimulus, std::vector<Stimulus>, IsLater> coming_;
   std::vector<Stimulus> script_;
   std::vector<std::pair<std::size_t, Instant>> deadlines_;  // before script_[first]
