@@ -23,6 +23,7 @@ class Largest {
   // REQUIRES: rank >= 0.
   void Set(Rank rank, std::int64_t value) {
     if (Index(rank) >= values_.size()) Grow(Index(rank) + 1);
+    if (values_[Index(rank)] == value) return;
     values_[Index(rank)] = value;
     for (std::size_t node = (values_.size() + Index(rank)) / 2; node >= 1; node /= 2) {
       const Rank winner = Winner(node);
