@@ -75,7 +75,6 @@ TEST(SessionRoundsTest, RoundsGoOnWhileAWorkerComputes) {
   FakeDaemon daemon(SpecFor(solo, 2));
   Ledger ledger;
   Meeting meeting(2);
-  std::atomic<bool> computing{true};
   InParallel(daemon, 2, [&](Worker* worker, int rank) {
     Attach(worker);
     if (rank == 0) {
@@ -90,10 +89,14 @@ TEST(SessionRoundsTest, RoundsGoOnWhileAWorkerComputes) {
         EXPECT_EQ(result->weights, (std::vector<double>{0.5, 0}));
         EXPECT_FLOAT_EQ(worker->values[3], 0.5f * static_cast<float>(step));
       }
-      computing = false;
     } else {
       // The other one's rounds complete although this one is in no call.
-      WaitUntil([&] { return !computing; });
+      EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+        const auto* from = std::get_if<FromWorker>(&record.body);
+        if (from == nullptr || from->envelope.rank != 1) return false;
+        const auto* finished = std::get_if<Finished>(&from->envelope.body);
+        return finished != nullptr && finished->group == 5;  // 1 is the common start
+      }));
       EXPECT_EQ(worker->values[3], 0.f) << "the replica is the caller's meanwhile";
       ledger.Give(worker, 10.f);
       const Result<StepResult> result = worker->session->Step();
@@ -200,6 +203,7 @@ TEST(SessionRoundsTest, LocalStepsAreAveragedWhenTheControllerSaysSo) {
        {EsyncOptions::Mode::kBlocking, EsyncOptions::Mode::kDelayedAck}) {
     EsyncOptions options;
     options.mode = mode;
+    options.stall_factor = 0;  // nobody is too slow to be waited for
     FakeDaemon daemon(SpecFor(options, 2));
     Ledger ledger;
     std::atomic<int> fast_steps{0};
