@@ -136,6 +136,7 @@ std::vector<DataPlane::Result> DataPlane::OnFails(std::uint32_t worker, std::uin
   if (current_[worker] != serial) return {};
   current_[worker] = 0;
   const GroupId group = reductions_.at(serial).group.id;
+  if (mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
   Through(serial);
   return {{.worker = worker, .group = group, .ok = false}};
 }
@@ -158,6 +159,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     result = {.worker = worker, .group = reduction.group.id, .bytes = sent};
     result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
     if (result.ok) result.included = Commit(reduction, sum, i);
+    if (!result.ok && mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
     bytes_ += sent;
   }
   return results;

@@ -36,7 +36,7 @@ class DataPlane {
   explicit DataPlane(World* world, Mutation mutation = Mutation::kNone)
       : world_(world),
         mutation_(mutation),
-        book_(world),
+        book_(world, mutation),
         current_(world->replicas.size(), 0),
         fetches_(world->replicas.size()) {}
 

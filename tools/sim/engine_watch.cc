@@ -3,6 +3,7 @@
 #include "tools/sim/all_reduce_rules.h"
 #include "tools/sim/backup_rules.h"
 #include "tools/sim/eager_rules.h"
+#include "tools/sim/esync_rules.h"
 #include "tools/sim/p_reduce_rules.h"
 #include "tools/sim/violation.h"
 
@@ -18,6 +19,9 @@ std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options) {
   }
   if (const auto* of = std::get_if<BackupOptions>(&options)) {
     return std::make_unique<BackupRules>(*of);
+  }
+  if (const auto* of = std::get_if<EsyncOptions>(&options)) {
+    return std::make_unique<EsyncRules>(*of);
   }
   return nullptr;
 }

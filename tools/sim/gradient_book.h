@@ -14,13 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "tools/sim/mutation.h"
 #include "tools/sim/world.h"
 
 namespace prd::sim {
 
 class GradientBook {
  public:
-  explicit GradientBook(World* world) : world_(world) {}
+  GradientBook(World* world, Mutation mutation) : world_(world), mutation_(mutation) {}
 
   // A gradient that the worker owes now.
   std::uint64_t Deposit(std::uint32_t worker);
@@ -58,6 +59,7 @@ class GradientBook {
   void Undo(RunId run, Iteration number, const Round& round);
 
   World* world_;
+  const Mutation mutation_;
   std::vector<Gradient> gradients_;  // by number - 1
   std::map<std::pair<RunId, Iteration>, Round> rounds_;
   std::uint64_t lost_ = 0;

@@ -271,7 +271,11 @@ void Laws::CheckRound(const Run& run, const GroupFormed& formed) const {
     throw Violation("members", name + " has " + Number(formed.members.size()) + " of " +
                                    std::to_string(joined) + " workers");
   }
-  const Iteration due = run.round + (formed.kind == GroupKind::kRound ? 1 : 0);
+  Iteration newest = 0;  // what only those had who are gone has not been
+  for (const Worker& worker : run.workers) {
+    if (worker.joined) newest = std::max(newest, worker.iteration);
+  }
+  const Iteration due = newest + (formed.kind == GroupKind::kRound ? 1 : 0);
   if (formed.iteration != due) {
     throw Violation("iterations", name + " is round " + std::to_string(formed.iteration) +
                                       " where " + std::to_string(due) + " is due");
@@ -291,8 +295,6 @@ void Laws::OnEnded(Run* run, const GroupEnded& ended) {
                                          RankText(group.have.front()) + " has the result, and " +
                                          RankText(group.lack.front()) + " has not");
   }
-  const bool round = group.kind == GroupKind::kRound || group.kind == GroupKind::kInitial;
-  if (round && !group.have.empty()) run->round = group.iteration;
   run->groups.erase(it);
 }
 

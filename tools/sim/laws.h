@@ -66,7 +66,6 @@ class Laws {
     std::vector<Worker> workers;  // by rank
     std::map<GroupId, Running> groups;
     GroupId last_group = kNoGroup;
-    Iteration round = 0;  // the last kRound that succeeded
   };
   struct Life {  // of an incarnation
     RunId run = kNoRun;

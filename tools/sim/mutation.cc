@@ -1,5 +1,6 @@
 #include "tools/sim/mutation.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -86,13 +87,31 @@ std::string_view MutationName(Mutation mutation) {
       return "weight-not-normalised";
     case Mutation::kDeadInQueue:
       return "dead-in-queue";
+    case Mutation::kGradientTwice:
+      return "gradient-twice";
+    case Mutation::kGradientLost:
+      return "gradient-lost";
+    case Mutation::kStaleByOne:
+      return "stale-by-one";
+    case Mutation::kReadyTooEarly:
+      return "ready-too-early";
+    case Mutation::kStragglerAwaited:
+      return "straggler-awaited";
   }
   return "unknown";
 }
 
 std::vector<Mutation> AllMutations() {
-  return {Mutation::kAnnouncedBeforeRecorded, Mutation::kLostFinished, Mutation::kWindowOffByOne,
-          Mutation::kWeightNotNormalised, Mutation::kDeadInQueue};
+  return {Mutation::kAnnouncedBeforeRecorded,
+          Mutation::kLostFinished,
+          Mutation::kWindowOffByOne,
+          Mutation::kWeightNotNormalised,
+          Mutation::kDeadInQueue,
+          Mutation::kGradientTwice,
+          Mutation::kGradientLost,
+          Mutation::kStaleByOne,
+          Mutation::kReadyTooEarly,
+          Mutation::kStragglerAwaited};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -103,6 +122,19 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
     }
     return MakeEngine(other);
   }
+  EngineOptions other = options;
+  if (auto* eager = std::get_if<EagerOptions>(&other); eager && mutation == Mutation::kStaleByOne) {
+    eager->max_stale_rounds += eager->max_stale_rounds > 0 ? 1 : 0;
+  }
+  if (auto* esync = std::get_if<EsyncOptions>(&other);
+      esync && mutation == Mutation::kReadyTooEarly) {
+    esync->margin_ms += 1000;
+  }
+  if (auto* backup = std::get_if<BackupOptions>(&other);
+      backup && mutation == Mutation::kStragglerAwaited) {
+    backup->backups = std::max(0, backup->backups - 1);
+  }
+  if (other != options) return MakeEngine(other);
   if (mutation == Mutation::kWeightNotNormalised || mutation == Mutation::kDeadInQueue) {
     return std::make_unique<MutantEngine>(MakeEngine(options), mutation);
   }

@@ -21,6 +21,11 @@ enum class Mutation : std::uint8_t {
   kWindowOffByOne,           // p-reduce looks at T + 1 groups
   kWeightNotNormalised,      // one member's weight is left at 1
   kDeadInQueue,              // the engine is not told that a waiting worker has left
+  kGradientTwice,            // a gradient stays in the outbox although a round has it
+  kGradientLost,             // the outbox is emptied although its round failed
+  kStaleByOne,               // eager passes workers over once more than max_stale_rounds
+  kReadyTooEarly,            // esync's margin is a second longer
+  kStragglerAwaited,         // backup waits for one worker more
 };
 
 std::string_view MutationName(Mutation mutation);

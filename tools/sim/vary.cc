@@ -39,6 +39,15 @@ EagerOptions DrawEager(Prng* prng, int workers) {
   return options;
 }
 
+EsyncOptions DrawEsync(Prng* prng) {
+  EsyncOptions options;
+  options.mode = static_cast<EsyncOptions::Mode>(prng->Below(2));
+  options.margin_ms = Between(prng, 0, 5);
+  options.global_lr = 0.25 * static_cast<double>(1 + prng->Below(4));
+  options.stall_factor = prng->Below(3) == 0 ? 0 : Between(prng, 2, 10);
+  return options;
+}
+
 }  // namespace
 
 EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
@@ -55,6 +64,7 @@ EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
   } else if (auto* backup = std::get_if<BackupOptions>(&engine)) {
     backup->backups = Between(&prng, 0, n - 1);
   }
+  if (std::holds_alternative<EsyncOptions>(engine)) engine = DrawEsync(&prng);
   return engine;
 }
 
