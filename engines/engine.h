@@ -9,8 +9,9 @@
 // group's `iteration` is where its members continue counting. For Strategy::kReduceGradients,
 // Ready.iteration is the number of the step whose gradient is offered (count + 1), and members have
 // that count once the group has succeeded and apply has run. For Strategy::kEagerGradients and
-// kLocalSteps a replica's iteration is the number of the newest round that is in it, Ready.iteration
-// is that + 1 (the round that the worker arrives at), and a group's `iteration` its round.
+// kLocalSteps a replica's iteration is the number of the newest round that is in it,
+// Ready.iteration is that + 1 (the round that the worker arrives at), and a group's `iteration` its
+// round.
 #ifndef PRD_ENGINES_ENGINE_H_
 #define PRD_ENGINES_ENGINE_H_
 

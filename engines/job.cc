@@ -265,7 +265,6 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   worker.since = now_;
   std::erase(group.pending, rank);
   if (adopted.ok) {
-    worker.last_ok = true;
     worker.iteration = group.iteration;
     worker.fetches = 0;
     if (worker.signal && worker.signal->iteration <= group.iteration) worker.signal.reset();
@@ -276,13 +275,8 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   } else {
     group.failed.push_back(rank);
     if (++worker.fetches >= kMaxFetches) {
-      // It comes back as a new incarnation, with a whole replica.
-      const std::string why = "could not get the result of round " + std::to_string(id) + ": " +
-                              adopted.detail.substr(0, kMaxName);
-      out_->sends.push_back({rank,
-                             {.incarnation = worker.incarnation,
-                              .body = Refused{.code = Code::kAborted, .reason = why}}});
-      Remove(rank, LeftReason::kEvicted, why);
+      LeaveBehind(rank, "could not get the result of round " + std::to_string(id) + ": " +
+                            adopted.detail.substr(0, kMaxName));
     }
   }
   EndIfDone(id);
@@ -291,7 +285,8 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
 
 std::string Job::OnFinish(Rank rank) {
   Worker& worker = At(rank);
-  if (worker.state == State::kStarting && worker.group == kNoGroup && !worker.signal) {
+  const bool stands = worker.signal && worker.signal->waiting;
+  if (worker.state == State::kStarting && worker.group == kNoGroup && !stands) {
     worker.finish_held = true;
     return {};
   }
@@ -434,6 +429,15 @@ void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
                               .host = from.host,
                               .endpoints = from.endpoints},
                    .reason = reason});
+}
+
+// Ends an incarnation that a round cannot be repaired for. It comes back as another, with a whole
+// replica.
+void Job::LeaveBehind(Rank rank, const std::string& why) {
+  out_->sends.push_back({rank,
+                         {.incarnation = At(rank).incarnation,
+                          .body = Refused{.code = Code::kAborted, .reason = why}}});
+  Remove(rank, LeftReason::kEvicted, why);
 }
 
 // Drops what the worker has computed or computes. Where nobody has anything newer than it has, it

@@ -111,7 +111,7 @@ class Job {
     GroupKind kind = GroupKind::kTrain;
     std::vector<GroupShare> members;
     std::vector<Rank> pending;  // not reported yet, or being repaired
-    std::vector<Rank> ok;       // have the result
+    std::vector<Rank> ok;       // have the result; last_ok is false where it was fetched
     std::vector<Rank> failed;   // without it
     Iteration iteration = 0;    // where members continue
     bool aborted = false;
@@ -207,6 +207,7 @@ class Job {
   void HandWithheld();
   std::string OnResult(Rank rank, const Adopted& adopted);
   bool Repair(GroupId id);
+  void LeaveBehind(Rank rank, const std::string& why);
   void OrderResult(Rank rank, Rank source, GroupId group);
   void CatchUpOrRejoin(Rank rank);
   void Rejoin();

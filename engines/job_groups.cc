@@ -131,15 +131,22 @@ bool Job::Repair(GroupId id) {
   Running& group = groups_.at(id);
   if (group.kind != GroupKind::kRound) return false;
   const auto here = [&](Rank rank) { return Present(rank) && At(rank).last_group == id; };
+  // Who has fetched the result itself cannot pass it on.
   std::vector<Rank> sources;
+  bool known = false;  // somebody has it
   for (const Rank rank : group.ok) {
-    if (here(rank)) sources.push_back(rank);
+    known = known || here(rank);
+    if (here(rank) && At(rank).last_ok) sources.push_back(rank);
   }
-  if (sources.empty()) return false;
+  if (!known) return false;
   std::vector<Rank> lack;
   lack.swap(group.failed);
   for (const Rank rank : lack) {
     if (!here(rank)) continue;
+    if (sources.empty()) {
+      LeaveBehind(rank, "nobody is left to give the result of round " + std::to_string(id));
+      continue;
+    }
     const auto tried = static_cast<std::size_t>(At(rank).fetches);
     OrderResult(rank, sources[(Index(rank) + tried) % sources.size()], id);
     group.pending.push_back(rank);

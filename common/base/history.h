@@ -134,9 +134,9 @@ struct RunEnded {
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
-                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped,
-                                QueryAnswered>;
+using RecordBody =
+    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
+                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered>;
 
 struct Record {
   RunId run = kNoRun;

@@ -76,8 +76,8 @@ struct Hello {
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
-// "My local update is done": the ready signal of P-Reduce's Algorithm 2, line 5, and the state query
-// of ESync's Algorithm 1, line 8.
+// "My local update is done": the ready signal of P-Reduce's Algorithm 2, line 5, and the state
+// query of ESync's Algorithm 1, line 8.
 struct Ready {
   Iteration iteration = 0;   // see engine.h
   DurationNs step_ns = 0;    // the worker's own measure of computing this step, waiting excluded
@@ -113,9 +113,9 @@ struct Finished {
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
-// Answers Adopt, and voids every Ready sent before it (but not where Adopt asks for a result alone).
-// ok = false: the source could not be reached, the replica is unchanged; a worker that was waiting
-// for a group then signals Ready again.
+// Answers Adopt, and voids every Ready sent before it (but not where Adopt asks for a result
+// alone). ok = false: the source could not be reached, the replica is unchanged; a worker that was
+// waiting for a group then signals Ready again.
 struct Adopted {
   bool ok = false;
   Iteration iteration = 0;  // the source's, when ok
@@ -163,7 +163,9 @@ struct Welcome {
   std::int32_t workers = 0;  // that the job starts with
   std::uint32_t lease_ms = 0;
   std::uint32_t heartbeat_ms = 0;
-  void Archive(StateArchive& ar) { ar(run, rank, job, engine, plan, workers, lease_ms, heartbeat_ms); }
+  void Archive(StateArchive& ar) {
+    ar(run, rank, job, engine, plan, workers, lease_ms, heartbeat_ms);
+  }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 

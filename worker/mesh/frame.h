@@ -25,6 +25,7 @@ enum class FrameKind : std::uint32_t {
   kReplica = 5,  // what comes (ReplicaInfo), then
   kChunk = 6,    // its bytes in order
   kGone = 7,     // the sender does not have that result (any more); no payload
+  kTree = 8,     // a small reduction's row on its way up or down the tree
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.
@@ -37,7 +38,8 @@ struct FrameHeader {
   std::uint64_t group = 0;  // group id; of a fetch: a number the requester chose
   Incarnation from = 0;
   Incarnation to = 0;
-  std::uint32_t stage = 0;   // kRing: 0 to 2n-3 (reduction.h). kChunk: the CopiedRow
+  // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kChunk: the CopiedRow
+  std::uint32_t stage = 0;
   std::uint32_t chunk = 0;   // kRing: within the shard
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica

@@ -254,6 +254,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
   switch (header.kind) {
     case FrameKind::kRing:
     case FrameKind::kDirect:
+    case FrameKind::kTree:
     case FrameKind::kFail:
       return OnGroupFrame(now, header, std::move(payload));
     case FrameKind::kFetch: {

@@ -33,15 +33,24 @@ Reduction::Reduction(const Layout* row, Options options)
   contributors_ = static_cast<std::size_t>(nulls - ring_.begin());
   place_ = static_cast<std::size_t>(std::find(ring_.begin(), ring_.end(), options_.position) -
                                     ring_.begin());
-  direct_ = row_->bytes() <= options_.direct_bytes;
+  if (row_->bytes() <= options_.direct_bytes) {
+    way_ = members_ <= kDirectMembers ? Way::kDirect : Way::kTree;
+  }
   if (row_->bytes() == 0) return;
   if (alone()) {
     own_count_ = 1;
     return;
   }
-  if (direct_) {
+  if (way_ == Way::kDirect) {
     own_count_ = contributes() ? members_ - 1 : 0;
     missing_ = contributors_ - (contributes() ? 1 : 0);
+    contributions_.resize(members_);
+    return;
+  }
+  if (way_ == Way::kTree) {
+    const Shard children = ChildrenBelow(contributors_);
+    own_count_ = contributes() ? 1 : 0;
+    missing_ = children.end - children.begin + (place_ == 0 ? 0 : 1);
     contributions_.resize(members_);
     return;
   }
@@ -92,7 +101,11 @@ std::size_t Reduction::After(std::size_t stage) const {
 bool Reduction::Needs(std::size_t position) const {
   if (position == options_.position || alone() || row_->bytes() == 0) return false;
   const bool other_contributes = options_.weights[position] != 0;
-  if (direct_) return contributes() || other_contributes;
+  if (way_ == Way::kDirect) return contributes() || other_contributes;
+  if (way_ == Way::kTree) {
+    const std::size_t other = PlaceOf(position);
+    return ParentOf(place_) == other || ParentOf(other) == place_;
+  }
   const std::size_t passing = contributors_ - 1;  // any stage that does not sum
   if (position == After(passing) || (contributes() && position == After(0))) return true;
   // The member before the lost one looks out for it, too, but a contributor may be through when
@@ -101,22 +114,46 @@ bool Reduction::Needs(std::size_t position) const {
 }
 
 std::optional<std::size_t> Reduction::OwnTo() const {
-  if (direct_ || alone() || own_next_ == own_count_) return std::nullopt;
+  if (way_ != Way::kRing || alone() || own_next_ == own_count_) return std::nullopt;
   return After(0);
 }
 
-bool Reduction::Complete() const { return missing_ == 0 && own_next_ == own_count_; }
+bool Reduction::Complete() const {
+  return missing_ == 0 && own_next_ == own_count_ && ready_.empty();
+}
 
 std::optional<Reduction::Outgoing> Reduction::NextOwn() {
-  if (own_next_ == own_count_) return std::nullopt;
-  if (alone()) {
-    ReduceAlone();
-    ++own_next_;
-    return std::nullopt;
+  if (own_next_ < own_count_) {
+    if (alone()) {
+      ReduceAlone();
+      ++own_next_;
+      return std::nullopt;
+    }
+    if (way_ == Way::kRing) return NextRing();
+    if (way_ == Way::kDirect) {
+      Outgoing out = NextDirect();
+      if (Complete()) SumDirect();
+      return out;
+    }
+    TakeOwn();
   }
-  Outgoing out = direct_ ? NextDirect() : NextRing();
-  if (direct_ && Complete()) SumDirect();
+  if (ready_.empty()) return std::nullopt;
+  Outgoing out = std::move(ready_.back());
+  ready_.pop_back();
   return out;
+}
+
+// Tree: the member's own weighted part, to which those of its children are added.
+void Reduction::TakeOwn() {
+  ++own_next_;
+  own_.rebuild(row_->bytes());
+  std::byte* to = Bytes(&own_);
+  const Weight weight = weights_[options_.position];
+  row_->ForEach(0, row_->bytes(),
+                [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                  Scale(dtype, to + at, data, run, weight);
+                });
+  SendUpIfSummed(&ready_);
 }
 
 Reduction::Outgoing Reduction::NextDirect() {
@@ -154,11 +191,14 @@ Reduction::Outgoing Reduction::NextRing() {
 
 Status Reduction::OnFrame(std::size_t from, const FrameHeader& header, zmq::message_t payload,
                           std::vector<Outgoing>* out) {
-  if (direct_ && header.kind == FrameKind::kDirect) {
+  if (way_ == Way::kDirect && header.kind == FrameKind::kDirect) {
     return OnDirect(from, header, std::move(payload));
   }
-  if (!direct_ && header.kind == FrameKind::kRing) {
+  if (way_ == Way::kRing && header.kind == FrameKind::kRing) {
     return OnRing(from, header, std::move(payload), out);
+  }
+  if (way_ == Way::kTree && header.kind == FrameKind::kTree) {
+    return OnTree(from, header, std::move(payload), out);
   }
   return Status(Code::kDataLoss, "a frame that is not part of this reduction");
 }
@@ -174,6 +214,73 @@ Status Reduction::OnDirect(std::size_t from, const FrameHeader& header, zmq::mes
   --missing_;
   if (Complete()) SumDirect();
   return Status::Ok();
+}
+
+std::size_t Reduction::PlaceOf(std::size_t position) const {
+  return static_cast<std::size_t>(std::find(ring_.begin(), ring_.end(), position) - ring_.begin());
+}
+
+Reduction::Shard Reduction::ChildrenBelow(std::size_t limit) const {
+  const std::size_t first = place_ * kTreeFanOut + 1;
+  return {std::min(first, limit), std::min(first + kTreeFanOut, limit)};
+}
+
+Status Reduction::OnTree(std::size_t from, const FrameHeader& header, zmq::message_t payload,
+                         std::vector<Outgoing>* out) {
+  const std::size_t place = PlaceOf(from);
+  const Shard children = ChildrenBelow(contributors_);
+  const bool up = header.stage == 0 && place >= children.begin && place < children.end;
+  // A contributor's part is in every result.
+  const bool down =
+      header.stage == 1 && place_ != 0 && place == ParentOf(place_) && (summed_ || !contributes());
+  if (alone() || !(up || down) || header.chunk != 0 || header.offset != 0 ||
+      header.length != row_->bytes() || contributions_[place].size() != 0) {
+    return Status(Code::kDataLoss, "a frame of " + std::to_string(header.length) +
+                                       " bytes, stage " + std::to_string(header.stage) +
+                                       ", is not expected in the tree (again)");
+  }
+  --missing_;
+  if (up) {
+    contributions_[place] = std::move(payload);
+    SendUpIfSummed(out);
+  } else {
+    SendDown(payload, out);
+    contributions_[place] = std::move(payload);
+  }
+  return Status::Ok();
+}
+
+void Reduction::SendUpIfSummed(std::vector<Outgoing>* out) {
+  const Shard children = ChildrenBelow(contributors_);
+  if (missing_ > (place_ == 0 ? 0u : 1u) || own_next_ < own_count_) return;
+  std::byte* sum = Bytes(&own_);
+  const Weight one{1, 1};
+  for (std::size_t child = children.begin; child < children.end; ++child) {
+    const std::byte* part = Bytes(&contributions_[child]);
+    row_->ForEach(0, row_->bytes(),
+                  [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+                    AddScaled(dtype, sum + at, part + at, run, one);
+                  });
+  }
+  summed_ = true;
+  if (place_ == 0) return SendDown(own_, out);
+  Outgoing up;
+  up.to = ring_[ParentOf(place_)];
+  up.header = {.kind = FrameKind::kTree, .stage = 0, .length = row_->bytes()};
+  up.payload = std::move(own_);
+  out->push_back(std::move(up));
+}
+
+void Reduction::SendDown(const zmq::message_t& sum, std::vector<Outgoing>* out) {
+  Keep(0, sum);
+  const Shard children = ChildrenBelow(members_);
+  for (std::size_t child = children.begin; child < children.end; ++child) {
+    Outgoing down;
+    down.to = ring_[child];
+    down.header = {.kind = FrameKind::kTree, .stage = 1, .length = row_->bytes()};
+    down.payload.rebuild(sum.data(), sum.size());
+    out->push_back(std::move(down));
+  }
 }
 
 Status Reduction::OnRing(std::size_t from, const FrameHeader& header, zmq::message_t payload,
