@@ -87,6 +87,7 @@ std::string EngineDriver::Join() {
   Worker worker;
   if (workers_.empty()) {
     newest_ = 0;
+    finished_ = -1;
   } else if (Shares()) {  // with a replica that may be outdated by now
     worker.iteration = NewestReplica() - static_cast<Iteration>(random_.Below(2));
     if (worker.iteration < 0) return "";
@@ -102,7 +103,7 @@ std::string EngineDriver::Join() {
 
 // -1: who has one copies another.
 Iteration EngineDriver::NewestReplica() const {
-  Iteration newest = -1;
+  Iteration newest = finished_;
   for (const auto& [rank, worker] : workers_) {
     if (worker.state != State::kCopying) newest = std::max(newest, worker.iteration);
   }
@@ -297,14 +298,18 @@ std::string EngineDriver::EndRound(GroupId id) {
 
 std::string EngineDriver::Leave(Rank rank) {
   GroupId id = workers_[rank].group;
+  const bool finishes = Shares() && workers_[rank].state == State::kComputing &&
+                        !workers_[rank].again && random_.Below(2) == 0;
+  if (finishes) finished_ = std::max(finished_, workers_[rank].iteration);
   workers_.erase(rank);
   for (auto& [other, group] : groups_) {
-    if (!Shares()) break;
+    if (!Shares() || finishes) break;
     std::erase(group.with_result, rank);
     std::erase(group.without_result, rank);
   }
   if (id == kNoGroup && Rounds() && !groups_.empty()) id = groups_.begin()->first;  // has reported
-  if (auto wrong = Apply(LeftEvent{.rank = rank, .why = LeftReason::kLost}); !wrong.empty()) {
+  const LeftReason why = finishes ? LeftReason::kFinished : LeftReason::kLost;
+  if (auto wrong = Apply(LeftEvent{.rank = rank, .why = why}); !wrong.empty()) {
     return wrong;
   }
   if (id == kNoGroup) return "";

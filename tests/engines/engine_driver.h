@@ -109,6 +109,7 @@ class EngineDriver {
   std::map<Rank, Worker> workers_;
   std::map<GroupId, Running> groups_;
   Iteration newest_ = 0;      // round with a result
+  Iteration finished_ = -1;   // the newest replica of those who have finished: a source still
   std::vector<Rank> behind_;  // to catch up, while nobody has anything newer
   std::vector<Applied> applied_;
 };
