@@ -9,6 +9,7 @@
 #include <memory>
 #include <queue>
 #include <set>
+#include <utility>
 
 #include "common/base/prng.h"
 #include "engines/pump.h"
@@ -98,6 +99,10 @@ class Cluster : private History, private Transport {
     bool done = false;
     Status status;
     std::uint64_t reducing = 0;  // names the reduction or fetch under way; 0 none
+    // The inbox, and the round that others can fetch here.
+    std::int64_t inbox_rounds = 0;
+    Iteration inbox_round = 0;
+    GroupId result = kNoGroup;
     Instant muted_until;
     std::optional<Instant> timer;
   };
@@ -202,14 +207,14 @@ class Cluster : private History, private Transport {
                  std::holds_alternative<CancelFetch>(action) ||
                  std::holds_alternative<BecomeIncarnation>(action)) {
         worker.reducing = 0;
+        if (std::holds_alternative<BecomeIncarnation>(action)) {
+          worker.inbox_rounds = 0;
+          worker.result = kNoGroup;
+        }
       } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
-        Fetch(i, fetch->source);
+        Fetch(i, *fetch);
       } else if (const auto* apply = std::get_if<ApplyNow>(&action)) {
-        At(kMillisecond, [this, i, iteration = apply->iteration] {
-          Actions more;
-          workers_[static_cast<std::size_t>(i)]->core.Applied(now_, iteration, 1, &more);
-          Perform(i, std::move(more));
-        });
+        At(kMillisecond, [this, i, iteration = apply->iteration] { Apply(i, iteration); });
       } else if (const auto* call = std::get_if<CallDone>(&action)) {
         worker.status = call->status;
         if (worker.finishing || !call->status.ok()) {
@@ -231,6 +236,29 @@ class Cluster : private History, private Transport {
     });
   }
 
+  void Apply(int i, Iteration iteration) {
+    Worker& worker = *workers_[static_cast<std::size_t>(i)];
+    std::int64_t rounds = 1;
+    if (worker.core.welcome().plan.strategy == Strategy::kEagerGradients) {
+      rounds = std::exchange(worker.inbox_rounds, 0);
+      iteration = rounds > 0 ? worker.inbox_round : worker.core.iteration();
+    }
+    Actions more;
+    worker.core.Applied(now_, iteration, rounds, &more);
+    Perform(i, std::move(more));
+  }
+
+  // The result of a group is here.
+  static void Commit(Worker* worker, GroupKind kind, GroupId id, Iteration iteration) {
+    if (kind == GroupKind::kRound) {
+      ++worker->inbox_rounds;
+      worker->inbox_round = iteration;
+      worker->result = id;
+    } else if (kind != GroupKind::kTrain) {
+      worker->result = kNoGroup;
+    }
+  }
+
   void ToController(const Worker& worker, const WorkerEnvelope& envelope) {
     if (now_ < worker.muted_until || Chance(faults_.loss)) return;
     for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
@@ -245,10 +273,13 @@ class Cluster : private History, private Transport {
   void Reduce(int i, const Group& group) {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     const std::uint64_t token = worker.reducing = ++tokens_;
-    const auto end = [this, id = group.id](int member, std::uint64_t its, Status status) {
+    worker.result = kNoGroup;
+    const auto end = [this, id = group.id, kind = group.kind, at = group.iteration](
+                         int member, std::uint64_t its, Status status) {
       Worker& w = *workers_[static_cast<std::size_t>(member)];
       if (w.reducing != its) return;
       w.reducing = 0;
+      if (status.ok()) Commit(&w, kind, id, at);
       Actions actions;
       w.core.OnReduced(now_, id, status, 0, &actions);
       Perform(member, std::move(actions));
@@ -268,20 +299,30 @@ class Cluster : private History, private Transport {
     }
   }
 
-  void Fetch(int i, const GroupMember& source) {
+  void Fetch(int i, const StartFetch& fetch) {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     const std::uint64_t token = worker.reducing = ++tokens_;
     const bool fails = Chance(faults_.reduce_fails);
-    At(5 * Delay(), [this, i, token, fails, source] {
+    At(5 * Delay(), [this, i, token, fails, fetch] {
       Worker& w = *workers_[static_cast<std::size_t>(i)];
       if (w.reducing != token) return;
       w.reducing = 0;
-      Iteration iteration = -1;
+      const Worker* source = nullptr;
       for (const auto& peer : workers_) {
-        if (peer->core.incarnation() == source.incarnation) iteration = peer->core.iteration();
+        if (peer->core.incarnation() == fetch.source.incarnation) source = peer.get();
+      }
+      const bool gone = source == nullptr || fails;
+      const bool ok = !gone && (fetch.result == kNoGroup || source->result == fetch.result);
+      Iteration iteration = 0;
+      if (ok && fetch.result != kNoGroup) {
+        iteration = source->inbox_round;
+        Commit(&w, GroupKind::kRound, fetch.result, iteration);
+      } else if (ok) {
+        w.inbox_rounds = source->inbox_rounds;
+        w.inbox_round = source->inbox_round;
+        iteration = w.inbox_rounds > 0 ? w.inbox_round : source->core.iteration();
       }
       Actions actions;
-      const bool ok = !fails && iteration >= 0;
       w.core.OnFetched(now_, ok ? Status::Ok() : Status(Code::kUnavailable, "fault"), iteration,
                        &actions);
       Perform(i, std::move(actions));
@@ -319,10 +360,24 @@ PReduceOptions ThreeOfThem() {
   return options;
 }
 
+EagerOptions Synced() {
+  EagerOptions options;
+  options.sync_every = 7;
+  return options;
+}
+
+EsyncOptions Esync(EsyncOptions::Mode mode) {
+  EsyncOptions options;
+  options.mode = mode;
+  return options;
+}
+
 std::vector<Setting> Settings() {
   std::vector<Setting> settings;
   for (const EngineOptions& engine :
-       {EngineOptions(AllReduceOptions{}), EngineOptions(ThreeOfThem())}) {
+       {EngineOptions(AllReduceOptions{}), EngineOptions(ThreeOfThem()), EngineOptions(Synced()),
+        EngineOptions(BackupOptions{}), EngineOptions(Esync(EsyncOptions::Mode::kBlocking)),
+        EngineOptions(Esync(EsyncOptions::Mode::kDelayedAck))}) {
     settings.push_back({"calm", engine, {}});
     settings.push_back({"lossy", engine, {.loss = 0.1, .duplicate = 0.1}});
     settings.push_back({"failing reductions", engine, {.reduce_fails = 0.1}});
