@@ -184,6 +184,7 @@ std::size_t Daemon::Workers() const {
 std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
   const Pump::Counters& pump = pump_->counters();
   const WorkerSocket::Counters& socket = workers_->counters();
+  const Decided& decided = recorder_->decided();
   std::uint64_t groups = 0;
   for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
   return {{"messages", pump.messages},
@@ -198,6 +199,13 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"leases_expired", pump.leases_expired},
           {"groups_formed", groups},
           {"records", pump.records},
+          {"rounds_formed", decided.rounds_formed},
+          {"round_contributors", decided.round_contributors},
+          {"updates_dropped", decided.updates_dropped},
+          {"queries_ready", decided.queries_ready},
+          {"queries_not_ready", decided.queries_not_ready},
+          {"results_fetched", decided.results_fetched},
+          {"gradients_lost", decided.gradients_lost},
           {"snapshots", recorder_->snapshots()},
           {"history_errors", history_errors_}};
 }

@@ -10,6 +10,23 @@
 #include <map>
 
 namespace prd {
+namespace {
+
+// What is not told by its name.
+const char* HelpOf(const std::string& counter) {
+  static const std::map<std::string, const char*> help = {
+      {"rounds_formed", "Rounds of gradients in which all workers of a job take part"},
+      {"round_contributors", "Workers that gave gradients to a round, summed over the rounds"},
+      {"updates_dropped", "Updates of workers that came too late and were not used"},
+      {"queries_ready", "State queries of workers answered: come to the round"},
+      {"queries_not_ready", "State queries of workers answered: train on"},
+      {"results_fetched", "Orders to take a failed round's result from a peer that has it"},
+      {"gradients_lost", "Gradients in no round yet when their worker went"}};
+  const auto found = help.find(counter);
+  return found == help.end() ? "Since the daemon started" : found->second;
+}
+
+}  // namespace
 
 struct Metrics::Impl {
   explicit Impl(const std::string& address)
@@ -58,7 +75,7 @@ void Metrics::SetCounters(const std::vector<std::pair<std::string, std::uint64_t
     if (counter == nullptr) {
       counter = &prometheus::BuildCounter()
                      .Name("prd_" + name + "_total")
-                     .Help("Since the daemon started")
+                     .Help(HelpOf(name))
                      .Register(*impl_->registry)
                      .Add({});
     }

@@ -23,7 +23,10 @@ const char* Word(LeftReason why) {
 
 Status Recorder::Append(std::span<const Record> records) {
   PRD_RETURN_IF_ERROR(history_->Append(records));
-  for (const Record& record : records) Note(record);
+  for (const Record& record : records) {
+    Note(record);
+    Count(record.body);
+  }
   return Status::Ok();
 }
 
@@ -35,6 +38,25 @@ Status Recorder::SaveSnapshot(RunId run, std::uint64_t index, std::string_view s
     spdlog::warn("run {}: no snapshot before record {}: {}", run, index, status.message());
   }
   return status;
+}
+
+void Recorder::Count(const RecordBody& body) {
+  if (const auto* formed = std::get_if<GroupFormed>(&body)) {
+    if (formed->kind != GroupKind::kRound) return;
+    ++decided_.rounds_formed;
+    for (const GroupShare& share : formed->members) {
+      if (share.weight > 0) ++decided_.round_contributors;
+    }
+  } else if (std::holds_alternative<UpdateDropped>(body)) {
+    ++decided_.updates_dropped;
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&body)) {
+    ++(answer->ready ? decided_.queries_ready : decided_.queries_not_ready);
+  } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
+    if (order->result != kNoGroup) ++decided_.results_fetched;
+  } else if (const auto* left = std::get_if<WorkerLeft>(&body)) {
+    // Who has finished may still be in a round; it is told again when it goes.
+    if (left->why != LeftReason::kFinished) decided_.gradients_lost += left->gradients;
+  }
 }
 
 void Recorder::Note(const Record& record) {
@@ -52,6 +74,8 @@ void Recorder::Note(const Record& record) {
                  joined->pid, joined->host_name, joined->iteration, joined->reason);
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     spdlog::info("run {}: rank {} {}: {}", run, left->rank, Word(left->why), left->reason);
+  } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
+    spdlog::debug("run {}: rank {}: an update is dropped: {}", run, late->rank, late->reason);
   } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
     spdlog::info("run {}: rank {} copies the model of rank {}: {}", run, adopt->rank, adopt->source,
                  adopt->reason);

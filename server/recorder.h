@@ -11,6 +11,17 @@
 
 namespace prd {
 
+// Since the daemon started, over all jobs; as counters they keep these names.
+struct Decided {
+  std::uint64_t rounds_formed = 0;       // of gradients, in which all take part (GroupKind::kRound)
+  std::uint64_t round_contributors = 0;  // members that gave something, summed over the rounds
+  std::uint64_t updates_dropped = 0;
+  std::uint64_t queries_ready = 0;      // answered so
+  std::uint64_t queries_not_ready = 0;  // the same
+  std::uint64_t results_fetched = 0;  // ordered: a round that failed on a worker, taken from a peer
+  std::uint64_t gradients_lost = 0;   // that were in no round when their worker went
+};
+
 class Recorder final : public History {
  public:
   // `history` must outlive this.
@@ -25,14 +36,17 @@ class Recorder final : public History {
   // Groups formed since the daemon started, by engine.
   const std::map<std::string, std::uint64_t>& groups() const { return groups_; }
   std::uint64_t snapshots() const { return snapshots_; }
+  const Decided& decided() const { return decided_; }
 
  private:
   void Note(const Record& record);
+  void Count(const RecordBody& body);
 
   History* history_;
   std::map<RunId, std::string> engines_;
   std::map<std::string, std::uint64_t> groups_;
   std::uint64_t snapshots_ = 0;
+  Decided decided_;
 };
 
 }  // namespace prd

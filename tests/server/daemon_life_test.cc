@@ -248,6 +248,8 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
   EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
+  EXPECT_THAT(text, HasSubstr("prd_rounds_formed_total 0"));
+  EXPECT_THAT(text, HasSubstr("prd_updates_dropped_total 0"));
 }
 
 // A file system of a few MiB in memory, where the system allows that.

@@ -30,6 +30,16 @@ std::string Title(const RunInfo& run) {
          (run.ended ? ", ended)" : ")");
 }
 
+// A replica's iteration is the newest round that is in it (engines/engine.h).
+bool CountsRounds(Strategy strategy) {
+  return strategy == Strategy::kEagerGradients || strategy == Strategy::kLocalSteps;
+}
+
+std::string LastGroup(const WorkerRow& worker) {
+  if (worker.last_group == kNoGroup) return "";
+  return std::to_string(worker.last_group) + (worker.last_ok ? "" : " failed");
+}
+
 }  // namespace
 
 Status ShowJobs(HistorySource& source, const Console& console) {
@@ -63,15 +73,21 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   if (console.json) {
     Json workers = Json::array();
     for (const WorkerRow& w : present->workers) {
-      workers.push_back({{"rank", w.rank},
-                         {"state", w.state},
-                         {"here", w.here},
-                         {"iteration", w.iteration},
-                         {"host_name", w.host_name},
-                         {"pid", w.pid},
-                         {"step_ns", OrNull(w.step_ns)},
-                         {"heard_ns", OrNull(w.heard_ns)},
-                         {"why", w.why}});
+      workers.push_back(
+          {{"rank", w.rank},
+           {"state", w.state},
+           {"detail", w.detail},
+           {"here", w.here},
+           {"iteration", w.iteration},
+           {"last_group", w.last_group == kNoGroup ? Json(nullptr) : Json(w.last_group)},
+           {"last_ok", w.last_ok},
+           {"owed_gradients", w.owed},
+           {"local_steps", w.local_steps},
+           {"host_name", w.host_name},
+           {"pid", w.pid},
+           {"step_ns", OrNull(w.step_ns)},
+           {"heard_ns", OrNull(w.heard_ns)},
+           {"why", w.why}});
     }
     console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
     return Status::Ok();
@@ -79,13 +95,15 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   console.out << Title(*info) << '\n';
   Table table({{"RANK", Align::kRight},
                {"STATE"},
-               {"ITERATION", Align::kRight},
+               {CountsRounds(present->strategy) ? "ROUND" : "ITERATION", Align::kRight},
+               {"LAST GROUP", Align::kRight},
                {"STEP", Align::kRight},
                {"HEARD", Align::kRight},
                {"PID", Align::kRight},
                {"HOST"}});
   for (const WorkerRow& w : present->workers) {
-    table.Add({std::to_string(w.rank), w.state, std::to_string(w.iteration), Age(w.step_ns),
+    table.Add({std::to_string(w.rank), w.detail.empty() ? w.state : w.state + " (" + w.detail + ")",
+               std::to_string(w.iteration), LastGroup(w), Age(w.step_ns),
                w.heard_ns ? Age(w.heard_ns) + " ago" : "", std::to_string(w.pid), w.host_name});
   }
   table.Print(console.out);

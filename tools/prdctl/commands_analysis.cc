@@ -29,6 +29,126 @@ Result<RunInfo> Measure(HistorySource& source, const std::string& run, Meter& me
   return info;
 }
 
+// What the run's engine does to slow workers, and so which columns there are.
+enum class Beside { kNothing, kGradients, kUpdates, kLocalSteps };
+
+Beside BesideOf(const RunInfo& run) {
+  if (run.engine == "eager") return Beside::kGradients;
+  if (run.engine == "backup") return Beside::kUpdates;
+  return run.engine == "esync" ? Beside::kLocalSteps : Beside::kNothing;
+}
+
+std::string Of(std::uint64_t part, std::uint64_t other) {
+  return std::to_string(part) + " of " + std::to_string(part + other);
+}
+
+std::string Dropped(const WorkerPace& w) {
+  if (w.dropped == 0) return "0";
+  return std::to_string(w.dropped) + " (" + Number(100 * w.dropped_share, 1) + "%)";
+}
+
+std::string LocalSteps(const WorkerPace& w) {
+  if (w.most_local_steps == 0) return "";
+  return Number(w.mean_local_steps, 1) + " (" + std::to_string(w.fewest_local_steps) + "-" +
+         std::to_string(w.most_local_steps) + ")";
+}
+
+std::vector<std::string> Titles(Beside beside) {
+  switch (beside) {
+    case Beside::kNothing:
+      return {};
+    case Beside::kGradients:
+      return {"PASSED OVER", "IN A ROW", "GRADIENTS LOST"};
+    case Beside::kUpdates:
+      return {"ROUNDS WITHOUT", "IN A ROW", "DROPPED"};
+    case Beside::kLocalSteps:
+      return {"LOCAL STEPS", "ROUNDS WITHOUT", "DROPPED"};
+  }
+  return {};
+}
+
+std::vector<std::string> Cells(Beside beside, const WorkerPace& w) {
+  const std::string without = Of(w.rounds_without, w.rounds_in);
+  switch (beside) {
+    case Beside::kNothing:
+      return {};
+    case Beside::kGradients:
+      return {without, std::to_string(w.longest_without), std::to_string(w.gradients_lost)};
+    case Beside::kUpdates:
+      return {without, std::to_string(w.longest_without), Dropped(w)};
+    case Beside::kLocalSteps:
+      return {LocalSteps(w), without, Dropped(w)};
+  }
+  return {};
+}
+
+void AddBeside(Beside beside, const WorkerPace& w, Instant start, Json* json) {
+  if (beside == Beside::kNothing) return;
+  (*json)["rounds_in"] = w.rounds_in;
+  (*json)["rounds_without"] = w.rounds_without;
+  (*json)["longest_without"] = w.longest_without;
+  if (beside == Beside::kGradients) {
+    (*json)["gradients_lost"] = w.gradients_lost;
+    return;
+  }
+  (*json)["dropped"] = w.dropped;
+  (*json)["dropped_share"] = w.dropped_share;
+  if (w.dropped > 0) {
+    (*json)["last_dropped_s"] = Seconds(w.last_dropped - start);
+    (*json)["dropped_because"] = w.dropped_because;
+  }
+  if (beside != Beside::kLocalSteps) return;
+  (*json)["local_steps_mean"] = w.mean_local_steps;
+  (*json)["local_steps_min"] = w.fewest_local_steps;
+  (*json)["local_steps_max"] = w.most_local_steps;
+}
+
+void PrintDrops(const PaceReport& report, const Console& console) {
+  for (const WorkerPace& w : report.workers) {
+    if (w.dropped == 0) continue;
+    console.out << "rank " << w.rank << " lost an update at "
+                << Number(Seconds(w.last_dropped - report.start), 3)
+                << " s, its last: " << Harmless(w.dropped_because) << '\n';
+  }
+}
+
+void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_factor,
+                const Console& console) {
+  const Beside beside = BesideOf(info);
+  std::vector<Table::Column> columns;
+  for (const char* title :
+       {"RANK", "FACTOR", "STEP", "SLOWEST", "STEPS", "WAITED", "COST OTHERS"}) {
+    columns.push_back({title, Align::kRight});
+  }
+  for (std::string& title : Titles(beside)) columns.push_back({std::move(title), Align::kRight});
+  columns.push_back({""});
+  Table table(std::move(columns));
+  std::vector<Rank> slow;
+  for (const WorkerPace& w : report.workers) {
+    if (w.factor >= slow_factor) slow.push_back(w.rank);
+    std::vector<std::string> cells = {std::to_string(w.rank),
+                                      Number(w.factor, 2) + "x",
+                                      words::Duration(w.median_step_ns),
+                                      words::Duration(w.slowest_step_ns),
+                                      std::to_string(w.steps),
+                                      words::Duration(w.waited_ns),
+                                      words::Duration(w.cost_ns)};
+    for (std::string& cell : Cells(beside, w)) cells.push_back(std::move(cell));
+    cells.emplace_back(w.factor >= slow_factor ? "slow" : " ");
+    table.Add(std::move(cells));
+  }
+  table.Print(console.out);
+  console.out << "slow (" << Number(slow_factor, 1) << "x the median step of "
+              << words::Duration(report.median_step_ns) << ", or more): " << words::Ranks(slow)
+              << "\nworkers waited " << words::Duration(report.waited_ns)
+              << " for one another in all, "
+              << (report.round_ns > 0
+                      ? words::Duration(report.round_ns) + " for the round before to end, "
+                      : std::string())
+              << "and " << words::Duration(report.controller_ns) << " for the controller\n";
+  PrintDrops(report, console);
+}
+
 }  // namespace
 
 Status ShowStragglers(HistorySource& source, const std::string& run, double slow_factor,
@@ -50,37 +170,19 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
                          {"waited_ns", w.waited_ns},
                          {"reduced_ns", w.reduced_ns},
                          {"cost_others_ns", w.cost_ns}});
+      AddBeside(BesideOf(*info), w, report.start, &workers.back());
     }
     console.out << Dump({{"run", ToJson(*info)},
                          {"median_step_ns", report.median_step_ns},
                          {"waited_for_members_ns", report.waited_ns},
+                         {"waited_for_rounds_ns", report.round_ns},
                          {"waited_for_controller_ns", report.controller_ns},
+                         {"rounds", report.rounds},
                          {"workers", std::move(workers)}})
                 << '\n';
     return Status::Ok();
   }
-  Table table({{"RANK", Align::kRight},
-               {"FACTOR", Align::kRight},
-               {"STEP", Align::kRight},
-               {"SLOWEST", Align::kRight},
-               {"STEPS", Align::kRight},
-               {"WAITED", Align::kRight},
-               {"COST OTHERS", Align::kRight},
-               {""}});
-  std::vector<Rank> slow;
-  for (const WorkerPace& w : report.workers) {
-    if (w.factor >= slow_factor) slow.push_back(w.rank);
-    table.Add({std::to_string(w.rank), Number(w.factor, 2) + "x", words::Duration(w.median_step_ns),
-               words::Duration(w.slowest_step_ns), std::to_string(w.steps),
-               words::Duration(w.waited_ns), words::Duration(w.cost_ns),
-               w.factor >= slow_factor ? "slow" : " "});
-  }
-  table.Print(console.out);
-  console.out << "slow (" << Number(slow_factor, 1) << "x the median step of "
-              << words::Duration(report.median_step_ns) << ", or more): " << words::Ranks(slow)
-              << "\nworkers waited " << words::Duration(report.waited_ns)
-              << " for one another in all, and " << words::Duration(report.controller_ns)
-              << " for the controller\n";
+  PrintPaces(*info, report, slow_factor, console);
   return Status::Ok();
 }
 
@@ -97,12 +199,14 @@ Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last
     console.out << Dump({{"run", ToJson(*info)},
                          {"groups", meter.groups()},
                          {"workers", meter.Workers()},
+                         {"rounds", meter.rounds()},
                          {"edges", std::move(edges)}})
                 << '\n';
     return Status::Ok();
   }
   console.out << ToDot(meter, info->job + ", run " + std::to_string(info->run) + ", " +
-                                  std::to_string(meter.groups()) + " groups");
+                                  std::to_string(meter.groups()) + " groups" +
+                                  (meter.rounds() ? ": edges join contributors" : ""));
   return Status::Ok();
 }
 

@@ -13,15 +13,39 @@ using Align = Table::Align;
 constexpr std::uint32_t kFollowWaitMs = 5000;
 constexpr std::uint32_t kFollowBytes = 1 << 20;
 
+// "3 of 8 contribute"
+std::string Contributing(const GroupRow& group) {
+  return std::to_string(group.Contributors()) + " of " + std::to_string(group.members.size()) +
+         " contribute";
+}
+
+// "0 1 2"; of a round "2 of 3 contribute: 0 1", since all are members.
 std::string Members(const GroupRow& group) {
   constexpr std::size_t kShown = 12;
+  const bool round = group.kind == GroupKind::kRound;
   std::string text;
-  for (std::size_t i = 0; i < group.members.size() && i < kShown; ++i) {
-    text += (i > 0 ? " " : "") + std::to_string(group.members[i].rank);
+  std::size_t size = 0;
+  for (const MemberRow& member : group.members) {
+    if (round && !(member.weight > 0)) continue;
+    if (++size <= kShown) text += (size > 1 ? " " : "") + std::to_string(member.rank);
   }
-  const std::size_t size = group.members.size();
   if (size > kShown) text += " and " + std::to_string(size - kShown) + " more";
-  return text;
+  return round ? Contributing(group) + (text.empty() ? "" : ": " + text) : text;
+}
+
+std::string Weight(const GroupRow& group, const MemberRow& member) {
+  if (group.kind == GroupKind::kRound && member.weight == 0) return "passive";
+  return Number(member.weight, 4);
+}
+
+std::string OutcomeOf(const MemberRow& member) {
+  const std::string from = " from rank " + std::to_string(member.fetched_from);
+  const bool fetched = member.fetched_from != kNoRank;
+  if (!member.outcome) return "";
+  if (*member.outcome == Outcome::kOk) return fetched ? "ok, result fetched" + from : "ok";
+  const std::string how =
+      *member.outcome == Outcome::kAborted ? "called off" : "failed: " + member.detail;
+  return fetched ? how + "; fetches the result" + from : how;
 }
 
 // The longest of its members, once any has reported.
@@ -118,6 +142,9 @@ class GroupsView {
       console_.out << At(group.formed, start_) << "  group " << group.id << "  "
                    << KindName(group.kind) << "  members " << Members(group) << "  "
                    << Harmless(group.reason) << '\n';
+    } else if (group.State() == std::string("partial")) {
+      console_.out << At(*group.ended, start_) << "  group " << group.id
+                   << "  done, but not on all  " << Harmless(group.failure) << '\n';
     } else if (!group.ok) {
       console_.out << At(*group.ended, start_) << "  group " << group.id << "  FAILED  "
                    << Harmless(group.failure) << '\n';
@@ -133,6 +160,35 @@ class GroupsView {
   bool over_ = false;  // the run has ended
   bool live_ = false;  // changes are told as they come
 };
+
+// A column for gradients in rounds alone, and one for local steps where there are any.
+void PrintMembers(const GroupRow& group, const Console& console) {
+  const bool round = group.kind == GroupKind::kRound;
+  const bool local = std::any_of(group.members.begin(), group.members.end(),
+                                 [](const MemberRow& m) { return m.local_steps > 0; });
+  std::vector<Table::Column> columns = {
+      {"RANK", Align::kRight}, {"WEIGHT", Align::kRight}, {"ITERATION", Align::kRight}};
+  if (round) columns.push_back({"GRADIENTS", Align::kRight});
+  if (local) columns.push_back({"LOCAL STEPS", Align::kRight});
+  for (const char* title : {"STEP", "WAIT", "REDUCE", "SENT"}) {
+    columns.push_back({title, Align::kRight});
+  }
+  columns.push_back({"OUTCOME"});
+  Table table(std::move(columns));
+  for (const MemberRow& m : group.members) {
+    std::vector<std::string> cells = {std::to_string(m.rank), Weight(group, m),
+                                      std::to_string(m.iteration)};
+    if (round) cells.push_back(m.reported ? std::to_string(m.included) : "");
+    if (local) cells.push_back(m.local_steps > 0 ? std::to_string(m.local_steps) : "");
+    cells.push_back(m.ready ? words::Duration(m.step_ns) : "");
+    cells.push_back(m.reported ? words::Duration(m.wait_ns) : "");
+    cells.push_back(m.reported ? words::Duration(m.reduce_ns) : "");
+    cells.push_back(m.reported ? std::to_string(m.bytes) : "");
+    cells.push_back(OutcomeOf(m));
+    table.Add(std::move(cells));
+  }
+  table.Print(console.out);
+}
 
 }  // namespace
 
@@ -196,32 +252,16 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   if (group->ended) {
     console.out << ", ended after " << words::Duration(*group->ended - group->formed);
   }
-  console.out << "; members continue at iteration " << group->iteration
+  console.out << (group->kind == GroupKind::kRound ? "; round "
+                                                   : "; members continue at iteration ")
+              << group->iteration
+              << (group->kind == GroupKind::kRound ? ", " + Contributing(*group) : std::string())
               << "\nreason: " << Harmless(group->reason) << '\n';
   if (!group->failure.empty()) console.out << "failure: " << Harmless(group->failure) << '\n';
   if (group->initial_weight > 0) {
     console.out << "the initial model's weight: " << Number(group->initial_weight, 4) << '\n';
   }
-  Table table({{"RANK", Align::kRight},
-               {"WEIGHT", Align::kRight},
-               {"ITERATION", Align::kRight},
-               {"STEP", Align::kRight},
-               {"WAIT", Align::kRight},
-               {"REDUCE", Align::kRight},
-               {"SENT", Align::kRight},
-               {"OUTCOME"}});
-  for (const MemberRow& m : group->members) {
-    std::string outcome = !m.outcome                        ? ""
-                          : *m.outcome == Outcome::kOk      ? "ok"
-                          : *m.outcome == Outcome::kAborted ? "called off"
-                                                            : "failed: " + m.detail;
-    table.Add({std::to_string(m.rank), Number(m.weight, 4), std::to_string(m.iteration),
-               m.ready ? words::Duration(m.step_ns) : "",
-               m.reported ? words::Duration(m.wait_ns) : "",
-               m.reported ? words::Duration(m.reduce_ns) : "",
-               m.reported ? std::to_string(m.bytes) : "", std::move(outcome)});
-  }
-  table.Print(console.out);
+  PrintMembers(*group, console);
   return Status::Ok();
 }
 

@@ -18,6 +18,9 @@ std::string CsvCell(const std::string& text) {
   return quoted + "\"";
 }
 
+// Threads from here on are workers' rounds in the background; ranks are below.
+constexpr int kBackground = 1 << 24;
+
 // Microseconds, as trace events have them, without losing the ns.
 std::string Micros(DurationNs ns) {
   const std::string sign = ns < 0 ? "-" : "";
@@ -32,7 +35,7 @@ void JsonLinesExporter::Add(const Record& record) { *out_ << Dump(ToJson(record)
 
 CsvExporter::CsvExporter(std::ostream* out) : out_(out) {
   *out_ << "group,kind,formed_s,ended_s,ok,group_iteration,rank,iteration,weight,ready_s,step_s,"
-           "wait_s,reduce_s,bytes,outcome,reason,failure\n";
+           "wait_s,reduce_s,bytes,outcome,reason,failure,included,local_steps,fetched_from\n";
 }
 
 void CsvExporter::Add(const Record& record) {
@@ -54,7 +57,8 @@ void CsvExporter::Add(const Record& record) {
           << (m.ready ? Number(Seconds(m.step_ns), 9) : std::string()) << ','
           << Number(Seconds(m.wait_ns), 9) << ',' << Number(Seconds(m.reduce_ns), 9) << ','
           << m.bytes << ',' << outcome << ',' << CsvCell(group.reason) << ','
-          << CsvCell(group.failure) << "\r\n";
+          << CsvCell(group.failure) << ',' << m.included << ',' << m.local_steps << ','
+          << (m.fetched_from == kNoRank ? std::string() : std::to_string(m.fetched_from)) << "\r\n";
   }
 }
 
@@ -63,14 +67,14 @@ void TraceExporter::Event(const std::string& json) {
   first_ = false;
 }
 
-void TraceExporter::Slice(const char* name, Rank rank, Instant from, Instant to,
+void TraceExporter::Slice(const char* name, int thread, Instant from, Instant to,
                           const std::string& args) {
-  Thread& thread = threads_[rank];
-  from = std::max(from, thread.busy_until);
+  Instant& busy_until = busy_until_[thread];
+  from = std::max(from, busy_until);
   if (to <= from) return;
-  thread.busy_until = to;
+  busy_until = to;
   Event("{\"ph\":\"X\",\"name\":\"" + std::string(name) + "\",\"cat\":\"" + name +
-        "\",\"pid\":" + std::to_string(run_) + ",\"tid\":" + std::to_string(rank) + ",\"ts\":" +
+        "\",\"pid\":" + std::to_string(run_) + ",\"tid\":" + std::to_string(thread) + ",\"ts\":" +
         Micros(from - start_) + ",\"dur\":" + Micros(to - from) + ",\"args\":" + args + "}");
 }
 
@@ -98,39 +102,90 @@ void TraceExporter::Begin(const Record& record, const RunStarted& started) {
         {{"name", started.job + " (" + started.engine + ", run " + std::to_string(run_) + ")"}}}}));
 }
 
-void TraceExporter::Add(const Record& record) {
-  if (const auto* started = std::get_if<RunStarted>(&record.body)) Begin(record, *started);
-  if (const auto* from = std::get_if<FromWorker>(&record.body)) OnWorker(record, from->envelope);
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    const std::string name = "rank " + std::to_string(joined->rank) + " (" + joined->host_name +
-                             ", pid " + std::to_string(joined->pid) + ")";
-    Event(Dump({{"ph", "M"},
-                {"name", "thread_name"},
-                {"pid", run_},
-                {"tid", joined->rank},
-                {"args", {{"name", name}}}}));
-    Mark("joined", joined->rank, record.now, Dump({{"reason", joined->reason}}));
+void TraceExporter::NameThread(int thread, const std::string& name) {
+  Event(Dump({{"ph", "M"},
+              {"name", "thread_name"},
+              {"pid", run_},
+              {"tid", thread},
+              {"args", {{"name", name}}}}));
+}
+
+// A worker's two threads are shown one under the other.
+void TraceExporter::SortThread(int thread, int place) {
+  Event(Dump({{"ph", "M"},
+              {"name", "thread_sort_index"},
+              {"pid", run_},
+              {"tid", thread},
+              {"args", {{"sort_index", place}}}}));
+}
+
+int TraceExporter::Background(Rank rank) {
+  const int thread = kBackground + rank;
+  if (!busy_until_.contains(thread)) {
+    NameThread(thread, "rank " + std::to_string(rank) + " rounds");
+    SortThread(rank, 2 * rank);
+    SortThread(thread, 2 * rank + 1);
+    busy_until_[thread] = start_;
   }
-  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    Mark("left", left->rank, record.now, Dump({{"reason", left->reason}}));
+  return thread;
+}
+
+void TraceExporter::Add(const Record& record) {
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    Begin(record, *started);
+  } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    OnWorker(record, from->envelope);
+  } else {
+    OnDecision(record);
   }
   tracker_.Add(record);
 }
 
+void TraceExporter::OnDecision(const Record& record) {
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    NameThread(joined->rank, "rank " + std::to_string(joined->rank) + " (" + joined->host_name +
+                                 ", pid " + std::to_string(joined->pid) + ")");
+    Mark("joined", joined->rank, record.now, Dump({{"reason", joined->reason}}));
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    Json args = {{"reason", left->reason}};
+    if (left->gradients > 0) args["gradients_lost"] = left->gradients;
+    Mark("left", left->rank, record.now, Dump(args));
+    threads_[left->rank] = {};
+  } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
+    Mark("dropped", late->rank, record.now,
+         Dump({{"iteration", late->iteration}, {"reason", late->reason}}));
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
+    Mark(answer->ready ? "query: ready" : "query: go on", answer->rank, record.now,
+         Dump({{"iteration", answer->iteration},
+               {"local_steps", answer->local_steps},
+               {"reason", answer->reason}}));
+  } else if (const auto* order = std::get_if<AdoptOrdered>(&record.body)) {
+    if (order->result == kNoGroup) return;
+    threads_[order->rank].fetch = record.now;
+    threads_[order->rank].fetched = order->result;
+  }
+}
+
 void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelope) {
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
-    Thread& thread = threads_[envelope.rank];
-    // The same iteration again, after a failed group, computed nothing.
-    if (ready->iteration != thread.iteration) {
-      Slice("compute", envelope.rank, record.now - Possible(ready->step_ns, record.now - start_),
-            record.now, Dump({{"iteration", ready->iteration}, {"samples", ready->samples}}));
-    }
-    thread.iteration = ready->iteration;
-    thread.ready = record.now;
-    thread.busy_until = std::max(thread.busy_until, record.now);
+    OnReady(record.now, envelope.rank, *ready);
   } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
     OnFinished(record, envelope.rank, *finished);
+  } else if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
+    OnAdopted(record.now, envelope.rank, *adopted);
   }
+}
+
+void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
+  Thread& thread = threads_[rank];
+  if (thread.counter.Ends(ready)) {
+    Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
+    if (ready.local_steps > 0) args["local_steps"] = ready.local_steps;
+    Slice("compute", rank, now - Possible(ready.step_ns, now - start_), now, Dump(args));
+  }
+  thread.ready = now;
+  thread.awaited = ready.waiting ? ready.iteration : -1;
+  busy_until_[rank] = std::max(busy_until_[rank], now);
 }
 
 void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& finished) {
@@ -144,17 +199,56 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
     if (m.rank == rank) args["weight"] = m.weight;
   }
   args["reason"] = group.reason;
+  if (group.kind == GroupKind::kRound) {
+    return OnRound(record.now, rank, group, finished, std::move(args));
+  }
   const DurationNs age = record.now - start_;
   const Instant began = record.now - Possible(finished.reduce_ns, age);
+  Thread& thread = threads_[rank];
   if (group.kind == GroupKind::kTrain) {
-    const Instant ready = threads_[rank].ready;
-    Slice("wait", rank, ready,
-          std::min(ready + Possible(finished.wait_ns, age), std::max(ready, began)), Dump(args));
+    Slice("wait", rank, thread.ready,
+          std::min(thread.ready + Possible(finished.wait_ns, age), std::max(thread.ready, began)),
+          Dump(args));
+  } else if (group.kind == GroupKind::kAverage) {
+    Slice("wait", rank, thread.ready, began, Dump(args));
+    thread.ready = record.now;  // and on for the next round
   }
   args["bytes"] = finished.bytes;
   args["ok"] = finished.outcome == Outcome::kOk;
   if (!finished.detail.empty()) args["detail"] = finished.detail;
   Slice("reduce", rank, began, record.now, Dump(args));
+}
+
+void TraceExporter::OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
+                            Json args) {
+  const bool ok = finished.outcome == Outcome::kOk;
+  const bool passive = args.value("weight", 0.0) == 0;
+  args["round"] = group.iteration;
+  args["gradients"] = finished.included;
+  args["bytes"] = finished.bytes;
+  args["ok"] = ok;
+  if (!finished.detail.empty()) args["detail"] = finished.detail;
+  Slice(passive ? "reduce (passive)" : "reduce", Background(rank),
+        now - Possible(finished.reduce_ns, now - start_), now, Dump(args));
+  if (ok) EndWait(now, rank, group.iteration);
+}
+
+void TraceExporter::OnAdopted(Instant now, Rank rank, const Adopted& adopted) {
+  Thread& thread = threads_[rank];
+  if (thread.fetched == kNoGroup) return;
+  const auto group = tracker_.running().find(thread.fetched);
+  Slice("fetch", Background(rank), thread.fetch, now,
+        Dump({{"group", thread.fetched}, {"ok", adopted.ok}, {"gradients", adopted.included}}));
+  thread.fetched = kNoGroup;
+  if (adopted.ok && group != tracker_.running().end()) EndWait(now, rank, group->second.iteration);
+}
+
+// A worker has the result of a round, and goes on if it waits for that one.
+void TraceExporter::EndWait(Instant now, Rank rank, Iteration round) {
+  Thread& thread = threads_[rank];
+  if (thread.awaited < 0 || thread.awaited > round) return;
+  Slice("wait", rank, thread.ready, now, Dump({{"round", round}}));
+  thread.awaited = -1;
 }
 
 void TraceExporter::Finish() {

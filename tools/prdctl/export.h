@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/prdctl/groups.h"
+#include "tools/prdctl/json.h"
 
 namespace prd::ctl {
 
@@ -48,6 +49,11 @@ class CsvExporter : public Exporter {
 // the lengths are the worker's own: a ready signal ends a compute slice of step_ns and begins a
 // wait slice of wait_ns; a report ends a reduce slice of reduce_ns. Where the way of the messages
 // would make slices overlap, the later one begins when the earlier one ends.
+//
+// Rounds that run while a worker computes (eager) are on a second thread of the worker, so that
+// both are seen side by side: reduce, named "reduce (passive)" where it gave nothing, and fetch,
+// from the order to take the result from a peer to the answer. The worker's wait for a round is on
+// its first thread, and ends with the result. Dropped updates and answered queries are instants.
 class TraceExporter : public Exporter {
  public:
   explicit TraceExporter(std::ostream* out) : out_(out) {}
@@ -56,20 +62,32 @@ class TraceExporter : public Exporter {
 
  private:
   struct Thread {
-    Instant busy_until;
     Instant ready;
-    Iteration iteration = -1;  // of the last signal
+    StepCounter counter;
+    Iteration awaited = -1;  // the round that it waits for with its last signal; -1: none
+    Instant fetch;           // ordered then
+    GroupId fetched = kNoGroup;
   };
   void Begin(const Record& record, const RunStarted& started);
   void OnWorker(const Record& record, const WorkerEnvelope& envelope);
+  void OnReady(Instant now, Rank rank, const Ready& ready);
   void OnFinished(const Record& record, Rank rank, const Finished& finished);
-  void Slice(const char* name, Rank rank, Instant from, Instant to, const std::string& args);
+  void OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished, Json args);
+  void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
+  void OnDecision(const Record& record);
+  void EndWait(Instant now, Rank rank, Iteration round);
+  void NameThread(int thread, const std::string& name);
+  void SortThread(int thread, int place);
+  // The second thread of a worker; it has a name from its first use on.
+  int Background(Rank rank);
+  void Slice(const char* name, int thread, Instant from, Instant to, const std::string& args);
   void Mark(const std::string& name, Rank rank, Instant at, const std::string& args);
   void Event(const std::string& json);
 
   std::ostream* out_;
   GroupTracker tracker_;
   std::map<Rank, Thread> threads_;
+  std::map<int, Instant> busy_until_;  // by thread
   RunId run_ = kNoRun;
   Instant start_;
   bool first_ = true;

@@ -9,6 +9,22 @@ bool GroupRow::Has(Rank rank) const {
                      [&](const MemberRow& member) { return member.rank == rank; });
 }
 
+std::size_t GroupRow::Contributors() const {
+  return static_cast<std::size_t>(std::count_if(members.begin(), members.end(),
+                                                [](const MemberRow& m) { return m.weight > 0; }));
+}
+
+bool GroupRow::AnyResult() const {
+  return std::any_of(members.begin(), members.end(),
+                     [](const MemberRow& m) { return m.outcome == Outcome::kOk; });
+}
+
+const char* GroupRow::State() const {
+  if (!ended) return "running";
+  if (ok) return "ok";
+  return kind == GroupKind::kRound && AnyResult() ? "partial" : "failed";
+}
+
 const char* KindName(GroupKind kind) {
   switch (kind) {
     case GroupKind::kTrain:
@@ -35,25 +51,95 @@ GroupTracker::Change GroupTracker::Add(const Record& record) {
       signal.ready.step_ns = Possible(ready->step_ns, record.now - start_);
     } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
       OnReport(record.now, envelope.rank, *finished);
-    } else if (std::holds_alternative<Adopted>(envelope.body)) {
-      signals_.erase(envelope.rank);
+    } else if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
+      OnAdopted(record.now, envelope.rank, *adopted);
     }
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     signals_.erase(left->rank);
+    fetching_.erase(left->rank);
+  } else if (const auto* order = std::get_if<AdoptOrdered>(&record.body)) {
+    if (order->result == kNoGroup) return change;
+    fetching_[order->rank] = order->result;
+    if (MemberRow* member = Find(order->result, order->rank)) member->fetched_from = order->source;
+  } else if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
+    signals_.erase(dropped->rank);
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
+    const auto signal = signals_.find(answer->rank);
+    const bool waits = answer->ready && signal != signals_.end() && signal->second.ready.waiting;
+    if (!waits) signals_.erase(answer->rank);
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     OnForm(record, *formed);
     change.formed = &running_.at(formed->id);
   } else if (const auto* ended = std::get_if<GroupEnded>(&record.body)) {
-    const auto found = running_.find(ended->id);
-    if (found == running_.end()) return change;
-    change.ended = std::move(found->second);
-    running_.erase(found);
-    change.ended->ended = record.now;
-    change.ended->ok = ended->ok;
-    change.ended->failure = ended->reason;
+    OnEnd(record, *ended, &change);
   }
   return change;
 }
+
+void GroupTracker::OnEnd(const Record& record, const GroupEnded& ended, Change* change) {
+  const auto found = running_.find(ended.id);
+  if (found == running_.end()) return;
+  change->ended = std::move(found->second);
+  running_.erase(found);
+  GroupRow& group = *change->ended;
+  group.ended = record.now;
+  group.ok = ended.ok;
+  group.failure = ended.reason;
+  if (group.kind != GroupKind::kRound && group.kind != GroupKind::kAverage) return;
+  const bool answers = group.kind == GroupKind::kRound && group.AnyResult();
+  for (const MemberRow& member : group.members) {
+    const auto signal = signals_.find(member.rank);
+    if (signal == signals_.end()) continue;
+    if (answers && signal->second.ready.iteration <= group.iteration) {
+      signals_.erase(signal);
+    } else if (member.ready) {
+      signal->second.at = record.now;  // what it waited for until now is told with this group
+    }
+  }
+}
+
+MemberRow* GroupTracker::Find(GroupId group, Rank rank) {
+  const auto found = running_.find(group);
+  if (found == running_.end()) return nullptr;
+  for (MemberRow& member : found->second.members) {
+    if (member.rank == rank) return &member;
+  }
+  return nullptr;
+}
+
+void GroupTracker::OnAdopted(Instant now, Rank rank, const Adopted& adopted) {
+  const auto fetch = fetching_.find(rank);
+  if (fetch == fetching_.end()) {
+    signals_.erase(rank);
+    return;
+  }
+  if (MemberRow* member = Find(fetch->second, rank)) {
+    member->reported = now;
+    member->detail = adopted.detail;
+    if (adopted.ok) member->outcome = Outcome::kOk;
+    member->included = adopted.included;
+  }
+  fetching_.erase(fetch);
+}
+
+namespace {
+
+// Whether the worker of this signal waits for the group.
+bool Waits(const Ready& ready, const GroupFormed& formed) {
+  switch (formed.kind) {
+    case GroupKind::kInitial:
+    case GroupKind::kFinal:
+      return false;
+    case GroupKind::kTrain:
+    case GroupKind::kAverage:
+      return ready.waiting;
+    case GroupKind::kRound:
+      return ready.waiting && ready.iteration <= formed.iteration;
+  }
+  return false;
+}
+
+}  // namespace
 
 void GroupTracker::OnForm(const Record& record, const GroupFormed& formed) {
   GroupRow row{.id = formed.id,
@@ -65,28 +151,28 @@ void GroupTracker::OnForm(const Record& record, const GroupFormed& formed) {
   for (const GroupShare& share : formed.members) {
     MemberRow member{.rank = share.rank, .weight = share.weight, .iteration = share.iteration};
     const auto signal = signals_.find(share.rank);
-    if (formed.kind == GroupKind::kTrain && signal != signals_.end()) {
+    if (signal != signals_.end() && Waits(signal->second.ready, formed)) {
       member.ready = signal->second.at;
       member.step_ns = signal->second.ready.step_ns;
-      signals_.erase(signal);
+      member.local_steps = signal->second.ready.local_steps;
     }
+    // A round answers once it has ended, an average never.
+    if (formed.kind == GroupKind::kTrain) signals_.erase(share.rank);
     row.members.push_back(std::move(member));
   }
   running_.insert_or_assign(formed.id, std::move(row));
 }
 
 void GroupTracker::OnReport(Instant now, Rank rank, const Finished& finished) {
-  const auto group = running_.find(finished.group);
-  if (group == running_.end()) return;
-  for (MemberRow& member : group->second.members) {
-    if (member.rank != rank) continue;
-    member.outcome = finished.outcome;
-    member.reported = now;
-    member.wait_ns = Possible(finished.wait_ns, now - start_);
-    member.reduce_ns = Possible(finished.reduce_ns, now - start_);
-    member.bytes = finished.bytes;
-    member.detail = finished.detail;
-  }
+  MemberRow* member = Find(finished.group, rank);
+  if (member == nullptr) return;
+  member->outcome = finished.outcome;
+  member->reported = now;
+  member->wait_ns = Possible(finished.wait_ns, now - start_);
+  member->reduce_ns = Possible(finished.reduce_ns, now - start_);
+  member->bytes = finished.bytes;
+  member->detail = finished.detail;
+  member->included = finished.included;
 }
 
 bool GroupFilter::Lets(const GroupRow& group) const {

@@ -14,16 +14,21 @@ namespace prd::ctl {
 
 struct MemberRow {
   Rank rank = kNoRank;
-  double weight = 0;
-  Iteration iteration = 0;       // its own, at its ready signal
-  std::optional<Instant> ready;  // of its signal, on the controller's clock; none in collectives
-  DurationNs step_ns = 0;        // of the step before the signal
+  double weight = 0;        // 0 in a round: passive, it gets the sum and gives nothing
+  Iteration iteration = 0;  // its own, at its ready signal
+  // Of the signal with which it waits, on the controller's clock; none in collectives, and for who
+  // takes part in a round while it computes. Not before the last round ended, if that failed.
+  std::optional<Instant> ready;
+  DurationNs step_ns = 0;         // of the step before the signal
+  std::uint32_t local_steps = 0;  // since its last round (esync), by that signal
   std::optional<Outcome> outcome;
   std::optional<Instant> reported;  // as the controller heard it
   DurationNs wait_ns = 0;           // its own measures, once reported
   DurationNs reduce_ns = 0;
   std::uint64_t bytes = 0;
   std::string detail;
+  std::uint32_t included = 0;   // of its gradients, in the result of a round
+  Rank fetched_from = kNoRank;  // whose result it has, or is to take, since the round failed for it
 };
 
 struct GroupRow {
@@ -39,8 +44,13 @@ struct GroupRow {
   std::string failure;
 
   bool Has(Rank rank) const;
-  // "running", "ok" or "failed".
-  const char* State() const { return !ended ? "running" : ok ? "ok" : "failed"; }
+  // With a weight above 0.
+  std::size_t Contributors() const;
+  // Some member has the result: a round that lost a member may have ended so for all others.
+  bool AnyResult() const;
+  // "running", "ok", "partial" (a round whose result only those have who are still there) or
+  // "failed".
+  const char* State() const;
 };
 
 // A length that a worker says it measured, made possible: not negative and not over `most`.
@@ -48,8 +58,26 @@ inline DurationNs Possible(DurationNs said, DurationNs most) {
   return said < 0 ? 0 : said > most ? most : said;
 }
 
-// "train", "initial" or "final".
+// "train", "initial", "final", "round" or "average".
 const char* KindName(GroupKind kind);
+
+// Tells a step from a signal that repeats one, as after a failed reduction. Per worker.
+class StepCounter {
+ public:
+  // True if this signal says that a step has ended.
+  bool Ends(const Ready& ready) {
+    // Rounds are one iteration to several steps: of local ones, or of gradients that came late.
+    const bool is =
+        ready.gradients > 0 || ready.iteration != iteration_ || ready.local_steps > local_steps_;
+    iteration_ = ready.iteration;
+    local_steps_ = ready.local_steps;
+    return is;
+  }
+
+ private:
+  Iteration iteration_ = -1;
+  std::uint32_t local_steps_ = 0;
+};
 
 // Follows a run. Memory is that of the groups that run now, not of the history.
 class GroupTracker {
@@ -70,10 +98,14 @@ class GroupTracker {
   };
   void OnForm(const Record& record, const GroupFormed& formed);
   void OnReport(Instant now, Rank rank, const Finished& finished);
+  void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
+  void OnEnd(const Record& record, const GroupEnded& ended, Change* change);
+  MemberRow* Find(GroupId group, Rank rank);
 
   Instant start_;
   std::map<GroupId, GroupRow> running_;
-  std::map<Rank, Signal> signals_;  // not yet answered by a group
+  std::map<Rank, Signal> signals_;    // not yet answered
+  std::map<Rank, GroupId> fetching_;  // the round whose result a worker was told to fetch
 };
 
 struct GroupFilter {

@@ -184,6 +184,7 @@ Json ToJson(const GroupRow& group, Instant start) {
                {"ended_s", nullptr},
                {"iteration", group.iteration},
                {"initial_weight", group.initial_weight},
+               {"contributors", group.Contributors()},
                {"reason", group.reason}};
   if (group.ended) json["ended_s"] = Seconds(*group.ended - start);
   if (!group.failure.empty()) json["failure"] = group.failure;
@@ -194,6 +195,7 @@ Json ToJson(const GroupRow& group, Instant start) {
       member["ready_s"] = Seconds(*m.ready - start);
       member["step_ns"] = m.step_ns;
     }
+    if (m.local_steps > 0) member["local_steps"] = m.local_steps;
     member["outcome"] = m.outcome ? Json(OutcomeName(*m.outcome)) : Json(nullptr);
     if (m.reported) {
       member["reported_s"] = Seconds(*m.reported - start);
@@ -201,6 +203,11 @@ Json ToJson(const GroupRow& group, Instant start) {
       member["reduce_ns"] = m.reduce_ns;
       member["bytes"] = m.bytes;
     }
+    if (group.kind == GroupKind::kRound) {
+      member["passive"] = m.weight == 0;
+      member["included"] = m.included;
+    }
+    if (m.fetched_from != kNoRank) member["fetched_from"] = m.fetched_from;
     if (!m.detail.empty()) member["detail"] = m.detail;
     members.push_back(std::move(member));
   }

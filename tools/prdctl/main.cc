@@ -40,6 +40,7 @@ Examples:
   prdctl groups --follow                 groups as they form
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
   prdctl stragglers                      who is slow, and what the others lost to it
+  prdctl group 12                        of a round: who gave gradients, who only got the sum
   prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
   prdctl export --format trace -o t.json for ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
@@ -115,7 +116,8 @@ Status Groups(HistorySource& source, const Flags& flags, const Console& console)
   query.filter.failed = flags.failed;
   query.last = flags.last_groups;
   query.follow = flags.follow;
-  for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kInitial, GroupKind::kFinal}) {
+  for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kRound, GroupKind::kAverage,
+                               GroupKind::kInitial, GroupKind::kFinal}) {
     if (flags.kind == KindName(kind)) query.filter.kind = kind;
   }
   if (!flags.since.empty()) {
@@ -155,14 +157,20 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
     return sub;
   };
   add("jobs", "All runs: number, job, engine, state", ShowJobs, false);
-  add("workers", "State, iteration, step time, last heard, pid, host",
+  add("workers",
+      "State, iteration (the newest round, under eager and esync), what it owes, step time, last "
+      "heard, pid, host",
       [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
 
   CLI::App* groups = add("groups", "The last groups, with their reasons",
                          [&f](auto& s, auto& c) { return Groups(s, f, c); });
   groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
-  groups->add_option("--kind", f.kind, "Only groups of this kind")
-      ->check(CLI::IsMember({"train", "initial", "final"}));
+  groups
+      ->add_option(
+          "--kind", f.kind,
+          "Only groups of this kind. train: a step's; round: of gradients, in which all take part "
+          "while they compute (eager); average: of models between rounds (eager)")
+      ->check(CLI::IsMember({"train", "round", "average", "initial", "final"}));
   groups->add_flag("--failed", f.failed, "Only groups that failed");
   groups->add_option("--since", f.since,
                      "Only groups formed this long before the newest record or later (90s, 5m)");
@@ -170,7 +178,10 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   groups->add_flag("--follow,-f", f.follow,
                    "Go on with each new one, until the run ends or Ctrl-C");
 
-  CLI::App* group = app.add_subcommand("group", "One group: members, weights, waiting, reducing");
+  CLI::App* group = app.add_subcommand(
+      "group",
+      "One group: members, weights, waiting, reducing; of a round who contributes, who is "
+      "passive, and who had the result from a peer");
   group->fallthrough();
   group->add_option("id", f.group, "The group's number")->required();
   group->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
@@ -185,17 +196,28 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   explain->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); }; });
 
-  CLI::App* stragglers =
-      add("stragglers", "Who is slow, and what the others lost waiting for it",
-          [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
+  CLI::App* stragglers = add(
+      "stragglers",
+      "Who is slow, what the others lost waiting for it, and what of its work was not used.\n"
+      "eager: rounds without a gradient of it (all, and most in a row), and gradients that were "
+      "lost when it went. backup: rounds without it, updates of it dropped because they came too "
+      "late (and their share of all it had), and why. esync: local steps with which it came to a "
+      "round, mean (least-most), rounds it was taken out of or joined too late for, updates "
+      "dropped",
+      [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
   stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
-  CLI::App* graph = add("graph", "Who synchronised with whom, as a DOT graph",
-                        [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, c); });
+  CLI::App* graph =
+      add("graph",
+          "Who synchronised with whom, as a DOT graph. Of rounds of gradients (eager), "
+          "where everybody gets the sum: who contributed to the same",
+          [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, c); });
   graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
-  CLI::App* gap = add("spectral-gap", "How fast updates spread: rho and 1 - rho",
+  CLI::App* gap = add("spectral-gap",
+                      "How fast updates spread: rho and 1 - rho. For engines that average within "
+                      "groups; where rounds reach everybody (eager, backup, esync) it is refused",
                       [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
 
@@ -204,14 +226,16 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
           [&f](auto& s, auto& c) { return ExportAs(s, f, c); });
   exporting
       ->add_option("--format", f.format,
-                   "jsonl: all records; csv: a line per group member; trace: for ui.perfetto.dev")
+                   "jsonl: all records; csv: a line per group member; trace: for ui.perfetto.dev, "
+                   "where rounds in the background have a track beside the worker's own")
       ->check(CLI::IsMember({"jsonl", "csv", "trace"}))
       ->capture_default_str();
   exporting->add_option("-o,--output", f.file, "A file instead of the standard output");
 
-  add("replay", "Verifies that a run's inputs lead to its decisions",
+  add("replay", "Verifies that a run's inputs lead to its decisions, whatever its engine",
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });
-  add("status", "The daemon: version, uptime, counters", ShowDaemon, false);
+  add("status", "The daemon: version, uptime, counters (those that metrics serves)", ShowDaemon,
+      false);
 
   CLI::App* keygen = app.add_subcommand("keygen", "A new CURVE key pair: NAME.key and NAME.pub");
   keygen->fallthrough();

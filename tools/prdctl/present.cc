@@ -16,6 +16,7 @@ struct Trail {
   std::string host_name;
   std::uint32_t pid = 0;
   Iteration iteration = 0;
+  Ready ready;  // the last one
   std::optional<WorkerLeft> left;
   Instant left_at;
 };
@@ -30,6 +31,7 @@ void Follow(const Record& record, Trails* trails) {
     if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
       trail.step_ns = ready->step_ns;
       trail.iteration = ready->iteration;
+      trail.ready = *ready;
     }
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     Trail& trail = (*trails)[joined->rank];
@@ -47,8 +49,23 @@ void Follow(const Record& record, Trails* trails) {
   }
 }
 
-std::string StateWord(const Job::Worker& worker) {
-  if (worker.group != kNoGroup) return "in group " + std::to_string(worker.group);
+// The round in which the worker takes part whatever its training loop does; null: none.
+const Job::Running* RoundOf(const Job& job, const Job::Worker& worker) {
+  if (worker.group == kNoGroup || worker.source != kNoRank) return nullptr;
+  const auto found = job.groups().find(worker.group);
+  if (found == job.groups().end() || found->second.kind != GroupKind::kRound) return nullptr;
+  return &found->second;
+}
+
+// Active in a job whose groups do not take its training loop: the round is said beside.
+bool RunsBeside(const Job& job, const Job::Worker& worker) {
+  return worker.state == Job::State::kActive && RoundOf(job, worker) != nullptr;
+}
+
+std::string StateWord(const Job& job, const Job::Worker& worker) {
+  if (worker.group != kNoGroup && worker.source != kNoRank) return "fetching";
+  if (worker.group != kNoGroup && !RunsBeside(job, worker))
+    return "in group " + std::to_string(worker.group);
   if (worker.source != kNoRank) return "adopting";
   switch (worker.state) {
     case Job::State::kAbsent:
@@ -60,7 +77,7 @@ std::string StateWord(const Job::Worker& worker) {
     case Job::State::kAdopting:
       return "adopting";
     case Job::State::kActive:
-      return worker.signal ? "waiting" : "computing";
+      return worker.signal && worker.signal->waiting ? "waiting" : "computing";
     case Job::State::kFinishing:
       return "finishing";
     case Job::State::kFinal:
@@ -69,21 +86,67 @@ std::string StateWord(const Job::Worker& worker) {
   return "unknown";
 }
 
+std::string Gradients(std::uint32_t count) {
+  return std::to_string(count) + (count == 1 ? " gradient" : " gradients");
+}
+
+std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& worker) {
+  std::string text;
+  const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
+  if (row.owed > 0) add("owes " + Gradients(row.owed));
+  if (row.local_steps > 0) {
+    add(std::to_string(row.local_steps) + (row.local_steps == 1 ? " local step" : " local steps"));
+  }
+  if (RunsBeside(job, worker)) {
+    add("in round " + std::to_string(RoundOf(job, worker)->iteration) + " meanwhile");
+  }
+  if (worker.group != kNoGroup && worker.source != kNoRank) {
+    add("the result of group " + std::to_string(worker.group) + " from rank " +
+        std::to_string(worker.source));
+  }
+  return text;
+}
+
+// The job's words, or the engine's; of who computes or waits while a round runs, both.
+std::string Why(const Job& job, Rank rank, Instant now) {
+  const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
+  std::string why = job.Explain(now, rank);
+  if (!RunsBeside(job, worker)) return why;
+  const Job::Running& round = *RoundOf(job, worker);
+  const auto self = std::find_if(round.members.begin(), round.members.end(),
+                                 [&](const GroupShare& share) { return share.rank == rank; });
+  const bool gives = self != round.members.end() && self->weight > 0;
+  std::string own = worker.signal && worker.signal->waiting ? job.engine().Explain(now, rank) : "";
+  if (own.empty()) own = "computing after round " + std::to_string(worker.iteration);
+  return own + "; round " + std::to_string(round.iteration) +
+         " reduces in the background, to which it gives " +
+         (gives ? "its gradients" : "nothing (it had none)") + ": " + why +
+         (worker.owed > 0 ? "; owes " + Gradients(worker.owed) + " until a round has taken them"
+                          : "");
+}
+
 WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
   const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
   return {.rank = rank,
-          .state = StateWord(worker),
+          .state = StateWord(job, worker),
+          .detail = {},
           .here = true,
           .iteration = worker.iteration,
+          .last_group = worker.last_group,
+          .last_ok = worker.last_ok,
+          .owed = worker.owed,
           .host_name = worker.host_name,
           .pid = worker.pid,
           .step_ns = worker.signal ? std::optional(worker.signal->step_ns) : std::nullopt,
-          .why = job.Explain(now, rank)};
+          .why = Why(job, rank, now)};
 }
 
 WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now) {
   return {.rank = rank,
           .state = LeftWord(trail.left->why),
+          .detail = trail.left->gradients > 0
+                        ? Gradients(trail.left->gradients) + " in no round went with it"
+                        : std::string(),
           .iteration = trail.iteration,
           .host_name = trail.host_name,
           .pid = trail.pid,
@@ -106,7 +169,8 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }
   const Job& job = *replayer.job();
-  Present present{.run = run, .now = job.last_now(), .workers = {}};
+  Present present{
+      .run = run, .strategy = job.engine().plan().strategy, .now = job.last_now(), .workers = {}};
   std::map<Rank, DurationNs> silences;
   if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
     // A run that has ended is explained as of its end.
@@ -129,7 +193,11 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     if (trail != trails.end()) {
       if (!row.step_ns) row.step_ns = trail->second.step_ns;
       row.heard_ns = present.now - trail->second.heard;
+      // Its last signal tells, unless it has had a round since.
+      const Ready& ready = trail->second.ready;
+      if (ready.iteration > row.iteration) row.local_steps = ready.local_steps;
     }
+    row.detail = Detail(job, row, job.workers()[i]);
     if (const auto silence = silences.find(rank); silence != silences.end()) {
       row.heard_ns = silence->second;
     }

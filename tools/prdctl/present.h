@@ -15,8 +15,14 @@ namespace prd::ctl {
 struct WorkerRow {
   Rank rank = kNoRank;
   std::string state;  // "computing", "waiting", "in group 7", "joining", "lost", ...
+  // What else there is to say in a few words: "owes 1 gradient", "in round 7 meanwhile".
+  std::string detail;
   bool here = false;
-  Iteration iteration = 0;
+  Iteration iteration = 0;        // the newest round in its replica, where the engine counts rounds
+  GroupId last_group = kNoGroup;  // the last one it reported on, and how
+  bool last_ok = false;
+  std::uint32_t owed = 0;         // gradients in no round yet (eager)
+  std::uint32_t local_steps = 0;  // since its last round, as last told (esync)
   std::string host_name;
   std::uint32_t pid = 0;
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
@@ -28,6 +34,7 @@ struct WorkerRow {
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
   RunInfo run;
+  Strategy strategy = Strategy::kAverageModels;  // of the run's engine
   Instant now;
   std::vector<WorkerRow> workers;
 };

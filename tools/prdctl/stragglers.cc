@@ -18,27 +18,75 @@ DurationNs Median(std::vector<DurationNs> values) {
 
 void PaceMeter::Add(const Record& record) {
   if (record.index == 0) start_ = record.now;
-  const DurationNs age = record.now - start_;
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
-    const WorkerEnvelope& envelope = from->envelope;
-    if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
-      Tally& tally = tallies_[envelope.rank];
-      if (ready->iteration != tally.last) tally.steps.push_back(Possible(ready->step_ns, age));
-      tally.last = ready->iteration;
-    } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
-      tallies_[envelope.rank].reduced_ns += Possible(finished->reduce_ns, age);
-    }
+    OnMessage(from->envelope, record.now - start_);
+  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    serial_ = started->engine == "eager" || started->engine == "backup";
+  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    joined_.insert(joined->rank);
+    tallies_[joined->rank].without_now = 0;
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    joined_.erase(left->rank);
+    // Who has finished may still be in a round; it is told again when it goes.
+    if (left->why != LeftReason::kFinished) tallies_[left->rank].gradients_lost += left->gradients;
+  } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
+    Tally& tally = tallies_[late->rank];
+    ++tally.dropped;
+    tally.last_dropped = record.now;
+    tally.dropped_because = late->reason;
   }
   const GroupTracker::Change change = tracker_.Add(record);
   if (change.formed != nullptr) ShareOut(*change.formed);
+  if (change.ended) OnEnded(*change.ended);
+}
+
+void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
+  if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
+    Tally& tally = tallies_[envelope.rank];
+    if (tally.counter.Ends(*ready)) tally.steps.push_back(Possible(ready->step_ns, age));
+  } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
+    tallies_[envelope.rank].reduced_ns += Possible(finished->reduce_ns, age);
+  }
+}
+
+void PaceMeter::OnEnded(const GroupRow& group) {
+  if (group.kind == GroupKind::kInitial || group.kind == GroupKind::kFinal) return;
+  round_ended_ = *group.ended;
+  if (group.kind == GroupKind::kAverage || !group.AnyResult()) return;
+  ++rounds_;
+  std::set<Rank> without = joined_;
+  for (const MemberRow& member : group.members) {
+    if (!(member.weight > 0)) continue;
+    without.erase(member.rank);
+    Tally& tally = tallies_[member.rank];
+    tally.without_now = 0;
+    if (member.local_steps > 0) {
+      tally.fewest_local_steps = tally.local_steps == 0
+                                     ? member.local_steps
+                                     : std::min(tally.fewest_local_steps, member.local_steps);
+      tally.most_local_steps = std::max(tally.most_local_steps, member.local_steps);
+      tally.local_steps += member.local_steps;
+    }
+    ++tally.rounds_in;
+  }
+  for (const Rank rank : without) {
+    Tally& tally = tallies_[rank];
+    ++tally.rounds_without;
+    tally.longest_without = std::max(tally.longest_without, ++tally.without_now);
+  }
 }
 
 void PaceMeter::ShareOut(const GroupRow& group) {
   std::vector<std::pair<Instant, Rank>> arrivals;
   for (const MemberRow& member : group.members) {
     if (!member.ready) continue;
-    arrivals.emplace_back(*member.ready, member.rank);
     tallies_[member.rank].waited_ns += group.formed - *member.ready;
+    Instant since = *member.ready;
+    if (serial_ && since < round_ended_) {
+      round_ns_ += round_ended_ - since;
+      since = round_ended_;
+    }
+    arrivals.emplace_back(since, member.rank);
   }
   if (arrivals.empty()) return;
   std::sort(arrivals.begin(), arrivals.end());
@@ -54,20 +102,45 @@ void PaceMeter::ShareOut(const GroupRow& group) {
       (group.formed - arrivals.back().first) * static_cast<DurationNs>(arrivals.size());
 }
 
+WorkerPace PaceMeter::PaceOf(Rank rank, const Tally& tally) const {
+  WorkerPace worker{.rank = rank,
+                    .steps = tally.steps.size(),
+                    .median_step_ns = Median(tally.steps),
+                    .waited_ns = tally.waited_ns,
+                    .reduced_ns = tally.reduced_ns,
+                    .cost_ns = std::llround(tally.cost_ns),
+                    .rounds_in = tally.rounds_in,
+                    .rounds_without = tally.rounds_without,
+                    .longest_without = tally.longest_without,
+                    .dropped = tally.dropped,
+                    .last_dropped = tally.last_dropped,
+                    .dropped_because = tally.dropped_because,
+                    .gradients_lost = tally.gradients_lost,
+                    .fewest_local_steps = tally.fewest_local_steps,
+                    .most_local_steps = tally.most_local_steps};
+  for (const DurationNs step : tally.steps) {
+    worker.slowest_step_ns = std::max(worker.slowest_step_ns, step);
+  }
+  worker.computed_ns = std::accumulate(tally.steps.begin(), tally.steps.end(), DurationNs{0});
+  const auto rounds = static_cast<double>(tally.rounds_in);
+  if (tally.rounds_in > 0)
+    worker.mean_local_steps = static_cast<double>(tally.local_steps) / rounds;
+  if (tally.dropped > 0) {
+    const auto dropped = static_cast<double>(tally.dropped);
+    worker.dropped_share = dropped / (dropped + rounds);
+  }
+  return worker;
+}
+
 PaceReport PaceMeter::Report() const {
-  PaceReport report{.waited_ns = waited_ns_, .controller_ns = controller_ns_};
+  PaceReport report{.start = start_,
+                    .waited_ns = waited_ns_,
+                    .round_ns = round_ns_,
+                    .controller_ns = controller_ns_,
+                    .rounds = rounds_};
   std::vector<DurationNs> paces;
   for (const auto& [rank, tally] : tallies_) {
-    WorkerPace worker{.rank = rank,
-                      .steps = tally.steps.size(),
-                      .median_step_ns = Median(tally.steps),
-                      .waited_ns = tally.waited_ns,
-                      .reduced_ns = tally.reduced_ns,
-                      .cost_ns = std::llround(tally.cost_ns)};
-    for (const DurationNs step : tally.steps) {
-      worker.slowest_step_ns = std::max(worker.slowest_step_ns, step);
-    }
-    worker.computed_ns = std::accumulate(tally.steps.begin(), tally.steps.end(), DurationNs{0});
+    const WorkerPace worker = PaceOf(rank, tally);
     if (worker.steps > 0) paces.push_back(worker.median_step_ns);
     report.workers.push_back(worker);
   }

@@ -7,12 +7,19 @@
 // is, its waiting is owed to the members still missing, in equal parts. So the parts sum to all the
 // waiting for members there was, a worker that everybody waits for alone owes all of that, and one
 // whom nobody waits for, however slow, owes nothing. What passes between the last member's signal
-// and the group's announcement is the controller's.
+// and the group's announcement is the controller's; but where rounds run one at a time, and the
+// last one kept the next from forming, it is that round's until it ended.
+//
+// Engines of rounds (eager, backup, esync) let a round go on without some workers. What that costs
+// the model is counted beside: rounds that took effect without anything of a worker, what it
+// computed and the job did not use, and gradients that went with it.
 #ifndef PRD_TOOLS_PRDCTL_STRAGGLERS_H_
 #define PRD_TOOLS_PRDCTL_STRAGGLERS_H_
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "tools/prdctl/groups.h"
@@ -29,12 +36,33 @@ struct WorkerPace {
   DurationNs waited_ns = 0;    // for groups, as the controller saw it
   DurationNs reduced_ns = 0;   // its own measure
   DurationNs cost_ns = 0;      // waiting of others that is owed to it
+
+  // Rounds that took effect: with something of it, and, while it was there, without.
+  std::uint64_t rounds_in = 0;
+  std::uint64_t rounds_without = 0;
+  std::uint64_t longest_without = 0;  // of these in a row
+
+  std::uint64_t dropped = 0;  // its updates that came too late (backup, esync)
+  Instant last_dropped;
+  std::string dropped_because;  // the last one
+  // Of what it had for rounds: dropped / (dropped + rounds_in).
+  double dropped_share = 0;
+
+  std::uint64_t gradients_lost = 0;  // that were in no round when it left, or was lost (eager)
+
+  // Local steps with which it came to a round (esync); 0 as long as it came to none.
+  double mean_local_steps = 0;
+  std::uint32_t fewest_local_steps = 0;
+  std::uint32_t most_local_steps = 0;
 };
 
 struct PaceReport {
+  Instant start;                    // of the run
   DurationNs median_step_ns = 0;    // of the workers' paces
   DurationNs waited_ns = 0;         // by all, for members
-  DurationNs controller_ns = 0;     // by all, from the last member's signal to the announcement
+  DurationNs round_ns = 0;          // by all, for the round before theirs to end
+  DurationNs controller_ns = 0;     // by all, from then, or the last signal, to the announcement
+  std::uint64_t rounds = 0;         // that took effect
   std::vector<WorkerPace> workers;  // the slowest first
 };
 
@@ -47,16 +75,35 @@ class PaceMeter {
  private:
   struct Tally {
     std::vector<DurationNs> steps;
-    Iteration last = -1;  // of the last step: a signal for it again, after a failure, is no step
+    StepCounter counter;
     DurationNs waited_ns = 0;
     DurationNs reduced_ns = 0;
     double cost_ns = 0;  // parts of ns add up
+    std::uint64_t rounds_in = 0;
+    std::uint64_t rounds_without = 0;
+    std::uint64_t longest_without = 0;
+    std::uint64_t without_now = 0;  // in a row
+    std::uint64_t dropped = 0;
+    Instant last_dropped;
+    std::string dropped_because;
+    std::uint64_t gradients_lost = 0;
+    std::uint64_t local_steps = 0;  // in all rounds
+    std::uint32_t fewest_local_steps = 0;
+    std::uint32_t most_local_steps = 0;
   };
+  void OnMessage(const WorkerEnvelope& envelope, DurationNs age);
+  void OnEnded(const GroupRow& group);
   void ShareOut(const GroupRow& group);
+  WorkerPace PaceOf(Rank rank, const Tally& tally) const;
 
   Instant start_;
   GroupTracker tracker_;
   std::map<Rank, Tally> tallies_;
+  std::set<Rank> joined_;
+  bool serial_ = false;  // the engine has one round at a time, and workers signal meanwhile
+  Instant round_ended_;  // the last one
+  std::uint64_t rounds_ = 0;
+  DurationNs round_ns_ = 0;
   DurationNs waited_ns_ = 0;
   DurationNs controller_ns_ = 0;
 };

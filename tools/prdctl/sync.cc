@@ -7,18 +7,56 @@
 
 namespace prd::ctl {
 
+namespace {
+
+// Why the number would mean nothing; empty where it means something.
+std::string WhyNoGap(const std::string& engine) {
+  if (engine == "eager") {
+    return "rounds of eager give all workers the same sum of gradients and mix no models, so there "
+           "is no averaging whose gap could be told; `prdctl stragglers` tells whose gradients "
+           "come late";
+  }
+  if (engine == "backup" || engine == "esync") {
+    return "all workers go on from the result of every round of " + engine +
+           ", who was late by copying it, so updates always reach everybody at once; `prdctl "
+           "stragglers` tells what was dropped";
+  }
+  return "";
+}
+
+// Whether it changes replicas as the sync-graph has it.
+bool Counts(const GroupRow& group) {
+  switch (group.kind) {
+    case GroupKind::kInitial:
+    case GroupKind::kFinal:
+      return false;
+    case GroupKind::kTrain:
+    case GroupKind::kAverage:
+      return group.ok;
+    case GroupKind::kRound:
+      return group.AnyResult();
+  }
+  return false;
+}
+
+}  // namespace
+
 void SyncMeter::Add(const Record& record) {
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) engine_ = started->engine;
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
   const GroupTracker::Change change = tracker_.Add(record);
-  if (!change.ended || !change.ended->ok || change.ended->kind != GroupKind::kTrain) return;
+  if (!change.ended || !Counts(*change.ended)) return;
+  const bool round = change.ended->kind == GroupKind::kRound;
   Shares shares;
   double sum = 0;
   for (const MemberRow& member : change.ended->members) {
+    if (round && member.weight == 0) continue;
     shares.emplace_back(member.rank, member.weight);
     sum += member.weight;
   }
   if (!(sum > 0)) return;
+  rounds_ = rounds_ || round;
   for (auto& [rank, share] : shares) share /= sum;
   std::sort(shares.begin(), shares.end());
   ++counts_[shares];
@@ -53,6 +91,9 @@ std::map<std::pair<Rank, Rank>, std::uint64_t> SyncMeter::Pairs() const {
 }
 
 Result<SpectralGap> SyncMeter::Gap() const {
+  if (const std::string why = WhyNoGap(engine_); !why.empty()) {
+    return Status(Code::kFailedPrecondition, "no spectral gap: " + why);
+  }
   if (groups_ == 0) {
     return Status(Code::kFailedPrecondition, "no training group has succeeded yet");
   }

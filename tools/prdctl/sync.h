@@ -14,6 +14,13 @@
 // others, which is the same number in the symmetric case. Where the initial model has a share of a
 // group, the members' weights are scaled to sum to 1: that share pulls all of them to one point,
 // which is not disagreement.
+//
+// Rounds of gradients (eager) give the same sum to every member, while only contributors give; they
+// mix nobody's parameters with anybody's. The graph shows whose gradients met: an edge for two that
+// both contributed; who only received is nobody's neighbour there. A spectral gap is refused: what
+// a round does is no average (its matrix would not be doubly stochastic, nor its rows sum to 1),
+// and rho would not say how far replicas are apart. So it is for backup and esync: who was late
+// copies the result, so that a round reaches everybody although its group is not everybody.
 #ifndef PRD_TOOLS_PRDCTL_SYNC_H_
 #define PRD_TOOLS_PRDCTL_SYNC_H_
 
@@ -37,19 +44,22 @@ struct SpectralGap {
   bool symmetric = true;
 };
 
-// Takes the records of a run in order; counts the training groups that succeeded, the last `window`
-// of them (0: all).
+// Takes the records of a run in order; counts the training groups, rounds and averages that
+// succeeded, the last `window` of them (0: all).
 class SyncMeter {
  public:
   explicit SyncMeter(std::size_t window) : window_(window) {}
   void Add(const Record& record);
 
   std::uint64_t groups() const { return groups_; }
+  // True if there are rounds among them, of which contributors alone count.
+  bool rounds() const { return rounds_; }
   // Workers in a counted group, and those who take part now.
   std::set<Rank> Workers() const;
   // Groups that a pair shared; the smaller rank first.
   std::map<std::pair<Rank, Rank>, std::uint64_t> Pairs() const;
-  // kFailedPrecondition when no group has succeeded; kResourceExhausted for over kMaxWorkers.
+  // kFailedPrecondition when no group has succeeded, or the engine's groups have no such number;
+  // kResourceExhausted for over kMaxWorkers.
   Result<SpectralGap> Gap() const;
 
   static constexpr std::size_t kMaxWorkers = 2000;  // the time grows with the cube
@@ -59,7 +69,9 @@ class SyncMeter {
 
   GroupTracker tracker_;
   std::size_t window_;
+  std::string engine_;
   std::uint64_t groups_ = 0;
+  bool rounds_ = false;
   std::map<Shares, std::uint64_t> counts_;  // of equal groups
   std::deque<Shares> recent_;               // the counted ones, when there is a window
   std::set<Rank> active_;

@@ -18,7 +18,9 @@ namespace prd::ctl {
 // Writes records one after the other; times are ms after the run's start.
 class Story {
  public:
-  explicit Story(RunId run = 1) : run_(run) { At(0).Write(RunStarted{.job = "j", .engine = "e"}); }
+  explicit Story(RunId run = 1, const std::string& engine = "e") : run_(run) {
+    At(0).Write(RunStarted{.job = "j", .engine = engine});
+  }
 
   Story& At(std::int64_t ms) {
     now_ = Instant{kSecond + ms * kMillisecond};
@@ -40,8 +42,10 @@ class Story {
   Story& Signal(Rank rank, Iteration iteration, std::int64_t step_ms) {
     return Say(rank, Ready{.iteration = iteration, .step_ns = step_ms * kMillisecond});
   }
-  Story& Form(std::vector<std::pair<Rank, double>> shares, GroupKind kind = GroupKind::kTrain) {
-    GroupFormed formed{.id = ++group_, .kind = kind, .members = {}, .reason = "because"};
+  Story& Form(std::vector<std::pair<Rank, double>> shares, GroupKind kind = GroupKind::kTrain,
+              Iteration iteration = 0) {
+    GroupFormed formed{
+        .id = ++group_, .kind = kind, .members = {}, .iteration = iteration, .reason = "because"};
     for (const auto& [rank, weight] : shares) {
       formed.members.push_back({.rank = rank, .weight = weight});
     }
