@@ -67,6 +67,19 @@ TEST_P(Planted, IsFoundWithinAThousandSeeds) {
     case Mutation::kDeadInQueue:
       expected = found.result.invariant == "members" ? "members" : "live";
       break;
+    case Mutation::kGradientTwice:
+    case Mutation::kGradientLost:
+      expected = "gradients-once";
+      break;
+    case Mutation::kStaleByOne:
+      expected = "max-stale";
+      break;
+    case Mutation::kReadyTooEarly:
+      expected = "ready";
+      break;
+    case Mutation::kStragglerAwaited:
+      expected = "quorum";
+      break;
     case Mutation::kNone:
       break;
   }

@@ -241,6 +241,7 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
   const std::uint32_t worker = reduction.members[member];
   Replica& replica = world_->replicas[worker];
   if (reduction.group.kind == GroupKind::kRound) {
+    replica.last_round = sum.round;  // one that is fetched is not passed on
     return Take(worker, reduction.run, sum.round, reduction.group.members[member].weight > 0);
   }
   if (reduction.Trains(Strategy::kReduceGradients)) {
@@ -310,7 +311,6 @@ std::uint32_t DataPlane::Take(std::uint32_t worker, RunId run,
   Replica& replica = world_->replicas[worker];
   const std::uint32_t included = book_.Took(worker, run, *round, contributed);
   replica.inbox.push_back(round);
-  replica.last_round = round;
   return included;
 }
 

@@ -171,8 +171,10 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
 }
 
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
-  // After eight vain copies of a round's result the job has it begin anew (job_limits.h).
-  if (left.why == LeftReason::kEvicted && !left.reason.starts_with("could not get the result")) {
+  // For whom a round cannot be repaired, the job has it begin anew.
+  const bool behind = left.reason.starts_with("could not get the result") ||
+                      left.reason.starts_with("nobody is left to give the result");
+  if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankText(left.rank) + ": " + left.reason);
   }
   Worker& worker = At(run, left.rank);

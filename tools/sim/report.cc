@@ -105,6 +105,7 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
             " s and " + std::to_string(run.target->updates) + " updates\n";
   }
   AddHistogram("staleness of members", stats.staleness, &text);
+  AddHistogram("contributors of rounds", stats.contributors, &text);
   AddHistogram("iteration gap between all workers", stats.gap, &text);
   std::vector<std::vector<std::string>> rows = {
       {"worker", "steps", "computed_s", "waited_s", "reduced_s", "idle"}};
@@ -141,6 +142,7 @@ Json JsonReport(const Workload& workload, const RunResult& run) {
                {"models_copied", run.stats.adoptions},
                {"rho", run.rho ? Json(*run.rho) : Json(nullptr)},
                {"staleness", ToJson(run.stats.staleness)},
+               {"contributors", ToJson(run.stats.contributors)},
                {"iteration_gap", ToJson(run.stats.gap)},
                {"hash", run.hash}};
   json["time_to_target_s"] =

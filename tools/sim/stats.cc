@@ -5,6 +5,14 @@
 #include <cmath>
 
 namespace prd::sim {
+namespace {
+
+std::int64_t Contributors(const GroupFormed& formed) {
+  return std::count_if(formed.members.begin(), formed.members.end(),
+                       [](const GroupShare& share) { return share.weight > 0; });
+}
+
+}  // namespace
 
 void Histogram::Add(std::int64_t value) {
   const auto place = static_cast<std::size_t>(std::clamp<std::int64_t>(value, 0, kValues - 1));
@@ -90,9 +98,11 @@ void Stats::Seen(const Record& record) {
 }
 
 void Stats::OnFormed(const GroupFormed& formed) {
-  if (formed.kind != GroupKind::kTrain) return;
+  const bool round = formed.kind == GroupKind::kRound;
+  if (formed.kind != GroupKind::kTrain && !round) return;
   ++groups;
   members += formed.members.size();
+  if (round) contributors.Add(Contributors(formed));
   for (const GroupShare& share : formed.members) {
     staleness.Add(formed.iteration - share.iteration);
     MoveTo(share.rank, share.iteration);
@@ -114,13 +124,13 @@ void Stats::OnEnded(Instant now, const GroupEnded& ended) {
   if (!measured_to) {
     if (measured_updates++ == 0) first_update_ = now;
     last_update_ = now;
-    measured_members += formed.members.size();
+    measured_members += static_cast<std::uint64_t>(Contributors(formed));
   }
   for (const GroupShare& share : formed.members) {
     const auto index = static_cast<std::size_t>(share.rank);
     if (index < iteration_.size() && iteration_[index] >= 0) MoveTo(share.rank, formed.iteration);
   }
-  if (matrix_.empty()) return;
+  if (matrix_.empty() || formed.kind == GroupKind::kRound) return;
   ++matrix_groups_;
   const double sum = 1 - formed.initial_weight;
   for (const GroupShare& row : formed.members) {

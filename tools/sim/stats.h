@@ -66,8 +66,8 @@ class Stats {
   void Seen(const Record& record);
   void AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to);
 
-  // Training groups that succeeded, and between which instants: from the end of the common start
-  // until the first worker finishes.
+  // Training groups (and rounds) that succeeded, and between which instants: from the end of the
+  // common start until the first worker finishes.
   std::uint64_t updates = 0;           // in all
   std::uint64_t measured_updates = 0;  // within these
   std::uint64_t measured_members = 0;  // of their groups
@@ -80,6 +80,7 @@ class Stats {
   std::uint64_t adoptions = 0;  // ordered
   std::uint64_t members = 0;    // of groups
   Histogram staleness;          // of a member: the group's largest iteration minus its own
+  Histogram contributors;       // to a kRound (the active processes of eager-SGD, section 4)
   Histogram gap;                // between the largest and the least iteration of all joined workers
   std::vector<WorkerStats> workers;
   std::vector<Slice> slices;
