@@ -448,7 +448,7 @@ void DumbWorker::OnAdopt(const Adopt& adopt) {
                   Push(Adopted{.ok = true, .iteration = iteration_});
                   if (final && finishing_) {
                     had_final_ = true;
-                  } else {
+                  } else if (!finishing_) {  // said before the order got here: it counts
                     Compute();
                   }
                 });

@@ -11,6 +11,11 @@ namespace {
 
 std::vector<EngineOptions> Engines() {
   std::vector<EngineOptions> engines = AllEngines();
+  // Rounds in the background and local steps are for workers that are less simple: tools/sim.
+  std::erase_if(engines, [](const EngineOptions& engine) {
+    const Strategy strategy = MakeEngine(engine)->plan().strategy;
+    return strategy == Strategy::kEagerGradients || strategy == Strategy::kLocalSteps;
+  });
   engines.push_back(PReduceOptions{.group_size = 2, .weights = PReduceOptions::Weights::kConstant});
   engines.push_back(PReduceOptions{.group_size = 4,
                                    .weights = PReduceOptions::Weights::kDynamic,
