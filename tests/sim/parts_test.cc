@@ -67,6 +67,27 @@ TEST(StepTimes, RecordedOnesComeInOrderOverAndOver) {
   EXPECT_EQ(times.Next(1), 9);
 }
 
+// The delays of the example trainer's --inject.
+TEST(StepTimes, InjectedDelays) {
+  const std::string one =
+      "[cluster]\nworkers = 8\n[compute]\nmean_ms = 10.0\ninject = \"one\"\n"
+      "inject_max_ms = 90.0\n";
+  StepTimes drawn(FromText(one), 3);
+  for (int step = 0; step < 50; ++step) {
+    int delayed = 0;
+    for (std::uint32_t worker = 0; worker < 8; ++worker) {
+      delayed += drawn.Next(worker) == 100 * kMillisecond ? 1 : 0;
+    }
+    EXPECT_EQ(delayed, 1) << step;
+  }
+  StepTimes shifted(FromText("[cluster]\nworkers = 3\n[compute]\nmean_ms = 1.0\n"
+                             "inject = \"shifted\"\ninject_min_ms = 10.0\ninject_max_ms = 30.0\n"),
+                    3);
+  for (const DurationNs ms : {11, 21, 31, 11}) EXPECT_EQ(shifted.Next(0), ms * kMillisecond);
+  EXPECT_EQ(shifted.Next(2), 31 * kMillisecond);
+  EXPECT_NEAR(shifted.MeanNs(1), 21e6, 1);
+}
+
 // Two of three workers share a device that does the work of one.
 TEST(Devices, SharersSlowEachOtherDownWhileBothCompute) {
   const Workload workload =
@@ -101,6 +122,15 @@ TEST(DataPlane, ARingCostsWhatItsFormulaSays) {
   EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1}, 2)), 2020e3, 1);
   // Between hosts: 10 us + 2 * 3 * 50 us + 2 * 3/4 * 8 MB / 1 GB/s.
   EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1, 4, 5}, 4)), 12310e3, 1);
+}
+
+// Two of four contribute: one stage sums halves, three pass the whole on.
+TEST(DataPlane, OnlyContributorsBytesAreSummed) {
+  const Workload workload = FromText(
+      "[cluster]\nworkers = 4\nworkers_per_host = 1\n[reduce]\nbytes = 8e6\n"
+      "latency_us = 50.0\nbandwidth_mb_per_s = 1000.0\n");
+  EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1, 2, 3}, 2)), 12200e3, 1);
+  EXPECT_EQ(DataPlane::RingCost(workload, {0, 1, 2, 3}, 0), 0);
 }
 
 Record Numbered(std::uint64_t index) {

@@ -98,6 +98,45 @@ TEST(Run, AThousandWorkers) {
   EXPECT_EQ(run.stats.adoptions, 999u);
 }
 
+double UpdatesPerSecond(Workload workload, const char* engine) {
+  workload.job.engine = *ParseEngine(engine);
+  return Good(workload).updates_per_s;
+}
+
+constexpr const char* kSolo = "eager:quorum=1,max_stale_rounds=0,sync_every=0";
+constexpr const char* kMajority = "eager:max_stale_rounds=0,sync_every=0";
+
+// Eager-SGD's speedups over synchronous SGD (PPoPP 2020, sections 6.2.1 and 6.2.3): solo 1.50, 1.75
+// and 2.01 with one of eight delayed by 200, 300 and 400 ms, majority 1.29 with all skewed.
+TEST(Run, EagerRoundsOutrunAllReduceAsInThePaper) {
+  Workload workload = Loaded("workloads/eager_hyperplane.toml");
+  for (const auto& [delay_ms, paper] : {std::pair(200.0, 1.50), {300.0, 1.75}, {400.0, 2.01}}) {
+    workload.compute.inject_max_ms = delay_ms;
+    const double all_reduce = UpdatesPerSecond(workload, "all-reduce");
+    EXPECT_NEAR(UpdatesPerSecond(workload, kSolo) / all_reduce, paper, 0.15 * paper) << delay_ms;
+  }
+  workload = Loaded("workloads/eager_shifted.toml");
+  const double all_reduce = UpdatesPerSecond(workload, "all-reduce");
+  EXPECT_NEAR(UpdatesPerSecond(workload, kMajority) / all_reduce, 1.29, 0.1);
+}
+
+// ESync: two of six devices are 100 times slower, and nobody waits for them idly.
+TEST(Run, EsyncKeepsUnequalDevicesComputing) {
+  Workload workload = Loaded("workloads/esync_devices.toml");
+  workload.cluster.seconds = 60;
+  workload.training.target_loss = 0;
+  const auto idle = [&](const char* engine) {
+    workload.job.engine = *ParseEngine(engine);
+    const RunResult run = Good(workload);
+    double sum = 0;
+    for (const WorkerStats& worker : run.stats.workers) sum += worker.IdleShare() / 6;
+    return sum;
+  };
+  EXPECT_GT(idle("all-reduce"), 0.6);
+  EXPECT_LT(idle("esync"), 0.2);
+  EXPECT_LT(idle("esync:mode=delayed-ack"), 0.2);
+}
+
 // Who waits for ever is named, with what the controller has to say about it.
 TEST(Run, AStuckWorkerIsExplained) {
   const Workload workload = FromText(

@@ -62,7 +62,9 @@ TEST(Workload, EnginesAsTexts) {
 
 TEST(Workload, EveryWorkloadOfTheTreeLoads) {
   EXPECT_GE(FaultWorkloads().size(), 8u);
-  for (const char* name : {"straggler", "training", "thousand", "hundred_thousand"}) {
+  for (const char* name :
+       {"straggler", "training", "thousand", "hundred_thousand", "eager_hyperplane",
+        "eager_shifted", "eager_microbenchmark", "esync_devices"}) {
     EXPECT_EQ(Loaded(std::string("workloads/") + name + ".toml").name, name);
   }
 }
