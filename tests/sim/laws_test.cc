@@ -137,6 +137,33 @@ TEST_F(LawsTest, NobodyIsEvicted) {
          [&] { Seen(WorkerLeft{.rank = 0, .incarnation = 100, .why = LeftReason::kEvicted}); });
 }
 
+TEST_F(LawsTest, ARoundIsForAllOrForNone) {
+  Message(0, Ready{.iteration = 6, .gradients = 1});
+  GroupFormed round = Group1();
+  round.kind = GroupKind::kRound;
+  round.members[1].weight = 0;
+  Seen(round);
+  Message(0, Finished{.group = 1, .included = 1});
+  Message(1, Finished{.group = 1, .outcome = Outcome::kFailed});
+  Breaks("round-for-all", [&] { Seen(GroupEnded{.id = 1}); });
+}
+
+TEST_F(LawsTest, ContributorsOweAGradient) {
+  GroupFormed round = Group1();
+  round.kind = GroupKind::kRound;
+  Breaks("members", [&] { Seen(round); });
+}
+
+TEST_F(LawsTest, GradientsThatAreLostAreTold) {
+  Message(0, Ready{.iteration = 6, .gradients = 1});
+  Breaks("gradients",
+         [&] { Seen(WorkerLeft{.rank = 0, .incarnation = 100, .why = LeftReason::kLost}); });
+}
+
+TEST_F(LawsTest, AnAnswerNeedsASignal) {
+  Breaks("answers", [&] { Seen(QueryAnswered{.rank = 0, .iteration = 6}); });
+}
+
 // An engine that does as it is told.
 class Puppet final : public Engine {
  public:
