@@ -147,12 +147,16 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   }
   // A worker arrives at the round after the newest in its replica, which it may not have told yet.
   const Iteration lowest = Rounds() ? worker.signalled : worker.iteration;
-  const Iteration highest = Rounds() && worker.group != kNoGroup
-                                ? groups_.at(worker.group).iteration + 1
-                                : worker.iteration + (Rounds() ? 1 : kMaxJump);
+  const Iteration highest =
+      Rounds() && worker.group != kNoGroup
+          ? groups_.at(worker.group).iteration + 1
+          : worker.iteration + (AllOrNone(GroupKind::kTrain) || Rounds() ? 1 : kMaxJump);
   if (ready.iteration < lowest || ready.iteration > std::min(highest, kMaxIteration)) {
     return "a ready signal for iteration " + std::to_string(ready.iteration) +
            ", after iteration " + std::to_string(worker.iteration);
+  }
+  if (!ready.waiting && !Rounds() && !plan_.delayed_ack) {
+    return "a ready signal that waits for nothing, under an engine that answers each";
   }
   if (ready.gradients > (Rounds() ? 1u : 0u) || worker.owed >= kMaxOwed ||
       ready.local_steps > kMaxJump) {
