@@ -16,6 +16,7 @@
 
 #include "common/base/archive.h"
 #include "common/base/ids.h"
+#include "common/base/shared_list.h"
 #include "common/base/time.h"
 #include "prd/status.h"
 
@@ -198,7 +199,7 @@ enum class GroupKind : std::uint8_t {
 struct Group {
   GroupId id = kNoGroup;
   GroupKind kind = GroupKind::kTrain;
-  std::vector<GroupMember> members;
+  SharedList<GroupMember> members;
   Iteration iteration = 0;    // where members continue if the reduction succeeds
   double initial_weight = 0;  // the initial model's share, which each member adds from its own copy
   std::string reason;

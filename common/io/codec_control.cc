@@ -268,8 +268,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
     case wire::ControllerEnvelope::QUERY_REPLY: {
       const auto reply = from.getQueryReply();
       return QueryReply{.iteration = reply.getIteration(),
-                     .local_steps = reply.getLocalSteps(),
-                     .ready = reply.getReady()};
+                        .local_steps = reply.getLocalSteps(),
+                        .ready = reply.getReady()};
     }
   }
   throw Malformed{"a kind of message that this version does not know"};

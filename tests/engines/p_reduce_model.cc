@@ -142,7 +142,8 @@ std::string PReduceModel::CheckWeights(const FormGroup& group) const {
     sum += member.weight;
   }
   if (std::abs(sum - 1) > 1e-12) return "weights sum to " + std::to_string(sum);
-  if (group.initial_weight > 0 && !engine_->plan().keep_initial) return "unannounced initial_weight";
+  if (group.initial_weight > 0 && !engine_->plan().keep_initial)
+    return "unannounced initial_weight";
   std::vector<Iteration> iterations;
   for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
   const std::vector<double> expected = WeightsByTheBook(options_, iterations);

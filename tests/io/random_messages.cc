@@ -40,6 +40,10 @@ class Draw {
     values.resize(prng_.Below(5));
     for (T& value : values) (*this)(value);
   }
+  template <typename T>
+  void operator()(SharedList<T>& values) {
+    (*this)(values.Mutable());
+  }
   template <typename A, typename B>
   void operator()(std::pair<A, B>& value) {
     (*this)(value.first);
@@ -62,7 +66,7 @@ class Draw {
     Fields(m.version, m.job, m.rank, m.world_size, m.host, m.host_name, m.pid, m.endpoints,
            m.model_bytes, m.model_hash, m.iteration);
   }
-  void operator()(Ready& m) { 
+  void operator()(Ready& m) {
     Fields(m.iteration, m.step_ns, m.samples, m.waiting, m.gradients, m.local_steps, m.rtt_ns);
   }
   void operator()(Finished& m) {

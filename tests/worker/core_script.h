@@ -68,7 +68,7 @@ class Script {
   // A round to which this worker gives what it owes, or nothing.
   void Round(GroupId id, Iteration round, bool gives) {
     prd::Group group = MakeGroup(id, GroupKind::kRound, round);
-    if (!gives) group.members[0].weight = 0;
+    if (!gives) group.members.Mutable()[0].weight = 0;
     Say(group);
   }
   void Reduced(GroupId id, bool ok = true) {

@@ -372,6 +372,25 @@ TEST(NullsTest, EveryPatternDtypeAndSizeByRingTreeAndDirectly) {
   });
 }
 
+// Deep enough that what a member passes up or down has been passed before.
+TEST(NullsTest, TreesOfSeveralLevels) {
+  for (const std::size_t members : {10, 23, 80}) {
+    for (const std::size_t contributors : {std::size_t{1}, members / 2, members - 1, members}) {
+      std::vector<double> weights(members, 0);
+      for (std::size_t i = 0; i < contributors; ++i) weights[i * 7 % members] = 0.5;
+      for (const DType dtype : kDTypes) {
+        Circle circle({.weights = weights,
+                       .shapes = {{dtype, 19}},
+                       .direct_bytes = kAlwaysDirect,
+                       .initial_weight = 0.25},
+                      members);
+        ASSERT_TRUE(circle.Run()) << "somebody waits for ever";
+        circle.Check();
+      }
+    }
+  }
+}
+
 TEST(NullsTest, MixedDtypesAndChunksThatDoNotDivideTheShards) {
   const Shapes shapes = {{DType::kF16, 131}, {DType::kF32, 0},   {DType::kF64, 77},
                          {DType::kBF16, 65}, {DType::kF32, 203}, {DType::kF16, 2}};

@@ -439,12 +439,12 @@ TEST(SessionCoreTest, ImpossibleGroupsEndTheSession) {
     ASSERT_TRUE(s.Done().has_value());
     EXPECT_EQ(s.Done()->code(), Code::kDataLoss);
   };
-  impossible([](prd::Group* group) { group->members.clear(); });
-  impossible([](prd::Group* group) { group->members.erase(group->members.begin()); });
+  impossible([](prd::Group* group) { group->members = {}; });
+  impossible([](prd::Group* group) { group->members.Mutable().erase(group->members.begin()); });
   impossible([](prd::Group* group) { group->members.push_back(group->members.back()); });
-  impossible([](prd::Group* group) { group->members[0].weight = -1; });
+  impossible([](prd::Group* group) { group->members.Mutable()[0].weight = -1; });
   impossible([](prd::Group* group) {
-    group->members[1].weight = std::numeric_limits<double>::quiet_NaN();
+    group->members.Mutable()[1].weight = std::numeric_limits<double>::quiet_NaN();
   });
   impossible([](prd::Group* group) { group->id = 1; });
   impossible([](prd::Group* group) { group->iteration = -4; });

@@ -117,7 +117,7 @@ class MeshWorker : public MeshEvents {
     std::size_t bytes = 0;
     words >> group.id >> bytes;
     for (std::size_t rank = 0; words >> rank;) group.members.push_back(peers_.at(rank));
-    for (GroupMember& member : group.members) {
+    for (GroupMember& member : group.members.Mutable()) {
       member.weight = 1.0 / static_cast<double>(group.members.size());
     }
     store_.parameters = Row(bytes);

@@ -147,7 +147,7 @@ Status Mesh::ChooseInitial(Reduction::Options* options) const {
 
 // Also of a group that has failed already: its members are to be told.
 void Mesh::ConnectMembers() {
-  const std::vector<GroupMember>& members = active_->group.members;
+  const SharedList<GroupMember>& members = active_->group.members;
   Status& failure = active_->failure;
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (i == active_->position) continue;
@@ -310,7 +310,7 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
 }
 
 void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload) {
-  const std::vector<GroupMember>& members = active_->group.members;
+  const SharedList<GroupMember>& members = active_->group.members;
   const auto from = std::find_if(members.begin(), members.end(), [&](const GroupMember& member) {
     return member.incarnation == header.from;
   });
