@@ -44,7 +44,10 @@ std::vector<Record> Simulated(const EngineOptions& engine, bool faults = false) 
       workload, {.seed = 5, .on_record = [&](const Record& record) { records.push_back(record); }});
   EXPECT_EQ(run.invariant, "") << run.violation;
   EXPECT_TRUE(run.all_finished);
-  std::get<RunStarted>(records.front().body).spec = JobSpecToToml(workload.job);
+  auto& started = std::get<RunStarted>(records.front().body);
+  JobSpec spec = workload.job;
+  spec.name = started.job;
+  started.spec = JobSpecToToml(spec);
   return records;
 }
 
