@@ -218,6 +218,46 @@ TEST_F(JobRoundsTest, WhoCopiesARoundTooOldCopiesAgain) {
   EXPECT_THAT(Heard(), ElementsAre("joined 2@1"));
 }
 
+TEST_F(JobRoundsTest, WhatIsComputedOnAnOutdatedCopyIsDropped) {
+  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Join(2);
+  Next(GroupKind::kRound, 1, {0.5});
+  Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
+  Say(2, Adopted{.ok = true, .iteration = 0});
+  BeReady(2, 1);  // it trains with what it has, and cannot know better
+  ASSERT_NE(Recorded<UpdateDropped>(), nullptr);
+  EXPECT_EQ(State(2), Job::State::kJoining);
+  Say(2, Finish{});  // or even finishes: that counts once it has the newest replica
+  EXPECT_EQ(State(2), Job::State::kJoining);
+  Through(0, 0);
+  Say(2, Adopted{.ok = true, .iteration = 1});
+  EXPECT_EQ(State(2), Job::State::kFinishing);
+}
+
+TEST_F(JobRoundsTest, ASignalThatWaitsForNothingIsABreachWhereAllAreAnswered) {
+  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 2);
+  BeReady(0, 1, 0, false);
+  EXPECT_EQ(State(0), Job::State::kAbsent);
+  Say(1, Ready{.iteration = 2});  // nobody can be two rounds ahead
+  EXPECT_EQ(State(1), Job::State::kAbsent);
+}
+
+// Delayed ACK: a worker may be through with all its steps before the others have the common start.
+TEST_F(JobRoundsTest, WhoFinishesBehindASignalThatDoesNotWaitIsNoBreach) {
+  script_.plan = {.strategy = Strategy::kLocalSteps, .delayed_ack = true};
+  JobSpec spec;
+  spec.make_engine = [this](const EngineOptions&) { return std::make_unique<Puppet>(&script_); };
+  Make(AllReduceOptions{}, 2, std::move(spec));
+  Join(0);
+  Join(1);
+  Done(0);
+  Say(0, Ready{.iteration = 1, .waiting = false, .local_steps = 1});
+  Say(0, Finish{});
+  EXPECT_EQ(State(0), Job::State::kStarting);
+  Done(1);
+  EXPECT_EQ(State(0), Job::State::kFinishing);
+}
+
 TEST_F(JobRoundsTest, AnAverageLeavesSignalsWaiting) {
   Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
   BeReady(0, 1);
@@ -285,6 +325,23 @@ TEST_F(JobRoundsTest, ADroppedUpdateIsRecordedAndTheNewestReplicaCopied) {
   Say(2, Adopted{.ok = true, .iteration = 1});
   Say(2, Ready{.iteration = 2});
   EXPECT_THAT(Heard(), ElementsAre("ready 2@2 owes 0"));
+}
+
+TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
+  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 2);
+  Next(GroupKind::kTrain, 1, {1});
+  Say(0, Ready{.iteration = 1});
+  script_.next.push_back({});
+  script_.next.push_back({CatchUp{.rank = 1, .iteration = 0, .reason = "late"}});
+  Through(0, 0);
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  Say(1, Finish{});
+  EXPECT_EQ(State(1), Job::State::kActive);
+  Heard();
+  Say(1, Adopted{.ok = true, .iteration = 1});
+  EXPECT_EQ(State(1), Job::State::kFinishing);
+  EXPECT_EQ(Worker(1).iteration, 1);
+  EXPECT_THAT(Heard(), ElementsAre("left 1"));
 }
 
 TEST_F(JobRoundsTest, WhoseReplicaIsTheNewestJoinsAnewInstead) {
