@@ -130,6 +130,7 @@ std::string Command(const CommandOptions& options, const SweepFailure& failure) 
   text += " --seed " + std::to_string(failure.seed) + " --seeds 1 --trace";
   if (options.mutation != "none") text += " --mutation " + options.mutation;
   if (options.as_is) text += " --as-is";
+  for (const std::string& engine : options.engines) text += " --engine " + engine;
   return text;
 }
 
@@ -175,13 +176,37 @@ Json ToJson(const CommandOptions& options, const SweepResult& sweep) {
   return json;
 }
 
+// The engine that a sweep which varies keeps to, if any.
+Result<std::optional<OneEngine>> Only(const CommandOptions& options) {
+  if (options.as_is || options.engines.empty()) return std::optional<OneEngine>();
+  if (options.engines.size() > 1) {
+    return Status(Code::kInvalidArgument, "engine: found " +
+                                              std::to_string(options.engines.size()) +
+                                              " of them, a sweep takes one or, without it, all");
+  }
+  const std::string& text = options.engines[0];
+  const Result<EngineOptions> engine = ParseEngine(text);
+  if (!engine.ok()) return engine.status();
+  Status valid;
+  for (int workers = 1; workers <= kMostVaried; ++workers) {
+    valid = Validate(*engine, workers);
+    if (valid.ok()) break;
+  }
+  PRD_RETURN_IF_ERROR(valid);
+  return std::optional(
+      OneEngine{.engine = *engine, .as_given = text.find(':') != std::string::npos});
+}
+
 }  // namespace
 
 int RunSweep(const CommandOptions& options) {
+  const Result<std::optional<OneEngine>> only = Only(options);
+  if (!only.ok()) return Fail(only.status());
   std::vector<Workload> workloads;
   for (const std::string& file : options.files) {
     CommandOptions one = options;
     one.files = {file};
+    if (!options.as_is) one.engines.clear();
     Result<Workload> workload = Load(one);
     if (!workload.ok()) return Fail(workload.status());
     workloads.push_back(std::move(workload).value());
@@ -193,6 +218,7 @@ int RunSweep(const CommandOptions& options) {
                                               .threads = options.trace ? 1 : options.threads,
                                               .mutation = *mutation,
                                               .vary = !options.as_is,
+                                              .only = *only,
                                               .twice = !options.once && !options.trace,
                                               .trace = Tracer(options.trace)});
   if (options.json) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/base/prng.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -36,7 +37,8 @@ void EagerRules::Apply(const Event& event, std::int64_t joined_now) {
     return workers_[index];
   };
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-    at(joined->rank) = {.joined = true, .iteration = joined->iteration};
+    at(joined->rank) = {
+        .joined = true, .iteration = joined->iteration, .host = hosts_.Add(joined->host)};
     if (joined_now == 1) last_sync_ = round_ = joined->iteration;
     if (running_ == kNoGroup) round_ = std::max(round_, joined->iteration);
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
@@ -47,7 +49,9 @@ void EagerRules::Apply(const Event& event, std::int64_t joined_now) {
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
     if (!averaging_) at(finished->rank).owed = finished->owed;
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    hosts_.Remove(at(left->rank).host);
     at(left->rank) = {};
+    if (drawn_ == left->rank) drawn_ = kNoRank;
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
     OnEnded(ended->ok);
   }
@@ -73,9 +77,39 @@ void EagerRules::OnEnded(bool ok) {
   }
 }
 
+bool EagerRules::Overdue(const Worker& worker) const {
+  return options_.max_stale_rounds > 0 && worker.joined && worker.owed == 0 && !Arrived(worker) &&
+         worker.passed >= options_.max_stale_rounds;
+}
+
+void EagerRules::DrawInitiator(std::int64_t joined) {
+  if (options_.quorum != EagerOptions::kMajority || drawn_ != kNoRank) return;
+  if (running_ != kNoGroup || Arrived() == 0 || SyncDue(joined)) return;
+  std::vector<std::pair<std::int32_t, Rank>> there;  // by host, then rank
+  bool owing = false;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (Overdue(workers_[i])) return;
+    owing = owing || workers_[i].owed > 0;
+    if (workers_[i].joined) there.emplace_back(workers_[i].host, static_cast<Rank>(i));
+  }
+  if (!owing && Arrived() < joined) return;
+  std::sort(there.begin(), there.end());
+  const std::uint64_t start = Prng(static_cast<std::uint64_t>(options_.seed)).Next();
+  Prng draw(start + static_cast<std::uint64_t>(round_ + 1));
+  drawn_ = there[draw.Below(there.size())].second;
+}
+
+void EagerRules::CheckInitiator(const FormGroup& group) const {
+  if (options_.quorum != EagerOptions::kMajority) return;
+  if (drawn_ != kNoRank && Arrived(workers_[static_cast<std::size_t>(drawn_)])) return;
+  throw Violation("initiator", Name(group) + " starts without rank " + std::to_string(drawn_) +
+                                   ", which is drawn for it");
+}
+
 void EagerRules::Check(Instant, const Event& event, std::span<const Effect> effects,
                        std::int64_t joined) {
   Apply(event, joined);
+  if (!std::holds_alternative<FinishedEvent>(event)) DrawInitiator(joined);
   for (const FormGroup& group : GroupsOf(effects)) {
     if (running_ != kNoGroup) throw Violation("quorum", Name(group) + " starts while one runs");
     if (group.kind == GroupKind::kAverage) {
@@ -97,6 +131,8 @@ void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
   if (SyncDue(joined)) {
     throw Violation("sync-every", Name(group) + " starts where an average is due");
   }
+  CheckInitiator(group);
+  drawn_ = kNoRank;
   for (const GroupShare& share : group.members) {
     Worker& worker = workers_[static_cast<std::size_t>(share.rank)];
     if ((share.weight > 0) != (worker.owed > 0)) {
@@ -121,13 +157,13 @@ void EagerRules::CheckAverage(const FormGroup& group, std::int64_t joined) {
 void EagerRules::CheckIdle(std::int64_t joined) const {
   if (running_ != kNoGroup || Arrived() == 0) return;
   const bool all = Arrived() == joined;
-  const bool enough = options_.quorum != EagerOptions::kMajority && Arrived() >= Needed(joined);
+  const bool drawn_there = drawn_ != kNoRank && Arrived(workers_[static_cast<std::size_t>(drawn_)]);
+  const bool enough =
+      options_.quorum == EagerOptions::kMajority ? drawn_there : Arrived() >= Needed(joined);
   bool owing = false;
   for (const Worker& worker : workers_) {
     owing = owing || worker.owed > 0;
-    if (all || !worker.joined || options_.max_stale_rounds == 0) continue;
-    const bool overdue = worker.passed >= options_.max_stale_rounds && worker.owed == 0;
-    if (overdue && !Arrived(worker)) return;
+    if (!all && Overdue(worker)) return;
   }
   if (!all && (!enough || !owing || SyncDue(joined))) return;
   throw Violation("quorum", std::to_string(Arrived()) + " of " + std::to_string(joined) +
@@ -136,7 +172,7 @@ void EagerRules::CheckIdle(std::int64_t joined) const {
 }
 
 void EagerRules::Archive(StateArchive& ar) {
-  ar(workers_, round_, last_sync_, running_, averaging_);
+  ar(workers_, round_, last_sync_, running_, averaging_, hosts_, drawn_);
 }
 
 }  // namespace prd::sim

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
       "  prdsim compare tests/sim/workloads/training.toml --engine all-reduce "
       "--engine p-reduce --seeds 5\n"
       "  prdsim sweep tests/sim/faults/*.toml --seeds 10000\n"
+      "  prdsim sweep tests/sim/faults/*.toml --engine eager --seeds 2000\n"
       "  prdctl export RUN --format jsonl > run.jsonl; prdsim replay run.jsonl --engine "
       "all-reduce\n"
       "  prdsim keys");
@@ -68,7 +69,9 @@ int main(int argc, char** argv) {
   sweep->add_option("--threads", options.threads, "seeds at a time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  AddEngines(sweep, &options, "of the workloads, with --as-is");
+  AddEngines(sweep, &options,
+             "only this one: NAME with options drawn, or NAME:KEY=VALUE,... as given; "
+             "default: all there are");
   sweep->add_flag("--as-is", options.as_is, "workloads as they are, only the seed changes");
   sweep->add_flag("--once", options.once, "every seed once, half the time");
   sweep->add_flag("--trace", options.trace, "prints every event and record");

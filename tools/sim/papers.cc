@@ -218,6 +218,7 @@ Papers RunPapers(std::uint64_t seed, std::int64_t updates) {
   papers.figure8 = Figure8(seed, updates);
   papers.figure4 = {Rho("(a) three equal workers, P=2", 1, 0.5, seed, updates),
                     Rho("(b) one of them two times slower", 2, 0.625, seed, updates)};
+  papers.rounds = RunRoundPapers(seed, updates);
   return papers;
 }
 
@@ -262,7 +263,7 @@ std::string TextPapers(const Papers& papers) {
     rows.push_back({rho.setting, Fixed(rho.paper, 3), Fixed(rho.ours, 3)});
     if (!rho.why.empty()) why += rho.setting + ": " + rho.why + ".\n";
   }
-  return text + Table(rows) + why;
+  return text + Table(rows) + why + TextRoundPapers(papers.rounds);
 }
 
 Json JsonPapers(const Papers& papers) {
@@ -286,6 +287,7 @@ Json JsonPapers(const Papers& papers) {
     json["figure4"].push_back(
         {{"setting", rho.setting}, {"paper", rho.paper}, {"ours", rho.ours}, {"why", rho.why}});
   }
+  json.update(JsonRoundPapers(papers.rounds));
   return json;
 }
 

@@ -1,7 +1,8 @@
 // The papers' experiments, with the papers' figures beside ours.
 //
 // Miao et al., Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce, SIGMOD
-// 2021: Table 1 (per-update times), Figure 8 (the group size P), Figure 4 (rho).
+// 2021: Table 1 (per-update times), Figure 8 (the group size P), Figure 4 (rho). Of eager-SGD and
+// ESync: papers_rounds.h.
 //
 // What the paper does not say about its machines is calibrated from its all-reduce column alone:
 // with HL of eight workers on one GPU that does the work of one, its two all-reduce times are
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/papers_rounds.h"
 #include "tools/sim/report.h"
 
 namespace prd::sim {
@@ -49,6 +51,7 @@ struct Papers {
   std::vector<PaperRatio> table1;
   std::vector<PaperGroupSize> figure8;
   std::vector<PaperRho> figure4;
+  RoundPapers rounds;
 };
 
 // `updates` per run: more are more exact.

@@ -11,8 +11,6 @@
 #include <mutex>
 #include <thread>
 
-#include "tools/sim/vary.h"
-
 namespace prd::sim {
 namespace {
 
@@ -47,7 +45,7 @@ void Count(const RunResult& run, SweepResult* sweep) {
 SweepFailure RunSeed(const std::vector<Workload>& workloads, const SweepOptions& options,
                      std::uint64_t seed) {
   const Workload& base = workloads[seed % workloads.size()];
-  const Workload workload = options.vary ? Vary(base, seed) : base;
+  const Workload workload = options.vary ? Vary(base, seed, options.only) : base;
   SweepFailure run{.seed = seed,
                    .workload = workload.name,
                    .engine = EngineText(workload.job.engine),

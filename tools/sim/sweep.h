@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tools/sim/cluster.h"
+#include "tools/sim/vary.h"
 
 namespace prd::sim {
 
@@ -19,7 +21,8 @@ struct SweepOptions {
   std::uint64_t seeds = 1000;
   int threads = 1;
   Mutation mutation = Mutation::kNone;
-  bool vary = true;  // false: workloads as they are
+  bool vary = true;                    // false: workloads as they are
+  std::optional<OneEngine> only = {};  // vary: instead of all engines
   bool twice = true;
   std::uint64_t stop_after = 1;                   // failing seeds
   std::function<void(const std::string&)> trace;  // as RunOptions'; for one seed on one thread

@@ -48,12 +48,24 @@ EsyncOptions DrawEsync(Prng* prng) {
   return options;
 }
 
+// `drawn`, or the next number of workers that the options allow.
+int AllowedWorkers(const OneEngine& only, int drawn) {
+  for (int i = 0; i < kMostVaried; ++i) {
+    const int workers = (drawn - 1 + i) % kMostVaried + 1;
+    if (!only.as_given || Validate(only.engine, workers).ok()) return workers;
+  }
+  return drawn;
+}
+
 }  // namespace
 
-EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
+EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers,
+                         const std::optional<OneEngine>& only) {
   Prng prng(seed ^ kOwnSequence ^ 0xe9u);
   const std::vector<EngineOptions> all = AllEngines();
   EngineOptions engine = all[prng.Below(all.size())];
+  if (only) engine = only->engine;
+  if (only && only->as_given) return engine;
   const auto n = static_cast<int>(workers);
   if (std::holds_alternative<PReduceOptions>(engine)) {
     engine = DrawPReduce(&prng, n);
@@ -68,10 +80,13 @@ EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers) {
   return engine;
 }
 
-Workload Vary(const Workload& base, std::uint64_t seed) {
+Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only) {
   Prng prng(seed ^ kOwnSequence);
   Workload workload = base;
-  workload.cluster.workers = Between(&prng, 1, 10);
+  workload.cluster.workers = Between(&prng, 1, kMostVaried);
+  if (only) {
+    workload.cluster.workers = AllowedWorkers(*only, static_cast<int>(workload.cluster.workers));
+  }
   workload.cluster.workers_per_host = Between(&prng, 1, 4);
   workload.cluster.steps = Between(&prng, 5, 25);
   workload.compute.model = static_cast<ComputePart::Model>(prng.Below(4));
@@ -91,11 +106,14 @@ Workload Vary(const Workload& base, std::uint64_t seed) {
   workload.controller.snapshot_every = Between(&prng, 5, 200);
   if (prng.Below(3) == 0) workload.controller.service_us = 2000 * prng.Unit();
   workload.reduce.bytes = 1e7 * prng.Unit();
-  workload.job.engine = DrawEngine(seed, workload.cluster.workers);
+  workload.job.engine = DrawEngine(seed, workload.cluster.workers, only);
   workload.job.workers = 0;
   if (prng.Below(4) == 0) {  // the others join a running job
     workload.job.workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));
-    if (auto* backup = std::get_if<BackupOptions>(&workload.job.engine)) {
+    if (only && only->as_given) {
+      workload.job.workers = AllowedWorkers(*only, workload.job.workers);
+      if (workload.job.workers > workload.cluster.workers) workload.job.workers = 0;
+    } else if (auto* backup = std::get_if<BackupOptions>(&workload.job.engine)) {
       backup->backups = std::min(backup->backups, workload.job.workers - 1);
     }
   }

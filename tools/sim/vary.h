@@ -4,17 +4,28 @@
 #define PRD_TOOLS_SIM_VARY_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tools/sim/workload.h"
 
 namespace prd::sim {
 
-// The engines a sweep runs: every one there is, with options drawn from the seed.
-EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers);
+// What a sweep keeps to, where it is not to draw every engine there is.
+struct OneEngine {
+  EngineOptions engine;
+  bool as_given = false;  // its options; else they are drawn, too
+};
 
-// `base` with what the seed says. Faults stay as they are; the job and the cluster change.
-Workload Vary(const Workload& base, std::uint64_t seed);
+constexpr int kMostVaried = 10;  // workers
+
+// The engines a sweep runs: every one there is, or *only, with options drawn from the seed.
+EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers,
+                         const std::optional<OneEngine>& only = {});
+
+// `base` with what the seed says. Faults stay as they are; the job and the cluster change. The
+// number of workers is one that options as given allow, if any up to kMostVaried is.
+Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only = {});
 
 }  // namespace prd::sim
 
