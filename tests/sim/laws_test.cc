@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+
+#include "tools/sim/eager_rules.h"
 #include "tools/sim/engine_watch.h"
+#include "tools/sim/esync_rules.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -256,6 +261,116 @@ TEST(AllReduceRules, ARoundHasEverybody) {
   }
   next.push_back({.members = {{.rank = 0}}});
   EXPECT_THROW(watch.Step({1}, ReadyEvent{.rank = 0}, &id, &effects), Violation);
+}
+
+// Two workers of esync, whose iterations take 10 and 100 ms. They have reduced once, at 101 ms.
+class EsyncRulesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (Rank rank = 0; rank < 2; ++rank) Tell(0, JoinedEvent{.rank = rank, .host = "h"});
+    Query(10, 0, 1, true);
+    Query(100, 1, 1, true);
+    Barrier(100, 0, 1);
+    Barrier(100, 1, 1, {Both(1)});
+    for (Rank rank = 0; rank < 2; ++rank) {
+      Tell(101, FinishedEvent{.rank = rank, .group = 1, .ok = true});
+    }
+    Tell(101, EndedEvent{.group = 1, .ok = true});
+  }
+  static FormGroup Both(GroupId id) {
+    FormGroup group;
+    group.id = id;
+    group.members = {{.rank = 0, .weight = 0.5}, {.rank = 1, .weight = 0.5}};
+    return group;
+  }
+  void Tell(std::int64_t ms, const Event& event, const Effects& effects = {}) {
+    rules_.Check({ms * kMillisecond}, event, effects, 2);
+  }
+  static Event Signal(Rank rank, std::uint32_t steps, bool waiting) {
+    return ReadyEvent{.rank = rank,
+                      .ready = {.iteration = 1, .waiting = waiting, .local_steps = steps}};
+  }
+  void Query(std::int64_t ms, Rank rank, std::uint32_t steps, std::optional<bool> ready) {
+    Effects effects;
+    if (ready) effects.emplace_back(Answer{.rank = rank, .ready = *ready});
+    Tell(ms, Signal(rank, steps, false), effects);
+  }
+  void Barrier(std::int64_t ms, Rank rank, std::uint32_t steps, const Effects& effects = {}) {
+    Tell(ms, Signal(rank, steps, true), effects);
+  }
+  std::string Broken(std::function<void()> what) {
+    try {
+      what();
+    } catch (const Violation& violation) {
+      return violation.invariant();
+    }
+    return "";
+  }
+
+  EsyncRules rules_{EsyncOptions{.margin_ms = 1, .stall_factor = 2}};
+};
+
+TEST_F(EsyncRulesTest, WhoIsReadyWaitsLessThanAnIteration) {
+  Query(191, 0, 9, true);
+  Barrier(191, 0, 9);
+  Query(201, 1, 1, true);
+  EXPECT_EQ(Broken([&] { Barrier(201, 1, 1, {Both(2)}); }), "");
+}
+
+TEST_F(EsyncRulesTest, AnotherIterationOfTheSlowestIsNotWaitedFor) {
+  Query(191, 0, 9, true);
+  Barrier(191, 0, 9);
+  Query(201, 1, 1, std::nullopt);  // it is not told that it is ready
+  Query(301, 1, 2, true);
+  EXPECT_EQ(Broken([&] { Barrier(301, 1, 2, {Both(2)}); }), "wait");
+}
+
+TEST_F(EsyncRulesTest, WhatOthersAreOffIsAllowed) {
+  Query(191, 0, 9, true);
+  Barrier(191, 0, 9);
+  Query(301, 1, 1, true);  // its iteration has taken twice as long
+  EXPECT_EQ(Broken([&] { Barrier(301, 1, 1, {Both(2)}); }), "");
+}
+
+TEST_F(EsyncRulesTest, NobodyIsAwaitedWhoIsOverdue) {
+  Query(191, 0, 9, true);
+  Barrier(191, 0, 9);
+  const Event nothing = LeftEvent{.rank = 7};  // passes time
+  for (const int ms : {300, 302, 310}) EXPECT_EQ(Broken([&] { Tell(ms, nothing); }), "");
+  EXPECT_EQ(Broken([&] { Tell(320, nothing); }), "stall");
+}
+
+// A majority's round begins with the arrival of the worker that the seed says, and of nobody else.
+TEST(EagerRules, TheInitiatorIsTheOneDrawn) {
+  int drawn = 0;
+  for (std::int64_t seed = 0; seed < 60; ++seed) {
+    const auto broken = [&](bool starts) -> std::string {
+      EagerRules rules(EagerOptions{.quorum = EagerOptions::kMajority, .seed = seed});
+      Effects effects;
+      FormGroup round;
+      round.id = round.iteration = 1;
+      round.kind = GroupKind::kRound;
+      for (Rank rank = 0; rank < 3; ++rank) {
+        rules.Check({0}, JoinedEvent{.rank = rank, .host = "h"}, {}, rank + 1);
+        round.members.push_back({.rank = rank, .weight = rank == 0 ? 1.0 / 3 : 0});
+      }
+      if (starts) effects.emplace_back(round);
+      try {
+        rules.Check({1},
+                    ReadyEvent{.rank = 0, .ready = {.iteration = 1, .waiting = true}, .owed = 1},
+                    effects, 3);
+      } catch (const Violation& violation) {
+        return violation.invariant();
+      }
+      return "";
+    };
+    const bool first = broken(true).empty();
+    drawn += int{first};
+    EXPECT_EQ(broken(true), first ? "" : "initiator") << seed;
+    EXPECT_EQ(broken(false), first ? "quorum" : "") << seed;
+  }
+  EXPECT_GT(drawn, 8);  // 20 of 60 are expected
+  EXPECT_LT(drawn, 34);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engines/registry.h"
+
 namespace prd::sim {
 namespace {
 
@@ -31,6 +33,30 @@ TEST(Papers, OursBesideThePapers) {
   EXPECT_NEAR(papers.figure4[1].ours, 0.625, 0.1);
   EXPECT_GT(papers.figure4[1].ours, papers.figure4[0].ours);
 
+  // Eager-SGD: no speedup is fitted, where the step's time is known; elsewhere ours was chosen.
+  const RoundPapers& rounds = papers.rounds;
+  ASSERT_EQ(rounds.speedups.size(), 7u);
+  for (std::size_t i = 0; i < 7; ++i) {
+    const PaperSpeedup& row = rounds.speedups[i];
+    EXPECT_NEAR(row.ours / row.paper, 1, i < 4 ? 0.08 : 0.15) << row.setting;
+  }
+  ASSERT_EQ(rounds.active.size(), 2u);
+  EXPECT_NEAR(rounds.active[0].ours, 1, 0.1);
+  EXPECT_NEAR(rounds.active[1].ours, 16, 2.5);  // four standard errors
+  // ESync, blocking and delayed, after all-reduce.
+  ASSERT_EQ(rounds.devices.size(), AllEngines().size() + 1);
+  const PaperDevices& base = rounds.devices[0];
+  ASSERT_GT(base.target_s, 0);
+  for (std::size_t i = 1; i < 3; ++i) {
+    const PaperDevices& esync = rounds.devices[i];
+    EXPECT_GT(base.target_s / esync.target_s, 7);
+    EXPECT_GT(esync.samples_per_s / base.samples_per_s, 33);
+    EXPECT_LT(esync.bytes_per_s, 1.05 * base.bytes_per_s);
+    for (const double share : esync.computing) EXPECT_GT(share, 0.95);
+  }
+
+  EXPECT_NE(TextPapers(papers).find("ESync (Li et al.)"), std::string::npos);
+  EXPECT_EQ(JsonPapers(papers)["esync_devices"].size(), rounds.devices.size());
   EXPECT_NE(TextPapers(papers).find("Figure 8"), std::string::npos);
   EXPECT_EQ(JsonPapers(papers)["table1"].size(), 30u);
 }

@@ -75,6 +75,19 @@ TEST(Prdsim, SweepCompareAndPapersSpeakJson) {
   EXPECT_GE(Json::parse(compare.text, nullptr, false).size(), 2u) << compare.text;
 }
 
+TEST(Prdsim, ASweepKeepsToTheEngineItIsGiven) {
+  const std::string sweep = "sweep " + kData + "faults/everything.toml --once --json --seeds 40";
+  for (const char* engine : {"eager", "p-reduce:group_size=4", "backup:backups=3"}) {
+    const Output output = Prdsim(sweep + " --engine " + engine);
+    EXPECT_EQ(output.code, 0) << output.text;
+    const Json by_engine = Json::parse(output.text, nullptr, false)["seeds_by_engine"];
+    const std::string name = std::string(engine).substr(0, std::string(engine).find(':'));
+    EXPECT_EQ(by_engine, Json({{name, 40}})) << output.text;
+  }
+  EXPECT_EQ(Prdsim(sweep + " --engine eager --engine backup").code, 1);
+  EXPECT_EQ(Prdsim(sweep + " --engine backup:backups=50").code, 1);
+}
+
 TEST(Prdsim, Draws) {
   const std::string dir = testing::TempDir() + "/prdsim_draws";
   std::filesystem::create_directories(dir);
