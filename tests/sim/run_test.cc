@@ -137,6 +137,28 @@ TEST(Run, EsyncKeepsUnequalDevicesComputing) {
   EXPECT_LT(idle("esync:mode=delayed-ack"), 0.2);
 }
 
+// With constant steps and a quiet network, who is READY waits less than one of its own iterations
+// and the margin; here also by the clock of the worker, and so with the messages' ways.
+TEST(Run, EsyncWaitsAreShorterThanAnIteration) {
+  Workload workload = Loaded("workloads/esync_devices.toml");
+  workload.cluster.seconds = 60;
+  workload.network.jitter_us = 0;
+  workload.training = {};
+  const RunResult run = Simulate(workload, {.seed = 1, .keep_slices = true});
+  EXPECT_EQ(run.invariant, "") << run.violation;
+  int waits = 0;
+  for (const Slice& slice : run.stats.slices) {
+    if (slice.kind != Slice::Kind::kWait || slice.from.ns < 10 * kSecond) continue;
+    const double step_ms = slice.worker < 2 ? 2000 : 20;
+    const double margin_ms = 1, ways_ms = 4 * 0.1 + 0.2;  // a query, and the way to the barrier
+    EXPECT_LE(static_cast<double>(slice.to - slice.from) / kMillisecond,
+              step_ms + margin_ms + ways_ms)
+        << "worker " << slice.worker;
+    ++waits;
+  }
+  EXPECT_GT(waits, 100);
+}
+
 // Who waits for ever is named, with what the controller has to say about it.
 TEST(Run, AStuckWorkerIsExplained) {
   const Workload workload = FromText(
