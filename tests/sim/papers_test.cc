@@ -44,7 +44,7 @@ TEST(Papers, OursBesideThePapers) {
   EXPECT_NEAR(rounds.active[0].ours, 1, 0.1);
   EXPECT_NEAR(rounds.active[1].ours, 16, 2.5);  // four standard errors
   // ESync, blocking and delayed, after all-reduce.
-  ASSERT_EQ(rounds.devices.size(), AllEngines().size() + 1);
+  ASSERT_EQ(rounds.devices.size(), 2 * (AllEngines().size() + 1));
   const PaperDevices& base = rounds.devices[0];
   ASSERT_GT(base.target_s, 0);
   for (std::size_t i = 1; i < 3; ++i) {

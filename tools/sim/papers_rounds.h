@@ -40,6 +40,7 @@ struct PaperActive {  // processes, of 32, whose gradient of an iteration is in 
 
 struct PaperDevices {  // an engine on ESync's devices
   std::string engine;
+  double slower = 0;    // how many times two of the six are
   double target_s = 0;  // until the target loss; 0: not reached
   double samples_per_s = 0;
   double bytes_per_s = 0;
@@ -49,7 +50,7 @@ struct PaperDevices {  // an engine on ESync's devices
 struct RoundPapers {
   std::vector<PaperSpeedup> speedups;
   std::vector<PaperActive> active;
-  std::vector<PaperDevices> devices;  // all-reduce first
+  std::vector<PaperDevices> devices;  // all-reduce first, of each `slower`
 };
 
 RoundPapers RunRoundPapers(std::uint64_t seed, std::int64_t updates);
