@@ -99,6 +99,34 @@ class Training(unittest.TestCase):
             again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
             self.finish_equal(workers[:2] + [again])
 
+    def test_shared_rounds_survive_kills(self):
+        """Engines whose rounds all share: the daemon dies, a worker dies, another takes its rank."""
+        for engine, table in (("eager", '[job.eager]\nquorum = "solo"\nsync_every = 10\n'),
+                              ("eager", '[job.eager]\nquorum = "majority"\n'),
+                              ("backup", "[job.backup]\nbackups = 1\n"),
+                              ("esync", '[job.esync]\nmode = "blocking"\n'),
+                              ("esync", '[job.esync]\nmode = "delayed-ack"\n')):
+            config = job(engine, 4) + table
+            with self.subTest(table=table), cluster.Cluster(BIN, config) as c:
+                workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
+                workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+                c.kill_daemon()
+                c.start_daemon()
+                workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
+                workers[3].kill()
+                again = c.worker(3, steps=15, step_ms=25)
+                attached = again.wait_for(lambda line: "attached" in line, "attach")
+                self.assertGreater(attached["iteration"], 0)
+                ends = self.finish_equal(workers[:3] + [again])
+                if engine == "eager":  # a step applies once; Finish may apply what came after
+                    self.assertTrue(all(end["applied"] >= 80 for end in ends[:3]), ends)
+                if engine == "esync":
+                    self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
+                c.stop_daemon()
+                replay = json.loads(c.prdctl("replay", offline=True))
+                self.assertEqual(replay["not_recorded"], 0, replay)
+                self.assertTrue(replay["run"]["ended"], replay)
+
     def test_leaving_worker_releases_the_others(self):
         with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
             leaver = c.worker(2, steps=5, leave=True)
