@@ -10,8 +10,26 @@
 #include <vector>
 
 #include "common/base/archive.h"
+#include "common/base/history.h"
+#include "common/base/ids.h"
 
 namespace prd {
+
+// Compares ranks, or shares by their rank, in ring order. host_of(rank): the number of its host.
+template <typename HostOf>
+auto InRingOrder(HostOf host_of) {
+  struct RankOf {
+    Rank operator()(Rank rank) const { return rank; }
+    Rank operator()(const GroupShare& share) const { return share.rank; }
+  };
+  return [host_of](const auto& a, const auto& b) {
+    const Rank rank_a = RankOf()(a);
+    const Rank rank_b = RankOf()(b);
+    const std::int32_t host_a = host_of(rank_a);
+    const std::int32_t host_b = host_of(rank_b);
+    return host_a != host_b ? host_a < host_b : rank_a < rank_b;
+  };
+}
 
 // Small numbers for host names; a number is free again when the last worker of its host has gone.
 class HostTable {

@@ -82,9 +82,9 @@ void AllReduce::SortRing() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].joined) ring_.push_back(static_cast<Rank>(i));
   }
-  std::stable_sort(ring_.begin(), ring_.end(), [this](Rank a, Rank b) {
-    return host_numbers_[static_cast<std::size_t>(a)] < host_numbers_[static_cast<std::size_t>(b)];
-  });
+  std::sort(ring_.begin(), ring_.end(), InRingOrder([this](Rank rank) {
+              return host_numbers_[static_cast<std::size_t>(rank)];
+            }));
 }
 
 void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {

@@ -194,11 +194,7 @@ void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
 }
 
 std::vector<Rank> Backup::WaitingInRingOrder() {
-  const auto before = [this](Rank a, Rank b) {
-    const std::int32_t host_a = At(a).host;
-    const std::int32_t host_b = At(b).host;
-    return host_a != host_b ? host_a < host_b : a < b;
-  };
+  const auto before = InRingOrder([this](Rank rank) { return At(rank).host; });
   std::vector<Rank> order;
   if (joined_ > 4 * std::ssize(waiting_)) {  // few of many: looking at all would cost more
     order = waiting_;

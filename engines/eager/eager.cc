@@ -161,8 +161,7 @@ void Eager::SortRing() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].joined) ring_.push_back(static_cast<Rank>(i));
   }
-  std::stable_sort(ring_.begin(), ring_.end(),
-                   [this](Rank a, Rank b) { return At(a).host < At(b).host; });
+  std::sort(ring_.begin(), ring_.end(), InRingOrder([this](Rank rank) { return At(rank).host; }));
 }
 
 void Eager::FormNext(GroupId* next_group, Effects* out) {

@@ -8,8 +8,7 @@
 //  - A worker arrives at round r with a signal that waits and has iteration r. Its gradient may be
 //    late for the round that its signal names: it is owed then, and goes into the next one.
 //  - Who starts a round is options.h, quorum. With "majority" the draw depends on the seed, the
-//  round
-//    and the joined workers alone; who leaves when drawn is replaced by another draw.
+//    round and the joined workers alone; who leaves when drawn is replaced by another draw.
 //  - A worker that max_stale_rounds succeeded without holds the next round up until it owes a
 //    gradient or has arrived (Lemma 5.1 (4)).
 //  - Every sync_every rounds, the next round waits until all workers have arrived, and their models

@@ -282,8 +282,7 @@ void Esync::SortRing() {
   for (Rank rank = 0; rank < std::ssize(workers_); ++rank) {
     if (Joined(rank)) ring_.push_back(rank);
   }
-  std::stable_sort(ring_.begin(), ring_.end(),
-                   [this](Rank a, Rank b) { return At(a).host < At(b).host; });
+  std::sort(ring_.begin(), ring_.end(), InRingOrder([this](Rank rank) { return At(rank).host; }));
 }
 
 void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {

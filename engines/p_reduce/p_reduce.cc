@@ -166,11 +166,7 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(size));
   group.initial_weight = SetWeights(options_, &group.members);
   std::sort(group.members.begin(), group.members.end(),
-            [this](const GroupShare& a, const GroupShare& b) {
-              const std::int32_t host_a = At(a.rank).host;
-              const std::int32_t host_b = At(b.rank).host;
-              return host_a != host_b ? host_a < host_b : a.rank < b.rank;
-            });
+            InRingOrder([this](Rank rank) { return At(rank).host; }));
   filter_.Formed(now, group.members, step_sum, window_);
 }
 
