@@ -14,21 +14,25 @@
 namespace prd {
 
 // These workers reduce together once, now. Members are joined and in no other running group. Of a
-// kTrain group they have a ready signal that waits, which this answers; weights are >= 0 and sum to
-// 1 with initial_weight. Of a kRound, all joined workers are members; a contributor has weight
+// kTrain group they have a ready signal that waits, which this answers (Plan::ahead: they need none
+// yet, and for passive members it answers none); weights are >= 0 and sum to 1 with initial_weight.
+// Of a kRound, all joined workers are members; a contributor has weight
 // 1/members, the others 0; it answers the signals up to its iteration. Of a kAverage, all joined
 // workers are members with equal weights, and wait with a signal that stays unanswered.
 struct FormGroup {
-  GroupId id = kNoGroup;  // taken from *next_group
+  // Taken from *next_group; Plan::ahead: when it was drawn. A worker's groups form in ascending
+  // order.
+  GroupId id = kNoGroup;
   GroupKind kind = GroupKind::kTrain;
   std::vector<GroupShare> members;  // in ring order, no rank twice
   Iteration iteration = 0;          // where members continue after success
   double initial_weight = 0;        // share of the initial model (Plan::keep_initial)
   std::string reason;
+  bool conflict = false;  // as in GroupFormed (common/base/history.h)
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
-// Answers a worker's signal without a group (kLocalSteps: QueryReply).
+// Answers a worker's signal without a group (kLocalSteps, Plan::ahead: QueryReply).
 struct Answer {
   Rank rank = kNoRank;
   bool ready = false;  // its next signal waits for a group; else it goes on locally
@@ -47,8 +51,18 @@ struct CatchUp {
   friend bool operator==(const CatchUp&, const CatchUp&) = default;
 };
 
+// Plan::scheduled: all joined workers draw their groups themselves, from slot 0 on. The span of ids
+// is taken from *next_group: first to first + kScheduleSpan - 1 (common/base/static_schedule.h).
+struct SetSchedule {
+  GroupId first = kNoGroup;
+  std::vector<Rank> members;        // ascending
+  std::vector<std::int32_t> hosts;  // by member
+  std::string reason;
+  friend bool operator==(const SetSchedule&, const SetSchedule&) = default;
+};
+
 // In the order of decision. The shell makes all of them durable before it sends any.
-using Effect = std::variant<FormGroup, Answer, CatchUp>;
+using Effect = std::variant<FormGroup, Answer, CatchUp, SetSchedule>;
 using Effects = std::vector<Effect>;
 
 inline std::vector<FormGroup> GroupsOf(std::span<const Effect> effects) {

@@ -8,7 +8,8 @@
 // steps. For Strategy::kAverageModels, Ready.iteration is the count after the local update, and a
 // group's `iteration` is where its members continue counting. For Strategy::kReduceGradients,
 // Ready.iteration is the number of the step whose gradient is offered (count + 1), and members have
-// that count once the group has succeeded and apply has run. For Strategy::kEagerGradients and
+// that count once the group has succeeded and apply has run. With Plan::ahead members keep their
+// own count, and a group's `iteration` has no meaning. For Strategy::kEagerGradients and
 // kLocalSteps a replica's iteration is the number of the newest round that is in it,
 // Ready.iteration is that + 1 (the round that the worker arrives at), and a group's `iteration` its
 // round.
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/archive.h"
 #include "common/base/ids.h"
@@ -52,8 +54,21 @@ class Engine {
   virtual std::optional<Instant> NextDeadline() const = 0;
 
   // Why this worker, whose signal is waiting, has no group yet: "waiting: 2 of 3 ready; ..." Empty
-  // when no signal of it is waiting.
+  // when no signal of it is waiting. Plan::ahead: also of one in a group whose others have not come
+  // yet; Plan::scheduled: of every joined worker.
   virtual std::string Explain(Instant now, Rank rank) const = 0;
+
+  // A group that is drawn and not formed yet: it has its id, and takes its turn.
+  struct Drawn {
+    GroupId id = kNoGroup;
+    std::vector<GroupShare> members;
+    // A member has asked for it already; it waits behind the groups before it. Else it is there for
+    // when they ask (Prague's group buffer).
+    bool pending = false;
+    std::string reason;
+  };
+  // Plan::ahead: in ascending order of ids. For people; costs as much as there are.
+  virtual std::vector<Drawn> DrawnGroups() const { return {}; }
 
   // The whole state, for snapshots and for comparing a replay (archive.h). Options are not part.
   virtual void Archive(StateArchive& ar) = 0;

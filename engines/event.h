@@ -22,10 +22,12 @@ struct JoinedEvent {
 };
 
 // A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless
-// the strategy is kEagerGradients, it is in no running group. After a kTrain group that failed for
-// it, the worker signals again with the same iteration. (Where a round must be committed by all or
-// none, the job repairs members that missed a round which others have before their next signal gets
-// here.) `owed` counts the worker's gradients in no round yet, as far as the controller knows.
+// the strategy is kEagerGradients or the plan's groups form ahead, it is in no running group. After
+// a kTrain group that failed for it, the worker signals again with the same iteration.
+// (Plan::ahead: not; its signal stands until a FinishedEvent with ok of a group that it was not
+// passive in, or an Answer.) (Where a round must be committed by all or none, the job repairs
+// members that missed a round which others have before their next signal gets here.) `owed` counts
+// the worker's gradients in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
   Ready ready;

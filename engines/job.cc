@@ -139,9 +139,9 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // After the common start a worker may be quicker with its first step than others with their
   // report.
   const bool early = worker.state == State::kStarting && worker.group == kNoGroup;
-  // Rounds are announced while workers compute and signal.
-  const bool busy =
-      !Rounds() && (worker.group != kNoGroup || (worker.signal && worker.signal->waiting));
+  // Rounds, and groups that form ahead, are announced while workers compute and signal.
+  const bool busy = !Rounds() && ((worker.group != kNoGroup && !plan_.ahead) ||
+                                  (worker.signal && worker.signal->waiting));
   if ((worker.state != State::kActive && !early) || busy || worker.finish_held) {
     return "a ready signal while " + Explain(now_, rank);
   }
@@ -158,6 +158,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   if (!ready.waiting && !Rounds() && !plan_.delayed_ack) {
     return "a ready signal that waits for nothing, under an engine that answers each";
   }
+  if (plan_.scheduled) return "a ready signal, under a schedule that needs none";
   if (ready.gradients > (Rounds() ? 1u : 0u) || worker.owed >= kMaxOwed ||
       ready.local_steps > kMaxJump) {
     return "a ready signal with " + std::to_string(ready.gradients) + " gradients and " +
@@ -171,6 +172,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   }
   worker.signal = ready;
   worker.signalled = ready.iteration;
+  if (plan_.ahead) worker.iteration = ready.iteration;
   worker.owed += ready.gradients;
   worker.since = now_;
   if (!worker.held) HandSignal(rank);
@@ -198,7 +200,8 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   worker.last_ok = ok;
   worker.since = now_;
   if (ok) {
-    worker.iteration = group.iteration;
+    if (AnsweredByEnd(group, rank)) worker.signal.reset();
+    if (!plan_.ahead || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
     worker.bare = worker.outdated = false;
     if (round && worker.signal && worker.signal->iteration <= group.iteration)
       worker.signal.reset();
@@ -301,8 +304,8 @@ std::string Job::OnFinish(Rank rank) {
     return {};
   }
   worker.finish_held = false;
-  const bool in_round = Rounds() && worker.group != kNoGroup;
-  const bool waits = worker.signal && worker.signal->waiting && !in_round;
+  const bool in_round = (Rounds() || plan_.ahead) && worker.group != kNoGroup;
+  const bool waits = worker.signal && worker.signal->waiting && !(Rounds() && in_round);
   if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||
       worker.held) {
     return "finished while " + Explain(now_, rank);
@@ -420,19 +423,13 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
 
 void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   Worker& worker = At(rank);
-  const Worker& from = At(source);
   worker.source = source;
   worker.held = true;
   worker.since = now_;
   worker.signal.reset();
   SetWithheld(rank, false);
   Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason});
-  Send(rank, Adopt{.source = {.rank = source,
-                              .incarnation = from.incarnation,
-                              .weight = 0,
-                              .host = from.host,
-                              .endpoints = from.endpoints},
-                   .reason = reason});
+  Send(rank, Adopt{.source = Describe(source), .reason = reason});
 }
 
 // Ends an incarnation that a round cannot be repaired for. It comes back as another, with a whole

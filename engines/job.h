@@ -179,6 +179,8 @@ class Job {
     return kind != GroupKind::kInitial && kind != GroupKind::kFinal;
   }
   bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
+  // Of a group that answers this member's signal once it has succeeded.
+  bool AnsweredByEnd(const Running& group, Rank rank) const;
   int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }
   void SetState(Rank rank, State state);
 
@@ -197,7 +199,9 @@ class Job {
   void Remove(Rank rank, LeftReason why, const std::string& reason);
   void ToEngine(const Event& event);
   void Carry(Effect effect);
+  GroupMember Describe(Rank rank) const;
   void Announce(GroupKind kind, FormGroup form);
+  void Announce(SetSchedule set);
   void FailGroup(GroupId id, const std::string& why);
   void EndIfDone(GroupId id);
   void Settle(const Running& group, const std::vector<Rank>& ok, const std::vector<Rank>& failed);

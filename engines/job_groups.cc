@@ -15,6 +15,14 @@ bool Job::AllOrNone(GroupKind kind) const {
   return kind != GroupKind::kTrain || plan_.strategy != Strategy::kAverageModels;
 }
 
+bool Job::AnsweredByEnd(const Running& group, Rank rank) const {
+  if (!plan_.ahead || group.kind != GroupKind::kTrain) return false;
+  for (const GroupShare& share : group.members) {
+    if (share.rank == rank) return !share.passive;
+  }
+  return false;
+}
+
 void Job::ToEngine(const Event& event) {
   effects_.clear();
   engine_->Step(now_, event, &next_group_, &effects_);
@@ -37,6 +45,8 @@ void Job::Carry(Effect effect) {
                         .reason = answer->reason});
     Send(answer->rank,
          QueryReply{.iteration = iteration, .local_steps = local_steps, .ready = answer->ready});
+  } else if (auto* schedule = std::get_if<SetSchedule>(&effect)) {
+    Announce(std::move(*schedule));
   } else {
     const auto& late = std::get<CatchUp>(effect);
     PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup &&
@@ -44,6 +54,25 @@ void Job::Carry(Effect effect) {
     Write(UpdateDropped{.rank = late.rank, .iteration = late.iteration, .reason = late.reason});
     CatchUpOrRejoin(late.rank);
   }
+}
+
+GroupMember Job::Describe(Rank rank) const {
+  const Worker& worker = workers_[Index(rank)];
+  return {.rank = rank,
+          .incarnation = worker.incarnation,
+          .weight = 0,
+          .host = worker.host,
+          .endpoints = worker.endpoints};
+}
+
+void Job::Announce(SetSchedule set) {
+  Schedule schedule{.first = set.first, .members = {}, .hosts = set.hosts, .reason = set.reason};
+  for (const Rank rank : set.members) schedule.members.push_back(Describe(rank));
+  for (const Rank rank : set.members) Send(rank, schedule);
+  Write(ScheduleSet{.first = set.first,
+                    .members = std::move(set.members),
+                    .hosts = std::move(set.hosts),
+                    .reason = std::move(set.reason)});
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {
@@ -66,17 +95,18 @@ void Job::Announce(GroupKind kind, FormGroup form) {
     PRD_CHECK(worker.state != State::kAbsent && worker.group == kNoGroup);
     const bool waits = worker.signal && worker.signal->waiting;
     PRD_CHECK(!OfEngine(kind) || (worker.state == State::kActive && !worker.held));
-    PRD_CHECK(waits || (kind != GroupKind::kTrain && kind != GroupKind::kAverage));
+    const bool ahead = kind == GroupKind::kTrain && plan_.ahead;
+    PRD_CHECK(waits || ahead || (kind != GroupKind::kTrain && kind != GroupKind::kAverage));
     worker.group = form.id;
-    // A round answers those who wait for it once they have its result; an average answers nobody.
-    if (kind != GroupKind::kRound && kind != GroupKind::kAverage) worker.signal.reset();
+    // A round, and a group formed ahead, answers those who wait once they have its result; an
+    // average answers nobody.
+    if (kind != GroupKind::kRound && kind != GroupKind::kAverage && !ahead) worker.signal.reset();
     worker.since = now_;
     running.pending.push_back(share.rank);
-    group.members.push_back({.rank = share.rank,
-                             .incarnation = worker.incarnation,
-                             .weight = share.weight,
-                             .host = worker.host,
-                             .endpoints = worker.endpoints});
+    GroupMember member = Describe(share.rank);
+    member.weight = share.weight;
+    member.passive = share.passive;
+    group.members.push_back(std::move(member));
   }
   groups_.emplace_hint(groups_.end(), form.id, std::move(running));
   Write(GroupFormed{.id = form.id,
@@ -84,7 +114,8 @@ void Job::Announce(GroupKind kind, FormGroup form) {
                     .members = form.members,
                     .iteration = form.iteration,
                     .initial_weight = form.initial_weight,
-                    .reason = std::move(form.reason)});
+                    .reason = std::move(form.reason),
+                    .conflict = form.conflict});
   for (const GroupShare& share : form.members) Send(share.rank, group);
 }
 
@@ -156,20 +187,13 @@ bool Job::Repair(GroupId id) {
 
 void Job::OrderResult(Rank rank, Rank source, GroupId group) {
   Worker& worker = At(rank);
-  const Worker& from = At(source);
   const std::string reason = "rank " + std::to_string(source) + " has the result of round " +
                              std::to_string(group) + ", which failed here";
   worker.source = source;
   worker.group = group;
   worker.since = now_;
   Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason, .result = group});
-  Send(rank, Adopt{.source = {.rank = source,
-                              .incarnation = from.incarnation,
-                              .weight = 0,
-                              .host = from.host,
-                              .endpoints = from.endpoints},
-                   .reason = reason,
-                   .result = group});
+  Send(rank, Adopt{.source = Describe(source), .reason = reason, .result = group});
 }
 
 // An all-or-none group has ended: those who have its result are the truth.

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 4;
+constexpr std::uint32_t kStateVersion = 5;
 
 }  // namespace
 
@@ -21,6 +21,12 @@ std::string Job::Explain(Instant now, Rank rank) const {
   if (worker.group != kNoGroup && worker.source != kNoRank) {
     return "fetching the result of round " + std::to_string(worker.group) + " from rank " +
            std::to_string(worker.source) + " for " + age;
+  }
+  // What waits for members who still compute is for the engine to say, and so is what follows no
+  // announced group.
+  if (worker.state == State::kActive && (plan_.ahead || plan_.scheduled)) {
+    const std::string text = engine_->Explain(now, rank);
+    if (!text.empty()) return text;
   }
   if (worker.group != kNoGroup) {
     const Running& group = groups_.at(worker.group);

@@ -139,6 +139,7 @@ struct ControllerEnvelope {
     refused @8 :Refused;        # seq 0
     heartbeatAck @9 :Void;      # seq 0
     queryReply @10 :QueryReply;
+    schedule @11 :Schedule;
   }
 }
 
@@ -155,6 +156,11 @@ struct Welcome {
   latestOnly @9 :Bool;     # for eagerGradients
   delayedAck @10 :Bool;    # for localSteps
   globalLr @11 :Float64 = 1;   # finite, > 0; for localSteps
+  ahead @12 :Bool;             # for averageModels, as all that follow
+  background @13 :Bool;
+  runAhead @14 :UInt32;        # steps
+  sectionLength @15 :UInt32 = 1;   # steps; never 0
+  scheduled @16 :Bool;
 }
 
 struct GroupMember {
@@ -163,6 +169,7 @@ struct GroupMember {
   weight @2 :Float64;         # finite; share in the reduction
   host @3 :Text;              # as in the member's Hello
   endpoints @4 :List(Text);   # as in the member's Hello
+  passive @5 :Bool;           # its own signal is not answered
 }
 
 struct Group {
@@ -190,6 +197,13 @@ struct QueryReply {
   iteration @0 :Int64;     # as in the Ready that it answers
   localSteps @1 :UInt32;   # the same
   ready @2 :Bool;
+}
+
+struct Schedule {
+  first @0 :UInt64;               # the lowest id of its groups
+  members @1 :List(GroupMember);  # by rank, ascending; weights have no meaning
+  hosts @2 :List(Int32);          # by member: equal for those that count as on one host
+  reason @3 :Text;                # for people
 }
 
 struct Released {

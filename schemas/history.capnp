@@ -33,6 +33,7 @@ struct Record {
     runEnded @12 :RunEnded;                  # the last of a run
     updateDropped @13 :UpdateDropped;
     queryAnswered @14 :QueryAnswered;
+    scheduleSet @15 :ScheduleSet;
   }
 }
 
@@ -75,7 +76,8 @@ struct WorkerLeft {
 struct GroupShare {
   rank @0 :Int32;
   weight @1 :Float64;
-  iteration @2 :Int64;   # the member's own, at its ready signal
+  iteration @2 :Int64;   # the member's own, at its newest ready signal
+  passive @3 :Bool;      # its own signal is not answered
 }
 
 struct GroupFormed {
@@ -85,6 +87,7 @@ struct GroupFormed {
   iteration @3 :Int64;            # where members continue
   initialWeight @4 :Float64;      # with the members' weights it sums to 1
   reason @5 :Text;
+  conflict @6 :Bool;              # it overlapped a group drawn before and not done
 }
 
 struct GroupEnded {
@@ -112,6 +115,13 @@ struct QueryAnswered {
   localSteps @2 :UInt32;  # the same
   ready @3 :Bool;
   reason @4 :Text;
+}
+
+struct ScheduleSet {
+  first @0 :UInt64;               # the lowest id of its groups
+  members @1 :List(Int32);        # ranks, ascending
+  hosts @2 :List(Int32);          # by member
+  reason @3 :Text;
 }
 
 struct RunEnded {

@@ -79,8 +79,9 @@ struct WorkerLeft {
 struct GroupShare {
   Rank rank = kNoRank;
   double weight = 0;
-  Iteration iteration = 0;  // the member's own, at its ready signal
-  void Archive(StateArchive& ar) { ar(rank, weight, iteration); }
+  Iteration iteration = 0;  // the member's own, at its newest ready signal
+  bool passive = false;     // as in GroupMember
+  void Archive(StateArchive& ar) { ar(rank, weight, iteration, passive); }
   friend bool operator==(const GroupShare&, const GroupShare&) = default;
 };
 
@@ -91,6 +92,9 @@ struct GroupFormed {
   Iteration iteration = 0;          // where members continue
   double initial_weight = 0;  // the initial model's share; with the members' weights it sums to 1
   std::string reason;
+  // It was drawn while a member was in another group, drawn for another caller and not done: the
+  // two had to be serialised (Prague, section 3.1).
+  bool conflict = false;
   friend bool operator==(const GroupFormed&, const GroupFormed&) = default;
 };
 
@@ -128,15 +132,24 @@ struct QueryAnswered {
   friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 
+// From now on these workers draw their groups themselves (messages.h, Schedule).
+struct ScheduleSet {
+  GroupId first = kNoGroup;
+  std::vector<Rank> members;        // ascending
+  std::vector<std::int32_t> hosts;  // by member
+  std::string reason;
+  friend bool operator==(const ScheduleSet&, const ScheduleSet&) = default;
+};
+
 // The last worker has gone.
 struct RunEnded {
   std::string reason;
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody =
-    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
-                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered>;
+using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
+                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded,
+                                UpdateDropped, QueryAnswered, ScheduleSet>;
 
 struct Record {
   RunId run = kNoRun;

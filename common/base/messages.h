@@ -22,7 +22,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 // What the worker library does at a step (DESIGN: strategies).
 enum class Strategy : std::uint8_t {
@@ -51,8 +51,26 @@ struct Plan {
   bool delayed_ack = false;
   // kLocalSteps: the share of the mean difference that is added.
   double global_lr = 1;
+  // The rest is kAverageModels'. Groups may be drawn, and announced, before their members have
+  // signalled. A signal stands, and is not said again, until a group in which this worker is not
+  // passive has succeeded, or a QueryReply says that it needs none. Members keep their own count of
+  // iterations.
+  bool ahead = false;
+  // A group starts at once on each member, whatever its training loop does, with the replica as it
+  // is then; (average - that) is added to the parameters at the member's next step boundary. Else
+  // it starts on each member once its training loop waits.
+  bool background = false;
+  // background: steps that the training loop may complete while a signal of it stands; with one
+  // more it waits. 0: it waits for every signal to be answered.
+  std::uint32_t run_ahead = 0;
+  // Every how many steps a worker signals; the others end at once.
+  std::uint32_t section_length = 1;
+  // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
+  // kTrain groups none is announced and none reported.
+  bool scheduled = false;
   void Archive(StateArchive& ar) {
-    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr);
+    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr, ahead, background, run_ahead,
+       section_length, scheduled);
   }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -83,8 +101,9 @@ struct Ready {
   Iteration iteration = 0;   // see engine.h
   DurationNs step_ns = 0;    // the worker's own measure of computing this step, waiting excluded
   std::int64_t samples = 0;  // in this step's batch; 0 = not told
-  // The training loop waits for the group that answers. False: it goes on, and this signal does not
-  // keep it from sending more.
+  // A group answers this signal, and until then no other follows; but for Plan::background the
+  // training loop waits for it. False: it goes on, and this signal does not keep it from sending
+  // more.
   bool waiting = true;
   // kEagerGradients: gradients offered with this signal, 0 or 1.
   std::uint32_t gradients = 0;
@@ -177,12 +196,15 @@ struct GroupMember {
   double weight = 0;  // share in the reduction
   std::string host;
   std::vector<std::string> endpoints;
-  void Archive(StateArchive& ar) { ar(rank, incarnation, weight, host, endpoints); }
+  // Plan::ahead: takes part on somebody else's account; its own signal, if one stands, stands on.
+  bool passive = false;
+  void Archive(StateArchive& ar) { ar(rank, incarnation, weight, host, endpoints, passive); }
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
 
 enum class GroupKind : std::uint8_t {
-  kTrain = 0,  // answers its members' signals; each starts with it once its training loop waits
+  // Answers its members' signals; each starts with it once its training loop waits (but see Plan).
+  kTrain = 0,
   // Copies one member's parameters to all (that member has weight 1): the common start.
   kInitial = 1,
   kFinal = 2,  // the average of all live replicas, after which members are Released
@@ -230,14 +252,27 @@ struct Adopt {
   friend bool operator==(const Adopt&, const Adopt&) = default;
 };
 
-// Answers a state query (ESync, Algorithm 2). ready: the worker's next signal waits for the round's
-// group; its training loop may cut the step in progress short. Not ready: it goes on locally.
+// Answers a signal without a group. kLocalSteps: a state query (ESync, Algorithm 2). ready: the
+// worker's next signal waits for the round's group; its training loop may cut the step in progress
+// short. Not ready: it goes on locally. Plan::ahead: never ready; the signal needs no group.
 struct QueryReply {
   Iteration iteration = 0;        // as in the Ready that it answers
   std::uint32_t local_steps = 0;  // the same
   bool ready = false;
   void Archive(StateArchive& ar) { ar(iteration, local_steps, ready); }
   friend bool operator==(const QueryReply&, const QueryReply&) = default;
+};
+
+// Plan::scheduled: who reduces with whom from now on (static_schedule.h): each worker starts with
+// slot 0 at its next step that synchronises, and calls off what still runs under the Schedule
+// before. Not answered.
+struct Schedule {
+  GroupId first = kNoGroup;         // groups have ids from here on: StaticGroupId
+  SharedList<GroupMember> members;  // by rank, ascending; their weights have no meaning
+  std::vector<std::int32_t> hosts;  // by member: equal for those that count as on one host
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(first, members, hosts, reason); }
+  friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
 // The session is over; the last message of a link.
@@ -264,8 +299,8 @@ struct HeartbeatAck {
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-using ControllerBody =
-    std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply>;
+using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
+                                    QueryReply, Schedule>;
 
 struct ControllerEnvelope {
   Incarnation incarnation = 0;  // whom it is for

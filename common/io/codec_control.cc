@@ -141,6 +141,7 @@ void WriteMember(const GroupMember& from, wire::GroupMember::Builder to) {
   to.setWeight(from.weight);
   to.setHost(ToText(from.host));
   WriteTexts(from.endpoints, to.initEndpoints(static_cast<unsigned>(from.endpoints.size())));
+  to.setPassive(from.passive);
 }
 
 GroupMember ReadMember(wire::GroupMember::Reader from) {
@@ -148,7 +149,19 @@ GroupMember ReadMember(wire::GroupMember::Reader from) {
           .incarnation = from.getIncarnation(),
           .weight = Finite(from.getWeight(), "weight"),
           .host = ToString(from.getHost()),
-          .endpoints = ReadTexts(from.getEndpoints())};
+          .endpoints = ReadTexts(from.getEndpoints()),
+          .passive = from.getPassive()};
+}
+
+void WriteMembers(const SharedList<GroupMember>& from, capnp::List<wire::GroupMember>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) WriteMember(from[i], to[i]);
+}
+
+SharedList<GroupMember> ReadMembers(capnp::List<wire::GroupMember>::Reader from) {
+  SharedList<GroupMember> to;
+  to.reserve(from.size());
+  for (const auto member : from) to.push_back(ReadMember(member));
+  return to;
 }
 
 void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
@@ -164,14 +177,26 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setLatestOnly(from.plan.latest_only);
   to.setDelayedAck(from.plan.delayed_ack);
   to.setGlobalLr(from.plan.global_lr);
+  to.setAhead(from.plan.ahead);
+  to.setBackground(from.plan.background);
+  to.setRunAhead(from.plan.run_ahead);
+  to.setSectionLength(from.plan.section_length);
+  to.setScheduled(from.plan.scheduled);
 }
 
 Plan ReadPlan(wire::Welcome::Reader from) {
+  if (from.getSectionLength() == 0)
+    throw Malformed{"section length: found 0, allowed is 1 or more"};
   return {.strategy = ToEnum(from.getStrategy(), Strategy::kLocalSteps, "strategy"),
           .keep_initial = from.getKeepInitial(),
           .latest_only = from.getLatestOnly(),
           .delayed_ack = from.getDelayedAck(),
-          .global_lr = Finite(from.getGlobalLr(), "global learning rate")};
+          .global_lr = Finite(from.getGlobalLr(), "global learning rate"),
+          .ahead = from.getAhead(),
+          .background = from.getBackground(),
+          .run_ahead = from.getRunAhead(),
+          .section_length = from.getSectionLength(),
+          .scheduled = from.getScheduled()};
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -188,24 +213,33 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
 void WriteGroup(const Group& from, wire::Group::Builder to) {
   to.setId(from.id);
   to.setKind(ToWireEnum<wire::GroupKind>(from.kind));
-  auto members = to.initMembers(static_cast<unsigned>(from.members.size()));
-  for (unsigned i = 0; i < members.size(); ++i) WriteMember(from.members[i], members[i]);
+  WriteMembers(from.members, to.initMembers(static_cast<unsigned>(from.members.size())));
   to.setIteration(from.iteration);
   to.setInitialWeight(from.initial_weight);
   to.setReason(ToText(from.reason));
 }
 
 Group ReadGroup(wire::Group::Reader from) {
-  Group to{.id = from.getId(),
-           .kind = ToEnum(from.getKind(), GroupKind::kAverage, "kind"),
-           .members = {},
-           .iteration = from.getIteration(),
-           .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
-           .reason = ToString(from.getReason())};
-  const auto members = from.getMembers();
-  to.members.reserve(members.size());
-  for (const auto member : members) to.members.push_back(ReadMember(member));
-  return to;
+  return {.id = from.getId(),
+          .kind = ToEnum(from.getKind(), GroupKind::kAverage, "kind"),
+          .members = ReadMembers(from.getMembers()),
+          .iteration = from.getIteration(),
+          .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
+          .reason = ToString(from.getReason())};
+}
+
+void WriteSchedule(const Schedule& from, wire::Schedule::Builder to) {
+  to.setFirst(from.first);
+  WriteMembers(from.members, to.initMembers(static_cast<unsigned>(from.members.size())));
+  WriteNumbers<std::int32_t>(from.hosts, to.initHosts(static_cast<unsigned>(from.hosts.size())));
+  to.setReason(ToText(from.reason));
+}
+
+Schedule ReadSchedule(wire::Schedule::Reader from) {
+  return {.first = from.getFirst(),
+          .members = ReadMembers(from.getMembers()),
+          .hosts = ReadNumbers<std::int32_t>(from.getHosts()),
+          .reason = ToString(from.getReason())};
 }
 
 struct WriteControllerBody {
@@ -239,6 +273,7 @@ struct WriteControllerBody {
     reply.setLocalSteps(from.local_steps);
     reply.setReady(from.ready);
   }
+  void operator()(const Schedule& from) { WriteSchedule(from, to.initSchedule()); }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -271,6 +306,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
                         .local_steps = reply.getLocalSteps(),
                         .ready = reply.getReady()};
     }
+    case wire::ControllerEnvelope::SCHEDULE:
+      return ReadSchedule(from.getSchedule());
   }
   throw Malformed{"a kind of message that this version does not know"};
 }

@@ -12,10 +12,12 @@ void WriteFormed(const GroupFormed& from, wire::GroupFormed::Builder to) {
     members[i].setRank(from.members[i].rank);
     members[i].setWeight(from.members[i].weight);
     members[i].setIteration(from.members[i].iteration);
+    members[i].setPassive(from.members[i].passive);
   }
   to.setIteration(from.iteration);
   to.setInitialWeight(from.initial_weight);
   to.setReason(ToText(from.reason));
+  to.setConflict(from.conflict);
 }
 
 GroupFormed ReadFormed(wire::GroupFormed::Reader from) {
@@ -24,13 +26,15 @@ GroupFormed ReadFormed(wire::GroupFormed::Reader from) {
                  .members = {},
                  .iteration = from.getIteration(),
                  .initial_weight = from.getInitialWeight(),
-                 .reason = ToString(from.getReason())};
+                 .reason = ToString(from.getReason()),
+                 .conflict = from.getConflict()};
   const auto members = from.getMembers();
   to.members.reserve(members.size());
   for (const auto member : members) {
     to.members.push_back({.rank = member.getRank(),
                           .weight = member.getWeight(),
-                          .iteration = member.getIteration()});
+                          .iteration = member.getIteration(),
+                          .passive = member.getPassive()});
   }
   return to;
 }
@@ -98,6 +102,13 @@ struct WriteBody {
     answered.setReady(from.ready);
     answered.setReason(ToText(from.reason));
   }
+  void operator()(const ScheduleSet& from) {
+    auto set = to.initScheduleSet();
+    set.setFirst(from.first);
+    WriteNumbers<Rank>(from.members, set.initMembers(static_cast<unsigned>(from.members.size())));
+    WriteNumbers<std::int32_t>(from.hosts, set.initHosts(static_cast<unsigned>(from.hosts.size())));
+    set.setReason(ToText(from.reason));
+  }
 };
 
 RunStarted ReadStarted(wire::RunStarted::Reader from) {
@@ -138,6 +149,13 @@ QueryAnswered ReadAnswered(wire::QueryAnswered::Reader from) {
           .reason = ToString(from.getReason())};
 }
 
+ScheduleSet ReadScheduleSet(wire::ScheduleSet::Reader from) {
+  return {.first = from.getFirst(),
+          .members = ReadNumbers<Rank>(from.getMembers()),
+          .hosts = ReadNumbers<std::int32_t>(from.getHosts()),
+          .reason = ToString(from.getReason())};
+}
+
 RecordBody ReadBody(wire::Record::Reader from) {
   switch (from.which()) {
     case wire::Record::FROM_WORKER:
@@ -173,6 +191,8 @@ RecordBody ReadBody(wire::Record::Reader from) {
       return ReadDropped(from.getUpdateDropped());
     case wire::Record::QUERY_ANSWERED:
       return ReadAnswered(from.getQueryAnswered());
+    case wire::Record::SCHEDULE_SET:
+      return ReadScheduleSet(from.getScheduleSet());
   }
   throw Malformed{"a kind of record that this version does not know"};
 }

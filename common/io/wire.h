@@ -100,6 +100,19 @@ W ToWireEnum(E value) {
 // Of a refusal or an error: any code but ok.
 Code ToErrorCode(wire::Code code);
 
+// Lists of numbers.
+template <typename T>
+void WriteNumbers(const std::vector<T>& from, typename capnp::List<T>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) to.set(i, from[i]);
+}
+template <typename T>
+std::vector<T> ReadNumbers(typename capnp::List<T>::Reader from) {
+  std::vector<T> to;
+  to.reserve(from.size());
+  for (const T number : from) to.push_back(number);
+  return to;
+}
+
 // ---- structs shared by several messages ----
 
 void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to);

@@ -78,15 +78,20 @@ class Draw {
     Fields(m.run, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms, m.heartbeat_ms);
   }
   void operator()(Plan& m) {
-    Fields(m.strategy, m.keep_initial, m.latest_only, m.delayed_ack, m.global_lr);
+    Fields(m.strategy, m.keep_initial, m.latest_only, m.delayed_ack, m.global_lr, m.ahead,
+           m.background, m.run_ahead, m.section_length, m.scheduled);
+    m.section_length = std::max(m.section_length, 1u);
   }
-  void operator()(GroupMember& m) { Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints); }
+  void operator()(GroupMember& m) {
+    Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive);
+  }
   void operator()(Group& m) {
     Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
   }
   void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
   void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready); }
+  void operator()(Schedule& m) { Fields(m.first, m.members, m.hosts, m.reason); }
   void operator()(Released& m) { Fields(m.reason); }
   void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
 
@@ -97,9 +102,9 @@ class Draw {
     Fields(m.rank, m.incarnation, m.host_name, m.pid, m.iteration, m.reason);
   }
   void operator()(WorkerLeft& m) { Fields(m.rank, m.incarnation, m.why, m.reason, m.gradients); }
-  void operator()(GroupShare& m) { Fields(m.rank, m.weight, m.iteration); }
+  void operator()(GroupShare& m) { Fields(m.rank, m.weight, m.iteration, m.passive); }
   void operator()(GroupFormed& m) {
-    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
+    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason, m.conflict);
   }
   void operator()(GroupEnded& m) { Fields(m.id, m.ok, m.reason); }
   void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason, m.result); }
@@ -107,6 +112,7 @@ class Draw {
   void operator()(QueryAnswered& m) {
     Fields(m.rank, m.iteration, m.local_steps, m.ready, m.reason);
   }
+  void operator()(ScheduleSet& m) { Fields(m.first, m.members, m.hosts, m.reason); }
   void operator()(RunEnded& m) { Fields(m.reason); }
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
 

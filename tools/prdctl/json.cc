@@ -118,11 +118,14 @@ struct Body {
     out["initial_weight"] = r.initial_weight;
     Json members = Json::array();
     for (const GroupShare& share : r.members) {
-      members.push_back(
-          {{"rank", share.rank}, {"weight", share.weight}, {"iteration", share.iteration}});
+      Json member = {
+          {"rank", share.rank}, {"weight", share.weight}, {"iteration", share.iteration}};
+      if (share.passive) member["passive"] = true;
+      members.push_back(std::move(member));
     }
     out["members"] = std::move(members);
     out["reason"] = r.reason;
+    if (r.conflict) out["conflict"] = true;
   }
   void operator()(const GroupEnded& r) const {
     out["type"] = "group_ended";
@@ -149,6 +152,13 @@ struct Body {
     out["iteration"] = r.iteration;
     out["local_steps"] = r.local_steps;
     out["ready"] = r.ready;
+    out["reason"] = r.reason;
+  }
+  void operator()(const ScheduleSet& r) const {
+    out["type"] = "schedule_set";
+    out["first"] = r.first;
+    out["members"] = r.members;
+    out["hosts"] = r.hosts;
     out["reason"] = r.reason;
   }
   void operator()(const RunEnded& r) const {

@@ -38,6 +38,10 @@ std::string Words(const QueryAnswered& answered) {
   return "rank " + std::to_string(answered.rank) + " is told " +
          (answered.ready ? "READY" : "NOT-READY") + ": " + answered.reason;
 }
+std::string Words(const ScheduleSet& set) {
+  return std::to_string(set.members.size()) + " workers draw their groups from " +
+         std::to_string(set.first) + " on: " + set.reason;
+}
 std::string Words(const LeaseExpired& expired) {
   return "the lease of rank " + std::to_string(expired.rank) + " runs out";
 }

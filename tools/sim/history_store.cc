@@ -42,7 +42,7 @@ struct BodyHash {
     Add(Number(formed.iteration));
     for (const GroupShare& share : formed.members) {
       Add(Number(share.rank));
-      Add(std::bit_cast<std::uint64_t>(share.weight));
+      Add(std::bit_cast<std::uint64_t>(share.weight) * 2 + (share.passive ? 1 : 0));
     }
   }
   void operator()(const GroupEnded& ended) { Add(ended.id * 2 + (ended.ok ? 1 : 0)); }
@@ -58,6 +58,11 @@ struct BodyHash {
   void operator()(const QueryAnswered& answered) {
     Add(Number(answered.rank) * 2 + (answered.ready ? 1 : 0));
     Add(answered.local_steps);
+  }
+  void operator()(const ScheduleSet& set) {
+    Add(set.first);
+    for (const Rank rank : set.members) Add(Number(rank));
+    for (const std::int32_t host : set.hosts) Add(Number(host));
   }
   void operator()(const RunEnded&) {}
 };
