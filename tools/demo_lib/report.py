@@ -43,11 +43,16 @@ def rate_rows(runs):
     ]
 
 
+def conflicts(run):
+    return run["conflicts"] if run["engine"] in ("prague", "ad-psgd") else None
+
+
 def round_rows(runs):
     """What rounds were made of. What no run has seen has no row."""
     rows = [
         ("groups or rounds completed", [cell(r["rounds"], "d") for r in runs]),
         ("contributors per round, mean", [cell(r["mean_contributors"], ".2f") for r in runs]),
+        ("conflicts (overlapping groups, one after another)", [cell(conflicts(r), "d") for r in runs]),
         ("updates dropped", [cell(r["dropped_updates"] or None, "d") for r in runs]),
         ("steps cut short", [cell(r["cut_short_steps"] or None, "d") for r in runs]),
     ]

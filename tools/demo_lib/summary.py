@@ -6,6 +6,7 @@ import heapq
 import json
 
 HELD = 3  # evaluations in a row that make a target reached
+AVERAGING = ("p-reduce", "prague", "ad-psgd")  # engines whose groups average models
 
 
 class WorkerLog:
@@ -74,9 +75,10 @@ def reference_updates_per_s(engine, step_s, group_size):
     return None
 
 
-def members_per_update(engine, workers, group_size):
-    """Steps that an update of the engine takes, or None where that is not fixed."""
-    return {"all-reduce": workers, "p-reduce": min(group_size, workers)}.get(engine)
+def members_per_update(engine, workers, group_size, measured=None):
+    """Steps that an update of the engine takes, or None where that is not known. `measured`: the mean group's size."""
+    fixed = {"all-reduce": workers, "p-reduce": min(group_size, workers)}
+    return fixed.get(engine, measured if engine in AVERAGING else None)
 
 
 # Measurements.
@@ -99,6 +101,8 @@ def updates_per_s(logs, window):
     Between the first and the last, so that the window's edges do not count as waiting. None with fewer than two.
     """
     if any(step["rounds"] > 1 for log in logs for step in log.steps):
+        if logs[0].start["engine"] in AVERAGING:
+            return averages_per_s(logs, window)
         return rounds_per_s(max(logs, key=lambda log: len(within(log, window))), window)
     # Each group counts once, when its last member is through.
     completed = {}
@@ -118,6 +122,26 @@ def rounds_per_s(log, window):
     if len(steps) < 2 or steps[-1]["end_ns"] == steps[0]["end_ns"]:
         return None
     return sum(step["rounds"] for step in steps[1:]) / (steps[-1]["end_ns"] - steps[0]["end_ns"]) * 1e9
+
+
+def averages(logs, window):
+    """(averages, memberships) that steps in the window took part in, where a step may have been in several groups.
+
+    A step tells the size of its newest group alone; the others count as that large.
+    """
+    steps = [step for log in logs for step in within(log, window) if step["rounds"] > 0 and step["members"] > 0]
+    return sum(step["rounds"] / step["members"] for step in steps), sum(step["rounds"] for step in steps)
+
+
+def averages_per_s(logs, window):
+    count, _ = averages(logs, window)
+    return count / (window[1] - window[0]) * 1e9 if count else None
+
+
+def mean_members(logs, window):
+    """Of a group in the window; None without one."""
+    count, memberships = averages(logs, window)
+    return memberships / count if count else None
 
 
 def steps_per_s(logs, window):
@@ -185,7 +209,34 @@ class Measured:
         self.logs = sorted(logs, key=lambda log: log.start["rank"])
         self.evaluations = evaluations
         self.window = steady_window(logs, stop_ns)
-        self.history = history
+        self.history = of_schedule(history, self.logs, self.window) if history["scheduled"] else history
+
+
+def of_schedule(history, logs, window):
+    """Of a run whose workers drew their groups themselves: what of them is in no history is in the workers' logs."""
+    steps = [step for log in logs for step in within(log, window) if step["rounds"] > 0]
+    members = {step["group"]: step["members"] for step in steps}
+    return {
+        **history,
+        "rounds": len(members),
+        "mean_contributors": sum(members.values()) / len(members) if members else None,
+        "conflicts": disagreements(logs, window),
+    }
+
+
+def disagreements(logs, window):
+    """Groups that ended in the window, but not with as many workers as each of them took it to have.
+
+    So a worker was drawn into two groups of one slot, or workers have drawn a slot in different ways.
+    """
+    ends, claims = {}, {}
+    for log in logs:
+        for step in log.steps:
+            if step["rounds"] > 0:
+                ends.setdefault(step["group"], []).append(step["end_ns"])
+                claims.setdefault(step["group"], set()).add(step["members"])
+    inside = [group for group, at in ends.items() if window[0] <= min(at) and max(at) <= window[1]]
+    return sum(claims[group] != {len(ends[group])} for group in inside)
 
 
 def classes(step_s):
@@ -197,7 +248,8 @@ def yardsticks(run, step_s, group_size, delayed):
     """What the updates per second are to be compared with. With injected delays there is nothing yet."""
     if delayed:
         return {"reference_updates_per_s": None, "bound_updates_per_s": None}
-    members = members_per_update(run.engine.name, len(step_s), group_size)
+    measured = mean_members(run.logs, run.window)
+    members = members_per_update(run.engine.name, len(step_s), group_size, measured)
     return {
         "reference_updates_per_s": reference_updates_per_s(run.engine.name, step_s, group_size),
         "bound_updates_per_s": bound_updates_per_s(step_s, members) if members else None,
@@ -239,7 +291,9 @@ def summarize(run, measure, target, group_size, delayed):
         f"final_{measure}": final[measure] if final else None,
         "final_samples": final["samples"] if final else None,
         "duration_s": final["time_s"] if final else None,
-        "group_size": members_per_update(run.engine.name, len(step_s), group_size),
+        "group_size": members_per_update(
+            run.engine.name, len(step_s), group_size, mean_members(run.logs, run.window)
+        ),
         **run.history,
         "cut_short_steps": sum(step["discarded"] for log in run.logs for step in log.steps),
         "step_s": step_s,

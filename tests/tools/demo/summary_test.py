@@ -81,11 +81,28 @@ class Measurements(unittest.TestCase):
         self.assertIsNone(summary.updates_per_s(logs, (7 * S, 19 * S)))
 
     def test_a_step_may_end_several_rounds_or_none(self):
-        slow = log(0, [(t, t, 3, 1, 0, 0, {"rounds": 4}) for t in (2, 4, 6)])
+        slow = log(0, [(t, t, 3, 1, 0, 0, {"rounds": 4}) for t in (2, 4, 6)], engine="eager")
         # Rounds 1 to 12 in 12 half seconds, but that it twice had two at once.
         rounds = [1, 1, 0, 2, 1, 1, 0, 2, 1, 1, 1, 1]
-        fast = log(1, [((t + 1) / 2, t * (n > 0), 3 * (n > 0), 1, 0, 0, {"rounds": n}) for t, n in enumerate(rounds)])
+        fast = log(1, [((t + 1) / 2, t * (n > 0), 3 * (n > 0), 1, 0, 0, {"rounds": n}) for t, n in enumerate(rounds)], engine="eager")
         self.assertAlmostEqual(summary.updates_per_s([slow, fast], (0, 10 * S)), 2.0)
+
+    def test_a_step_may_have_been_in_several_groups_of_models(self):
+        steps = [(t, t, 2, 1, 0, 0, {"rounds": 3}) for t in range(1, 10)]
+        logs = [log(0, steps, engine="ad-psgd"), log(1, steps, engine="ad-psgd"), log(2, [], engine="ad-psgd")]
+        self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 2.7)
+        self.assertAlmostEqual(summary.mean_members(logs, (0, 10 * S)), 2.0)
+        self.assertIsNone(summary.mean_members(logs[2:], (0, 10 * S)))
+
+    def test_groups_of_a_schedule_are_counted_in_the_workers_logs(self):
+        together = [(t, t, 2, 1, 0, 0) for t in (1, 2, 3)]
+        logs = [log(0, together), log(1, together), log(2, [(3.5, 4, 2, 1, 0, 0)])]
+        window = (0, 10 * S)
+        history = {"rounds": 0, "mean_contributors": None, "dropped_updates": 0, "conflicts": 0, "scheduled": True}
+        # Group 4 should have had another member.
+        counts = summary.of_schedule(history, logs, window)
+        self.assertEqual((counts["rounds"], counts["mean_contributors"], counts["conflicts"]), (4, 2.0, 1))
+        self.assertEqual(summary.of_schedule(history, logs[:2], window)["conflicts"], 0)
 
     def test_a_step_without_a_group_is_no_update(self):
         local = {"rounds": 0}
@@ -151,7 +168,7 @@ def run_of(engine, time_s, final):
 
 
 def summarize(engine, logs, evaluations, stop_ns, target, group_size, measure="accuracy", delayed=False):
-    counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0}
+    counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0, "conflicts": 0, "scheduled": False}
     run = summary.Measured(engines.Engine(engine), logs, evaluations, stop_ns, counts)
     return summary.summarize(run, measure, target, group_size, delayed)
 
@@ -294,17 +311,20 @@ class History(unittest.TestCase):
 
         records = [
             formed(1, "initial", 1, 0), {"type": "group_ended", "group": 1, "ok": True},
-            formed(2, "round", 0.25, 0, 0.25, 0), formed(3, "train", 0.5, 0.5),
+            formed(2, "round", 0.25, 0, 0.25, 0), {**formed(3, "train", 0.5, 0.5), "conflict": True},
             {"type": "group_ended", "group": 3, "ok": False}, {"type": "group_ended", "group": 2, "ok": True},
             formed(4, "round", 0.25, 0.25, 0.25, 0.25), {"type": "update_dropped", "rank": 1},
             {"type": "group_ended", "group": 4, "ok": True}, formed(5, "round", 1), {"type": "ready", "rank": 0},
             formed(6, "final", 0.5, 0.5), {"type": "group_ended", "group": 6, "ok": True},
         ]  # fmt: skip
         counts = history.counts(json.dumps(record) for record in records)
-        self.assertEqual(counts, {"rounds": 2, "mean_contributors": 3.0, "dropped_updates": 1})
+        self.assertEqual((counts["rounds"], counts["mean_contributors"], counts["dropped_updates"]), (2, 3.0, 1))
+        self.assertEqual((counts["conflicts"], counts["scheduled"]), (1, False))
+        self.assertTrue(history.counts(['{"type":"schedule_set"}'])["scheduled"])
 
     def test_nothing(self):
-        self.assertEqual(history.counts([]), {"rounds": 0, "mean_contributors": None, "dropped_updates": 0})
+        counts = history.counts([])
+        self.assertEqual((counts["rounds"], counts["mean_contributors"], counts["dropped_updates"]), (0, None, 0))
 
 
 class Options(unittest.TestCase):
