@@ -50,6 +50,8 @@ void Describe(Fields& fields, PReduceOptions* options) {
   fields.Choice("missing", &options->missing, kMissing);
   fields.Whole("history_window", &options->history_window, 0, 10'000'000, "groups");
   fields.Whole("max_wait_ms", &options->max_wait_ms, 0, 24 * kHourMs, "ms");
+  fields.Flag("overlap", &options->overlap);
+  fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
 }
 
 void Describe(Fields& fields, EagerOptions* options) {

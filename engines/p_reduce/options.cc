@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kLargestGroup = 100'000;
 constexpr std::int64_t kLongestWindow = 10'000'000;
 constexpr std::int64_t kLongestWaitMs = 86'400'000;
+constexpr std::int64_t kMostOverlapSteps = 1000;
 
 Status Wrong(const std::string& key, const std::string& found, const std::string& allowed) {
   return Status(Code::kInvalidArgument, key + ": found " + found + ", allowed is " + allowed);
@@ -45,6 +46,10 @@ Status Validate(const PReduceOptions& options, int workers) {
   if (options.max_wait_ms < 0 || options.max_wait_ms > kLongestWaitMs) {
     return Wrong("max_wait_ms", std::to_string(options.max_wait_ms),
                  "0 (off) or " + Range(1, kLongestWaitMs));
+  }
+  if (options.overlap_steps < 1 || options.overlap_steps > kMostOverlapSteps) {
+    return Wrong("overlap_steps", std::to_string(options.overlap_steps),
+                 Range(1, kMostOverlapSteps));
   }
   return Status::Ok();
 }

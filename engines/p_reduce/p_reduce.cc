@@ -21,7 +21,9 @@ std::string Number(std::size_t value) { return std::to_string(value); }
 Plan PReduce::plan() const {
   return {.strategy = Strategy::kAverageModels,
           .keep_initial = options_.weights == PReduceOptions::Weights::kDynamic &&
-                          options_.missing == PReduceOptions::Missing::kInitial};
+                          options_.missing == PReduceOptions::Missing::kInitial,
+          .background = options_.overlap,
+          .run_ahead = options_.overlap ? static_cast<std::uint32_t>(options_.overlap_steps) : 0};
 }
 
 bool PReduce::Joined(Rank rank) const {

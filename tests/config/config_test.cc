@@ -51,6 +51,8 @@ alpha = 0
 missing = "renormalize"
 history_window = 9
 max_wait_ms = 250
+overlap = true
+overlap_steps = 4
 )",
                                             "f.toml");
   ASSERT_TRUE(config.ok()) << config.status().ToString();
@@ -68,7 +70,9 @@ max_wait_ms = 250
                                          .alpha = 0,
                                          .missing = PReduceOptions::Missing::kRenormalize,
                                          .history_window = 9,
-                                         .max_wait_ms = 250}));
+                                         .max_wait_ms = 250,
+                                         .overlap = true,
+                                         .overlap_steps = 4}));
 }
 
 TEST(ConfigTest, TheEngineLineAloneSwitches) {

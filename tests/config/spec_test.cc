@@ -62,7 +62,9 @@ JobSpec RandomSpec(Draw& draw) {
                                  .alpha = draw.Real(),
                                  .missing = PReduceOptions::Missing(draw.In(0, 2)),
                                  .history_window = static_cast<int>(draw.In(40, 100)),
-                                 .max_wait_ms = draw.In(0, 100'000)};
+                                 .max_wait_ms = draw.In(0, 100'000),
+                                 .overlap = draw.In(0, 1) == 1,
+                                 .overlap_steps = static_cast<int>(draw.In(1, 1000))};
   }
   return spec;
 }
@@ -105,6 +107,8 @@ alpha = 0.5
 missing = "nearest"
 history_window = 0
 max_wait_ms = 0
+overlap = false
+overlap_steps = 2
 )");
 }
 

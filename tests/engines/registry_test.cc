@@ -42,6 +42,17 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOption) {
   EXPECT_THAT(Wrong({.history_window = 3}, 8), testing::HasSubstr("at least 4 groups"));
   EXPECT_EQ(Wrong({.max_wait_ms = -1}),
             "max_wait_ms: found -1, allowed is 0 (off) or 1 to 86400000");
+  EXPECT_EQ(Wrong({.overlap_steps = 0}), "overlap_steps: found 0, allowed is 1 to 1000");
+}
+
+TEST(RegistryTest, OverlapIsThePlansAlone) {
+  const Plan blocking = MakeEngine(PReduceOptions{.overlap_steps = 3})->plan();
+  EXPECT_FALSE(blocking.background);
+  EXPECT_EQ(blocking.run_ahead, 0u);
+  const Plan plan = MakeEngine(PReduceOptions{.overlap = true, .overlap_steps = 3})->plan();
+  EXPECT_TRUE(plan.background);
+  EXPECT_EQ(plan.run_ahead, 3u);
+  EXPECT_FALSE(plan.ahead);
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {

@@ -110,6 +110,7 @@ EngineOptions MakeOptions(Command* command) {
                                      {"renormalize", Missing::kRenormalize}});
   options.history_window = std::stoi(command->Take("history_window", "0"));
   options.max_wait_ms = std::stoi(command->Take("max_wait_ms", "0"));
+  options.overlap = command->Take("overlap", "0") == "1";
   return options;
 }
 

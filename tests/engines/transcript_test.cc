@@ -15,9 +15,9 @@ std::string Path(const std::string& name) {
   return std::string(PRD_SOURCE_DIR) + "/tests/engines/testdata/" + name + ".txt";
 }
 
-class TranscriptTest : public testing::TestWithParam<const char*> {};
+class GoldenTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(TranscriptTest, Replays) {
+TEST_P(GoldenTest, Replays) {
   std::ifstream in(Path(GetParam()));
   ASSERT_TRUE(in) << Path(GetParam());
   std::ostringstream golden;
@@ -31,13 +31,35 @@ TEST_P(TranscriptTest, Replays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, TranscriptTest,
+INSTANTIATE_TEST_SUITE_P(Engines, GoldenTest,
                          testing::Values("all_reduce", "backup", "backup_faults", "eager_majority",
                                          "eager_quorum", "eager_solo", "eager_stale", "eager_sync",
                                          "esync", "esync_delayed_ack", "esync_stall",
                                          "p_reduce_fifo", "p_reduce_weights", "p_reduce_frozen",
                                          "p_reduce_few_workers", "p_reduce_max_wait"),
                          [](const auto& tested) { return std::string(tested.param); });
+
+// What p-reduce decides does not depend on whether its workers compute meanwhile.
+TEST(TranscriptTest, OverlapChangesNoDecision) {
+  for (const char* name : {"p_reduce_fifo", "p_reduce_weights", "p_reduce_frozen",
+                           "p_reduce_few_workers", "p_reduce_max_wait"}) {
+    std::ifstream in(Path(name));
+    std::ostringstream blocking;
+    blocking << in.rdbuf();
+    const auto replaced = [](std::string text, const std::string& from, const std::string& to) {
+      for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
+        text.replace(at, from.size(), to);
+        at += to.size();
+      }
+      return text;
+    };
+    const std::string plain = "engine p-reduce ";
+    const std::string overlap = "engine p-reduce overlap=1 ";
+    const std::string expected = replaced(blocking.str(), plain, overlap);
+    ASSERT_NE(expected, blocking.str());
+    EXPECT_EQ(RunTranscript(expected), expected);
+  }
+}
 
 TEST(TranscriptLanguageTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THROW(RunTranscript("join 0\n"), std::invalid_argument);
