@@ -1,0 +1,116 @@
+// Groups that are drawn and not done, in one order: the group buffers, the lock vector and the
+// queue of pending groups of Prague (Luo et al., ASPLOS 2020, sections 4.1 and 5.1) in one.
+//
+// Each worker has the line of those undone groups that include it, in the order in which they were
+// drawn. A group runs when it is at the front of all its members' lines: that is its lock on them,
+// given back when the member is through. All lines follow one order, that of the ids, so every
+// member meets its groups in the same order, the oldest undone group can always run, and no draw
+// can make a deadlock, whatever the groups are. Two groups that share a worker never run at once.
+//
+// A group has a caller, on whose account it was drawn. With `shared`, it answers each member's
+// request (Prague's divisions, section 5.1); else the caller's alone, and the others are passive.
+//
+// Costs: Draw, Done and Drop O(members), but for the members' longer lines when one drops out of
+// their middle. Pure; not thread safe.
+#ifndef PRD_ENGINES_GROUP_QUEUE_H_
+#define PRD_ENGINES_GROUP_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/archive.h"
+#include "common/base/ids.h"
+
+namespace prd {
+
+class GroupQueue {
+ public:
+  struct Group {
+    GroupId id = kNoGroup;
+    Rank caller = kNoRank;
+    std::vector<Rank> members;  // in the order given to Draw
+    bool shared = false;
+    bool conflict = false;      // GroupFormed::conflict
+    GroupId behind = kNoGroup;  // the newest group that it had to let go first when it was drawn
+    bool formed = false;        // TakeRunnable has given it out
+    std::string reason;         // as given to Draw
+
+    bool Passive(Rank rank) const { return !shared && rank != caller; }
+    void Archive(StateArchive& ar) {
+      ar(id, caller, members, shared, conflict, behind, formed, reason, done);
+    }
+
+   private:
+    friend class GroupQueue;
+    std::vector<std::uint8_t> done;   // by member: through, or gone
+    std::uint32_t undone = 0;         // members (derived); 0: this place is free
+    std::uint32_t behind_others = 0;  // members at whose front it is not (derived)
+  };
+
+  // Adds a group at the end of its members' lines. Ids ascend from Draw to Draw. Returns whether
+  // it conflicts: a member was in an undone group that was drawn for another caller. REQUIRES:
+  // members are distinct ranks >= 0, the caller among them.
+  bool Draw(GroupId id, Rank caller, std::vector<Rank> members, bool shared, std::string reason);
+
+  // The groups that have got to the front of all their members' lines since the last call, by
+  // ascending id: they are formed from now on. The pointers are valid until the next Draw; Done and
+  // Drop may end their groups.
+  std::vector<Group*> TakeRunnable();
+
+  // This member is through with a formed group, one way or another; with the last one, the group is
+  // gone. REQUIRES: it is at the front of the member's line, and formed.
+  void Done(Rank rank, GroupId id);
+
+  // Takes back a group that is not formed. REQUIRES: it is in the line of this member of it.
+  void Drop(Rank member, GroupId id);
+
+  // This worker takes part in nothing any more. Groups with it that are not formed are dropped,
+  // and returned by ascending id; from a formed one it is taken out.
+  std::vector<Group> Leave(Rank rank);
+
+  // No undone group includes this worker: Prague's empty group buffer.
+  bool Empty(Rank rank) const { return Length(rank) == 0; }
+  std::size_t Length(Rank rank) const;
+  // The i-th group of a worker's line. REQUIRES: i < Length(rank).
+  const Group& At(Rank rank, std::size_t i) const;
+  const Group& Front(Rank rank) const { return At(rank, 0); }
+  // This member of the group has neither reported on it nor gone. REQUIRES: a group in a line.
+  bool Waits(const Group& group, std::size_t member) const { return group.done[member] == 0; }
+
+  // All undone groups, by ascending id. For people and tests.
+  std::vector<const Group*> All() const;
+  std::size_t size() const { return groups_.size() - free_.size(); }
+
+  // Loading fails where lines and groups do not fit together.
+  void Archive(StateArchive& ar);
+
+ private:
+  using Place = std::uint32_t;  // in groups_
+  struct Line {
+    std::vector<Place> places;  // from `first` on
+    std::size_t first = 0;
+    bool empty() const { return first == places.size(); }
+  };
+
+  Line& LineOf(Rank rank) { return lines_[static_cast<std::size_t>(rank)]; }
+  Place NewPlace();
+  void Append(Place place);
+  // Takes the group out of this member's line.
+  void Unlink(Rank rank, Place place);
+  void Free(Place place);
+  void MakeRunnable(Place place) { runnable_.emplace_back(groups_[place].id, place); }
+  Place PlaceIn(Rank rank, GroupId id) const;
+  bool Load(std::vector<Group> groups);
+
+  std::vector<Group> groups_;  // by place
+  std::vector<Place> free_;
+  std::vector<Line> lines_;                          // by rank (derived)
+  std::vector<std::pair<GroupId, Place>> runnable_;  // not formed yet (derived)
+};
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_GROUP_QUEUE_H_
