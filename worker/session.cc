@@ -220,7 +220,7 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
                          .samples = input.samples};
   const CallDone done =
       Drive([ready, discard = input.discard](SessionCore* core, Instant now, Actions* out) {
-        core->Step(now, ready, discard, out);
+        core->Step(now, ready, discard, 0, out);
       });
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;

@@ -188,7 +188,7 @@ class Cluster : private History, private Transport {
     Actions actions;
     if (worker.steps++ < kSteps) {
       worker.core.Step(now_, {.iteration = worker.core.iteration() + 1, .step_ns = kMillisecond},
-                       false, &actions);
+                       false, 0, &actions);
     } else {
       worker.finishing = true;
       worker.core.Finish(now_, &actions);

@@ -28,8 +28,9 @@ class Script {
     options.patience = patience;
     core.Attach(now, options, &actions);
   }
-  void Step(Iteration iteration, bool discard = false) {
-    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, discard, &actions);
+  // `taken`: averages that the thread that calls Step has just added (Plan::background).
+  void Step(Iteration iteration, bool discard = false, std::int64_t taken = 0) {
+    core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, discard, taken, &actions);
   }
   // What the thread that calls Step does on ApplyNow.
   void Applied(Iteration iteration, std::int64_t rounds = 1) {

@@ -137,7 +137,8 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   SayHello(now, out);
 }
 
-void SessionCore::Step(Instant now, const Ready& ready, bool discard, Actions* out) {
+void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
+                       Actions* out) {
   now_ = now;
   PRD_CHECK(call_ == Call::kNone);
   call_ = Call::kStep;
@@ -146,6 +147,8 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, Actions* o
   ready_ = ready;
   ready_at_ = now;
   discard_ = discard;
+  step_.rounds = taken;
+  step_.included = taken > 0;
   UpdateInterrupt(out);
   if (Uses(Strategy::kAverageModels) && !discard) iteration_ = ready.iteration;
   if (Uses(Strategy::kLocalSteps) && !discard) ++local_steps_;

@@ -62,8 +62,11 @@ struct BecomeIncarnation {
 struct JoinRun {
   Welcome welcome;
 };
+// Under Plan::ahead the group's iteration is this worker's own.
 struct StartReduce {
   Group group;  // checked: distinct members, this one among them, finite weights >= 0
+  // Plan::background: what the replica's count gains when the result is added to the parameters.
+  Iteration gain = 0;
 };
 struct CancelReduce {};  // no result follows
 struct StartFetch {
@@ -82,6 +85,8 @@ struct Interrupt {
 // gradients; the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the
 // gradients first, and says iteration and rounds; it may turn out to be empty (of a replica that
 // was copied, or that a new incarnation gave up), and then `apply` does not run: 0 rounds.
+// Plan::background: no `apply`; the inbox is added to the parameters, and says iteration and
+// rounds, 0 where it is empty.
 struct ApplyNow {
   Iteration iteration = 0;
 };
@@ -116,9 +121,11 @@ class SessionCore {
   // `ready.iteration` as in engine.h for kAverageModels and kReduceGradients; for the others it,
   // and all that concerns gradients and local steps, is set here. Not signalled when an earlier
   // signal is still unanswered. `discard`: the local work was cut short and does not count.
-  void Step(Instant now, const Ready& ready, bool discard, Actions* out);
-  // `apply` has run, after ApplyNow: the replica is at this iteration, with the results of this
-  // many rounds more (kEagerGradients).
+  // `taken`: Plan::background: averages that were added to the parameters just before, with the
+  // local step; `ready.iteration` has what they gained.
+  void Step(Instant now, const Ready& ready, bool discard, std::int64_t taken, Actions* out);
+  // `apply` has run, or the inbox was added, after ApplyNow: the replica is at this iteration, with
+  // the results of this many rounds more (kEagerGradients, Plan::background).
   void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
   void Finish(Instant now, Actions* out);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
