@@ -194,7 +194,8 @@ bool GroupQueue::Load(std::vector<Group> groups) {
     const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
     if (group.id <= last || !distinct || group.done.size() != sorted.size()) return false;
     if (sorted.empty() || sorted.front() < 0 || sorted.back() >= kMostRanks) return false;
-    if (!std::binary_search(sorted.begin(), sorted.end(), group.caller)) return false;
+    const bool member = std::binary_search(sorted.begin(), sorted.end(), group.caller);
+    if (!group.shared && !member) return false;
     group.undone = static_cast<std::uint32_t>(std::count(group.done.begin(), group.done.end(), 0));
     if (group.undone == 0 || (!group.formed && group.undone < sorted.size())) return false;
     last = group.id;

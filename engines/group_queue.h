@@ -8,7 +8,8 @@
 // can make a deadlock, whatever the groups are. Two groups that share a worker never run at once.
 //
 // A group has a caller, on whose account it was drawn. With `shared`, it answers each member's
-// request (Prague's divisions, section 5.1); else the caller's alone, and the others are passive.
+// request (Prague's divisions, section 5.1), and the caller need not be one of them; else the
+// caller's alone, and the others are passive.
 //
 // Costs: Draw, Done and Drop O(members), but for the members' longer lines when one drops out of
 // their middle. Pure; not thread safe.
@@ -52,7 +53,7 @@ class GroupQueue {
 
   // Adds a group at the end of its members' lines. Ids ascend from Draw to Draw. Returns whether
   // it conflicts: a member was in an undone group that was drawn for another caller. REQUIRES:
-  // members are distinct ranks >= 0, the caller among them.
+  // members are distinct ranks >= 0, the caller among them unless it is shared.
   bool Draw(GroupId id, Rank caller, std::vector<Rank> members, bool shared, std::string reason);
 
   // The groups that have got to the front of all their members' lines since the last call, by

@@ -2,6 +2,8 @@
 #ifndef PRD_ENGINES_WORDS_H_
 #define PRD_ENGINES_WORDS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -27,8 +29,9 @@ inline std::string Duration(DurationNs ns) {
   return text;
 }
 
-// "rank 3", "ranks 0, 2, 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more", "nobody".
-inline std::string Ranks(const std::vector<Rank>& ranks) {
+// "rank 3", "ranks 0, 2, 5", "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 12 more", "nobody". `count`: how
+// many there are, where `ranks` is only the first of them.
+inline std::string Ranks(const std::vector<Rank>& ranks, std::size_t count) {
   constexpr std::size_t kShown = 8;
   if (ranks.empty()) return "nobody";
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -36,9 +39,11 @@ inline std::string Ranks(const std::vector<Rank>& ranks) {
     if (i > 0) text += ", ";
     text += std::to_string(ranks[i]);
   }
-  if (ranks.size() > kShown) text += " and " + std::to_string(ranks.size() - kShown) + " more";
+  const std::size_t shown = std::min(ranks.size(), kShown);
+  if (count > shown) text += " and " + std::to_string(count - shown) + " more";
   return text;
 }
+inline std::string Ranks(const std::vector<Rank>& ranks) { return Ranks(ranks, ranks.size()); }
 
 }  // namespace prd::words
 

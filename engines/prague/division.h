@@ -1,0 +1,42 @@
+// Random groups: what Prague's Group Generator draws. Functions of their arguments and the random
+// bits alone.
+#ifndef PRD_ENGINES_PRAGUE_DIVISION_H_
+#define PRD_ENGINES_PRAGUE_DIVISION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/prng.h"
+
+namespace prd {
+
+// `size` distinct of these, `caller` among them, each such set equally likely (section 4.1): one
+// random group. All of them if there are no more. O(size). REQUIRES: size >= 1; `ranks` ascending,
+// the caller among them.
+std::vector<Rank> RandomGroup(Prng* random, const std::vector<Rank>& ranks, Rank caller,
+                              std::size_t size);
+
+// Partitions these into floor(n / size) random groups, at least one, whose sizes differ by one at
+// most (section 5.1, Global Division). O(n). REQUIRES: size >= 1, ranks not empty.
+std::vector<std::vector<Rank>> RandomDivision(Prng* random, std::vector<Rank> ranks,
+                                              std::size_t size);
+
+// The groups of the two phases of section 5.2, in this order, for workers on several hosts.
+// Nobody is alone in a group; who would be has one group instead of two.
+struct InterIntraGroups {
+  // A random worker of each host is its head; the heads are divided among each other.
+  std::vector<std::vector<Rank>> heads;
+  std::vector<std::vector<Rank>> others;  // the rest of each host, divided within it
+  std::vector<std::vector<Rank>> intra;   // all of a host together
+};
+// O(n log n). REQUIRES: size >= 2, workers on two hosts or more.
+InterIntraGroups InterIntraDivision(Prng* random, const std::vector<Rank>& ranks,
+                                    const std::function<std::int32_t(Rank)>& host_of,
+                                    std::size_t size);
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_PRAGUE_DIVISION_H_
