@@ -111,7 +111,7 @@ Background::Reply Background::Call(Request request) {
   eventfd_write(wake_, 1);
   answered_.wait(lock, [this] { return reply_.has_value() || !failure_.empty(); });
   if (reply_) return *std::move(reply_);
-  return {.apply = std::nullopt, .rounds = false, .done = {Status(Code::kInternal, failure_), {}}};
+  return {.done = {Status(Code::kInternal, failure_), {}}};
 }
 
 void Background::Cancel() {
@@ -223,6 +223,9 @@ void Background::Perform(Instant now) {
     actions.swap(actions_);
     for (Action& action : actions) {
       if (auto* send = std::get_if<SendToController>(&action)) {
+        if (const auto* through = std::get_if<Finished>(&send->envelope.body)) {
+          mesh_->CallOff(through->group);
+        }
         SendEnvelope(send->envelope);
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
@@ -231,7 +234,7 @@ void Background::Perform(Instant now) {
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
-        mesh_->StartReduce(now, reduce->group);
+        mesh_->StartReduce(now, reduce->group, reduce->gain);
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
       } else if (auto* fetch = std::get_if<StartFetch>(&action)) {
@@ -243,14 +246,19 @@ void Background::Perform(Instant now) {
       } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
         interrupted_.store(interrupt->on, std::memory_order_relaxed);
       } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
-        const Strategy strategy = core_.welcome().plan.strategy;
-        Answer({.apply = *apply, .rounds = strategy == Strategy::kEagerGradients, .done = {}});
+        Answer({.duty = DutyOfApply(), .iteration = apply->iteration, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {
-        Answer({.apply = std::nullopt, .rounds = false, .done = std::move(*done)});
+        Answer({.done = std::move(*done)});
       }
     }
     if (core_.wants_incarnation()) core_.GiveIncarnation(DrawIncarnation());
   }
+}
+
+Background::Duty Background::DutyOfApply() const {
+  const Strategy strategy = core_.welcome().plan.strategy;
+  if (strategy == Strategy::kEagerGradients) return Duty::kApplyRounds;
+  return strategy == Strategy::kAverageModels ? Duty::kAddInbox : Duty::kApply;
 }
 
 void Background::SendEnvelope(const WorkerEnvelope& envelope) {

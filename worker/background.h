@@ -1,9 +1,9 @@
 // The one thread of a session: it owns all sockets, drives the protocol (core/session_core.h) and
 // the data plane (mesh/mesh.h), and does what the user's thread asks for.
 //
-// It waits for the user's thread in one place: whoever commits a result, or drops an incarnation's,
-// takes the store's mutex, which the user's thread holds while `apply` runs. So a round that
-// completes then is committed, and heartbeats go on, when `apply` returns.
+// The user's thread holds the store's mutex while `apply` runs. Who reads or commits a replica here
+// puts it off then, until `apply` returns and the call that ran it wakes this thread; heartbeats
+// and answers to peers go on. Only who drops an incarnation's results, or joins a run, waits.
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
@@ -31,11 +31,14 @@ class Background : private MeshEvents {
   static Result<std::unique_ptr<Background>> Start(const SessionOptions& options);
   ~Background() override;  // stops the thread; does not say goodbye
 
-  // What a call came to: done, or the user's thread is to run `apply` first.
+  // What the user's thread is to do before it goes on with a call: nothing, for the call is done;
+  // run `apply`; take the inbox (kEagerGradients) and run `apply`; add the inbox
+  // (Plan::background).
+  enum class Duty : std::uint8_t { kNone, kApply, kApplyRounds, kAddInbox };
   struct Reply {
-    std::optional<ApplyNow> apply;
-    bool rounds = false;  // apply's: kEagerGradients, the inbox is taken first
-    CallDone done;        // when there is no apply
+    Duty duty = Duty::kNone;
+    Iteration iteration = 0;  // kApply: the replica's afterwards
+    CallDone done;            // kNone
   };
   // Runs a request on the thread, and waits until the call it makes is done. One at a time.
   using Request = std::function<void(SessionCore* core, Instant now, Actions* out)>;
@@ -62,6 +65,7 @@ class Background : private MeshEvents {
   void ReceiveFromController(Instant now);
   void Perform(Instant now);
   void SendEnvelope(const WorkerEnvelope& envelope);
+  Duty DutyOfApply() const;
   void Answer(Reply reply);
   void Fail(const std::string& what);
 

@@ -102,9 +102,12 @@ class Session::Impl {
     return strategy == Strategy::kReduceGradients || strategy == Strategy::kEagerGradients;
   }
   Status Ready() const;
-  void Apply(Iteration iteration);
-  std::int64_t ApplyRounds();
+  template <typename F>
+  std::int64_t WithReplica(F&& change);
   void RunApply(Iteration iteration);
+  std::int64_t ApplyRounds();
+  std::int64_t DoDuty(const Background::Reply& reply);
+  std::int64_t LocalStep(Strategy strategy, bool discard);
   CallDone Drive(Background::Request request);
   StepResult Describe(const StepOutcome& outcome) const;
 
@@ -154,54 +157,66 @@ Status Session::Impl::Attach(Replica replica) {
   return Status::Ok();
 }
 
-// Runs the caller's `apply`; the replica is then at `iteration`. REQUIRES: the store's mutex is
-// held.
+// Runs change() with the replica locked. What the caller's `apply` throws leaves the job.
+template <typename F>
+std::int64_t Session::Impl::WithReplica(F&& change) {
+  try {
+    const std::lock_guard lock(background_->store()->mutex);
+    return change();
+  } catch (...) {
+    (void)Leave("apply threw an exception").ok();
+    throw;
+  }
+}
+
+// Runs the caller's `apply`; the replica is then at `iteration`. REQUIRES: it is locked.
 void Session::Impl::RunApply(Iteration iteration) {
   replica_.apply();
   background_->store()->iteration = iteration;
 }
 
-void Session::Impl::Apply(Iteration iteration) {
-  try {
-    const std::lock_guard lock(background_->store()->mutex);
-    RunApply(iteration);
-  } catch (...) {
-    (void)Leave("apply threw an exception").ok();
-    throw;
-  }
-}
-
-// Applies the results of the rounds that are here, as one; returns their number.
+// Applies the results of the rounds that are here, as one; returns their number. REQUIRES: the
+// replica is locked.
 std::int64_t Session::Impl::ApplyRounds() {
   ReplicaStore* store = background_->store();
-  try {
-    const std::lock_guard lock(store->mutex);
-    const std::int64_t rounds = store->inbox_rounds;
-    const Iteration iteration = store->inbox_iteration;
-    if (!store->TakeInbox()) return 0;
-    RunApply(iteration);
-    return rounds;
-  } catch (...) {
-    (void)Leave("apply threw an exception").ok();
-    throw;
-  }
+  const std::int64_t rounds = store->inbox_rounds;
+  const Iteration iteration = store->inbox_iteration;
+  if (!store->TakeInbox()) return 0;
+  RunApply(iteration);
+  return rounds;
+}
+
+// Returns whose results the replica got.
+std::int64_t Session::Impl::DoDuty(const Background::Reply& reply) {
+  return WithReplica([&]() -> std::int64_t {
+    if (reply.duty == Background::Duty::kApplyRounds) return ApplyRounds();
+    if (reply.duty == Background::Duty::kAddInbox) return background_->store()->AddInbox();
+    RunApply(reply.iteration);
+    return 1;
+  });
 }
 
 CallDone Session::Impl::Drive(Background::Request request) {
   Background::Reply reply = background_->Call(std::move(request));
-  while (reply.apply) {
-    std::int64_t rounds = 1;
-    if (reply.rounds) {
-      rounds = ApplyRounds();
-    } else {
-      Apply(reply.apply->iteration);
-    }
+  while (reply.duty != Background::Duty::kNone) {
+    const std::int64_t rounds = DoDuty(reply);
     reply =
         background_->Call([at = iteration(), rounds](SessionCore* core, Instant now, Actions* out) {
           core->Applied(now, at, rounds, out);
         });
   }
   return std::move(reply.done);
+}
+
+// What a step does to the replica before the engine hears of it: the local step, and the averages
+// that have come since the step before. Returns their number.
+std::int64_t Session::Impl::LocalStep(Strategy strategy, bool discard) {
+  const bool averages = strategy == Strategy::kAverageModels;
+  if (!averages && (discard || strategy != Strategy::kLocalSteps)) return 0;
+  return WithReplica([&] {
+    if (!discard) RunApply(iteration() + (averages ? 1 : 0));
+    return averages ? background_->store()->AddInbox() : 0;
+  });
 }
 
 Result<StepResult> Session::Impl::Step(const StepInput& input) {
@@ -211,16 +226,14 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
   if (NeedsGradients() && replica_.gradients.empty()) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
-  const bool averages = strategy == Strategy::kAverageModels;
-  if (!input.discard && averages) Apply(iteration() + 1);
-  if (!input.discard && strategy == Strategy::kLocalSteps) Apply(iteration());
+  const std::int64_t taken = LocalStep(strategy, input.discard);
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
-  const prd::Ready ready{.iteration = iteration() + (averages ? 0 : 1),
+  const prd::Ready ready{.iteration = iteration() + (strategy == Strategy::kAverageModels ? 0 : 1),
                          .step_ns = computed.count(),
                          .samples = input.samples};
   const CallDone done =
-      Drive([ready, discard = input.discard](SessionCore* core, Instant now, Actions* out) {
-        core->Step(now, ready, discard, 0, out);
+      Drive([ready, discard = input.discard, taken](SessionCore* core, Instant now, Actions* out) {
+        core->Step(now, ready, discard, taken, out);
       });
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;

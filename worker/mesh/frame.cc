@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x32647270;  // "prd2": the 2 is the version
+constexpr std::uint32_t kMagic = 0x33647270;  // "prd3": the 3 is the version
 constexpr std::uint64_t kReserved = 0;
 
 struct Writer {
@@ -62,7 +62,7 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
   std::uint64_t reserved = 0;
   Fields(Reader{bytes.data()}, magic, kind, header, reserved);
   if (magic != kMagic || reserved != kReserved || kind < 1 ||
-      kind > static_cast<std::uint32_t>(FrameKind::kTree) || header.length != payload_bytes) {
+      kind > static_cast<std::uint32_t>(FrameKind::kPong) || header.length != payload_bytes) {
     return std::nullopt;
   }
   header.kind = static_cast<FrameKind>(kind);

@@ -26,6 +26,8 @@ enum class FrameKind : std::uint32_t {
   kChunk = 6,    // its bytes in order
   kGone = 7,     // the sender does not have that result (any more); no payload
   kTree = 8,     // a small reduction's row on its way up or down the tree
+  kPing = 9,     // "do you still mean to take part?"; the payload says where to answer
+  kPong = 10,    // the sender does: it takes part, or will; no payload
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.

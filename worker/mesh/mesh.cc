@@ -18,6 +18,10 @@ constexpr int kFramesPerService = 64;
 // Frames kept for groups not announced here yet: at most two rows, or this if it is more. A peer
 // cannot send more than a row before this worker takes part.
 constexpr std::size_t kMinEarlyBytes = 16 << 20;
+// Groups remembered that have lost such frames and cannot succeed here any more.
+constexpr std::size_t kMaxIncomplete = 64;
+// A silent member is asked this often, and has a third of the time limit for each answer.
+constexpr int kAsks = 2;
 
 // Messages come into memory that ZeroMQ takes from malloc. By default glibc returns freed blocks of
 // their size to the system, and every page of the next one is cleared again: a third of the time of
@@ -90,10 +94,11 @@ void Mesh::JoinRun(RunId run, const Plan& plan) {
   // Now rather than in the first reduction.
   staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
   staged_ = kNoGroup;
-  store_->Prepare(plan.strategy);
+  store_->Prepare(plan);
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
+  incomplete_.clear();
 }
 
 // ---- commands ----
@@ -103,6 +108,8 @@ Result<Mesh::Reduces> Mesh::WhatReduces(const Group& group) const {
   const Strategy strategy = plan_.strategy;
   if (group.kind == GroupKind::kRound) {
     if (strategy == Strategy::kEagerGradients) return Reduces::kOutbox;
+  } else if (group.kind == GroupKind::kTrain && store_->background) {
+    return Reduces::kVirtual;
   } else if (group.kind != GroupKind::kTrain || strategy == Strategy::kAverageModels) {
     return Reduces::kParameters;
   } else if (strategy == Strategy::kReduceGradients) {
@@ -123,6 +130,13 @@ Status Mesh::ChooseRow() {
   if (*what == Reduces::kDifference && store_->base.size() != store_->parameters.bytes()) {
     return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
   }
+  active_->begun = *what != Reduces::kVirtual;
+  if (*what == Reduces::kVirtual) {
+    store_->outbox.resize(store_->parameters.bytes());
+    active_->outbox = active_->row->Over(store_->outbox.data());
+    active_->row = &active_->outbox;
+    return Status::Ok();
+  }
   if (active_->group.members[active_->position].weight == 0) return Status::Ok();
   if (*what == Reduces::kOutbox && !store_->owes) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
@@ -139,7 +153,8 @@ Status Mesh::ChooseInitial(Reduction::Options* options) const {
   if (active_->group.initial_weight == 0) return Status::Ok();
   options->initial = store_->initial.data();
   options->initial_weight = active_->group.initial_weight;
-  if (active_->what == Reduces::kParameters && store_->initial.size() == active_->row->bytes()) {
+  const bool models = active_->what == Reduces::kParameters || active_->what == Reduces::kVirtual;
+  if (models && store_->initial.size() == active_->row->bytes()) {
     return Status::Ok();
   }
   return Status(Code::kFailedPrecondition, "no initial model is kept here");
@@ -162,12 +177,13 @@ void Mesh::ConnectMembers() {
   }
 }
 
-void Mesh::StartReduce(Instant now, const Group& group) {
+void Mesh::StartReduce(Instant now, const Group& group, Iteration gain) {
   PRD_CHECK(!active_);
-  last_group_ = group.id;
+  CallOff(group.id);
   staged_ = kNoGroup;
   active_.emplace();
   active_->group = group;
+  active_->gain = gain;
   active_->progress = now;
   active_->endpoints.resize(group.members.size());
   more_to_do_ = true;
@@ -184,6 +200,24 @@ void Mesh::StartReduce(Instant now, const Group& group) {
   options.staging = staging_.data();
   active_->reduction.emplace(active_->row, std::move(options));
   ConnectMembers();
+  Begin(now);
+}
+
+// Takes what is to be contributed, if that is still to do and can be done, and what came before.
+void Mesh::Begin(Instant now) {
+  if (!active_->begun) {
+    const std::unique_lock lock(store_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // the caller is inside `apply`
+    store_->TakeVirtual();
+    active_->begun = true;
+    active_->progress = now;
+    more_to_do_ = true;
+  }
+  const GroupId group = active_->group.id;
+  if (std::find(incomplete_.begin(), incomplete_.end(), group) != incomplete_.end()) {
+    active_->failure =
+        Status(Code::kResourceExhausted, "too much was sent before this worker took part");
+  }
   std::deque<Early> early;
   early.swap(early_);
   early_bytes_ = 0;
@@ -257,6 +291,10 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     case FrameKind::kTree:
     case FrameKind::kFail:
       return OnGroupFrame(now, header, std::move(payload));
+    case FrameKind::kPing:
+      return OnPing(header, payload);
+    case FrameKind::kPong:
+      return OnPong(now, header);
     case FrameKind::kFetch: {
       const auto to =
           DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
@@ -287,6 +325,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
 void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
   if (header.run == run_ && header.group <= last_group_) {
     if (active_ && header.group == active_->group.id) {
+      if (!active_->begun) return KeepEarly(header, std::move(payload));
       ToReduction(now, header, std::move(payload));
     } else {
       ++counters_.dropped;
@@ -303,10 +342,49 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
   ++counters_.early;
   early_.push_back({header, std::move(payload)});
   while (early_bytes_ > limit) {
-    early_bytes_ -= early_.front().payload.size() + sizeof(Early);
+    const Early& oldest = early_.front();
+    early_bytes_ -= oldest.payload.size() + sizeof(Early);
+    if (incomplete_.empty() || incomplete_.back() != oldest.header.group) {
+      incomplete_.push_back(oldest.header.group);
+      if (incomplete_.size() > kMaxIncomplete) incomplete_.pop_front();
+    }
     early_.pop_front();
     ++counters_.dropped;
   }
+}
+
+// From anybody who knows this incarnation: who is in a group that is not announced here yet, is
+// not known. A peer that gets no answer asks again.
+void Mesh::OnPing(const FrameHeader& header, const zmq::message_t& payload) {
+  const bool running = active_ && active_->group.id == header.group && active_->failure.ok();
+  const bool to_come = plan_.ahead && header.group > last_group_;
+  const auto to = DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
+  const Result<std::string> endpoint =
+      to ? peers_.EndpointOf(*to) : Result<std::string>(Status(Code::kInvalidArgument, "none"));
+  const FrameHeader pong{.kind = FrameKind::kPong,
+                         .run = run_,
+                         .group = header.group,
+                         .from = options_.incarnation,
+                         .to = header.from};
+  const bool sent = header.run == run_ && run_ != kNoRun && (running || to_come) && endpoint.ok() &&
+                    peers_.Offer(*endpoint, pong);
+  ++(sent ? counters_.received : counters_.dropped);
+}
+
+void Mesh::OnPong(Instant now, const FrameHeader& header) {
+  const bool ours = active_ && header.run == run_ && header.group == active_->group.id;
+  const std::size_t answered =
+      ours ? std::erase_if(active_->silent,
+                           [&](std::size_t position) {
+                             return active_->group.members[position].incarnation == header.from;
+                           })
+           : 0;
+  if (answered == 0) {
+    ++counters_.dropped;
+    return;
+  }
+  ++counters_.received;
+  if (active_->silent.empty()) Progress(now);
 }
 
 void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload) {
@@ -319,7 +397,7 @@ void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t pa
     return;
   }
   ++counters_.received;
-  active_->progress = now;
+  Progress(now);
   if (header.kind == FrameKind::kFail) {
     active_->failure =
         Status(Code::kAborted, "rank " + std::to_string(from->rank) + " gave the group up");
@@ -350,12 +428,12 @@ void Mesh::Send(Reduction::Outgoing out) {
 
 // Own bytes follow what was received, which others wait for.
 bool Mesh::SendOwn(Instant now) {
-  if (!active_ || !active_->failure.ok()) return false;
+  if (!active_ || !active_->begun || !active_->failure.ok()) return false;
   const std::optional<std::size_t> to = active_->reduction->OwnTo();
   if (to && !peers_.Idle(active_->endpoints[*to])) return false;
   std::optional<Reduction::Outgoing> own = active_->reduction->NextOwn();
   if (!own) return false;
-  active_->progress = now;  // the only one of a sole contributor: nothing comes back
+  Progress(now);  // the only one of a sole contributor: nothing comes back
   Send(std::move(*own));
   return true;
 }
@@ -392,11 +470,66 @@ void Mesh::TellOthers() {
   }
 }
 
+// ---- silence ----
+
+bool Mesh::MayBeLate() const { return plan_.ahead && active_->group.kind == GroupKind::kTrain; }
+
+void Mesh::Progress(Instant now) {
+  active_->progress = now;
+  active_->silent.clear();
+  active_->asked = 0;
+}
+
+// When something must have come, or there is somebody to ask; nullopt: nothing need come.
+std::optional<Instant> Mesh::GiveUpAt() const {
+  if (!active_->begun || active_->reduction->Complete()) return std::nullopt;
+  if (!MayBeLate()) return active_->progress + options_.timeout;
+  return (active_->asked == 0 ? active_->progress : active_->asked_at) + options_.timeout / 3;
+}
+
+void Mesh::WatchSilence(Instant now) {
+  const std::optional<Instant> give_up = GiveUpAt();
+  if (!active_->failure.ok() || !give_up || now <= *give_up) return;
+  if (MayBeLate() && active_->asked < kAsks) return Ask(now);
+  std::string who;
+  for (const std::size_t position : active_->silent) {
+    who += (who.empty() ? ", nor do these answer: rank " : ", ") +
+           std::to_string(active_->group.members[position].rank);
+  }
+  active_->failure =
+      Status(Code::kDeadlineExceeded, "nothing was received for too long" + std::move(who));
+}
+
+void Mesh::Ask(Instant now) {
+  std::vector<std::size_t>& silent = active_->silent;
+  if (active_->asked == 0) {
+    for (std::size_t i = 0; i < active_->endpoints.size(); ++i) {
+      if (active_->reduction->Awaits(i)) silent.push_back(i);
+    }
+  }
+  ++active_->asked;
+  active_->asked_at = now;
+  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
+  for (const std::size_t position : silent) {
+    active_->failure = peers_.Use(active_->endpoints[position]);
+    if (!active_->failure.ok()) return;
+    peers_.Send(active_->endpoints[position],
+                {.kind = FrameKind::kPing,
+                 .run = run_,
+                 .group = active_->group.id,
+                 .from = options_.incarnation,
+                 .to = active_->group.members[position].incarnation,
+                 .length = address.size()},
+                zmq::message_t(address));
+  }
+}
+
 // ---- turns ----
 
 void Mesh::Service(Instant now) {
   more_to_do_ = false;
   for (const std::string& endpoint : peers_.Service()) OnLost(endpoint);
+  if (active_ && !active_->begun) Begin(now);
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
     busy = ReceiveOne(now);
@@ -409,16 +542,17 @@ void Mesh::Service(Instant now) {
 }
 
 void Mesh::FinishReduce(Instant now) {
-  if (active_->failure.ok() && !active_->reduction->Complete() &&
-      now - active_->progress > options_.timeout) {
-    active_->failure = Status(Code::kDeadlineExceeded, "nothing was received for too long");
-  }
+  WatchSilence(now);
   if (active_->failure.ok() && !active_->reduction->Complete()) return;
   Status status = active_->failure;
   if (status.ok()) {
     const std::unique_lock lock(store_->mutex, std::try_to_lock);
     if (!lock.owns_lock()) return;  // the caller is inside `apply`
-    CommitReduction();
+    if (active_->what == Reduces::kVirtual && !store_->owes) {
+      status = Status(Code::kAborted, "the replica was replaced meanwhile");
+    } else {
+      CommitReduction();
+    }
   } else {
     peers_.DropQueued(active_->group.id);
     if (!active_->told) TellOthers();
@@ -436,7 +570,7 @@ void Mesh::CommitReduction() {
   switch (active_->what) {
     case Reduces::kParameters:
       reduction.Commit();
-      store_->iteration = group.iteration;
+      if (!MayBeLate()) store_->iteration = group.iteration;
       return CommitParameters();
     case Reduces::kGradients:
       return reduction.Commit();
@@ -450,6 +584,8 @@ void Mesh::CommitReduction() {
       staged_ = group.id;
       staged_round_ = group.iteration;
       return;
+    case Reduces::kVirtual:
+      return store_->AddDifference(reduction.result(), active_->gain);
   }
 }
 
@@ -508,13 +644,14 @@ void Mesh::Rest() {
 std::optional<Instant> Mesh::NextDeadline() const {
   if (more_to_do_) return Instant{0};
   std::optional<Instant> next = server_.NextDeadline(options_.timeout);
-  const auto consider = [&](Instant progress) {
-    const Instant at = progress + options_.timeout + kMillisecond;
-    if (!next || at < *next) next = at;
+  const auto consider = [&](Instant at) {
+    if (!next || at + kMillisecond < *next) next = at + kMillisecond;
   };
-  // What is complete waits for the store's mutex only.
-  if (active_ && !active_->reduction->Complete()) consider(active_->progress);
-  if (fetching_ && !fetching_->replica.Complete()) consider(fetching_->progress);
+  // What is complete, or has not begun, waits for the store's mutex only.
+  if (const auto at = active_ ? GiveUpAt() : std::nullopt) consider(*at);
+  if (fetching_ && !fetching_->replica.Complete()) {
+    consider(fetching_->progress + options_.timeout);
+  }
   return next;
 }
 

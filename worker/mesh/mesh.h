@@ -6,10 +6,18 @@
 // deadline, then calls Service. One reduction and one fetch at a time; any number of peers may copy
 // this worker's replica meanwhile.
 //
+// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction.
+// Where members may begin at different times (kTrain under Plan::ahead), silence alone is no
+// failure: after a third of that time the members that are still needed are asked (kPing), again
+// after the second, and it is enough that each answers (kPong) before the last is over. A mesh
+// answers, whatever its worker's training loop does, for a group that runs here, or that it may yet
+// be told to start; not for one that it has completed, given up or called off.
+//
 // Not thread safe: used by the session's background thread alone.
 #ifndef PRD_WORKER_MESH_MESH_H_
 #define PRD_WORKER_MESH_MESH_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -73,18 +81,25 @@ class Mesh {
 
   // Reduces with the group. What is reduced, and where the result goes:
   //   kInitial, kFinal, kAverage, and kTrain of kAverageModels: the parameters, in place
+  //   kTrain under Plan::background: the virtual replica as it is now, or, if the store's mutex is
+  //     taken, when it is free; the difference that the average makes to it is added to the inbox,
+  //     and is worth `gain` iterations
   //   kTrain of kReduceGradients: the gradients, in place
   //   kTrain of kLocalSteps: the outbox, made of parameters - base; then base += global_lr *
   //   result,
   //     and the parameters are equal to base
   //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
   //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
-  // kInitial and kFinal empty outbox and inbox, and kInitial sets base. The result of a kRound can
+  // The replica's iteration becomes the group's, but for kRound, kReduceGradients, and kTrain under
+  // Plan::ahead or Plan::background. kInitial and kFinal empty outbox and inbox, and kInitial sets
+  // base. The result of a kRound can
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights). A group that asks for what the
   // plan's strategy does not have, or for an outbox that is empty, fails with kFailedPrecondition.
-  void StartReduce(Instant now, const Group& group);
+  void StartReduce(Instant now, const Group& group, Iteration gain = 0);
   void CancelReduce();
+  // Neither this group nor an earlier one will be started here (any more). What runs goes on.
+  void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
   // The source's replica (with its inbox; for kLocalSteps its base), or the result of a kRound that
   // failed here: it then goes where the round would have put it, the outbox being contributed as
   // `contributed` says. kNotFound when the source does not have that result any more.
@@ -106,16 +121,21 @@ class Mesh {
   const Counters& counters() const { return counters_; }
 
  private:
-  enum class Reduces { kParameters, kGradients, kDifference, kOutbox };
+  enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
   struct Active {
     Group group;
     Reduces what = Reduces::kParameters;
     const Layout* row = nullptr;
-    Layout outbox;  // what row is, of those that contribute their outbox
+    Layout outbox;      // what row is, of those that contribute their outbox
+    bool begun = true;  // what the row holds has been taken
+    Iteration gain = 0;
     std::size_t position = 0;
     std::vector<std::string> endpoints;  // by position
     std::optional<Reduction> reduction;
     Instant progress;
+    std::vector<std::size_t> silent;  // positions asked since then that have not answered
+    int asked = 0;                    // how often
+    Instant asked_at;
     std::uint64_t sent = 0;
     Status failure;     // of the start, or of a frame; reported by the next Service
     bool told = false;  // another member said so: it has told all
@@ -139,12 +159,20 @@ class Mesh {
 
   Result<Reduces> WhatReduces(const Group& group) const;
   Status ChooseRow();
+  bool MayBeLate() const;
+  void Begin(Instant now);
+  void Progress(Instant now);
+  std::optional<Instant> GiveUpAt() const;
+  void WatchSilence(Instant now);
+  void Ask(Instant now);
   Status ChooseInitial(Reduction::Options* options) const;
   void ConnectMembers();
 
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  void OnPing(const FrameHeader& header, const zmq::message_t& payload);
+  void OnPong(Instant now, const FrameHeader& header);
   void KeepEarly(const FrameHeader& header, zmq::message_t payload);
   void ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload);
   bool SendOwn(Instant now);
@@ -179,6 +207,7 @@ class Mesh {
   std::uint64_t fetches_ = 0;
   std::deque<Early> early_;
   std::size_t early_bytes_ = 0;
+  std::deque<GroupId> incomplete_;  // groups of which early frames had to be dropped
   bool more_to_do_ = false;
   Counters counters_;
 };

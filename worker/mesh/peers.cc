@@ -1,5 +1,6 @@
 #include "worker/mesh/peers.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace prd {
@@ -40,15 +41,24 @@ Result<std::string> Peers::EndpointOf(const GroupMember& member) const {
 }
 
 Status Peers::Use(const std::string& endpoint) {
+  const Result<Peer*> peer = Connect(endpoint);
+  if (peer.ok()) (*peer)->used = true;
+  return peer.status();
+}
+
+Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   auto it = peers_.find(endpoint);
-  if (it != peers_.end() && Broken(&it->second)) {  // while nobody looked
-    peers_.erase(it);
+  if (it != peers_.end() && (it->second.broken || Broken(&it->second))) {
+    it->second.broken = it->second.used;
+    if (it->second.used) {
+      return Status(Code::kUnavailable, "the connection to " + endpoint + " was lost");
+    }
+    peers_.erase(it);  // nobody looked
     it = peers_.end();
   }
   if (it != peers_.end()) {
-    it->second.used = true;
     it->second.last_use = ++uses_;
-    return Status::Ok();
+    return &it->second;
   }
   if (peers_.size() >= kMaxConnections) Evict();
   try {
@@ -68,17 +78,15 @@ Status Peers::Use(const std::string& endpoint) {
     peer.monitor.set(zmq::sockopt::linger, 0);
     peer.monitor.connect(name);
     peer.push.connect(endpoint);
-    peer.used = true;
     peer.last_use = ++uses_;
-    peers_.emplace(endpoint, std::move(peer));
+    return &peers_.emplace(endpoint, std::move(peer)).first->second;
   } catch (const zmq::error_t& error) {
     return Status(Code::kUnavailable, "connecting to " + endpoint + ": " + error.what());
   }
-  return Status::Ok();
 }
 
 void Peers::Rest() {
-  for (auto& [endpoint, peer] : peers_) peer.used = !peer.queue.empty();
+  for (auto& [endpoint, peer] : peers_) peer.used = peer.broken || !peer.queue.empty();
 }
 
 void Peers::Evict() {
@@ -102,6 +110,19 @@ void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::me
 bool Peers::Idle(const std::string& endpoint) const {
   const auto it = peers_.find(endpoint);
   return it == peers_.end() || it->second.queue.empty();
+}
+
+bool Peers::Offer(const std::string& endpoint, const FrameHeader& header) {
+  const Result<Peer*> connected = Connect(endpoint);
+  if (!connected.ok()) return false;
+  Peer* peer = *connected;
+  const auto same = [&header](const Frame& frame) { return frame.header.kind == header.kind; };
+  if (std::any_of(peer->queue.begin(), peer->queue.end(), same)) return false;
+  peer->queue.push_back({header, zmq::message_t()});
+  Flush(peer);
+  if (peer->used || peer->queue.empty()) return true;
+  peer->queue.clear();
+  return false;
 }
 
 void Peers::DropQueued(std::uint64_t group) {
@@ -151,7 +172,8 @@ bool Peers::Broken(Peer* peer) {
 std::vector<std::string> Peers::Service() {
   std::vector<std::string> lost;
   for (auto it = peers_.begin(); it != peers_.end();) {
-    if (it->second.used && (!Flush(&it->second) || Broken(&it->second))) {
+    Peer& peer = it->second;
+    if (peer.used && (peer.broken || !Flush(&peer) || Broken(&peer))) {
       lost.push_back(it->first);
       it = peers_.erase(it);
     } else {

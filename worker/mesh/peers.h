@@ -41,6 +41,9 @@ class Peers {
   void Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload);
   // True when everything given to Send has been handed to the network (or the peer is gone).
   bool Idle(const std::string& endpoint) const;
+  // Sends a frame without payload to a peer that need not be in use, and is not then. Queues one of
+  // its kind at most, and none where nothing else does. False when it was not sent.
+  bool Offer(const std::string& endpoint, const FrameHeader& header);
   // Forgets what waits for all peers: of a reduction that was given up.
   void DropQueued(std::uint64_t group);
 
@@ -61,9 +64,11 @@ class Peers {
     zmq::socket_t monitor;
     std::deque<Frame> queue;
     bool used = false;
+    bool broken = false;  // in use; to be reported
     std::uint64_t last_use = 0;
   };
 
+  Result<Peer*> Connect(const std::string& endpoint);
   bool Flush(Peer* peer);
   bool Broken(Peer* peer);
   void Evict();

@@ -113,6 +113,30 @@ bool Reduction::Needs(std::size_t position) const {
   return position == Before(passing) && !(contributes() && other_contributes);
 }
 
+bool Reduction::AwaitsChunks(std::size_t position) const {
+  for (std::size_t stage = 0; stage < received_.size(); ++stage) {
+    const std::vector<bool>& chunks = received_[stage];
+    if (!chunks.empty() && Before(stage) == position &&
+        std::find(chunks.begin(), chunks.end(), false) != chunks.end()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Reduction::Awaits(std::size_t position) const {
+  if (position == options_.position || alone() || row_->bytes() == 0) return false;
+  if (way_ == Way::kRing) return OwnTo() == position || AwaitsChunks(position);
+  if (way_ == Way::kDirect) {
+    return options_.weights[position] != 0 && contributions_[position].size() == 0;
+  }
+  const std::size_t place = PlaceOf(position);
+  const Shard children = ChildrenBelow(contributors_);
+  const bool child = place >= children.begin && place < children.end;
+  const bool parent = place_ != 0 && place == ParentOf(place_);
+  return (child || parent) && contributions_[place].size() == 0;
+}
+
 std::optional<std::size_t> Reduction::OwnTo() const {
   if (way_ != Way::kRing || alone() || own_next_ == own_count_) return std::nullopt;
   return After(0);

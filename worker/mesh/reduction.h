@@ -82,6 +82,10 @@ class Reduction {
   // what comes through it.
   bool Needs(std::size_t position) const;
 
+  // Whether something that this member has to say is still to come, or own frames wait until it
+  // takes what was sent: while that is so, the reduction cannot complete without it.
+  bool Awaits(std::size_t position) const;
+
   // Ring: the member that NextOwn's frames go to; better made when the connection there is idle.
   // nullopt: direct, or there are none.
   std::optional<std::size_t> OwnTo() const;
@@ -125,6 +129,7 @@ class Reduction {
   std::optional<std::size_t> ReceivedAt(std::size_t stage) const;
   std::size_t Before(std::size_t stage) const;
   std::size_t After(std::size_t stage) const;
+  bool AwaitsChunks(std::size_t position) const;
   Outgoing NextDirect();
   Outgoing NextRing();
   void TakeOwn();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/base/check.h"
 #include "worker/mesh/kernels.h"
@@ -25,20 +26,22 @@ void Size(std::vector<std::byte>* row, std::size_t bytes) {
 
 }  // namespace
 
-void ReplicaStore::Prepare(Strategy strategy) {
-  const bool eager = strategy == Strategy::kEagerGradients;
-  const bool local = strategy == Strategy::kLocalSteps;
-  owes = false;
-  Size(&outbox, eager ? gradients.bytes() : local ? parameters.bytes() : 0);
+void ReplicaStore::Prepare(const Plan& plan) {
+  const bool eager = plan.strategy == Strategy::kEagerGradients;
+  const bool local = plan.strategy == Strategy::kLocalSteps;
   const std::lock_guard lock(mutex);
-  inbox_rounds = 0;
-  Size(&inbox, eager ? gradients.bytes() : 0);
+  background = plan.strategy == Strategy::kAverageModels && plan.background;
+  const std::size_t both = eager ? gradients.bytes() : background ? parameters.bytes() : 0;
+  Empty();
+  Size(&outbox, local ? parameters.bytes() : both);
+  Size(&inbox, both);
   Size(&base, 0);
 }
 
 void ReplicaStore::Empty() {
   owes = false;
   inbox_rounds = 0;
+  inbox_gain = 0;
 }
 
 void ReplicaStore::Deposit() {
@@ -77,6 +80,39 @@ void ReplicaStore::AddToInbox(const std::byte* result, Iteration round, bool lat
   ++inbox_rounds;
   // A result that failed here at first may come after those of later rounds.
   if (newest) inbox_iteration = std::max(round, iteration.load());
+}
+
+std::int64_t ReplicaStore::AddInbox() {
+  if (!background || inbox_rounds == 0) return 0;
+  PRD_CHECK(inbox.size() == parameters.bytes());
+  const Weight one = {1, 1};
+  parameters.ForEach(0, inbox.size(),
+                     [&](DType dtype, std::byte* data, std::size_t length, std::size_t at) {
+                       AddScaled(dtype, data, inbox.data() + at, length, one);
+                     });
+  iteration += std::exchange(inbox_gain, 0);
+  return std::exchange(inbox_rounds, 0);
+}
+
+void ReplicaStore::ReadVirtual(std::byte* row) const {
+  parameters.Read(0, parameters.bytes(), row);
+  if (inbox_rounds != 0) AddRow(parameters, row, inbox.data(), 1);
+}
+
+void ReplicaStore::TakeVirtual() {
+  Size(&outbox, parameters.bytes());
+  ReadVirtual(outbox.data());
+  owes = true;
+}
+
+void ReplicaStore::AddDifference(const std::byte* average, Iteration gain) {
+  PRD_CHECK(owes && outbox.size() == parameters.bytes());
+  AddRow(parameters, outbox.data(), average, -1);
+  owes = false;
+  Size(&inbox, outbox.size());
+  if (inbox_rounds++ == 0) std::fill(inbox.begin(), inbox.end(), std::byte{0});
+  AddRow(parameters, inbox.data(), outbox.data(), -1);
+  inbox_gain += gain;
 }
 
 void ReplicaStore::TakeDifference() {

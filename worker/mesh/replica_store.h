@@ -24,25 +24,31 @@ struct ReplicaStore {
   // The initial model as a row of bytes; empty when it is not kept.
   std::vector<std::byte> initial;
 
-  // Rows of bytes besides the parameters, by Plan::strategy; a row that is not needed stays empty.
-  // kEagerGradients needs two, outbox and inbox; kLocalSteps two, base and outbox; the others none.
+  // Rows of bytes besides the parameters, by the plan; a row that is not needed stays empty.
+  // kEagerGradients and Plan::background need two, outbox and inbox; kLocalSteps two, base and
+  // outbox; the others none.
   //
   // What this worker contributes to a reduction that is not the parameters or gradients themselves.
   // The background thread's alone. kEagerGradients: the sum of its gradients in no round yet, while
-  // `owes`. kLocalSteps: parameters - base, while a round runs.
+  // `owes`. kLocalSteps: parameters - base, while a round runs. Plan::background: the virtual
+  // replica of the reduction's start, while `owes`, which ends when the replica is replaced.
   std::vector<std::byte> outbox;
   bool owes = false;
   // kEagerGradients: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
   // the newest alone, Plan::latest_only). With it, the replica is that of round inbox_iteration.
+  // Plan::background: the sum of (average - outbox) of `inbox_rounds` groups that the parameters
+  // have not been given. With it, they are the virtual replica, inbox_gain iterations ahead.
   std::vector<std::byte> inbox;
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;
+  Iteration inbox_gain = 0;
+  bool background = false;  // Plan::background
   // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   std::vector<std::byte> base;
 
-  // Sizes the rows for jobs of this strategy, all empty, and frees those it has no use for. The
+  // Sizes the rows for jobs of this plan, all empty, and frees those it has no use for. The
   // background thread, without the mutex.
-  void Prepare(Strategy strategy);
+  void Prepare(const Plan& plan);
   // Forgets what outbox and inbox hold. The background thread. REQUIRES: mutex is held.
   void Empty();
   // Adds the gradients to the outbox. The background thread, while the caller waits in Step.
@@ -50,6 +56,9 @@ struct ReplicaStore {
   // Moves the inbox into the gradients and empties it; false when it is empty. REQUIRES: mutex is
   // held; the gradients are not in use.
   bool TakeInbox();
+  // Adds the inbox to the parameters and its gain to the iteration, and empties it. Returns its
+  // rounds; 0 but under Plan::background. REQUIRES: mutex is held by the caller's thread.
+  std::int64_t AddInbox();
 
   // What a mesh does besides; the background thread. REQUIRES: mutex is held (TakeDifference: or
   // the caller waits).
@@ -62,6 +71,12 @@ struct ReplicaStore {
   void AddToBase(const std::byte* mean, double share);
   // base = parameters.
   void SetBase();
+  // Plan::background: `row`, or the outbox, = parameters + inbox.
+  void ReadVirtual(std::byte* row) const;
+  void TakeVirtual();
+  // inbox += average - outbox, the average being worth `gain` iterations. What the groups of one
+  // worker add this way one after another is what they would give in place. REQUIRES: owes.
+  void AddDifference(const std::byte* average, Iteration gain);
 
   // The memory is the caller's. Set once, before a mesh uses the store.
   Layout parameters;
