@@ -75,6 +75,9 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   round_ = {};
   unapplied_ = arrival_due_ = told_ = false;
   owed_ = 0;
+  outstanding_ = slots_ = 0;
+  inbox_ = 0;
+  schedule_.reset();
   asked_.reset();
   heartbeats_out_ = 0;
   heard_ = now;
@@ -99,6 +102,7 @@ void SessionCore::StepDone(bool adopted, Actions* out) {
   step_.sent_bytes += since_.sent_bytes;
   step_.reduced += since_.reduced;
   since_ = {};
+  if (!discard_ && section_ >= welcome_.plan.section_length) section_ = 0;
   Done(Status::Ok(), out);
 }
 
@@ -144,13 +148,16 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   call_ = Call::kStep;
   call_at_ = now;
   step_ = {};
-  ready_ = ready;
-  ready_at_ = now;
+  arrived_ = ready;
+  idle_at_ = now;
   discard_ = discard;
-  step_.rounds = taken;
-  step_.included = taken > 0;
+  Took(taken);
   UpdateInterrupt(out);
-  if (Uses(Strategy::kAverageModels) && !discard) iteration_ = ready.iteration;
+  if (!Decoupled()) {
+    ready_ = ready;
+    ready_at_ = now;
+  }
+  if (Uses(Strategy::kAverageModels) && (!discard || taken > 0)) iteration_ = ready.iteration;
   if (Uses(Strategy::kLocalSteps) && !discard) ++local_steps_;
   arrival_due_ = Uses(Strategy::kEagerGradients);
   deposited_ = false;
@@ -160,7 +167,9 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
     return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
                 out);
   }
-  if (held_) return BeginHeld(now, out);
+  if (held_ && !HoldsAhead()) return BeginHeld(now, out);
+  if (Decoupled()) return ArriveDecoupled(now, out);
+  if (!Synchronises()) return StepDone(false, out);
   SignalAgain(now, out);
 }
 
@@ -171,10 +180,11 @@ void SessionCore::Finish(Instant now, Actions* out) {
   call_at_ = now;
   step_ = {};
   discard_ = false;
+  added_ = false;
   UpdateInterrupt(out);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (contact_ == Contact::kOver) return Done(over_, out);
-  if (held_) return BeginHeld(now, out);
+  if (held_ && !HoldsAhead()) return BeginHeld(now, out);
   GoOn(now, out);
 }
 
@@ -186,6 +196,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   call_at_ = now;
   if (contact_ != Contact::kMember)
     return Over(Status(Code::kAborted, "the session has left"), out);
+  FailHeld("its session leaves", out);
   held_.reset();
   CancelRound(now, "its session leaves", out);
   leave_by_ = now + kLeaveWait;
@@ -196,6 +207,7 @@ void SessionCore::Cancel(Instant now, Actions* out) {
   now_ = now;
   cancelled_ = true;
   CancelRound(now, "cancelled by its user", out);
+  FailHeld("cancelled by its user", out);
   if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
   if (work_ == Work::kReduce) {
     out->push_back(CancelReduce{});
@@ -210,14 +222,14 @@ void SessionCore::Cancel(Instant now, Actions* out) {
 
 void SessionCore::SayReady(Instant now, Actions* out) {
   ready_waiting_ = ready_.waiting;
-  ready_at_ = now;
+  ready_at_ = idle_at_ = now;
   ready_.rtt_ns = rtt_ns_;
   Push(ready_, out);
 }
 
 // Signals what the step in progress has to say, unless it is said already or cannot be yet.
 void SessionCore::SignalAgain(Instant now, Actions* out) {
-  if (Uses(Strategy::kEagerGradients)) return GoOn(now, out);
+  if (Uses(Strategy::kEagerGradients) || Decoupled()) return GoOn(now, out);
   // Nothing to offer. But one told to wait for a round's group has the steps that it completed.
   if (call_ == Call::kStep && discard_ && !told_) return StepDone(false, out);
   const bool stepping = call_ == Call::kStep || (call_ == Call::kFinish && !said_finish_);
@@ -277,6 +289,7 @@ void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actio
   if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnQueryReply(now, *reply, out);
   if (const auto* released = std::get_if<Released>(&envelope.body)) OnReleased(*released, out);
   if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) OnAdopt(now, *adopt, out);
+  if (const auto* set = std::get_if<Schedule>(&envelope.body)) OnSchedule(now, *set, out);
 }
 
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
@@ -289,6 +302,9 @@ void SessionCore::OnHeartbeatAck(Instant now) {
 
 void SessionCore::OnAdopt(Instant now, const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return OnAdoptResult(now, adopt, out);
+  FailHeld("its replica is to be replaced", out);
+  due_ = due_ || ready_waiting_;
+  if (!Scheduled()) outstanding_ = 0;
   ready_waiting_ = false;
   held_ = adopt;
   BeginHeld(now, out);
@@ -340,6 +356,7 @@ std::string SessionCore::CheckGroup(const Group& group) const {
   if (rounds != eager && (rounds || group.kind == GroupKind::kTrain)) {
     return "its kind does not belong to the job's strategy";
   }
+  if (Decoupled() && group.kind == GroupKind::kTrain) return CheckTrain();
   return eager ? CheckRound(group) : std::string();
 }
 
@@ -354,6 +371,7 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
   last_group_ = group.id;
   final_announced_ = group.kind == GroupKind::kFinal;
   if (group.kind == GroupKind::kRound) return BeginRound(now, group, out);
+  if (Decoupled() && group.kind == GroupKind::kTrain) return OnTrainGroup(now, group, out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
@@ -366,6 +384,11 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
     }
   }
   held_ = group;
+  // Nobody has told the controller how many steps were made under a schedule.
+  if (final_announced_ && Ahead()) {
+    auto& final = std::get<Group>(*held_);
+    final.iteration = std::max(final.iteration, iteration_);
+  }
   BeginHeld(now, out);
 }
 
@@ -374,23 +397,29 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
   if (!held_ || work_ != Work::kNone || call_ == Call::kNone || call_ == Call::kLeave) return;
   if (RoundRuns()) return;
   const auto* final = std::get_if<Group>(&*held_);
-  if (unapplied_ && final != nullptr && final->kind == GroupKind::kFinal) {
-    return ApplyRounds(now, out);
+  if (final != nullptr && final->kind == GroupKind::kFinal) {
+    if (unapplied_) return ApplyRounds(now, out);
+    if (inbox_ > 0) return AddInbox(out);
   }
-  const auto held = std::move(*held_);
+  auto held = std::move(*held_);
   held_.reset();
   if (const auto* adopt = std::get_if<Adopt>(&held)) {
     work_ = Work::kFetch;
     out->push_back(StartFetch{.source = adopt->source});
     return;
   }
+  Begin(now, std::move(std::get<Group>(held)), out);
+}
+
+// For the call in progress.
+void SessionCore::Begin(Instant now, Group group, Actions* out) {
   work_ = Work::kReduce;
-  group_ = std::get<Group>(held);
+  group_ = std::move(group);
   group_at_ = now;
   group_bytes_ = 0;
   step_.group = group_;
-  ++step_.attempts;
-  if (group_.kind == GroupKind::kTrain) step_.waited += now - ready_at_;
+  if (!Passive(group_)) ++step_.attempts;
+  if (group_.kind == GroupKind::kTrain) step_.waited += now - idle_at_;
   out->push_back(StartReduce{group_});
 }
 
@@ -405,6 +434,9 @@ void SessionCore::OnAbort(Instant now, const Abort& abort, Actions* out) {
   out->push_back(CancelReduce{});
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
+  if (kind == GroupKind::kTrain && Decoupled()) {
+    return OnTrained(now, Outcome::kAborted, abort.reason, out);
+  }
   Report(now, Outcome::kAborted, abort.reason, out);
   if (kind == GroupKind::kTrain) SignalAgain(now, out);
 }
@@ -440,10 +472,13 @@ void SessionCore::OnRefused(Instant now, const Refused& refused, Actions* out) {
 void SessionCore::Report(Instant now, Outcome outcome, const std::string& detail, Actions* out) {
   const bool trained = group_.kind == GroupKind::kTrain;
   work_ = Work::kNone;
+  idle_at_ = now;
+  if (trained && Scheduled()) return;
+  const bool waited = trained && !(Ahead() && (Passive(group_) || !ready_waiting_));
   Push(Finished{.group = group_.id,
                 .outcome = outcome,
                 .detail = detail,
-                .wait_ns = trained ? group_at_ - ready_at_ : 0,
+                .wait_ns = waited ? group_at_ - ready_at_ : 0,
                 .reduce_ns = now - group_at_,
                 .bytes = group_bytes_},
        out);
@@ -461,6 +496,9 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   step_.sent_bytes += sent_bytes;
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
+  if (kind == GroupKind::kTrain && Decoupled()) {
+    return OnTrained(now, status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
+  }
   if (!status.ok()) {
     Report(now, Outcome::kFailed, status.message(), out);
     if (kind == GroupKind::kTrain) SignalAgain(now, out);
@@ -501,6 +539,7 @@ void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds,
   now_ = now;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
+  if (Background()) return Added(now, iteration, rounds, out);
   iteration_ = iteration;
   if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
   if (Uses(Strategy::kEagerGradients)) AppliedRounds();
@@ -546,6 +585,9 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
   round_ = {};
   owed_ = 0;
   arrival_due_ = false;
+  section_ = 0;
+  outstanding_ = 0;
+  inbox_ = 0;
   NewRound();
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);

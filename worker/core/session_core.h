@@ -16,6 +16,28 @@
 // once, whatever the training loop does, `apply` included. The data plane still has one reduction
 // and one copy at a time: a worker is in one group at a time, and a controller that announces a
 // second one ends the session (kDataLoss), as any group does that cannot be.
+//
+// Models are averaged (kAverageModels) in four ways, as the Plan says. In each, steps that do not
+// synchronise (section_length) end at once, whatever is announced or stands; so do discarded ones.
+//   neither ahead nor background: a step says Ready, and ends with the group that answers.
+//   background: a step says Ready and ends. Groups run in the slot of the rounds, and their
+//     averages wait in the inbox, which the caller's thread adds to the parameters before each
+//     step, and on ApplyNow. A signal stands until its group has succeeded; a worker whose group
+//     failed signals again by itself, also while its training loop computes. The step with which
+//     more than run_ahead have come since a signal, its own included, waits for it; it then adds
+//     the inbox, says Ready (but where the signal that stood was its own, or said after it came),
+//     and ends. Steps that do not synchronise do not count.
+//   ahead: the same signal is never repeated; it ends as Plan says. Without background a group
+//     waits until the training loop is in a step that synchronises, which says Ready first, or in
+//     Finish; such a step ends once no signal stands.
+//   scheduled: each step that synchronises takes the next slot of the newest Schedule, and waits
+//     for the first one. Without background it runs that slot's group and ends with it, ok or not.
+//     With it, slots run in their order, and a step with which more than run_ahead slots are taken
+//     and not over waits. A new Schedule calls off and forgets the slots of the one before; a step
+//     that waits takes slot 0 of the new one.
+// Finish adds the inbox and says Finish once no signal stands, its own group is through, and no
+// slot is open. It takes part in groups announced ahead before and after that; what they leave in
+// the inbox is added before the final average.
 #ifndef PRD_WORKER_CORE_SESSION_CORE_H_
 #define PRD_WORKER_CORE_SESSION_CORE_H_
 
@@ -28,6 +50,7 @@
 #include "common/base/ids.h"
 #include "common/base/link.h"
 #include "common/base/messages.h"
+#include "common/base/static_schedule.h"
 #include "common/base/time.h"
 #include "prd/status.h"
 
@@ -37,16 +60,21 @@ namespace prd {
 struct StepOutcome {
   Iteration iteration = 0;
   bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
-  // This step's gradient, or its parameters, are in a result that it applied.
+  // This step's gradient, or its parameters, are in a result that it applied. Plan::background: it
+  // applied any.
   bool included = false;
-  std::int64_t rounds = 0;        // whose results this step applied; but for kEagerGradients 0 or 1
+  // Whose results this step applied; but for kEagerGradients, background and ahead 0 or 1.
+  std::int64_t rounds = 0;
   std::uint32_t local_steps = 0;  // kLocalSteps: completed since the round's start
-  Group group;                    // the last one; id kNoGroup when there was none
+  // The last one; id kNoGroup when there was none. Plan::background: the newest whose average is
+  // here, if the step applied any.
+  Group group;
   // Since the step before, where rounds run in the background.
-  int attempts = 0;  // groups tried
+  int attempts = 0;  // groups tried, but for those in which it was passive
   std::uint64_t sent_bytes = 0;
   DurationNs reduced = 0;  // in groups
-  // For groups to form; kEagerGradients: until this step had something to apply.
+  // For groups to form; kEagerGradients: until this step had something to apply; Plan::background:
+  // until the step might end.
   DurationNs waited = 0;
 };
 
@@ -157,7 +185,8 @@ class SessionCore {
   enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
 
-  // The newest kRound announced here. kFailed: its result is not here, but others may have it.
+  // The newest kRound announced here, or the kTrain that runs in the background. kFailed: its
+  // result is not here, but others may have it.
   struct Round {
     enum class State : std::uint8_t { kNone, kReduce, kFailed, kFetch };
     State state = State::kNone;
@@ -183,10 +212,12 @@ class SessionCore {
   void OnGroup(Instant now, const Group& group, Actions* out);
   void OnAbort(Instant now, const Abort& abort, Actions* out);
   void OnReleased(const Released& released, Actions* out);
+  void OnSchedule(Instant now, const Schedule& schedule, Actions* out);
   void OnRefused(Instant now, const Refused& refused, Actions* out);
   std::string CheckGroup(const Group& group) const;
   std::string CheckRound(const Group& group) const;
   void BeginHeld(Instant now, Actions* out);
+  void Begin(Instant now, Group group, Actions* out);
   void Report(Instant now, Outcome outcome, const std::string& detail, Actions* out);
   void HasReplica(Instant now, Actions* out);
   void SignalAgain(Instant now, Actions* out);
@@ -212,6 +243,39 @@ class SessionCore {
   void ApplyRounds(Instant now, Actions* out);
   void AppliedRounds();
   void GoOn(Instant now, Actions* out);
+
+  // Groups drawn ahead or in the background (session_core_background.cc).
+  bool Ahead() const { return Uses(Strategy::kAverageModels) && welcome_.plan.ahead; }
+  bool Background() const { return Uses(Strategy::kAverageModels) && welcome_.plan.background; }
+  bool Scheduled() const { return Uses(Strategy::kAverageModels) && welcome_.plan.scheduled; }
+  bool Decoupled() const { return Ahead() || Background() || Scheduled(); }
+  std::uint64_t RunAhead() const { return Background() ? welcome_.plan.run_ahead : 0; }
+  bool SignalStands() const;
+  bool Passive(const Group& group) const;
+  bool Synchronises();
+  std::string CheckTrain() const;
+  void Took(std::int64_t rounds);
+  void ArriveDecoupled(Instant now, Actions* out);
+  void Proceed(Instant now, Actions* out);
+  void ProceedStep(Instant now, Actions* out);
+  void ProceedFinish(Instant now, Actions* out);
+  void SignalDecoupled(Instant now, Actions* out);
+  bool HoldsAhead() const;
+  void FailHeld(const std::string& why, Actions* out);
+  void OnTrainGroup(Instant now, const Group& group, Actions* out);
+  void OnTrained(Instant now, Outcome outcome, const std::string& detail, Actions* out);
+  void ReportBackground(Instant now, Outcome outcome, const std::string& detail, Actions* out);
+  void Through(Instant now, bool ok, bool passive, Actions* out);
+  void OnAnswer(Instant now, const QueryReply& reply, Actions* out);
+  void AddInbox(Actions* out);
+  void Added(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
+  void BeginBackground(Instant now, Group group, Iteration gain, Actions* out);
+
+  // The static schedule (session_core_schedule.cc).
+  std::string CheckSchedule(const Schedule& schedule) const;
+  Group SlotGroup(std::uint64_t slot, const StaticMembers& members) const;
+  void TakeSlot(Instant now, Actions* out);
+  void RunSlots(Instant now, Actions* out);
 
   // Local steps (session_core_local_steps.cc).
   void Query(Instant now, Actions* out);
@@ -240,6 +304,7 @@ class SessionCore {
   bool final_done_ = false;       // the final average is in the replica
   Ready ready_;                   // the last one, for signalling again
   Instant ready_at_;
+  Instant idle_at_;  // the step in progress waits for a group since then
   GroupId last_group_ = kNoGroup;
 
   // What runs on the data plane, and what waits until the user is in a call.
@@ -260,6 +325,18 @@ class SessionCore {
   bool arrival_due_ = false;            // the step in progress has not deposited and signalled yet
   bool deposited_ = false;              // the step in progress has
   std::optional<Iteration> own_round_;  // that its gradient is in
+
+  // kAverageModels.
+  std::uint32_t section_ = 0;  // steps since the last one that synchronised
+  // Plan::ahead, background, scheduled.
+  Ready arrived_;                  // the newest step's
+  bool due_ = false;               // the step in progress has yet to signal, or to take its slot
+  std::uint64_t outstanding_ = 0;  // steps since the signal that stands; slots taken and not over
+  std::int64_t inbox_ = 0;         // averages in the inbox, as far as is known here
+  bool added_ = false;             // the call in progress has added it since the last answer
+  std::optional<Schedule> schedule_;
+  std::size_t self_ = 0;     // in its members
+  std::uint64_t slots_ = 0;  // of it that were taken
 
   // kLocalSteps.
   std::uint32_t local_steps_ = 0;  // since the round's start

@@ -27,6 +27,7 @@ void SessionCore::QueryDue(Instant now, Actions* out) {
 }
 
 void SessionCore::OnQueryReply(Instant now, const QueryReply& reply, Actions* out) {
+  if (Ahead()) return OnAnswer(now, reply, out);
   // One to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
   if (welcome_.plan.delayed_ack) {

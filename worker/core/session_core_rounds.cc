@@ -56,6 +56,7 @@ void SessionCore::ReportRound(Instant now, Outcome outcome, const std::string& d
                               Actions* out) {
   since_.sent_bytes += group_bytes_;
   since_.reduced += now - round_.at;
+  if (Background()) return ReportBackground(now, outcome, detail, out);
   Finished finished{.group = round_.group.id,
                     .outcome = outcome,
                     .detail = detail,
@@ -122,7 +123,7 @@ bool SessionCore::AbortRound(Instant now, const Abort& abort, Actions* out) {
     out->push_back(CancelReduce{});
     ReportRound(now, Outcome::kAborted, abort.reason, out);
   }
-  if (!abort.undone) return true;
+  if (!abort.undone && !Background()) return true;
   if (round_.state == Round::State::kFetch) {
     out->push_back(CancelFetch{});
     Push(Adopted{.ok = false, .iteration = 0, .detail = abort.reason}, out);
@@ -178,6 +179,10 @@ void SessionCore::AppliedRounds() {
 // yet, apply. Finish: the same until this worker owes nothing. The other strategies come here when
 // nothing is left to do but to say Finish.
 void SessionCore::GoOn(Instant now, Actions* out) {
+  if (Decoupled()) {
+    RunSlots(now, out);
+    return Proceed(now, out);
+  }
   if (!Uses(Strategy::kEagerGradients)) {
     if (call_ == Call::kFinish) SayFinish(out);
     return;

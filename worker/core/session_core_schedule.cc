@@ -1,0 +1,118 @@
+// Plan::scheduled: this worker's groups from the newest Schedule, slot by slot
+// (common/base/static_schedule.h). No message says that they begin or end.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+
+// What is wrong with it, or empty.
+std::string SessionCore::CheckSchedule(const Schedule& schedule) const {
+  if (!Scheduled()) return "the job's plan has none";
+  if (schedule.first <= last_group_) return "its ids are not above those before";
+  if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
+    return "its ids are out of range";
+  }
+  const std::size_t count = schedule.members.size();
+  if (count == 0 || count > options_.max_members) {
+    return "it has " + std::to_string(count) + " members";
+  }
+  if (schedule.hosts.size() != count) {
+    return "it has " + std::to_string(schedule.hosts.size()) + " hosts for " +
+           std::to_string(count) + " members";
+  }
+  std::set<Incarnation> members;
+  Rank before = kNoRank;
+  for (const GroupMember& member : schedule.members) {
+    if (member.rank <= before) return "its members are not in order of rank";
+    before = member.rank;
+    members.insert(member.incarnation);
+  }
+  if (members.size() != count) return "a member is in it twice";
+  if (!members.contains(incarnation_)) return "this worker is not in it";
+  return {};
+}
+
+void SessionCore::OnSchedule(Instant now, const Schedule& schedule, Actions* out) {
+  if (call_ == Call::kLeave) return;
+  const std::string wrong = CheckSchedule(schedule);
+  if (!wrong.empty()) {
+    return Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
+  }
+  if (work_ == Work::kReduce && group_.kind == GroupKind::kTrain) {
+    out->push_back(CancelReduce{});
+    step_.reduced += now - group_at_;
+    work_ = Work::kNone;
+    idle_at_ = now;
+  }
+  if (RoundRuns()) {
+    out->push_back(CancelReduce{});
+    since_.reduced += now - round_.at;
+    round_ = {};
+  }
+  schedule_ = schedule;
+  self_ = static_cast<std::size_t>(
+      std::find_if(schedule.members.begin(), schedule.members.end(),
+                   [this](const GroupMember& m) { return m.incarnation == incarnation_; }) -
+      schedule.members.begin());
+  slots_ = outstanding_ = 0;
+  // A step that waits begins anew. One that adds the inbox is about to end.
+  due_ = call_ == Call::kStep && work_ != Work::kApply;
+  BeginHeld(now, out);
+  GoOn(now, out);
+}
+
+// The step in progress takes its slot, once there is a schedule.
+void SessionCore::TakeSlot(Instant now, Actions* out) {
+  if (!schedule_) return;
+  due_ = false;
+  ++slots_;
+  ++outstanding_;
+  RunSlots(now, out);
+}
+
+// The group of this worker in a slot.
+Group SessionCore::SlotGroup(std::uint64_t slot, const StaticMembers& members) const {
+  const Schedule& schedule = *schedule_;
+  Group group{.id = StaticGroupId(schedule.first, schedule.members.size(), slot, members),
+              .kind = GroupKind::kTrain,
+              .members = {},
+              .iteration = iteration_,
+              .reason = "static schedule, slot " + std::to_string(slot) + ", phase " +
+                        std::to_string(slot % kStaticPhases)};
+  StaticMembers ring = members;
+  std::stable_sort(ring.begin(), ring.end(), [&](std::size_t a, std::size_t b) {
+    return schedule.hosts[a] < schedule.hosts[b];
+  });
+  for (const std::size_t index : ring) {
+    GroupMember member = schedule.members[index];
+    member.weight = 1.0 / static_cast<double>(members.size());
+    member.passive = false;
+    group.members.push_back(std::move(member));
+  }
+  return group;
+}
+
+// Begins the first slot that is taken and not over. Those in which this worker has no group are
+// over at once.
+void SessionCore::RunSlots(Instant now, Actions* out) {
+  if (!schedule_ || contact_ != Contact::kMember || cancelled_ || call_ == Call::kLeave) return;
+  if (RoundRuns() || work_ == Work::kReduce || work_ == Work::kFetch) return;
+  for (; outstanding_ > 0; --outstanding_) {
+    const std::uint64_t slot = slots_ - outstanding_;
+    const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);
+    if (members.empty()) continue;
+    Group group = SlotGroup(slot, members);
+    if (group.id == kNoGroup) {
+      return Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"), out);
+    }
+    last_group_ = group.id;
+    if (Background()) return BeginBackground(now, std::move(group), 0, out);
+    return Begin(now, std::move(group), out);
+  }
+}
+
+}  // namespace prd
