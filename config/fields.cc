@@ -1,7 +1,9 @@
 #include "config/fields.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 namespace prd {
 namespace {
@@ -37,6 +39,44 @@ std::string NumberOrNameText(std::int64_t value, std::span<const Fields::Named> 
     if (named.value == value) return TomlText(named.name);
   }
   return std::to_string(value);
+}
+
+std::string NameOrPairsAllowed(std::span<const std::string_view> names, std::int32_t least,
+                               std::int32_t most) {
+  std::string text;
+  for (const std::string_view name : names) text += "\"" + std::string(name) + "\", ";
+  return text + "or a list of pairs [a, b] of whole numbers from " + std::to_string(least) +
+         " to " + std::to_string(most);
+}
+
+std::string NameOrPairsText(std::size_t value, const Fields::Pairs& pairs,
+                            std::span<const std::string_view> names) {
+  if (value < names.size()) return TomlText(names[value]);
+  std::string text;
+  for (const auto& [a, b] : pairs) {
+    text += (text.empty() ? "[" : ", [") + std::to_string(a) + ", " + std::to_string(b) + "]";
+  }
+  return "[" + text + "]";
+}
+
+// The list's pairs; nothing when it is none of such numbers.
+std::optional<Fields::Pairs> ReadPairs(const TomlNode& node, std::int32_t least,
+                                       std::int32_t most) {
+  const auto* list = std::get_if<std::vector<TomlNode>>(&node.value);
+  if (list == nullptr) return std::nullopt;
+  Fields::Pairs pairs;
+  for (const TomlNode& element : *list) {
+    const auto* both = std::get_if<std::vector<TomlNode>>(&element.value);
+    if (both == nullptr || both->size() != 2) return std::nullopt;
+    std::array<std::int64_t, 2> ends{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto* whole = std::get_if<std::int64_t>(&(*both)[i].value);
+      if (whole == nullptr || *whole < least || *whole > most) return std::nullopt;
+      ends[i] = *whole;
+    }
+    pairs.emplace_back(static_cast<std::int32_t>(ends[0]), static_cast<std::int32_t>(ends[1]));
+  }
+  return pairs;
 }
 
 constexpr const char* kFlagAllowed = "true or false";
@@ -181,6 +221,26 @@ void FieldReader::NumberOrName(std::string_view key, std::int64_t* value, std::i
   Wrong(*entry, NumberOrNameAllowed(least, most, unit, names));
 }
 
+void FieldReader::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                              std::span<const std::string_view> names, std::int32_t least,
+                              std::int32_t most) {
+  const TomlTable::Entry* entry = Take(key);
+  if (entry == nullptr) return;
+  if (const auto* text = std::get_if<std::string>(&entry->node.value)) {
+    const auto found = std::find(names.begin(), names.end(), *text);
+    if (found != names.end()) {
+      *value = static_cast<std::size_t>(found - names.begin());
+      pairs->clear();
+      return;
+    }
+  } else if (std::optional<Pairs> read = ReadPairs(entry->node, least, most)) {
+    *value = names.size();
+    *pairs = *std::move(read);
+    return;
+  }
+  Wrong(*entry, NameOrPairsAllowed(names, least, most));
+}
+
 void FieldReader::Table(std::string_view key, bool chosen,
                         const std::function<void(Fields&)>& describe) {
   const TomlTable::Entry* entry = Take(key);
@@ -244,6 +304,10 @@ void FieldWriter::NumberOrName(std::string_view key, std::int64_t* value, std::i
                                std::int64_t, std::string_view, std::span<const Named> names) {
   Line(key, NumberOrNameText(*value, names));
 }
+void FieldWriter::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                              std::span<const std::string_view> names, std::int32_t, std::int32_t) {
+  Line(key, NameOrPairsText(*value, *pairs, names));
+}
 void FieldWriter::Table(std::string_view key, bool chosen,
                         const std::function<void(Fields&)>& describe) {
   if (!chosen) return;
@@ -281,6 +345,11 @@ void FieldLister::NumberOrName(std::string_view key, std::int64_t* value, std::i
                                std::int64_t most, std::string_view unit,
                                std::span<const Named> names) {
   Add(key, NumberOrNameText(*value, names), NumberOrNameAllowed(least, most, unit, names));
+}
+void FieldLister::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                              std::span<const std::string_view> names, std::int32_t least,
+                              std::int32_t most) {
+  Add(key, NameOrPairsText(*value, *pairs, names), NameOrPairsAllowed(names, least, most));
 }
 void FieldLister::Table(std::string_view key, bool, const std::function<void(Fields&)>& describe) {
   FieldLister inner(path_ + "." + std::string(key));

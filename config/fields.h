@@ -47,6 +47,12 @@ class Fields {
   virtual void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
                             std::int64_t most, std::string_view unit,
                             std::span<const Named> names) = 0;
+  // A name, or a list of pairs of whole numbers in [least, most], which counts as the name after
+  // the last: *value is names.size() then.
+  using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
+  virtual void NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                           std::span<const std::string_view> names, std::int32_t least,
+                           std::int32_t most) = 0;
   // A table under a name; it may be absent. `chosen` tables count also when absent, by their
   // defaults, and are the ones a writer writes.
   virtual void Table(std::string_view key, bool chosen,
@@ -106,6 +112,9 @@ class FieldReader : public Fields {
   void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
                     std::int64_t most, std::string_view unit,
                     std::span<const Named> names) override;
+  void NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                   std::span<const std::string_view> names, std::int32_t least,
+                   std::int32_t most) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status& status) override;
@@ -145,6 +154,9 @@ class FieldWriter : public Fields {
   void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
                     std::int64_t most, std::string_view unit,
                     std::span<const Named> names) override;
+  void NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                   std::span<const std::string_view> names, std::int32_t least,
+                   std::int32_t most) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status&) override {}
@@ -179,6 +191,9 @@ class FieldLister : public Fields {
   void NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
                     std::int64_t most, std::string_view unit,
                     std::span<const Named> names) override;
+  void NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
+                   std::span<const std::string_view> names, std::int32_t least,
+                   std::int32_t most) override;
   void Table(std::string_view key, bool chosen,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status&) override {}

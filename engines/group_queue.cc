@@ -6,13 +6,6 @@
 
 namespace prd {
 
-namespace {
-
-// Far above any rank that a job allows: a damaged snapshot must not make the lines longer.
-constexpr Rank kMostRanks = 1 << 24;
-
-}  // namespace
-
 GroupQueue::Place GroupQueue::NewPlace() {
   if (free_.empty()) {
     groups_.emplace_back();
@@ -173,16 +166,16 @@ std::vector<const GroupQueue::Group*> GroupQueue::All() const {
   return all;
 }
 
-void GroupQueue::Archive(StateArchive& ar) {
+void GroupQueue::Archive(StateArchive& ar, std::size_t ranks) {
   std::vector<Group> groups;
   if (ar.saving()) {
     for (const Group* group : All()) groups.push_back(*group);
   }
   ar(groups);
-  if (!ar.saving() && (!ar.ok() || !Load(std::move(groups)))) ar.Fail();
+  if (!ar.saving() && (!ar.ok() || !Load(std::move(groups), ranks))) ar.Fail();
 }
 
-bool GroupQueue::Load(std::vector<Group> groups) {
+bool GroupQueue::Load(std::vector<Group> groups, std::size_t ranks) {
   groups_.clear();
   free_.clear();
   lines_.clear();
@@ -193,7 +186,8 @@ bool GroupQueue::Load(std::vector<Group> groups) {
     std::sort(sorted.begin(), sorted.end());
     const bool distinct = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();
     if (group.id <= last || !distinct || group.done.size() != sorted.size()) return false;
-    if (sorted.empty() || sorted.front() < 0 || sorted.back() >= kMostRanks) return false;
+    if (sorted.empty() || sorted.front() < 0) return false;
+    if (static_cast<std::size_t>(sorted.back()) >= ranks) return false;
     const bool member = std::binary_search(sorted.begin(), sorted.end(), group.caller);
     if (!group.shared && !member) return false;
     group.undone = static_cast<std::uint32_t>(std::count(group.done.begin(), group.done.end(), 0));

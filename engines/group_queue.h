@@ -29,6 +29,9 @@ namespace prd {
 
 class GroupQueue {
  public:
+  // Far above any number that a job allows.
+  static constexpr std::size_t kMostRanks = std::size_t{1} << 24;
+
   struct Group {
     GroupId id = kNoGroup;
     Rank caller = kNoRank;
@@ -85,8 +88,9 @@ class GroupQueue {
   std::vector<const Group*> All() const;
   std::size_t size() const { return groups_.size() - free_.size(); }
 
-  // Loading fails where lines and groups do not fit together.
-  void Archive(StateArchive& ar);
+  // Loading fails where lines and groups do not fit together, or a member is not below `ranks`: the
+  // length of the owner's table, which its snapshot has paid for.
+  void Archive(StateArchive& ar, std::size_t ranks = kMostRanks);
 
  private:
   using Place = std::uint32_t;  // in groups_
@@ -104,7 +108,7 @@ class GroupQueue {
   void Free(Place place);
   void MakeRunnable(Place place) { runnable_.emplace_back(groups_[place].id, place); }
   Place PlaceIn(Rank rank, GroupId id) const;
-  bool Load(std::vector<Group> groups);
+  bool Load(std::vector<Group> groups, std::size_t ranks);
 
   std::vector<Group> groups_;  // by place
   std::vector<Place> free_;

@@ -1,10 +1,12 @@
 #include "engines/registry.h"
 
+#include "engines/ad_psgd/ad_psgd.h"
 #include "engines/all_reduce/all_reduce.h"
 #include "engines/backup/backup.h"
 #include "engines/eager/eager.h"
 #include "engines/esync/esync.h"
 #include "engines/p_reduce/p_reduce.h"
+#include "engines/prague/prague.h"
 
 namespace prd {
 
@@ -26,12 +28,15 @@ std::string_view EngineName(const EngineOptions& options) {
                         [](const EagerOptions&) { return std::string_view("eager"); },
                         [](const BackupOptions&) { return std::string_view("backup"); },
                         [](const EsyncOptions&) { return std::string_view("esync"); },
+                        [](const PragueOptions&) { return std::string_view("prague"); },
+                        [](const AdPsgdOptions&) { return std::string_view("ad-psgd"); },
                     },
                     options);
 }
 
 std::vector<EngineOptions> AllEngines() {
-  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{}, EsyncOptions{}};
+  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{},
+          EsyncOptions{},     PragueOptions{},  AdPsgdOptions{}};
 }
 
 Status Validate(const EngineOptions& options, int workers) {
@@ -47,6 +52,8 @@ std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
           [](const EagerOptions& of) -> Made { return std::make_unique<Eager>(of); },
           [](const BackupOptions& of) -> Made { return std::make_unique<Backup>(of); },
           [](const EsyncOptions& of) -> Made { return std::make_unique<Esync>(of); },
+          [](const PragueOptions& of) -> Made { return std::make_unique<Prague>(of); },
+          [](const AdPsgdOptions& of) -> Made { return std::make_unique<AdPsgd>(of); },
       },
       options);
 }

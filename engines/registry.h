@@ -8,17 +8,19 @@
 #include <variant>
 #include <vector>
 
+#include "engines/ad_psgd/options.h"
 #include "engines/all_reduce/options.h"
 #include "engines/backup/options.h"
 #include "engines/eager/options.h"
 #include "engines/engine.h"
 #include "engines/esync/options.h"
 #include "engines/p_reduce/options.h"
+#include "engines/prague/options.h"
 
 namespace prd {
 
-using EngineOptions =
-    std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions, EsyncOptions>;
+using EngineOptions = std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions,
+                                   EsyncOptions, PragueOptions, AdPsgdOptions>;
 
 // The engine's name in config files, commands and history: "all-reduce", "p-reduce", "eager", ...
 std::string_view EngineName(const EngineOptions& options);

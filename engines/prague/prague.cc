@@ -83,7 +83,7 @@ void Prague::OnReady(Instant now, const ReadyEvent& event, GroupId* next_group, 
   CountRequest(event.rank);
   if (worker.served > 0) {
     --worker.served;
-    out->push_back(
+    out->emplace_back(
         Answer{.rank = event.rank, .reason = "served by a group since its last request"});
     return DrawAhead(event.rank, "", next_group);
   }
@@ -295,7 +295,8 @@ std::vector<Engine::Drawn> Prague::DrawnGroups() const {
 // ---- state ----
 
 void Prague::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, queue_, most_requests_, draws_, settles_, failed_);
+  ar(workers_, hosts_, most_requests_, draws_, settles_, failed_);
+  queue_.Archive(ar, workers_.size());
   idle_.Archive(ar, workers_.size());
   if (ar.saving()) return;
   joined_.clear();

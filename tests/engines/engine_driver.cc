@@ -30,6 +30,7 @@ std::string EngineDriver::Apply(const Event& event) {
 std::string EngineDriver::Heed(const Effect& effect, const Event& cause) {
   if (const auto* form = std::get_if<FormGroup>(&effect)) return Form(*form);
   if (const auto* answer = std::get_if<Answer>(&effect)) {
+    if (Ahead()) return AnswerAhead(*answer);
     const auto* ready = std::get_if<ReadyEvent>(&cause);
     if (ready == nullptr || ready->rank != answer->rank) return "an answer to nothing";
     Worker& worker = workers_[answer->rank];
@@ -55,6 +56,7 @@ std::string EngineDriver::Heed(const Effect& effect, const Event& cause) {
 }
 
 std::string EngineDriver::Form(const FormGroup& group) {
+  if (Ahead()) return FormAhead(group);
   const std::string name = "group " + std::to_string(group.id);
   Running& running = groups_[group.id];
   running.kind = group.kind;
@@ -84,6 +86,7 @@ std::string EngineDriver::Form(const FormGroup& group) {
 std::string EngineDriver::Join() {
   Rank rank = static_cast<Rank>(random_.Below(static_cast<std::uint64_t>(max_workers_)));
   while (workers_.contains(rank)) rank = (rank + 1) % max_workers_;
+  if (Finishing(rank)) return "";
   Worker worker;
   if (workers_.empty()) {
     newest_ = 0;
@@ -152,6 +155,7 @@ std::string EngineDriver::BeReady(Rank rank) {
 
 // One member's report; the last one ends the group.
 std::string EngineDriver::Report(GroupId id, bool ok) {
+  if (Ahead()) return ReportAhead(id, ok);
   Running& group = groups_[id];
   ok = ok && !group.failed;
   if (group.kind == GroupKind::kRound) return ReportRound(id, ok);
@@ -297,6 +301,7 @@ std::string EngineDriver::EndRound(GroupId id) {
 }
 
 std::string EngineDriver::Leave(Rank rank) {
+  if (Ahead()) return LeaveAhead(rank);
   GroupId id = workers_[rank].group;
   const bool finishes = Shares() && workers_[rank].state == State::kComputing &&
                         !workers_[rank].again && random_.Below(2) == 0;

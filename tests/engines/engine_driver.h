@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,11 @@ class EngineDriver {
     std::uint32_t owed = 0;   // its gradients in no round yet
     std::uint32_t given = 0;  // to the round that runs
     // Shares(): `iteration` is that of its replica.
-    Iteration source = 0;           // of the replica that it copies
-    std::uint32_t local_steps = 0;  // Strategy::kLocalSteps
-    bool told_ready = false;        // the same
-    bool again = false;             // it signals what it has signalled before
+    Iteration source = 0;             // of the replica that it copies
+    std::uint32_t local_steps = 0;    // Strategy::kLocalSteps
+    bool told_ready = false;          // the same
+    bool again = false;               // it signals what it has signalled before
+    GroupId newest_group = kNoGroup;  // Ahead()
   };
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -68,6 +70,8 @@ class EngineDriver {
     bool failed = false;
     std::vector<Rank> with_result;     // kRound: of those who have reported
     std::vector<Rank> without_result;  // the same
+    std::set<Rank> passive;            // Ahead()
+    std::set<Rank> finishing;          // Ahead(): the engine hears no more of them
   };
 
   bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
@@ -76,6 +80,9 @@ class EngineDriver {
     return !Rounds() && engine_->plan().strategy != Strategy::kAverageModels &&
            engine_->joining() == Engine::Joining::kAnytime;
   }
+  // Groups form before their members are ready. Its workers are kComputing or, while a signal
+  // stands, kWaiting, and may be in a group either way.
+  bool Ahead() const { return engine_->plan().ahead; }
   std::string Apply(const Event& event);
   std::string Form(const FormGroup& group);
   std::string Join();
@@ -92,6 +99,11 @@ class EngineDriver {
   std::string ReportRound(GroupId group, bool ok);
   void Receive(Worker* worker, Iteration round);
   std::string EndRound(GroupId group);
+  std::string FormAhead(const FormGroup& group);
+  std::string AnswerAhead(const Answer& answer);
+  std::string ReportAhead(GroupId group, bool ok);
+  std::string LeaveAhead(Rank rank);
+  bool Finishing(Rank rank) const;
   std::string Leave(Rank rank);
   std::string PassDeadline();
   std::vector<Rank> In(State state) const;

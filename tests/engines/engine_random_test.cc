@@ -1,17 +1,24 @@
 // Random events against the engines: a storm with faults, then calm in which everybody must get on,
 // then workers leave one by one. Each run is replayed twice, the second time through a snapshot at
 // every few events, and must give the same decisions and the same state.
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "common/base/static_schedule.h"
+#include "engines/prague/prague.h"
 #include "engines/registry.h"
 #include "gtest/gtest.h"
+#include "tests/engines/ad_psgd_model.h"
 #include "tests/engines/backup_model.h"
 #include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
 #include "tests/engines/esync_model.h"
 #include "tests/engines/p_reduce_model.h"
+#include "tests/engines/prague_model.h"
 
 namespace prd {
 namespace {
@@ -224,10 +231,155 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
   EXPECT_GT(local_steps, 1000) << "the runs must reach several local iterations";
 }
 
+// Of nine workers; a tree, with the others hanging on lower ranks.
+Graph RandomGraph(Prng* random) {
+  Graph graph{.kind = static_cast<Graph::Kind>(random->Below(3)), .edges = {}};
+  for (Rank rank = 1; graph.kind == Graph::Kind::kEdges && rank < 9; ++rank) {
+    graph.edges.emplace_back(static_cast<Rank>(random->Below(static_cast<std::uint64_t>(rank))),
+                             rank);
+  }
+  return graph;
+}
+
+TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
+  int pairs = 0;
+  int conflicts = 0;
+  int redrawn = 0;
+  int alone = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    const AdPsgdOptions options{.graph = RandomGraph(&random),
+                                .overlap = seed % 2 == 0,
+                                .seed = static_cast<std::int64_t>(random.Below(100))};
+    const auto engine = MakeEngine(options);
+    AdPsgdModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(9)));
+    if (HasFatalFailure()) return;
+    pairs += model.pairs();
+    conflicts += model.conflicts();
+    redrawn += model.redrawn();
+    alone += model.alone();
+  }
+  EXPECT_GT(pairs, 20000);
+  EXPECT_GT(conflicts, 5000) << "the runs must reach pairs that share a worker";
+  EXPECT_GT(redrawn, 500) << "the runs must reach failures and partners that leave";
+  EXPECT_GT(alone, 500);
+}
+
+struct PragueCounts {
+  int divisions = 0;
+  int in_two_phases = 0;
+  int excluded = 0;
+  int served = 0;
+  int conflicts = 0;
+  int redraws = 0;
+};
+
+PragueCounts RunPrague(PragueOptions::Generator generator) {
+  PragueCounts counts;
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+    Prng random(seed);
+    PragueOptions options;
+    options.generator = generator;
+    options.group_size = 2 + static_cast<int>(random.Below(3));
+    options.slowdown_threshold = 1 + static_cast<std::int64_t>(random.Below(6));
+    options.inter_intra = random.Below(2) == 0;
+    options.request_ahead = random.Below(2) == 0;
+    options.overlap = random.Below(2) == 0;
+    options.seed = static_cast<std::int64_t>(random.Below(100));
+    const auto engine = MakeEngine(options);
+    PragueModel model(options, engine.get());
+    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
+    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(14)));
+    if (testing::Test::HasFatalFailure()) return counts;
+    counts.divisions += model.divisions();
+    counts.in_two_phases += model.in_two_phases();
+    counts.excluded += model.excluded();
+    counts.served += model.served();
+    counts.conflicts += model.conflicts();
+    counts.redraws += model.redraws();
+  }
+  return counts;
+}
+
+TEST(EngineRandomTest, PragueRandomKeepsItsRules) {
+  const PragueCounts counts = RunPrague(PragueOptions::Generator::kRandom);
+  EXPECT_GT(counts.conflicts, 10000) << "the runs must reach groups that overlap";
+  EXPECT_GT(counts.served, 500) << "the runs must reach groups that are through before a request";
+  EXPECT_GT(counts.redraws, 1000) << "the runs must reach failures";
+}
+
+TEST(EngineRandomTest, PragueSmartKeepsItsRules) {
+  const PragueCounts counts = RunPrague(PragueOptions::Generator::kSmart);
+  EXPECT_GT(counts.divisions, 5000);
+  EXPECT_GT(counts.in_two_phases, 1000);
+  EXPECT_GT(counts.excluded, 1000) << "the runs must reach slow workers";
+  EXPECT_GT(counts.served, 1000) << "the runs must reach groups that are through before a request";
+  EXPECT_GT(counts.redraws, 500) << "the runs must reach failures";
+}
+
+// A schedule of exactly those who are there, kSettle after the first change since the last one.
+TEST(EngineRandomTest, PragueStaticSaysWhoIsThere) {
+  PragueOptions options{.generator = PragueOptions::Generator::kStatic};
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Prng random(seed);
+    options.workers_per_host = static_cast<int>(random.Below(4));
+    auto engine = MakeEngine(options);
+    std::map<Rank, std::string> joined;
+    std::optional<Instant> due;
+    Instant now;
+    GroupId next_group = 1;
+    for (int i = 0; i < 300; ++i) {
+      now.ns += static_cast<std::int64_t>(random.Below(3 * kMillisecond));
+      Effects effects;
+      const GroupId first = next_group;
+      ASSERT_EQ(engine->NextDeadline(), due);
+      if (due && *due <= now) {
+        due.reset();
+        engine->Step(now, DeadlineEvent{}, &next_group, &effects);
+        ASSERT_EQ(effects.size(), joined.empty() ? 0u : 1u);
+        if (joined.empty()) continue;
+        const auto& set = std::get<SetSchedule>(effects[0]);
+        ASSERT_EQ(set.first, first);
+        ASSERT_EQ(next_group, first + kScheduleSpan);
+        ASSERT_FALSE(set.reason.empty());
+        ASSERT_EQ(set.members.size(), joined.size());
+        ASSERT_EQ(set.hosts.size(), joined.size());
+        std::map<std::string, std::int32_t> numbers;
+        for (std::size_t at = 0; const auto& [rank, name] : joined) {
+          ASSERT_EQ(set.members[at], rank);
+          const int size = options.workers_per_host;
+          const std::string host = size > 0 ? std::to_string(rank / size) : name;
+          ASSERT_EQ(numbers.emplace(host, set.hosts[at]).first->second, set.hosts[at]);
+          ++at;
+        }
+        std::set<std::int32_t> distinct(set.hosts.begin(), set.hosts.end());
+        ASSERT_EQ(distinct.size(), numbers.size());
+        for (const auto& [rank, name] : joined) ASSERT_NE(engine->Explain(now, rank), "");
+        continue;
+      }
+      const auto rank = static_cast<Rank>(random.Below(12));
+      if (joined.contains(rank)) {
+        joined.erase(rank);
+        engine->Step(now, LeftEvent{.rank = rank}, &next_group, &effects);
+      } else {
+        joined[rank] = "host" + std::to_string(random.Below(3));
+        engine->Step(now, JoinedEvent{.rank = rank, .host = joined[rank]}, &next_group, &effects);
+      }
+      ASSERT_TRUE(effects.empty());
+      if (!due) due = now + Prague::kSettle;
+      if (i % 7 == 0) engine = Copy(options, engine.get());
+    }
+  }
+}
+
 // Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
 // bounds, and no walk goes round for ever.
 TEST(EngineRandomTest, DamagedSnapshotsAreSafe) {
-  for (const EngineOptions& options : AllEngines()) {
+  std::vector<EngineOptions> engines = AllEngines();
+  engines.push_back(PragueOptions{.generator = PragueOptions::Generator::kRandom});
+  for (const EngineOptions& options : engines) {
     const auto engine = MakeEngine(options);
     EngineDriver driver(engine.get(), 7, 9, [](const Applied&) { return ""; });
     ASSERT_EQ(driver.Storm(400), "");

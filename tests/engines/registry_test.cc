@@ -16,7 +16,8 @@ TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
     EXPECT_TRUE(Validate(options, 4096).ok());
     EXPECT_NE(MakeEngine(options), nullptr);
   }
-  EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce", "eager", "backup", "esync"));
+  EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce", "eager", "backup", "esync",
+                                          "prague", "ad-psgd"));
 }
 
 // The message of the one thing that is wrong.
@@ -53,6 +54,29 @@ TEST(RegistryTest, OverlapIsThePlansAlone) {
   EXPECT_TRUE(plan.background);
   EXPECT_EQ(plan.run_ahead, 3u);
   EXPECT_FALSE(plan.ahead);
+}
+
+TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfPrague) {
+  EXPECT_EQ(WrongIn(PragueOptions{.group_size = 1}), "group_size: found 1, allowed is 2 to 100000");
+  EXPECT_EQ(WrongIn(PragueOptions{.section_length = 0}),
+            "section_length: found 0, allowed is 1 to 1000000");
+  EXPECT_EQ(WrongIn(PragueOptions{.slowdown_threshold = 0}),
+            "slowdown_threshold: found 0, allowed is 1 to 1000000000");
+  EXPECT_EQ(WrongIn(PragueOptions{.workers_per_host = -4}),
+            "workers_per_host: found -4, allowed is 0 to 1000000");
+  EXPECT_EQ(WrongIn(PragueOptions{.overlap_steps = 0}),
+            "overlap_steps: found 0, allowed is 1 to 1000");
+  EXPECT_EQ(WrongIn(PragueOptions{.seed = -1}), "seed: found -1, allowed is 0 or more");
+}
+
+TEST(RegistryTest, PraguesPlanIsItsOptions) {
+  const Plan plan = MakeEngine(PragueOptions{.section_length = 3, .overlap_steps = 5})->plan();
+  EXPECT_EQ(plan, (Plan{.ahead = true, .section_length = 3}));
+  const Plan overlap = MakeEngine(PragueOptions{.generator = PragueOptions::Generator::kStatic,
+                                                .overlap = true,
+                                                .overlap_steps = 5})
+                           ->plan();
+  EXPECT_EQ(overlap, (Plan{.ahead = true, .background = true, .run_ahead = 5, .scheduled = true}));
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {

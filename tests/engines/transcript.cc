@@ -84,7 +84,41 @@ EsyncOptions MakeEsync(Command* command) {
   return options;
 }
 
+AdPsgdOptions MakeAdPsgd(Command* command) {
+  AdPsgdOptions options;
+  const std::string graph = command->Take("graph", "complete");
+  options.graph.kind = graph == "ring"       ? Graph::Kind::kRing
+                       : graph == "complete" ? Graph::Kind::kComplete
+                                             : Graph::Kind::kEdges;
+  std::istringstream edges(graph);  // 0-1,1-2
+  for (std::string edge; options.graph.kind == Graph::Kind::kEdges && getline(edges, edge, ',');) {
+    const std::size_t dash = edge.find('-');
+    options.graph.edges.emplace_back(std::stoi(edge), std::stoi(edge.substr(dash + 1)));
+  }
+  options.seed = std::stoll(command->Take("seed", "1"));
+  return options;
+}
+
+PragueOptions MakePrague(Command* command) {
+  using Generator = PragueOptions::Generator;
+  PragueOptions options;
+  options.generator =
+      Choose<Generator>(command->Take("generator", "smart"), {{"random", Generator::kRandom},
+                                                              {"static", Generator::kStatic},
+                                                              {"smart", Generator::kSmart}});
+  options.group_size = std::stoi(command->Take("group_size", "3"));
+  options.slowdown_threshold = std::stoll(command->Take("slowdown_threshold", "8"));
+  options.inter_intra = command->Take("inter_intra", "1") == "1";
+  options.request_ahead = command->Take("request_ahead", "1") == "1";
+  options.workers_per_host = std::stoi(command->Take("workers_per_host", "0"));
+  options.overlap = command->Take("overlap", "0") == "1";
+  options.seed = std::stoll(command->Take("seed", "1"));
+  return options;
+}
+
 EngineOptions MakeOptions(Command* command) {
+  if (command->words.at(0) == "prague") return MakePrague(command);
+  if (command->words.at(0) == "ad-psgd") return MakeAdPsgd(command);
   if (command->words.at(0) == "eager") return MakeEager(command);
   if (command->words.at(0) == "esync") return MakeEsync(command);
   if (command->words.at(0) == "backup") {
@@ -158,6 +192,8 @@ class Play {
       if (!deadline) return;
       now_ = *deadline;
       Step(DeadlineEvent{});
+    } else if (command->name == "drawn") {
+      for (const Engine::Drawn& drawn : engine_->DrawnGroups()) SayDrawn(drawn);
     } else if (command->name == "explain") {
       for (const Rank rank : command->Ranks()) {
         const std::string why = engine_->Explain(now_, rank);
@@ -263,7 +299,7 @@ class Play {
       const bool ok = !failed.contains(member.rank);
       any = any || ok;
       if (ok) local_steps_[member.rank] = 0;
-      if (group.kind == GroupKind::kTrain)
+      if (group.kind == GroupKind::kTrain && !engine_->plan().ahead)
         iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
       Step(FinishedEvent{.rank = member.rank, .group = id, .ok = ok});
     }
@@ -295,10 +331,33 @@ class Play {
       } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
         Say("catch up " + std::to_string(late->rank) + "@" + std::to_string(late->iteration) +
             " (" + late->reason + ")");
+      } else if (const auto* set = std::get_if<SetSchedule>(&effect)) {
+        SaySchedule(*set);
       } else {
         SayGroup(std::get<FormGroup>(effect));
       }
     }
+  }
+
+  void SaySchedule(const SetSchedule& set) {
+    std::string text = "schedule from " + std::to_string(set.first) + ":";
+    for (std::size_t i = 0; i < set.members.size(); ++i) {
+      text += " " + std::to_string(set.members[i]) + "/" + std::to_string(set.hosts[i]);
+    }
+    Say(text + " (" + set.reason + ")");
+  }
+
+  // "*" of those whom the group answers, "+" of passive members.
+  static std::string Members(const std::vector<GroupShare>& members) {
+    std::string text;
+    for (const GroupShare& member : members) {
+      char share[64];
+      std::snprintf(share, sizeof share, " %d@%lld%c%.4f", member.rank,
+                    static_cast<long long>(member.iteration), member.passive ? '+' : '*',
+                    member.weight);
+      text += share;
+    }
+    return text;
   }
 
   void SayGroup(const FormGroup& group) {
@@ -307,18 +366,22 @@ class Play {
     if (group.kind == GroupKind::kRound) text << " (round)";
     if (group.kind == GroupKind::kAverage) text << " (average)";
     text << ":";
+    text << Members(group.members);
     for (const GroupShare& member : group.members) {
-      char weight[32];
-      std::snprintf(weight, sizeof weight, "%.4f", member.weight);
-      text << " " << member.rank << "@" << member.iteration << "*" << weight;
       if (group.kind == GroupKind::kRound && member.weight > 0) {
         rounds_.at(member.rank).given = std::exchange(rounds_.at(member.rank).owed, 0);
       }
     }
     if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
-    text << " -> " << group.iteration << " (" << group.reason << ")";
+    if (!engine_->plan().ahead) text << " -> " << group.iteration;
+    text << " (" << group.reason << ")" << (group.conflict ? " conflict" : "");
     Say(text.str());
     groups_[group.id] = group;
+  }
+
+  void SayDrawn(const Engine::Drawn& drawn) {
+    Say((drawn.pending ? "pending " : "buffered ") + std::to_string(drawn.id) + ":" +
+        Members(drawn.members) + " (" + drawn.reason + ")");
   }
 
   void Say(const std::string& text) { said_ += "> " + text + "\n"; }

@@ -1,0 +1,176 @@
+#include "engines/graph.h"
+
+#include <algorithm>
+#include <map>
+
+#include "common/base/check.h"
+#include "engines/words.h"
+
+namespace prd {
+
+namespace {
+
+std::string EdgeText(const Graph::Edge& edge) {
+  return "[" + std::to_string(edge.first) + ", " + std::to_string(edge.second) + "]";
+}
+
+Status Wrong(const std::string& found, const std::string& allowed) {
+  return Status(Code::kInvalidArgument, "graph: found " + found + ", allowed is " + allowed);
+}
+
+using Adjacent = std::map<Rank, std::vector<Rank>>;
+
+Status CheckEdges(const std::vector<Graph::Edge>& edges) {
+  std::set<Graph::Edge> known;
+  for (const Graph::Edge& edge : edges) {
+    const auto [low, high] = std::minmax(edge.first, edge.second);
+    if (low < 0 || high > Graph::kHighestRank) {
+      return Wrong(EdgeText(edge), "ranks from 0 to " + std::to_string(Graph::kHighestRank));
+    }
+    if (low == high) return Wrong(EdgeText(edge), "an edge between two ranks");
+    if (!known.emplace(low, high).second) return Wrong(EdgeText(edge) + " twice", "each edge once");
+  }
+  return Status::Ok();
+}
+
+// Those that a path leads to from the first.
+std::set<Rank> Reached(const Adjacent& adjacent) {
+  std::set<Rank> reached = {adjacent.begin()->first};
+  std::vector<Rank> open(reached.begin(), reached.end());
+  while (!open.empty()) {
+    const Rank rank = open.back();
+    open.pop_back();
+    for (const Rank next : adjacent.at(rank)) {
+      if (reached.insert(next).second) open.push_back(next);
+    }
+  }
+  return reached;
+}
+
+}  // namespace
+
+std::string ToText(const Graph& graph) {
+  if (graph.kind == Graph::Kind::kRing) return "ring";
+  if (graph.kind == Graph::Kind::kComplete) return "complete";
+  std::string text = "[";
+  for (const Graph::Edge& edge : graph.edges) {
+    text += (text.size() > 1 ? ", " : "") + EdgeText(edge);
+  }
+  return text + "]";
+}
+
+Status Validate(const Graph& graph, int workers) {
+  if (graph.kind != Graph::Kind::kEdges) return Status::Ok();
+  if (graph.edges.empty() || graph.edges.size() > Graph::kMostEdges) {
+    return Wrong(std::to_string(graph.edges.size()) + " edges",
+                 "1 to " + std::to_string(Graph::kMostEdges));
+  }
+  if (Status status = CheckEdges(graph.edges); !status.ok()) return status;
+  Adjacent adjacent;
+  for (const auto& [a, b] : graph.edges) {
+    adjacent[a].push_back(b);
+    adjacent[b].push_back(a);
+  }
+  const std::set<Rank> reached = Reached(adjacent);
+  for (const auto& [rank, ignored] : adjacent) {
+    if (reached.contains(rank)) continue;
+    return Wrong("no path from rank " + std::to_string(*reached.begin()) + " to rank " +
+                     std::to_string(rank),
+                 "a connected graph");
+  }
+  for (Rank rank = 0; rank < workers; ++rank) {
+    if (adjacent.contains(rank)) continue;
+    return Wrong("no edge of rank " + std::to_string(rank),
+                 "a list that names all " + std::to_string(workers) + " workers");
+  }
+  return Status::Ok();
+}
+
+Neighbours::Neighbours(const Graph& graph) : kind_(graph.kind) {
+  if (kind_ != Graph::Kind::kEdges) return;
+  Rank highest = 0;
+  for (const auto& [a, b] : graph.edges) highest = std::max({highest, a, b});
+  edges_.resize(static_cast<std::size_t>(highest) + 1);
+  for (const auto& [a, b] : graph.edges) {
+    edges_[static_cast<std::size_t>(a)].push_back(b);
+    edges_[static_cast<std::size_t>(b)].push_back(a);
+  }
+  for (std::vector<Rank>& edges : edges_) std::sort(edges.begin(), edges.end());
+}
+
+bool Neighbours::Has(Rank rank) const {
+  return rank >= 0 && static_cast<std::size_t>(rank) < places_.size() &&
+         PlaceOf(rank).after != kNoRank;
+}
+
+void Neighbours::Join(Rank rank) {
+  PRD_CHECK(rank >= 0 && !Has(rank));
+  if (static_cast<std::size_t>(rank) >= places_.size()) {
+    places_.resize(static_cast<std::size_t>(rank) + 1);
+  }
+  const auto at = by_rank_.insert(rank).first;
+  const Rank before = at == by_rank_.begin() ? *by_rank_.rbegin() : *std::prev(at);
+  const Rank after = std::next(at) == by_rank_.end() ? *by_rank_.begin() : *std::next(at);
+  PlaceOf(before).after = rank;
+  PlaceOf(after).before = rank;
+  PlaceOf(rank) = {.index = present_.size(), .before = before, .after = after};
+  present_.push_back(rank);
+}
+
+void Neighbours::Leave(Rank rank) {
+  PRD_CHECK(Has(rank));
+  const Place place = PlaceOf(rank);
+  PlaceOf(place.before).after = place.after;
+  PlaceOf(place.after).before = place.before;
+  PlaceOf(rank) = {};
+  by_rank_.erase(rank);
+  const Rank last = present_.back();
+  present_.pop_back();
+  if (last == rank) return;
+  present_[place.index] = last;
+  PlaceOf(last).index = place.index;
+}
+
+std::size_t Neighbours::Count(Rank rank) const {
+  if (kind_ == Graph::Kind::kRing) return std::min<std::size_t>(present_.size() - 1, 2);
+  if (kind_ == Graph::Kind::kComplete) return present_.size() - 1;
+  if (static_cast<std::size_t>(rank) >= edges_.size()) return 0;
+  const std::vector<Rank>& all = edges_[static_cast<std::size_t>(rank)];
+  return static_cast<std::size_t>(
+      std::count_if(all.begin(), all.end(), [this](Rank other) { return Has(other); }));
+}
+
+Rank Neighbours::At(Rank rank, std::size_t index) const {
+  const Place& place = PlaceOf(rank);
+  if (kind_ == Graph::Kind::kRing) {
+    return index == 0 ? std::min(place.before, place.after) : std::max(place.before, place.after);
+  }
+  if (kind_ == Graph::Kind::kComplete) return present_[index < place.index ? index : index + 1];
+  for (const Rank other : edges_[static_cast<std::size_t>(rank)]) {
+    if (Has(other) && index-- == 0) return other;
+  }
+  PRD_CHECK(false);
+  return kNoRank;
+}
+
+std::vector<Rank> Neighbours::Of(Rank rank) const {
+  std::vector<Rank> all;
+  for (std::size_t i = 0; i < Count(rank); ++i) all.push_back(At(rank, i));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+void Neighbours::Archive(StateArchive& ar, std::size_t ranks) {
+  std::vector<Rank> present = present_;
+  ar(present);
+  if (ar.saving()) return;
+  present_.clear();
+  places_.clear();
+  by_rank_.clear();
+  for (const Rank rank : present) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= ranks || Has(rank)) return ar.Fail();
+    Join(rank);
+  }
+}
+
+}  // namespace prd
