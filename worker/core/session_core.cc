@@ -167,8 +167,8 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
     return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
                 out);
   }
-  if (held_ && !HoldsAhead()) return BeginHeld(now, out);
   if (Decoupled()) return ArriveDecoupled(now, out);
+  if (held_) return BeginHeld(now, out);
   if (!Synchronises()) return StepDone(false, out);
   SignalAgain(now, out);
 }
@@ -415,6 +415,7 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
 void SessionCore::Begin(Instant now, Group group, Actions* out) {
   work_ = Work::kReduce;
   group_ = std::move(group);
+  if (group_.kind == GroupKind::kTrain && Ahead()) group_.iteration = iteration_;
   group_at_ = now;
   group_bytes_ = 0;
   step_.group = group_;

@@ -263,13 +263,13 @@ class SessionCore {
   bool HoldsAhead() const;
   void FailHeld(const std::string& why, Actions* out);
   void OnTrainGroup(Instant now, const Group& group, Actions* out);
+  void BeginBackground(Instant now, Group group, Actions* out);
   void OnTrained(Instant now, Outcome outcome, const std::string& detail, Actions* out);
   void ReportBackground(Instant now, Outcome outcome, const std::string& detail, Actions* out);
   void Through(Instant now, bool ok, bool passive, Actions* out);
   void OnAnswer(Instant now, const QueryReply& reply, Actions* out);
   void AddInbox(Actions* out);
   void Added(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
-  void BeginBackground(Instant now, Group group, Iteration gain, Actions* out);
 
   // The static schedule (session_core_schedule.cc).
   std::string CheckSchedule(const Schedule& schedule) const;

@@ -48,11 +48,13 @@ void SessionCore::Took(std::int64_t rounds) {
 }
 
 void SessionCore::ArriveDecoupled(Instant now, Actions* out) {
-  if (discard_ || !Synchronises()) return StepDone(false, out);
+  const bool arrives = !discard_ && Synchronises();
   const bool stands = SignalStands();
-  if (stands) ++outstanding_;
-  due_ = !stands || RunAhead() > 0;
+  if (arrives && stands) ++outstanding_;
+  due_ = arrives && (!stands || RunAhead() > 0);
   added_ = false;
+  if (held_ && !HoldsAhead()) return BeginHeld(now, out);
+  if (!arrives) return StepDone(false, out);
   GoOn(now, out);
 }
 
@@ -102,6 +104,7 @@ void SessionCore::SignalDecoupled(Instant now, Actions* out) {
 void SessionCore::AddInbox(Actions* out) {
   work_ = Work::kApply;
   group_.id = kNoGroup;  // no report follows
+  step_.waited = now_ - call_at_;
   out->push_back(ApplyNow{iteration_});
 }
 
@@ -131,28 +134,26 @@ void SessionCore::FailHeld(const std::string& why, Actions* out) {
   Push(Finished{.group = id, .outcome = Outcome::kFailed, .detail = why}, out);
 }
 
-void SessionCore::OnTrainGroup(Instant now, const Group& announced, Actions* out) {
+void SessionCore::OnTrainGroup(Instant now, const Group& group, Actions* out) {
   if (cancelled_) {
     Push(
-        Finished{
-            .group = announced.id, .outcome = Outcome::kFailed, .detail = "cancelled by its user"},
+        Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "cancelled by its user"},
         out);
     return;
   }
-  Group group = announced;
+  if (!Ahead()) ready_waiting_ = false;
+  if (Background()) return BeginBackground(now, group, out);
+  held_ = group;
+  GoOn(now, out);
+}
+
+void SessionCore::BeginBackground(Instant now, Group group, Actions* out) {
   Iteration gain = 0;
   if (Ahead()) {
     group.iteration = iteration_;
   } else {
-    ready_waiting_ = false;
     gain = std::max<Iteration>(group.iteration - ready_.iteration, 0);
   }
-  if (Background()) return BeginBackground(now, std::move(group), gain, out);
-  held_ = std::move(group);
-  GoOn(now, out);
-}
-
-void SessionCore::BeginBackground(Instant now, Group group, Iteration gain, Actions* out) {
   group_bytes_ = 0;
   if (!Passive(group)) ++since_.attempts;
   round_ = {.state = Round::State::kReduce, .group = std::move(group), .at = now};

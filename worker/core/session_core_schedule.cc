@@ -110,7 +110,7 @@ void SessionCore::RunSlots(Instant now, Actions* out) {
       return Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"), out);
     }
     last_group_ = group.id;
-    if (Background()) return BeginBackground(now, std::move(group), 0, out);
+    if (Background()) return BeginBackground(now, std::move(group), out);
     return Begin(now, std::move(group), out);
   }
 }
