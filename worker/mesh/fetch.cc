@@ -169,15 +169,17 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() cons
   auto& [parameters, initial, inbox] = snapshot->rows;
   if (store_->base.empty()) {
     parameters.resize(store_->parameters.bytes());
-    store_->parameters.Read(0, parameters.size(), parameters.data());
+    store_->background ? store_->ReadVirtual(parameters.data())
+                       : store_->parameters.Read(0, parameters.size(), parameters.data());
   } else {
     parameters = store_->base;
   }
   initial = store_->initial;
-  if (store_->inbox_rounds != 0) inbox = store_->inbox;
-  snapshot->info = {.iteration = store_->iteration,
+  const bool filled = store_->inbox_rounds != 0 && !store_->background;
+  if (filled) inbox = store_->inbox;
+  snapshot->info = {.iteration = store_->iteration + store_->inbox_gain,
                     .bytes = {parameters.size(), initial.size(), inbox.size()},
-                    .inbox_rounds = store_->inbox_rounds,
+                    .inbox_rounds = filled ? store_->inbox_rounds : 0,
                     .inbox_iteration = store_->inbox_iteration};
   return snapshot;
 }

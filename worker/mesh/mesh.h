@@ -100,7 +100,8 @@ class Mesh {
   void CancelReduce();
   // Neither this group nor an earlier one will be started here (any more). What runs goes on.
   void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
-  // The source's replica (with its inbox; for kLocalSteps its base), or the result of a kRound that
+  // The source's replica (with its inbox, which Plan::background adds to it; for kLocalSteps its
+  // base), or the result of a kRound that
   // failed here: it then goes where the round would have put it, the outbox being contributed as
   // `contributed` says. kNotFound when the source does not have that result any more.
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,

@@ -119,6 +119,7 @@ bool Peers::Offer(const std::string& endpoint, const FrameHeader& header) {
   const auto same = [&header](const Frame& frame) { return frame.header.kind == header.kind; };
   if (std::any_of(peer->queue.begin(), peer->queue.end(), same)) return false;
   peer->queue.push_back({header, zmq::message_t()});
+  if (!peer->used) (void)peer->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
   Flush(peer);
   if (peer->used || peer->queue.empty()) return true;
   peer->queue.clear();
