@@ -99,8 +99,10 @@ class Cluster : private History, private Transport {
     bool done = false;
     Status status;
     std::uint64_t reducing = 0;  // names the reduction or fetch under way; 0 none
-    // The inbox, and the round that others can fetch here.
+    Iteration gain = 0;          // of the reduction under way
+    // The inbox, what it adds to the replica's count, and the round that others can fetch here.
     std::int64_t inbox_rounds = 0;
+    Iteration inbox_gain = 0;
     Iteration inbox_round = 0;
     GroupId result = kNoGroup;
     Instant muted_until;
@@ -187,13 +189,22 @@ class Cluster : private History, private Transport {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     Actions actions;
     if (worker.steps++ < kSteps) {
-      worker.core.Step(now_, {.iteration = worker.core.iteration() + 1, .step_ns = kMillisecond},
-                       false, 0, &actions);
+      std::int64_t taken = 0;
+      const Iteration iteration = AddInbox(&worker, &taken) + 1;
+      worker.core.Step(now_, {.iteration = iteration, .step_ns = kMillisecond}, false, taken,
+                       &actions);
     } else {
       worker.finishing = true;
       worker.core.Finish(now_, &actions);
     }
     Perform(i, std::move(actions));
+  }
+
+  // Where averages wait to be added to the parameters: adds them. Returns the replica's count.
+  static Iteration AddInbox(Worker* worker, std::int64_t* taken) {
+    if (!worker->core.welcome().plan.background) return worker->core.iteration();
+    *taken = std::exchange(worker->inbox_rounds, 0);
+    return worker->core.iteration() + std::exchange(worker->inbox_gain, 0);
   }
 
   void Perform(int i, Actions actions) {
@@ -202,13 +213,14 @@ class Cluster : private History, private Transport {
       if (const auto* send = std::get_if<SendToController>(&action)) {
         ToController(worker, send->envelope);
       } else if (const auto* reduce = std::get_if<StartReduce>(&action)) {
-        Reduce(i, reduce->group);
+        Reduce(i, *reduce);
       } else if (std::holds_alternative<CancelReduce>(action) ||
                  std::holds_alternative<CancelFetch>(action) ||
                  std::holds_alternative<BecomeIncarnation>(action)) {
         worker.reducing = 0;
         if (std::holds_alternative<BecomeIncarnation>(action)) {
           worker.inbox_rounds = 0;
+          worker.inbox_gain = 0;
           worker.result = kNoGroup;
         }
       } else if (const auto* fetch = std::get_if<StartFetch>(&action)) {
@@ -242,6 +254,8 @@ class Cluster : private History, private Transport {
     if (worker.core.welcome().plan.strategy == Strategy::kEagerGradients) {
       rounds = std::exchange(worker.inbox_rounds, 0);
       iteration = rounds > 0 ? worker.inbox_round : worker.core.iteration();
+    } else if (worker.core.welcome().plan.background) {
+      iteration = AddInbox(&worker, &rounds);
     }
     Actions more;
     worker.core.Applied(now_, iteration, rounds, &more);
@@ -249,8 +263,12 @@ class Cluster : private History, private Transport {
   }
 
   // The result of a group is here.
-  static void Commit(Worker* worker, GroupKind kind, GroupId id, Iteration iteration) {
-    if (kind == GroupKind::kRound) {
+  static void Commit(Worker* worker, GroupKind kind, GroupId id, Iteration iteration,
+                     Iteration gain = 0) {
+    if (kind == GroupKind::kTrain && worker->core.welcome().plan.background) {
+      ++worker->inbox_rounds;
+      worker->inbox_gain += gain;
+    } else if (kind == GroupKind::kRound) {
       ++worker->inbox_rounds;
       worker->inbox_round = iteration;
       worker->result = id;
@@ -270,23 +288,25 @@ class Cluster : private History, private Transport {
   }
 
   // Ends once every member has begun, or after a time limit.
-  void Reduce(int i, const Group& group) {
+  void Reduce(int i, const StartReduce& start) {
+    const Group& group = start.group;
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     const std::uint64_t token = worker.reducing = ++tokens_;
     worker.result = kNoGroup;
+    worker.gain = start.gain;
     const auto end = [this, id = group.id, kind = group.kind, at = group.iteration](
                          int member, std::uint64_t its, Status status) {
       Worker& w = *workers_[static_cast<std::size_t>(member)];
       if (w.reducing != its) return;
       w.reducing = 0;
-      if (status.ok()) Commit(&w, kind, id, at);
+      if (status.ok()) Commit(&w, kind, id, at, w.gain);
       Actions actions;
       w.core.OnReduced(now_, id, status, 0, &actions);
       Perform(member, std::move(actions));
     };
     std::set<Incarnation> members;
     for (const GroupMember& member : group.members) members.insert(member.incarnation);
-    Reduction& reduction = reductions_[*members.begin() << 32 | group.id];
+    Reduction& reduction = reductions_[{*members.begin(), group.id}];
     reduction.members = group.members.size();
     reduction.started.emplace_back(i, token);
     At(kSecond, [=] { end(i, token, Status(Code::kDeadlineExceeded, "too long")); });
@@ -318,7 +338,9 @@ class Cluster : private History, private Transport {
         iteration = source->inbox_round;
         Commit(&w, GroupKind::kRound, fetch.result, iteration);
       } else if (ok) {
-        w.inbox_rounds = source->inbox_rounds;
+        const bool rounds = w.core.welcome().plan.strategy == Strategy::kEagerGradients;
+        w.inbox_rounds = rounds ? source->inbox_rounds : 0;
+        w.inbox_gain = 0;
         w.inbox_round = source->inbox_round;
         iteration = w.inbox_rounds > 0 ? w.inbox_round : source->core.iteration();
       }
@@ -341,7 +363,7 @@ class Cluster : private History, private Transport {
   std::unique_ptr<Pump> pump_;
   std::vector<Record> records_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::map<std::uint64_t, Reduction> reductions_;
+  std::map<std::pair<Incarnation, GroupId>, Reduction> reductions_;  // by the lowest member
   Incarnation incarnations_ = 0;
   std::uint64_t tokens_ = 0;
   std::size_t done_ = 0;
@@ -372,12 +394,49 @@ EsyncOptions Esync(EsyncOptions::Mode mode) {
   return options;
 }
 
+PReduceOptions OverlappedThreeOfThem() {
+  PReduceOptions options = ThreeOfThem();
+  options.overlap = true;
+  return options;
+}
+
+PragueOptions Prague(PragueOptions::Generator generator, bool overlap) {
+  PragueOptions options;
+  options.generator = generator;
+  options.workers_per_host = 3;
+  options.overlap = overlap;
+  return options;
+}
+
+AdPsgdOptions Overlapped() {
+  AdPsgdOptions options;
+  options.overlap = true;
+  options.section_length = 2;
+  return options;
+}
+
+std::vector<EngineOptions> Engines() {
+  using enum PragueOptions::Generator;
+  return {AllReduceOptions{},
+          ThreeOfThem(),
+          OverlappedThreeOfThem(),
+          Synced(),
+          BackupOptions{},
+          Esync(EsyncOptions::Mode::kBlocking),
+          Esync(EsyncOptions::Mode::kDelayedAck),
+          Prague(kRandom, false),
+          Prague(kStatic, false),
+          Prague(kSmart, false),
+          Prague(kRandom, true),
+          Prague(kStatic, true),
+          Prague(kSmart, true),
+          AdPsgdOptions{},
+          Overlapped()};
+}
+
 std::vector<Setting> Settings() {
   std::vector<Setting> settings;
-  for (const EngineOptions& engine :
-       {EngineOptions(AllReduceOptions{}), EngineOptions(ThreeOfThem()), EngineOptions(Synced()),
-        EngineOptions(BackupOptions{}), EngineOptions(Esync(EsyncOptions::Mode::kBlocking)),
-        EngineOptions(Esync(EsyncOptions::Mode::kDelayedAck))}) {
+  for (const EngineOptions& engine : Engines()) {
     settings.push_back({"calm", engine, {}});
     settings.push_back({"lossy", engine, {.loss = 0.1, .duplicate = 0.1}});
     settings.push_back({"failing reductions", engine, {.reduce_fails = 0.1}});
