@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 
 namespace prd {
@@ -12,54 +13,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// What the tests tell the engine to do, and what it was told. Outlives the job.
-struct Script {
-  Plan plan;
-  Engine::Joining joining = Engine::Joining::kAnytime;
-  std::vector<std::vector<Effect>> next;  // what the next events lead to, in order
-  std::vector<std::string> heard;
-};
-
-class Puppet final : public Engine {
- public:
-  explicit Puppet(Script* script) : script_(script) {}
-  Plan plan() const override { return script_->plan; }
-  Joining joining() const override { return script_->joining; }
-  void Step(Instant, const Event& event, GroupId* next_group, Effects* out) override {
-    Hear(event);
-    if (script_->next.empty()) return;
-    std::vector<Effect> effects = std::move(script_->next.front());
-    script_->next.erase(script_->next.begin());
-    for (Effect& effect : effects) {
-      if (auto* form = std::get_if<FormGroup>(&effect)) form->id = (*next_group)++;
-      out->push_back(std::move(effect));
-    }
-  }
-  std::optional<Instant> NextDeadline() const override { return std::nullopt; }
-  std::string Explain(Instant, Rank) const override { return "as it is told"; }
-  void Archive(StateArchive&) override {}
-
- private:
-  void Hear(const Event& event) {
-    std::string text;
-    if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-      text = "joined " + std::to_string(joined->rank) + "@" + std::to_string(joined->iteration);
-    } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
-      text = "ready " + std::to_string(ready->rank) + "@" + std::to_string(ready->ready.iteration) +
-             " owes " + std::to_string(ready->owed);
-    } else if (const auto* done = std::get_if<FinishedEvent>(&event)) {
-      text = std::string(done->ok ? "ok " : "failed ") + std::to_string(done->rank) + " owes " +
-             std::to_string(done->owed);
-    } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
-      text = ended->ok ? "ended" : "ended, nobody";
-    } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-      text = "left " + std::to_string(left->rank);
-    }
-    script_->heard.push_back(text);
-  }
-  Script* script_;
-};
 
 class JobRoundsTest : public JobTest {
  protected:

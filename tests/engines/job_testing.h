@@ -26,6 +26,7 @@ class JobTest : public testing::Test {
     spec.max_workers = 16;
     job_ = std::make_unique<Job>(1, spec);
     job_->Start({1}, 0, &out_);
+    history_ = out_.records;
   }
 
   WorkerEnvelope HelloOf(Rank rank) {
@@ -62,6 +63,7 @@ class JobTest : public testing::Test {
   void Step(const Input& input) {
     out_ = {};
     job_->Step({++now_}, input, &out_);
+    history_.insert(history_.end(), out_.records.begin(), out_.records.end());
   }
   void Done(Rank rank, Outcome outcome = Outcome::kOk) {
     const GroupId group = job_->workers()[static_cast<std::size_t>(rank)].group;
@@ -97,6 +99,7 @@ class JobTest : public testing::Test {
 
   std::unique_ptr<Job> job_;
   JobOutput out_;
+  std::vector<Record> history_;  // of all steps
   std::map<Rank, Incarnation> incarnation_;
   std::map<Rank, Seq> seq_;
   int next_ = 0;
