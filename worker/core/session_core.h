@@ -179,6 +179,8 @@ class SessionCore {
   Iteration iteration() const { return iteration_; }
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
+  // Plan::scheduled: groups up to this id are over, begun or not.
+  GroupId called_off() const { return schedule_ ? schedule_->first - 1 : kNoGroup; }
 
  private:
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
@@ -333,6 +335,7 @@ class SessionCore {
   bool due_ = false;               // the step in progress has yet to signal, or to take its slot
   std::uint64_t outstanding_ = 0;  // steps since the signal that stands; slots taken and not over
   std::int64_t inbox_ = 0;         // averages in the inbox, as far as is known here
+  std::int64_t asked_inbox_ = 0;   // the same, when ApplyNow asked to add it
   bool added_ = false;             // the call in progress has added it since the last answer
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members

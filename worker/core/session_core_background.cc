@@ -105,13 +105,15 @@ void SessionCore::AddInbox(Actions* out) {
   work_ = Work::kApply;
   group_.id = kNoGroup;  // no report follows
   step_.waited = now_ - call_at_;
+  asked_inbox_ = inbox_;
   out->push_back(ApplyNow{iteration_});
 }
 
 void SessionCore::Added(Instant now, Iteration iteration, std::int64_t rounds, Actions* out) {
   iteration_ = iteration;
-  if (rounds == 0) inbox_ = 0;  // a new incarnation gave up what was counted
+  // None: what was counted had been given up. More may have come since.
   Took(rounds);
+  if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
   added_ = true;
   if (contact_ == Contact::kOver) return Done(over_, out);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
