@@ -82,7 +82,7 @@ void Describe(Fields& fields, AdPsgdOptions* options) {
   auto kind = static_cast<std::size_t>(options->graph.kind);
   fields.NameOrPairs("graph", &kind, &options->graph.edges, kGraphs, 0, Graph::kHighestRank);
   options->graph.kind = static_cast<Graph::Kind>(kind);
-  fields.Whole("section_length", &options->section_length, 1, 1'000'000, "steps");
+  fields.Whole("section_length", &options->section_length, 1, 100'000, "steps");
   fields.Flag("overlap", &options->overlap);
   fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
   fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
@@ -92,7 +92,7 @@ void Describe(Fields& fields, PragueOptions* options) {
   static constexpr std::array<std::string_view, 3> kGenerators = {"random", "static", "smart"};
   fields.Choice("generator", &options->generator, kGenerators);
   fields.Whole("group_size", &options->group_size, 2, 100'000, "workers");
-  fields.Whole("section_length", &options->section_length, 1, 1'000'000, "steps");
+  fields.Whole("section_length", &options->section_length, 1, 100'000, "steps");
   fields.Whole("slowdown_threshold", &options->slowdown_threshold, 1, 1'000'000'000, "groups");
   fields.Flag("inter_intra", &options->inter_intra);
   fields.Flag("request_ahead", &options->request_ahead);

@@ -25,7 +25,7 @@ Status Validate(const PragueOptions& options, int) {
     std::int64_t found, low, high;
   } keys[] = {
       {"group_size", options.group_size, 2, 100'000},
-      {"section_length", options.section_length, 1, 1'000'000},
+      {"section_length", options.section_length, 1, 100'000},
       {"slowdown_threshold", options.slowdown_threshold, 1, 1'000'000'000},
       {"workers_per_host", options.workers_per_host, 0, 1'000'000},
       {"overlap_steps", options.overlap_steps, 1, 1000},

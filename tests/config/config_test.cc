@@ -147,6 +147,67 @@ TEST(ConfigTest, EnginesCheckTheirOwnTables) {
               HasSubstr("job.p-reduce.groupsize: unknown key; did you mean \"group_size\"?"));
 }
 
+TEST(ConfigTest, AGraphIsANameOrAListOfEdges) {
+  const std::string job =
+      "[[job]]\nname = \"*\"\nengine = \"ad-psgd\"\nworkers = 3\n[job.ad-psgd]\n";
+  const auto graph = [&](const std::string& value) {
+    const Result<Config> config = ParseConfig(job + "graph = " + value + "\n", "f.toml");
+    EXPECT_TRUE(config.ok()) << config.status().ToString();
+    return std::get<AdPsgdOptions>(config->jobs[0].spec.engine).graph;
+  };
+  EXPECT_EQ(graph("\"ring\""), Graph({.kind = Graph::Kind::kRing, .edges = {}}));
+  EXPECT_EQ(graph("\"complete\""), Graph({.kind = Graph::Kind::kComplete, .edges = {}}));
+  EXPECT_EQ(graph("[[0, 1],\n [1, 2]]"),
+            Graph({.kind = Graph::Kind::kEdges, .edges = {{0, 1}, {1, 2}}}));
+  const auto wrong = [&](const std::string& value) {
+    return ErrorOf(job + "seed = 2\ngraph = " + value + "\n");
+  };
+  const std::string allowed =
+      R"(, allowed is "ring", "complete", or a list of pairs [a, b] of whole numbers from 0 to 999999)";
+  EXPECT_EQ(wrong("\"star\""), "f.toml:7: job.ad-psgd.graph: found \"star\" (a text)" + allowed);
+  EXPECT_EQ(wrong("7"), "f.toml:7: job.ad-psgd.graph: found 7" + allowed);
+  for (const char* list : {"[0, 1]", "[[0, 1, 2]]", "[[0, -1]]", "[[0, 1.5]]", "[[0, 1], \"x\"]"}) {
+    EXPECT_EQ(wrong(list), "f.toml:7: job.ad-psgd.graph: found an array" + allowed) << list;
+  }
+  EXPECT_EQ(wrong("[]"), "f.toml:7: job.ad-psgd.graph: found 0 edges, allowed is 1 to 1000000");
+  EXPECT_EQ(wrong("[[0, 1], [1, 1]]"),
+            "f.toml:7: job.ad-psgd.graph: found [1, 1], allowed is an edge between two ranks");
+  EXPECT_EQ(wrong("[[0, 1], [2, 3]]"),
+            "f.toml:7: job.ad-psgd.graph: found no path from rank 0 to rank 2, allowed is a "
+            "connected graph");
+  EXPECT_EQ(wrong("[[0, 1]]"),
+            "f.toml:7: job.ad-psgd.graph: found no edge of rank 2, allowed is a list that names "
+            "all 3 workers");
+  EXPECT_THAT(ErrorOf(job + "section_length = 0\n"),
+              HasSubstr("f.toml:6: job.ad-psgd.section_length: found 0, allowed is a whole number "
+                        "from 1 to 100000 (steps)"));
+}
+
+TEST(ConfigTest, PraguesKeysNameTheLineAndWhatIsAllowed) {
+  const std::string job = "[[job]]\nname = \"*\"\nengine = \"prague\"\n[job.prague]\n";
+  EXPECT_EQ(ErrorOf(job + R"(generator = "clever"
+group_size = 1
+slowdown_threshold = 0
+inter_intra = 1
+section_length = 100001
+workers_per_host = -1
+)"),
+            R"(f.toml:5: job.prague.generator: found "clever" (a text), allowed is "random", )"
+            R"("static" or "smart"
+f.toml:6: job.prague.group_size: found 1, allowed is a whole number from 2 to 100000 (workers)
+f.toml:7: job.prague.slowdown_threshold: found 0, allowed is a whole number from 1 to )"
+            R"(1000000000 (groups)
+f.toml:8: job.prague.inter_intra: found 1, allowed is true or false
+f.toml:9: job.prague.section_length: found 100001, allowed is a whole number from 1 to )"
+            R"(100000 (steps)
+f.toml:10: job.prague.workers_per_host: found -1, allowed is a whole number from 0 to )"
+            R"(1000000 (workers))");
+  const Result<Config> config = ParseConfig(job + "generator = \"static\"\n", "f.toml");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->jobs[0].spec.engine,
+            EngineOptions(PragueOptions{.generator = PragueOptions::Generator::kStatic}));
+}
+
 TEST(ConfigTest, RulesOverSeveralKeys) {
   EXPECT_THAT(
       ErrorOf(std::string(kJob) + "lease_ms = 1000\nheartbeat_ms = 500\n"),

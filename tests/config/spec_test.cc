@@ -32,6 +32,31 @@ class Draw {
   std::mt19937_64 random_;
 };
 
+AdPsgdOptions RandomAdPsgd(Draw& draw, int workers) {
+  AdPsgdOptions options{.graph = {.kind = Graph::Kind(draw.In(0, 2)), .edges = {}},
+                        .section_length = draw.In(1, 100'000),
+                        .overlap = draw.In(0, 1) == 1,
+                        .overlap_steps = static_cast<int>(draw.In(1, 1000)),
+                        .seed = draw.In(0, 100'000)};
+  for (Rank rank = 1; options.graph.kind == Graph::Kind::kEdges && rank < workers + 2; ++rank) {
+    options.graph.edges.emplace_back(rank, static_cast<Rank>(draw.In(0, rank - 1)));
+  }
+  return options;
+}
+
+PragueOptions RandomPrague(Draw& draw) {
+  return {.generator = PragueOptions::Generator(draw.In(0, 2)),
+          .group_size = static_cast<int>(draw.In(2, 100'000)),
+          .section_length = draw.In(1, 100'000),
+          .slowdown_threshold = draw.In(1, 1000),
+          .inter_intra = draw.In(0, 1) == 1,
+          .request_ahead = draw.In(0, 1) == 1,
+          .workers_per_host = static_cast<int>(draw.In(0, 64)),
+          .overlap = draw.In(0, 1) == 1,
+          .overlap_steps = static_cast<int>(draw.In(1, 1000)),
+          .seed = draw.In(0, 100'000)};
+}
+
 JobSpec RandomSpec(Draw& draw) {
   JobSpec spec;
   spec.name = draw.Name();
@@ -39,7 +64,7 @@ JobSpec RandomSpec(Draw& draw) {
   spec.max_workers = static_cast<int>(draw.In(std::max(spec.workers, 1), 100'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
-  const std::int64_t engine = draw.In(0, 4);
+  const std::int64_t engine = draw.In(0, 6);
   if (engine == 0) {
     spec.engine = EagerOptions{.quorum = draw.In(0, 4),
                                .seed = draw.In(0, 100'000),
@@ -54,6 +79,10 @@ JobSpec RandomSpec(Draw& draw) {
                                .margin_ms = draw.In(0, 100),
                                .global_lr = 9.9 * draw.Real() + 0.05,
                                .stall_factor = draw.In(2, 1000)};
+  } else if (engine == 5) {
+    spec.engine = RandomAdPsgd(draw, spec.workers);
+  } else if (engine == 6) {
+    spec.engine = RandomPrague(draw);
   } else if (engine == 3) {
     spec.engine = AllReduceOptions{.weights = AllReduceOptions::Weights(draw.In(0, 1))};
   } else {

@@ -59,7 +59,7 @@ TEST(RegistryTest, OverlapIsThePlansAlone) {
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfPrague) {
   EXPECT_EQ(WrongIn(PragueOptions{.group_size = 1}), "group_size: found 1, allowed is 2 to 100000");
   EXPECT_EQ(WrongIn(PragueOptions{.section_length = 0}),
-            "section_length: found 0, allowed is 1 to 1000000");
+            "section_length: found 0, allowed is 1 to 100000");
   EXPECT_EQ(WrongIn(PragueOptions{.slowdown_threshold = 0}),
             "slowdown_threshold: found 0, allowed is 1 to 1000000000");
   EXPECT_EQ(WrongIn(PragueOptions{.workers_per_host = -4}),
@@ -77,6 +77,16 @@ TEST(RegistryTest, PraguesPlanIsItsOptions) {
                                                 .overlap_steps = 5})
                            ->plan();
   EXPECT_EQ(overlap, (Plan{.ahead = true, .background = true, .run_ahead = 5, .scheduled = true}));
+}
+
+TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfAdPsgd) {
+  EXPECT_EQ(WrongIn(AdPsgdOptions{.section_length = 0}),
+            "section_length: found 0, allowed is 1 to 100000");
+  EXPECT_EQ(WrongIn(AdPsgdOptions{.overlap_steps = 1001}),
+            "overlap_steps: found 1001, allowed is 1 to 1000");
+  EXPECT_EQ(WrongIn(AdPsgdOptions{.seed = -1}), "seed: found -1, allowed is 0 or more");
+  EXPECT_EQ(WrongIn(AdPsgdOptions{.graph = {.kind = Graph::Kind::kEdges, .edges = {{0, 1}}}}, 3),
+            "graph: found no edge of rank 2, allowed is a list that names all 3 workers");
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {
