@@ -130,6 +130,33 @@ class Training(unittest.TestCase):
                 self.assertEqual(replay["not_recorded"], 0, replay)
                 self.assertTrue(replay["run"]["ended"], replay)
 
+    def test_groups_of_models_survive_kills(self):
+        """Groups drawn ahead, or averaged beside the training: the daemon dies, a worker dies, and comes back."""
+        smart = 'generator = "smart"\nworkers_per_host = 2\n'
+        for engine, options in (("p-reduce", "overlap = true\n"), ("ad-psgd", 'graph = "ring"\n'),
+                                ("ad-psgd", "overlap = true\n"), ("prague", 'generator = "random"\n'),
+                                ("prague", smart), ("prague", smart + "overlap = true\n"),
+                                ("prague", 'generator = "static"\nworkers_per_host = 2\n')):
+            config = job(engine, 4) + ("" if engine == "p-reduce" else f"[job.{engine}]\n") + options
+            with self.subTest(engine=engine, options=options), cluster.Cluster(BIN, config) as c:
+                workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
+                workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+                c.kill_daemon()
+                c.start_daemon()
+                workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
+                workers[3].kill()
+                again = c.worker(3, steps=15, step_ms=25)
+                attached = again.wait_for(lambda line: "attached" in line, "attach")
+                self.assertGreater(attached["iteration"], 0)
+                again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
+                ends = self.finish_equal(workers[:3] + [again])
+                self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
+                self.assertEqual(ends[3]["applied"], 15)
+                c.stop_daemon()
+                replay = json.loads(c.prdctl("replay", offline=True))
+                self.assertEqual(replay["not_recorded"], 0, replay)
+                self.assertTrue(replay["run"]["ended"], replay)
+
     def test_leaving_worker_releases_the_others(self):
         with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
             leaver = c.worker(2, steps=5, leave=True)
