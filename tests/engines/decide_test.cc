@@ -9,7 +9,9 @@ namespace {
 // it is, only prdbench says: a test must not depend on a timing.)
 TEST(DecideTest, EveryEngineHasACostAtEverySize) {
   const std::vector<std::int64_t> sizes = {1, 2, 8, 100};
-  for (const EngineOptions& options : AllEngines()) {
+  std::vector<EngineOptions> engines = AllEngines();
+  engines.push_back(PragueOptions{.generator = PragueOptions::Generator::kRandom});
+  for (const EngineOptions& options : engines) {
     const std::vector<DecideCost> costs = MeasureDecide(options, sizes, 500, 3);
     ASSERT_EQ(costs.size(), sizes.size());
     for (std::size_t i = 0; i < sizes.size(); ++i) {

@@ -329,8 +329,8 @@ TEST(PraguePaperTest, AFastWorkersDivisionExcludesTheSlowAndASlowOnesTakesAll) {
   EXPECT_THAT(Union(cluster.Ask(slow.front())), ElementsAre(0, 1, 2, 3));
 }
 
-// The same: "W2 is also excluded because its group buffer is not empty"; the slow worker leaves it out,
-// too.
+// The same: "W2 is also excluded because its group buffer is not empty"; the slow worker leaves it
+// out, too.
 TEST(PraguePaperTest, WhoHasAGroupIsInNobodysDivision) {
   Cluster cluster({.group_size = 2, .slowdown_threshold = 3, .seed = 1}, 4);
   const GroupId held = FallBehind(&cluster, 3, 4);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <string>
@@ -30,6 +31,7 @@ struct Stimulus {
   std::uint32_t owed = 0;
   std::uint32_t local_steps = 1;
   std::uint32_t turn = 0;  // kReady: of its worker; an older one than the last is void
+  bool passive = false;    // kFinished: of a group that answers no signal of it
 };
 
 Event ToEvent(const Stimulus& stimulus) {
@@ -62,6 +64,7 @@ class Loop {
         in_rounds_(guide_->plan().strategy == Strategy::kEagerGradients
                        ? static_cast<std::size_t>(workers)
                        : 0),
+        ahead_(guide_->plan().ahead ? static_cast<std::size_t>(workers) : 0),
         turns_(static_cast<std::size_t>(workers)) {
     const auto end = static_cast<Rank>(workers);
     for (Rank rank = 0; rank < end; ++rank) {
@@ -87,8 +90,12 @@ class Loop {
       if (next.kind == Stimulus::Kind::kReady && next.turn != Turn(next.rank)) continue;
       if (!in_rounds_.empty()) TakeTurn(&next);
       script_.push_back(next);
-      Guide(next.now, ToEvent(next), next);
       if (next.kind == Stimulus::Kind::kReady) --signals;
+      if (!ahead_.empty()) {
+        GuideAhead(next);
+        continue;
+      }
+      Guide(next.now, ToEvent(next), next);
       if (next.kind == Stimulus::Kind::kFinished && in_rounds_.empty()) {
         Later(next.now, kStep, {.iteration = next.iteration + 1, .rank = next.rank});
       }
@@ -121,6 +128,64 @@ class Loop {
     bool waiting = false;
   };
 
+  // A worker whose groups may be there before it is ready (Plan::ahead).
+  struct Ahead {
+    Iteration iteration = 1;   // of its next signal
+    GroupId group = kNoGroup;  // that it is in
+    bool waiting = false;
+  };
+  struct Held {
+    std::vector<GroupShare> members;
+    std::size_t computing = 0;  // members that it waits for
+  };
+
+  void GuideAhead(const Stimulus& next) {
+    if (next.kind == Stimulus::Kind::kEnded) return Guide(next.now, ToEvent(next), next);
+    Ahead& worker = ahead_[static_cast<std::size_t>(next.rank)];
+    const GroupId group = worker.group;
+    if (next.kind == Stimulus::Kind::kFinished) {
+      worker.group = kNoGroup;
+      if (worker.waiting && !next.passive) Release(next.now, next.rank);
+      return Guide(next.now, ToEvent(next), next);
+    }
+    worker.waiting = true;
+    Guide(next.now, ToEvent(next), next);
+    const auto held = held_.find(group);
+    if (held != held_.end() && --held->second.computing == 0) Begin(next.now, group);
+  }
+
+  void Release(Instant now, Rank rank) {
+    Ahead& worker = ahead_[static_cast<std::size_t>(rank)];
+    worker.waiting = false;
+    Later(now, kStep, {.iteration = ++worker.iteration, .rank = rank});
+  }
+
+  // Held until all members wait, unless they take part in the background.
+  void HoldAhead(Instant now, const FormGroup& group) {
+    Held& held = held_[group.id];
+    held.members = group.members;
+    for (const GroupShare& member : group.members) {
+      Ahead& worker = ahead_[static_cast<std::size_t>(member.rank)];
+      worker.group = group.id;
+      held.computing += worker.waiting ? 0 : 1;
+    }
+    if (held.computing == 0 || guide_->plan().background) Begin(now, group.id);
+  }
+
+  void Begin(Instant now, GroupId id) {
+    const Held held = std::move(held_.at(id));
+    held_.erase(id);
+    Instant last = now;
+    for (const GroupShare& member : held.members) {
+      const Stimulus finished{.group = id,
+                              .rank = member.rank,
+                              .kind = Stimulus::Kind::kFinished,
+                              .passive = member.passive};
+      last = std::max(last, Later(now, kReduce, finished));
+    }
+    Later(last, 0, {.group = id, .kind = Stimulus::Kind::kEnded});
+  }
+
   // What such a worker says, and when it says something next.
   void TakeTurn(Stimulus* stimulus) {
     if (stimulus->kind == Stimulus::Kind::kEnded) return;
@@ -147,6 +212,10 @@ class Loop {
     for (const Effect& effect : effects) {
       if (const auto* answer = std::get_if<Answer>(&effect)) {
         if (answer->ready) continue;
+        if (!ahead_.empty()) {
+          Release(now, answer->rank);
+          continue;
+        }
         Stimulus next = cause;
         ++next.local_steps;
         Later(now, kStep, next);
@@ -155,6 +224,10 @@ class Loop {
       }
     }
     for (const FormGroup& group : GroupsOf(effects)) {
+      if (!ahead_.empty()) {
+        HoldAhead(now, group);
+        continue;
+      }
       newest_ = group.iteration;  // by the time of any copy: reductions are short beside steps
       Instant last = now;
       for (const GroupShare& member : group.members) {
@@ -194,6 +267,8 @@ class Loop {
   GroupId next_timed_ = 1;
   Effects effects_;
   std::vector<InRounds> in_rounds_;   // by rank; empty under other strategies
+  std::vector<Ahead> ahead_;          // by rank; empty unless Plan::ahead
+  std::map<GroupId, Held> held_;      // formed, and not begun
   std::vector<std::uint32_t> turns_;  // by rank: signals that it was to send
   Iteration newest_ = 0;              // that a group was formed for
   std::priority_queue<Stimulus, std::vector<Stimulus>, IsLater> coming_;
@@ -227,9 +302,14 @@ std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
 }
 
 int BenchDecide(bool json) {
-  if (!json) std::printf("%-12s %10s %15s\n", "engine", "workers", "ns per signal");
+  std::vector<std::pair<std::string, EngineOptions>> engines;
   for (const EngineOptions& options : AllEngines()) {
-    const std::string name(EngineName(options));
+    engines.emplace_back(EngineName(options), options);
+  }
+  engines.emplace_back("prague/random",
+                       PragueOptions{.generator = PragueOptions::Generator::kRandom});
+  if (!json) std::printf("%-13s %10s %15s\n", "engine", "workers", "ns per signal");
+  for (const auto& [name, options] : engines) {
     for (const DecideCost& cost : MeasureDecide(options, {8, 100, 10'000, 100'000}, 200'000, 9)) {
       const auto workers = static_cast<long long>(cost.workers);
       if (json) {
@@ -238,7 +318,7 @@ int BenchDecide(bool json) {
             "\"ns_per_signal\":%.1f}\n",
             name.c_str(), workers, cost.ns_per_signal);
       } else {
-        std::printf("%-12s %10lld %15.1f\n", name.c_str(), workers, cost.ns_per_signal);
+        std::printf("%-13s %10lld %15.1f\n", name.c_str(), workers, cost.ns_per_signal);
       }
     }
   }
