@@ -17,7 +17,7 @@ Status CheckRange(const char* key, std::int64_t found, std::int64_t least, std::
 
 Status Validate(const AdPsgdOptions& options, int workers) {
   if (Status status = Validate(options.graph, workers); !status.ok()) return status;
-  if (Status status = CheckRange("section_length", options.section_length, 1, 1'000'000);
+  if (Status status = CheckRange("section_length", options.section_length, 1, 100'000);
       !status.ok()) {
     return status;
   }
