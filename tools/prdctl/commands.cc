@@ -35,6 +35,11 @@ bool CountsRounds(Strategy strategy) {
   return strategy == Strategy::kEagerGradients || strategy == Strategy::kLocalSteps;
 }
 
+// Its steps are not reported.
+bool Unknown(const Present& present, const WorkerRow& worker) {
+  return present.plan.scheduled && worker.here && worker.state == "training";
+}
+
 std::string LastGroup(const WorkerRow& worker) {
   if (worker.last_group == kNoGroup) return "";
   return std::to_string(worker.last_group) + (worker.last_ok ? "" : " failed");
@@ -78,7 +83,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
            {"state", w.state},
            {"detail", w.detail},
            {"here", w.here},
-           {"iteration", w.iteration},
+           {"iteration", Unknown(*present, w) ? Json(nullptr) : Json(w.iteration)},
            {"last_group", w.last_group == kNoGroup ? Json(nullptr) : Json(w.last_group)},
            {"last_ok", w.last_ok},
            {"owed_gradients", w.owed},
@@ -95,7 +100,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   console.out << Title(*info) << '\n';
   Table table({{"RANK", Align::kRight},
                {"STATE"},
-               {CountsRounds(present->strategy) ? "ROUND" : "ITERATION", Align::kRight},
+               {CountsRounds(present->plan.strategy) ? "ROUND" : "ITERATION", Align::kRight},
                {"LAST GROUP", Align::kRight},
                {"STEP", Align::kRight},
                {"HEARD", Align::kRight},
@@ -103,10 +108,15 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
                {"HOST"}});
   for (const WorkerRow& w : present->workers) {
     table.Add({std::to_string(w.rank), w.detail.empty() ? w.state : w.state + " (" + w.detail + ")",
-               std::to_string(w.iteration), LastGroup(w), Age(w.step_ns),
-               w.heard_ns ? Age(w.heard_ns) + " ago" : "", std::to_string(w.pid), w.host_name});
+               Unknown(*present, w) ? "" : std::to_string(w.iteration), LastGroup(w),
+               Age(w.step_ns), w.heard_ns ? Age(w.heard_ns) + " ago" : "", std::to_string(w.pid),
+               w.host_name});
   }
   table.Print(console.out);
+  if (present->plan.scheduled) {
+    console.out
+        << "workers follow a schedule (prdctl groups) and report neither steps nor groups\n";
+  }
   return Status::Ok();
 }
 
@@ -121,6 +131,9 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   for (const WorkerRow& w : present->workers) {
     if (rank && w.rank != *rank) continue;
     workers.push_back({{"rank", w.rank}, {"state", w.state}, {"here", w.here}, {"why", w.why}});
+    for (const auto& [other, does] : w.others) {
+      workers.back()["others"].push_back({{"rank", other}, {"does", does}});
+    }
     table.Add({std::to_string(w.rank), w.state, w.why});
   }
   if (rank && workers.empty()) {
@@ -136,6 +149,10 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   if (rank) {
     console.out << "rank " << *rank << ": " << Harmless(workers[0]["why"].get<std::string>())
                 << '\n';
+    for (const Json& other : workers[0].value("others", Json::array())) {
+      console.out << "  rank " << other["rank"].get<Rank>() << ": "
+                  << Harmless(other["does"].get<std::string>()) << '\n';
+    }
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';

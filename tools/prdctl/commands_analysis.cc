@@ -4,6 +4,7 @@
 #include <fstream>
 #include <memory>
 
+#include "common/base/static_schedule.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
@@ -30,11 +31,12 @@ Result<RunInfo> Measure(HistorySource& source, const std::string& run, Meter& me
 }
 
 // What the run's engine does to slow workers, and so which columns there are.
-enum class Beside { kNothing, kGradients, kUpdates, kLocalSteps };
+enum class Beside { kNothing, kGradients, kUpdates, kLocalSteps, kGroups };
 
 Beside BesideOf(const RunInfo& run) {
   if (run.engine == "eager") return Beside::kGradients;
   if (run.engine == "backup") return Beside::kUpdates;
+  if (run.engine == "prague" || run.engine == "ad-psgd") return Beside::kGroups;
   return run.engine == "esync" ? Beside::kLocalSteps : Beside::kNothing;
 }
 
@@ -63,6 +65,8 @@ std::vector<std::string> Titles(Beside beside) {
       return {"ROUNDS WITHOUT", "IN A ROW", "DROPPED"};
     case Beside::kLocalSteps:
       return {"LOCAL STEPS", "ROUNDS WITHOUT", "DROPPED"};
+    case Beside::kGroups:
+      return {"OWN GROUPS", "PASSIVE"};
   }
   return {};
 }
@@ -78,12 +82,19 @@ std::vector<std::string> Cells(Beside beside, const WorkerPace& w) {
       return {without, std::to_string(w.longest_without), Dropped(w)};
     case Beside::kLocalSteps:
       return {LocalSteps(w), without, Dropped(w)};
+    case Beside::kGroups:
+      return {std::to_string(w.own_groups), std::to_string(w.passive_groups)};
   }
   return {};
 }
 
 void AddBeside(Beside beside, const WorkerPace& w, Instant start, Json* json) {
   if (beside == Beside::kNothing) return;
+  if (beside == Beside::kGroups) {
+    (*json)["own_groups"] = w.own_groups;
+    (*json)["passive_groups"] = w.passive_groups;
+    return;
+  }
   (*json)["rounds_in"] = w.rounds_in;
   (*json)["rounds_without"] = w.rounds_without;
   (*json)["longest_without"] = w.longest_without;
@@ -110,6 +121,28 @@ void PrintDrops(const PaceReport& report, const Console& console) {
                 << Number(Seconds(w.last_dropped - report.start), 3)
                 << " s, its last: " << Harmless(w.dropped_because) << '\n';
   }
+}
+
+// What the figures do not mean, by the way the workers go about their steps.
+void PrintPlan(const Plan& plan, const Console& console) {
+  if (plan.section_length > 1) {
+    console.out << "only every " << plan.section_length
+                << "th step of a worker signals: those are counted\n";
+  }
+  if (plan.strategy != Strategy::kAverageModels || !plan.background) return;
+  if (plan.run_ahead > 0) {
+    console.out << "overlap: to wait did not stop the training loops, which go on for up to "
+                << plan.run_ahead << (plan.run_ahead == 1 ? " step" : " steps")
+                << " while a signal waits: WAITED is how long signals stood\n";
+  } else {
+    console.out
+        << "groups start at once on all members, whatever these do: nobody waits for them\n";
+  }
+}
+
+// Steps are not told where workers draw their groups themselves.
+bool NothingTold(const PaceReport& report) {
+  return report.plan.scheduled && report.train_groups == 0;
 }
 
 void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_factor,
@@ -144,8 +177,15 @@ void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_facto
               << " for one another in all, "
               << (report.round_ns > 0
                       ? words::Duration(report.round_ns) + " for the round before to end, "
-                      : std::string())
-              << "and " << words::Duration(report.controller_ns) << " for the controller\n";
+                      : std::string());
+  if (report.plan.ahead) {
+    console.out << "and " << words::Duration(report.queued_ns)
+                << " for groups before theirs that shared a member (" << report.conflicts << " of "
+                << report.train_groups << " groups in conflict)\n";
+  } else {
+    console.out << "and " << words::Duration(report.controller_ns) << " for the controller\n";
+  }
+  PrintPlan(report.plan, console);
   PrintDrops(report, console);
 }
 
@@ -176,10 +216,20 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
                          {"median_step_ns", report.median_step_ns},
                          {"waited_for_members_ns", report.waited_ns},
                          {"waited_for_rounds_ns", report.round_ns},
+                         {"waited_for_groups_ns", report.queued_ns},
                          {"waited_for_controller_ns", report.controller_ns},
                          {"rounds", report.rounds},
+                         {"train_groups", report.train_groups},
+                         {"conflicts", report.conflicts},
+                         {"run_ahead", report.plan.run_ahead},
+                         {"scheduled", report.plan.scheduled},
                          {"workers", std::move(workers)}})
                 << '\n';
+    return Status::Ok();
+  }
+  if (NothingTold(report)) {
+    console.out << "nothing to tell: workers draw their groups themselves, by a schedule (prdctl "
+                   "groups), and report neither steps nor waits to the controller\n";
     return Status::Ok();
   }
   PrintPaces(*info, report, slow_factor, console);
@@ -200,12 +250,16 @@ Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last
                          {"groups", meter.groups()},
                          {"workers", meter.Workers()},
                          {"rounds", meter.rounds()},
+                         {"scheduled", meter.schedule() != nullptr},
                          {"edges", std::move(edges)}})
                 << '\n';
     return Status::Ok();
   }
-  console.out << ToDot(meter, info->job + ", run " + std::to_string(info->run) + ", " +
-                                  std::to_string(meter.groups()) + " groups" +
+  const std::string of = meter.schedule() != nullptr
+                             ? "static schedule: edges are phases (of " +
+                                   std::to_string(kStaticPhases) + ") in which a pair meets"
+                             : std::to_string(meter.groups()) + " groups";
+  console.out << ToDot(meter, info->job + ", run " + std::to_string(info->run) + ", " + of +
                                   (meter.rounds() ? ": edges join contributors" : ""));
   return Status::Ok();
 }
@@ -223,12 +277,17 @@ Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_
                          {"spectral_gap", 1 - gap->rho},
                          {"groups", gap->groups},
                          {"workers", gap->workers},
+                         {"scheduled", meter.schedule() != nullptr},
                          {"symmetric", gap->symmetric}})
                 << '\n';
     return Status::Ok();
   }
   console.out << "rho " << Number(gap->rho, 4) << "\nspectral gap " << Number(1 - gap->rho, 4)
-              << "\nover " << gap->groups << " groups of " << gap->workers << " workers"
+              << (meter.schedule() != nullptr
+                      ? "\nof the static schedule: the mean over a slot of each of its " +
+                            std::to_string(kStaticPhases) + " phases, "
+                      : "\nover ")
+              << gap->groups << " groups of " << gap->workers << " workers"
               << (gap->symmetric ? "" : "; weights are unequal, so by the moduli of eigenvalues")
               << '\n';
   return Status::Ok();

@@ -1,8 +1,11 @@
 #include <algorithm>
 
+#include "common/base/static_schedule.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/replay.h"
+#include "tools/prdctl/schedule.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -19,29 +22,63 @@ std::string Contributing(const GroupRow& group) {
          " contribute";
 }
 
-// "0 1 2"; of a round "2 of 3 contribute: 0 1", since all are members.
-std::string Members(const GroupRow& group) {
+// "0 1 2"
+std::string RanksOf(const std::vector<Rank>& ranks) {
   constexpr std::size_t kShown = 12;
-  const bool round = group.kind == GroupKind::kRound;
   std::string text;
-  std::size_t size = 0;
+  for (std::size_t i = 0; i < ranks.size() && i < kShown; ++i) {
+    text += (i > 0 ? " " : "") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kShown) text += " and " + std::to_string(ranks.size() - kShown) + " more";
+  return text;
+}
+
+// "3, passive 5 7"
+std::string Members(const std::vector<Rank>& active, const std::vector<Rank>& passive) {
+  if (passive.empty()) return RanksOf(active);
+  return RanksOf(active) + (active.empty() ? "" : ", ") + "passive " + RanksOf(passive);
+}
+
+// Of a round "2 of 3 contribute: 0 1", since all are members.
+std::string Members(const GroupRow& group) {
+  const bool round = group.kind == GroupKind::kRound;
+  std::vector<Rank> active, passive;
   for (const MemberRow& member : group.members) {
     if (round && !(member.weight > 0)) continue;
-    if (++size <= kShown) text += (size > 1 ? " " : "") + std::to_string(member.rank);
+    (member.passive ? passive : active).push_back(member.rank);
   }
-  if (size > kShown) text += " and " + std::to_string(size - kShown) + " more";
+  const std::string text = Members(active, passive);
   return round ? Contributing(group) + (text.empty() ? "" : ": " + text) : text;
 }
 
+std::string Members(const Engine::Drawn& drawn) {
+  std::vector<Rank> active, passive;
+  for (const GroupShare& share : drawn.members) {
+    (share.passive ? passive : active).push_back(share.rank);
+  }
+  return Members(active, passive);
+}
+
+// "waits for rank 5 (computes for 320 ms); ", or empty.
+std::string WaitsFor(const GroupRow& group, Instant now) {
+  std::string text;
+  for (const MemberRow* m : group.Missing()) {
+    text += (text.empty() ? "waits for rank " : ", rank ") + std::to_string(m->rank);
+    if (m->computing) text += " (computes for " + words::Duration(now - *m->computing) + ")";
+  }
+  return text.empty() ? text : text + "; ";
+}
+
 std::string Weight(const GroupRow& group, const MemberRow& member) {
+  if (member.passive) return Number(member.weight, 4) + " passive";
   if (group.kind == GroupKind::kRound && member.weight == 0) return "passive";
   return Number(member.weight, 4);
 }
 
-std::string OutcomeOf(const MemberRow& member) {
+std::string OutcomeOf(const GroupRow& group, const MemberRow& member) {
   const std::string from = " from rank " + std::to_string(member.fetched_from);
   const bool fetched = member.fetched_from != kNoRank;
-  if (!member.outcome) return "";
+  if (!member.outcome) return group.held && !group.ended && !member.came ? "computes still" : "";
   if (*member.outcome == Outcome::kOk) return fetched ? "ok, result fetched" + from : "ok";
   const std::string how =
       *member.outcome == Outcome::kAborted ? "called off" : "failed: " + member.detail;
@@ -69,6 +106,7 @@ class GroupsView {
     now_ = record.now;
     next_ = record.index + 1;
     over_ = over_ || std::holds_alternative<RunEnded>(record.body);
+    schedules_.Add(record);
     GroupTracker::Change change = tracker_.Add(record);
     if (live_) {
       if (change.formed != nullptr) Tell("formed", *change.formed);
@@ -78,6 +116,21 @@ class GroupsView {
       Prune();
     }
   }
+
+  // Groups that are drawn and not formed yet, as of the newest record.
+  void SetDrawn(std::vector<Engine::Drawn> drawn) {
+    for (Engine::Drawn& group : drawn) {
+      const auto has = [this](const GroupShare& share) { return share.rank == query_.filter.rank; };
+      const auto& members = group.members;
+      if (query_.filter.rank && std::none_of(members.begin(), members.end(), has)) continue;
+      if (query_.filter.failed ||
+          query_.filter.kind.value_or(GroupKind::kTrain) != GroupKind::kTrain)
+        continue;
+      if (query_.last == 0 || drawn_.size() < query_.last) drawn_.push_back(std::move(group));
+    }
+  }
+  // The controller's clock.
+  void SetNow(Instant now) { now_ = std::max(now_, now); }
 
   // The groups so far, by id.
   void Print(const RunInfo& run) {
@@ -92,14 +145,15 @@ class GroupsView {
         if (group.ended) Tell("ended", group);
       }
     } else if (console_.json) {
-      Json groups = Json::array();
-      for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, start_));
-      console_.out << Dump({{"run", ToJson(run)}, {"groups", std::move(groups)}}) << '\n';
+      PrintJson(run);
     } else {
       PrintTable();
+      PrintSummary();
     }
     kept_.clear();
   }
+
+  const Plan& plan() const { return tracker_.plan(); }
 
   std::uint64_t next() const { return next_; }
   bool over() const { return over_; }
@@ -111,6 +165,50 @@ class GroupsView {
       std::erase_if(kept_, [&](const auto& entry) { return entry.second.formed < since; });
     }
     while (query_.last > 0 && kept_.size() > query_.last) kept_.erase(kept_.begin());
+  }
+
+  void PrintJson(const RunInfo& run) const {
+    Json groups = Json::array();
+    for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, start_));
+    for (const Engine::Drawn& group : drawn_) groups.push_back(ToJson(group));
+    Json all = {{"run", ToJson(run)}, {"groups", std::move(groups)}};
+    if (plan().ahead && !plan().scheduled) {
+      all["train_groups"] = tracker_.train_groups();
+      all["conflicts"] = tracker_.conflicts();
+    }
+    if (const ScheduleRow* schedule = schedules_.Shown()) {
+      all["schedule"] = ToJson(*schedule, start_);
+    }
+    console_.out << Dump(all) << '\n';
+  }
+
+  void PrintSummary() const {
+    const std::uint64_t formed = tracker_.train_groups();
+    if (plan().ahead && formed > 0) {
+      const double share = static_cast<double>(tracker_.conflicts()) / static_cast<double>(formed);
+      console_.out << tracker_.conflicts() << " of " << formed << " training groups so far ("
+                   << Number(100 * share, 1)
+                   << "%) had a member in another group as they were drawn (conflicts)\n";
+    }
+    if (const ScheduleRow* schedule = schedules_.Shown()) return PrintSchedule(*schedule);
+    if (plan().scheduled) console_.out << "no schedule yet: workers draw their groups by it\n";
+  }
+
+  void PrintSchedule(const ScheduleRow& schedule) const {
+    console_.out << "schedule of " << schedule.set.members.size() << " workers, in force since "
+                 << At(schedule.since, start_)
+                 << (schedule.until ? " until " + At(*schedule.until, start_) : std::string())
+                 << ": " << Harmless(schedule.set.reason)
+                 << "\nthe workers draw these groups themselves, slot by slot, and report none:\n";
+    Table table({{"PHASE", Align::kRight}, {"GROUPS"}, {"DO NOT SYNCHRONISE"}});
+    for (int phase = 0; phase < kStaticPhases; ++phase) {
+      std::string groups;
+      for (const std::vector<Rank>& group : schedule.Groups(phase)) {
+        groups += (groups.empty() ? "" : " | ") + RanksOf(group);
+      }
+      table.Add({std::to_string(phase), groups, RanksOf(schedule.Idle(phase))});
+    }
+    table.Print(console_.out);
   }
 
   void PrintTable() const {
@@ -127,7 +225,11 @@ class GroupsView {
       table.Add({std::to_string(id), At(group.formed, start_), KindName(group.kind), group.State(),
                  std::to_string(group.iteration), Members(group),
                  Longest(group, &MemberRow::wait_ns), Longest(group, &MemberRow::reduce_ns),
-                 group.failure.empty() ? group.reason : group.failure});
+                 WaitsFor(group, now_) + (group.failure.empty() ? group.reason : group.failure)});
+    }
+    for (const Engine::Drawn& group : drawn_) {
+      table.Add({std::to_string(group.id), "", KindName(GroupKind::kTrain), DrawnWord(group), "",
+                 Members(group), "", "", group.reason});
     }
     table.Print(console_.out);
   }
@@ -141,7 +243,7 @@ class GroupsView {
     } else if (event == std::string("formed")) {
       console_.out << At(group.formed, start_) << "  group " << group.id << "  "
                    << KindName(group.kind) << "  members " << Members(group) << "  "
-                   << Harmless(group.reason) << '\n';
+                   << WaitsFor(group, now_) << Harmless(group.reason) << '\n';
     } else if (group.State() == std::string("partial")) {
       console_.out << At(*group.ended, start_) << "  group " << group.id
                    << "  done, but not on all  " << Harmless(group.failure) << '\n';
@@ -154,12 +256,27 @@ class GroupsView {
   const GroupsQuery& query_;
   const Console& console_;
   GroupTracker tracker_;
+  ScheduleTracker schedules_;
   std::map<GroupId, GroupRow> kept_;
+  std::vector<Engine::Drawn> drawn_;
   Instant start_, now_;
   std::uint64_t next_ = 0;
   bool over_ = false;  // the run has ended
   bool live_ = false;  // changes are told as they come
 };
+
+// Adds what only the controller's state tells: groups that are drawn and not formed yet, and what
+// time it is.
+Status AddPresent(HistorySource& source, const RunInfo& run, GroupsView* view) {
+  if (!view->plan().ahead || view->over()) return Status::Ok();
+  Replayer replayer;
+  PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, [&](const Record& record) {
+    if (record.index == view->next()) view->Add(record);  // written since
+  }));
+  view->SetDrawn(replayer.job()->engine().DrawnGroups());
+  if (const Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) view->SetNow(daemon->now);
+  return Status::Ok();
+}
 
 // A column for gradients in rounds alone, and one for local steps where there are any.
 void PrintMembers(const GroupRow& group, const Console& console) {
@@ -184,10 +301,24 @@ void PrintMembers(const GroupRow& group, const Console& console) {
     cells.push_back(m.reported ? words::Duration(m.wait_ns) : "");
     cells.push_back(m.reported ? words::Duration(m.reduce_ns) : "");
     cells.push_back(m.reported ? std::to_string(m.bytes) : "");
-    cells.push_back(OutcomeOf(m));
+    cells.push_back(OutcomeOf(group, m));
     table.Add(std::move(cells));
   }
   table.Print(console.out);
+}
+
+// Of a group that formed before its members were there.
+void PrintAhead(const GroupRow& group, Instant start, Instant now, const Console& console) {
+  if (group.conflict) {
+    console.out << "conflict: drawn while a member was in another group, which went first\n";
+  }
+  if (!group.held) return;
+  if (const std::optional<Instant> started = group.Started()) {
+    console.out << "all members there at " << At(*started, start) << ", "
+                << words::Duration(*started - group.formed) << " after it was announced\n";
+  } else if (!group.ended) {
+    console.out << WaitsFor(group, now) << "it starts once all wait in their steps\n";
+  }
 }
 
 }  // namespace
@@ -205,6 +336,9 @@ Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQue
     view.Add(record);
     return true;
   }));
+  // What the records tell is shown in any case.
+  Status present;
+  if (!query.follow) present = AddPresent(source, *info, &view);
   view.Print(*info);
   const auto stopped = [&] { return !console.out || (console.stop && console.stop()); };
   while (query.follow && !view.over() && !stopped()) {
@@ -216,7 +350,7 @@ Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQue
     }
     for (const Record& record : *records) view.Add(record);
   }
-  return Status::Ok();
+  return present;
 }
 
 Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
@@ -224,11 +358,12 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   Result<RunInfo> info = FindRun(source, run);
   if (!info.ok()) return info.status();
   GroupTracker tracker;
-  Instant start;
+  Instant start, now;
   GroupId newest = kNoGroup;
   std::optional<GroupRow> group;
   PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
     if (record.index == 0) start = record.now;
+    now = record.now;
     const GroupTracker::Change change = tracker.Add(record);
     if (change.formed != nullptr) newest = change.formed->id;
     if (change.ended && change.ended->id == id) group = change.ended;
@@ -240,7 +375,12 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
     return Status(Code::kNotFound,
                   "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
                       (newest == kNoGroup ? " there is none yet"
-                                          : " there are 1 to " + std::to_string(newest)));
+                                          : " there are 1 to " + std::to_string(newest)) +
+                      (tracker.plan().scheduled
+                           ? "; training groups are drawn by the workers and not reported "
+                             "(`prdctl groups` shows their schedule)"
+                       : tracker.plan().ahead ? "; `prdctl groups` shows those only drawn yet"
+                                              : ""));
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, start)}}) << '\n';
@@ -252,12 +392,14 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   if (group->ended) {
     console.out << ", ended after " << words::Duration(*group->ended - group->formed);
   }
-  console.out << (group->kind == GroupKind::kRound ? "; round "
-                                                   : "; members continue at iteration ")
-              << group->iteration
-              << (group->kind == GroupKind::kRound ? ", " + Contributing(*group) : std::string())
-              << "\nreason: " << Harmless(group->reason) << '\n';
+  if (group->kind == GroupKind::kRound) {
+    console.out << "; round " << group->iteration << ", " << Contributing(*group);
+  } else if (group->kind != GroupKind::kTrain || !tracker.plan().ahead) {
+    console.out << "; members continue at iteration " << group->iteration;
+  }
+  console.out << "\nreason: " << Harmless(group->reason) << '\n';
   if (!group->failure.empty()) console.out << "failure: " << Harmless(group->failure) << '\n';
+  PrintAhead(*group, start, now, console);
   if (group->initial_weight > 0) {
     console.out << "the initial model's weight: " << Number(group->initial_weight, 4) << '\n';
   }

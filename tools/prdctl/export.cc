@@ -35,7 +35,8 @@ void JsonLinesExporter::Add(const Record& record) { *out_ << Dump(ToJson(record)
 
 CsvExporter::CsvExporter(std::ostream* out) : out_(out) {
   *out_ << "group,kind,formed_s,ended_s,ok,group_iteration,rank,iteration,weight,ready_s,step_s,"
-           "wait_s,reduce_s,bytes,outcome,reason,failure,included,local_steps,fetched_from\n";
+           "wait_s,reduce_s,bytes,outcome,reason,failure,included,local_steps,fetched_from,"
+           "passive,conflict\n";
 }
 
 void CsvExporter::Add(const Record& record) {
@@ -58,7 +59,8 @@ void CsvExporter::Add(const Record& record) {
           << Number(Seconds(m.wait_ns), 9) << ',' << Number(Seconds(m.reduce_ns), 9) << ','
           << m.bytes << ',' << outcome << ',' << CsvCell(group.reason) << ','
           << CsvCell(group.failure) << ',' << m.included << ',' << m.local_steps << ','
-          << (m.fetched_from == kNoRank ? std::string() : std::to_string(m.fetched_from)) << "\r\n";
+          << (m.fetched_from == kNoRank ? std::string() : std::to_string(m.fetched_from)) << ','
+          << (m.passive ? "true" : "false") << ',' << (group.conflict ? "true" : "false") << "\r\n";
   }
 }
 
@@ -122,7 +124,8 @@ void TraceExporter::SortThread(int thread, int place) {
 int TraceExporter::Background(Rank rank) {
   const int thread = kBackground + rank;
   if (!busy_until_.contains(thread)) {
-    NameThread(thread, "rank " + std::to_string(rank) + " rounds");
+    const char* name = tracker_.plan().strategy == Strategy::kAverageModels ? " groups" : " rounds";
+    NameThread(thread, "rank " + std::to_string(rank) + name);
     SortThread(rank, 2 * rank);
     SortThread(thread, 2 * rank + 1);
     busy_until_[thread] = start_;
@@ -159,6 +162,11 @@ void TraceExporter::OnDecision(const Record& record) {
          Dump({{"iteration", answer->iteration},
                {"local_steps", answer->local_steps},
                {"reason", answer->reason}}));
+  } else if (const auto* schedule = std::get_if<ScheduleSet>(&record.body)) {
+    for (const Rank rank : schedule->members) {
+      Mark("schedule: draws its groups itself, unreported", rank, record.now,
+           Dump({{"members", schedule->members}, {"reason", schedule->reason}}));
+    }
   } else if (const auto* order = std::get_if<AdoptOrdered>(&record.body)) {
     if (order->result == kNoGroup) return;
     threads_[order->rank].fetch = record.now;
@@ -184,6 +192,7 @@ void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
     Slice("compute", rank, now - Possible(ready.step_ns, now - start_), now, Dump(args));
   }
   thread.ready = now;
+  thread.signalled = true;
   thread.awaited = ready.waiting ? ready.iteration : -1;
   busy_until_[rank] = std::max(busy_until_[rank], now);
 }
@@ -202,6 +211,13 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   if (group.kind == GroupKind::kRound) {
     return OnRound(record.now, rank, group, finished, std::move(args));
   }
+  if (group.kind == GroupKind::kTrain) {
+    const Plan& plan = tracker_.plan();
+    const bool models = plan.strategy == Strategy::kAverageModels;
+    if (plan.ahead || (models && plan.background)) {
+      return OnAhead(record.now, rank, group, finished, args);
+    }
+  }
   const DurationNs age = record.now - start_;
   const Instant began = record.now - Possible(finished.reduce_ns, age);
   Thread& thread = threads_[rank];
@@ -217,6 +233,38 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   args["ok"] = finished.outcome == Outcome::kOk;
   if (!finished.detail.empty()) args["detail"] = finished.detail;
   Slice("reduce", rank, began, record.now, Dump(args));
+}
+
+void TraceExporter::OnAhead(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
+                            const Json& args) {
+  const auto member = std::find_if(group.members.begin(), group.members.end(),
+                                   [rank](const MemberRow& m) { return m.rank == rank; });
+  if (member == group.members.end()) return;
+  Json more = args;
+  more["passive"] = member->passive;
+  more["conflict"] = group.conflict;
+  more["bytes"] = finished.bytes;
+  more["ok"] = finished.outcome == Outcome::kOk;
+  if (!finished.detail.empty()) more["detail"] = finished.detail;
+  const Instant said = now - Possible(finished.reduce_ns, now - start_);
+  // One that never started had only waited.
+  const Instant began = std::max(said, group.Started().value_or(now));
+  if (!group.held) return OnBeside(now, rank, *member, began, more);
+  Thread& thread = threads_[rank];
+  if (thread.signalled) Slice("wait", rank, thread.ready, began, Dump(more));
+  Slice(member->passive ? "reduce (passive)" : "reduce", rank, began, now, Dump(more));
+  thread.ready = now;
+  if (!member->passive && finished.outcome == Outcome::kOk) thread.signalled = false;
+}
+
+void TraceExporter::OnBeside(Instant now, Rank rank, const MemberRow& member, Instant began,
+                             const Json& args) {
+  Thread& thread = threads_[rank];
+  const bool own = member.ready && !member.passive;
+  const bool stops = tracker_.plan().run_ahead == 0;
+  if (own && stops) Slice("wait", rank, thread.ready, now, Dump(args));
+  if (own && !stops) Slice("signalled", Background(rank), thread.ready, began, Dump(args));
+  Slice(member.passive ? "reduce (passive)" : "reduce", Background(rank), began, now, Dump(args));
 }
 
 void TraceExporter::OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished,

@@ -54,6 +54,12 @@ class CsvExporter : public Exporter {
 // both are seen side by side: reduce, named "reduce (passive)" where it gave nothing, and fetch,
 // from the order to take the result from a peer to the answer. The worker's wait for a round is on
 // its first thread, and ends with the result. Dropped updates and answered queries are instants.
+//
+// Groups formed ahead (prague, ad-psgd): a member waits from its signal until the group starts,
+// when the last one's training loop waits, and reduces from then on; a passive part in another
+// group interrupts the wait. Groups in the background are on the second thread; with a run_ahead
+// the time for which a signal stood is there, too ("signalled"), since the training loop went on.
+// Of workers that follow a schedule there are marks alone: their groups are not in the history.
 class TraceExporter : public Exporter {
  public:
   explicit TraceExporter(std::ostream* out) : out_(out) {}
@@ -64,6 +70,7 @@ class TraceExporter : public Exporter {
   struct Thread {
     Instant ready;
     StepCounter counter;
+    bool signalled = false;  // it stands, where groups form ahead
     Iteration awaited = -1;  // the round that it waits for with its last signal; -1: none
     Instant fetch;           // ordered then
     GroupId fetched = kNoGroup;
@@ -72,6 +79,10 @@ class TraceExporter : public Exporter {
   void OnWorker(const Record& record, const WorkerEnvelope& envelope);
   void OnReady(Instant now, Rank rank, const Ready& ready);
   void OnFinished(const Record& record, Rank rank, const Finished& finished);
+  void OnAhead(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
+               const Json& args);
+  // Its part in a group of models beside its training loop.
+  void OnBeside(Instant now, Rank rank, const MemberRow& member, Instant began, const Json& args);
   void OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished, Json args);
   void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
   void OnDecision(const Record& record);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "config/config.h"
+
 namespace prd::ctl {
 
 bool GroupRow::Has(Rank rank) const {
@@ -19,8 +21,25 @@ bool GroupRow::AnyResult() const {
                      [](const MemberRow& m) { return m.outcome == Outcome::kOk; });
 }
 
+std::vector<const MemberRow*> GroupRow::Missing() const {
+  std::vector<const MemberRow*> missing;
+  for (const MemberRow& member : members) {
+    if (held && !ended && !member.came && !member.reported) missing.push_back(&member);
+  }
+  return missing;
+}
+
+std::optional<Instant> GroupRow::Started() const {
+  Instant start = formed;
+  for (const MemberRow& member : members) {
+    if (held && !member.came) return std::nullopt;
+    if (held) start = std::max(start, *member.came);
+  }
+  return start;
+}
+
 const char* GroupRow::State() const {
-  if (!ended) return "running";
+  if (!ended) return Missing().empty() ? "running" : "waits";
   if (ok) return "ok";
   return kind == GroupKind::kRound && AnyResult() ? "partial" : "failed";
 }
@@ -41,22 +60,29 @@ const char* KindName(GroupKind kind) {
   return "unknown";
 }
 
+Plan PlanOf(const RunStarted& started) {
+  const Result<JobSpec> spec = JobSpecFromToml(started.spec);
+  return spec.ok() ? MakeEngine(spec->engine)->plan() : Plan();
+}
+
 GroupTracker::Change GroupTracker::Add(const Record& record) {
   Change change;
   if (record.index == 0) start_ = record.now;
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     const WorkerEnvelope& envelope = from->envelope;
     if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
-      Signal& signal = signals_[envelope.rank] = {record.now, *ready};
-      signal.ready.step_ns = Possible(ready->step_ns, record.now - start_);
+      OnReady(record.now, envelope.rank, *ready);
     } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
       OnReport(record.now, envelope.rank, *finished);
     } else if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
       OnAdopted(record.now, envelope.rank, *adopted);
     }
+  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    plan_ = PlanOf(*started);
+  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    computing_[joined->rank] = record.now;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    signals_.erase(left->rank);
-    fetching_.erase(left->rank);
+    OnLeft(record.now, *left);
   } else if (const auto* order = std::get_if<AdoptOrdered>(&record.body)) {
     if (order->result == kNoGroup) return change;
     fetching_[order->rank] = order->result;
@@ -66,7 +92,9 @@ GroupTracker::Change GroupTracker::Add(const Record& record) {
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
     const auto signal = signals_.find(answer->rank);
     const bool waits = answer->ready && signal != signals_.end() && signal->second.ready.waiting;
-    if (!waits) signals_.erase(answer->rank);
+    if (waits) return change;
+    signals_.erase(answer->rank);
+    computing_[answer->rank] = record.now;
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     OnForm(record, *formed);
     change.formed = &running_.at(formed->id);
@@ -74,6 +102,34 @@ GroupTracker::Change GroupTracker::Add(const Record& record) {
     OnEnd(record, *ended, &change);
   }
   return change;
+}
+
+void GroupTracker::OnReady(Instant now, Rank rank, const Ready& ready) {
+  Signal& signal = signals_[rank] = {now, ready};
+  signal.ready.step_ns = Possible(ready.step_ns, now - start_);
+  const auto in = ahead_.find(rank);
+  if (in == ahead_.end()) return;
+  MemberRow* member = Find(in->second, rank);
+  if (member == nullptr || member->came) return;
+  member->came = now;
+  if (member->passive) return;
+  member->ready = now;
+  member->step_ns = signal.ready.step_ns;
+}
+
+void GroupTracker::OnLeft(Instant now, const WorkerLeft& left) {
+  signals_.erase(left.rank);
+  fetching_.erase(left.rank);
+  computing_.erase(left.rank);
+  const auto in = ahead_.find(left.rank);
+  if (in == ahead_.end()) return;
+  MemberRow* member = Find(in->second, left.rank);
+  // Who has finished takes part in what was announced before.
+  if (left.why != LeftReason::kFinished) {
+    ahead_.erase(in);
+  } else if (member != nullptr && !member->came) {
+    member->came = now;
+  }
 }
 
 void GroupTracker::OnEnd(const Record& record, const GroupEnded& ended, Change* change) {
@@ -147,9 +203,24 @@ void GroupTracker::OnForm(const Record& record, const GroupFormed& formed) {
                .formed = record.now,
                .iteration = formed.iteration,
                .initial_weight = formed.initial_weight,
-               .reason = formed.reason};
+               .reason = formed.reason,
+               .conflict = formed.conflict};
+  const bool train = formed.kind == GroupKind::kTrain;
+  const bool ahead = train && plan_.ahead;
+  row.held = ahead && !plan_.background;
+  if (train) ++train_groups_;
+  if (formed.conflict) ++conflicts_;
   for (const GroupShare& share : formed.members) {
-    MemberRow member{.rank = share.rank, .weight = share.weight, .iteration = share.iteration};
+    MemberRow member{.rank = share.rank,
+                     .weight = share.weight,
+                     .passive = share.passive,
+                     .iteration = share.iteration};
+    if (ahead) {
+      OnFormAhead(share, &member);
+      ahead_[share.rank] = formed.id;
+      row.members.push_back(std::move(member));
+      continue;
+    }
     const auto signal = signals_.find(share.rank);
     if (signal != signals_.end() && Waits(signal->second.ready, formed)) {
       member.ready = signal->second.at;
@@ -157,10 +228,40 @@ void GroupTracker::OnForm(const Record& record, const GroupFormed& formed) {
       member.local_steps = signal->second.ready.local_steps;
     }
     // A round answers once it has ended, an average never.
-    if (formed.kind == GroupKind::kTrain) signals_.erase(share.rank);
+    if (train) signals_.erase(share.rank);
     row.members.push_back(std::move(member));
   }
   running_.insert_or_assign(formed.id, std::move(row));
+}
+
+// A signal stands until a group of which its worker is an active member has succeeded.
+void GroupTracker::OnFormAhead(const GroupShare& share, MemberRow* member) {
+  const auto signal = signals_.find(share.rank);
+  if (signal == signals_.end()) {
+    const auto since = computing_.find(share.rank);
+    if (since != computing_.end()) member->computing = since->second;
+    return;
+  }
+  member->came = signal->second.at;
+  if (share.passive) return;
+  member->ready = signal->second.at;
+  member->step_ns = signal->second.ready.step_ns;
+}
+
+void GroupTracker::OnReportAhead(Instant now, Rank rank, MemberRow* member) {
+  ahead_.erase(rank);
+  if (member->passive) {
+    member->wait_ns = 0;
+    return;
+  }
+  const auto signal = signals_.find(rank);
+  if (signal == signals_.end()) return;
+  if (member->outcome == Outcome::kOk) {
+    signals_.erase(signal);
+    computing_[rank] = now;
+  } else {
+    signal->second.at = now;  // what it waited for until now is told with this group
+  }
 }
 
 void GroupTracker::OnReport(Instant now, Rank rank, const Finished& finished) {
@@ -173,6 +274,8 @@ void GroupTracker::OnReport(Instant now, Rank rank, const Finished& finished) {
   member->bytes = finished.bytes;
   member->detail = finished.detail;
   member->included = finished.included;
+  const auto in = ahead_.find(rank);
+  if (in != ahead_.end() && in->second == finished.group) OnReportAhead(now, rank, member);
 }
 
 bool GroupFilter::Lets(const GroupRow& group) const {

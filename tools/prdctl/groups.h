@@ -15,15 +15,20 @@ namespace prd::ctl {
 struct MemberRow {
   Rank rank = kNoRank;
   double weight = 0;        // 0 in a round: passive, it gets the sum and gives nothing
+  bool passive = false;     // takes part on somebody else's account (GroupMember)
   Iteration iteration = 0;  // its own, at its ready signal
   // Of the signal with which it waits, on the controller's clock; none in collectives, and for who
-  // takes part in a round while it computes. Not before the last round ended, if that failed.
+  // takes part in a round while it computes, or passively. Not before the last round ended, or its
+  // last group failed, if one did. Where groups form ahead it may come after the group.
   std::optional<Instant> ready;
+  // Of groups that form ahead: since when its training loop waits, and, if it did not as the group
+  // formed, since when it had been computing then.
+  std::optional<Instant> came, computing;
   DurationNs step_ns = 0;         // of the step before the signal
   std::uint32_t local_steps = 0;  // since its last round (esync), by that signal
   std::optional<Outcome> outcome;
   std::optional<Instant> reported;  // as the controller heard it
-  DurationNs wait_ns = 0;           // its own measures, once reported
+  DurationNs wait_ns = 0;           // its own measures, once reported; none where passive
   DurationNs reduce_ns = 0;
   std::uint64_t bytes = 0;
   std::string detail;
@@ -42,14 +47,22 @@ struct GroupRow {
   std::vector<MemberRow> members;  // in ring order
   std::string reason;
   std::string failure;
+  bool conflict = false;  // as in GroupFormed
+  // It is announced ahead, and starts once the training loops of all members wait.
+  bool held = false;
 
   bool Has(Rank rank) const;
+  // Of a held group that has not ended: who computes still. Else nobody.
+  std::vector<const MemberRow*> Missing() const;
+  // As the controller knows it: when it was formed, or the last member of a held one came. None as
+  // long as that is open, or if it ended before.
+  std::optional<Instant> Started() const;
   // With a weight above 0.
   std::size_t Contributors() const;
   // Some member has the result: a round that lost a member may have ended so for all others.
   bool AnyResult() const;
-  // "running", "ok", "partial" (a round whose result only those have who are still there) or
-  // "failed".
+  // "running", "waits" (for the missing), "ok", "partial" (a round whose result only those have who
+  // are still there) or "failed".
   const char* State() const;
 };
 
@@ -79,6 +92,10 @@ class StepCounter {
   std::uint32_t local_steps_ = 0;
 };
 
+// How the run's workers go about their steps, by its engine. The default where this version of prd
+// cannot read its config.
+Plan PlanOf(const RunStarted& started);
+
 // Follows a run. Memory is that of the groups that run now, not of the history.
 class GroupTracker {
  public:
@@ -90,22 +107,34 @@ class GroupTracker {
   Change Add(const Record& record);
 
   const std::map<GroupId, GroupRow>& running() const { return running_; }
+  const Plan& plan() const { return plan_; }
+  std::uint64_t train_groups() const { return train_groups_; }  // formed
+  std::uint64_t conflicts() const { return conflicts_; }        // of these
 
  private:
   struct Signal {
     Instant at;
     Ready ready;
   };
+  void OnReady(Instant now, Rank rank, const Ready& ready);
+  void OnLeft(Instant now, const WorkerLeft& left);
   void OnForm(const Record& record, const GroupFormed& formed);
+  void OnFormAhead(const GroupShare& share, MemberRow* member);
+  void OnReportAhead(Instant now, Rank rank, MemberRow* member);
   void OnReport(Instant now, Rank rank, const Finished& finished);
   void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
   void OnEnd(const Record& record, const GroupEnded& ended, Change* change);
   MemberRow* Find(GroupId group, Rank rank);
 
   Instant start_;
+  Plan plan_;
+  std::uint64_t train_groups_ = 0;
+  std::uint64_t conflicts_ = 0;
   std::map<GroupId, GroupRow> running_;
-  std::map<Rank, Signal> signals_;    // not yet answered
-  std::map<Rank, GroupId> fetching_;  // the round whose result a worker was told to fetch
+  std::map<Rank, Signal> signals_;     // not yet answered
+  std::map<Rank, GroupId> ahead_;      // that a worker is in, where groups form ahead
+  std::map<Rank, Instant> computing_;  // since when, the same; also of those who have come since
+  std::map<Rank, GroupId> fetching_;   // the round whose result a worker was told to fetch
 };
 
 struct GroupFilter {

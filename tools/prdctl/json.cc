@@ -1,5 +1,6 @@
 #include "tools/prdctl/json.h"
 
+#include "common/base/static_schedule.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -195,9 +196,16 @@ Json ToJson(const GroupRow& group, Instant start) {
                {"iteration", group.iteration},
                {"initial_weight", group.initial_weight},
                {"contributors", group.Contributors()},
+               {"conflict", group.conflict},
                {"reason", group.reason}};
   if (group.ended) json["ended_s"] = Seconds(*group.ended - start);
   if (!group.failure.empty()) json["failure"] = group.failure;
+  if (group.held) {
+    const std::optional<Instant> started = group.Started();
+    json["started_s"] = started ? Json(Seconds(*started - start)) : Json(nullptr);
+    json["waits_for"] = Json::array();
+    for (const MemberRow* m : group.Missing()) json["waits_for"].push_back(m->rank);
+  }
   Json members = Json::array();
   for (const MemberRow& m : group.members) {
     Json member = {{"rank", m.rank}, {"weight", m.weight}, {"iteration", m.iteration}};
@@ -205,6 +213,8 @@ Json ToJson(const GroupRow& group, Instant start) {
       member["ready_s"] = Seconds(*m.ready - start);
       member["step_ns"] = m.step_ns;
     }
+    if (group.held) member["came_s"] = m.came ? Json(Seconds(*m.came - start)) : Json(nullptr);
+    if (m.computing) member["computing_since_s"] = Seconds(*m.computing - start);
     if (m.local_steps > 0) member["local_steps"] = m.local_steps;
     member["outcome"] = m.outcome ? Json(OutcomeName(*m.outcome)) : Json(nullptr);
     if (m.reported) {
@@ -213,6 +223,7 @@ Json ToJson(const GroupRow& group, Instant start) {
       member["reduce_ns"] = m.reduce_ns;
       member["bytes"] = m.bytes;
     }
+    if (group.kind == GroupKind::kTrain) member["passive"] = m.passive;
     if (group.kind == GroupKind::kRound) {
       member["passive"] = m.weight == 0;
       member["included"] = m.included;
@@ -223,6 +234,34 @@ Json ToJson(const GroupRow& group, Instant start) {
   }
   json["members"] = std::move(members);
   return json;
+}
+
+const char* DrawnWord(const Engine::Drawn& group) { return group.pending ? "pending" : "buffered"; }
+
+Json ToJson(const Engine::Drawn& group) {
+  Json members = Json::array();
+  for (const GroupShare& share : group.members) {
+    members.push_back({{"rank", share.rank}, {"weight", share.weight}, {"passive", share.passive}});
+  }
+  return {{"group", group.id},
+          {"kind", KindName(GroupKind::kTrain)},
+          {"state", DrawnWord(group)},
+          {"formed_s", nullptr},
+          {"ended_s", nullptr},
+          {"reason", group.reason},
+          {"members", std::move(members)}};
+}
+
+Json ToJson(const ScheduleRow& schedule, Instant start) {
+  Json phases = Json::array();
+  for (int phase = 0; phase < kStaticPhases; ++phase) phases.push_back(schedule.Groups(phase));
+  return {{"first", schedule.set.first},
+          {"since_s", Seconds(schedule.since - start)},
+          {"until_s", schedule.until ? Json(Seconds(*schedule.until - start)) : Json(nullptr)},
+          {"members", schedule.set.members},
+          {"hosts", schedule.set.hosts},
+          {"reason", schedule.set.reason},
+          {"phases", std::move(phases)}};
 }
 
 std::string Dump(const Json& json) {

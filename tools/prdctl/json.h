@@ -7,7 +7,9 @@
 
 #include "common/base/admin.h"
 #include "common/base/history.h"
+#include "engines/engine.h"
 #include "tools/prdctl/groups.h"
+#include "tools/prdctl/schedule.h"
 
 namespace prd::ctl {
 
@@ -17,6 +19,12 @@ Json ToJson(const RunInfo& run);
 Json ToJson(const Record& record);
 // Times also as seconds since `start`.
 Json ToJson(const GroupRow& group, Instant start);
+// Not formed yet; "state" is DrawnWord.
+Json ToJson(const Engine::Drawn& group);
+Json ToJson(const ScheduleRow& schedule, Instant start);
+
+// "pending" (a member has asked for it) or "buffered" (there for when they ask).
+const char* DrawnWord(const Engine::Drawn& group);
 
 // One line without line breaks; bytes from workers that are not UTF-8 are replaced.
 std::string Dump(const Json& json);

@@ -41,6 +41,7 @@ Examples:
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
   prdctl stragglers                      who is slow, and what the others lost to it
   prdctl group 12                        of a round: who gave gradients, who only got the sum
+  prdctl groups --kind train             prague: which groups wait, for whom, and what is drawn next
   prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
   prdctl export --format trace -o t.json for ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
@@ -162,8 +163,16 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "heard, pid, host",
       [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
 
-  CLI::App* groups = add("groups", "The last groups, with their reasons",
-                         [&f](auto& s, auto& c) { return Groups(s, f, c); });
+  CLI::App* groups =
+      add("groups",
+          "The last groups, with their reasons.\n"
+          "Where groups form ahead (prague, ad-psgd): waits: announced, but the members named "
+          "compute still; running: all are in it; pending: drawn, and a member has asked for it, "
+          "but groups before it go first; buffered: drawn for when its members ask. "
+          "\"passive\": members that take part on another one's account. A conflict: a group "
+          "drawn while a member was in another one. prague's static generator: the schedule in "
+          "force, by phases, since the workers draw these groups themselves and report none",
+          [&f](auto& s, auto& c) { return Groups(s, f, c); });
   groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
   groups
       ->add_option(
@@ -188,7 +197,10 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
 
-  CLI::App* explain = app.add_subcommand("explain", "Why each worker waits, or what it last did");
+  CLI::App* explain =
+      app.add_subcommand("explain",
+                         "Why each worker waits, or what it last did; of one "
+                         "worker also what the other members of its group do (prague, ad-psgd)");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
       ->check(CLI::NonNegativeNumber);
@@ -203,7 +215,10 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "lost when it went. backup: rounds without it, updates of it dropped because they came too "
       "late (and their share of all it had), and why. esync: local steps with which it came to a "
       "round, mean (least-most), rounds it was taken out of or joined too late for, updates "
-      "dropped",
+      "dropped. prague, ad-psgd: a wait counts from the signal on, for groups before its own and "
+      "for "
+      "members that compute; groups of its own, and those in which it was passive. With overlap, "
+      "waits do not stop the training loop. prague's static generator reports no steps",
       [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
   stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
       ->check(CLI::PositiveNumber)
@@ -212,13 +227,16 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* graph =
       add("graph",
           "Who synchronised with whom, as a DOT graph. Of rounds of gradients (eager), "
-          "where everybody gets the sum: who contributed to the same",
+          "where everybody gets the sum: who contributed to the same. Of a static schedule: in how "
+          "many of its phases a pair meets",
           [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, c); });
   graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
-  CLI::App* gap = add("spectral-gap",
-                      "How fast updates spread: rho and 1 - rho. For engines that average within "
-                      "groups; where rounds reach everybody (eager, backup, esync) it is refused",
-                      [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
+  CLI::App* gap =
+      add("spectral-gap",
+          "How fast updates spread: rho and 1 - rho. For engines that average within "
+          "groups, or by a static schedule; where rounds reach everybody (eager, backup, esync) "
+          "it is refused",
+          [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
 
   CLI::App* exporting =
@@ -227,7 +245,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   exporting
       ->add_option("--format", f.format,
                    "jsonl: all records; csv: a line per group member; trace: for ui.perfetto.dev, "
-                   "where rounds in the background have a track beside the worker's own")
+                   "where what runs in the background has a track beside the worker's own")
       ->check(CLI::IsMember({"jsonl", "csv", "trace"}))
       ->capture_default_str();
   exporting->add_option("-o,--output", f.file, "A file instead of the standard output");

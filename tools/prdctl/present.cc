@@ -16,7 +16,8 @@ struct Trail {
   std::string host_name;
   std::uint32_t pid = 0;
   Iteration iteration = 0;
-  Ready ready;  // the last one
+  Ready ready;                      // the last one
+  std::optional<Instant> answered;  // it computes since then, if no signal of it stands
   std::optional<WorkerLeft> left;
   Instant left_at;
 };
@@ -32,12 +33,17 @@ void Follow(const Record& record, Trails* trails) {
       trail.step_ns = ready->step_ns;
       trail.iteration = ready->iteration;
       trail.ready = *ready;
+      trail.answered.reset();
     }
+    if (std::holds_alternative<Finished>(from->envelope.body)) trail.answered = record.now;
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
+    (*trails)[answer->rank].answered = record.now;
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     Trail& trail = (*trails)[joined->rank];
     trail.host_name = joined->host_name;
     trail.pid = joined->pid;
     trail.iteration = joined->iteration;
+    trail.answered = record.now;
     trail.left.reset();
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     Trail& trail = (*trails)[left->rank];
@@ -62,7 +68,46 @@ bool RunsBeside(const Job& job, const Job::Worker& worker) {
   return worker.state == Job::State::kActive && RoundOf(job, worker) != nullptr;
 }
 
+// Its training loop waits, as far as the controller knows, and can take part in a group.
+bool IsThere(const Job::Worker& worker) {
+  return worker.state != Job::State::kActive || (worker.signal && worker.signal->waiting);
+}
+
+// The group formed ahead that it is in, or null.
+const Job::Running* AheadOf(const Job& job, const Job::Worker& worker) {
+  if (!job.engine().plan().ahead || worker.group == kNoGroup) return nullptr;
+  const auto found = job.groups().find(worker.group);
+  const bool train = found != job.groups().end() && found->second.kind == GroupKind::kTrain;
+  return train ? &found->second : nullptr;
+}
+
+// Of a group that starts once all wait: who computes still.
+std::vector<Rank> Computing(const Job& job, const Job::Running& group) {
+  std::vector<Rank> computing;
+  if (job.engine().plan().background) return computing;
+  for (const Rank rank : group.pending) {
+    if (!IsThere(job.workers()[static_cast<std::size_t>(rank)])) computing.push_back(rank);
+  }
+  return computing;
+}
+
+// How it goes about its steps under engines whose groups do not take its training loop, or not yet.
+// Empty: the group says.
+std::string AheadWord(const Job& job, const Job::Worker& worker) {
+  const Plan plan = job.engine().plan();
+  if (worker.state != Job::State::kActive) return "";
+  if (plan.scheduled) return "training";
+  if (plan.background && plan.run_ahead > 0 && plan.strategy == Strategy::kAverageModels) {
+    return worker.signal ? "signalled" : "computing";
+  }
+  const Job::Running* group = AheadOf(job, worker);
+  if (group == nullptr) return "";
+  if (!IsThere(worker)) return "computing";
+  return plan.background || Computing(job, *group).empty() ? "" : "waiting";
+}
+
 std::string StateWord(const Job& job, const Job::Worker& worker) {
+  if (const std::string word = AheadWord(job, worker); !word.empty()) return word;
   if (worker.group != kNoGroup && worker.source != kNoRank) return "fetching";
   if (worker.group != kNoGroup && !RunsBeside(job, worker))
     return "in group " + std::to_string(worker.group);
@@ -90,6 +135,18 @@ std::string Gradients(std::uint32_t count) {
   return std::to_string(count) + (count == 1 ? " gradient" : " gradients");
 }
 
+// What a group has to do with a worker that it does not hold, or not yet.
+std::string GroupBeside(const Job& job, const std::string& state, const Job::Worker& worker) {
+  const auto found = job.groups().find(worker.group);
+  if (worker.state != Job::State::kActive || found == job.groups().end()) return "";
+  const std::string group = "group " + std::to_string(worker.group);
+  if (found->second.kind != GroupKind::kTrain || state == "in " + group) return "";
+  if (job.engine().plan().background) return "in " + group + " meanwhile";
+  if (AheadOf(job, worker) == nullptr) return "";
+  if (!IsThere(worker)) return group + " waits for it";
+  return "for " + words::Ranks(Computing(job, found->second)) + " in " + group;
+}
+
 std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& worker) {
   std::string text;
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
@@ -97,6 +154,11 @@ std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& work
   if (row.local_steps > 0) {
     add(std::to_string(row.local_steps) + (row.local_steps == 1 ? " local step" : " local steps"));
   }
+  if (row.state == "signalled") {
+    const std::uint32_t steps = job.engine().plan().run_ahead;
+    add("trains on, up to " + std::to_string(steps) + (steps == 1 ? " step" : " steps"));
+  }
+  if (const std::string beside = GroupBeside(job, row.state, worker); !beside.empty()) add(beside);
   if (RunsBeside(job, worker)) {
     add("in round " + std::to_string(RoundOf(job, worker)->iteration) + " meanwhile");
   }
@@ -123,6 +185,66 @@ std::string Why(const Job& job, Rank rank, Instant now) {
          (gives ? "its gradients" : "nothing (it had none)") + ": " + why +
          (worker.owed > 0 ? "; owes " + Gradients(worker.owed) + " until a round has taken them"
                           : "");
+}
+
+// In a few words, seen from another member of `group`.
+std::string Does(const Job& job, GroupId group, const Job::Worker& worker, const Trail* trail,
+                 Instant now) {
+  const Plan plan = job.engine().plan();
+  const Job::Running* in = AheadOf(job, worker);
+  if (worker.group == group && plan.background) return "reduces";
+  std::string text;
+  if (in != nullptr && worker.group != group) {
+    text = "in group " + std::to_string(worker.group);
+    const std::vector<Rank> computing = Computing(job, *in);
+    if (!computing.empty()) text += ", which waits for " + words::Ranks(computing);
+  } else if (in == nullptr && worker.last_group == group) {
+    return worker.last_ok ? "through with it" : "failed";
+  } else if (IsThere(worker)) {
+    text = "waits in its step";
+  }
+  if (IsThere(worker)) return text;
+  text += text.empty() ? "computes" : "; computes";
+  if (trail == nullptr) return text;
+  // In the background it may be through with passive groups since.
+  if (trail->answered && !plan.background)
+    text += " for " + words::Duration(now - *trail->answered);
+  if (trail->step_ns) text += " (its last step: " + words::Duration(*trail->step_ns) + ")";
+  return text;
+}
+
+// The group for which a worker waits, or that waits for it: the announced one, else the first that
+// is drawn with it.
+struct GroupAhead {
+  GroupId id = kNoGroup;
+  std::vector<GroupShare> members;
+};
+GroupAhead GroupOf(const Job& job, const std::vector<Engine::Drawn>& drawn, Rank rank) {
+  const Job::Worker& worker = job.workers()[static_cast<std::size_t>(rank)];
+  if (const Job::Running* in = AheadOf(job, worker)) return {worker.group, in->members};
+  for (const Engine::Drawn& group : drawn) {
+    for (const GroupShare& share : group.members) {
+      if (share.rank == rank) return {group.id, group.members};
+    }
+  }
+  return {};
+}
+
+void AddOthers(const Job& job, const Trails& trails, const std::vector<Engine::Drawn>& drawn,
+               Instant now, WorkerRow* row) {
+  const GroupAhead group = GroupOf(job, drawn, row->rank);
+  for (const GroupShare& share : group.members) {
+    const auto place = static_cast<std::size_t>(share.rank);
+    if (share.rank == row->rank || place >= job.workers().size()) continue;
+    const Job::Worker& worker = job.workers()[place];
+    const auto trail = trails.find(share.rank);
+    std::string does =
+        worker.state == Job::State::kAbsent
+            ? "gone"
+            : Does(job, group.id, worker, trail == trails.end() ? nullptr : &trail->second, now);
+    if (share.passive) does += "; passive there";
+    row->others.emplace_back(share.rank, std::move(does));
+  }
 }
 
 WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
@@ -169,8 +291,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }
   const Job& job = *replayer.job();
-  Present present{
-      .run = run, .strategy = job.engine().plan().strategy, .now = job.last_now(), .workers = {}};
+  Present present{.run = run, .plan = job.engine().plan(), .now = job.last_now(), .workers = {}};
   std::map<Rank, DurationNs> silences;
   if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
     // A run that has ended is explained as of its end.
@@ -185,6 +306,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   for (const auto& [rank, trail] : trails) {
     if (trail.left) rows[rank] = RowOfGone(rank, trail, present.now);
   }
+  const std::vector<Engine::Drawn> drawn = job.engine().DrawnGroups();
   for (std::size_t i = 0; i < job.workers().size(); ++i) {
     if (job.workers()[i].state == Job::State::kAbsent) continue;
     const auto rank = static_cast<Rank>(i);
@@ -198,6 +320,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
       if (ready.iteration > row.iteration) row.local_steps = ready.local_steps;
     }
     row.detail = Detail(job, row, job.workers()[i]);
+    AddOthers(job, trails, drawn, present.now, &row);
     if (const auto silence = silences.find(rank); silence != silences.end()) {
       row.heard_ns = silence->second;
     }

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/prdctl/replay.h"
@@ -28,13 +29,15 @@ struct WorkerRow {
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
   std::optional<DurationNs> heard_ns;  // ago
   std::string why;                     // it waits, or what it last did, or why it is gone
+  // What the other members of its group, announced or only drawn, do (where groups form ahead).
+  std::vector<std::pair<Rank, std::string>> others;
 };
 
 // All workers that are there, and those of the records read that have gone, by rank. `now` is the
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
   RunInfo run;
-  Strategy strategy = Strategy::kAverageModels;  // of the run's engine
+  Plan plan;  // of the run's engine
   Instant now;
   std::vector<WorkerRow> workers;
 };

@@ -36,7 +36,7 @@ void PaceMeter::Add(const Record& record) {
     tally.dropped_because = late->reason;
   }
   const GroupTracker::Change change = tracker_.Add(record);
-  if (change.formed != nullptr) ShareOut(*change.formed);
+  if (change.formed != nullptr && !tracker_.plan().ahead) ShareOut(*change.formed);
   if (change.ended) OnEnded(*change.ended);
 }
 
@@ -51,6 +51,7 @@ void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
 
 void PaceMeter::OnEnded(const GroupRow& group) {
   if (group.kind == GroupKind::kInitial || group.kind == GroupKind::kFinal) return;
+  if (tracker_.plan().ahead) return OnEndedAhead(group);
   round_ended_ = *group.ended;
   if (group.kind == GroupKind::kAverage || !group.AnyResult()) return;
   ++rounds_;
@@ -73,6 +74,42 @@ void PaceMeter::OnEnded(const GroupRow& group) {
     Tally& tally = tallies_[rank];
     ++tally.rounds_without;
     tally.longest_without = std::max(tally.longest_without, ++tally.without_now);
+  }
+}
+
+void PaceMeter::OnEndedAhead(const GroupRow& group) {
+  ShareOutAhead(group);
+  if (!group.ok) return;
+  ++rounds_;
+  for (const MemberRow& member : group.members) {
+    Tally& tally = tallies_[member.rank];
+    ++(member.passive ? tally.passive_groups : tally.own_groups);
+  }
+}
+
+// Its members are all known only now: they may have come after it was announced, or not at all.
+void PaceMeter::ShareOutAhead(const GroupRow& group) {
+  std::vector<std::pair<Instant, const MemberRow*>> arrivals;
+  for (const MemberRow& member : group.members) {
+    const Instant came = group.held ? member.came.value_or(*group.ended) : group.formed;
+    arrivals.emplace_back(std::max(group.formed, came), &member);
+    if (!member.ready || *member.ready >= group.formed) continue;
+    queued_ns_ += group.formed - *member.ready;
+    tallies_[member.rank].waited_ns += group.formed - *member.ready;
+  }
+  std::sort(arrivals.begin(), arrivals.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Rank> waiting;
+  double owed = 0;  // by each of those who are still missing, so far
+  for (std::size_t k = 0; k < arrivals.size(); ++k) {
+    const auto& [at, member] = arrivals[k];
+    const DurationNs gap = k > 0 ? at - arrivals[k - 1].first : 0;
+    const DurationNs all = gap * static_cast<DurationNs>(waiting.size());
+    for (const Rank rank : waiting) tallies_[rank].waited_ns += gap;
+    owed += static_cast<double>(all) / static_cast<double>(arrivals.size() - k);
+    tallies_[member->rank].cost_ns += owed;
+    waited_ns_ += all;
+    if (member->ready) waiting.push_back(member->rank);
   }
 }
 
@@ -109,6 +146,8 @@ WorkerPace PaceMeter::PaceOf(Rank rank, const Tally& tally) const {
                     .waited_ns = tally.waited_ns,
                     .reduced_ns = tally.reduced_ns,
                     .cost_ns = std::llround(tally.cost_ns),
+                    .own_groups = tally.own_groups,
+                    .passive_groups = tally.passive_groups,
                     .rounds_in = tally.rounds_in,
                     .rounds_without = tally.rounds_without,
                     .longest_without = tally.longest_without,
@@ -136,8 +175,12 @@ PaceReport PaceMeter::Report() const {
   PaceReport report{.start = start_,
                     .waited_ns = waited_ns_,
                     .round_ns = round_ns_,
+                    .queued_ns = queued_ns_,
                     .controller_ns = controller_ns_,
-                    .rounds = rounds_};
+                    .rounds = rounds_,
+                    .train_groups = tracker_.train_groups(),
+                    .conflicts = tracker_.conflicts(),
+                    .plan = tracker_.plan()};
   std::vector<DurationNs> paces;
   for (const auto& [rank, tally] : tallies_) {
     const WorkerPace worker = PaceOf(rank, tally);

@@ -10,6 +10,13 @@
 // and the group's announcement is the controller's; but where rounds run one at a time, and the
 // last one kept the next from forming, it is that round's until it ended.
 //
+// Where groups form ahead (prague, ad-psgd), a worker waits from its signal on: first for groups
+// that its group's members are in before, until its group is announced; then for those members,
+// passive ones among them, whose training loops still compute, to whom that is owed. In the
+// background nobody waits for members. To take part passively is no wait of its own. With a
+// run_ahead a signal's wait does not stop the training loop: it is how old the signal got. Of a
+// schedule's groups nothing is known here.
+//
 // Engines of rounds (eager, backup, esync) let a round go on without some workers. What that costs
 // the model is counted beside: rounds that took effect without anything of a worker, what it
 // computed and the job did not use, and gradients that went with it.
@@ -37,6 +44,10 @@ struct WorkerPace {
   DurationNs reduced_ns = 0;   // its own measure
   DurationNs cost_ns = 0;      // waiting of others that is owed to it
 
+  // Groups formed ahead that took effect: for it, and passively on somebody else's account.
+  std::uint64_t own_groups = 0;
+  std::uint64_t passive_groups = 0;
+
   // Rounds that took effect: with something of it, and, while it was there, without.
   std::uint64_t rounds_in = 0;
   std::uint64_t rounds_without = 0;
@@ -61,8 +72,12 @@ struct PaceReport {
   DurationNs median_step_ns = 0;    // of the workers' paces
   DurationNs waited_ns = 0;         // by all, for members
   DurationNs round_ns = 0;          // by all, for the round before theirs to end
+  DurationNs queued_ns = 0;         // by all, for groups formed ahead before theirs to end
   DurationNs controller_ns = 0;     // by all, from then, or the last signal, to the announcement
   std::uint64_t rounds = 0;         // that took effect
+  std::uint64_t train_groups = 0;   // formed
+  std::uint64_t conflicts = 0;      // of these (GroupFormed)
+  Plan plan;                        // of the run's engine
   std::vector<WorkerPace> workers;  // the slowest first
 };
 
@@ -79,6 +94,8 @@ class PaceMeter {
     DurationNs waited_ns = 0;
     DurationNs reduced_ns = 0;
     double cost_ns = 0;  // parts of ns add up
+    std::uint64_t own_groups = 0;
+    std::uint64_t passive_groups = 0;
     std::uint64_t rounds_in = 0;
     std::uint64_t rounds_without = 0;
     std::uint64_t longest_without = 0;
@@ -94,6 +111,8 @@ class PaceMeter {
   void OnMessage(const WorkerEnvelope& envelope, DurationNs age);
   void OnEnded(const GroupRow& group);
   void ShareOut(const GroupRow& group);
+  void OnEndedAhead(const GroupRow& group);
+  void ShareOutAhead(const GroupRow& group);
   WorkerPace PaceOf(Rank rank, const Tally& tally) const;
 
   Instant start_;
@@ -104,6 +123,7 @@ class PaceMeter {
   Instant round_ended_;  // the last one
   std::uint64_t rounds_ = 0;
   DurationNs round_ns_ = 0;
+  DurationNs queued_ns_ = 0;
   DurationNs waited_ns_ = 0;
   DurationNs controller_ns_ = 0;
 };

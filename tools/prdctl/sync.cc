@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "common/base/static_schedule.h"
+
 namespace prd::ctl {
 
 namespace {
@@ -45,6 +47,7 @@ void SyncMeter::Add(const Record& record) {
   if (const auto* started = std::get_if<RunStarted>(&record.body)) engine_ = started->engine;
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
+  schedules_.Add(record);
   const GroupTracker::Change change = tracker_.Add(record);
   if (!change.ended || !Counts(*change.ended)) return;
   const bool round = change.ended->kind == GroupKind::kRound;
@@ -70,7 +73,26 @@ void SyncMeter::Add(const Record& record) {
   --groups_;
 }
 
+SyncMeter::GroupCounts SyncMeter::Counted() const {
+  const ScheduleRow* schedule = this->schedule();
+  if (schedule == nullptr) return counts_;
+  GroupCounts counts;
+  for (int phase = 0; phase < kStaticPhases; ++phase) {
+    for (const std::vector<Rank>& group : schedule->Groups(phase)) {
+      Shares shares;
+      for (const Rank rank : group) {
+        shares.emplace_back(rank, 1 / static_cast<double>(group.size()));
+      }
+      ++counts[std::move(shares)];
+    }
+  }
+  return counts;
+}
+
 std::set<Rank> SyncMeter::Workers() const {
+  if (const ScheduleRow* schedule = this->schedule()) {
+    return {schedule->set.members.begin(), schedule->set.members.end()};
+  }
   std::set<Rank> workers = active_;
   for (const auto& [shares, count] : counts_) {
     for (const auto& [rank, share] : shares) workers.insert(rank);
@@ -80,7 +102,7 @@ std::set<Rank> SyncMeter::Workers() const {
 
 std::map<std::pair<Rank, Rank>, std::uint64_t> SyncMeter::Pairs() const {
   std::map<std::pair<Rank, Rank>, std::uint64_t> pairs;
-  for (const auto& [shares, count] : counts_) {
+  for (const auto& [shares, count] : Counted()) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
       for (std::size_t j = i + 1; j < shares.size(); ++j) {
         pairs[{shares[i].first, shares[j].first}] += count;
@@ -94,7 +116,7 @@ Result<SpectralGap> SyncMeter::Gap() const {
   if (const std::string why = WhyNoGap(engine_); !why.empty()) {
     return Status(Code::kFailedPrecondition, "no spectral gap: " + why);
   }
-  if (groups_ == 0) {
+  if (groups_ == 0 && schedule() == nullptr) {
     return Status(Code::kFailedPrecondition, "no training group has succeeded yet");
   }
   const std::set<Rank> workers = Workers();
@@ -107,14 +129,17 @@ Result<SpectralGap> SyncMeter::Gap() const {
   for (const Rank rank : workers) place.emplace(rank, static_cast<Eigen::Index>(place.size()));
   const auto n = static_cast<Eigen::Index>(workers.size());
   Eigen::MatrixXd mean = Eigen::MatrixXd::Identity(n, n);
-  for (const auto& [shares, count] : counts_) {
-    const double part = static_cast<double>(count) / static_cast<double>(groups_);
+  std::uint64_t groups = 0;
+  for (const auto& [shares, count] : Counted()) {
+    groups += count;
+    const double part = static_cast<double>(count) /
+                        static_cast<double>(schedule() != nullptr ? kStaticPhases : groups_);
     for (const auto& [row, own] : shares) {
       mean(place[row], place[row]) -= part;
       for (const auto& [column, share] : shares) mean(place[row], place[column]) += part * share;
     }
   }
-  SpectralGap gap{.groups = groups_, .workers = workers.size()};
+  SpectralGap gap{.groups = groups, .workers = workers.size()};
   if (n < 2) return gap;
   gap.symmetric = (mean - mean.transpose()).cwiseAbs().maxCoeff() < 1e-9;
   if (gap.symmetric) {

@@ -21,6 +21,10 @@
 // a round does is no average (its matrix would not be doubly stochastic, nor its rows sum to 1),
 // and rho would not say how far replicas are apart. So it is for backup and esync: who was late
 // copies the result, so that a round reaches everybody although its group is not everybody.
+//
+// Workers that draw their groups themselves (prague, static) report none: there the schedule is
+// what counts, W_k is what a slot does (its groups are disjoint), and E[W_k] the mean over the four
+// phases.
 #ifndef PRD_TOOLS_PRDCTL_SYNC_H_
 #define PRD_TOOLS_PRDCTL_SYNC_H_
 
@@ -34,12 +38,13 @@
 
 #include "prd/status.h"
 #include "tools/prdctl/groups.h"
+#include "tools/prdctl/schedule.h"
 
 namespace prd::ctl {
 
 struct SpectralGap {
   double rho = 0;
-  std::uint64_t groups = 0;
+  std::uint64_t groups = 0;  // of a schedule, those of its phases
   std::size_t workers = 0;
   bool symmetric = true;
 };
@@ -52,11 +57,13 @@ class SyncMeter {
   void Add(const Record& record);
 
   std::uint64_t groups() const { return groups_; }
+  // That counts instead of groups; null: groups count.
+  const ScheduleRow* schedule() const { return schedules_.Shown(); }
   // True if there are rounds among them, of which contributors alone count.
   bool rounds() const { return rounds_; }
   // Workers in a counted group, and those who take part now.
   std::set<Rank> Workers() const;
-  // Groups that a pair shared; the smaller rank first.
+  // Groups, or phases of the schedule, that a pair shared; the smaller rank first.
   std::map<std::pair<Rank, Rank>, std::uint64_t> Pairs() const;
   // kFailedPrecondition when no group has succeeded, or the engine's groups have no such number;
   // kResourceExhausted for over kMaxWorkers.
@@ -67,13 +74,18 @@ class SyncMeter {
  private:
   using Shares = std::vector<std::pair<Rank, double>>;  // by rank, summing to 1
 
+  // Equal groups, and how many of them there are.
+  using GroupCounts = std::map<Shares, std::uint64_t>;
+  GroupCounts Counted() const;
+
   GroupTracker tracker_;
+  ScheduleTracker schedules_;
   std::size_t window_;
   std::string engine_;
   std::uint64_t groups_ = 0;
   bool rounds_ = false;
-  std::map<Shares, std::uint64_t> counts_;  // of equal groups
-  std::deque<Shares> recent_;               // the counted ones, when there is a window
+  GroupCounts counts_;
+  std::deque<Shares> recent_;  // the counted ones, when there is a window
   std::set<Rank> active_;
 };
 

@@ -78,13 +78,13 @@ TEST(CsvTest, OneLinePerMember) {
       Lines(Exported<CsvExporter>(story.records())),
       ElementsAre("group,kind,formed_s,ended_s,ok,group_iteration,rank,iteration,weight,ready_s,"
                   "step_s,wait_s,reduce_s,bytes,outcome,reason,failure,included,"
-                  "local_steps,fetched_from",
+                  "local_steps,fetched_from,passive,conflict",
                   "1,train,0.012000000,0.015000000,true,0,0,0,0.25,0.010000000,0.010000000,"
-                  "0.002000000,0.003000000,100,ok,because,,0,0,\r",
+                  "0.002000000,0.003000000,100,ok,because,,0,0,,false,false\r",
                   "1,train,0.012000000,0.015000000,true,0,1,0,0.75,0.012000000,0.012000000,"
-                  "0.000000000,0.003000000,100,ok,because,,0,0,\r",
+                  "0.000000000,0.003000000,100,ok,because,,0,0,,false,false\r",
                   "2,final,0.020000000,0.020000000,false,0,0,0,1.0,,,0.000000000,0.000000000,100,"
-                  "failed,because,\"a \"\"quoted\"\", reason\",0,0,\r"));
+                  "failed,because,\"a \"\"quoted\"\", reason\",0,0,,false,false\r"));
 }
 
 TEST(TraceTest, EveryWorkerIsAThreadOfComputeWaitAndReduceSlices) {

@@ -18,8 +18,9 @@ namespace prd::ctl {
 // Writes records one after the other; times are ms after the run's start.
 class Story {
  public:
-  explicit Story(RunId run = 1, const std::string& engine = "e") : run_(run) {
-    At(0).Write(RunStarted{.job = "j", .engine = engine});
+  explicit Story(RunId run = 1, const std::string& engine = "e", const std::string& spec = "")
+      : run_(run) {
+    At(0).Write(RunStarted{.job = "j", .engine = engine, .spec = spec});
   }
 
   Story& At(std::int64_t ms) {
