@@ -6,9 +6,12 @@
 #include <functional>
 #include <optional>
 
+#include "common/base/static_schedule.h"
 #include "tools/sim/eager_rules.h"
 #include "tools/sim/engine_watch.h"
 #include "tools/sim/esync_rules.h"
+#include "tools/sim/prague_rules.h"
+#include "tools/sim/schedule_book.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -17,6 +20,7 @@ namespace {
 // Feeds a history of two workers, 0 and 1 with incarnations 100 and 101, that have joined.
 class LawsTest : public testing::Test {
  protected:
+  explicit LawsTest(const Plan& plan = {}) : laws_(plan) {}
   void SetUp() override {
     for (Rank rank = 0; rank < 2; ++rank) {
       Message(rank, Hello{.rank = rank});
@@ -169,6 +173,108 @@ TEST_F(LawsTest, AnAnswerNeedsASignal) {
   Breaks("answers", [&] { Seen(QueryAnswered{.rank = 0, .iteration = 6}); });
 }
 
+TEST_F(LawsTest, OneSignalStandsAtATime) {
+  Message(0, Ready{.iteration = 6});
+  Breaks("one-signal", [&] { Message(0, Ready{.iteration = 7}); });
+}
+
+class AheadLawsTest : public LawsTest {
+ protected:
+  AheadLawsTest() : LawsTest(Plan{.ahead = true}) {}
+  static GroupFormed Passive(GroupId id) {
+    GroupFormed formed = Group1();
+    formed.id = id;
+    formed.members[1].passive = true;
+    return formed;
+  }
+};
+
+// Group 2 was drawn before it and never forms.
+TEST_F(AheadLawsTest, GroupsFormBeforeSignalsAndAnswerThoseWhoAreNotPassive) {
+  Seen(Passive(3));
+  BothReady();
+  Message(0, Finished{.group = 3});
+  Message(1, Finished{.group = 3});
+  Seen(GroupEnded{.id = 3, .ok = true});
+  Message(0, Ready{.iteration = 7});
+  Breaks("one-signal", [&] { Message(1, Ready{.iteration = 7}); });
+}
+
+TEST_F(AheadLawsTest, GroupsOfAWorkerFormInOrder) {
+  Seen(Passive(3));
+  Message(0, Finished{.group = 3});
+  Message(1, Finished{.group = 3});
+  Breaks("group-order", [&] { Seen(Passive(2)); });
+}
+
+TEST_F(AheadLawsTest, NobodyWhoHasLeftIsPutIntoAGroup) {
+  Seen(WorkerLeft{.rank = 1, .incarnation = 101, .why = LeftReason::kLost});
+  Breaks("members", [&] { Seen(Passive(1)); });
+}
+
+TEST_F(AheadLawsTest, NothingIsSentBeforeItIsRecorded) {
+  Seen(Passive(3));
+  laws_.Sent({.incarnation = 100, .seq = 2, .body = Group{.id = 3}});
+  GroupFormed alone = Group1();
+  alone.id = 7;
+  alone.members = {{.rank = 0, .weight = 1, .iteration = 6}};
+  Message(0, Finished{.group = 3});
+  Message(1, Finished{.group = 3});
+  Seen(alone);
+  Breaks("recorded-first",
+         [&] { laws_.Sent({.incarnation = 101, .seq = 2, .body = Group{.id = 7}}); });
+}
+
+class ScheduleLawsTest : public LawsTest {
+ protected:
+  ScheduleLawsTest() : LawsTest(Plan{.ahead = true, .scheduled = true}) {}
+};
+
+TEST_F(ScheduleLawsTest, ForAllWhoHaveJoined) {
+  Seen(ScheduleSet{.first = 1, .members = {0, 1}, .hosts = {0, 0}});
+  laws_.Sent({.incarnation = 100, .seq = 2, .body = Schedule{.first = 1}});
+  Breaks("schedule", [&] { Seen(ScheduleSet{.first = 2, .members = {0, 1}, .hosts = {0, 0}}); });
+  const GroupId next = 1 + kScheduleSpan;
+  Breaks("schedule", [&] { Seen(ScheduleSet{.first = next, .members = {0}, .hosts = {0}}); });
+}
+
+TEST_F(ScheduleLawsTest, NothingIsSentBeforeItIsRecorded) {
+  Message(0, Heartbeat{});
+  Breaks("recorded-first",
+         [&] { laws_.Sent({.incarnation = 100, .seq = 2, .body = Schedule{.first = 1}}); });
+}
+
+TEST_F(ScheduleLawsTest, NoGroupTrainsBesideIt) {
+  BothReady();
+  Breaks("schedule", [&] { Seen(Group1()); });
+}
+
+// Three workers, of whom 0 and 1 share a host: slot 0 puts 0 and 2 together, slot 1 0 and 1.
+class ScheduleBookTest : public testing::Test {
+ protected:
+  void SetUp() override { book_.Set(1, {.first = 10, .members = {0, 1, 2}, .hosts = {0, 0, 1}}); }
+  std::string Begins(Rank rank, GroupId id, const std::vector<Rank>& members) {
+    Group group{.id = id, .members = {}};
+    for (const Rank member : members) group.members.push_back({.rank = member, .weight = 0.5});
+    try {
+      book_.Begins(1, rank, group);
+    } catch (const Violation& violation) {
+      return violation.invariant();
+    }
+    return "";
+  }
+  ScheduleBook book_;
+};
+
+TEST_F(ScheduleBookTest, GroupsAreTheSchedules) {
+  EXPECT_EQ(Begins(0, 10, {0, 2}), "");
+  EXPECT_EQ(Begins(2, 10, {2, 0}), "");
+  EXPECT_EQ(Begins(0, 13, {0, 1}), "");
+  EXPECT_EQ(Begins(0, 10, {0, 2}), "schedule");  // slots ascend
+  EXPECT_EQ(Begins(1, 13, {1, 2}), "schedule");
+  EXPECT_EQ(Begins(1, 9, {0, 1}), "schedule");  // of no schedule
+}
+
 // An engine that does as it is told.
 class Puppet final : public Engine {
  public:
@@ -261,6 +367,65 @@ TEST(AllReduceRules, ARoundHasEverybody) {
   }
   next.push_back({.members = {{.rank = 0}}});
   EXPECT_THROW(watch.Step({1}, ReadyEvent{.rank = 0}, &id, &effects), Violation);
+}
+
+// Prague's smart generator on one host, groups of two, threshold 2; all but rank 3 have requested a
+// group, and had it.
+class PragueRulesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (Rank rank = 0; rank < 4; ++rank) Tell(JoinedEvent{.rank = rank, .host = "h"}, {});
+    EXPECT_EQ(Tell(ReadyEvent{.rank = 0}, {{0, 1}, {2, 3}}), "");
+    for (const Rank rank : {1, 2}) EXPECT_EQ(Tell(ReadyEvent{.rank = rank}, {}), "");
+    for (Rank rank = 0; rank < 4; ++rank) {
+      Tell(FinishedEvent{.rank = rank, .group = rank < 2 ? 1u : 2u, .ok = true}, {});
+    }
+  }
+  // What is broken when the engine, told of this, draws these groups.
+  std::string Tell(const Event& event, const std::vector<std::vector<Rank>>& groups) {
+    Effects effects;
+    std::vector<Engine::Drawn> drawn;
+    for (const std::vector<Rank>& members : groups) {
+      std::vector<GroupShare> shares;
+      for (const Rank rank : members) shares.push_back({.rank = rank, .weight = 0.5});
+      const bool waits = drawn.empty() && !effects.empty();  // one of each
+      if (waits) drawn.push_back({.id = next_++, .members = shares});
+      if (!waits) effects.emplace_back(FormGroup{.id = next_++, .members = shares});
+    }
+    try {
+      rules_.Check({0}, event, effects, 4);
+      rules_.CheckDrawn(drawn);
+      if (!drawn.empty()) Form(drawn.front());
+    } catch (const Violation& violation) {
+      return violation.invariant();
+    }
+    return "";
+  }
+  void Form(const Engine::Drawn& drawn) {
+    const Effects effects = {FormGroup{.id = drawn.id, .members = drawn.members}};
+    rules_.Check({0}, DeadlineEvent{}, effects, 4);
+    rules_.CheckDrawn({});
+  }
+
+  GroupId next_ = 1;
+  PragueRules rules_{PragueOptions{.group_size = 2, .slowdown_threshold = 2}};
+};
+
+TEST_F(PragueRulesTest, ADivisionHasAllWhoAreIdleAndFast) {
+  EXPECT_EQ(Tell(ReadyEvent{.rank = 0}, {{0, 1, 2}}), "");
+  EXPECT_EQ(Tell(ReadyEvent{.rank = 1}, {{1, 3}}), "division");  // it has a group
+}
+
+TEST_F(PragueRulesTest, NobodyIdleIsLeftOut) {
+  EXPECT_EQ(Tell(ReadyEvent{.rank = 0}, {{0, 1}}), "division");
+}
+
+TEST_F(PragueRulesTest, NobodySlowIsDivided) {
+  EXPECT_EQ(Tell(ReadyEvent{.rank = 0}, {{0, 1}, {2, 3}}), "slow-worker");
+}
+
+TEST_F(PragueRulesTest, ASlowOneDividesAll) {
+  EXPECT_EQ(Tell(ReadyEvent{.rank = 3}, {{0, 3}, {1, 2}}), "");
 }
 
 // Two workers of esync, whose iterations take 10 and 100 ms. They have reduced once, at 101 ms.

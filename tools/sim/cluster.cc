@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "tools/sim/controller.h"
@@ -18,8 +19,23 @@ constexpr std::size_t kRemembered = 32;
 
 constexpr std::array<const char*, 7> kWorkerWords = {"Hello",  "Ready", "Finished", "Adopted",
                                                      "Finish", "Leave", "Heartbeat"};
-constexpr std::array<const char*, 8> kControllerWords = {
-    "Welcome", "Group", "Abort", "Adopt", "Released", "Refused", "HeartbeatAck", "QueryReply"};
+constexpr std::array<const char*, 9> kControllerWords = {"Welcome",      "Group",      "Abort",
+                                                         "Adopt",        "Released",   "Refused",
+                                                         "HeartbeatAck", "QueryReply", "Schedule"};
+
+// What is trained; where models are averaged in ways that could lose something, at least a toy.
+std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {
+  auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
+  if (objective != nullptr) return objective;
+  const Plan plan = MakeEngine(workload.job.engine)->plan();
+  return plan.ahead || plan.background || plan.scheduled ? MakeToy() : nullptr;
+}
+
+// Members of a group keep their own count of iterations.
+bool OwnCounts(const Workload& workload) {
+  const Plan plan = MakeEngine(workload.job.engine)->plan();
+  return plan.ahead || plan.scheduled;
+}
 
 class Cluster {
  public:
@@ -27,11 +43,12 @@ class Cluster {
       : workload_(workload),
         options_(options),
         world_(workload, options.seed),
-        stats_(workload.cluster.workers, options.keep_slices, options.slice_limit),
-        objective_(MakeObjective(workload.training, workload.cluster.workers, options.seed)),
+        stats_(workload.cluster.workers, options.keep_slices, options.slice_limit,
+               OwnCounts(workload)),
+        objective_(Trained(workload, options.seed)),
         times_(workload, options.seed),
         devices_(workload),
-        data_(&world_, options.mutation),
+        data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
         controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)) {
     parts_ = {.world = &world_,
@@ -40,6 +57,7 @@ class Cluster {
               .devices = &devices_,
               .objective = objective_.get(),
               .stats = &stats_,
+              .plan = MakeEngine(workload.job.engine)->plan(),
               .draws = {},
               .spare = {},
               .changed = {}};
@@ -59,6 +77,7 @@ class Cluster {
   };
 
   void Seen(const Record& record);
+  void Unreported(const Group& group);
   void Begin();
   void Loop();
   void Handle(const SimEvent& event);
@@ -91,16 +110,30 @@ class Cluster {
   std::array<Trace, kRemembered> traces_;
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
+  std::set<Incarnation> lost_;  // whose leases ran out
 };
 
 void Cluster::Seen(const Record& record) {
-  if (const auto* left = std::get_if<WorkerLeft>(&record.body);
-      left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
+  const auto* left = std::get_if<WorkerLeft>(&record.body);
+  if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].run = kNoRun;  // nobody copies from it any more
   }
+  if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
+  if (const auto* set = std::get_if<ScheduleSet>(&record.body)) data_.Seen(record.run, *set);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
+}
+
+// A group that its members drew themselves, as the history would tell of it.
+void Cluster::Unreported(const Group& group) {
+  GroupFormed formed{.id = group.id, .members = {}};
+  for (const GroupMember& member : group.members) {
+    const Iteration iteration = world_.replicas[WorkerOf(member.incarnation)].iteration;
+    formed.members.push_back(
+        {.rank = member.rank, .weight = member.weight, .iteration = iteration});
+  }
+  stats_.Unreported(world_.now, formed);
 }
 
 void Cluster::Begin() {
@@ -113,7 +146,9 @@ void Cluster::Begin() {
   if (workload_.faults.until_ms > 0) {
     world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
   }
-  if (objective_ != nullptr) world_.queue.Push(world_.now, EventKind::kEvaluate);
+  if (workload_.training.objective != TrainingPart::Objective::kNone) {
+    world_.queue.Push(world_.now, EventKind::kEvaluate);
+  }
 }
 
 void Cluster::Loop() {
@@ -299,6 +334,7 @@ void Cluster::CheckEnd() {
   std::map<RunId, std::uint64_t> tags;
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
+    if (lost_.contains(workers_[i].incarnation())) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
     if (tags.try_emplace(workers_[i].run(), tag).first->second != tag) {
       throw Violation("replicas-agree",

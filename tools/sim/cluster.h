@@ -4,7 +4,9 @@
 // Faults happen until the workload says so (the safety phase); then everybody must come to an end
 // (the liveness phase):
 //   live            once faults have stopped, every worker finishes; nobody waits for ever
-//   replicas-agree  all who finish a run together end with the same replica
+//   replicas-agree  all who finish a run together end with the same replica; who has the final
+//                   average and is lost to the controller before it can say so may end with an
+//                   earlier one
 #ifndef PRD_TOOLS_SIM_CLUSTER_H_
 #define PRD_TOOLS_SIM_CLUSTER_H_
 

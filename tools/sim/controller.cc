@@ -218,7 +218,8 @@ void Controller::Flush() {
 
 void Controller::Send(const ControllerEnvelope& envelope) {
   laws_.Sent(envelope);
-  world_->SendToWorker(envelope);
+  const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
+  world_->SendToWorker(other ? *other : envelope);
 }
 
 }  // namespace prd::sim

@@ -51,7 +51,14 @@ std::uint64_t DataPlane::SentBy(const Reduction& reduction, std::size_t member) 
 
 std::uint64_t DataPlane::Find(RunId run, const Group& group, const Plan& plan) {
   std::uint64_t& serial = by_group_[{run, group.id}];
-  if (serial != 0) return serial;
+  if (serial != 0) {
+    if (group.kind != reductions_.at(serial).group.kind ||
+        group.members != reductions_.at(serial).group.members) {
+      throw Violation("same-group",
+                      "members differ in what group " + std::to_string(group.id) + " is");
+    }
+    return serial;
+  }
   serial = next_serial_++;
   Reduction& reduction = reductions_[serial];
   reduction.run = run;
@@ -67,9 +74,42 @@ std::uint64_t DataPlane::Find(RunId run, const Group& group, const Plan& plan) {
   return serial;
 }
 
-void DataPlane::Begin(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
-  const std::uint64_t serial = Find(run, group, plan);
+void DataPlane::Seen(RunId run, const ScheduleSet& set) {
+  schedules_.Set(run, set);
+  // Those who have this schedule before they came to a group of the one before never will.
+  std::erase_if(reductions_, [&](const auto& entry) {
+    const auto& [serial, reduction] = entry;
+    if (reduction.run != run || reduction.group.id >= set.first || !reduction.broken) return false;
+    const auto here = [&](std::uint32_t worker) { return current_[worker] == serial; };
+    if (std::any_of(reduction.arrived.begin(), reduction.arrived.end(), here)) return false;
+    by_group_.erase({run, reduction.group.id});
+    return true;
+  });
+}
+
+void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
+  const std::string who =
+      "worker " + std::to_string(worker) + " begins group " + std::to_string(group.id);
+  if (current_[worker] != 0) {
+    throw Violation("one-reduction",
+                    who + " in group " + std::to_string(reductions_.at(current_[worker]).group.id));
+  }
+  const Incarnation incarnation = world_->replicas[worker].incarnation;
+  Met& met = newest_[worker];
+  if (met.run == run && met.incarnation == incarnation && group.id <= met.group) {
+    throw Violation("group-order", who + " after group " + std::to_string(met.group));
+  }
+  met = {.run = run, .incarnation = incarnation, .group = group.id};
+  if (group.kind == GroupKind::kTrain && plan.scheduled) {
+    schedules_.Begins(run, static_cast<Rank>(worker), group);
+  }
+}
+
+void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start, const Plan& plan) {
+  CheckOrder(worker, run, start.group, plan);
+  const std::uint64_t serial = Find(run, start.group, plan);
   Reduction& reduction = reductions_.at(serial);
+  if (reduction.Overlaps()) FillOutbox(worker, start.gain);
   current_[worker] = serial;
   world_->replicas[worker].last_round.reset();
   reduction.arrived.push_back(worker);
@@ -116,6 +156,7 @@ void DataPlane::Gone(std::uint32_t worker) {
   Cancel(worker);
   book_.Lost(worker);
   world_->replicas[worker].inbox.clear();
+  world_->replicas[worker].overlap = {};
   world_->replicas[worker].last_round.reset();
   world_->replicas[worker].run = kNoRun;
   const Incarnation incarnation = world_->replicas[worker].incarnation;
@@ -149,6 +190,9 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   reductions_.erase(it);
   CheckBefore(reduction);
   const Sum sum = SumUp(reduction);
+  const double mass = Mass(reduction);
+  const DurationNs took = RingCost(world_->workload, reduction.members, reduction.Contributors());
+  bool all = true;
   std::vector<Result> results;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const std::uint32_t worker = reduction.members[i];
@@ -157,11 +201,15 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     const std::uint64_t sent = SentBy(reduction, i);
     Result& result = results.emplace_back();
     result = {.worker = worker, .group = reduction.group.id, .bytes = sent};
+    result.took = took;
     result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
     if (result.ok) result.included = Commit(reduction, sum, i);
+    all = all && result.ok;
     if (!result.ok && mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
     bytes_ += sent;
   }
+  if (all) CheckMass(reduction, mass);
+  if (all && reduction.Unreported() && unreported_) unreported_(reduction.group);
   return results;
 }
 
@@ -180,8 +228,8 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
           "replicas-agree",
           who + " and worker " + std::to_string(reduction.members[0]) + " differ before " + name);
     }
-    if (models && !replica.inbox.empty()) {
-      throw Violation("inbox", who + " has rounds to apply, and its model is averaged in " + name);
+    if (models && (!replica.inbox.empty() || replica.overlap.averages > 0)) {
+      throw Violation("inbox", who + " has results to add, and its model is averaged in " + name);
     }
     if (reduction.group.kind == GroupKind::kRound && reduction.group.members[i].weight > 0 &&
         replica.owed.empty()) {
@@ -202,7 +250,8 @@ DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
     return sum;
   }
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const std::uint64_t own = world_->replicas[reduction.members[i]].tag;
+    const Replica& replica = world_->replicas[reduction.members[i]];
+    const std::uint64_t own = reduction.Overlaps() ? replica.overlap.outbox_tag : replica.tag;
     if (group.kind != GroupKind::kInitial) sum.tag = Mix(sum.tag ^ own);
     if (group.kind == GroupKind::kInitial && group.members[i].weight == 1) sum.tag = own;
   }
@@ -216,6 +265,7 @@ std::vector<double> DataPlane::Mean(const Reduction& reduction) const {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const bool differences = reduction.Trains(Strategy::kLocalSteps);
     const std::vector<double>& own = group.kind == GroupKind::kRound ? replica.outbox
+                                     : reduction.Overlaps()          ? replica.overlap.outbox
                                      : reduction.Trains(Strategy::kReduceGradients)
                                          ? replica.gradient
                                          : replica.x;
@@ -244,7 +294,9 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
     replica.last_round = sum.round;  // one that is fetched is not passed on
     return Take(worker, reduction.run, sum.round, reduction.group.members[member].weight > 0);
   }
-  if (reduction.Trains(Strategy::kReduceGradients)) {
+  if (reduction.Overlaps()) {
+    CommitOverlap(sum, reduction.group.initial_weight, worker);
+  } else if (reduction.Trains(Strategy::kReduceGradients)) {
     replica.gradient = sum.values;  // applied by the worker
   } else if (reduction.Trains(Strategy::kLocalSteps)) {
     for (std::size_t j = 0; j < sum.values.size(); ++j) {
@@ -268,12 +320,15 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
     replica.x[j] += share * replica.initial[j];
   }
   replica.tag = sum.tag;
-  replica.iteration = reduction.group.iteration;
+  if (kind != GroupKind::kTrain || !(reduction.plan.ahead || reduction.plan.scheduled)) {
+    replica.iteration = reduction.group.iteration;
+  }
   replica.base = replica.x;
   replica.base_tag = replica.tag;
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) {
     book_.Lost(worker);
     replica.inbox.clear();
+    replica.overlap = {};
   }
   if (kind != GroupKind::kInitial) return;
   book_.Started(reduction.run, reduction.group.iteration);
@@ -375,6 +430,7 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   own.base_tag = source.base_tag;
   own.iteration = source.iteration;
   own.inbox = source.inbox;
+  own.overlap = {};
   own.newest = source.newest;
   own.lineage = source.lineage;
   own.run = source.run;

@@ -1,22 +1,30 @@
 // Reductions among workers and copies of models, costed by bytes, bandwidth and latency, with the
 // values they carry.
 //
-// A reduction begins when its last member has been told, takes the time of a ring (workload.h), and
+// A reduction begins when its last member begins it, takes the time of a ring (workload.h), and
 // then every member has the result, but for those on whom it fails. A member that is called off or
-// dies breaks it: the others notice within a few ms. A failed reduction changes nothing. What is
-// reduced, and where results go, is as in worker/mesh/mesh.h.
+// dies breaks it: the others notice within a few ms. A failed reduction changes nothing. However
+// long a member computes before it begins, the others wait: pings, by which they would know that it
+// lives, are not modelled. What is reduced, and where results go, is as in worker/mesh/mesh.h.
 //
 //   replicas-agree  members of a group that reduces gradients, or differences to a common base,
 //   have
 //                   equal replicas before it
 //   outbox          is not touched while a round runs that it is contributed to, and a contributor
 //                   has one
-//   inbox           is empty when models are averaged
-// and those of gradient_book.h.
+//   inbox           is empty when models are averaged, but for those averaged in the background
+//   mass            a group with equal weights that succeeded for all members has not changed the
+//                   sum of what they hold: parameters and, in the background, inbox
+//   one-reduction   a worker is in one reduction at a time
+//   group-order     a worker meets its groups in ascending order of ids, and so do all that it
+//                   shares two with
+//   same-group      all members have been told of the same group
+// and those of gradient_book.h and schedule_book.h.
 #ifndef PRD_TOOLS_SIM_DATA_PLANE_H_
 #define PRD_TOOLS_SIM_DATA_PLANE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +34,7 @@
 #include "common/base/messages.h"
 #include "tools/sim/gradient_book.h"
 #include "tools/sim/mutation.h"
+#include "tools/sim/schedule_book.h"
 #include "tools/sim/world.h"
 #include "worker/core/session_core.h"
 
@@ -33,15 +42,23 @@ namespace prd::sim {
 
 class DataPlane {
  public:
-  explicit DataPlane(World* world, Mutation mutation = Mutation::kNone)
+  // `unreported` is called for each group that succeeded of those that no controller hears of.
+  explicit DataPlane(World* world, Mutation mutation = Mutation::kNone,
+                     std::function<void(const Group&)> unreported = {})
       : world_(world),
         mutation_(mutation),
+        unreported_(std::move(unreported)),
         book_(world, mutation),
         current_(world->replicas.size(), 0),
+        newest_(world->replicas.size()),
         fetches_(world->replicas.size()) {}
 
-  // The worker takes part in a group.
-  void Begin(std::uint32_t worker, RunId run, const Group& group, const Plan& plan);
+  // A record of a run has become durable.
+  void Seen(RunId run, const ScheduleSet& set);
+
+  // The worker takes part in a group, with its replica as it is now where that is in the
+  // background; `gain` is what the result then adds to the replica's iteration.
+  void Begin(std::uint32_t worker, RunId run, const StartReduce& start, const Plan& plan);
   // Called off on this worker: no result follows there.
   void Cancel(std::uint32_t worker);
   // The worker's mesh is gone, or belongs to another incarnation now.
@@ -53,6 +70,7 @@ class DataPlane {
     bool ok = false;
     std::uint64_t bytes = 0;     // sent
     std::uint32_t included = 0;  // kRound: gradients of this worker's in the result
+    DurationNs took = 0;         // from when the last member began
   };
   // What the events kReduced and kReduceFails say: who has which result now. Values are in place.
   std::vector<Result> OnReduced(std::uint64_t serial);
@@ -68,6 +86,9 @@ class DataPlane {
   void Deposit(std::uint32_t worker);
   // Moves the inbox into the gradient; gives how many rounds that were, 0 if it was empty.
   std::int64_t TakeInbox(std::uint32_t worker, bool latest_only);
+
+  // Plan::background: adds the inbox to the parameters; gives of how many groups it was.
+  std::int64_t AddInbox(std::uint32_t worker);
 
   std::uint64_t bytes() const { return bytes_; }
   const GradientBook& book() const { return book_; }
@@ -90,6 +111,8 @@ class DataPlane {
     bool Trains(Strategy strategy) const {
       return group.kind == GroupKind::kTrain && plan.strategy == strategy;
     }
+    bool Overlaps() const { return group.kind == GroupKind::kTrain && plan.background; }
+    bool Unreported() const { return group.kind == GroupKind::kTrain && plan.scheduled; }
   };
   struct Sum {  // what comes of a reduction
     std::vector<double> values;
@@ -103,7 +126,14 @@ class DataPlane {
     std::uint64_t ticket = 0;
   };
 
+  struct Met {  // the newest group that a worker was in
+    RunId run = kNoRun;
+    Incarnation incarnation = 0;
+    GroupId group = kNoGroup;
+  };
+
   std::uint64_t Find(RunId run, const Group& group, const Plan& plan);
+  void CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan);
   void Break(std::uint64_t serial);
   void FailSoon(std::uint32_t worker, std::uint64_t serial);
   void Through(std::uint64_t serial);
@@ -119,12 +149,21 @@ class DataPlane {
                      const std::shared_ptr<const RoundResult>& round, bool contributed);
   void CopyReplica(std::uint32_t worker, const Copy& copy);
 
+  // Virtual replicas (data_plane_overlap.cc).
+  void FillOutbox(std::uint32_t worker, Iteration gain);
+  void CommitOverlap(const Sum& sum, double initial_weight, std::uint32_t worker);
+  double Mass(const Reduction& reduction) const;
+  void CheckMass(const Reduction& reduction, double before) const;
+
   World* world_;
   const Mutation mutation_;
+  const std::function<void(const Group&)> unreported_;
   GradientBook book_;
+  ScheduleBook schedules_;
   std::map<std::uint64_t, Reduction> reductions_;                // by serial
   std::map<std::pair<RunId, GroupId>, std::uint64_t> by_group_;  // serials
   std::vector<std::uint64_t> current_;                           // by worker; 0: none
+  std::vector<Met> newest_;                                      // by worker
   std::vector<Copy> fetches_;                                    // by worker
   std::uint64_t next_serial_ = 1;
   std::uint64_t bytes_ = 0;

@@ -1,10 +1,14 @@
 #include "tools/sim/engine_watch.h"
 
+#include <algorithm>
+
+#include "common/base/static_schedule.h"
 #include "tools/sim/all_reduce_rules.h"
 #include "tools/sim/backup_rules.h"
 #include "tools/sim/eager_rules.h"
 #include "tools/sim/esync_rules.h"
 #include "tools/sim/p_reduce_rules.h"
+#include "tools/sim/prague_rules.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -22,6 +26,9 @@ std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options) {
   }
   if (const auto* of = std::get_if<EsyncOptions>(&options)) {
     return std::make_unique<EsyncRules>(*of);
+  }
+  if (const auto* of = std::get_if<PragueOptions>(&options)) {
+    return std::make_unique<PragueRules>(*of);
   }
   return nullptr;
 }
@@ -41,7 +48,9 @@ void EngineWatch::Apply(const Event& event) {
     At(ready->rank).signalled = true;
     At(ready->rank).waiting = ready->ready.waiting;
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
-    At(finished->rank).group = kNoGroup;
+    Worker& worker = At(finished->rank);
+    worker.group = kNoGroup;
+    if (plan_.ahead && finished->ok && !worker.passive) worker.signalled = worker.waiting = false;
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
     for (Worker& worker : workers_) {
       if (worker.group == ended->group) worker.group = kNoGroup;
@@ -54,7 +63,7 @@ void EngineWatch::Apply(const Event& event) {
 
 void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
   if (const auto* group = std::get_if<FormGroup>(&effect)) {
-    if (group->id != (*id)++) {
+    if (!plan_.ahead && group->id != (*id)++) {
       throw Violation("group-ids", "group " + std::to_string(group->id) + " where " +
                                        std::to_string(*id - 1) + " is due");
     }
@@ -62,13 +71,14 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
   }
   if (const auto* answer = std::get_if<Answer>(&effect)) {
     Worker& worker = At(answer->rank);
-    if (!worker.joined || !worker.signalled || worker.group != kNoGroup) {
+    if (!worker.joined || !worker.signalled || (worker.group != kNoGroup && !plan_.ahead)) {
       throw Violation("members", "the engine answers rank " + std::to_string(answer->rank) +
                                      ", and no signal of it is open");
     }
     if (!answer->ready || !worker.waiting) worker.signalled = worker.waiting = false;
     return;
   }
+  if (const auto* set = std::get_if<SetSchedule>(&effect)) return CheckSchedule(*set, id);
   const auto& late = std::get<CatchUp>(effect);
   Worker& worker = At(late.rank);
   if (!worker.joined || worker.group != kNoGroup) {
@@ -79,19 +89,59 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
 }
 
 void EngineWatch::CheckGroup(const FormGroup& group) {
-  const bool signal = group.kind != GroupKind::kRound;
+  const bool ahead = plan_.ahead && group.kind == GroupKind::kTrain;
+  const bool signal = group.kind != GroupKind::kRound && !ahead;
   for (const GroupShare& share : group.members) {
     Worker& worker = At(share.rank);
-    if (!worker.joined || worker.group != kNoGroup || (signal && !worker.waiting)) {
-      throw Violation("members",
-                      "the engine puts rank " + std::to_string(share.rank) + " into group " +
-                          std::to_string(group.id) +
-                          (worker.group != kNoGroup ? ", and it is in one"
-                                                    : ", and no signal of it is waiting"));
+    const std::string what = "the engine puts rank " + std::to_string(share.rank) + " into group " +
+                             std::to_string(group.id);
+    if (worker.group != kNoGroup) {
+      throw Violation("one-group", what + ", and it is in group " + std::to_string(worker.group));
     }
-    worker.group = group.id;
-    if (group.kind == GroupKind::kTrain) worker.signalled = worker.waiting = false;
+    if (!worker.joined || (signal && !worker.waiting)) {
+      throw Violation("members", what + (worker.joined ? ", and no signal of it is waiting"
+                                                       : ", and it is not there"));
+    }
+    if (ahead && group.id <= worker.newest) {
+      throw Violation("group-ids", what + " after group " + std::to_string(worker.newest));
+    }
+    worker.group = worker.newest = group.id;
+    worker.passive = share.passive;
+    if (group.kind == GroupKind::kTrain && !ahead) worker.signalled = worker.waiting = false;
   }
+}
+
+void EngineWatch::CheckSchedule(const SetSchedule& set, GroupId* id) {
+  if (set.first != *id || static_cast<std::int64_t>(set.members.size()) != joined_ ||
+      std::any_of(set.members.begin(), set.members.end(),
+                  [this](Rank rank) { return !At(rank).joined; })) {
+    throw Violation("schedule", "the engine's from " + std::to_string(set.first) + " on, where " +
+                                    std::to_string(*id) + " is due, has " +
+                                    std::to_string(set.members.size()) + " members of " +
+                                    std::to_string(joined_) + " that have joined");
+  }
+  *id += kScheduleSpan;
+}
+
+void EngineWatch::CheckDrawn() const {
+  if (!plan_.ahead || joined_ > kMostWatched) return;
+  const std::vector<Drawn> drawn = engine_->DrawnGroups();
+  std::vector<GroupId> newest(workers_.size(), kNoGroup);
+  for (const Drawn& group : drawn) {
+    for (const GroupShare& share : group.members) {
+      const auto rank = static_cast<std::size_t>(share.rank);
+      const std::string what = "rank " + std::to_string(share.rank) + " is in group " +
+                               std::to_string(group.id) + ", which is drawn, ";
+      if (rank >= workers_.size() || !workers_[rank].joined) {
+        throw Violation("members", what + "and it is not there");
+      }
+      if (group.id <= std::max(newest[rank], workers_[rank].newest)) {
+        throw Violation("group-ids", what + "after a later one");
+      }
+      newest[rank] = group.id;
+    }
+  }
+  if (rules_ != nullptr) rules_->CheckDrawn(drawn);
 }
 
 void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {
@@ -102,6 +152,7 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   const std::span<const Effect> effects = std::span(*out).subspan(before);
   for (const Effect& effect : effects) CheckEffect(effect, &id);
   if (rules_ != nullptr) rules_->Check(now, event, effects, joined_);
+  CheckDrawn();
 }
 
 void EngineWatch::Archive(StateArchive& ar) {

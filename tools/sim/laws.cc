@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "common/base/static_schedule.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -51,6 +52,7 @@ void Laws::Seen(const Record& record) {
   if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(run, *ended);
   if (const auto* ordered = std::get_if<AdoptOrdered>(&record.body)) OnOrdered(run, *ordered);
   if (const auto* answered = std::get_if<QueryAnswered>(&record.body)) OnAnswered(run, *answered);
+  if (const auto* set = std::get_if<ScheduleSet>(&record.body)) OnScheduled(run, *set);
   if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
     Worker& worker = At(run, dropped->rank);
     if (worker.group != kNoGroup) {
@@ -102,7 +104,13 @@ void Laws::OnReady(Worker* worker, Rank rank, const Ready& ready) const {
                                       std::to_string(ready.iteration) + " after " +
                                       std::to_string(worker->iteration));
   }
+  if (worker->joined && !Rounds() && worker->open && worker->waiting) {
+    throw Violation("one-signal", RankText(rank) + " signals iteration " +
+                                      std::to_string(ready.iteration) + " while its signal for " +
+                                      std::to_string(worker->signalled) + " stands");
+  }
   worker->signalled = ready.iteration;
+  if (plan_.ahead) worker->iteration = ready.iteration;
   worker->waiting = ready.waiting;
   worker->open = true;
   worker->owed += ready.gradients;
@@ -140,7 +148,7 @@ void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
 void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
   Running& group = run->groups.at(id);
   Worker& worker = At(run, rank);
-  if (worker.joined && group.iteration < worker.iteration) {
+  if (worker.joined && !Ahead(group.kind) && group.iteration < worker.iteration) {
     throw Violation("iterations", RankText(rank) + " goes back from " +
                                       std::to_string(worker.iteration) + " to " +
                                       std::to_string(group.iteration));
@@ -151,8 +159,12 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
                                      Number(worker.owed));
   }
   worker.owed -= included;
-  worker.iteration = group.iteration;
   group.have.push_back(rank);
+  if (Ahead(group.kind)) {
+    if (!worker.passive) worker.waiting = worker.open = false;
+    return;
+  }
+  worker.iteration = group.iteration;
   if (worker.signalled <= group.iteration && group.kind == GroupKind::kRound) {
     worker.waiting = worker.open = false;
   }
@@ -196,19 +208,19 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   }
   // A message that was decided on before may still leave after it.
   worker = {.incarnation = worker.incarnation,
+            .newest = worker.newest,
             .signalled = worker.signalled,
             .waiting = worker.waiting,
             .open = worker.open,
             .ordered = worker.ordered,
-            .answered = worker.answered};
+            .answered = worker.answered,
+            .scheduled = worker.scheduled};
 }
 
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {
   const std::string name = "group " + Number(formed.id);
-  if (formed.id != run->last_group + 1) {
-    throw Violation("history-whole", name + " follows group " + Number(run->last_group));
-  }
-  run->last_group = formed.id;
+  CheckId(*run, formed);
+  run->last_group = std::max(run->last_group, formed.id);
   if (formed.members.empty()) throw Violation("members", name + " has none");
   CheckWeights(formed);
   CheckRound(*run, formed);
@@ -221,15 +233,59 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
     Worker& worker = At(run, share.rank);
     largest = std::max(largest, share.iteration);
     CheckMember(worker, formed, share);
-    worker.group = formed.id;
-    if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage) {
+    worker.group = worker.newest = formed.id;
+    worker.passive = share.passive;
+    if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage &&
+        !Ahead(formed.kind)) {
       worker.waiting = worker.open = false;
     }
     running.pending.push_back(share.rank);
   }
-  if (train && formed.iteration != largest) {
+  if (train && !plan_.ahead && formed.iteration != largest) {
     throw Violation("iterations", name + " goes on at " + std::to_string(formed.iteration) +
                                       ", the largest of its members is " + std::to_string(largest));
+  }
+}
+
+// Where groups are drawn ahead, some that are drawn never form, and others form in between.
+void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
+  const std::string name = "group " + Number(formed.id);
+  const bool train = formed.kind == GroupKind::kTrain;
+  if (plan_.scheduled && train) throw Violation("schedule", name + " forms beside the schedule");
+  const bool follows = plan_.ahead || plan_.scheduled ? train || formed.id > run.last_group
+                                                      : formed.id == run.last_group + 1;
+  if (!follows) {
+    throw Violation("history-whole", name + " follows group " + Number(run.last_group));
+  }
+  for (const GroupShare& share : formed.members) {
+    const auto index = static_cast<std::size_t>(share.rank);
+    if (index >= run.workers.size() || formed.id > run.workers[index].newest) continue;
+    throw Violation("group-order", RankText(share.rank) + " is put into " + name + " after group " +
+                                       Number(run.workers[index].newest));
+  }
+}
+
+void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
+  const std::string name = "the schedule from " + Number(set.first) + " on";
+  if (!plan_.scheduled || set.first <= run->last_group) {
+    throw Violation("schedule", name + " comes " +
+                                    (plan_.scheduled ? "after group " + Number(run->last_group)
+                                                     : "where workers draw no groups"));
+  }
+  run->last_group = set.first + kScheduleSpan - 1;
+  std::vector<Rank> joined;
+  for (std::size_t i = 0; i < run->workers.size(); ++i) {
+    if (run->workers[i].joined) joined.push_back(static_cast<Rank>(i));
+  }
+  if (set.members != joined || set.hosts.size() != joined.size()) {
+    throw Violation("schedule", name + " has " + Number(set.members.size()) + " members and " +
+                                    Number(set.hosts.size()) + " hosts, where " +
+                                    Number(joined.size()) + " workers have joined");
+  }
+  for (const Rank rank : set.members) {
+    Worker& worker = At(run, rank);
+    worker.scheduled = true;
+    worker.newest = run->last_group;
   }
 }
 
@@ -237,12 +293,12 @@ void Laws::CheckMember(const Worker& worker, const GroupFormed& formed,
                        const GroupShare& share) const {
   const std::string name = "group " + Number(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
-  const bool signal = train || formed.kind == GroupKind::kAverage;
+  const bool signal = (train && !plan_.ahead) || formed.kind == GroupKind::kAverage;
   if (worker.group != kNoGroup) {
     throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
                                      " and put into " + name);
   }
-  if ((signal || formed.kind == GroupKind::kRound) && !worker.joined) {
+  if ((signal || train || formed.kind == GroupKind::kRound) && !worker.joined) {
     throw Violation("members", RankText(share.rank) + " is put into " + name + ", and not there");
   }
   if (signal && !(worker.waiting && worker.open)) {
@@ -339,13 +395,17 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
                     "the history");
   }
   const Run& run = runs_.at(life->second.run);
+  const auto rank = static_cast<std::size_t>(life->second.rank);
+  const bool known = life->second.rank >= 0 && rank < run.workers.size();
   if (const auto* group = std::get_if<Group>(&envelope.body);
-      group != nullptr && group->id > run.last_group) {
+      group != nullptr && group->id > (known ? run.workers[rank].newest : run.last_group)) {
     throw Violation("recorded-first",
                     "group " + Number(group->id) + " is announced before it is recorded");
   }
-  const auto rank = static_cast<std::size_t>(life->second.rank);
-  if (life->second.rank < 0 || rank >= run.workers.size()) return;
+  if (!known) return;
+  if (std::holds_alternative<Schedule>(envelope.body) && !run.workers[rank].scheduled) {
+    throw Violation("recorded-first", "a schedule is sent before it is recorded");
+  }
   if (std::holds_alternative<Adopt>(envelope.body) && !run.workers[rank].ordered) {
     throw Violation("recorded-first", "an order to adopt is sent before it is recorded");
   }

@@ -4,9 +4,15 @@
 //   one-group            no worker is in two running groups
 //   weights              weights are >= 0 and sum to 1 with the initial model's share; those of a
 //                        kRound are 1/members or 0
-//   members              a group's members are there, joined, and have a signal waiting; those of a
-//                        kRound or kAverage are all who have joined, and who contributes to a
-//                        kRound owes a gradient; nobody twice
+//   members              a group's members are there, joined, and have a signal waiting (but for
+//                        those formed ahead: Plan::ahead); those of a kRound or kAverage are all
+//                        who have joined, and who contributes to a kRound owes a gradient; nobody
+//                        twice
+//   one-signal           of a worker, one signal that waits stands at a time
+//   group-order          a worker's groups form in ascending order of ids, and so all workers meet
+//                        two groups that they share in the same order
+//   schedule             a schedule is for all who have joined, its ids are its own, and no other
+//                        group trains beside it
 //   one-round            kRounds and kAverages run one at a time
 //   round-for-all        when a kRound ends, all of its members that are left have the result, or
 //                        none has; it is copied from one who has it to one who lacks it
@@ -48,13 +54,16 @@ class Laws {
     Incarnation incarnation = 0;
     Iteration iteration = 0;
     GroupId group = kNoGroup;
-    std::uint32_t owed = 0;   // gradients in no round
-    Iteration signalled = 0;  // its last signal's iteration,
-    bool waiting = false;     // which waits for a group,
-    bool open = false;        // and has no answer
+    bool passive = false;       // in its group
+    GroupId newest = kNoGroup;  // group that it was put into, or the first of a schedule it is in
+    std::uint32_t owed = 0;     // gradients in no round
+    Iteration signalled = 0;    // its last signal's iteration,
+    bool waiting = false;       // which waits for a group,
+    bool open = false;          // and has no answer
     bool joined = false;
-    bool ordered = false;   // this rank to adopt, at least once
-    bool answered = false;  // a query, at least once
+    bool ordered = false;    // this rank to adopt, at least once
+    bool answered = false;   // a query, at least once
+    bool scheduled = false;  // in a schedule, at least once
   };
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -75,6 +84,8 @@ class Laws {
   };
 
   bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
+  // Members keep their signals and their own count of iterations.
+  bool Ahead(GroupKind kind) const { return kind == GroupKind::kTrain && plan_.ahead; }
   Worker& At(Run* run, Rank rank);
   void OnMessage(const Record& record, const WorkerEnvelope& envelope);
   void OnReady(Worker* worker, Rank rank, const Ready& ready) const;
@@ -84,11 +95,13 @@ class Laws {
   void OnJoined(Run* run, const WorkerJoined& joined);
   void OnLeft(Run* run, const WorkerLeft& left);
   void OnFormed(Run* run, const GroupFormed& formed);
+  void CheckId(const Run& run, const GroupFormed& formed) const;
   void CheckMember(const Worker& worker, const GroupFormed& formed, const GroupShare& share) const;
   void CheckRound(const Run& run, const GroupFormed& formed) const;
   void OnEnded(Run* run, const GroupEnded& ended);
   void OnOrdered(Run* run, const AdoptOrdered& ordered);
   void OnAnswered(Run* run, const QueryAnswered& answered);
+  void OnScheduled(Run* run, const ScheduleSet& set);
 
   const Plan plan_;
   std::map<RunId, Run> runs_;

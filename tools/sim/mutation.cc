@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engines/p_reduce/p_reduce.h"
+#include "tools/sim/world.h"
 
 namespace prd::sim {
 namespace {
@@ -15,12 +16,17 @@ class MutantEngine final : public Engine {
   MutantEngine(std::unique_ptr<Engine> engine, Mutation mutation)
       : engine_(std::move(engine)), mutation_(mutation) {}
 
-  Plan plan() const override { return engine_->plan(); }
+  Plan plan() const override {
+    Plan plan = engine_->plan();
+    if (mutation_ == Mutation::kRunsTooFar && plan.background) ++plan.run_ahead;
+    return plan;
+  }
   Joining joining() const override { return engine_->joining(); }
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
+  std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
   void Archive(StateArchive& ar) override {
-    ar(waiting_, dead_);
+    ar(waiting_, dead_, running_);
     engine_->Archive(ar);
   }
 
@@ -38,10 +44,14 @@ class MutantEngine final : public Engine {
         engine_->Step(now, LeftEvent{.rank = joined->rank}, next_group, out);
       }
     }
+    if (const auto* finished = std::get_if<FinishedEvent>(&event)) running_.erase(finished->rank);
+    if (const auto* left = std::get_if<LeftEvent>(&event)) running_.erase(left->rank);
     engine_->Step(now, event, next_group, out);
+    if (mutation_ == Mutation::kLockIgnored) FormDrawn(out);
     for (std::size_t i = before; i < out->size(); ++i) {
       auto* group = std::get_if<FormGroup>(&(*out)[i]);
       if (group == nullptr) continue;
+      for (const GroupShare& share : group->members) running_.insert(share.rank);
       for (const GroupShare& share : group->members) waiting_.erase(share.rank);
       if (mutation_ == Mutation::kWeightNotNormalised && group->id % 7 == 0) {
         group->members.back().weight = 1;
@@ -50,10 +60,25 @@ class MutantEngine final : public Engine {
   }
 
  private:
+  // Forms the first group that waits for a member to be through with another one.
+  void FormDrawn(Effects* out) const {
+    for (const Drawn& drawn : engine_->DrawnGroups()) {
+      if (std::none_of(drawn.members.begin(), drawn.members.end(),
+                       [this](const GroupShare& share) { return running_.contains(share.rank); })) {
+        continue;
+      }
+      FormGroup group{.id = drawn.id, .members = drawn.members};
+      group.reason = "a bug";
+      out->push_back(std::move(group));
+      return;
+    }
+  }
+
   std::unique_ptr<Engine> engine_;
   const Mutation mutation_;
   std::set<Rank> waiting_;
   std::set<Rank> dead_;
+  std::set<Rank> running_;  // in a group
 };
 
 // Says that a batch is kept when it has only been taken: the next one pushes it out.
@@ -97,6 +122,18 @@ std::string_view MutationName(Mutation mutation) {
       return "ready-too-early";
     case Mutation::kStragglerAwaited:
       return "straggler-awaited";
+    case Mutation::kInboxOverwritten:
+      return "inbox-overwritten";
+    case Mutation::kRunsTooFar:
+      return "runs-too-far";
+    case Mutation::kLockIgnored:
+      return "lock-ignored";
+    case Mutation::kScheduleTwisted:
+      return "schedule-twisted";
+    case Mutation::kSlowDivided:
+      return "slow-divided";
+    case Mutation::kDrawnAtRandom:
+      return "drawn-at-random";
   }
   return "unknown";
 }
@@ -111,7 +148,13 @@ std::vector<Mutation> AllMutations() {
           Mutation::kGradientLost,
           Mutation::kStaleByOne,
           Mutation::kReadyTooEarly,
-          Mutation::kStragglerAwaited};
+          Mutation::kStragglerAwaited,
+          Mutation::kInboxOverwritten,
+          Mutation::kRunsTooFar,
+          Mutation::kLockIgnored,
+          Mutation::kScheduleTwisted,
+          Mutation::kSlowDivided,
+          Mutation::kDrawnAtRandom};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -134,11 +177,34 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
       backup && mutation == Mutation::kStragglerAwaited) {
     backup->backups = std::max(0, backup->backups - 1);
   }
-  if (other != options) return MakeEngine(other);
-  if (mutation == Mutation::kWeightNotNormalised || mutation == Mutation::kDeadInQueue) {
-    return std::make_unique<MutantEngine>(MakeEngine(options), mutation);
+  if (auto* prague = std::get_if<PragueOptions>(&other);
+      prague && prague->generator == PragueOptions::Generator::kSmart) {
+    if (mutation == Mutation::kSlowDivided) ++prague->slowdown_threshold;
+    if (mutation == Mutation::kDrawnAtRandom) {
+      prague->generator = PragueOptions::Generator::kRandom;
+    }
   }
-  return MakeEngine(options);
+  if (other != options) return MakeEngine(other);
+  switch (mutation) {
+    case Mutation::kWeightNotNormalised:
+    case Mutation::kDeadInQueue:
+    case Mutation::kRunsTooFar:
+    case Mutation::kLockIgnored:
+      return std::make_unique<MutantEngine>(MakeEngine(options), mutation);
+    default:
+      return MakeEngine(options);
+  }
+}
+
+std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnvelope& envelope) {
+  if (mutation != Mutation::kScheduleTwisted || WorkerOf(envelope.incarnation) % 2 == 0 ||
+      !std::holds_alternative<Schedule>(envelope.body)) {
+    return std::nullopt;
+  }
+  ControllerEnvelope twisted = envelope;
+  std::vector<std::int32_t>& hosts = std::get<Schedule>(twisted.body).hosts;
+  std::rotate(hosts.begin(), hosts.begin() + 1, hosts.end());
+  return twisted;
 }
 
 std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store) {

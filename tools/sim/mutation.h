@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,12 @@ enum class Mutation : std::uint8_t {
   kStaleByOne,               // eager passes workers over once more than max_stale_rounds
   kReadyTooEarly,            // esync's margin is a second longer
   kStragglerAwaited,         // backup waits for one worker more
+  kInboxOverwritten,         // an average in the background replaces what the inbox had
+  kRunsTooFar,               // workers are told that they may run ahead one step further
+  kLockIgnored,              // a drawn group forms although a member is in another one
+  kScheduleTwisted,          // some workers are told of other hosts in a schedule
+  kSlowDivided,              // prague's smart generator takes workers that are a request slower
+  kDrawnAtRandom,            // prague draws random groups where it should divide
 };
 
 std::string_view MutationName(Mutation mutation);
@@ -34,6 +41,9 @@ std::vector<Mutation> AllMutations();
 
 // The engine with the bug, or as it is.
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers);
+
+// What a worker is sent instead, if anything.
+std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnvelope& envelope);
 
 // A history in front of `store` with the bug, or null.
 std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store);

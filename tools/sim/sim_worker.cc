@@ -63,6 +63,7 @@ void SimWorker::Start() {
   wake_.reset();
   interrupted_ = false;
   last_result_ = {};
+  signal_ = said_ = 0;
   Replica& own = replica();
   own = Replica();
   own.tag = Mix(world->prng.Next());
@@ -95,10 +96,9 @@ void SimWorker::Die() {
   Away(parts_->world->workload.faults.return_ms);
 }
 
-void SimWorker::Sliced(Slice::Kind kind) {
-  const Instant now = parts_->world->now;
-  parts_->stats->AddSlice(number_, kind, begun_, now);
-  begun_ = now;
+void SimWorker::SlicedUntil(Slice::Kind kind, Instant end) {
+  parts_->stats->AddSlice(number_, kind, begun_, end);
+  begun_ = end;
 }
 
 // ---- the training loop ----
@@ -174,11 +174,15 @@ void SimWorker::EndStep(bool discard) {
     ApplyGradient();
     own.tag = Mix(own.tag ^ number_);
   }
+  const bool averages = strategy == Strategy::kAverageModels;
+  if (averages && !discard) ++own.iteration;
+  if (!discard) ++since_signal_;
+  const std::int64_t taken = parts_->data->AddInbox(number_);
   phase_ = Phase::kStepping;
-  const Ready ready{.iteration = core_.iteration() + 1,
+  const Ready ready{.iteration = averages ? own.iteration : core_.iteration() + 1,
                     .step_ns = world->now - step_begun_,
                     .samples = world->workload.cluster.samples};
-  Tell([&](Actions* out) { core_.Step(world->now, ready, discard, out); });
+  Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
 }
 
 void SimWorker::ApplyGradient() {
@@ -191,6 +195,11 @@ void SimWorker::OnApplyNow(Iteration iteration) {
   Replica& own = replica();
   const Plan& plan = core_.welcome().plan;
   std::int64_t rounds = 1;
+  if (plan.background) {
+    rounds = parts_->data->AddInbox(number_);
+    Tell([&](Actions* out) { core_.Applied(parts_->world->now, own.iteration, rounds, out); });
+    return;
+  }
   if (plan.strategy == Strategy::kEagerGradients) {
     rounds = parts_->data->TakeInbox(number_, plan.latest_only);
     iteration = own.newest;
@@ -217,7 +226,9 @@ void SimWorker::OnCallDone(const CallDone& done) {
     return;
   }
   if (phase_ == Phase::kStepping) {
-    Sliced(done.step.adopted ? Slice::Kind::kWait : Slice::Kind::kReduce);
+    CheckRunAhead();
+    const bool waited = done.step.adopted || Ahead() || Overlaps();
+    Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
   }
@@ -228,6 +239,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
 
 void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (phase_ == Phase::kAway) return;
+  if (std::holds_alternative<QueryReply>(envelope.body)) signal_ = 0;
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
 
@@ -240,8 +252,12 @@ void SimWorker::OnWake(Instant at) {
 void SimWorker::OnReduced(const DataPlane::Result& result) {
   const Status status =
       result.ok ? Status::Ok() : Status(Code::kUnavailable, "a member has vanished");
-  if (phase_ == Phase::kStepping && !result.ok) Sliced(Slice::Kind::kReduce);
+  if (phase_ == Phase::kStepping && !Overlaps() && (Ahead() || !result.ok)) {
+    if (Ahead()) SlicedUntil(Slice::Kind::kWait, parts_->world->now - result.took);
+    Sliced(Slice::Kind::kReduce);
+  }
   last_result_ = result;
+  if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
     core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out);
   });
@@ -274,22 +290,63 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
                                         std::to_string(last_result_.included) + " are");
 }
 
+bool SimWorker::Passive(GroupId group) const {
+  if (begun_group_.id != group || !Ahead()) return false;
+  for (const GroupMember& member : begun_group_.members) {
+    if (WorkerOf(member.incarnation) == number_) return member.passive;
+  }
+  return false;
+}
+
+void SimWorker::CheckRunAhead() const {
+  const Plan& plan = parts_->plan;
+  if (!plan.background || plan.scheduled || signal_ == 0) return;
+  const auto length = static_cast<std::int64_t>(plan.section_length);
+  const std::int64_t due = 1 + (since_signal_ - 1) / length;
+  if (due <= static_cast<std::int64_t>(plan.run_ahead)) return;
+  throw Violation("run-ahead", "worker " + std::to_string(number_) + " goes on with step " +
+                                   std::to_string(due) + " of a signal that stands, where " +
+                                   std::to_string(plan.run_ahead) + " are allowed");
+}
+
+void SimWorker::CheckLent(const Group& group) const {
+  const bool any_time =
+      group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && Overlaps());
+  if (any_time || phase_ == Phase::kStepping || phase_ == Phase::kFinishing ||
+      phase_ == Phase::kAttaching) {
+    return;
+  }
+  throw Violation("lent", "worker " + std::to_string(number_) + " begins group " +
+                              std::to_string(group.id) + " while it is " + PhaseName(phase_));
+}
+
 void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
   if (auto* send = std::get_if<SendToController>(action)) {
     CheckIncluded(send->envelope.body);
+    const Seq seq = send->envelope.seq;
+    if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
+      if (signal_ == 0) since_signal_ = 1;
+      signal_ = said_ = seq;
+    }
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->data->Gone(number_);
     replica().incarnation = become->incarnation;
+    signal_ = said_ = 0;
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
-    if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kWait);
+    CheckLent(start->group);
+    if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
-    parts_->data->Begin(number_, core_.welcome().run, start->group, core_.welcome().plan);
+    begun_group_ = start->group;
+    parts_->data->Begin(number_, core_.welcome().run, *start, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
-    if (phase_ == Phase::kStepping) Sliced(Slice::Kind::kReduce);
+    if (phase_ == Phase::kStepping && !Overlaps()) {
+      Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
+    }
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
+    signal_ = 0;
     parts_->data->Fetch(number_, core_.welcome().run, *fetch, core_.welcome().plan.strategy);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);

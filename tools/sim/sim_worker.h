@@ -1,5 +1,10 @@
 // One training process: the library's own session core, a training loop, and the actions that the
 // library's threads would carry out.
+//
+//   lent        the replica is read or changed from outside only while its training loop is in a
+//               call, but for rounds, and for averages in the background
+//   run-ahead   in the background, a step returns only while the signal that stands is not older
+//               than the plan allows: of so many synchronising steps, its own among them
 #ifndef PRD_TOOLS_SIM_SIM_WORKER_H_
 #define PRD_TOOLS_SIM_SIM_WORKER_H_
 
@@ -25,6 +30,7 @@ struct WorkerParts {
   Devices* devices = nullptr;
   const Objective* objective = nullptr;
   Stats* stats = nullptr;
+  Plan plan;                             // as the engine has it
   std::vector<Prng> draws;               // by worker, for gradients
   Actions spare;                         // kept for its memory
   std::vector<Devices::Finish> changed;  // the same
@@ -59,6 +65,7 @@ class SimWorker {
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
   Rank rank() const { return core_.welcome().rank; }
+  Incarnation incarnation() const { return core_.incarnation(); }
   std::int64_t steps() const { return steps_; }
   std::string Where() const;
 
@@ -78,8 +85,15 @@ class SimWorker {
   void Die();
   void Away(double within_ms);
   void Schedule();
-  void Sliced(Slice::Kind kind);
+  void Sliced(Slice::Kind kind) { SlicedUntil(kind, parts_->world->now); }
+  void SlicedUntil(Slice::Kind kind, Instant end);
+  void CheckLent(const Group& group) const;
+  void CheckRunAhead() const;
+  bool Passive(GroupId group) const;
 
+  // A member may begin its part of a group long before the others do.
+  bool Ahead() const { return core_.welcome().plan.ahead || core_.welcome().plan.scheduled; }
+  bool Overlaps() const { return core_.welcome().plan.background; }
   Replica& replica() { return parts_->world->replicas[number_]; }
   std::int64_t Limit() const { return parts_->world->workload.cluster.steps; }
 
@@ -95,6 +109,10 @@ class SimWorker {
   bool interrupted_ = false;       // Session::Interrupted
   DataPlane::Result last_result_;  // of a round
   std::optional<Instant> wake_;    // the event that counts
+  Group begun_group_;              // the newest that it has begun
+  Seq signal_ = 0;                 // the newest, as long as it stands; 0: none does
+  Seq said_ = 0;                   // the newest
+  std::int64_t since_signal_ = 0;  // steps completed, its own among them
   std::string error_;
 };
 

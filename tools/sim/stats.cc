@@ -40,9 +40,10 @@ std::int64_t Histogram::Quantile(double share) const {
   return 0;
 }
 
-Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit)
+Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit, bool own_counts)
     : workers(static_cast<std::size_t>(worker_count)),
       keep_slices_(keep_slices),
+      own_counts_(own_counts),
       slice_limit_(slice_limit) {
   const auto n = static_cast<std::size_t>(worker_count);
   if (n > kMatrixWorkers) return;
@@ -103,8 +104,14 @@ void Stats::OnFormed(const GroupFormed& formed) {
   ++groups;
   members += formed.members.size();
   if (round) contributors.Add(Contributors(formed));
+  conflicts += formed.conflict ? 1 : 0;
+  Iteration largest = formed.iteration;
+  if (own_counts_) {
+    largest = 0;
+    for (const GroupShare& share : formed.members) largest = std::max(largest, share.iteration);
+  }
   for (const GroupShare& share : formed.members) {
-    staleness.Add(formed.iteration - share.iteration);
+    staleness.Add(largest - share.iteration);
     MoveTo(share.rank, share.iteration);
   }
   if (!at_.empty()) gap.Add(at_.rbegin()->first - at_.begin()->first);
@@ -120,15 +127,26 @@ void Stats::OnEnded(Instant now, const GroupEnded& ended) {
     ++failed_groups;
     return;
   }
+  Succeeded(now, formed);
+  for (const GroupShare& share : formed.members) {
+    const auto index = static_cast<std::size_t>(share.rank);
+    const bool joined = index < iteration_.size() && iteration_[index] >= 0;
+    if (joined && !own_counts_) MoveTo(share.rank, formed.iteration);
+  }
+}
+
+void Stats::Unreported(Instant now, const GroupFormed& formed) {
+  OnFormed(formed);
+  running_.erase(formed.id);
+  Succeeded(now, formed);
+}
+
+void Stats::Succeeded(Instant now, const GroupFormed& formed) {
   ++updates;
   if (!measured_to) {
     if (measured_updates++ == 0) first_update_ = now;
     last_update_ = now;
     measured_members += static_cast<std::uint64_t>(Contributors(formed));
-  }
-  for (const GroupShare& share : formed.members) {
-    const auto index = static_cast<std::size_t>(share.rank);
-    if (index < iteration_.size() && iteration_[index] >= 0) MoveTo(share.rank, formed.iteration);
   }
   if (matrix_.empty() || formed.kind == GroupKind::kRound) return;
   ++matrix_groups_;

@@ -61,9 +61,12 @@ class Stats {
   // Mean synchronisation matrices are kept for at most this many workers.
   static constexpr std::size_t kMatrixWorkers = 256;
 
-  Stats(std::int64_t workers, bool slices, std::size_t slice_limit);
+  // `own_counts`: members of a group keep their own iteration.
+  Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false);
 
   void Seen(const Record& record);
+  // A group that succeeded and is in no history (Plan::scheduled).
+  void Unreported(Instant now, const GroupFormed& formed);
   void AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to);
 
   // Training groups (and rounds) that succeeded, and between which instants: from the end of the
@@ -76,6 +79,7 @@ class Stats {
 
   std::uint64_t groups = 0;  // for training
   std::uint64_t failed_groups = 0;
+  std::uint64_t conflicts = 0;  // groups that had to be serialised (GroupFormed::conflict)
   std::uint64_t expired = 0;    // leases
   std::uint64_t adoptions = 0;  // ordered
   std::uint64_t members = 0;    // of groups
@@ -95,10 +99,12 @@ class Stats {
  private:
   void OnFormed(const GroupFormed& formed);
   void OnEnded(Instant now, const GroupEnded& ended);
+  void Succeeded(Instant now, const GroupFormed& formed);
   void MoveTo(Rank rank, Iteration iteration);
   void Forget(Rank rank);
 
   bool keep_slices_;
+  bool own_counts_;
   std::size_t slice_limit_;
   RunId run_ = kNoRun;
   std::map<GroupId, GroupFormed> running_;

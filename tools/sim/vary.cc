@@ -26,6 +26,8 @@ PReduceOptions DrawPReduce(Prng* prng, int workers) {
     options.history_window = Between(prng, least, 3 * least);
   }
   if (prng->Below(3) == 0) options.max_wait_ms = Between(prng, 5, 100);
+  options.overlap = prng->Below(2) == 0;
+  options.overlap_steps = Between(prng, 1, 5);
   return options;
 }
 
@@ -45,6 +47,46 @@ EsyncOptions DrawEsync(Prng* prng) {
   options.margin_ms = Between(prng, 0, 5);
   options.global_lr = 0.25 * static_cast<double>(1 + prng->Below(4));
   options.stall_factor = prng->Below(3) == 0 ? 0 : Between(prng, 2, 10);
+  return options;
+}
+
+PragueOptions DrawPrague(Prng* prng) {
+  PragueOptions options;
+  options.generator = static_cast<PragueOptions::Generator>(prng->Below(3));
+  options.group_size = Between(prng, 2, 5);
+  options.section_length = prng->Below(3) == 0 ? Between(prng, 2, 4) : 1;
+  options.slowdown_threshold = Between(prng, 1, 10);
+  options.inter_intra = prng->Below(3) != 0;
+  options.request_ahead = prng->Below(2) == 0;
+  options.workers_per_host = prng->Below(2) == 0 ? 0 : Between(prng, 1, 5);
+  options.overlap = prng->Below(2) == 0;
+  options.overlap_steps = Between(prng, 1, 5);
+  options.seed = Between(prng, 0, 1000);
+  return options;
+}
+
+AdPsgdOptions DrawAdPsgd(Prng* prng, int workers) {
+  AdPsgdOptions options;
+  const auto kind = prng->Below(3);
+  if (kind == 0) options.graph.kind = Graph::Kind::kRing;
+  if (kind == 1 && workers > 1) {  // a tree, and some edges more
+    options.graph.kind = Graph::Kind::kEdges;
+    for (Rank rank = 1; rank < workers; ++rank) {
+      options.graph.edges.push_back({Between(prng, 0, rank - 1), rank});
+    }
+    for (int more = Between(prng, 0, 3); more > 0 && workers > 2; --more) {
+      const Rank a = Between(prng, 0, workers - 2);
+      const Graph::Edge edge = {a, Between(prng, a + 1, workers - 1)};
+      if (std::find(options.graph.edges.begin(), options.graph.edges.end(), edge) ==
+          options.graph.edges.end()) {
+        options.graph.edges.push_back(edge);
+      }
+    }
+  }
+  options.section_length = prng->Below(3) == 0 ? Between(prng, 2, 4) : 1;
+  options.overlap = prng->Below(2) == 0;
+  options.overlap_steps = Between(prng, 1, 5);
+  options.seed = Between(prng, 0, 1000);
   return options;
 }
 
@@ -77,6 +119,8 @@ EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers,
     backup->backups = Between(&prng, 0, n - 1);
   }
   if (std::holds_alternative<EsyncOptions>(engine)) engine = DrawEsync(&prng);
+  if (std::holds_alternative<PragueOptions>(engine)) engine = DrawPrague(&prng);
+  if (std::holds_alternative<AdPsgdOptions>(engine)) engine = DrawAdPsgd(&prng, n);
   return engine;
 }
 

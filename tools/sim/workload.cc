@@ -132,6 +132,21 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
+// What stands between commas, but for those within brackets.
+std::vector<std::string> Settings(const std::string& text) {
+  std::vector<std::string> settings;
+  int depth = 0;
+  bool begins = true;
+  for (const char c : text) {
+    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
+    const bool ends = c == ',' && depth == 0;
+    if (begins) settings.emplace_back();
+    if (!ends) settings.back() += c;
+    begins = ends;
+  }
+  return settings;
+}
+
 }  // namespace
 
 Status ReadWorkload(std::string_view text, const std::string& file, Workload* workload) {
@@ -191,16 +206,16 @@ Result<EngineOptions> ParseEngine(const std::string& text) {
   const std::string engine = text.substr(0, colon);
   std::string toml =
       "name = \"sim\"\nengine = " + TomlText(engine) + "\n[" + TomlText(engine) + "]\n";
-  std::string rest = colon == std::string::npos ? std::string() : text.substr(colon + 1);
-  std::istringstream settings(rest);
-  for (std::string setting; std::getline(settings, setting, ',');) {
+  const std::string rest = colon == std::string::npos ? std::string() : text.substr(colon + 1);
+  for (const std::string& setting : Settings(rest)) {
     const std::size_t equals = setting.find('=');
     if (equals == std::string::npos) {
       return Status(Code::kInvalidArgument,
                     "engine: found \"" + setting + "\", allowed is KEY=VALUE after the colon");
     }
     const std::string value = setting.substr(equals + 1);
-    const bool word = value.empty() || value.find_first_not_of("0123456789.+-e") != value.npos;
+    const bool word = value != "true" && value != "false" && !value.starts_with('[') &&
+                      (value.empty() || value.find_first_not_of("0123456789.+-e") != value.npos);
     toml += setting.substr(0, equals) + " = " + (word ? TomlText(value) : value) + "\n";
   }
   Result<TomlTable> table = ParseToml(toml, text);

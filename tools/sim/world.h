@@ -30,6 +30,17 @@ struct RoundResult {
   std::vector<std::uint64_t> gradients;  // in it, by number (gradient_book.h)
 };
 
+// Plan::background: what groups do to a replica while its training loop computes.
+struct Overlap {
+  std::vector<double> outbox;  // parameters and inbox, as the reduction in progress took them
+  std::uint64_t outbox_tag = 0;
+  Iteration gain = 0;         // what its result adds to the replica's iteration
+  std::vector<double> inbox;  // averages' differences that are not in the parameters yet,
+  std::int64_t averages = 0;  // of so many groups,
+  std::uint64_t inbox_tag = 0;
+  Iteration gained = 0;  // and what they add to the replica's iteration
+};
+
 // One replica: what the data plane reads and writes.
 struct Replica {
   std::vector<double> x;         // parameters; empty when nothing is trained
@@ -54,6 +65,8 @@ struct Replica {
   // kLocalSteps: parameters as after the last round.
   std::vector<double> base;
   std::uint64_t base_tag = 0;
+
+  Overlap overlap;
 };
 
 struct World {
