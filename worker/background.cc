@@ -157,6 +157,7 @@ void Background::Turn() {
   const std::optional<Instant> deadline = core_.NextDeadline();
   if (deadline && *deadline <= now) core_.OnTime(now, &actions_);
   Perform(now);
+  mesh_->CallOff(core_.called_off());
   mesh_->Service(now);
   Perform(now);
 }

@@ -252,7 +252,6 @@ class SessionCore {
   bool Scheduled() const { return Uses(Strategy::kAverageModels) && welcome_.plan.scheduled; }
   bool Decoupled() const { return Ahead() || Background() || Scheduled(); }
   std::uint64_t RunAhead() const { return Background() ? welcome_.plan.run_ahead : 0; }
-  bool SignalStands() const;
   bool Passive(const Group& group) const;
   bool Synchronises();
   std::string CheckTrain() const;
@@ -297,10 +296,11 @@ class SessionCore {
   Iteration iteration_ = 0;
 
   // The controller's view of this incarnation.
-  RunId home_run_ = kNoRun;     // the last one that gave a replica; before that, the first one
-  bool other_run_ = false;      // this one is not home_run_
-  bool has_replica_ = false;    // the common start, or a peer's model
-  bool ready_waiting_ = false;  // a Ready that nothing has answered
+  RunId home_run_ = kNoRun;   // the last one that gave a replica; before that, the first one
+  bool other_run_ = false;    // this one is not home_run_
+  bool has_replica_ = false;  // the common start, or a peer's model
+  // A Ready that nothing has answered; with Plan::background, whose group has not succeeded yet.
+  bool ready_waiting_ = false;
   bool said_finish_ = false;
   bool final_announced_ = false;  // the last group is the final average
   bool final_done_ = false;       // the final average is in the replica

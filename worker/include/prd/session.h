@@ -21,10 +21,10 @@
 // Waiting is done in the kernel, never by spinning.
 //
 // Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
-// results wait until they are whole. Engines that run rounds while the caller computes (eager) or
-// average after several local steps (esync) hold two more: what this worker has to give, and what
-// its next `apply` will get or the model at the round's start. Others hold none; but for the
-// initial model, where p-reduce is set to mix it in.
+// results wait until they are whole. Engines that reduce while the caller computes (eager, ad-psgd;
+// p-reduce and prague with overlap) or average after several local steps (esync) hold two more:
+// what this worker gives, and what it gets at its next step or the model at the round's start.
+// Others hold none; but for the initial model, where p-reduce is set to mix it in.
 #ifndef PRD_SESSION_H_
 #define PRD_SESSION_H_
 
@@ -112,12 +112,17 @@ struct StepInput {
   bool discard = false;
 };
 
-// What a step did.
+// What a step did. Under engines that average models beside the training loop (ad-psgd; p-reduce
+// and prague with overlap) a group takes the replica as it is when the group runs, and the
+// difference that the average makes waits until the next step, which adds it after `apply`: the
+// parameters change in this session's calls only. Such a step tells of the averages that it added,
+// which may be none or several, and not of the group that it asked for, unless it waited for that.
 struct StepResult {
   // The replica's count of local optimiser steps now; of rounds, where the engine's rounds go on
-  // while workers compute (eager) or span several local steps (esync).
+  // while workers compute (eager) or span several local steps (esync). p-reduce's groups may move
+  // it on (with overlap, when their average is added); prague and ad-psgd leave it to each worker.
   std::int64_t iteration = 0;
-  std::uint64_t group = 0;      // the group reduced with
+  std::uint64_t group = 0;      // the group reduced with; the newest of those whose result is added
   std::vector<int> members;     // ranks, in ring order; this worker's own included
   std::vector<double> weights;  // as members
   int attempts = 0;             // groups tried; those before the last were called off, or failed
@@ -125,9 +130,10 @@ struct StepResult {
   // or, after the controller had lost this worker, as if it had just joined. `group` is then the
   // last one tried, 0 if none.
   bool adopted = false;
-  // Engines whose rounds go on while this worker computes (eager): whether this step's own gradient
-  // is in the rounds whose results it applied (if not, it is in a later one), and how many they
-  // are. Other engines: true and 1, or false and 0 where the step ended without a group.
+  // `rounds`: reductions whose results this step gave to the replica. 1, or 0 where the step ended
+  // without a group; more, where they go on while this worker computes or others ask for them
+  // (eager, prague, ad-psgd, overlap). `included`: rounds > 0; under eager, whether this step's own
+  // gradient is in them (if not, it is in a later one).
   bool included = true;
   std::int64_t rounds = 0;
   // Engines that average after several local steps (esync): how many this worker has made since the
@@ -136,9 +142,10 @@ struct StepResult {
   std::uint64_t reduced_bytes = 0;       // of the tensors reduced
   std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
-  // For a group to form; under eager, for a round's result.
+  // For a group to form; where groups run beside the training loop, until this step might end.
   std::chrono::nanoseconds waited{0};
-  // In reductions, failed ones included; under eager, since the last step, while computing too.
+  // In reductions, failed ones included; where they run beside the training loop, since the last
+  // step.
   std::chrono::nanoseconds reduced{0};
   std::string reason;  // the controller's, for this group
 };
@@ -170,11 +177,13 @@ class PRD_EXPORT Session {
   Status Attach(Replica replica);
 
   // One training step, as the job's engine wants it (header comment). Blocks until a group has
-  // reduced with this worker. A reduction that fails leaves parameters as they were and is tried
-  // again with another group. Errors: kUnavailable (controller away for longer than patience; the
-  // next Step goes on), kAborted (the job is over or refused this worker), kCancelled; the
-  // parameters are then those after this worker's own local step, if the engine averages models,
-  // and unchanged if it reduces gradients.
+  // reduced with this worker; with overlap only when the group asked for some steps ago is not
+  // through, and not at all in steps that the engine is set not to synchronise (section_length). A
+  // reduction that fails leaves parameters as they were and is tried again with another group (that
+  // of a static schedule is left out). Errors: kUnavailable (controller away for longer than
+  // patience; the next Step goes on), kAborted (the job is over or refused this worker),
+  // kCancelled; the parameters are then those after this worker's own local step, if the engine
+  // averages models, and unchanged if it reduces gradients.
   Result<StepResult> Step(StepInput input = {});
 
   // True when the step in progress is better cut short, because its result would not be used or
@@ -183,8 +192,9 @@ class PRD_EXPORT Session {
   // completes its step, and all stays correct. Costs a load; any thread.
   bool Interrupted() const;
 
-  // Ends training: blocks until all live workers have called it or are gone; then all have the
-  // average of their replicas. Errors as Step's; after kUnavailable it may be called again.
+  // Ends training: blocks until what this worker has asked for is through, and all live workers
+  // have called it or are gone; then all have the average of their replicas. Errors as Step's;
+  // after kUnavailable it may be called again.
   Status Finish();
 
   // Leaves at once, without the average; others go on. Waits for the controller's word up to a
