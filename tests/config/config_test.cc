@@ -163,7 +163,8 @@ TEST(ConfigTest, AGraphIsANameOrAListOfEdges) {
     return ErrorOf(job + "seed = 2\ngraph = " + value + "\n");
   };
   const std::string allowed =
-      R"(, allowed is "ring", "complete", or a list of pairs [a, b] of whole numbers from 0 to 999999)";
+      R"(, allowed is "ring", "complete", or a list of pairs [a, b] of whole numbers )"
+      "from 0 to 999999";
   EXPECT_EQ(wrong("\"star\""), "f.toml:7: job.ad-psgd.graph: found \"star\" (a text)" + allowed);
   EXPECT_EQ(wrong("7"), "f.toml:7: job.ad-psgd.graph: found 7" + allowed);
   for (const char* list : {"[0, 1]", "[[0, 1, 2]]", "[[0, -1]]", "[[0, 1.5]]", "[[0, 1], \"x\"]"}) {
