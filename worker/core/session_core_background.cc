@@ -14,10 +14,6 @@ bool SessionCore::Synchronises() {
   return ++section_ >= welcome_.plan.section_length;
 }
 
-bool SessionCore::SignalStands() const {
-  return !Scheduled() && (ready_waiting_ || (!Ahead() && RoundRuns()));
-}
-
 bool SessionCore::Passive(const Group& group) const {
   if (!Ahead() || group.kind != GroupKind::kTrain) return false;
   return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
@@ -49,9 +45,8 @@ void SessionCore::Took(std::int64_t rounds) {
 
 void SessionCore::ArriveDecoupled(Instant now, Actions* out) {
   const bool arrives = !discard_ && Synchronises();
-  const bool stands = SignalStands();
-  if (arrives && stands) ++outstanding_;
-  due_ = arrives && (!stands || RunAhead() > 0);
+  if (arrives && ready_waiting_) ++outstanding_;
+  due_ = arrives && (!ready_waiting_ || RunAhead() > 0);
   added_ = false;
   if (held_ && !HoldsAhead()) return BeginHeld(now, out);
   if (!arrives) return StepDone(false, out);
@@ -66,7 +61,7 @@ void SessionCore::Proceed(Instant now, Actions* out) {
 }
 
 void SessionCore::ProceedStep(Instant now, Actions* out) {
-  if (due_ && !SignalStands()) {
+  if (due_ && !ready_waiting_) {
     // What the groups before have gained is part of what it signals.
     if (!Ahead() && inbox_ > 0) return AddInbox(out);
     if (Scheduled()) {
@@ -78,14 +73,14 @@ void SessionCore::ProceedStep(Instant now, Actions* out) {
   BeginHeld(now, out);
   if (work_ != Work::kNone || call_ != Call::kStep) return;
   const bool full = outstanding_ > RunAhead();
-  if (Scheduled() ? due_ || full : SignalStands() && full) return;
+  if (Scheduled() ? due_ || full : ready_waiting_ && full) return;
   if (Background() && !added_) step_.waited = now - call_at_;
   if (inbox_ > 0 && !added_) return AddInbox(out);
   StepDone(false, out);
 }
 
 void SessionCore::ProceedFinish(Instant now, Actions* out) {
-  if (Scheduled() ? outstanding_ == 0 : !SignalStands()) {
+  if (Scheduled() ? outstanding_ == 0 : !ready_waiting_) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     SayFinish(out);
   }
@@ -143,7 +138,6 @@ void SessionCore::OnTrainGroup(Instant now, const Group& group, Actions* out) {
         out);
     return;
   }
-  if (!Ahead()) ready_waiting_ = false;
   if (Background()) return BeginBackground(now, group, out);
   held_ = group;
   GoOn(now, out);
@@ -173,7 +167,7 @@ void SessionCore::ReportBackground(Instant now, Outcome outcome, const std::stri
     last_round_ = round.group;
   }
   if (!Scheduled()) {
-    const bool waited = !Ahead() || (ready_waiting_ && !passive);
+    const bool waited = ready_waiting_ && !passive;
     Push(Finished{.group = round.group.id,
                   .outcome = outcome,
                   .detail = detail,
