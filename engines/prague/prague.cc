@@ -75,6 +75,7 @@ void Prague::OnJoined(Instant now, const JoinedEvent& event) {
 }
 
 void Prague::OnReady(Instant now, const ReadyEvent& event, GroupId* next_group, Effects* out) {
+  queue_.Prefetch(event.rank);
   PRD_CHECK(Joined(event.rank));
   Worker& worker = At(event.rank);
   PRD_CHECK(!worker.waiting);
@@ -97,6 +98,7 @@ void Prague::OnReady(Instant now, const ReadyEvent& event, GroupId* next_group, 
 }
 
 void Prague::OnFinished(Instant now, const FinishedEvent& event, GroupId* next_group) {
+  queue_.Prefetch(event.rank);
   PRD_CHECK(Joined(event.rank) && !queue_.Empty(event.rank));
   Worker& worker = At(event.rank);
   const bool passive = queue_.Front(event.rank).Passive(event.rank);
@@ -188,6 +190,10 @@ void Prague::DrawRandom(Rank rank, const std::string& why, GroupId* next_group) 
   Prng random(Prng(static_cast<std::uint64_t>(options_.seed)).Next() + ++draws_);
   std::vector<Rank> members =
       RandomGroup(&random, joined_, rank, static_cast<std::size_t>(options_.group_size));
+  for (const Rank member : members) {
+    __builtin_prefetch(&At(member));
+    queue_.Prefetch(member);
+  }
   std::sort(members.begin(), members.end(), RingOrder());
   const GroupId id = (*next_group)++;
   At(rank).own = id;
