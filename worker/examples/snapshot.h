@@ -23,8 +23,8 @@ struct SnapshotHeader {
   std::int64_t time_ns = 0;  // MonotonicNs when the parameters were copied
   std::int64_t steps = 0;    // this worker's since it joined
   std::int64_t samples = 0;  // in those
-  // Sum over the steps of 1/members of the step's group: summed over all workers it is the number
-  // of groups.
+  // Sum over the steps of rounds/members of the step's group: summed over all workers it is the
+  // number of groups; nearly, where a step has several rounds, in groups of unequal sizes.
   double updates = 0;
 };
 

@@ -15,9 +15,10 @@ namespace example {
 // A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
 // {"end_ns","iteration","group","members","rounds","included","local_steps","compute_ns","wait_ns",
 // "reduce_ns","sent_bytes","attempts","discarded","loss"}, where times are of the host's monotonic
-// clock, what StepResult has is as there, and a step that was cut short is discarded and has a loss
-// of null. At a good end {"finished":true,"end_ns"}, with "validation_loss" where there is one.
-// Lines are buffered (Flush), so that a step costs about a microsecond.
+// clock, what StepResult has is as there (with several rounds, the group is the newest), and a step
+// that was cut short is discarded and has a loss of null. At a good end {"finished":true,"end_ns"},
+// with "validation_loss" where there is one. Lines are buffered (Flush), so that a step costs about
+// a microsecond.
 class StepLog {
  public:
   // No path: everything is dropped. Throws std::runtime_error when it cannot be written.

@@ -80,6 +80,34 @@ TEST(TrainerTest, WritesEveryStepAndTheLossThatAllEndWith) {
   }
 }
 
+TEST(TrainerTest, TellsOfGroupsHoweverTheyCome) {
+  prd::PReduceOptions overlap;
+  overlap.overlap = true;
+  prd::PragueOptions schedule;
+  schedule.generator = prd::PragueOptions::Generator::kStatic;
+  for (const prd::EngineOptions& engine :
+       {prd::EngineOptions(overlap), prd::EngineOptions(schedule),
+        prd::EngineOptions(prd::PragueOptions{}), prd::EngineOptions(prd::AdPsgdOptions{})}) {
+    prd::testing::FakeDaemon daemon(prd::testing::SpecFor(engine, 3));
+    const std::vector<Worker> workers =
+        Train(daemon.endpoint(), 3, "--batch 16 --lr 0.005 --steps 12");
+    int rounds = 0;
+    for (const Worker& worker : workers) {
+      ASSERT_EQ(worker.exit_code, 0) << prd::EngineName(engine);
+      ASSERT_EQ(worker.log.size(), 14U);
+      for (int step = 1; step <= 12; ++step) {
+        const nlohmann::json& line = worker.log[static_cast<std::size_t>(step)];
+        rounds += line["rounds"].get<int>();
+        EXPECT_EQ(line["included"], line["rounds"] != 0);
+        EXPECT_EQ(line["group"] != 0, line["members"] != 0);
+        EXPECT_GE(line["members"], line["rounds"] != 0 ? 1 : 0);
+      }
+      EXPECT_EQ(worker.log[13]["validation_loss"], workers[0].log[13]["validation_loss"]);
+    }
+    EXPECT_GT(rounds, 0) << prd::EngineName(engine);
+  }
+}
+
 TEST(TrainerTest, DelaysWhomThePatternSays) {
   prd::testing::FakeDaemon daemon(prd::testing::SpecFor(prd::AllReduceOptions{}, 2));
   const std::vector<Worker> workers =
