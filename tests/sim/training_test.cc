@@ -28,6 +28,20 @@ TEST(Training, EveryEngineReachesTheTargetAndTheTableIsSorted) {
   EXPECT_EQ(JsonTable(rows).size(), 3u);
 }
 
+// Who trains on while its group reduces loses no time to a straggler, and gets there sooner.
+TEST(Training, OverlapReachesTheBound) {
+  const Workload workload = Loaded("workloads/training.toml");
+  PReduceOptions overlap;
+  overlap.overlap = true;
+  const std::vector<Compared> rows = Compare(workload, {PReduceOptions{}, overlap}, 1, 5);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].engine, EngineOptions(overlap));
+  EXPECT_EQ(rows[0].reached, 5u);
+  EXPECT_GT(rows[0].bound_share, 0.97);
+  EXPECT_LT(rows[1].bound_share, 0.9);
+  EXPECT_GT(rows[1].time_to_target_s / rows[0].time_to_target_s, 1.2);
+}
+
 // All-reduce on equal workers is plain SGD with a larger batch: the noise that is left behind falls
 // with the number of workers.
 TEST(Training, MoreWorkersLeaveLessNoise) {

@@ -219,6 +219,7 @@ Papers RunPapers(std::uint64_t seed, std::int64_t updates) {
   papers.figure4 = {Rho("(a) three equal workers, P=2", 1, 0.5, seed, updates),
                     Rho("(b) one of them two times slower", 2, 0.625, seed, updates)};
   papers.rounds = RunRoundPapers(seed, updates);
+  papers.tolerance = RunPraguePapers(seed, updates);
   return papers;
 }
 
@@ -263,7 +264,8 @@ std::string TextPapers(const Papers& papers) {
     rows.push_back({rho.setting, Fixed(rho.paper, 3), Fixed(rho.ours, 3)});
     if (!rho.why.empty()) why += rho.setting + ": " + rho.why + ".\n";
   }
-  return text + Table(rows) + why + TextRoundPapers(papers.rounds);
+  return text + Table(rows) + why + TextRoundPapers(papers.rounds) +
+         TextPraguePapers(papers.tolerance);
 }
 
 Json JsonPapers(const Papers& papers) {
@@ -288,6 +290,7 @@ Json JsonPapers(const Papers& papers) {
         {{"setting", rho.setting}, {"paper", rho.paper}, {"ours", rho.ours}, {"why", rho.why}});
   }
   json.update(JsonRoundPapers(papers.rounds));
+  json.update(JsonPraguePapers(papers.tolerance));
   return json;
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 std::int64_t Contributors(const GroupFormed& formed) {
   return std::count_if(formed.members.begin(), formed.members.end(),
-                       [](const GroupShare& share) { return share.weight > 0; });
+                       [](const GroupShare& share) { return share.weight > 0 && !share.passive; });
 }
 
 }  // namespace
