@@ -24,6 +24,8 @@ Workload Cluster16(double slower) {
   workload.reduce.bandwidth_mb_per_s = 1000;
   workload.reduce.local_bandwidth_mb_per_s = 4000;
   workload.reduce.bytes = kReduceMs * 1e6 / (2.0 * 15 / 16);
+  workload.controller.keep_records = 0;  // nor replay them
+  workload.controller.snapshot_every = 1'000'000'000;
   workload.job.name = "sim";
   return workload;
 }
@@ -33,8 +35,8 @@ double SecondsToTarget(Workload workload, std::uint64_t seed, std::int64_t updat
                        .learning_rate = 0.2,
                        .skew = 0.3,
                        .batch = 8,
-                       .target_loss = 0.01,
-                       .evaluate_ms = 200};
+                       .target_loss = 0.02,
+                       .evaluate_ms = 500};
   workload.cluster.seconds = static_cast<double>(updates);
   const RunResult run = Simulate(workload, {.seed = seed, .stop_at_target = true});
   return run.target ? static_cast<double>(run.target->at.ns) / 1e9 : 0;
@@ -45,7 +47,7 @@ void Measure(const EngineOptions& engine, std::uint64_t seed, std::int64_t updat
   for (std::size_t i = 0; i < kSlower.size(); ++i) {
     Workload workload = Cluster16(kSlower[i]);
     workload.job.engine = engine;
-    row->target_s[i] = SecondsToTarget(workload, seed, updates);
+    if (i < row->target_s.size()) row->target_s[i] = SecondsToTarget(workload, seed, updates);
     workload.cluster.seconds = kStepMs / 1e3 * static_cast<double>(updates);
     const RunResult run = Simulate(workload, {.seed = seed});
     double steps = 0;
@@ -124,7 +126,7 @@ std::string TextPraguePapers(const std::vector<PaperTolerance>& rows) {
       "somebody else.\n\n";
   std::vector<std::vector<std::string>> cells = {{"method", "speed: paper", "steps", "time",
                                                   "with 2: paper", "steps", "time", "with 5: paper",
-                                                  "steps", "time", "groups", "conflicts"}};
+                                                  "steps", "groups", "conflicts"}};
   std::string notes;
   for (const PaperTolerance& row : rows) {
     const PaperTolerance& base = rows.front();
@@ -134,9 +136,9 @@ std::string TextPraguePapers(const std::vector<PaperTolerance>& rows) {
     cells.push_back({row.method, Found(row.paper_speed),
                      Fixed(row.steps_per_s[0] / base.steps_per_s[0], 2),
                      Found(row.target_s[0] > 0 ? base.target_s[0] / row.target_s[0] : 0),
-                     Found(row.paper_twice), Fixed(row.Share(1), 2), Found(row.TargetShare(1)),
-                     five, Fixed(row.Share(2), 2), Found(row.TargetShare(2)),
-                     Fixed(100 * row.groups_per_step, 1), Fixed(100 * row.conflicts_per_step, 1)});
+                     Found(row.paper_twice), Fixed(row.Share(1), 2), Found(row.TargetShare()), five,
+                     Fixed(row.Share(2), 2), Fixed(100 * row.groups_per_step, 1),
+                     Fixed(100 * row.conflicts_per_step, 1)});
     if (!row.why.empty()) notes += "- " + row.why + ".\n";
   }
   text += Table(cells);

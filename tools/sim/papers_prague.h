@@ -30,7 +30,7 @@ struct PaperTolerance {  // of one way to synchronise
   std::array<double, 2> paper_five{};
   // Ours, homogeneous, with a sleep of 2, and of 5.
   std::array<double, 3> steps_per_s{};  // of all workers together
-  std::array<double, 3> target_s{};     // until the target loss; 0: not reached
+  std::array<double, 2> target_s{};     // of the first two, until the target loss; 0: not reached
   double groups_per_step = 0;           // homogeneous
   double conflicts_per_step = 0;        // groups that had to be serialised (section 3.1)
   std::string why;                      // where the share with 2 is below the paper's
@@ -38,9 +38,7 @@ struct PaperTolerance {  // of one way to synchronise
   double Share(std::size_t setting) const {
     return steps_per_s[0] > 0 ? steps_per_s[setting] / steps_per_s[0] : 0;
   }
-  double TargetShare(std::size_t setting) const {
-    return target_s[setting] > 0 ? target_s[0] / target_s[setting] : 0;
-  }
+  double TargetShare() const { return target_s[1] > 0 ? target_s[0] / target_s[1] : 0; }
 };
 
 // all-reduce first.

@@ -147,7 +147,7 @@ PaperDevices OnDevices(const EngineOptions& engine, double slower, std::uint64_t
   const RunResult to_target = Simulate(workload, {.seed = seed, .stop_at_target = true});
   if (to_target.target) devices.target_s = static_cast<double>(to_target.target->at.ns) / 1e9;
   workload.training = {};
-  workload.cluster.seconds = std::min(600.0, static_cast<double>(updates) * 2);
+  workload.cluster.seconds = std::min(600.0, static_cast<double>(updates));
   const RunResult run = Simulate(workload, {.seed = seed});
   if (run.seconds > 0) devices.bytes_per_s = static_cast<double>(run.bytes) / run.seconds;
   for (const WorkerStats& worker : run.stats.workers) {
