@@ -35,6 +35,7 @@ Examples:
   tools/demo --target 0.8 --epochs 3
   tools/demo --quick --kill prd:5 --kill 2:8
   tools/demo --setting esync --shards labels --engines all-reduce,p-reduce
+  tools/demo --quick --engines p-reduce,p-reduce:overlap=true,prague:workers_per_host=4,ad-psgd
 """
 
 SETTINGS = {
