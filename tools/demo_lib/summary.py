@@ -248,7 +248,9 @@ def yardsticks(run, step_s, group_size, delayed):
     """What the updates per second are to be compared with. With injected delays there is nothing yet."""
     if delayed:
         return {"reference_updates_per_s": None, "bound_updates_per_s": None}
-    measured = mean_members(run.logs, run.window)
+    # Where each step draws a group of its own, members take part in more than one per step.
+    each_draws = run.engine.name == "ad-psgd" or run.engine.options.get("generator") == "random"
+    measured = None if each_draws else mean_members(run.logs, run.window)
     members = members_per_update(run.engine.name, len(step_s), group_size, measured)
     return {
         "reference_updates_per_s": reference_updates_per_s(run.engine.name, step_s, group_size),

@@ -226,6 +226,11 @@ class Summary(unittest.TestCase):
             lines = report.table([run])
             self.assertTrue(any(re.fullmatch(r"  of the policy with free communication +-", line) for line in lines))
 
+    def test_a_bound_where_a_step_makes_one_update(self):
+        logs = [log(r, [(t, t, 2, 1, 0, 0) for t in range(1, 11)]) for r in range(2)]
+        for engine, bound in (("prague", 1.0), ("prague:generator=random", None), ("ad-psgd", None)):
+            self.assertEqual(summarize(engine, logs, [], 10 * S, 0.85, 3)["bound_updates_per_s"], bound)
+
     def test_a_loss_is_the_better_the_less(self):
         evaluations = [{"time_s": float(t), "loss": l, "final": False} for t, l in enumerate([9, None, 4, 5, 3, 2])]
         run = summarize("eager", [log(0, [])], evaluations, S, 5.0, 3, measure="loss")
