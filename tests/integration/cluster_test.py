@@ -25,6 +25,31 @@ class Training(unittest.TestCase):
         self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
         return ends
 
+    def end_after_kills(self, c, again_in_groups=False):
+        """Four workers; the daemon dies, worker 3 dies, and another takes its rank. Gives how they ended.
+
+        again_in_groups: that one has been in a group with others.
+        """
+        workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
+        workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+        c.kill_daemon()
+        c.start_daemon()
+        workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
+        workers[3].kill()
+        again = c.worker(3, steps=15, step_ms=25)
+        attached = again.wait_for(lambda line: "attached" in line, "attach")
+        self.assertGreater(attached["iteration"], 0)
+        if again_in_groups:
+            again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
+        return self.finish_equal(workers[:3] + [again])
+
+    def replays(self, c):
+        """The history of the ended run is whole: a replay takes the same decisions."""
+        c.stop_daemon()
+        replay = json.loads(c.prdctl("replay", offline=True))
+        self.assertEqual(replay["not_recorded"], 0, replay)
+        self.assertTrue(replay["run"]["ended"], replay)
+
     def test_engines_switch_by_config_alone(self):
         for engine in ("all-reduce", "p-reduce"):
             with self.subTest(engine=engine), cluster.Cluster(BIN, job(engine, 4)) as c:
@@ -111,24 +136,12 @@ class Training(unittest.TestCase):
                               ("esync", '[job.esync]\nmode = "delayed-ack"\n')):
             config = job(engine, 4) + table
             with self.subTest(table=table), cluster.Cluster(BIN, config) as c:
-                workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
-                workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
-                c.kill_daemon()
-                c.start_daemon()
-                workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
-                workers[3].kill()
-                again = c.worker(3, steps=15, step_ms=25)
-                attached = again.wait_for(lambda line: "attached" in line, "attach")
-                self.assertGreater(attached["iteration"], 0)
-                ends = self.finish_equal(workers[:3] + [again])
+                ends = self.end_after_kills(c)
                 if engine == "eager":  # a step applies once; Finish may apply what came after
                     self.assertTrue(all(end["applied"] >= 80 for end in ends[:3]), ends)
                 if engine == "esync":
                     self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
-                c.stop_daemon()
-                replay = json.loads(c.prdctl("replay", offline=True))
-                self.assertEqual(replay["not_recorded"], 0, replay)
-                self.assertTrue(replay["run"]["ended"], replay)
+                self.replays(c)
 
     def test_groups_of_models_survive_kills(self):
         """Groups drawn ahead, or averaged beside the training: the daemon dies, a worker dies, and comes back."""
@@ -139,23 +152,10 @@ class Training(unittest.TestCase):
                                 ("prague", 'generator = "static"\nworkers_per_host = 2\n')):
             config = job(engine, 4) + ("" if engine == "p-reduce" else f"[job.{engine}]\n") + options
             with self.subTest(engine=engine, options=options), cluster.Cluster(BIN, config) as c:
-                workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
-                workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
-                c.kill_daemon()
-                c.start_daemon()
-                workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
-                workers[3].kill()
-                again = c.worker(3, steps=15, step_ms=25)
-                attached = again.wait_for(lambda line: "attached" in line, "attach")
-                self.assertGreater(attached["iteration"], 0)
-                again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
-                ends = self.finish_equal(workers[:3] + [again])
+                ends = self.end_after_kills(c, again_in_groups=True)
                 self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
                 self.assertEqual(ends[3]["applied"], 15)
-                c.stop_daemon()
-                replay = json.loads(c.prdctl("replay", offline=True))
-                self.assertEqual(replay["not_recorded"], 0, replay)
-                self.assertTrue(replay["run"]["ended"], replay)
+                self.replays(c)
 
     def test_leaving_worker_releases_the_others(self):
         with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
