@@ -32,11 +32,15 @@ struct FormGroup {
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
-// Answers a worker's signal without a group (kLocalSteps, Plan::ahead: QueryReply).
+// Answers a worker's signal without a group (kLocalSteps, Plan::ahead, kNeighbours, kShardedStore:
+// QueryReply).
 struct Answer {
   Rank rank = kNoRank;
   bool ready = false;  // its next signal waits for a group; else it goes on locally
   std::string reason;
+  // kNeighbours, kShardedStore: where it goes on; at or beyond the signal's iteration.
+  Iteration next = 0;
+  std::uint32_t workers = 0;  // kShardedStore: that train now
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
@@ -61,8 +65,12 @@ struct SetSchedule {
   friend bool operator==(const SetSchedule&, const SetSchedule&) = default;
 };
 
+// Besides, records that are sent as they are: with whom a worker exchanges updates (kNeighbours),
+// and where the shards are (kShardedStore). Those whom they name are joined, or hold shards.
+
 // In the order of decision. The shell makes all of them durable before it sends any.
-using Effect = std::variant<FormGroup, Answer, CatchUp, SetSchedule>;
+using Effect = std::variant<FormGroup, Answer, CatchUp, SetSchedule, NeighboursSet, PlacementSet,
+                            PlacementOpened>;
 using Effects = std::vector<Effect>;
 
 inline std::vector<FormGroup> GroupsOf(std::span<const Effect> effects) {

@@ -12,7 +12,9 @@
 // own count, and a group's `iteration` has no meaning. For Strategy::kEagerGradients and
 // kLocalSteps a replica's iteration is the number of the newest round that is in it,
 // Ready.iteration is that + 1 (the round that the worker arrives at), and a group's `iteration` its
-// round.
+// round. For Strategy::kNeighbours a worker's iteration is the one that it has entered, and
+// Ready.iteration the next, which it asks to enter. For kShardedStore it is its clock, the updates
+// that it has made and was let go on after, and Ready.iteration that + 1.
 #ifndef PRD_ENGINES_ENGINE_H_
 #define PRD_ENGINES_ENGINE_H_
 
@@ -55,7 +57,8 @@ class Engine {
 
   // Why this worker, whose signal is waiting, has no group yet: "waiting: 2 of 3 ready; ..." Empty
   // when no signal of it is waiting. Plan::ahead: also of one in a group whose others have not come
-  // yet; Plan::scheduled: of every joined worker.
+  // yet; Plan::scheduled, kNeighbours, kShardedStore: of every joined worker, where it has more to
+  // say than that it computes.
   virtual std::string Explain(Instant now, Rank rank) const = 0;
 
   // A group that is drawn and not formed yet: it has its id, and takes its turn.

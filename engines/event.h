@@ -52,8 +52,16 @@ struct EndedEvent {
   bool ok = false;
 };
 
-// The worker trains no more: forget its signal. Running groups it was in are aborted by the job;
-// their other members still report Finished, after this.
+// kShardedStore: the shards that the worker owns under this placement are complete, here and on
+// their other holders. The placement may have been superseded.
+struct PlacedEvent {
+  Rank rank = kNoRank;
+  std::uint64_t epoch = 0;
+};
+
+// The worker trains no more: forget its signal. kShardedStore: one that has finished goes on
+// holding shards; when it is gone, this comes again, with another reason. Running groups it was in
+// are aborted by the job; their other members still report Finished, after this.
 struct LeftEvent {
   Rank rank = kNoRank;
   LeftReason why = LeftReason::kLeft;
@@ -62,8 +70,8 @@ struct LeftEvent {
 // now >= NextDeadline().
 struct DeadlineEvent {};
 
-using Event =
-    std::variant<JoinedEvent, ReadyEvent, FinishedEvent, EndedEvent, LeftEvent, DeadlineEvent>;
+using Event = std::variant<JoinedEvent, ReadyEvent, FinishedEvent, EndedEvent, LeftEvent,
+                           DeadlineEvent, PlacedEvent>;
 
 }  // namespace prd
 

@@ -46,6 +46,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (const auto* done = std::get_if<Finished>(&envelope.body)) wrong = OnFinished(rank, *done);
       if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
         wrong = OnAdopted(rank, *adopted);
+      if (const auto* placed = std::get_if<Placed>(&envelope.body)) wrong = OnPlaced(rank, *placed);
       if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
           At(rank).state == State::kActive && At(rank).finish_held) {
         wrong = OnFinish(rank);
@@ -146,11 +147,11 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
     return "a ready signal while " + Explain(now_, rank);
   }
   // A worker arrives at the round after the newest in its replica, which it may not have told yet.
-  const Iteration lowest = Rounds() ? worker.signalled : worker.iteration;
-  const Iteration highest =
-      Rounds() && worker.group != kNoGroup
-          ? groups_.at(worker.group).iteration + 1
-          : worker.iteration + (AllOrNone(GroupKind::kTrain) || Rounds() ? 1 : kMaxJump);
+  const Iteration lowest = Rounds() ? worker.signalled : worker.iteration + (Exchanges() ? 1 : 0);
+  const bool one = AllOrNone(GroupKind::kTrain) || Rounds() || Exchanges();
+  const Iteration highest = Rounds() && worker.group != kNoGroup
+                                ? groups_.at(worker.group).iteration + 1
+                                : worker.iteration + (one ? 1 : kMaxJump);
   if (ready.iteration < lowest || ready.iteration > std::min(highest, kMaxIteration)) {
     return "a ready signal for iteration " + std::to_string(ready.iteration) +
            ", after iteration " + std::to_string(worker.iteration);
@@ -257,6 +258,15 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   return {};
 }
 
+std::string Job::OnPlaced(Rank rank, const Placed& placed) {
+  const State state = At(rank).state;
+  const bool holds =
+      state == State::kActive || state == State::kFinishing || state == State::kFinal;
+  if (!Stores() || !holds) return "shards placed while " + Explain(now_, rank);
+  ToEngine(PlacedEvent{.rank = rank, .epoch = placed.epoch});
+  return {};
+}
+
 // What became of an order to fetch a round's result.
 std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   Worker& worker = At(rank);
@@ -344,7 +354,9 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
                    .why = why,
                    .reason = reason,
                    .gradients = gone.owed});
-  if (gone.state == State::kActive) ToEngine(LeftEvent{.rank = rank, .why = why});
+  const bool held_shards =
+      Stores() && (gone.state == State::kFinishing || gone.state == State::kFinal);
+  if (gone.state == State::kActive || held_shards) ToEngine(LeftEvent{.rank = rank, .why = why});
   if (gone.group == kNoGroup) return;
   std::erase(groups_.at(gone.group).pending, rank);
   FailGroup(gone.group, "rank " + std::to_string(rank) + " is gone: " + reason);

@@ -11,6 +11,9 @@
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
 //   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
 //
+// Where the replicas are shared in shards (kShardedStore) a worker that has finished goes on
+// holding its own until it is gone.
+//
 // Groups that all or none must commit (the initial and the final one, and those that all share, of
 // every strategy but kAverageModels): when such a group fails for some members and succeeded for
 // others, those others are the truth, and the failed members are ordered to Adopt the replica of
@@ -179,6 +182,9 @@ class Job {
     return kind != GroupKind::kInitial && kind != GroupKind::kFinal;
   }
   bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
+  bool Stores() const { return plan_.strategy == Strategy::kShardedStore; }
+  // Without groups that train: the engine answers each signal.
+  bool Exchanges() const { return Stores() || plan_.strategy == Strategy::kNeighbours; }
   // Of a group that answers this member's signal once it has succeeded.
   bool AnsweredByEnd(const Running& group, Rank rank) const;
   int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }
@@ -193,6 +199,7 @@ class Job {
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);
   std::string OnAdopted(Rank rank, const Adopted& adopted);
+  std::string OnPlaced(Rank rank, const Placed& placed);
   std::string OnFinish(Rank rank);
   std::string OnLeave(Rank rank, const Leave& leave);
 
@@ -202,6 +209,9 @@ class Job {
   GroupMember Describe(Rank rank) const;
   void Announce(GroupKind kind, FormGroup form);
   void Announce(SetSchedule set);
+  void Announce(NeighboursSet set);
+  void Announce(PlacementSet set);
+  void Announce(PlacementOpened opened);
   void FailGroup(GroupId id, const std::string& why);
   void EndIfDone(GroupId id);
   void Settle(const Running& group, const std::vector<Rank>& ok, const std::vector<Rank>& failed);

@@ -12,7 +12,7 @@ namespace prd {
 
 bool Job::AllOrNone(GroupKind kind) const {
   if (kind == GroupKind::kRound || kind == GroupKind::kAverage) return false;
-  return kind != GroupKind::kTrain || plan_.strategy != Strategy::kAverageModels;
+  return kind != GroupKind::kTrain || (plan_.strategy != Strategy::kAverageModels && !Exchanges());
 }
 
 bool Job::AnsweredByEnd(const Running& group, Rank rank) const {
@@ -38,15 +38,29 @@ void Job::Carry(Effect effect) {
     const Iteration iteration = worker.signal->iteration;
     const std::uint32_t local_steps = worker.signal->local_steps;
     if (!answer->ready || !worker.signal->waiting) worker.signal.reset();
+    if (Exchanges()) {
+      worker.iteration = answer->next;
+      worker.since = now_;
+    }
     Write(QueryAnswered{.rank = answer->rank,
                         .iteration = iteration,
                         .local_steps = local_steps,
                         .ready = answer->ready,
-                        .reason = answer->reason});
-    Send(answer->rank,
-         QueryReply{.iteration = iteration, .local_steps = local_steps, .ready = answer->ready});
+                        .reason = answer->reason,
+                        .next = answer->next});
+    Send(answer->rank, QueryReply{.iteration = iteration,
+                                  .local_steps = local_steps,
+                                  .ready = answer->ready,
+                                  .next = answer->next,
+                                  .workers = answer->workers});
   } else if (auto* schedule = std::get_if<SetSchedule>(&effect)) {
     Announce(std::move(*schedule));
+  } else if (auto* neighbours = std::get_if<NeighboursSet>(&effect)) {
+    Announce(std::move(*neighbours));
+  } else if (auto* placement = std::get_if<PlacementSet>(&effect)) {
+    Announce(std::move(*placement));
+  } else if (auto* opened = std::get_if<PlacementOpened>(&effect)) {
+    Announce(std::move(*opened));
   } else {
     const auto& late = std::get<CatchUp>(effect);
     PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup &&
@@ -73,6 +87,47 @@ void Job::Announce(SetSchedule set) {
                     .members = std::move(set.members),
                     .hosts = std::move(set.hosts),
                     .reason = std::move(set.reason)});
+}
+
+void Job::Announce(NeighboursSet set) {
+  Worker& worker = At(set.rank);
+  PRD_CHECK(worker.state == State::kActive && set.at >= worker.iteration);
+  worker.iteration = set.at;
+  Neighbourhood hood{.in = {},
+                     .from = {},
+                     .out = {},
+                     .own_weight = set.own_weight,
+                     .slots = set.slots,
+                     .at = set.at,
+                     .reason = set.reason};
+  for (const InEdge& edge : set.in) {
+    GroupMember member = Describe(edge.rank);
+    member.weight = edge.weight;
+    hood.in.push_back(std::move(member));
+    hood.from.push_back(edge.from);
+  }
+  for (const Rank rank : set.out) hood.out.push_back(Describe(rank));
+  const Rank rank = set.rank;
+  Write(std::move(set));
+  Send(rank, std::move(hood));
+}
+
+void Job::Announce(PlacementSet set) {
+  Placement placement{
+      .epoch = set.epoch, .members = {}, .shards = set.shards, .at = 0, .reason = set.reason};
+  for (const Rank rank : set.members) placement.members.push_back(Describe(rank));
+  for (std::size_t i = 0; i < set.members.size(); ++i) {
+    Worker& worker = At(set.members[i]);
+    PRD_CHECK(worker.state != State::kAbsent && set.at[i] >= worker.iteration);
+    worker.iteration = placement.at = set.at[i];
+    Send(set.members[i], placement);
+  }
+  Write(std::move(set));
+}
+
+void Job::Announce(PlacementOpened opened) {
+  for (const Rank rank : opened.members) Send(rank, Opened{.epoch = opened.epoch});
+  Write(std::move(opened));
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {

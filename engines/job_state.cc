@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 5;
+constexpr std::uint32_t kStateVersion = 6;
 
 }  // namespace
 
@@ -24,7 +24,7 @@ std::string Job::Explain(Instant now, Rank rank) const {
   }
   // What waits for members who still compute is for the engine to say, and so is what follows no
   // announced group.
-  if (worker.state == State::kActive && (plan_.ahead || plan_.scheduled)) {
+  if (worker.state == State::kActive && (plan_.ahead || plan_.scheduled || Exchanges())) {
     const std::string text = engine_->Explain(now, rank);
     if (!text.empty()) return text;
   }
@@ -84,8 +84,8 @@ void Job::Worker::Archive(StateArchive& ar) {
   Ready ready = signal.value_or(Ready{});
   ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
      waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
-     ready.local_steps, ready.rtt_ns, signalled, owed, held, withheld, finish_held, outdated,
-     source, fetches, bare, since, link);
+     ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
+     owed, held, withheld, finish_held, outdated, source, fetches, bare, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

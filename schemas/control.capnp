@@ -44,6 +44,8 @@ enum Strategy {
   reduceGradients @1;
   eagerGradients @2;
   localSteps @3;
+  neighbours @4;
+  shardedStore @5;
 }
 
 enum Outcome {
@@ -76,6 +78,7 @@ struct WorkerEnvelope {
     finish @9 :Void;
     leave @10 :Leave;
     heartbeat @11 :Void;   # seq 0
+    placed @12 :Placed;
   }
 }
 
@@ -101,6 +104,9 @@ struct Ready {
   gradients @4 :UInt32;  # offered with it, 0 or 1; for eagerGradients
   localSteps @5 :UInt32; # since the round's start; for localSteps
   rttNs @6 :Int64;       # to the controller and back, the worker's own measure; 0: unknown
+  queued @7 :UInt32;     # updates in its queues; for neighbours, as the next two
+  dropped @8 :UInt32;    # updates that came and were not used, since the signal before
+  suppressed @9 :UInt32; # its own updates that were not sent, since then
 }
 
 struct Finished {
@@ -118,6 +124,10 @@ struct Adopted {
   iteration @1 :Int64;   # the source's, when ok
   detail @2 :Text;       # for people; why not ok
   included @3 :UInt32;   # as in Finished, where Adopt asked for a result
+}
+
+struct Placed {
+  epoch @0 :UInt64;      # of a Placement the worker was sent
 }
 
 struct Leave {
@@ -140,6 +150,9 @@ struct ControllerEnvelope {
     heartbeatAck @9 :Void;      # seq 0
     queryReply @10 :QueryReply;
     schedule @11 :Schedule;
+    neighbourhood @12 :Neighbourhood;
+    placement @13 :Placement;
+    opened @14 :Opened;
   }
 }
 
@@ -161,6 +174,10 @@ struct Welcome {
   runAhead @14 :UInt32;        # steps
   sectionLength @15 :UInt32 = 1;   # steps; never 0
   scheduled @16 :Bool;
+  staleness @17 :Int32;        # for neighbours and shardedStore; -1: no bound
+  backups @18 :UInt32;         # for neighbours
+  serial @19 :Bool;            # for neighbours
+  stalenessAware @20 :Bool;    # for shardedStore
 }
 
 struct GroupMember {
@@ -197,6 +214,8 @@ struct QueryReply {
   iteration @0 :Int64;     # as in the Ready that it answers
   localSteps @1 :UInt32;   # the same
   ready @2 :Bool;
+  next @3 :Int64;          # where the worker goes on; for neighbours and shardedStore
+  workers @4 :UInt32;      # that train now; for shardedStore
 }
 
 struct Schedule {
@@ -204,6 +223,34 @@ struct Schedule {
   members @1 :List(GroupMember);  # by rank, ascending; weights have no meaning
   hosts @2 :List(Int32);          # by member: equal for those that count as on one host
   reason @3 :Text;                # for people
+}
+
+struct Neighbourhood {
+  in @0 :List(GroupMember);    # weight: of that neighbour's update in the average
+  from @1 :List(Int64);        # by `in`: no updates of iterations before this one come
+  out @2 :List(GroupMember);   # weights have no meaning
+  ownWeight @3 :Float64;       # finite
+  slots @4 :UInt32;            # iterations of which updates are kept, by neighbour; never 0
+  at @5 :Int64;                # the receiver's iteration, if that is higher than its own
+  reason @6 :Text;             # for people
+}
+
+struct ShardPlace {
+  owner @0 :Int32;             # ranks
+  holders @1 :List(Int32);
+  source @2 :Int32 = -1;       # -1: nobody
+}
+
+struct Placement {
+  epoch @0 :UInt64;               # of the run; from 1, ascending
+  members @1 :List(GroupMember);  # weights have no meaning
+  shards @2 :List(ShardPlace);    # by shard
+  at @3 :Int64;                   # the receiver's clock, if that is higher than its own
+  reason @4 :Text;                # for people
+}
+
+struct Opened {
+  epoch @0 :UInt64;            # of the newest Placement
 }
 
 struct Released {

@@ -34,6 +34,9 @@ struct Record {
     updateDropped @13 :UpdateDropped;
     queryAnswered @14 :QueryAnswered;
     scheduleSet @15 :ScheduleSet;
+    neighboursSet @16 :NeighboursSet;
+    placementSet @17 :PlacementSet;
+    placementOpened @18 :PlacementOpened;
   }
 }
 
@@ -115,6 +118,7 @@ struct QueryAnswered {
   localSteps @2 :UInt32;  # the same
   ready @3 :Bool;
   reason @4 :Text;
+  next @5 :Int64;         # where the worker goes on; 0 for engines that do not say
 }
 
 struct ScheduleSet {
@@ -122,6 +126,35 @@ struct ScheduleSet {
   members @1 :List(Int32);        # ranks, ascending
   hosts @2 :List(Int32);          # by member
   reason @3 :Text;
+}
+
+struct InEdge {
+  rank @0 :Int32;                 # the sender
+  weight @1 :Float64;             # of its update in the receiver's average
+  from @2 :Int64;                 # the first iteration of which an update comes
+}
+
+struct NeighboursSet {
+  rank @0 :Int32;
+  at @1 :Int64;                   # its iteration
+  in @2 :List(InEdge);            # by rank, ascending
+  out @3 :List(Int32);            # ranks, ascending
+  ownWeight @4 :Float64;
+  slots @5 :UInt32;
+  reason @6 :Text;
+}
+
+struct PlacementSet {
+  epoch @0 :UInt64;
+  members @1 :List(Int32);        # ranks, ascending
+  at @2 :List(Int64);             # by member: its clock
+  shards @3 :List(Control.ShardPlace);
+  reason @4 :Text;
+}
+
+struct PlacementOpened {
+  epoch @0 :UInt64;
+  members @1 :List(Int32);        # ranks, ascending
 }
 
 struct RunEnded {

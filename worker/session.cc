@@ -212,7 +212,9 @@ CallDone Session::Impl::Drive(Background::Request request) {
 // that have come since the step before. Returns their number.
 std::int64_t Session::Impl::LocalStep(Strategy strategy, bool discard) {
   const bool averages = strategy == Strategy::kAverageModels;
-  if (!averages && (discard || strategy != Strategy::kLocalSteps)) return 0;
+  const bool first = strategy == Strategy::kLocalSteps || strategy == Strategy::kShardedStore ||
+                     (strategy == Strategy::kNeighbours && welcome().plan.serial);
+  if (!averages && (discard || !first)) return 0;
   return WithReplica([&] {
     if (!discard) RunApply(iteration() + (averages ? 1 : 0));
     return averages ? background_->store()->AddInbox() : 0;

@@ -122,13 +122,14 @@ struct UpdateDropped {
   friend bool operator==(const UpdateDropped&, const UpdateDropped&) = default;
 };
 
-// An answer to a worker's state query (ESync).
+// An answer to a worker's signal without a group (QueryReply).
 struct QueryAnswered {
   Rank rank = kNoRank;
   Iteration iteration = 0;        // of the signal
   std::uint32_t local_steps = 0;  // the same
   bool ready = false;
   std::string reason;
+  Iteration next = 0;  // kNeighbours, kShardedStore: where the worker goes on
   friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 
@@ -141,15 +142,55 @@ struct ScheduleSet {
   friend bool operator==(const ScheduleSet&, const ScheduleSet&) = default;
 };
 
+// An edge of a communication graph, as its receiver sees it.
+struct InEdge {
+  Rank rank = kNoRank;  // the sender
+  double weight = 0;    // of its update in the receiver's average
+  Iteration from = 0;   // no updates of iterations before this one come
+  void Archive(StateArchive& ar) { ar(rank, weight, from); }
+  friend bool operator==(const InEdge&, const InEdge&) = default;
+};
+
+// With whom this worker exchanges updates from now on (messages.h, Neighbourhood). Also an effect
+// of an engine.
+struct NeighboursSet {
+  Rank rank = kNoRank;
+  Iteration at = 0;
+  std::vector<InEdge> in;  // by rank, ascending
+  std::vector<Rank> out;   // ascending
+  double own_weight = 1;
+  std::uint32_t slots = 1;
+  std::string reason;
+  friend bool operator==(const NeighboursSet&, const NeighboursSet&) = default;
+};
+
+// Where the shards are to be (messages.h, Placement). Also an effect of an engine.
+struct PlacementSet {
+  std::uint64_t epoch = 0;
+  std::vector<Rank> members;  // ascending
+  std::vector<Iteration> at;  // by member
+  SharedList<ShardPlace> shards;
+  std::string reason;
+  friend bool operator==(const PlacementSet&, const PlacementSet&) = default;
+};
+
+// Where they are. Also an effect of an engine: all members are told.
+struct PlacementOpened {
+  std::uint64_t epoch = 0;
+  std::vector<Rank> members;  // ascending
+  friend bool operator==(const PlacementOpened&, const PlacementOpened&) = default;
+};
+
 // The last worker has gone.
 struct RunEnded {
   std::string reason;
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
-                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded,
-                                UpdateDropped, QueryAnswered, ScheduleSet>;
+using RecordBody =
+    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
+                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
+                 ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened>;
 
 struct Record {
   RunId run = kNoRun;

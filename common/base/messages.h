@@ -22,7 +22,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 // What the worker library does at a step (DESIGN: strategies).
 enum class Strategy : std::uint8_t {
@@ -37,6 +37,14 @@ enum class Strategy : std::uint8_t {
   // Apply, many times; when the controller says so, reduce the difference of the parameters to
   // those of the round's start, and add the mean of all differences to those.
   kLocalSteps = 3,
+  // Send the parameters to the neighbours on a graph, and average with those that the neighbours
+  // sent (Neighbourhood). No groups train. A Ready says that this worker has what it needs to enter
+  // the iteration in it; the QueryReply says which iteration it enters.
+  kNeighbours = 4,
+  // The parameters are shared, in shards that live in the workers (Placement): apply, push the
+  // difference to each shard's owner, and read all shards. No groups train. A Ready says that the
+  // update with which this worker reaches the clock in it is stored; the QueryReply lets it read.
+  kShardedStore = 5,
 };
 
 // How a job's workers go about their steps. Sent once, at Welcome.
@@ -68,9 +76,20 @@ struct Plan {
   // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
   // kTrain groups none is announced and none reported.
   bool scheduled = false;
+  // kNeighbours: how many iterations an update may be older than the iteration that it is used in
+  // (Hop, section 4.4), 0 = none. kShardedStore: s, 0 = lockstep (an update is not read before the
+  // clock in which all have pushed theirs is over), -1 = without a bound.
+  std::int32_t staleness = 0;
+  // kNeighbours: neighbours' updates that an iteration goes on without (Hop, section 4.3).
+  std::uint32_t backups = 0;
+  // kNeighbours: apply, send, receive, average (Hop, Figure 2a); else send before the gradient is
+  // computed, average, apply (Figure 2b).
+  bool serial = false;
+  // kShardedStore: a delayed update counts less (engines/ssp).
+  bool staleness_aware = false;
   void Archive(StateArchive& ar) {
     ar(strategy, keep_initial, latest_only, delayed_ack, global_lr, ahead, background, run_ahead,
-       section_length, scheduled);
+       section_length, scheduled, staleness, backups, serial, staleness_aware);
   }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -111,6 +130,12 @@ struct Ready {
   std::uint32_t local_steps = 0;
   // The worker's own measure of a round trip to the controller, 0 = unknown.
   DurationNs rtt_ns = 0;
+  // kNeighbours, for people: updates in its queues now; and since the signal before, those that
+  // came and were never used, and those of its own that were not sent because their receiver was
+  // past them (Hop, section 6.2).
+  std::uint32_t queued = 0;
+  std::uint32_t dropped = 0;
+  std::uint32_t suppressed = 0;
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -144,6 +169,13 @@ struct Adopted {
   friend bool operator==(const Adopted&, const Adopted&) = default;
 };
 
+// kShardedStore: all shards that this worker owns under that Placement are complete, here and on
+// their other holders. Said once per Placement, unless a newer one comes first.
+struct Placed {
+  std::uint64_t epoch = 0;
+  friend bool operator==(const Placed&, const Placed&) = default;
+};
+
 // Session::Finish: no more steps; wait for the final average of all live workers.
 struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
@@ -160,7 +192,7 @@ struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat>;
+using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed>;
 
 struct WorkerEnvelope {
   RunId run = kNoRun;   // from Welcome; kNoRun until then
@@ -254,12 +286,18 @@ struct Adopt {
 
 // Answers a signal without a group. kLocalSteps: a state query (ESync, Algorithm 2). ready: the
 // worker's next signal waits for the round's group; its training loop may cut the step in progress
-// short. Not ready: it goes on locally. Plan::ahead: never ready; the signal needs no group.
+// short. Not ready: it goes on locally. Plan::ahead, kNeighbours, kShardedStore: never ready.
 struct QueryReply {
   Iteration iteration = 0;        // as in the Ready that it answers
   std::uint32_t local_steps = 0;  // the same
   bool ready = false;
-  void Archive(StateArchive& ar) { ar(iteration, local_steps, ready); }
+  // kNeighbours: the iteration that the worker enters. Where it is beyond the one it asked for, the
+  // worker first averages with the updates of iteration next - 1 (Hop, section 5). kShardedStore:
+  // its clock, as it asked for.
+  Iteration next = 0;
+  // kShardedStore: workers that train now; an update's share is one over that.
+  std::uint32_t workers = 0;
+  void Archive(StateArchive& ar) { ar(iteration, local_steps, ready, next, workers); }
   friend bool operator==(const QueryReply&, const QueryReply&) = default;
 };
 
@@ -273,6 +311,54 @@ struct Schedule {
   std::string reason;
   void Archive(StateArchive& ar) { ar(first, members, hosts, reason); }
   friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// kNeighbours: with whom this worker exchanges updates from now on; its receiver is not in it. An
+// update of a neighbour that is in none any more is not waited for. Not answered.
+struct Neighbourhood {
+  SharedList<GroupMember> in;   // whose updates it gets; weight: that update's in the average
+  std::vector<Iteration> from;  // by `in`: there come no updates of iterations before this one
+  SharedList<GroupMember> out;  // who get its updates, from the iteration it is in on
+  double own_weight = 1;        // of its own parameters; with those of `in` it sums to 1
+  // Iterations of which updates are kept at once, from each neighbour: update queues (Hop, section
+  // 6.1). >= 1.
+  std::uint32_t slots = 1;
+  // The receiver's iteration, as the controller counts it: where it goes on, if that is higher.
+  Iteration at = 0;
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(in, from, out, own_weight, slots, at, reason); }
+  friend bool operator==(const Neighbourhood&, const Neighbourhood&) = default;
+};
+
+// Where a shard is.
+struct ShardPlace {
+  Rank owner = kNoRank;
+  std::vector<Rank> holders;  // who have copies besides
+  // Whose state of it is the newest there is: the owner takes it over. kNoRank: nobody has one (any
+  // more), the owner takes the parameters of its replica.
+  Rank source = kNoRank;
+  void Archive(StateArchive& ar) { ar(owner, holders, source); }
+  friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
+};
+
+// kShardedStore: where the shards are to be. From now on nothing is pushed, read or stored under an
+// older one; under this one, once it is Opened. Owners get their shards meanwhile, see to their
+// copies, and say Placed.
+struct Placement {
+  std::uint64_t epoch = 0;          // ascending within a run, from 1
+  SharedList<GroupMember> members;  // all who train or hold shards; weights have no meaning
+  SharedList<ShardPlace> shards;    // by shard; their number never changes within a run
+  Iteration at = 0;                 // the receiver's clock, if it is higher than its own
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(epoch, members, shards, at, reason); }
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
+// All have said Placed.
+struct Opened {
+  std::uint64_t epoch = 0;
+  void Archive(StateArchive& ar) { ar(epoch); }
+  friend bool operator==(const Opened&, const Opened&) = default;
 };
 
 // The session is over; the last message of a link.
@@ -300,7 +386,7 @@ struct HeartbeatAck {
 };
 
 using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
-                                    QueryReply, Schedule>;
+                                    QueryReply, Schedule, Neighbourhood, Placement, Opened>;
 
 struct ControllerEnvelope {
   Incarnation incarnation = 0;  // whom it is for

@@ -86,6 +86,9 @@ struct WriteWorkerBody {
     ready.setGradients(from.gradients);
     ready.setLocalSteps(from.local_steps);
     ready.setRttNs(from.rtt_ns);
+    ready.setQueued(from.queued);
+    ready.setDropped(from.dropped);
+    ready.setSuppressed(from.suppressed);
   }
   void operator()(const Finished& from) { WriteFinished(from, to.initFinished()); }
   void operator()(const Adopted& from) {
@@ -98,6 +101,7 @@ struct WriteWorkerBody {
   void operator()(const Finish&) { to.setFinish(); }
   void operator()(const Leave& from) { to.initLeave().setReason(ToText(from.reason)); }
   void operator()(const Heartbeat&) { to.setHeartbeat(); }
+  void operator()(const Placed& from) { to.initPlaced().setEpoch(from.epoch); }
 };
 
 WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
@@ -112,7 +116,10 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
                    .waiting = ready.getWaiting(),
                    .gradients = ready.getGradients(),
                    .local_steps = ready.getLocalSteps(),
-                   .rtt_ns = ready.getRttNs()};
+                   .rtt_ns = ready.getRttNs(),
+                   .queued = ready.getQueued(),
+                   .dropped = ready.getDropped(),
+                   .suppressed = ready.getSuppressed()};
     }
     case wire::WorkerEnvelope::FINISHED:
       return ReadFinished(from.getFinished());
@@ -129,6 +136,8 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       return Leave{.reason = ToString(from.getLeave().getReason())};
     case wire::WorkerEnvelope::HEARTBEAT:
       return Heartbeat{};
+    case wire::WorkerEnvelope::PLACED:
+      return Placed{.epoch = from.getPlaced().getEpoch()};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -182,12 +191,16 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setRunAhead(from.plan.run_ahead);
   to.setSectionLength(from.plan.section_length);
   to.setScheduled(from.plan.scheduled);
+  to.setStaleness(from.plan.staleness);
+  to.setBackups(from.plan.backups);
+  to.setSerial(from.plan.serial);
+  to.setStalenessAware(from.plan.staleness_aware);
 }
 
 Plan ReadPlan(wire::Welcome::Reader from) {
   if (from.getSectionLength() == 0)
     throw Malformed{"section length: found 0, allowed is 1 or more"};
-  return {.strategy = ToEnum(from.getStrategy(), Strategy::kLocalSteps, "strategy"),
+  return {.strategy = ToEnum(from.getStrategy(), Strategy::kShardedStore, "strategy"),
           .keep_initial = from.getKeepInitial(),
           .latest_only = from.getLatestOnly(),
           .delayed_ack = from.getDelayedAck(),
@@ -196,7 +209,11 @@ Plan ReadPlan(wire::Welcome::Reader from) {
           .background = from.getBackground(),
           .run_ahead = from.getRunAhead(),
           .section_length = from.getSectionLength(),
-          .scheduled = from.getScheduled()};
+          .scheduled = from.getScheduled(),
+          .staleness = from.getStaleness(),
+          .backups = from.getBackups(),
+          .serial = from.getSerial(),
+          .staleness_aware = from.getStalenessAware()};
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -242,6 +259,47 @@ Schedule ReadSchedule(wire::Schedule::Reader from) {
           .reason = ToString(from.getReason())};
 }
 
+void WriteNeighbourhood(const Neighbourhood& from, wire::Neighbourhood::Builder to) {
+  WriteMembers(from.in, to.initIn(static_cast<unsigned>(from.in.size())));
+  WriteNumbers<std::int64_t>(from.from, to.initFrom(static_cast<unsigned>(from.from.size())));
+  WriteMembers(from.out, to.initOut(static_cast<unsigned>(from.out.size())));
+  to.setOwnWeight(from.own_weight);
+  to.setSlots(from.slots);
+  to.setAt(from.at);
+  to.setReason(ToText(from.reason));
+}
+
+Neighbourhood ReadNeighbourhood(wire::Neighbourhood::Reader from) {
+  if (from.getSlots() == 0 || from.getFrom().size() != from.getIn().size()) {
+    throw Malformed{"neighbourhood: found " + std::to_string(from.getSlots()) + " slots, and " +
+                    std::to_string(from.getFrom().size()) + " first iterations of " +
+                    std::to_string(from.getIn().size()) + " neighbours"};
+  }
+  return {.in = ReadMembers(from.getIn()),
+          .from = ReadNumbers<std::int64_t>(from.getFrom()),
+          .out = ReadMembers(from.getOut()),
+          .own_weight = Finite(from.getOwnWeight(), "own weight"),
+          .slots = from.getSlots(),
+          .at = from.getAt(),
+          .reason = ToString(from.getReason())};
+}
+
+void WritePlacement(const Placement& from, wire::Placement::Builder to) {
+  to.setEpoch(from.epoch);
+  WriteMembers(from.members, to.initMembers(static_cast<unsigned>(from.members.size())));
+  WriteShards(from.shards, to.initShards(static_cast<unsigned>(from.shards.size())));
+  to.setAt(from.at);
+  to.setReason(ToText(from.reason));
+}
+
+Placement ReadPlacement(wire::Placement::Reader from) {
+  return {.epoch = from.getEpoch(),
+          .members = ReadMembers(from.getMembers()),
+          .shards = ReadShards(from.getShards()),
+          .at = from.getAt(),
+          .reason = ToString(from.getReason())};
+}
+
 struct WriteControllerBody {
   wire::ControllerEnvelope::Builder to;
 
@@ -272,8 +330,13 @@ struct WriteControllerBody {
     reply.setIteration(from.iteration);
     reply.setLocalSteps(from.local_steps);
     reply.setReady(from.ready);
+    reply.setNext(from.next);
+    reply.setWorkers(from.workers);
   }
   void operator()(const Schedule& from) { WriteSchedule(from, to.initSchedule()); }
+  void operator()(const Neighbourhood& from) { WriteNeighbourhood(from, to.initNeighbourhood()); }
+  void operator()(const Placement& from) { WritePlacement(from, to.initPlacement()); }
+  void operator()(const Opened& from) { to.initOpened().setEpoch(from.epoch); }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -304,10 +367,18 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       const auto reply = from.getQueryReply();
       return QueryReply{.iteration = reply.getIteration(),
                         .local_steps = reply.getLocalSteps(),
-                        .ready = reply.getReady()};
+                        .ready = reply.getReady(),
+                        .next = reply.getNext(),
+                        .workers = reply.getWorkers()};
     }
     case wire::ControllerEnvelope::SCHEDULE:
       return ReadSchedule(from.getSchedule());
+    case wire::ControllerEnvelope::NEIGHBOURHOOD:
+      return ReadNeighbourhood(from.getNeighbourhood());
+    case wire::ControllerEnvelope::PLACEMENT:
+      return ReadPlacement(from.getPlacement());
+    case wire::ControllerEnvelope::OPENED:
+      return Opened{.epoch = from.getOpened().getEpoch()};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -320,6 +391,26 @@ ControllerEnvelope ReadControllerEnvelope(wire::ControllerEnvelope::Reader from)
 }
 
 }  // namespace
+
+void WriteShards(const SharedList<ShardPlace>& from, capnp::List<wire::ShardPlace>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) {
+    const std::vector<Rank>& holders = from[i].holders;
+    to[i].setOwner(from[i].owner);
+    WriteNumbers<Rank>(holders, to[i].initHolders(static_cast<unsigned>(holders.size())));
+    to[i].setSource(from[i].source);
+  }
+}
+
+SharedList<ShardPlace> ReadShards(capnp::List<wire::ShardPlace>::Reader from) {
+  SharedList<ShardPlace> to;
+  to.reserve(from.size());
+  for (const auto place : from) {
+    to.push_back({.owner = place.getOwner(),
+                  .holders = ReadNumbers<Rank>(place.getHolders()),
+                  .source = place.getSource()});
+  }
+  return to;
+}
 
 void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to) {
   to.setRun(from.run);

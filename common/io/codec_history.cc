@@ -39,6 +39,21 @@ GroupFormed ReadFormed(wire::GroupFormed::Reader from) {
   return to;
 }
 
+void WriteNeighbours(const NeighboursSet& from, wire::NeighboursSet::Builder to) {
+  to.setRank(from.rank);
+  to.setAt(from.at);
+  auto in = to.initIn(static_cast<unsigned>(from.in.size()));
+  for (unsigned i = 0; i < in.size(); ++i) {
+    in[i].setRank(from.in[i].rank);
+    in[i].setWeight(from.in[i].weight);
+    in[i].setFrom(from.in[i].from);
+  }
+  WriteNumbers<Rank>(from.out, to.initOut(static_cast<unsigned>(from.out.size())));
+  to.setOwnWeight(from.own_weight);
+  to.setSlots(from.slots);
+  to.setReason(ToText(from.reason));
+}
+
 struct WriteBody {
   wire::Record::Builder to;
 
@@ -101,6 +116,7 @@ struct WriteBody {
     answered.setLocalSteps(from.local_steps);
     answered.setReady(from.ready);
     answered.setReason(ToText(from.reason));
+    answered.setNext(from.next);
   }
   void operator()(const ScheduleSet& from) {
     auto set = to.initScheduleSet();
@@ -109,7 +125,45 @@ struct WriteBody {
     WriteNumbers<std::int32_t>(from.hosts, set.initHosts(static_cast<unsigned>(from.hosts.size())));
     set.setReason(ToText(from.reason));
   }
+  void operator()(const NeighboursSet& from) { WriteNeighbours(from, to.initNeighboursSet()); }
+  void operator()(const PlacementSet& from) {
+    auto set = to.initPlacementSet();
+    set.setEpoch(from.epoch);
+    WriteNumbers<Rank>(from.members, set.initMembers(static_cast<unsigned>(from.members.size())));
+    WriteNumbers<Iteration>(from.at, set.initAt(static_cast<unsigned>(from.at.size())));
+    WriteShards(from.shards, set.initShards(static_cast<unsigned>(from.shards.size())));
+    set.setReason(ToText(from.reason));
+  }
+  void operator()(const PlacementOpened& from) {
+    auto opened = to.initPlacementOpened();
+    opened.setEpoch(from.epoch);
+    WriteNumbers<Rank>(from.members,
+                       opened.initMembers(static_cast<unsigned>(from.members.size())));
+  }
 };
+
+NeighboursSet ReadNeighbours(wire::NeighboursSet::Reader from) {
+  NeighboursSet to{.rank = from.getRank(),
+                   .at = from.getAt(),
+                   .in = {},
+                   .out = ReadNumbers<Rank>(from.getOut()),
+                   .own_weight = from.getOwnWeight(),
+                   .slots = from.getSlots(),
+                   .reason = ToString(from.getReason())};
+  to.in.reserve(from.getIn().size());
+  for (const auto edge : from.getIn()) {
+    to.in.push_back({.rank = edge.getRank(), .weight = edge.getWeight(), .from = edge.getFrom()});
+  }
+  return to;
+}
+
+PlacementSet ReadPlacementSet(wire::PlacementSet::Reader from) {
+  return {.epoch = from.getEpoch(),
+          .members = ReadNumbers<Rank>(from.getMembers()),
+          .at = ReadNumbers<Iteration>(from.getAt()),
+          .shards = ReadShards(from.getShards()),
+          .reason = ToString(from.getReason())};
+}
 
 RunStarted ReadStarted(wire::RunStarted::Reader from) {
   return {.job = ToString(from.getJob()),
@@ -146,7 +200,8 @@ QueryAnswered ReadAnswered(wire::QueryAnswered::Reader from) {
           .iteration = from.getIteration(),
           .local_steps = from.getLocalSteps(),
           .ready = from.getReady(),
-          .reason = ToString(from.getReason())};
+          .reason = ToString(from.getReason()),
+          .next = from.getNext()};
 }
 
 ScheduleSet ReadScheduleSet(wire::ScheduleSet::Reader from) {
@@ -193,6 +248,13 @@ RecordBody ReadBody(wire::Record::Reader from) {
       return ReadAnswered(from.getQueryAnswered());
     case wire::Record::SCHEDULE_SET:
       return ReadScheduleSet(from.getScheduleSet());
+    case wire::Record::NEIGHBOURS_SET:
+      return ReadNeighbours(from.getNeighboursSet());
+    case wire::Record::PLACEMENT_SET:
+      return ReadPlacementSet(from.getPlacementSet());
+    case wire::Record::PLACEMENT_OPENED:
+      return PlacementOpened{.epoch = from.getPlacementOpened().getEpoch(),
+                             .members = ReadNumbers<Rank>(from.getPlacementOpened().getMembers())};
   }
   throw Malformed{"a kind of record that this version does not know"};
 }

@@ -115,6 +115,9 @@ std::vector<T> ReadNumbers(typename capnp::List<T>::Reader from) {
 
 // ---- structs shared by several messages ----
 
+void WriteShards(const SharedList<ShardPlace>& from, capnp::List<wire::ShardPlace>::Builder to);
+SharedList<ShardPlace> ReadShards(capnp::List<wire::ShardPlace>::Reader from);
+
 void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to);
 WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from);
 

@@ -54,7 +54,7 @@ class Draw {
   requires std::is_empty_v<T>
   void operator()(T&) {}
 
-  void operator()(Strategy& value) { Enum(value, Strategy::kLocalSteps); }
+  void operator()(Strategy& value) { Enum(value, Strategy::kShardedStore); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
   void operator()(LeftReason& value) { Enum(value, LeftReason::kEvicted); }
@@ -67,7 +67,8 @@ class Draw {
            m.model_bytes, m.model_hash, m.iteration);
   }
   void operator()(Ready& m) {
-    Fields(m.iteration, m.step_ns, m.samples, m.waiting, m.gradients, m.local_steps, m.rtt_ns);
+    Fields(m.iteration, m.step_ns, m.samples, m.waiting, m.gradients, m.local_steps, m.rtt_ns,
+           m.queued, m.dropped, m.suppressed);
   }
   void operator()(Finished& m) {
     Fields(m.group, m.outcome, m.detail, m.wait_ns, m.reduce_ns, m.bytes, m.included);
@@ -79,7 +80,8 @@ class Draw {
   }
   void operator()(Plan& m) {
     Fields(m.strategy, m.keep_initial, m.latest_only, m.delayed_ack, m.global_lr, m.ahead,
-           m.background, m.run_ahead, m.section_length, m.scheduled);
+           m.background, m.run_ahead, m.section_length, m.scheduled, m.staleness, m.backups,
+           m.serial, m.staleness_aware);
     m.section_length = std::max(m.section_length, 1u);
   }
   void operator()(GroupMember& m) {
@@ -90,7 +92,22 @@ class Draw {
   }
   void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
-  void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready); }
+  void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready, m.next, m.workers); }
+  void operator()(Placed& m) { Fields(m.epoch); }
+  void operator()(Opened& m) { Fields(m.epoch); }
+  void operator()(Neighbourhood& m) {
+    Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
+    m.from.resize(m.in.size());
+    m.slots = std::max(m.slots, 1u);
+  }
+  void operator()(ShardPlace& m) { Fields(m.owner, m.holders, m.source); }
+  void operator()(Placement& m) { Fields(m.epoch, m.members, m.shards, m.at, m.reason); }
+  void operator()(InEdge& m) { Fields(m.rank, m.weight, m.from); }
+  void operator()(NeighboursSet& m) {
+    Fields(m.rank, m.at, m.in, m.out, m.own_weight, m.slots, m.reason);
+  }
+  void operator()(PlacementSet& m) { Fields(m.epoch, m.members, m.at, m.shards, m.reason); }
+  void operator()(PlacementOpened& m) { Fields(m.epoch, m.members); }
   void operator()(Schedule& m) { Fields(m.first, m.members, m.hosts, m.reason); }
   void operator()(Released& m) { Fields(m.reason); }
   void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
@@ -110,7 +127,7 @@ class Draw {
   void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason, m.result); }
   void operator()(UpdateDropped& m) { Fields(m.rank, m.iteration, m.reason); }
   void operator()(QueryAnswered& m) {
-    Fields(m.rank, m.iteration, m.local_steps, m.ready, m.reason);
+    Fields(m.rank, m.iteration, m.local_steps, m.ready, m.reason, m.next);
   }
   void operator()(ScheduleSet& m) { Fields(m.first, m.members, m.hosts, m.reason); }
   void operator()(RunEnded& m) { Fields(m.reason); }

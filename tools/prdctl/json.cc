@@ -66,6 +66,10 @@ struct WorkerMessage {
     out["reason"] = m.reason;
   }
   void operator()(const Heartbeat&) const { out["type"] = "heartbeat"; }
+  void operator()(const Placed& m) const {
+    out["type"] = "placed";
+    out["epoch"] = m.epoch;
+  }
 };
 
 struct Body {
@@ -153,6 +157,7 @@ struct Body {
     out["iteration"] = r.iteration;
     out["local_steps"] = r.local_steps;
     out["ready"] = r.ready;
+    out["next"] = r.next;
     out["reason"] = r.reason;
   }
   void operator()(const ScheduleSet& r) const {
@@ -161,6 +166,36 @@ struct Body {
     out["members"] = r.members;
     out["hosts"] = r.hosts;
     out["reason"] = r.reason;
+  }
+  void operator()(const NeighboursSet& r) const {
+    out["type"] = "neighbours_set";
+    out["rank"] = r.rank;
+    out["at"] = r.at;
+    out["in"] = Json::array();
+    for (const InEdge& edge : r.in) {
+      out["in"].push_back({{"rank", edge.rank}, {"weight", edge.weight}, {"from", edge.from}});
+    }
+    out["out"] = r.out;
+    out["own_weight"] = r.own_weight;
+    out["slots"] = r.slots;
+    out["reason"] = r.reason;
+  }
+  void operator()(const PlacementSet& r) const {
+    out["type"] = "placement_set";
+    out["epoch"] = r.epoch;
+    out["members"] = r.members;
+    out["at"] = r.at;
+    out["shards"] = Json::array();
+    for (const ShardPlace& place : r.shards) {
+      out["shards"].push_back(
+          {{"owner", place.owner}, {"holders", place.holders}, {"source", place.source}});
+    }
+    out["reason"] = r.reason;
+  }
+  void operator()(const PlacementOpened& r) const {
+    out["type"] = "placement_opened";
+    out["epoch"] = r.epoch;
+    out["members"] = r.members;
   }
   void operator()(const RunEnded& r) const {
     out["type"] = "run_ended";

@@ -17,11 +17,11 @@ namespace {
 constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
 constexpr std::size_t kRemembered = 32;
 
-constexpr std::array<const char*, 7> kWorkerWords = {"Hello",  "Ready", "Finished", "Adopted",
-                                                     "Finish", "Leave", "Heartbeat"};
-constexpr std::array<const char*, 9> kControllerWords = {"Welcome",      "Group",      "Abort",
-                                                         "Adopt",        "Released",   "Refused",
-                                                         "HeartbeatAck", "QueryReply", "Schedule"};
+constexpr std::array<const char*, 8> kWorkerWords = {"Hello",  "Ready", "Finished",  "Adopted",
+                                                     "Finish", "Leave", "Heartbeat", "Placed"};
+constexpr std::array<const char*, 12> kControllerWords = {
+    "Welcome",      "Group",      "Abort",    "Adopt",         "Released",  "Refused",
+    "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened"};
 
 // What is trained; where models are averaged in ways that could lose something, at least a toy.
 std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {

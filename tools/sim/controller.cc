@@ -36,11 +36,26 @@ std::string Words(const UpdateDropped& dropped) {
 }
 std::string Words(const QueryAnswered& answered) {
   return "rank " + std::to_string(answered.rank) + " is told " +
-         (answered.ready ? "READY" : "NOT-READY") + ": " + answered.reason;
+         (answered.ready ? "READY" : "NOT-READY") + " (" + std::to_string(answered.next) +
+         "): " + answered.reason;
 }
 std::string Words(const ScheduleSet& set) {
   return std::to_string(set.members.size()) + " workers draw their groups from " +
          std::to_string(set.first) + " on: " + set.reason;
+}
+std::string Words(const NeighboursSet& set) {
+  std::string text =
+      "rank " + std::to_string(set.rank) + " at " + std::to_string(set.at) + " gets updates of";
+  for (const InEdge& edge : set.in) text += " " + std::to_string(edge.rank);
+  return text + ": " + set.reason;
+}
+std::string Words(const PlacementSet& set) {
+  std::string text = "placement " + std::to_string(set.epoch) + ", shards at";
+  for (const ShardPlace& place : set.shards) text += " " + std::to_string(place.owner);
+  return text + ": " + set.reason;
+}
+std::string Words(const PlacementOpened& opened) {
+  return "placement " + std::to_string(opened.epoch) + " opens";
 }
 std::string Words(const LeaseExpired& expired) {
   return "the lease of rank " + std::to_string(expired.rank) + " runs out";

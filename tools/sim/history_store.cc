@@ -58,12 +58,35 @@ struct BodyHash {
   void operator()(const QueryAnswered& answered) {
     Add(Number(answered.rank) * 2 + (answered.ready ? 1 : 0));
     Add(answered.local_steps);
+    Add(Number(answered.next));
   }
   void operator()(const ScheduleSet& set) {
     Add(set.first);
     for (const Rank rank : set.members) Add(Number(rank));
     for (const std::int32_t host : set.hosts) Add(Number(host));
   }
+  void operator()(const NeighboursSet& set) {
+    Add(Number(set.rank));
+    Add(Number(set.at));
+    for (const InEdge& edge : set.in) {
+      Add(Number(edge.rank));
+      Add(std::bit_cast<std::uint64_t>(edge.weight));
+      Add(Number(edge.from));
+    }
+    for (const Rank rank : set.out) Add(Number(rank));
+    Add(set.slots);
+  }
+  void operator()(const PlacementSet& set) {
+    Add(set.epoch);
+    for (const Rank rank : set.members) Add(Number(rank));
+    for (const Iteration at : set.at) Add(Number(at));
+    for (const ShardPlace& place : set.shards) {
+      Add(Number(place.owner));
+      for (const Rank rank : place.holders) Add(Number(rank));
+      Add(Number(place.source));
+    }
+  }
+  void operator()(const PlacementOpened& opened) { Add(opened.epoch); }
   void operator()(const RunEnded&) {}
 };
 

@@ -78,6 +78,8 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   outstanding_ = slots_ = 0;
   inbox_ = 0;
   schedule_.reset();
+  updates_ = {};
+  store_ = {};
   asked_.reset();
   heartbeats_out_ = 0;
   heard_ = now;
@@ -169,6 +171,8 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   }
   if (Decoupled()) return ArriveDecoupled(now, out);
   if (held_) return BeginHeld(now, out);
+  if (Uses(Strategy::kNeighbours)) return ArriveNeighbours(now, out);
+  if (Uses(Strategy::kShardedStore)) return ArriveStore(now, out);
   if (!Synchronises()) return StepDone(false, out);
   SignalAgain(now, out);
 }
@@ -229,7 +233,7 @@ void SessionCore::SayReady(Instant now, Actions* out) {
 
 // Signals what the step in progress has to say, unless it is said already or cannot be yet.
 void SessionCore::SignalAgain(Instant now, Actions* out) {
-  if (Uses(Strategy::kEagerGradients) || Decoupled()) return GoOn(now, out);
+  if (Uses(Strategy::kEagerGradients) || Decoupled() || Exchanges()) return GoOn(now, out);
   // Nothing to offer. But one told to wait for a round's group has the steps that it completed.
   if (call_ == Call::kStep && discard_ && !told_) return StepDone(false, out);
   const bool stepping = call_ == Call::kStep || (call_ == Call::kFinish && !said_finish_);
@@ -286,10 +290,25 @@ void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actio
   }
   if (const auto* group = std::get_if<Group>(&envelope.body)) OnGroup(now, *group, out);
   if (const auto* abort = std::get_if<Abort>(&envelope.body)) OnAbort(now, *abort, out);
-  if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnQueryReply(now, *reply, out);
+  if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnReply(now, *reply, out);
+  if (const auto* hood = std::get_if<Neighbourhood>(&envelope.body)) {
+    if (Uses(Strategy::kNeighbours)) OnNeighbourhood(now, *hood, out);
+  }
+  if (const auto* placement = std::get_if<Placement>(&envelope.body)) {
+    if (Uses(Strategy::kShardedStore)) OnPlacement(now, *placement, out);
+  }
+  if (const auto* opened = std::get_if<Opened>(&envelope.body)) {
+    if (Uses(Strategy::kShardedStore)) OnOpened(now, *opened, out);
+  }
   if (const auto* released = std::get_if<Released>(&envelope.body)) OnReleased(*released, out);
   if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) OnAdopt(now, *adopt, out);
   if (const auto* set = std::get_if<Schedule>(&envelope.body)) OnSchedule(now, *set, out);
+}
+
+void SessionCore::OnReply(Instant now, const QueryReply& reply, Actions* out) {
+  if (Uses(Strategy::kNeighbours)) return OnEntered(now, reply, out);
+  if (Uses(Strategy::kShardedStore)) return OnMayRead(now, reply, out);
+  OnQueryReply(now, reply, out);
 }
 
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
@@ -353,7 +372,8 @@ std::string SessionCore::CheckGroup(const Group& group) const {
   }
   const bool rounds = group.kind == GroupKind::kRound || group.kind == GroupKind::kAverage;
   const bool eager = Uses(Strategy::kEagerGradients);
-  if (rounds != eager && (rounds || group.kind == GroupKind::kTrain)) {
+  const bool trains = group.kind == GroupKind::kTrain;
+  if ((rounds != eager && (rounds || trains)) || (trains && Exchanges())) {
     return "its kind does not belong to the job's strategy";
   }
   if (Decoupled() && group.kind == GroupKind::kTrain) return CheckTrain();
@@ -400,6 +420,7 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
   if (final != nullptr && final->kind == GroupKind::kFinal) {
     if (unapplied_) return ApplyRounds(now, out);
     if (inbox_ > 0) return AddInbox(out);
+    if (Uses(Strategy::kShardedStore) && FinalReadDue(now, out)) return;
   }
   auto held = std::move(*held_);
   held_.reset();
@@ -542,6 +563,7 @@ void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds,
   work_ = Work::kNone;
   if (Background()) return Added(now, iteration, rounds, out);
   iteration_ = iteration;
+  if (Uses(Strategy::kNeighbours)) return AppliedUpdate(now, out);
   if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
   if (Uses(Strategy::kEagerGradients)) AppliedRounds();
   if (call_ == Call::kStep && rounds > 0) {
@@ -590,10 +612,44 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
   outstanding_ = 0;
   inbox_ = 0;
   NewRound();
+  // Trains on what it reads from the store; the call in progress ends with that.
+  if (Uses(Strategy::kShardedStore)) return ProceedStore(now, out);
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
   GoOn(now, out);
   BeginHeld(now, out);
+}
+
+// ---- exchanges with peers ----
+
+void SessionCore::OnNote(Instant now, Incarnation from, const Note& note, Actions* out) {
+  now_ = now;
+  if (contact_ != Contact::kMember) return;
+  if (Uses(Strategy::kNeighbours)) updates_.OnNote(now, from, note, out);
+  if (Uses(Strategy::kShardedStore)) store_.OnNote(now, from, note, out);
+  GoOn(now, out);
+}
+
+void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
+                            Actions* out) {
+  now_ = now;
+  if (contact_ == Contact::kMember && Uses(Strategy::kNeighbours)) {
+    updates_.OnRequest(now, from, request, parcel, out);
+  } else if (contact_ == Contact::kMember && Uses(Strategy::kShardedStore)) {
+    store_.OnRequest(now, from, request, parcel, out);
+  } else {
+    out->push_back(Refuse{request});
+  }
+  GoOn(now, out);
+}
+
+void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
+                           const Enclosure& enclosure, Actions* out) {
+  now_ = now;
+  if (contact_ != Contact::kMember) return;
+  if (Uses(Strategy::kNeighbours)) updates_.OnPulled(now, ticket, status, out);
+  if (Uses(Strategy::kShardedStore)) store_.OnPulled(now, ticket, status, enclosure, out);
+  GoOn(now, out);
 }
 
 // ---- time ----
@@ -629,6 +685,10 @@ void SessionCore::OnTime(Instant now, Actions* out) {
   const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
   if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(now, out);
   if (contact_ == Contact::kMember && now >= heartbeat_at_) SendHeartbeat(now, out);
+  if (contact_ == Contact::kMember) {
+    updates_.OnTime(now, out);
+    store_.OnTime(now, out);
+  }
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
@@ -658,7 +718,11 @@ std::optional<Instant> SessionCore::NextDeadline() const {
       consider(resend_at_);
     }
   }
-  if (contact_ == Contact::kMember) consider(heartbeat_at_);
+  if (contact_ == Contact::kMember) {
+    consider(heartbeat_at_);
+    if (const auto at = updates_.NextDeadline()) consider(*at);
+    if (const auto at = store_.NextDeadline()) consider(*at);
+  }
   if (call_ == Call::kLeave) consider(leave_by_);
   return next;
 }

@@ -35,9 +35,13 @@
 //     With it, slots run in their order, and a step with which more than run_ahead slots are taken
 //     and not over waits. A new Schedule calls off and forgets the slots of the one before; a step
 //     that waits takes slot 0 of the new one.
-// Finish adds the inbox and says Finish once no signal stands, its own group is through, and no
-// slot is open. It takes part in groups announced ahead before and after that; what they leave in
-// the inbox is added before the final average.
+// Neighbours' updates (kNeighbours) and shards (kShardedStore) go from worker to worker at any
+// time, whatever the training loop does (exchange.h); what a step waits for stands in
+// session_core_neighbours.cc and session_core_store.cc.
+//
+// Where models are averaged, Finish adds the inbox and says Finish once no signal stands, its own
+// group is through, and no slot is open. It takes part in groups announced ahead before and after
+// that; what they leave in the inbox is added before the final average.
 #ifndef PRD_WORKER_CORE_SESSION_CORE_H_
 #define PRD_WORKER_CORE_SESSION_CORE_H_
 
@@ -53,79 +57,11 @@
 #include "common/base/static_schedule.h"
 #include "common/base/time.h"
 #include "prd/status.h"
+#include "worker/core/actions.h"
+#include "worker/core/shard_store.h"
+#include "worker/core/update_queues.h"
 
 namespace prd {
-
-// How a step ended, for its caller.
-struct StepOutcome {
-  Iteration iteration = 0;
-  bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
-  // This step's gradient, or its parameters, are in a result that it applied. Plan::background: it
-  // applied any.
-  bool included = false;
-  // Whose results this step applied; but for kEagerGradients, background and ahead 0 or 1.
-  std::int64_t rounds = 0;
-  std::uint32_t local_steps = 0;  // kLocalSteps: completed since the round's start
-  // The last one; id kNoGroup when there was none. Plan::background: the newest whose average is
-  // here, if the step applied any.
-  Group group;
-  // Since the step before, where rounds run in the background.
-  int attempts = 0;  // groups tried, but for those in which it was passive
-  std::uint64_t sent_bytes = 0;
-  DurationNs reduced = 0;  // in groups
-  // For groups to form; kEagerGradients: until this step had something to apply; Plan::background:
-  // until the step might end.
-  DurationNs waited = 0;
-};
-
-// ---- actions: what the shell does, in this order ----
-
-struct SendToController {
-  WorkerEnvelope envelope;
-};
-// The mesh belongs to this incarnation from now on, and what it did for the one before is off.
-struct BecomeIncarnation {
-  Incarnation incarnation = 0;
-};
-struct JoinRun {
-  Welcome welcome;
-};
-// Under Plan::ahead the group's iteration is this worker's own.
-struct StartReduce {
-  Group group;  // checked: distinct members, this one among them, finite weights >= 0
-  // Plan::background: what the replica's count gains when the result is added to the parameters.
-  Iteration gain = 0;
-};
-struct CancelReduce {};  // no result follows
-struct StartFetch {
-  GroupMember source;
-  GroupId result = kNoGroup;  // kNoGroup: the replica; else that round's result
-  bool contributed = false;   // this worker's outbox was part of that round
-};
-struct CancelFetch {};
-// kEagerGradients: add the gradients to the outbox, before any later action.
-struct Deposit {};
-// What Session::Interrupted says from now on.
-struct Interrupt {
-  bool on = false;
-};
-// The caller's thread runs `apply` and calls Applied. kReduceGradients: the sum is in the
-// gradients; the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the
-// gradients first, and says iteration and rounds; it may turn out to be empty (of a replica that
-// was copied, or that a new incarnation gave up), and then `apply` does not run: 0 rounds.
-// Plan::background: no `apply`; the inbox is added to the parameters, and says iteration and
-// rounds, 0 where it is empty.
-struct ApplyNow {
-  Iteration iteration = 0;
-};
-struct CallDone {
-  Status status;
-  StepOutcome step;  // of Step
-};
-
-using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                            StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow, CallDone>;
-using Actions = std::vector<Action>;
 
 class SessionCore {
  public:
@@ -170,6 +106,12 @@ class SessionCore {
   void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
                  Actions* out);
   void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out);
+  // exchange.h: a note of a peer, its pull, and what became of a pull of this worker's.
+  void OnNote(Instant now, Incarnation from, const Note& note, Actions* out);
+  void OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
+                 Actions* out);
+  void OnPulled(Instant now, Ticket ticket, const Status& status, const Enclosure& enclosure,
+                Actions* out);
   void OnTime(Instant now, Actions* out);
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
@@ -215,6 +157,7 @@ class SessionCore {
   void OnAbort(Instant now, const Abort& abort, Actions* out);
   void OnReleased(const Released& released, Actions* out);
   void OnSchedule(Instant now, const Schedule& schedule, Actions* out);
+  void OnReply(Instant now, const QueryReply& reply, Actions* out);
   void OnRefused(Instant now, const Refused& refused, Actions* out);
   std::string CheckGroup(const Group& group) const;
   std::string CheckRound(const Group& group) const;
@@ -227,6 +170,8 @@ class SessionCore {
   void SayFinish(Actions* out);
   std::optional<Instant> PatienceEnds() const;
   bool Uses(Strategy strategy) const { return welcome_.plan.strategy == strategy; }
+  // Without groups that train.
+  bool Exchanges() const { return Uses(Strategy::kNeighbours) || Uses(Strategy::kShardedStore); }
   void SayReady(Instant now, Actions* out);
   void UpdateInterrupt(Actions* out);
 
@@ -277,6 +222,21 @@ class SessionCore {
   Group SlotGroup(std::uint64_t slot, const StaticMembers& members) const;
   void TakeSlot(Instant now, Actions* out);
   void RunSlots(Instant now, Actions* out);
+
+  // Updates of the neighbours on a graph (session_core_neighbours.cc).
+  void ArriveNeighbours(Instant now, Actions* out);
+  void ProceedNeighbours(Instant now, Actions* out);
+  void OnNeighbourhood(Instant now, const Neighbourhood& hood, Actions* out);
+  void OnEntered(Instant now, const QueryReply& reply, Actions* out);
+  void AppliedUpdate(Instant now, Actions* out);
+
+  // Shards of the parameters (session_core_store.cc).
+  void ArriveStore(Instant now, Actions* out);
+  void ProceedStore(Instant now, Actions* out);
+  void OnPlacement(Instant now, const Placement& placement, Actions* out);
+  void OnOpened(Instant now, const Opened& opened, Actions* out);
+  void OnMayRead(Instant now, const QueryReply& reply, Actions* out);
+  bool FinalReadDue(Instant now, Actions* out);
 
   // Local steps (session_core_local_steps.cc).
   void Query(Instant now, Actions* out);
@@ -340,6 +300,10 @@ class SessionCore {
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members
   std::uint64_t slots_ = 0;  // of it that were taken
+
+  // kNeighbours, kShardedStore.
+  UpdateQueues updates_;
+  ShardStore store_;
 
   // kLocalSteps.
   std::uint32_t local_steps_ = 0;  // since the round's start

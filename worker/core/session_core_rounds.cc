@@ -183,6 +183,8 @@ void SessionCore::GoOn(Instant now, Actions* out) {
     RunSlots(now, out);
     return Proceed(now, out);
   }
+  if (Uses(Strategy::kNeighbours)) return ProceedNeighbours(now, out);
+  if (Uses(Strategy::kShardedStore)) return ProceedStore(now, out);
   if (!Uses(Strategy::kEagerGradients)) {
     if (call_ == Call::kFinish) SayFinish(out);
     return;

@@ -1,0 +1,164 @@
+// What workers ask of each other outside of groups: the strategies kNeighbours and kShardedStore.
+//
+// One mechanism for all of it. Who has something for a peer says so in a Note (an offer); the peer
+// pulls it when it wants it and has room for it, or declines; so nothing is sent that its receiver
+// has no use for (Hop, section 6.2: the receiver is asked before an update is sent), and a receiver
+// decides by itself how much memory it gives. What is pulled is a Parcel. The core decides, by
+// actions (actions.h); the data plane carries notes and parcels and does the arithmetic.
+//
+// Notes and requests may get lost, with a connection or a process: who waits for an answer says its
+// note again, or pulls again, after a while. All of them may therefore come twice, and late.
+#ifndef PRD_WORKER_CORE_EXCHANGE_H_
+#define PRD_WORKER_CORE_EXCHANGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+
+namespace prd {
+
+// Names something that a worker can pull from a peer.
+struct Parcel {
+  enum class Kind : std::uint8_t {
+    kUpdate = 0,  // kNeighbours: the parameters that the peer sent in iteration `stamp`
+    kDelta = 1,   // kShardedStore, of the peer's update of clock `stamp`: the part in `shard`
+    kShard = 2,   // the values of `shard`, for a read at clock `stamp`
+    kState = 3,   // all there is of `shard`, for an owner or holder; of version `stamp` or newer
+  };
+  Kind kind = Kind::kUpdate;
+  std::uint32_t shard = 0;
+  std::uint64_t epoch = 0;  // of the Placement that it is asked for under; kUpdate: 0
+  std::int64_t stamp = 0;
+  friend auto operator<=>(const Parcel&, const Parcel&) = default;
+};
+
+struct Note {
+  enum class Kind : std::uint8_t {
+    kOffer = 0,     // "I have this parcel for you"
+    kDeclined = 1,  // answers an offer: "I have no use for it"
+    kStored = 2,    // answers an offer: "I have it"; of a kDelta: "and so have all holders"
+  };
+  Kind kind = Kind::kOffer;
+  Parcel parcel;
+  // Of an offered kDelta: the shard's version that the update was computed on, and how many workers
+  // train (its share in the parameters is one over that).
+  std::int64_t version = 0;
+  std::uint32_t workers = 0;
+  friend bool operator==(const Note&, const Note&) = default;
+};
+
+// What a kState or kShard comes with.
+struct Enclosure {
+  struct Clock {  // the newest update of a worker that is in the shard
+    Incarnation worker = 0;
+    std::int64_t clock = 0;
+    friend bool operator==(const Clock&, const Clock&) = default;
+  };
+  std::int64_t version = 0;   // updates in the shard, pending ones included
+  std::int64_t readable = 0;  // lockstep: the clock up to which updates are in its values; those
+                              // after that are pending
+  std::vector<Clock> clocks;  // kState; by worker, ascending
+  friend bool operator==(const Enclosure&, const Enclosure&) = default;
+};
+
+using Ticket = std::uint64_t;   // of a pull; the core numbers them from 1
+using Request = std::uint64_t;  // of a peer's pull; the data plane numbers them from 1
+
+// ---- actions ----
+//
+// All but StartPull and Serve are done at once, before any later action. They touch parameters only
+// while the training loop is in a call, or (InitShard, PublishUpdate) read them between two steps.
+
+// Whom notes and pulls go to from now on, by incarnation. Notes to others, and pulls from others,
+// come to nothing.
+struct Meet {
+  std::vector<GroupMember> peers;
+};
+struct SendNote {
+  Incarnation to = 0;
+  Note note;
+};
+// Ends with SessionCore::OnPulled, once, unless it is cancelled. What was pulled is kept under the
+// ticket until an action below uses or drops it.
+struct StartPull {
+  Ticket ticket = 0;
+  Incarnation from = 0;
+  Parcel parcel;
+};
+// Also of one that has ended: forgets what it brought.
+struct DropPull {
+  Ticket ticket = 0;
+};
+// Answers a request (SessionCore::OnRequest): the bytes are those of now.
+struct Serve {
+  Request request = 0;
+  Parcel parcel;
+  Enclosure enclosure;
+};
+struct Refuse {
+  Request request = 0;
+};
+// The replica's iteration, for whoever asks or copies it.
+struct SetIteration {
+  Iteration iteration = 0;
+};
+
+// kNeighbours. The parameters as they are now can be pulled as the update of this iteration; until
+// it is retired.
+struct PublishUpdate {
+  Iteration iteration = 0;
+};
+struct RetireUpdate {
+  Iteration iteration = 0;
+};
+// parameters = own_weight * parameters + sum of weight * update. The tickets are used up.
+struct MixUpdates {
+  struct Update {
+    Ticket ticket = 0;
+    double weight = 0;
+    friend bool operator==(const Update&, const Update&) = default;
+  };
+  double own_weight = 1;  // with the others' it sums to 1
+  std::vector<Update> updates;
+};
+
+// kShardedStore. The parameters are cut into so many shards, the same on every worker.
+struct CutShards {
+  std::uint32_t shards = 0;
+};
+// delta = share * (parameters - what was read last). It can be pulled, as kDelta, until the next.
+struct TakeDelta {
+  double share = 1;
+};
+// This worker keeps the shard from now on: with the values of its own parameters (ticket 0), or
+// with the kState that was pulled.
+struct KeepShard {
+  std::uint32_t shard = 0;
+  Ticket ticket = 0;
+};
+// values += factor * delta; `pending`: to what is pending instead. Ticket 0: its own delta.
+struct AddDelta {
+  std::uint32_t shard = 0;
+  Ticket ticket = 0;
+  double factor = 1;
+  bool pending = false;
+};
+// values += what is pending, of which nothing is left.
+struct MergePending {
+  std::uint32_t shard = 0;
+};
+// The part of the parameters in this shard, and what was read last there, become the values that
+// were pulled; ticket 0: of the shard kept here.
+struct ReadShard {
+  std::uint32_t shard = 0;
+  Ticket ticket = 0;
+};
+struct ForgetShard {
+  std::uint32_t shard = 0;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_CORE_EXCHANGE_H_
