@@ -20,8 +20,8 @@ struct SspOptions {
   // more updates than that have come since what it was computed on was read, one over those.
   enum class LearningRate : std::uint8_t { kConstant, kStalenessAware };
   LearningRate learning_rate = LearningRate::kConstant;
-  // Workers that have a copy of a shard besides its owner: so many may die at once, and nothing that
-  // was acknowledged is lost. As far as there are workers.
+  // Workers that have a copy of a shard besides its owner: so many may die at once, and nothing
+  // that was acknowledged is lost. As far as there are workers.
   int replicas = 1;
   // Into how many the parameters are cut. More even out better when workers come and go, and cost
   // more messages. 0: two per worker of the start.
