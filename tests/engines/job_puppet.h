@@ -61,6 +61,8 @@ class Puppet final : public Engine {
       text = ended->ok ? "ended" : "ended, nobody";
     } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
       text = "left " + std::to_string(left->rank);
+    } else if (const auto* placed = std::get_if<PlacedEvent>(&event)) {
+      text = "placed " + std::to_string(placed->rank) + " " + std::to_string(placed->epoch);
     }
     script_->heard.push_back(text);
   }
