@@ -78,6 +78,8 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   outstanding_ = slots_ = 0;
   inbox_ = 0;
   schedule_.reset();
+  phase_ = Phase::kReceive;
+  next_.reset();
   updates_ = {};
   store_ = {};
   asked_.reset();
@@ -612,6 +614,7 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
   outstanding_ = 0;
   inbox_ = 0;
   NewRound();
+  if (Uses(Strategy::kNeighbours)) BeginUpdates(now, out);
   // Trains on what it reads from the store; the call in progress ends with that.
   if (Uses(Strategy::kShardedStore)) return ProceedStore(now, out);
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);

@@ -226,6 +226,12 @@ class SessionCore {
   // Updates of the neighbours on a graph (session_core_neighbours.cc).
   void ArriveNeighbours(Instant now, Actions* out);
   void ProceedNeighbours(Instant now, Actions* out);
+  void PublishDue(Instant now, Actions* out);
+  void Receive(Instant now, Actions* out);
+  void Enter(Instant now, Actions* out);
+  void Mix(Iteration k, Actions* out);
+  void BeginUpdates(Instant now, Actions* out);
+  std::string CheckNeighbourhood(const Neighbourhood& hood) const;
   void OnNeighbourhood(Instant now, const Neighbourhood& hood, Actions* out);
   void OnEntered(Instant now, const QueryReply& reply, Actions* out);
   void AppliedUpdate(Instant now, Actions* out);
@@ -300,6 +306,13 @@ class SessionCore {
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members
   std::uint64_t slots_ = 0;  // of it that were taken
+
+  // kNeighbours. kReceive: Recv(iteration_) has not ended. kEnter: it has, and apply has run if it
+  // is to; the controller's answer is not here, or, with a jump, Recv of the iteration before next_
+  // has not ended.
+  enum class Phase : std::uint8_t { kReceive, kApply, kEnter };
+  Phase phase_ = Phase::kReceive;
+  std::optional<Iteration> next_;  // the one to enter
 
   // kNeighbours, kShardedStore.
   UpdateQueues updates_;
