@@ -159,6 +159,7 @@ void Background::Turn() {
   Perform(now);
   mesh_->CallOff(core_.called_off());
   mesh_->Service(now);
+  exchanged_bytes_.store(mesh_->exchanged().sent_bytes, std::memory_order_relaxed);
   Perform(now);
 }
 
@@ -250,10 +251,20 @@ void Background::Perform(Instant now) {
         Answer({.duty = DutyOfApply(), .iteration = apply->iteration, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {
         Answer({.done = std::move(*done)});
+      } else {
+        PerformExchange(now, action);
       }
     }
     if (core_.wants_incarnation()) core_.GiveIncarnation(DrawIncarnation());
   }
+}
+
+void Background::PerformExchange(Instant now, const Action& action) {
+  std::visit(
+      [&](const auto& what) {
+        if constexpr (requires { mesh_->Do(now, what); }) mesh_->Do(now, what);
+      },
+      action);
 }
 
 Background::Duty Background::DutyOfApply() const {
@@ -276,6 +287,18 @@ void Background::Answer(Reply reply) {
 
 void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
   core_.OnReduced(Now(), group, status, sent_bytes, &actions_);
+}
+
+void Background::OnNote(Incarnation from, const Note& note) {
+  core_.OnNote(Now(), from, note, &actions_);
+}
+
+void Background::OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) {
+  core_.OnRequest(Now(), from, request, parcel, &actions_);
+}
+
+void Background::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) {
+  core_.OnPulled(Now(), ticket, status, enclosure, &actions_);
 }
 
 void Background::OnFetched(const Status& status, Iteration iteration) {

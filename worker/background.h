@@ -3,7 +3,8 @@
 //
 // The user's thread holds the store's mutex while `apply` runs. Who reads or commits a replica here
 // puts it off then, until `apply` returns and the call that ran it wakes this thread; heartbeats
-// and answers to peers go on. Only who drops an incarnation's results, or joins a run, waits.
+// and answers to peers go on. Only who drops an incarnation's results, joins a run, or
+// (kShardedStore) makes a shard of its own parameters, waits.
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
@@ -49,6 +50,8 @@ class Background : private MeshEvents {
 
   ReplicaStore* store() { return &store_; }
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
+  // Sent to peers outside of reductions, since the start.
+  std::uint64_t exchanged_bytes() const { return exchanged_bytes_.load(std::memory_order_relaxed); }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
   const std::string& host() const { return host_; }
   Welcome welcome() const;  // the newest; rank -1 before the first
@@ -64,6 +67,7 @@ class Background : private MeshEvents {
   void TakeRequests(Instant now);
   void ReceiveFromController(Instant now);
   void Perform(Instant now);
+  void PerformExchange(Instant now, const Action& action);
   void SendEnvelope(const WorkerEnvelope& envelope);
   Duty DutyOfApply() const;
   void Answer(Reply reply);
@@ -71,6 +75,9 @@ class Background : private MeshEvents {
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
+  void OnNote(Incarnation from, const Note& note) override;
+  void OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) override;
+  void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
 
   // The thread's own.
   std::string host_;
@@ -89,6 +96,7 @@ class Background : private MeshEvents {
   std::atomic<bool> cancel_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> interrupted_{false};
+  std::atomic<std::uint64_t> exchanged_bytes_{0};
   mutable std::mutex mutex_;
   std::condition_variable answered_;
   Request request_;

@@ -116,7 +116,8 @@ class Session::Impl {
   Replica replica_;
   bool attached_ = false;
   bool over_ = false;
-  Clock::time_point returned_;  // from the last call
+  Clock::time_point returned_;   // from the last call
+  std::uint64_t exchanged_ = 0;  // bytes, up to then
 };
 
 Status Session::Impl::Ready() const {
@@ -240,6 +241,8 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;
   StepResult result = Describe(done.step);
+  const std::uint64_t exchanged = background_->exchanged_bytes();
+  result.sent_bytes += exchanged - std::exchange(exchanged_, exchanged);
   result.computed = computed;
   return result;
 }

@@ -4,21 +4,14 @@
 #include <cstring>
 #include <utility>
 
+#include "worker/mesh/buffers.h"
+
 namespace prd {
 namespace {
 
 constexpr std::size_t kChunkBytes = 512 << 10;
 constexpr std::size_t kMaxAddressBytes = 4096;
 constexpr std::size_t kMaxEndpoints = 8;
-
-// A message whose bytes live in `owner`.
-template <typename T>
-zmq::message_t Borrow(const std::byte* data, std::size_t size, const std::shared_ptr<T>& owner) {
-  using Owner = std::shared_ptr<T>;
-  return zmq::message_t(
-      const_cast<std::byte*>(data), size,
-      [](void*, void* hint) { delete static_cast<Owner*>(hint); }, new Owner(owner));
-}
 
 }  // namespace
 
@@ -107,7 +100,7 @@ std::vector<std::byte> IncomingReplica::Gather(CopiedRow row) {
 Iteration IncomingReplica::Commit() {
   std::vector<std::byte> parameters = Gather(CopiedRow::kParameters);
   store_->parameters.Write(0, parameters.size(), parameters.data());
-  if (strategy_ == Strategy::kLocalSteps) store_->base = std::move(parameters);
+  if (KeepsBase(strategy_)) store_->base = std::move(parameters);
   store_->initial = Gather(CopiedRow::kInitial);
   store_->iteration = info_->iteration;
   store_->Empty();

@@ -42,8 +42,8 @@ class IncomingReplica {
   // kNotFound, that the source has no such result.
   Status OnFrame(const FrameHeader& header, zmq::message_t payload);
   bool Complete() const;
-  // Replaces parameters, iteration, initial model and inbox; with kLocalSteps, the base too. The
-  // outbox is empty then. Returns the iteration that the replica is of, what is in the inbox
+  // Replaces parameters, iteration, initial model and inbox; of plans that keep a base, that too.
+  // The outbox is empty then. Returns the iteration that the replica is of, what is in the inbox
   // counted. REQUIRES: Complete(), of a replica; store->mutex is held.
   Iteration Commit();
   // A result, as a row of bytes, and its round. REQUIRES: Complete(), of a result; once.

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x33647270;  // "prd3": the 3 is the version
+constexpr std::uint32_t kMagic = 0x34647270;  // "prd4": the 4 is the version
 constexpr std::uint64_t kReserved = 0;
 
 struct Writer {
@@ -43,7 +43,128 @@ void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h, Word64& reser
   cursor(reserved);
 }
 
+// As they are on the wire: without gaps.
+struct WireParcel {
+  std::uint32_t kind;
+  std::uint32_t shard;
+  std::uint64_t epoch;
+  std::int64_t stamp;
+};
+struct WireNote {
+  WireParcel parcel;
+  std::uint32_t kind;
+  std::uint32_t workers;
+  std::int64_t version;
+};
+struct WireClock {
+  std::uint64_t worker;
+  std::int64_t clock;
+};
+struct WireParcelInfo {
+  std::uint64_t bytes;
+  std::int64_t version;
+  std::int64_t readable;
+};
+static_assert(sizeof(WireParcel) == 24 && sizeof(WireNote) == 40 && sizeof(WireClock) == 16 &&
+              sizeof(WireParcelInfo) == 24);
+
+template <typename T>
+void Append(std::vector<std::byte>* bytes, const T& value) {
+  const std::size_t at = bytes->size();
+  bytes->resize(at + sizeof value);
+  std::memcpy(bytes->data() + at, &value, sizeof value);
+}
+
+template <typename T>
+std::optional<T> Whole(std::span<const std::byte> bytes) {
+  if (bytes.size() != sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+bool InRange(std::int64_t number) { return number >= -1 && number <= kMaxExchangeNumber; }
+
+WireParcel ToWire(const Parcel& parcel) {
+  return {static_cast<std::uint32_t>(parcel.kind), parcel.shard, parcel.epoch, parcel.stamp};
+}
+
+std::optional<Parcel> FromWire(const WireParcel& wire) {
+  if (wire.kind > static_cast<std::uint32_t>(Parcel::Kind::kState) || !InRange(wire.stamp)) {
+    return std::nullopt;
+  }
+  return Parcel{.kind = static_cast<Parcel::Kind>(wire.kind),
+                .shard = wire.shard,
+                .epoch = wire.epoch,
+                .stamp = wire.stamp};
+}
+
 }  // namespace
+
+std::vector<std::byte> EncodeNote(const Note& note) {
+  std::vector<std::byte> bytes;
+  Append(&bytes, WireNote{.parcel = ToWire(note.parcel),
+                          .kind = static_cast<std::uint32_t>(note.kind),
+                          .workers = note.workers,
+                          .version = note.version});
+  return bytes;
+}
+
+std::optional<Note> DecodeNote(std::span<const std::byte> bytes) {
+  const auto wire = Whole<WireNote>(bytes);
+  const auto parcel = wire ? FromWire(wire->parcel) : std::nullopt;
+  if (!parcel || wire->kind > static_cast<std::uint32_t>(Note::Kind::kStored) ||
+      !InRange(wire->version)) {
+    return std::nullopt;
+  }
+  return Note{.kind = static_cast<Note::Kind>(wire->kind),
+              .parcel = *parcel,
+              .version = wire->version,
+              .workers = wire->workers};
+}
+
+std::vector<std::byte> EncodeParcel(const Parcel& parcel) {
+  std::vector<std::byte> bytes;
+  Append(&bytes, ToWire(parcel));
+  return bytes;
+}
+
+std::optional<Parcel> DecodeParcel(std::span<const std::byte> bytes) {
+  const auto wire = Whole<WireParcel>(bytes);
+  return wire ? FromWire(*wire) : std::nullopt;
+}
+
+std::vector<std::byte> EncodeParcelInfo(const ParcelInfo& info) {
+  std::vector<std::byte> bytes;
+  const Enclosure& enclosure = info.enclosure;
+  Append(&bytes, WireParcelInfo{info.bytes, enclosure.version, enclosure.readable});
+  for (const Enclosure::Clock& clock : enclosure.clocks) {
+    Append(&bytes, WireClock{clock.worker, clock.clock});
+  }
+  return bytes;
+}
+
+std::optional<ParcelInfo> DecodeParcelInfo(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(WireParcelInfo)) return std::nullopt;
+  const auto wire = Whole<WireParcelInfo>(bytes.first(sizeof(WireParcelInfo)));
+  bytes = bytes.subspan(sizeof *wire);
+  if (bytes.size() % sizeof(WireClock) != 0 || bytes.size() / sizeof(WireClock) > kMaxClocks ||
+      !InRange(wire->version) || !InRange(wire->readable)) {
+    return std::nullopt;
+  }
+  ParcelInfo info{
+      .bytes = wire->bytes,
+      .enclosure = {.version = wire->version, .readable = wire->readable, .clocks = {}}};
+  std::vector<Enclosure::Clock>& clocks = info.enclosure.clocks;
+  for (; !bytes.empty(); bytes = bytes.subspan(sizeof(WireClock))) {
+    const auto clock = Whole<WireClock>(bytes.first(sizeof(WireClock)));
+    if (!InRange(clock->clock) || (!clocks.empty() && clocks.back().worker >= clock->worker)) {
+      return std::nullopt;
+    }
+    clocks.push_back({clock->worker, clock->clock});
+  }
+  return info;
+}
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header) {
   std::array<std::byte, kFrameHeaderBytes> bytes;
@@ -62,7 +183,7 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
   std::uint64_t reserved = 0;
   Fields(Reader{bytes.data()}, magic, kind, header, reserved);
   if (magic != kMagic || reserved != kReserved || kind < 1 ||
-      kind > static_cast<std::uint32_t>(FrameKind::kPong) || header.length != payload_bytes) {
+      kind > static_cast<std::uint32_t>(FrameKind::kStop) || header.length != payload_bytes) {
     return std::nullopt;
   }
   header.kind = static_cast<FrameKind>(kind);

@@ -10,10 +10,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "common/base/ids.h"
+#include "worker/core/exchange.h"
 
 namespace prd {
 
@@ -28,6 +31,13 @@ enum class FrameKind : std::uint32_t {
   kTree = 8,     // a small reduction's row on its way up or down the tree
   kPing = 9,     // "do you still mean to take part?"; the payload says where to answer
   kPong = 10,    // the sender does: it takes part, or will; no payload
+  // Outside of groups (exchange.h). `group` is the number that the puller has given the pull.
+  kNote = 11,     // a Note
+  kPull = 12,     // "send me this Parcel"
+  kParcel = 13,   // what comes (ParcelInfo), then
+  kPart = 14,     // its bytes in order
+  kRefused = 15,  // the sender does not have it, or not for this peer; no payload
+  kStop = 16,     // the puller does not want it any more; no payload
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.
@@ -64,6 +74,23 @@ struct ReplicaInfo {
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;
 };
+
+// The payloads of the exchange. Decoding checks sizes, kinds and ranges: numbers are from -1 to
+// kMaxExchangeNumber, shares and counts of workers as they come.
+inline constexpr std::int64_t kMaxExchangeNumber = std::numeric_limits<std::int64_t>::max() / 2;
+inline constexpr std::size_t kMaxClocks = 4096;
+
+struct ParcelInfo {
+  std::uint64_t bytes = 0;
+  Enclosure enclosure;  // at most kMaxClocks clocks
+};
+
+std::vector<std::byte> EncodeNote(const Note& note);
+std::optional<Note> DecodeNote(std::span<const std::byte> bytes);
+std::vector<std::byte> EncodeParcel(const Parcel& parcel);
+std::optional<Parcel> DecodeParcel(std::span<const std::byte> bytes);
+std::vector<std::byte> EncodeParcelInfo(const ParcelInfo& info);
+std::optional<ParcelInfo> DecodeParcelInfo(std::span<const std::byte> bytes);
 
 }  // namespace prd
 

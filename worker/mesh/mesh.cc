@@ -40,7 +40,8 @@ Mesh::Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEv
       events_(events),
       pull_(*context, zmq::socket_type::pull),
       peers_(context, options_.host),
-      server_(store, &peers_) {}
+      server_(store, &peers_),
+      exchange_(store, &peers_, events, options_.timeout) {}
 
 Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
                                            ReplicaStore* store, MeshEvents* events) {
@@ -80,6 +81,7 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   active_.reset();
   fetching_.reset();
   server_.Clear();
+  exchange_.Join(incarnation, kNoRun, {});
   staged_ = kNoGroup;
   {
     const std::lock_guard lock(store_->mutex);
@@ -95,6 +97,7 @@ void Mesh::JoinRun(RunId run, const Plan& plan) {
   staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
   staged_ = kNoGroup;
   store_->Prepare(plan);
+  exchange_.Join(options_.incarnation, run, plan);
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
@@ -319,6 +322,15 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
       fetching_->progress = now;
       fetching_->failure = fetching_->replica.OnFrame(header, std::move(payload));
       return;
+    case FrameKind::kNote:
+    case FrameKind::kPull:
+    case FrameKind::kParcel:
+    case FrameKind::kPart:
+    case FrameKind::kRefused:
+    case FrameKind::kStop:
+      ++(exchange_.OnFrame(now, header, std::move(payload)) ? counters_.received
+                                                            : counters_.dropped);
+      return;
   }
 }
 
@@ -440,6 +452,7 @@ bool Mesh::SendOwn(Instant now) {
 
 void Mesh::OnLost(const std::string& endpoint) {
   server_.OnLost(endpoint);
+  exchange_.OnLost(endpoint);
   if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok() &&
       !fetching_->replica.Complete()) {
     fetching_->failure =
@@ -539,6 +552,7 @@ void Mesh::Service(Instant now) {
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
   if (!server_.idle()) server_.Service(now, options_.timeout);
+  exchange_.Service(now);
 }
 
 void Mesh::FinishReduce(Instant now) {
@@ -597,7 +611,7 @@ void Mesh::CommitParameters() {
     store_->parameters.Read(0, store_->initial.size(), store_->initial.data());
   }
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store_->Empty();
-  if (plan_.strategy == Strategy::kLocalSteps) store_->SetBase();
+  if (KeepsBase(plan_.strategy)) store_->SetBase();
 }
 
 void Mesh::FinishFetch(Instant now) {
@@ -652,6 +666,7 @@ std::optional<Instant> Mesh::NextDeadline() const {
   if (fetching_ && !fetching_->replica.Complete()) {
     consider(fetching_->progress + options_.timeout);
   }
+  if (const auto at = exchange_.NextDeadline()) consider(*at);
   return next;
 }
 

@@ -24,12 +24,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "prd/status.h"
+#include "worker/mesh/exchange.h"
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/peers.h"
@@ -39,9 +41,8 @@
 namespace prd {
 
 // Called from Mesh::Service only, once for each StartReduce and StartFetch that is not cancelled.
-class MeshEvents {
+class MeshEvents : public ExchangeEvents {
  public:
-  virtual ~MeshEvents() = default;
   // ok: the result is where it belongs (StartReduce). Otherwise all is as it was.
   virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
   // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
@@ -75,7 +76,8 @@ class Mesh {
   const std::vector<std::string>& endpoints() const { return endpoints_; }
 
   // Answers to this incarnation from now on, in no run; drops what was under way without events.
-  // This and JoinRun empty outbox and inbox, and JoinRun forgets the base.
+  // This and JoinRun empty outbox and inbox, and forget all of the exchange; JoinRun forgets the
+  // base.
   void SetIncarnation(Incarnation incarnation);
   void JoinRun(RunId run, const Plan& plan);
 
@@ -91,7 +93,7 @@ class Mesh {
   //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
   //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
   // The replica's iteration becomes the group's, but for kRound, kReduceGradients, and kTrain under
-  // Plan::ahead or Plan::background. kInitial and kFinal empty outbox and inbox, and kInitial sets
+  // Plan::ahead or Plan::background. kInitial and kFinal empty outbox and inbox, and set the
   // base. The result of a kRound can
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights). A group that asks for what the
@@ -100,13 +102,23 @@ class Mesh {
   void CancelReduce();
   // Neither this group nor an earlier one will be started here (any more). What runs goes on.
   void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
-  // The source's replica (with its inbox, which Plan::background adds to it; for kLocalSteps its
-  // base), or the result of a kRound that
+  // The source's replica (with its inbox, which Plan::background adds to it; for kLocalSteps and
+  // kShardedStore its base), or the result of a kRound that
   // failed here: it then goes where the round would have put it, the outbox being contributed as
   // `contributed` says. kNotFound when the source does not have that result any more.
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false);
   void CancelFetch();
+
+  // What workers ask of each other outside of groups, whatever else runs (exchange.h).
+  template <typename Action>
+  void Do(Instant now, const Action& action) requires requires(Exchange& exchange) {
+    exchange.Do(now, action);
+  }
+  {
+    exchange_.Do(now, action);
+    if constexpr (std::is_same_v<Action, Meet>) Rest();
+  }
 
   // Moves everything as far as it goes now. What is complete is committed when the store's mutex is
   // free: whoever holds it for long calls for another Service when done.
@@ -120,6 +132,7 @@ class Mesh {
     std::uint64_t dropped = 0;   // damaged, misaddressed, of groups that are over
   };
   const Counters& counters() const { return counters_; }
+  const Exchange::Counters& exchanged() const { return exchange_.counters(); }
 
  private:
   enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
@@ -195,6 +208,7 @@ class Mesh {
   std::vector<std::string> endpoints_;
   Peers peers_;
   ReplicaServer server_;
+  Exchange exchange_;
   RunId run_ = kNoRun;
   Plan plan_;
   // Results wait here for their commit. Kept from one reduction to the next: to hold the received

@@ -46,6 +46,17 @@ Status Peers::Use(const std::string& endpoint) {
   return peer.status();
 }
 
+Status Peers::Keep(const std::string& endpoint) {
+  const Result<Peer*> peer = Connect(endpoint);
+  if (peer.ok()) (*peer)->used = (*peer)->kept = true;
+  return peer.status();
+}
+
+void Peers::Release(const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it != peers_.end()) it->second.kept = false;
+}
+
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   auto it = peers_.find(endpoint);
   if (it != peers_.end() && (it->second.broken || Broken(&it->second))) {
@@ -86,7 +97,9 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
 }
 
 void Peers::Rest() {
-  for (auto& [endpoint, peer] : peers_) peer.used = peer.broken || !peer.queue.empty();
+  for (auto& [endpoint, peer] : peers_) {
+    peer.used = peer.kept || peer.broken || !peer.queue.empty();
+  }
 }
 
 void Peers::Evict() {
@@ -107,9 +120,11 @@ void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::me
   Flush(&it->second);
 }
 
-bool Peers::Idle(const std::string& endpoint) const {
+bool Peers::Idle(const std::string& endpoint) const { return Queued(endpoint) == 0; }
+
+std::size_t Peers::Queued(const std::string& endpoint) const {
   const auto it = peers_.find(endpoint);
-  return it == peers_.end() || it->second.queue.empty();
+  return it == peers_.end() ? 0 : it->second.queue.size();
 }
 
 bool Peers::Offer(const std::string& endpoint, const FrameHeader& header) {

@@ -34,13 +34,18 @@ class Peers {
   // Makes sure that there is a connection, and watches it from now on: Service reports its loss.
   // kUnavailable when the system has no more to give.
   Status Use(const std::string& endpoint);
-  // Stops watching all but what still has something to send.
+  // The same, and a rest does not end it; Release lets the next one do.
+  Status Keep(const std::string& endpoint);
+  void Release(const std::string& endpoint);
+  // Stops watching all but what is kept, or still has something to send.
   void Rest();
 
   // Queues a frame. REQUIRES: Use(endpoint) before, and no loss reported since.
   void Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload);
   // True when everything given to Send has been handed to the network (or the peer is gone).
   bool Idle(const std::string& endpoint) const;
+  // Frames that wait.
+  std::size_t Queued(const std::string& endpoint) const;
   // Sends a frame without payload to a peer that need not be in use, and is not then. Queues one of
   // its kind at most, and none where nothing else does. False when it was not sent.
   bool Offer(const std::string& endpoint, const FrameHeader& header);
@@ -64,6 +69,7 @@ class Peers {
     zmq::socket_t monitor;
     std::deque<Frame> queue;
     bool used = false;
+    bool kept = false;
     bool broken = false;  // in use; to be reported
     std::uint64_t last_use = 0;
   };

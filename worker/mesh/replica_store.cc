@@ -10,6 +10,15 @@
 namespace prd {
 namespace {
 
+// Of rows that several operations go over: as much as stays in the cache meanwhile.
+constexpr std::size_t kBlockBytes = 32 << 10;
+
+// Calls f(offset, length) for the blocks of a row.
+template <typename F>
+void ForEachBlock(std::size_t bytes, F&& f) {
+  for (std::size_t at = 0; at < bytes; at += kBlockBytes) f(at, std::min(kBlockBytes, bytes - at));
+}
+
 // acc += share * row, both rows of `layout`.
 void AddRow(const Layout& layout, std::byte* acc, const std::byte* row, double share) {
   const Weight weight = {share, static_cast<float>(share)};
@@ -126,6 +135,35 @@ void ReplicaStore::AddToBase(const std::byte* mean, double share) {
   PRD_CHECK(base.size() == parameters.bytes());
   AddRow(parameters, base.data(), mean, share);
   parameters.Write(0, base.size(), base.data());
+}
+
+void ReplicaStore::TakeDelta(double share, std::byte* delta) const {
+  PRD_CHECK(base.size() == parameters.bytes());
+  const Weight factor = {share, static_cast<float>(share)};
+  ForEachBlock(base.size(), [&](std::size_t offset, std::size_t length) {
+    parameters.ForEach(offset, length,
+                       [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                         std::byte* to = delta + offset + at;
+                         std::memcpy(to, data, run);
+                         AddScaled(dtype, to, base.data() + offset + at, run, {-1, -1});
+                         Scale(dtype, to, to, run, factor);
+                       });
+  });
+}
+
+void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
+  std::vector<double> exact = {own_weight};
+  for (const Weighted& other : others) exact.push_back(other.weight);
+  const std::vector<Weight> weights = RoundWeights(exact);
+  ForEachBlock(parameters.bytes(), [&](std::size_t offset, std::size_t length) {
+    parameters.ForEach(offset, length,
+                       [&](DType dtype, std::byte* data, std::size_t run, std::size_t at) {
+                         Scale(dtype, data, data, run, weights[0]);
+                         for (std::size_t i = 0; i < others.size(); ++i) {
+                           AddScaled(dtype, data, others[i].row + offset + at, run, weights[i + 1]);
+                         }
+                       });
+  });
 }
 
 void ReplicaStore::SetBase() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -13,6 +14,11 @@
 #include "worker/mesh/layout.h"
 
 namespace prd {
+
+// Whether the rows of a worker include what its parameters were at some earlier time.
+inline bool KeepsBase(Strategy strategy) {
+  return strategy == Strategy::kLocalSteps || strategy == Strategy::kShardedStore;
+}
 
 struct ReplicaStore {
   // Held by whoever writes the parameters or the fields below: the caller's thread around `apply`,
@@ -26,7 +32,7 @@ struct ReplicaStore {
 
   // Rows of bytes besides the parameters, by the plan; a row that is not needed stays empty.
   // kEagerGradients and Plan::background need two, outbox and inbox; kLocalSteps two, base and
-  // outbox; the others none.
+  // outbox; kShardedStore the base (and shards.h); the others none.
   //
   // What this worker contributes to a reduction that is not the parameters or gradients themselves.
   // The background thread's alone. kEagerGradients: the sum of its gradients in no round yet, while
@@ -44,6 +50,8 @@ struct ReplicaStore {
   Iteration inbox_gain = 0;
   bool background = false;  // Plan::background
   // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
+  // kShardedStore: the parameters as they were read last, without this worker's own update. Who
+  // copies the replica gets the base.
   std::vector<std::byte> base;
 
   // Sizes the rows for jobs of this plan, all empty, and frees those it has no use for. The
@@ -71,6 +79,15 @@ struct ReplicaStore {
   void AddToBase(const std::byte* mean, double share);
   // base = parameters.
   void SetBase();
+  // delta = share * (parameters - base), a row of bytes. REQUIRES: base is set.
+  void TakeDelta(double share, std::byte* delta) const;
+  // parameters = own_weight * parameters + sum of weight * row, as a reduction adds: in this order,
+  // with weights rounded together.
+  struct Weighted {
+    const std::byte* row;
+    double weight;
+  };
+  void Mix(double own_weight, std::span<const Weighted> others);
   // Plan::background: `row`, or the outbox, = parameters + inbox.
   void ReadVirtual(std::byte* row) const;
   void TakeVirtual();

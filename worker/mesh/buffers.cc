@@ -1,0 +1,49 @@
+#include "worker/mesh/buffers.h"
+
+#include <algorithm>
+
+namespace prd {
+namespace {
+
+// A buffer serves for less than it could hold, but not for much less.
+bool Fits(std::size_t capacity, std::size_t bytes) {
+  return bytes <= capacity && capacity <= bytes + bytes / 4 + 64;
+}
+
+}  // namespace
+
+std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
+  auto buffer = std::make_unique<Buffer>();
+  {
+    const std::lock_guard lock(unused_->mutex);
+    std::vector<Buffer>& list = unused_->list;
+    const auto found = std::find_if(list.begin(), list.end(), [bytes](const Buffer& candidate) {
+      return Fits(candidate.capacity_, bytes);
+    });
+    if (found != list.end()) {
+      *buffer = std::move(*found);
+      *found = std::move(list.back());
+      list.pop_back();
+    }
+  }
+  if (buffer->memory_ == nullptr) {
+    buffer->memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    buffer->capacity_ = bytes;
+  }
+  buffer->size_ = bytes;
+  return {buffer.release(), [home = std::weak_ptr<Unused>(unused_)](Buffer* used) {
+            const std::unique_ptr<Buffer> owner(used);
+            const std::shared_ptr<Unused> unused = home.lock();
+            if (unused == nullptr) return;
+            const std::lock_guard lock(unused->mutex);
+            unused->list.push_back(std::move(*used));
+          }};
+}
+
+void Buffers::Trim() {
+  std::vector<Buffer> list;
+  const std::lock_guard lock(unused_->mutex);
+  list.swap(unused_->list);
+}
+
+}  // namespace prd

@@ -1,0 +1,57 @@
+// Memory that is used again: for what is pulled, and for what is sent while its owner goes on. A
+// large block that came fresh from the system would cost more to clear than to fill.
+#ifndef PRD_WORKER_MESH_BUFFERS_H_
+#define PRD_WORKER_MESH_BUFFERS_H_
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+namespace prd {
+
+// A message whose bytes live in `owner`.
+template <typename T>
+zmq::message_t Borrow(const std::byte* data, std::size_t size, const std::shared_ptr<T>& owner) {
+  using Owner = std::shared_ptr<T>;
+  return zmq::message_t(
+      const_cast<std::byte*>(data), size,
+      [](void*, void* hint) { delete static_cast<Owner*>(hint); }, new Owner(owner));
+}
+
+// What it holds at first is anything.
+class Buffer {
+ public:
+  std::byte* data() { return memory_.get(); }
+  const std::byte* data() const { return memory_.get(); }
+  std::size_t size() const { return size_; }
+
+ private:
+  friend class Buffers;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t capacity_ = 0;
+  std::size_t size_ = 0;
+};
+
+class Buffers {
+ public:
+  // One that nobody uses, of this size. It comes back by itself when the last pointer to it goes:
+  // on any thread, and also when this object is gone.
+  std::shared_ptr<Buffer> Get(std::size_t bytes);
+
+  // Gives back to the system what nobody uses.
+  void Trim();
+
+ private:
+  struct Unused {
+    std::mutex mutex;
+    std::vector<Buffer> list;
+  };
+  std::shared_ptr<Unused> unused_ = std::make_shared<Unused>();
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_BUFFERS_H_

@@ -1,0 +1,466 @@
+#include "worker/mesh/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace prd {
+namespace {
+
+// Sent per peer before the owner gets to look at its other sockets.
+constexpr int kPartsPerService = 4;
+constexpr std::size_t kMaxEarlyBytes = 64;  // of one payload: notes and requests are smaller
+
+std::span<const std::byte> BytesOfMessage(const zmq::message_t& message) {
+  return {static_cast<const std::byte*>(message.data()), message.size()};
+}
+
+}  // namespace
+
+Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout)
+    : store_(store), peers_(peers), events_(events), timeout_(timeout), shards_(store, &buffers_) {}
+
+void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
+  self_ = self;
+  run_ = run;
+  due_ = false;
+  for (const auto& [peer, endpoint] : met_) peers_->Release(endpoint);
+  met_.clear();
+  early_.clear();
+  pulls_.clear();
+  asked_.clear();
+  updates_.clear();
+  shards_.Reset(plan.strategy == Strategy::kShardedStore && plan.staleness == 0);
+  buffers_.Trim();
+  counters_.held_bytes = counters_.most_held_bytes = 0;
+}
+
+// ---- peers ----
+
+std::string Exchange::EndpointOf(Incarnation peer) const {
+  const auto it = met_.find(peer);
+  return it == met_.end() ? std::string() : it->second;
+}
+
+// False: it was not sent. What may get lost is dropped where too much waits.
+bool Exchange::Say(Incarnation to, const std::string& endpoint, FrameKind kind,
+                   std::uint64_t number, std::span<const std::byte> payload) {
+  if (endpoint.empty() || !peers_->Keep(endpoint).ok()) return false;
+  const bool needed = kind == FrameKind::kPull || kind == FrameKind::kParcel;
+  if (!needed && peers_->Queued(endpoint) >= kMaxQueued) return false;
+  const FrameHeader header{.kind = kind,
+                           .run = run_,
+                           .group = number,
+                           .from = self_,
+                           .to = to,
+                           .length = payload.size()};
+  peers_->Send(endpoint, header, zmq::message_t(payload.data(), payload.size()));
+  return true;
+}
+
+void Exchange::Do(Instant, const Meet& action) {
+  std::map<Incarnation, std::string> met;
+  std::set<std::string> endpoints;
+  for (const GroupMember& peer : action.peers) {
+    if (peer.incarnation == self_) continue;
+    const Result<std::string> endpoint = peers_->EndpointOf(peer);
+    met[peer.incarnation] = endpoint.ok() ? *endpoint : std::string();
+    if (endpoint.ok()) endpoints.insert(*endpoint);
+  }
+  for (auto& [ticket, pull] : pulls_) {
+    if (pull.ended() || met.contains(pull.from)) continue;
+    Fail(ticket, &pull, Status(Code::kUnavailable, "there is nothing to be had from it any more"));
+  }
+  std::erase_if(asked_, [&](const auto& entry) {
+    const Asked& asked = entry.second;
+    if (met.contains(asked.from)) return false;
+    Say(asked.from, asked.endpoint, FrameKind::kRefused, asked.number, {});
+    return true;
+  });
+  for (const auto& [peer, endpoint] : met_) {
+    if (!endpoints.contains(endpoint)) peers_->Release(endpoint);
+  }
+  met_ = std::move(met);
+  buffers_.Trim();
+  due_ = true;  // some may have been heard already
+}
+
+void Exchange::OnLost(const std::string& endpoint) {
+  for (auto& [ticket, pull] : pulls_) {
+    if (pull.endpoint != endpoint || pull.ended()) continue;
+    pull.endpoint.clear();  // nothing to be told there
+    Fail(ticket, &pull, Status(Code::kUnavailable, "the connection was lost"));
+  }
+  std::erase_if(asked_, [&](const auto& entry) { return entry.second.endpoint == endpoint; });
+}
+
+// ---- notes and requests ----
+
+void Exchange::Do(Instant, const SendNote& action) {
+  const std::vector<std::byte> bytes = EncodeNote(action.note);
+  (void)Say(action.to, EndpointOf(action.to), FrameKind::kNote, 0, bytes);
+}
+
+bool Exchange::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  if (header.run != run_ || run_ == kNoRun || header.from == self_) return false;
+  switch (header.kind) {
+    case FrameKind::kNote:
+    case FrameKind::kPull:
+      if (met_.contains(header.from)) return OnAsking(now, header, std::move(payload));
+      if (payload.size() > kMaxEarlyBytes) return false;
+      early_.push_back({header, std::move(payload)});
+      if (early_.size() > kMaxEarly) early_.pop_front();
+      return true;
+    case FrameKind::kStop:
+      return OnStop(header);
+    case FrameKind::kParcel:
+    case FrameKind::kPart:
+    case FrameKind::kRefused:
+      return OnAnswer(now, header, BytesOfMessage(payload));
+    default:
+      return false;
+  }
+}
+
+bool Exchange::OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  return header.kind == FrameKind::kNote ? OnNote(header, BytesOfMessage(payload))
+                                         : OnPull(now, header, BytesOfMessage(payload));
+}
+
+bool Exchange::OnNote(const FrameHeader& header, std::span<const std::byte> payload) {
+  const std::optional<Note> note = DecodeNote(payload);
+  if (note) events_->OnNote(header.from, *note);
+  return note.has_value();
+}
+
+bool Exchange::OnPull(Instant now, const FrameHeader& header, std::span<const std::byte> payload) {
+  const std::optional<Parcel> parcel = DecodeParcel(payload);
+  const std::string endpoint = EndpointOf(header.from);
+  std::size_t open = 0;
+  bool again = false;
+  for (const auto& [request, asked] : asked_) {
+    open += asked.from == header.from ? 1 : 0;
+    again = again || (asked.from == header.from && asked.number == header.group);
+  }
+  // Its loss ends the request, so there must be a connection from now on.
+  if (!parcel || again || endpoint.empty() || !peers_->Keep(endpoint).ok()) return false;
+  if (open >= kMaxRequests) {
+    Say(header.from, endpoint, FrameKind::kRefused, header.group, {});
+    return false;
+  }
+  const Request request = ++requests_;
+  asked_[request] = {.from = header.from,
+                     .endpoint = endpoint,
+                     .number = header.group,
+                     .slice = {},
+                     .progress = now};
+  events_->OnRequest(header.from, request, *parcel);
+  return true;
+}
+
+bool Exchange::OnStop(const FrameHeader& header) {
+  const auto same = [&header](Incarnation from, std::uint64_t number) {
+    return from == header.from && number == header.group;
+  };
+  const std::size_t early = std::erase_if(early_, [&](const Early& frame) {
+    return frame.header.kind == FrameKind::kPull && same(frame.header.from, frame.header.group);
+  });
+  return early + std::erase_if(asked_,
+                               [&](const auto& entry) {
+                                 return same(entry.second.from, entry.second.number);
+                               }) >
+         0;
+}
+
+void Exchange::HearEarly(Instant now) {
+  std::deque<Early> early;
+  early.swap(early_);
+  for (Early& frame : early) {
+    if (met_.contains(frame.header.from)) {
+      (void)OnAsking(now, frame.header, std::move(frame.payload));
+    } else {
+      early_.push_back(std::move(frame));
+    }
+  }
+}
+
+// ---- giving ----
+
+void Exchange::Do(Instant now, const Serve& action) {
+  const auto it = asked_.find(action.request);
+  if (it == asked_.end() || it->second.slice.buffer != nullptr) return;
+  Asked& asked = it->second;
+  Slice slice = Find(action.parcel);
+  if (slice.buffer == nullptr) return Do(now, Refuse{action.request});
+  const std::vector<std::byte> info =
+      EncodeParcelInfo({.bytes = slice.range.length, .enclosure = action.enclosure});
+  if (!Say(asked.from, asked.endpoint, FrameKind::kParcel, asked.number, info)) {
+    asked_.erase(it);
+    return;
+  }
+  asked.slice = std::move(slice);
+  asked.progress = now;
+  due_ = true;
+}
+
+void Exchange::Do(Instant, const Refuse& action) {
+  const auto it = asked_.find(action.request);
+  if (it == asked_.end()) return;
+  Say(it->second.from, it->second.endpoint, FrameKind::kRefused, it->second.number, {});
+  asked_.erase(it);
+}
+
+Slice Exchange::Find(const Parcel& parcel) {
+  if (parcel.kind == Parcel::Kind::kUpdate) {
+    const auto it = updates_.find(parcel.stamp);
+    return it == updates_.end() ? Slice{} : Slice{it->second, {0, it->second->size()}};
+  }
+  if (parcel.shard >= shards_.count()) return {};
+  if (parcel.kind == Parcel::Kind::kDelta) return shards_.Delta(parcel.shard);
+  return parcel.kind == Parcel::Kind::kShard ? shards_.Values(parcel.shard)
+                                             : shards_.State(parcel.shard);
+}
+
+// False: nothing is left.
+bool Exchange::SendPart(Instant now, Asked* asked) {
+  const Slice& slice = asked->slice;
+  const std::size_t length = std::min(kPartBytes, slice.range.length - asked->sent);
+  if (length == 0) return false;
+  const FrameHeader header{.kind = FrameKind::kPart,
+                           .run = run_,
+                           .group = asked->number,
+                           .from = self_,
+                           .to = asked->from,
+                           .offset = asked->sent,
+                           .length = length};
+  const std::byte* data = slice.buffer->data() + slice.range.begin + asked->sent;
+  peers_->Send(asked->endpoint, header, Borrow(data, length, slice.buffer));
+  asked->sent += length;
+  asked->progress = now;
+  counters_.sent_bytes += length;
+  return asked->sent < slice.range.length;
+}
+
+// In turns, to those that can take something.
+void Exchange::SendParts(Instant now) {
+  for (int round = 0; round < kPartsPerService; ++round) {
+    bool any = false;
+    for (auto it = asked_.begin(); it != asked_.end();) {
+      Asked& asked = it->second;
+      const bool served = asked.slice.buffer != nullptr;
+      const bool sends = served && peers_->Idle(asked.endpoint);
+      const bool over = sends ? !SendPart(now, &asked) : served && now - asked.progress > timeout_;
+      any = any || sends;
+      it = over ? asked_.erase(it) : std::next(it);
+    }
+    if (!any) return;
+  }
+  due_ = true;
+}
+
+// ---- getting ----
+
+std::optional<std::size_t> Exchange::BytesOf(const Parcel& parcel) const {
+  if (parcel.kind == Parcel::Kind::kUpdate) return store_->parameters.bytes();
+  if (parcel.shard >= shards_.count()) return std::nullopt;
+  return parcel.kind == Parcel::Kind::kState ? shards_.StateBytes(parcel.shard)
+                                             : shards_.RangeOf(parcel.shard).length;
+}
+
+void Exchange::Do(Instant now, const StartPull& action) {
+  const auto [it, fresh] = pulls_.try_emplace(action.ticket);
+  PRD_CHECK(fresh);
+  Pull& pull = it->second;
+  pull.from = action.from;
+  pull.progress = now;
+  const std::optional<std::size_t> bytes = BytesOf(action.parcel);
+  if (!bytes) {
+    return Fail(action.ticket, &pull, Status(Code::kInvalidArgument, "there is no such shard"));
+  }
+  pull.bytes = *bytes;
+  const std::string endpoint = EndpointOf(action.from);
+  if (!Say(action.from, endpoint, FrameKind::kPull, action.ticket, EncodeParcel(action.parcel))) {
+    return Fail(action.ticket, &pull, Status(Code::kUnavailable, "it cannot be reached"));
+  }
+  pull.endpoint = endpoint;
+}
+
+void Exchange::Do(Instant, const DropPull& action) {
+  const auto it = pulls_.find(action.ticket);
+  if (it == pulls_.end()) return;
+  Pull& pull = it->second;
+  if (!pull.ended()) Say(pull.from, pull.endpoint, FrameKind::kStop, action.ticket, {});
+  LetGo(&pull);
+  pulls_.erase(it);
+}
+
+// Tells the peer, if it may be sending.
+void Exchange::Fail(Ticket ticket, Pull* pull, Status status) {
+  Say(pull->from, pull->endpoint, FrameKind::kStop, ticket, {});
+  LetGo(pull);
+  pull->failure = std::move(status);
+  due_ = true;
+}
+
+void Exchange::Hold(Pull* pull) {
+  pull->buffer = buffers_.Get(pull->bytes);
+  counters_.held_bytes += pull->bytes;
+  counters_.most_held_bytes = std::max(counters_.most_held_bytes, counters_.held_bytes);
+}
+
+std::shared_ptr<Buffer> Exchange::LetGo(Pull* pull) {
+  if (pull->buffer != nullptr) counters_.held_bytes -= pull->bytes;
+  return std::exchange(pull->buffer, nullptr);
+}
+
+std::shared_ptr<Buffer> Exchange::Use(Ticket ticket) {
+  if (ticket == 0) return nullptr;
+  const auto it = pulls_.find(ticket);
+  PRD_CHECK(it != pulls_.end() && it->second.failure.ok() && it->second.complete());
+  std::shared_ptr<Buffer> buffer = LetGo(&it->second);
+  pulls_.erase(it);
+  return buffer;
+}
+
+bool Exchange::OnAnswer(Instant now, const FrameHeader& header,
+                        std::span<const std::byte> payload) {
+  const auto it = pulls_.find(header.group);
+  if (it == pulls_.end() || it->second.from != header.from || it->second.ended()) return false;
+  Pull& pull = it->second;
+  pull.progress = now;
+  if (header.kind == FrameKind::kRefused) {
+    pull.endpoint.clear();  // it knows
+    Fail(it->first, &pull, Status(Code::kNotFound, "refused"));
+    return true;
+  }
+  Status status = header.kind == FrameKind::kParcel ? TakeInfo(&pull, payload)
+                                                    : TakePart(&pull, header, payload);
+  if (!status.ok()) Fail(it->first, &pull, std::move(status));
+  return true;
+}
+
+Status Exchange::TakeInfo(Pull* pull, std::span<const std::byte> payload) {
+  std::optional<ParcelInfo> info = DecodeParcelInfo(payload);
+  if (!info || pull->described) {
+    return Status(Code::kDataLoss, "the description of what is sent is damaged");
+  }
+  if (info->bytes != pull->bytes) {
+    return Status(Code::kDataLoss, "it has " + std::to_string(info->bytes) + " bytes, expected " +
+                                       std::to_string(pull->bytes));
+  }
+  pull->described = true;
+  pull->enclosure = std::move(info->enclosure);
+  Hold(pull);
+  return Status::Ok();
+}
+
+Status Exchange::TakePart(Pull* pull, const FrameHeader& header,
+                          std::span<const std::byte> payload) {
+  if (!pull->described || payload.empty() || header.offset != pull->received ||
+      payload.size() > pull->bytes - pull->received) {
+    return Status(Code::kDataLoss, "bytes came that do not fit");
+  }
+  std::memcpy(pull->buffer->data() + pull->received, payload.data(), payload.size());
+  pull->received += payload.size();
+  return Status::Ok();
+}
+
+void Exchange::EndPulls(Instant now) {
+  std::vector<Ticket> ended;
+  for (auto& [ticket, pull] : pulls_) {
+    if (!pull.ended() && now - pull.progress > timeout_) {
+      Fail(ticket, &pull, Status(Code::kDeadlineExceeded, "nothing came for too long"));
+    }
+    if (pull.ended() && !pull.reported) ended.push_back(ticket);
+  }
+  for (const Ticket ticket : ended) {
+    Pull& pull = pulls_.at(ticket);
+    const Status status = pull.failure;
+    const Enclosure enclosure = std::move(pull.enclosure);
+    pull.reported = true;
+    if (!status.ok()) pulls_.erase(ticket);
+    events_->OnPulled(ticket, status, enclosure);
+  }
+}
+
+// ---- the replica ----
+
+void Exchange::Do(Instant, const SetIteration& action) {
+  const std::lock_guard lock(store_->mutex);
+  store_->iteration = action.iteration;
+}
+
+void Exchange::Do(Instant, const PublishUpdate& action) {
+  const std::shared_ptr<Buffer> row = buffers_.Get(store_->parameters.bytes());
+  {
+    const std::lock_guard lock(store_->mutex);
+    store_->parameters.Read(0, row->size(), row->data());
+  }
+  updates_[action.iteration] = row;
+}
+
+void Exchange::Do(Instant, const RetireUpdate& action) { updates_.erase(action.iteration); }
+
+void Exchange::Do(Instant, const MixUpdates& action) {
+  std::vector<std::shared_ptr<Buffer>> rows;
+  std::vector<ReplicaStore::Weighted> others;
+  for (const MixUpdates::Update& update : action.updates) {
+    rows.push_back(Use(update.ticket));
+    PRD_CHECK(rows.back() != nullptr && rows.back()->size() == store_->parameters.bytes());
+    others.push_back({rows.back()->data(), update.weight});
+  }
+  const std::lock_guard lock(store_->mutex);
+  store_->Mix(action.own_weight, others);
+}
+
+// ---- shards ----
+
+void Exchange::Do(Instant, const CutShards& action) { shards_.Cut(action.shards); }
+
+void Exchange::Do(Instant, const TakeDelta& action) { shards_.TakeDelta(action.share); }
+
+void Exchange::Do(Instant, const KeepShard& action) {
+  shards_.Keep(action.shard, Use(action.ticket));
+}
+
+void Exchange::Do(Instant, const AddDelta& action) {
+  shards_.Add(action.shard, Use(action.ticket).get(), action.factor, action.pending);
+}
+
+void Exchange::Do(Instant, const MergePending& action) { shards_.Merge(action.shard); }
+
+void Exchange::Do(Instant, const ReadShard& action) {
+  shards_.Read(action.shard, Use(action.ticket).get());
+}
+
+void Exchange::Do(Instant, const ForgetShard& action) { shards_.Forget(action.shard); }
+
+// ---- turns ----
+
+void Exchange::Service(Instant now) {
+  if (std::exchange(due_, false)) HearEarly(now);
+  SendParts(now);
+  EndPulls(now);
+}
+
+std::optional<Instant> Exchange::NextDeadline() const {
+  if (due_) return Instant{0};
+  std::optional<Instant> next;
+  const auto consider = [&](Instant progress) {
+    const Instant at = progress + timeout_;
+    if (!next || at < *next) next = at;
+  };
+  for (const auto& [ticket, pull] : pulls_) {
+    if (!pull.ended()) consider(pull.progress);
+  }
+  for (const auto& [request, asked] : asked_) {
+    if (asked.slice.buffer != nullptr) consider(asked.progress);
+  }
+  return next;
+}
+
+}  // namespace prd

@@ -1,0 +1,180 @@
+// Notes, pulls and shards between workers (worker/core/exchange.h) over the connections of a mesh.
+//
+// A pull is a kPull to the peer, and from there kParcel with the size and what the parcel comes
+// with, then its bytes in order in parts, or kRefused. The source sends a part only once the one
+// before has been handed to the network: pulls of one peer take turns, and one that is slow holds
+// up only itself. The puller knows the size beforehand and takes no other; its bytes go straight to
+// where they stay until the core uses them. Published updates and deltas are sent to all who pull
+// them from one row.
+//
+// What does not fit in any way fails the pull that it is for, with kDataLoss, or counts for
+// nothing. Part of Mesh: used by the background thread alone.
+#ifndef PRD_WORKER_MESH_EXCHANGE_H_
+#define PRD_WORKER_MESH_EXCHANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+#include "worker/core/exchange.h"
+#include "worker/mesh/buffers.h"
+#include "worker/mesh/frame.h"
+#include "worker/mesh/peers.h"
+#include "worker/mesh/replica_store.h"
+#include "worker/mesh/shards.h"
+
+namespace prd {
+
+// Called from Mesh::Service only. By default nothing is done with them.
+class ExchangeEvents {
+ public:
+  virtual ~ExchangeEvents() = default;
+  virtual void OnNote(Incarnation /*from*/, const Note& /*note*/) {}
+  // Wants Serve or Refuse. Its peer may stop waiting at any time; they then come to nothing.
+  virtual void OnRequest(Incarnation /*from*/, Request /*request*/, const Parcel& /*parcel*/) {}
+  // Once for each StartPull without DropPull. Not ok: kUnavailable (the peer is gone, or none of
+  // those that were met), kNotFound (it refused), kDeadlineExceeded (nothing came for the time
+  // limit), kDataLoss (it sent what does not fit), kInvalidArgument (there is no such shard).
+  virtual void OnPulled(Ticket /*ticket*/, const Status& /*status*/,
+                        const Enclosure& /*enclosure*/) {}
+};
+
+class Exchange {
+ public:
+  static constexpr std::size_t kPartBytes = 512 << 10;
+  // Of one peer. What it asks for beyond is refused.
+  static constexpr std::size_t kMaxRequests = 256;
+  // Notes and requests of peers that are not met yet are kept for when they are.
+  static constexpr std::size_t kMaxEarly = 256;
+  // Notes beyond are dropped while so much waits to be sent to their peer.
+  static constexpr std::size_t kMaxQueued = 256;
+
+  struct Counters {
+    std::uint64_t sent_bytes = 0;       // of parcels
+    std::uint64_t held_bytes = 0;       // by pulls now: under way, or waiting to be used
+    std::uint64_t most_held_bytes = 0;  // at any time since the run was joined
+  };
+
+  // The pointers must outlive it.
+  Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout);
+
+  // Is this incarnation in this run from now on; kNoRun: none. Forgets everything.
+  void Join(Incarnation self, RunId run, const Plan& plan);
+
+  // The actions of worker/core/exchange.h. What is required of the core there is checked; tickets
+  // that are used are those of pulls that ended ok.
+  void Do(Instant now, const Meet& action);
+  void Do(Instant now, const SendNote& action);
+  void Do(Instant now, const StartPull& action);
+  void Do(Instant now, const DropPull& action);
+  void Do(Instant now, const Serve& action);
+  void Do(Instant now, const Refuse& action);
+  void Do(Instant now, const SetIteration& action);
+  void Do(Instant now, const PublishUpdate& action);
+  void Do(Instant now, const RetireUpdate& action);
+  void Do(Instant now, const MixUpdates& action);
+  void Do(Instant now, const CutShards& action);
+  void Do(Instant now, const TakeDelta& action);
+  void Do(Instant now, const KeepShard& action);
+  void Do(Instant now, const AddDelta& action);
+  void Do(Instant now, const MergePending& action);
+  void Do(Instant now, const ReadShard& action);
+  void Do(Instant now, const ForgetShard& action);
+
+  // A frame of the kinds from kNote on, to this incarnation. False: it counts for nothing.
+  bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  void OnLost(const std::string& endpoint);
+
+  // Sends what can be sent, and reports what came and what has ended.
+  void Service(Instant now);
+  // Of the next Service that has something to do, whatever comes in.
+  std::optional<Instant> NextDeadline() const;
+
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Pull {
+    Incarnation from = 0;
+    std::string endpoint;  // empty: nobody was asked
+    std::size_t bytes = 0;
+    bool described = false;          // kParcel has come
+    std::shared_ptr<Buffer> buffer;  // from then on
+    std::size_t received = 0;
+    Enclosure enclosure;
+    Instant progress;
+    Status failure;
+    bool reported = false;
+
+    bool complete() const { return described && received == bytes; }
+    bool ended() const { return !failure.ok() || complete(); }
+  };
+  struct Asked {  // by a peer
+    Incarnation from = 0;
+    std::string endpoint;
+    std::uint64_t number = 0;  // the peer's
+    Slice slice;               // once it is served
+    std::size_t sent = 0;
+    Instant progress;
+  };
+  struct Early {
+    FrameHeader header;
+    zmq::message_t payload;
+  };
+
+  std::string EndpointOf(Incarnation peer) const;
+  bool Say(Incarnation to, const std::string& endpoint, FrameKind kind, std::uint64_t number,
+           std::span<const std::byte> payload);
+  bool SendPart(Instant now, Asked* asked);
+
+  bool OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool OnNote(const FrameHeader& header, std::span<const std::byte> payload);
+  bool OnPull(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
+  bool OnStop(const FrameHeader& header);
+  bool OnAnswer(Instant now, const FrameHeader& header, std::span<const std::byte> payload);
+  Status TakeInfo(Pull* pull, std::span<const std::byte> payload);
+  Status TakePart(Pull* pull, const FrameHeader& header, std::span<const std::byte> payload);
+
+  std::optional<std::size_t> BytesOf(const Parcel& parcel) const;
+  Slice Find(const Parcel& parcel);
+  void Fail(Ticket ticket, Pull* pull, Status status);
+  void Hold(Pull* pull);
+  std::shared_ptr<Buffer> LetGo(Pull* pull);
+  std::shared_ptr<Buffer> Use(Ticket ticket);
+
+  void HearEarly(Instant now);
+  void SendParts(Instant now);
+  void EndPulls(Instant now);
+
+  ReplicaStore* store_;
+  Peers* peers_;
+  ExchangeEvents* events_;
+  DurationNs timeout_;
+  Incarnation self_ = 0;
+  RunId run_ = kNoRun;
+  bool due_ = false;  // Service has something to do at once
+
+  std::map<Incarnation, std::string> met_;  // their endpoints; empty: it has none to be used
+  std::deque<Early> early_;
+  std::map<Ticket, Pull> pulls_;
+  std::map<Request, Asked> asked_;
+  Request requests_ = 0;
+
+  Buffers buffers_;
+  std::map<Iteration, std::shared_ptr<Buffer>> updates_;  // published
+  Shards shards_;
+  Counters counters_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_EXCHANGE_H_
