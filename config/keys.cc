@@ -77,11 +77,21 @@ void Describe(Fields& fields, EsyncOptions* options) {
   fields.Whole("stall_factor", &options->stall_factor, 0, 1000, "iterations");
 }
 
+// A graph of one of these kinds, by their names, or a list of edges.
+void DescribeGraph(Fields& fields, std::span<const Graph::Kind> kinds, Graph* graph) {
+  std::vector<std::string> texts;
+  for (const Graph::Kind kind : kinds) texts.push_back(ToText(Graph{.kind = kind, .edges = {}}));
+  const std::vector<std::string_view> names(texts.begin(), texts.end());
+  auto index =
+      static_cast<std::size_t>(std::find(kinds.begin(), kinds.end(), graph->kind) - kinds.begin());
+  fields.NameOrPairs("graph", &index, &graph->edges, names, 0, Graph::kHighestRank);
+  graph->kind = index < kinds.size() ? kinds[index] : Graph::Kind::kEdges;
+}
+
 void Describe(Fields& fields, AdPsgdOptions* options) {
-  static constexpr std::array<std::string_view, 2> kGraphs = {"ring", "complete"};
-  auto kind = static_cast<std::size_t>(options->graph.kind);
-  fields.NameOrPairs("graph", &kind, &options->graph.edges, kGraphs, 0, Graph::kHighestRank);
-  options->graph.kind = static_cast<Graph::Kind>(kind);
+  static constexpr std::array<Graph::Kind, 2> kGraphs = {Graph::Kind::kRing,
+                                                         Graph::Kind::kComplete};
+  DescribeGraph(fields, kGraphs, &options->graph);
   fields.Whole("section_length", &options->section_length, 1, 100'000, "steps");
   fields.Flag("overlap", &options->overlap);
   fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
@@ -100,6 +110,30 @@ void Describe(Fields& fields, PragueOptions* options) {
   fields.Flag("overlap", &options->overlap);
   fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
   fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
+}
+
+void Describe(Fields& fields, HopOptions* options) {
+  static constexpr std::array<Graph::Kind, 5> kGraphs = {
+      Graph::Kind::kRing, Graph::Kind::kRingBased, Graph::Kind::kDoubleRing,
+      Graph::Kind::kHierarchical, Graph::Kind::kComplete};
+  static constexpr std::array<std::string_view, 2> kOrders = {"parallel", "serial"};
+  DescribeGraph(fields, kGraphs, &options->graph);
+  fields.Flag("directed", &options->directed);
+  fields.Whole("workers_per_host", &options->workers_per_host, 0, kMaxWorkers, "workers");
+  fields.Whole("max_iteration_gap", &options->max_iteration_gap, 0, 10'000, "iterations");
+  fields.Whole("backups", &options->backups, 0, 100'000, "updates");
+  fields.Whole("staleness", &options->staleness, 0, 1'000'000, "iterations");
+  fields.Whole("max_jump", &options->max_jump, 0, 10'000, "iterations");
+  fields.Whole("skip_behind", &options->skip_behind, 1, 10'000, "iterations");
+  fields.Choice("order", &options->order, kOrders);
+}
+
+void Describe(Fields& fields, SspOptions* options) {
+  static constexpr std::array<std::string_view, 2> kRates = {"constant", "staleness-aware"};
+  fields.Whole("staleness", &options->staleness, -1, 1'000'000, "clocks");
+  fields.Choice("learning_rate", &options->learning_rate, kRates);
+  fields.Whole("replicas", &options->replicas, 0, 100, "copies");
+  fields.Whole("shards", &options->shards, 0, 100'000, "shards");
 }
 
 // Security that cannot be had later: an open port without keys lets anyone train along.

@@ -20,7 +20,7 @@ Status Wrong(const std::string& found, const std::string& allowed) {
 
 using Adjacent = std::map<Rank, std::vector<Rank>>;
 
-Status CheckEdges(const std::vector<Graph::Edge>& edges) {
+Status CheckEdges(const std::vector<Graph::Edge>& edges, bool directed) {
   std::set<Graph::Edge> known;
   for (const Graph::Edge& edge : edges) {
     const auto [low, high] = std::minmax(edge.first, edge.second);
@@ -28,7 +28,8 @@ Status CheckEdges(const std::vector<Graph::Edge>& edges) {
       return Wrong(EdgeText(edge), "ranks from 0 to " + std::to_string(Graph::kHighestRank));
     }
     if (low == high) return Wrong(EdgeText(edge), "an edge between two ranks");
-    if (!known.emplace(low, high).second) return Wrong(EdgeText(edge) + " twice", "each edge once");
+    const Graph::Edge same = directed ? edge : Graph::Edge(low, high);
+    if (!known.insert(same).second) return Wrong(EdgeText(edge) + " twice", "each edge once");
   }
   return Status::Ok();
 }
@@ -50,8 +51,20 @@ std::set<Rank> Reached(const Adjacent& adjacent) {
 }  // namespace
 
 std::string ToText(const Graph& graph) {
-  if (graph.kind == Graph::Kind::kRing) return "ring";
-  if (graph.kind == Graph::Kind::kComplete) return "complete";
+  switch (graph.kind) {
+    case Graph::Kind::kRing:
+      return "ring";
+    case Graph::Kind::kComplete:
+      return "complete";
+    case Graph::Kind::kRingBased:
+      return "ring-based";
+    case Graph::Kind::kDoubleRing:
+      return "double-ring";
+    case Graph::Kind::kHierarchical:
+      return "hierarchical";
+    case Graph::Kind::kEdges:
+      break;
+  }
   std::string text = "[";
   for (const Graph::Edge& edge : graph.edges) {
     text += (text.size() > 1 ? ", " : "") + EdgeText(edge);
@@ -59,23 +72,32 @@ std::string ToText(const Graph& graph) {
   return text + "]";
 }
 
-Status Validate(const Graph& graph, int workers) {
+Status Validate(const Graph& graph, int workers, bool directed) {
   if (graph.kind != Graph::Kind::kEdges) return Status::Ok();
   if (graph.edges.empty() || graph.edges.size() > Graph::kMostEdges) {
     return Wrong(std::to_string(graph.edges.size()) + " edges",
                  "1 to " + std::to_string(Graph::kMostEdges));
   }
-  if (Status status = CheckEdges(graph.edges); !status.ok()) return status;
-  Adjacent adjacent;
+  if (Status status = CheckEdges(graph.edges, directed); !status.ok()) return status;
+  Adjacent adjacent;  // every rank of the list has its entry in both
+  Adjacent back;
   for (const auto& [a, b] : graph.edges) {
     adjacent[a].push_back(b);
-    adjacent[b].push_back(a);
+    back[b].push_back(a);
+    std::vector<Rank>& from_b = adjacent[b];
+    std::vector<Rank>& to_a = back[a];
+    if (directed) continue;
+    from_b.push_back(a);
+    to_a.push_back(b);
   }
+  const Rank first = adjacent.begin()->first;
   const std::set<Rank> reached = Reached(adjacent);
+  const std::set<Rank> reaching = Reached(back);
   for (const auto& [rank, ignored] : adjacent) {
-    if (reached.contains(rank)) continue;
-    return Wrong("no path from rank " + std::to_string(*reached.begin()) + " to rank " +
-                     std::to_string(rank),
+    if (reached.contains(rank) && reaching.contains(rank)) continue;
+    const bool to = !reached.contains(rank);
+    return Wrong("no path from rank " + std::to_string(to ? first : rank) + " to rank " +
+                     std::to_string(to ? rank : first),
                  "a connected graph");
   }
   for (Rank rank = 0; rank < workers; ++rank) {

@@ -1,5 +1,6 @@
 // A communication graph over a job's ranks: who may synchronise with whom (decentralised training:
-// AD-PSGD, Hop). Undirected, over those workers that are present.
+// AD-PSGD, Hop), over those workers that are present. What a user sets, and the undirected
+// neighbours of ad-psgd; hop's are in engines/hop/topology.h.
 #ifndef PRD_ENGINES_GRAPH_H_
 #define PRD_ENGINES_GRAPH_H_
 
@@ -22,6 +23,10 @@ struct Graph {
     kRing,      // all present workers in order of rank, the last one beside the first
     kComplete,  // all present workers beside each other
     kEdges,     // those of the list; a worker that is not in it has no neighbours
+    // Hop's (its Figures 11 and 21), which ad-psgd has not.
+    kRingBased,     // a ring, and each worker beside those most distant on it
+    kDoubleRing,    // two ring-based graphs of half the workers, connected worker to worker
+    kHierarchical,  // complete within a host; the hosts' first workers in a ring
   };
   using Edge = std::pair<Rank, Rank>;
   static constexpr Rank kHighestRank = 999'999;  // in a list
@@ -33,19 +38,19 @@ struct Graph {
   friend bool operator==(const Graph&, const Graph&) = default;
 };
 
-// "ring", "complete", or the list: "[[0, 1], [1, 2]]".
+// "ring", "ring-based", ..., or the list: "[[0, 1], [1, 2]]".
 std::string ToText(const Graph& graph);
 
 // Ok, or "graph: found X, allowed is Y": a list names ranks >= 0, no edge twice or from a rank to
 // itself, has a path between any two ranks that it names, and names all `workers` that the job
-// starts with (0: not known).
-Status Validate(const Graph& graph, int workers);
+// starts with (0: not known). Directed: an edge and the one back are two, and paths follow them.
+Status Validate(const Graph& graph, int workers, bool directed = false);
 
 // The neighbours of each worker among those present. Finding the i-th costs O(1) for a ring and a
 // complete graph, O(neighbours) for a list, whatever the number of workers.
 class Neighbours {
  public:
-  // REQUIRES: Validate(graph, 0) is ok.
+  // REQUIRES: Validate(graph, 0) is ok; a ring, a complete graph or a list.
   explicit Neighbours(const Graph& graph);
 
   // O(log workers). REQUIRES: rank >= 0 is not present; rank is.

@@ -5,8 +5,10 @@
 #include "engines/backup/backup.h"
 #include "engines/eager/eager.h"
 #include "engines/esync/esync.h"
+#include "engines/hop/hop.h"
 #include "engines/p_reduce/p_reduce.h"
 #include "engines/prague/prague.h"
+#include "engines/ssp/ssp.h"
 
 namespace prd {
 
@@ -30,13 +32,15 @@ std::string_view EngineName(const EngineOptions& options) {
                         [](const EsyncOptions&) { return std::string_view("esync"); },
                         [](const PragueOptions&) { return std::string_view("prague"); },
                         [](const AdPsgdOptions&) { return std::string_view("ad-psgd"); },
+                        [](const HopOptions&) { return std::string_view("hop"); },
+                        [](const SspOptions&) { return std::string_view("ssp"); },
                     },
                     options);
 }
 
 std::vector<EngineOptions> AllEngines() {
-  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{},
-          EsyncOptions{},     PragueOptions{},  AdPsgdOptions{}};
+  return {AllReduceOptions{}, PReduceOptions{}, EagerOptions{}, BackupOptions{}, EsyncOptions{},
+          PragueOptions{},    AdPsgdOptions{},  HopOptions{},   SspOptions{}};
 }
 
 Status Validate(const EngineOptions& options, int workers) {
@@ -54,6 +58,8 @@ std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
           [](const EsyncOptions& of) -> Made { return std::make_unique<Esync>(of); },
           [](const PragueOptions& of) -> Made { return std::make_unique<Prague>(of); },
           [](const AdPsgdOptions& of) -> Made { return std::make_unique<AdPsgd>(of); },
+          [](const HopOptions& of) -> Made { return std::make_unique<Hop>(of); },
+          [](const SspOptions& of) -> Made { return std::make_unique<Ssp>(of); },
       },
       options);
 }

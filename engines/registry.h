@@ -14,13 +14,16 @@
 #include "engines/eager/options.h"
 #include "engines/engine.h"
 #include "engines/esync/options.h"
+#include "engines/hop/options.h"
 #include "engines/p_reduce/options.h"
 #include "engines/prague/options.h"
+#include "engines/ssp/options.h"
 
 namespace prd {
 
-using EngineOptions = std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions,
-                                   EsyncOptions, PragueOptions, AdPsgdOptions>;
+using EngineOptions =
+    std::variant<AllReduceOptions, PReduceOptions, EagerOptions, BackupOptions, EsyncOptions,
+                 PragueOptions, AdPsgdOptions, HopOptions, SspOptions>;
 
 // The engine's name in config files, commands and history: "all-reduce", "p-reduce", "eager", ...
 std::string_view EngineName(const EngineOptions& options);

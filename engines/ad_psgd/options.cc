@@ -16,6 +16,10 @@ Status CheckRange(const char* key, std::int64_t found, std::int64_t least, std::
 }  // namespace
 
 Status Validate(const AdPsgdOptions& options, int workers) {
+  if (options.graph.kind > Graph::Kind::kEdges) {
+    return Status(Code::kInvalidArgument, "graph: found \"" + ToText(options.graph) +
+                                              "\", allowed is \"ring\", \"complete\" or a list");
+  }
   if (Status status = Validate(options.graph, workers); !status.ok()) return status;
   if (Status status = CheckRange("section_length", options.section_length, 1, 100'000);
       !status.ok()) {

@@ -121,7 +121,7 @@ log_level = "loud"
 [surprise]
 )"),
             R"(f.toml:3: job.engine: found "p-produce" (a text), allowed is "all-reduce", )"
-            R"("p-reduce", "eager", "backup", "esync", "prague" or "ad-psgd"
+            R"("p-reduce", "eager", "backup", "esync", "prague", "ad-psgd", "hop" or "ssp"
 f.toml:4: job.lease_ms: found "long" (a text), allowed is a whole number from 20 to 3600000 (ms)
 f.toml:7: daemon.listne: unknown key; did you mean "listen"?
 f.toml:8: daemon.sync: found 1, allowed is true or false

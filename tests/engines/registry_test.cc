@@ -17,7 +17,7 @@ TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
     EXPECT_NE(MakeEngine(options), nullptr);
   }
   EXPECT_THAT(names, testing::ElementsAre("all-reduce", "p-reduce", "eager", "backup", "esync",
-                                          "prague", "ad-psgd"));
+                                          "prague", "ad-psgd", "hop", "ssp"));
 }
 
 // The message of the one thing that is wrong.

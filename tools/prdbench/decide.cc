@@ -65,6 +65,8 @@ class Loop {
                        ? static_cast<std::size_t>(workers)
                        : 0),
         ahead_(guide_->plan().ahead ? static_cast<std::size_t>(workers) : 0),
+        exchanges_(guide_->plan().strategy == Strategy::kNeighbours ||
+                   guide_->plan().strategy == Strategy::kShardedStore),
         turns_(static_cast<std::size_t>(workers)) {
     const auto end = static_cast<Rank>(workers);
     for (Rank rank = 0; rank < end; ++rank) {
@@ -216,6 +218,10 @@ class Loop {
           Release(now, answer->rank);
           continue;
         }
+        if (exchanges_) {
+          Later(now, kStep, {.iteration = answer->next + 1, .rank = answer->rank});
+          continue;
+        }
         Stimulus next = cause;
         ++next.local_steps;
         Later(now, kStep, next);
@@ -268,6 +274,7 @@ class Loop {
   Effects effects_;
   std::vector<InRounds> in_rounds_;   // by rank; empty under other strategies
   std::vector<Ahead> ahead_;          // by rank; empty unless Plan::ahead
+  bool exchanges_;                    // each signal has an answer of its own
   std::map<GroupId, Held> held_;      // formed, and not begun
   std::vector<std::uint32_t> turns_;  // by rank: signals that it was to send
   Iteration newest_ = 0;              // that a group was formed for
