@@ -82,6 +82,7 @@ void SessionCore::SayHello(Instant now, Actions* out) {
   next_.reset();
   updates_ = {};
   store_ = {};
+  sharing_ = {};
   asked_.reset();
   heartbeats_out_ = 0;
   heard_ = now;
@@ -92,6 +93,7 @@ void SessionCore::SayHello(Instant now, Actions* out) {
 // ---- calls ----
 
 void SessionCore::Done(Status status, Actions* out) {
+  if (Uses(Strategy::kShardedStore)) GiveUpRead(out);
   call_ = Call::kNone;
   arrival_due_ = false;
   UpdateInterrupt(out);
@@ -616,7 +618,7 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
   NewRound();
   if (Uses(Strategy::kNeighbours)) BeginUpdates(now, out);
   // Trains on what it reads from the store; the call in progress ends with that.
-  if (Uses(Strategy::kShardedStore)) return ProceedStore(now, out);
+  if (Uses(Strategy::kShardedStore)) return JoinStore(now, out);
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
   GoOn(now, out);
@@ -639,7 +641,7 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
   if (contact_ == Contact::kMember && Uses(Strategy::kNeighbours)) {
     updates_.OnRequest(now, from, request, parcel, out);
   } else if (contact_ == Contact::kMember && Uses(Strategy::kShardedStore)) {
-    store_.OnRequest(now, from, request, parcel, out);
+    store_.OnRequest(from, request, parcel, out);
   } else {
     out->push_back(Refuse{request});
   }

@@ -243,6 +243,9 @@ class SessionCore {
   void OnOpened(Instant now, const Opened& opened, Actions* out);
   void OnMayRead(Instant now, const QueryReply& reply, Actions* out);
   bool FinalReadDue(Instant now, Actions* out);
+  void HasRead(Instant now, Actions* out);
+  void JoinStore(Instant now, Actions* out);
+  void GiveUpRead(Actions* out);
 
   // Local steps (session_core_local_steps.cc).
   void Query(Instant now, Actions* out);
@@ -317,6 +320,18 @@ class SessionCore {
   // kNeighbours, kShardedStore.
   UpdateQueues updates_;
   ShardStore store_;
+  // kShardedStore.
+  struct Sharing {
+    // What comes next: an update to be stored, its signal to be answered, shards to be read.
+    enum class Next : std::uint8_t { kNone, kPush, kAnswer, kMayRead, kRead };
+    Next next = Next::kNone;
+    bool joins = false;                // the step in progress ends with the job's replica instead
+    bool counts = false;               // its work is in the update
+    std::uint32_t workers = 0;         // that train, as the newest answer says
+    GroupId final_reading = kNoGroup;  // the group that shards were read for last
+    GroupId final_read = kNoGroup;     // all of them
+  };
+  Sharing sharing_;
 
   // kLocalSteps.
   std::uint32_t local_steps_ = 0;  // since the round's start
