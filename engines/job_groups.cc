@@ -118,8 +118,12 @@ void Job::Announce(PlacementSet set) {
   for (const Rank rank : set.members) placement.members.push_back(Describe(rank));
   for (std::size_t i = 0; i < set.members.size(); ++i) {
     Worker& worker = At(set.members[i]);
-    PRD_CHECK(worker.state != State::kAbsent && set.at[i] >= worker.iteration);
-    worker.iteration = placement.at = set.at[i];
+    PRD_CHECK(worker.state != State::kAbsent);
+    placement.at = set.at[i];
+    if (worker.state == State::kActive) {  // else it has the final average's iteration, maybe
+      PRD_CHECK(set.at[i] >= worker.iteration);
+      worker.iteration = set.at[i];
+    }
     Send(set.members[i], placement);
   }
   Write(std::move(set));
