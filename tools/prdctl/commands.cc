@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "engines/words.h"
+#include "tools/prdctl/commands_exchange.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/present.h"
 #include "tools/prdctl/replay.h"
@@ -45,6 +46,33 @@ std::string LastGroup(const WorkerRow& worker) {
   return std::to_string(worker.last_group) + (worker.last_ok ? "" : " failed");
 }
 
+// Where no groups train: what each is at, and beside it what keeps it, or may.
+void PrintExchangers(const Present& present, const ExchangeMeter& exchange,
+                     const Console& console) {
+  const bool shards = present.plan.strategy == Strategy::kShardedStore;
+  std::vector<Table::Column> columns = {
+      {"RANK", Align::kRight}, {"STATE"}, {shards ? "CLOCK" : "ITERATION", Align::kRight}};
+  for (std::string& title : ExchangeTitles(exchange)) {
+    columns.push_back({std::move(title), Align::kRight});
+  }
+  for (const char* title : {"STEP", "HEARD", "PID"}) columns.push_back({title, Align::kRight});
+  columns.push_back({"HOST"});
+  Table table(std::move(columns));
+  for (const WorkerRow& w : present.workers) {
+    const auto row = exchange.workers().find(w.rank);
+    std::vector<std::string> cells = {
+        std::to_string(w.rank), w.detail.empty() ? w.state : w.state + " (" + w.detail + ")",
+        std::to_string(row == exchange.workers().end() ? w.iteration : row->second.iteration)};
+    for (std::string& cell : ExchangeCells(exchange, w.rank)) cells.push_back(std::move(cell));
+    cells.push_back(Age(w.step_ns));
+    cells.push_back(w.heard_ns ? Age(w.heard_ns) + " ago" : "");
+    cells.push_back(std::to_string(w.pid));
+    cells.push_back(w.host_name);
+    table.Add(std::move(cells));
+  }
+  table.Print(console.out);
+}
+
 }  // namespace
 
 Status ShowJobs(HistorySource& source, const Console& console) {
@@ -75,6 +103,11 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   if (!info.ok()) return info.status();
   Result<Present> present = LoadPresent(source, *info);
   if (!present.ok()) return present.status();
+  // What they are at now comes from all that was recorded, not from the controller's state.
+  Result<ExchangeMeter> exchange = Exchanges(present->plan)
+                                       ? MeasureExchange(source, *info)
+                                       : Result<ExchangeMeter>(ExchangeMeter());
+  if (!exchange.ok()) return exchange.status();
   if (console.json) {
     Json workers = Json::array();
     for (const WorkerRow& w : present->workers) {
@@ -93,11 +126,16 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
            {"step_ns", OrNull(w.step_ns)},
            {"heard_ns", OrNull(w.heard_ns)},
            {"why", w.why}});
+      if (Exchanges(present->plan)) AddExchange(*exchange, w.rank, &workers.back());
     }
     console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
+  if (Exchanges(present->plan)) {
+    PrintExchangers(*present, *exchange, console);
+    return Status::Ok();
+  }
   Table table({{"RANK", Align::kRight},
                {"STATE"},
                {CountsRounds(present->plan.strategy) ? "ROUND" : "ITERATION", Align::kRight},
@@ -126,6 +164,11 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   if (!info.ok()) return info.status();
   Result<Present> present = LoadPresent(source, *info);
   if (!present.ok()) return present.status();
+  if (Exchanges(present->plan)) {
+    Result<ExchangeMeter> exchange = MeasureExchange(source, *info);
+    if (!exchange.ok()) return exchange.status();
+    for (WorkerRow& w : present->workers) w.others = OthersOf(*exchange, w.rank);
+  }
   Json workers = Json::array();
   Table table({{"RANK", Align::kRight}, {"STATE"}, {"WHY"}});
   for (const WorkerRow& w : present->workers) {

@@ -44,8 +44,8 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id, cons
 // `slow_factor`: from which factor on a worker is called slow.
 Status ShowStragglers(HistorySource& source, const std::string& run, double slow_factor,
                       const Console& console);
-// `last`: of the successful training groups; 0 is all.
-Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last,
+// `last`: of the successful training groups; 0 is all. `table`: for people, else for graphviz.
+Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last, bool table,
                  const Console& console);
 Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_t last,
                        const Console& console);

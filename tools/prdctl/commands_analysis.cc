@@ -6,7 +6,7 @@
 
 #include "common/base/static_schedule.h"
 #include "engines/words.h"
-#include "tools/prdctl/commands.h"
+#include "tools/prdctl/commands_exchange.h"
 #include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/stragglers.h"
@@ -31,12 +31,14 @@ Result<RunInfo> Measure(HistorySource& source, const std::string& run, Meter& me
 }
 
 // What the run's engine does to slow workers, and so which columns there are.
-enum class Beside { kNothing, kGradients, kUpdates, kLocalSteps, kGroups };
+enum class Beside { kNothing, kGradients, kUpdates, kLocalSteps, kGroups, kNeighbours, kShards };
 
 Beside BesideOf(const RunInfo& run) {
   if (run.engine == "eager") return Beside::kGradients;
   if (run.engine == "backup") return Beside::kUpdates;
   if (run.engine == "prague" || run.engine == "ad-psgd") return Beside::kGroups;
+  if (run.engine == "hop") return Beside::kNeighbours;
+  if (run.engine == "ssp") return Beside::kShards;
   return run.engine == "esync" ? Beside::kLocalSteps : Beside::kNothing;
 }
 
@@ -67,6 +69,10 @@ std::vector<std::string> Titles(Beside beside) {
       return {"LOCAL STEPS", "ROUNDS WITHOUT", "DROPPED"};
     case Beside::kGroups:
       return {"OWN GROUPS", "PASSIVE"};
+    case Beside::kNeighbours:
+      return {"JUMPS", "SKIPPED", "UPDATES DROPPED", "SUPPRESSED"};
+    case Beside::kShards:
+      return {"CLOCKS AHEAD"};
   }
   return {};
 }
@@ -84,6 +90,11 @@ std::vector<std::string> Cells(Beside beside, const WorkerPace& w) {
       return {LocalSteps(w), without, Dropped(w)};
     case Beside::kGroups:
       return {std::to_string(w.own_groups), std::to_string(w.passive_groups)};
+    case Beside::kNeighbours:
+      return {std::to_string(w.exchange.jumps), std::to_string(w.exchange.skipped),
+              std::to_string(w.exchange.dropped), std::to_string(w.exchange.suppressed)};
+    case Beside::kShards:
+      return {Shares(w.exchange.ahead)};
   }
   return {};
 }
@@ -93,6 +104,18 @@ void AddBeside(Beside beside, const WorkerPace& w, Instant start, Json* json) {
   if (beside == Beside::kGroups) {
     (*json)["own_groups"] = w.own_groups;
     (*json)["passive_groups"] = w.passive_groups;
+    return;
+  }
+  if (beside == Beside::kNeighbours || beside == Beside::kShards) {
+    (*json)["ahead"] = Json::object();
+    for (const auto& [ahead, count] : w.exchange.ahead) {
+      (*json)["ahead"][std::to_string(ahead)] = count;
+    }
+    if (beside == Beside::kShards) return;
+    (*json)["jumps"] = w.exchange.jumps;
+    (*json)["skipped_iterations"] = w.exchange.skipped;
+    (*json)["dropped_updates"] = w.exchange.dropped;
+    (*json)["suppressed_updates"] = w.exchange.suppressed;
     return;
   }
   (*json)["rounds_in"] = w.rounds_in;
@@ -178,7 +201,13 @@ void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_facto
               << (report.round_ns > 0
                       ? words::Duration(report.round_ns) + " for the round before to end, "
                       : std::string());
-  if (report.plan.ahead) {
+  if (Exchanges(report.plan)) {
+    console.out << words::Duration(report.moving_ns)
+                << (report.plan.strategy == Strategy::kNeighbours
+                        ? " for updates that were sent to get there and be averaged"
+                        : " for updates to be stored")
+                << ", and " << words::Duration(report.controller_ns) << " for the controller\n";
+  } else if (report.plan.ahead) {
     console.out << "and " << words::Duration(report.queued_ns)
                 << " for groups before theirs that shared a member (" << report.conflicts << " of "
                 << report.train_groups << " groups in conflict)\n";
@@ -187,6 +216,47 @@ void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_facto
   }
   PrintPlan(report.plan, console);
   PrintDrops(report, console);
+}
+
+// `graph` where no groups train.
+Status ShowExchange(HistorySource& source, const RunInfo& info, bool table,
+                    const Console& console) {
+  const Result<ExchangeMeter> meter = MeasureExchange(source, info);
+  if (!meter.ok()) return meter.status();
+  if (console.json) {
+    Json json = GraphJson(*meter);
+    json["run"] = ToJson(info);
+    console.out << Dump(json) << '\n';
+  } else if (table) {
+    PrintGraph(*meter, console);
+  } else {
+    console.out << GraphDot(*meter, info.job + ", run " + std::to_string(info.run));
+  }
+  return Status::Ok();
+}
+
+Status ShowGraphGap(HistorySource& source, const RunInfo& info, const Console& console) {
+  const Result<ExchangeMeter> meter = MeasureExchange(source, info);
+  if (!meter.ok()) return meter.status();
+  const Result<GraphGap> gap = GapOf(meter->graph());
+  if (!gap.ok()) return gap.status();
+  if (console.json) {
+    console.out << Dump({{"run", ToJson(info)},
+                         {"rho", 1 - gap->of_weights},
+                         {"spectral_gap", gap->of_weights},
+                         {"walk_gap", gap->of_walk},
+                         {"workers", gap->workers},
+                         {"symmetric", gap->symmetric}})
+                << '\n';
+    return Status::Ok();
+  }
+  console.out << "rho " << Number(1 - gap->of_weights, 4) << "\nspectral gap "
+              << Number(gap->of_weights, 4) << " of the weights of " << gap->workers << " workers"
+              << (gap->symmetric ? "" : ", by the moduli of eigenvalues") << "\nspectral gap "
+              << Number(gap->of_walk, 4)
+              << " as Hop (Figure 21) counts it: of equal weights, without self-loops, by signed "
+                 "eigenvalues\n";
+  return Status::Ok();
 }
 
 }  // namespace
@@ -218,6 +288,7 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
                          {"waited_for_rounds_ns", report.round_ns},
                          {"waited_for_groups_ns", report.queued_ns},
                          {"waited_for_controller_ns", report.controller_ns},
+                         {"moving_ns", report.moving_ns},
                          {"rounds", report.rounds},
                          {"train_groups", report.train_groups},
                          {"conflicts", report.conflicts},
@@ -236,8 +307,11 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
   return Status::Ok();
 }
 
-Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last,
+Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last, bool table,
                  const Console& console) {
+  const Result<RunInfo> of = FindRun(source, run);
+  if (!of.ok()) return of.status();
+  if (of->engine == "hop" || of->engine == "ssp") return ShowExchange(source, *of, table, console);
   SyncMeter meter(last);
   Result<RunInfo> info = Measure(source, run, meter);
   if (!info.ok()) return info.status();
@@ -255,17 +329,30 @@ Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last
                 << '\n';
     return Status::Ok();
   }
-  const std::string of = meter.schedule() != nullptr
-                             ? "static schedule: edges are phases (of " +
-                                   std::to_string(kStaticPhases) + ") in which a pair meets"
-                             : std::to_string(meter.groups()) + " groups";
-  console.out << ToDot(meter, info->job + ", run " + std::to_string(info->run) + ", " + of +
-                                  (meter.rounds() ? ": edges join contributors" : ""));
+  const std::string what =
+      (meter.schedule() != nullptr ? "static schedule: edges are phases (of " +
+                                         std::to_string(kStaticPhases) + ") in which a pair meets"
+                                   : std::to_string(meter.groups()) + " groups") +
+      (meter.rounds() ? ": edges join contributors" : "");
+  const std::string title = info->job + ", run " + std::to_string(info->run) + ", " + what;
+  if (!table) {
+    console.out << ToDot(meter, title);
+    return Status::Ok();
+  }
+  console.out << Harmless(title) << '\n';
+  Table pairs({{"A", Align::kRight}, {"B", Align::kRight}, {"TIMES", Align::kRight}});
+  for (const auto& [pair, count] : meter.Pairs()) {
+    pairs.Add({std::to_string(pair.first), std::to_string(pair.second), std::to_string(count)});
+  }
+  pairs.Print(console.out);
   return Status::Ok();
 }
 
 Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_t last,
                        const Console& console) {
+  const Result<RunInfo> of = FindRun(source, run);
+  if (!of.ok()) return of.status();
+  if (of->engine == "hop") return ShowGraphGap(source, *of, console);
   SyncMeter meter(last);
   Result<RunInfo> info = Measure(source, run, meter);
   if (!info.ok()) return info.status();

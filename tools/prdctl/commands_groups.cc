@@ -3,6 +3,7 @@
 #include "common/base/static_schedule.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands.h"
+#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/replay.h"
 #include "tools/prdctl/schedule.h"
@@ -189,6 +190,12 @@ class GroupsView {
       console_.out << tracker_.conflicts() << " of " << formed << " training groups so far ("
                    << Number(100 * share, 1)
                    << "%) had a member in another group as they were drawn (conflicts)\n";
+    }
+    if (Exchanges(plan())) {
+      console_.out << "no groups train under this engine: prdctl graph --table shows "
+                   << (plan().strategy == Strategy::kNeighbours ? "the neighbours"
+                                                                : "where the shards are")
+                   << ", prdctl workers what each worker is at\n";
     }
     if (const ScheduleRow* schedule = schedules_.Shown()) return PrintSchedule(*schedule);
     if (plan().scheduled) console_.out << "no schedule yet: workers draw their groups by it\n";

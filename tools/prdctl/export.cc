@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/text.h"
 
@@ -149,6 +150,7 @@ void TraceExporter::OnDecision(const Record& record) {
     NameThread(joined->rank, "rank " + std::to_string(joined->rank) + " (" + joined->host_name +
                                  ", pid " + std::to_string(joined->pid) + ")");
     Mark("joined", joined->rank, record.now, Dump({{"reason", joined->reason}}));
+    threads_[joined->rank].entered = record.now;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     Json args = {{"reason", left->reason}};
     if (left->gradients > 0) args["gradients_lost"] = left->gradients;
@@ -158,10 +160,7 @@ void TraceExporter::OnDecision(const Record& record) {
     Mark("dropped", late->rank, record.now,
          Dump({{"iteration", late->iteration}, {"reason", late->reason}}));
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
-    Mark(answer->ready ? "query: ready" : "query: go on", answer->rank, record.now,
-         Dump({{"iteration", answer->iteration},
-               {"local_steps", answer->local_steps},
-               {"reason", answer->reason}}));
+    OnAnswer(record.now, *answer);
   } else if (const auto* schedule = std::get_if<ScheduleSet>(&record.body)) {
     for (const Rank rank : schedule->members) {
       Mark("schedule: draws its groups itself, unreported", rank, record.now,
@@ -171,7 +170,55 @@ void TraceExporter::OnDecision(const Record& record) {
     if (order->result == kNoGroup) return;
     threads_[order->rank].fetch = record.now;
     threads_[order->rank].fetched = order->result;
+  } else {
+    OnPlaces(record);
   }
+}
+
+// Who exchanges with whom, and where the shards are.
+void TraceExporter::OnPlaces(const Record& record) {
+  if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
+    std::vector<Rank> in;
+    for (const InEdge& edge : set->in) in.push_back(edge.rank);
+    Mark("neighbours", set->rank, record.now,
+         Dump({{"in", in}, {"out", set->out}, {"at", set->at}, {"reason", set->reason}}));
+  } else if (const auto* placement = std::get_if<PlacementSet>(&record.body)) {
+    for (const Rank rank : placement->members) {
+      Mark("placement", rank, record.now,
+           Dump({{"epoch", placement->epoch}, {"reason", placement->reason}}));
+    }
+  } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
+    for (const Rank rank : opened->members) {
+      Mark("placement opened", rank, record.now, Dump({{"epoch", opened->epoch}}));
+    }
+  }
+}
+
+void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
+  if (!Exchanges(tracker_.plan())) {
+    return Mark(answer.ready ? "query: ready" : "query: go on", answer.rank, now,
+                Dump({{"iteration", answer.iteration},
+                      {"local_steps", answer.local_steps},
+                      {"reason", answer.reason}}));
+  }
+  const std::string args = Dump({{"next", answer.next}, {"reason", answer.reason}});
+  Thread& thread = threads_[answer.rank];
+  if (thread.signalled) Slice("wait", answer.rank, thread.ready, now, args);
+  if (answer.next > answer.iteration) Mark("jump", answer.rank, now, args);
+  thread.signalled = false;
+  thread.entered = now;
+}
+
+void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
+  const Thread& thread = threads_[rank];
+  const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
+  const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
+  Slice("compute", rank, thread.entered, computed, Dump(args));
+  const bool neighbours = tracker_.plan().strategy == Strategy::kNeighbours;
+  Slice(neighbours ? "receive" : "push", rank, computed, now,
+        Dump({{"queued", ready.queued},
+              {"dropped", ready.dropped},
+              {"suppressed", ready.suppressed}}));
 }
 
 void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelope) {
@@ -186,7 +233,9 @@ void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelop
 
 void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
   Thread& thread = threads_[rank];
-  if (thread.counter.Ends(ready)) {
+  if (Exchanges(tracker_.plan())) {
+    OnExchanged(now, rank, ready);
+  } else if (thread.counter.Ends(ready)) {
     Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
     if (ready.local_steps > 0) args["local_steps"] = ready.local_steps;
     Slice("compute", rank, now - Possible(ready.step_ns, now - start_), now, Dump(args));

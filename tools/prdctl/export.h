@@ -60,6 +60,11 @@ class CsvExporter : public Exporter {
 // group interrupts the wait. Groups in the background are on the second thread; with a run_ahead
 // the time for which a signal stood is there, too ("signalled"), since the training loop went on.
 // Of workers that follow a schedule there are marks alone: their groups are not in the history.
+//
+// Without groups (hop, ssp) a worker computes from the answer to its last signal on, for step_ns;
+// what passes from there to its next signal is named receive (hop: the neighbours' updates, and
+// their average) or push (ssp; the read before the step is in it, too), and from the signal to the
+// answer it waits. Jumps, and changes of the graph or of the placement of shards, are instants.
 class TraceExporter : public Exporter {
  public:
   explicit TraceExporter(std::ostream* out) : out_(out) {}
@@ -69,6 +74,7 @@ class TraceExporter : public Exporter {
  private:
   struct Thread {
     Instant ready;
+    Instant entered;  // its iteration, where there are no groups
     StepCounter counter;
     bool signalled = false;  // it stands, where groups form ahead
     Iteration awaited = -1;  // the round that it waits for with its last signal; -1: none
@@ -78,6 +84,9 @@ class TraceExporter : public Exporter {
   void Begin(const Record& record, const RunStarted& started);
   void OnWorker(const Record& record, const WorkerEnvelope& envelope);
   void OnReady(Instant now, Rank rank, const Ready& ready);
+  void OnExchanged(Instant now, Rank rank, const Ready& ready);
+  void OnAnswer(Instant now, const QueryAnswered& answer);
+  void OnPlaces(const Record& record);
   void OnFinished(const Record& record, Rank rank, const Finished& finished);
   void OnAhead(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
                const Json& args);

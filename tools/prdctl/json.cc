@@ -42,6 +42,9 @@ struct WorkerMessage {
     if (m.gradients > 0) out["gradients"] = m.gradients;
     if (m.local_steps > 0) out["local_steps"] = m.local_steps;
     if (m.rtt_ns > 0) out["rtt_ns"] = m.rtt_ns;
+    if (m.queued > 0) out["queued"] = m.queued;
+    if (m.dropped > 0) out["dropped"] = m.dropped;
+    if (m.suppressed > 0) out["suppressed"] = m.suppressed;
   }
   void operator()(const Finished& m) const {
     out["type"] = "finished";

@@ -43,6 +43,7 @@ Examples:
   prdctl group 12                        of a round: who gave gradients, who only got the sum
   prdctl groups --kind train             prague: which groups wait, for whom, and what is drawn next
   prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
+  prdctl graph --table                   hop: neighbours, tokens, who waits; ssp: where the shards are
   prdctl export --format trace -o t.json for ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does the history lead to its decisions?
@@ -68,7 +69,7 @@ struct Flags {
   std::optional<Rank> rank;
   GroupId group = kNoGroup;
   std::string kind, since, format = "jsonl", file, key_name;
-  bool failed = false, follow = false;
+  bool failed = false, follow = false, table = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
 };
@@ -160,7 +161,11 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   add("jobs", "All runs: number, job, engine, state", ShowJobs, false);
   add("workers",
       "State, iteration (the newest round, under eager and esync), what it owes, step time, last "
-      "heard, pid, host",
+      "heard, pid, host.\n"
+      "hop: the fewest tokens it has, and of whom; updates queued at its last signal; jumps, and "
+      "iterations skipped with them; updates that came to it and were not used (dropped), and "
+      "updates of its own not sent because their receiver was past them (suppressed). ssp: its "
+      "clock, how far that is ahead of the slowest, shards that it owns and has copies of",
       [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
 
   CLI::App* groups =
@@ -200,7 +205,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* explain =
       app.add_subcommand("explain",
                          "Why each worker waits, or what it last did; of one "
-                         "worker also what the other members of its group do (prague, ad-psgd)");
+                         "worker also what the other members of its group do (prague, ad-psgd), or "
+                         "its neighbours (hop), or the clocks of the others (ssp)");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
       ->check(CLI::NonNegativeNumber);
@@ -218,24 +224,31 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "dropped. prague, ad-psgd: a wait counts from the signal on, for groups before its own and "
       "for "
       "members that compute; groups of its own, and those in which it was passive. With overlap, "
-      "waits do not stop the training loop. prague's static generator reports no steps",
+      "waits do not stop the training loop. prague's static generator reports no steps. hop: it "
+      "waits for updates of neighbours that are not so far, then for their tokens; iterations "
+      "skipped, and updates that were not used or not sent. ssp: it waits for the slowest clocks; "
+      "how often it read how many clocks ahead of the slowest worker",
       [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
   stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
-  CLI::App* graph =
-      add("graph",
-          "Who synchronised with whom, as a DOT graph. Of rounds of gradients (eager), "
-          "where everybody gets the sum: who contributed to the same. Of a static schedule: in how "
-          "many of its phases a pair meets",
-          [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, c); });
+  CLI::App* graph = add(
+      "graph",
+      "Who synchronised with whom, as a DOT graph. Of rounds of gradients (eager), "
+      "where everybody gets the sum: who contributed to the same. Of a static schedule: in how "
+      "many of its phases a pair meets.\n"
+      "hop: who sends updates to whom, with their weights, and at which iteration each is; red: "
+      "who waits, and an update or token that is missing. ssp: who has copies of whose shards; "
+      "--table: where each shard is",
+      [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, f.table, c); });
+  graph->add_flag("--table", f.table, "Prints a table, for people");
   graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
   CLI::App* gap =
       add("spectral-gap",
           "How fast updates spread: rho and 1 - rho. For engines that average within "
-          "groups, or by a static schedule; where rounds reach everybody (eager, backup, esync) "
-          "it is refused",
+          "groups, or by a static schedule, or with neighbours (hop; there also as the paper "
+          "counts it); where updates reach everybody (eager, backup, esync, ssp) it is refused",
           [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
 

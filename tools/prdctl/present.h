@@ -29,7 +29,8 @@ struct WorkerRow {
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
   std::optional<DurationNs> heard_ns;  // ago
   std::string why;                     // it waits, or what it last did, or why it is gone
-  // What the other members of its group, announced or only drawn, do (where groups form ahead).
+  // What the other members of its group, announced or only drawn, do (where groups form ahead), or
+  // those that it exchanges with (`prdctl explain`).
   std::vector<std::pair<Rank, std::string>> others;
 };
 

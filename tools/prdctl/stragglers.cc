@@ -35,6 +35,7 @@ void PaceMeter::Add(const Record& record) {
     tally.last_dropped = record.now;
     tally.dropped_because = late->reason;
   }
+  exchange_.Add(record);
   const GroupTracker::Change change = tracker_.Add(record);
   if (change.formed != nullptr && !tracker_.plan().ahead) ShareOut(*change.formed);
   if (change.ended) OnEnded(*change.ended);
@@ -181,9 +182,21 @@ PaceReport PaceMeter::Report() const {
                     .train_groups = tracker_.train_groups(),
                     .conflicts = tracker_.conflicts(),
                     .plan = tracker_.plan()};
+  const bool exchanges = Exchanges(report.plan);
+  if (exchanges) {
+    report.waited_ns = exchange_.waited_ns();
+    report.controller_ns = exchange_.controller_ns();
+    report.moving_ns = exchange_.moving_ns();
+  }
   std::vector<DurationNs> paces;
   for (const auto& [rank, tally] : tallies_) {
-    const WorkerPace worker = PaceOf(rank, tally);
+    WorkerPace worker = PaceOf(rank, tally);
+    const auto row = exchange_.workers().find(rank);
+    if (exchanges && row != exchange_.workers().end()) {
+      worker.exchange = row->second;
+      worker.waited_ns = row->second.waited_ns;
+      worker.cost_ns = std::llround(row->second.cost_ns);
+    }
     if (worker.steps > 0) paces.push_back(worker.median_step_ns);
     report.workers.push_back(worker);
   }

@@ -17,6 +17,11 @@
 // run_ahead a signal's wait does not stop the training loop: it is how old the signal got. Of a
 // schedule's groups nothing is known here.
 //
+// Without groups (hop, ssp) a worker that has computed waits for the updates of neighbours that
+// have not entered the iteration whose update it needs, then, with its signal, for whose tokens or
+// clocks it needs; to those that is owed. What passes while nobody is missing is moving_ns or
+// controller_ns.
+//
 // Engines of rounds (eager, backup, esync) let a round go on without some workers. What that costs
 // the model is counted beside: rounds that took effect without anything of a worker, what it
 // computed and the job did not use, and gradients that went with it.
@@ -29,6 +34,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/groups.h"
 
 namespace prd::ctl {
@@ -65,6 +71,8 @@ struct WorkerPace {
   double mean_local_steps = 0;
   std::uint32_t fewest_local_steps = 0;
   std::uint32_t most_local_steps = 0;
+
+  ExchangeRow exchange;  // hop, ssp
 };
 
 struct PaceReport {
@@ -74,6 +82,7 @@ struct PaceReport {
   DurationNs round_ns = 0;          // by all, for the round before theirs to end
   DurationNs queued_ns = 0;         // by all, for groups formed ahead before theirs to end
   DurationNs controller_ns = 0;     // by all, from then, or the last signal, to the announcement
+  DurationNs moving_ns = 0;         // of all, for updates on their way (hop, ssp)
   std::uint64_t rounds = 0;         // that took effect
   std::uint64_t train_groups = 0;   // formed
   std::uint64_t conflicts = 0;      // of these (GroupFormed)
@@ -117,6 +126,7 @@ class PaceMeter {
 
   Instant start_;
   GroupTracker tracker_;
+  ExchangeMeter exchange_;
   std::map<Rank, Tally> tallies_;
   std::set<Rank> joined_;
   bool serial_ = false;  // the engine has one round at a time, and workers signal meanwhile

@@ -23,6 +23,10 @@ std::string WhyNoGap(const std::string& engine) {
            ", who was late by copying it, so updates always reach everybody at once; `prdctl "
            "stragglers` tells what was dropped";
   }
+  if (engine == "ssp") {
+    return "the workers share one set of parameters, in shards, so updates reach everybody who "
+           "reads; `prdctl stragglers` tells how far ahead of the slowest each reads";
+  }
   return "";
 }
 

@@ -234,7 +234,7 @@ TEST(AheadTest, EveryCommandWorksAtAnyMoment) {
       for (const std::string& text :
            {Text([&](const Console& c) { return ShowGroups(source, "", {}, c); }),
             Text([&](const Console& c) { return ShowStragglers(source, "", 1.5, c); }),
-            Text([&](const Console& c) { return ShowGraph(source, "", 0, c); }),
+            Text([&](const Console& c) { return ShowGraph(source, "", 0, false, c); }),
             Text([&](const Console& c) { return Explain(source, "", 1, c); })}) {
         EXPECT_GT(text.size(), 20u);
         EXPECT_THAT(text, Not(HasSubstr("DATA_LOSS")));
@@ -319,7 +319,7 @@ TEST(AheadTest, AStaticScheduleIsShownByItsPhases) {
   EXPECT_THAT(groups, HasSubstr("0 1 | 2 3"));
   EXPECT_THAT(Text([&](const Console& c) { return ShowStragglers(source, "", 1.5, c); }),
               HasSubstr("nothing to tell: workers draw their groups themselves"));
-  const Json graph = Printed([&](const Console& c) { return ShowGraph(source, "", 0, c); });
+  const Json graph = Printed([&](const Console& c) { return ShowGraph(source, "", 0, false, c); });
   EXPECT_EQ(graph["edges"].size(), 4u);
   EXPECT_EQ(graph["edges"][0]["groups"], 2);  // ranks 0 and 1: phases 1 and 3
 }

@@ -43,6 +43,13 @@ class Story {
   Story& Signal(Rank rank, Iteration iteration, std::int64_t step_ms) {
     return Say(rank, Ready{.iteration = iteration, .step_ns = step_ms * kMillisecond});
   }
+  // To a signal of an engine without groups.
+  Story& Answer(Rank rank, Iteration iteration, Iteration next = 0) {
+    return Write(QueryAnswered{.rank = rank,
+                               .iteration = iteration,
+                               .reason = "because",
+                               .next = next > 0 ? next : iteration});
+  }
   Story& Form(std::vector<std::pair<Rank, double>> shares, GroupKind kind = GroupKind::kTrain,
               Iteration iteration = 0) {
     GroupFormed formed{

@@ -1,0 +1,37 @@
+// How `exchange.h` is shown: the parts of the commands for runs without groups that train.
+#ifndef PRD_TOOLS_PRDCTL_COMMANDS_EXCHANGE_H_
+#define PRD_TOOLS_PRDCTL_COMMANDS_EXCHANGE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/prdctl/commands.h"
+#include "tools/prdctl/exchange.h"
+#include "tools/prdctl/json.h"
+#include "tools/prdctl/present.h"
+
+namespace prd::ctl {
+
+// All records of the run.
+Result<ExchangeMeter> MeasureExchange(HistorySource& source, const RunInfo& run);
+
+// Columns of `prdctl workers` beside those of all engines, and their cells.
+std::vector<std::string> ExchangeTitles(const ExchangeMeter& meter);
+std::vector<std::string> ExchangeCells(const ExchangeMeter& meter, Rank rank);
+void AddExchange(const ExchangeMeter& meter, Rank rank, Json* worker);
+
+// What the others do that a worker exchanges with, where that has to do with its going on.
+std::vector<std::pair<Rank, std::string>> OthersOf(const ExchangeMeter& meter, Rank rank);
+
+// `prdctl graph`, of neighbours or of shards.
+Json GraphJson(const ExchangeMeter& meter);
+std::string GraphDot(const ExchangeMeter& meter, const std::string& title);
+void PrintGraph(const ExchangeMeter& meter, const Console& console);
+
+// "0: 10%, 1: 90%": the share of steps with which the worker was let go on so far ahead.
+std::string Shares(const std::map<Iteration, std::uint64_t>& counts);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_COMMANDS_EXCHANGE_H_

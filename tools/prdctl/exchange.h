@@ -1,0 +1,152 @@
+// Runs whose workers form no groups to train: neighbours that send each other updates (hop), and
+// parameters in shards that live in the workers (ssp). What they are at, whom they wait for, and
+// where things are, from the records one by one.
+//
+// Iterations are as the controller counts them (engines/engine.h): for hop the one that a worker
+// has entered, for ssp its clock. Tokens (Hop, section 4.2) are those counts' differences: of the
+// queue from j to i there are Iter(j) - Iter(i) + max_ig.
+#ifndef PRD_TOOLS_PRDCTL_EXCHANGE_H_
+#define PRD_TOOLS_PRDCTL_EXCHANGE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/history.h"
+#include "prd/status.h"
+
+namespace prd::ctl {
+
+// Whether the engine is one of these.
+inline bool Exchanges(const Plan& plan) {
+  return plan.strategy == Strategy::kNeighbours || plan.strategy == Strategy::kShardedStore;
+}
+
+// What a rank is at, and what it did so far.
+struct ExchangeRow {
+  Rank rank = kNoRank;
+  bool trains = false;      // joined, and neither finished nor gone
+  Iteration iteration = 0;  // the one it is in, or its clock
+  Instant entered;          // since when
+  // Its signal, which asks for the next one, stands since then.
+  std::optional<Instant> signalled;
+
+  std::uint32_t queued = 0;      // updates in its queues, at its last signal (hop)
+  std::uint64_t dropped = 0;     // updates that came to it and were never used
+  std::uint64_t suppressed = 0;  // of its own, not sent because their receiver was past them
+  std::uint64_t jumps = 0;       // of more than one iteration
+  std::uint64_t skipped = 0;     // iterations, with them
+
+  DurationNs waited_ns = 0;  // for others
+  double cost_ns = 0;        // waiting of others that is owed to it
+  // How often it was let go on so many iterations ahead of the slowest: of those who get its
+  // updates, or (ssp) of all.
+  std::map<Iteration, std::uint64_t> ahead;
+};
+
+// Where the shards are, or are to be.
+struct PlacementRow {
+  PlacementSet set;
+  Instant since;
+  std::optional<Instant> opened;
+};
+
+struct Tokens {
+  Iteration count = 0;
+  Rank of = kNoRank;  // who would give them
+};
+
+// Takes the records of a run in order. Memory is that of the workers and of their last iterations.
+class ExchangeMeter {
+ public:
+  using Graph = std::map<Rank, NeighboursSet>;
+
+  void Add(const Record& record);
+
+  Instant start() const { return start_; }
+  Instant now() const { return now_; }
+  // By rank, also those who have gone.
+  const std::map<Rank, ExchangeRow>& workers() const { return workers_; }
+  // What is in force. Of a run that has ended, what was for longest: when workers finish, others
+  // follow for those who are left. Empty: there is none.
+  const Graph& graph() const { return ended_ ? longest_ : graph_; }
+  // The same. Null: there is none.
+  const PlacementRow* placement() const;
+
+  // max_ig; 0: there are no token queues.
+  int max_iteration_gap() const { return max_iteration_gap_; }
+  const Plan& plan() const { return plan_; }
+  // The lowest iteration of those who train; none without one.
+  std::optional<Iteration> Slowest() const;
+  // Of the queues that this worker takes from, that with the fewest; none without token queues.
+  std::optional<Tokens> FewestTokens(Rank rank) const;
+  // Those who train and keep the worker from going on: whose token it needs, or whose clock is too
+  // low. Nobody, where no signal of it stands.
+  std::vector<Rank> HeldBy(Rank rank) const;
+  // Neighbours who have not entered an iteration whose update it can still need, while no signal of
+  // it stands; it may compute yet.
+  std::vector<Rank> UpdatesMissing(Rank rank) const;
+
+  // Waiting that is owed to nobody: for updates to get there, or to be stored; for the controller.
+  DurationNs moving_ns() const { return moving_ns_; }
+  DurationNs controller_ns() const { return controller_ns_; }
+  DurationNs waited_ns() const { return waited_ns_; }
+
+ private:
+  using Arrivals = std::vector<std::pair<Instant, Rank>>;
+  // When it was in which iteration, of the last ones.
+  struct Track {
+    std::map<Iteration, Instant> entered;
+    bool cut = false;
+    DurationNs step_ns = 0;
+  };
+
+  void OnReady(Instant now, Rank rank, const Ready& ready);
+  void OnAnswer(Instant now, const QueryAnswered& answer);
+  void OnJoined(Instant now, const WorkerJoined& joined);
+  void Enter(Instant now, Rank rank, Iteration iteration);
+  void CloseGraph(Instant now);
+  void ClosePlacement(Instant now);
+  // When it came to the iteration or beyond; the latest there is where it has not.
+  Instant Reached(Rank rank, Iteration iteration) const;
+  Arrivals UpdatesFor(Rank rank, Iteration iteration) const;
+  Arrivals LeaveFor(Rank rank, Iteration next) const;
+  // Gives what of the time is waiting for nobody.
+  DurationNs ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals);
+
+  Instant start_, now_;
+  bool ended_ = false;
+  Plan plan_;
+  int max_iteration_gap_ = 0;
+  std::map<Rank, ExchangeRow> workers_;
+  std::map<Rank, Track> tracks_;
+
+  Graph graph_, longest_;
+  Instant graph_since_;
+  DurationNs longest_graph_ns_ = -1;
+  std::optional<PlacementRow> placement_, longest_placement_;
+  DurationNs longest_placement_ns_ = -1;
+
+  DurationNs moving_ns_ = 0;
+  DurationNs controller_ns_ = 0;
+  DurationNs waited_ns_ = 0;
+};
+
+// How fast an update spreads over a graph of neighbours.
+struct GraphGap {
+  // Of the weights in use: 1 - the second largest modulus of their matrix' eigenvalues.
+  double of_weights = 0;
+  // As Hop's Figure 21 has it: 1 - the second largest eigenvalue (its real part, where edges lead
+  // one way) of the walk over the graph without its self-loops, 1/degree each.
+  double of_walk = 0;
+  std::size_t workers = 0;
+  bool symmetric = true;  // the weights
+};
+// kFailedPrecondition: no graph; kResourceExhausted: over SyncMeter::kMaxWorkers.
+Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph);
+
+}  // namespace prd::ctl
+
+#endif  // PRD_TOOLS_PRDCTL_EXCHANGE_H_
