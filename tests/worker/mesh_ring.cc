@@ -33,6 +33,17 @@ void MeshNode::OnFetched(const Status& status, Iteration iteration) {
   fetched = {status, iteration};
 }
 
+void MeshNode::OnNote(Incarnation from, const Note& note) { notes.emplace_back(from, note); }
+
+void MeshNode::OnRequest(Incarnation from, Request request, const Parcel& parcel) {
+  if (on_request) return on_request(from, request, parcel);
+  mesh->Do(MeshNow(), Refuse{request});
+}
+
+void MeshNode::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) {
+  EXPECT_TRUE(pulled.emplace(ticket, Pulled{status, enclosure}).second) << "reported twice";
+}
+
 GroupMember MeshNode::AsMember(double weight) const {
   return {.rank = static_cast<Rank>(options_.incarnation % 1000),
           .incarnation = options_.incarnation,

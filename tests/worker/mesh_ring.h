@@ -4,9 +4,11 @@
 #define PRD_TESTS_WORKER_MESH_RING_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
@@ -25,6 +27,9 @@ class MeshNode : public MeshEvents {
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
+  void OnNote(Incarnation from, const Note& note) override;
+  void OnRequest(Incarnation from, Request request, const Parcel& parcel) override;
+  void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
 
   GroupMember AsMember(double weight) const;
 
@@ -38,7 +43,15 @@ class MeshNode : public MeshEvents {
     Iteration iteration = 0;
   };
   std::optional<Reduced> reduced;
+  struct Pulled {
+    Status status;
+    Enclosure enclosure;
+  };
   std::optional<Fetched> fetched;
+  std::vector<std::pair<Incarnation, Note>> notes;
+  std::map<Ticket, Pulled> pulled;
+  // Answers requests; without it they are refused.
+  std::function<void(Incarnation from, Request request, const Parcel& parcel)> on_request;
   ReplicaStore store;
   zmq::context_t context;
   std::unique_ptr<Mesh> mesh;
