@@ -74,10 +74,9 @@ void Hop::OnJoined(Instant now, const JoinedEvent& event) {
   PRD_CHECK(event.rank >= 0 && !Joined(event.rank));
   const std::size_t ranks = static_cast<std::size_t>(event.rank) + 1;
   if (ranks > workers_.size()) workers_.resize(ranks);
-  At(event.rank) = {};
-  At(event.rank).iteration = event.iteration;
-  At(event.rank).host = hosts_.Add(event.host);
-  At(event.rank).joined = true;
+  told_.resize(workers_.size());
+  At(event.rank) = {.iteration = event.iteration, .joined = true};
+  ToldTo(event.rank).host = hosts_.Add(event.host);
   if (!settles_) settles_ = now + kSettle;
 }
 
@@ -94,20 +93,23 @@ void Hop::OnReady(const ReadyEvent& event, Effects* out) {
 void Hop::OnLeft(Instant now, const LeftEvent& event, Effects* out) {
   PRD_CHECK(Joined(event.rank));
   if (!settles_) settles_ = now + kSettle;
-  const Worker gone = std::move(At(event.rank));
-  hosts_.Remove(gone.host);
-  At(event.rank) = {};
-  for (const Rank rank : gone.out) {
-    std::vector<InEdge>& in = At(rank).in;
+  const Worker gone = std::exchange(At(event.rank), {});
+  const Told told = std::exchange(ToldTo(event.rank), {});
+  hosts_.Remove(told.host);
+  for (const Rank rank : told.out) {
+    std::vector<InEdge>& in = ToldTo(rank).in;
     in.erase(FindEdge(in, event.rank));
+    Shrink(rank);
   }
-  for (const InEdge& edge : gone.in) {
+  for (const InEdge& edge : told.in) {
+    std::vector<Rank>& out_of = ToldTo(edge.rank).out;
+    out_of.erase(std::lower_bound(out_of.begin(), out_of.end(), event.rank));
     Worker& sender = At(edge.rank);
-    sender.out.erase(std::lower_bound(sender.out.begin(), sender.out.end(), event.rank));
-    if (!sender.waiting || HasToken(sender.iteration + 1, gone.iteration)) continue;
-    --sender.lacking;
+    const bool lacked = sender.waiting && !HasToken(sender.iteration + 1, gone.iteration);
+    if (lacked) --sender.lacking;
+    Shrink(edge.rank);
   }
-  for (const InEdge& edge : gone.in) LetGoIfFree(edge.rank, out);
+  for (const InEdge& edge : told.in) LetGoIfFree(edge.rank, out);
 }
 
 // ---- tokens ----
@@ -115,7 +117,7 @@ void Hop::OnLeft(Instant now, const LeftEvent& event, Effects* out) {
 std::uint32_t Hop::CountLacking(const Worker& worker) const {
   if (options_.max_iteration_gap == 0) return 0;
   std::uint32_t lacking = 0;
-  for (const Rank rank : worker.out) {
+  for (const Rank rank : Outs(worker)) {
     lacking += HasToken(worker.iteration + 1, At(rank).iteration) ? 0 : 1;
   }
   return lacking;
@@ -123,10 +125,10 @@ std::uint32_t Hop::CountLacking(const Worker& worker) const {
 
 Iteration Hop::Target(const Worker& worker) const {
   const Iteration next = worker.iteration + 1;
-  if (options_.max_jump == 0 || worker.out.empty()) return next;
-  Iteration lowest = At(worker.out.front()).iteration;
+  if (options_.max_jump == 0 || worker.outs == 0) return next;
+  Iteration lowest = At(Outs(worker).front()).iteration;
   Iteration allowed = lowest;
-  for (const Rank rank : worker.out) {
+  for (const Rank rank : Outs(worker)) {
     const Worker& other = At(rank);
     const bool needs_one_more = other.jumped && options_.staleness == 0;
     lowest = std::min(lowest, other.iteration);
@@ -158,12 +160,12 @@ void Hop::LetGo(Rank rank, Effects* out) {
     worker.iteration = target;
     out->push_back(std::move(answer));
     if (options_.max_iteration_gap == 0) continue;
-    for (const InEdge& edge : worker.in) {
-      Worker& other = At(edge.rank);
+    for (const Rank sender : Ins(worker)) {
+      Worker& other = At(sender);
       if (!other.waiting || !other.placed) continue;
       const Iteration wanted = other.iteration + 1;
       if (HasToken(wanted, before) || !HasToken(wanted, target)) continue;
-      if (--other.lacking == 0) freed_.push_back(edge.rank);
+      if (--other.lacking == 0) freed_.push_back(sender);
     }
   }
 }
@@ -176,7 +178,7 @@ void Hop::Place(Effects* out) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     if (!worker.joined) continue;
-    present.push_back({.rank = static_cast<Rank>(i), .host = worker.host});
+    present.push_back({.rank = static_cast<Rank>(i), .host = told_[i].host});
     if (worker.placed) lowest = std::min(lowest.value_or(worker.iteration), worker.iteration);
   }
   for (const HopPlace& place : present) {
@@ -191,12 +193,31 @@ void Hop::Place(Effects* out) {
   for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
     SetNeighbours(topology.nodes[i], SlotsFor(ways.empty() ? 0 : ways[i]), out);
   }
-  for (const HopPlace& place : present) At(place.rank).lacking = 0;
+  LayOut();
   for (const HopPlace& place : present) {
     Worker& worker = At(place.rank);
     if (worker.waiting) worker.lacking = CountLacking(worker);
   }
   for (const HopPlace& place : present) LetGoIfFree(place.rank, out);
+}
+
+void Hop::LayOut() {
+  std::size_t edges = 0;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i].first = static_cast<std::uint32_t>(edges);
+    edges += told_[i].out.size() + told_[i].in.size();
+  }
+  around_.resize(edges);
+  for (std::size_t i = 0; i < workers_.size(); ++i) Shrink(static_cast<Rank>(i));
+}
+
+void Hop::Shrink(Rank rank) {
+  Worker& worker = At(rank);
+  const Told& told = ToldTo(rank);
+  worker.outs = static_cast<std::uint32_t>(told.out.size());
+  worker.ins = static_cast<std::uint32_t>(told.in.size());
+  const auto ins = std::copy(told.out.begin(), told.out.end(), around_.begin() + worker.first);
+  std::transform(told.in.begin(), told.in.end(), ins, [](const InEdge& edge) { return edge.rank; });
 }
 
 std::uint32_t Hop::SlotsFor(std::uint32_t way_back) const {
@@ -207,6 +228,7 @@ std::uint32_t Hop::SlotsFor(std::uint32_t way_back) const {
 
 void Hop::SetNeighbours(const Topology::Node& node, std::uint32_t slots, Effects* out) {
   Worker& worker = At(node.rank);
+  Told& told = ToldTo(node.rank);
   NeighboursSet set{.rank = node.rank,
                     .at = worker.iteration,
                     .in = {},
@@ -215,24 +237,24 @@ void Hop::SetNeighbours(const Topology::Node& node, std::uint32_t slots, Effects
                     .slots = slots,
                     .reason = {}};
   for (const Topology::In& in : node.in) {
-    const auto before = FindEdge(worker.in, in.rank);
-    const bool known = before != worker.in.end();
+    const auto before = FindEdge(told.in, in.rank);
+    const bool known = before != told.in.end();
     set.in.push_back({.rank = in.rank,
                       .weight = in.weight,
                       .from = known ? before->from : At(in.rank).iteration});
   }
-  const bool same = worker.placed && worker.in == set.in && worker.out == set.out &&
-                    worker.own_weight == set.own_weight && worker.slots == slots;
+  const bool same = worker.placed && told.in == set.in && told.out == set.out &&
+                    told.own_weight == set.own_weight && told.slots == slots;
   if (same) return;
   const bool list = options_.graph.kind == Graph::Kind::kEdges;
   set.reason = (list ? "list of " + std::to_string(options_.graph.edges.size()) + " edges"
                      : ToText(options_.graph)) +
                (worker.placed ? "; its neighbours changed" : "; it has joined");
   worker.placed = true;
-  worker.in = set.in;
-  worker.out = set.out;
-  worker.own_weight = set.own_weight;
-  worker.slots = slots;
+  told.in = set.in;
+  told.out = set.out;
+  told.own_weight = set.own_weight;
+  told.slots = slots;
   out->push_back(std::move(set));
 }
 
@@ -242,13 +264,13 @@ std::string Hop::Explain(Instant, Rank rank) const {
   if (!Joined(rank)) return "";
   const Worker& worker = At(rank);
   if (!worker.placed) return "waiting for its neighbours to be set";
-  return worker.waiting ? ExplainWaiting(worker) : ExplainMissing(worker);
+  return worker.waiting ? ExplainWaiting(worker) : ExplainMissing(rank);
 }
 
 std::string Hop::ExplainWaiting(const Worker& worker) const {
   std::vector<Rank> ranks;
   Iteration lowest = worker.iteration;
-  for (const Rank rank : worker.out) {
+  for (const Rank rank : Outs(worker)) {
     if (HasToken(worker.iteration + 1, At(rank).iteration)) continue;
     ranks.push_back(rank);
     lowest = std::min(lowest, At(rank).iteration);
@@ -258,12 +280,13 @@ std::string Hop::ExplainWaiting(const Worker& worker) const {
          " behind (max_iteration_gap " + std::to_string(options_.max_iteration_gap) + ")";
 }
 
-std::string Hop::ExplainMissing(const Worker& worker) const {
+std::string Hop::ExplainMissing(Rank rank) const {
+  const Worker& worker = At(rank);
   // What Recv needs; after a jump, first that of the iteration before.
   const Iteration needed =
       std::max<Iteration>(0, worker.iteration - (worker.jumped ? 1 : 0) - options_.staleness);
   std::vector<Rank> behind;
-  for (const InEdge& edge : worker.in) {
+  for (const InEdge& edge : ToldTo(rank).in) {
     if (At(edge.rank).iteration < needed && edge.from <= needed) behind.push_back(edge.rank);
   }
   const auto backups = static_cast<std::size_t>(options_.backups);
@@ -276,35 +299,34 @@ std::string Hop::ExplainMissing(const Worker& worker) const {
 // ---- state ----
 
 void Hop::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, settles_);
+  ar(workers_, told_, hosts_, settles_);
   if (ar.saving()) return;
+  if (told_.size() != workers_.size()) return ar.Fail();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (!Consistent(static_cast<Rank>(i))) return ar.Fail();
   }
-  for (Worker& worker : workers_) {
-    worker.lacking = worker.joined && worker.waiting ? CountLacking(worker) : 0;
-  }
+  LayOut();
+  for (Worker& worker : workers_) worker.lacking = worker.waiting ? CountLacking(worker) : 0;
 }
 
 bool Hop::Consistent(Rank rank) const {
   const Worker& worker = At(rank);
-  if (!worker.joined) {
-    return !worker.placed && !worker.waiting && worker.in.empty() && worker.out.empty();
-  }
-  if (!hosts_.Has(worker.host) || worker.iteration < 0 || worker.iteration > kMaxIteration) {
+  const Told& told = ToldTo(rank);
+  const bool has_edges = !told.in.empty() || !told.out.empty();
+  if (has_edges && !(worker.joined && worker.placed)) return false;
+  if (!worker.joined) return !worker.placed && !worker.waiting;
+  if (!hosts_.Has(told.host) || worker.iteration < 0 || worker.iteration > kMaxIteration) {
     return false;
   }
-  if (!worker.placed && !(worker.in.empty() && worker.out.empty())) return false;
-  if (!Ascends(worker.in) || !Ascends(worker.out)) return false;
-  for (const InEdge& edge : worker.in) {
+  if (!Ascends(told.in) || !Ascends(told.out)) return false;
+  for (const InEdge& edge : told.in) {
     if (!Joined(edge.rank) || edge.rank == rank) return false;
-    const std::vector<Rank>& out = At(edge.rank).out;
+    const std::vector<Rank>& out = ToldTo(edge.rank).out;
     if (!std::binary_search(out.begin(), out.end(), rank)) return false;
   }
-  for (const Rank other : worker.out) {
-    if (!Joined(other) || FindEdge(At(other).in, rank) == At(other).in.end()) return false;
-  }
-  return true;
+  return std::all_of(told.out.begin(), told.out.end(), [&](Rank other) {
+    return Joined(other) && FindEdge(ToldTo(other).in, rank) != ToldTo(other).in.end();
+  });
 }
 
 }  // namespace prd

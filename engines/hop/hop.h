@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,25 +49,39 @@ class Hop final : public Engine {
   void Archive(StateArchive& ar) override;
 
  private:
+  // What a signal needs, close together: with many workers reading costs most.
   struct Worker {
-    Iteration iteration = 0;  // Iter: that it has been let into
-    std::vector<InEdge> in;   // as it was told, but for those gone since; by rank
-    std::vector<Rank> out;    // the same
-    double own_weight = 1;    // as it was told
-    std::uint32_t slots = 1;  // as it was told
-    std::int32_t host = 0;
+    Iteration iteration = 0;    // Iter: that it has been let into
+    std::uint32_t first = 0;    // in around_ (derived)
+    std::uint32_t outs = 0;     // there, those who get its updates (derived)
+    std::uint32_t ins = 0;      // behind them, those whose updates it gets (derived)
+    std::uint32_t lacking = 0;  // waiting: of its outs, those without a token for it (derived)
     bool joined = false;
-    bool placed = false;        // has been told its neighbours
-    bool waiting = false;       // its signal stands: it is to enter iteration + 1
-    bool jumped = false;        // has entered its iteration by a jump, and not ended it
-    std::uint32_t lacking = 0;  // waiting: of `out`, those without a token for it (derived)
-    void Archive(StateArchive& ar) {
-      ar(iteration, in, out, own_weight, slots, host, joined, placed, waiting, jumped);
-    }
+    bool placed = false;   // has been told its neighbours
+    bool waiting = false;  // its signal stands: it is to enter iteration + 1
+    bool jumped = false;   // has entered its iteration by a jump, and not ended it
+    void Archive(StateArchive& ar) { ar(iteration, joined, placed, waiting, jumped); }
+  };
+  // As it was told, but without those who have gone since.
+  struct Told {
+    std::vector<InEdge> in;  // by rank, ascending
+    std::vector<Rank> out;   // ascending
+    double own_weight = 1;
+    std::uint32_t slots = 1;
+    std::int32_t host = 0;
+    void Archive(StateArchive& ar) { ar(in, out, own_weight, slots, host); }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
   const Worker& At(Rank rank) const { return workers_[static_cast<std::size_t>(rank)]; }
+  Told& ToldTo(Rank rank) { return told_[static_cast<std::size_t>(rank)]; }
+  const Told& ToldTo(Rank rank) const { return told_[static_cast<std::size_t>(rank)]; }
+  std::span<const Rank> Outs(const Worker& worker) const {
+    return std::span(around_).subspan(worker.first, worker.outs);
+  }
+  std::span<const Rank> Ins(const Worker& worker) const {
+    return std::span(around_).subspan(worker.first + worker.outs, worker.ins);
+  }
   bool Joined(Rank rank) const;
   // `other`, at this iteration, has a token for one that is to enter iteration `next`.
   bool HasToken(Iteration next, Iteration other) const;
@@ -79,6 +94,10 @@ class Hop final : public Engine {
   void Place(Effects* out);
   void SetNeighbours(const Topology::Node& node, std::uint32_t slots, Effects* out);
   std::uint32_t SlotsFor(std::uint32_t way_back) const;
+  // around_, from what all were told.
+  void LayOut();
+  // This worker's part of it, which is no longer than it was.
+  void Shrink(Rank rank);
   std::uint32_t CountLacking(const Worker& worker) const;
   // Where this worker goes on: the next iteration, or beyond.
   Iteration Target(const Worker& worker) const;
@@ -87,13 +106,15 @@ class Hop final : public Engine {
   void LetGoIfFree(Rank rank, Effects* out);
 
   std::string ExplainWaiting(const Worker& worker) const;
-  std::string ExplainMissing(const Worker& worker) const;
+  std::string ExplainMissing(Rank rank) const;
   bool Consistent(Rank rank) const;
 
   const HopOptions options_;
   std::vector<Worker> workers_;  // by rank
+  std::vector<Told> told_;       // by rank
   HostTable hosts_;
   std::optional<Instant> settles_;  // kSettle after a change
+  std::vector<Rank> around_;        // everybody's neighbours (derived)
   std::vector<Rank> freed_;         // during LetGo
 };
 
