@@ -28,13 +28,21 @@ std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed)
   auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
   if (objective != nullptr) return objective;
   const Plan plan = MakeEngine(workload.job.engine)->plan();
-  return plan.ahead || plan.background || plan.scheduled ? MakeToy() : nullptr;
+  if (plan.strategy == Strategy::kShardedStore) return MakeToy(12);
+  const bool mixes = plan.strategy == Strategy::kNeighbours;
+  return plan.ahead || plan.background || plan.scheduled || mixes ? MakeToy() : nullptr;
 }
 
 // Members of a group keep their own count of iterations.
 bool OwnCounts(const Workload& workload) {
   const Plan plan = MakeEngine(workload.job.engine)->plan();
   return plan.ahead || plan.scheduled;
+}
+
+// Workers are answered one by one, without groups.
+bool Answers(const Workload& workload) {
+  const Strategy strategy = MakeEngine(workload.job.engine)->plan().strategy;
+  return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
 }
 
 class Cluster {
@@ -44,15 +52,17 @@ class Cluster {
         options_(options),
         world_(workload, options.seed),
         stats_(workload.cluster.workers, options.keep_slices, options.slice_limit,
-               OwnCounts(workload)),
+               OwnCounts(workload), Answers(workload)),
         objective_(Trained(workload, options.seed)),
         times_(workload, options.seed),
         devices_(workload),
         data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
+        exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
         controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)) {
     parts_ = {.world = &world_,
               .data = &data_,
+              .exchange = &exchange_,
               .times = &times_,
               .devices = &devices_,
               .objective = objective_.get(),
@@ -81,6 +91,7 @@ class Cluster {
   void Begin();
   void Loop();
   void Handle(const SimEvent& event);
+  void Exchanged(const SimEvent& event);
   void Reduced(const std::vector<DataPlane::Result>& results);
   void Faults();
   void Evaluate();
@@ -101,6 +112,7 @@ class Cluster {
   StepTimes times_;
   Devices devices_;
   DataPlane data_;
+  Exchange exchange_;
   Controller controller_;
   WorkerParts parts_;
   std::vector<SimWorker> workers_;
@@ -120,6 +132,7 @@ void Cluster::Seen(const Record& record) {
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body)) data_.Seen(record.run, *set);
+  exchange_.Seen(record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -230,6 +243,25 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kEvaluate:
       Evaluate();
       break;
+    case EventKind::kNote:
+    case EventKind::kRequest:
+    case EventKind::kPulled:
+      Exchanged(event);
+      break;
+  }
+}
+
+void Cluster::Exchanged(const SimEvent& event) {
+  SimWorker& worker = workers_[event.who];
+  if (event.kind == EventKind::kNote) {
+    const std::optional<Exchange::Noted> noted = exchange_.OnNote(event.who, event.what);
+    if (noted) worker.OnNote(*noted);
+  } else if (event.kind == EventKind::kRequest) {
+    const std::optional<Exchange::Requested> asked = exchange_.OnRequest(event.who, event.what);
+    if (asked) worker.OnRequest(*asked);
+  } else {
+    const std::optional<Exchange::Pulled> pulled = exchange_.OnPulled(event.who, event.what);
+    if (pulled) worker.OnPulled(*pulled);
   }
 }
 
@@ -346,7 +378,7 @@ void Cluster::CheckEnd() {
 }
 
 std::string Cluster::Line(const Trace& trace) {
-  static constexpr std::array<const char*, 13> kNames = {"worker -> controller",
+  static constexpr std::array<const char*, 16> kNames = {"worker -> controller",
                                                          "controller -> worker",
                                                          "controller's turn",
                                                          "controller starts",
@@ -358,7 +390,10 @@ std::string Cluster::Line(const Trace& trace) {
                                                          "reduction fails",
                                                          "model copied",
                                                          "worker starts",
-                                                         "evaluation"};
+                                                         "evaluation",
+                                                         "note",
+                                                         "asked by a peer",
+                                                         "pulled"};
   char line[160];
   std::snprintf(line, sizeof line, "%12.6f s  worker %-4u %-21s %s %llu",
                 static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,
@@ -381,7 +416,7 @@ void Cluster::Fill(RunResult* result) {
   result->messages = world_.messages;
   result->records = controller_.store().records();
   result->restarts = controller_.restarts();
-  result->bytes = data_.bytes();
+  result->bytes = data_.bytes() + exchange_.bytes();
   result->hash = controller_.store().hash();
   for (const Replica& replica : world_.replicas) {
     result->hash = Prng(result->hash ^ replica.tag).Next();

@@ -56,8 +56,8 @@ void EngineWatch::Apply(const Event& event) {
       if (worker.group == ended->group) worker.group = kNoGroup;
     }
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    joined_ -= At(left->rank).joined ? 1 : 0;  // who has finished may leave once more
     At(left->rank) = {};
-    --joined_;
   }
 }
 
@@ -79,6 +79,12 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
     return;
   }
   if (const auto* set = std::get_if<SetSchedule>(&effect)) return CheckSchedule(*set, id);
+  if (const auto* set = std::get_if<NeighboursSet>(&effect)) {
+    if (At(set->rank).joined) return;
+    throw Violation("members", "the engine gives neighbours to rank " + std::to_string(set->rank) +
+                                   ", which is not there");
+  }
+  if (!std::holds_alternative<CatchUp>(effect)) return;
   const auto& late = std::get<CatchUp>(effect);
   Worker& worker = At(late.rank);
   if (!worker.joined || worker.group != kNoGroup) {

@@ -25,6 +25,9 @@ enum class EventKind : std::uint8_t {
   kFetched,           // worker `who` has what it asked for, if its source still lives
   kWorkerStarts,
   kEvaluate,
+  kNote,  // a note arrives at worker `who`; this and the next two: `what` = its place in the mail
+  kRequest,  // a peer's pull does
+  kPulled,   // what it pulled does, or that it failed
 };
 
 struct SimEvent {

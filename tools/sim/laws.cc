@@ -53,6 +53,11 @@ void Laws::Seen(const Record& record) {
   if (const auto* ordered = std::get_if<AdoptOrdered>(&record.body)) OnOrdered(run, *ordered);
   if (const auto* answered = std::get_if<QueryAnswered>(&record.body)) OnAnswered(run, *answered);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body)) OnScheduled(run, *set);
+  if (const auto* set = std::get_if<NeighboursSet>(&record.body)) OnNeighbours(run, *set);
+  if (const auto* set = std::get_if<PlacementSet>(&record.body)) OnPlaced(run, *set);
+  if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
+    for (const Rank rank : opened->members) At(run, rank).opened = true;
+  }
   if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
     Worker& worker = At(run, dropped->rank);
     if (worker.group != kNoGroup) {
@@ -214,7 +219,9 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
             .open = worker.open,
             .ordered = worker.ordered,
             .answered = worker.answered,
-            .scheduled = worker.scheduled};
+            .scheduled = worker.scheduled,
+            .placed = worker.placed,
+            .opened = worker.opened};
 }
 
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {
@@ -382,8 +389,35 @@ void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
                                    std::to_string(answered.iteration) +
                                    ", and has no open signal for it");
   }
+  if (Exchanges()) {
+    if (answered.next < answered.iteration) {
+      throw Violation("iterations", RankText(answered.rank) + " is ready with iteration " +
+                                        std::to_string(answered.iteration) + " and goes on at " +
+                                        std::to_string(answered.next));
+    }
+    worker.iteration = answered.next;
+  }
   // READY is no answer to one that waits: its group is.
   if (!answered.ready || !worker.waiting) worker.waiting = worker.open = false;
+}
+
+void Laws::OnNeighbours(Run* run, const NeighboursSet& set) {
+  Worker& worker = At(run, set.rank);
+  if (!worker.joined || set.at < worker.iteration) {
+    throw Violation("iterations", RankText(set.rank) + " gets neighbours at iteration " +
+                                      std::to_string(set.at) + " after " +
+                                      std::to_string(worker.iteration));
+  }
+  worker.iteration = set.at;
+  worker.placed = true;
+}
+
+void Laws::OnPlaced(Run* run, const PlacementSet& set) {
+  for (std::size_t i = 0; i < set.members.size(); ++i) {
+    Worker& worker = At(run, set.members[i]);
+    worker.iteration = std::max(worker.iteration, set.at[i]);
+    worker.placed = true;
+  }
 }
 
 void Laws::Sent(const ControllerEnvelope& envelope) const {
@@ -405,6 +439,13 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
   if (!known) return;
   if (std::holds_alternative<Schedule>(envelope.body) && !run.workers[rank].scheduled) {
     throw Violation("recorded-first", "a schedule is sent before it is recorded");
+  }
+  const bool places = std::holds_alternative<Neighbourhood>(envelope.body) ||
+                      std::holds_alternative<Placement>(envelope.body);
+  if ((places && !run.workers[rank].placed) ||
+      (std::holds_alternative<Opened>(envelope.body) && !run.workers[rank].opened)) {
+    throw Violation("recorded-first",
+                    "a change of neighbours or shards is sent before it is recorded");
   }
   if (std::holds_alternative<Adopt>(envelope.body) && !run.workers[rank].ordered) {
     throw Violation("recorded-first", "an order to adopt is sent before it is recorded");

@@ -64,6 +64,8 @@ class Laws {
     bool ordered = false;    // this rank to adopt, at least once
     bool answered = false;   // a query, at least once
     bool scheduled = false;  // in a schedule, at least once
+    bool placed = false;     // neighbours or a placement of shards, at least once
+    bool opened = false;     // a placement that was opened, at least once
   };
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -84,6 +86,10 @@ class Laws {
   };
 
   bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
+  // Without groups: answers say where workers go on.
+  bool Exchanges() const {
+    return plan_.strategy == Strategy::kNeighbours || plan_.strategy == Strategy::kShardedStore;
+  }
   // Members keep their signals and their own count of iterations.
   bool Ahead(GroupKind kind) const { return kind == GroupKind::kTrain && plan_.ahead; }
   Worker& At(Run* run, Rank rank);
@@ -102,6 +108,8 @@ class Laws {
   void OnOrdered(Run* run, const AdoptOrdered& ordered);
   void OnAnswered(Run* run, const QueryAnswered& answered);
   void OnScheduled(Run* run, const ScheduleSet& set);
+  void OnNeighbours(Run* run, const NeighboursSet& set);
+  void OnPlaced(Run* run, const PlacementSet& set);
 
   const Plan plan_;
   std::map<RunId, Run> runs_;

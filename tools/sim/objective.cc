@@ -173,17 +173,21 @@ class Logistic final : public Objective {
 
 class Toy final : public Objective {
  public:
-  std::vector<double> Start() const override { return {0}; }
+  explicit Toy(std::size_t numbers) : numbers_(numbers) {}
+  std::vector<double> Start() const override { return std::vector<double>(numbers_, 0.0); }
   void Gradient(std::uint32_t, std::span<const double>, Prng* prng,
                 std::vector<double>* gradient) const override {
-    (*gradient)[0] = prng->Unit();
+    for (double& value : *gradient) value = prng->Unit();
   }
   double Loss(std::span<const double>) const override { return 0; }
+
+ private:
+  const std::size_t numbers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Objective> MakeToy() { return std::make_unique<Toy>(); }
+std::unique_ptr<Objective> MakeToy(std::size_t numbers) { return std::make_unique<Toy>(numbers); }
 
 std::unique_ptr<Objective> MakeObjective(const TrainingPart& training, std::int64_t workers,
                                          std::uint64_t seed) {

@@ -32,9 +32,9 @@ class Objective {
   virtual double Loss(std::span<const double> x) const = 0;
 };
 
-// Nothing is trained: one number per worker, which each step changes, so that what averages do to
-// models is seen.
-std::unique_ptr<Objective> MakeToy();
+// Nothing is trained: a few numbers per worker, which each step changes, so that what averages do
+// to models is seen.
+std::unique_ptr<Objective> MakeToy(std::size_t numbers = 1);
 
 // Null for Objective::kNone.
 std::unique_ptr<Objective> MakeObjective(const TrainingPart& training, std::int64_t workers,

@@ -63,7 +63,7 @@ void SimWorker::Start() {
   wake_.reset();
   interrupted_ = false;
   last_result_ = {};
-  signal_ = said_ = 0;
+  signal_ = said_ = heard_ = 0;
   Replica& own = replica();
   own = Replica();
   own.tag = Mix(world->prng.Next());
@@ -84,6 +84,7 @@ void SimWorker::Start() {
 void SimWorker::Away(double within_ms) {
   World* world = parts_->world;
   parts_->data->Gone(number_);
+  parts_->exchange->Gone(number_);
   replica().incarnation = 0;
   phase_ = Phase::kAway;
   wake_.reset();
@@ -169,7 +170,9 @@ void SimWorker::EndStep(bool discard) {
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   }
   const Strategy strategy = core_.welcome().plan.strategy;
-  const bool local = strategy == Strategy::kAverageModels || strategy == Strategy::kLocalSteps;
+  const bool serial = strategy == Strategy::kNeighbours && core_.welcome().plan.serial;
+  const bool local = strategy == Strategy::kAverageModels || strategy == Strategy::kLocalSteps ||
+                     strategy == Strategy::kShardedStore || serial;
   if (local && !discard) {
     ApplyGradient();
     own.tag = Mix(own.tag ^ number_);
@@ -217,17 +220,19 @@ void SimWorker::OnCallDone(const CallDone& done) {
     error_ = done.status.ToString();
     phase_ = Phase::kFailed;
     parts_->data->Gone(number_);
+    parts_->exchange->Gone(number_);
     replica().incarnation = 0;
     return;
   }
   if (phase_ == Phase::kFinishing) {
     phase_ = Phase::kDone;
+    parts_->exchange->Gone(number_);
     replica().incarnation = 0;
     return;
   }
   if (phase_ == Phase::kStepping) {
     CheckRunAhead();
-    const bool waited = done.step.adopted || Ahead() || Overlaps();
+    const bool waited = done.step.adopted || Ahead() || Overlaps() || Exchanges();
     Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
@@ -240,6 +245,10 @@ void SimWorker::OnCallDone(const CallDone& done) {
 void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (phase_ == Phase::kAway) return;
   if (std::holds_alternative<QueryReply>(envelope.body)) signal_ = 0;
+  if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
+    ++heard_;
+    parts_->exchange->Told(number_, envelope.body);
+  }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
 
@@ -269,6 +278,23 @@ void SimWorker::OnFetched(const DataPlane::Result& result) {
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
   last_result_ = result;
   Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
+}
+
+void SimWorker::OnNote(const Exchange::Noted& noted) {
+  Tell([&](Actions* out) { core_.OnNote(parts_->world->now, noted.from, noted.note, out); });
+}
+
+void SimWorker::OnRequest(const Exchange::Requested& requested) {
+  Tell([&](Actions* out) {
+    core_.OnRequest(parts_->world->now, requested.from, requested.request, requested.parcel, out);
+  });
+}
+
+void SimWorker::OnPulled(const Exchange::Pulled& pulled) {
+  const Status status = pulled.ok ? Status::Ok() : Status(Code::kUnavailable, "the pull failed");
+  Tell([&](Actions* out) {
+    core_.OnPulled(parts_->world->now, pulled.ticket, status, pulled.enclosure, out);
+  });
 }
 
 // What the core tells of its own gradients is what the data plane knows.
@@ -326,14 +352,16 @@ void SimWorker::Perform(Action* action) {
     CheckIncluded(send->envelope.body);
     const Seq seq = send->envelope.seq;
     if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
+      parts_->exchange->Says(number_, run(), send->envelope.body);
       if (signal_ == 0) since_signal_ = 1;
       signal_ = said_ = seq;
     }
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->data->Gone(number_);
+    parts_->exchange->Gone(number_);
     replica().incarnation = become->incarnation;
-    signal_ = said_ = 0;
+    signal_ = said_ = heard_ = 0;
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
@@ -359,6 +387,10 @@ void SimWorker::Perform(Action* action) {
     OnApplyNow(apply->iteration);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
+  } else {
+    const bool lent =
+        phase_ == Phase::kStepping || phase_ == Phase::kAttaching || phase_ == Phase::kFinishing;
+    parts_->exchange->Perform(number_, run(), lent, *action);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tools/sim/data_plane.h"
+#include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/stats.h"
 #include "tools/sim/step_times.h"
@@ -26,6 +27,7 @@ namespace prd::sim {
 struct WorkerParts {
   World* world = nullptr;
   DataPlane* data = nullptr;
+  Exchange* exchange = nullptr;
   StepTimes* times = nullptr;
   Devices* devices = nullptr;
   const Objective* objective = nullptr;
@@ -61,6 +63,9 @@ class SimWorker {
   void OnPoll(std::uint64_t step);
   void OnReduced(const DataPlane::Result& result);
   void OnFetched(const DataPlane::Result& result);
+  void OnNote(const Exchange::Noted& noted);
+  void OnRequest(const Exchange::Requested& requested);
+  void OnPulled(const Exchange::Pulled& pulled);
 
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
@@ -94,6 +99,11 @@ class SimWorker {
   // A member may begin its part of a group long before the others do.
   bool Ahead() const { return core_.welcome().plan.ahead || core_.welcome().plan.scheduled; }
   bool Overlaps() const { return core_.welcome().plan.background; }
+  // Without groups that train.
+  bool Exchanges() const {
+    const Strategy strategy = core_.welcome().plan.strategy;
+    return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
+  }
   Replica& replica() { return parts_->world->replicas[number_]; }
   std::int64_t Limit() const { return parts_->world->workload.cluster.steps; }
 
@@ -112,6 +122,7 @@ class SimWorker {
   Group begun_group_;              // the newest that it has begun
   Seq signal_ = 0;                 // the newest, as long as it stands; 0: none does
   Seq said_ = 0;                   // the newest
+  Seq heard_ = 0;                  // the controller's newest message in order
   std::int64_t since_signal_ = 0;  // steps completed, its own among them
   std::string error_;
 };

@@ -40,10 +40,12 @@ std::int64_t Histogram::Quantile(double share) const {
   return 0;
 }
 
-Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit, bool own_counts)
+Stats::Stats(std::int64_t worker_count, bool keep_slices, std::size_t slice_limit, bool own_counts,
+             bool answers)
     : workers(static_cast<std::size_t>(worker_count)),
       keep_slices_(keep_slices),
       own_counts_(own_counts),
+      answers_(answers),
       slice_limit_(slice_limit) {
   const auto n = static_cast<std::size_t>(worker_count);
   if (n > kMatrixWorkers) return;
@@ -86,6 +88,15 @@ void Stats::Seen(const Record& record) {
   if (record.run < run_) return;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(*formed);
   if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(record.now, *ended);
+  if (const auto* of = std::get_if<QueryAnswered>(&record.body); of != nullptr && answers_) {
+    OnAnswered(record.now, *of);
+  }
+  if (const auto* set = std::get_if<NeighboursSet>(&record.body)) MoveTo(set->rank, set->at);
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    const auto* ready = std::get_if<Ready>(&from->envelope.body);
+    dropped += ready != nullptr ? ready->dropped : 0;
+    suppressed += ready != nullptr ? ready->suppressed : 0;
+  }
   if (std::holds_alternative<LeaseExpired>(record.body)) ++expired;
   if (std::holds_alternative<AdoptOrdered>(record.body)) ++adoptions;
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
@@ -96,6 +107,23 @@ void Stats::Seen(const Record& record) {
     Forget(left->rank);
     if (left->why == LeftReason::kFinished && !measured_to) measured_to = record.now;
   }
+}
+
+// One update of one worker.
+void Stats::OnAnswered(Instant now, const QueryAnswered& answered) {
+  const auto worker = static_cast<std::size_t>(answered.rank);
+  if (worker < workers.size()) workers[worker].skipped += answered.next - answered.iteration;
+  MoveTo(answered.rank, answered.next);
+  gap.Add(at_.rbegin()->first - at_.begin()->first);
+  Count(now, 1);
+}
+
+void Stats::Count(Instant now, std::uint64_t by) {
+  ++updates;
+  if (measured_to) return;
+  if (measured_updates++ == 0) first_update_ = now;
+  last_update_ = now;
+  measured_members += by;
 }
 
 void Stats::OnFormed(const GroupFormed& formed) {
@@ -142,12 +170,7 @@ void Stats::Unreported(Instant now, const GroupFormed& formed) {
 }
 
 void Stats::Succeeded(Instant now, const GroupFormed& formed) {
-  ++updates;
-  if (!measured_to) {
-    if (measured_updates++ == 0) first_update_ = now;
-    last_update_ = now;
-    measured_members += static_cast<std::uint64_t>(Contributors(formed));
-  }
+  Count(now, static_cast<std::uint64_t>(Contributors(formed)));
   if (matrix_.empty() || formed.kind == GroupKind::kRound) return;
   ++matrix_groups_;
   const double sum = 1 - formed.initial_weight;

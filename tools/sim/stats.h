@@ -18,6 +18,8 @@ struct WorkerStats {
   DurationNs waited = 0;   // from the end of the local step until its group is announced here
   DurationNs reduced = 0;  // in groups, failed ones included
   std::int64_t steps = 0;
+  std::uint64_t sent = 0;    // bytes, as far as peers asked for them (kNeighbours, kShardedStore)
+  std::int64_t skipped = 0;  // iterations (kNeighbours)
   // The share of its time in training that a worker neither computed nor reduced.
   double IdleShare() const {
     const auto all = static_cast<double>(computed + waited + reduced);
@@ -61,8 +63,10 @@ class Stats {
   // Mean synchronisation matrices are kept for at most this many workers.
   static constexpr std::size_t kMatrixWorkers = 256;
 
-  // `own_counts`: members of a group keep their own iteration.
-  Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false);
+  // `own_counts`: members of a group keep their own iteration. `answers`: without groups, each
+  // answer lets a worker make an update (kNeighbours, kShardedStore).
+  Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false,
+        bool answers = false);
 
   void Seen(const Record& record);
   // A group that succeeded and is in no history (Plan::scheduled).
@@ -83,9 +87,15 @@ class Stats {
   std::uint64_t expired = 0;    // leases
   std::uint64_t adoptions = 0;  // ordered
   std::uint64_t members = 0;    // of groups
-  Histogram staleness;          // of a member: the group's largest iteration minus its own
-  Histogram contributors;       // to a kRound (the active processes of eager-SGD, section 4)
-  Histogram gap;                // between the largest and the least iteration of all joined workers
+  // kNeighbours: updates that came and were never used, and that were not sent.
+  std::uint64_t dropped = 0;
+  std::uint64_t suppressed = 0;
+  // Of a member: the group's largest iteration minus its own. kNeighbours: of an update, the
+  // iteration that it is used in minus its own. kShardedStore: of a read, its clock minus the
+  // slowest worker's.
+  Histogram staleness;
+  Histogram contributors;  // to a kRound (the active processes of eager-SGD, section 4)
+  Histogram gap;           // between the largest and the least iteration of all joined workers
   std::vector<WorkerStats> workers;
   std::vector<Slice> slices;
 
@@ -97,6 +107,8 @@ class Stats {
   std::optional<double> Rho() const;
 
  private:
+  void OnAnswered(Instant now, const QueryAnswered& answered);
+  void Count(Instant now, std::uint64_t by);
   void OnFormed(const GroupFormed& formed);
   void OnEnded(Instant now, const GroupEnded& ended);
   void Succeeded(Instant now, const GroupFormed& formed);
@@ -105,6 +117,7 @@ class Stats {
 
   bool keep_slices_;
   bool own_counts_;
+  bool answers_;
   std::size_t slice_limit_;
   RunId run_ = kNoRun;
   std::map<GroupId, GroupFormed> running_;

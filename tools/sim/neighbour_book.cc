@@ -1,0 +1,168 @@
+#include "tools/sim/neighbour_book.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "tools/sim/violation.h"
+
+namespace prd::sim {
+namespace {
+
+std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
+
+}  // namespace
+
+void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
+  Side& side = sides_[worker];
+  const Iteration own = std::max(world_->replicas[worker].iteration, hood.at);
+  std::map<Incarnation, Edge> in;
+  for (std::size_t i = 0; i < hood.in.size(); ++i) {
+    const GroupMember& member = hood.in[i];
+    const Iteration theirs = world_->replicas[WorkerOf(member.incarnation)].iteration;
+    Edge& edge = in[member.incarnation];
+    const auto before = side.in.find(member.incarnation);
+    if (before != side.in.end()) edge = before->second;
+    edge.from = hood.from[i];
+    edge.weight = member.weight;
+    edge.ahead = own - theirs;
+  }
+  side.in = std::move(in);
+  side.own_weight = hood.own_weight;
+  side.slots = hood.slots;
+  side.at = hood.at;
+  if (side.answered && *side.answered < hood.at) side.answered.reset();
+}
+
+void NeighbourBook::Pulls(std::uint32_t worker, Incarnation from, std::size_t of_it,
+                          std::size_t all) const {
+  const Side& side = sides_[worker];
+  const std::size_t most = plan_.staleness > 0 ? 2 : side.slots;
+  if (of_it < most && all < std::max(side.slots, most) * std::max<std::size_t>(side.in.size(), 1)) {
+    return;
+  }
+  throw Violation("queue", Name(worker) + " pulls an update of " + Name(WorkerOf(from)) +
+                               " and has " + std::to_string(of_it) + " of it and " +
+                               std::to_string(all) + " in all, of " +
+                               std::to_string(side.in.size()) + " neighbours with " +
+                               std::to_string(most) + " slots");
+}
+
+void NeighbourBook::Received(std::uint32_t worker, Incarnation from, Iteration iteration) {
+  const auto edge = sides_[worker].in.find(from);
+  if (edge == sides_[worker].in.end()) return;
+  std::optional<Iteration>& newest = edge->second.received;
+  newest = std::max(newest.value_or(iteration), iteration);
+}
+
+void NeighbourBook::Offered(std::uint32_t worker, Incarnation from, Iteration last,
+                            Iteration iteration) {
+  const auto edge = sides_[worker].in.find(from);
+  if (edge == sides_[worker].in.end()) return;
+  for (Iteration skipped = std::max(last + 1, iteration - 64); skipped < iteration; ++skipped) {
+    edge->second.skipped.insert(skipped);
+  }
+}
+
+bool NeighbourBook::Fits(const Side& side, Iteration iteration,
+                         const std::vector<Used>& updates) const {
+  return std::all_of(updates.begin(), updates.end(), [&](const Used& used) {
+    const Iteration age = iteration - used.iteration;
+    return side.in.contains(used.from) && age <= plan_.staleness &&
+           (age >= 0 || plan_.staleness > 0);
+  });
+}
+
+// Two averages may end a step: the second, before a jump, is that of the iteration before the one
+// that is entered (Hop, section 5).
+void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
+                          const std::vector<Used>& updates) {
+  const Side& side = sides_[worker];
+  const Iteration now = world_->replicas[worker].iteration;
+  const bool jumps = side.answered && *side.answered > now + 1;
+  const bool here = Fits(side, now, updates);
+  if (!here && !(jumps && Fits(side, *side.answered - 1, updates))) {
+    std::string text;
+    for (const Used& used : updates) {
+      text += " " + std::to_string(used.iteration) + " of " + Name(WorkerOf(used.from)) +
+              (side.in.contains(used.from) ? "," : " (no neighbour),");
+    }
+    throw Violation("update-age", Name(worker) + " in iteration " + std::to_string(now) + " uses" +
+                                      text + " with a staleness of " +
+                                      std::to_string(plan_.staleness));
+  }
+  const Iteration iteration = here ? now : *side.answered - 1;
+  CheckCount(worker, iteration, updates);
+  CheckWeights(worker, iteration, own_weight, updates);
+  for (const Used& used : updates) stats_->staleness.Add(iteration - used.iteration);
+}
+
+void NeighbourBook::CheckCount(std::uint32_t worker, Iteration iteration,
+                               const std::vector<Used>& updates) const {
+  std::size_t missing = 0;
+  for (const auto& [from, edge] : sides_[worker].in) {
+    const bool used = std::any_of(updates.begin(), updates.end(),
+                                  [&, who = from](const Used& of) { return of.from == who; });
+    const Iteration newest = std::max(edge.received.value_or(edge.from - 1), edge.from - 1);
+    const bool satisfied = plan_.staleness > 0
+                               ? newest >= iteration - plan_.staleness
+                               : used || edge.from > iteration || edge.skipped.contains(iteration);
+    if (!satisfied) ++missing;
+  }
+  if (missing <= plan_.backups) return;
+  throw Violation("update-count", Name(worker) + " averages in iteration " +
+                                      std::to_string(iteration) + " without " +
+                                      std::to_string(missing) + " of its neighbours, where " +
+                                      std::to_string(plan_.backups) + " may be missing");
+}
+
+void NeighbourBook::CheckWeights(std::uint32_t worker, Iteration iteration, double own_weight,
+                                 const std::vector<Used>& updates) const {
+  const Side& side = sides_[worker];
+  const auto factor = [&](Iteration of) {
+    return static_cast<double>(of - (iteration - plan_.staleness) + 1);
+  };
+  const bool stale = plan_.staleness > 0;
+  const double own = side.own_weight * (stale ? factor(iteration) : 1);
+  double due = own;
+  double sum = own_weight;
+  for (const Used& used : updates) {
+    due += side.in.at(used.from).weight * (stale ? factor(used.iteration) : 1);
+    sum += used.weight;
+  }
+  bool wrong = std::abs(sum - 1) > 1e-9 || std::abs(own_weight * due - own) > 1e-9 * due;
+  for (const Used& used : updates) {
+    const double of = side.in.at(used.from).weight * (stale ? factor(used.iteration) : 1);
+    wrong = wrong || std::abs(used.weight * due - of) > 1e-9 * due;
+  }
+  if (!wrong) return;
+  throw Violation("update-weights", Name(worker) + "'s in iteration " + std::to_string(iteration) +
+                                        " sum to " + std::to_string(sum) + ", its own is " +
+                                        std::to_string(own_weight) + " where " +
+                                        std::to_string(own / due) + " is due");
+}
+
+void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
+  Side& side = sides_[worker];
+  const Iteration now = world_->replicas[worker].iteration;
+  if (iteration == side.at && iteration != side.answered) return;  // as it was told with its graph
+  if (iteration == now && !side.answered) return;
+  if (iteration != side.answered) {
+    throw Violation("entry", Name(worker) + " goes from iteration " + std::to_string(now) + " to " +
+                                 std::to_string(iteration) + ", where " +
+                                 (side.answered ? std::to_string(*side.answered) : "none") +
+                                 " was answered");
+  }
+  side.answered.reset();
+  if (plan_.backups > 0) return;
+  for (const auto& [from, edge] : side.in) {
+    if (!world_->Lives(from) || iteration <= edge.from) continue;
+    const Iteration ahead = iteration - world_->replicas[WorkerOf(from)].iteration;
+    if (ahead <= std::max<Iteration>(plan_.staleness + 1, edge.ahead)) continue;
+    throw Violation("in-edge", Name(worker) + " enters iteration " + std::to_string(iteration) +
+                                   ", " + std::to_string(ahead) + " ahead of its in-neighbour " +
+                                   Name(WorkerOf(from)));
+  }
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,86 @@
+// What workers do with their neighbours' updates (Strategy::kNeighbours), beside the graph that
+// each was told of last and the iterations that all of them really are in.
+//
+//   update-age       an update that is used in iteration k is of iteration k, or with a staleness s
+//                    of k - s or later (Hop, sections 4.1 and 4.4), and of an in-neighbour
+//   update-count     of so many neighbours as the backups allow none is used (section 4.3); of
+//   those
+//                    who skip it, or whose edge is newer, none is waited for
+//   update-weights   an average's weights sum to 1, and stand to each other as the graph's, times
+//                    Equation 2's factor with a staleness
+//   queue            never more updates of a neighbour, kept or on their way, than there are slots
+//                    (with a staleness: one kept, one on its way), and slots times the in-degree in
+//                    all (section 4.2)
+//   in-edge          who enters an iteration is at most s + 1 ahead of each in-neighbour, or no
+//                    further ahead than when it was told of it (Theorem 1, Table 1)
+//   entry            a worker enters the iteration that it was answered, and no other
+#ifndef PRD_TOOLS_SIM_NEIGHBOUR_BOOK_H_
+#define PRD_TOOLS_SIM_NEIGHBOUR_BOOK_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "tools/sim/stats.h"
+#include "tools/sim/world.h"
+
+namespace prd::sim {
+
+class NeighbourBook {
+ public:
+  // `plan` as the engine has it, whatever workers are told.
+  NeighbourBook(const World* world, const Plan& plan, Stats* stats)
+      : world_(world), plan_(plan), stats_(stats), sides_(world->replicas.size()) {}
+
+  void Gone(std::uint32_t worker) { sides_[worker] = {}; }
+  // Its core is told these next.
+  void Told(std::uint32_t worker, const Neighbourhood& hood);
+  void Answered(std::uint32_t worker, Iteration next) { sides_[worker].answered = next; }
+
+  // It asks for an update while it keeps or awaits so many others: of this neighbour, and in all.
+  void Pulls(std::uint32_t worker, Incarnation from, std::size_t of_it, std::size_t all) const;
+  void Received(std::uint32_t worker, Incarnation from, Iteration iteration);
+  // It is offered an update, before which its neighbour's last one was of iteration `last`.
+  void Offered(std::uint32_t worker, Incarnation from, Iteration last, Iteration iteration);
+  struct Used {
+    Incarnation from = 0;
+    Iteration iteration = 0;
+    double weight = 0;
+  };
+  void Mixes(std::uint32_t worker, double own_weight, const std::vector<Used>& updates);
+  // Before its replica has that iteration.
+  void Enters(std::uint32_t worker, Iteration iteration);
+
+ private:
+  struct Edge {
+    Iteration from = 0;
+    double weight = 0;
+    Iteration ahead = 0;                // this worker of the neighbour, when it was told
+    std::optional<Iteration> received;  // the newest
+    std::set<Iteration> skipped;        // by the neighbour
+  };
+  struct Side {
+    std::map<Incarnation, Edge> in;
+    double own_weight = 1;
+    std::size_t slots = 1;
+    Iteration at = 0;
+    std::optional<Iteration> answered;  // not entered yet
+  };
+  bool Fits(const Side& side, Iteration iteration, const std::vector<Used>& updates) const;
+  void CheckCount(std::uint32_t worker, Iteration iteration,
+                  const std::vector<Used>& updates) const;
+  void CheckWeights(std::uint32_t worker, Iteration iteration, double own_weight,
+                    const std::vector<Used>& updates) const;
+
+  const World* world_;
+  const Plan plan_;
+  Stats* stats_;
+  std::vector<Side> sides_;  // by worker
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_NEIGHBOUR_BOOK_H_
