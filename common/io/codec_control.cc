@@ -270,13 +270,15 @@ void WriteNeighbourhood(const Neighbourhood& from, wire::Neighbourhood::Builder 
 }
 
 Neighbourhood ReadNeighbourhood(wire::Neighbourhood::Reader from) {
-  if (from.getSlots() == 0 || from.getFrom().size() != from.getIn().size()) {
+  const auto in = from.getIn();
+  const auto first = from.getFrom();
+  if (from.getSlots() == 0 || first.size() != in.size()) {
     throw Malformed{"neighbourhood: found " + std::to_string(from.getSlots()) + " slots, and " +
-                    std::to_string(from.getFrom().size()) + " first iterations of " +
-                    std::to_string(from.getIn().size()) + " neighbours"};
+                    std::to_string(first.size()) + " first iterations of " +
+                    std::to_string(in.size()) + " neighbours"};
   }
-  return {.in = ReadMembers(from.getIn()),
-          .from = ReadNumbers<std::int64_t>(from.getFrom()),
+  return {.in = ReadMembers(in),
+          .from = ReadNumbers<std::int64_t>(first),
           .out = ReadMembers(from.getOut()),
           .own_weight = Finite(from.getOwnWeight(), "own weight"),
           .slots = from.getSlots(),

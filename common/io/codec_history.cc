@@ -150,8 +150,9 @@ NeighboursSet ReadNeighbours(wire::NeighboursSet::Reader from) {
                    .own_weight = from.getOwnWeight(),
                    .slots = from.getSlots(),
                    .reason = ToString(from.getReason())};
-  to.in.reserve(from.getIn().size());
-  for (const auto edge : from.getIn()) {
+  const auto in = from.getIn();
+  to.in.reserve(in.size());
+  for (const auto edge : in) {
     to.in.push_back({.rank = edge.getRank(), .weight = edge.getWeight(), .from = edge.getFrom()});
   }
   return to;
@@ -252,9 +253,11 @@ RecordBody ReadBody(wire::Record::Reader from) {
       return ReadNeighbours(from.getNeighboursSet());
     case wire::Record::PLACEMENT_SET:
       return ReadPlacementSet(from.getPlacementSet());
-    case wire::Record::PLACEMENT_OPENED:
-      return PlacementOpened{.epoch = from.getPlacementOpened().getEpoch(),
-                             .members = ReadNumbers<Rank>(from.getPlacementOpened().getMembers())};
+    case wire::Record::PLACEMENT_OPENED: {
+      const auto opened = from.getPlacementOpened();
+      return PlacementOpened{.epoch = opened.getEpoch(),
+                             .members = ReadNumbers<Rank>(opened.getMembers())};
+    }
   }
   throw Malformed{"a kind of record that this version does not know"};
 }

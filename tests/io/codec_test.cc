@@ -77,6 +77,32 @@ TEST(Codec, LargeMessagesComeBackEqual) {  // over several segments
   EXPECT_EQ(*decoded, envelope);
 }
 
+// Readers follow each pointer once, or the limit on what a message makes them read stops them.
+TEST(Codec, LargeNeighbourhoodsComeBackEqual) {
+  Neighbourhood told{.slots = 6};
+  NeighboursSet set{.rank = 0, .slots = 6};
+  for (Rank rank = 1; rank <= 1000; ++rank) {
+    told.in.push_back({.rank = rank, .weight = 0.001, .host = "h", .endpoints = {"tcp://h:1"}});
+    told.from.push_back(rank);
+    told.out.push_back(told.in[told.in.size() - 1]);
+    set.in.push_back({.rank = rank, .weight = 0.001, .from = rank});
+    set.out.push_back(rank);
+  }
+  const ControllerEnvelope sent{.seq = 1, .body = told};
+  const auto received = DecodeControllerEnvelope(Encode(sent));
+  ASSERT_TRUE(received.ok()) << received.status().ToString();
+  EXPECT_EQ(*received, sent);
+  RecordBatch batch;
+  for (std::uint64_t index = 0; index < 100; ++index) {
+    batch.records.push_back({.run = 1, .index = 2 * index, .body = set});
+    batch.records.push_back(
+        {.run = 1, .index = 2 * index + 1, .body = PlacementOpened{.epoch = 1, .members = {0}}});
+  }
+  const auto read = DecodeAdminReply(Encode(AdminReply(batch)));
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(std::get<RecordBatch>(*read), batch);
+}
+
 TEST(Codec, EncodingLeavesNothingBehindForTheNext) {
   const ControllerEnvelope full{
       .incarnation = ~0ull, .seq = ~0ull, .ack = ~0ull, .body = Released{std::string(900, 'x')}};
