@@ -162,12 +162,11 @@ void Ssp::SetPlacement(Effects* out) {
     shards_.resize(options_.shards > 0 ? static_cast<std::size_t>(options_.shards)
                                        : std::min(2 * set.members.size(), kMostShards));
   }
-  const std::optional<Iteration> lowest =
-      clocks_.empty() ? std::nullopt : std::optional<Iteration>(clocks_.begin()->first);
+  const Iteration lowest = clocks_.empty() ? 0 : clocks_.begin()->first;
   for (const Rank rank : set.members) {
     Worker& worker = At(rank);
     if (worker.state == State::kJoined) {
-      if (lowest && !worker.waiting) worker.clock = std::max(worker.clock, *lowest);
+      if (!worker.waiting) worker.clock = std::max(worker.clock, lowest);
       worker.state = State::kTraining;
       Count(rank);
     }
