@@ -23,7 +23,10 @@
 // Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
 // results wait until they are whole. Engines that reduce while the caller computes (eager, ad-psgd;
 // p-reduce and prague with overlap) or average after several local steps (esync) hold two more:
-// what this worker gives, and what it gets at its next step or the model at the round's start.
+// what this worker gives, and what it gets at its next step or the model at the round's start. hop
+// holds one for each update that is queued, so many of each neighbour as its iteration gap or
+// staleness lets there be, and one for each of its own that a neighbour has yet to get. ssp holds
+// two, what it read last and its last update, and its part of the shards and of their copies.
 // Others hold none; but for the initial model, where p-reduce is set to mix it in.
 #ifndef PRD_SESSION_H_
 #define PRD_SESSION_H_
@@ -112,15 +115,18 @@ struct StepInput {
   bool discard = false;
 };
 
-// What a step did. Under engines that average models beside the training loop (ad-psgd; p-reduce
-// and prague with overlap) a group takes the replica as it is when the group runs, and the
-// difference that the average makes waits until the next step, which adds it after `apply`: the
-// parameters change in this session's calls only. Such a step tells of the averages that it added,
-// which may be none or several, and not of the group that it asked for, unless it waited for that.
+// What a step did. hop and ssp have no groups, and so no members, weights and reason, but for the
+// common start and the final average. Under engines that average models beside the training loop
+// (ad-psgd; p-reduce and prague with overlap) a group takes the replica as it is when the group
+// runs, and the difference that the average makes waits until the next step, which adds it after
+// `apply`: the parameters change in this session's calls only. Such a step tells of the averages
+// that it added, which may be none or several, and not of the group that it asked for, unless it
+// waited for that.
 struct StepResult {
   // The replica's count of local optimiser steps now; of rounds, where the engine's rounds go on
   // while workers compute (eager) or span several local steps (esync). p-reduce's groups may move
   // it on (with overlap, when their average is added); prague and ad-psgd leave it to each worker.
+  // hop: the iteration that this step entered, beyond the next one where it skips. ssp: the clock.
   std::int64_t iteration = 0;
   std::uint64_t group = 0;      // the group reduced with; the newest of those whose result is added
   std::vector<int> members;     // ranks, in ring order; this worker's own included
@@ -133,7 +139,9 @@ struct StepResult {
   // `rounds`: reductions whose results this step gave to the replica. 1, or 0 where the step ended
   // without a group; more, where they go on while this worker computes or others ask for them
   // (eager, prague, ad-psgd, overlap). `included`: rounds > 0; under eager, whether this step's own
-  // gradient is in them (if not, it is in a later one).
+  // gradient is in them (if not, it is in a later one). hop: 1, but for a step that averaged with
+  // nobody. ssp: 1, and `included` unless the step was discarded, or only ended one that had
+  // failed.
   bool included = true;
   std::int64_t rounds = 0;
   // Engines that average after several local steps (esync): how many this worker has made since the
@@ -142,7 +150,8 @@ struct StepResult {
   std::uint64_t reduced_bytes = 0;       // of the tensors reduced
   std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
-  // For a group to form; where groups run beside the training loop, until this step might end.
+  // For a group to form; where groups run beside the training loop, until this step might end. hop:
+  // for updates, and for leave to enter the next iteration. ssp: all of the step.
   std::chrono::nanoseconds waited{0};
   // In reductions, failed ones included; where they run beside the training loop, since the last
   // step.
@@ -178,12 +187,15 @@ class PRD_EXPORT Session {
 
   // One training step, as the job's engine wants it (header comment). Blocks until a group has
   // reduced with this worker; with overlap only when the group asked for some steps ago is not
-  // through, and not at all in steps that the engine is set not to synchronise (section_length). A
+  // through, and not at all in steps that the engine is set not to synchronise (section_length);
+  // hop: until it has the updates it needs and may enter the next iteration; ssp: until its own
+  // update is stored, the slowest worker is near enough, and all shards are read. A
   // reduction that fails leaves parameters as they were and is tried again with another group (that
   // of a static schedule is left out). Errors: kUnavailable (controller away for longer than
   // patience; the next Step goes on), kAborted (the job is over or refused this worker),
   // kCancelled; the parameters are then those after this worker's own local step, if the engine
-  // averages models, and unchanged if it reduces gradients.
+  // averages models, unchanged if it reduces gradients, and as far as the step came under hop and
+  // ssp, where the next one ends it.
   Result<StepResult> Step(StepInput input = {});
 
   // True when the step in progress is better cut short, because its result would not be used or
