@@ -74,7 +74,7 @@ using Request = std::uint64_t;  // of a peer's pull; the data plane numbers them
 // while the training loop is in a call, or (InitShard, PublishUpdate) read them between two steps.
 
 // Whom notes and pulls go to from now on, by incarnation. Notes to others, and pulls from others,
-// come to nothing.
+// come to nothing. What came from these before they were met, up to a limit, is heard now.
 struct Meet {
   std::vector<GroupMember> peers;
 };
