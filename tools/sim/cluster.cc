@@ -23,6 +23,9 @@ constexpr std::array<const char*, 12> kControllerWords = {
     "Welcome",      "Group",      "Abort",    "Adopt",         "Released",  "Refused",
     "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened"};
 
+constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
+constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
+
 // What is trained; where models are averaged in ways that could lose something, at least a toy.
 std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {
   auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
@@ -84,6 +87,7 @@ class Cluster {
     SimEvent event;
     const char* word = "";
     std::uint64_t id = 0;
+    std::optional<std::uint32_t> peer;
   };
 
   void Seen(const Record& record);
@@ -182,7 +186,7 @@ void Cluster::Loop() {
 
 void Cluster::Remember(const SimEvent& event) {
   Trace& trace = traces_[events_ % kRemembered];
-  trace = {.event = event, .word = "", .id = 0};
+  trace = {.event = event, .word = "", .id = 0, .peer = {}};
 }
 
 void Cluster::Handle(const SimEvent& event) {
@@ -253,15 +257,32 @@ void Cluster::Handle(const SimEvent& event) {
 
 void Cluster::Exchanged(const SimEvent& event) {
   SimWorker& worker = workers_[event.who];
+  Trace& trace = traces_[events_ % kRemembered];
+  const auto tell = [&](Incarnation from, const char* word, std::int64_t stamp) {
+    trace.peer = WorkerOf(from);
+    trace.word = word;
+    trace.id = static_cast<std::uint64_t>(stamp);
+  };
   if (event.kind == EventKind::kNote) {
     const std::optional<Exchange::Noted> noted = exchange_.OnNote(event.who, event.what);
-    if (noted) worker.OnNote(*noted);
+    if (!noted) return;
+    const Note& note = noted->note;
+    tell(noted->from, kNoteWords[static_cast<std::size_t>(note.kind)], note.parcel.stamp);
+    worker.OnNote(*noted);
   } else if (event.kind == EventKind::kRequest) {
     const std::optional<Exchange::Requested> asked = exchange_.OnRequest(event.who, event.what);
-    if (asked) worker.OnRequest(*asked);
+    if (!asked) return;
+    const Parcel& parcel = asked->parcel;
+    tell(asked->from, kParcelWords[static_cast<std::size_t>(parcel.kind)], parcel.stamp);
+    worker.OnRequest(*asked);
   } else {
     const std::optional<Exchange::Pulled> pulled = exchange_.OnPulled(event.who, event.what);
-    if (pulled) worker.OnPulled(*pulled);
+    if (!pulled) return;
+    const Parcel& parcel = pulled->parcel;
+    tell(pulled->from,
+         pulled->ok ? kParcelWords[static_cast<std::size_t>(parcel.kind)] : "nothing, for",
+         parcel.stamp);
+    worker.OnPulled(*pulled);
   }
 }
 
@@ -399,7 +420,7 @@ std::string Cluster::Line(const Trace& trace) {
                 static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,
                 kNames[static_cast<std::size_t>(trace.event.kind)], trace.word,
                 static_cast<unsigned long long>(trace.id));
-  return line;
+  return trace.peer ? line + (", worker " + std::to_string(*trace.peer)) : line;
 }
 
 std::vector<std::string> Cluster::LastEvents() const {

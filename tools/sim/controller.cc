@@ -46,7 +46,9 @@ std::string Words(const ScheduleSet& set) {
 std::string Words(const NeighboursSet& set) {
   std::string text =
       "rank " + std::to_string(set.rank) + " at " + std::to_string(set.at) + " gets updates of";
-  for (const InEdge& edge : set.in) text += " " + std::to_string(edge.rank);
+  for (const InEdge& edge : set.in) {
+    text += " " + std::to_string(edge.rank) + " from " + std::to_string(edge.from) + " on,";
+  }
   return text + ": " + set.reason;
 }
 std::string Words(const PlacementSet& set) {

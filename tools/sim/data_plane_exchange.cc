@@ -50,9 +50,11 @@ void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {
   if (reply != nullptr) clock = std::max(clock, reply->next);
 }
 
-void Exchange::Says(std::uint32_t worker, RunId run, const WorkerBody& body) const {
+void Exchange::Says(std::uint32_t worker, RunId run, const WorkerBody& body) {
   const auto* ready = std::get_if<Ready>(&body);
-  if (ready == nullptr || plan_.strategy != Strategy::kShardedStore) return;
+  if (ready == nullptr) return;
+  if (plan_.strategy == Strategy::kNeighbours) neighbours_.Asks(worker, ready->iteration);
+  if (plan_.strategy != Strategy::kShardedStore) return;
   const auto find = [this](Incarnation of, std::uint32_t shard) -> const ShardCopy* {
     const auto& kept = sides_[WorkerOf(of)].kept;
     const auto copy = kept.find(shard);
@@ -286,7 +288,11 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
   const auto it = side.pulls.find(answered.ticket);
   if (it == side.pulls.end()) return std::nullopt;
   Pull& pull = it->second;
-  Pulled pulled{.ticket = answered.ticket, .ok = false, .enclosure = {}};
+  Pulled pulled{.ticket = answered.ticket,
+                .ok = false,
+                .enclosure = {},
+                .from = pull.from,
+                .parcel = pull.parcel};
   if (!answered.ok || !world_->Lives(answered.from)) {
     side.pulls.erase(it);
     return pulled;

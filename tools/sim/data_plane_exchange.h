@@ -46,7 +46,7 @@ class Exchange {
   // Its core is told these next.
   void Told(std::uint32_t worker, const ControllerBody& body);
   // It says this for the first time.
-  void Says(std::uint32_t worker, RunId run, const WorkerBody& body) const;
+  void Says(std::uint32_t worker, RunId run, const WorkerBody& body);
 
   // What the events kNote, kRequest and kPulled tell worker `who`'s core; nullopt: nothing.
   struct Noted {
@@ -62,6 +62,8 @@ class Exchange {
     Ticket ticket = 0;
     bool ok = false;
     Enclosure enclosure;
+    Incarnation from = 0;
+    Parcel parcel;
   };
   std::optional<Noted> OnNote(std::uint32_t worker, std::uint64_t what);
   std::optional<Requested> OnRequest(std::uint32_t worker, std::uint64_t what);

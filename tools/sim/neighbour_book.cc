@@ -15,7 +15,7 @@ std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worke
 
 void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
   Side& side = sides_[worker];
-  const Iteration own = std::max(world_->replicas[worker].iteration, hood.at);
+  const Iteration own = std::max({world_->replicas[worker].iteration, hood.at, side.asked});
   std::map<Incarnation, Edge> in;
   for (std::size_t i = 0; i < hood.in.size(); ++i) {
     const GroupMember& member = hood.in[i];
@@ -23,10 +23,15 @@ void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
     Edge& edge = in[member.incarnation];
     const auto before = side.in.find(member.incarnation);
     if (before != side.in.end()) edge = before->second;
+    if (before == side.in.end() && side.before.contains(member.incarnation)) {
+      edge = side.before.at(member.incarnation);
+      edge.lost = edge.here;
+    }
     edge.from = hood.from[i];
     edge.weight = member.weight;
-    edge.ahead = own - theirs;
+    if (before == side.in.end()) edge.ahead = own - theirs;
   }
+  for (auto& [from, edge] : side.in) side.before[from] = edge;
   side.in = std::move(in);
   side.own_weight = hood.own_weight;
   side.slots = hood.slots;
@@ -53,6 +58,7 @@ void NeighbourBook::Received(std::uint32_t worker, Incarnation from, Iteration i
   if (edge == sides_[worker].in.end()) return;
   std::optional<Iteration>& newest = edge->second.received;
   newest = std::max(newest.value_or(iteration), iteration);
+  edge->second.here.insert(iteration);
 }
 
 void NeighbourBook::Offered(std::uint32_t worker, Incarnation from, Iteration last,
@@ -104,9 +110,10 @@ void NeighbourBook::CheckCount(std::uint32_t worker, Iteration iteration,
     const bool used = std::any_of(updates.begin(), updates.end(),
                                   [&, who = from](const Used& of) { return of.from == who; });
     const Iteration newest = std::max(edge.received.value_or(edge.from - 1), edge.from - 1);
-    const bool satisfied = plan_.staleness > 0
-                               ? newest >= iteration - plan_.staleness
-                               : used || edge.from > iteration || edge.skipped.contains(iteration);
+    const bool satisfied = plan_.staleness > 0 ? newest >= iteration - plan_.staleness
+                                               : used || edge.from > iteration ||
+                                                     edge.skipped.contains(iteration) ||
+                                                     edge.lost.contains(iteration);
     if (!satisfied) ++missing;
   }
   if (missing <= plan_.backups) return;

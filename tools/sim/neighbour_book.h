@@ -39,6 +39,8 @@ class NeighbourBook {
   // Its core is told these next.
   void Told(std::uint32_t worker, const Neighbourhood& hood);
   void Answered(std::uint32_t worker, Iteration next) { sides_[worker].answered = next; }
+  // It has what it needs to enter this iteration.
+  void Asks(std::uint32_t worker, Iteration next) { sides_[worker].asked = next; }
 
   // It asks for an update while it keeps or awaits so many others: of this neighbour, and in all.
   void Pulls(std::uint32_t worker, Incarnation from, std::size_t of_it, std::size_t all) const;
@@ -58,15 +60,19 @@ class NeighbourBook {
   struct Edge {
     Iteration from = 0;
     double weight = 0;
-    Iteration ahead = 0;                // this worker of the neighbour, when it was told
+    std::set<Iteration> lost;  // had come when the edge ended, before it began again
+    Iteration ahead = 0;  // of the neighbour, what this worker had asked to enter when it was told
     std::optional<Iteration> received;  // the newest
     std::set<Iteration> skipped;        // by the neighbour
+    std::set<Iteration> here;           // all that were received
   };
   struct Side {
     std::map<Incarnation, Edge> in;
+    std::map<Incarnation, Edge> before;  // edges that ended, and may begin again
     double own_weight = 1;
     std::size_t slots = 1;
     Iteration at = 0;
+    Iteration asked = 0;
     std::optional<Iteration> answered;  // not entered yet
   };
   bool Fits(const Side& side, Iteration iteration, const std::vector<Used>& updates) const;

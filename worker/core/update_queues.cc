@@ -63,11 +63,29 @@ void UpdateQueues::SetSenders(const Neighbourhood& hood, Actions* out) {
     const GroupMember& member = hood.in[i];
     Sender& sender = in_[member.incarnation];
     if (auto known = before.extract(member.incarnation)) sender = std::move(known.mapped());
+    if (auto gone = let_go_.extract(member.incarnation)) sender.let_go = std::move(gone.mapped());
+    if (staleness_ > 0 && !sender.let_go.empty()) {
+      sender.newest = std::max(sender.newest, *sender.let_go.rbegin());
+    }
     sender.weight = member.weight;
     sender.from = hood.from[i];
     StartPulls(member.incarnation, &sender, out);  // there may be more slots
   }
-  for (const auto& [from, sender] : before) DropAll(sender, out);
+  for (const auto& [from, sender] : before) {
+    LetGo(from, sender);
+    DropAll(sender, out);
+  }
+}
+
+void UpdateQueues::LetGo(Incarnation from, const Sender& sender) {
+  std::set<Iteration> here = sender.let_go;
+  for (const auto& [iteration, pull] : sender.pulls) {
+    if (pull.here) here.insert(iteration);
+  }
+  if (staleness_ > 0 && sender.newest >= 0) here.insert(sender.newest);
+  if (here.empty()) return;
+  if (let_go_.size() >= kMaxEarly) let_go_.erase(let_go_.begin());
+  let_go_[from] = std::move(here);
 }
 
 void UpdateQueues::SetReceivers(Instant now, const Neighbourhood& hood, Actions* out) {
@@ -102,7 +120,7 @@ Iteration UpdateQueues::newest() const {
 
 // For this neighbour's update.
 bool UpdateQueues::Waits(const Sender& sender, Iteration k) const {
-  if (sender.from > k) return false;
+  if (sender.from > k || sender.let_go.contains(k)) return false;
   if (staleness_ > 0) return sender.newest < k - staleness_;
   const auto pull = sender.pulls.find(k);
   if (pull != sender.pulls.end() && pull->second.here) return false;
@@ -153,6 +171,7 @@ void UpdateQueues::MoveTo(Iteration k, Actions* out) {
     DropPast(from, &sender, out);
     StartPulls(from, &sender, out);
   }
+  std::erase_if(let_go_, [this](const auto& gone) { return *gone.second.rbegin() < oldest(); });
 }
 
 void UpdateQueues::DropPast(Incarnation from, Sender* sender, Actions* out) {
@@ -170,6 +189,8 @@ void UpdateQueues::DropPast(Incarnation from, Sender* sender, Actions* out) {
   }
   auto& skips = sender->skips;
   skips.erase(skips.begin(), skips.upper_bound(k_));
+  auto& let_go = sender->let_go;
+  let_go.erase(let_go.begin(), let_go.lower_bound(oldest()));
 }
 
 void UpdateQueues::Drop(const Pull& pull, Actions* out) {

@@ -85,6 +85,7 @@ class UpdateQueues {
     std::set<Iteration> offered;      // and not pulled yet; with staleness the newest alone
     // Of updates whose sender skipped iterations before them: the one before. Not of the past.
     std::map<Iteration, Iteration> skips;
+    std::set<Iteration> let_go;  // see let_go_
   };
   struct Offer {
     bool pulled = false;
@@ -107,6 +108,7 @@ class UpdateQueues {
   void Start(Incarnation from, Iteration iteration, Pull* pull, Actions* out);
   void Drop(const Pull& pull, Actions* out);
   void DropAll(const Sender& sender, Actions* out);
+  void LetGo(Incarnation from, const Sender& sender);
   void DropPast(Incarnation from, Sender* sender, Actions* out);
   void SetSenders(const Neighbourhood& hood, Actions* out);
   void SetReceivers(Instant now, const Neighbourhood& hood, Actions* out);
@@ -124,6 +126,10 @@ class UpdateQueues {
   Senders in_;
   std::map<Ticket, std::pair<Incarnation, Iteration>> tickets_;
   Ticket last_ticket_ = 0;
+  // Updates that were here when their sender ceased to be a neighbour, but for those of the past.
+  // It has been told that they are stored, and should it be a neighbour again, it may not have them
+  // any more: they are not waited for.
+  std::map<Incarnation, std::set<Iteration>> let_go_;
   // Offers of those who have learned before this worker that it is their neighbour.
   std::vector<std::pair<Incarnation, Note>> early_;
 
