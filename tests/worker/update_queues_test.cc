@@ -73,7 +73,7 @@ class UpdateQueuesTest : public ::testing::Test {
     queues.SetNeighbourhood(now, plan, hood, &actions);
   }
   void Hear(Incarnation from, Note::Kind kind, Iteration iteration) {
-    queues.OnNote(now, from, {.kind = kind, .parcel = Update(iteration), .version = iteration - 1},
+    queues.OnNote(from, {.kind = kind, .parcel = Update(iteration), .version = iteration - 1},
                   &actions);
   }
   void Offer(Incarnation from, Iteration iteration) { Hear(from, kOffer, iteration); }
@@ -90,7 +90,7 @@ class UpdateQueuesTest : public ::testing::Test {
     actions.clear();
   }
   void Request(Incarnation from, prd::Request request, Iteration iteration) {
-    queues.OnRequest(now, from, request, Update(iteration), &actions);
+    queues.OnRequest(from, request, Update(iteration), &actions);
   }
   void Pass(DurationNs time) {
     now = now + time;
@@ -219,8 +219,7 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesFromBeforeANeighbourWasOne) {
 TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesThatTheirSenderSkipped) {
   Meet({{kLeft}}, {}, 2);
   const auto offer = [this](Iteration stamp, std::int64_t before) {
-    queues.OnNote(now, kLeft, {.kind = kOffer, .parcel = Update(stamp), .version = before},
-                  &actions);
+    queues.OnNote(kLeft, {.kind = kOffer, .parcel = Update(stamp), .version = before}, &actions);
   };
   offer(5, 1);  // beyond what there is room for
   EXPECT_THAT(Did(), IsEmpty());
@@ -393,7 +392,7 @@ TEST_F(UpdateQueuesTest, OffersAgainUntilThereIsAnAnswer) {
     Pass(ms * kMillisecond);
     EXPECT_THAT(Did(), ElementsAre("offer 0 after -1 to 11"));
   }
-  Request(kLeft, 1, 0);
+  Request(kLeft, 1, 0);  // which may come to nothing
   EXPECT_EQ(queues.NextDeadline(), now + 4 * kSecond);
   Hear(kLeft, kStored, 0);
   EXPECT_FALSE(queues.NextDeadline());
@@ -441,6 +440,35 @@ TEST_F(UpdateQueuesTest, LetsGoOfFormerNeighboursAndOffersToNewOnes) {
   EXPECT_TRUE(queues.CanReceive(0));
 }
 
+// A sender that learns first that it is a neighbour again takes what is said before for an answer.
+TEST_F(UpdateQueuesTest, DoesNotWaitForWhatItHadAsAFormerNeighbour) {
+  Meet({{kLeft}, {kRight}}, {});
+  Bring(kRight, 0);
+  Bring(kLeft, 0);
+  Bring(kLeft, 1);
+  Offer(kLeft, 1);
+  EXPECT_THAT(Did(), ElementsAre("stored 1 to 11"));
+  Meet({{kRight}}, {});
+  Meet({{kLeft, 1, 1}, {kRight}}, {});
+  EXPECT_TRUE(queues.CanReceive(0));
+  Bring(kRight, 1);
+  EXPECT_TRUE(queues.CanReceive(1));
+  Bring(kRight, 2);
+  EXPECT_FALSE(queues.CanReceive(2));
+  EXPECT_THAT(Mix(1), ElementsAre(0.5, 0.5));
+}
+
+TEST_F(UpdateQueuesTest, WithStalenessRemembersTheNewestOfAFormerNeighbour) {
+  plan.staleness = 2;
+  Meet({{kLeft}}, {}, 1);
+  Bring(kLeft, 4);
+  EXPECT_THAT(Mix(4), ElementsAre(0.5, 0.5));
+  Meet({}, {}, 1);
+  Meet({{kLeft, 1, 4}}, {}, 1);
+  EXPECT_TRUE(queues.CanReceive(6));
+  EXPECT_FALSE(queues.CanReceive(7));
+}
+
 TEST_F(UpdateQueuesTest, TakesOffersOfThoseWhoLearnOfItFirst) {
   Offer(kLeft, 0);
   Offer(kFar, 0);
@@ -486,13 +514,12 @@ TEST_F(UpdateQueuesTest, DisregardsWhatMakesNoSense) {
     EXPECT_THAT(Did(), ElementsAre("refuse 1"));
   }
   Note shard{.kind = kOffer, .parcel = {.kind = Parcel::Kind::kShard, .stamp = 0}};
-  queues.OnNote(now, kLeft, shard, &actions);
+  queues.OnNote(kLeft, shard, &actions);
   shard.parcel = {.kind = Parcel::Kind::kUpdate, .epoch = 1, .stamp = 0};
-  queues.OnNote(now, kLeft, shard, &actions);
+  queues.OnNote(kLeft, shard, &actions);
   EXPECT_THAT(Did(), IsEmpty());
-  queues.OnRequest(now, kRight, 1, {.kind = Parcel::Kind::kDelta, .stamp = 3}, &actions);
-  queues.OnRequest(now, kRight, 2, {.kind = Parcel::Kind::kUpdate, .shard = 1, .stamp = 3},
-                   &actions);
+  queues.OnRequest(kRight, 1, {.kind = Parcel::Kind::kDelta, .stamp = 3}, &actions);
+  queues.OnRequest(kRight, 2, {.kind = Parcel::Kind::kUpdate, .shard = 1, .stamp = 3}, &actions);
   Request(kLeft, 3, 3);  // gets none of its updates
   Request(kRight, 4, 2);
   Hear(kLeft, kStored, 3);
@@ -507,8 +534,7 @@ TEST_F(UpdateQueuesTest, AFloodOfOffersTakesNoMoreMemory) {
   for (Iteration i = 0; i < 100'000; ++i) {
     Offer(kLeft, 1'000'000 - i);
     Offer(kFar, i);
-    queues.OnNote(now, kLeft, {.kind = kOffer, .parcel = Update(5 * i + 7), .version = 5 * i},
-                  &actions);
+    queues.OnNote(kLeft, {.kind = kOffer, .parcel = Update(5 * i + 7), .version = 5 * i}, &actions);
   }
   EXPECT_THAT(Did(), IsEmpty());
   // What is asked for next was not pushed out by what is far ahead.

@@ -630,7 +630,7 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
 void SessionCore::OnNote(Instant now, Incarnation from, const Note& note, Actions* out) {
   now_ = now;
   if (contact_ != Contact::kMember) return;
-  if (Uses(Strategy::kNeighbours)) updates_.OnNote(now, from, note, out);
+  if (Uses(Strategy::kNeighbours)) updates_.OnNote(from, note, out);
   if (Uses(Strategy::kShardedStore)) store_.OnNote(now, from, note, out);
   GoOn(now, out);
 }
@@ -639,7 +639,7 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
                             Actions* out) {
   now_ = now;
   if (contact_ == Contact::kMember && Uses(Strategy::kNeighbours)) {
-    updates_.OnRequest(now, from, request, parcel, out);
+    updates_.OnRequest(from, request, parcel, out);
   } else if (contact_ == Contact::kMember && Uses(Strategy::kShardedStore)) {
     store_.OnRequest(from, request, parcel, out);
   } else {

@@ -227,7 +227,7 @@ class SessionCore {
   void ArriveNeighbours(Instant now, Actions* out);
   void ProceedNeighbours(Instant now, Actions* out);
   void PublishDue(Instant now, Actions* out);
-  void Receive(Instant now, Actions* out);
+  void ReceiveUpdates(Instant now, Actions* out);
   void Enter(Instant now, Actions* out);
   void Mix(Iteration k, Actions* out);
   void BeginUpdates(Instant now, Actions* out);

@@ -24,7 +24,7 @@ void SessionCore::ProceedNeighbours(Instant now, Actions* out) {
   }
   if (call_ != Call::kStep || work_ != Work::kNone || held_ || !has_replica_) return;
   if (!updates_.met()) return;
-  if (phase_ == Phase::kReceive) Receive(now, out);
+  if (phase_ == Phase::kReceive) ReceiveUpdates(now, out);
   if (phase_ == Phase::kEnter) Enter(now, out);
 }
 
@@ -35,7 +35,7 @@ void SessionCore::PublishDue(Instant now, Actions* out) {
   updates_.Publish(now, iteration_, out);
 }
 
-void SessionCore::Receive(Instant now, Actions* out) {
+void SessionCore::ReceiveUpdates(Instant now, Actions* out) {
   if (ready_waiting_ || !updates_.CanReceive(iteration_)) return;
   step_.waited += now - idle_at_;
   const UpdateQueues::Counters counters = updates_.TakeCounters();

@@ -319,7 +319,7 @@ void UpdateQueues::OnAnswer(Incarnation from, const Note& note, Actions* out) {
   RetireOld(out);
 }
 
-void UpdateQueues::OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
+void UpdateQueues::OnRequest(Incarnation from, Request request, const Parcel& parcel,
                              Actions* out) {
   const auto update = published_.find(parcel.stamp);
   if (parcel != Update(parcel.stamp) || !out_.contains(from) || update == published_.end()) {
@@ -328,17 +328,13 @@ void UpdateQueues::OnRequest(Instant now, Incarnation from, Request request, con
   }
   auto& offers = update->second.offers;
   const auto offer = offers.find(from);
-  if (offer != offers.end()) {
-    offer->second.pulled = true;
-    offer->second.again_after = kOfferAgainMax;  // it will say so when it has it
-    offer->second.again_at = now + kOfferAgainMax;
-  }
+  if (offer != offers.end()) offer->second.pulled = true;
   out->push_back(Serve{.request = request, .parcel = parcel, .enclosure = {}});
 }
 
 // ---- both ----
 
-void UpdateQueues::OnNote(Instant, Incarnation from, const Note& note, Actions* out) {
+void UpdateQueues::OnNote(Incarnation from, const Note& note, Actions* out) {
   if (closed_ || !Possible(note)) return;
   if (note.kind != Note::Kind::kOffer) return OnAnswer(from, note, out);
   if (in_.contains(from)) return OnOffer(from, note, out);

@@ -61,9 +61,8 @@ class UpdateQueues {
   Counters TakeCounters();
 
   // exchange.h. Whatever they bring: what makes no sense is disregarded, or refused.
-  void OnNote(Instant now, Incarnation from, const Note& note, Actions* out);
-  void OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
-                 Actions* out);
+  void OnNote(Incarnation from, const Note& note, Actions* out);
+  void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out);
   void OnPulled(Instant now, Ticket ticket, const Status& status, Actions* out);
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
