@@ -86,6 +86,7 @@ void Ssp::OnLeft(Instant now, const LeftEvent& event, Effects* out) {
   }
   worker = {};
   if (!settles_) settles_ = now + kSettle;
+  whole_ = whole_ && !std::binary_search(members_.begin(), members_.end(), event.rank);
   std::erase(members_, event.rank);
   for (ShardState& shard : shards_) {
     if (shard.owner == event.rank) shard.owner = kNoRank;
@@ -183,6 +184,7 @@ void Ssp::SetPlacement(Effects* out) {
   set.shards = SharedList<ShardPlace>(std::move(places));
   ++epoch_;
   open_ = false;
+  whole_ = true;
   members_ = set.members;
   to_place_ = members_.size();
   out->emplace_back(std::move(set));
@@ -209,10 +211,9 @@ std::string Ssp::ReasonFor(const std::vector<ShardPlace>& places) const {
 }
 
 void Ssp::OpenIfPlaced(Effects* out) {
-  if (open_ || to_place_ > 0 || members_.empty()) return;
+  if (open_ || !whole_ || to_place_ > 0) return;
   open_ = true;
   for (ShardState& shard : shards_) {
-    if (shard.owner == kNoRank) continue;
     shard.complete.assign(1, shard.owner);
     shard.complete.insert(shard.complete.end(), shard.holders.begin(), shard.holders.end());
   }
@@ -243,7 +244,7 @@ std::string Ssp::ExplainPlacing(Rank rank) const {
     if (!At(member).placed) placing.push_back(member);
   }
   const std::string text = "placement " + std::to_string(epoch_) + " of the shards is not open: ";
-  if (placing.empty()) return text + "another follows";
+  if (!whole_) return text + "a worker of it is gone, another follows";
   if (!At(rank).placed && placing.size() == 1) return text + "it has not all of its own yet";
   return text + words::Ranks(placing) + (placing.size() == 1 ? " has" : " have") +
          " not all of their own yet";
@@ -252,7 +253,7 @@ std::string Ssp::ExplainPlacing(Rank rank) const {
 // ---- state ----
 
 void Ssp::Archive(StateArchive& ar) {
-  ar(workers_, epoch_, open_, members_, shards_, settles_, clocks_, waiting_);
+  ar(workers_, epoch_, open_, whole_, members_, shards_, settles_, clocks_, waiting_);
   if (ar.saving()) return;
   if (!Consistent()) return ar.Fail();
   training_ = 0;

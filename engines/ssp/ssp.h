@@ -10,7 +10,8 @@
 // (placement.h), and opened once all members have their shards. Who has died meanwhile makes
 // another. For each shard the engine knows who has all of its newest state: owner and holders of
 // the last placement that was opened, and, of newer ones, those of shards whose owner has said that
-// they are complete: nothing is pushed until one is opened.
+// they are complete: nothing is pushed until one is opened. A placement of whose members somebody
+// has gone is not opened any more: at an opening, those who passed shards on forget them.
 //
 // What else is decided where the paper says nothing:
 //  - A worker that joins counts from the placement on that it is in, at the lowest clock of those
@@ -91,6 +92,7 @@ class Ssp final : public Engine {
   std::vector<Worker> workers_;  // by rank
   std::uint64_t epoch_ = 0;      // of the newest placement
   bool open_ = false;            // it is
+  bool whole_ = false;           // none of its members has gone; else it is opened no more
   std::vector<Rank> members_;    // of it, without those who are gone
   std::vector<ShardState> shards_;
   std::optional<Instant> settles_;  // kSettle after a change

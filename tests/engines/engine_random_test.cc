@@ -17,8 +17,10 @@
 #include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
 #include "tests/engines/esync_model.h"
+#include "tests/engines/hop_world.h"
 #include "tests/engines/p_reduce_model.h"
 #include "tests/engines/prague_model.h"
+#include "tests/engines/ssp_world.h"
 
 namespace prd {
 namespace {
@@ -374,16 +376,118 @@ TEST(EngineRandomTest, PragueStaticSaysWhoIsThere) {
   }
 }
 
+// The same for engines whose workers have no groups.
+template <typename World>
+void RunWorld(const EngineOptions& options, Engine* engine, World* world, std::uint64_t seed,
+              Rank max_workers) {
+  Prng random(seed);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(world->Storm(&random, 500, max_workers), "") << "seed " << seed;
+    ASSERT_EQ(world->Calm(&random, 10), "") << "seed " << seed;
+  }
+  ASSERT_EQ(world->Drain(&random), "") << "seed " << seed;
+  const std::uint64_t hash = HashBytes(StateOf(engine));
+  ExpectReplay(options, world->applied(), hash, false);
+  ExpectReplay(options, world->applied(), hash, true);
+}
+
+// Of up to twelve workers, directed or not.
+HopOptions RandomHop(Prng* random) {
+  HopOptions options{.workers_per_host = static_cast<int>(random->Below(4)),
+                     .max_iteration_gap = static_cast<int>(random->Below(6)),
+                     .staleness = random->Below(3) == 0 ? static_cast<int>(random->Below(5)) : 0,
+                     .skip_behind = 1 + static_cast<int>(random->Below(3)),
+                     .order = static_cast<HopOptions::Order>(random->Below(2))};
+  options.graph.kind = static_cast<Graph::Kind>(random->Below(6));
+  if (options.max_iteration_gap > 0) {
+    options.backups = static_cast<int>(random->Below(2));
+    options.max_jump = random->Below(2) == 0 ? static_cast<int>(random->Below(8)) : 0;
+  }
+  if (options.graph.kind != Graph::Kind::kEdges) return options;
+  std::set<Graph::Edge> edges;
+  options.directed = random->Below(2) == 0;
+  for (Rank rank = 0; rank < 12; ++rank) {
+    if (options.directed) {
+      edges.emplace(rank, (rank + 1) % 12);
+      edges.emplace(rank, (rank + 5) % 12);
+    } else if (rank > 0) {
+      edges.emplace(static_cast<Rank>(random->Below(static_cast<std::uint64_t>(rank))), rank);
+    }
+  }
+  options.graph.edges.assign(edges.begin(), edges.end());
+  return options;
+}
+
+TEST(EngineRandomTest, HopKeepsItsRules) {
+  int waits = 0;
+  int jumps = 0;
+  int rewired = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    const HopOptions options = RandomHop(&random);
+    ASSERT_TRUE(Validate(options, 0).ok()) << Validate(options, 0).message();
+    const auto engine = MakeEngine(options);
+    HopWorld world(options, engine.get());
+    RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(12)));
+    if (HasFatalFailure()) return;
+    waits += world.waits();
+    jumps += world.jumps();
+    rewired += world.rewired();
+  }
+  EXPECT_GT(waits, 2000) << "the runs must reach token queues that are empty";
+  EXPECT_GT(jumps, 500) << "the runs must reach skipped iterations";
+  EXPECT_GT(rewired, 2000) << "the runs must reach changes of the graph";
+}
+
+TEST(EngineRandomTest, SspKeepsItsRules) {
+  int placements = 0;
+  int late = 0;
+  int moved = 0;
+  int lost = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng random(seed);
+    const SspOptions options{.staleness = static_cast<int>(random.Below(5)) - 1,
+                             .replicas = static_cast<int>(random.Below(3)),
+                             .shards = static_cast<int>(random.Below(3)) * 7};
+    const auto engine = MakeEngine(options);
+    SspWorld world(options, engine.get());
+    RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(10)));
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(world.lost(), world.expected()) << "lost without need, seed " << seed;
+    placements += world.placements();
+    late += world.late();
+    moved += world.moved();
+    lost += world.lost();
+  }
+  EXPECT_GT(placements, 3000);
+  EXPECT_GT(late, 500) << "the runs must reach changes before a placement is open";
+  EXPECT_GT(moved, 3000);
+  EXPECT_GT(lost, 100) << "the runs must reach shards that nobody has any more";
+}
+
+// What an engine saves in the midst of a storm.
+std::string StateInAStorm(const EngineOptions& options) {
+  const auto engine = MakeEngine(options);
+  Prng random(7);
+  std::string wrong;
+  if (const auto* hop = std::get_if<HopOptions>(&options)) {
+    wrong = HopWorld(*hop, engine.get()).Storm(&random, 400, 9);
+  } else if (const auto* ssp = std::get_if<SspOptions>(&options)) {
+    wrong = SspWorld(*ssp, engine.get()).Storm(&random, 400, 9);
+  } else {
+    wrong = EngineDriver(engine.get(), 7, 9, [](const Applied&) { return ""; }).Storm(400);
+  }
+  EXPECT_EQ(wrong, "");
+  return StateOf(engine.get());
+}
+
 // Damaged snapshots are refused or give a state that can be saved again; nothing is read out of
 // bounds, and no walk goes round for ever.
 TEST(EngineRandomTest, DamagedSnapshotsAreSafe) {
   std::vector<EngineOptions> engines = AllEngines();
   engines.push_back(PragueOptions{.generator = PragueOptions::Generator::kRandom});
   for (const EngineOptions& options : engines) {
-    const auto engine = MakeEngine(options);
-    EngineDriver driver(engine.get(), 7, 9, [](const Applied&) { return ""; });
-    ASSERT_EQ(driver.Storm(400), "");
-    const std::string state = StateOf(engine.get());
+    const std::string state = StateInAStorm(options);
     Prng random(11);
     int refused = 0;
     for (int i = 0; i < 6000; ++i) {

@@ -24,6 +24,7 @@ std::string SspWorld::Leave(Rank rank, LeftReason why) {
     workers_.at(rank).finished = true;
   } else {
     workers_.erase(rank);
+    for (std::set<Rank>& ranks : alive_with_) ranks.erase(rank);
   }
   return Apply(LeftEvent{.rank = rank, .why = why});
 }
@@ -34,15 +35,21 @@ std::string SspWorld::PassDeadline() {
   return engine_->NextDeadline() ? "a deadline after a placement" : "";
 }
 
+bool SspWorld::IsMember(Rank rank) const {
+  const auto found = workers_.find(rank);
+  return found != workers_.end() && found->second.member;
+}
+
 bool SspWorld::MustPlace(Rank rank) const {
   const Worker& worker = workers_.at(rank);
   if (!worker.member || worker.placed || open_) return false;
-  // What its shards come from is there.
+  // What its shards come from is there, and so is who gets copies.
   for (const ShardPlace& place : placement_.shards) {
     if (place.owner != rank) continue;
-    if (place.source != kNoRank && !workers_.contains(place.source)) return false;
-    for (const Rank holder : place.holders) {
-      if (!workers_.contains(holder)) return false;
+    if (place.source != kNoRank && !IsMember(place.source)) return false;
+    if (!std::all_of(place.holders.begin(), place.holders.end(),
+                     [this](Rank holder) { return IsMember(holder); })) {
+      return false;
     }
   }
   return true;
@@ -79,7 +86,10 @@ std::string SspWorld::PlaceAll() {
 
 bool SspWorld::CanSignal(Rank rank) const {
   const Worker& worker = workers_.at(rank);
-  return worker.reads && !worker.finished && !worker.waiting && open_;
+  if (!worker.reads || worker.finished || worker.waiting || !open_) return false;
+  // All who have shards are there.
+  return std::all_of(placement_.members.begin(), placement_.members.end(),
+                     [this](Rank member) { return IsMember(member); });
 }
 
 std::string SspWorld::Signal(Rank rank) {
@@ -171,7 +181,6 @@ std::string SspWorld::Heed(const PlacementSet& set) {
   late_ += open_ || first ? 0 : 1;
   ++placements_;
   for (std::size_t i = 0; i < set.shards.size(); ++i) {
-    std::erase_if(alive_with_[i], [this](Rank rank) { return !workers_.contains(rank); });
     const ShardPlace& place = set.shards[i];
     if (first) continue;
     moved_ += place.owner != placement_.shards[i].owner ? 1 : 0;

@@ -74,6 +74,8 @@ class SspWorld {
   std::string Heed(const PlacementSet& set);
   std::string Heed(const PlacementOpened& opened);
   std::string CheckBalance() const;
+  // Of the newest placement, as the same incarnation.
+  bool IsMember(Rank rank) const;
   Iteration LowestStored() const;
   bool MayGoOn(const Worker& worker) const;
 
