@@ -254,7 +254,7 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
     load.values = Part(side.delta, Cut(side, side.delta.size(), parcel.shard));
   } else {
     const ShardCopy& copy = Kept(worker, parcel.shard);
-    store_.Serves(run, copy, parcel, serve.enclosure);
+    store_.Serves(run, copy, incoming.from, parcel, serve.enclosure);
     load.copy = std::make_shared<const ShardCopy>(copy);
   }
   const ReducePart& reduce = world_->workload.reduce;
@@ -439,7 +439,8 @@ void Exchange::ReadShard(std::uint32_t worker, RunId run, const prd::ReadShard& 
   }
   const ShardCopy& copy = pulled != nullptr ? *pulled : Kept(worker, read.shard);
   if (pulled == nullptr) {
-    store_.Reads(run, copy, read.shard, std::max(side.read_clock, replica.iteration));
+    store_.Reads(run, copy, replica.incarnation, read.shard,
+                 std::max(side.read_clock, replica.iteration));
   }
   const auto [from, to] = Cut(side, replica.x.size(), read.shard);
   side.base.resize(replica.x.size());

@@ -7,8 +7,10 @@
 #include "tools/sim/backup_rules.h"
 #include "tools/sim/eager_rules.h"
 #include "tools/sim/esync_rules.h"
+#include "tools/sim/hop_rules.h"
 #include "tools/sim/p_reduce_rules.h"
 #include "tools/sim/prague_rules.h"
+#include "tools/sim/ssp_rules.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -30,6 +32,8 @@ std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options) {
   if (const auto* of = std::get_if<PragueOptions>(&options)) {
     return std::make_unique<PragueRules>(*of);
   }
+  if (const auto* of = std::get_if<HopOptions>(&options)) return std::make_unique<HopRules>(*of);
+  if (const auto* of = std::get_if<SspOptions>(&options)) return std::make_unique<SspRules>(*of);
   return nullptr;
 }
 

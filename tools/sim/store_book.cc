@@ -108,7 +108,10 @@ void StoreBook::Seen(const Record& record) {
     run.there[joined->rank] = joined->incarnation;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     run.clocks.erase(left->rank);
-    if (left->why == LeftReason::kFinished) return;
+    if (left->why == LeftReason::kFinished) {
+      run.finished.insert(left->incarnation);
+      return;
+    }
     const auto had = run.had.find(left->rank);
     if (had != run.had.end() && had->second == left->incarnation) {
       run.had.erase(had);
@@ -137,7 +140,8 @@ void StoreBook::Seen(const Record& record) {
 }
 
 void StoreBook::CheckAnew(const Run& run, const PlacementSet& set, std::size_t shard) {
-  if (run.opened == 0 || (run.gone > run.copies && set.reason.find("lost") != std::string::npos)) {
+  if (run.shards[shard].recorded.size() == 0 ||
+      (run.gone > run.copies && set.reason.find("lost") != std::string::npos)) {
     return;
   }
   throw Violation("update-kept", Name(shard) + " begins anew, and " + std::to_string(run.gone) +
@@ -197,8 +201,8 @@ void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation fro
                                         : std::string()));
 }
 
-void StoreBook::Serves(RunId run_id, const ShardCopy& copy, const Parcel& parcel,
-                       const Enclosure& enclosure) {
+void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
+                       const Parcel& parcel, const Enclosure& enclosure) {
   const std::string what = Name(parcel.shard);
   bool right = enclosure.version == static_cast<std::int64_t>(copy.size());
   for (const Enclosure::Clock& clock : enclosure.clocks) {
@@ -211,12 +215,21 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, const Parcel& parcel
                                    " updates, and is said to be of version " +
                                    std::to_string(enclosure.version) + ", or its clocks are wrong");
   }
-  if (parcel.kind == Parcel::Kind::kShard) Reads(run_id, copy, parcel.shard, parcel.stamp);
+  if (parcel.kind == Parcel::Kind::kShard) Reads(run_id, copy, reader, parcel.shard, parcel.stamp);
 }
 
-void StoreBook::Reads(RunId run_id, const ShardCopy& copy, std::uint32_t shard, Iteration clock) {
+void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
+                      Iteration clock) {
   Run& run = runs_[run_id];
   if (shard >= run.shards.size()) return;
+  if (run.finished.contains(reader)) {
+    UpdateSet all = copy.in_values;  // what is pending is of a clock that nobody has reached
+    all.Add(copy.in_pending);
+    const std::string lacks =
+        all.Lacks(run.shards[shard].recorded, std::numeric_limits<Iteration>::max());
+    if (lacks.empty() || run.shards[shard].excused) return;
+    throw Violation("update-kept", Name(shard) + " read at the end lacks " + lacks);
+  }
   CheckRead(&run.shards[shard], copy, shard, clock);
   if (shard != 0) return;
   Iteration oldest = clock;
@@ -226,11 +239,12 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, std::uint32_t shard, 
 
 void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number,
                           Iteration clock) const {
+  if (shard->excused) return;  // who has not heard of it reads what there was
   const std::string what = Name(number) + " read at clock " + std::to_string(clock);
   const bool lockstep = plan_.staleness == 0;
   const std::string lacks = copy.in_values.Lacks(
       shard->recorded, lockstep ? clock : std::numeric_limits<Iteration>::max());
-  if (!lacks.empty() && !shard->excused) throw Violation("update-kept", what + " lacks " + lacks);
+  if (!lacks.empty()) throw Violation("update-kept", what + " lacks " + lacks);
   if (!lockstep) return;
   if (copy.in_values.Newest() > clock) {
     throw Violation("lockstep",

@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,9 +75,11 @@ class StoreBook {
   void Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
             double factor, bool pending, const std::optional<Note>& offer) const;
   // A copy as it leaves who keeps it.
-  void Serves(RunId run, const ShardCopy& copy, const Parcel& parcel, const Enclosure& enclosure);
+  void Serves(RunId run, const ShardCopy& copy, Incarnation reader, const Parcel& parcel,
+              const Enclosure& enclosure);
   // Its owner itself reads it.
-  void Reads(RunId run, const ShardCopy& copy, std::uint32_t shard, Iteration clock);
+  void Reads(RunId run, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
+             Iteration clock);
   // That the incarnation keeps of the shard; null: it does not.
   using FindCopy = std::function<const ShardCopy*(Incarnation worker, std::uint32_t shard)>;
   // The worker is about to say Ready.
@@ -94,6 +97,7 @@ class StoreBook {
     std::map<std::int64_t, Read> reads;  // lockstep: the first of each clock
   };
   struct Run {
+    std::set<Incarnation> finished;  // who read once more, at no clock
     std::map<Rank, Incarnation> there;
     std::map<Rank, Iteration> clocks;     // recorded, of those who train
     std::map<Rank, Incarnation> members;  // of the newest placement
