@@ -19,6 +19,9 @@ Settings, from the papers; what is also given on the command line counts instead
   --setting esync        ESync, section 5: six workers, two of them 100 times slower; batch 64, 100 s each
   --setting hyperplane   eager-SGD (PPoPP 2020), 6.2.1: 8,192-dimensional regression, 8 workers, 48 epochs; in every
                          step one worker, drawn at random, is delayed by two thirds of a step (there 400 ms)
+  --setting hop-random   Hop (ASPLOS 2019), 7.3.1 to 7.3.4: 16 workers, each step six times slower with probability
+                         1/16; on the ring-based graph: plain, with a backup worker, with staleness 5; and ssp
+  --setting hop-slow     Hop, 7.3.5: one worker of 16 is always four times slower; skipping up to 10 iterations, and not
   --setting shifted-cnn  eager-SGD, 6.2.3, at half its delays, with a small CNN: 8 workers, batch 64; all are delayed,
                          by 25 to 200 ms, shifted by one worker after each step
 
@@ -35,6 +38,8 @@ Examples:
   tools/demo --target 0.8 --epochs 3
   tools/demo --quick --kill prd:5 --kill 2:8
   tools/demo --setting esync --shards labels --engines all-reduce,p-reduce
+  tools/demo --quick --engines hop,hop:backups=1,hop:backups=1,max_jump=10,ssp:staleness=3
+  tools/demo --quick --inject random:6:0.125 --engines all-reduce,hop:backups=1,ssp:staleness=3
   tools/demo --quick --engines p-reduce,p-reduce:overlap=true,prague:workers_per_host=4,ad-psgd
 """
 
@@ -47,13 +52,23 @@ SETTINGS = {
         "engines": "all-reduce,eager:quorum=solo", "model": "hyperplane", "workers": 8, "slow": [], "step_ms": 120,
         "inject": "one:80", "batch": 256, "lr": 0.02, "lr_decay": 0, "target": 5.0, "epochs": 48,
     },
+    "hop-random": {
+        "engines": "hop,hop:backups=1,hop:staleness=5,ssp:staleness=3", "workers": 16, "slow": [],
+        "inject": "random:6", "seconds": 60,
+    },
+    "hop-slow": {
+        "engines": "hop:backups=1,hop:backups=1,max_jump=2,hop:backups=1,max_jump=10", "workers": 16,
+        "slow": [(15, 4.0)], "seconds": 60,
+    },
     "shifted-cnn": {
         "engines": "all-reduce,eager:quorum=solo,eager:quorum=majority", "model": "cnn", "workers": 8, "slow": [],
         "step_ms": 50, "inject": "shifted:25:200", "batch": 64, "lr": 0.1, "lr_decay": 0, "target": 0.8, "epochs": 4,
     },
 }  # fmt: skip
 
-INJECT = re.compile(r"one:(?P<one>[0-9.]+)|shifted:(?P<low>[0-9.]+):(?P<high>[0-9.]+)")
+INJECT = re.compile(
+    r"one:(?P<one>[0-9.]+)|shifted:(?P<low>[0-9.]+):(?P<high>[0-9.]+)|random:(?P<factor>[0-9.]+)(:(?P<p>[0-9.]+))?"
+)
 
 
 def slow_worker(text):
@@ -67,11 +82,15 @@ def slow_worker(text):
     return value
 
 
-def longest_delay_ms(text):
-    """Of "one:MS" or "shifted:MIN:MAX". Raises ValueError."""
+def longest_delay_ms(text, step_ms=0):
+    """Of "one:MS", "shifted:MIN:MAX", or "random:FACTOR:P" on steps of step_ms. Raises ValueError."""
     match = INJECT.fullmatch(text)
     if not match:
         raise ValueError(text)
+    if match["factor"]:
+        if not 1 <= float(match["factor"]) <= 1000 or not 0 < float(match["p"] or 1) <= 1:
+            raise ValueError(text)
+        return (float(match["factor"]) - 1) * step_ms
     low, high = float(match["low"] or 0), float(match["one"] or match["high"])
     if not low <= high <= 60_000:
         raise ValueError(text)
@@ -83,7 +102,8 @@ def injection(text):
         longest_delay_ms(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"found '{text}', allowed is one:MS or shifted:MIN:MAX with MIN <= MAX <= 60000"
+            f"found '{text}', allowed is one:MS or shifted:MIN:MAX with MIN <= MAX <= 60000, or random:FACTOR:P with "
+            "FACTOR 1 to 1000 and P up to 1"
         ) from None
     return text
 
@@ -129,7 +149,8 @@ def make_parser():
         "with --inject)")
     add("--inject", type=injection, metavar="PATTERN",
         help="delays on top of the steps. one:MS: in every step one worker, drawn at random, by MS; shifted:MIN:MAX: "
-        "all workers, from MIN to MAX ms, shifted by one worker after each step")
+        "all workers, from MIN to MAX ms, shifted by one worker after each step; random:FACTOR:P: each step of each "
+        "worker lasts FACTOR times as long with probability P (without :P, one over the workers)")
     add("--group-size", type=number(int, 2, 64), default=3, help="P of p-reduce (default: %(default)s)")
     add("--target", type=number(float, 0.01, 1e4), default=0.85,
         help="test accuracy to reach; for the hyperplane, loss (default: %(default)s)")
@@ -175,7 +196,7 @@ def limit_s(options):
         return 60 + 3 * options.seconds
     slowest_ms = options.step_ms * max(options.slow.values(), default=1)
     if options.inject:
-        slowest_ms += longest_delay_ms(options.inject)
+        slowest_ms += longest_delay_ms(options.inject, slowest_ms)
     return 60 + 3 * slowest_ms / 1000 * examples(options) / (options.workers * options.batch)
 
 

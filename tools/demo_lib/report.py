@@ -35,7 +35,7 @@ def rate_rows(runs):
     references = [summary.ratio(r["updates_per_s"], r["reference_updates_per_s"]) for r in runs]
     bounds = [summary.ratio(r["updates_per_s"], r["bound_updates_per_s"]) for r in runs]
     return [
-        ("updates (groups or rounds) per second", [cell(r["updates_per_s"], ".2f") for r in runs]),
+        ("updates (groups, rounds, exchanges) per second", [cell(r["updates_per_s"], ".2f") for r in runs]),
         ("  of the policy with free communication", [cell(value, ".3f") for value in references]),
         ("  of the bound, (sum of 1/step)/P", [cell(value, ".3f") for value in bounds]),
         ("local steps per second, all workers", [cell(r["steps_per_s"], ".1f") for r in runs]),
@@ -47,13 +47,24 @@ def conflicts(run):
     return run["conflicts"] if run["engine"] in ("prague", "ad-psgd") else None
 
 
+def rounds(run):
+    return None if run["engine"] in summary.EXCHANGING else run["rounds"]
+
+
+def ahead(run):
+    return "-" if run["mean_ahead"] is None else f"{run['mean_ahead']:.1f} ({run['most_ahead']})"
+
+
 def round_rows(runs):
     """What rounds were made of. What no run has seen has no row."""
     rows = [
-        ("groups or rounds completed", [cell(r["rounds"], "d") for r in runs]),
+        ("groups or rounds completed", [cell(rounds(r), "d") for r in runs]),
         ("contributors per round, mean", [cell(r["mean_contributors"], ".2f") for r in runs]),
         ("conflicts (overlapping groups, one after another)", [cell(conflicts(r), "d") for r in runs]),
         ("updates dropped", [cell(r["dropped_updates"] or None, "d") for r in runs]),
+        ("  not sent, their receiver being past them", [cell(r["suppressed_updates"] or None, "d") for r in runs]),
+        ("iterations skipped", [cell(r["skipped_iterations"] or None, "d") for r in runs]),
+        ("iterations ahead of the slowest, mean (most)", [ahead(r) for r in runs]),
         ("steps cut short", [cell(r["cut_short_steps"] or None, "d") for r in runs]),
     ]
     return [row for row in rows if set(row[1]) != {"-"}]
@@ -73,6 +84,8 @@ def class_rows(runs):
         rows.append(("  computing", of_class("compute_share", ".0%")))
         rows.append(("  reducing", of_class("reduce_share", ".0%")))
         rows.append(("  local steps per round", of_class("steps_per_round", ".2f")))
+        if any(r["engine"] in summary.EXCHANGING for r in runs):
+            rows.append(("  iterations per second", of_class("iterations_per_s", ".1f")))
         if any(r["late_share"][rank] for r in runs for rank in ranks if rank < r["workers"]):
             rows.append(("  gradients too late for their round", of_class("late_share", ".0%")))
     return rows

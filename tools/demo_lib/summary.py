@@ -7,6 +7,7 @@ import json
 
 HELD = 3  # evaluations in a row that make a target reached
 AVERAGING = ("p-reduce", "prague", "ad-psgd")  # engines whose groups average models
+EXCHANGING = ("hop", "ssp")  # engines without groups: each step is an update of its own
 
 
 class WorkerLog:
@@ -77,7 +78,7 @@ def reference_updates_per_s(engine, step_s, group_size):
 
 def members_per_update(engine, workers, group_size, measured=None):
     """Steps that an update of the engine takes, or None where that is not known. `measured`: the mean group's size."""
-    fixed = {"all-reduce": workers, "p-reduce": min(group_size, workers)}
+    fixed = {"all-reduce": workers, "p-reduce": min(group_size, workers), **dict.fromkeys(EXCHANGING, 1)}
     return fixed.get(engine, measured if engine in AVERAGING else None)
 
 
@@ -96,10 +97,13 @@ def within(log, window):
 
 
 def updates_per_s(logs, window):
-    """Updates of the model per second in the window: groups, or rounds.
+    """Updates of the model per second in the window: groups, or rounds, or what each worker exchanged after a step.
 
     Between the first and the last, so that the window's edges do not count as waiting. None with fewer than two.
     """
+    if logs[0].start["engine"] in EXCHANGING:
+        rounds = sum(step["rounds"] for log in logs for step in within(log, window))
+        return rounds / (window[1] - window[0]) * 1e9 if rounds else None
     if any(step["rounds"] > 1 for log in logs for step in log.steps):
         if logs[0].start["engine"] in AVERAGING:
             return averages_per_s(logs, window)
@@ -148,6 +152,14 @@ def steps_per_s(logs, window):
     """Local steps of all workers per second in the window, without those that were cut short."""
     whole = sum(not step["discarded"] for log in logs for step in within(log, window))
     return whole / (window[1] - window[0]) * 1e9 if window[1] > window[0] else None
+
+
+def iterations_per_s(log, window):
+    """How fast the worker's iteration rises, those that it skips among them; None with fewer than two steps."""
+    steps = within(log, window)
+    if len(steps) < 2 or steps[-1]["end_ns"] == steps[0]["end_ns"]:
+        return None
+    return (steps[-1]["iteration"] - steps[0]["iteration"]) / (steps[-1]["end_ns"] - steps[0]["end_ns"]) * 1e9
 
 
 def sent_bytes_per_s(logs, window):
@@ -266,6 +278,7 @@ def by_worker(run):
         "reduce_share": [reduce for _, reduce in shares],
         "compute_share": [None if idle is None else 1 - idle - reduce for idle, reduce in shares],
         "steps_per_round": [steps_per_round(log, run.window) for log in run.logs],
+        "iterations_per_s": [iterations_per_s(log, run.window) for log in run.logs],
         "late_share": [late_share(log, run.window) for log in run.logs],
     }
 

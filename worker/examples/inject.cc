@@ -10,11 +10,15 @@ namespace {
 
 constexpr double kMaxMs = 3'600'000;
 
-bool ReadMs(const char** from, const char* end, double* ms) {
+bool ReadNumber(const char** from, const char* end, double low, double high, double* number) {
   if (*from == end || **from != ':') return false;
-  const auto read = std::from_chars(*from + 1, end, *ms);
+  const auto read = std::from_chars(*from + 1, end, *number);
   *from = read.ptr;
-  return read.ec == std::errc() && *ms >= 0 && *ms <= kMaxMs;
+  return read.ec == std::errc() && *number >= low && *number <= high;
+}
+
+bool ReadMs(const char** from, const char* end, double* ms) {
+  return ReadNumber(from, end, 0, kMaxMs, ms);
 }
 
 std::int64_t Ns(double ms) { return std::llround(ms * 1e6); }
@@ -34,18 +38,23 @@ std::string ParseInjection(const std::string& text, Injection* injection) {
     read.kind = Injection::Kind::kShifted;
     right = ReadMs(&from, end, &read.min_ms) && ReadMs(&from, end, &read.max_ms) &&
             read.min_ms <= read.max_ms;
+  } else if (name == "random") {
+    read.kind = Injection::Kind::kRandom;
+    right =
+        ReadNumber(&from, end, 1, 1000, &read.factor) &&
+        (from == end || (ReadNumber(&from, end, 0, 1, &read.probability) && read.probability > 0));
   }
   if (!right || from != end) {
     return "found '" + text +
            "', allowed is one:MS or shifted:MIN:MAX with milliseconds from 0 to 3600000, MIN <= "
-           "MAX";
+           "MAX, or random:FACTOR or random:FACTOR:P with FACTOR 1 to 1000, P up to 1";
   }
   *injection = read;
   return "";
 }
 
 std::int64_t DelayNs(const Injection& injection, std::uint64_t seed, int rank, int workers,
-                     std::int64_t step) {
+                     std::int64_t step, std::int64_t step_ns) {
   switch (injection.kind) {
     case Injection::Kind::kNone:
       return 0;
@@ -59,6 +68,13 @@ std::int64_t DelayNs(const Injection& injection, std::uint64_t seed, int rank, i
       const auto place = static_cast<double>((rank + step) % workers);
       const double share = workers > 1 ? place / (workers - 1) : 0;
       return Ns(injection.min_ms + share * (injection.max_ms - injection.min_ms));
+    }
+    case Injection::Kind::kRandom: {
+      const std::uint64_t own = Mix64(Mix64(seed) + static_cast<std::uint64_t>(rank));
+      const std::uint64_t bits = Mix64(own + static_cast<std::uint64_t>(step)) >> 11U;
+      const double p = injection.probability > 0 ? injection.probability : 1.0 / workers;
+      const bool drawn = static_cast<double>(bits) * 0x1p-53 < p;
+      return drawn ? std::llround((injection.factor - 1) * static_cast<double>(step_ns)) : 0;
     }
   }
   return 0;

@@ -22,7 +22,7 @@ Pace::Pace(const TrainArgs& args, int rank, int workers)
 
 std::int64_t Pace::EndNs(std::int64_t step, std::int64_t begin_ns, std::int64_t computed_ns) const {
   return std::max(computed_ns, begin_ns + step_ns_) +
-         DelayNs(injection_, seed_, rank_, workers_, step);
+         DelayNs(injection_, seed_, rank_, workers_, step, step_ns_);
 }
 
 bool WaitUntil(std::int64_t monotonic_ns, const Interrupted& interrupted) {

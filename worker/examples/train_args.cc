@@ -69,10 +69,12 @@ class TrainOptions {
     app_->add_option("--slow", slow_,
                      "RANK:FACTOR: that worker's steps last FACTOR times --step-ms")
         ->take_all();
-    app_->add_option("--inject", inject_,
-                     "Delays on top of the steps. one:MS: in every step one worker, drawn at "
-                     "random, by MS; shifted:MIN:MAX: all workers, from MIN to MAX ms, shifted by "
-                     "one worker after each step");
+    app_->add_option(
+        "--inject", inject_,
+        "Delays on top of the steps. one:MS: in every step one worker, drawn at "
+        "random, by MS; shifted:MIN:MAX: all workers, from MIN to MAX ms, shifted by "
+        "one worker after each step; random:FACTOR:P: each step of each worker lasts "
+        "FACTOR times --step-ms with probability P (without :P, one over the workers)");
   }
 
   void AddEnd() {
@@ -106,6 +108,9 @@ class TrainOptions {
     if (inject_.empty()) return;
     const std::string wrong = ParseInjection(inject_, &args_->injection);
     if (!wrong.empty()) throw CLI::ValidationError("--inject", wrong);
+    if (args_->injection.kind == Injection::Kind::kRandom && args_->step_ms == 0) {
+      throw CLI::ValidationError("--inject", "random needs --step-ms, which it multiplies");
+    }
   }
 
   CLI::App* const app_;

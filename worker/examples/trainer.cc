@@ -6,6 +6,7 @@
 #include <prd/session.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -94,10 +95,9 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     log.Step(*result, MonotonicNs(), whole ? loss : std::nullopt);
     done.steps += whole ? 1 : 0;
     done.samples += samples;
-    if (!result->members.empty()) {
-      done.updates +=
-          static_cast<double>(result->rounds) / static_cast<double>(result->members.size());
-    }
+    // Without a group each exchange is an update of its own.
+    const std::size_t members = std::max<std::size_t>(1, result->members.size());
+    done.updates += static_cast<double>(result->rounds) / static_cast<double>(members);
   }
   return {};
 }

@@ -44,8 +44,9 @@ def prd_train():
         for group in range(1, 10_000):
             time.sleep(0.02)
             print(
-                json.dumps({"end_ns": time.monotonic_ns(), "group": group, "members": 2, "compute_ns": 3, "wait_ns": 1,
-                            "reduce_ns": 0, "rounds": 1, "included": True, "discarded": False, "sent_bytes": 10}),
+                json.dumps({"end_ns": time.monotonic_ns(), "iteration": group, "group": group, "members": 2,
+                            "compute_ns": 3, "wait_ns": 1, "reduce_ns": 0, "rounds": 1, "included": True,
+                            "discarded": False, "sent_bytes": 10}),
                 file=log,
             )  # fmt: skip
             if os.path.exists(option("--stop-file")) or time.monotonic_ns() - start > LIMIT_S * 10**9:

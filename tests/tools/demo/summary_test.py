@@ -110,6 +110,17 @@ class Measurements(unittest.TestCase):
         self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 0.5)
         self.assertEqual(summary.steps_per_round(logs[0], (0, 10 * S)), 2.0)
 
+    def test_without_groups_each_exchange_is_an_update(self):
+        for engine in ("hop", "ssp"):
+            logs = [log(r, [(t, 0, 0, 1, 0, 0) for t in range(1, 9)], engine=engine) for r in range(3)]
+            self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 2.4)
+            self.assertEqual(summary.members_per_update(engine, 3, 2), 1)
+
+    def test_iterations_that_were_skipped_count_as_speed(self):
+        worker = log(0, [(t, 0, 0, 1, 0, 0, {"iteration": 3 * t}) for t in range(1, 9)], engine="hop")
+        self.assertAlmostEqual(summary.iterations_per_s(worker, (0, 10 * S)), 3.0)
+        self.assertIsNone(summary.iterations_per_s(worker, (0, 1 * S)))
+
     def test_steps_that_were_cut_short_are_no_steps(self):
         cut = {"discarded": True, "sent_bytes": 7}
         logs = [log(0, [(1, 1, 2, 1, 0, 0, cut), (2, 1, 2, 1, 0, 0, {"sent_bytes": 5})]), log(1, [(3, 1, 2, 1, 0, 0)])]
@@ -168,7 +179,8 @@ def run_of(engine, time_s, final):
 
 
 def summarize(engine, logs, evaluations, stop_ns, target, group_size, measure="accuracy", delayed=False):
-    counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0, "conflicts": 0, "scheduled": False}
+    counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0, "conflicts": 0, "scheduled": False,
+              **history.Exchange().counts()}  # fmt: skip
     run = summary.Measured(engines.Engine(engine), logs, evaluations, stop_ns, counts)
     return summary.summarize(run, measure, target, group_size, delayed)
 
@@ -327,8 +339,22 @@ class History(unittest.TestCase):
         self.assertEqual((counts["conflicts"], counts["scheduled"]), (1, False))
         self.assertTrue(history.counts(['{"type":"schedule_set"}'])["scheduled"])
 
+    def test_of_runs_without_groups(self):
+        def answer(rank, asked, got):
+            return {"type": "query_answered", "rank": rank, "iteration": asked, "next": got}
+
+        joins = [{"type": "worker_joined", "rank": rank, "iteration": 0} for rank in range(2)]
+        records = [
+            *joins, answer(0, 1, 1), answer(0, 2, 2), {"type": "ready", "rank": 1, "dropped": 4, "suppressed": 3},
+            answer(1, 1, 2), {"type": "worker_left", "rank": 1}, answer(0, 3, 3),
+        ]  # fmt: skip
+        counts = history.counts(json.dumps(record) for record in records)
+        self.assertEqual((counts["skipped_iterations"], counts["suppressed_updates"]), (1, 3))
+        self.assertEqual((counts["dropped_updates"], counts["mean_ahead"], counts["most_ahead"]), (4, 3 / 4, 2))
+
     def test_nothing(self):
         counts = history.counts([])
+        self.assertEqual((counts["skipped_iterations"], counts["mean_ahead"]), (0, None))
         self.assertEqual((counts["rounds"], counts["mean_contributors"], counts["dropped_updates"]), (0, None, 0))
 
 
@@ -349,6 +375,9 @@ class Options(unittest.TestCase):
         self.assertEqual((hyperplane.slow, hyperplane.workers * hyperplane.batch), ({}, 2048))
         self.assertEqual(command_line.examples(hyperplane), 48 * 32_768)
         self.assertEqual(command_line.measure(hyperplane), "loss")
+        hop = self.parse("--setting", "hop-random")
+        self.assertEqual((hop.slow, hop.inject, hop.workers), ({}, "random:6", 16))
+        self.assertEqual([e.text for e in self.parse("--setting", "hop-slow").engines][2], "hop:backups=1,max_jump=10")
         shifted = self.parse("--setting", "shifted-cnn")
         self.assertEqual((shifted.slow, shifted.model, shifted.workers * shifted.batch), ({}, "cnn", 512))
 
@@ -368,6 +397,12 @@ class Options(unittest.TestCase):
         self.assertEqual(delayed.slow, {})
         self.assertAlmostEqual((delayed.limit_s - 60) / (plain.limit_s - 60), 4)
         self.assertEqual(command_line.longest_delay_ms("one:12.5"), 12.5)
+        self.assertEqual(command_line.longest_delay_ms("random:6:0.5", 40), 200)
+        random = self.parse("--step-ms", "100", "--inject", "random:4")
+        self.assertAlmostEqual((random.limit_s - 60) / (plain.limit_s - 60), 4)
+        for wrong in ("random:0.5", "random:6:0", "random:6:2", "random"):
+            with self.assertRaises(ValueError):
+                command_line.longest_delay_ms(wrong)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ TEST(TrainArgsTest, RefusesWhatCannotBe) {
       {"--lr", "much"},
       {"--inject", "two:5"},
       {"--inject", "one:5:6"},
+      {"--inject", "random:6"},
       {"--unknown"},
   };
   for (const auto& arguments : wrong) {

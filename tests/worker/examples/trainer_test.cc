@@ -120,7 +120,7 @@ TEST(TrainerTest, DelaysWhomThePatternSays) {
     ASSERT_EQ(worker.log.size(), 8U);
     for (int step = 0; step < 6; ++step) {
       EXPECT_GE(worker.log[static_cast<std::size_t>(step) + 1]["compute_ns"],
-                DelayNs(injection, 5, rank, 2, step));
+                DelayNs(injection, 5, rank, 2, step, 0));
     }
   }
 }
