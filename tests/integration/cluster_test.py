@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Real processes end to end: a daemon, workers, kill -9. Usage: cluster_test.py BIN_DIR [TEST ...]"""
+from concurrent import futures
 import json
 import sys
 import unittest
@@ -42,6 +43,14 @@ class Training(unittest.TestCase):
         if again_in_groups:
             again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
         return self.finish_equal(workers[:3] + [again])
+
+    def side_by_side(self, test, *cases):
+        """Calls test(case) of all, a few at a time: they mostly wait."""
+        with futures.ThreadPoolExecutor(3) as pool:
+            running = [(case, pool.submit(test, case)) for case in cases]
+        for case, done in running:
+            with self.subTest(case=case):
+                done.result()
 
     def replays(self, c):
         """The history of the ended run is whole: a replay takes the same decisions."""
@@ -156,6 +165,53 @@ class Training(unittest.TestCase):
                 self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
                 self.assertEqual(ends[3]["applied"], 15)
                 self.replays(c)
+
+    def test_neighbours_survive_kills(self):
+        """hop: the daemon dies, a worker dies while its neighbours wait for it, and another takes its rank."""
+
+        def survives(options):
+            with cluster.Cluster(BIN, job("hop", 4) + "[job.hop]\n" + options) as c:
+                ends = self.end_after_kills(c)
+                # No step is lost: each is applied once, also of who skips iterations.
+                self.assertEqual([end["applied"] for end in ends], [80, 80, 80, 15])
+                self.replays(c)
+
+        self.side_by_side(survives, "backups = 1\n", "staleness = 3\n", "backups = 1\nmax_jump = 10\n",
+                          'order = "serial"\n', 'graph = "hierarchical"\nworkers_per_host = 2\n')
+
+    def test_shards_survive_kills(self):
+        """ssp: the daemon dies, an owner of shards dies, and another takes its rank."""
+
+        def survives(options):
+            with cluster.Cluster(BIN, job("ssp", 4) + "[job.ssp]\n" + options) as c:
+                ends = self.end_after_kills(c)
+                self.assertEqual([end["applied"] for end in ends], [80, 80, 80, 15])
+                self.replays(c)
+                # The shards of who was killed were taken from who had copies: nobody began anew.
+                placements = [record for record in map(json.loads, c.prdctl("export", offline=True).splitlines())
+                              if record["type"] == "placement_set"]
+                self.assertGreater(len(placements), 2, "one for the start, without rank 3, and with it again")
+                for placement in placements[1:]:
+                    self.assertTrue(all(shard["source"] >= 0 for shard in placement["shards"]), placement)
+
+        self.side_by_side(survives, "staleness = 0\n", "staleness = 3\n", "staleness = -1\n")
+
+    def test_without_groups_workers_join_and_leave(self):
+        def works(engine):
+            with cluster.Cluster(BIN, job(engine, 3)) as c:
+                workers = [c.worker(rank, steps=60, step_ms=25) for rank in range(3)]
+                leaver = workers.pop()
+                workers[0].wait_for(lambda line: line.get("step", -1) >= 8, "step 8")
+                late = c.worker(3, steps=10, step_ms=25)
+                attached = late.wait_for(lambda line: "attached" in line, "attach")
+                self.assertGreaterEqual(attached["iteration"], 5)
+                leaver.kill()
+                leaves = c.worker(4, steps=3, step_ms=25, leave=True)
+                leaves.end()
+                self.finish_equal(workers + [late])
+                self.replays(c)
+
+        self.side_by_side(works, "hop", "ssp")
 
     def test_leaving_worker_releases_the_others(self):
         with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
