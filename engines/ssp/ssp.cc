@@ -199,8 +199,8 @@ std::string Ssp::ReasonFor(const std::vector<ShardPlace>& places) const {
     if (places[i].source == kNoRank) lost.push_back(i);
   }
   if (epoch_ == 0) return std::to_string(places.size()) + " shards, from the common start";
-  std::string text = std::to_string(moved) + " of " + std::to_string(places.size()) +
-                     " shards have a new owner that did not have them";
+  std::string text = "changes among the workers; of " + std::to_string(places.size()) + " shards " +
+                     std::to_string(moved) + " go to an owner that has no copy";
   if (lost.empty()) return text;
   text += "; updates were lost: nobody is left who has all of shards";
   for (std::size_t i = 0; i < lost.size() && i < kShown; ++i) {
@@ -246,8 +246,8 @@ std::string Ssp::ExplainPlacing(Rank rank) const {
   const std::string text = "placement " + std::to_string(epoch_) + " of the shards is not open: ";
   if (!whole_) return text + "a worker of it is gone, another follows";
   if (!At(rank).placed && placing.size() == 1) return text + "it has not all of its own yet";
-  return text + words::Ranks(placing) + (placing.size() == 1 ? " has" : " have") +
-         " not all of their own yet";
+  return text + words::Ranks(placing) +
+         (placing.size() == 1 ? " has not all of its own yet" : " have not all of their own yet");
 }
 
 // ---- state ----

@@ -165,7 +165,7 @@ TEST(SspPaperTest, AJoinerStartsAtTheLowestClock) {
       "placement 2 of the shards is not open: ranks 0, 1, 4, 5 have not all of their own yet");
   for (const Rank rank : {0, 1, 4}) ASSERT_EQ(run.world.Place(rank), "");
   EXPECT_EQ(run.engine.Explain({}, 1),
-            "placement 2 of the shards is not open: rank 5 has not all of their own yet");
+            "placement 2 of the shards is not open: rank 5 has not all of its own yet");
   EXPECT_EQ(run.engine.Explain({}, 5),
             "placement 2 of the shards is not open: it has not all of its own yet");
   ASSERT_EQ(run.world.PlaceAll(), "");

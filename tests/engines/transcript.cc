@@ -84,17 +84,45 @@ EsyncOptions MakeEsync(Command* command) {
   return options;
 }
 
+// By its name, or a list: 0-1,1-2.
+Graph MakeGraph(const std::string& text) {
+  using Kind = Graph::Kind;
+  for (const Kind kind :
+       {Kind::kRing, Kind::kComplete, Kind::kRingBased, Kind::kDoubleRing, Kind::kHierarchical}) {
+    if (text == ToText(Graph{.kind = kind, .edges = {}})) return {.kind = kind, .edges = {}};
+  }
+  Graph graph{.kind = Kind::kEdges, .edges = {}};
+  std::istringstream edges(text);
+  for (std::string edge; getline(edges, edge, ',');) {
+    const std::size_t dash = edge.find('-');
+    graph.edges.emplace_back(std::stoi(edge), std::stoi(edge.substr(dash + 1)));
+  }
+  return graph;
+}
+
+HopOptions MakeHop(Command* command) {
+  HopOptions options;
+  options.graph = MakeGraph(command->Take("graph", "ring-based"));
+  options.directed = command->Take("directed", "0") == "1";
+  options.max_iteration_gap = std::stoi(command->Take("max_iteration_gap", "5"));
+  options.backups = std::stoi(command->Take("backups", "0"));
+  options.staleness = std::stoi(command->Take("staleness", "0"));
+  options.max_jump = std::stoi(command->Take("max_jump", "0"));
+  options.skip_behind = std::stoi(command->Take("skip_behind", "2"));
+  return options;
+}
+
+SspOptions MakeSsp(Command* command) {
+  SspOptions options;
+  options.staleness = std::stoi(command->Take("staleness", "3"));
+  options.replicas = std::stoi(command->Take("replicas", "1"));
+  options.shards = std::stoi(command->Take("shards", "0"));
+  return options;
+}
+
 AdPsgdOptions MakeAdPsgd(Command* command) {
   AdPsgdOptions options;
-  const std::string graph = command->Take("graph", "complete");
-  options.graph.kind = graph == "ring"       ? Graph::Kind::kRing
-                       : graph == "complete" ? Graph::Kind::kComplete
-                                             : Graph::Kind::kEdges;
-  std::istringstream edges(graph);  // 0-1,1-2
-  for (std::string edge; options.graph.kind == Graph::Kind::kEdges && getline(edges, edge, ',');) {
-    const std::size_t dash = edge.find('-');
-    options.graph.edges.emplace_back(std::stoi(edge), std::stoi(edge.substr(dash + 1)));
-  }
+  options.graph = MakeGraph(command->Take("graph", "complete"));
   options.seed = std::stoll(command->Take("seed", "1"));
   return options;
 }
@@ -119,6 +147,8 @@ PragueOptions MakePrague(Command* command) {
 EngineOptions MakeOptions(Command* command) {
   if (command->words.at(0) == "prague") return MakePrague(command);
   if (command->words.at(0) == "ad-psgd") return MakeAdPsgd(command);
+  if (command->words.at(0) == "hop") return MakeHop(command);
+  if (command->words.at(0) == "ssp") return MakeSsp(command);
   if (command->words.at(0) == "eager") return MakeEager(command);
   if (command->words.at(0) == "esync") return MakeEsync(command);
   if (command->words.at(0) == "backup") {
@@ -184,6 +214,10 @@ class Play {
     if (command->name == "finish") return Finish(command);
     if (command->name == "leave") return Leave(command);
     if (command->name == "copy") return Copy(command);
+    if (command->name == "placed") {
+      for (const Rank rank : command->Ranks()) Step(PlacedEvent{.rank = rank, .epoch = epoch_});
+      return;
+    }
     if (command->name == "at") {
       now_ = ParseTime(command->words.at(0));
     } else if (command->name == "deadline") {
@@ -224,7 +258,12 @@ class Play {
         BeReadyForRound(rank, cut ? 0 : 1);
         continue;
       }
-      iterations_[rank] = iteration.empty() ? iterations_[rank] + 1 : std::stoll(iteration);
+      const Iteration next = iteration.empty() ? iterations_[rank] + 1 : std::stoll(iteration);
+      if (Exchanges()) {
+        Step(ReadyEvent{.rank = rank, .ready = {.iteration = next}});
+        continue;
+      }
+      iterations_[rank] = next;
       Step(ReadyEvent{.rank = rank,
                       .ready = {.iteration = iterations_[rank], .step_ns = 0, .samples = samples}});
     }
@@ -325,7 +364,13 @@ class Play {
     Effects effects;
     engine_->Step(now_, event, &next_group_, &effects);
     for (const Effect& effect : effects) {
-      if (const auto* answer = std::get_if<Answer>(&effect)) {
+      const auto* answer = std::get_if<Answer>(&effect);
+      if (answer != nullptr && Exchanges()) {
+        iterations_[answer->rank] = answer->next;
+        Say("answer " + std::to_string(answer->rank) + ": on to " + std::to_string(answer->next) +
+            (answer->workers > 0 ? " of " + std::to_string(answer->workers) + " workers" : "") +
+            " (" + answer->reason + ")");
+      } else if (answer != nullptr) {
         Say("answer " + std::to_string(answer->rank) + ": " +
             (answer->ready ? "READY (" : "not ready (") + answer->reason + ")");
       } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
@@ -333,6 +378,13 @@ class Play {
             " (" + late->reason + ")");
       } else if (const auto* set = std::get_if<SetSchedule>(&effect)) {
         SaySchedule(*set);
+      } else if (const auto* neighbours = std::get_if<NeighboursSet>(&effect)) {
+        SayNeighbours(*neighbours);
+      } else if (const auto* placement = std::get_if<PlacementSet>(&effect)) {
+        SayPlacement(*placement);
+      } else if (const auto* opened = std::get_if<PlacementOpened>(&effect)) {
+        Say("placement " + std::to_string(opened->epoch) + " is open to " +
+            words::Ranks(opened->members));
       } else {
         SayGroup(std::get<FormGroup>(effect));
       }
@@ -343,6 +395,44 @@ class Play {
     std::string text = "schedule from " + std::to_string(set.first) + ":";
     for (std::size_t i = 0; i < set.members.size(); ++i) {
       text += " " + std::to_string(set.members[i]) + "/" + std::to_string(set.hosts[i]);
+    }
+    Say(text + " (" + set.reason + ")");
+  }
+
+  // "2@7*0.25": rank 2's updates from iteration 7 on weigh 0.25.
+  void SayNeighbours(const NeighboursSet& set) {
+    iterations_[set.rank] = set.at;
+    std::string text = "neighbours of " + std::to_string(set.rank) + "@" + std::to_string(set.at);
+    char share[64];
+    std::snprintf(share, sizeof share, "*%.4f: in", set.own_weight);
+    text += share;
+    for (const InEdge& edge : set.in) {
+      std::snprintf(share, sizeof share, " %d@%lld*%.4f", edge.rank,
+                    static_cast<long long>(edge.from), edge.weight);
+      text += share;
+    }
+    text += "; out";
+    for (const Rank rank : set.out) text += " " + std::to_string(rank);
+    Say(text + "; " + std::to_string(set.slots) + " slots (" + set.reason + ")");
+  }
+
+  // "1<-0+2,3": rank 1 gets the shard from rank 0, and 2 and 3 have copies.
+  void SayPlacement(const PlacementSet& set) {
+    epoch_ = set.epoch;
+    std::string text = "placement " + std::to_string(set.epoch) + " of";
+    for (std::size_t i = 0; i < set.members.size(); ++i) {
+      iterations_[set.members[i]] = set.at[i];
+      text += " " + std::to_string(set.members[i]) + "@" + std::to_string(set.at[i]);
+    }
+    text += ":";
+    for (const ShardPlace& place : set.shards) {
+      text += " " + std::to_string(place.owner);
+      if (place.source != place.owner) {
+        text += "<-" + (place.source == kNoRank ? "none" : std::to_string(place.source));
+      }
+      for (std::size_t i = 0; i < place.holders.size(); ++i) {
+        text += (i == 0 ? "+" : ",") + std::to_string(place.holders[i]);
+      }
     }
     Say(text + " (" + set.reason + ")");
   }
@@ -386,6 +476,10 @@ class Play {
 
   void Say(const std::string& text) { said_ += "> " + text + "\n"; }
 
+  bool Exchanges() const {
+    const Strategy strategy = engine_->plan().strategy;
+    return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
+  }
   bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
 
   // A worker under Strategy::kEagerGradients.
@@ -399,6 +493,7 @@ class Play {
   std::unique_ptr<Engine> engine_;
   Instant now_;
   GroupId next_group_ = 1;
+  std::uint64_t epoch_ = 0;               // of the newest placement
   std::map<Rank, Iteration> iterations_;  // of workers that are there
   std::map<Rank, InRounds> rounds_;       // the same
   std::map<Rank, std::uint32_t> local_steps_;

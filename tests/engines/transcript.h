@@ -11,6 +11,7 @@
 //   finish GROUP [failed=RANK,...]              every member present reports; then the group ends;
 //                                               of rounds: failed for all, or got from the others
 //   copy RANK... [iteration=I]                  has a copy of the newest replica, or of that one
+//   placed RANK...                              has its shards of the newest placement
 //   leave RANK... [why=left|lost|finished]
 //   at TIME                                     "3ms", "1.5s": since the beginning
 //   deadline                                    goes to the engine's deadline and says so

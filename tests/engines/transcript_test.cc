@@ -23,7 +23,8 @@ TEST_P(GoldenTest, Replays) {
   std::ostringstream golden;
   golden << in.rdbuf();
   const bool decides = golden.str().find("> group") != std::string::npos ||
-                       golden.str().find("> schedule") != std::string::npos;
+                       golden.str().find("> schedule") != std::string::npos ||
+                       golden.str().find("> answer") != std::string::npos;
   ASSERT_TRUE(decides) << "shows no decision";
   const std::string now = RunTranscript(golden.str());
   if (std::getenv("PRD_REWRITE") != nullptr) {
@@ -37,10 +38,11 @@ INSTANTIATE_TEST_SUITE_P(Engines, GoldenTest,
                          testing::Values("ad_psgd", "all_reduce", "backup", "backup_faults",
                                          "eager_majority", "eager_quorum", "eager_solo",
                                          "eager_stale", "eager_sync", "esync", "esync_delayed_ack",
-                                         "esync_stall", "p_reduce_fifo", "p_reduce_weights",
-                                         "p_reduce_frozen", "p_reduce_few_workers",
-                                         "p_reduce_max_wait", "prague_random", "prague_smart",
-                                         "prague_static"),
+                                         "esync_stall", "hop", "hop_changes", "p_reduce_fifo",
+                                         "p_reduce_weights", "p_reduce_frozen",
+                                         "p_reduce_few_workers", "p_reduce_max_wait",
+                                         "prague_random", "prague_smart", "prague_static", "ssp",
+                                         "ssp_changes"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 // What p-reduce decides does not depend on whether its workers compute meanwhile.
