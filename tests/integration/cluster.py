@@ -23,11 +23,12 @@ def free_port():
 class Worker:
     """A toy_worker process; its lines, as they come, are in .lines."""
 
-    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False):
-        env = dict(os.environ, PRD_CONTROLLER=cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000")
+    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=()):
+        """inside: the command that runs another one where the worker is to be."""
+        env = dict(os.environ, PRD_CONTROLLER=cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000", **cluster.keys)
         if rank is not None:
             env["PRD_RANK"] = str(rank)
-        command = [f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
+        command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
         if leave:
             command.append("--leave")
         self.lines = []
@@ -101,10 +102,15 @@ def first_to_end(workers):
 class Cluster:
     """One daemon with a state directory of its own. Use in a with statement: it leaves nothing behind."""
 
-    def __init__(self, bin_dir, jobs, daemon=""):
+    def __init__(self, bin_dir, jobs, daemon="", inside=(), address="127.0.0.1"):
+        """inside: the command that runs another one where the daemon is to be; address: its own there."""
         self.bin = bin_dir
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-test-"))
-        self.endpoint = f"tcp://127.0.0.1:{free_port()}"
+        self.endpoint = f"tcp://{address}:{free_port()}"
+        self.inside = inside
+        self.keys = {}  # what a worker has in its environment to be let in
+        if address != "127.0.0.1":
+            daemon += self.make_keys()
         self.admin = f"ipc://{self.dir}/admin.sock"
         self.config = self.dir / "prd.toml"
         self.config.write_text(
@@ -114,6 +120,19 @@ class Cluster:
         self.daemon = None
         self.workers = []
         self.log = open(self.dir / "prd.log", "a+")
+
+    def make_keys(self):
+        """Gives the daemon's part of the config."""
+        for name in ("daemon", "worker"):
+            subprocess.run([f"{self.bin}/prdctl", "keygen", f"{self.dir}/{name}"], check=True, capture_output=True)
+
+        def key(file):
+            return (self.dir / file).read_text().strip()
+
+        self.keys = {"PRD_CURVE_SERVER_KEY": key("daemon.pub"), "PRD_CURVE_PUBLIC_KEY": key("worker.pub"),
+                     "PRD_CURVE_SECRET_KEY": key("worker.key")}  # fmt: skip
+        return (f'\ncurve_secret_key_file = "{self.dir}/daemon.key"\n'
+                f'curve_authorized_keys_file = "{self.dir}/worker.pub"\n')  # fmt: skip
 
     def __enter__(self):
         self.start_daemon()
@@ -139,7 +158,7 @@ class Cluster:
             ready.bind(str(notify))
             ready.settimeout(DEADLINE_S)
             self.daemon = subprocess.Popen(
-                [f"{self.bin}/prd", "--config", str(self.config)],
+                [*self.inside, f"{self.bin}/prd", "--config", str(self.config)],
                 env=dict(os.environ, NOTIFY_SOCKET=str(notify)), stdout=self.log, stderr=self.log,
             )
             while b"READY=1" not in ready.recv(4096):

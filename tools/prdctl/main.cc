@@ -43,7 +43,7 @@ Examples:
   prdctl group 12                        of a round: who gave gradients, who only got the sum
   prdctl groups --kind train             prague: which groups wait, for whom, and what is drawn next
   prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
-  prdctl graph --table                   hop: neighbours, tokens, who waits; ssp: where the shards are
+  prdctl graph --table                   hop: tokens, who waits for whom; ssp: where the shards are
   prdctl export --format trace -o t.json for ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does the history lead to its decisions?

@@ -1,0 +1,89 @@
+"""Several hosts on one machine: network namespaces on a switch, each behind a link of limited bandwidth.
+
+Nothing has a name outside: namespaces and links go with the processes that hold them, however a test ends.
+"""
+import json
+import shutil
+import subprocess
+
+TOOLS = ("ip", "nsenter", "setpriv", "tc", "unshare")
+
+
+def why_not():
+    """Why there can be no such hosts here; empty: there can."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    try:
+        with Hosts(1, "100mbit"):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces are not permitted: {' '.join(error.cmd)}: {error.stderr.strip()}"
+
+
+class Namespace:
+    """A network namespace, held by a process that dies with this one."""
+
+    def __init__(self):
+        command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", "echo; exec sleep infinity"]
+        self.holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if not self.holder.stdout.readline():
+            _, err = self.holder.communicate()
+            raise subprocess.CalledProcessError(self.holder.returncode, command, stderr=err)
+        self.enter = ["nsenter", f"--net=/proc/{self.holder.pid}/ns/net"]
+
+    def run(self, command):
+        return subprocess.run([*self.enter, *command.split()], check=True, capture_output=True, text=True).stdout
+
+    def close(self):
+        self.holder.kill()
+        self.holder.communicate()
+
+
+class Hosts:
+    """`count` hosts, whose links carry `rate` (as tc writes it) each way. Use in a with statement."""
+
+    def __init__(self, count, rate):
+        self.spaces = []
+        self.count = count
+        self.rate = rate
+
+    def __enter__(self):
+        try:
+            self._connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for space in self.spaces:
+            space.close()
+
+    def _connect(self):
+        self.spaces.append(Namespace())
+        switch = self.spaces[0]
+        switch.run("ip link add switch type bridge")
+        switch.run("ip link set switch up")
+        for host in range(self.count):
+            self.spaces.append(Namespace())
+            space = self.spaces[-1]
+            switch.run(f"ip link add port{host} type veth peer name eth0 netns {space.holder.pid}")
+            switch.run(f"ip link set port{host} master switch up")
+            space.run(f"ip address add {self.address(host)}/24 dev eth0")
+            space.run("ip link set eth0 up")
+            space.run("ip link set lo up")
+            limit = f"root tbf rate {self.rate} burst 128kb latency 100ms"
+            space.run(f"tc qdisc add dev eth0 {limit}")
+            switch.run(f"tc qdisc add dev port{host} {limit}")
+
+    def address(self, host):
+        return f"10.77.0.{host + 1}"
+
+    def enter(self, host):
+        """What to put before a command that is to run there."""
+        return self.spaces[host + 1].enter
+
+    def sent_bytes(self, host):
+        """Over its link, so far."""
+        return json.loads(self.spaces[host + 1].run("ip -json -statistics link show eth0"))[0]["stats64"]["tx"]["bytes"]

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Workers on several hosts, with real links between them. Usage: hosts_test.py BIN_DIR [TEST ...]"""
+import json
+import sys
+import time
+import unittest
+
+import cluster
+import hosts
+
+BIN = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/bin"
+HOST_OF = (0, 0, 0, 0, 1, 1, 2, 2)
+STEPS = 15
+FLOATS = 100_000
+WHY_NOT = hosts.why_not()
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Training(unittest.TestCase):
+    def train(self, graph):
+        """Gives (models sent between hosts in all, seconds per iteration, spectral gap as Hop has it)."""
+        config = f'[[job]]\nname = "toy"\nengine = "hop"\nworkers = 8\n[job.hop]\ngraph = "{graph}"\n'
+        with hosts.Hosts(3, "100mbit") as at, \
+                cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
+            workers = [c.worker(rank, steps=STEPS, step_ms=5, size=FLOATS, inside=at.enter(host))
+                       for rank, host in enumerate(HOST_OF)]  # fmt: skip
+            workers[0].wait_for(lambda line: "attached" in line, "attach")
+            begun = time.monotonic()
+            workers[0].wait_for(lambda line: line.get("step") == STEPS - 1, "the last step")
+            took = time.monotonic() - begun
+            ends = [worker.end() for worker in workers]
+            self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+            sent = sum(at.sent_bytes(host) for host in range(3))
+            c.stop_daemon()
+            self.assertEqual(json.loads(c.prdctl("replay", offline=True))["not_recorded"], 0)
+            gap = json.loads(c.prdctl("spectral-gap", offline=True))["walk_gap"]
+            return sent / (4 * FLOATS), took / STEPS, gap
+
+    def test_a_graph_for_the_hosts_sends_less_between_them(self):
+        """Hop, section 7.3.6: 8 workers on 3 hosts, on Figure 21's graphs (a) and (b).
+
+        Of the ring-based graph's edges 7 lead from host to host, of the other's 3; each carries a model each way.
+        """
+        models, seconds, gap = self.train("ring-based")
+        self.assertAlmostEqual(gap, 0.6667, places=4)
+        fewer_models, fewer_seconds, smaller_gap = self.train("hierarchical")
+        self.assertAlmostEqual(smaller_gap, 0.2682, places=4)
+        print(f"\nring-based: {models / STEPS:.1f} models between hosts and {seconds:.3f} s per iteration"
+              f"\nhierarchical: {fewer_models / STEPS:.1f} models between hosts and {fewer_seconds:.3f} s per iteration")
+
+        def most(edges):
+            """One more iteration's updates may be sent, the start and the final average come to less than 10 models;
+            and there are headers, and what a full link has lost and is sent again."""
+            return 1.3 * (2 * edges * (STEPS + 1) + 10)
+
+        self.assertGreater(models, 14 * STEPS)
+        self.assertLess(models, most(7))
+        self.assertGreater(fewer_models, 6 * STEPS)
+        self.assertLess(fewer_models, most(3))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
