@@ -203,9 +203,8 @@ void HopRules::CheckGaps() const {
     for (const auto& [sender, in] : worker.in) {
       const Iteration max_ig = options_.max_iteration_gap;
       const Iteration tokens = worker.iteration - workers_.at(sender).iteration + max_ig;
-      const auto path = hops_.find({rank, sender});
-      const Iteration most =
-          path == hops_.end() || in.ahead > max_ig ? kFar : max_ig * (path->second + 1);
+      const auto ahead = bounds_.find({rank, sender});
+      const Iteration most = ahead != bounds_.end() ? max_ig + ahead->second : kFar;
       const Iteration least = -std::max<Iteration>(0, in.behind - max_ig);
       if (tokens >= least && tokens <= most) continue;
       throw Violation("tokens", "TokenQ(" + std::to_string(rank) + " -> " + std::to_string(sender) +

@@ -97,10 +97,21 @@ void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
                                       text + " with a staleness of " +
                                       std::to_string(plan_.staleness));
   }
-  const Iteration iteration = here ? now : *side.answered - 1;
+  Iteration iteration = here ? now : *side.answered - 1;
+  try {
+    CheckMix(worker, iteration, own_weight, updates);
+  } catch (const Violation&) {  // with a staleness the updates may fit both
+    if (!jumps || iteration == *side.answered - 1) throw;
+    iteration = *side.answered - 1;
+    CheckMix(worker, iteration, own_weight, updates);
+  }
+  for (const Used& used : updates) stats_->staleness.Add(iteration - used.iteration);
+}
+
+void NeighbourBook::CheckMix(std::uint32_t worker, Iteration iteration, double own_weight,
+                             const std::vector<Used>& updates) const {
   CheckCount(worker, iteration, updates);
   CheckWeights(worker, iteration, own_weight, updates);
-  for (const Used& used : updates) stats_->staleness.Add(iteration - used.iteration);
 }
 
 void NeighbourBook::CheckCount(std::uint32_t worker, Iteration iteration,

@@ -76,6 +76,8 @@ class NeighbourBook {
     std::optional<Iteration> answered;  // not entered yet
   };
   bool Fits(const Side& side, Iteration iteration, const std::vector<Used>& updates) const;
+  void CheckMix(std::uint32_t worker, Iteration iteration, double own_weight,
+                const std::vector<Used>& updates) const;
   void CheckCount(std::uint32_t worker, Iteration iteration,
                   const std::vector<Used>& updates) const;
   void CheckWeights(std::uint32_t worker, Iteration iteration, double own_weight,

@@ -90,6 +90,66 @@ AdPsgdOptions DrawAdPsgd(Prng* prng, int workers) {
   return options;
 }
 
+// Directed: each to those who follow it on the ring by some steps, which 1 is among. Else a tree,
+// and some edges more.
+void DrawEdges(Prng* prng, int workers, bool directed, std::vector<Graph::Edge>* edges) {
+  const auto add = [&](Rank a, Rank b) {
+    const Graph::Edge edge = {a, b};
+    if (a != b && std::find(edges->begin(), edges->end(), edge) == edges->end()) {
+      edges->push_back(edge);
+    }
+  };
+  if (directed) {
+    const int second = prng->Below(2) == 0 ? 1 : Between(prng, 1, workers - 1);
+    for (Rank rank = 0; rank < workers; ++rank) {
+      add(rank, (rank + 1) % workers);
+      add(rank, (rank + second) % workers);
+    }
+    return;
+  }
+  for (Rank rank = 1; rank < workers; ++rank) add(Between(prng, 0, rank - 1), rank);
+  for (int more = Between(prng, 0, 5); more > 0 && workers > 2; --more) {
+    const Rank a = Between(prng, 0, workers - 2);
+    add(a, Between(prng, a + 1, workers - 1));
+  }
+}
+
+HopOptions DrawHop(Prng* prng, int workers) {
+  HopOptions options;
+  const auto kind = prng->Below(7);
+  constexpr Graph::Kind kKinds[] = {Graph::Kind::kRing, Graph::Kind::kRingBased,
+                                    Graph::Kind::kDoubleRing, Graph::Kind::kHierarchical,
+                                    Graph::Kind::kComplete};
+  if (kind < 5) {
+    options.graph.kind = kKinds[kind];
+  } else if (workers > 1) {
+    options.graph.kind = Graph::Kind::kEdges;
+    options.directed = kind == 5;
+    DrawEdges(prng, workers, options.directed, &options.graph.edges);
+  }
+  options.workers_per_host = prng->Below(2) == 0 ? 0 : Between(prng, 1, 4);
+  options.max_iteration_gap = prng->Below(5) == 0 ? 0 : Between(prng, 1, 6);
+  options.order = static_cast<HopOptions::Order>(prng->Below(2));
+  if (prng->Below(2) == 0) options.staleness = Between(prng, 1, 5);
+  if (options.max_iteration_gap > 0) {
+    if (prng->Below(2) == 0) options.backups = Between(prng, 1, 2);
+    if (prng->Below(2) == 0) options.max_jump = Between(prng, 2, 10);
+    options.skip_behind = Between(prng, 1, 4);
+  }
+  if (!Validate(options, workers).ok()) options.backups = 0;
+  return options;
+}
+
+SspOptions DrawSsp(Prng* prng, int workers) {
+  SspOptions options;
+  options.staleness = Between(prng, -1, 5);
+  if (prng->Below(3) == 0) options.staleness = 0;
+  options.learning_rate = static_cast<SspOptions::LearningRate>(prng->Below(2));
+  options.replicas = Between(prng, 0, 2);
+  options.shards = prng->Below(2) == 0 ? 0 : Between(prng, 1, 2 * workers);
+  return options;
+}
+
 // `drawn`, or the next number of workers that the options allow.
 int AllowedWorkers(const OneEngine& only, int drawn) {
   for (int i = 0; i < kMostVaried; ++i) {
@@ -121,6 +181,8 @@ EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers,
   if (std::holds_alternative<EsyncOptions>(engine)) engine = DrawEsync(&prng);
   if (std::holds_alternative<PragueOptions>(engine)) engine = DrawPrague(&prng);
   if (std::holds_alternative<AdPsgdOptions>(engine)) engine = DrawAdPsgd(&prng, n);
+  if (std::holds_alternative<HopOptions>(engine)) engine = DrawHop(&prng, n);
+  if (std::holds_alternative<SspOptions>(engine)) engine = DrawSsp(&prng, n);
   return engine;
 }
 
@@ -159,6 +221,9 @@ Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneE
       if (workload.job.workers > workload.cluster.workers) workload.job.workers = 0;
     } else if (auto* backup = std::get_if<BackupOptions>(&workload.job.engine)) {
       backup->backups = std::min(backup->backups, workload.job.workers - 1);
+    } else if (auto* hop = std::get_if<HopOptions>(&workload.job.engine)) {
+      if (!Validate(*hop, workload.job.workers).ok()) hop->backups = 0;
+      if (!Validate(*hop, workload.job.workers).ok()) workload.job.workers = 0;
     }
   }
   return workload;
