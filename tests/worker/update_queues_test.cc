@@ -4,11 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "common/base/prng.h"
 
 namespace prd {
 namespace {
@@ -73,8 +78,8 @@ class UpdateQueuesTest : public ::testing::Test {
     queues.SetNeighbourhood(now, plan, hood, &actions);
   }
   void Hear(Incarnation from, Note::Kind kind, Iteration iteration) {
-    queues.OnNote(from, {.kind = kind, .parcel = Update(iteration), .version = iteration - 1},
-                  &actions);
+    const std::int64_t before = std::max<Iteration>(iteration, 0) - 1;
+    queues.OnNote(from, {.kind = kind, .parcel = Update(iteration), .version = before}, &actions);
   }
   void Offer(Incarnation from, Iteration iteration) { Hear(from, kOffer, iteration); }
   void Pulled(Ticket ticket, bool ok = true) {
@@ -545,6 +550,101 @@ TEST_F(UpdateQueuesTest, AFloodOfOffersTakesNoMoreMemory) {
   EXPECT_LE(Did().size(), 258u);
   Meet({{kLeft}, {kFar}}, {}, 2);
   EXPECT_LE(Did().size(), 4096u);
+}
+
+// Peers who say anything at any time, and neighbourhoods that change at random: what is held for a
+// neighbour stays within bounds, each ticket is used or dropped once, and what is served is there.
+class Anything : public UpdateQueuesTest {
+ protected:
+  void Run(std::uint64_t seed) {
+    Prng random(seed);
+    plan.staleness = static_cast<std::int32_t>(random.Below(3));
+    plan.backups = static_cast<std::uint32_t>(random.Below(3));
+    const auto peer = [&] { return kLeft + random.Below(4); };
+    const auto near = [&] {
+      if (random.Below(8) > 0) return k_ - 4 + static_cast<Iteration>(random.Below(12));
+      return static_cast<Iteration>(random.Next());
+    };
+    for (int i = 0; i < 2000; ++i) {
+      const std::uint64_t what = random.Below(16);
+      if (what == 0) {
+        std::vector<In> in;
+        std::vector<Incarnation> out;
+        for (Incarnation p = kLeft; p < kLeft + 4; ++p) {
+          if (random.Below(2) > 0) in.push_back({p, 1, k_ + static_cast<Iteration>(p % 3)});
+          if (random.Below(2) > 0) out.push_back(p);
+        }
+        Meet(in, out, kSlots);
+      } else if (what == 1 && queues.CanReceive(k_)) {
+        queues.Mix(k_, &actions);
+        k_ += 1 + static_cast<Iteration>(random.Below(2));
+        queues.MoveTo(k_, &actions);
+        queues.Publish(now, k_, &actions);
+      } else if (what < 5) {
+        Request(peer(), ++requests_, near());
+      } else if (what < 9 && !open_.empty()) {
+        const auto pull = std::next(open_.begin(), static_cast<int>(random.Below(open_.size())));
+        EndPull(pull->first, random.Below(4) > 0);
+      } else if (what == 9) {
+        Pass(static_cast<DurationNs>(random.Below(2 * kSecond)));
+      } else {
+        Note note{.kind = static_cast<Note::Kind>(random.Below(4)), .parcel = Update(near())};
+        note.version = near();
+        queues.OnNote(peer(), note, &actions);
+      }
+      Look();
+      if (HasFatalFailure()) return;
+    }
+  }
+  void EndPull(Ticket ticket, bool ok) {
+    if (std::exchange(open_.at(ticket).here, true)) return;
+    if (!ok) open_.erase(ticket);
+    Pulled(ticket, ok);
+  }
+  void Look() {
+    for (const Action& action : std::exchange(actions, {})) {
+      if (const auto* pull = std::get_if<StartPull>(&action)) {
+        ASSERT_TRUE(open_.emplace(pull->ticket, Open{pull->from}).second);
+      } else if (const auto* drop = std::get_if<DropPull>(&action)) {
+        ASSERT_EQ(open_.erase(drop->ticket), 1u);
+      } else if (const auto* mix = std::get_if<MixUpdates>(&action)) {
+        for (const auto& update : mix->updates) ASSERT_EQ(open_.erase(update.ticket), 1u);
+      } else if (const auto* publish = std::get_if<PublishUpdate>(&action)) {
+        ASSERT_TRUE(published_.insert(publish->iteration).second);
+      } else if (const auto* retire = std::get_if<RetireUpdate>(&action)) {
+        ASSERT_EQ(published_.erase(retire->iteration), 1u);
+      } else if (const auto* serve = std::get_if<Serve>(&action)) {
+        ASSERT_TRUE(published_.contains(serve->parcel.stamp));
+      }
+    }
+    ASSERT_EQ(queues.published(), published_.size());
+    std::map<Incarnation, std::uint32_t> held;
+    for (const auto& [ticket, pull] : open_) {
+      ASSERT_LE(++held[pull.from], plan.staleness > 0 ? 2 : kSlots);
+    }
+  }
+
+  static constexpr std::uint32_t kSlots = 3;
+  Iteration k_ = 0;
+  prd::Request requests_ = 0;
+  struct Open {
+    Incarnation from = 0;
+    bool here = false;
+  };
+  std::map<Ticket, Open> open_;  // under way, or here and not used yet
+  std::set<Iteration> published_;
+};
+
+TEST_F(Anything, LeavesItWithinItsBounds) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    queues = {};
+    open_.clear();
+    published_.clear();
+    k_ = 0;
+    Run(seed);
+    if (HasFatalFailure()) return;
+  }
 }
 
 }  // namespace
