@@ -184,6 +184,35 @@ TEST(ConfigTest, AGraphIsANameOrAListOfEdges) {
                         "from 1 to 100000 (steps)"));
 }
 
+TEST(ConfigTest, HopsAndSspsKeysNameTheLineAndWhatIsAllowed) {
+  const std::string hop = "[[job]]\nname = \"*\"\nengine = \"hop\"\nworkers = 4\n[job.hop]\n";
+  EXPECT_EQ(ErrorOf(hop + R"(graph = "star"
+order = "both"
+max_jump = -1
+)"),
+            R"(f.toml:6: job.hop.graph: found "star" (a text), allowed is "ring", "ring-based", )"
+            R"("double-ring", "hierarchical", "complete", or a list of pairs [a, b] of whole )"
+            R"(numbers from 0 to 999999
+f.toml:7: job.hop.order: found "both" (a text), allowed is "parallel" or "serial"
+f.toml:8: job.hop.max_jump: found -1, allowed is a whole number from 0 to 10000 (iterations))");
+  EXPECT_EQ(ErrorOf(hop + "graph = \"ring\"\nbackups = 3\n"),
+            "f.toml:7: job.hop.backups: found 3, allowed is 0 to 2: so many neighbours has rank 0");
+  EXPECT_THAT(ErrorOf(hop + "backups = 1\nmax_iteration_gap = 0\n"),
+              HasSubstr("f.toml:7: job.hop.max_iteration_gap: found 0, allowed is 1 to 10000 with "
+                        "backups"));
+  const Result<Config> config = ParseConfig(hop + "graph = \"double-ring\"\n", "f.toml");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(std::get<HopOptions>(config->jobs[0].spec.engine).graph.kind, Graph::Kind::kDoubleRing);
+  const std::string ssp = "[[job]]\nname = \"*\"\nengine = \"ssp\"\n[job.ssp]\n";
+  EXPECT_EQ(
+      ErrorOf(ssp + R"(staleness = -2
+learning_rate = 0.1
+)"),
+      R"(f.toml:5: job.ssp.staleness: found -2, allowed is a whole number from -1 to 1000000 )"
+      R"((clocks)
+f.toml:6: job.ssp.learning_rate: found 0.1, allowed is "constant" or "staleness-aware")");
+}
+
 TEST(ConfigTest, PraguesKeysNameTheLineAndWhatIsAllowed) {
   const std::string job = "[[job]]\nname = \"*\"\nengine = \"prague\"\n[job.prague]\n";
   EXPECT_EQ(ErrorOf(job + R"(generator = "clever"

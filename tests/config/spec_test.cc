@@ -57,6 +57,36 @@ PragueOptions RandomPrague(Draw& draw) {
           .seed = draw.In(0, 100'000)};
 }
 
+HopOptions RandomHop(Draw& draw, int workers) {
+  HopOptions options{.graph = {.kind = Graph::Kind(draw.In(0, 5)), .edges = {}},
+                     .workers_per_host = static_cast<int>(draw.In(0, 64)),
+                     .max_iteration_gap = static_cast<int>(draw.In(1, 10'000)),
+                     .backups = workers == 1 ? 0 : static_cast<int>(draw.In(0, 1)),
+                     .staleness = static_cast<int>(draw.In(0, 1000)),
+                     .max_jump = static_cast<int>(draw.In(0, 10'000)),
+                     .skip_behind = static_cast<int>(draw.In(1, 10'000)),
+                     .order = HopOptions::Order(draw.In(0, 1))};
+  if (options.graph.kind == Graph::Kind::kHierarchical) options.backups = 0;
+  if (options.graph.kind != Graph::Kind::kEdges) return options;
+  options.directed = draw.In(0, 1) == 1;
+  const Rank ranks = workers + 2;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (options.directed) {
+      options.graph.edges.emplace_back(rank, (rank + 1) % ranks);
+    } else if (rank > 0) {
+      options.graph.edges.emplace_back(rank, static_cast<Rank>(draw.In(0, rank - 1)));
+    }
+  }
+  return options;
+}
+
+SspOptions RandomSsp(Draw& draw) {
+  return {.staleness = static_cast<int>(draw.In(-1, 1000)),
+          .learning_rate = SspOptions::LearningRate(draw.In(0, 1)),
+          .replicas = static_cast<int>(draw.In(0, 100)),
+          .shards = static_cast<int>(draw.In(0, 100'000))};
+}
+
 JobSpec RandomSpec(Draw& draw) {
   JobSpec spec;
   spec.name = draw.Name();
@@ -64,7 +94,7 @@ JobSpec RandomSpec(Draw& draw) {
   spec.max_workers = static_cast<int>(draw.In(std::max(spec.workers, 1), 100'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
-  const std::int64_t engine = draw.In(0, 6);
+  const std::int64_t engine = draw.In(0, 8);
   if (engine == 0) {
     spec.engine = EagerOptions{.quorum = draw.In(0, 4),
                                .seed = draw.In(0, 100'000),
@@ -83,6 +113,10 @@ JobSpec RandomSpec(Draw& draw) {
     spec.engine = RandomAdPsgd(draw, spec.workers);
   } else if (engine == 6) {
     spec.engine = RandomPrague(draw);
+  } else if (engine == 7) {
+    spec.engine = RandomHop(draw, spec.workers);
+  } else if (engine == 8) {
+    spec.engine = RandomSsp(draw);
   } else if (engine == 3) {
     spec.engine = AllReduceOptions{.weights = AllReduceOptions::Weights(draw.In(0, 1))};
   } else {

@@ -31,7 +31,22 @@ TEST(GraphTest, SaysWhatIsWrongWithAList) {
   EXPECT_TRUE(Validate({Graph::Kind::kRing, {}}, 4).ok());
 }
 
+TEST(GraphTest, ADirectedListHasPathsBothWays) {
+  const auto wrong = [](std::vector<Graph::Edge> edges) {
+    return Validate({Graph::Kind::kEdges, std::move(edges)}, 3, true).message();
+  };
+  EXPECT_EQ(wrong({{0, 1}, {1, 0}, {1, 2}, {2, 1}}), "");  // an edge and the one back are two
+  EXPECT_EQ(wrong({{0, 1}, {0, 1}}), "graph: found [0, 1] twice, allowed is each edge once");
+  EXPECT_EQ(wrong({{0, 1}, {1, 0}, {0, 2}}),
+            "graph: found no path from rank 2 to rank 0, allowed is a connected graph");
+  EXPECT_EQ(wrong({{0, 1}, {1, 0}, {2, 0}}),
+            "graph: found no path from rank 0 to rank 2, allowed is a connected graph");
+}
+
 TEST(GraphTest, ReadsAsItIsWritten) {
+  EXPECT_EQ(ToText({Graph::Kind::kRingBased, {}}), "ring-based");
+  EXPECT_EQ(ToText({Graph::Kind::kDoubleRing, {}}), "double-ring");
+  EXPECT_EQ(ToText({Graph::Kind::kHierarchical, {}}), "hierarchical");
   EXPECT_EQ(ToText({Graph::Kind::kRing, {}}), "ring");
   EXPECT_EQ(ToText({Graph::Kind::kComplete, {}}), "complete");
   EXPECT_EQ(ToText({Graph::Kind::kEdges, {{0, 1}, {2, 1}}}), "[[0, 1], [2, 1]]");

@@ -11,11 +11,12 @@ namespace {
 
 std::vector<EngineOptions> Engines() {
   std::vector<EngineOptions> engines = AllEngines();
-  // Rounds in the background, local steps and groups that form ahead are for workers that are less
-  // simple: tools/sim.
+  // Rounds in the background, local steps, groups that form ahead and exchanges without groups are
+  // for workers that are less simple: tools/sim.
   std::erase_if(engines, [](const EngineOptions& engine) {
     const Plan plan = MakeEngine(engine)->plan();
     return plan.strategy == Strategy::kEagerGradients || plan.strategy == Strategy::kLocalSteps ||
+           plan.strategy == Strategy::kNeighbours || plan.strategy == Strategy::kShardedStore ||
            plan.ahead;
   });
   engines.push_back(PReduceOptions{.group_size = 2, .weights = PReduceOptions::Weights::kConstant});

@@ -89,6 +89,43 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfAdPsgd) {
             "graph: found no edge of rank 2, allowed is a list that names all 3 workers");
 }
 
+TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfHop) {
+  using Kind = Graph::Kind;
+  EXPECT_EQ(WrongIn(HopOptions{.max_iteration_gap = -1}),
+            "max_iteration_gap: found -1, allowed is 0 to 10000");
+  EXPECT_EQ(WrongIn(HopOptions{.skip_behind = 0}), "skip_behind: found 0, allowed is 1 to 10000");
+  EXPECT_THAT(WrongIn(HopOptions{.max_iteration_gap = 0, .backups = 1}),
+              testing::HasSubstr("with backups: without token queues nothing would bound"));
+  EXPECT_THAT(WrongIn(HopOptions{.max_iteration_gap = 0, .max_jump = 1}),
+              testing::HasSubstr("with max_jump"));
+  EXPECT_EQ(WrongIn(HopOptions{.directed = true}),
+            "directed: found true, allowed is false, unless graph is a list of edges");
+  EXPECT_EQ(WrongIn(HopOptions{.backups = 4}, 8),
+            "backups: found 4, allowed is 0 to 3: so many neighbours has rank 0");
+  EXPECT_TRUE(Validate(HopOptions{.backups = 3}, 8).ok());
+  EXPECT_EQ(WrongIn(HopOptions{.graph = {.kind = Kind::kEdges, .edges = {{0, 1}}}}, 3),
+            "graph: found no edge of rank 2, allowed is a list that names all 3 workers");
+  EXPECT_EQ(WrongIn(AdPsgdOptions{.graph = {.kind = Kind::kRingBased, .edges = {}}}),
+            "graph: found \"ring-based\", allowed is \"ring\", \"complete\" or a list");
+}
+
+TEST(RegistryTest, HopsPlanIsItsOptions) {
+  const Plan plan =
+      MakeEngine(HopOptions{.backups = 2, .staleness = 3, .order = HopOptions::Order::kSerial})
+          ->plan();
+  EXPECT_EQ(
+      plan,
+      (Plan{.strategy = Strategy::kNeighbours, .staleness = 3, .backups = 2, .serial = true}));
+}
+
+TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfSsp) {
+  EXPECT_EQ(WrongIn(SspOptions{.staleness = -2}),
+            "staleness: found -2, allowed is -1 (no bound) or 0 to 1000000");
+  EXPECT_EQ(WrongIn(SspOptions{.replicas = 101}), "replicas: found 101, allowed is 0 to 100");
+  EXPECT_EQ(WrongIn(SspOptions{.shards = -1}),
+            "shards: found -1, allowed is 0 (two per worker) or 1 to 100000");
+}
+
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {
   EXPECT_EQ(WrongIn(EagerOptions{.quorum = -1}),
             "quorum: found -1, allowed is 0 (majority), 1 (solo) or 2 to 1000000");
