@@ -20,10 +20,10 @@ constexpr std::size_t kLargestClique = 64;
 // Beyond so many looks, LongestWayBack answers with a bound.
 constexpr std::size_t kMostLooks = 100'000'000;
 
-using Edges = std::set<Graph::Edge>;  // undirected: the lower rank first
+using Edges = std::vector<Graph::Edge>;  // undirected: the lower rank first; some are there twice
 
 void Connect(Rank a, Rank b, Edges* edges) {
-  if (a != b) edges->insert(std::minmax(a, b));
+  if (a != b) edges->push_back(std::minmax(a, b));
 }
 
 void AddRing(const std::vector<Rank>& ranks, Edges* edges) {
@@ -104,23 +104,27 @@ void AddList(const std::vector<Graph::Edge>& list, const std::set<Rank>& present
   }
 }
 
-Topology Undirected(const std::vector<HopPlace>& present, const Edges& edges) {
+std::size_t IndexOf(const Topology& topology, Rank rank) {
+  const auto at =
+      std::lower_bound(topology.nodes.begin(), topology.nodes.end(), rank,
+                       [](const Topology::Node& node, Rank value) { return node.rank < value; });
+  PRD_CHECK(at != topology.nodes.end() && at->rank == rank);
+  return static_cast<std::size_t>(at - topology.nodes.begin());
+}
+
+Topology Undirected(const std::vector<HopPlace>& present, Edges edges) {
+  std::sort(edges.begin(), edges.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   Topology topology;
-  std::map<Rank, std::size_t> index;
-  for (const HopPlace& place : present) {
-    index.emplace(place.rank, index.size());
-    topology.nodes.push_back({.rank = place.rank, .in = {}, .out = {}});
-  }
-  std::vector<Topology::Node*> ends;
+  for (const HopPlace& place : present) topology.nodes.emplace_back().rank = place.rank;
   for (const auto& [a, b] : edges) {
-    topology.nodes[index.at(a)].out.push_back(b);
-    topology.nodes[index.at(b)].out.push_back(a);
+    topology.nodes[IndexOf(topology, a)].out.push_back(b);
+    topology.nodes[IndexOf(topology, b)].out.push_back(a);
   }
   for (Topology::Node& node : topology.nodes) std::sort(node.out.begin(), node.out.end());
   for (Topology::Node& node : topology.nodes) {
     for (const Rank other : node.out) {
-      const std::size_t larger =
-          std::max(node.out.size(), topology.nodes[index.at(other)].out.size());
+      const std::size_t larger = std::max(node.out.size(), topology.Of(other).out.size());
       node.in.push_back({other, 1.0 / static_cast<double>(1 + larger)});
       node.own_weight -= node.in.back().weight;
     }
@@ -197,14 +201,6 @@ Topology Directed(const std::vector<Graph::Edge>& edges, const std::vector<HopPl
   return topology;
 }
 
-std::size_t IndexOf(const Topology& topology, Rank rank) {
-  const auto at =
-      std::lower_bound(topology.nodes.begin(), topology.nodes.end(), rank,
-                       [](const Topology::Node& node, Rank value) { return node.rank < value; });
-  PRD_CHECK(at != topology.nodes.end() && at->rank == rank);
-  return static_cast<std::size_t>(at - topology.nodes.begin());
-}
-
 // From one node to the last of those whose updates it gets.
 std::uint32_t WayBack(const Topology& topology, std::size_t start) {
   const Topology::Node& node = topology.nodes[start];
@@ -256,7 +252,7 @@ Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& pres
       AddList(graph.edges, {ranks.begin(), ranks.end()}, &edges);
       break;
   }
-  return Undirected(present, edges);
+  return Undirected(present, std::move(edges));
 }
 
 std::vector<std::uint32_t> LongestWayBack(const Topology& topology) {
