@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <numeric>
+#include <memory>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,7 +24,7 @@ using testing::FakeDaemon;
 using testing::SpecFor;
 
 constexpr int kWorkers = 4;
-constexpr std::size_t kCount = 100'003;  // two parts
+constexpr std::size_t kCount = 10'007;
 
 using Row = std::vector<double>;
 using Rows = std::vector<Row>;  // by rank
@@ -57,6 +59,7 @@ class Trainer {
     replica.parameters = {{values.data(), kCount - 5, DType::kF64},
                           {values.data() + kCount - 5, 5, DType::kF64}};
     replica.apply = [this] {
+      if (fails) throw std::runtime_error("out of luck");
       if (constant) {
         for (double& value : values) value += *constant;
         return;
@@ -89,6 +92,7 @@ class Trainer {
  public:
   std::vector<double> values;
   std::optional<double> constant;  // each `apply` adds this
+  bool fails = false;
   std::unique_ptr<Session> session;
 };
 
@@ -412,6 +416,31 @@ TEST(SessionExchangeTest, OneLeavesAndTheOthersGoOn) {
     });
     EXPECT_EQ(ends[1], ends[0]);
     EXPECT_EQ(ends[3], ends[0]);
+    EXPECT_FALSE(ends[0].empty());
+  }
+}
+
+TEST(SessionExchangeTest, AnApplyThatThrowsLeavesTheOthersToGoOn) {
+  for (const auto& [name, engine] : AllWays()) {
+    SCOPED_TRACE(name);
+    FakeDaemon daemon(SpecFor(engine, 3));
+    Rows ends(3);
+    InParallel(daemon, 3, [&](Trainer& trainer, int rank) {
+      SCOPED_TRACE(name);
+      if (!trainer.Attach().ok()) return;
+      for (int k = 0; k < 6; ++k) {
+        if (rank == 2 && k == 2) {
+          trainer.fails = true;
+          EXPECT_THROW((void)trainer.session->Step().ok(), std::runtime_error);
+          EXPECT_EQ(trainer.session->Step().status().code(), Code::kFailedPrecondition);
+          return;
+        }
+        if (!trainer.Step().ok()) return;
+      }
+      trainer.Finish();
+      ends[static_cast<std::size_t>(rank)] = trainer.values;
+    });
+    EXPECT_EQ(ends[1], ends[0]);
     EXPECT_FALSE(ends[0].empty());
   }
 }
