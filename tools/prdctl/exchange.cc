@@ -114,6 +114,10 @@ void ExchangeMeter::Enter(Instant now, Rank rank, Iteration iteration) {
   if (iteration <= worker.iteration) return;
   worker.iteration = iteration;
   worker.entered = now;
+  Reach(now, rank, iteration);
+}
+
+void ExchangeMeter::Reach(Instant now, Rank rank, Iteration iteration) {
   Track& track = tracks_[rank];
   track.entered.emplace_hint(track.entered.end(), iteration, now);
   if (track.entered.size() <= kTrack) return;
@@ -127,6 +131,8 @@ void ExchangeMeter::OnReady(Instant now, Rank rank, const Ready& ready) {
   worker.dropped += ready.dropped;
   worker.suppressed += ready.suppressed;
   worker.signalled = now;
+  // What counts for the others is that its update is stored.
+  if (plan_.strategy == Strategy::kShardedStore) Reach(now, rank, ready.iteration);
   Track& track = tracks_[rank];
   track.step_ns = Possible(ready.step_ns, now - worker.entered);
   moving_ns_ +=

@@ -96,7 +96,7 @@ class ExchangeMeter {
 
  private:
   using Arrivals = std::vector<std::pair<Instant, Rank>>;
-  // When it was in which iteration, of the last ones.
+  // When it was in which iteration, or had stored which update (ssp), of the last ones.
   struct Track {
     std::map<Iteration, Instant> entered;
     bool cut = false;
@@ -107,6 +107,7 @@ class ExchangeMeter {
   void OnAnswer(Instant now, const QueryAnswered& answer);
   void OnJoined(Instant now, const WorkerJoined& joined);
   void Enter(Instant now, Rank rank, Iteration iteration);
+  void Reach(Instant now, Rank rank, Iteration iteration);
   void CloseGraph(Instant now);
   void ClosePlacement(Instant now);
   // When it came to the iteration or beyond; the latest there is where it has not.

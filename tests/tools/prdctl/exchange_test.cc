@@ -4,14 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "config/config.h"
+#include "engines/hop/topology.h"
 #include "tests/tools/prdctl/story.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/present.h"
 #include "tools/prdctl/stragglers.h"
+#include "tools/sim/cluster.h"
 
 namespace prd::ctl {
 namespace {
@@ -114,6 +119,26 @@ TEST(GraphGapTest, Figure21) {
   EXPECT_NEAR(GapOf(GraphOf(8, RingBased()))->of_walk, 0.6667, 5e-5);
   EXPECT_NEAR(GapOf(GraphOf(8, WithinHosts({{0, 4}, {4, 6}, {0, 6}})))->of_walk, 0.2682, 5e-5);
   EXPECT_NEAR(GapOf(GraphOf(8, WithinHosts({{0, 4}, {5, 6}, {1, 7}})))->of_walk, 0.2688, 5e-5);
+}
+
+// Those that hop itself makes, of 8 workers on hosts of 4, 2 and 2.
+TEST(GraphGapTest, Figure21AsHopMakesThem) {
+  const std::vector<std::int32_t> hosts = {0, 0, 0, 0, 1, 1, 2, 2};
+  const auto gap = [&](Graph::Kind kind) {
+    std::vector<HopPlace> present;
+    for (Rank rank = 0; rank < 8; ++rank) {
+      present.push_back({.rank = rank, .host = hosts[static_cast<std::size_t>(rank)]});
+    }
+    std::map<Rank, NeighboursSet> graph;
+    for (const Topology::Node& node : TopologyOf({.graph = {.kind = kind}}, present).nodes) {
+      NeighboursSet& set = graph[node.rank] = {.rank = node.rank, .own_weight = node.own_weight};
+      for (const Topology::In& in : node.in) set.in.push_back({in.rank, in.weight, 0});
+    }
+    return GapOf(graph).value();
+  };
+  EXPECT_NEAR(gap(Graph::Kind::kRingBased).of_walk, 0.6667, 5e-5);
+  EXPECT_NEAR(gap(Graph::Kind::kHierarchical).of_walk, 0.2682, 5e-5);
+  EXPECT_TRUE(gap(Graph::Kind::kHierarchical).symmetric);
 }
 
 // All of degree 3: W has 1/4 for itself and each neighbour, and eigenvalues
@@ -337,6 +362,19 @@ TEST(ShardsTest, TheSlowestClocksHoldUp) {
               HasSubstr("no spectral gap: the workers share one set of parameters"));
 }
 
+// s = 0: who has stored its update holds nobody up, although it is let go with all others.
+TEST(ShardsTest, WhoHasStoredItsUpdateOwesNothing) {
+  Story story = Store(0);
+  story.At(5).Write(PlacementOpened{.epoch = 1, .members = {0, 1, 2}});
+  story.At(10).Signal(0, 1, 10).At(20).Signal(1, 1, 20);
+  EXPECT_THAT(MeterOf(story.records()).HeldBy(0), ElementsAre(2));
+  story.At(50).Signal(2, 1, 50).Answer(0, 1).Answer(1, 1).Answer(2, 1);
+  const PaceReport report = PaceOf(story.records());
+  EXPECT_EQ(report.waited_ns, (40 + 30) * kMs);
+  EXPECT_EQ(Of(report, 1).cost_ns, 5 * kMs);
+  EXPECT_EQ(Of(report, 2).cost_ns, 65 * kMs);
+}
+
 TEST(ShardsTest, WithoutABoundNobodyHoldsUp) {
   Story story = Store(-1);
   for (Iteration k = 1; k <= 9; ++k) story.At(10 * k).Signal(0, k, 10).Answer(0, k);
@@ -385,6 +423,112 @@ TEST(ExchangeTraceTest, AStepIsComputingPushingAndWaiting) {
               ElementsAre("joined 0", "placement 1", "placement opened 5", "compute 0+10",
                           "push 10+5", "wait 15+2"));
 }
+
+// ---- runs that the simulator made ----
+
+// Four workers, the first one five times slower than the others.
+std::vector<Record> Simulated(const EngineOptions& engine, bool faults = false) {
+  sim::Workload workload;
+  workload.cluster.workers = 4;
+  workload.cluster.steps = 30;
+  workload.compute.slow_workers = 1;
+  workload.compute.slow_factor = 5;
+  workload.job.name = "mnist";
+  workload.job.workers = 4;
+  workload.job.engine = engine;
+  if (faults) {
+    workload.faults.until_ms = 400;
+    workload.faults.worker_dies = 0.02;
+  }
+  std::vector<Record> records;
+  const sim::RunResult run = sim::Simulate(
+      workload, {.seed = 5, .on_record = [&](const Record& record) { records.push_back(record); }});
+  EXPECT_EQ(run.invariant, "") << run.violation;
+  EXPECT_TRUE(run.all_finished);
+  auto& started = std::get<RunStarted>(records.front().body);
+  JobSpec spec = workload.job;
+  spec.name = started.job;
+  started.spec = JobSpecToToml(spec);
+  return records;
+}
+
+class ExchangeRuns : public ::testing::TestWithParam<EngineOptions> {};
+
+TEST_P(ExchangeRuns, EveryCommandWorksAtAnyMoment) {
+  const std::vector<Record> all = Simulated(GetParam(), true);
+  std::set<std::string> states;
+  for (std::size_t part = 1; part <= 12; ++part) {
+    const std::size_t length = std::max<std::size_t>(1, all.size() * part / 12);
+    const std::vector<Record> records(all.begin(),
+                                      all.begin() + static_cast<std::ptrdiff_t>(length));
+    MemorySource source = SourceOf(records);
+    const Result<Present> present = LoadPresent(source, InfoOf(records));
+    ASSERT_TRUE(present.ok()) << present.status().ToString();
+    for (const WorkerRow& worker : present->workers) {
+      EXPECT_FALSE(worker.why.empty());
+      states.insert(worker.state);
+    }
+    for (const bool table : {true, false}) {
+      EXPECT_GT(Text([&](auto& c) { return ShowGraph(source, "", 0, table, c); }).size(), 20u);
+      EXPECT_TRUE(
+          Printed([&](auto& c) { return ShowGraph(source, "", 0, table, c); }).contains("workers"));
+    }
+    const std::string workers = Text([&](auto& c) { return ShowWorkers(source, "", c); });
+    EXPECT_THAT(workers, Not(HasSubstr("DATA_LOSS")));
+    for (const Json& worker :
+         Printed([&](auto& c) { return ShowWorkers(source, "", c); })["workers"]) {
+      if (worker["tokens"].is_number()) {
+        EXPECT_GE(worker["tokens"], 0);
+      }
+      if (worker["ahead"].is_number()) {
+        EXPECT_GE(worker["ahead"], 0);
+      }
+    }
+    EXPECT_GT(Text([&](auto& c) { return Explain(source, "", std::nullopt, c); }).size(), 20u);
+    EXPECT_GT(Text([&](auto& c) { return ShowGroups(source, "", {}, c); }).size(), 20u);
+    EXPECT_GT(Text([&](auto& c) { return ShowStragglers(source, "", 1.5, c); }).size(), 20u);
+    EXPECT_GT(Text([&](auto& c) { return ShowSpectralGap(source, "", 0, c); }).size(), 20u);
+  }
+  EXPECT_TRUE(states.contains("computing"));
+}
+
+TEST_P(ExchangeRuns, TraceTracksDoNotOverlap) {
+  std::map<int, double> busy;
+  std::set<std::string> names;
+  for (const Json& event : TraceOf(Simulated(GetParam()))) {
+    if (event["ph"] != "X") continue;
+    names.insert(event["name"].get<std::string>());
+    double& until = busy[event["tid"].get<int>()];
+    EXPECT_GE(event["ts"].get<double>(), until - 1e-3);
+    until = event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_EQ(busy.size(), 4u);
+  EXPECT_TRUE(names.contains("compute"));
+}
+
+// All wait for the slow worker, within what the engine lets them be ahead.
+TEST_P(ExchangeRuns, TheSlowWorkerIsFoundAndOwesTheWaiting) {
+  const PaceReport report = PaceOf(Simulated(GetParam()));
+  const WorkerPace& slow = report.workers.front();
+  EXPECT_EQ(slow.rank, 0);
+  EXPECT_NEAR(slow.factor, 5, 0.5);
+  EXPECT_EQ(slow.steps, 30u);
+  EXPECT_GT(slow.cost_ns, 0.9 * static_cast<double>(report.waited_ns));
+  EXPECT_GT(report.waited_ns, 0);
+  DurationNs waited = 0;
+  for (const WorkerPace& worker : report.workers) waited += worker.waited_ns;
+  EXPECT_EQ(waited, report.waited_ns);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ExchangeRuns,
+                         testing::Values(HopOptions{}, HopOptions{.staleness = 2},
+                                         HopOptions{.order = HopOptions::Order::kSerial},
+                                         HopOptions{.backups = 1, .max_jump = 4}, SspOptions{},
+                                         SspOptions{.staleness = 0}),
+                         [](const auto& engine) {
+                           std::string name(EngineName(engine.param));
+                           return name + std::to_string(engine.index);
+                         });
 
 }  // namespace
 }  // namespace prd::ctl
