@@ -244,6 +244,30 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesThatTheirSenderSkipped) {
   EXPECT_FALSE(queues.CanReceive(12));
 }
 
+// Of three neighbours with one backup, one skips 2 and 3: it is that backup; but where two skip an
+// iteration, the third one's update is enough.
+TEST_F(UpdateQueuesTest, CountsWhoSkippedAmongTheBackups) {
+  constexpr Incarnation kThird = 77;
+  plan.backups = 1;
+  Meet({{kLeft}, {kRight}, {kThird}}, {}, 8);
+  const auto offer = [this](Incarnation from, Iteration stamp, std::int64_t before) {
+    queues.OnNote(from, {.kind = kOffer, .parcel = Update(stamp), .version = before}, &actions);
+  };
+  offer(kLeft, 4, 1);
+  Bring(kRight, 2);
+  EXPECT_FALSE(queues.CanReceive(2)) << "two of three are needed";
+  Bring(kThird, 2);
+  EXPECT_TRUE(queues.CanReceive(2));
+  EXPECT_FALSE(queues.CanReceive(3));
+  offer(kRight, 4, 2);
+  EXPECT_FALSE(queues.CanReceive(3)) << "the third one's is to come";
+  Bring(kThird, 3);
+  EXPECT_TRUE(queues.CanReceive(3));
+  EXPECT_FALSE(queues.CanReceive(4));
+  Bring(kThird, 4);
+  EXPECT_FALSE(queues.CanReceive(4)) << "nobody skipped it: two of three are needed";
+}
+
 // Section 4.4, Equation 2, in iteration 10 with a staleness of 3: an update of iteration i counts
 // i - 7 + 1 times, so its own 4 times.
 TEST_F(UpdateQueuesTest, WeighsNewerUpdatesMore) {

@@ -124,14 +124,24 @@ bool UpdateQueues::Waits(const Sender& sender, Iteration k) const {
   if (staleness_ > 0) return sender.newest < k - staleness_;
   const auto pull = sender.pulls.find(k);
   if (pull != sender.pulls.end() && pull->second.here) return false;
-  const auto skip = sender.skips.upper_bound(k);
-  return skip == sender.skips.end() || skip->second >= k;
+  return !Skipped(sender, k);
 }
 
+// It has no update of k.
+bool UpdateQueues::Skipped(const Sender& sender, Iteration k) const {
+  const auto skip = sender.skips.upper_bound(k);
+  return staleness_ == 0 && skip != sender.skips.end() && skip->second < k;
+}
+
+// Those who skipped it are among the backups; more of them than that are not waited for either.
 bool UpdateQueues::CanReceive(Iteration k) const {
-  const auto missing = std::count_if(in_.begin(), in_.end(),
-                                     [&](const auto& entry) { return Waits(entry.second, k); });
-  return missing <= static_cast<std::int64_t>(backups_);
+  std::int64_t missing = 0;
+  std::int64_t backups = backups_;
+  for (const auto& [from, sender] : in_) {
+    missing += Waits(sender, k) ? 1 : 0;
+    backups -= Skipped(sender, k) ? 1 : 0;
+  }
+  return missing <= std::max<std::int64_t>(backups, 0);
 }
 
 // Section 4.3: without the updates that are not there, the others have their weights renormalised.

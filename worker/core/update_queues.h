@@ -100,6 +100,7 @@ class UpdateQueues {
   Iteration oldest() const { return k_ - staleness_; }  // that is of use
   Iteration newest() const;                             // that there is room for
   bool Waits(const Sender& sender, Iteration k) const;
+  bool Skipped(const Sender& sender, Iteration k) const;
 
   void OnOffer(Incarnation from, const Note& note, Actions* out);
   void OnAnswer(Incarnation from, const Note& note, Actions* out);
