@@ -132,8 +132,8 @@ void Describe(Fields& fields, SspOptions* options) {
   static constexpr std::array<std::string_view, 2> kRates = {"constant", "staleness-aware"};
   fields.Whole("staleness", &options->staleness, -1, 1'000'000, "clocks");
   fields.Choice("learning_rate", &options->learning_rate, kRates);
-  fields.Whole("replicas", &options->replicas, 0, 100, "copies");
-  fields.Whole("shards", &options->shards, 0, 100'000, "shards");
+  fields.Whole("replicas", &options->replicas, 0, SspOptions::kMostReplicas, "copies");
+  fields.Whole("shards", &options->shards, 0, SspOptions::kMostShards, "shards");
 }
 
 // Security that cannot be had later: an open port without keys lets anyone train along.

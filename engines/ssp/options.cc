@@ -15,8 +15,8 @@ Status Validate(const SspOptions& options, int) {
     const char* named;
   } keys[] = {
       {"staleness", options.staleness, -1, 1'000'000, "-1 (no bound) or 0"},
-      {"replicas", options.replicas, 0, 100, "0"},
-      {"shards", options.shards, 0, 100'000, "0 (two per worker) or 1"},
+      {"replicas", options.replicas, 0, SspOptions::kMostReplicas, "0"},
+      {"shards", options.shards, 0, SspOptions::kMostShards, "0 (two per worker) or 1"},
   };
   for (const auto& key : keys) {
     if (key.found >= key.low && key.found <= key.high) continue;

@@ -20,6 +20,10 @@ struct SspOptions {
   // more updates than that have come since what it was computed on was read, one over those.
   enum class LearningRate : std::uint8_t { kConstant, kStalenessAware };
   LearningRate learning_rate = LearningRate::kConstant;
+  // Of the two below: what places all shards goes to every worker in one message, which has to stay
+  // below its bound of 4 MiB.
+  static constexpr int kMostReplicas = 16;
+  static constexpr int kMostShards = 10'000;
   // Workers that have a copy of a shard besides its owner: so many may die at once, and nothing
   // that was acknowledged is lost. As far as there are workers.
   int replicas = 1;

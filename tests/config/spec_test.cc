@@ -83,8 +83,8 @@ HopOptions RandomHop(Draw& draw, int workers) {
 SspOptions RandomSsp(Draw& draw) {
   return {.staleness = static_cast<int>(draw.In(-1, 1000)),
           .learning_rate = SspOptions::LearningRate(draw.In(0, 1)),
-          .replicas = static_cast<int>(draw.In(0, 100)),
-          .shards = static_cast<int>(draw.In(0, 100'000))};
+          .replicas = static_cast<int>(draw.In(0, 16)),
+          .shards = static_cast<int>(draw.In(0, 10'000))};
 }
 
 JobSpec RandomSpec(Draw& draw) {

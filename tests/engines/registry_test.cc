@@ -121,9 +121,9 @@ TEST(RegistryTest, HopsPlanIsItsOptions) {
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfSsp) {
   EXPECT_EQ(WrongIn(SspOptions{.staleness = -2}),
             "staleness: found -2, allowed is -1 (no bound) or 0 to 1000000");
-  EXPECT_EQ(WrongIn(SspOptions{.replicas = 101}), "replicas: found 101, allowed is 0 to 100");
+  EXPECT_EQ(WrongIn(SspOptions{.replicas = 17}), "replicas: found 17, allowed is 0 to 16");
   EXPECT_EQ(WrongIn(SspOptions{.shards = -1}),
-            "shards: found -1, allowed is 0 (two per worker) or 1 to 100000");
+            "shards: found -1, allowed is 0 (two per worker) or 1 to 10000");
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfEager) {
