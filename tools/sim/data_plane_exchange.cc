@@ -82,7 +82,7 @@ bool Exchange::Perform(std::uint32_t worker, RunId run, bool lent, const Action&
   } else if (const auto* start = std::get_if<prd::StartPull>(&action)) {
     StartPull(worker, *start);
   } else if (const auto* drop = std::get_if<DropPull>(&action)) {
-    side.pulls.erase(drop->ticket);
+    if (mutation_ != Mutation::kDropIgnored) side.pulls.erase(drop->ticket);
   } else if (const auto* serve = std::get_if<prd::Serve>(&action)) {
     Serve(worker, run, *serve);
   } else if (const auto* refuse = std::get_if<prd::Refuse>(&action)) {
@@ -304,6 +304,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
   }
   pulled.ok = true;
   pulled.enclosure = pull.load.enclosure;
+  if (mutation_ == Mutation::kClockForgotten) pulled.enclosure.clocks.clear();
   return pulled;
 }
 
@@ -342,6 +343,7 @@ void Exchange::Mix(std::uint32_t worker, const MixUpdates& mix) {
                     .iteration = pulls.back().parcel.stamp,
                     .weight = update.weight});
   }
+  if (mutation_ == Mutation::kUpdateTwice && !used.empty()) used.front().weight *= 2;
   neighbours_.Mixes(worker, mix.own_weight, used);
   for (double& value : replica.x) value *= mix.own_weight;
   for (std::size_t i = 0; i < pulls.size(); ++i) {
@@ -389,6 +391,8 @@ void Exchange::KeepShard(std::uint32_t worker, const prd::KeepShard& keep) {
   const auto cut = Cut(side, replica.x.size(), keep.shard);
   if (keep.ticket != 0) {
     side.kept[keep.shard] = *Use(worker, keep.ticket, Parcel::Kind::kState, keep.shard).load.copy;
+    std::vector<double>& values = side.kept[keep.shard].values;
+    if (mutation_ == Mutation::kCopyDamaged && !values.empty()) values.back() += 0.1;
   } else {
     side.kept[keep.shard] = {
         .values = Part(replica.x, cut), .pending = {}, .in_values = {}, .in_pending = {}};
@@ -416,6 +420,7 @@ void Exchange::AddDelta(std::uint32_t worker, const prd::AddDelta& add) {
     delta = Part(side.delta, Cut(side, side.delta.size(), add.shard));
   }
   store_.Adds(copy, add.shard, from, clock, add.factor, add.pending, offer);
+  if (mutation_ == Mutation::kDeltaLost && clock % 5 == 4) return;
   (add.pending ? copy.in_pending : copy.in_values).Add(from, clock);
   std::vector<double>& into = add.pending ? copy.pending : copy.values;
   into.resize(delta.size());

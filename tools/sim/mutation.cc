@@ -19,6 +19,13 @@ class MutantEngine final : public Engine {
   Plan plan() const override {
     Plan plan = engine_->plan();
     if (mutation_ == Mutation::kRunsTooFar && plan.background) ++plan.run_ahead;
+    if (plan.strategy == Strategy::kNeighbours) {
+      plan.staleness += mutation_ == Mutation::kStaleUpdate ? 2 : 0;
+      plan.backups += mutation_ == Mutation::kNeighbourForgotten ? 1 : 0;
+    } else if (plan.strategy == Strategy::kShardedStore) {
+      if (mutation_ == Mutation::kLockstepBroken && plan.staleness == 0) plan.staleness = 1;
+      plan.staleness_aware ^= mutation_ == Mutation::kDelayIgnored;
+    }
     return plan;
   }
   Joining joining() const override { return engine_->joining(); }
@@ -48,6 +55,7 @@ class MutantEngine final : public Engine {
     if (const auto* left = std::get_if<LeftEvent>(&event)) running_.erase(left->rank);
     engine_->Step(now, event, next_group, out);
     if (mutation_ == Mutation::kLockIgnored) FormDrawn(out);
+    TwistPlaces(before, out);
     for (std::size_t i = before; i < out->size(); ++i) {
       auto* group = std::get_if<FormGroup>(&(*out)[i]);
       if (group == nullptr) continue;
@@ -60,6 +68,31 @@ class MutantEngine final : public Engine {
   }
 
  private:
+  void TwistPlaces(std::size_t before, Effects* out) const {
+    for (std::size_t i = before; i < out->size(); ++i) {
+      if (auto* set = std::get_if<NeighboursSet>(&(*out)[i])) {
+        // One too many tokens has come with one too many slots.
+        if (mutation_ == Mutation::kTokenMore && set->slots > 1) --set->slots;
+        if (mutation_ == Mutation::kSlotMore) ++set->slots;
+        if (mutation_ == Mutation::kWeightSkewed && set->rank == 0 && !set->in.empty()) {
+          set->in[0].weight += set->own_weight / 2;
+          set->own_weight /= 2;
+        }
+      }
+      auto* set = std::get_if<PlacementSet>(&(*out)[i]);
+      if (set == nullptr) continue;
+      if (mutation_ == Mutation::kSourceForgotten && set->epoch > 1) {
+        std::vector<ShardPlace> places(set->shards.begin(), set->shards.end());
+        places[0].source = kNoRank;
+        set->shards = SharedList<ShardPlace>(std::move(places));
+      }
+      if (mutation_ == Mutation::kOpenedEarly) {
+        out->push_back(PlacementOpened{.epoch = set->epoch, .members = set->members});
+        return;
+      }
+    }
+  }
+
   // Forms the first group that waits for a member to be through with another one.
   void FormDrawn(Effects* out) const {
     for (const Drawn& drawn : engine_->DrawnGroups()) {
@@ -134,6 +167,40 @@ std::string_view MutationName(Mutation mutation) {
       return "slow-divided";
     case Mutation::kDrawnAtRandom:
       return "drawn-at-random";
+    case Mutation::kTokenMore:
+      return "token-more";
+    case Mutation::kJumpTooFar:
+      return "jump-too-far";
+    case Mutation::kWeightSkewed:
+      return "weight-skewed";
+    case Mutation::kSlotMore:
+      return "slot-more";
+    case Mutation::kStaleUpdate:
+      return "stale-update";
+    case Mutation::kNeighbourForgotten:
+      return "neighbour-forgotten";
+    case Mutation::kUpdateTwice:
+      return "update-twice";
+    case Mutation::kDropIgnored:
+      return "drop-ignored";
+    case Mutation::kClockTooFar:
+      return "clock-too-far";
+    case Mutation::kLockstepBroken:
+      return "lockstep-broken";
+    case Mutation::kHolderForgotten:
+      return "holder-forgotten";
+    case Mutation::kSourceForgotten:
+      return "source-forgotten";
+    case Mutation::kClockForgotten:
+      return "clock-forgotten";
+    case Mutation::kCopyDamaged:
+      return "copy-damaged";
+    case Mutation::kDeltaLost:
+      return "delta-lost";
+    case Mutation::kDelayIgnored:
+      return "delay-ignored";
+    case Mutation::kOpenedEarly:
+      return "opened-early";
   }
   return "unknown";
 }
@@ -154,7 +221,24 @@ std::vector<Mutation> AllMutations() {
           Mutation::kLockIgnored,
           Mutation::kScheduleTwisted,
           Mutation::kSlowDivided,
-          Mutation::kDrawnAtRandom};
+          Mutation::kDrawnAtRandom,
+          Mutation::kTokenMore,
+          Mutation::kJumpTooFar,
+          Mutation::kWeightSkewed,
+          Mutation::kSlotMore,
+          Mutation::kStaleUpdate,
+          Mutation::kNeighbourForgotten,
+          Mutation::kUpdateTwice,
+          Mutation::kDropIgnored,
+          Mutation::kClockTooFar,
+          Mutation::kLockstepBroken,
+          Mutation::kHolderForgotten,
+          Mutation::kSourceForgotten,
+          Mutation::kClockForgotten,
+          Mutation::kCopyDamaged,
+          Mutation::kDeltaLost,
+          Mutation::kDelayIgnored,
+          Mutation::kOpenedEarly};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -184,19 +268,44 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
       prague->generator = PragueOptions::Generator::kRandom;
     }
   }
-  if (other != options) return MakeEngine(other);
+  if (auto* hop = std::get_if<HopOptions>(&other); hop && hop->max_iteration_gap > 0) {
+    hop->max_iteration_gap += mutation == Mutation::kTokenMore ? 1 : 0;
+    hop->max_jump += mutation == Mutation::kJumpTooFar && hop->max_jump > 0 ? 3 : 0;
+  }
+  if (auto* ssp = std::get_if<SspOptions>(&other); ssp && ssp->staleness > 0) {
+    ssp->staleness += mutation == Mutation::kClockTooFar ? 1 : 0;
+  }
+  const bool tokens = mutation == Mutation::kTokenMore;
+  if ((other != options) != tokens) return MakeEngine(other);
   switch (mutation) {
     case Mutation::kWeightNotNormalised:
     case Mutation::kDeadInQueue:
     case Mutation::kRunsTooFar:
     case Mutation::kLockIgnored:
-      return std::make_unique<MutantEngine>(MakeEngine(options), mutation);
+    case Mutation::kTokenMore:
+    case Mutation::kWeightSkewed:
+    case Mutation::kSlotMore:
+    case Mutation::kStaleUpdate:
+    case Mutation::kNeighbourForgotten:
+    case Mutation::kLockstepBroken:
+    case Mutation::kSourceForgotten:
+    case Mutation::kDelayIgnored:
+    case Mutation::kOpenedEarly:
+      return std::make_unique<MutantEngine>(MakeEngine(other), mutation);
     default:
       return MakeEngine(options);
   }
 }
 
 std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnvelope& envelope) {
+  const auto* placement = std::get_if<Placement>(&envelope.body);
+  if (mutation == Mutation::kHolderForgotten && placement != nullptr) {
+    std::vector<ShardPlace> places(placement->shards.begin(), placement->shards.end());
+    for (ShardPlace& place : places) place.holders.clear();
+    ControllerEnvelope twisted = envelope;
+    std::get<Placement>(twisted.body).shards = SharedList<ShardPlace>(std::move(places));
+    return twisted;
+  }
   if (mutation != Mutation::kScheduleTwisted || WorkerOf(envelope.incarnation) % 2 == 0 ||
       !std::holds_alternative<Schedule>(envelope.body)) {
     return std::nullopt;

@@ -33,6 +33,23 @@ enum class Mutation : std::uint8_t {
   kScheduleTwisted,          // some workers are told of other hosts in a schedule
   kSlowDivided,              // prague's smart generator takes workers that are a request slower
   kDrawnAtRandom,            // prague draws random groups where it should divide
+  kTokenMore,                // hop has a token more than max_iteration_gap
+  kJumpTooFar,               // hop lets workers skip further than max_jump
+  kWeightSkewed,             // a worker's neighbours weigh more for it, and it less
+  kSlotMore,                 // workers are given a slot too many
+  kStaleUpdate,              // workers use neighbours' updates that are two iterations older
+  kNeighbourForgotten,       // workers go on with one neighbour's update fewer
+  kUpdateTwice,              // a neighbour's update counts twice in an average
+  kDropIgnored,              // updates that are to be dropped stay in the queue
+  kClockTooFar,              // ssp lets workers be a clock further ahead
+  kLockstepBroken,           // in lockstep, updates are read before their clock is over
+  kHolderForgotten,          // owners do not see to copies
+  kSourceForgotten,          // a shard begins anew although it is there
+  kClockForgotten,           // who gets a shard does not learn which updates are in it
+  kCopyDamaged,              // a holder's copy has other values
+  kDeltaLost,                // an update is not added, and said to be
+  kDelayIgnored,  // staleness-aware, a delayed update counts in full; else one counts less
+  kOpenedEarly,   // a placement opens at once
 };
 
 std::string_view MutationName(Mutation mutation);

@@ -220,6 +220,7 @@ Papers RunPapers(std::uint64_t seed, std::int64_t updates) {
                     Rho("(b) one of them two times slower", 2, 0.625, seed, updates)};
   papers.rounds = RunRoundPapers(seed, updates);
   papers.tolerance = RunPraguePapers(seed, updates);
+  papers.exchange = RunExchangePapers(seed, updates);
   return papers;
 }
 
@@ -265,7 +266,7 @@ std::string TextPapers(const Papers& papers) {
     if (!rho.why.empty()) why += rho.setting + ": " + rho.why + ".\n";
   }
   return text + Table(rows) + why + TextRoundPapers(papers.rounds) +
-         TextPraguePapers(papers.tolerance);
+         TextPraguePapers(papers.tolerance) + TextExchangePapers(papers.exchange);
 }
 
 Json JsonPapers(const Papers& papers) {
@@ -291,6 +292,7 @@ Json JsonPapers(const Papers& papers) {
   }
   json.update(JsonRoundPapers(papers.rounds));
   json.update(JsonPraguePapers(papers.tolerance));
+  json.update(JsonExchangePapers(papers.exchange));
   return json;
 }
 

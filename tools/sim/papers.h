@@ -2,7 +2,8 @@
 //
 // Miao et al., Heterogeneity-Aware Distributed Machine Learning Training via Partial Reduce, SIGMOD
 // 2021: Table 1 (per-update times), Figure 8 (the group size P), Figure 4 (rho). Of eager-SGD and
-// ESync: papers_rounds.h; of Prague: papers_prague.h.
+// ESync: papers_rounds.h; of Prague: papers_prague.h;
+// of Hop and SSP: papers_exchange.h.
 //
 // What the paper does not say about its machines is calibrated from its all-reduce column alone:
 // with HL of eight workers on one GPU that does the work of one, its two all-reduce times are
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/sim/papers_exchange.h"
 #include "tools/sim/papers_prague.h"
 #include "tools/sim/papers_rounds.h"
 #include "tools/sim/report.h"
@@ -54,6 +56,7 @@ struct Papers {
   std::vector<PaperRho> figure4;
   RoundPapers rounds;
   std::vector<PaperTolerance> tolerance;
+  ExchangePapers exchange;
 };
 
 // `updates` per run: more are more exact.

@@ -88,6 +88,13 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
           std::to_string(stats.failed_groups) + " failed\n";
   text += "moved             " + Bytes(static_cast<double>(run.bytes)) + " between workers, " +
           std::to_string(run.messages) + " control messages\n";
+  std::int64_t skipped = 0;
+  for (const WorkerStats& worker : stats.workers) skipped += worker.skipped;
+  if (stats.dropped + stats.suppressed + static_cast<std::uint64_t>(skipped) > 0) {
+    text += "neighbours        " + std::to_string(stats.dropped) + " updates dropped, " +
+            std::to_string(stats.suppressed) + " not sent, " + std::to_string(skipped) +
+            " iterations skipped\n";
+  }
   if (run.rho) {
     text += "spectral gap      " + Fixed(1 - *run.rho, 4) + " (rho " + Fixed(*run.rho, 4) + ")\n";
   }
@@ -104,7 +111,7 @@ std::string TextReport(const Workload& workload, const RunResult& run) {
     text += "target loss       after " + Fixed(static_cast<double>(run.target->at.ns) / 1e9, 3) +
             " s and " + std::to_string(run.target->updates) + " updates\n";
   }
-  AddHistogram("staleness of members", stats.staleness, &text);
+  AddHistogram(stats.groups > 0 ? "staleness of members" : "staleness", stats.staleness, &text);
   AddHistogram("contributors of rounds", stats.contributors, &text);
   AddHistogram("iteration gap between all workers", stats.gap, &text);
   std::vector<std::vector<std::string>> rows = {
@@ -136,6 +143,8 @@ Json JsonReport(const Workload& workload, const RunResult& run) {
                {"groups", run.stats.groups},
                {"failed_groups", run.stats.failed_groups},
                {"bytes", run.bytes},
+               {"updates_dropped", run.stats.dropped},
+               {"updates_not_sent", run.stats.suppressed},
                {"control_messages", run.messages},
                {"controller_restarts", run.restarts},
                {"leases_expired", run.stats.expired},
