@@ -9,8 +9,9 @@ namespace prd {
 
 namespace {
 
-// Those of a directed list: taking ranks out of it costs more than of another.
-constexpr std::size_t kMostDirectedEdges = 10'000;
+// Those of a directed list: with each rank that is taken out the others get more edges, up to all
+// with all, and the controller does nothing else meanwhile.
+constexpr std::size_t kMostDirectedEdges = 2000;
 // Workers for whom the smallest number of neighbours is looked up.
 constexpr int kMostLookedAt = 4096;
 
