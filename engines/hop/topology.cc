@@ -116,15 +116,23 @@ Topology Undirected(const std::vector<HopPlace>& present, Edges edges) {
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   Topology topology;
-  for (const HopPlace& place : present) topology.nodes.emplace_back().rank = place.rank;
+  std::vector<std::size_t> index;  // by rank
+  for (const HopPlace& place : present) {
+    index.resize(static_cast<std::size_t>(place.rank) + 1);
+    index.back() = topology.nodes.size();
+    topology.nodes.emplace_back().rank = place.rank;
+  }
+  const auto node_of = [&](Rank rank) -> Topology::Node& {
+    return topology.nodes[index[static_cast<std::size_t>(rank)]];
+  };
   for (const auto& [a, b] : edges) {
-    topology.nodes[IndexOf(topology, a)].out.push_back(b);
-    topology.nodes[IndexOf(topology, b)].out.push_back(a);
+    node_of(a).out.push_back(b);
+    node_of(b).out.push_back(a);
   }
   for (Topology::Node& node : topology.nodes) std::sort(node.out.begin(), node.out.end());
   for (Topology::Node& node : topology.nodes) {
     for (const Rank other : node.out) {
-      const std::size_t larger = std::max(node.out.size(), topology.Of(other).out.size());
+      const std::size_t larger = std::max(node.out.size(), node_of(other).out.size());
       node.in.push_back({other, 1.0 / static_cast<double>(1 + larger)});
       node.own_weight -= node.in.back().weight;
     }
