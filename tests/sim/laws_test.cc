@@ -10,8 +10,11 @@
 #include "tools/sim/eager_rules.h"
 #include "tools/sim/engine_watch.h"
 #include "tools/sim/esync_rules.h"
+#include "tools/sim/hop_rules.h"
+#include "tools/sim/neighbour_book.h"
 #include "tools/sim/prague_rules.h"
 #include "tools/sim/schedule_book.h"
+#include "tools/sim/ssp_rules.h"
 #include "tools/sim/violation.h"
 
 namespace prd::sim {
@@ -536,6 +539,153 @@ TEST(EagerRules, TheInitiatorIsTheOneDrawn) {
   }
   EXPECT_GT(drawn, 8);  // 20 of 60 are expected
   EXPECT_LT(drawn, 34);
+}
+
+template <typename F>
+void Breaks(const std::string& invariant, F&& what) {
+  try {
+    what();
+    ADD_FAILURE() << invariant << " is not found broken";
+  } catch (const Violation& violation) {
+    EXPECT_EQ(violation.invariant(), invariant) << violation.what();
+  }
+}
+
+// Two neighbours with equal weights.
+class HopRulesTest : public testing::Test {
+ protected:
+  HopRulesTest() {
+    for (Rank rank = 0; rank < 2; ++rank) Check(JoinedEvent{.rank = rank}, {});
+    Check(DeadlineEvent{}, {Told(0, 0.5), Told(1, 0.5)});
+  }
+  static NeighboursSet Told(Rank rank, double weight) {
+    return {.rank = rank,
+            .in = {{.rank = 1 - rank, .weight = weight}},
+            .out = {1 - rank},
+            .own_weight = 1 - weight,
+            .slots = 3};
+  }
+  void Check(const Event& event, const Effects& effects) {
+    rules_.Check(Instant{}, event, effects, 2);
+  }
+  void LetIn(Rank rank, Iteration next) {
+    Check(ReadyEvent{.rank = rank, .ready = {}}, {Answer{.rank = rank, .next = next}});
+  }
+  HopRules rules_{HopOptions{.graph = {.kind = Graph::Kind::kRing, .edges = {}},
+                             .max_iteration_gap = 2,
+                             .backups = 1,
+                             .max_jump = 3}};
+};
+
+TEST_F(HopRulesTest, TokensRunOut) {
+  LetIn(0, 1);
+  LetIn(0, 2);
+  Breaks("gap", [&] { LetIn(0, 3); });
+}
+
+TEST_F(HopRulesTest, NobodySkipsPastWhoGetsItsUpdates) {
+  LetIn(0, 1);
+  LetIn(0, 2);
+  Breaks("jump", [&] { LetIn(1, 3); });
+}
+
+TEST_F(HopRulesTest, WeightsSumToOneBothWays) {
+  Breaks("graph", [&] { Check(DeadlineEvent{}, {Told(0, 0.25), Told(1, 0.5)}); });
+}
+
+// Worker 1 sends worker 0 its updates; both are in iteration 4.
+class NeighbourBookTest : public testing::Test {
+ protected:
+  NeighbourBookTest() {
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      world_.replicas[i].incarnation = Who(i);
+      world_.replicas[i].iteration = 4;
+    }
+    Neighbourhood hood{.from = {0}, .own_weight = 0.5, .slots = 2, .at = 4};
+    hood.in.push_back({.rank = 1, .incarnation = Who(1), .weight = 0.5});
+    book_.Told(0, hood);
+  }
+  static Incarnation Who(std::uint32_t worker) { return (Incarnation{7} << kWorkerBits) | worker; }
+  void Mix(Iteration of, double weight) {
+    book_.Mixes(0, 1 - weight, {{.from = Who(1), .iteration = of, .weight = weight}});
+  }
+  Workload workload_;
+  World world_{workload_, 1};
+  Stats stats_{8, false, 0};
+  NeighbourBook book_{&world_, Plan{.strategy = Strategy::kNeighbours}, &stats_};
+};
+
+TEST_F(NeighbourBookTest, AGoodIterationBreaksNothing) {
+  book_.Pulls(0, Who(1), 1, 1);
+  book_.Received(0, Who(1), 4);
+  Mix(4, 0.5);
+  book_.Answered(0, 5);
+  book_.Enters(0, 5);
+}
+
+TEST_F(NeighbourBookTest, UpdatesAreOfTheIteration) {
+  Breaks("update-age", [&] { Mix(3, 0.5); });
+  Breaks("update-age", [&] { Mix(5, 0.5); });
+  Breaks("update-weights", [&] { Mix(4, 0.4); });
+  Breaks("update-count", [&] { book_.Mixes(0, 1, {}); });
+}
+
+TEST_F(NeighbourBookTest, QueuesHaveSlots) {
+  Breaks("queue", [&] { book_.Pulls(0, Who(1), 2, 2); });
+}
+
+TEST_F(NeighbourBookTest, AWorkerEntersWhatItWasAnsweredAndIsNotTooFarAhead) {
+  Breaks("entry", [&] { book_.Enters(0, 5); });
+  book_.Answered(0, 6);
+  Breaks("in-edge", [&] { book_.Enters(0, 6); });
+}
+
+class SspRulesTest : public testing::Test {
+ protected:
+  SspRulesTest() {
+    for (Rank rank = 0; rank < 2; ++rank) Check(JoinedEvent{.rank = rank}, {});
+    Check(DeadlineEvent{},
+          {Placed(1, {{.owner = 0, .holders = {1}}, {.owner = 1, .holders = {0}}})});
+  }
+  static PlacementSet Placed(std::uint64_t epoch, std::vector<ShardPlace> places) {
+    PlacementSet set{.epoch = epoch, .members = {0, 1}, .at = {0, 0}};
+    set.shards = SharedList<ShardPlace>(std::move(places));
+    return set;
+  }
+  void Check(const Event& event, const Effects& effects) {
+    rules_.Check(Instant{}, event, effects, 2);
+  }
+  void LetOn(Iteration next) {
+    Check(ReadyEvent{.rank = 0, .ready = {}}, {Answer{.rank = 0, .next = next, .workers = 2}});
+  }
+  SspRules rules_{SspOptions{.staleness = 1}};
+};
+
+TEST_F(SspRulesTest, NobodyIsMoreThanSAhead) {
+  LetOn(1);
+  Breaks("bound", [&] { LetOn(2); });
+}
+
+TEST_F(SspRulesTest, WhoMayGoOnIsLetOn) {
+  Breaks("bound", [&] { Check(ReadyEvent{.rank = 0, .ready = {}}, {}); });
+}
+
+TEST_F(SspRulesTest, ClocksGoOnOneByOne) {
+  Breaks("clocks", [&] { LetOn(2); });
+}
+
+TEST_F(SspRulesTest, ShardsHaveTheirCopiesAndAllMembersTheirShards) {
+  Breaks("placement", [&] {
+    Check(DeadlineEvent{},
+          {Placed(2, {{.owner = 0, .holders = {}}, {.owner = 1, .holders = {0}}})});
+  });
+  Breaks("placement", [&] {
+    Check(DeadlineEvent{},
+          {Placed(3, {{.owner = 0, .holders = {1}}, {.owner = 0, .holders = {1}}})});
+  });
+  Breaks("opened", [&] {
+    Check(DeadlineEvent{}, {PlacementOpened{.epoch = 3, .members = {0, 1}}});
+  });
 }
 
 }  // namespace

@@ -126,14 +126,19 @@ void HopRules::Check(Instant, const Event& event, std::span<const Effect> effect
   if (unseen_) return;
   Apply(event);
   bool changed = false;
+  std::set<Rank> moved;
   for (const Effect& effect : effects) {
     if (const auto* answer = std::get_if<Answer>(&effect)) {
       if (changed) Measure();
       changed = false;
       LetIn(*answer);
+      moved.insert(answer->rank);
     }
     const auto* set = std::get_if<NeighboursSet>(&effect);
-    if (set != nullptr) Tell(*set);
+    if (set != nullptr) {
+      Tell(*set);
+      moved.insert(set->rank);
+    }
     changed = changed || set != nullptr;
   }
   if (changed) Measure();
@@ -141,7 +146,7 @@ void HopRules::Check(Instant, const Event& event, std::span<const Effect> effect
     return std::holds_alternative<NeighboursSet>(effect);
   });
   if (told) CheckGraph();
-  if (!effects.empty()) CheckGaps();
+  if (!moved.empty()) CheckGaps(moved);
 }
 
 void HopRules::CheckGraph() const {
@@ -190,18 +195,26 @@ void HopRules::CheckGraph() const {
   }
 }
 
-void HopRules::CheckGaps() const {
-  for (const auto& [pair, bound] : bounds_) {
-    const Iteration ahead = workers_.at(pair.first).iteration - workers_.at(pair.second).iteration;
-    if (ahead <= bound) continue;
-    throw Violation("gap", Name(pair.first) + " is " + std::to_string(ahead) +
-                               " iterations ahead of " + Name(pair.second) + ", allowed are " +
-                               std::to_string(bound));
+void HopRules::CheckGaps(const std::set<Rank>& moved) const {
+  for (const Rank rank : moved) {
+    const Iteration own = workers_.at(rank).iteration;
+    for (auto at = bounds_.lower_bound({rank, 0}); at != bounds_.end(); ++at) {
+      const auto& [pair, bound] = *at;
+      if (pair.first != rank) break;
+      const Iteration ahead = own - workers_.at(pair.second).iteration;
+      if (ahead <= bound) continue;
+      throw Violation("gap", Name(rank) + " is " + std::to_string(ahead) + " iterations ahead of " +
+                                 Name(pair.second) + ", allowed are " + std::to_string(bound));
+    }
   }
-  if (options_.max_iteration_gap == 0) return;
+  if (options_.max_iteration_gap > 0) CheckTokens(moved);
+}
+
+void HopRules::CheckTokens(const std::set<Rank>& moved) const {
+  const Iteration max_ig = options_.max_iteration_gap;
   for (const auto& [rank, worker] : workers_) {
     for (const auto& [sender, in] : worker.in) {
-      const Iteration max_ig = options_.max_iteration_gap;
+      if (!moved.contains(rank) && !moved.contains(sender)) continue;
       const Iteration tokens = worker.iteration - workers_.at(sender).iteration + max_ig;
       const auto ahead = bounds_.find({rank, sender});
       const Iteration most = ahead != bounds_.end() ? max_ig + ahead->second : kFar;

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,9 @@ class HopRules final : public EngineRules {
   void Tell(const NeighboursSet& set);
   void LetIn(const Answer& answer);
   void CheckGraph() const;
-  void CheckGaps() const;
+  // Of those who have moved, and others.
+  void CheckGaps(const std::set<Rank>& moved) const;
+  void CheckTokens(const std::set<Rank>& moved) const;
   void Measure();  // the edges' bounds again, and by them all pairs'
   Iteration OwnBound() const { return options_.staleness + 1; }
   bool Bounded() const { return options_.backups == 0 && options_.max_jump == 0; }

@@ -61,7 +61,7 @@ PaperHop RunHop(const std::string& graph, const std::string& slowdown, const std
                        .learning_rate = 0.2,
                        .batch = 8,
                        .target_loss = 0.02,
-                       .evaluate_ms = 1000};
+                       .evaluate_ms = 10'000};
   const RunResult run = Simulate(workload, {.seed = seed, .stop_at_target = true});
   if (run.target) row.target_s = static_cast<double>(run.target->at.ns) / 1e9;
   return row;
