@@ -74,25 +74,27 @@ void ExchangeMeter::Add(const Record& record) {
 }
 
 const PlacementRow* ExchangeMeter::placement() const {
-  const std::optional<PlacementRow>& shown = ended_ ? longest_placement_ : placement_;
+  const std::optional<PlacementRow>& shown = ended_ ? fullest_placement_ : placement_;
   return shown ? &*shown : nullptr;
 }
 
 // What is set at one time is one graph.
 void ExchangeMeter::CloseGraph(Instant now) {
-  if (now - graph_since_ > longest_graph_ns_ && !graph_.empty() && now > graph_since_) {
-    longest_graph_ns_ = now - graph_since_;
-    longest_ = graph_;
+  const Fullness fullness(graph_.size(), now - graph_since_);
+  if (now > graph_since_ && fullness > fullest_graph_rank_) {
+    fullest_graph_rank_ = fullness;
+    fullest_graph_ = graph_;
   }
   graph_since_ = now;
 }
 
 void ExchangeMeter::ClosePlacement(Instant now) {
   if (!placement_) return;
-  const DurationNs length = placement_->opened ? now - *placement_->opened : 0;
-  if (length <= longest_placement_ns_) return;
-  longest_placement_ns_ = length;
-  longest_placement_ = placement_;
+  const Fullness fullness(placement_->set.members.size(),
+                          placement_->opened ? now - *placement_->opened : 0);
+  if (fullest_placement_ && fullness <= fullest_placement_rank_) return;
+  fullest_placement_rank_ = fullness;
+  fullest_placement_ = placement_;
 }
 
 void ExchangeMeter::OnJoined(Instant now, const WorkerJoined& joined) {
@@ -135,8 +137,8 @@ void ExchangeMeter::OnReady(Instant now, Rank rank, const Ready& ready) {
   if (plan_.strategy == Strategy::kShardedStore) Reach(now, rank, ready.iteration);
   Track& track = tracks_[rank];
   track.step_ns = Possible(ready.step_ns, now - worker.entered);
-  moving_ns_ +=
-      ShareOut(&worker, worker.entered + track.step_ns, now, UpdatesFor(rank, worker.iteration));
+  moving_ns_ += ShareOut(&worker, worker.entered + track.step_ns, now,
+                         UpdatesFor(rank, worker.iteration), plan_.backups);
 }
 
 void ExchangeMeter::OnAnswer(Instant now, const QueryAnswered& answer) {
@@ -145,7 +147,7 @@ void ExchangeMeter::OnAnswer(Instant now, const QueryAnswered& answer) {
   if (worker.signalled) {
     const Instant since = *worker.signalled;
     controller_ns_ += ShareOut(&worker, since, now,
-                               LeaveFor(answer.rank, std::min(answer.iteration, answer.next)));
+                               LeaveFor(answer.rank, std::min(answer.iteration, answer.next)), 0);
   }
   worker.signalled.reset();
   if (answer.next > answer.iteration) {
@@ -233,11 +235,11 @@ ExchangeMeter::Arrivals ExchangeMeter::LeaveFor(Rank rank, Iteration next) const
 }
 
 // As in stragglers.h: what passes is owed to those still missing, in equal parts.
-DurationNs ExchangeMeter::ShareOut(ExchangeRow* waiter, Instant from, Instant to,
-                                   Arrivals arrivals) {
+DurationNs ExchangeMeter::ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals,
+                                   std::size_t spare) {
   std::sort(arrivals.begin(), arrivals.end());
   Instant at = from;
-  for (std::size_t k = 0; k < arrivals.size() && at < to; ++k) {
+  for (std::size_t k = 0; k + spare < arrivals.size() && at < to; ++k) {
     const Instant until = std::min(arrivals[k].first, to);
     if (until <= at) continue;
     const DurationNs gap = until - at;
@@ -271,6 +273,7 @@ std::vector<Rank> ExchangeMeter::UpdatesMissing(Rank rank) const {
   for (const auto& [at, other] : UpdatesFor(rank, worker->second.iteration)) {
     if (at == kNotYet) missing.push_back(other);
   }
+  if (missing.size() <= plan_.backups) missing.clear();
   return missing;
 }
 

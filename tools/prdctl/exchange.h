@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/history.h"
@@ -69,9 +70,10 @@ class ExchangeMeter {
   Instant now() const { return now_; }
   // By rank, also those who have gone.
   const std::map<Rank, ExchangeRow>& workers() const { return workers_; }
-  // What is in force. Of a run that has ended, what was for longest: when workers finish, others
-  // follow for those who are left. Empty: there is none.
-  const Graph& graph() const { return ended_ ? longest_ : graph_; }
+  // What is in force. Of a run that has ended, that of the most workers, and of several such the
+  // one that was for longest: when workers finish, others follow for those who are left. Empty:
+  // there is none.
+  const Graph& graph() const { return ended_ ? fullest_graph_ : graph_; }
   // The same. Null: there is none.
   const PlacementRow* placement() const;
 
@@ -85,8 +87,8 @@ class ExchangeMeter {
   // Those who train and keep the worker from going on: whose token it needs, or whose clock is too
   // low. Nobody, where no signal of it stands.
   std::vector<Rank> HeldBy(Rank rank) const;
-  // Neighbours who have not entered an iteration whose update it can still need, while no signal of
-  // it stands; it may compute yet.
+  // Neighbours who have not entered the iteration whose update it needs, where there are more than
+  // its backups; while no signal of it stands. It may compute yet.
   std::vector<Rank> UpdatesMissing(Rank rank) const;
 
   // Waiting that is owed to nobody: for updates to get there, or to be stored; for the controller.
@@ -114,8 +116,9 @@ class ExchangeMeter {
   Instant Reached(Rank rank, Iteration iteration) const;
   Arrivals UpdatesFor(Rank rank, Iteration iteration) const;
   Arrivals LeaveFor(Rank rank, Iteration next) const;
-  // Gives what of the time is waiting for nobody.
-  DurationNs ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals);
+  // Gives what of the time is waiting for nobody. `spare`: so many need not come.
+  DurationNs ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals,
+                      std::size_t spare);
 
   Instant start_, now_;
   bool ended_ = false;
@@ -124,11 +127,13 @@ class ExchangeMeter {
   std::map<Rank, ExchangeRow> workers_;
   std::map<Rank, Track> tracks_;
 
-  Graph graph_, longest_;
+  // Workers, and for how long.
+  using Fullness = std::pair<std::size_t, DurationNs>;
+  Graph graph_, fullest_graph_;
   Instant graph_since_;
-  DurationNs longest_graph_ns_ = -1;
-  std::optional<PlacementRow> placement_, longest_placement_;
-  DurationNs longest_placement_ns_ = -1;
+  Fullness fullest_graph_rank_;
+  std::optional<PlacementRow> placement_, fullest_placement_;
+  Fullness fullest_placement_rank_;
 
   DurationNs moving_ns_ = 0;
   DurationNs controller_ns_ = 0;

@@ -173,8 +173,9 @@ TEST(GraphGapTest, NoGraphNoGap) {
 // ---- hop ----
 
 // Three workers in a line, 0 - 1 - 2, with max_ig = 2; all join at 0 ms.
-Story Line() {
-  Story story = StoryOf(HopOptions{.graph = {.kind = Graph::Kind::kRing}, .max_iteration_gap = 2});
+Story Line(int backups = 0) {
+  Story story = StoryOf(HopOptions{
+      .graph = {.kind = Graph::Kind::kRing}, .max_iteration_gap = 2, .backups = backups});
   for (Rank rank = 0; rank < 3; ++rank) story.Join(rank);
   for (const auto& [rank, set] : GraphOf(3, {{0, 1}, {1, 2}})) story.Write(set);
   return story;
@@ -230,6 +231,21 @@ TEST(NeighboursTest, WhoseUpdateIsMissingOwesTheWait) {
   EXPECT_EQ(Of(report, 1).exchange.suppressed, 1u);
 }
 
+// With one backup, rank 1 waits for the first of its two neighbours, as long as both are missing.
+TEST(NeighboursTest, AWaitEndsWhereBackupsDo) {
+  Story story = Line(1);
+  story.At(10).Signal(1, 1, 10).Answer(1, 1);
+  EXPECT_THAT(MeterOf(story.records()).UpdatesMissing(1), ElementsAre(0, 2));
+  story.At(30).Signal(0, 1, 30).Answer(0, 1);
+  EXPECT_THAT(MeterOf(story.records()).UpdatesMissing(1), IsEmpty());
+  story.At(34).Signal(1, 2, 10);
+  const PaceReport report = PaceOf(story.records());
+  EXPECT_EQ(Of(report, 1).waited_ns, 10 * kMs);
+  EXPECT_EQ(Of(report, 0).cost_ns, 5 * kMs);
+  EXPECT_EQ(Of(report, 2).cost_ns, 5 * kMs);
+  EXPECT_EQ(report.moving_ns, 4 * kMs);
+}
+
 TEST(NeighboursTest, JumpsCountTheIterationsSkipped) {
   Story story = Line();
   story.At(90).Signal(2, 1, 90).Answer(2, 1, 4).Signal(2, 5, 90).Answer(2, 5);
@@ -239,15 +255,16 @@ TEST(NeighboursTest, JumpsCountTheIterationsSkipped) {
   EXPECT_EQ(meter.workers().at(2).skipped, 3u);
 }
 
-TEST(NeighboursTest, TheGraphInForceOrOfAnEndedRunTheLongest) {
+TEST(NeighboursTest, TheGraphInForceOrOfAnEndedRunTheFullest) {
   Story story = Line();
   story.At(500).Write(WorkerLeft{.rank = 2, .why = LeftReason::kFinished});
   story.At(504);
   for (const auto& [rank, set] : GraphOf(2, {{0, 1}})) story.Write(set);
   EXPECT_EQ(MeterOf(story.records()).graph().size(), 2u);
   EXPECT_EQ(MeterOf(story.records()).graph().at(1).in.size(), 1u);
+  story.At(9000);  // longer than the full one was
   for (Rank rank = 0; rank < 2; ++rank) story.Write(WorkerLeft{.rank = rank});
-  story.At(600).Write(RunEnded{});
+  story.At(9001).Write(RunEnded{});
   EXPECT_EQ(MeterOf(story.records()).graph().size(), 3u);
   EXPECT_EQ(MeterOf(story.records()).graph().at(1).in.size(), 2u);
 }
