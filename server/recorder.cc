@@ -50,7 +50,18 @@ void Recorder::Count(const RecordBody& body) {
   } else if (std::holds_alternative<UpdateDropped>(body)) {
     ++decided_.updates_dropped;
   } else if (const auto* answer = std::get_if<QueryAnswered>(&body)) {
-    ++(answer->ready ? decided_.queries_ready : decided_.queries_not_ready);
+    if (answer->next > 0) {
+      ++decided_.iterations_granted;
+      if (answer->next > answer->iteration) {
+        decided_.iterations_skipped += static_cast<std::uint64_t>(answer->next - answer->iteration);
+      }
+    } else {
+      ++(answer->ready ? decided_.queries_ready : decided_.queries_not_ready);
+    }
+  } else if (std::holds_alternative<NeighboursSet>(body)) {
+    ++decided_.graph_changes;
+  } else if (std::holds_alternative<PlacementOpened>(body)) {
+    ++decided_.placements_opened;
   } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
     if (order->result != kNoGroup) ++decided_.results_fetched;
   } else if (const auto* left = std::get_if<WorkerLeft>(&body)) {
@@ -76,6 +87,14 @@ void Recorder::Note(const Record& record) {
     spdlog::info("run {}: rank {} {}: {}", run, left->rank, Word(left->why), left->reason);
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     spdlog::debug("run {}: rank {}: an update is dropped: {}", run, late->rank, late->reason);
+  } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
+    spdlog::debug("run {}: rank {} has {} neighbours: {}", run, set->rank, set->in.size(),
+                  set->reason);
+  } else if (const auto* placement = std::get_if<PlacementSet>(&record.body)) {
+    spdlog::info("run {}: placement {} of {} shards on {} workers: {}", run, placement->epoch,
+                 placement->shards.size(), placement->members.size(), placement->reason);
+  } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
+    spdlog::info("run {}: placement {} is open", run, opened->epoch);
   } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
     spdlog::info("run {}: rank {} copies the model of rank {}: {}", run, adopt->rank, adopt->source,
                  adopt->reason);

@@ -16,8 +16,12 @@ struct Decided {
   std::uint64_t rounds_formed = 0;       // of gradients, in which all take part (GroupKind::kRound)
   std::uint64_t round_contributors = 0;  // members that gave something, summed over the rounds
   std::uint64_t updates_dropped = 0;
-  std::uint64_t queries_ready = 0;      // answered so
-  std::uint64_t queries_not_ready = 0;  // the same
+  std::uint64_t iterations_granted = 0;  // answers that let a worker go on (hop, ssp)
+  std::uint64_t iterations_skipped = 0;  // with these, beyond the one asked for
+  std::uint64_t graph_changes = 0;       // neighbours that a worker was told (hop)
+  std::uint64_t placements_opened = 0;   // of shards (ssp)
+  std::uint64_t queries_ready = 0;       // answered so; not those above
+  std::uint64_t queries_not_ready = 0;   // the same
   std::uint64_t results_fetched = 0;  // ordered: a round that failed on a worker, taken from a peer
   std::uint64_t gradients_lost = 0;   // that were in no round when their worker went
 };
