@@ -335,7 +335,7 @@ struct ShardPlace {
   Rank owner = kNoRank;
   std::vector<Rank> holders;  // who have copies besides
   // Whose state of it is the newest there is: the owner takes it over. kNoRank: nobody has one (any
-  // more), the owner takes the parameters of its replica.
+  // more), the owner takes what it read last, or began with.
   Rank source = kNoRank;
   void Archive(StateArchive& ar) { ar(owner, holders, source); }
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;

@@ -207,7 +207,7 @@ std::string Ssp::ReasonFor(const std::vector<ShardPlace>& places) const {
     text += (i > 0 ? ", " : " ") + std::to_string(lost[i]);
   }
   if (lost.size() > kShown) text += " and " + std::to_string(lost.size() - kShown) + " more";
-  return text + ", whose owners take the parameters of their replicas";
+  return text + ", whose owners take what they read last";
 }
 
 void Ssp::OpenIfPlaced(Effects* out) {

@@ -379,7 +379,7 @@ class Store {
   void KeepOwn(std::size_t w, std::uint32_t shard) {
     Do(w, KeepShard{shard, 0});
     PlainShard& kept = kept_[w][shard];
-    kept.values = Part(Parameters(w), shard);
+    kept.values = Part(base_[w], shard);
     kept.pending.assign(kept.values.size(), 0);
   }
   void KeepOf(std::size_t w, std::size_t from, std::uint32_t shard) {
@@ -505,6 +505,21 @@ TEST(MeshExchangeTest, ShardsOfEveryDType) {
   EXPECT_EQ(ValuesOf(job[0].parameters), expected);
 }
 
+// A step that was cut short pushes nothing, whatever its parameters have become.
+TEST(MeshExchangeTest, AnUpdateOfNoShareIsNothing) {
+  MeshJob job(1, EveryDType(33), StorePlan(2));
+  Fill(&job[0].parameters, [] { return 2.0; });
+  job[0].store().SetBase();
+  job[0].mesh().Do(MeshNow(), CutShards{1});
+  job[0].mesh().Do(MeshNow(), KeepShard{0, 0});
+  Fill(&job[0].parameters, [] { return std::numeric_limits<double>::quiet_NaN(); });
+  job[0].mesh().Do(MeshNow(), TakeDelta{0});
+  job[0].mesh().Do(MeshNow(), AddDelta{0, 0, 1, false});
+  job[0].mesh().Do(MeshNow(), ReadShard{0, 0});
+  EXPECT_EQ(ValuesOf(job[0].parameters),
+            std::vector<double>(ValuesOf(job[0].parameters).size(), 2.0));
+}
+
 // What is being sent is the shard of the moment in which it was served, and one copy of it.
 TEST(MeshExchangeTest, AShardThatChangesWhileItIsSent) {
   constexpr std::size_t kCount = 400'000;
@@ -583,6 +598,7 @@ TEST(MeshExchangeTest, PullsThatCannotBe) {
   ServeAll(job[1]);
   EXPECT_EQ(PullNow(job, job[0], job[1], 5, shard), Code::kNotFound);  // not kept there
   job[1].mesh().Do(MeshNow(), CutShards{1});
+  job[1].store().SetBase();
   job[1].mesh().Do(MeshNow(), KeepShard{0, 0});
   const Parcel other{.kind = Parcel::Kind::kShard, .shard = 0};
   EXPECT_EQ(PullNow(job, job[0], job[1], 6, other), Code::kDataLoss);  // of another size
@@ -803,6 +819,7 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
     ServeAll(job[w]);
     job[w].mesh().Do(MeshNow(), meet);
     job[w].mesh().Do(MeshNow(), CutShards{3});
+    job[w].store().SetBase();
     for (std::uint32_t s = 0; s < 3; ++s) job[w].mesh().Do(MeshNow(), KeepShard{s, 0});
   }
   const std::vector<double> before = ValuesOf(job[0].parameters);

@@ -394,8 +394,9 @@ void Exchange::KeepShard(std::uint32_t worker, const prd::KeepShard& keep) {
     std::vector<double>& values = side.kept[keep.shard].values;
     if (mutation_ == Mutation::kCopyDamaged && !values.empty()) values.back() += 0.1;
   } else {
+    const std::vector<double>& read = side.base.empty() ? replica.x : side.base;
     side.kept[keep.shard] = {
-        .values = Part(replica.x, cut), .pending = {}, .in_values = {}, .in_pending = {}};
+        .values = Part(read, cut), .pending = {}, .in_values = {}, .in_pending = {}};
   }
 }
 

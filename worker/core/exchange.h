@@ -71,7 +71,7 @@ using Request = std::uint64_t;  // of a peer's pull; the data plane numbers them
 // ---- actions ----
 //
 // All but StartPull and Serve are done at once, before any later action. They touch parameters only
-// while the training loop is in a call, or (InitShard, PublishUpdate) read them between two steps.
+// while the training loop is in a call, or (PublishUpdate) read them between two steps.
 
 // Whom notes and pulls go to from now on, by incarnation. Notes to others, and pulls from others,
 // come to nothing. What came from these before they were met, up to a limit, is heard now.
@@ -134,8 +134,8 @@ struct CutShards {
 struct TakeDelta {
   double share = 1;
 };
-// This worker keeps the shard from now on: with the values of its own parameters (ticket 0), or
-// with the kState that was pulled.
+// This worker keeps the shard from now on: with the values that it read last, or began with (ticket
+// 0), or with the kState that was pulled.
 struct KeepShard {
   std::uint32_t shard = 0;
   Ticket ticket = 0;

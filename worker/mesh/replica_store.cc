@@ -139,6 +139,8 @@ void ReplicaStore::AddToBase(const std::byte* mean, double share) {
 
 void ReplicaStore::TakeDelta(double share, std::byte* delta) const {
   PRD_CHECK(base.size() == parameters.bytes());
+  // Nothing is nothing, whatever the parameters are (not a number times 0 is not).
+  if (share == 0) return static_cast<void>(std::memset(delta, 0, base.size()));
   const Weight factor = {share, static_cast<float>(share)};
   ForEachBlock(base.size(), [&](std::size_t offset, std::size_t length) {
     parameters.ForEach(offset, length,

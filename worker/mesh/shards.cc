@@ -63,8 +63,8 @@ void Shards::Keep(std::uint32_t shard, std::shared_ptr<Buffer> state) {
   const std::size_t bytes = StateBytes(shard);
   if (state == nullptr) {
     state = buffers_->Get(bytes);
-    const std::lock_guard lock(store_->mutex);
-    store_->parameters.Read(range.begin, range.length, state->data());
+    PRD_CHECK(store_->base.size() == store_->parameters.bytes());
+    std::copy_n(store_->base.data() + range.begin, range.length, state->data());
     std::fill(state->data() + range.length, state->data() + bytes, std::byte{0});
   }
   PRD_CHECK(state->size() == bytes);
