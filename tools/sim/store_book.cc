@@ -215,7 +215,12 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
                                    " updates, and is said to be of version " +
                                    std::to_string(enclosure.version) + ", or its clocks are wrong");
   }
-  if (parcel.kind == Parcel::Kind::kShard) Reads(run_id, copy, reader, parcel.shard, parcel.stamp);
+  if (parcel.kind != Parcel::Kind::kShard) return;
+  // All members have heard of a placement that is open, and let go what they asked for before. Who
+  // is lost, and has not heard of it, may answer that still.
+  const Run& run = runs_[run_id];
+  if (parcel.epoch < run.epoch && run.opened == run.epoch) return;
+  Reads(run_id, copy, reader, parcel.shard, parcel.stamp);
 }
 
 void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
