@@ -8,10 +8,12 @@ class Exchange:
     """Of runs without groups (hop, ssp): what was skipped, dropped or not sent, and how far ahead workers were let go.
 
     .ahead: of each answer, how many iterations (clocks) beyond the slowest worker that trains it let its worker go.
+    Where parameters are in shards, a worker is as far as its updates are stored.
     """
 
     def __init__(self):
         self.iterations = {}  # by rank, of those who train
+        self.stores = False
         self.skipped = self.dropped = self.suppressed = 0
         self.ahead = []
 
@@ -20,6 +22,10 @@ class Exchange:
         if kind == "ready":
             self.dropped += record.get("dropped", 0)
             self.suppressed += record.get("suppressed", 0)
+            if self.stores:
+                self.iterations[record["rank"]] = record["iteration"]
+        elif kind == "placement_set":
+            self.stores = True
         elif kind == "worker_joined":
             self.iterations[record["rank"]] = record["iteration"]
         elif kind == "worker_left":

@@ -352,6 +352,18 @@ class History(unittest.TestCase):
         self.assertEqual((counts["skipped_iterations"], counts["suppressed_updates"]), (1, 3))
         self.assertEqual((counts["dropped_updates"], counts["mean_ahead"], counts["most_ahead"]), (4, 3 / 4, 2))
 
+    def test_a_clock_is_over_once_its_update_is_stored(self):
+        def ready(rank, clock):
+            return {"type": "ready", "rank": rank, "iteration": clock}
+
+        def answer(rank, clock):
+            return {"type": "query_answered", "rank": rank, "iteration": clock, "next": clock}
+
+        joins = [{"type": "worker_joined", "rank": rank, "iteration": 0} for rank in range(2)]
+        lockstep = [*joins, {"type": "placement_set"}, ready(0, 1), ready(1, 1), answer(0, 1), answer(1, 1)]
+        self.assertEqual(history.counts(map(json.dumps, lockstep))["most_ahead"], 0)
+        self.assertEqual(history.counts(map(json.dumps, [*lockstep, ready(0, 2), answer(0, 2)]))["most_ahead"], 1)
+
     def test_nothing(self):
         counts = history.counts([])
         self.assertEqual((counts["skipped_iterations"], counts["mean_ahead"]), (0, None))
