@@ -7,13 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 #include <utility>
 
-#include "common/base/prng.h"
-#include "engines/pump.h"
-#include "worker/core/session_core.h"
+#include "tests/worker/virtual_pump.h"
 
 namespace prd {
 namespace {
@@ -26,15 +23,11 @@ struct Faults {
   double mute = 0;     // of a worker for longer than its lease, per 100 ms
 };
 
-class Cluster : private History, private Transport {
+class Cluster : public VirtualPump {
  public:
   Cluster(std::uint64_t seed, int workers, EngineOptions engine, Faults faults)
-      : random_(seed), faults_(faults) {
-    spec_.engine = std::move(engine);
-    spec_.workers = workers;
-    spec_.lease_ms = 2000;
-    spec_.heartbeat_ms = 200;
-    MakePump();
+      : VirtualPump(seed, std::move(engine), workers, {faults.loss, faults.duplicate, 5 * kSecond}),
+        faults_(faults) {
     for (int i = 0; i < workers; ++i) {
       workers_.push_back(std::make_unique<Worker>());
       workers_.back()->rank = i;
@@ -45,36 +38,18 @@ class Cluster : private History, private Transport {
 
   // False: somebody was not done after ten virtual minutes.
   bool Run() {
-    while (!events_.empty() && now_.ns < 600 * kSecond) {
-      const Event event = events_.top();
-      events_.pop();
-      now_ = event.at;
-      event.run();
-      if (done_ == workers_.size()) return true;
-    }
-    return false;
-  }
-
-  std::uint64_t Hash() const {
-    std::uint64_t hash = 1;
-    for (const Record& record : records_) {
-      hash = HashBytes(std::to_string(record.now.ns) + "," + std::to_string(record.body.index()),
-                       hash);
-    }
-    return hash;
+    return RunUntil([this] { return done_ == workers_.size(); });
   }
 
   std::string stuck() const {
     std::string text;
     for (const auto& worker : workers_) {
-      if (!worker->done) text += std::to_string(worker->rank) + ": " + worker->status.ToString();
-      for (const auto& [run, job] : pump_->jobs()) {
-        if (!worker->done) text += " / " + job->Explain(now_, worker->rank) + "\n";
-      }
+      if (worker->done) continue;
+      text += std::to_string(worker->rank) + ": " + worker->status.ToString();
+      text += Explain(worker->rank);
     }
     return text;
   }
-  const std::vector<Record>& records() const { return records_; }
   int restarts() const { return restarts_; }
   std::vector<Status> statuses() const {
     std::vector<Status> all;
@@ -83,14 +58,6 @@ class Cluster : private History, private Transport {
   }
 
  private:
-  struct Event {
-    Instant at;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return std::pair(other.at.ns, other.order) < std::pair(at.ns, order);
-    }
-  };
   struct Worker {
     Rank rank = 0;
     SessionCore core;
@@ -113,58 +80,25 @@ class Cluster : private History, private Transport {
     std::vector<std::pair<int, std::uint64_t>> started;
   };
 
-  void At(DurationNs after, std::function<void()> run) {
-    events_.push({now_ + after, ++order_, std::move(run)});
-  }
-  DurationNs Delay() { return 1 + static_cast<DurationNs>(random_.Below(3 * kMillisecond)); }
-  bool Chance(double p) { return now_.ns < kFaultsUntil && random_.Unit() < p; }
-
   // ---- the controller ----
 
-  void MakePump() {
-    const auto catalog = [this](const std::string& name) -> Result<JobSpec> {
-      JobSpec spec = spec_;
-      spec.name = name;
-      return spec;
-    };
-    pump_.reset(new Pump(Pump::Options{}, catalog, this, this));
-    std::map<RunId, std::vector<Record>> runs;
-    for (const Record& record : records_) runs[record.run].push_back(record);
-    for (const auto& [run, records] : runs) {
-      JobSpec spec = spec_;
-      spec.name = "job";
-      const Status status = pump_->Restore(now_, run, spec, {}, 0, records);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-    }
-  }
-  Status Append(std::span<const Record> records) override {
-    records_.insert(records_.end(), records.begin(), records.end());
-    return Status::Ok();
-  }
-  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
-  void Send(const ControllerEnvelope& envelope) override {
-    if (Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope] {
-        for (std::size_t i = 0; i < workers_.size(); ++i) {
-          if (workers_[i]->core.incarnation() != envelope.incarnation) continue;
-          Actions actions;
-          workers_[i]->core.OnEnvelope(now_, envelope, &actions);
-          Perform(static_cast<int>(i), std::move(actions));
-        }
-      });
+  void Arrives(const ControllerEnvelope& envelope) override {
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i]->core.incarnation() != envelope.incarnation) continue;
+      Actions actions;
+      workers_[i]->core.OnEnvelope(now_, envelope, &actions);
+      Perform(static_cast<int>(i), std::move(actions));
     }
   }
   void Tick() {
     if (Chance(faults_.restart / 10)) {
       ++restarts_;
-      MakePump();
+      RestartController();
     }
     if (Chance(faults_.mute / 10)) {
       workers_[random_.Below(workers_.size())]->muted_until = now_ + 2500 * kMillisecond;
     }
-    pump_->Tick(now_);
-    EXPECT_TRUE(pump_->Flush().ok());
+    TickController();
     At(10 * kMillisecond, [this] { Tick(); });
   }
 
@@ -173,15 +107,8 @@ class Cluster : private History, private Transport {
   void Attach(int i) {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     worker.core.GiveIncarnation(++incarnations_);
-    SessionCore::Options options;
-    options.patience = 20 * kSecond;
-    options.hello.job = "job";
-    options.hello.rank = i;
-    options.hello.host = "host";
-    options.hello.endpoints = {"ipc://x"};
-    options.hello.model_hash = 1;
     Actions actions;
-    worker.core.Attach(now_, options, &actions);
+    worker.core.Attach(now_, OptionsOf(i), &actions);
     Perform(i, std::move(actions));
   }
 
@@ -211,7 +138,7 @@ class Cluster : private History, private Transport {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     for (const Action& action : actions) {
       if (const auto* send = std::get_if<SendToController>(&action)) {
-        ToController(worker, send->envelope);
+        if (now_ >= worker.muted_until) ToController(send->envelope);
       } else if (const auto* reduce = std::get_if<StartReduce>(&action)) {
         Reduce(i, *reduce);
       } else if (std::holds_alternative<CancelReduce>(action) ||
@@ -274,16 +201,6 @@ class Cluster : private History, private Transport {
       worker->result = id;
     } else if (kind != GroupKind::kTrain) {
       worker->result = kNoGroup;
-    }
-  }
-
-  void ToController(const Worker& worker, const WorkerEnvelope& envelope) {
-    if (now_ < worker.muted_until || Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope] {
-        pump_->Receive(now_, 0, envelope);
-        EXPECT_TRUE(pump_->Flush().ok());
-      });
     }
   }
 
@@ -352,16 +269,8 @@ class Cluster : private History, private Transport {
   }
 
   static constexpr int kSteps = 25;
-  static constexpr std::int64_t kFaultsUntil = 5 * kSecond;
 
-  Prng random_;
   Faults faults_;
-  JobSpec spec_;
-  Instant now_;
-  std::priority_queue<Event> events_;
-  std::uint64_t order_ = 0;
-  std::unique_ptr<Pump> pump_;
-  std::vector<Record> records_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::pair<Incarnation, GroupId>, Reduction> reductions_;  // by the lowest member
   Incarnation incarnations_ = 0;
@@ -476,7 +385,7 @@ TEST(CoreClusterTest, EverybodyFinishesAndNobodyBreaksTheProtocol) {
       if (seed % 5 == 0) {
         Cluster again(seed, 5, setting.engine, setting.faults);
         ASSERT_TRUE(again.Run());
-        ASSERT_EQ(again.Hash(), cluster.Hash());
+        ASSERT_EQ(again.HistoryHash(), cluster.HistoryHash());
       }
     }
   }

@@ -10,14 +10,11 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "common/base/prng.h"
-#include "engines/pump.h"
-#include "worker/core/session_core.h"
+#include "tests/worker/virtual_pump.h"
 
 namespace prd {
 namespace {
@@ -36,15 +33,12 @@ constexpr std::uint64_t kSeeds = 16;
 
 double Gradient(double x, int worker) { return 0.1 * (x - worker); }
 
-class Walk : private History, private Transport {
+class Walk : public VirtualPump {
  public:
   Walk(std::uint64_t seed, const HopOptions& options, Faults faults)
-      : options_(options), random_(seed), faults_(faults) {
-    spec_.engine = options;
-    spec_.workers = kWorkers;
-    spec_.lease_ms = 2000;
-    spec_.heartbeat_ms = 200;
-    MakePump();
+      : VirtualPump(seed, options, kWorkers, {faults.loss, faults.duplicate, 4 * kSecond}),
+        options_(options),
+        faults_(faults) {
     for (int i = 0; i < kWorkers; ++i) {
       workers_.push_back(std::make_unique<Worker>());
       workers_.back()->rank = i;
@@ -56,14 +50,7 @@ class Walk : private History, private Transport {
 
   // False: somebody was not done after ten virtual minutes.
   bool Run() {
-    while (!events_.empty() && now_.ns < 600 * kSecond && !::testing::Test::HasFatalFailure()) {
-      const Event event = events_.top();
-      events_.pop();
-      now_ = event.at;
-      event.run();
-      if (done_ == workers_.size()) return true;
-    }
-    return false;
+    return RunUntil([this] { return done_ == workers_.size(); });
   }
 
   std::string stuck() const {
@@ -71,19 +58,13 @@ class Walk : private History, private Transport {
     for (const auto& worker : workers_) {
       if (worker->done) continue;
       text += std::to_string(worker->rank) + " at " + std::to_string(worker->core.iteration());
-      for (const auto& [run, job] : pump_->jobs()) {
-        text += ": " + job->Explain(now_, worker->rank) + "\n";
-      }
+      text += Explain(worker->rank);
     }
     return text;
   }
   // Of all that workers had, and of what the controller decided.
   std::uint64_t Hash() const {
-    std::uint64_t hash = 1;
-    for (const Record& record : records_) {
-      hash = HashBytes(std::to_string(record.now.ns) + "," + std::to_string(record.body.index()),
-                       hash);
-    }
+    std::uint64_t hash = HistoryHash();
     for (const auto& worker : workers_) {
       for (const auto& [k, x] : worker->models) hash = HashBytes(std::to_string(x), hash);
     }
@@ -93,7 +74,6 @@ class Walk : private History, private Transport {
     return std::all_of(workers_.begin(), workers_.end(),
                        [](const auto& worker) { return worker->status.ok(); });
   }
-  const std::vector<Record>& records() const { return records_; }
   double model(int worker, Iteration k) const {
     return workers_[static_cast<std::size_t>(worker)]->models.at(k);
   }
@@ -104,14 +84,6 @@ class Walk : private History, private Transport {
   int dropped() const { return dropped_; }
 
  private:
-  struct Event {
-    Instant at;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return std::pair(other.at.ns, other.order) < std::pair(at.ns, order);
-    }
-  };
   struct Held {
     Incarnation from = 0;
     Iteration stamp = 0;
@@ -150,11 +122,6 @@ class Walk : private History, private Transport {
     Ticket ticket = 0;
   };
 
-  void At(DurationNs after, std::function<void()> run) {
-    events_.push({now_ + after, ++order_, std::move(run)});
-  }
-  DurationNs Delay() { return 1 + static_cast<DurationNs>(random_.Below(3 * kMillisecond)); }
-  bool Chance(double p) { return now_.ns < kFaultsUntil && random_.Unit() < p; }
   Worker& Of(int i) { return *workers_[static_cast<std::size_t>(i)]; }
   int Find(Incarnation incarnation) const {
     for (const auto& worker : workers_) {
@@ -171,71 +138,28 @@ class Walk : private History, private Transport {
 
   // ---- the controller ----
 
-  void MakePump() {
-    const auto catalog = [this](const std::string& name) -> Result<JobSpec> {
-      JobSpec spec = spec_;
-      spec.name = name;
-      return spec;
-    };
-    pump_.reset(new Pump(Pump::Options{}, catalog, this, this));
-    std::map<RunId, std::vector<Record>> runs;
-    for (const Record& record : records_) runs[record.run].push_back(record);
-    for (const auto& [run, records] : runs) {
-      JobSpec spec = spec_;
-      spec.name = "job";
-      const Status status = pump_->Restore(now_, run, spec, {}, 0, records);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-    }
-  }
-  Status Append(std::span<const Record> records) override {
-    records_.insert(records_.end(), records.begin(), records.end());
-    return Status::Ok();
-  }
-  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
-  void Send(const ControllerEnvelope& envelope) override {
-    if (Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope] {
-        const int i = Find(envelope.incarnation);
-        if (i < 0) return;
-        const auto* hood = std::get_if<Neighbourhood>(&envelope.body);
-        if (hood != nullptr) Of(i).slots = std::max(Of(i).slots, hood->slots);
-        Drive(i, [&](SessionCore* core, Actions* out) { core->OnEnvelope(now_, envelope, out); });
-      });
-    }
-  }
-  void ToController(const Worker& worker, const WorkerEnvelope& envelope) {
-    if (now_ < worker.muted_until || Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope] {
-        pump_->Receive(now_, 0, envelope);
-        EXPECT_TRUE(pump_->Flush().ok());
-      });
-    }
+  void Arrives(const ControllerEnvelope& envelope) override {
+    const int i = Find(envelope.incarnation);
+    if (i < 0) return;
+    const auto* hood = std::get_if<Neighbourhood>(&envelope.body);
+    if (hood != nullptr) Of(i).slots = std::max(Of(i).slots, hood->slots);
+    Drive(i, [&](SessionCore* core, Actions* out) { core->OnEnvelope(now_, envelope, out); });
   }
   void Tick() {
-    if (Chance(faults_.restart / 10)) MakePump();
+    if (Chance(faults_.restart / 10)) RestartController();
     if (Chance(faults_.mute / 10)) {
       Of(static_cast<int>(random_.Below(kWorkers))).muted_until = now_ + 2500 * kMillisecond;
     }
-    pump_->Tick(now_);
-    EXPECT_TRUE(pump_->Flush().ok());
+    TickController();
     At(5 * kMillisecond, [this] { Tick(); });
   }
 
   // ---- the training loop ----
 
   void Attach(int i) {
-    SessionCore::Options options;
-    options.patience = 20 * kSecond;
-    options.hello.job = "job";
-    options.hello.rank = i;
-    options.hello.host = "host";
-    options.hello.endpoints = {"ipc://x"};
-    options.hello.model_hash = 1;
     Of(i).core.GiveIncarnation(++incarnations_);
     Of(i).calling = true;
-    Drive(i, [&](SessionCore* core, Actions* out) { core->Attach(now_, options, out); });
+    Drive(i, [&](SessionCore* core, Actions* out) { core->Attach(now_, OptionsOf(i), out); });
   }
   // Ranks 0 and 2 are stragglers; on a ring both are neighbours of 1.
   DurationNs ComputeTime(int i) {
@@ -299,7 +223,9 @@ class Walk : private History, private Transport {
     At(*worker.timer - now_,
        [this, i] { Drive(i, [&](SessionCore* core, Actions* out) { core->OnTime(now_, out); }); });
   }
-  void Do(int i, const SendToController& action) { ToController(Of(i), action.envelope); }
+  void Do(int i, const SendToController& action) {
+    if (now_ >= Of(i).muted_until) ToController(action.envelope);
+  }
   void Do(int i, const BecomeIncarnation&) { Forget(i); }
   void Do(int i, const JoinRun&) { Forget(i); }
   void Do(int i, const CancelReduce&) { Of(i).reducing = 0; }
@@ -473,17 +399,8 @@ class Walk : private History, private Transport {
     most_published_ = std::max(most_published_, worker.published.size());
   }
 
-  static constexpr std::int64_t kFaultsUntil = 4 * kSecond;
-
   HopOptions options_;
-  Prng random_;
   Faults faults_;
-  JobSpec spec_;
-  Instant now_;
-  std::priority_queue<Event> events_;
-  std::uint64_t order_ = 0;
-  std::unique_ptr<Pump> pump_;
-  std::vector<Record> records_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::pair<Incarnation, GroupId>, Reduction> reductions_;  // by the lowest member
   std::map<Request, Asked> asked_;

@@ -14,13 +14,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <set>
 #include <utility>
 
-#include "common/base/prng.h"
-#include "engines/pump.h"
-#include "worker/core/session_core.h"
+#include "tests/worker/virtual_pump.h"
 
 namespace prd {
 namespace {
@@ -55,15 +52,12 @@ struct KeptShard {
   Row pending;
 };
 
-class Cluster : private History, private Transport {
+class Cluster : public VirtualPump {
  public:
   Cluster(std::uint64_t seed, int workers, SspOptions options, Faults faults)
-      : random_(seed), options_(options), faults_(faults) {
-    spec_.engine = options;
-    spec_.workers = workers;
-    spec_.lease_ms = 2000;
-    spec_.heartbeat_ms = 200;
-    MakePump();
+      : VirtualPump(seed, options, workers, {faults.loss, faults.duplicate, 8 * kSecond}),
+        options_(options),
+        faults_(faults) {
     for (int i = 0; i < workers; ++i) {
       workers_.push_back(std::make_unique<Worker>());
       At(static_cast<DurationNs>(random_.Below(300)) * kMillisecond, [this, i] { Attach(i); });
@@ -73,14 +67,7 @@ class Cluster : private History, private Transport {
 
   // False: somebody was not done after ten virtual minutes.
   bool Run() {
-    while (!events_.empty() && now_.ns < 600 * kSecond && !::testing::Test::HasFatalFailure()) {
-      const Event event = events_.top();
-      events_.pop();
-      now_ = event.at;
-      event.run();
-      if (Done()) return true;
-    }
-    return false;
+    return RunUntil([this] { return Done(); });
   }
 
   std::string stuck() const {
@@ -89,21 +76,10 @@ class Cluster : private History, private Transport {
       if (workers_[i]->done) continue;
       text += std::to_string(i) + " after " + std::to_string(workers_[i]->steps) +
               " steps: " + workers_[i]->status.ToString();
-      for (const auto& [run, job] : pump_->jobs()) {
-        text += " / " + job->Explain(now_, static_cast<Rank>(i)) + "\n";
-      }
+      text += Explain(static_cast<Rank>(i));
     }
     return text;
   }
-  std::uint64_t Hash() const {
-    std::uint64_t hash = 1;
-    for (const Record& record : records_) {
-      hash = HashBytes(std::to_string(record.now.ns) + "," + std::to_string(record.body.index()),
-                       hash);
-    }
-    return hash;
-  }
-  const std::vector<Record>& records() const { return records_; }
   std::vector<Status> statuses() const {
     std::vector<Status> all;
     for (const auto& worker : workers_) all.push_back(worker->status);
@@ -114,14 +90,6 @@ class Cluster : private History, private Transport {
   int handovers() const { return handovers_; }
 
  private:
-  struct Event {
-    Instant at;
-    std::uint64_t order;
-    std::function<void()> run;
-    bool operator<(const Event& other) const {
-      return std::pair(other.at.ns, other.order) < std::pair(at.ns, order);
-    }
-  };
   struct Worker {
     std::unique_ptr<SessionCore> core;
     std::uint64_t life = 0;  // names the process
@@ -153,9 +121,6 @@ class Cluster : private History, private Transport {
     std::vector<std::pair<int, std::uint64_t>> started;
   };
 
-  void At(DurationNs after, std::function<void()> run) {
-    events_.push({now_ + after, ++order_, std::move(run)});
-  }
   // Of worker i, unless it has died by then.
   void Later(int i, DurationNs after, std::function<void()> run) {
     At(after, [this, i, life = Of(i).life, run = std::move(run)] {
@@ -163,11 +128,10 @@ class Cluster : private History, private Transport {
     });
   }
   Worker& Of(int i) { return *workers_[static_cast<std::size_t>(i)]; }
-  DurationNs Delay() {
+  DurationNs Delay() override {
     const std::uint64_t most = random_.Below(20) == 0 ? 100 : 3;
     return 1 + static_cast<DurationNs>(random_.Below(most * kMillisecond));
   }
-  bool Chance(double p) { return now_.ns < kFaultsUntil && p > 0 && random_.Unit() < p; }
   bool Done() const {
     for (const auto& worker : workers_) {
       if (!worker->done) return false;
@@ -185,28 +149,7 @@ class Cluster : private History, private Transport {
 
   // ---- the controller ----
 
-  void MakePump() {
-    const auto catalog = [this](const std::string& name) -> Result<JobSpec> {
-      JobSpec spec = spec_;
-      spec.name = name;
-      return spec;
-    };
-    pump_.reset(new Pump(Pump::Options{}, catalog, this, this));
-    std::map<RunId, std::vector<Record>> runs;
-    for (const Record& record : records_) runs[record.run].push_back(record);
-    for (const auto& [run, records] : runs) {
-      JobSpec spec = spec_;
-      spec.name = "job";
-      const Status status = pump_->Restore(now_, run, spec, {}, 0, records);
-      EXPECT_TRUE(status.ok()) << status.ToString();
-    }
-  }
-  Status Append(std::span<const Record> records) override {
-    for (const Record& record : records) Note(record);
-    records_.insert(records_.end(), records.begin(), records.end());
-    return Status::Ok();
-  }
-  void Note(const Record& record) {
+  void Seen(const Record& record) override {
     if (const auto* from = std::get_if<FromWorker>(&record.body)) {
       if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
         counted_.emplace_back(from->envelope.incarnation, ready->iteration);
@@ -222,8 +165,7 @@ class Cluster : private History, private Transport {
       }
     }
   }
-  Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
-  void Send(const ControllerEnvelope& envelope) override {
+  void Leaves(const ControllerEnvelope& envelope) override {
     if (const auto* placement = std::get_if<Placement>(&envelope.body)) {
       placements_.emplace(placement->epoch, *placement);
       for (const GroupMember& member : placement->members) {
@@ -233,19 +175,16 @@ class Cluster : private History, private Transport {
     if (std::holds_alternative<QueryReply>(envelope.body)) {
       counted_at_answer_.try_emplace({envelope.incarnation, envelope.seq}, counted_.size());
     }
-    if (Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope] {
-        const int i = Find(envelope.incarnation);
-        if (i < 0) return;
-        Actions actions;
-        Of(i).core->OnEnvelope(now_, envelope, &actions);
-        Perform(i, std::move(actions));
-      });
-    }
+  }
+  void Arrives(const ControllerEnvelope& envelope) override {
+    const int i = Find(envelope.incarnation);
+    if (i < 0) return;
+    Actions actions;
+    Of(i).core->OnEnvelope(now_, envelope, &actions);
+    Perform(i, std::move(actions));
   }
   void Tick() {
-    if (Chance(faults_.restart / 10)) MakePump();
+    if (Chance(faults_.restart / 10)) RestartController();
     if (Chance(faults_.mute / 10)) {
       Worker& worker = *workers_[random_.Below(workers_.size())];
       if (worker.core && MayLose(worker)) {
@@ -254,8 +193,7 @@ class Cluster : private History, private Transport {
       }
     }
     if (Chance(faults_.death / 10)) Kill(static_cast<int>(random_.Below(workers_.size())));
-    pump_->Tick(now_);
-    EXPECT_TRUE(pump_->Flush().ok());
+    TickController();
     At(10 * kMillisecond, [this] { Tick(); });
   }
 
@@ -294,15 +232,8 @@ class Cluster : private History, private Transport {
     worker.parameters.assign(kElements, static_cast<double>(random_.Below(100)));
     worker.base = worker.parameters;
     worker.core->GiveIncarnation(++incarnations_);
-    SessionCore::Options options;
-    options.patience = 20 * kSecond;
-    options.hello.job = "job";
-    options.hello.rank = i;
-    options.hello.host = "host";
-    options.hello.endpoints = {"ipc://x"};
-    options.hello.model_hash = 1;
     Actions actions;
-    worker.core->Attach(now_, options, &actions);
+    worker.core->Attach(now_, OptionsOf(i), &actions);
     Perform(i, std::move(actions));
   }
 
@@ -347,13 +278,7 @@ class Cluster : private History, private Transport {
   template <typename Other>
   void Do(int, const Other&) {}
   void Do(int i, const SendToController& send) {
-    if (now_ < Of(i).muted_until || Chance(faults_.loss)) return;
-    for (int copies = Chance(faults_.duplicate) ? 2 : 1; copies > 0; --copies) {
-      At(Delay(), [this, envelope = send.envelope] {
-        pump_->Receive(now_, 0, envelope);
-        EXPECT_TRUE(pump_->Flush().ok());
-      });
-    }
+    if (now_ >= Of(i).muted_until) ToController(send.envelope);
   }
   void Do(int i, const BecomeIncarnation&) { Forget(i); }
   void Do(int i, const JoinRun&) { Forget(i); }
@@ -645,17 +570,9 @@ class Cluster : private History, private Transport {
 
   static constexpr int kSteps = 40;
   static constexpr std::size_t kElements = 11;
-  static constexpr std::int64_t kFaultsUntil = 8 * kSecond;
 
-  Prng random_;
   SspOptions options_;
   Faults faults_;
-  JobSpec spec_;
-  Instant now_;
-  std::priority_queue<Event> events_;
-  std::uint64_t order_ = 0;
-  std::unique_ptr<Pump> pump_;
-  std::vector<Record> records_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::map<std::pair<Incarnation, GroupId>, Reduction> reductions_;
   std::map<Request, Asked> asked_;
@@ -745,7 +662,7 @@ TEST(StoreWalkTest, NothingAcknowledgedIsLostAndAllFinish) {
         if (seed > 1) continue;
         Cluster again(seed, 5, options, setting.faults);
         ASSERT_TRUE(again.Run());
-        ASSERT_EQ(again.Hash(), cluster.Hash());
+        ASSERT_EQ(again.HistoryHash(), cluster.HistoryHash());
       }
     }
   }
