@@ -6,10 +6,10 @@
 // averages and enters. The controller is asked for the next iteration as soon as enough updates are
 // here, so that its answer comes while the average is computed and applied.
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "worker/core/session_core.h"
+#include "worker/core/session_core_limits.h"
 
 namespace prd {
 
@@ -92,7 +92,7 @@ void SessionCore::Enter(Instant now, Actions* out) {
 void SessionCore::OnEntered(Instant now, const QueryReply& reply, Actions* out) {
   if (!ready_waiting_) return;
   if (reply.iteration != ready_.iteration || reply.next < reply.iteration ||
-      reply.next > std::numeric_limits<Iteration>::max() / 2) {
+      reply.next > kMaxIteration) {
     return Over(Status(Code::kDataLoss, "the controller lets this worker enter iteration " +
                                             std::to_string(reply.next) + ", but it is in " +
                                             std::to_string(iteration_)),
@@ -129,7 +129,7 @@ void SessionCore::OnNeighbourhood(Instant now, const Neighbourhood& hood, Action
   }
   // A worker that is about to enter an iteration is there already as the controller counts.
   const bool still = phase_ == Phase::kReceive && !ready_waiting_;
-  if (still && hood.at > iteration_ && hood.at <= std::numeric_limits<Iteration>::max() / 2) {
+  if (still && hood.at > iteration_ && hood.at <= kMaxIteration) {
     iteration_ = hood.at;
     out->push_back(SetIteration{iteration_});
   }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
+
+#include "worker/core/session_core_limits.h"
 
 namespace prd {
 namespace {
@@ -11,7 +12,6 @@ constexpr DurationNs kOfferAgain = 500 * kMillisecond;
 constexpr DurationNs kOfferAgainMax = 4 * kSecond;
 constexpr DurationNs kPullAgain = 100 * kMillisecond;
 constexpr DurationNs kPullAgainMax = 2 * kSecond;
-constexpr Iteration kMaxIteration = std::numeric_limits<Iteration>::max() / 2;
 // What a peer may make this worker remember. Beyond, offers are disregarded; they are said again.
 constexpr std::size_t kMaxOffered = 256;
 constexpr std::size_t kMaxEarly = 4096;
