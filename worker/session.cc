@@ -130,9 +130,7 @@ Status Session::Impl::Attach(Replica replica) {
   if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
   replica_ = std::move(replica);
-  ReplicaStore* store = background_->store();
-  store->parameters = Layout(replica_.parameters);
-  store->gradients = Layout(replica_.gradients);
+  const Layout parameters(replica_.parameters);
   Hello hello{.job = options_.job,
               .rank = options_.rank,
               .world_size = options_.world_size,
@@ -140,13 +138,20 @@ Status Session::Impl::Attach(Replica replica) {
               .host_name = HostName(),
               .pid = static_cast<std::uint32_t>(getpid()),
               .endpoints = background_->endpoints(),
-              .model_bytes = store->parameters.bytes(),
+              .model_bytes = parameters.bytes(),
               .model_hash = ModelHash(replica_.parameters),
               .iteration = 0};
   SessionCore::Options core{.hello = std::move(hello),
                             .patience = std::chrono::nanoseconds(options_.patience).count()};
-  const CallDone done = Drive(
-      [core](SessionCore* session, Instant now, Actions* out) { session->Attach(now, core, out); });
+  // The background thread's, which may still hear answers to a call before this one that failed.
+  const auto attach = [core, parameters, gradients = Layout(replica_.gradients),
+                       store = background_->store()](SessionCore* session, Instant now,
+                                                     Actions* out) {
+    store->parameters = parameters;
+    store->gradients = gradients;
+    session->Attach(now, core, out);
+  };
+  const CallDone done = Drive(attach);
   if (!done.status.ok()) return done.status;
   attached_ = true;
   returned_ = Clock::now();
