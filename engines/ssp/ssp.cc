@@ -143,6 +143,7 @@ void Ssp::LetGo(Effects* out) {
     // What is stored stays as it is: clocks_ too.
     for (const Rank rank : first->second) {
       At(rank).clock = next;
+      reached_ = std::max(reached_, next);
       At(rank).waiting = false;
       out->emplace_back(
           Answer{.rank = rank, .reason = "may read", .next = next, .workers = Training()});
@@ -163,7 +164,11 @@ void Ssp::SetPlacement(Effects* out) {
     shards_.resize(options_.shards > 0 ? static_cast<std::size_t>(options_.shards)
                                        : std::min(2 * set.members.size(), kMostShards));
   }
-  const Iteration lowest = clocks_.empty() ? 0 : clocks_.begin()->first;
+  // Where nobody trains any more, what is read is of where the last of them was let go.
+  const bool anew = std::all_of(set.members.begin(), set.members.end(),
+                                [this](Rank r) { return At(r).state == State::kJoined; });
+  if (anew) reached_ = 0;
+  const Iteration lowest = clocks_.empty() ? reached_ : clocks_.begin()->first;
   for (const Rank rank : set.members) {
     Worker& worker = At(rank);
     if (worker.state == State::kJoined) {
@@ -253,7 +258,7 @@ std::string Ssp::ExplainPlacing(Rank rank) const {
 // ---- state ----
 
 void Ssp::Archive(StateArchive& ar) {
-  ar(workers_, epoch_, open_, whole_, members_, shards_, settles_, clocks_, waiting_);
+  ar(workers_, epoch_, open_, whole_, members_, shards_, settles_, clocks_, waiting_, reached_);
   if (ar.saving()) return;
   if (!Consistent()) return ar.Fail();
   training_ = 0;
@@ -268,6 +273,7 @@ void Ssp::Archive(StateArchive& ar) {
 }
 
 bool Ssp::Consistent() const {
+  if (reached_ < 0 || reached_ > kMaxClock) return false;
   std::size_t training = 0;
   std::size_t waiting = 0;
   for (const Worker& worker : workers_) {

@@ -100,6 +100,7 @@ class Ssp final : public Engine {
   std::map<Iteration, std::vector<Rank>> clocks_;
   // Whose signals stand, by the clock that they are to go on to, in order of coming.
   std::map<Iteration, std::vector<Rank>> waiting_;
+  Iteration reached_ = 0;       // the highest clock that anybody was let go on to
   std::uint32_t training_ = 0;  // in clocks_ (derived)
   std::size_t to_place_ = 0;    // of members_, those not placed (derived)
 };

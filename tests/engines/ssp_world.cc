@@ -151,6 +151,7 @@ std::string SspWorld::Heed(const Answer& answer) {
   for (const auto& [rank, of] : workers_) training += of.member && !of.finished ? 1 : 0;
   if (answer.workers != training) return "another number of workers";
   ++worker.clock;
+  reached_ = std::max(reached_, worker.clock);
   ++worker.steps;
   worker.sees = LowestStored();
   worker.waiting = false;
@@ -167,12 +168,14 @@ std::string SspWorld::Heed(const PlacementSet& set) {
   if (first) alive_with_.resize(wanted);
   if (set.shards.size() != updates_.size()) return "another number of shards";
   const Iteration lowest = LowestStored();
+  const bool trains = lowest != std::numeric_limits<Iteration>::max();
+  if (std::none_of(workers_.begin(), workers_.end(), [](const auto& w) { return w.second.member; }))
+    reached_ = 0;
   for (std::size_t i = 0; i < set.members.size(); ++i) {
     Worker& worker = workers_.at(set.members[i]);
     Iteration at = worker.clock;
-    if (!worker.member && lowest != std::numeric_limits<Iteration>::max()) {
-      at = std::max(at, lowest);
-    }
+    // Where nobody trains, at where anybody was let go on to, as long as somebody is there.
+    if (!worker.member) at = std::max(at, trains ? lowest : reached_);
     if (set.at[i] != at) return "another clock" + Of(set.members[i]);
     worker.clock = at;
     worker.member = true;

@@ -83,6 +83,7 @@ class SspWorld {
   Engine* const engine_;
   Instant now_;
   GroupId next_group_ = 1;
+  Iteration reached_ = 0;  // the highest clock that anybody was let go on to
   std::map<Rank, Worker> workers_;
   PlacementSet placement_;
   bool open_ = false;

@@ -69,12 +69,12 @@ void UpdateQueues::SetSenders(const Neighbourhood& hood, Actions* out) {
     }
     sender.weight = member.weight;
     sender.from = hood.from[i];
-    StartPulls(member.incarnation, &sender, out);  // there may be more slots
   }
   for (const auto& [from, sender] : before) {
     LetGo(from, sender);
     DropAll(sender, out);
   }
+  for (auto& [from, sender] : in_) StartPulls(from, &sender, out);  // there may be more slots
 }
 
 void UpdateQueues::LetGo(Incarnation from, const Sender& sender) {
