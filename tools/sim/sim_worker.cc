@@ -247,7 +247,8 @@ void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (std::holds_alternative<QueryReply>(envelope.body)) signal_ = 0;
   if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
     ++heard_;
-    parts_->exchange->Told(number_, envelope.body);
+    // Who leaves changes nothing any more.
+    if (phase_ != Phase::kLeaving) parts_->exchange->Told(number_, envelope.body);
   }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });
 }
