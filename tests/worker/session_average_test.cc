@@ -233,6 +233,7 @@ TEST(SessionAverageTest, ADaemonThatRestartsCostsNothing) {
 TEST(SessionAverageTest, AveragesWithOneThatComputes) {
   FakeDaemon daemon(SpecFor(AdPsgd(false), 2));
   Ends ends(2);
+  std::atomic<bool> first{false};
   std::atomic<bool> second{false};
   InParallel(daemon, 2, [&](Worker* worker, int rank) {
     Loop loop(worker, rank);
@@ -244,12 +245,14 @@ TEST(SessionAverageTest, AveragesWithOneThatComputes) {
       EXPECT_EQ(result->members.size(), 2u);
       EXPECT_EQ(result->weights, (std::vector<double>{0.5, 0.5}));
       EXPECT_FLOAT_EQ(loop.values()[3], 0.5f);
+      first = true;
       WaitUntil([&] { return second.load(); });
       loop.ExpectUntouched();
     } else {
       EXPECT_TRUE(daemon.WaitFor([](const Record& record) { return Averaged(record, 1); }));
       loop.ExpectUntouched();
       EXPECT_EQ(worker->session->iteration(), 0);
+      WaitUntil([&] { return first.load(); });  // else its step may tell of two averages
       // 2 of its own and half of the other's 1, averaged with the other half.
       const Result<StepResult> result = loop.Step();
       ASSERT_TRUE(result.ok());

@@ -34,7 +34,8 @@ void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
   for (auto& [from, edge] : side.in) side.before[from] = edge;
   side.in = std::move(in);
   side.own_weight = hood.own_weight;
-  side.slots = hood.slots;
+  // Where there are fewer, what it has already keeps its place.
+  side.slots = std::max<std::size_t>(side.slots, hood.slots);
   side.at = hood.at;
   if (side.answered && *side.answered < hood.at) side.answered.reset();
 }
