@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config/config.h"
+#include "tests/tools/prdctl/printed.h"
 #include "tests/tools/prdctl/story.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
@@ -41,25 +42,6 @@ PragueOptions Static() { return {.generator = PragueOptions::Generator::kStatic}
 
 Story StoryOf(const EngineOptions& engine) {
   return Story(1, std::string(EngineName(engine)), SpecOf(engine).text);
-}
-
-MemorySource SourceOf(const std::vector<Record>& records) {
-  MemorySource source;
-  source.Add(InfoOf(records), records);
-  return source;
-}
-
-std::string Text(const std::function<Status(const Console&)>& command) {
-  std::ostringstream out;
-  const Status status = command({.out = out, .json = false, .stop = nullptr});
-  return status.ok() ? out.str() : status.ToString();
-}
-
-Json Printed(const std::function<Status(const Console&)>& command) {
-  std::ostringstream out;
-  const Status status = command({.out = out, .json = true, .stop = nullptr});
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  return Json::parse(out.str());
 }
 
 // A job whose workers signal when they are told to, and do at once all that a group asks of them

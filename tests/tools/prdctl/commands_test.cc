@@ -6,6 +6,7 @@
 
 #include <sstream>
 
+#include "tests/tools/prdctl/printed.h"
 #include "tests/tools/prdctl/story.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/text.h"
@@ -16,13 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr DurationNs kMs = kMillisecond;
-
-Json Printed(const std::function<Status(const Console&)>& command) {
-  std::ostringstream out;
-  const Status status = command({.out = out, .json = true, .stop = nullptr});
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  return Json::parse(out.str());
-}
 
 TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
   const auto records = MakeRun(1, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = 5});

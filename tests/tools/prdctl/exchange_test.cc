@@ -10,13 +10,14 @@
 
 #include "config/config.h"
 #include "engines/hop/topology.h"
+#include "tests/tools/prdctl/printed.h"
+#include "tests/tools/prdctl/simulated.h"
 #include "tests/tools/prdctl/story.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/present.h"
 #include "tools/prdctl/stragglers.h"
-#include "tools/sim/cluster.h"
 
 namespace prd::ctl {
 namespace {
@@ -54,25 +55,6 @@ const WorkerPace& Of(const PaceReport& report, Rank rank) {
   }
   ADD_FAILURE() << "no rank " << rank;
   return report.workers.front();
-}
-
-MemorySource SourceOf(const std::vector<Record>& records) {
-  MemorySource source;
-  source.Add(InfoOf(records), records);
-  return source;
-}
-
-std::string Text(const std::function<Status(const Console&)>& command) {
-  std::ostringstream out;
-  const Status status = command({.out = out, .json = false, .stop = nullptr});
-  return status.ok() ? out.str() : status.ToString();
-}
-
-Json Printed(const std::function<Status(const Console&)>& command) {
-  std::ostringstream out;
-  const Status status = command({.out = out, .json = true, .stop = nullptr});
-  EXPECT_TRUE(status.ok()) << status.ToString();
-  return Json::parse(out.str());
 }
 
 // What each worker would be told of a graph whose edges lead both ways; weights as hop has them.
@@ -442,32 +424,6 @@ TEST(ExchangeTraceTest, AStepIsComputingPushingAndWaiting) {
 }
 
 // ---- runs that the simulator made ----
-
-// Four workers, the first one five times slower than the others.
-std::vector<Record> Simulated(const EngineOptions& engine, bool faults = false) {
-  sim::Workload workload;
-  workload.cluster.workers = 4;
-  workload.cluster.steps = 30;
-  workload.compute.slow_workers = 1;
-  workload.compute.slow_factor = 5;
-  workload.job.name = "mnist";
-  workload.job.workers = 4;
-  workload.job.engine = engine;
-  if (faults) {
-    workload.faults.until_ms = 400;
-    workload.faults.worker_dies = 0.02;
-  }
-  std::vector<Record> records;
-  const sim::RunResult run = sim::Simulate(
-      workload, {.seed = 5, .on_record = [&](const Record& record) { records.push_back(record); }});
-  EXPECT_EQ(run.invariant, "") << run.violation;
-  EXPECT_TRUE(run.all_finished);
-  auto& started = std::get<RunStarted>(records.front().body);
-  JobSpec spec = workload.job;
-  spec.name = started.job;
-  started.spec = JobSpecToToml(spec);
-  return records;
-}
 
 class ExchangeRuns : public ::testing::TestWithParam<EngineOptions> {};
 
