@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engines/job.h"
+#include "engines/replay.h"
 
 namespace prd {
 
@@ -75,6 +76,22 @@ class JobTest : public testing::Test {
     for (Rank r = 0; r < n; ++r) Join(r);
     for (Rank r = 0; r < n; ++r) Done(r);
     for (Rank r = 0; r < n; ++r) ASSERT_EQ(State(r), Job::State::kActive);
+  }
+  // A replay of all steps, and a snapshot of it, end in the same state.
+  void ExpectReplays(const JobSpec& spec) {
+    StateArchive saved = StateArchive::Saver();
+    job_->Archive(saved);
+    Job again(1, spec);
+    Replay replay(&again);
+    for (const Record& record : history_) {
+      const Status status = replay.Add(record);
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    EXPECT_TRUE(replay.open().empty());
+    EXPECT_EQ(again.StateHash(), job_->StateHash());
+    Job loaded(1, spec);
+    ASSERT_TRUE(loaded.Load(saved.bytes()).ok());
+    EXPECT_EQ(loaded.StateHash(), job_->StateHash());
   }
   Job::State State(Rank rank) { return job_->workers()[static_cast<std::size_t>(rank)].state; }
   template <typename T>
