@@ -17,6 +17,10 @@ MAY_INCLUDE = {
     "server": ["common", "schemas", "engines", "config", "server"],
     "worker/core": ["common/base", "worker/core"],
     "worker/examples": ["worker/examples"],  # what any user of the library has: <prd/...>
+    "worker/memory": ["common", "worker/memory"],
+    "worker/device": ["common", "worker/memory", "worker/device"],
+    "worker/cuda": ["common", "worker/memory", "worker/device", "worker/cuda"],
+    "worker/mesh": ["common", "worker/core", "worker/memory", "worker/device", "worker/mesh"],
     "worker": ["common", "worker"],
     "tools/reference": ["tools/reference", "common/base"],
     "tools/sim": ["engines", "worker/core", "common/base", "config", "tools/sim"],

@@ -1,5 +1,5 @@
 // The arithmetic against conversions that are slow and plain, over every 16-bit value.
-#include "worker/mesh/kernels.h"
+#include "worker/memory/kernels.h"
 
 #include <gtest/gtest.h>
 

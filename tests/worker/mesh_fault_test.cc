@@ -346,7 +346,7 @@ TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
 TEST(MeshFaultTest, FetchCopiesParametersIterationAndInitialModel) {
   Node source(3), taker(1);
   source.mesh->store.iteration = 42;
-  source.mesh->store.initial.assign(kCount * sizeof(float), std::byte{0});
+  source.mesh->store.KeepInitial();
   taker.mesh->mesh->StartFetch(MeshNow(), source.mesh->AsMember(0));
   ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
                        [&] { return taker.mesh->fetched.has_value(); }));
@@ -354,7 +354,8 @@ TEST(MeshFaultTest, FetchCopiesParametersIterationAndInitialModel) {
   EXPECT_EQ(taker.mesh->fetched->iteration, 42);
   EXPECT_EQ(taker.mesh->store.iteration, 42);
   EXPECT_EQ(taker.values, std::vector<float>(kCount, 3.f));
-  EXPECT_EQ(taker.mesh->store.initial, source.mesh->store.initial);
+  EXPECT_EQ(testing::Bytes(taker.mesh->store.initial), testing::Bytes(source.mesh->store.initial));
+  EXPECT_EQ(taker.mesh->store.initial.size(), kCount * sizeof(float));
 }
 
 TEST(MeshFaultTest, FetchWaitsWhileTheSourceIsInsideApply) {

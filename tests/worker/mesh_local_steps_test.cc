@@ -60,8 +60,8 @@ void ExpectTogether(MeshJob* job, Iteration iteration) {
     ReplicaStore& store = (*job)[w].store();
     std::vector<std::byte> parameters(store.parameters.bytes());
     store.parameters.Read(0, parameters.size(), parameters.data());
-    ASSERT_EQ(store.base, parameters) << "worker " << w;
-    ASSERT_EQ(store.base, (*job)[0].store().base) << "worker " << w;
+    ASSERT_EQ(testing::Bytes(store.base), parameters) << "worker " << w;
+    ASSERT_EQ(testing::Bytes(store.base), testing::Bytes((*job)[0].store().base)) << "worker " << w;
     ASSERT_EQ(store.iteration, iteration);
     ASSERT_FALSE(store.owes);
   }
@@ -136,7 +136,7 @@ TEST(MeshLocalStepsTest, FailureLeavesParametersAndStart) {
   Prng random(3);
   MeshJob job(3, EveryDType(3000), Local(1), Patient(kByRing));
   Begin(&job, &random);
-  const std::vector<std::byte> base = job[0].store().base;
+  const std::vector<std::byte> base = testing::Bytes(job[0].store().base);
   std::vector<Values> trained(3);
   for (std::size_t w = 0; w < 3; ++w) {
     Train(&job, w, [&] { return random.Unit(); });
@@ -151,7 +151,7 @@ TEST(MeshLocalStepsTest, FailureLeavesParametersAndStart) {
   for (const Status& status : job.Finish({0, 1})) EXPECT_FALSE(status.ok());
   for (std::size_t w = 0; w < 2; ++w) {
     EXPECT_EQ(ValuesOf(job[w].parameters), trained[w]);
-    EXPECT_EQ(job[w].store().base, base);
+    EXPECT_EQ(testing::Bytes(job[w].store().base), base);
     EXPECT_EQ(job[w].store().iteration, 0);
   }
   job.Revive(2);
@@ -175,7 +175,7 @@ TEST(MeshLocalStepsTest, ReplicaIsTheRoundsStart) {
   ASSERT_TRUE(fetched.status.ok()) << fetched.status.ToString();
   EXPECT_EQ(fetched.iteration, 5);
   EXPECT_EQ(ValuesOf(job[2].parameters), start);
-  EXPECT_EQ(job[2].store().base, job[0].store().base);
+  EXPECT_EQ(testing::Bytes(job[2].store().base), testing::Bytes(job[0].store().base));
   EXPECT_EQ(ValuesOf(job[0].parameters), trained);
   // It takes part as everybody else does.
   job.ReduceOk(GroupKind::kTrain, 6, {0, 1, 2}, {0.5, 0.25, 0.25});

@@ -60,6 +60,11 @@ class MeshNode : public MeshEvents {
   Mesh::Options options_;
 };
 
+// A row of host memory as a vector, to be compared.
+inline std::vector<std::byte> Bytes(const Row& row) {
+  return {row.data(), row.data() + row.size()};
+}
+
 // Services all meshes until done() or 20 s are over; returns done().
 bool RunUntil(const std::vector<MeshNode*>& nodes, const std::function<bool()>& done);
 

@@ -92,7 +92,7 @@ TEST(MeshRoundTest, EveryDTypeAgainstFloat64OverSeveralRounds) {
           EXPECT_EQ(job[w].store().inbox_rounds, round);
           EXPECT_EQ(job[w].store().inbox_iteration, round);
           EXPECT_FALSE(weights[w] != 0 && job[w].store().owes);
-          EXPECT_EQ(job[w].store().inbox, job[0].store().inbox);
+          EXPECT_EQ(testing::Bytes(job[w].store().inbox), testing::Bytes(job[0].store().inbox));
         }
       }
       const Values got = Apply(&job[0]);
@@ -231,7 +231,7 @@ TEST_P(ResultTest, FetchedAfterAFailureIsAsIfTheRoundHadSucceeded) {
     EXPECT_TRUE(job[3].store().owes);
     EXPECT_EQ(job[2].store().inbox_rounds, round);
     EXPECT_EQ(job[2].store().inbox_iteration, round);
-    EXPECT_EQ(job[2].store().inbox, job[0].store().inbox);
+    EXPECT_EQ(testing::Bytes(job[2].store().inbox), testing::Bytes(job[0].store().inbox));
   }
 }
 
@@ -400,7 +400,7 @@ TEST(MeshRoundTest, RowsAreThoseTheStrategyNeedsAndStayWhereTheyAre) {
   const std::size_t bytes = store.gradients.bytes();
   EXPECT_EQ(store.outbox.size(), bytes);
   EXPECT_EQ(store.inbox.size(), bytes);
-  EXPECT_EQ(store.base.capacity(), 0u);
+  EXPECT_EQ(store.base.size(), 0u);
   const std::byte* outbox = store.outbox.data();
   const std::byte* inbox = store.inbox.data();
   for (Iteration round = 1; round <= 5; ++round) {
@@ -412,13 +412,13 @@ TEST(MeshRoundTest, RowsAreThoseTheStrategyNeedsAndStayWhereTheyAre) {
   }
   for (const Strategy strategy : {Strategy::kReduceGradients, Strategy::kAverageModels}) {
     job[0].mesh().JoinRun(2, {.strategy = strategy});
-    EXPECT_EQ(store.outbox.capacity() + store.inbox.capacity() + store.base.capacity(), 0u);
+    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
   }
   job[0].mesh().JoinRun(3, {.strategy = Strategy::kLocalSteps});
   job.ReduceOk(GroupKind::kInitial, 0, {0}, {1});
   EXPECT_EQ(store.outbox.size(), bytes);
   EXPECT_EQ(store.base.size(), bytes);
-  EXPECT_EQ(store.inbox.capacity(), 0u);
+  EXPECT_EQ(store.inbox.size(), 0u);
 }
 
 // ---- the caller's thread ----
@@ -735,7 +735,7 @@ class Sequence {
       AddTo(&model.inbox, sum);
       model.newest = group.iteration;
       ASSERT_EQ(job_[w].store().owes, model.owes);
-      ASSERT_EQ(job_.Decode(job_[w].store().inbox), model.inbox);
+      ASSERT_EQ(job_.Decode(testing::Bytes(job_[w].store().inbox)), model.inbox);
     }
   }
 

@@ -291,7 +291,7 @@ TEST(MeshVirtualTest, FailureLeavesEverything) {
   MeshJob job(3, EveryDType(3000), kAhead, Patient(kByRing));
   SetAll(&job, {2, 6, 8});
   job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5});
-  const std::vector<std::byte> inbox = job[0].store().inbox;
+  const std::vector<std::byte> inbox = testing::Bytes(job[0].store().inbox);
   const Group group = job.MakeGroup(GroupKind::kTrain, 0, {0, 1, 2}, {0.25, 0.25, 0.5});
   for (std::size_t w = 0; w < 2; ++w) job.Start(w, group);
   for (int turn = 0; turn < 3; ++turn) {
@@ -299,7 +299,7 @@ TEST(MeshVirtualTest, FailureLeavesEverything) {
   }
   job[2].node.reset();
   for (const Status& status : job.Finish({0, 1})) EXPECT_FALSE(status.ok());
-  EXPECT_EQ(job[0].store().inbox, inbox);
+  EXPECT_EQ(testing::Bytes(job[0].store().inbox), inbox);
   EXPECT_EQ(job[0].store().inbox_rounds, 1);
   EXPECT_EQ(Value(&job[0]), 2);
   job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.25, 0.75});
@@ -412,7 +412,7 @@ TEST(MeshVirtualTest, TwoRowsWithBackgroundAndNoneWithout) {
   for (const Plan& plan : {Plan{}, Plan{.ahead = true}, Plan{.ahead = true, .scheduled = true},
                            Plan{.strategy = Strategy::kReduceGradients, .background = true}}) {
     job[0].mesh().JoinRun(1, plan);
-    EXPECT_EQ(store.outbox.capacity() + store.inbox.capacity() + store.base.capacity(), 0u);
+    EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
   }
 }
 

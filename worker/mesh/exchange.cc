@@ -22,7 +22,12 @@ std::span<const std::byte> BytesOfMessage(const zmq::message_t& message) {
 }  // namespace
 
 Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout)
-    : store_(store), peers_(peers), events_(events), timeout_(timeout), shards_(store, &buffers_) {}
+    : store_(store),
+      peers_(peers),
+      events_(events),
+      timeout_(timeout),
+      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }),
+      shards_(store, &buffers_) {}
 
 void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   self_ = self;
@@ -225,11 +230,17 @@ Slice Exchange::Find(const Parcel& parcel) {
                                              : shards_.State(parcel.shard);
 }
 
+// Bytes of a slice that are in host memory.
+std::size_t Exchange::Ready(const Slice& slice) {
+  const std::size_t ready = slice.buffer->ready();
+  return ready <= slice.range.begin ? 0 : std::min(ready - slice.range.begin, slice.range.length);
+}
+
 // False: nothing is left.
 bool Exchange::SendPart(Instant now, Asked* asked) {
   const Slice& slice = asked->slice;
-  const std::size_t length = std::min(kPartBytes, slice.range.length - asked->sent);
-  if (length == 0) return false;
+  if (asked->sent == slice.range.length) return false;
+  const std::size_t length = std::min(kPartBytes, Ready(slice) - asked->sent);
   const FrameHeader header{.kind = FrameKind::kPart,
                            .run = run_,
                            .group = asked->number,
@@ -252,7 +263,9 @@ void Exchange::SendParts(Instant now) {
     for (auto it = asked_.begin(); it != asked_.end();) {
       Asked& asked = it->second;
       const bool served = asked.slice.buffer != nullptr;
-      const bool sends = served && peers_->Idle(asked.endpoint);
+      const bool there =
+          served && (Ready(asked.slice) > asked.sent || asked.sent == asked.slice.range.length);
+      const bool sends = there && peers_->Idle(asked.endpoint);
       const bool over = sends ? !SendPart(now, &asked) : served && now - asked.progress > timeout_;
       any = any || sends;
       it = over ? asked_.erase(it) : std::next(it);
@@ -398,7 +411,8 @@ void Exchange::Do(Instant, const PublishUpdate& action) {
   const std::shared_ptr<Buffer> row = buffers_.Get(store_->parameters.bytes());
   {
     const std::lock_guard lock(store_->mutex);
-    store_->parameters.Read(0, row->size(), row->data());
+    row->Expect(store_->memory->Combine(store_->parameters, Memory::InHost(row->data(), row),
+                                        {{Memory::Tensors()}}));
   }
   updates_[action.iteration] = row;
 }
@@ -411,7 +425,7 @@ void Exchange::Do(Instant, const MixUpdates& action) {
   for (const MixUpdates::Update& update : action.updates) {
     rows.push_back(Use(update.ticket));
     PRD_CHECK(rows.back() != nullptr && rows.back()->size() == store_->parameters.bytes());
-    others.push_back({rows.back()->data(), update.weight});
+    others.push_back({Memory::InHost(rows.back()->data(), rows.back()), update.weight});
   }
   const std::lock_guard lock(store_->mutex);
   store_->Mix(action.own_weight, others);
@@ -434,7 +448,7 @@ void Exchange::Do(Instant, const AddDelta& action) {
 void Exchange::Do(Instant, const MergePending& action) { shards_.Merge(action.shard); }
 
 void Exchange::Do(Instant, const ReadShard& action) {
-  shards_.Read(action.shard, Use(action.ticket).get());
+  shards_.Read(action.shard, Use(action.ticket));
 }
 
 void Exchange::Do(Instant, const ForgetShard& action) { shards_.Forget(action.shard); }

@@ -27,7 +27,7 @@
 #include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/core/exchange.h"
-#include "worker/mesh/buffers.h"
+#include "worker/memory/buffers.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
@@ -134,6 +134,7 @@ class Exchange {
   std::string EndpointOf(Incarnation peer) const;
   bool Say(Incarnation to, const std::string& endpoint, FrameKind kind, std::uint64_t number,
            std::span<const std::byte> payload);
+  static std::size_t Ready(const Slice& slice);
   bool SendPart(Instant now, Asked* asked);
 
   bool OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload);

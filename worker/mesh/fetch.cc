@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "worker/mesh/buffers.h"
-
 namespace prd {
 namespace {
 
@@ -85,33 +83,43 @@ Status IncomingReplica::OnFrame(const FrameHeader& header, zmq::message_t payloa
 bool IncomingReplica::Complete() const { return info_ && received_ == info_->bytes; }
 
 // Whoever sent them may have cut them anywhere.
-std::vector<std::byte> IncomingReplica::Gather(CopiedRow row) {
+std::shared_ptr<Buffer> IncomingReplica::Gather(CopiedRow row) {
   const auto index = static_cast<std::size_t>(row);
-  std::vector<std::byte> bytes;
-  bytes.reserve(info_->bytes[index]);
+  Buffers buffers([this](std::size_t bytes) { return store_->memory->AllocateHost(bytes); });
+  std::shared_ptr<Buffer> bytes = buffers.Get(info_->bytes[index]);
+  std::byte* to = bytes->data();
   for (zmq::message_t& chunk : chunks_[index]) {
-    const auto* data = static_cast<const std::byte*>(chunk.data());
-    bytes.insert(bytes.end(), data, data + chunk.size());
+    std::memcpy(to, chunk.data(), chunk.size());
+    to += chunk.size();
     chunk.rebuild();
   }
   return bytes;
 }
 
+// Moves what came into a row of the store.
+void IncomingReplica::Fill(Row* row, CopiedRow from, const Layout& layout) {
+  store_->memory->Size(row, info_->bytes[static_cast<std::size_t>(from)]);
+  if (row->empty()) return;
+  const std::shared_ptr<Buffer> bytes = Gather(from);
+  store_->memory->Combine(layout, Memory::In(row->data()),
+                          {{Memory::InHost(bytes->data(), bytes)}});
+}
+
 Iteration IncomingReplica::Commit() {
-  std::vector<std::byte> parameters = Gather(CopiedRow::kParameters);
-  store_->parameters.Write(0, parameters.size(), parameters.data());
-  if (KeepsBase(strategy_)) store_->base = std::move(parameters);
-  store_->initial = Gather(CopiedRow::kInitial);
+  const std::shared_ptr<Buffer> parameters = Gather(CopiedRow::kParameters);
+  store_->SetParameters(Memory::InHost(parameters->data(), parameters));
+  if (KeepsBase(strategy_)) store_->SetBase();
+  Fill(&store_->initial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();
   if (info_->inbox_rounds == 0) return info_->iteration;
-  store_->inbox = Gather(CopiedRow::kInbox);
+  Fill(&store_->inbox, CopiedRow::kInbox, store_->gradients);
   store_->inbox_rounds = info_->inbox_rounds;
   store_->inbox_iteration = info_->inbox_iteration;
   return info_->inbox_iteration;
 }
 
-std::vector<std::byte> IncomingReplica::TakeResult() { return Gather(CopiedRow::kInbox); }
+std::shared_ptr<Buffer> IncomingReplica::TakeResult() { return Gather(CopiedRow::kInbox); }
 
 // ---- the side that gives ----
 
@@ -157,32 +165,44 @@ void ReplicaServer::Start(Instant now, Sending sending, std::shared_ptr<const Sn
   sending_.push_back(std::move(sending));
 }
 
-std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() const {
+std::shared_ptr<Buffer> ReplicaServer::Copy(const Layout& layout, const Memory::Place& from) {
+  const std::shared_ptr<Buffer> copy = buffers_.Get(layout.bytes());
+  copy->Expect(store_->memory->Combine(layout, Memory::InHost(copy->data(), copy), {{from}}));
+  return copy;
+}
+
+std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() {
   auto snapshot = std::make_shared<Snapshot>();
   auto& [parameters, initial, inbox] = snapshot->rows;
-  if (store_->base.empty()) {
-    parameters.resize(store_->parameters.bytes());
-    store_->background ? store_->ReadVirtual(parameters.data())
-                       : store_->parameters.Read(0, parameters.size(), parameters.data());
+  if (!store_->base.empty()) {
+    parameters = Copy(store_->parameters, Memory::In(store_->base.data()));
+  } else if (store_->background) {
+    parameters = buffers_.Get(store_->parameters.bytes());
+    parameters->Expect(store_->ReadVirtual(Memory::InHost(parameters->data(), parameters)));
   } else {
-    parameters = store_->base;
+    parameters = Copy(store_->parameters, Memory::Tensors());
   }
-  initial = store_->initial;
+  if (!store_->initial.empty()) {
+    initial = Copy(store_->parameters, Memory::In(store_->initial.data()));
+  }
   const bool filled = store_->inbox_rounds != 0 && !store_->background;
-  if (filled) inbox = store_->inbox;
+  if (filled) inbox = Copy(store_->gradients, Memory::In(store_->inbox.data()));
+  const auto bytes = [](const std::shared_ptr<Buffer>& row) {
+    return row == nullptr ? 0 : row->size();
+  };
   snapshot->info = {.iteration = store_->iteration + store_->inbox_gain,
-                    .bytes = {parameters.size(), initial.size(), inbox.size()},
+                    .bytes = {bytes(parameters), bytes(initial), bytes(inbox)},
                     .inbox_rounds = filled ? store_->inbox_rounds : 0,
                     .inbox_iteration = store_->inbox_iteration};
   return snapshot;
 }
 
 std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
-    const RoundResult& result) const {
+    const RoundResult& result) {
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->rows.back().assign(result.row.begin(), result.row.end());
+  snapshot->rows.back() = Copy(store_->gradients, result.row);
   snapshot->info = {.iteration = result.round,
-                    .bytes = {0, 0, result.row.size()},
+                    .bytes = {0, 0, store_->gradients.bytes()},
                     .inbox_rounds = 1,
                     .inbox_iteration = result.round};
   return snapshot;
@@ -199,7 +219,7 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
   }
   std::erase_if(sending_, [&](Sending& sending) {
     bool done = false;
-    while (!done && peers_->Idle(sending.endpoint)) {
+    while (!done && peers_->Idle(sending.endpoint) && !Arriving(sending)) {
       sending.progress = now;
       done = !SendNext(&sending);
     }
@@ -216,20 +236,27 @@ FrameHeader ReplicaServer::Answer(const Sending& sending, FrameKind kind) const 
   return header;
 }
 
+// Whether the next bytes are not in host memory yet.
+bool ReplicaServer::Arriving(const Sending& sending) const {
+  const std::shared_ptr<Buffer>& row = sending.snapshot->rows[sending.row];
+  return row != nullptr && sending.offset < row->size() && row->ready() <= sending.offset;
+}
+
 // Returns false when nothing is left.
 bool ReplicaServer::SendNext(Sending* sending) {
   const auto& rows = sending->snapshot->rows;
-  while (sending->offset == rows[sending->row].size()) {
+  while (rows[sending->row] == nullptr || sending->offset == rows[sending->row]->size()) {
     if (++sending->row == kCopiedRows) return false;
     sending->offset = 0;
   }
-  const std::vector<std::byte>& row = rows[sending->row];
+  const std::shared_ptr<Buffer>& row = rows[sending->row];
+  if (Arriving(*sending)) return true;
   FrameHeader header = Answer(*sending, FrameKind::kChunk);
   header.stage = static_cast<std::uint32_t>(sending->row);
   header.offset = sending->offset;
-  header.length = std::min(kChunkBytes, row.size() - sending->offset);
+  header.length = std::min(kChunkBytes, row->ready() - sending->offset);
   peers_->Send(sending->endpoint, header,
-               Borrow(row.data() + sending->offset, header.length, sending->snapshot));
+               Borrow(row->data() + sending->offset, header.length, row));
   sending->offset += header.length;
   return true;
 }

@@ -8,7 +8,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "prd/status.h"
+#include "worker/memory/buffers.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
@@ -46,13 +46,14 @@ class IncomingReplica {
   // The outbox is empty then. Returns the iteration that the replica is of, what is in the inbox
   // counted. REQUIRES: Complete(), of a replica; store->mutex is held.
   Iteration Commit();
-  // A result, as a row of bytes, and its round. REQUIRES: Complete(), of a result; once.
-  std::vector<std::byte> TakeResult();
+  // A result, as a row in host memory, and its round. REQUIRES: Complete(), of a result; once.
+  std::shared_ptr<Buffer> TakeResult();
   Iteration round() const { return info_->inbox_iteration; }
 
  private:
   Status OnInfo(const ReplicaInfo& info);
-  std::vector<std::byte> Gather(CopiedRow row);
+  std::shared_ptr<Buffer> Gather(CopiedRow row);
+  void Fill(Row* row, CopiedRow from, const Layout& layout);
 
   ReplicaStore* store_;
   Strategy strategy_;
@@ -66,7 +67,7 @@ class IncomingReplica {
 struct RoundResult {
   GroupId group = kNoGroup;
   Iteration round = 0;
-  std::span<const std::byte> row;
+  Memory::Place row;
 };
 
 // Gives the replica to those who ask. The copy is taken at one moment between two steps, once for
@@ -75,7 +76,10 @@ class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;
 
-  ReplicaServer(ReplicaStore* store, Peers* peers) : store_(store), peers_(peers) {}
+  ReplicaServer(ReplicaStore* store, Peers* peers)
+      : store_(store),
+        peers_(peers),
+        buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
 
   // A checked kFetch frame; `newest` is the result that can be had now. Asks over the limit, or
   // twice, are ignored.
@@ -93,7 +97,7 @@ class ReplicaServer {
  private:
   struct Snapshot {
     ReplicaInfo info;
-    std::array<std::vector<std::byte>, kCopiedRows> rows;
+    std::array<std::shared_ptr<Buffer>, kCopiedRows> rows;  // null: there is none
   };
   struct Sending {
     std::string endpoint;
@@ -104,15 +108,18 @@ class ReplicaServer {
     Instant progress;
   };
 
-  std::shared_ptr<const Snapshot> TakeReplica() const;
-  std::shared_ptr<const Snapshot> TakeResult(const RoundResult& result) const;
+  std::shared_ptr<Buffer> Copy(const Layout& layout, const Memory::Place& from);
+  std::shared_ptr<const Snapshot> TakeReplica();
+  std::shared_ptr<const Snapshot> TakeResult(const RoundResult& result);
   void GiveResult(Sending sending, const RoundResult& newest);
   void Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot);
   FrameHeader Answer(const Sending& sending, FrameKind kind) const;
+  bool Arriving(const Sending& sending) const;
   bool SendNext(Sending* sending);
 
   ReplicaStore* store_;
   Peers* peers_;
+  Buffers buffers_;
   std::deque<Sending> waiting_;  // without a snapshot yet
   std::deque<Sending> sending_;
 };

@@ -135,7 +135,7 @@ Status Mesh::ChooseRow() {
   }
   active_->begun = *what != Reduces::kVirtual;
   if (*what == Reduces::kVirtual) {
-    store_->outbox.resize(store_->parameters.bytes());
+    store_->memory->Size(&store_->outbox, store_->parameters.bytes());
     active_->outbox = active_->row->Over(store_->outbox.data());
     active_->row = &active_->outbox;
     return Status::Ok();
@@ -580,36 +580,34 @@ void Mesh::FinishReduce(Instant now) {
 
 void Mesh::CommitReduction() {
   const Group& group = active_->group;
-  const Reduction& reduction = *active_->reduction;
+  const Memory::Place result = Memory::In(active_->reduction->result());
   switch (active_->what) {
     case Reduces::kParameters:
-      reduction.Commit();
+      store_->SetParameters(result);
       if (!MayBeLate()) store_->iteration = group.iteration;
       return CommitParameters();
     case Reduces::kGradients:
-      return reduction.Commit();
+      store_->memory->Combine(store_->gradients, Memory::Tensors(), {{result}});
+      return;
     case Reduces::kDifference:
-      store_->AddToBase(reduction.result(), plan_.global_lr);
+      store_->AddToBase(result, plan_.global_lr);
       store_->iteration = group.iteration;
       return;
     case Reduces::kOutbox:
-      store_->AddToInbox(reduction.result(), group.iteration, plan_.latest_only);
+      store_->AddToInbox(result, group.iteration, plan_.latest_only);
       if (active_->row == &active_->outbox) store_->owes = false;
       staged_ = group.id;
       staged_round_ = group.iteration;
       return;
     case Reduces::kVirtual:
-      return store_->AddDifference(reduction.result(), active_->gain);
+      return store_->AddDifference(result, active_->gain);
   }
 }
 
 // What goes with parameters that are new in place.
 void Mesh::CommitParameters() {
   const GroupKind kind = active_->group.kind;
-  if (kind == GroupKind::kInitial && plan_.keep_initial) {
-    store_->initial.resize(store_->parameters.bytes());
-    store_->parameters.Read(0, store_->initial.size(), store_->initial.data());
-  }
+  if (kind == GroupKind::kInitial && plan_.keep_initial) store_->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store_->Empty();
   if (KeepsBase(plan_.strategy)) store_->SetBase();
 }
@@ -636,17 +634,15 @@ void Mesh::FinishFetch(Instant now) {
 Iteration Mesh::CommitFetch() {
   IncomingReplica& replica = fetching_->replica;
   if (replica.result() == kNoGroup) return replica.Commit();
-  const std::vector<std::byte> row = replica.TakeResult();
-  store_->AddToInbox(row.data(), replica.round(), plan_.latest_only);
+  const std::shared_ptr<Buffer> row = replica.TakeResult();
+  store_->AddToInbox(Memory::InHost(row->data(), row), replica.round(), plan_.latest_only);
   if (fetching_->contributed) store_->owes = false;
   return replica.round();
 }
 
 RoundResult Mesh::NewestResult() const {
   if (staged_ == kNoGroup) return {};
-  return {.group = staged_,
-          .round = staged_round_,
-          .row = std::span(staging_).first(store_->gradients.bytes())};
+  return {.group = staged_, .round = staged_round_, .row = Memory::In(staging_.data())};
 }
 
 void Mesh::Rest() {

@@ -379,7 +379,7 @@ void Reduction::Keep(std::size_t offset, const zmq::message_t& chunk) {
 }
 
 void Reduction::AddInitial(std::size_t offset, std::size_t length) {
-  if (options_.initial_weight == 0) return;
+  if (options_.initial_weight == 0 || options_.initial == nullptr) return;
   row_->ForEach(offset, length,
                 [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
                   AddScaled(dtype, options_.staging + offset + at, options_.initial + offset + at,

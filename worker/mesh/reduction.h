@@ -41,9 +41,9 @@
 #include <zmq.hpp>
 
 #include "prd/status.h"
+#include "worker/memory/kernels.h"
+#include "worker/memory/layout.h"
 #include "worker/mesh/frame.h"
-#include "worker/mesh/kernels.h"
-#include "worker/mesh/layout.h"
 
 namespace prd {
 
@@ -52,7 +52,8 @@ class Reduction {
   struct Options {
     std::vector<double> weights;  // by position
     std::size_t position = 0;     // this member's
-    // The initial model as a row of bytes, and its share; null when the share is 0.
+    // The initial model as a row of bytes, and its share. Null where the share is 0, or the owner
+    // adds it itself (initial_share).
     const std::byte* initial = nullptr;
     double initial_weight = 0;
     // The result: as many bytes as the row, and the caller's. Half-made before Complete.
@@ -101,6 +102,9 @@ class Reduction {
 
   // Everything has been received, and all own frames handed out: the result is in staging.
   bool Complete() const;
+
+  // The initial model's share, as rounded together with the weights.
+  Weight initial_share() const { return weights_.back(); }
 
   // The result as a row of bytes, in staging. REQUIRES: Complete().
   const std::byte* result() const;

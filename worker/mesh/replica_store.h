@@ -5,13 +5,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/messages.h"
-#include "worker/mesh/layout.h"
+#include "worker/memory/layout.h"
+#include "worker/memory/memory.h"
 
 namespace prd {
 
@@ -27,8 +29,10 @@ struct ReplicaStore {
   std::mutex mutex;
   // Written under the mutex; atomic so that the caller may ask for it at any time, in `apply` too.
   std::atomic<Iteration> iteration = 0;
+  // Where the tensors and all rows below are. Set with parameters and gradients.
+  std::unique_ptr<Memory> memory = std::make_unique<HostMemory>();
   // The initial model as a row of bytes; empty when it is not kept.
-  std::vector<std::byte> initial;
+  Row initial;
 
   // Rows of bytes besides the parameters, by the plan; a row that is not needed stays empty.
   // kEagerGradients and Plan::background need two, outbox and inbox; kLocalSteps two, base and
@@ -38,13 +42,13 @@ struct ReplicaStore {
   // The background thread's alone. kEagerGradients: the sum of its gradients in no round yet, while
   // `owes`. kLocalSteps: parameters - base, while a round runs. Plan::background: the virtual
   // replica of the reduction's start, while `owes`, which ends when the replica is replaced.
-  std::vector<std::byte> outbox;
+  Row outbox;
   bool owes = false;
   // kEagerGradients: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
   // the newest alone, Plan::latest_only). With it, the replica is that of round inbox_iteration.
   // Plan::background: the sum of (average - outbox) of `inbox_rounds` groups that the parameters
   // have not been given. With it, they are the virtual replica, inbox_gain iterations ahead.
-  std::vector<std::byte> inbox;
+  Row inbox;
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;
   Iteration inbox_gain = 0;
@@ -52,7 +56,7 @@ struct ReplicaStore {
   // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   // kShardedStore: the parameters as they were read last, without this worker's own update. Who
   // copies the replica gets the base.
-  std::vector<std::byte> base;
+  Row base;
 
   // Sizes the rows for jobs of this plan, all empty, and frees those it has no use for. The
   // background thread, without the mutex.
@@ -71,31 +75,36 @@ struct ReplicaStore {
   // What a mesh does besides; the background thread. REQUIRES: mutex is held (TakeDifference: or
   // the caller waits).
   //
-  // Adds a round's result to the inbox, or lets it replace what is there if it is newer.
-  void AddToInbox(const std::byte* result, Iteration round, bool latest_only);
+  // Adds a round's result, a row, to the inbox, or lets it replace what is there if it is newer.
+  void AddToInbox(const Memory::Place& result, Iteration round, bool latest_only);
   // outbox = parameters - base. REQUIRES: base is set.
   void TakeDifference();
   // base += share * mean, and the parameters become equal to it. REQUIRES: base is set.
-  void AddToBase(const std::byte* mean, double share);
+  void AddToBase(const Memory::Place& mean, double share);
   // base = parameters.
   void SetBase();
-  // delta = share * (parameters - base), a row of bytes. REQUIRES: base is set.
-  void TakeDelta(double share, std::byte* delta) const;
+  // delta = share * (parameters - base), a row. REQUIRES: base is set.
+  std::shared_ptr<Transfer> TakeDelta(double share, const Memory::Place& delta) const;
   // parameters = own_weight * parameters + sum of weight * row, as a reduction adds: in this order,
   // with weights rounded together.
   struct Weighted {
-    const std::byte* row;
+    Memory::Place row;
     double weight;
   };
   void Mix(double own_weight, std::span<const Weighted> others);
+  // The parameters become a row. Of kInitial and kFinal, and of a copied replica, the caller says
+  // what else becomes of it.
+  void SetParameters(const Memory::Place& row);
+  // initial = parameters.
+  void KeepInitial();
   // Plan::background: `row`, or the outbox, = parameters + inbox.
-  void ReadVirtual(std::byte* row) const;
+  std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
   // inbox += average - outbox, the average being worth `gain` iterations. What the groups of one
   // worker add this way one after another is what they would give in place. REQUIRES: owes.
-  void AddDifference(const std::byte* average, Iteration gain);
+  void AddDifference(const Memory::Place& average, Iteration gain);
 
-  // The memory is the caller's. Set once, before a mesh uses the store.
+  // The memory of the tensors is the caller's. Set once, before a mesh uses the store.
   Layout parameters;
   Layout gradients;  // empty when there are none
 };

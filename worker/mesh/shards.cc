@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "worker/mesh/kernels.h"
+#include "worker/memory/kernels.h"
 
 namespace prd {
 namespace {
@@ -55,7 +55,7 @@ Shards::Shard& Shards::At(std::uint32_t shard) {
 void Shards::TakeDelta(double share) {
   delta_ = buffers_->Get(store_->parameters.bytes());  // the one before may be on its way still
   const std::lock_guard lock(store_->mutex);
-  store_->TakeDelta(share, delta_->data());
+  delta_->Expect(store_->TakeDelta(share, Memory::InHost(delta_->data(), delta_)));
 }
 
 void Shards::Keep(std::uint32_t shard, std::shared_ptr<Buffer> state) {
@@ -64,7 +64,11 @@ void Shards::Keep(std::uint32_t shard, std::shared_ptr<Buffer> state) {
   if (state == nullptr) {
     state = buffers_->Get(bytes);
     PRD_CHECK(store_->base.size() == store_->parameters.bytes());
-    std::copy_n(store_->base.data() + range.begin, range.length, state->data());
+    const Memory::Place to = Memory::InHost(state->data(), state);
+    const Memory::Input from = {Memory::In(store_->base.data() + range.begin)};
+    state->Expect(store_->memory->Combine(store_->parameters, range.begin, range.length,
+                                          std::span(&to, 1), std::span(&from, 1)));
+    state->Wait();
     std::fill(state->data() + range.length, state->data() + bytes, std::byte{0});
   }
   PRD_CHECK(state->size() == bytes);
@@ -91,6 +95,7 @@ void Shards::Add(std::uint32_t shard, const Buffer* delta, double factor, bool p
     from = delta->data();
   } else {
     PRD_CHECK(delta_ != nullptr);
+    delta_->Wait();
     from = delta_->data() + range.begin;
   }
   Shard& kept = At(shard);
@@ -110,14 +115,17 @@ void Shards::Merge(std::uint32_t shard) {
   kept.state.reset();
 }
 
-void Shards::Read(std::uint32_t shard, const Buffer* values) {
+void Shards::Read(std::uint32_t shard, std::shared_ptr<const Buffer> values) {
   const ByteRange range = RangeOf(shard);
-  PRD_CHECK(values == nullptr || values->size() == range.length);
-  const std::byte* from = values != nullptr ? values->data() : At(shard).row->data();
+  // A device reads it later, when the shard itself may have changed.
+  if (values == nullptr && store_->memory->device()) values = Values(shard).buffer;
+  if (values == nullptr) values = At(shard).row;
+  PRD_CHECK(values->size() >= range.length);
   const std::lock_guard lock(store_->mutex);
   PRD_CHECK(store_->base.size() == store_->parameters.bytes());
-  store_->parameters.Write(range.begin, range.length, from);
-  std::memcpy(store_->base.data() + range.begin, from, range.length);
+  const Memory::Place to[] = {Memory::Tensors(), Memory::In(store_->base.data() + range.begin)};
+  const Memory::Input from = {Memory::InHost(values->data(), values)};
+  store_->memory->Combine(store_->parameters, range.begin, range.length, to, std::span(&from, 1));
 }
 
 Slice Shards::Delta(std::uint32_t shard) const {

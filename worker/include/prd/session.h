@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,8 @@ constexpr std::size_t DTypeSize(DType dtype) {
   return 0;
 }
 
-// A contiguous array of `count` elements in host memory. The memory is the caller's and must stay
-// where it is until the Session is destroyed. Aligned to its element size.
+// A contiguous array of `count` elements in the memory of the replica's device. The memory is the
+// caller's and must stay where it is until the Session is destroyed. Aligned to its element size.
 struct Tensor {
   void* data = nullptr;
   std::size_t count = 0;
@@ -75,6 +76,13 @@ struct Tensor {
 
 // One model replica. Number, order, sizes and dtypes must be equal on all workers of a job.
 struct Replica {
+  // Where all tensors are: "" or "cpu": host memory; "cuda:N" (or "cuda", for the first): the
+  // memory of that device, as cudaMalloc gives it. Workers of one job may differ in this.
+  std::string device;
+  // A cudaStream_t, if the device is one: on which `apply` and the caller's own work are enqueued.
+  // Null: the default stream. Session orders itself after what is there at each call, and what is
+  // enqueued there after a call comes after what the call does; it never synchronises the device.
+  void* stream = nullptr;
   std::vector<Tensor> parameters;
   // Same number, sizes and dtypes as the parameters, or empty: then an engine that reduces
   // gradients is refused at Attach.
@@ -113,6 +121,8 @@ struct StepInput {
   // `apply` is not called for them. Returns at once where nothing is to be done without them
   // (StepResult::rounds is then 0).
   bool discard = false;
+  // The stream on which this step's work is, if it is another one than the replica's.
+  std::optional<void*> stream;
 };
 
 // What a step did. hop and ssp have no groups, and so no members, weights and reason, but for the

@@ -1,5 +1,5 @@
 // Built with -O3 and without contraction (CMakeLists.txt): the loops are written to be vectorised.
-#include "worker/mesh/kernels.h"
+#include "worker/memory/kernels.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,10 +1,11 @@
 // The tensors of a replica as one row of bytes, which reductions and copies cut into shards and
 // chunks.
 //
-// Tensors stand in the row by element size, largest first, then in the caller's order: a cut at a
-// multiple of 8 bytes never splits an element. Equal tensors give equal rows on every worker.
-#ifndef PRD_WORKER_MESH_LAYOUT_H_
-#define PRD_WORKER_MESH_LAYOUT_H_
+// Tensors stand in the row by dtype (f64, f32, f16, bf16), then in the caller's order: a cut at a
+// multiple of 8 bytes never splits an element, and what is of one dtype is in one piece. Equal
+// tensors give equal rows on every worker.
+#ifndef PRD_WORKER_MEMORY_LAYOUT_H_
+#define PRD_WORKER_MEMORY_LAYOUT_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -22,6 +23,16 @@ class Layout {
   explicit Layout(const std::vector<Tensor>& tensors);
 
   std::size_t bytes() const { return bytes_; }
+
+  struct Piece {
+    std::size_t begin, end;  // in the row
+    std::byte* data;
+    DType dtype;
+  };
+  // In the order of the row, without gaps; none is empty.
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  // The same with all tensors of one dtype in one; their `data` is null.
+  std::vector<Piece> Runs() const;
 
   // The same row where it stands in one piece, in the bytes() bytes at `row`.
   Layout Over(std::byte* row) const;
@@ -47,11 +58,6 @@ class Layout {
   void Write(std::size_t offset, std::size_t length, const std::byte* from) const;
 
  private:
-  struct Piece {
-    std::size_t begin, end;  // in the row
-    std::byte* data;
-    DType dtype;
-  };
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;
 };
@@ -61,4 +67,4 @@ std::uint64_t ModelHash(const std::vector<Tensor>& tensors);
 
 }  // namespace prd
 
-#endif  // PRD_WORKER_MESH_LAYOUT_H_
+#endif  // PRD_WORKER_MEMORY_LAYOUT_H_

@@ -1,4 +1,4 @@
-#include "worker/mesh/buffers.h"
+#include "worker/memory/buffers.h"
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
     const std::lock_guard lock(unused_->mutex);
     std::vector<Buffer>& list = unused_->list;
     const auto found = std::find_if(list.begin(), list.end(), [bytes](const Buffer& candidate) {
-      return Fits(candidate.capacity_, bytes);
+      return Fits(candidate.memory_.size(), bytes) && candidate.ready() == candidate.size_;
     });
     if (found != list.end()) {
       *buffer = std::move(*found);
@@ -26,11 +26,9 @@ std::shared_ptr<Buffer> Buffers::Get(std::size_t bytes) {
       list.pop_back();
     }
   }
-  if (buffer->memory_ == nullptr) {
-    buffer->memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    buffer->capacity_ = bytes;
-  }
+  if (buffer->memory_.data() == nullptr) buffer->memory_ = allocate_(bytes);
   buffer->size_ = bytes;
+  buffer->transfer_ = nullptr;
   return {buffer.release(), [home = std::weak_ptr<Unused>(unused_)](Buffer* used) {
             const std::unique_ptr<Buffer> owner(used);
             const std::shared_ptr<Unused> unused = home.lock();

@@ -5,8 +5,8 @@
 // rounded back after every addition.
 //
 // `acc`, `dst` and `src` may be misaligned; `bytes` is a multiple of the element size.
-#ifndef PRD_WORKER_MESH_KERNELS_H_
-#define PRD_WORKER_MESH_KERNELS_H_
+#ifndef PRD_WORKER_MEMORY_KERNELS_H_
+#define PRD_WORKER_MEMORY_KERNELS_H_
 
 #include <cstddef>
 #include <vector>
@@ -35,4 +35,4 @@ void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, Weigh
 
 }  // namespace prd
 
-#endif  // PRD_WORKER_MESH_KERNELS_H_
+#endif  // PRD_WORKER_MEMORY_KERNELS_H_

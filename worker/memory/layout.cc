@@ -1,4 +1,4 @@
-#include "worker/mesh/layout.h"
+#include "worker/memory/layout.h"
 
 #include <cstring>
 #include <string>
@@ -8,14 +8,25 @@
 namespace prd {
 
 Layout::Layout(const std::vector<Tensor>& tensors) {
-  for (const std::size_t size : {std::size_t{8}, std::size_t{4}, std::size_t{2}}) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Tensor& tensor : tensors) {
-      if (DTypeSize(tensor.dtype) != size || tensor.count == 0) continue;
-      const std::size_t end = bytes_ + tensor.count * size;
+      if (tensor.dtype != dtype || tensor.count == 0) continue;
+      const std::size_t end = bytes_ + tensor.count * DTypeSize(dtype);
       pieces_.push_back({bytes_, end, static_cast<std::byte*>(tensor.data), tensor.dtype});
       bytes_ = end;
     }
   }
+}
+
+std::vector<Layout::Piece> Layout::Runs() const {
+  std::vector<Piece> runs;
+  for (const Piece& piece : pieces_) {
+    if (runs.empty() || runs.back().dtype != piece.dtype) {
+      runs.push_back({piece.begin, piece.end, nullptr, piece.dtype});
+    }
+    runs.back().end = piece.end;
+  }
+  return runs;
 }
 
 Layout Layout::Over(std::byte* row) const {

@@ -1,0 +1,179 @@
+// The NCCL communicators of one worker, and what their members agree about.
+//
+// A communicator is made, used and given up by all its members, none of whom may assume what the
+// others have. So each has a leader: of the members the one with the lowest rank, who alone
+// decides about it, and whose words reach each member in the order in which they were said:
+//
+//   leader                                    member
+//   kPropose(comm, members)             ->    has it room? takes it, or gives another one up
+//                                       <-    kAccept or kDecline (no device here, no NCCL, no
+//                                       room)
+//   kCreate(comm, unique id), if all accept
+//             (ncclCommInitRankConfig on all members, in the background)
+//                                       <-    kReady or kBroken
+//   once it has all kReady, the leader uses it: kWay(group, comm) tells the members of a group how
+//   it is reduced; kRetire(comm): it is over
+//
+// A group's leader decides how the group is reduced, and says so to its members: by an all-reduce
+// on the communicator of just these members; by sends and receives on one that covers them (has
+// more members); or staged through the CPU mesh. A member waits for that word if, and only if, it
+// has a communicator that covers the group and is ready here, and takes the staged way at once if
+// not: the leader needs every member's kReady before it says anything else. So members of CPU jobs
+// and of groups with CPU workers send no message for it.
+//
+// When one is made: of the members of kInitial, kFinal, kAverage and kRound at once; of a kTrain
+// once it has recurred (Options::recurs). At most one is being made per worker. Each costs memory
+// (NCCL issue 964: 544 to 688 MB on 8 GPUs) and time (issue 534), so a worker has at most
+// Options::limit. Where that is reached, the one of the lowest score is given up, if the newcomer's
+// is twice as high; otherwise it declines. The score of a set of members is the number of its
+// groups, halved every kHalfLife group ids; equal ones: the one whose newest group is older. All
+// members of a set are in all its groups, so they have the same scores, and give up in the same
+// order.
+//
+// A communicator one of whose members failed, was aborted or is gone (its connection broke, its
+// incarnation changed) is broken: who notices aborts it and tells all members, who do the same once
+// what runs on it here has ended. Others are not touched. Survivors of a covering one that was made
+// at once form another.
+//
+// One thread; no clock, no sockets: messages go in and out as values.
+#ifndef PRD_WORKER_DEVICE_COMMUNICATORS_H_
+#define PRD_WORKER_DEVICE_COMMUNICATORS_H_
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+#include "worker/device/gpu.h"
+
+namespace prd {
+
+// Leader, and a number that it gave.
+struct CommId {
+  Incarnation leader = 0;
+  std::uint64_t number = 0;
+  friend auto operator<=>(const CommId&, const CommId&) = default;
+};
+
+enum class Way : std::uint8_t {
+  kStaged = 0,      // through the CPU mesh
+  kCollective = 1,  // an all-reduce, on a communicator of these members
+  kExchange = 2,    // sends and receives, on a communicator that covers them
+};
+
+struct CommMessage {
+  enum class Kind : std::uint8_t {
+    kPropose = 0,  // members
+    kAccept = 1,
+    kDecline = 2,  // reason
+    kCreate = 3,   // id
+    kReady = 4,
+    kBroken = 5,  // reason
+    kRetire = 6,
+    kGiveUp = 7,  // asks the leader to retire it
+    kWay = 8,     // group, way
+  };
+  static constexpr std::size_t kMaxMembers = 1024;
+  static constexpr std::size_t kMaxReason = 512;
+
+  Kind kind = Kind::kPropose;
+  CommId comm;  // of kWay: none if it is staged
+  GroupId group = kNoGroup;
+  Way way = Way::kStaged;
+  std::vector<Incarnation> members;  // in the order of their ranks in the communicator
+  Gpu::UniqueId id{};
+  std::string reason;
+  friend bool operator==(const CommMessage&, const CommMessage&) = default;
+};
+
+// As on the wire, the payload of a frame. Decoding checks sizes, kinds and ranges.
+std::vector<std::byte> EncodeCommMessage(const CommMessage& message);
+std::optional<CommMessage> DecodeCommMessage(std::span<const std::byte> bytes);
+
+class Communicators {
+ public:
+  static constexpr std::size_t kLimit = 64;
+  static constexpr GroupId kHalfLife = 4096;
+
+  struct Options {
+    std::size_t limit = kLimit;         // communicators here at most
+    std::uint32_t recurs = 2;           // groups of the same members from which on one is worth it
+    std::size_t cover_members = 256;    // no larger one is made
+    DurationNs timeout = 30 * kSecond;  // for a member's answer, and for one to become ready
+  };
+  struct Outgoing {
+    GroupMember to;
+    CommMessage message;
+  };
+  struct Choice {
+    Way way = Way::kStaged;
+    CommId comm;
+  };
+  struct Use {
+    Gpu::Comm comm = nullptr;
+    std::vector<int> ranks;  // in the communicator, by position in the group
+  };
+
+  // `gpu` null: a worker without a device, which declines.
+  Communicators(Gpu* gpu, Options options) : gpu_(gpu), options_(options) {}
+  ~Communicators();  // aborts all
+
+  // Is this incarnation in this run from now on; kNoRun: none. Aborts all.
+  void Join(Incarnation self, RunId run);
+
+  // A group begins here. As its leader: decides, and tells the members if there is anything to
+  // decide. nullopt: the leader's word is waited for, Told has it once it is here.
+  std::optional<Choice> Begin(Instant now, const Group& group);
+  std::optional<Choice> Told(const Group& group) const;
+  // It is over, here; nothing is said about it any more. Of one that succeeded, its set counts.
+  void End(Instant now, const Group& group, bool ok);
+  // nullopt: there is no such communicator that is ready, or it does not have all these members.
+  std::optional<Use> Find(CommId id, const Group& group) const;
+  // Begin to End of a reduction that has asked something of it: it is not aborted meanwhile, unless
+  // by Break.
+  void Hold(CommId id);
+  void Release(CommId id);
+
+  // What ran on it was given up: aborts it here and tells all its members.
+  void Break(Instant now, CommId id, const std::string& why);
+
+  // From a worker of this run.
+  void OnMessage(Instant now, Incarnation from, const CommMessage& message);
+  // Its connection broke.
+  void OnLost(Instant now, Incarnation peer);
+  // What is to be sent, in this order.
+  std::vector<Outgoing> TakeOutgoing();
+  // Whose connections are to be watched: members of all that are here.
+  std::vector<GroupMember> Peers() const;
+
+  // Looks after what is being made.
+  void Service(Instant now);
+  std::optional<Instant> NextDeadline() const;
+
+  struct Counters {
+    std::uint64_t made = 0;      // became ready here
+    std::uint64_t broken = 0;    // failed, or were broken by a member
+    std::uint64_t given_up = 0;  // for room
+    std::uint64_t declined = 0;
+    std::size_t here = 0;  // now, those being made included
+  };
+  Counters counters() const;
+
+ private:
+  Gpu* gpu_;
+  Options options_;
+  Incarnation self_ = 0;
+  RunId run_ = kNoRun;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_DEVICE_COMMUNICATORS_H_

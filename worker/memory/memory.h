@@ -1,0 +1,141 @@
+// Where a replica lives, and the arithmetic there: host memory, or that of a device
+// (worker/device/device_memory.h). All else that the data plane does to a replica is written with
+// the one operation of this class, Combine.
+//
+// A device does things later and in order: what is asked of it is done after what was asked before,
+// and what fails is known later still. So nothing here returns a Status: after a failure nothing is
+// done any more, and who drives the session asks failure() and ends it.
+//
+// Threads: as replica_store.h says of the rows; failure() any.
+#ifndef PRD_WORKER_MEMORY_MEMORY_H_
+#define PRD_WORKER_MEMORY_MEMORY_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "prd/status.h"
+#include "worker/memory/kernels.h"
+#include "worker/memory/layout.h"
+
+namespace prd {
+
+// A row of bytes that a Memory gave. What it holds at first is anything. Movable.
+class Row {
+ public:
+  using Free = std::function<void(std::byte*)>;
+
+  Row() = default;  // empty
+  Row(std::byte* data, std::size_t size, Free free) : data_(data, std::move(free)), size_(size) {}
+  Row(Row&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Row& operator=(Row&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+
+  // Of a device, nothing that the processor may touch.
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::unique_ptr<std::byte, Free> data_{nullptr, [](std::byte*) {}};
+  std::size_t size_ = 0;
+};
+
+// What is on its way to host memory, in order. Null where such a pointer stands: all is there.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  // Bytes that are there, from the front: of the range that was combined. Does not block. After a
+  // failure all of them, and they are anything.
+  virtual std::size_t ready() = 0;
+  // Blocks, in the kernel, until all are there.
+  virtual void Wait() = 0;
+};
+
+class Memory {
+ public:
+  // One operand: the bytes of a range of a row, from its first one on.
+  struct Place {
+    // Null: the tensors of the layout, where they are.
+    std::byte* data = nullptr;
+    // `data` is a part of a row of AllocateHost. Of host memory it makes no difference.
+    bool host = false;
+    // Of a host place: kept until it is not used any more. May be null: it then stays as it is
+    // until the Transfer is through, or for as long as this Memory.
+    std::shared_ptr<const void> owner;
+  };
+  struct Input {
+    Place from;
+    Weight weight = {1, 1};
+  };
+  static Place Tensors() { return {}; }
+  static Place In(std::byte* data) { return {.data = data, .host = false, .owner = nullptr}; }
+  static Place In(const std::byte* data) { return In(const_cast<std::byte*>(data)); }
+  static Place InHost(const std::byte* data, std::shared_ptr<const void> owner = nullptr) {
+    return {.data = const_cast<std::byte*>(data), .host = true, .owner = std::move(owner)};
+  }
+
+  virtual ~Memory() = default;
+
+  virtual bool device() const { return false; }
+
+  // Rows here, and rows of host memory for what goes to and fro. After a failure, rows that nothing
+  // is done with.
+  virtual Row Allocate(std::size_t bytes) = 0;
+  virtual Row AllocateHost(std::size_t bytes) = 0;
+  // Makes it empty, or of exactly this size; its bytes are kept if that is the size it has.
+  void Size(Row* row, std::size_t bytes) {
+    if (row->size() == bytes) return;
+    *row = Row();
+    if (bytes != 0) *row = Allocate(bytes);
+  }
+
+  // to = factor * (sum of weight * from), each of `to`, over [offset, offset + length) of the row
+  // (layout.h): dtype by dtype, in this order, as kernels.h does it, with the same bits everywhere.
+  // An input of weight 0 is not read; with none left, or factor 0, the result is zeros, whatever
+  // the inputs hold. An output may be the first input, and overlaps no other. At most one output is
+  // in host memory; the pointer tells of it. `to` is not empty.
+  // REQUIRES: the range is as layout.h wants it.
+  virtual std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset,
+                                            std::size_t length, std::span<const Place> to,
+                                            std::span<const Input> from,
+                                            Weight factor = {1, 1}) = 0;
+  // The same over a whole row, into one place.
+  std::shared_ptr<Transfer> Combine(const Layout& layout, const Place& to,
+                                    std::initializer_list<Input> from, Weight factor = {1, 1}) {
+    return Combine(layout, 0, layout.bytes(), std::span(&to, 1),
+                   std::span(from.begin(), from.size()), factor);
+  }
+  virtual void Zero(std::byte* data, std::size_t bytes) = 0;
+
+  // A device orders what is asked of it here after, or before, what the caller's stream has or gets
+  // (DeviceMemory). Called with the store's mutex held, or while the caller waits.
+  virtual void TakeFromCaller() {}
+  virtual void GiveToCaller() {}
+
+  // The first failure; nothing has been done since. kUnavailable, kResourceExhausted, kInternal.
+  virtual Status failure() const { return Status::Ok(); }
+};
+
+// The processor's. Everything is done at once, on the thread that asks.
+class HostMemory : public Memory {
+ public:
+  Row Allocate(std::size_t bytes) override;
+  Row AllocateHost(std::size_t bytes) override { return Allocate(bytes); }
+  using Memory::Combine;
+  std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset, std::size_t length,
+                                    std::span<const Place> to, std::span<const Input> from,
+                                    Weight factor) override;
+  void Zero(std::byte* data, std::size_t bytes) override;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MEMORY_MEMORY_H_
