@@ -62,6 +62,8 @@ class Gpu {
   // Pinned host memory.
   virtual Result<std::byte*> MallocHost(std::size_t bytes) = 0;
   virtual void FreeHost(std::byte* data) = 0;
+  // Bytes of the device that nobody has: of all processes on it.
+  virtual Result<std::size_t> FreeMemory() = 0;
   // Either way between pinned and device memory, or within the device.
   virtual Status Copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
   virtual Status Zero(std::byte* data, std::size_t bytes, Stream stream) = 0;
