@@ -1,39 +1,50 @@
 // The NCCL communicators of one worker, and what their members agree about.
 //
 // A communicator is made, used and given up by all its members, none of whom may assume what the
-// others have. So each has a leader: of the members the one with the lowest rank, who alone
-// decides about it, and whose words reach each member in the order in which they were said:
+// others have. Its leader is the member with the lowest rank, whose words reach each member in the
+// order in which they were said:
 //
 //   leader                                    member
 //   kPropose(comm, members)             ->    has it room? takes it, or gives another one up
-//                                       <-    kAccept or kDecline (no device here, no NCCL, no
-//                                       room)
+//                                       <-    kAccept or kDecline (no device here, no NCCL, busy,
+//                                       no room)
 //   kCreate(comm, unique id), if all accept
 //             (ncclCommInitRankConfig on all members, in the background)
-//                                       <-    kReady or kBroken
-//   once it has all kReady, the leader uses it: kWay(group, comm) tells the members of a group how
-//   it is reduced; kRetire(comm): it is over
+//                                       <-    kReady(the newest group begun here) or kBroken
+//   kUse(comm, the newest of those), once all are ready: of groups after that one
+//   kRetire(comm): no further group uses it
 //
-// A group's leader decides how the group is reduced, and says so to its members: by an all-reduce
-// on the communicator of just these members; by sends and receives on one that covers them (has
-// more members); or staged through the CPU mesh. A member waits for that word if, and only if, it
-// has a communicator that covers the group and is ready here, and takes the staged way at once if
-// not: the leader needs every member's kReady before it says anything else. So members of CPU jobs
-// and of groups with CPU workers send no message for it.
+// A group's leader, too, is its member with the lowest rank. It decides how the group is reduced
+// and says so to its members (kWay): by an all-reduce on the communicator of just these members; by
+// sends and receives on one that covers them (has more members); or staged through the CPU mesh. A
+// member waits for that word if, and only if, it has a communicator that covers the group and is
+// ready here, and takes the staged way at once if not. That is safe in both directions:
+//   - The leader says something whenever a member may wait: nobody is ready before all have begun
+//     to make it, so the leader has it too, or has told the member that it is broken.
+//   - The leader uses a communicator for groups only that no member had begun when it became ready
+//     there (kReady, kUse): group ids ascend, so every member waits for the word.
+// So members of CPU jobs and of groups with CPU workers send no message for it.
 //
-// When one is made: of the members of kInitial, kFinal, kAverage and kRound at once; of a kTrain
-// once it has recurred (Options::recurs). At most one is being made per worker. Each costs memory
-// (NCCL issue 964: 544 to 688 MB on 8 GPUs) and time (issue 534), so a worker has at most
-// Options::limit. Where that is reached, the one of the lowest score is given up, if the newcomer's
-// is twice as high; otherwise it declines. The score of a set of members is the number of its
-// groups, halved every kHalfLife group ids; equal ones: the one whose newest group is older. All
-// members of a set are in all its groups, so they have the same scores, and give up in the same
-// order.
+// When one is made: of the members of kInitial, kAverage and kRound at once, as a cover: for groups
+// of some of its members, who may be led by others than its leader. Of a kTrain once it has
+// recurred (Options::recurs). At most one is being made per worker; whoever is busy declines, and
+// the leader tries again after a later group. Each costs memory (NCCL issue 964: 544 to 688 MB on
+// 8 GPUs) and time (issue 534), so a worker has at most Options::limit. Where that is reached, the
+// one of the lowest score is given up, if the newcomer's is twice as high; otherwise it declines.
+// The score of a set of members is the number of its groups, halved every kHalfLife group ids;
+// equal ones: the one whose newest group is older. All members of a set are in all its groups, so
+// they have the same scores, and give up in the same order.
+//
+// A cover is given up in two steps, as its groups have many leaders: each member tells all others
+// that it will lead no further group on it (kRetired), and keeps it until it has heard that of all.
 //
 // A communicator one of whose members failed, was aborted or is gone (its connection broke, its
-// incarnation changed) is broken: who notices aborts it and tells all members, who do the same once
-// what runs on it here has ended. Others are not touched. Survivors of a covering one that was made
-// at once form another.
+// incarnation changed) is broken: who notices tells all members, who abort it once what runs on it
+// here has ended. Others are not touched. Of a cover, the survivor with the lowest rank proposes
+// another, without those who are gone; it also grows by those whom its groups bring.
+//
+// What is lost with a connection is made good: a member that waits asks the group's leader now and
+// then (kAsk), who repeats its word, or that the communicator is broken.
 //
 // One thread; no clock, no sockets: messages go in and out as values.
 #ifndef PRD_WORKER_DEVICE_COMMUNICATORS_H_
@@ -69,17 +80,28 @@ enum class Way : std::uint8_t {
   kExchange = 2,    // sends and receives, on a communicator that covers them
 };
 
+// Why a proposal is declined.
+enum class Refusal : std::uint8_t {
+  kNoDevice = 0,  // or no NCCL: there never will be
+  kBusy = 1,      // another one is being made here
+  kNoRoom = 2,
+  kUnknown = 3,  // not all of the members have been in a group with this one
+};
+
 struct CommMessage {
   enum class Kind : std::uint8_t {
-    kPropose = 0,  // members
+    kPropose = 0,  // members, cover
     kAccept = 1,
-    kDecline = 2,  // reason
+    kDecline = 2,  // refusal, reason
     kCreate = 3,   // id
-    kReady = 4,
-    kBroken = 5,  // reason
+    kReady = 4,    // group: the newest that has begun here
+    kBroken = 5,   // reason; members: who are gone, if that is why
     kRetire = 6,
-    kGiveUp = 7,  // asks the leader to retire it
-    kWay = 8,     // group, way
+    kGiveUp = 7,    // asks the leader to retire it
+    kWay = 8,       // group, way
+    kUse = 9,       // group: it is used for those after this one
+    kRetired = 10,  // of a cover: the sender leads no further group on it
+    kAsk = 11,      // group: what is its way?
   };
   static constexpr std::size_t kMaxMembers = 1024;
   static constexpr std::size_t kMaxReason = 512;
@@ -88,7 +110,9 @@ struct CommMessage {
   CommId comm;  // of kWay: none if it is staged
   GroupId group = kNoGroup;
   Way way = Way::kStaged;
-  std::vector<Incarnation> members;  // in the order of their ranks in the communicator
+  bool cover = false;
+  Refusal refusal = Refusal::kNoDevice;
+  std::vector<Incarnation> members;  // of kPropose: in the order of their ranks
   Gpu::UniqueId id{};
   std::string reason;
   friend bool operator==(const CommMessage&, const CommMessage&) = default;
