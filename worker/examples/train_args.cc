@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <string_view>
 #include <vector>
 
 namespace example {
@@ -123,14 +124,8 @@ constexpr const char* kOneProcessPerWorker =
     " as one worker of a prd job. Start one process per worker;\n"
     "PRD_CONTROLLER, PRD_JOB and PRD_RANK (or the variables of torchrun, Slurm and MPI) say which.";
 
-}  // namespace
-
-bool ParseFashionMnistArgs(int argc, char** argv, FashionMnistArgs* args, int* exit_code) {
-  CLI::App app{std::string("Trains a model on Fashion-MNIST") + kOneProcessPerWorker};
+void AddFashionMnist(CLI::App& app, FashionMnistArgs* args) {
   app.add_option("--data", args->data, "Folder of the four gzip files")->capture_default_str();
-  app.add_option("--model", args->model, "mlp or cnn")
-      ->check(CLI::IsMember({"mlp", "cnn"}))
-      ->capture_default_str();
   const std::map<std::string, Sharding> shardings{{"iid", Sharding::kIid},
                                                   {"labels", Sharding::kLabels}};
   app.add_option("--shards", args->sharding,
@@ -139,7 +134,54 @@ bool ParseFashionMnistArgs(int argc, char** argv, FashionMnistArgs* args, int* e
   app.add_option("--momentum", args->momentum, "Momentum of SGD")
       ->check(CLI::Range(0.0, 0.9999))
       ->capture_default_str();
+  app.add_flag("--evaluate", args->evaluate,
+               "Rank 0 prints the final model's test accuracy, as a JSON line");
+}
+
+// "cpu", "cuda" or "cuda:N", or what is wrong with it.
+std::string ParseDevice(const std::string& text, int* device) {
+  const std::string_view prefix = "cuda:";
+  if (text == "cpu") {
+    *device = -1;
+  } else if (text == "cuda") {
+    *device = 0;
+  } else {
+    const char* end = text.data() + text.size();
+    const bool numbered = text.starts_with(prefix);
+    const auto [at, error] =
+        std::from_chars(numbered ? text.data() + prefix.size() : end, end, *device);
+    if (error != std::errc() || at != end || *device < 0) {
+      return "found '" + text + "', allowed is cuda:N, cuda (the first) or cpu";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+bool ParseFashionMnistArgs(int argc, char** argv, FashionMnistArgs* args, int* exit_code) {
+  CLI::App app{std::string("Trains a model on Fashion-MNIST") + kOneProcessPerWorker};
+  app.add_option("--model", args->model, "mlp or cnn")
+      ->check(CLI::IsMember({"mlp", "cnn"}))
+      ->capture_default_str();
+  AddFashionMnist(app, args);
   return TrainOptions(&app, &args->train).Parse(argc, argv, exit_code);
+}
+
+bool ParseFashionMnistCudaArgs(int argc, char** argv, FashionMnistCudaArgs* args, int* exit_code) {
+  CLI::App app{std::string("Trains a small CNN on Fashion-MNIST, on a GPU,") +
+               kOneProcessPerWorker};
+  app.add_option_function<std::string>(
+         "--device",
+         [args](const std::string& text) {
+           const std::string wrong = ParseDevice(text, &args->device);
+           if (!wrong.empty()) throw CLI::ValidationError("--device", wrong);
+         },
+         "Where the replica lives and its steps are computed: cuda:N, or cpu, with the same "
+         "kernels as loops")
+      ->default_str("cuda:0");
+  AddFashionMnist(app, &args->common);
+  return TrainOptions(&app, &args->common.train).Parse(argc, argv, exit_code);
 }
 
 bool ParseHyperplaneArgs(int argc, char** argv, TrainArgs* args, int* exit_code) {

@@ -34,10 +34,17 @@ struct FashionMnistArgs {
   std::string model = "mlp";
   Sharding sharding = Sharding::kIid;
   double momentum = 0;
+  bool evaluate = false;  // rank 0 tells the test accuracy at the end
+};
+
+struct FashionMnistCudaArgs {
+  FashionMnistArgs common{.model = "cnn"};  // the only one
+  int device = 0;                           // number of the GPU; -1: the processor
 };
 
 // Fill *args and return true; or print why not (or the help) and set *exit_code.
 bool ParseFashionMnistArgs(int argc, char** argv, FashionMnistArgs* args, int* exit_code);
+bool ParseFashionMnistCudaArgs(int argc, char** argv, FashionMnistCudaArgs* args, int* exit_code);
 bool ParseHyperplaneArgs(int argc, char** argv, TrainArgs* args, int* exit_code);
 
 }  // namespace example

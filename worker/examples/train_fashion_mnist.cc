@@ -22,6 +22,7 @@ class FashionMnist : public example::Learner {
   std::vector<example::Array> Gradients() override { return model_.Gradients(); }
 
   void TakePart(int rank, int workers) override {
+    rank_ = rank;
     // In place of the whole: many workers share a host.
     data_ = example::TakeShard(data_, args_.sharding, rank, workers, args_.train.seed);
     sampler_.emplace(data_.size(), args_.train.seed * 1'000'003 + static_cast<std::uint64_t>(rank));
@@ -34,12 +35,18 @@ class FashionMnist : public example::Learner {
 
   void Apply(double learning_rate) override { model_.ApplySgd(learning_rate, args_.momentum); }
 
+  std::optional<double> TestAccuracy() override {
+    if (!args_.evaluate || rank_ != 0) return std::nullopt;
+    return model_.Accuracy(example::LoadDataset(args_.data, "t10k"));
+  }
+
  private:
   const example::FashionMnistArgs& args_;
   example::Dataset data_;
   example::Model model_;
   std::optional<example::Sampler> sampler_;
   std::vector<std::size_t> batch_;
+  int rank_ = -1;
 };
 
 }  // namespace

@@ -38,11 +38,7 @@ class Snapshots {
 
   void Write(const SnapshotHeader& header) {
     if (args_.snapshot_dir.empty()) return;
-    std::vector<float> parameters;
-    for (const Array& array : learner_.Parameters()) {
-      parameters.insert(parameters.end(), array.data, array.data + array.count);
-    }
-    WriteSnapshot(args_.snapshot_dir, number_++, {header, std::move(parameters)});
+    WriteSnapshot(args_.snapshot_dir, number_++, {header, learner_.CopyParameters()});
     due_ns_ = header.time_ns + args_.snapshot_ms * 1'000'000;
   }
   bool Due(std::int64_t now_ns) const { return now_ns >= due_ns_; }
@@ -104,6 +100,14 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
 
 }  // namespace
 
+std::vector<float> Learner::CopyParameters() {
+  std::vector<float> parameters;
+  for (const Array& array : Parameters()) {
+    parameters.insert(parameters.end(), array.data, array.data + array.count);
+  }
+  return parameters;
+}
+
 int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   const auto fail = [program](const char* where, const prd::Status& status) {
     std::fprintf(stderr, "%s: %s: %s\n", program, where, status.ToString().c_str());
@@ -118,6 +122,8 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   if (!session.ok()) return fail("session", session.status());
   g_session = &*session;
   prd::Replica replica;
+  replica.device = learner.Device();
+  replica.stream = learner.Stream();
   replica.parameters = Tensors(learner.Parameters());
   replica.gradients = Tensors(learner.Gradients());
   replica.apply = [&] { learner.Apply(LearningRate(args, session->iteration())); };
@@ -135,6 +141,9 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   snapshots.Write(done);
   const std::optional<double> validation = learner.ValidationLoss();
   if (validation) std::printf("{\"rank\":%d,\"validation_loss\":%.6g}\n", done.rank, *validation);
+  if (const std::optional<double> accuracy = learner.TestAccuracy()) {
+    std::printf("{\"rank\":%d,\"test_accuracy\":%.6g}\n", done.rank, *accuracy);
+  }
   log.Finished(done.time_ns, validation);
   g_session = nullptr;
   return 0;

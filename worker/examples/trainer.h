@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "worker/examples/pace.h"
@@ -12,7 +13,7 @@
 
 namespace example {
 
-// A float32 array that stays where it is for its owner's life.
+// A float32 array on its learner's device, which stays where it is for its owner's life.
 struct Array {
   float* data = nullptr;
   std::size_t count = 0;
@@ -23,17 +24,25 @@ class Learner {
  public:
   virtual ~Learner() = default;
 
+  // As prd::Replica has them.
+  virtual std::string Device() const { return "cpu"; }
+  virtual void* Stream() const { return nullptr; }
   virtual std::vector<Array> Parameters() = 0;
   virtual std::vector<Array> Gradients() = 0;  // as Parameters
+  // All parameters in the host's memory. One whose arrays are elsewhere has its own.
+  virtual std::vector<float> CopyParameters();
   // Which part of the data this worker learns from. Called once, before ComputeGradients.
   virtual void TakePart(int rank, int workers) = 0;
-  // Fills the gradients with those of the next batch and gives its loss; or nothing, with undefined
-  // gradients, soon after it finds itself interrupted.
+  // Fills the gradients with those of the next batch, or enqueues that on the stream, and gives its
+  // loss, or where that would be to wait, the last one that is there (NaN before the first); or
+  // nothing, with undefined gradients, soon after it finds itself interrupted.
   virtual std::optional<double> ComputeGradients(const Interrupted& interrupted) = 0;
-  // Changes the parameters by the gradients.
+  // Changes the parameters by the gradients, or enqueues that on the stream.
   virtual void Apply(double learning_rate) = 0;
   // The loss on data that no worker learns from, where the program tells it at the end.
   virtual std::optional<double> ValidationLoss() { return std::nullopt; }
+  // The share of right answers on such data, the same.
+  virtual std::optional<double> TestAccuracy() { return std::nullopt; }
 };
 
 // Joins the job that the environment names, trains until the arguments or a signal say stop, and

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 namespace example {
@@ -48,6 +50,29 @@ TEST(TrainArgsTest, HyperplaneHasTheCommonOptionsAndItsOwnDefaults) {
   EXPECT_EQ(args.injection.max_ms, 400);
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Parse(ParseHyperplaneArgs, {"--model", "mlp"}, &args), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--model"));
+}
+
+TEST(TrainArgsTest, CudaNamesADeviceAndHasOneModel) {
+  const std::map<std::string, int> devices = {
+      {"cuda", 0}, {"cuda:0", 0}, {"cuda:12", 12}, {"cpu", -1}};
+  for (const auto& [name, number] : devices) {
+    FashionMnistCudaArgs args{.device = 77};
+    ASSERT_EQ(Parse(ParseFashionMnistCudaArgs, {"--device", name, "--evaluate"}, &args), -1);
+    EXPECT_EQ(args.device, number) << name;
+    EXPECT_TRUE(args.common.evaluate);
+  }
+  FashionMnistCudaArgs args;
+  ASSERT_EQ(Parse(ParseFashionMnistCudaArgs, {"--batch", "64"}, &args), -1);
+  EXPECT_EQ(args.device, 0);
+  EXPECT_EQ(args.common.train.batch, 64U);
+  for (const char* wrong : {"cuda:", "cuda:-1", "cuda:1x", "cuda0", "gpu", "", "cuda:9999999999"}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Parse(ParseFashionMnistCudaArgs, {"--device", wrong}, &args), 2) << wrong;
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--device"));
+  }
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse(ParseFashionMnistCudaArgs, {"--model", "cnn"}, &args), 2);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--model"));
 }
 
