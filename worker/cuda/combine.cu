@@ -1,0 +1,287 @@
+#include "worker/cuda/combine.h"
+#include "worker/cuda/element.h"
+
+namespace prd::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+// prd::DType's values; cuda_gpu.cc holds them together.
+constexpr std::uint32_t kF32 = 0, kF64 = 1, kF16 = 2, kBF16 = 3;
+
+// The operands of one chunk, at its first byte.
+template <int K>
+struct Operands {
+  const std::byte* from[K];
+  std::byte* to[kMaxOutputs];
+};
+
+template <typename T>
+__device__ __forceinline__ typename T::Wide WeightOf(const Combine& combine, int k);
+template <>
+__device__ __forceinline__ float WeightOf<F32>(const Combine& combine, int k) {
+  return combine.single[k];
+}
+template <>
+__device__ __forceinline__ float WeightOf<F16>(const Combine& combine, int k) {
+  return combine.single[k];
+}
+template <>
+__device__ __forceinline__ float WeightOf<BF16>(const Combine& combine, int k) {
+  return combine.single[k];
+}
+template <>
+__device__ __forceinline__ double WeightOf<F64>(const Combine& combine, int k) {
+  return combine.exact[k];
+}
+
+template <typename T>
+__device__ __forceinline__ typename T::Wide FactorOf(const Combine& combine) {
+  if constexpr (sizeof(typename T::Wide) == sizeof(double)) {
+    return combine.exact_factor;
+  } else {
+    return combine.single_factor;
+  }
+}
+
+// The elements of one load of each input; K bounds combine.inputs, so that all is in registers.
+template <typename T, typename Unit, int K>
+__device__ __forceinline__ Unit CombineUnit(const Unit (&inputs)[K], const Combine& combine) {
+  using Raw = typename T::Raw;
+  constexpr int kElements = sizeof(Unit) / sizeof(Raw);
+  Raw in[K][kElements];
+#pragma unroll
+  for (int k = 0; k < K; ++k) memcpy(in[k], &inputs[k], sizeof(Unit));
+  Raw out[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    Raw sum = First<T>(in[0][e], WeightOf<T>(combine, 0), combine.first_one);
+#pragma unroll
+    for (int k = 1; k < K; ++k) {
+      if (k < combine.inputs) sum = Next<T>(sum, in[k][e], WeightOf<T>(combine, k));
+    }
+    out[e] = Last<T>(sum, FactorOf<T>(combine), combine.factor_one);
+    if (combine.inputs == 0) out[e] = Raw(0);
+  }
+  Unit unit;
+  memcpy(&unit, out, sizeof(unit));
+  return unit;
+}
+
+// `count` units, of which the first `before` are at `at.*`, and the others `gap` bytes further. An
+// output may be the first input: every thread reads a unit before it writes it, and nobody else
+// does either.
+template <typename T, typename Unit, int K>
+__device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_t count,
+                                             std::uint32_t before, std::uint32_t gap,
+                                             const Combine& combine) {
+  constexpr int kAtOnce = K >= 4 ? 1 : 4 / K;  // loads in flight, with few inputs too
+  for (std::uint32_t i = threadIdx.x; i < count; i += kThreads * kAtOnce) {
+    Unit inputs[kAtOnce][K];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const std::uint32_t unit = i + u * kThreads;
+      const std::uint32_t byte = unit * std::uint32_t(sizeof(Unit)) + (unit < before ? 0 : gap);
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        inputs[u][k] = Unit{};
+        if (unit < count && k < combine.inputs) {
+          inputs[u][k] = *reinterpret_cast<const Unit*>(at.from[k] + byte);
+        }
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const std::uint32_t unit = i + u * kThreads;
+      const std::uint32_t byte = unit * std::uint32_t(sizeof(Unit)) + (unit < before ? 0 : gap);
+      if (unit >= count) break;
+      const Unit sum = CombineUnit<T, Unit, K>(inputs[u], combine);
+      *reinterpret_cast<Unit*>(at.to[0] + byte) = sum;
+      if (combine.second) *reinterpret_cast<Unit*>(at.to[1] + byte) = sum;
+    }
+  }
+}
+
+__device__ __forceinline__ std::uint32_t Past16(const std::byte* data) {
+  return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(data) % 16);
+}
+
+// 16 bytes at a time where all operands are equally far from such a boundary; what is before the
+// first and behind the last of them, or all, by elements.
+template <typename T, int K>
+__device__ __forceinline__ void CombineChunk(const Operands<K>& at, std::uint32_t bytes,
+                                             const Combine& combine) {
+  constexpr std::uint32_t kSize = sizeof(typename T::Raw);
+  const std::uint32_t past = Past16(at.to[0]);
+  bool congruent = !combine.second || Past16(at.to[1]) == past;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (k < combine.inputs) congruent = congruent && Past16(at.from[k]) == past;
+  }
+  const std::uint32_t head = congruent ? min(bytes, (16 - past) % 16) : bytes;
+  const std::uint32_t body = (bytes - head) / 16 * 16;
+  if (body != 0) {
+    Operands<K> middle = at;
+#pragma unroll
+    for (int k = 0; k < K; ++k) middle.from[k] += k < combine.inputs ? head : 0;
+    middle.to[0] += head;
+    middle.to[1] += combine.second ? head : 0;
+    CombineUnits<T, uint4, K>(middle, body / 16, body / 16, 0, combine);
+  }
+  if (body != bytes) {
+    CombineUnits<T, typename T::Raw, K>(at, (bytes - body) / kSize, head / kSize, body, combine);
+  }
+}
+
+// The part of a chunk in the range: its operands, and its bytes.
+template <int K>
+__device__ __forceinline__ std::uint32_t Find(const Chunk& chunk, const Combine& combine,
+                                              Operands<K>* at) {
+  const std::uint64_t begin = max(chunk.begin, combine.begin);
+  const std::uint64_t end = min(chunk.begin + chunk.bytes, combine.end);
+  std::byte* tensor = chunk.data + (begin - chunk.begin);
+  const std::uint64_t row = begin - combine.begin;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const bool is_row = k < combine.inputs && combine.from[k] != nullptr;
+    at->from[k] = is_row ? combine.from[k] + row : tensor;
+  }
+#pragma unroll
+  for (int j = 0; j < kMaxOutputs; ++j) {
+    at->to[j] = combine.to[j] != nullptr ? combine.to[j] + row : tensor;
+  }
+  return static_cast<std::uint32_t>(end - begin);
+}
+
+// combine.inputs is at most K.
+template <int K>
+__global__ void __launch_bounds__(kThreads) CombineKernel(const __grid_constant__ Combine combine) {
+  if (combine.skip != nullptr && *combine.skip != 0) return;
+  for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
+    const Chunk chunk = combine.chunks[c];
+    Operands<K> at;
+    const std::uint32_t bytes = Find<K>(chunk, combine, &at);
+    switch (chunk.dtype) {
+      case kF32:
+        CombineChunk<F32, K>(at, bytes, combine);
+        break;
+      case kF64:
+        CombineChunk<F64, K>(at, bytes, combine);
+        break;
+      case kF16:
+        CombineChunk<F16, K>(at, bytes, combine);
+        break;
+      case kBF16:
+        CombineChunk<BF16, K>(at, bytes, combine);
+        break;
+    }
+  }
+}
+
+// Elements at any address: byte by byte.
+
+template <typename Raw>
+__device__ Raw Read(const std::byte* from) {
+  Raw raw;
+  std::byte* bytes = reinterpret_cast<std::byte*>(&raw);
+  for (std::size_t i = 0; i < sizeof(Raw); ++i) bytes[i] = from[i];
+  return raw;
+}
+
+template <typename Raw>
+__device__ void Write(std::byte* to, Raw raw) {
+  const std::byte* bytes = reinterpret_cast<const std::byte*>(&raw);
+  for (std::size_t i = 0; i < sizeof(Raw); ++i) to[i] = bytes[i];
+}
+
+template <typename T>
+__device__ void CombineBytes(const Operands<kMaxInputs>& at, std::uint32_t bytes,
+                             const Combine& combine) {
+  using Raw = typename T::Raw;
+  for (std::uint32_t b = threadIdx.x * sizeof(Raw); b < bytes; b += kThreads * sizeof(Raw)) {
+    Raw sum = Raw(0);
+    for (int k = 0; k < combine.inputs; ++k) {
+      const Raw in = Read<Raw>(at.from[k] + b);
+      const typename T::Wide weight = WeightOf<T>(combine, k);
+      sum = k == 0 ? First<T>(in, weight, combine.first_one) : Next<T>(sum, in, weight);
+    }
+    if (combine.inputs != 0) sum = Last<T>(sum, FactorOf<T>(combine), combine.factor_one);
+    Write(at.to[0] + b, sum);
+    if (combine.second) Write(at.to[1] + b, sum);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    CombineBytesKernel(const __grid_constant__ Combine combine) {
+  if (combine.skip != nullptr && *combine.skip != 0) return;
+  for (std::uint32_t c = blockIdx.x; c < combine.chunk_count; c += gridDim.x) {
+    const Chunk chunk = combine.chunks[c];
+    Operands<kMaxInputs> at;
+    const std::uint32_t bytes = Find<kMaxInputs>(chunk, combine, &at);
+    switch (chunk.dtype) {
+      case kF32:
+        CombineBytes<F32>(at, bytes, combine);
+        break;
+      case kF64:
+        CombineBytes<F64>(at, bytes, combine);
+        break;
+      case kF16:
+        CombineBytes<F16>(at, bytes, combine);
+        break;
+      case kBF16:
+        CombineBytes<BF16>(at, bytes, combine);
+        break;
+    }
+  }
+}
+
+__global__ void DecideKernel(const volatile std::uint32_t* flag, std::uint32_t* word,
+                             volatile std::uint32_t* said) {
+  const std::uint32_t called_off = *flag;
+  *word = called_off;
+  __threadfence_system();  // the word is there before the host hears of it
+  *said = called_off + 1;
+}
+
+// By Kernels::Variant.
+using Kernel = void (*)(Combine);
+constexpr int kBytesVariant = 4;
+constexpr Kernel kKernels[] = {CombineKernel<1>, CombineKernel<2>, CombineKernel<4>,
+                               CombineKernel<8>, CombineBytesKernel};
+
+int VariantOf(int inputs, bool aligned) {
+  if (!aligned) return kBytesVariant;
+  return inputs <= 1 ? 0 : inputs == 2 ? 1 : inputs <= 4 ? 2 : 3;
+}
+
+}  // namespace
+
+cudaError_t Kernels::Prepare(int multiprocessors) {
+  static_assert(sizeof(kKernels) / sizeof(kKernels[0]) == kVariants);
+  for (int i = 0; i < kVariants; ++i) {
+    int at_once = 0;
+    const cudaError_t error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kKernels[i], kThreads, 0);
+    if (error != cudaSuccess) return error;
+    blocks_[i] = static_cast<unsigned>(max(1, at_once) * max(1, multiprocessors));
+  }
+  return cudaSuccess;
+}
+
+cudaError_t Kernels::Launch(const Combine& combine, bool aligned, cudaStream_t stream) const {
+  if (combine.chunk_count == 0) return cudaSuccess;
+  const int variant = VariantOf(combine.inputs, aligned);
+  const unsigned blocks = min(blocks_[variant], combine.chunk_count);
+  void* arguments[] = {const_cast<Combine*>(&combine)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kKernels[variant]), dim3(blocks),
+                          dim3(kThreads), arguments, 0, stream);
+}
+
+cudaError_t Kernels::Decide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
+                            cudaStream_t stream) const {
+  void* arguments[] = {&flag, &word, &said};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(DecideKernel), dim3(1), dim3(1), arguments,
+                          0, stream);
+}
+
+}  // namespace prd::cuda

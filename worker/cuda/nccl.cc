@@ -1,0 +1,273 @@
+#include "worker/cuda/nccl.h"
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/cuda/cuda_calls.h"
+#include "worker/cuda/element.h"
+
+namespace prd {
+
+// A communicator, from the asking for it on.
+struct CommHandle {
+  enum State { kAsked, kMade, kFailed };
+
+  // Written by the Nccl's thread before `state`, and then no more.
+  std::atomic<State> state{kAsked};
+  ncclComm_t comm = nullptr;
+  Status failure;
+  std::atomic<bool> abandoned{false};  // before it was made
+
+  // The rest is of those who use it. The newest operators, by their dtype and scalar: groups recur,
+  // and so do their weights.
+  struct Operator {
+    DType dtype;
+    double weight;
+    ncclRedOp_t op;
+  };
+  std::vector<Operator> operators;
+};
+
+namespace cuda {
+namespace {
+
+constexpr std::size_t kMaxOperators = 16;
+
+ncclDataType_t ToNccl(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kBF16:
+      return ncclBfloat16;
+  }
+  return ncclFloat32;
+}
+
+Status ToStatus(ncclResult_t result, ncclComm_t comm, const std::string& asked) {
+  if (result == ncclSuccess || result == ncclInProgress) return Status::Ok();
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  std::string text = asked + ": " + nccl.GetErrorString(result);
+  // ncclRemoteError and ncclSystemError: a peer or the network is gone. What was said last may be
+  // of another thread's call, which is still the best hint that there is.
+  const char* last = nccl.GetLastError(comm);
+  if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
+  const bool peer = result == ncclRemoteError || result == ncclSystemError;
+  return Status(peer ? Code::kAborted : Code::kInternal, text);
+}
+
+// The weight in the dtype's own bits, at the front.
+std::uint64_t ScalarOf(DType dtype, Weight weight) {
+  std::uint64_t scalar = 0;
+  const auto put = [&](auto value) { std::memcpy(&scalar, &value, sizeof(value)); };
+  switch (dtype) {
+    case DType::kF32:
+      put(weight.single);
+      break;
+    case DType::kF64:
+      put(weight.exact);
+      break;
+    case DType::kF16:
+      put(F16::Round(weight.single));
+      break;
+    case DType::kBF16:
+      put(BF16::Round(weight.single));
+      break;
+  }
+  return scalar;
+}
+
+// An operator for PreMulSum. The one that makes room was given to collectives of before, whose
+// calls have returned.
+Result<ncclRedOp_t> OperatorFor(CommHandle* comm, DType dtype, Weight weight) {
+  if (weight.exact == 1) return ncclSum;
+  const double value = dtype == DType::kF64 ? weight.exact : static_cast<double>(weight.single);
+  auto& known = comm->operators;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (known[i].dtype != dtype || known[i].weight != value) continue;
+    const CommHandle::Operator found = known[i];
+    known.erase(known.begin() + static_cast<std::ptrdiff_t>(i));
+    known.push_back(found);
+    return found.op;
+  }
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  if (known.size() == kMaxOperators) {
+    PRD_RETURN_IF_ERROR(
+        ToStatus(nccl.RedOpDestroy(known.front().op, comm->comm), comm->comm, "ncclRedOpDestroy"));
+    known.erase(known.begin());
+  }
+  std::uint64_t scalar = ScalarOf(dtype, weight);
+  ncclRedOp_t op = ncclSum;
+  PRD_RETURN_IF_ERROR(ToStatus(
+      nccl.RedOpCreatePreMulSum(&op, &scalar, ToNccl(dtype), ncclScalarHostImmediate, comm->comm),
+      comm->comm, "ncclRedOpCreatePreMulSum"));
+  known.push_back({dtype, value, op});
+  return op;
+}
+
+// On the Nccl's thread.
+void Make(CommHandle* comm, int ranks, const Gpu::UniqueId& id, int rank) {
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  if (!nccl.status.ok() || comm->abandoned) {
+    comm->failure = nccl.status.ok() ? Status(Code::kAborted, "abandoned") : nccl.status;
+    comm->state = CommHandle::kFailed;
+    return;
+  }
+  static_assert(sizeof(ncclUniqueId) == sizeof(id));
+  ncclUniqueId nccl_id;
+  std::memcpy(&nccl_id, id.data(), sizeof(nccl_id));
+  // Fields that are left alone stay NCCL's or its environment variables' choice.
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t result = nccl.CommInitRankConfig(&comm->comm, ranks, nccl_id, rank, &config);
+  comm->failure = ToStatus(result, nullptr, "ncclCommInitRankConfig");
+  comm->state = comm->failure.ok() ? CommHandle::kMade : CommHandle::kFailed;
+}
+
+// Not ok: it is not to be used.
+Status Usable(Gpu::Comm comm) {
+  switch (comm->state.load()) {
+    case CommHandle::kAsked:
+      return Status(Code::kInternal, "a communicator is used before it is made");
+    case CommHandle::kFailed:
+      return comm->failure;
+    case CommHandle::kMade:
+      return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Nccl::~Nccl() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  asked_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Nccl::Ask(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  asked_.notify_one();
+}
+
+void Nccl::Run() {
+  const OnDevice on(device_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    asked_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+void Nccl::MakeUniqueId() {
+  Ask([this] {
+    auto made = std::make_unique<Gpu::Id>();
+    const NcclLibrary& nccl = NcclLibrary::Get();
+    made->status = nccl.status;
+    if (made->status.ok()) {
+      ncclUniqueId id;
+      made->status = ToStatus(nccl.GetUniqueId(&id), nullptr, "ncclGetUniqueId");
+      std::memcpy(made->id.data(), &id, sizeof(id));
+    }
+    const std::lock_guard lock(mutex_);
+    id_ = std::move(made);
+  });
+}
+
+std::unique_ptr<Gpu::Id> Nccl::TakeUniqueId() {
+  const std::lock_guard lock(mutex_);
+  return std::move(id_);
+}
+
+Gpu::Comm Nccl::CommInit(int ranks, const Gpu::UniqueId& id, int rank) {
+  auto* comm = new CommHandle;
+  Ask([comm, ranks, id, rank] { Make(comm, ranks, id, rank); });
+  return comm;
+}
+
+Result<bool> Nccl::CommBusy(Gpu::Comm comm) {
+  if (comm->state == CommHandle::kAsked) return true;
+  PRD_RETURN_IF_ERROR(Usable(comm));
+  ncclResult_t now = ncclSuccess;
+  const ncclResult_t asked = NcclLibrary::Get().CommGetAsyncError(comm->comm, &now);
+  PRD_RETURN_IF_ERROR(ToStatus(asked, comm->comm, "ncclCommGetAsyncError"));
+  PRD_RETURN_IF_ERROR(ToStatus(now, comm->comm, "the communicator failed"));
+  return now == ncclInProgress;
+}
+
+void Nccl::CommAbort(Gpu::Comm comm) {
+  comm->abandoned = true;
+  {
+    const std::lock_guard lock(mutex_);
+    ++aborting_;
+  }
+  Ask([this, comm] {
+    if (comm->comm != nullptr) NcclLibrary::Get().CommAbort(comm->comm);
+    delete comm;
+    const std::lock_guard lock(mutex_);
+    --aborting_;
+  });
+}
+
+std::size_t Nccl::aborting() const {
+  const std::lock_guard lock(mutex_);
+  return aborting_;
+}
+
+Status Nccl::AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std::size_t count,
+                       DType dtype, Weight weight, Gpu::Stream stream) {
+  PRD_RETURN_IF_ERROR(Usable(comm));
+  const Result<ncclRedOp_t> op = OperatorFor(comm, dtype, weight);
+  if (!op.ok()) return op.status();
+  return ToStatus(NcclLibrary::Get().AllReduce(from, to, count, ToNccl(dtype), *op, comm->comm,
+                                               static_cast<cudaStream_t>(stream)),
+                  comm->comm, "ncclAllReduce");
+}
+
+Status Nccl::Send(Gpu::Comm comm, const std::byte* from, std::size_t bytes, int to,
+                  Gpu::Stream stream) {
+  PRD_RETURN_IF_ERROR(Usable(comm));
+  return ToStatus(NcclLibrary::Get().Send(from, bytes, ncclUint8, to, comm->comm,
+                                          static_cast<cudaStream_t>(stream)),
+                  comm->comm, "ncclSend");
+}
+
+Status Nccl::Receive(Gpu::Comm comm, std::byte* to, std::size_t bytes, int from,
+                     Gpu::Stream stream) {
+  PRD_RETURN_IF_ERROR(Usable(comm));
+  return ToStatus(NcclLibrary::Get().Recv(to, bytes, ncclUint8, from, comm->comm,
+                                          static_cast<cudaStream_t>(stream)),
+                  comm->comm, "ncclRecv");
+}
+
+Status Nccl::GroupStart() {
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  PRD_RETURN_IF_ERROR(nccl.status);
+  return ToStatus(nccl.GroupStart(), nullptr, "ncclGroupStart");
+}
+
+Status Nccl::GroupEnd(Gpu::Comm comm) {
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  PRD_RETURN_IF_ERROR(nccl.status);
+  const ncclComm_t which = comm->state == CommHandle::kMade ? comm->comm : nullptr;
+  return ToStatus(nccl.GroupEnd(), which, "ncclGroupEnd");
+}
+
+}  // namespace cuda
+}  // namespace prd
