@@ -53,11 +53,14 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/messages.h"
@@ -112,9 +115,9 @@ struct CommMessage {
   Way way = Way::kStaged;
   bool cover = false;
   Refusal refusal = Refusal::kNoDevice;
-  std::vector<Incarnation> members;  // of kPropose: in the order of their ranks
+  std::vector<Incarnation> members{};  // of kPropose: in the order of their ranks
   Gpu::UniqueId id{};
-  std::string reason;
+  std::string reason{};
   friend bool operator==(const CommMessage&, const CommMessage&) = default;
 };
 
@@ -126,11 +129,18 @@ class Communicators {
  public:
   static constexpr std::size_t kLimit = 64;
   static constexpr GroupId kHalfLife = 4096;
+  // Looked after so often while one is being made.
+  static constexpr DurationNs kPoll = 20 * kMillisecond;
+  // Remembered at most: sets of members with their scores, words for groups that have not begun
+  // here yet, and members. Whatever is forgotten costs time alone.
+  static constexpr std::size_t kMaxSets = 1024;
+  static constexpr std::size_t kMaxWays = 256;
+  static constexpr std::size_t kMaxKnown = 4096;
 
   struct Options {
-    std::size_t limit = kLimit;         // communicators here at most
+    std::size_t limit = kLimit;         // communicators here at most; >= 1
     std::uint32_t recurs = 2;           // groups of the same members from which on one is worth it
-    std::size_t cover_members = 256;    // no larger one is made
+    std::size_t cover_members = 256;    // no larger one is made; <= CommMessage::kMaxMembers
     DurationNs timeout = 30 * kSecond;  // for a member's answer, and for one to become ready
   };
   struct Outgoing {
@@ -140,6 +150,7 @@ class Communicators {
   struct Choice {
     Way way = Way::kStaged;
     CommId comm;
+    friend bool operator==(const Choice&, const Choice&) = default;
   };
   struct Use {
     Gpu::Comm comm = nullptr;
@@ -149,22 +160,30 @@ class Communicators {
   // `gpu` null: a worker without a device, which declines.
   Communicators(Gpu* gpu, Options options) : gpu_(gpu), options_(options) {}
   ~Communicators();  // aborts all
+  Communicators(const Communicators&) = delete;
+  Communicators& operator=(const Communicators&) = delete;
 
-  // Is this incarnation in this run from now on; kNoRun: none. Aborts all.
+  // Is this incarnation in this run from now on; kNoRun: none. Aborts all, and says nothing: its
+  // peers see its connections break, or another incarnation in its place.
   void Join(Incarnation self, RunId run);
 
-  // A group begins here. As its leader: decides, and tells the members if there is anything to
-  // decide. nullopt: the leader's word is waited for, Told has it once it is here.
+  // A group begins here; ids ascend. As its leader: decides, and tells the members if any may wait.
+  // nullopt: the leader's word is waited for, Told has it once it is here (after any other call).
+  // One group at a time: another Begin is the End of the one before, which failed.
   std::optional<Choice> Begin(Instant now, const Group& group);
   std::optional<Choice> Told(const Group& group) const;
-  // It is over, here; nothing is said about it any more. Of one that succeeded, its set counts.
+  // It is over, here; nothing is said about it any more. Of one that succeeded, its set counts; the
+  // communicator of one that did not is broken.
   void End(Instant now, const Group& group, bool ok);
-  // nullopt: there is no such communicator that is ready, or it does not have all these members.
+  // nullopt: there is no such communicator that is ready, it is broken, or it does not have all
+  // these members.
   std::optional<Use> Find(CommId id, const Group& group) const;
   // Begin to End of a reduction that has asked something of it: it is not aborted meanwhile, unless
   // by Break.
   void Hold(CommId id);
   void Release(CommId id);
+  // Why one that is held is broken; empty: it is not.
+  std::string WhyBroken(CommId id) const;
 
   // What ran on it was given up: aborts it here and tells all its members.
   void Break(Instant now, CommId id, const std::string& why);
@@ -174,28 +193,152 @@ class Communicators {
   // Its connection broke.
   void OnLost(Instant now, Incarnation peer);
   // What is to be sent, in this order.
-  std::vector<Outgoing> TakeOutgoing();
-  // Whose connections are to be watched: members of all that are here.
+  std::vector<Outgoing> TakeOutgoing() { return std::exchange(outgoing_, {}); }
+  // Whose connections are to be watched: members of all that are here. The number changes when they
+  // do.
   std::vector<GroupMember> Peers() const;
+  std::uint64_t peers_version() const { return peers_version_; }
 
   // Looks after what is being made.
   void Service(Instant now);
   std::optional<Instant> NextDeadline() const;
 
   struct Counters {
-    std::uint64_t made = 0;      // became ready here
+    std::uint64_t made = 0;      // became usable here
     std::uint64_t broken = 0;    // failed, or were broken by a member
     std::uint64_t given_up = 0;  // for room
-    std::uint64_t declined = 0;
-    std::size_t here = 0;  // now, those being made included
+    std::uint64_t declined = 0;  // proposals, by this worker
+    std::size_t here = 0;        // now, those being made included
   };
   Counters counters() const;
+  // Ids and members of those that this worker takes for usable, by id.
+  std::map<CommId, std::vector<Incarnation>> Usable() const;
 
  private:
+  using Set = std::vector<Incarnation>;  // by rank, ascending
+  enum class State : std::uint8_t {
+    kProposed,  // its leader: answers are awaited; others: accepted
+    kMaking,    // CommInit has been called
+    kReady,     // here
+  };
+  struct Record {
+    Set set;
+    std::vector<GroupMember> members;  // the same
+    std::map<Incarnation, int> rank_of;
+    bool cover = false;
+    State state = State::kProposed;
+    bool usable = false;  // all are ready, for groups after:
+    GroupId after = kNoGroup;
+    bool leads = true;     // false: no further group is led on it here
+    bool retired = false;  // goes when nothing uses it any more
+    bool asked = false;    // its leader was asked to retire it
+    bool broken = false;
+    std::string why;
+    std::set<Incarnation> answered;  // its leader: who accepted or declined; then, who is ready
+    std::optional<Refusal> refused;
+    std::set<Incarnation> quit;  // a cover: who leads no further group on it
+    Instant deadline;            // of kProposed and kMaking
+    Gpu::Comm comm = nullptr;
+    int held = 0;
+  };
+  using Records = std::map<CommId, Record>;
+  // What is known of a set of members.
+  struct History {
+    std::uint64_t groups = 0;
+    double score = 0;
+    GroupId at = kNoGroup;     // its newest group, which the score is of
+    std::uint32_t failed = 0;  // attempts in a row to make one
+    std::uint32_t wait = 0;    // its groups until the next
+  };
+  struct Running {
+    GroupId group = kNoGroup;
+    Incarnation leader = 0;
+    std::vector<CommId> waits_on;  // that its leader may choose
+    std::optional<Choice> choice;
+    Instant ask_at;
+  };
+  struct Word {
+    Incarnation from = 0;
+    Choice choice;
+  };
+  // A cover that is wanted.
+  struct Wish {
+    Set set;
+    std::uint32_t failed = 0;
+    std::uint32_t wait = 0;  // groups of this worker until the next attempt
+  };
+
+  bool CanMake() const { return gpu_ != nullptr && run_ != kNoRun && gpu_->nccl().ok(); }
+  void Know(Instant now, const Group& group);
+  const GroupMember* Known(Incarnation member) const;
+  static Set SetOf(const Group& group);
+  static bool Serves(const Record& record, const Group& group, const Set& set);
+  Choice ChooseWay(const Group& group, const Set& set) const;
+  void Resolve();
+  std::optional<CommId> Leave(bool ok);
+  void Count(const Group& group, const Set& set, std::optional<CommId> used);
+  double ScoreAt(const Set& set, GroupId group) const;
+
+  void WantCover(const Set& set);
+  void WantCoverOf(const Group& group, const Set& set);
+  void TryWish(Instant now);
+  void TryRecurring(Instant now, const Set& set);
+  void Propose(Instant now, const Set& set, bool cover);
+  bool MakeRoom(const Set& set, bool cover);
+  bool HasLive(const Set& set) const;
+  bool Covered(const Set& set) const;
+  bool Leads(const Record& record) const { return record.set.front() == self_; }
+  Set WithDevices(const Set& set) const;
+  Record NewRecord(Instant now, const Set& set, bool cover) const;
+  void Answered(Instant now, Records::iterator at);
+  void Withdraw(Records::iterator at);
+  void Look(Instant now, CommId id);
+  void Failed(const Record& record, bool soon);
+  void Create(Instant now, Records::iterator at);
+  void Make(Instant now, Records::iterator at, const Gpu::UniqueId& id);
+  void Ready(Records::iterator at);
+  void AllReady(Records::iterator at);
+  void BecomesUsable(Records::iterator at);
+
+  void OnProposal(Instant now, Incarnation from, const CommMessage& message);
+  void OnDecline(Instant now, Incarnation from, const CommMessage& message);
+  void OnWay(Incarnation from, const CommMessage& message);
+  void OnAsk(Incarnation from, const CommMessage& message);
+  void OnOfRecord(Instant now, Incarnation from, const CommMessage& message);
+  void Retire(Records::iterator at);
+  void OnRetire(Records::iterator at);
+  void Quit(Records::iterator at);
+  void BreakOne(Records::iterator at, const std::string& why, const Set& gone, bool tell);
+  void Reform(const Record& record, const Set& gone);
+  void Abort(Records::iterator at);
+  void Sweep();
+  bool InUse(CommId id, const Record& record) const;
+
+  void Tell(Incarnation to, CommMessage message);
+  void TellAll(const Record& record, const CommMessage& message);
+
   Gpu* gpu_;
   Options options_;
   Incarnation self_ = 0;
   RunId run_ = kNoRun;
+  std::uint64_t numbers_ = 0;
+  Records comms_;
+  std::optional<CommId> making_;  // the one that is being made here
+  bool id_pending_ = false;
+  std::optional<Gpu::UniqueId> unique_id_;  // made, and not used yet
+  std::map<Set, History> sets_;
+  std::optional<Wish> wish_;
+  std::set<Incarnation> no_device_;
+  std::map<Incarnation, GroupMember> known_;
+  std::map<Rank, Incarnation> holder_;          // of each rank, the newest seen
+  std::deque<SharedList<GroupMember>> recent_;  // without a device: of the last groups
+  GroupId last_begun_ = kNoGroup;
+  std::optional<Running> running_;
+  std::map<GroupId, Word> ways_;  // of groups that have not begun here yet, or run
+  std::vector<Outgoing> outgoing_;
+  std::optional<Instant> poll_at_;
+  std::uint64_t peers_version_ = 0;
+  Counters counters_;
 };
 
 }  // namespace prd

@@ -12,7 +12,14 @@
 // Called off at any time, by the owner or a failure here: the communicator is aborted, and the
 // result is not committed. With `commit`, the result goes on from the row to the tensors in the
 // stream's own order, without the processor (Gpu::Decide), so that the caller's stream may be made
-// to wait for it before it is there; called off, either all of it is written or nothing.
+// to wait for it before it is there; called off, either all of it is written or nothing, and Ended
+// says which.
+//
+// Order. NCCL, and what prepares its operands, is on a stream of the plane's own. It waits for the
+// memory's stream as it was at the Start; so what is still read there of the row of an earlier
+// reduction is read before it is written again. The memory's stream waits for it before the
+// commit. What an abandoned reduction still has on the stream runs before the next one's, on the
+// same rows; its flag words are its own until then.
 //
 // One thread: the session's background thread.
 #ifndef PRD_WORKER_DEVICE_PLANE_H_
@@ -20,8 +27,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/messages.h"
@@ -38,6 +50,15 @@ class DevicePlane {
     DurationNs timeout = 10 * kSecond;  // of a reduction that has begun
     Communicators::Options communicators;
   };
+  // Waits for NCCL to hand over what it was asked for, in the kernel, for as long as this; then
+  // looks again at every deadline. (It hands over on a thread of its own, in some 10 us, but for
+  // the first time, when connections are made.)
+  static constexpr DurationNs kSettle = kMillisecond;
+  static constexpr DurationNs kPoll = 20 * kMillisecond;
+  // A reduction whose communicator is broken by another member: for so long it may still end, as
+  // it can if it has all that the others sent.
+  static constexpr DurationNs kGrace = 250 * kMillisecond;
+
   // What a group reduces here.
   struct Part {
     const Layout* layout = nullptr;      // of the tensors; outlives the reduction
@@ -47,7 +68,7 @@ class DevicePlane {
     const std::byte* initial = nullptr;  // a row: what Group::initial_weight is the share of
   };
 
-  // `wake`: the eventfd that tells of what has ended. Both outlive it.
+  // `wake`: the eventfd that tells of what has ended, or -1. Both outlive it.
   static Result<std::unique_ptr<DevicePlane>> Create(DeviceMemory* memory, int wake,
                                                      Options options);
   ~DevicePlane();
@@ -60,26 +81,105 @@ class DevicePlane {
              const Part& part);
   // All of it is handed to the device: `commit` will be done, or not, in the memory's stream.
   bool Enqueued() const;
-  // nullopt: it runs. Ok: the result is in result(), and with commit in the tensors, in the order
-  // of the memory's stream. Not ok: nothing was changed; the communicator is broken, and its
-  // members know.
+  // To be asked in every turn until it says something. nullopt: it runs. Ok: the result is in
+  // result(), and with commit in the tensors, in the order of the memory's stream. Not ok: nothing
+  // was changed; the communicator is broken, and its members know. kAborted: a member is gone or
+  // gave up; kDeadlineExceeded; kCancelled: Cancel; the device's own failure.
   std::optional<Status> Ended(Instant now);
   // REQUIRES: Ended gave ok. A row, which stays as it is until the next Start; the initial model's
   // part is in it.
-  const std::byte* result() const;
-  // Gives it up. Also after Ended, when it ends nothing.
+  const std::byte* result() const { return staging_.data(); }
+  // Gives it up: it does not run any more. But once Enqueued with commit, it runs until the device
+  // has said whether it was written, and Ended says that. Without one that runs, does nothing.
   void Cancel(Instant now, const std::string& why);
-  bool running() const;
-  // Handed to peers: bytes of the row times 2 (P-1)/P, of a member of P.
-  std::uint64_t sent_bytes() const;
+  // Its time begins again: members are known to be on their way.
+  void Extend(Instant now);
+  bool running() const { return run_.has_value(); }
+  // Handed to peers: bytes of the row times 2 (P-1)/P, of a member of P. Of the newest one.
+  std::uint64_t sent_bytes() const { return sent_bytes_; }
 
   std::optional<Instant> NextDeadline() const;
 
  private:
+  enum class Phase : std::uint8_t {
+    kAsked,      // NCCL has all of it, and is not through with handing it over
+    kScattered,  // the same of an exchange's first half
+    kEnqueued,   // all is handed to the device
+  };
+  // Pinned words, for as long as the device may read or write them.
+  struct Words {
+    std::uint32_t* flag = nullptr;
+    std::uint32_t* said = nullptr;
+    Gpu::Event used = nullptr;  // recorded after them
+  };
+  struct Run {
+    Group group;
+    Communicators::Choice choice;
+    Communicators::Use use;
+    Part part;
+    Phase phase = Phase::kAsked;
+    bool held = false;
+    std::vector<double> shares;      // by position, then the initial model's
+    const std::byte* own = nullptr;  // of an exchange, if it contributes: its part, a row
+    std::optional<Words> words;      // with commit, once enqueued
+    Instant begun;
+    Instant looked;  // last
+    std::optional<Instant> broken_at;
+    std::optional<Instant> failed_at;
+    Status failure;
+  };
+  struct Shard {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::size_t size() const { return end - begin; }
+  };
+
   DevicePlane(DeviceMemory* memory, int wake, Options options);
 
+  Status CreateHandles();
+  Status Begin();
+  Status Noted(Status status);
+  Status SizeRows();
+  Status Grow(Row* row, std::size_t bytes);
+  Result<const std::byte*> Own(std::size_t begin, std::size_t end);
+  Status Launch(std::size_t offset, std::size_t length, std::byte* to,
+                std::initializer_list<Gpu::Input> from);
+  Status LaunchOn(Gpu::Stream stream, std::size_t offset, std::size_t length, std::byte* to,
+                  std::span<const Gpu::Input> from, const std::uint32_t* skip);
+  Status Collective();
+  Status AddInitial();
+  Shard ShardOf(std::size_t position) const;
+  std::byte* Slot(std::size_t position);
+  template <typename F>
+  Status Exchanged(F&& one);
+  Status Scatter();
+  Status Sum();
+  Status Spread();
+  Status Next();
+  Status Commit();
+  Result<Words> TakeWords();
+  Status Settle();
+  std::optional<Status> Outcome(Instant now);
+  Status Look(Instant now);
+  void Fail(Instant now, const Status& status);
+  Status Finish(Status status);
+
   DeviceMemory* memory_;
+  std::shared_ptr<Gpu> gpu_;
+  int wake_;
+  Options options_;
   Communicators communicators_;
+  Gpu::Stream stream_ = nullptr;   // NCCL's
+  Gpu::Event inputs_ = nullptr;    // on the memory's stream: the own part is there
+  Gpu::Event reduced_ = nullptr;   // on NCCL's: the result is
+  std::uint32_t* word_ = nullptr;  // of the device, used in the order of the memory's stream
+  std::deque<Words> words_;        // not used by what runs; the device may still use the newest
+  Row staging_;
+  Row scratch_;
+  // Rows that were too small, until NCCL's stream has got past what it does with them.
+  std::deque<std::pair<Gpu::Event, Row>> old_rows_;
+  std::optional<Run> run_;
+  std::uint64_t sent_bytes_ = 0;
 };
 
 }  // namespace prd

@@ -139,9 +139,19 @@ void AddF16c(Half* acc, const Half* src, std::size_t count, float weight) {
 }
 #endif
 
+float RoundTo(DType dtype, float value) {
+  if (dtype == DType::kF16) return FromF16(ToF16(value));
+  if (dtype == DType::kBF16) return FromBf16(ToBf16(value));
+  return value;
+}
+
 }  // namespace
 
 std::vector<Weight> RoundWeights(const std::vector<double>& weights) {
+  return RoundWeights(weights, DType::kF32);
+}
+
+std::vector<Weight> RoundWeights(const std::vector<double>& weights, DType dtype) {
   std::vector<std::size_t> order(weights.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -151,7 +161,7 @@ std::vector<Weight> RoundWeights(const std::vector<double>& weights) {
   for (const std::size_t i : order) {
     if (weights[i] == 0) break;
     const double wanted = weights[i] + carry;
-    rounded[i] = {weights[i], static_cast<float>(wanted)};
+    rounded[i] = {weights[i], RoundTo(dtype, static_cast<float>(wanted))};
     carry = wanted - static_cast<double>(rounded[i].single);
   }
   return rounded;

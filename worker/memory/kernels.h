@@ -25,6 +25,9 @@ struct Weight {
 // times 1/3 as a float is more than 1, and would let parameters grow a little in every group. Zeros
 // stay zeros.
 std::vector<Weight> RoundWeights(const std::vector<double>& weights);
+// The same for who multiplies in the dtype itself (NCCL): `single` is a number of f16 or bf16. A
+// weight that is too small for that may become 0.
+std::vector<Weight> RoundWeights(const std::vector<double>& weights, DType dtype);
 
 // dst = weight * src; weight 0 gives zeros whatever src holds. dst may be src, and may not overlap
 // it otherwise.
