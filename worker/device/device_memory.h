@@ -1,24 +1,27 @@
 // A replica in the memory of a device.
 //
-// All of this class's work runs on one stream of its own, in the order in which it is asked for.
-// The caller's stream and this one are ordered by events: TakeFromCaller makes this one wait for
-// what the caller has enqueued, GiveToCaller makes the caller's wait for what is here. Neither
+// All of this class's arithmetic runs on one stream of its own, in the order in which it is asked
+// for. The caller's stream and this one are ordered by events: TakeFromCaller makes this one wait
+// for what the caller has enqueued, GiveToCaller makes the caller's wait for what is here. Neither
 // waits on the processor, and the device is never synchronised.
 //
-// Combine with host operands goes through pinned memory and two more streams, in pieces: while one
-// is copied in, the one before is combined, and the one before that is copied out; its bytes are
-// Transfer::ready() then, and the eventfd tells.
+// Combine with host operands copies them in and out in pieces, on two more streams: while one is
+// copied in, the one before is combined, and the one before that is copied out; its bytes are
+// Transfer::ready() then, and the eventfd tells. A row of AllocateHost is pinned, so a piece waits
+// on the device only, in one of a few slots. What the pieces do is ordered after and before other
+// calls as if all of them ran on the one stream.
 //
-// Threads: as Memory; the mutexes of those who call it (replica_store.h) keep calls apart.
+// The memory of rows that are gone, and the owners of host places, are let go by a later call
+// (Sweep), once the device does not use them any more.
+//
+// Threads: as Memory; besides, any thread may let go of a row or ask a Transfer.
 #ifndef PRD_WORKER_DEVICE_DEVICE_MEMORY_H_
 #define PRD_WORKER_DEVICE_DEVICE_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
-#include <vector>
 
 #include "worker/device/gpu.h"
 #include "worker/memory/memory.h"
@@ -31,15 +34,21 @@ class DeviceMemory : public Memory {
   static constexpr std::size_t kPieceBytes = 4 << 20;
   static constexpr std::size_t kPieces = 4;
 
-  // `wake`: an eventfd, or -1. `piece_bytes`: a multiple of 8.
+  // `wake`: an eventfd, or -1: told of each piece that is in host memory, and of the first failure.
+  // `piece_bytes`: a multiple of 64. Twice kPieces times that is taken from the device when it is
+  // first needed.
   static Result<std::unique_ptr<DeviceMemory>> Create(std::shared_ptr<Gpu> gpu, int wake,
                                                       std::size_t piece_bytes = kPieceBytes);
-  ~DeviceMemory() override;  // waits until its streams have run dry
+  // Waits until its streams have run dry. Rows and Transfers may outlive it.
+  ~DeviceMemory() override;
 
   bool device() const override { return true; }
+  // After a failure without data; AllocateHost's have data, which is not pinned.
   Row Allocate(std::size_t bytes) override;
   Row AllocateHost(std::size_t bytes) override;
   using Memory::Combine;
+  // REQUIRES: at most Gpu::kMaxOutputs of `to`; host places are in rows of AllocateHost of this
+  // class.
   std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset, std::size_t length,
                                     std::span<const Place> to, std::span<const Input> from,
                                     Weight factor) override;
@@ -49,23 +58,30 @@ class DeviceMemory : public Memory {
   Status failure() const override;
 
   // The caller's stream from now on; null is the default stream.
-  void SetCallerStream(Gpu::Stream stream) { caller_ = stream; }
+  void SetCallerStream(Gpu::Stream stream);
   // Blocks, in the kernel, until the caller's stream has got to where it is now.
   Status WaitForCaller();
 
+  // Lets go of what is not in use any more. Part of Combine, Zero and Allocate*; for who asks for
+  // nothing for a while. Owners' destructors run in it.
+  void Sweep();
+
   // For who puts more on the same device (plane.h).
-  const std::shared_ptr<Gpu>& gpu() const { return gpu_; }
-  Gpu::Stream stream() const { return stream_; }
-  // Of this layout; made when it is first asked for, and kept. Null after a failure.
+  const std::shared_ptr<Gpu>& gpu() const;
+  Gpu::Stream stream() const;
+  // Of this layout, whose tensors are on the device; made when it is first asked for, and kept
+  // until some others were. Null after a failure.
   const Gpu::Table* TableOf(const Layout& layout);
   // Notes the first one that is not ok. Returns whether it was ok.
   bool Note(const Status& status);
 
  private:
-  // (the implementation's own)
-  std::shared_ptr<Gpu> gpu_;
-  Gpu::Stream stream_ = nullptr;
-  Gpu::Stream caller_ = nullptr;
+  class Core;
+  class Copying;
+  explicit DeviceMemory(std::shared_ptr<Core> core);
+
+  // Rows and Transfers have it, too.
+  std::shared_ptr<Core> core_;
 };
 
 }  // namespace prd
