@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <array>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <variant>
@@ -11,6 +13,8 @@ namespace example {
 namespace {
 
 constexpr unsigned kThreads = 128;  // per block
+constexpr std::size_t kSlots = 2;
+constexpr std::size_t kSlotBytes = 256 << 10;  // more than the largest batch's places take
 
 template <typename K>
 __global__ void ForEach(K kernel, unsigned count) {
@@ -27,11 +31,15 @@ class CudaDevice : public CnnDevice {
  public:
   explicit CudaDevice(int device) : device_(device) {
     try {
-      Check(cudaSetDevice(device), "cudaSetDevice");
+      Check(cudaSetDevice(device), name().c_str());
       // Not the default stream, which waits for all others and they for it.
       Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
       Check(cudaEventCreateWithFlags(&scored_, cudaEventDisableTiming), "cudaEventCreate");
       Check(cudaMallocHost(&score_, sizeof(cnn::Score)), "cudaMallocHost");
+      for (Slot& slot : slots_) {
+        Check(cudaMallocHost(&slot.data, kSlotBytes), "cudaMallocHost");
+        Check(cudaEventCreateWithFlags(&slot.free, kWaitsInTheKernel), "cudaEventCreate");
+      }
     } catch (...) {
       Free();
       throw;
@@ -52,15 +60,22 @@ class CudaDevice : public CnnDevice {
     return block;
   }
 
-  // From memory that is not pinned: the runtime has copied it when it returns.
   void CopyIn(void* to, const void* from, std::size_t bytes) override {
-    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    if (bytes > kSlotBytes) {  // the data, which come once
+      Copy(to, from, bytes, cudaMemcpyHostToDevice);
+      Check(cudaStreamSynchronize(stream_), "copy");
+      return;
+    }
+    Slot& slot = slots_[next_slot_++ % kSlots];
+    Check(cudaEventSynchronize(slot.free), "copy");
+    std::memcpy(slot.data, from, bytes);
+    Copy(to, slot.data, bytes, cudaMemcpyHostToDevice);
+    Check(cudaEventRecord(slot.free, stream_), "cudaEventRecord");
   }
 
   void CopyOut(void* to, const void* from, std::size_t bytes) override {
-    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_),
-          "copy from the device");
-    Check(cudaStreamSynchronize(stream_), "copy from the device");
+    Copy(to, from, bytes, cudaMemcpyDeviceToHost);
+    Check(cudaStreamSynchronize(stream_), "copy");
   }
 
   void Run(const cnn::Kernel& kernel) override {
@@ -75,8 +90,7 @@ class CudaDevice : public CnnDevice {
 
   void AskScore(const cnn::Score* score) override {
     if (asked_) return;
-    Check(cudaMemcpyAsync(score_, score, sizeof(*score), cudaMemcpyDeviceToHost, stream_),
-          "copy from the device");
+    Copy(score_, score, sizeof(*score), cudaMemcpyDeviceToHost);
     Check(cudaEventRecord(scored_, stream_), "cudaEventRecord");
     asked_ = true;
   }
@@ -94,9 +108,24 @@ class CudaDevice : public CnnDevice {
   }
 
  private:
+  static constexpr unsigned kWaitsInTheKernel = cudaEventDisableTiming | cudaEventBlockingSync;
+  // Pinned memory on its way to the device until `free`.
+  struct Slot {
+    void* data = nullptr;
+    cudaEvent_t free = nullptr;
+  };
+
+  void Copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    Check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "copy");
+  }
+
   void Free() {
     if (stream_ != nullptr) cudaStreamSynchronize(stream_);
     for (void* block : blocks_) cudaFree(block);
+    for (const Slot& slot : slots_) {
+      if (slot.data != nullptr) cudaFreeHost(slot.data);
+      if (slot.free != nullptr) cudaEventDestroy(slot.free);
+    }
     if (score_ != nullptr) cudaFreeHost(score_);
     if (scored_ != nullptr) cudaEventDestroy(scored_);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -105,6 +134,8 @@ class CudaDevice : public CnnDevice {
   const int device_;
   cudaStream_t stream_ = nullptr;
   std::vector<void*> blocks_;
+  std::array<Slot, kSlots> slots_;
+  std::size_t next_slot_ = 0;
   cnn::Score* score_ = nullptr;  // pinned
   cudaEvent_t scored_ = nullptr;
   bool asked_ = false;

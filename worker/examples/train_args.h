@@ -38,8 +38,8 @@ struct FashionMnistArgs {
 };
 
 struct FashionMnistCudaArgs {
-  FashionMnistArgs common{.model = "cnn"};  // the only one
-  int device = 0;                           // number of the GPU; -1: the processor
+  FashionMnistArgs common;  // but for the model, which is the CNN
+  int device = 0;           // number of the GPU; -1: the processor
 };
 
 // Fill *args and return true; or print why not (or the help) and set *exit_code.

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tests/worker/examples/run_workers.h"
 #include "tests/worker/examples/temp_dir.h"
 #include "tests/worker/fake_daemon.h"
 #include "worker/examples/inject.h"
@@ -15,41 +15,10 @@
 namespace example {
 namespace {
 
-using Lines = std::vector<nlohmann::json>;
-
-Lines ReadLines(const std::string& path) {
-  Lines lines;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
-
-struct Worker {
-  int exit_code = -1;
-  Lines log;
-  Lines output;
-};
-
 // Runs one prd-train-hyperplane for each rank.
 std::vector<Worker> Train(const std::string& endpoint, int workers, const std::string& options) {
-  const TempDir dir;
-  std::vector<Worker> result(static_cast<std::size_t>(workers));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < workers; ++rank) {
-    threads.emplace_back([&, rank] {
-      const std::string files = dir.path() + "/" + std::to_string(rank);
-      const std::string command = "PRD_CONTROLLER=" + endpoint +
-                                  " PRD_JOB=trainer PRD_RANK=" + std::to_string(rank) +
-                                  " timeout 60 " PRD_BIN_DIR "/prd-train-hyperplane " + options +
-                                  " --log " + files + ".log > " + files + ".out";
-      Worker& worker = result[static_cast<std::size_t>(rank)];
-      worker.exit_code = std::system(command.c_str());
-      worker.log = ReadLines(files + ".log");
-      worker.output = ReadLines(files + ".out");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return result;
+  const std::string command = PRD_BIN_DIR "/prd-train-hyperplane " + options;
+  return RunWorkers(endpoint, std::vector<std::string>(static_cast<std::size_t>(workers), command));
 }
 
 TEST(TrainerTest, WritesEveryStepAndTheLossThatAllEndWith) {
