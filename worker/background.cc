@@ -1,7 +1,6 @@
 #include "worker/background.h"
 
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,6 +152,7 @@ void Background::Turn() {
     core_.Cancel(now, &actions_);
   }
   TakeRequests(now);
+  LookAfterMemory(now);
   ReceiveFromController(now);
   const std::optional<Instant> deadline = core_.NextDeadline();
   if (deadline && *deadline <= now) core_.OnTime(now, &actions_);
@@ -190,6 +190,21 @@ void Background::Wait() {
     blocked_ = false;
     core_.OnConnected(Now(), &actions_);
   }
+}
+
+// A device that failed has lost the replica.
+void Background::LookAfterMemory(Instant now) {
+  if (failure_seen_) return;
+  const Status status = store_.memory->failure();
+  if (status.ok()) return;
+  failure_seen_ = true;
+  core_.Fail(now, status, &actions_);
+}
+
+void Background::MoveTo(ReplicaHome home) {
+  failure_seen_ = false;
+  if (home.device == nullptr && !store_.memory->device()) return;
+  mesh_->UseMemory(std::move(home.memory), std::move(home.plane));
 }
 
 void Background::TakeRequests(Instant now) {

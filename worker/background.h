@@ -8,6 +8,8 @@
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -23,6 +25,7 @@
 #include "worker/core/session_core.h"
 #include "worker/mesh/mesh.h"
 #include "worker/mesh/replica_store.h"
+#include "worker/replica_home.h"
 
 namespace prd {
 
@@ -48,6 +51,13 @@ class Background : private MeshEvents {
   // From any thread, and from signal handlers.
   void Cancel();
 
+  // The replica is there from now on. On the thread, in a request that attaches.
+  void MoveTo(ReplicaHome home);
+  // Of what is to be looked at: from any thread.
+  void Wake() { eventfd_write(wake_, 1); }
+  // The eventfd that does it.
+  int wake() const { return wake_; }
+
   ReplicaStore* store() { return &store_; }
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
   // Sent to peers outside of reductions, since the start.
@@ -64,6 +74,7 @@ class Background : private MeshEvents {
   void Run();
   void Turn();
   void Wait();
+  void LookAfterMemory(Instant now);
   void TakeRequests(Instant now);
   void ReceiveFromController(Instant now);
   void Perform(Instant now);
@@ -90,6 +101,7 @@ class Background : private MeshEvents {
   std::unique_ptr<Mesh> mesh_;
   std::vector<zmq::pollitem_t> items_;
   bool cancel_seen_ = false;
+  bool failure_seen_ = false;  // of the replica's memory
 
   // Shared.
   int wake_ = -1;  // eventfd

@@ -90,6 +90,7 @@ class Session::Impl {
   Status Finish();
   Status Leave(const std::string& reason);
   void Cancel() { background_->Cancel(); }
+  void GiveToCaller();
 
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
@@ -102,18 +103,36 @@ class Session::Impl {
     return strategy == Strategy::kReduceGradients || strategy == Strategy::kEagerGradients;
   }
   Status Ready() const;
+  void TakeFromCaller();
+  Status WaitForCaller();
   template <typename F>
   std::int64_t WithReplica(F&& change);
   void RunApply(Iteration iteration);
   std::int64_t ApplyRounds();
   std::int64_t DoDuty(const Background::Reply& reply);
   std::int64_t LocalStep(Strategy strategy, bool discard);
+  // A call of the session, between what the caller has enqueued before it on this stream and what
+  // it enqueues after it.
+  class InOrder {
+   public:
+    InOrder(Impl* impl, void* stream) : impl_(impl) {
+      if (impl_->device_ != nullptr) impl_->device_->SetCallerStream(stream);
+      impl_->TakeFromCaller();
+    }
+    ~InOrder() { impl_->GiveToCaller(); }
+    InOrder(const InOrder&) = delete;
+    InOrder& operator=(const InOrder&) = delete;
+
+   private:
+    Impl* impl_;
+  };
   CallDone Drive(Background::Request request);
   StepResult Describe(const StepOutcome& outcome) const;
 
   const SessionOptions options_;
   std::unique_ptr<Background> background_;
   Replica replica_;
+  DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
   bool attached_ = false;
   bool over_ = false;
   Clock::time_point returned_;   // from the last call
@@ -126,9 +145,35 @@ Status Session::Impl::Ready() const {
   return Status::Ok();
 }
 
+// What the session does to the replica comes after what the caller has enqueued so far.
+void Session::Impl::TakeFromCaller() {
+  if (device_ == nullptr) return;
+  const std::lock_guard lock(background_->store()->mutex);
+  device_->TakeFromCaller();
+}
+
+// What the caller enqueues from now on comes after what the session has done to the replica.
+void Session::Impl::GiveToCaller() {
+  if (device_ == nullptr) return;
+  const std::lock_guard lock(background_->store()->mutex);
+  device_->GiveToCaller();
+}
+
+// The engine is to hear of a step when the device has done it, not when it has been enqueued.
+Status Session::Impl::WaitForCaller() {
+  if (device_ == nullptr) return Status::Ok();
+  Status status = device_->WaitForCaller();
+  if (!status.ok()) background_->Wake();  // to leave
+  return status;
+}
+
 Status Session::Impl::Attach(Replica replica) {
   if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
+  Result<ReplicaHome> opened = OpenHome(replica, background_->wake());
+  if (!opened.ok()) return opened.status();
+  const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
+  if (home->device != nullptr) home->device->TakeFromCaller();
   replica_ = std::move(replica);
   const Layout parameters(replica_.parameters);
   Hello hello{.job = options_.job,
@@ -144,14 +189,18 @@ Status Session::Impl::Attach(Replica replica) {
   SessionCore::Options core{.hello = std::move(hello),
                             .patience = std::chrono::nanoseconds(options_.patience).count()};
   // The background thread's, which may still hear answers to a call before this one that failed.
-  const auto attach = [core, parameters, gradients = Layout(replica_.gradients),
-                       store = background_->store()](SessionCore* session, Instant now,
-                                                     Actions* out) {
+  const auto attach = [core, parameters, gradients = Layout(replica_.gradients), home,
+                       background = background_.get()](SessionCore* session, Instant now,
+                                                       Actions* out) {
+    background->MoveTo(std::move(*home));
+    ReplicaStore* store = background->store();
     store->parameters = parameters;
     store->gradients = gradients;
     session->Attach(now, core, out);
   };
+  device_ = home->device;  // by the time that anything is done with it
   const CallDone done = Drive(attach);
+  GiveToCaller();
   if (!done.status.ok()) return done.status;
   attached_ = true;
   returned_ = Clock::now();
@@ -177,7 +226,9 @@ std::int64_t Session::Impl::WithReplica(F&& change) {
 
 // Runs the caller's `apply`; the replica is then at `iteration`. REQUIRES: it is locked.
 void Session::Impl::RunApply(Iteration iteration) {
+  if (device_ != nullptr) device_->GiveToCaller();
   replica_.apply();
+  if (device_ != nullptr) device_->TakeFromCaller();
   background_->store()->iteration = iteration;
 }
 
@@ -234,7 +285,9 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
   if (NeedsGradients() && replica_.gradients.empty()) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
+  const InOrder order(this, input.stream.value_or(replica_.stream));
   const std::int64_t taken = LocalStep(strategy, input.discard);
+  PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
   const prd::Ready ready{.iteration = iteration() + (strategy == Strategy::kAverageModels ? 0 : 1),
                          .step_ns = computed.count(),
@@ -275,6 +328,7 @@ StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
 
 Status Session::Impl::Finish() {
   PRD_RETURN_IF_ERROR(Ready());
+  const InOrder order(this, replica_.stream);
   const CallDone done =
       Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
   returned_ = Clock::now();
@@ -308,7 +362,11 @@ Result<Session> Session::Create(SessionOptions options) {
 Status Session::Attach(Replica replica) { return impl_->Attach(std::move(replica)); }
 Result<StepResult> Session::Step(StepInput input) { return impl_->Step(input); }
 Status Session::Finish() { return impl_->Finish(); }
-Status Session::Leave(const std::string& reason) { return impl_->Leave(reason); }
+Status Session::Leave(const std::string& reason) {
+  const Status status = impl_->Leave(reason);
+  impl_->GiveToCaller();
+  return status;
+}
 void Session::Cancel() { impl_->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->interrupted(); }

@@ -211,15 +211,31 @@ void SessionCore::Cancel(Instant now, Actions* out) {
   CancelRound(now, "cancelled by its user", out);
   FailHeld("cancelled by its user", out);
   if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
+  GiveUpWork(now, "cancelled by its user", out);
+  Done(Status(Code::kCancelled, "the session was cancelled"), out);
+}
+
+void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
+  now_ = now;
+  if (contact_ == Contact::kMember && call_ != Call::kLeave) {
+    CancelRound(now, why.message(), out);
+    FailHeld(why.message(), out);
+    GiveUpWork(now, why.message(), out);
+    Push(prd::Leave{.reason = why.message()}, out);
+  }
+  Over(why, out);
+}
+
+// What runs on the data plane for the call in progress.
+void SessionCore::GiveUpWork(Instant now, const std::string& why, Actions* out) {
   if (work_ == Work::kReduce) {
     out->push_back(CancelReduce{});
-    Report(now, Outcome::kFailed, "cancelled by its user", out);
+    Report(now, Outcome::kFailed, why, out);
   } else if (work_ == Work::kFetch) {
     out->push_back(CancelFetch{});
     work_ = Work::kNone;
-    Push(Adopted{.ok = false, .iteration = 0, .detail = "cancelled by its user"}, out);
+    Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
   }
-  Done(Status(Code::kCancelled, "the session was cancelled"), out);
 }
 
 void SessionCore::SayReady(Instant now, Actions* out) {

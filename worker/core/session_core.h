@@ -98,6 +98,9 @@ class SessionCore {
   // The call in progress, and every later one but Leave, ends with kCancelled.
   // A round in the background is cancelled too.
   void Cancel(Instant now, Actions* out);
+  // The replica is lost, for this reason: leaves at once. The call in progress, and every later one
+  // but Leave and Attach, ends with it.
+  void Fail(Instant now, const Status& why, Actions* out);
 
   // ---- events ----
   void OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out);
@@ -145,6 +148,7 @@ class SessionCore {
   void SendHeartbeat(Instant now, Actions* out);
   void Resend(Instant now, Actions* out);
   void Done(Status status, Actions* out);
+  void GiveUpWork(Instant now, const std::string& why, Actions* out);
   void DropWork(Actions* out);
   void Over(Status status, Actions* out);
   void StepDone(bool adopted, Actions* out);

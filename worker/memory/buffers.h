@@ -58,6 +58,8 @@ class Buffers {
 
   // Gives back to the system what nobody uses.
   void Trim();
+  // Nothing that was made until now is used again.
+  void Forget() { unused_ = std::make_shared<Unused>(); }
 
  private:
   struct Unused {

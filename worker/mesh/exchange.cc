@@ -33,7 +33,7 @@ void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   self_ = self;
   run_ = run;
   due_ = false;
-  for (const auto& [peer, endpoint] : met_) peers_->Release(endpoint);
+  for (const auto& [peer, endpoint] : met_) peers_->Release(endpoint, Peers::Keeper::kExchange);
   met_.clear();
   early_.clear();
   pulls_.clear();
@@ -54,7 +54,7 @@ std::string Exchange::EndpointOf(Incarnation peer) const {
 // False: it was not sent. What may get lost is dropped where too much waits.
 bool Exchange::Say(Incarnation to, const std::string& endpoint, FrameKind kind,
                    std::uint64_t number, std::span<const std::byte> payload) {
-  if (endpoint.empty() || !peers_->Keep(endpoint).ok()) return false;
+  if (endpoint.empty() || !peers_->Keep(endpoint, Peers::Keeper::kExchange).ok()) return false;
   const bool needed = kind == FrameKind::kPull || kind == FrameKind::kParcel;
   if (!needed && peers_->Queued(endpoint) >= kMaxQueued) return false;
   const FrameHeader header{.kind = kind,
@@ -87,7 +87,7 @@ void Exchange::Do(Instant, const Meet& action) {
     return true;
   });
   for (const auto& [peer, endpoint] : met_) {
-    if (!endpoints.contains(endpoint)) peers_->Release(endpoint);
+    if (!endpoints.contains(endpoint)) peers_->Release(endpoint, Peers::Keeper::kExchange);
   }
   met_ = std::move(met);
   buffers_.Trim();
@@ -152,7 +152,9 @@ bool Exchange::OnPull(Instant now, const FrameHeader& header, std::span<const st
     again = again || (asked.from == header.from && asked.number == header.group);
   }
   // Its loss ends the request, so there must be a connection from now on.
-  if (!parcel || again || endpoint.empty() || !peers_->Keep(endpoint).ok()) return false;
+  if (!parcel || again || endpoint.empty() ||
+      !peers_->Keep(endpoint, Peers::Keeper::kExchange).ok())
+    return false;
   if (open >= kMaxRequests) {
     Say(header.from, endpoint, FrameKind::kRefused, header.group, {});
     return false;
@@ -230,9 +232,10 @@ Slice Exchange::Find(const Parcel& parcel) {
                                              : shards_.State(parcel.shard);
 }
 
-// Bytes of a slice that are in host memory.
-std::size_t Exchange::Ready(const Slice& slice) {
+// Bytes of a slice that are in host memory; of a device that failed none.
+std::size_t Exchange::Ready(const Slice& slice) const {
   const std::size_t ready = slice.buffer->ready();
+  if (!store_->memory->failure().ok()) return 0;
   return ready <= slice.range.begin ? 0 : std::min(ready - slice.range.begin, slice.range.length);
 }
 
@@ -254,6 +257,13 @@ bool Exchange::SendPart(Instant now, Asked* asked) {
   asked->progress = now;
   counters_.sent_bytes += length;
   return asked->sent < slice.range.length;
+}
+
+bool Exchange::Arriving() const {
+  return std::any_of(asked_.begin(), asked_.end(), [this](const auto& entry) {
+    const Slice& slice = entry.second.slice;
+    return slice.buffer != nullptr && Ready(slice) < slice.range.length;
+  });
 }
 
 // In turns, to those that can take something.

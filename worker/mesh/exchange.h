@@ -100,6 +100,11 @@ class Exchange {
   // Of the next Service that has something to do, whatever comes in.
   std::optional<Instant> NextDeadline() const;
 
+  // Other memory is used from now on. REQUIRES: no run is joined.
+  void Forget() { buffers_.Forget(); }
+  // Something that is to be sent is on its way to host memory.
+  bool Arriving() const;
+
   const Counters& counters() const { return counters_; }
 
  private:
@@ -134,7 +139,7 @@ class Exchange {
   std::string EndpointOf(Incarnation peer) const;
   bool Say(Incarnation to, const std::string& endpoint, FrameKind kind, std::uint64_t number,
            std::span<const std::byte> payload);
-  static std::size_t Ready(const Slice& slice);
+  std::size_t Ready(const Slice& slice) const;
   bool SendPart(Instant now, Asked* asked);
 
   bool OnAsking(Instant now, const FrameHeader& header, zmq::message_t payload);

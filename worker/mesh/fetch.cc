@@ -236,10 +236,16 @@ FrameHeader ReplicaServer::Answer(const Sending& sending, FrameKind kind) const 
   return header;
 }
 
-// Whether the next bytes are not in host memory yet.
+// Whether the next bytes are not in host memory yet; of a device that failed they never are.
 bool ReplicaServer::Arriving(const Sending& sending) const {
   const std::shared_ptr<Buffer>& row = sending.snapshot->rows[sending.row];
-  return row != nullptr && sending.offset < row->size() && row->ready() <= sending.offset;
+  if (row == nullptr || sending.offset == row->size()) return false;
+  return row->ready() <= sending.offset || !store_->memory->failure().ok();
+}
+
+bool ReplicaServer::Arriving() const {
+  return std::any_of(sending_.begin(), sending_.end(),
+                     [this](const Sending& sending) { return Arriving(sending); });
 }
 
 // Returns false when nothing is left.

@@ -93,6 +93,10 @@ class ReplicaServer {
   std::optional<Instant> NextDeadline(DurationNs timeout) const;
   bool idle() const { return waiting_.empty() && sending_.empty(); }
   void Clear();
+  // Other memory is used from now on.
+  void Forget() { buffers_.Forget(); }
+  // Something that is to be sent is on its way to host memory.
+  bool Arriving() const;
 
  private:
   struct Snapshot {

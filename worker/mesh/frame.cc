@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x34647270;  // "prd4": the 4 is the version
+constexpr std::uint32_t kMagic = 0x35647270;  // "prd5": the 5 is the version
 constexpr std::uint64_t kReserved = 0;
 
 struct Writer {
@@ -183,7 +183,7 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
   std::uint64_t reserved = 0;
   Fields(Reader{bytes.data()}, magic, kind, header, reserved);
   if (magic != kMagic || reserved != kReserved || kind < 1 ||
-      kind > static_cast<std::uint32_t>(FrameKind::kStop) || header.length != payload_bytes) {
+      kind > static_cast<std::uint32_t>(FrameKind::kComm) || header.length != payload_bytes) {
     return std::nullopt;
   }
   header.kind = static_cast<FrameKind>(kind);

@@ -38,6 +38,7 @@ enum class FrameKind : std::uint32_t {
   kPart = 14,     // its bytes in order
   kRefused = 15,  // the sender does not have it, or not for this peer; no payload
   kStop = 16,     // the puller does not want it any more; no payload
+  kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.

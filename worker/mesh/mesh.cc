@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
@@ -18,10 +19,10 @@ constexpr int kFramesPerService = 64;
 // Frames kept for groups not announced here yet: at most two rows, or this if it is more. A peer
 // cannot send more than a row before this worker takes part.
 constexpr std::size_t kMinEarlyBytes = 16 << 20;
+// What a device tells of by the session's eventfd, as a net below.
+constexpr DurationNs kPoll = 20 * kMillisecond;
 // Groups remembered that have lost such frames and cannot succeed here any more.
 constexpr std::size_t kMaxIncomplete = 64;
-// A silent member is asked this often, and has a third of the time limit for each answer.
-constexpr int kAsks = 2;
 
 // Messages come into memory that ZeroMQ takes from malloc. By default glibc returns freed blocks of
 // their size to the system, and every page of the next one is cleared again: a third of the time of
@@ -40,8 +41,10 @@ Mesh::Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEv
       events_(events),
       pull_(*context, zmq::socket_type::pull),
       peers_(context, options_.host),
+      link_(&peers_),
       server_(store, &peers_),
-      exchange_(store, &peers_, events, options_.timeout) {}
+      exchange_(store, &peers_, events, options_.timeout),
+      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
 
 Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
                                            ReplicaStore* store, MeshEvents* events) {
@@ -56,6 +59,16 @@ Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options opti
                                               ": " + error.what());
   }
   return mesh;
+}
+
+void Mesh::UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane> plane) {
+  SetIncarnation(options_.incarnation);
+  link_.Use(plane == nullptr ? nullptr : &plane->communicators());
+  plane_ = std::move(plane);
+  buffers_.Forget();
+  server_.Forget();
+  exchange_.Forget();
+  store_->UseMemory(std::move(memory));
 }
 
 Status Mesh::Bind() {
@@ -78,11 +91,13 @@ Status Mesh::Bind() {
 void Mesh::SetIncarnation(Incarnation incarnation) {
   options_.incarnation = incarnation;
   run_ = kNoRun;
+  if (active_) active_->Cancel(now_);
   active_.reset();
   fetching_.reset();
   server_.Clear();
   exchange_.Join(incarnation, kNoRun, {});
-  staged_ = kNoGroup;
+  newest_ = {};
+  link_.Join(incarnation, kNoRun);
   {
     const std::lock_guard lock(store_->mutex);
     store_->Empty();
@@ -93,133 +108,59 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
 }
 
 void Mesh::JoinRun(RunId run, const Plan& plan) {
-  // Now rather than in the first reduction.
-  staging_.resize(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
-  staged_ = kNoGroup;
+  newest_ = {};
   store_->Prepare(plan);
   exchange_.Join(options_.incarnation, run, plan);
+  link_.Join(options_.incarnation, run);
+  Warm();
   run_ = run;
   plan_ = plan;
   last_group_ = kNoGroup;
   incomplete_.clear();
 }
 
+// Makes the memory of a reduction now rather than in the first one. A device may never need it.
+void Mesh::Warm() {
+  buffers_.Trim();
+  if (store_->memory->device()) return;
+  const std::shared_ptr<Buffer> staging =
+      buffers_.Get(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  std::memset(staging->data(), 0, staging->size());
+}
+
 // ---- commands ----
-
-// What a group reduces here; an error for one that this plan has no use for.
-Result<Mesh::Reduces> Mesh::WhatReduces(const Group& group) const {
-  const Strategy strategy = plan_.strategy;
-  if (group.kind == GroupKind::kRound) {
-    if (strategy == Strategy::kEagerGradients) return Reduces::kOutbox;
-  } else if (group.kind == GroupKind::kTrain && store_->background) {
-    return Reduces::kVirtual;
-  } else if (group.kind != GroupKind::kTrain || strategy == Strategy::kAverageModels) {
-    return Reduces::kParameters;
-  } else if (strategy == Strategy::kReduceGradients) {
-    return Reduces::kGradients;
-  } else if (strategy == Strategy::kLocalSteps) {
-    return Reduces::kDifference;
-  }
-  return Status(Code::kFailedPrecondition, "the job's strategy has no groups of this kind");
-}
-
-// Makes this member's contribution ready, unless its weight is 0: then only the row's shape counts.
-Status Mesh::ChooseRow() {
-  active_->row = &store_->parameters;
-  Result<Reduces> what = WhatReduces(active_->group);
-  if (!what.ok()) return what.status();
-  active_->what = *what;
-  if (*what == Reduces::kGradients || *what == Reduces::kOutbox) active_->row = &store_->gradients;
-  if (*what == Reduces::kDifference && store_->base.size() != store_->parameters.bytes()) {
-    return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
-  }
-  active_->begun = *what != Reduces::kVirtual;
-  if (*what == Reduces::kVirtual) {
-    store_->memory->Size(&store_->outbox, store_->parameters.bytes());
-    active_->outbox = active_->row->Over(store_->outbox.data());
-    active_->row = &active_->outbox;
-    return Status::Ok();
-  }
-  if (active_->group.members[active_->position].weight == 0) return Status::Ok();
-  if (*what == Reduces::kOutbox && !store_->owes) {
-    return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
-  }
-  if (*what == Reduces::kDifference) store_->TakeDifference();
-  if (*what == Reduces::kDifference || *what == Reduces::kOutbox) {
-    active_->outbox = active_->row->Over(store_->outbox.data());
-    active_->row = &active_->outbox;
-  }
-  return Status::Ok();
-}
-
-Status Mesh::ChooseInitial(Reduction::Options* options) const {
-  if (active_->group.initial_weight == 0) return Status::Ok();
-  options->initial = store_->initial.data();
-  options->initial_weight = active_->group.initial_weight;
-  const bool models = active_->what == Reduces::kParameters || active_->what == Reduces::kVirtual;
-  if (models && store_->initial.size() == active_->row->bytes()) {
-    return Status::Ok();
-  }
-  return Status(Code::kFailedPrecondition, "no initial model is kept here");
-}
-
-// Also of a group that has failed already: its members are to be told.
-void Mesh::ConnectMembers() {
-  const SharedList<GroupMember>& members = active_->group.members;
-  Status& failure = active_->failure;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (i == active_->position) continue;
-    Result<std::string> endpoint = peers_.EndpointOf(members[i]);
-    if (endpoint.ok()) active_->endpoints[i] = *endpoint;
-    if (!failure.ok()) continue;
-    if (!endpoint.ok()) {
-      failure = endpoint.status();
-    } else if (active_->reduction->Needs(i)) {
-      failure = peers_.Use(*endpoint);
-    }
-  }
-}
 
 void Mesh::StartReduce(Instant now, const Group& group, Iteration gain) {
   PRD_CHECK(!active_);
+  now_ = now;
   CallOff(group.id);
-  staged_ = kNoGroup;
-  active_.emplace();
-  active_->group = group;
-  active_->gain = gain;
-  active_->progress = now;
-  active_->endpoints.resize(group.members.size());
+  newest_ = {};
   more_to_do_ = true;
-  Reduction::Options options{.chunk_bytes = options_.chunk_bytes,
-                             .direct_bytes = options_.direct_bytes};
-  for (std::size_t i = 0; i < group.members.size(); ++i) {
-    options.weights.push_back(group.members[i].weight);
-    if (group.members[i].incarnation == options_.incarnation) active_->position = i;
-  }
-  options.position = active_->position;
-  active_->failure = ChooseRow();
-  if (active_->failure.ok()) active_->failure = ChooseInitial(&options);
-  if (staging_.size() < active_->row->bytes()) staging_.resize(active_->row->bytes());
-  options.staging = staging_.data();
-  active_->reduction.emplace(active_->row, std::move(options));
-  ConnectMembers();
-  Begin(now);
+  const GroupReduction::Context context{.store = store_,
+                                        .peers = &peers_,
+                                        .buffers = &buffers_,
+                                        .communicators = link_.communicators(),
+                                        .plane = plane_.get(),
+                                        .self = options_.incarnation,
+                                        .run = run_,
+                                        .plan = plan_,
+                                        .address = EncodeReturnAddress(options_.host, endpoints_),
+                                        .timeout = options_.timeout,
+                                        .chunk_bytes = options_.chunk_bytes,
+                                        .direct_bytes = options_.direct_bytes};
+  active_.emplace(context, now, group, gain);
+  Advance(now);
+  if (!active_->hears()) HearFailures(now);
+  link_.Service(now);
 }
 
-// Takes what is to be contributed, if that is still to do and can be done, and what came before.
-void Mesh::Begin(Instant now) {
-  if (!active_->begun) {
-    const std::unique_lock lock(store_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // the caller is inside `apply`
-    store_->TakeVirtual();
-    active_->begun = true;
-    active_->progress = now;
-    more_to_do_ = true;
-  }
-  const GroupId group = active_->group.id;
-  if (std::find(incomplete_.begin(), incomplete_.end(), group) != incomplete_.end()) {
-    active_->failure =
-        Status(Code::kResourceExhausted, "too much was sent before this worker took part");
+// Lets the group go on by itself; what came before it could hear counts once it does.
+void Mesh::Advance(Instant now) {
+  if (!active_->Advance(now)) return;
+  more_to_do_ = true;
+  if (std::find(incomplete_.begin(), incomplete_.end(), active_->id()) != incomplete_.end()) {
+    active_->Fail(
+        Status(Code::kResourceExhausted, "too much was sent before this worker took part"));
   }
   std::deque<Early> early;
   early.swap(early_);
@@ -229,7 +170,7 @@ void Mesh::Begin(Instant now) {
 
 void Mesh::CancelReduce() {
   if (!active_) return;
-  peers_.DropQueued(active_->group.id);
+  active_->Cancel(now_);
   active_.reset();
   Rest();
 }
@@ -297,7 +238,11 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     case FrameKind::kPing:
       return OnPing(header, payload);
     case FrameKind::kPong:
-      return OnPong(now, header);
+      ++(header.run == run_ && active_ && active_->id() == header.group &&
+                 active_->OnPong(now, header.from)
+             ? counters_.received
+             : counters_.dropped);
+      return;
     case FrameKind::kFetch: {
       const auto to =
           DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
@@ -306,7 +251,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
         return;
       }
       ++counters_.received;
-      server_.OnRequest(now, header, *to, NewestResult());
+      server_.OnRequest(now, header, *to, newest_);
       return;
     }
     case FrameKind::kReplica:
@@ -322,6 +267,9 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
       fetching_->progress = now;
       fetching_->failure = fetching_->replica.OnFrame(header, std::move(payload));
       return;
+    case FrameKind::kComm:
+      ++(link_.OnFrame(now, header, payload) ? counters_.received : counters_.dropped);
+      return;
     case FrameKind::kNote:
     case FrameKind::kPull:
     case FrameKind::kParcel:
@@ -335,16 +283,24 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
 }
 
 void Mesh::OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
-  if (header.run == run_ && header.group <= last_group_) {
-    if (active_ && header.group == active_->group.id) {
-      if (!active_->begun) return KeepEarly(header, std::move(payload));
-      ToReduction(now, header, std::move(payload));
-    } else {
-      ++counters_.dropped;
-    }
-    return;
-  }
-  KeepEarly(header, std::move(payload));
+  const bool over = header.run == run_ && header.group <= last_group_;
+  const bool ours = over && active_ && header.group == active_->id();
+  const bool waits = ours && active_->waits() && header.kind != FrameKind::kFail;
+  if (!over || waits) return KeepEarly(header, std::move(payload));
+  const bool counts = ours && active_->OnFrame(now, header, std::move(payload));
+  ++(counts ? counters_.received : counters_.dropped);
+}
+
+// Those that came before their group.
+void Mesh::HearFailures(Instant now) {
+  std::erase_if(early_, [&](Early& frame) {
+    const bool ours = frame.header.kind == FrameKind::kFail && frame.header.run == run_ &&
+                      frame.header.group == active_->id();
+    if (!ours) return false;
+    early_bytes_ -= frame.payload.size() + sizeof(Early);
+    OnGroupFrame(now, frame.header, std::move(frame.payload));
+    return true;
+  });
 }
 
 void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
@@ -368,7 +324,7 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
 // From anybody who knows this incarnation: who is in a group that is not announced here yet, is
 // not known. A peer that gets no answer asks again.
 void Mesh::OnPing(const FrameHeader& header, const zmq::message_t& payload) {
-  const bool running = active_ && active_->group.id == header.group && active_->failure.ok();
+  const bool running = active_ && active_->id() == header.group && active_->runs();
   const bool to_come = plan_.ahead && header.group > last_group_;
   const auto to = DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
   const Result<std::string> endpoint =
@@ -383,233 +339,48 @@ void Mesh::OnPing(const FrameHeader& header, const zmq::message_t& payload) {
   ++(sent ? counters_.received : counters_.dropped);
 }
 
-void Mesh::OnPong(Instant now, const FrameHeader& header) {
-  const bool ours = active_ && header.run == run_ && header.group == active_->group.id;
-  const std::size_t answered =
-      ours ? std::erase_if(active_->silent,
-                           [&](std::size_t position) {
-                             return active_->group.members[position].incarnation == header.from;
-                           })
-           : 0;
-  if (answered == 0) {
-    ++counters_.dropped;
-    return;
-  }
-  ++counters_.received;
-  if (active_->silent.empty()) Progress(now);
-}
-
-void Mesh::ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload) {
-  const SharedList<GroupMember>& members = active_->group.members;
-  const auto from = std::find_if(members.begin(), members.end(), [&](const GroupMember& member) {
-    return member.incarnation == header.from;
-  });
-  if (from == members.end() || !active_->failure.ok() || active_->reduction->Complete()) {
-    ++counters_.dropped;
-    return;
-  }
-  ++counters_.received;
-  Progress(now);
-  if (header.kind == FrameKind::kFail) {
-    active_->failure =
-        Status(Code::kAborted, "rank " + std::to_string(from->rank) + " gave the group up");
-    active_->told = true;
-    return;
-  }
-  std::vector<Reduction::Outgoing> out;
-  const Status status = active_->reduction->OnFrame(
-      static_cast<std::size_t>(from - members.begin()), header, std::move(payload), &out);
-  if (!status.ok()) {
-    active_->failure =
-        Status(status.code(), "rank " + std::to_string(from->rank) + ": " + status.message());
-  }
-  for (Reduction::Outgoing& frame : out) Send(std::move(frame));
-}
-
-// ---- what goes out ----
-
-void Mesh::Send(Reduction::Outgoing out) {
-  const GroupMember& to = active_->group.members[out.to];
-  out.header.run = run_;
-  out.header.group = active_->group.id;
-  out.header.from = options_.incarnation;
-  out.header.to = to.incarnation;
-  active_->sent += out.payload.size();
-  peers_.Send(active_->endpoints[out.to], out.header, std::move(out.payload));
-}
-
-// Own bytes follow what was received, which others wait for.
-bool Mesh::SendOwn(Instant now) {
-  if (!active_ || !active_->begun || !active_->failure.ok()) return false;
-  const std::optional<std::size_t> to = active_->reduction->OwnTo();
-  if (to && !peers_.Idle(active_->endpoints[*to])) return false;
-  std::optional<Reduction::Outgoing> own = active_->reduction->NextOwn();
-  if (!own) return false;
-  Progress(now);  // the only one of a sole contributor: nothing comes back
-  Send(std::move(*own));
-  return true;
-}
-
-void Mesh::OnLost(const std::string& endpoint) {
+void Mesh::OnLost(Instant now, const std::string& endpoint) {
   server_.OnLost(endpoint);
   exchange_.OnLost(endpoint);
+  link_.OnLost(now, endpoint);
   if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok() &&
       !fetching_->replica.Complete()) {
     fetching_->failure =
         Status(Code::kUnavailable,
                "the connection to rank " + std::to_string(fetching_->source.rank) + " was lost");
   }
-  if (!active_ || !active_->failure.ok() || active_->reduction->Complete()) return;
-  for (std::size_t i = 0; i < active_->endpoints.size(); ++i) {
-    if (active_->endpoints[i] != endpoint) continue;
-    active_->endpoints[i].clear();  // nothing to be told there
-    active_->failure = Status(
-        Code::kUnavailable,
-        "the connection to rank " + std::to_string(active_->group.members[i].rank) + " was lost");
-  }
-}
-
-// Those that wait for a chunk which will not come any more need not wait for a time limit.
-void Mesh::TellOthers() {
-  for (std::size_t i = 0; i < active_->group.members.size(); ++i) {
-    const std::string& endpoint = active_->endpoints[i];
-    if (i == active_->position || endpoint.empty() || !peers_.Use(endpoint).ok()) continue;
-    const FrameHeader header{.kind = FrameKind::kFail,
-                             .run = run_,
-                             .group = active_->group.id,
-                             .from = options_.incarnation,
-                             .to = active_->group.members[i].incarnation};
-    peers_.Send(endpoint, header, zmq::message_t());
-  }
-}
-
-// ---- silence ----
-
-bool Mesh::MayBeLate() const { return plan_.ahead && active_->group.kind == GroupKind::kTrain; }
-
-void Mesh::Progress(Instant now) {
-  active_->progress = now;
-  active_->silent.clear();
-  active_->asked = 0;
-}
-
-// When something must have come, or there is somebody to ask; nullopt: nothing need come.
-std::optional<Instant> Mesh::GiveUpAt() const {
-  if (!active_->begun || active_->reduction->Complete()) return std::nullopt;
-  if (!MayBeLate()) return active_->progress + options_.timeout;
-  return (active_->asked == 0 ? active_->progress : active_->asked_at) + options_.timeout / 3;
-}
-
-void Mesh::WatchSilence(Instant now) {
-  const std::optional<Instant> give_up = GiveUpAt();
-  if (!active_->failure.ok() || !give_up || now <= *give_up) return;
-  if (MayBeLate() && active_->asked < kAsks) return Ask(now);
-  std::string who;
-  for (const std::size_t position : active_->silent) {
-    who += (who.empty() ? ", nor do these answer: rank " : ", ") +
-           std::to_string(active_->group.members[position].rank);
-  }
-  active_->failure =
-      Status(Code::kDeadlineExceeded, "nothing was received for too long" + std::move(who));
-}
-
-void Mesh::Ask(Instant now) {
-  std::vector<std::size_t>& silent = active_->silent;
-  if (active_->asked == 0) {
-    for (std::size_t i = 0; i < active_->endpoints.size(); ++i) {
-      if (active_->reduction->Awaits(i)) silent.push_back(i);
-    }
-  }
-  ++active_->asked;
-  active_->asked_at = now;
-  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
-  for (const std::size_t position : silent) {
-    active_->failure = peers_.Use(active_->endpoints[position]);
-    if (!active_->failure.ok()) return;
-    peers_.Send(active_->endpoints[position],
-                {.kind = FrameKind::kPing,
-                 .run = run_,
-                 .group = active_->group.id,
-                 .from = options_.incarnation,
-                 .to = active_->group.members[position].incarnation,
-                 .length = address.size()},
-                zmq::message_t(address));
-  }
+  if (active_) active_->OnLost(endpoint);
 }
 
 // ---- turns ----
 
 void Mesh::Service(Instant now) {
+  now_ = now;
   more_to_do_ = false;
-  for (const std::string& endpoint : peers_.Service()) OnLost(endpoint);
-  if (active_ && !active_->begun) Begin(now);
+  for (const std::string& endpoint : peers_.Service()) OnLost(now, endpoint);
+  if (active_) Advance(now);
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
     busy = ReceiveOne(now);
-    busy = SendOwn(now) || busy;
+    busy = (active_ && active_->SendOwn(now)) || busy;
   }
-  more_to_do_ = busy;
+  more_to_do_ = more_to_do_ || busy;
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
   if (!server_.idle()) server_.Service(now, options_.timeout);
   exchange_.Service(now);
+  link_.Service(now);
 }
 
 void Mesh::FinishReduce(Instant now) {
-  WatchSilence(now);
-  if (active_->failure.ok() && !active_->reduction->Complete()) return;
-  Status status = active_->failure;
-  if (status.ok()) {
-    const std::unique_lock lock(store_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return;  // the caller is inside `apply`
-    if (active_->what == Reduces::kVirtual && !store_->owes) {
-      status = Status(Code::kAborted, "the replica was replaced meanwhile");
-    } else {
-      CommitReduction();
-    }
-  } else {
-    peers_.DropQueued(active_->group.id);
-    if (!active_->told) TellOthers();
-  }
-  const GroupId group = active_->group.id;
-  const std::uint64_t sent = active_->sent;
+  const std::optional<Status> status = active_->End(now);
+  if (!status) return;
+  const GroupId group = active_->id();
+  const std::uint64_t sent = active_->sent_bytes();
+  if (status->ok()) newest_ = active_->result();
   active_.reset();
   Rest();
-  events_->OnReduced(group, status, sent);
-}
-
-void Mesh::CommitReduction() {
-  const Group& group = active_->group;
-  const Memory::Place result = Memory::In(active_->reduction->result());
-  switch (active_->what) {
-    case Reduces::kParameters:
-      store_->SetParameters(result);
-      if (!MayBeLate()) store_->iteration = group.iteration;
-      return CommitParameters();
-    case Reduces::kGradients:
-      store_->memory->Combine(store_->gradients, Memory::Tensors(), {{result}});
-      return;
-    case Reduces::kDifference:
-      store_->AddToBase(result, plan_.global_lr);
-      store_->iteration = group.iteration;
-      return;
-    case Reduces::kOutbox:
-      store_->AddToInbox(result, group.iteration, plan_.latest_only);
-      if (active_->row == &active_->outbox) store_->owes = false;
-      staged_ = group.id;
-      staged_round_ = group.iteration;
-      return;
-    case Reduces::kVirtual:
-      return store_->AddDifference(result, active_->gain);
-  }
-}
-
-// What goes with parameters that are new in place.
-void Mesh::CommitParameters() {
-  const GroupKind kind = active_->group.kind;
-  if (kind == GroupKind::kInitial && plan_.keep_initial) store_->KeepInitial();
-  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store_->Empty();
-  if (KeepsBase(plan_.strategy)) store_->SetBase();
+  events_->OnReduced(group, *status, sent);
 }
 
 void Mesh::FinishFetch(Instant now) {
@@ -640,11 +411,6 @@ Iteration Mesh::CommitFetch() {
   return replica.round();
 }
 
-RoundResult Mesh::NewestResult() const {
-  if (staged_ == kNoGroup) return {};
-  return {.group = staged_, .round = staged_round_, .row = Memory::In(staging_.data())};
-}
-
 void Mesh::Rest() {
   if (active_ || fetching_) return;
   peers_.Rest();
@@ -657,8 +423,13 @@ std::optional<Instant> Mesh::NextDeadline() const {
   const auto consider = [&](Instant at) {
     if (!next || at + kMillisecond < *next) next = at + kMillisecond;
   };
-  // What is complete, or has not begun, waits for the store's mutex only.
-  if (const auto at = active_ ? GiveUpAt() : std::nullopt) consider(*at);
+  if (const auto at = active_ ? active_->NextDeadline() : std::nullopt) consider(*at);
+  if (const auto at = link_.NextDeadline()) consider(*at);
+  const bool copies = server_.Arriving() || exchange_.Arriving() || (active_ && active_->copies());
+  if (copies) consider(now_ + kPoll);
+  if (plane_ != nullptr && plane_->running()) {
+    if (const auto at = plane_->NextDeadline()) consider(*at);
+  }
   if (fetching_ && !fetching_->replica.Complete()) {
     consider(fetching_->progress + options_.timeout);
   }

@@ -1,4 +1,5 @@
-// The data plane of one worker on CPUs: reductions and replica copies with its peers over ZeroMQ.
+// The data plane of one worker: reductions and replica copies with its peers over ZeroMQ, and
+// reductions between devices.
 //
 // Any subset of workers reduces at once: no communicator, no set-up. One PULL socket, bound to an
 // ipc and a tcp endpoint, takes everything that comes; one PUSH per peer (peers.h) is made when it
@@ -6,12 +7,12 @@
 // deadline, then calls Service. One reduction and one fetch at a time; any number of peers may copy
 // this worker's replica meanwhile.
 //
-// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction.
-// Where members may begin at different times (kTrain under Plan::ahead), silence alone is no
-// failure: after a third of that time the members that are still needed are asked (kPing), again
-// after the second, and it is enough that each answers (kPong) before the last is over. A mesh
-// answers, whatever its worker's training loop does, for a group that runs here, or that it may yet
-// be told to start; not for one that it has completed, given up or called off.
+// A group goes through the mesh, or over the device that the replica is on (group_reduction.h).
+//
+// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction;
+// where members may be late, it is asked first (silence.h). A mesh answers, whatever its worker's
+// training loop does, for a group that runs here, or that it may yet be told to start; not for one
+// that it has completed, given up or called off.
 //
 // Not thread safe: used by the session's background thread alone.
 #ifndef PRD_WORKER_MESH_MESH_H_
@@ -31,11 +32,13 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "prd/status.h"
+#include "worker/device/plane.h"
+#include "worker/mesh/comm_link.h"
 #include "worker/mesh/exchange.h"
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
+#include "worker/mesh/group_reduction.h"
 #include "worker/mesh/peers.h"
-#include "worker/mesh/reduction.h"
 #include "worker/mesh/replica_store.h"
 
 namespace prd {
@@ -74,6 +77,11 @@ class Mesh {
 
   // Where peers reach this mesh: "ipc://..", "tcp://..".
   const std::vector<std::string>& endpoints() const { return endpoints_; }
+
+  // The store's memory is another one from now on, and so is the device, null if it is none. What
+  // is in the store's rows is lost, and with it all that this mesh is in. The plane is of the
+  // memory, which outlives the mesh, or the next call of this.
+  void UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane> plane);
 
   // Answers to this incarnation from now on, in no run; drops what was under way without events.
   // This and JoinRun empty outbox and inbox, and forget all of the exchange; JoinRun forgets the
@@ -135,25 +143,6 @@ class Mesh {
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
 
  private:
-  enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
-  struct Active {
-    Group group;
-    Reduces what = Reduces::kParameters;
-    const Layout* row = nullptr;
-    Layout outbox;      // what row is, of those that contribute their outbox
-    bool begun = true;  // what the row holds has been taken
-    Iteration gain = 0;
-    std::size_t position = 0;
-    std::vector<std::string> endpoints;  // by position
-    std::optional<Reduction> reduction;
-    Instant progress;
-    std::vector<std::size_t> silent;  // positions asked since then that have not answered
-    int asked = 0;                    // how often
-    Instant asked_at;
-    std::uint64_t sent = 0;
-    Status failure;     // of the start, or of a frame; reported by the next Service
-    bool told = false;  // another member said so: it has told all
-  };
   struct Fetching {
     GroupMember source;
     std::string endpoint;
@@ -171,34 +160,19 @@ class Mesh {
   Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events);
   Status Bind();
 
-  Result<Reduces> WhatReduces(const Group& group) const;
-  Status ChooseRow();
-  bool MayBeLate() const;
-  void Begin(Instant now);
-  void Progress(Instant now);
-  std::optional<Instant> GiveUpAt() const;
-  void WatchSilence(Instant now);
-  void Ask(Instant now);
-  Status ChooseInitial(Reduction::Options* options) const;
-  void ConnectMembers();
+  void Warm();
+  void Advance(Instant now);
 
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnPing(const FrameHeader& header, const zmq::message_t& payload);
-  void OnPong(Instant now, const FrameHeader& header);
+  void HearFailures(Instant now);
   void KeepEarly(const FrameHeader& header, zmq::message_t payload);
-  void ToReduction(Instant now, const FrameHeader& header, zmq::message_t payload);
-  bool SendOwn(Instant now);
-  void Send(Reduction::Outgoing out);
-  void OnLost(const std::string& endpoint);
+  void OnLost(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
   void FinishFetch(Instant now);
-  void TellOthers();
-  void CommitReduction();
-  void CommitParameters();
   Iteration CommitFetch();
-  RoundResult NewestResult() const;
   void Rest();
 
   Options options_;
@@ -207,23 +181,26 @@ class Mesh {
   zmq::socket_t pull_;
   std::vector<std::string> endpoints_;
   Peers peers_;
+  std::unique_ptr<DevicePlane> plane_;
+  CommLink link_;
   ReplicaServer server_;
   Exchange exchange_;
   RunId run_ = kNoRun;
   Plan plan_;
-  // Results wait here for their commit. Kept from one reduction to the next: to hold the received
-  // messages instead would save a copy, and cost more in memory that comes and goes.
-  std::vector<std::byte> staging_;
-  GroupId staged_ = kNoGroup;  // the kRound whose result is in staging_
-  Iteration staged_round_ = 0;
+  // Where what is reduced is in host memory until it is committed. Kept from one reduction to the
+  // next: to hold the received messages instead would save a copy, and cost more in memory that
+  // comes and goes.
+  Buffers buffers_;
+  RoundResult newest_;             // of a kRound; until the next reduction starts
   GroupId last_group_ = kNoGroup;  // the newest one started here
-  std::optional<Active> active_;
+  std::optional<GroupReduction> active_;
   std::optional<Fetching> fetching_;
   std::uint64_t fetches_ = 0;
   std::deque<Early> early_;
   std::size_t early_bytes_ = 0;
   std::deque<GroupId> incomplete_;  // groups of which early frames had to be dropped
   bool more_to_do_ = false;
+  Instant now_;  // of the last Service or StartReduce
   Counters counters_;
 };
 

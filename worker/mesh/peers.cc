@@ -46,15 +46,18 @@ Status Peers::Use(const std::string& endpoint) {
   return peer.status();
 }
 
-Status Peers::Keep(const std::string& endpoint) {
+Status Peers::Keep(const std::string& endpoint, Keeper keeper) {
   const Result<Peer*> peer = Connect(endpoint);
-  if (peer.ok()) (*peer)->used = (*peer)->kept = true;
-  return peer.status();
+  if (!peer.ok()) return peer.status();
+  (*peer)->used = true;
+  (*peer)->kept |= static_cast<std::uint8_t>(keeper);
+  return Status::Ok();
 }
 
-void Peers::Release(const std::string& endpoint) {
+void Peers::Release(const std::string& endpoint, Keeper keeper) {
   const auto it = peers_.find(endpoint);
-  if (it != peers_.end()) it->second.kept = false;
+  if (it == peers_.end()) return;
+  it->second.kept &= static_cast<std::uint8_t>(~static_cast<std::uint8_t>(keeper));
 }
 
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
@@ -98,7 +101,7 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
 
 void Peers::Rest() {
   for (auto& [endpoint, peer] : peers_) {
-    peer.used = peer.kept || peer.broken || !peer.queue.empty();
+    peer.used = peer.kept != 0 || peer.broken || !peer.queue.empty();
   }
 }
 

@@ -34,9 +34,10 @@ class Peers {
   // Makes sure that there is a connection, and watches it from now on: Service reports its loss.
   // kUnavailable when the system has no more to give.
   Status Use(const std::string& endpoint);
-  // The same, and a rest does not end it; Release lets the next one do.
-  Status Keep(const std::string& endpoint);
-  void Release(const std::string& endpoint);
+  // The same, and a rest does not end it, until all who keep it have released it.
+  enum class Keeper : std::uint8_t { kExchange = 1, kCommunicators = 2 };
+  Status Keep(const std::string& endpoint, Keeper keeper);
+  void Release(const std::string& endpoint, Keeper keeper);
   // Stops watching all but what is kept, or still has something to send.
   void Rest();
 
@@ -69,8 +70,8 @@ class Peers {
     zmq::socket_t monitor;
     std::deque<Frame> queue;
     bool used = false;
-    bool kept = false;
-    bool broken = false;  // in use; to be reported
+    std::uint8_t kept = 0;  // Keepers
+    bool broken = false;    // in use; to be reported
     std::uint64_t last_use = 0;
   };
 

@@ -27,6 +27,13 @@ void ReplicaStore::Prepare(const Plan& plan) {
   memory->Size(&base, 0);
 }
 
+void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
+  const std::lock_guard lock(mutex);
+  Empty();
+  for (Row* row : {&initial, &outbox, &inbox, &base}) *row = Row();
+  memory = std::move(other);
+}
+
 void ReplicaStore::Empty() {
   owes = false;
   inbox_rounds = 0;
@@ -89,10 +96,14 @@ void ReplicaStore::TakeVirtual() {
 }
 
 // In two steps: the difference is small, and would lose its last places beside the average.
-void ReplicaStore::AddDifference(const Memory::Place& average, Iteration gain) {
+void ReplicaStore::AddDifference(const Memory::Place& average, Iteration gain,
+                                 Weight initial_share) {
   PRD_CHECK(owes && outbox.size() == parameters.bytes());
   const Memory::Place difference = Memory::In(outbox.data());
-  memory->Combine(parameters, difference, {{difference}, {average, kMinus}});
+  memory->Combine(parameters, difference,
+                  {{difference},
+                   {average, kMinus},
+                   {Memory::In(initial.data()), {-initial_share.exact, -initial_share.single}}});
   owes = false;
   memory->Size(&inbox, outbox.size());
   const Memory::Place sum = Memory::In(inbox.data());
@@ -135,8 +146,9 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
   memory->Combine(parameters, 0, parameters.bytes(), std::span(&to, 1), from);
 }
 
-void ReplicaStore::SetParameters(const Memory::Place& row) {
-  memory->Combine(parameters, Memory::Tensors(), {{row}});
+void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
+  memory->Combine(parameters, Memory::Tensors(),
+                  {{row}, {Memory::In(initial.data()), initial_share}});
 }
 
 void ReplicaStore::KeepInitial() {

@@ -58,6 +58,9 @@ struct ReplicaStore {
   // copies the replica gets the base.
   Row base;
 
+  // The rows are there from now on, and empty. The background thread, in no run; not with the
+  // mutex.
+  void UseMemory(std::unique_ptr<Memory> other);
   // Sizes the rows for jobs of this plan, all empty, and frees those it has no use for. The
   // background thread, without the mutex.
   void Prepare(const Plan& plan);
@@ -92,17 +95,18 @@ struct ReplicaStore {
     double weight;
   };
   void Mix(double own_weight, std::span<const Weighted> others);
-  // The parameters become a row. Of kInitial and kFinal, and of a copied replica, the caller says
-  // what else becomes of it.
-  void SetParameters(const Memory::Place& row);
+  // The parameters become a row, or its sum with the initial model's share. Of kInitial and kFinal,
+  // and of a copied replica, the caller says what else becomes of it.
+  void SetParameters(const Memory::Place& row, Weight initial_share = {0, 0});
   // initial = parameters.
   void KeepInitial();
   // Plan::background: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
-  // inbox += average - outbox, the average being worth `gain` iterations. What the groups of one
-  // worker add this way one after another is what they would give in place. REQUIRES: owes.
-  void AddDifference(const Memory::Place& average, Iteration gain);
+  // inbox += average - outbox, the average (a row, and the initial model's share) being worth
+  // `gain` iterations. What the groups of one worker add this way one after another is what they
+  // would give in place. REQUIRES: owes.
+  void AddDifference(const Memory::Place& average, Iteration gain, Weight initial_share = {0, 0});
 
   // The memory of the tensors is the caller's. Set once, before a mesh uses the store.
   Layout parameters;

@@ -20,6 +20,22 @@
 // read parameters at any time and writes them, if at all, only inside `apply` or before Attach.
 // Waiting is done in the kernel, never by spinning.
 //
+// Devices: a replica may be in the memory of a CUDA device (Replica::device), one per session. Its
+// groups are then reduced between devices, by NCCL, once a communicator of their members is there,
+// and through host memory as long as it is not, or where a member has no device: the job goes on
+// either way. Calls are ordered with the caller's stream (Replica::stream) by events, on the
+// device: what a call does comes after what was enqueued there before it, and before what is
+// enqueued there after it. Step waits, without spinning, until the stream has got to where it is at
+// the call (`apply` of engines that average models included), for the engine is to hear of a step
+// when it is done; other calls do not wait for the device. `apply` may enqueue its work on that
+// stream and return. No call may be captured into a CUDA graph; a graph that was captured before
+// may be launched between calls and in `apply`. The device is never synchronised or reset. A device
+// that fails (out of memory, any error of CUDA) ends the session: the job goes on without it, and
+// the call in progress, and every later one, returns why. The CUDA part is a module,
+// libprd_cuda.so, loaded from beside this library when a device is first named, or from what
+// PRD_CUDA_MODULE names; NCCL is libnccl.so.2 as the system finds it, with its own NCCL_*
+// environment. A host thread of the CUDA part may run besides.
+//
 // Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
 // results wait until they are whole. Engines that reduce while the caller computes (eager, ad-psgd;
 // p-reduce and prague with overlap) or average after several local steps (esync) hold two more:
@@ -27,7 +43,11 @@
 // holds one for each update that is queued, so many of each neighbour as its iteration gap or
 // staleness lets there be, and one for each of its own that a neighbour has yet to get. ssp holds
 // two, what it read last and its last update, and its part of the shards and of their copies.
-// Others hold none; but for the initial model, where p-reduce is set to mix it in.
+// Others hold none; but for the initial model, where p-reduce is set to mix it in. Of a replica on
+// a device these rows are there, but for what hop queues and ssp's shards, deltas and copies, which
+// are in pinned host memory; and so are two rows more, from the first group on that is reduced
+// through host memory. Groups of more members than a communicator was made for need up to two rows
+// more on the device.
 #ifndef PRD_SESSION_H_
 #define PRD_SESSION_H_
 
@@ -192,7 +212,9 @@ class PRD_EXPORT Session {
   // once all workers of the job are there, or with those of a running peer. Blocks. Errors:
   // kInvalidArgument, kNotFound or kResourceExhausted (the replica or the options are wrong, or the
   // controller refused, and says why), kUnavailable (no answer, or a rank that stays taken, for
-  // longer than patience; may be tried again), kCancelled.
+  // longer than patience; or, at once, the replica's device cannot be used: the message says what
+  // is missing; may be tried again, also with another replica), kCancelled; of a device that fails
+  // besides kResourceExhausted and kInternal.
   Status Attach(Replica replica);
 
   // One training step, as the job's engine wants it (header comment). Blocks until a group has
@@ -203,9 +225,9 @@ class PRD_EXPORT Session {
   // reduction that fails leaves parameters as they were and is tried again with another group (that
   // of a static schedule is left out). Errors: kUnavailable (controller away for longer than
   // patience; the next Step goes on), kAborted (the job is over or refused this worker),
-  // kCancelled; the parameters are then those after this worker's own local step, if the engine
-  // averages models, unchanged if it reduces gradients, and as far as the step came under hop and
-  // ssp, where the next one ends it.
+  // kCancelled, the failure of the replica's device (header comment); the parameters are then those
+  // after this worker's own local step, if the engine averages models, unchanged if it reduces
+  // gradients, and as far as the step came under hop and ssp, where the next one ends it.
   Result<StepResult> Step(StepInput input = {});
 
   // True when the step in progress is better cut short, because its result would not be used or

@@ -1,0 +1,389 @@
+#include "worker/mesh/group_reduction.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace prd {
+GroupReduction::GroupReduction(Context context, Instant now, const Group& group, Iteration gain)
+    : context_(std::move(context)),
+      group_(group),
+      gain_(gain),
+      shape_(&context_.store->parameters),
+      endpoints_(group.members.size()),
+      silence_(now, context_.timeout, MayBeLate()) {
+  position_ = PositionOf(context_.self).value_or(0);
+  failure_ = Choose();
+  if (failure_.ok()) failure_ = CheckInitial();
+  if (failure_.ok()) {
+    asked_ = true;
+    choice_ = context_.communicators->Begin(now, group_);
+  }
+  if (choice_ && choice_->way == Way::kStaged) Staged();
+  Connect();
+}
+
+std::optional<std::size_t> GroupReduction::PositionOf(Incarnation incarnation) const {
+  for (std::size_t i = 0; i < group_.members.size(); ++i) {
+    if (member(i).incarnation == incarnation) return i;
+  }
+  return std::nullopt;
+}
+
+// ---- what is reduced ----
+
+// An error for a group that this plan has no use for.
+Result<GroupReduction::Reduces> GroupReduction::WhatReduces() const {
+  const Strategy strategy = context_.plan.strategy;
+  if (group_.kind == GroupKind::kRound) {
+    if (strategy == Strategy::kEagerGradients) return Reduces::kOutbox;
+  } else if (group_.kind == GroupKind::kTrain && context_.store->background) {
+    return Reduces::kVirtual;
+  } else if (group_.kind != GroupKind::kTrain || strategy == Strategy::kAverageModels) {
+    return Reduces::kParameters;
+  } else if (strategy == Strategy::kReduceGradients) {
+    return Reduces::kGradients;
+  } else if (strategy == Strategy::kLocalSteps) {
+    return Reduces::kDifference;
+  }
+  return Status(Code::kFailedPrecondition, "the job's strategy has no groups of this kind");
+}
+
+Status GroupReduction::Choose() {
+  ReplicaStore* store = context_.store;
+  Result<Reduces> what = WhatReduces();
+  if (!what.ok()) return what.status();
+  what_ = *what;
+  if (what_ == Reduces::kGradients || what_ == Reduces::kOutbox) shape_ = &store->gradients;
+  if (what_ == Reduces::kDifference && store->base.size() != store->parameters.bytes()) {
+    return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
+  }
+  if (what_ == Reduces::kOutbox && contributes() && !store->owes) {
+    return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
+  }
+  taken_ = what_ != Reduces::kVirtual;
+  if (what_ == Reduces::kVirtual) store->memory->Size(&store->outbox, store->parameters.bytes());
+  if (what_ == Reduces::kDifference && contributes()) store->TakeDifference();
+  own_row_ = what_ == Reduces::kVirtual ||
+             (contributes() && (what_ == Reduces::kDifference || what_ == Reduces::kOutbox));
+  return Status::Ok();
+}
+
+Status GroupReduction::CheckInitial() const {
+  if (group_.initial_weight == 0) return Status::Ok();
+  const bool models = what_ == Reduces::kParameters || what_ == Reduces::kVirtual;
+  if (models && context_.store->initial.size() == shape_->bytes()) return Status::Ok();
+  return Status(Code::kFailedPrecondition, "no initial model is kept here");
+}
+
+// False: the caller is inside `apply`.
+bool GroupReduction::Take() {
+  const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return false;
+  context_.store->TakeVirtual();
+  return true;
+}
+
+Memory::Place GroupReduction::Part() const {
+  return own_row_ ? Memory::In(context_.store->outbox.data()) : Memory::Tensors();
+}
+
+// ---- the way ----
+
+bool GroupReduction::Advance(Instant now) {
+  if (!runs() || hears_ || started_) return false;
+  if (!taken_) {
+    taken_ = Take();
+    if (taken_) silence_.Progress(now);
+  }
+  if (!choice_) {
+    choice_ = context_.communicators->Told(group_);
+    if (choice_ && choice_->way == Way::kStaged) {
+      Staged();
+      Connect();
+    }
+  }
+  if (!taken_ || !choice_ || !runs()) return false;
+  if (OnPlane()) {
+    StartPlane(now);
+    return false;
+  }
+  Copy();
+  if (own_ != nullptr && own_->ready() < own_->size()) return false;
+  if (Status status = context_.store->memory->failure(); !status.ok()) Fail(std::move(status));
+  silence_.Progress(now);
+  hears_ = runs();
+  return hears_;
+}
+
+// The reduction through the mesh. Nothing of the row is read yet.
+void GroupReduction::Staged() {
+  ReplicaStore* store = context_.store;
+  Reduction::Options options{.weights = {},
+                             .position = position_,
+                             .initial_weight = group_.initial_weight,
+                             .chunk_bytes = context_.chunk_bytes,
+                             .direct_bytes = context_.direct_bytes};
+  for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
+  if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
+  staging_ = context_.buffers->Get(shape_->bytes());
+  options.staging = staging_->data();
+  const Layout* row = &row_;  // a null's sizes alone count
+  if (device() && contributes()) {
+    own_ = context_.buffers->Get(shape_->bytes());
+    row_ = shape_->Over(own_->data());
+  } else if (!device() && own_row_) {
+    row_ = shape_->Over(store->outbox.data());
+  } else {
+    row = shape_;
+  }
+  reduction_.emplace(row, std::move(options));
+}
+
+// A device's contribution, to host memory.
+void GroupReduction::Copy() {
+  if (own_ == nullptr || copied_) return;
+  copied_ = true;
+  own_->Expect(
+      context_.store->memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{Part()}}));
+}
+
+void GroupReduction::StartPlane(Instant now) {
+  started_ = true;
+  silence_.Progress(now);
+  context_.plane->Start(now, group_, *choice_,
+                        {.layout = shape_,
+                         .row = Part().data,
+                         .position = position_,
+                         .commit = false,
+                         .initial = context_.store->initial.data()});
+}
+
+// Also of a group that has failed already: its members are to be told. Of a group whose way is not
+// chosen yet, the communicator's connections are watched.
+void GroupReduction::Connect() {
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (i == position_) continue;
+    Result<std::string> endpoint = context_.peers->EndpointOf(member(i));
+    if (endpoint.ok()) endpoints_[i] = *endpoint;
+    if (!runs()) continue;
+    if (!endpoint.ok()) {
+      failure_ = endpoint.status();
+    } else if (reduction_ && reduction_->Needs(i)) {
+      failure_ = context_.peers->Use(*endpoint);
+    }
+  }
+}
+
+// ---- frames ----
+
+bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
+  const std::optional<std::size_t> from = PositionOf(header.from);
+  if (!from || !runs() || Complete() || ended_) return false;
+  const std::string rank = "rank " + std::to_string(member(*from).rank);
+  if (header.kind == FrameKind::kFail) {
+    failure_ = Status(Code::kAborted, rank + " gave the group up");
+    told_ = true;
+    return true;
+  }
+  if (!hears_) return false;
+  silence_.Progress(now);
+  std::vector<Reduction::Outgoing> out;
+  const Status status = reduction_->OnFrame(*from, header, std::move(payload), &out);
+  if (!status.ok()) failure_ = Status(status.code(), rank + ": " + status.message());
+  for (Reduction::Outgoing& frame : out) Send(std::move(frame));
+  return true;
+}
+
+bool GroupReduction::OnPong(Instant now, Incarnation from) {
+  const std::optional<std::size_t> position = PositionOf(from);
+  return position && silence_.Answered(now, *position);
+}
+
+void GroupReduction::SendTo(std::size_t position, FrameHeader header, zmq::message_t payload) {
+  header.run = context_.run;
+  header.group = group_.id;
+  header.from = context_.self;
+  header.to = member(position).incarnation;
+  header.length = payload.size();
+  context_.peers->Send(endpoints_[position], header, std::move(payload));
+}
+
+void GroupReduction::Send(Reduction::Outgoing out) {
+  sent_ += out.payload.size();
+  SendTo(out.to, out.header, std::move(out.payload));
+}
+
+// Own bytes follow what was received, which others wait for.
+bool GroupReduction::SendOwn(Instant now) {
+  if (!hears_ || !runs()) return false;
+  const std::optional<std::size_t> to = reduction_->OwnTo();
+  if (to && !context_.peers->Idle(endpoints_[*to])) return false;
+  std::optional<Reduction::Outgoing> own = reduction_->NextOwn();
+  if (!own) return false;
+  silence_.Progress(now);  // the only one of a sole contributor: nothing comes back
+  Send(std::move(*own));
+  return true;
+}
+
+// ---- failures ----
+
+void GroupReduction::Fail(Status why) {
+  if (runs()) failure_ = std::move(why);
+}
+
+void GroupReduction::OnLost(const std::string& endpoint) {
+  if (!runs() || Complete() || ended_) return;
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (endpoints_[i] != endpoint) continue;
+    endpoints_[i].clear();
+    if (started_) continue;  // the plane hears of it, and may be about to be through
+    failure_ = Status(Code::kUnavailable,
+                      "the connection to rank " + std::to_string(member(i).rank) + " was lost");
+  }
+}
+
+// Positions that have something to say before this member can be through.
+std::vector<std::size_t> GroupReduction::Awaited() const {
+  std::vector<std::size_t> awaited;
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (i == position_ || endpoints_[i].empty()) continue;
+    if (!reduction_ || reduction_->Awaits(i)) awaited.push_back(i);
+  }
+  return awaited;
+}
+
+void GroupReduction::WatchSilence(Instant now) {
+  if (!runs() || !taken_ || Complete() || ended_) return;
+  switch (silence_.Next(now)) {
+    case Silence::Step::kWait:
+      return;
+    case Silence::Step::kAsk:
+      return Ask(now);
+    case Silence::Step::kGiveUp:
+      return Fail(Status(Code::kDeadlineExceeded, silence_.Reason(group_.members)));
+  }
+}
+
+void GroupReduction::Ask(Instant now) {
+  for (const std::size_t position : silence_.Ask(now, Awaited())) {
+    failure_ = context_.peers->Use(endpoints_[position]);
+    if (!runs()) return;
+    SendTo(position, {.kind = FrameKind::kPing}, zmq::message_t(context_.address));
+  }
+}
+
+// Those that wait for what will not come any more need not wait for a time limit.
+void GroupReduction::TellOthers() {
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (i == position_ || endpoints_[i].empty() || !context_.peers->Use(endpoints_[i]).ok()) {
+      continue;
+    }
+    SendTo(i, {.kind = FrameKind::kFail}, zmq::message_t());
+  }
+}
+
+// ---- the end ----
+
+void GroupReduction::Cancel(Instant now) {
+  context_.peers->DropQueued(group_.id);
+  GiveUpPlane(now, "the group was called off");
+  if (asked_) context_.communicators->End(now, group_, false);
+}
+
+void GroupReduction::GiveUpPlane(Instant now, const std::string& why) {
+  if (!started_ || !context_.plane->running()) return;
+  context_.plane->Cancel(now, why);
+  (void)context_.plane->Ended(now);
+}
+
+// The result is there to be committed.
+bool GroupReduction::Ended(Instant now) {
+  if (!started_ || ended_ || !runs()) return ended_ || Complete();
+  if (const std::optional<Status> status = context_.plane->Ended(now)) {
+    if (!status->ok()) failure_ = *status;
+    ended_ = status->ok();
+  }
+  return ended_;
+}
+
+std::optional<Status> GroupReduction::End(Instant now) {
+  const bool ended = Ended(now);
+  WatchSilence(now);
+  if (runs() && !ended) return std::nullopt;
+  Status status = failure_;
+  if (status.ok()) {
+    const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return std::nullopt;  // the caller is inside `apply`
+    status = Commit();
+  } else {
+    context_.peers->DropQueued(group_.id);
+    GiveUpPlane(now, status.message());
+    if (!told_) TellOthers();
+  }
+  if (asked_) context_.communicators->End(now, group_, status.ok());
+  return status;
+}
+
+Memory::Place GroupReduction::ResultRow() const {
+  return started_ ? Memory::In(context_.plane->result())
+                  : Memory::InHost(staging_->data(), staging_);
+}
+
+RoundResult GroupReduction::result() const {
+  if (group_.kind != GroupKind::kRound) return {};
+  return {.group = group_.id, .round = group_.iteration, .row = ResultRow()};
+}
+
+std::uint64_t GroupReduction::sent_bytes() const {
+  return sent_ + (started_ ? context_.plane->sent_bytes() : 0);
+}
+
+// REQUIRES: the store's mutex is held.
+Status GroupReduction::Commit() {
+  ReplicaStore* store = context_.store;
+  const Memory::Place place = ResultRow();
+  // Of a host's, the initial model's part is in the result; so it is on the plane.
+  const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
+  switch (what_) {
+    case Reduces::kParameters:
+      CommitParameters(place, initial);
+      break;
+    case Reduces::kGradients:
+      store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
+      break;
+    case Reduces::kDifference:
+      store->AddToBase(place, context_.plan.global_lr);
+      store->iteration = group_.iteration;
+      break;
+    case Reduces::kOutbox:
+      store->AddToInbox(place, group_.iteration, context_.plan.latest_only);
+      if (own_row_) store->owes = false;
+      break;
+    case Reduces::kVirtual:
+      if (!store->owes) return Status(Code::kAborted, "the replica was replaced meanwhile");
+      store->AddDifference(place, gain_, initial);
+      break;
+  }
+  return Status::Ok();
+}
+
+void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
+  ReplicaStore* store = context_.store;
+  store->SetParameters(result, initial);
+  if (!MayBeLate()) store->iteration = group_.iteration;
+  const GroupKind kind = group_.kind;
+  if (kind == GroupKind::kInitial && context_.plan.keep_initial) store->KeepInitial();
+  if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();
+  if (KeepsBase(context_.plan.strategy)) store->SetBase();
+}
+
+std::optional<Instant> GroupReduction::NextDeadline() const {
+  // What is complete, or has not been taken, waits for the store's mutex only.
+  if (!runs() || !taken_ || Complete() || ended_) return std::nullopt;
+  return silence_.At();
+}
+
+}  // namespace prd

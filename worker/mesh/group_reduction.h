@@ -1,0 +1,152 @@
+// One group on one member: what it reduces here, which way, and where the result goes.
+//
+// What is reduced follows from the plan and the group's kind (Mesh::StartReduce). The way is the
+// choice of the group's leader (worker/device/communicators.h): on the device, by its plane, or
+// staged, by a Reduction (reduction.h) over the peers' connections. Of a replica on a device, what
+// is staged is copied to host memory first, and the result from there; frames that come before
+// count later. So a group goes through: taken (what is contributed is fixed), chosen, begun (on the
+// plane, or able to hear frames), ended.
+//
+// Part of Mesh: used by the background thread alone.
+#ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
+#define PRD_WORKER_MESH_GROUP_REDUCTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+#include "worker/device/communicators.h"
+#include "worker/device/plane.h"
+#include "worker/memory/buffers.h"
+#include "worker/mesh/fetch.h"
+#include "worker/mesh/frame.h"
+#include "worker/mesh/peers.h"
+#include "worker/mesh/reduction.h"
+#include "worker/mesh/replica_store.h"
+#include "worker/mesh/silence.h"
+
+namespace prd {
+
+class GroupReduction {
+ public:
+  // What is the mesh's, and outlives it.
+  struct Context {
+    ReplicaStore* store = nullptr;
+    Peers* peers = nullptr;
+    Buffers* buffers = nullptr;  // host memory
+    Communicators* communicators = nullptr;
+    DevicePlane* plane = nullptr;  // null: no device
+    Incarnation self = 0;
+    RunId run = kNoRun;
+    Plan plan;
+    std::string address;  // EncodeReturnAddress, for pings
+    DurationNs timeout = 0;
+    std::size_t chunk_bytes = 0;
+    std::size_t direct_bytes = 0;
+  };
+
+  GroupReduction(Context context, Instant now, const Group& group, Iteration gain);
+  // Reports nothing.
+  void Cancel(Instant now);
+
+  GroupId id() const { return group_.id; }
+  // It has not failed yet.
+  bool runs() const { return failure_.ok(); }
+  void Fail(Status why);
+
+  // Goes on as far as it goes by itself. True when it hears frames from now on.
+  bool Advance(Instant now);
+  bool hears() const { return hears_; }
+  // A frame of this group: kFail, or any while it hears. False: it counts for nothing.
+  bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
+  bool OnPong(Instant now, Incarnation from);
+  void OnLost(const std::string& endpoint);
+  // The next frame of own bytes, if their taker is ready. False: there is none now.
+  bool SendOwn(Instant now);
+
+  // nullopt: it runs, or waits for the store's mutex. Otherwise it is over, and the result where it
+  // belongs, or all members told that there is none. Once.
+  std::optional<Status> End(Instant now);
+  std::uint64_t sent_bytes() const;
+  // Of a kRound that ended ok: where its result is until the next reduction starts. Of others none.
+  RoundResult result() const;
+
+  std::optional<Instant> NextDeadline() const;
+  // Frames that come now are to be kept: it may come to hear them.
+  bool waits() const { return failure_.ok() && !hears_ && !started_; }
+  // Its row is on its way to host memory.
+  bool copies() const { return waits() && copied_; }
+
+ private:
+  enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
+
+  const GroupMember& member(std::size_t position) const { return group_.members[position]; }
+  bool device() const { return context_.store->memory->device(); }
+  bool contributes() const { return member(position_).weight != 0; }
+  bool MayBeLate() const { return context_.plan.ahead && group_.kind == GroupKind::kTrain; }
+  bool OnPlane() const { return choice_ && choice_->way != Way::kStaged; }
+  std::optional<std::size_t> PositionOf(Incarnation incarnation) const;
+  bool Complete() const { return reduction_ && reduction_->Complete(); }
+
+  Result<Reduces> WhatReduces() const;
+  Status Choose();
+  Status CheckInitial() const;
+  bool Take();
+  Memory::Place Part() const;
+  void Staged();
+  void Copy();
+  void StartPlane(Instant now);
+  void Connect();
+
+  void Send(Reduction::Outgoing out);
+  void SendTo(std::size_t position, FrameHeader header, zmq::message_t payload);
+  void WatchSilence(Instant now);
+  std::vector<std::size_t> Awaited() const;
+  void Ask(Instant now);
+  bool Ended(Instant now);
+  void GiveUpPlane(Instant now, const std::string& why);
+  void TellOthers();
+  Memory::Place ResultRow() const;
+  Status Commit();
+  void CommitParameters(const Memory::Place& result, Weight initial);
+
+  Context context_;
+  Group group_;
+  Iteration gain_;
+  std::size_t position_ = 0;
+  Reduces what_ = Reduces::kParameters;
+  const Layout* shape_;   // of what is reduced: the tensors'
+  bool own_row_ = false;  // what is contributed is the outbox, not the tensors
+  bool taken_ = false;
+  std::optional<Communicators::Choice> choice_;
+  bool asked_ = false;  // the communicators know of it
+
+  // Staged.
+  Layout row_;                   // what is contributed, in host memory
+  std::shared_ptr<Buffer> own_;  // where it is, of a device's
+  bool copied_ = false;          // or on its way there
+  std::shared_ptr<Buffer> staging_;
+  std::optional<Reduction> reduction_;
+  bool hears_ = false;
+  std::uint64_t sent_ = 0;
+
+  // On the plane.
+  bool started_ = false;
+  bool ended_ = false;
+
+  std::vector<std::string> endpoints_;  // by position; empty: nothing to be told there
+  Silence silence_;
+  Status failure_;
+  bool told_ = false;  // another member said so: it has told all
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_GROUP_REDUCTION_H_

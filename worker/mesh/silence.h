@@ -1,0 +1,51 @@
+// How long a reduction has been silent, and what follows: give it up, or ask first.
+//
+// A peer that sends nothing for a time limit fails the reduction. Where members may begin at
+// different times (kTrain under Plan::ahead) silence alone is no failure: after a third of that
+// time the members that are still needed are asked (kPing), again after the second, and it is
+// enough that each answers (kPong) before the last is over.
+#ifndef PRD_WORKER_MESH_SILENCE_H_
+#define PRD_WORKER_MESH_SILENCE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+
+namespace prd {
+
+class Silence {
+ public:
+  // `asks`: members may be late.
+  Silence(Instant now, DurationNs timeout, bool asks)
+      : timeout_(timeout), asks_(asks), progress_(now) {}
+
+  // Something came, or went.
+  void Progress(Instant now);
+  // The member at this position answered. False: it was not asked, or has answered before.
+  bool Answered(Instant now, std::size_t position);
+
+  // When Next has something to say.
+  Instant At() const;
+  enum class Step : std::uint8_t { kWait, kAsk, kGiveUp };
+  Step Next(Instant now) const;
+  // REQUIRES: Next said kAsk. Returns whom to ask: of those that are awaited, who has not answered.
+  const std::vector<std::size_t>& Ask(Instant now, std::vector<std::size_t> awaited);
+  // Why it is given up, for people.
+  std::string Reason(const SharedList<GroupMember>& members) const;
+
+ private:
+  DurationNs timeout_;
+  bool asks_;
+  Instant progress_;
+  std::vector<std::size_t> silent_;  // positions asked since then that have not answered
+  int asked_ = 0;                    // how often
+  Instant asked_at_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_SILENCE_H_

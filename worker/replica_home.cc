@@ -1,0 +1,54 @@
+#include "worker/replica_home.h"
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/device/gpu.h"
+
+namespace prd {
+namespace {
+
+Status CheckTensors(const Gpu& gpu, const std::vector<Tensor>& tensors, const char* which) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].count == 0) continue;
+    const Status status = gpu.CheckPointer(tensors[i].data);
+    if (status.ok()) continue;
+    return Status(Code::kInvalidArgument,
+                  std::string(which) + "[" + std::to_string(i) + "]: " + status.message());
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake) {
+  const Result<std::optional<int>> device = ParseDevice(replica.device);
+  if (!device.ok()) return device.status();
+  ReplicaHome home;
+  if (!device->has_value()) {
+    home.memory = std::make_unique<HostMemory>();
+    return home;
+  }
+  Result<std::shared_ptr<Gpu>> gpu = OpenGpu(**device);
+  if (!gpu.ok()) return gpu.status();
+  PRD_RETURN_IF_ERROR(CheckTensors(**gpu, replica.parameters, "parameters"));
+  PRD_RETURN_IF_ERROR(CheckTensors(**gpu, replica.gradients, "gradients"));
+  Result<std::unique_ptr<DeviceMemory>> memory = DeviceMemory::Create(*gpu, wake);
+  if (!memory.ok()) return memory.status();
+  home.device = memory->get();
+  home.memory = std::move(memory).value();
+  home.device->SetCallerStream(replica.stream);
+  // The mesh gives up what is silent for too long: it knows who may be late.
+  DevicePlane::Options options{.timeout = std::numeric_limits<DurationNs>::max() / 4,
+                               .communicators = {}};
+  Result<std::unique_ptr<DevicePlane>> plane =
+      DevicePlane::Create(home.device, wake, std::move(options));
+  if (!plane.ok()) return plane.status();
+  home.plane = std::move(plane).value();
+  return home;
+}
+
+}  // namespace prd

@@ -1,0 +1,27 @@
+// Where a session's replica is to live: host memory, or a device and what reduces there.
+#ifndef PRD_WORKER_REPLICA_HOME_H_
+#define PRD_WORKER_REPLICA_HOME_H_
+
+#include <memory>
+
+#include "common/base/time.h"
+#include "prd/session.h"
+#include "worker/device/device_memory.h"
+#include "worker/device/plane.h"
+#include "worker/memory/memory.h"
+
+namespace prd {
+
+struct ReplicaHome {
+  std::unique_ptr<Memory> memory;
+  DeviceMemory* device = nullptr;      // what `memory` is, if it is one
+  std::unique_ptr<DevicePlane> plane;  // null: no device; goes before the memory
+};
+
+// Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd.
+// kInvalidArgument, and OpenGpu's errors.
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake);
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_REPLICA_HOME_H_
