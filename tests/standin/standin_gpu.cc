@@ -165,10 +165,10 @@ Status StandInGpu::Notify(Stream stream, int eventfd) {
   return device_->Enqueue(stream, {.what = "Notify",
                                    .ready = nullptr,
                                    .run =
-                                       [this, eventfd] {
+                                       [device = device_.get(), eventfd] {
                                          const std::uint64_t one = 1;
                                          if (write(eventfd, &one, sizeof one) != sizeof one) {
-                                           device_->problems().Add("Notify: no eventfd");
+                                           device->problems().Add("Notify: no eventfd");
                                          }
                                        },
                                    .uses = {}});
