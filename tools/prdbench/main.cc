@@ -3,7 +3,9 @@
 
 #include "tools/prdbench/broker.h"
 #include "tools/prdbench/decide.h"
+#include "tools/prdbench/device.h"
 #include "tools/prdbench/reduce.h"
+#include "tools/prdbench/reduce_device.h"
 #include "tools/prdbench/skew.h"
 #include "tools/prdbench/skew_process.h"
 
@@ -54,6 +56,50 @@ CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
   return command;
 }
 
+CLI::App* AddDevice(CLI::App* app, prd::bench::DeviceOptions* device, bool* json) {
+  CLI::App* command = app->add_subcommand(
+      "device",
+      "On a GPU: kernels beside plain copies; or --check, what is right across processes");
+  command->add_option("--device", device->device, "cuda:N")->capture_default_str();
+  command->add_option("--check", device->check, "Instead of the kernels")
+      ->check(CLI::IsMember(prd::bench::DeviceChecks()));
+  command->add_option("--bytes", device->bytes, "Of a row; the kernels need ten of them")
+      ->check(CLI::Range(1 << 16, 1 << 30))
+      ->capture_default_str();
+  command->add_option("--seconds", device->seconds, "Per case of the kernels")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  command->add_option("--processes", device->processes, "Of a check")
+      ->check(CLI::Range(3, 32))
+      ->capture_default_str();
+  command->add_option("--groups", device->groups, "Of `groups` and `leak`")
+      ->check(CLI::Range(8, 1000000))
+      ->capture_default_str();
+  command->add_option("--elements", device->elements, "Of each dtype, in a check")
+      ->check(CLI::Range(64, 1 << 26))
+      ->capture_default_str();
+  command->add_option("--seed", device->seed, "Of memberships, weights and values")
+      ->capture_default_str();
+  command->add_option("--timeout-ms", device->timeout_ms, "Of a reduction, in `kill`")
+      ->check(CLI::Range(100, 600000))
+      ->capture_default_str();
+  command->add_option("--slack-bytes", device->slack_bytes, "That `leak` lets go, of all processes")
+      ->capture_default_str();
+  command->add_flag("--json", *json, "Is always so: a JSON object per result");
+  command->footer(
+      "Checks, each one line {\"check\":..,\"ok\":..} and an exit code:\n"
+      "  groups  groups of 2 to 4 processes in changing memberships, random weights, against "
+      "float64\n"
+      "  dtypes  every dtype alone, and all in one model, by every way\n"
+      "  kill    a member is killed in mid-reduce: the others end with an error in time, nothing "
+      "is\n"
+      "          changed, groups without it go on with the communicators that they had\n"
+      "  leak    memory of the device, while communicators are made and given up all the time\n"
+      "All processes share the one GPU, which NCCL is for functional tests only (it goes through\n"
+      "sockets): the figures say what is right, not how fast several GPUs are.");
+  return command;
+}
+
 // What BenchSkew starts; not for people.
 CLI::App* AddSkewProcess(CLI::App* app, prd::bench::SkewProcessOptions* process) {
   CLI::App* command = app->add_subcommand("skew-process", "One of prdbench skew's processes");
@@ -77,6 +123,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  prdbench reduce --workers 4 --bytes 67108864 --beside-torch\n"
+      "  prdbench reduce --workers 4 --device cuda:0\n"
+      "  prdbench device --check groups\n"
       "  prdbench broker --clients 64\n"
       "  prdbench skew --bytes 64\n"
       "  prdbench decide --json");
@@ -101,7 +149,14 @@ int main(int argc, char** argv) {
                        "PyTorch's all_reduce over Gloo, alternating with ours");
   reduce_cmd->add_option("--python", reduce.python, "The Python that has torch")
       ->capture_default_str();
-  reduce_cmd->add_flag("--json", json, "A JSON object per result");
+  reduce_cmd
+      ->add_option("--device", reduce.devices,
+                   "On GPUs, cuda:N,.. of the workers in turn: by every way, beside ncclAllReduce")
+      ->delimiter(',');
+  reduce_cmd->add_option("--dtype", reduce.dtype, "With --device")
+      ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
+      ->capture_default_str();
+  reduce_cmd->add_flag("--json", json, "A JSON object per result; with --device always");
 
   prd::bench::BrokerOptions broker;
   CLI::App* broker_cmd = app.add_subcommand(
@@ -122,6 +177,9 @@ int main(int argc, char** argv) {
                          "The prd binary (default: the one beside this)");
   broker_cmd->add_flag("--json", json, "A JSON object per result");
 
+  prd::bench::DeviceOptions device;
+  CLI::App* device_cmd = AddDevice(&app, &device, &json);
+
   CLI::App* decide_cmd =
       app.add_subcommand("decide", "An engine's cost per ready signal, from 8 to 100,000 workers");
   decide_cmd->add_flag("--json", json, "A JSON object per result");
@@ -134,7 +192,11 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*reduce_cmd) {
     reduce.json = json;
+    if (!reduce.devices.empty()) return prd::bench::BenchReduceDevice(reduce);
     return prd::bench::BenchReduce(reduce);
+  }
+  if (*device_cmd) {
+    return device.check.empty() ? prd::bench::BenchDevice(device) : prd::bench::CheckDevice(device);
   }
   if (*broker_cmd) {
     broker.json = json;

@@ -17,6 +17,9 @@ struct ReduceOptions {
   bool json = false;  // a JSON object per line, otherwise a table
   bool beside_torch = false;                // PyTorch's gloo all_reduce alternates with ours
   std::string python = "/usr/bin/python3";  // that has torch
+  // "cuda:N", of the workers in turn: BenchReduceDevice (reduce_device.h), trials x repeats times.
+  std::vector<std::string> devices;
+  std::string dtype = "f32";  // there: or f64, f16, bf16
 };
 
 // Prints one line per size: median_s of a repeated group; first_use_s of a group whose members have

@@ -24,9 +24,14 @@ Child& Child::operator=(Child&& other) noexcept {
 Child::~Child() {
   if (to_ >= 0) close(to_);
   if (from_ >= 0) close(from_);
+  Kill();
+}
+
+void Child::Kill() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
+  pid_ = -1;
 }
 
 Status Child::WriteLine(const std::string& line) {

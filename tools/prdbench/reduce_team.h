@@ -36,6 +36,8 @@ class Child {
   Child& operator=(Child&& other) noexcept;
   ~Child();
 
+  // SIGKILL, at once; its end is waited for.
+  void Kill();
   Status WriteLine(const std::string& line);
   // Without the newline. kDeadlineExceeded after timeout_ms.
   Result<std::string> ReadLine(int timeout_ms);
