@@ -100,7 +100,7 @@ Communicators::Record Communicators::NewRecord(Instant now, const Set& set, bool
   Record record;
   record.set = set;
   record.cover = cover;
-  record.deadline = now + options_.timeout;
+  record.deadline = record.check_at = now + options_.timeout;
   for (const Incarnation member : set) {
     record.rank_of.emplace(member, static_cast<int>(record.members.size()));
     record.members.push_back(*Known(member));
@@ -386,8 +386,12 @@ void Communicators::Reform(const Record& record, const Set& gone) {
   for (const Incarnation member : WithDevices(record.set)) {
     if (!Contains(gone, member)) left.push_back(member);
   }
+  std::uint32_t failed = 0;
+  if (wish_ && wish_->set == record.set) {
+    failed = wish_->failed;
+    wish_.reset();
+  }
   if (left.size() < 2 || left.front() != self_ || !CanMake()) return;
-  const std::uint32_t failed = wish_ && wish_->set == left ? wish_->failed : 0;
   wish_ = Wish{.set = left};
   if (left != record.set) return;
   wish_->failed = failed + 1;

@@ -149,9 +149,7 @@ void Communicators::Resolve() {
     ways_.erase(word);
     const auto at = comms_.find(choice.comm);
     if (choice.way != Way::kStaged && (at == comms_.end() || at->second.broken)) {
-      Tell(running_->leader, {.kind = Kind::kBroken,
-                              .comm = choice.comm,
-                              .reason = "it is broken at a member of the group"});
+      SayBroken(running_->leader, choice.comm);
       choice = {};
     }
     running_->choice = choice;
@@ -329,30 +327,28 @@ void Communicators::OnWay(Incarnation from, const CommMessage& message) {
 // A word of this worker's may be lost, of a group or of a communicator's end.
 void Communicators::OnAsk(Incarnation from, const CommMessage& message) {
   const auto at = comms_.find(message.comm);
-  if (running_ && running_->group == message.group) {
-    if (!running_->choice || running_->leader != self_) return;
-    Tell(from, {.kind = Kind::kWay,
-                .comm = running_->choice->comm,
-                .group = message.group,
-                .way = running_->choice->way});
-  } else if (message.group <= last_begun_) {
-    Tell(from, {.kind = Kind::kWay, .comm = {}, .group = message.group, .way = Way::kStaged});
-  } else if (at == comms_.end() || at->second.broken) {
-    Tell(from,
-         {.kind = Kind::kBroken, .comm = message.comm, .reason = "it is not here (any more)"});
-  } else if (!at->second.leads) {
-    Tell(from, {.kind = Kind::kRetired, .comm = message.comm});
+  const bool here = at != comms_.end() && !at->second.broken;
+  if (!here) SayBroken(from, message.comm);
+  if (here && !at->second.leads) Tell(from, {.kind = Kind::kRetired, .comm = message.comm});
+  if (message.group == kNoGroup || message.group > last_begun_) return;  // it is still to come
+  Choice choice;
+  if (running_ && running_->group == message.group && running_->leader == self_) {
+    choice = running_->choice.value_or(Choice{});
   }
+  Tell(from, {.kind = Kind::kWay, .comm = choice.comm, .group = message.group, .way = choice.way});
+}
+
+void Communicators::SayBroken(Incarnation to, CommId comm) {
+  Tell(to, {.kind = Kind::kBroken, .comm = comm, .reason = "it is not here (any more)"});
 }
 
 // About one that is here, from one of its members.
 void Communicators::OnOfRecord(Instant now, Incarnation from, const CommMessage& message) {
   const auto at = comms_.find(message.comm);
   if (at == comms_.end() || at->second.broken) {
-    if (message.kind == Kind::kCreate || message.kind == Kind::kReady) {
-      Tell(from,
-           {.kind = Kind::kBroken, .comm = message.comm, .reason = "it is not here (any more)"});
-    }
+    const bool expects = message.kind == Kind::kCreate || message.kind == Kind::kReady ||
+                         message.kind == Kind::kGiveUp;
+    if (expects) SayBroken(from, message.comm);
     return;
   }
   Record& record = at->second;
@@ -376,7 +372,7 @@ void Communicators::OnOfRecord(Instant now, Incarnation from, const CommMessage&
     OnRetire(at);
   } else if (message.kind == Kind::kGiveUp && Leads(record) && record.usable) {
     Retire(at);
-  } else if (message.kind == Kind::kRetired && record.cover && record.usable) {
+  } else if (message.kind == Kind::kRetired && record.cover && record.state == State::kReady) {
     record.quit.insert(from);
     Quit(at);
   }
@@ -448,6 +444,11 @@ void Communicators::Service(Instant now) {
     Tell(running_->leader,
          {.kind = Kind::kAsk, .comm = running_->waits_on.front(), .group = running_->group});
   }
+  for (auto& [id, record] : comms_) {
+    if (now < record.check_at) continue;
+    record.check_at = now + options_.timeout;
+    if (!Leads(record)) Tell(record.set.front(), {.kind = Kind::kAsk, .comm = id});
+  }
   Resolve();
   Sweep();
   TryWish(now);
@@ -459,6 +460,9 @@ std::optional<Instant> Communicators::NextDeadline() const {
   std::optional<Instant> next = poll_at_;
   if (running_ && !running_->choice)
     next = std::min(next.value_or(running_->ask_at), running_->ask_at);
+  for (const auto& [id, record] : comms_) {
+    next = std::min(next.value_or(record.check_at), record.check_at);
+  }
   return next;
 }
 

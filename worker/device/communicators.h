@@ -44,7 +44,8 @@
 // another, without those who are gone; it also grows by those whom its groups bring.
 //
 // What is lost with a connection is made good: a member that waits asks the group's leader now and
-// then (kAsk), who repeats its word, or that the communicator is broken.
+// then, and any member asks the communicator's (kAsk), who repeats its word, or that there is no
+// such communicator.
 //
 // One thread; no clock, no sockets: messages go in and out as values.
 #ifndef PRD_WORKER_DEVICE_COMMUNICATORS_H_
@@ -238,6 +239,7 @@ class Communicators {
     std::optional<Refusal> refused;
     std::set<Incarnation> quit;  // a cover: who leads no further group on it
     Instant deadline;            // of kProposed and kMaking
+    Instant check_at;            // its leader is asked whether it has it still
     Gpu::Comm comm = nullptr;
     int held = 0;
   };
@@ -314,6 +316,7 @@ class Communicators {
   void Sweep();
   bool InUse(CommId id, const Record& record) const;
 
+  void SayBroken(Incarnation to, CommId comm);
   void Tell(Incarnation to, CommMessage message);
   void TellAll(const Record& record, const CommMessage& message);
 
