@@ -83,8 +83,9 @@ std::function<void()> StandInDevice::Take() {
   const Status failed = FailIfDue(&fail_operation_, ++operations_);
   if (!failed.ok()) return [] {};
   stream->running = true;
-  return [this, stream, run = std::move(stream->operations.front().run)] {
+  return [this, stream, run = std::move(stream->operations.front().run)]() mutable {
     run();
+    run = nullptr;  // with what it holds
     const std::lock_guard lock(mutex_);
     stream->running = false;
     for (const void* use : stream->operations.front().uses) arena_->Unuse(use);

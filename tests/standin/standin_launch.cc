@@ -12,8 +12,14 @@ namespace prd::testing {
 using Place = StandInDevice::Place;
 
 struct StandInGpu::TheTable : Gpu::Table {
-  Layout layout;    // with the addresses
-  Layout resolved;  // with where the bytes are
+  explicit TheTable(std::shared_ptr<StandInDevice> on) : device(std::move(on)) {}
+  ~TheTable() override {
+    if (in_use.use_count() > 1) device->problems().Add("a table is gone that queued work uses");
+  }
+  std::shared_ptr<StandInDevice> device;
+  std::shared_ptr<int> in_use = std::make_shared<int>(0);  // shared with queued work
+  Layout layout;                                           // with the addresses
+  Layout resolved;                                         // with where the bytes are
 };
 
 namespace {
@@ -42,7 +48,7 @@ Result<std::shared_ptr<Gpu::Table>> StandInGpu::MakeTable(const Layout& layout) 
     if (!data.ok()) return data.status();
     tensors.push_back({*data, (piece.end - piece.begin) / DTypeSize(piece.dtype), piece.dtype});
   }
-  auto table = std::make_shared<TheTable>();
+  auto table = std::make_shared<TheTable>(device_);
   table->layout = layout;
   table->resolved = Layout(tensors);
   return std::shared_ptr<Table>(std::move(table));
@@ -128,7 +134,8 @@ Status StandInGpu::Launch(const Combine& combine, Stream stream) {
                .ready = nullptr,
                .run =
                    [layout = table->resolved, offset = combine.offset, length = combine.length,
-                    to = std::move(to), from = std::move(from), factor = combine.factor, skip] {
+                    to = std::move(to), from = std::move(from), factor = combine.factor, skip,
+                    in_use = table->in_use] {
                      std::uint32_t word = 0;
                      if (skip != nullptr) std::memcpy(&word, skip, sizeof word);
                      if (word == 0) HostMemory().Combine(layout, offset, length, to, from, factor);
