@@ -111,7 +111,7 @@ Communicators::Record Communicators::NewRecord(Instant now, const Set& set, bool
 void Communicators::Propose(Instant now, const Set& set, bool cover) {
   const bool known = std::all_of(set.begin(), set.end(),
                                  [&](Incarnation member) { return Known(member) != nullptr; });
-  if (!known || !MakeRoom(set, cover)) {
+  if (!known || !MakeRoom(now, set, cover)) {
     Record none;
     none.set = set;
     none.cover = cover;
@@ -130,7 +130,7 @@ void Communicators::Propose(Instant now, const Set& set, bool cover) {
 }
 
 // Whether there is room for one more. If not, and these are worth it, makes some, for later.
-bool Communicators::MakeRoom(const Set& set, bool cover) {
+bool Communicators::MakeRoom(Instant now, const Set& set, bool cover) {
   if (comms_.size() + gpu_->aborting() < options_.limit) return true;
   const double score = ScoreAt(set, last_begun_);
   Records::iterator lowest = comms_.end();
@@ -147,7 +147,7 @@ bool Communicators::MakeRoom(const Set& set, bool cover) {
   if (!cover && score < 2 * ScoreAt(lowest->second.set, last_begun_)) return false;
   lowest->second.asked = true;
   if (Leads(lowest->second)) {
-    Retire(lowest);
+    Retire(now, lowest);
   } else {
     Tell(lowest->second.set.front(), {.kind = Kind::kGiveUp, .comm = lowest->first});
   }
@@ -195,7 +195,7 @@ void Communicators::OnProposal(Instant now, Incarnation from, const CommMessage&
     at = next;
   }
   if (making_) return decline(Refusal::kBusy, "it is making another one");
-  if (!MakeRoom(set, message.cover)) return decline(Refusal::kNoRoom, "it has no room for it");
+  if (!MakeRoom(now, set, message.cover)) return decline(Refusal::kNoRoom, "it has no room for it");
   const auto at = comms_.emplace(message.comm, NewRecord(now, set, message.cover)).first;
   // The leader's time is shorter, and it tells when it is over.
   at->second.deadline = now + 2 * options_.timeout;
@@ -275,7 +275,7 @@ void Communicators::Look(Instant now, CommId id) {
   if (record.state == State::kMaking) {
     const Result<bool> busy = gpu_->CommBusy(record.comm);
     if (!busy.ok()) return BreakOne(at, busy.status().message(), {}, true);
-    if (!*busy) return Ready(at);
+    if (!*busy) return Ready(now, at);
   }
   const bool answered = Leads(record) && record.answered.size() + 1 == record.set.size();
   if (record.state == State::kProposed && answered && !record.refused) {
@@ -291,19 +291,19 @@ void Communicators::Look(Instant now, CommId id) {
   BreakOne(at, "it was not ready in time", silent, true);
 }
 
-void Communicators::Ready(Records::iterator at) {
+void Communicators::Ready(Instant now, Records::iterator at) {
   Record& record = at->second;
   record.state = State::kReady;
   if (Leads(record)) {
     record.answered.insert(self_);
     record.after = std::max(record.after, last_begun_);
-    return AllReady(at);
+    return AllReady(now, at);
   }
   making_.reset();
   Tell(record.set.front(), {.kind = Kind::kReady, .comm = at->first, .group = last_begun_});
 }
 
-void Communicators::AllReady(Records::iterator at) {
+void Communicators::AllReady(Instant now, Records::iterator at) {
   Record& record = at->second;
   if (record.usable || record.answered.size() < record.set.size()) return;
   making_.reset();
@@ -311,10 +311,10 @@ void Communicators::AllReady(Records::iterator at) {
   History& history = sets_[record.set];
   history.failed = history.wait = 0;
   TellAll(record, {.kind = Kind::kUse, .comm = at->first, .group = record.after});
-  BecomesUsable(at);
+  BecomesUsable(now, at);
 }
 
-void Communicators::BecomesUsable(Records::iterator at) {
+void Communicators::BecomesUsable(Instant now, Records::iterator at) {
   if (at->second.usable) return;
   at->second.usable = true;
   ++counters_.made;
@@ -325,36 +325,37 @@ void Communicators::BecomesUsable(Records::iterator at) {
     const bool smaller = std::all_of(other.set.begin(), other.set.end(),
                                      [&](Incarnation member) { return all.count(member) != 0; });
     if (id == at->first || !smaller || !other.cover || !other.usable || other.broken) continue;
-    if (Leads(other) && other.leads) Retire(comms_.find(id));
+    if (Leads(other) && other.leads) Retire(now, comms_.find(id));
   }
 }
 
 // ---- the end ----
 
 // Of one that is usable, and led here.
-void Communicators::Retire(Records::iterator at) {
+void Communicators::Retire(Instant now, Records::iterator at) {
   if (at->second.retired || !at->second.leads) return;
   TellAll(at->second, {.kind = Kind::kRetire, .comm = at->first});
-  OnRetire(at);
+  OnRetire(now, at);
 }
 
 // Its leader has said so; Sweep lets go of it.
-void Communicators::OnRetire(Records::iterator at) {
+void Communicators::OnRetire(Instant now, Records::iterator at) {
   Record& record = at->second;
   if (!record.usable) {
     Abort(at);  // withdrawn
   } else if (record.cover) {
-    Quit(at);
+    Quit(now, at);
   } else {
     record.retired = true;
   }
 }
 
-void Communicators::Quit(Records::iterator at) {
+void Communicators::Quit(Instant now, Records::iterator at) {
   Record& record = at->second;
   if (record.leads) {
     record.leads = false;
     record.quit.insert(self_);
+    record.check_at = now + options_.timeout;
     TellAll(record, {.kind = Kind::kRetired, .comm = at->first});
   }
   record.retired = record.quit.size() == record.set.size();

@@ -33,7 +33,7 @@ std::size_t IdBytes(const WireComm& wire) {
 }
 
 bool InRange(const WireComm& wire) {
-  return wire.kind <= static_cast<std::uint8_t>(CommMessage::Kind::kAsk) &&
+  return wire.kind <= static_cast<std::uint8_t>(CommMessage::Kind::kGone) &&
          wire.way <= static_cast<std::uint8_t>(Way::kExchange) && wire.cover <= 1 &&
          wire.refusal <= static_cast<std::uint8_t>(Refusal::kUnknown) && wire.reserved == 0 &&
          wire.members <= CommMessage::kMaxMembers && wire.reason_bytes <= CommMessage::kMaxReason;

@@ -328,7 +328,7 @@ void Communicators::OnWay(Incarnation from, const CommMessage& message) {
 void Communicators::OnAsk(Incarnation from, const CommMessage& message) {
   const auto at = comms_.find(message.comm);
   const bool here = at != comms_.end() && !at->second.broken;
-  if (!here) SayBroken(from, message.comm);
+  if (!here) Tell(from, {.kind = Kind::kGone, .comm = message.comm});
   if (here && !at->second.leads) Tell(from, {.kind = Kind::kRetired, .comm = message.comm});
   if (message.group == kNoGroup || message.group > last_begun_) return;  // it is still to come
   Choice choice;
@@ -346,9 +346,10 @@ void Communicators::SayBroken(Incarnation to, CommId comm) {
 void Communicators::OnOfRecord(Instant now, Incarnation from, const CommMessage& message) {
   const auto at = comms_.find(message.comm);
   if (at == comms_.end() || at->second.broken) {
-    const bool expects = message.kind == Kind::kCreate || message.kind == Kind::kReady ||
-                         message.kind == Kind::kGiveUp;
-    if (expects) SayBroken(from, message.comm);
+    if (message.kind == Kind::kCreate) SayBroken(from, message.comm);
+    if (message.kind == Kind::kReady || message.kind == Kind::kGiveUp) {
+      Tell(from, {.kind = Kind::kGone, .comm = message.comm});
+    }
     return;
   }
   Record& record = at->second;
@@ -364,17 +365,30 @@ void Communicators::OnOfRecord(Instant now, Incarnation from, const CommMessage&
   } else if (message.kind == Kind::kReady && Leads(record) && record.state != State::kProposed) {
     record.after = std::max(record.after, message.group);
     record.answered.insert(from);
-    AllReady(at);
+    AllReady(now, at);
   } else if (message.kind == Kind::kUse && from_leader && record.state == State::kReady) {
     record.after = message.group;
-    BecomesUsable(at);
+    BecomesUsable(now, at);
   } else if (message.kind == Kind::kRetire && from_leader) {
-    OnRetire(at);
+    OnRetire(now, at);
   } else if (message.kind == Kind::kGiveUp && Leads(record) && record.usable) {
-    Retire(at);
+    Retire(now, at);
   } else if (message.kind == Kind::kRetired && record.cover && record.state == State::kReady) {
     record.quit.insert(from);
-    Quit(at);
+    Quit(now, at);
+  } else if (message.kind == Kind::kGone) {
+    OnGone(now, from, at);
+  }
+}
+
+// A member does not have it any more: it has retired, as here, or this worker has missed that it is
+// broken.
+void Communicators::OnGone(Instant now, Incarnation from, Records::iterator at) {
+  if (at->second.leads && !at->second.retired) {
+    BreakOne(at, "it is not at all of its members (any more)", {}, true);
+  } else if (at->second.cover) {
+    at->second.quit.insert(from);
+    Quit(now, at);
   }
 }
 
@@ -444,11 +458,7 @@ void Communicators::Service(Instant now) {
     Tell(running_->leader,
          {.kind = Kind::kAsk, .comm = running_->waits_on.front(), .group = running_->group});
   }
-  for (auto& [id, record] : comms_) {
-    if (now < record.check_at) continue;
-    record.check_at = now + options_.timeout;
-    if (!Leads(record)) Tell(record.set.front(), {.kind = Kind::kAsk, .comm = id});
-  }
+  CheckAll(now);
   Resolve();
   Sweep();
   TryWish(now);
@@ -456,11 +466,29 @@ void Communicators::Service(Instant now) {
   if (making_ || id_pending_) poll_at_ = now + kPoll;
 }
 
+// Now and then, whether they are still what they seem to be.
+void Communicators::CheckAll(Instant now) {
+  for (auto at = comms_.begin(); at != comms_.end();) {
+    const auto next = std::next(at);
+    Record& record = at->second;
+    if (now >= record.check_at && !record.broken) {
+      record.check_at = now + options_.timeout;
+      if (!record.leads && !record.retired) {
+        BreakOne(at, "not all of its members gave it up", {}, true);
+      } else if (!Leads(record)) {
+        Tell(record.set.front(), {.kind = Kind::kAsk, .comm = at->first});
+      }
+    }
+    at = next;
+  }
+}
+
 std::optional<Instant> Communicators::NextDeadline() const {
   std::optional<Instant> next = poll_at_;
   if (running_ && !running_->choice)
     next = std::min(next.value_or(running_->ask_at), running_->ask_at);
   for (const auto& [id, record] : comms_) {
+    if (record.broken) continue;
     next = std::min(next.value_or(record.check_at), record.check_at);
   }
   return next;

@@ -44,8 +44,8 @@
 // another, without those who are gone; it also grows by those whom its groups bring.
 //
 // What is lost with a connection is made good: a member that waits asks the group's leader now and
-// then, and any member asks the communicator's (kAsk), who repeats its word, or that there is no
-// such communicator.
+// then, and any member asks the communicator's (kAsk), who repeats its word, or that it does not
+// have such a communicator (kGone).
 //
 // One thread; no clock, no sockets: messages go in and out as values.
 #ifndef PRD_WORKER_DEVICE_COMMUNICATORS_H_
@@ -105,7 +105,8 @@ struct CommMessage {
     kWay = 8,       // group, way
     kUse = 9,       // group: it is used for those after this one
     kRetired = 10,  // of a cover: the sender leads no further group on it
-    kAsk = 11,      // group: what is its way?
+    kAsk = 11,      // group: what is its way? none: is it there?
+    kGone = 12,     // the sender does not have it (any more)
   };
   static constexpr std::size_t kMaxMembers = 1024;
   static constexpr std::size_t kMaxReason = 512;
@@ -239,7 +240,8 @@ class Communicators {
     std::optional<Refusal> refused;
     std::set<Incarnation> quit;  // a cover: who leads no further group on it
     Instant deadline;            // of kProposed and kMaking
-    Instant check_at;            // its leader is asked whether it has it still
+    Instant check_at;            // of a cover that is given up: to be over; of others: its leader
+                                 // is asked whether it has it still
     Gpu::Comm comm = nullptr;
     int held = 0;
   };
@@ -286,7 +288,7 @@ class Communicators {
   void TryWish(Instant now);
   void TryRecurring(Instant now, const Set& set);
   void Propose(Instant now, const Set& set, bool cover);
-  bool MakeRoom(const Set& set, bool cover);
+  bool MakeRoom(Instant now, const Set& set, bool cover);
   bool HasLive(const Set& set) const;
   bool Covered(const Set& set) const;
   bool Leads(const Record& record) const { return record.set.front() == self_; }
@@ -298,18 +300,20 @@ class Communicators {
   void Failed(const Record& record, bool soon);
   void Create(Instant now, Records::iterator at);
   void Make(Instant now, Records::iterator at, const Gpu::UniqueId& id);
-  void Ready(Records::iterator at);
-  void AllReady(Records::iterator at);
-  void BecomesUsable(Records::iterator at);
+  void Ready(Instant now, Records::iterator at);
+  void AllReady(Instant now, Records::iterator at);
+  void BecomesUsable(Instant now, Records::iterator at);
 
   void OnProposal(Instant now, Incarnation from, const CommMessage& message);
   void OnDecline(Instant now, Incarnation from, const CommMessage& message);
   void OnWay(Incarnation from, const CommMessage& message);
   void OnAsk(Incarnation from, const CommMessage& message);
+  void OnGone(Instant now, Incarnation from, Records::iterator at);
+  void CheckAll(Instant now);
   void OnOfRecord(Instant now, Incarnation from, const CommMessage& message);
-  void Retire(Records::iterator at);
-  void OnRetire(Records::iterator at);
-  void Quit(Records::iterator at);
+  void Retire(Instant now, Records::iterator at);
+  void OnRetire(Instant now, Records::iterator at);
+  void Quit(Instant now, Records::iterator at);
   void BreakOne(Records::iterator at, const std::string& why, const Set& gone, bool tell);
   void Reform(const Record& record, const Set& gone);
   void Abort(Records::iterator at);

@@ -8,7 +8,7 @@ namespace prd {
 namespace {
 
 CommMessage Random(Prng* random) {
-  CommMessage message{.kind = static_cast<CommMessage::Kind>(random->Below(12)),
+  CommMessage message{.kind = static_cast<CommMessage::Kind>(random->Below(13)),
                       .comm = {.leader = random->Next(), .number = random->Next()},
                       .group = random->Next(),
                       .way = static_cast<Way>(random->Below(3)),

@@ -111,18 +111,18 @@ class CommunicatorsWalkTest : public ::testing::TestWithParam<std::uint64_t> {
 
   // The faults are over: nobody hangs, all agree, and whoever recurs gets a communicator.
   void Quieten() {
-    for (int i = 0; i < 8; ++i) {
+    for (CommCluster::Node* node : cluster_->Alive()) {
+      if (!node->gpu) continue;
+      node->gpu->no_ids = node->gpu->fail_next = node->gpu->hang_next = false;
+    }
+    for (int i = 0; i < 12; ++i) {
       cluster_->now = cluster_->now + kSecond;
       cluster_->Settle();
     }
     for (auto& [id, group] : cluster_->groups()) {
       EXPECT_TRUE(group.done || group.failed) << "group " << id << " hangs";
     }
-    for (CommCluster::Node* node : cluster_->Alive()) {
-      EXPECT_EQ(node->runs, kNoGroup);
-      if (!node->gpu) continue;
-      node->gpu->no_ids = node->gpu->fail_next = node->gpu->hang_next = false;
-    }
+    for (CommCluster::Node* node : cluster_->Alive()) EXPECT_EQ(node->runs, kNoGroup);
     cluster_->ExpectAgreed();
   }
   void ExpectLively() {
