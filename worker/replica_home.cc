@@ -1,6 +1,5 @@
 #include "worker/replica_home.h"
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,7 +23,7 @@ Status CheckTensors(const Gpu& gpu, const std::vector<Tensor>& tensors, const ch
 
 }  // namespace
 
-Result<ReplicaHome> OpenHome(const Replica& replica, int wake) {
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeout) {
   const Result<std::optional<int>> device = ParseDevice(replica.device);
   if (!device.ok()) return device.status();
   ReplicaHome home;
@@ -41,11 +40,8 @@ Result<ReplicaHome> OpenHome(const Replica& replica, int wake) {
   home.device = memory->get();
   home.memory = std::move(memory).value();
   home.device->SetCallerStream(replica.stream);
-  // The mesh gives up what is silent for too long: it knows who may be late.
-  DevicePlane::Options options{.timeout = std::numeric_limits<DurationNs>::max() / 4,
-                               .communicators = {}};
   Result<std::unique_ptr<DevicePlane>> plane =
-      DevicePlane::Create(home.device, wake, std::move(options));
+      DevicePlane::Create(home.device, wake, {.timeout = timeout, .communicators = {}});
   if (!plane.ok()) return plane.status();
   home.plane = std::move(plane).value();
   return home;

@@ -18,9 +18,9 @@ struct ReplicaHome {
   std::unique_ptr<DevicePlane> plane;  // null: no device; goes before the memory
 };
 
-// Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd.
-// kInvalidArgument, and OpenGpu's errors.
-Result<ReplicaHome> OpenHome(const Replica& replica, int wake);
+// Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd;
+// `timeout`: of a reduction on the device. kInvalidArgument, and OpenGpu's errors.
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeout);
 
 }  // namespace prd
 

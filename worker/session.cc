@@ -170,7 +170,8 @@ Status Session::Impl::WaitForCaller() {
 Status Session::Impl::Attach(Replica replica) {
   if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
-  Result<ReplicaHome> opened = OpenHome(replica, background_->wake());
+  Result<ReplicaHome> opened = OpenHome(replica, background_->wake(),
+                                        std::chrono::nanoseconds(options_.reduce_timeout).count());
   if (!opened.ok()) return opened.status();
   const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
   if (home->device != nullptr) home->device->TakeFromCaller();

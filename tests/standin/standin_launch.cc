@@ -91,7 +91,12 @@ Status StandInGpu::Launch(const Combine& combine, Stream stream) {
   if (table == nullptr) return device_->Wrong("Launch without a table");
   const std::size_t row = table->layout.bytes();
   const std::size_t end = combine.offset + combine.length;
-  if (end > row || combine.offset % 8 != 0 || (end % 8 != 0 && end != row)) {
+  const std::vector<Layout::Piece> runs = table->layout.Runs();
+  const auto cuts = [&](std::size_t at) {
+    return at % 8 == 0 || at == row ||
+           std::any_of(runs.begin(), runs.end(), [at](const auto& run) { return run.begin == at; });
+  };
+  if (end > row || !cuts(combine.offset) || !cuts(end)) {
     return device_->Wrong("Launch over what is no range of the layout");
   }
   if (combine.from.size() > kMaxInputs || combine.to.size() > kMaxOutputs) {

@@ -97,11 +97,12 @@ class Gpu {
     const std::byte* data = nullptr;  // null: the tensors
     Weight weight = {1, 1};           // not 0
   };
-  // One launch over [offset, offset + length) of a layout's row: to = factor * sum of weight *
-  // input, with the bits of kernels.h (f16 and bf16 are rounded after every addition; no fused
-  // multiply-add; a weight or factor of exactly 1 changes nothing). Operands point at the first
-  // byte of the range, in device memory, with any alignment; or are null: the tensors. Outputs may
-  // be the first input, and overlap no other. Without inputs it is zeros. Without `to`, nothing.
+  // One launch over [offset, offset + length) of a layout's row, cut as layout.h wants it or where
+  // a dtype's run begins or ends: to = factor * sum of weight * input, with the bits of kernels.h
+  // (f16 and bf16 are rounded after every addition; no fused multiply-add; a weight or factor of
+  // exactly 1 changes nothing). Operands point at the first byte of the range, in device memory,
+  // with any alignment; or are null: the tensors. Outputs may be the first input, and overlap no
+  // other. Without inputs it is zeros. Without `to`, nothing.
   struct Combine {
     const Table* table = nullptr;
     std::size_t offset = 0;

@@ -199,7 +199,9 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::messag
 
 bool GroupReduction::OnPong(Instant now, Incarnation from) {
   const std::optional<std::size_t> position = PositionOf(from);
-  return position && silence_.Answered(now, *position);
+  if (!position || !silence_.Answered(now, *position)) return false;
+  if (started_) context_.plane->Extend(now);
+  return true;
 }
 
 void GroupReduction::SendTo(std::size_t position, FrameHeader header, zmq::message_t payload) {

@@ -75,6 +75,8 @@ class GroupReduction {
   // belongs, or all members told that there is none. Once.
   std::optional<Status> End(Instant now);
   std::uint64_t sent_bytes() const;
+  // REQUIRES: it ended ok.
+  Way way() const { return choice_->way; }
   // Of a kRound that ended ok: where its result is until the next reduction starts. Of others none.
   RoundResult result() const;
 

@@ -365,6 +365,7 @@ void Mesh::Service(Instant now) {
     busy = (active_ && active_->SendOwn(now)) || busy;
   }
   more_to_do_ = more_to_do_ || busy;
+  if (active_) Advance(now);  // its leader's word may have come
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
   if (!server_.idle()) server_.Service(now, options_.timeout);
@@ -377,7 +378,10 @@ void Mesh::FinishReduce(Instant now) {
   if (!status) return;
   const GroupId group = active_->id();
   const std::uint64_t sent = active_->sent_bytes();
-  if (status->ok()) newest_ = active_->result();
+  if (status->ok()) {
+    newest_ = active_->result();
+    ++counters_.groups[static_cast<std::size_t>(active_->way())];
+  }
   active_.reset();
   Rest();
   events_->OnReduced(group, *status, sent);

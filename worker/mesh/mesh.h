@@ -19,6 +19,7 @@
 #define PRD_WORKER_MESH_MESH_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -135,12 +136,14 @@ class Mesh {
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
 
   struct Counters {
-    std::uint64_t received = 0;  // frames that counted
-    std::uint64_t early = 0;     // kept for a group that was not announced here yet
-    std::uint64_t dropped = 0;   // damaged, misaddressed, of groups that are over
+    std::uint64_t received = 0;             // frames that counted
+    std::uint64_t early = 0;                // kept for a group that was not announced here yet
+    std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
+    std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
   };
   const Counters& counters() const { return counters_; }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
+  const Communicators& communicators() const { return *link_.communicators(); }
 
  private:
   struct Fetching {

@@ -1,0 +1,225 @@
+// The data plane with replicas on devices: the same job as on hosts. On a stand-in for CUDA and
+// NCCL, which shows that the calls are made as they must be, and proves nothing about GPUs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/base/prng.h"
+#include "tests/worker/mesh_devices.h"
+
+namespace prd::testing {
+namespace {
+
+// Where the workers of a job are, and what may differ from the job on hosts.
+struct Setting {
+  const char* name;
+  std::vector<bool> on_device;
+  bool nccl;
+  bool exact;  // every group goes the staged way, which gives the same bits
+};
+
+const Setting kSettings[] = {
+    {"Devices", {true, true, true, true}, true, false},
+    {"DevicesWithoutNccl", {true, true, true, true}, false, true},
+    {"TwoDevicesTwoHosts", {true, false, true, false}, true, false},
+    {"HostLeads", {false, true, true, true}, true, false},
+};
+
+enum class Kind { kAverage, kBackground, kGradients, kEager, kLocal };
+
+Plan PlanOf(Kind kind) {
+  Plan plan;
+  switch (kind) {
+    case Kind::kAverage:
+      plan.keep_initial = true;
+      break;
+    case Kind::kBackground:
+      plan.background = true;
+      break;
+    case Kind::kGradients:
+      plan.strategy = Strategy::kReduceGradients;
+      break;
+    case Kind::kEager:
+      plan.strategy = Strategy::kEagerGradients;
+      break;
+    case Kind::kLocal:
+      plan.strategy = Strategy::kLocalSteps;
+      plan.global_lr = 0.5;
+      break;
+  }
+  return plan;
+}
+
+// Rings, and rows that go directly.
+Shapes ShapesOf(std::uint64_t seed) { return seed % 2 == 0 ? EveryDType(9) : EveryDType(9000); }
+
+// One job, step by step, as the seed says. Two of them with equal seeds do the same, wherever their
+// workers are.
+class Script {
+ public:
+  Script(const Setting& setting, bool hosts, Kind kind, std::uint64_t seed)
+      : kind_(kind),
+        prng_(seed),
+        job(hosts ? std::vector<bool>(setting.on_device.size(), false) : setting.on_device,
+            ShapesOf(seed), PlanOf(kind), seed + 1, setting.nccl) {
+    for (std::size_t i = 0; i < job.size(); ++i) {
+      Fill(&job[i].parameters, [&] { return Draw(); });
+      job[i].Write(&job[i].parameters);
+      Fill(&job[i].gradients, [&] { return Draw(); });
+      job[i].Write(&job[i].gradients);
+    }
+    std::vector<double> first(job.size(), 0.0);
+    first[0] = 1;
+    job.ReduceOk(GroupKind::kInitial, 0, All(), first);
+    job.Settle();
+  }
+
+  void Step(int step) {
+    std::vector<std::size_t> members = Members();
+    std::vector<double> weights;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      weights.push_back(1.0 / static_cast<double>(members.size()));
+    }
+    for (const std::size_t m : members) LocalStep(m);
+    switch (kind_) {
+      case Kind::kAverage: {
+        const double initial = prng_.Below(3) == 0 ? 0.25 : 0;
+        for (double& weight : weights) weight *= 1 - initial;
+        return job.ReduceOk(GroupKind::kTrain, step, members, weights, 0, initial);
+      }
+      case Kind::kBackground:
+        job.ReduceOk(GroupKind::kTrain, step, members, weights, 1);
+        for (const std::size_t m : members) {
+          const std::lock_guard lock(job[m].store().mutex);
+          EXPECT_EQ(job[m].store().AddInbox(), 1);
+        }
+        return;
+      case Kind::kGradients:
+        return job.ReduceOk(GroupKind::kTrain, step, members, weights);
+      case Kind::kEager:
+        return Round(step, members);
+      case Kind::kLocal:
+        return job.ReduceOk(GroupKind::kTrain, step, All(), std::vector<double>(job.size(), 0.25));
+    }
+  }
+
+ private:
+  double Draw() { return static_cast<double>(prng_.Below(2001)) / 1000 - 1; }
+  std::vector<std::size_t> All() const {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < job.size(); ++i) all.push_back(i);
+    return all;
+  }
+  // Two sets recur; others come now and then.
+  std::vector<std::size_t> Members() {
+    const std::uint64_t which = prng_.Below(8);
+    if (which < 3) return {0, 1, 2, 3};
+    if (which < 5) return {2, 3};
+    if (which < 7) return {1, 2, 3};
+    std::vector<std::size_t> some = {prng_.Below(2), 2 + prng_.Below(2)};
+    return some;
+  }
+  void LocalStep(std::size_t m) {
+    PlacedWorker& worker = job[m];
+    Tensors* tensors =
+        kind_ == Kind::kGradients || kind_ == Kind::kEager ? &worker.gradients : &worker.parameters;
+    const bool add = tensors == &worker.parameters;
+    worker.Read(tensors);
+    for (Numbers& numbers : *tensors) {
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        numbers.Set(i, (add ? numbers.Get(i) : 0) + Draw() / 8);
+      }
+    }
+    worker.Write(tensors);
+  }
+  // One of them brings nothing.
+  void Round(int step, const std::vector<std::size_t>& members) {
+    std::vector<double> weights;
+    const std::size_t null = prng_.Below(members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      weights.push_back(i == null ? 0 : 1.0 / static_cast<double>(members.size() - 1));
+      if (i != null) job[members[i]].store().Deposit();
+    }
+    job.ReduceOk(GroupKind::kRound, step, members, weights);
+    for (const std::size_t m : members) {
+      const std::lock_guard lock(job[m].store().mutex);
+      EXPECT_TRUE(job[m].store().TakeInbox());
+    }
+  }
+
+  Kind kind_;
+  Prng prng_;
+
+ public:
+  PlacedJob job;
+};
+
+void ExpectEqual(Tensors expected, Tensors found, bool exact, const std::string& where) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (std::size_t t = 0; t < expected.size(); ++t) {
+    const DType dtype = expected[t].tensor().dtype;
+    for (std::size_t i = 0; i < expected[t].size(); ++i) {
+      const double a = expected[t].Get(i);
+      const double b = found[t].Get(i);
+      const double slack = exact ? 0 : 32 * Epsilon(dtype);
+      ASSERT_LE(std::fabs(a - b), slack) << where << ": tensor " << t << ", element " << i << ": "
+                                         << a << " on the host, " << b << " on the device";
+    }
+  }
+}
+
+class MeshDeviceTest : public ::testing::TestWithParam<std::tuple<std::size_t, Kind>> {};
+
+TEST_P(MeshDeviceTest, IsTheJobOnHosts) {
+  const auto& [which, kind] = GetParam();
+  const Setting& setting = kSettings[which];
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Script hosts(setting, true, kind, seed);
+    Script devices(setting, false, kind, seed);
+    for (int step = 1; step <= 12 && !HasFatalFailure(); ++step) {
+      hosts.Step(step);
+      devices.Step(step);
+      if (HasFatalFailure()) return;
+      const bool gradients = kind == Kind::kGradients || kind == Kind::kEager;
+      for (std::size_t i = 0; i < hosts.job.size(); ++i) {
+        PlacedWorker& host = hosts.job[i];
+        PlacedWorker& device = devices.job[i];
+        const std::string where = "step " + std::to_string(step) + ", rank " + std::to_string(i);
+        ExpectEqual(host.Read(gradients ? &host.gradients : &host.parameters),
+                    device.Read(gradients ? &device.gradients : &device.parameters), setting.exact,
+                    where);
+        EXPECT_EQ(host.store().iteration, device.store().iteration);
+        if (HasFatalFailure()) return;
+      }
+      if (step == 6) devices.job.Settle();
+    }
+    const bool all = std::count(setting.on_device.begin(), setting.on_device.end(), true) == 4;
+    const std::uint64_t on_devices =
+        devices.job.groups(Way::kCollective) + devices.job.groups(Way::kExchange);
+    if (setting.exact) {
+      EXPECT_EQ(on_devices, 0u);
+    } else if (all) {
+      EXPECT_GT(on_devices, 0u);
+    }
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::size_t, Kind>>& info) {
+  static const char* const kNames[] = {"Average", "Background", "Gradients", "Eager", "Local"};
+  return std::string(kNames[static_cast<int>(std::get<1>(info.param))]) + "On" +
+         kSettings[std::get<0>(info.param)].name;
+}
+
+INSTANTIATE_TEST_SUITE_P(StandIn, MeshDeviceTest,
+                         ::testing::Combine(::testing::Range(std::size_t{0}, std::size(kSettings)),
+                                            ::testing::Values(Kind::kAverage, Kind::kBackground,
+                                                              Kind::kGradients, Kind::kEager,
+                                                              Kind::kLocal)),
+                         NameOf);
+
+}  // namespace
+}  // namespace prd::testing
