@@ -406,8 +406,10 @@ Status DeviceMemory::Core::Piece(Job* job, std::size_t at, std::size_t bytes) {
     std::vector<Gpu::Input> from;
     if (begin != 0) from.push_back({to.front(), kOne});
     const std::size_t end = std::min(job->from.size(), begin + Gpu::kMaxInputs - from.size());
-    const bool hosts = std::any_of(&job->from[begin], &job->from[begin] + (end - begin),
-                                   [](const Input& input) { return input.from.host; });
+    const std::span<const Input> batch =
+        std::span(std::as_const(job->from)).subspan(begin, end - begin);
+    const bool hosts =
+        std::any_of(batch.begin(), batch.end(), [](const Input& input) { return input.from.host; });
     Slot* in = hosts ? &in_slots_[next_in_++ % kPieces] : nullptr;
     if (hosts) PRD_RETURN_IF_ERROR(CopyIn(*job, begin, end, at, bytes, in));
     std::byte* arrived = hosts ? in->data : nullptr;
