@@ -357,9 +357,9 @@ Status DevicePlane::Next() {
 Status DevicePlane::Commit() {
   Result<Words> words = TakeWords();
   if (!words.ok()) return words.status();
+  run_->words = *words;
   const Gpu::Stream stream = memory_->stream();
   PRD_RETURN_IF_ERROR(Noted(gpu_->Wait(stream, reduced_)));
-  run_->words = *words;
   PRD_RETURN_IF_ERROR(Noted(gpu_->Decide(words->flag, word_, words->said, stream)));
   const Gpu::Input row{staging_.data(), {1, 1}};
   PRD_RETURN_IF_ERROR(
