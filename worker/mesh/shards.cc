@@ -69,6 +69,7 @@ void Shards::Keep(std::uint32_t shard, std::shared_ptr<Buffer> state) {
     state->Expect(store_->memory->Combine(store_->parameters, range.begin, range.length,
                                           std::span(&to, 1), std::span(&from, 1)));
     state->Wait();
+    state->Expect(nullptr);  // which was of a part of it
     std::fill(state->data() + range.length, state->data() + bytes, std::byte{0});
   }
   PRD_CHECK(state->size() == bytes);
