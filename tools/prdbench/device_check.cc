@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -62,7 +61,7 @@ Result<Line> CheckGroups(const DeviceOptions& options) {
   PRD_RETURN_IF_ERROR(Cover(team->get(), ranks, &draw, &tally));
   // Some memberships come again and again, others once.
   std::vector<std::vector<std::vector<int>>> recurring;
-  for (int i = 0; i < 6; ++i) recurring.push_back(draw.Groups(ranks));
+  for (int i = 0; i < 3; ++i) recurring.push_back(draw.Groups(ranks));
   while (tally.groups < options.groups) {
     const bool again = draw.Below(3) != 0;
     std::vector<MeshTeam::Work> works;
@@ -121,55 +120,72 @@ Result<Line> CheckDTypes(const DeviceOptions& options) {
   return line;
 }
 
-// The communicators of the device's memory, made and given up over and over: what is free in the
-// end is what was free after the first quarter, at the same place of the same cycle.
-Result<Line> CheckLeak(const DeviceOptions& options) {
-  auto team = StartTeam(options, AllDTypes(options.elements), 1, 3);
-  if (!team.ok()) return team.status();
-  Draw draw(options.seed);
-  Tally tally;
-  const std::vector<int> ranks = AllRanks(options);
-  std::vector<std::vector<std::vector<int>>> cycle;
-  for (int i = 0; i < 6; ++i) cycle.push_back(draw.Groups(ranks));
-  const auto free = [&]() -> Result<double> {
-    PRD_RETURN_IF_ERROR((*team)->Settle(ranks));
-    const Result<std::string> line = (*team)->Ask(0, "free");
-    if (!line.ok()) return line.status();
-    return std::strtod(line->c_str(), nullptr);
-  };
-  const auto run = [&](int groups) -> Status {
-    while (tally.groups < groups) {
-      for (const std::vector<std::vector<int>>& at_once : cycle) {
-        // Twice as good as what there is makes a newcomer worth its place.
-        for (int again = 0; again < 2; ++again) {
+// Communicators are made and given up over and over: what is free in the end is what was free after
+// the first quarter, at the same place of the same cycle.
+class Leak {
+ public:
+  explicit Leak(const DeviceOptions& options)
+      : options_(options), draw_(options.seed), ranks_(AllRanks(options)) {}
+
+  Result<Line> Run() {
+    auto team = StartTeam(options_, AllDTypes(options_.elements), 1, 2);
+    if (!team.ok()) return team.status();
+    team_ = std::move(*team);
+    for (int i = 0; i < 4; ++i) cycle_.push_back(draw_.Groups(ranks_));
+    double before = 0, warm = 0, end = 0;
+    PRD_RETURN_IF_ERROR(Free(&before));
+    PRD_RETURN_IF_ERROR(RunUntil(options_.groups / 4));
+    PRD_RETURN_IF_ERROR(Free(&warm));
+    PRD_RETURN_IF_ERROR(RunUntil(options_.groups));
+    PRD_RETURN_IF_ERROR(Free(&end));
+    Line line = DeviceLine("check", "leak", team_->about());
+    line["ok"] = tally_.wrong == 0 && warm - end <= static_cast<double>(options_.slack_bytes);
+    line["processes"] = options_.processes;
+    line["free_before"] = before;
+    line["free_after_warm_up"] = warm;
+    line["free_at_end"] = end;
+    line["lost_bytes"] = warm - end;
+    line["slack_bytes"] = options_.slack_bytes;
+    tally_.AddTo(&line);
+    PRD_RETURN_IF_ERROR(Add(&line, team_.get(), ranks_));
+    return line;
+  }
+
+ private:
+  static constexpr int kTimes = 3;  // a membership runs before the next
+
+  // Whole cycles, until there were so many groups.
+  Status RunUntil(int groups) {
+    while (tally_.groups < groups) {
+      for (const std::vector<std::vector<int>>& at_once : cycle_) {
+        for (int i = 0; i < kTimes; ++i) {
           std::vector<MeshTeam::Work> works;
-          for (const std::vector<int>& group : at_once) works.push_back(draw.Verified(group));
-          PRD_RETURN_IF_ERROR(RunAtOnce(team->get(), works, &tally));
+          for (const std::vector<int>& group : at_once) works.push_back(draw_.Verified(group));
+          PRD_RETURN_IF_ERROR(RunAtOnce(team_.get(), works, &tally_));
+          if (i == 0) PRD_RETURN_IF_ERROR(team_->Settle(ranks_));
         }
+        // Then the next ones are worth more than these, which make room.
+        team_->Skip(4 * Communicators::kHalfLife);
       }
     }
     return Status::Ok();
-  };
-  const Result<double> before = free();
-  if (!before.ok()) return before.status();
-  PRD_RETURN_IF_ERROR(run(options.groups / 4));
-  const Result<double> warm = free();
-  if (!warm.ok()) return warm.status();
-  PRD_RETURN_IF_ERROR(run(options.groups));
-  const Result<double> end = free();
-  if (!end.ok()) return end.status();
-  Line line = DeviceLine("check", "leak", (*team)->about());
-  line["ok"] = tally.wrong == 0 && *warm - *end <= static_cast<double>(options.slack_bytes);
-  line["processes"] = options.processes;
-  line["free_before"] = *before;
-  line["free_after_warm_up"] = *warm;
-  line["free_at_end"] = *end;
-  line["lost_bytes"] = *warm - *end;
-  line["slack_bytes"] = options.slack_bytes;
-  tally.AddTo(&line);
-  PRD_RETURN_IF_ERROR(Add(&line, team->get(), ranks));
-  return line;
-}
+  }
+
+  Status Free(double* bytes) {
+    PRD_RETURN_IF_ERROR(team_->Settle(ranks_));
+    const Result<std::string> line = team_->Ask(0, "free");
+    if (!line.ok()) return line.status();
+    *bytes = std::strtod(line->c_str(), nullptr);
+    return Status::Ok();
+  }
+
+  const DeviceOptions& options_;
+  Draw draw_;
+  const std::vector<int> ranks_;
+  std::unique_ptr<MeshTeam> team_;
+  std::vector<std::vector<std::vector<int>>> cycle_;
+  Tally tally_;
+};
 
 }  // namespace
 
@@ -181,7 +197,10 @@ const std::vector<std::string>& DeviceChecks() {
 int CheckDevice(const DeviceOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a process that is gone is an error of its own
   const std::map<std::string, std::function<Result<Line>(const DeviceOptions&)>> checks = {
-      {"groups", CheckGroups}, {"dtypes", CheckDTypes}, {"kill", CheckKill}, {"leak", CheckLeak}};
+      {"groups", CheckGroups},
+      {"dtypes", CheckDTypes},
+      {"kill", CheckKill},
+      {"leak", [](const DeviceOptions& leak) { return Leak(leak).Run(); }}};
   const auto check = checks.find(options.check);
   if (check == checks.end()) {
     std::fprintf(stderr, "prdbench: there is no check '%s'\n", options.check.c_str());

@@ -63,7 +63,7 @@ Status RunAtOnce(MeshTeam* team, const std::vector<MeshTeam::Work>& works, Tally
 Result<nlohmann::ordered_json> CheckKill(const DeviceOptions& options);
 
 inline constexpr char kBound[] =
-    "(2 P + 2) roundings in the dtype of the sum of |weight * value|, against float64";
+    "against float64: P + 2 roundings of sum |weight * value| and 2 of sum |max weight * value|";
 
 }  // namespace prd::bench
 

@@ -87,27 +87,33 @@ void Store(DType dtype, std::byte* data, std::size_t i, double value) {
   Put(data, i, static_cast<std::uint16_t>(bits));
 }
 
-double Bound(DType dtype, std::size_t members, double sizes) {
+double Bound(DType dtype, std::size_t members, double sizes, double values) {
   const Form form = FormOf(dtype);
-  const double roundings = 2 * static_cast<double>(members) + 2;
-  return roundings *
-         (std::ldexp(sizes, -form.fraction - 1) + std::ldexp(1.0, form.lowest - form.fraction - 1));
+  const double roundings = static_cast<double>(members) + 2;
+  const double smallest = std::ldexp(1.0, form.lowest - form.fraction);
+  return std::ldexp(roundings * sizes + 2 * values, -form.fraction - 1) +
+         (roundings + 2) * smallest / 2;
 }
 
 double WorstError(std::uint64_t seed, const std::vector<Share>& shares, DType dtype,
                   const std::byte* sums, std::size_t count) {
   double worst = 0;
+  double largest = 0;
+  for (const Share& share : shares) largest = std::max(largest, share.weight);
   for (std::size_t i = 0; i < count; ++i) {
     long double exact = 0;  // f64 is compared with what has more bits
     double sizes = 0;
+    double values = 0;
     for (const Share& share : shares) {
-      const long double product =
-          static_cast<long double>(share.weight) * ValueOf(seed, share.rank, dtype, i);
+      if (share.weight == 0) continue;
+      const double value = ValueOf(seed, share.rank, dtype, i);
+      const long double product = static_cast<long double>(share.weight) * value;
       exact += product;
+      values += largest * std::fabs(value);
       sizes += static_cast<double>(std::fabs(product));
     }
     const double error = static_cast<double>(std::fabs(Load(dtype, sums, i) - exact));
-    const double bound = Bound(dtype, shares.size(), sizes);
+    const double bound = Bound(dtype, shares.size(), sizes, values);
     if (!(error / bound <= worst)) worst = error / bound;  // a NaN is the worst, and stays
     if (std::isnan(worst)) return std::numeric_limits<double>::infinity();
   }

@@ -25,10 +25,11 @@ struct Share {
   double weight = 0;
 };
 
-// How far a sum in the dtype may be from that in float64: (2 P + 2) roundings of the sum of the
-// products' sizes (of each weight, to the dtype and so that all add up; of each product; of each
-// addition), and as many halves of the smallest number that there is.
-double Bound(DType dtype, std::size_t members, double sizes);
+// How far a sum in the dtype may be from that in float64, in roundings to the dtype: P + 2 of
+// `sizes`, the sum of |weight * value| (a product and an addition each), and 2 of `values`, the sum
+// of |value| times the largest weight (weights are rounded so that all add up: a small one takes up
+// what a large one lost); and as many of the smallest number that there is.
+double Bound(DType dtype, std::size_t members, double sizes, double values);
 
 // The largest |sum - sum in float64| of these elements, in bounds: 1 or less is right.
 double WorstError(std::uint64_t seed, const std::vector<Share>& shares, DType dtype,

@@ -105,6 +105,7 @@ Result<GroupId> MeshTeam::Send(const Work& work, int without) {
   line.precision(17);
   line << (work.bytes == 0 ? "verified " : "reduce ") << static_cast<int>(work.kind) << ' ' << group
        << ' ' << (work.bytes == 0 ? work.seed : work.bytes);
+  if (work.bytes == 0) line << ' ' << work.tensor;
   for (const Share& share : work.shares) line << ' ' << share.rank << ':' << share.weight;
   for (const Share& share : work.shares) {
     if (share.rank != without) PRD_RETURN_IF_ERROR(Tell(share.rank, line.str()));
@@ -184,16 +185,20 @@ Result<std::vector<MeshTeam::Counters>> MeshTeam::CountersOf(const std::vector<i
 }
 
 Status MeshTeam::Settle(const std::vector<int>& ranks, DurationNs patience) {
-  constexpr int kTimes = 10;  // looks at an interval of kLook at which nothing has changed
-  constexpr timespec kLook{0, 50'000'000};
+  constexpr timespec kLook{0, 20'000'000};
+  constexpr int kTimes = 3;    // looks at which nothing has changed, and none is being made
+  constexpr int kAtMost = 75;  // or may still be
   std::vector<Counters> last;
   int same = 0;
-  for (const Instant until = Now() + patience; same < kTimes && Now() < until;) {
+  for (const Instant until = Now() + patience; Now() < until; nanosleep(&kLook, nullptr)) {
     Result<std::vector<Counters>> counters = CountersOf(ranks);
     if (!counters.ok()) return counters.status();
+    const bool done = std::all_of(counters->begin(), counters->end(), [](const Counters& one) {
+      return one.here + one.given_up + one.broken <= one.made;
+    });
     same = *counters == last ? same + 1 : 0;
     last = std::move(*counters);
-    nanosleep(&kLook, nullptr);
+    if (same >= (done ? kTimes : kAtMost)) break;
   }
   return Status::Ok();
 }

@@ -69,6 +69,8 @@ class MeshTeam : public Team {
                                           int timeout_ms = kAnswerMs);
   void Kill(int rank);
 
+  // So many numbers of groups are left out: what was popular before counts for less.
+  void Skip(GroupId groups) { groups_ += groups; }
   // Waits until making and giving up communicators has come to rest, or for so long.
   Status Settle(const std::vector<int>& ranks, DurationNs patience = 20 * kSecond);
   struct Counters {

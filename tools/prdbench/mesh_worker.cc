@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -49,13 +50,12 @@ class MeshWorker : public MeshEvents {
   }
 
   void OnReduced(GroupId, const Status& status, std::uint64_t) override {
-    LookAtWay();
+    LookAtChoice();
     running_ = false;
     const Status there = status.ok() ? memory_.Finish() : status;  // not only enqueued
     const Instant end = Now();
     if (!there.ok()) return Say(there.ToString());
-    std::string line =
-        std::to_string(start_.ns) + " " + std::to_string(end.ns) + " " + WayName(choice_.way);
+    std::string line = std::to_string(start_.ns) + " " + std::to_string(end.ns) + " " + WayGone();
     if (verified_) line += " " + Compare();
     Say(line);
   }
@@ -105,7 +105,7 @@ class MeshWorker : public MeshEvents {
 
   bool Turn() {
     mesh_->Service(Now());
-    LookAtWay();
+    LookAtChoice();
     std::vector<zmq::pollitem_t> items{{nullptr, in_, ZMQ_POLLIN, 0},
                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
     mesh_->AppendPollItems(&items);
@@ -171,6 +171,7 @@ class MeshWorker : public MeshEvents {
       group.members.push_back(std::move(member));
       shares_.push_back(share);
     }
+    if (shares_.empty()) return Say(std::string("a group without members"));
     verified_ = verified;
     if (verified) {
       seed_ = what;
@@ -187,7 +188,7 @@ class MeshWorker : public MeshEvents {
     group_ = group;
     start_ = Now();
     mesh_->StartReduce(start_, group);
-    LookAtWay();
+    LookAtChoice();
   }
 
   // "WORST HASH" of what is in the parameters now.
@@ -200,11 +201,20 @@ class MeshWorker : public MeshEvents {
     return line.str();
   }
 
-  // The way of the group that runs is known while it runs. Once it is over, it is what was seen.
-  void LookAtWay() {
+  // The choice of the group that runs is known while it runs.
+  void LookAtChoice() {
     if (communicators_ == nullptr || !running_) return;
     const std::optional<Communicators::Choice> choice = communicators_->Told(group_);
     if (choice && choice->way != Way::kStaged) choice_ = *choice;
+  }
+
+  // Of the groups that ended ok, the newest one's.
+  const char* WayGone() {
+    const std::array<std::uint64_t, 3> before = std::exchange(groups_, mesh_->counters().groups);
+    for (std::size_t way = 0; way < groups_.size(); ++way) {
+      if (groups_[way] != before[way]) return WayName(static_cast<Way>(way));
+    }
+    return "none";
   }
 
   // Of the members of the last group, if that was reduced on it.
@@ -240,6 +250,7 @@ class MeshWorker : public MeshEvents {
   bool running_ = false;
   Group group_;
   Communicators::Choice choice_;
+  std::array<std::uint64_t, 3> groups_{};  // Mesh::Counters
   Instant start_;
   std::vector<Share> shares_;
   std::vector<Tensor> tensors_;
