@@ -60,7 +60,7 @@ class DeviceMemory::Core : public std::enable_shared_from_this<Core> {
         piece_bytes_(piece_bytes) {}
 
   Status Open() {
-    for (Gpu::Stream* stream : {&main, &in_, &out_}) {
+    for (Gpu::Stream* stream : {&main, &in_, &out_, &bell_}) {
       const Result<Gpu::Stream> created = gpu->CreateStream();
       if (!created.ok()) return created.status();
       *stream = *created;
@@ -144,6 +144,7 @@ class DeviceMemory::Core : public std::enable_shared_from_this<Core> {
   const std::size_t piece_bytes_;
   Gpu::Stream in_ = nullptr;
   Gpu::Stream out_ = nullptr;
+  Gpu::Stream bell_ = nullptr;  // so that no copy waits until somebody has been told of one
   bool closed_ = false;
   std::byte* slots_ = nullptr;
   std::array<Slot, kPieces> in_slots_, out_slots_;
@@ -214,7 +215,7 @@ bool DeviceMemory::Core::Note(const Status& status) {
 }
 
 void DeviceMemory::Core::Close() {
-  for (Gpu::Stream* stream : {&in_, &main, &out_}) {
+  for (Gpu::Stream* stream : {&in_, &main, &out_, &bell_}) {
     if (*stream != nullptr) gpu->DestroyStream(*stream);
   }
   std::vector<Owners> owners;
@@ -385,7 +386,9 @@ Status DeviceMemory::Core::CopyOut(Job* job, std::size_t at, std::size_t bytes, 
   PRD_RETURN_IF_ERROR(mark.status());
   slot->mark = *mark;
   job->copied.push_back({*mark, at + bytes});
-  return wake_ >= 0 ? gpu->Notify(out_, wake_) : Status::Ok();
+  if (wake_ < 0) return Status::Ok();
+  PRD_RETURN_IF_ERROR(gpu->Wait(bell_, mark->get()));
+  return gpu->Notify(bell_, wake_);
 }
 
 // [at, at + bytes) of the job's range. More inputs than one launch takes: the first output holds

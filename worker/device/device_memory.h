@@ -7,9 +7,9 @@
 //
 // Combine with host operands copies them in and out in pieces, on two more streams: while one is
 // copied in, the one before is combined, and the one before that is copied out; its bytes are
-// Transfer::ready() then, and the eventfd tells. A row of AllocateHost is pinned, so a piece waits
-// on the device only, in one of a few slots. What the pieces do is ordered after and before other
-// calls as if all of them ran on the one stream.
+// Transfer::ready() then, and the eventfd tells, from a stream of its own. A row of AllocateHost is
+// pinned, so a piece waits on the device only, in one of a few slots. What the pieces do is ordered
+// after and before other calls as if all of them ran on the one stream.
 //
 // The memory of rows that are gone, and the owners of host places, are let go by a later call
 // (Sweep), once the device does not use them any more.

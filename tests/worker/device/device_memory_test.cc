@@ -399,8 +399,8 @@ TEST(DeviceMemoryTest, SaysWhatItHadNoMemoryFor) {
 
 TEST(DeviceMemoryTest, TellsOfEachPieceThatIsInHostMemory) {
   const int wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  {
-    Twins twins(3, MakeGpu(0), wake);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Twins twins(3, MakeGpu(seed), wake);
     const std::size_t bytes = twins.layout.bytes();
     const Row row = twins.memory->AllocateHost(bytes);
     const std::shared_ptr<Transfer> transfer =
@@ -410,7 +410,7 @@ TEST(DeviceMemoryTest, TellsOfEachPieceThatIsInHostMemory) {
     while (twins.device().Turn()) {
       if (read(wake, &told, sizeof told) != sizeof told) continue;
       EXPECT_EQ(told, 1U);
-      EXPECT_EQ(transfer->ready(), std::min(bytes, ++pieces * kPiece));
+      EXPECT_GE(transfer->ready(), std::min(bytes, ++pieces * kPiece));
     }
     EXPECT_EQ(pieces, (bytes + kPiece - 1) / kPiece);
     EXPECT_GT(pieces, 2U);
