@@ -69,6 +69,7 @@ Status CudaGpu::Prepare() {
                        ", and this module was built for " PRD_CUDA_ARCHITECTURES);
   }
   PRD_RETURN_IF_ERROR(ToStatus(error, "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+  PRD_RETURN_IF_ERROR(pool_->Open());
   return ToStatus(cudaStreamCreateWithFlags(&tables_, cudaStreamNonBlocking),
                   "cudaStreamCreateWithFlags");
 }
@@ -78,6 +79,7 @@ CudaGpu::~CudaGpu() {
 }
 
 Status CudaGpu::CheckPointer(const void* data) const {
+  const OnDevice on(device_);
   cudaPointerAttributes attributes;
   PRD_RETURN_IF_ERROR(
       ToStatus(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes"));
@@ -98,17 +100,9 @@ Status CudaGpu::CheckPointer(const void* data) const {
 
 // ---- memory ----
 
-Result<std::byte*> CudaGpu::Malloc(std::size_t bytes) {
-  const OnDevice on(device_);
-  void* data = nullptr;
-  PRD_RETURN_IF_ERROR(ToStatus(cudaMalloc(&data, bytes), "cudaMalloc of " + Bytes(bytes)));
-  return static_cast<std::byte*>(data);
-}
+Result<std::byte*> CudaGpu::Malloc(std::size_t bytes) { return pool_->Malloc(bytes); }
 
-void CudaGpu::Free(std::byte* data) {
-  const OnDevice on(device_);
-  cudaFree(data);
-}
+void CudaGpu::Free(std::byte* data) { pool_->Free(data); }
 
 Result<std::byte*> CudaGpu::MallocHost(std::size_t bytes) {
   const OnDevice on(device_);
@@ -151,6 +145,7 @@ Result<Gpu::Stream> CudaGpu::CreateStream() {
   cudaStream_t stream = nullptr;
   PRD_RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
                                "cudaStreamCreateWithFlags"));
+  pool_->Watch(stream);
   return Stream(stream);
 }
 
@@ -162,6 +157,7 @@ void CudaGpu::DestroyStream(Stream stream) {
     if (Record(*last, stream).ok()) cudaEventSynchronize(ToCuda(*last));
     DestroyEvent(*last);
   }
+  pool_->Unwatch(ToCuda(stream));
   cudaStreamDestroy(ToCuda(stream));
 }
 

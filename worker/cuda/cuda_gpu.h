@@ -6,6 +6,7 @@
 #include <string>
 
 #include "worker/cuda/combine.h"
+#include "worker/cuda/device_pool.h"
 #include "worker/cuda/nccl.h"
 #include "worker/device/gpu.h"
 
@@ -62,13 +63,15 @@ class CudaGpu : public Gpu {
   Status GroupEnd(Comm comm) override;
 
  private:
-  explicit CudaGpu(int device) : device_(device), nccl_(device) {}
+  explicit CudaGpu(int device)
+      : device_(device), pool_(std::make_shared<DevicePool>(device)), nccl_(device) {}
   Status Prepare();
 
   const int device_;
   std::string name_, cuda_version_;
   Kernels kernels_;
-  cudaStream_t tables_ = nullptr;  // on which tables are copied
+  const std::shared_ptr<DevicePool> pool_;  // tables have it, too
+  cudaStream_t tables_ = nullptr;           // on which tables are copied
   Nccl nccl_;
 };
 

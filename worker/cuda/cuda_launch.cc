@@ -35,24 +35,23 @@ std::vector<Chunk> ChunksOf(const Layout& layout) {
 // The chunks of all tensors, in the order of the row, here and on the device.
 class CudaTable : public Gpu::Table {
  public:
-  CudaTable(int device, const Layout& layout) : device_(device), chunks_(ChunksOf(layout)) {
+  CudaTable(std::shared_ptr<DevicePool> pool, const Layout& layout)
+      : pool_(std::move(pool)), chunks_(ChunksOf(layout)) {
     for (const Layout::Piece& piece : layout.pieces()) {
       const std::size_t size = DTypeSize(piece.dtype);
       largest_ = std::max(largest_, size);
       aligned_ = aligned_ && Past(piece.data, size) == 0;
     }
   }
-  ~CudaTable() override {
-    const OnDevice on(device_);
-    cudaFree(on_device_);
-  }
+  ~CudaTable() override { pool_->Free(on_device_); }
 
   // Short: waits until they are there.
   Status Upload(cudaStream_t stream) {
     const std::size_t bytes = chunks_.size() * sizeof(Chunk);
     if (bytes == 0) return Status::Ok();
-    const OnDevice on(device_);
-    PRD_RETURN_IF_ERROR(ToStatus(cudaMalloc(&on_device_, bytes), "cudaMalloc of a table"));
+    const Result<std::byte*> data = pool_->Malloc(bytes);
+    if (!data.ok()) return data.status();
+    on_device_ = *data;
     PRD_RETURN_IF_ERROR(
         ToStatus(cudaMemcpyAsync(on_device_, chunks_.data(), bytes, cudaMemcpyHostToDevice, stream),
                  "cudaMemcpyAsync of a table"));
@@ -66,7 +65,7 @@ class CudaTable : public Gpu::Table {
                          [](std::size_t at, const Chunk& c) { return at < c.begin + c.bytes; });
     const auto last = std::lower_bound(first, chunks_.end(), end,
                                        [](const Chunk& c, std::size_t at) { return c.begin < at; });
-    return {static_cast<const Chunk*>(on_device_) + (first - chunks_.begin()),
+    return {reinterpret_cast<const Chunk*>(on_device_) + (first - chunks_.begin()),
             static_cast<std::uint32_t>(last - first)};
   }
 
@@ -75,15 +74,16 @@ class CudaTable : public Gpu::Table {
   bool aligned() const { return aligned_; }
 
  private:
-  const int device_;
+  const std::shared_ptr<DevicePool> pool_;
   const std::vector<Chunk> chunks_;
   std::size_t largest_ = 1;
   bool aligned_ = true;
-  void* on_device_ = nullptr;
+  std::byte* on_device_ = nullptr;
 };
 
 Result<std::shared_ptr<Gpu::Table>> CudaGpu::MakeTable(const Layout& layout) {
-  auto table = std::make_shared<CudaTable>(device_, layout);
+  auto table = std::make_shared<CudaTable>(pool_, layout);
+  const OnDevice on(device_);
   PRD_RETURN_IF_ERROR(table->Upload(tables_));
   return std::shared_ptr<Table>(std::move(table));
 }

@@ -54,6 +54,10 @@ Status Load(const std::string& path, NcclLibrary* nccl) {
     return Unavailable("it is NCCL " + NcclVersionText(version) + ", needed is " +
                        NcclVersionText(kOldestNccl) + " or newer");
   }
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::string(blocking) == "1") {  // it wins over ncclConfig_t
+    return Unavailable("NCCL_COMM_BLOCKING=1 is set, and prd's communicators may not block");
+  }
   nccl->version = NcclVersionText(version);
   return Status::Ok();
 }

@@ -79,6 +79,19 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return Allocate(data, bytes, cudaMemoryTypeDevice);
 }
 cudaError_t cudaFree(void* data) { return Release(data, cudaMemoryTypeDevice); }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = 1, cudaSuccess;
+}
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  return Allocate(reinterpret_cast<void**>(pool), 1, cudaMemoryTypeHost);
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return Release(pool, cudaMemoryTypeHost); }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; }
+cudaError_t cudaMallocFromPoolAsync(void** data, std::size_t bytes, cudaMemPool_t, cudaStream_t) {
+  return Allocate(data, bytes, cudaMemoryTypeDevice);
+}
+cudaError_t cudaFreeAsync(void* data, cudaStream_t) { return Release(data, cudaMemoryTypeDevice); }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
   return Allocate(data, bytes, cudaMemoryTypeHost);
 }

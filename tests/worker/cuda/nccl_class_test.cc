@@ -183,6 +183,16 @@ TEST_F(NcclLibraryDeathTest, OneThatIsTooOldIsRefused) {
       ::testing::ExitedWithCode(0), "it is NCCL 2.26.2, needed is 2.28.0 or newer");
 }
 
+TEST_F(NcclLibraryDeathTest, OneThatIsToldToBlockIsRefused) {
+  EXPECT_EXIT(
+      {
+        LoadFake();
+        setenv("NCCL_COMM_BLOCKING", "1", 1);
+        ExitWithNcclsStatus();
+      },
+      ::testing::ExitedWithCode(0), "NCCL_COMM_BLOCKING=1 is set");
+}
+
 TEST_F(NcclLibraryDeathTest, OneThatIsNotThereIsNamed) {
   EXPECT_EXIT(
       {
