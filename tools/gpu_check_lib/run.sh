@@ -1,0 +1,191 @@
+# gpu-check run: the steps, each with a time limit, and the goals. Sourced by gpu-check.
+
+total_s=470 # of all steps
+
+# Sets bin, data, module and loader: where the programs are and how they are started.
+find_programs() {
+  loader=()
+  if [ -f "$here/PACK" ]; then
+    bin="$here/bin"
+    data="$here/data"
+    module="$here/lib/libprd_cuda.so"
+    local needed found
+    needed="$(field "$(cat "$here/PACK")" glibc)"
+    found="$(getconf GNU_LIBC_VERSION 2>/dev/null || true)"
+    found="${found##* }"
+    if [ "$(printf '%s\n' "$needed" "${found:-0}" | sort -V | head -n 1)" != "$needed" ]; then
+      # This machine's glibc is older than the one that all of it was linked with: the packed one is used.
+      loader=("$here/glibc/ld-linux-x86-64.so.2" --library-path "$here/glibc:$here/lib")
+    fi
+    export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  else
+    bin="${PRD_BIN:-$here/../build/release/bin}"
+    data="${PRD_DATA:-/usr/share/datasets/fashion-mnist}"
+    module="$(first_of "$bin" libprd_cuda.so)"
+  fi
+  [ -x "$bin/prdbench" ] || { echo "gpu-check: there is no prdbench in $bin: build first (gpu-check --help)" >&2; exit 1; }
+}
+
+# first_of BIN FILE: where a build has that library; nothing if it has not.
+first_of() {
+  local path
+  for path in "$1/$2" "$1/../lib/$2" "$1/../worker/$2" "$1/../worker/cuda/$2" "$1/../tests/standin/$2"; do
+    if [ -f "$path" ]; then
+      echo "$path"
+      return
+    fi
+  done
+}
+
+start() {
+  local program="$1"
+  shift
+  exec "${loader[@]}" "$bin/$program" "$@"
+}
+
+# step NAME LIMIT_S COMMAND..: what it prints goes to the results, and how it ended.
+step() {
+  local name="$1" limit="$2" began=$SECONDS code=0 left=$((total_s - SECONDS)) out line
+  shift 2
+  if [ "$left" -lt 5 ]; then
+    wrong=1
+    say "{\"step\":\"$name\",\"ok\":false,\"stand_in\":$stand_in,\"why\":\"no time is left\"}"
+    return
+  fi
+  [ "$limit" -lt "$left" ] || limit="$left"
+  out="$work/$name.out"
+  printf '== %s: %s\n' "$name" "$*" >>"$log"
+  # A process group of its own, of which nothing is left when it ends.
+  timeout -k 5 "$limit" bash -c 'source "$0"; "$@"' "$work/functions" "$@" >"$out" 2>>"$log" || code=$?
+  while IFS= read -r line; do
+    if [[ $line == "{"* ]]; then say "$line"; else printf '%s\n' "$line" >>"$log"; fi
+  done <"$out"
+  local ok=true why=""
+  if [ "$code" -ne 0 ]; then
+    ok=false
+    wrong=1
+    why=",\"why\":$(quote "$(tail -n 1 "$log")")"
+    [ "$code" -ne 124 ] || why=",\"why\":\"not done after $limit s\""
+  fi
+  say "{\"step\":\"$name\",\"ok\":$ok,\"stand_in\":$stand_in,\"exit\":$code,\"seconds\":$((SECONDS - began))$why}"
+}
+
+# What a machine without one is told at once.
+machine() {
+  nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader >"$work/gpus" || {
+    echo "there is no NVIDIA driver: nvidia-smi does not work" >&2
+    return 1
+  }
+  cat "$work/gpus" >&2
+  local gpus=() gpu
+  while IFS= read -r gpu; do gpus+=("$(quote "$gpu")"); done <"$work/gpus"
+  printf '{"machine":"gpus","gpus":[%s],"nccl":%s,"cores":%d}\n' "$(IFS=,; echo "${gpus[*]}")" \
+    "$(quote "${PRD_NCCL_LIBRARY:-}")" "$(nproc)"
+  [ -n "${PRD_NCCL_LIBRARY:-}" ] || { echo "NCCL is not found: PRD_NCCL_LIBRARY may name it" >&2; return 1; }
+}
+
+gpu_test() {
+  ("${loader[@]}" "$bin/prd-gpu-test" --require-gpu) 2>&1 | tee -a /dev/stderr | {
+    local line passed="" failed=0
+    while IFS= read -r line; do
+      [[ $line =~ ^\[\ \ PASSED\ \ \]\ ([0-9]+)\ test ]] && passed="${BASH_REMATCH[1]}"
+      [[ $line =~ ^\[\ \ FAILED\ \ \]\ ([0-9]+)\ test ]] && failed="${BASH_REMATCH[1]}"
+    done
+    printf '{"check":"gpu-test","passed":%s,"failed":%d}\n' "${passed:-null}" "$failed"
+  }
+}
+
+parse() {
+  out=gpu-check.jsonl
+  device=cuda:0
+  quick=false
+  stand_in=false
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --out) [ $# -gt 1 ] || refuse "--out needs a file"; out="$2"; shift 2 ;;
+      --device) [ $# -gt 1 ] || refuse "--device needs cuda:N"; device="$2"; shift 2 ;;
+      --quick) quick=true; shift ;;
+      --stand-in) stand_in=true; shift ;;
+      -h | --help) help; exit 0 ;;
+      *) refuse "found '$1', allowed are --out, --device, --quick and --stand-in" ;;
+    esac
+  done
+  results="$(cd "$(dirname "$out")" && pwd)/$(basename "$out")"
+  log="$results.log"
+}
+
+# What the steps' own shells need to know.
+write_functions() {
+  {
+    echo 'set -euo pipefail'
+    declare -p bin data work stand_in results
+    declare -p loader
+    declare -f start machine gpu_test training field quote thousandths
+  } >"$work/functions"
+}
+
+run_steps() {
+  local groups=200 processes=6 elements=65536 bytes=(1048576 67108864) row=268435456 seconds=0.4 steps=1500 accuracy=0.8
+  local trainer="$device"
+  if [ "$stand_in" = true ]; then
+    groups=60 elements=1024 bytes=(4096 262144) row=1048576 seconds=0.02 steps=300 accuracy=0.5 trainer=cpu
+  fi
+  [ "$quick" = false ] || { groups=24 seconds=0.02 steps=150 accuracy=0.5; }
+  if [ "$stand_in" = false ]; then
+    step machine 20 machine
+    step gpu-test 90 gpu_test
+  fi
+  step kernels 60 start prdbench device --device "$device" --bytes "$row" --seconds "$seconds"
+  step groups 100 start prdbench device --device "$device" --check groups --groups "$groups" \
+    --processes "$processes" --elements "$elements"
+  step reduce-2 70 start prdbench reduce --device "$device" --workers 2 --bytes "${bytes[@]}" --trials 1
+  step reduce-4 90 start prdbench reduce --device "$device" --workers 4 --bytes "${bytes[@]}" --trials 1
+  step kill 70 start prdbench device --device "$device" --check kill --elements "$elements"
+  step dtypes 70 start prdbench device --device "$device" --check dtypes --elements "$elements"
+  step leak 100 start prdbench device --device "$device" --check leak --groups "$groups" --elements 1024
+  step training 100 training "$work/training" "$steps" "$accuracy" "$trainer"
+}
+
+# The largest size alone: what is small is the latency of processes, not NCCL's.
+judge() {
+  local largest
+  largest="$(lines '"bench":"reduce"' '"way":"collective"' | while IFS= read -r line; do field "$line" bytes; echo; done \
+    | sort -n | tail -n 1)"
+  timing_goal "weighted reduction" 0.98 \
+    "$(lines '"bench":"reduce"' '"way":"collective"' "\"bytes\":$largest," | smallest ratio)"
+  timing_goal "kernels" 0.9 "$(while IFS= read -r line; do
+    [[ $line == *'"case":"staged'* ]] || printf '%s\n' "$line"
+  done < <(lines '"bench":"device"') | smallest ratio)"
+  local gpu=()
+  [ "$stand_in" = true ] || gpu=(gpu-test)
+  right_goal "correctness" "${gpu[@]}" groups dtypes
+  right_goal "200 groups without a leak" leak
+  right_goal "kill -9 of a member" kill
+  right_goal "training accuracy" training
+}
+
+run() {
+  parse "$@"
+  find_programs
+  work="$(mktemp -d)"
+  trap 'rm -rf "$work"' EXIT
+  : >"$results"
+  : >"$log"
+  wrong=0
+  missed=0
+  SECONDS=0
+  if [ "$stand_in" = true ]; then
+    module="$(first_of "$bin" libprd_standin_module.so)"
+    [ -n "$module" ] || { echo "gpu-check: there is no libprd_standin_module.so: build the tests" >&2; exit 1; }
+  else
+    PRD_NCCL_LIBRARY="$(find_nccl)"
+    [ -z "$PRD_NCCL_LIBRARY" ] || export PRD_NCCL_LIBRARY
+  fi
+  [ -z "$module" ] || export PRD_CUDA_MODULE="$module"
+  write_functions
+  run_steps
+  judge
+  say "{\"gpu_check\":\"done\",\"right\":$([ $wrong = 0 ] && echo true || echo false),\"goals_missed\":$([ $missed = 0 ] && echo false || echo true),\"stand_in\":$stand_in,\"seconds\":$SECONDS}"
+  [ $wrong = 0 ] || exit 1
+  [ $missed = 0 ] || exit 3
+}
