@@ -121,6 +121,11 @@ bool Arena::InUse(std::byte* data) const {
   return it != allocations_.end() && it->second.uses > 0;
 }
 
+std::size_t Arena::BytesOf(const std::byte* data) const {
+  const auto it = allocations_.find(Address(data));
+  return it == allocations_.end() ? 0 : it->second.bytes;
+}
+
 Arena::Kind Arena::KindOf(const void* data, std::size_t bytes) const {
   const auto it = Find(data);
   if (it == allocations_.end() || it->second.freed) return Kind::kNone;

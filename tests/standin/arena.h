@@ -34,6 +34,8 @@ class Arena {
   // stays.
   bool Free(std::byte* data, bool device);
   bool InUse(std::byte* data) const;
+  // Of an allocation; 0: it is none.
+  std::size_t BytesOf(const std::byte* data) const;
 
   enum class Kind { kNone, kDevice, kPinned };
   // Of [data, data + bytes), if it is inside one allocation that is not freed.

@@ -7,6 +7,7 @@
 namespace prd::testing {
 
 struct StandInDevice::Stream {
+  std::size_t number = 0;
   std::deque<Operation> operations;
   bool running = false;
   int held = 0;
@@ -51,7 +52,7 @@ void StandInDevice::Loop() {
 void StandInDevice::Drop() {
   for (const auto& stream : streams_) {
     while (stream->operations.size() > (stream->running ? 1 : 0)) {
-      for (const void* use : stream->operations.back().uses) arena_->Unuse(use);
+      for (const Use& use : stream->operations.back().uses) arena_->Unuse(use.data);
       stream->operations.pop_back();
     }
   }
@@ -88,7 +89,7 @@ std::function<void()> StandInDevice::Take() {
     run = nullptr;  // with what it holds
     const std::lock_guard lock(mutex_);
     stream->running = false;
-    for (const void* use : stream->operations.front().uses) arena_->Unuse(use);
+    for (const Use& use : stream->operations.front().uses) arena_->Unuse(use.data);
     stream->operations.pop_front();
   };
 }
@@ -208,6 +209,7 @@ void StandInDevice::Free(std::byte* data, bool device) {
   const std::lock_guard lock(mutex_);
   if (data == nullptr) return;
   if (arena_->InUse(data)) problems().Add("memory is freed that queued work uses");
+  races_.Freed(data, arena_->BytesOf(data));
   if (!arena_->Free(data, device)) problems().Add("Free of what is no allocation of that kind");
 }
 
@@ -254,6 +256,7 @@ StandInDevice::Stream* StandInDevice::Find(void* stream) {
 void* StandInDevice::CreateStream() {
   const std::lock_guard lock(mutex_);
   streams_.push_back(std::make_unique<Stream>());
+  streams_.back()->number = streams_made_++;
   return streams_.back().get();
 }
 
@@ -286,13 +289,19 @@ void StandInDevice::DestroyEvent(Event* event) {
   delete event;
 }
 
+void StandInDevice::LookForRaces(const Stream& stream, const Operation& operation) {
+  const std::string race = races_.Enqueued(stream.number, operation.what, operation.uses);
+  if (!race.empty()) problems().Add(race + " use the same bytes in no order");
+}
+
 Status StandInDevice::EnqueueLocked(void* stream, Operation operation) {
   Stream* found = Find(stream);
   if (found == nullptr) return Wrong(operation.what + ": there is no such stream");
   if (found->held > 0) {
     problems().Add(operation.what + " on the stream of a communicator that is busy");
   }
-  for (const void* use : operation.uses) arena_->Use(use);
+  for (const Use& use : operation.uses) arena_->Use(use.data);
+  if (options_.find_races) LookForRaces(*found, operation);
   found->operations.push_back(std::move(operation));
   return Status::Ok();
 }
@@ -324,6 +333,7 @@ Status StandInDevice::Record(Event* event, void* stream) {
     PRD_RETURN_IF_ERROR(EnqueueLocked(
         stream,
         {.what = "Record", .ready = nullptr, .run = [token] { token->done = true; }, .uses = {}}));
+    token->clock = races_.Recorded(Find(stream)->number);
     event->token = std::move(token);
   }
   Wake();
@@ -335,6 +345,7 @@ Status StandInDevice::Wait(void* stream, Event* event) {
     const std::lock_guard lock(mutex_);
     if (!Known(event)) return Wrong("Wait for what is no event");
     if (event->token == nullptr) return Status::Ok();
+    if (Stream* found = Find(stream)) races_.Waited(found->number, event->token->clock);
     PRD_RETURN_IF_ERROR(
         EnqueueLocked(stream, {.what = "Wait",
                                .ready = [token = event->token] { return token->done.load(); },
@@ -348,7 +359,10 @@ Status StandInDevice::Wait(void* stream, Event* event) {
 Result<bool> StandInDevice::Done(Event* event) {
   const std::lock_guard lock(mutex_);
   if (!Known(event)) return Wrong("Done of what is no event");
-  return event->token == nullptr || event->token->done;
+  if (event->token == nullptr) return true;
+  const bool done = event->token->done;
+  if (done) races_.Seen(event->token->clock);
+  return done;
 }
 
 Status StandInDevice::Synchronize(Event* event) {
@@ -364,6 +378,10 @@ Status StandInDevice::Synchronize(Event* event) {
   };
   if (!RunUntil([&] { return token == nullptr || token->done || !failure().ok(); })) {
     return Wrong("Synchronize blocks for ever");
+  }
+  if (token != nullptr && token->done) {
+    const std::lock_guard lock(mutex_);
+    races_.Seen(token->clock);
   }
   return failure();
 }

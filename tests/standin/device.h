@@ -26,6 +26,7 @@
 #include "prd/status.h"
 #include "tests/standin/arena.h"
 #include "tests/standin/problems.h"
+#include "tests/standin/races.h"
 
 namespace prd::testing {
 
@@ -36,6 +37,7 @@ class StandInDevice {
     bool threaded = false;
     std::uint64_t seed = 0;              // which of what may run next; 0: the first stream's
     int delay_us = 0;                    // before each operation, if threaded
+    bool find_races = false;             // those that races.h sees
     std::shared_ptr<Problems> problems;  // null: its own
     // When nothing here can run, and who waits cannot go on: lets others run. False: nor can they.
     std::function<bool()> others;
@@ -72,15 +74,16 @@ class StandInDevice {
   struct Stream;
   struct Token {
     std::atomic<bool> done = false;
+    Races::Clock clock;  // what it is after
   };
   struct Event {
     std::shared_ptr<Token> token;  // null: never recorded
   };
   struct Operation {
     std::string what;
-    std::function<bool()> ready;    // null: always
-    std::function<void()> run;      // on any thread, nothing locked
-    std::vector<const void*> uses;  // inside allocations
+    std::function<bool()> ready;  // null: always
+    std::function<void()> run;    // on any thread, nothing locked
+    std::vector<Use> uses;
   };
   enum class Place { kDevice, kPinned, kEither };
 
@@ -122,6 +125,7 @@ class StandInDevice {
 
   Stream* Find(void* stream);
   Status EnqueueLocked(void* stream, Operation operation);
+  void LookForRaces(const Stream& stream, const Operation& operation);
   bool Known(Event* event) const;
   Status FailIfDue(std::optional<std::uint64_t>* due, std::uint64_t count);
   std::function<void()> Take();
@@ -130,6 +134,8 @@ class StandInDevice {
 
   Options options_;
   std::unique_ptr<Arena> arena_;
+  Races races_;
+  std::size_t streams_made_ = 1;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // the first is the null stream
   std::set<Event*> events_;

@@ -46,6 +46,7 @@ struct State {
         StandInDevice::Create({.threaded = true,
                                .seed = Setting("PRD_STANDIN_SEED"),
                                .delay_us = static_cast<int>(Setting("PRD_STANDIN_DELAY_US")),
+                               .find_races = false,
                                .problems = problems,
                                .others = nullptr});
     if (!made.ok()) return made.status();

@@ -33,7 +33,7 @@ struct StandInGpu::TheCall {
   HubCall call;  // without its data
   std::byte* from = nullptr;
   std::byte* to = nullptr;
-  std::vector<const void*> uses;
+  std::vector<Use> uses;
 };
 
 // Calls that are one, on a stream.

@@ -96,7 +96,7 @@ Status StandInGpu::Copy(void* to, const void* from, std::size_t bytes, Stream st
                                    .ready = nullptr,
                                    .run = [target = *target, source = *source,
                                            bytes] { std::memcpy(target, source, bytes); },
-                                   .uses = {to, from}});
+                                   .uses = {{to, bytes, true}, {from, bytes, false}}});
 }
 
 Status StandInGpu::Zero(std::byte* data, std::size_t bytes, Stream stream) {
@@ -107,7 +107,7 @@ Status StandInGpu::Zero(std::byte* data, std::size_t bytes, Stream stream) {
                           {.what = "Zero",
                            .ready = nullptr,
                            .run = [target = *target, bytes] { std::memset(target, 0, bytes); },
-                           .uses = {data}});
+                           .uses = {{data, bytes, true}}});
 }
 
 // ---- streams and events ----
@@ -197,7 +197,8 @@ Status StandInGpu::Decide(const std::uint32_t* flag, std::uint32_t* word, std::u
              std::memcpy(to, &value, sizeof value);
              __atomic_store_n(reinterpret_cast<std::uint32_t*>(tells), value + 1, __ATOMIC_SEQ_CST);
            },
-       .uses = {flag, word, said}});
+       .uses = {
+           {flag, sizeof *flag, false}, {word, sizeof *word, true}, {said, sizeof *said, true}}});
 }
 
 }  // namespace prd::testing

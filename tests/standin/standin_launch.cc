@@ -59,10 +59,10 @@ struct StandInGpu::Touched {
   StandInDevice* device;
   const Combine& combine;
   const TheTable& table;
-  std::vector<const void*> uses;
+  std::vector<Use> uses;
   std::vector<std::vector<Range>> ranges;  // of each operand
 
-  Result<Memory::Place> Add(const std::byte* data) {
+  Result<Memory::Place> Add(const std::byte* data, bool writes) {
     std::vector<Range> own;
     if (data != nullptr) {
       own.push_back({data, combine.length});
@@ -78,7 +78,7 @@ struct StandInGpu::Touched {
           device->Operand("Launch's operand", range.begin, range.bytes, Place::kDevice);
       if (!at.ok()) return at.status();
       resolved = *at;
-      uses.push_back(range.begin);
+      uses.push_back({range.begin, range.bytes, writes});
     }
     ranges.push_back(std::move(own));
     return data == nullptr ? Memory::Tensors() : Memory::In(resolved);
@@ -105,14 +105,14 @@ Status StandInGpu::Launch(const Combine& combine, Stream stream) {
   Touched touched{device_.get(), combine, *table, {}, {}};
   std::vector<Memory::Place> to;
   for (std::byte* data : combine.to) {
-    const Result<Memory::Place> place = touched.Add(data);
+    const Result<Memory::Place> place = touched.Add(data, true);
     if (!place.ok()) return place.status();
     to.push_back(*place);
   }
   std::vector<Memory::Input> from;
   for (const Input& input : combine.from) {
     if (input.weight.exact == 0) return device_->Wrong("Launch with an input of weight 0");
-    const Result<Memory::Place> place = touched.Add(input.data);
+    const Result<Memory::Place> place = touched.Add(input.data, false);
     if (!place.ok()) return place.status();
     from.push_back({*place, input.weight});
   }
@@ -131,7 +131,7 @@ Status StandInGpu::Launch(const Combine& combine, Stream stream) {
         device_->Operand("Launch's word", combine.skip, sizeof *combine.skip, Place::kDevice);
     if (!word.ok()) return word.status();
     skip = *word;
-    touched.uses.push_back(combine.skip);
+    touched.uses.push_back({combine.skip, sizeof *combine.skip, false});
   }
   if (to.empty() || combine.length == 0) return Status::Ok();
   return device_->Enqueue(

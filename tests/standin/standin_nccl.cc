@@ -198,7 +198,7 @@ Status StandInGpu::AllReduce(Comm comm, const std::byte* from, std::byte* to, st
                        .data = {}},
               .from = *source,
               .to = *target,
-              .uses = {from, to}},
+              .uses = {{from, bytes, false}, {to, bytes, true}}},
              stream);
 }
 
@@ -211,7 +211,7 @@ Status StandInGpu::Send(Comm comm, const std::byte* from, std::size_t bytes, int
              {.call = {.kind = HubCall::Kind::kSend, .peer = to, .bytes = bytes, .data = {}},
               .from = *source,
               .to = nullptr,
-              .uses = {from}},
+              .uses = {{from, bytes, false}}},
              stream);
 }
 
@@ -223,7 +223,7 @@ Status StandInGpu::Receive(Comm comm, std::byte* to, std::size_t bytes, int from
              {.call = {.kind = HubCall::Kind::kReceive, .peer = from, .bytes = bytes, .data = {}},
               .from = nullptr,
               .to = *target,
-              .uses = {to}},
+              .uses = {{to, bytes, true}}},
              stream);
 }
 
@@ -314,7 +314,7 @@ Status StandInGpu::Issue(const std::shared_ptr<TheComm>& comm, std::vector<TheCa
 // Two operations: it gives what it has, and it has what it gets. In between its outputs hold
 // anything.
 void StandInGpu::Put(const std::shared_ptr<Calls>& calls) {
-  std::vector<const void*> uses;
+  std::vector<Use> uses;
   for (const TheCall& call : calls->calls)
     uses.insert(uses.end(), call.uses.begin(), call.uses.end());
   const auto give = [calls, device = device_.get()] {

@@ -103,6 +103,34 @@ TEST(StandInTest, LaunchesWhatHostMemoryDoesAndRefusesOverlaps) {
   ExpectProblem(gpu, "overlaps another operand");
 }
 
+TEST(StandInTest, FindsWhatUsesTheSameBytesInNoOrder) {
+  StandInOptions options;
+  options.make.find_races = true;
+  const std::shared_ptr<StandInGpu> gpu = StandInGpu::Create(options).value();
+  const Gpu::Stream one = gpu->CreateStream().value();
+  const Gpu::Stream other = gpu->CreateStream().value();
+  const Gpu::Event event = gpu->CreateEvent().value();
+  std::byte* data = gpu->Malloc(64).value();
+  // An event orders them, or who saw it done.
+  ASSERT_TRUE(gpu->Zero(data, 32, one).ok());
+  ASSERT_TRUE(gpu->Record(event, one).ok());
+  ASSERT_TRUE(gpu->Zero(data + 32, 32, other).ok());
+  ASSERT_TRUE(gpu->Wait(other, event).ok());
+  ASSERT_TRUE(gpu->Copy(data + 32, data, 32, other).ok());
+  ASSERT_TRUE(gpu->Record(event, other).ok());
+  ASSERT_TRUE(gpu->Copy(data + 16, data, 16, other).ok());
+  ASSERT_TRUE(gpu->Synchronize(event).ok());
+  ASSERT_TRUE(gpu->Zero(data + 48, 8, one).ok());
+  EXPECT_EQ(gpu->problems(), std::vector<std::string>());
+  // It has not seen the last one.
+  gpu->device().Advance();
+  ASSERT_TRUE(gpu->Zero(data + 8, 16, one).ok());
+  ExpectProblem(*gpu, "Zero and Copy use the same bytes in no order");
+  gpu->DestroyEvent(event);
+  gpu->DestroyStream(one);
+  gpu->DestroyStream(other);
+}
+
 TEST(StandInTest, AnOrderedErrorStays) {
   Rank rank(nullptr);
   StandInGpu& gpu = *rank.gpu;

@@ -532,14 +532,15 @@ void DeviceMemory::Zero(std::byte* data, std::size_t bytes) {
   if (bytes != 0 && !core_->failed()) core_->Note(core_->gpu->Zero(data, bytes, core_->main));
 }
 
+// After a failure, too: what was asked for before it may still run.
 void DeviceMemory::TakeFromCaller() {
   const std::lock_guard lock(core_->mutex);
-  if (!core_->failed()) core_->Note(core_->Order(core_->caller, core_->main));
+  core_->Note(core_->Order(core_->caller, core_->main));
 }
 
 void DeviceMemory::GiveToCaller() {
   const std::lock_guard lock(core_->mutex);
-  if (!core_->failed()) core_->Note(core_->Order(core_->main, core_->caller));
+  core_->Note(core_->Order(core_->main, core_->caller));
 }
 
 Status DeviceMemory::failure() const { return core_->failure(); }
