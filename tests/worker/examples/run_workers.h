@@ -41,7 +41,7 @@ inline std::vector<Worker> RunWorkers(const std::string& endpoint,
       const std::string files = dir.path() + "/" + std::to_string(rank);
       const std::string command =
           "PRD_CONTROLLER=" + endpoint + " PRD_JOB=trainer PRD_RANK=" + std::to_string(rank) +
-          " timeout 60 " + commands[rank] + " --log " + files + ".log > " + files + ".out";
+          " timeout -k 5 60 " + commands[rank] + " --log " + files + ".log > " + files + ".out";
       Worker& worker = workers[rank];
       worker.exit_code = std::system(command.c_str());
       worker.log = ReadLines(files + ".log");

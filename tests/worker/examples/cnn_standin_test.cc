@@ -1,0 +1,85 @@
+// The CNN's training with replicas on the stand-in for CUDA and NCCL (tests/standin): whole workers
+// under a controller. It proves nothing about GPUs.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/worker/examples/run_workers.h"
+#include "tests/worker/examples/temp_dir.h"
+#include "tests/worker/fake_daemon.h"
+#include "worker/examples/cnn_kernels.h"
+#include "worker/examples/snapshot.h"
+
+namespace example {
+namespace {
+
+const std::string kProgram = PRD_BIN_DIR "/prd-train-standin";
+
+// What comes before the program on a stand-in that runs, of what may run next, what a seed says.
+std::string OnStandIn(int seed) {
+  return "env PRD_CUDA_MODULE=" PRD_BIN_DIR "/libprd_standin_cnn_module.so PRD_STANDIN_SEED=" +
+         std::to_string(seed) + " " + kProgram + " --device cuda:0";
+}
+
+struct Trained {
+  std::vector<Worker> workers;
+  std::vector<std::vector<float>> models;  // at the end, of each worker
+};
+
+Trained Train(const prd::EngineOptions& engine, const std::vector<std::string>& commands,
+              const std::string& options) {
+  const TempDir dir;
+  prd::testing::FakeDaemon daemon(prd::testing::SpecFor(engine, static_cast<int>(commands.size())));
+  std::vector<std::string> whole = commands;
+  for (std::string& command : whole) command += " --snapshot-dir " + dir.path() + options;
+  Trained trained{RunWorkers(daemon.endpoint(), whole), {}};
+  for (const SnapshotFile& file : ListSnapshots(dir.path())) {
+    const std::optional<Snapshot> snapshot = ReadSnapshot(file.path, cnn::kParameters);
+    if (snapshot && snapshot->header.final != 0) trained.models.push_back(snapshot->parameters);
+  }
+  return trained;
+}
+
+void ExpectTrained(const Trained& trained, std::size_t steps) {
+  ASSERT_EQ(trained.models.size(), trained.workers.size());
+  for (const Worker& worker : trained.workers) {
+    ASSERT_EQ(worker.exit_code, 0);
+    ASSERT_EQ(worker.log.size(), steps + 2);
+    EXPECT_EQ(worker.log[steps + 1]["finished"], true);
+  }
+  for (const std::vector<float>& model : trained.models) EXPECT_EQ(model, trained.models[0]);
+}
+
+// Two workers' sums have one order only: bits tell of anything that ran too early or too late.
+TEST(CnnStandInTest, OnTheStandInStepsEndWithTheBitsOfTheProcessor) {
+  const std::string options = " --batch 8 --steps 25 --lr 0.1 --momentum 0.9";
+  for (const prd::EngineOptions& engine :
+       {prd::EngineOptions(prd::AllReduceOptions{}),
+        prd::EngineOptions(prd::PReduceOptions{.group_size = 2})}) {
+    const std::string on_host = kProgram + " --device cpu";
+    const Trained expected = Train(engine, {on_host, on_host}, options);
+    ASSERT_NO_FATAL_FAILURE(ExpectTrained(expected, 25)) << prd::EngineName(engine);
+    for (int seed = 1; seed <= 2; ++seed) {
+      const Trained trained = Train(engine, {OnStandIn(seed), OnStandIn(seed + 10)}, options);
+      ASSERT_NO_FATAL_FAILURE(ExpectTrained(trained, 25)) << prd::EngineName(engine);
+      EXPECT_EQ(trained.models[0], expected.models[0]) << prd::EngineName(engine) << seed;
+    }
+  }
+}
+
+TEST(CnnStandInTest, LearnsWithGroupsOfTheStandInAndTheProcessor) {
+  prd::EagerOptions majority;
+  for (const prd::EngineOptions& engine :
+       {prd::EngineOptions(prd::PReduceOptions{.group_size = 2}), prd::EngineOptions(majority)}) {
+    const Trained trained = Train(engine, {OnStandIn(3), kProgram + " --device cpu", OnStandIn(4)},
+                                  " --batch 16 --steps 60 --lr 0.05");
+    ASSERT_NO_FATAL_FAILURE(ExpectTrained(trained, 60)) << prd::EngineName(engine);
+    for (const Worker& worker : trained.workers) {
+      EXPECT_LT(worker.log[60]["loss"], worker.log[1]["loss"]) << prd::EngineName(engine);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace example
