@@ -130,5 +130,27 @@ TEST(KernelsTest, RoundedWeightsKeepTheirSum) {
   }
 }
 
+// What a 16-bit dtype multiplies by is one of its own numbers, and the sum is still 1.
+TEST(KernelsTest, WeightsRoundedForADTypeAreItsNumbers) {
+  Prng random(5);
+  for (const Format& format : kFormats) {
+    for (int trial = 0; trial < 2000; ++trial) {
+      std::vector<double> weights(1 + random.Below(8));
+      double sum = 0;
+      for (double& weight : weights) sum += weight = trial % 3 == 0 ? 1 : 0.05 + random.Unit();
+      for (double& weight : weights) weight /= sum;
+      double total = 0;
+      for (const Weight& weight : RoundWeights(weights, format.dtype)) {
+        const std::uint16_t bits = EncodeHalf(weight.single, format.fraction, format.bias);
+        EXPECT_EQ(DecodeHalf(bits, format.fraction, format.bias), weight.single);
+        total += weight.single;
+      }
+      EXPECT_EQ(total, 1);
+    }
+  }
+  const std::vector<Weight> same = RoundWeights({0.3, 0.3, 0.4}, DType::kF64);
+  EXPECT_EQ(same[0].exact, 0.3);
+}
+
 }  // namespace
 }  // namespace prd

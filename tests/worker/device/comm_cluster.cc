@@ -253,7 +253,7 @@ void CommCluster::RandomStep() {
 }
 
 void CommCluster::Settle() {
-  for (int quiet = 0; quiet < 4;) {
+  for (int quiet = 0; quiet < 8;) {  // longer than CommBusy is true
     bool moved = false;
     while (See(0)) moved = true;
     while (Deliver(random.Next())) moved = true;
