@@ -1,0 +1,325 @@
+// Whole sessions with replicas on devices, under every strategy. The devices are those of a
+// stand-in for CUDA and NCCL (tests/standin), which shows that the calls are made as they must be,
+// and proves nothing about GPUs: what no event orders, it runs in any order.
+//
+// Every model starts at 0 and adds its gradients, on a stream of the training loop's own and
+// without waiting for it; every engine leaves the sum of what was added as it is, so that the model
+// at the end tells whether each gradient was counted once, in its place.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "prd/session.h"
+#include "tests/standin/device.h"
+#include "tests/worker/fake_daemon.h"
+#include "worker/device/gpu.h"
+
+namespace prd {
+namespace {
+
+using testing::FakeDaemon;
+using testing::SpecFor;
+using testing::StandInDevice;
+
+constexpr int kWorkers = 4;
+constexpr std::size_t kSize = 40'000;
+constexpr int kSteps = 12;
+
+void* Module() {
+  static void* const module = [] {
+    const std::string path = std::string(PRD_BIN_DIR) + "/libprd_standin_module.so";
+    setenv("PRD_CUDA_MODULE", path.c_str(), 1);
+    setenv("PRD_STANDIN_SEED", "7", 0);
+    return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }();
+  return module;
+}
+
+std::unique_ptr<Gpu> OpenStandIn(int device) {
+  const auto open = reinterpret_cast<GpuOpen>(dlsym(Module(), "prd_gpu_open"));
+  char error[256] = "";
+  return std::unique_ptr<Gpu>(open(kGpuInterface, PRD_VERSION, device, error, sizeof error));
+}
+
+StandInDevice* Standin(int device) {
+  using Find = StandInDevice* (*)(int);
+  return reinterpret_cast<Find>(dlsym(Module(), "prd_standin_device"))(device);
+}
+
+// The tensors of one worker, on the host or on a device.
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual Replica replica() = 0;
+  virtual void Give(float gradient) = 0;        // to every parameter
+  virtual std::vector<float> Parameters() = 0;  // as they are after what was enqueued
+};
+
+Replica ReplicaOf(float* parameters, float* gradients) {
+  Replica replica;
+  replica.parameters = {{parameters, kSize - 3, DType::kF32},
+                        {parameters + kSize - 3, 3, DType::kF32}};
+  replica.gradients = {{gradients, kSize - 3, DType::kF32},
+                       {gradients + kSize - 3, 3, DType::kF32}};
+  return replica;
+}
+
+class HostModel : public Model {
+ public:
+  Replica replica() override {
+    Replica replica = ReplicaOf(parameters_.data(), gradients_.data());
+    replica.apply = [this] {
+      for (std::size_t i = 0; i < kSize; ++i) parameters_[i] += gradients_[i];
+    };
+    return replica;
+  }
+  void Give(float gradient) override { gradients_.assign(kSize, gradient); }
+  std::vector<float> Parameters() override { return parameters_; }
+
+ private:
+  std::vector<float> parameters_ = std::vector<float>(kSize, 0.f);
+  std::vector<float> gradients_ = std::vector<float>(kSize, 0.f);
+};
+
+class DeviceModel : public Model {
+ public:
+  explicit DeviceModel(int device) : device_(device), gpu_(OpenStandIn(device)) {
+    parameters_ = gpu_->Malloc(kBytes).value();
+    gradients_ = gpu_->Malloc(kBytes).value();
+    pinned_ = gpu_->MallocHost(kBytes).value();
+    stream_ = gpu_->CreateStream().value();
+    copied_ = gpu_->CreateEvent().value();
+    Tensor whole{parameters_, kSize, DType::kF32};
+    table_ = gpu_->MakeTable(Layout({whole})).value();
+    EXPECT_TRUE(gpu_->Zero(parameters_, kBytes, stream_).ok());
+  }
+  ~DeviceModel() override {
+    gpu_->DestroyStream(stream_);
+    gpu_->DestroyEvent(copied_);
+    table_.reset();
+    for (std::byte* data : {parameters_, gradients_}) gpu_->Free(data);
+    gpu_->FreeHost(pinned_);
+  }
+
+  Replica replica() override {
+    Replica replica =
+        ReplicaOf(reinterpret_cast<float*>(parameters_), reinterpret_cast<float*>(gradients_));
+    replica.device = "cuda:" + std::to_string(device_);
+    replica.stream = stream_;
+    replica.apply = [this] {
+      const Gpu::Input from[] = {{nullptr, {1, 1}}, {gradients_, {1, 1}}};
+      std::byte* const to[] = {nullptr};
+      (void)gpu_->Launch({.table = table_.get(), .length = kBytes, .to = to, .from = from},
+                         stream_);
+    };
+    return replica;
+  }
+  void Give(float gradient) override {
+    (void)gpu_->Synchronize(copied_);  // the one before has left the pinned memory
+    const std::vector<float> values(kSize, gradient);
+    std::memcpy(pinned_, values.data(), kBytes);
+    (void)gpu_->Copy(gradients_, pinned_, kBytes, stream_);
+    (void)gpu_->Record(copied_, stream_);
+  }
+  std::vector<float> Parameters() override {
+    std::vector<float> values(kSize);
+    EXPECT_TRUE(gpu_->Synchronize(copied_).ok());
+    EXPECT_TRUE(gpu_->Copy(pinned_, parameters_, kBytes, stream_).ok());
+    EXPECT_TRUE(gpu_->Record(copied_, stream_).ok());
+    EXPECT_TRUE(gpu_->Synchronize(copied_).ok());
+    std::memcpy(values.data(), pinned_, kBytes);
+    return values;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = kSize * sizeof(float);
+  int device_;
+  std::unique_ptr<Gpu> gpu_;
+  std::byte* parameters_ = nullptr;
+  std::byte* gradients_ = nullptr;
+  std::byte* pinned_ = nullptr;
+  Gpu::Stream stream_ = nullptr;
+  Gpu::Event copied_ = nullptr;
+  std::shared_ptr<Gpu::Table> table_;
+};
+
+std::unique_ptr<Model> ModelOn(bool device, int rank) {
+  if (device) return std::make_unique<DeviceModel>(rank);
+  return std::make_unique<HostModel>();
+}
+
+Result<Session> Open(const FakeDaemon& daemon, int rank) {
+  SessionOptions options;
+  options.controller = daemon.endpoint();
+  options.job = "job";
+  options.rank = rank;
+  options.patience = std::chrono::seconds(30);
+  options.reduce_timeout = std::chrono::seconds(5);
+  return Session::Create(options);
+}
+
+struct Strategy {
+  const char* name;
+  EngineOptions engine;
+};
+
+template <typename Options, typename F>
+Options With(F&& change) {
+  Options options;
+  change(options);
+  return options;
+}
+
+std::vector<Strategy> Strategies() {
+  using Generator = PragueOptions::Generator;
+  return {
+      {"AllReduce", AllReduceOptions{}},
+      {"PReduce", With<PReduceOptions>([](auto& o) {
+         o.group_size = 2;
+         o.weights = PReduceOptions::Weights::kConstant;
+       })},
+      {"PReduceOverlap", With<PReduceOptions>([](auto& o) {
+         o.group_size = 2;
+         o.weights = PReduceOptions::Weights::kConstant;
+         o.overlap = true;
+       })},
+      {"Eager", With<EagerOptions>([](auto& o) { o.quorum = kWorkers; })},
+      {"Backup", With<BackupOptions>([](auto& o) { o.backups = 0; })},
+      {"ESync", EsyncOptions{}},
+      {"PragueRandom", With<PragueOptions>([](auto& o) {
+         o.generator = Generator::kRandom;
+         o.group_size = 2;
+       })},
+      {"AdPsgd", AdPsgdOptions{}},
+      {"Hop", HopOptions{}},
+      {"Ssp", SspOptions{}},
+  };
+}
+
+struct Mix {
+  const char* name;
+  std::vector<bool> on_device;
+};
+
+const Mix kMixes[] = {{"Devices", {true, true, true, true}},
+                      {"DevicesAndHosts", {true, false, true, false}}};
+
+class SessionDeviceTest : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {};
+
+TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  const Strategy strategy = Strategies()[std::get<0>(GetParam())];
+  const Mix& mix = kMixes[std::get<1>(GetParam())];
+  FakeDaemon daemon(SpecFor(strategy.engine, kWorkers));
+  std::vector<std::vector<float>> ends(kWorkers);
+  std::barrier training(kWorkers);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto place = static_cast<std::size_t>(rank);
+      const std::unique_ptr<Model> model = ModelOn(mix.on_device[place], rank);
+      Result<Session> session = Open(daemon, rank);
+      ASSERT_TRUE(session.ok()) << session.status().ToString();
+      const Status attached = session->Attach(model->replica());
+      ASSERT_TRUE(attached.ok()) << attached.ToString();
+      for (int step = 0; step < kSteps; ++step) {
+        model->Give(static_cast<float>(rank + 1));
+        const Result<StepResult> result = session->Step({.samples = 1});
+        EXPECT_TRUE(result.ok()) << result.status().ToString();
+      }
+      // Who finishes early leaves others a larger share; elsewhere a step may wait for one who
+      // finishes.
+      if (std::holds_alternative<SspOptions>(strategy.engine)) training.arrive_and_wait();
+      const Status finished = session->Finish();
+      ASSERT_TRUE(finished.ok()) << finished.ToString();
+      ends[place] = model->Parameters();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double mean = kSteps * 2.5;
+  for (const std::vector<float>& values : ends) {
+    ASSERT_EQ(values.size(), kSize);
+    for (std::size_t i = 0; i < kSize; ++i) {
+      ASSERT_NEAR(values[i], mean, 1e-4 * mean) << "element " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(StandIn, SessionDeviceTest,
+                         ::testing::Combine(::testing::Range(std::size_t{0}, Strategies().size()),
+                                            ::testing::Range(std::size_t{0}, std::size(kMixes))),
+                         [](const auto& what) {
+                           return std::string(Strategies()[std::get<0>(what.param)].name) + "On" +
+                                  kMixes[std::get<1>(what.param)].name;
+                         });
+
+// ---- what goes wrong ----
+
+TEST(SessionDeviceFaultTest, ADeviceThatCannotBeUsedIsSaidAtOnceAndAnotherMayBeNamed) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  FakeDaemon daemon(SpecFor(AllReduceOptions{}, 1));
+  Result<Session> session = Open(daemon, 0);
+  ASSERT_TRUE(session.ok());
+  HostModel host;
+  Replica replica = host.replica();
+  replica.device = "gpu";
+  EXPECT_EQ(session->Attach(replica).code(), Code::kInvalidArgument);
+  replica.device = "cuda:99";
+  const Status absent = session->Attach(replica);
+  EXPECT_EQ(absent.code(), Code::kUnavailable);
+  EXPECT_NE(absent.message().find("no such device"), std::string::npos) << absent.ToString();
+  replica.device = "cuda:0";
+  const Status elsewhere = session->Attach(replica);
+  EXPECT_EQ(elsewhere.code(), Code::kInvalidArgument);
+  EXPECT_NE(elsewhere.message().find("parameters[0]"), std::string::npos) << elsewhere.ToString();
+  replica.device = "cpu";
+  EXPECT_TRUE(session->Attach(replica).ok());
+  host.Give(2);
+  ASSERT_TRUE(session->Step().ok());
+  EXPECT_EQ(host.Parameters().front(), 2.f);
+  EXPECT_TRUE(session->Finish().ok());
+}
+
+// The last device, which no other test uses, fails under one of three workers.
+TEST(SessionDeviceFaultTest, ADeviceThatFailsLeavesTheJobWhichGoesOn) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  constexpr int kBroken = 7;
+  FakeDaemon daemon(SpecFor(AllReduceOptions{}, 3));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const int device = rank == 1 ? kBroken : rank;
+      DeviceModel model(device);
+      Result<Session> session = Open(daemon, rank);
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      Status status;
+      for (int step = 0; step < 6 && status.ok(); ++step) {
+        model.Give(1);
+        if (rank == 1 && step == 2) Standin(device)->FailOperation(5);
+        status = session->Step({.samples = 1}).status();
+      }
+      if (rank == 1) {
+        EXPECT_EQ(status.code(), Code::kInternal) << status.ToString();
+        EXPECT_EQ(session->Step({.samples = 1}).status().code(), Code::kInternal);
+        EXPECT_EQ(session->Finish().code(), Code::kInternal);
+        return;
+      }
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_TRUE(session->Finish().ok());
+      EXPECT_FLOAT_EQ(model.Parameters().front(), 6.f);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace prd
