@@ -193,7 +193,8 @@ std::vector<Strategy> Strategies() {
        })},
       {"Eager", With<EagerOptions>([](auto& o) { o.quorum = kWorkers; })},
       {"Backup", With<BackupOptions>([](auto& o) { o.backups = 0; })},
-      {"ESync", EsyncOptions{}},
+      // Nobody is too slow to be waited for.
+      {"ESync", With<EsyncOptions>([](auto& o) { o.stall_factor = 0; })},
       {"PragueRandom", With<PragueOptions>([](auto& o) {
          o.generator = Generator::kRandom;
          o.group_size = 2;
