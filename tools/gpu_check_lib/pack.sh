@@ -45,6 +45,8 @@ collect() {
   mkdir -p "$dir"/{bin,lib,glibc,data}
   for program in "${programs[@]}"; do copy "$dir/bin" "$bin/$program"; done
   copy "$dir/lib" "$bin/$module"
+  # So that the pack can be tried where there is no GPU.
+  if [ -f "$bin/libprd_standin_module.so" ]; then copy "$dir/bin" "$bin/libprd_standin_module.so"; fi
   local libraries=() path
   mapfile -t libraries < <(needed_by "$dir"/bin/* "$dir/lib/$module")
   copy "$dir/lib" "${libraries[@]}"
@@ -53,8 +55,8 @@ collect() {
   loader="$(ldd "$dir/bin/prdbench" | grep -o '/[^ ]*ld-linux[^ ]*')"
   copy "$dir/glibc" "$loader"
   for path in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libresolv.so.2; do
-    path="$(ldconfig -p | grep -m 1 "^[[:space:]]*$path .*x86-64" | sed 's/.*=> //')"
-    [ -z "$path" ] || copy "$dir/glibc" "$path"
+    path="$(dirname "$(readlink -f "$loader")")/$path"
+    [ ! -f "$path" ] || copy "$dir/glibc" "$path"
   done
   cp "$data"/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz "$dir/data/"
   cp -r "$here/gpu-check" "$lib" "$dir/"
@@ -67,7 +69,7 @@ pack() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --out) [ $# -gt 1 ] || refuse "--out needs a file"; out="$2"; shift 2 ;;
-      --limit-mib) [[ ${2:-} =~ ^[0-9]+$ ]] || refuse "--limit-mib needs a number"; limit="$2"; shift 2 ;;
+      --limit-mib) [[ ${2:-} =~ ^[0-9]+$ ]] || refuse "--limit-mib: found '${2:-}', needed is a number"; limit="$2"; shift 2 ;;
       -h | --help) help; exit 0 ;;
       *) refuse "found '$1', allowed are --out and --limit-mib" ;;
     esac
@@ -86,7 +88,7 @@ pack() {
   bytes="$(stat -c %s "$work/packed")"
   if [ "$bytes" -ge $((limit << 20)) ]; then
     echo "gpu-check: $bytes bytes are $((bytes - (limit << 20) + 1)) more than fewer than $limit MiB; the largest parts:" >&2
-    du -a --apparent-size "$work/gpu-check" | sort -rn | sed -n 's|'"$work/gpu-check/"'||p' | head -n 8 >&2
+    du -a --apparent-size "$work/gpu-check" | sort -rn | sed -n '2,9s|'"$work/gpu-check/"'||p' >&2
     exit 1
   fi
   mv "$work/packed" "$out"

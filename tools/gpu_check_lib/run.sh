@@ -2,9 +2,10 @@
 
 total_s=470 # of all steps
 
-# Sets bin, data, module and loader: where the programs are and how they are started.
+# Sets bin, data, module, libraries and loader: where the programs are and how they are started.
 find_programs() {
   loader=()
+  libraries=""
   if [ -f "$here/PACK" ]; then
     bin="$here/bin"
     data="$here/data"
@@ -17,7 +18,7 @@ find_programs() {
       # This machine's glibc is older than the one that all of it was linked with: the packed one is used.
       loader=("$here/glibc/ld-linux-x86-64.so.2" --library-path "$here/glibc:$here/lib")
     fi
-    export LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    libraries="$here/lib"
   else
     bin="${PRD_BIN:-$here/../build/release/bin}"
     data="${PRD_DATA:-/usr/share/datasets/fashion-mnist}"
@@ -40,6 +41,8 @@ first_of() {
 start() {
   local program="$1"
   shift
+  # Not for what is this machine's own.
+  [ -z "$libraries" ] || export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
   exec "${loader[@]}" "$bin/$program" "$@"
 }
 
@@ -85,7 +88,7 @@ machine() {
 }
 
 gpu_test() {
-  ("${loader[@]}" "$bin/prd-gpu-test" --require-gpu) 2>&1 | tee -a /dev/stderr | {
+  (start prd-gpu-test --require-gpu) 2>&1 | tee -a /dev/stderr | {
     local line passed="" failed=0
     while IFS= read -r line; do
       [[ $line =~ ^\[\ \ PASSED\ \ \]\ ([0-9]+)\ test ]] && passed="${BASH_REMATCH[1]}"
@@ -118,17 +121,19 @@ parse() {
 write_functions() {
   {
     echo 'set -euo pipefail'
-    declare -p bin data work stand_in results
+    declare -p bin data work stand_in results libraries
     declare -p loader
     declare -f start machine gpu_test training field quote thousandths
   } >"$work/functions"
 }
 
 run_steps() {
-  local groups=200 processes=6 elements=65536 bytes=(1048576 67108864) row=268435456 seconds=0.4 steps=1500 accuracy=0.8
+  groups=200
+  local processes=6 elements=65536 bytes=(1048576 67108864) row=268435456 seconds=0.4 steps=1500 accuracy=0.8
   local trainer="$device"
   if [ "$stand_in" = true ]; then
-    groups=60 elements=1024 bytes=(4096 262144) row=1048576 seconds=0.02 steps=300 accuracy=0.5 trainer=cpu
+    groups=60
+    elements=1024 bytes=(4096 262144) row=1048576 seconds=0.02 steps=300 accuracy=0.5 trainer=cpu
   fi
   [ "$quick" = false ] || { groups=24 seconds=0.02 steps=150 accuracy=0.5; }
   if [ "$stand_in" = false ]; then
@@ -159,7 +164,7 @@ judge() {
   local gpu=()
   [ "$stand_in" = true ] || gpu=(gpu-test)
   right_goal "correctness" "${gpu[@]}" groups dtypes
-  right_goal "200 groups without a leak" leak
+  right_goal "$groups groups without a leak" leak
   right_goal "kill -9 of a member" kill
   right_goal "training accuracy" training
 }
