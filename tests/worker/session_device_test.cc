@@ -236,9 +236,11 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
         const Result<StepResult> result = session->Step({.samples = 1});
         EXPECT_TRUE(result.ok()) << result.status().ToString();
       }
-      // Who finishes early leaves others a larger share; elsewhere a step may wait for one who
-      // finishes.
-      if (std::holds_alternative<SspOptions>(strategy.engine)) training.arrive_and_wait();
+      // Who finishes early leaves others a larger share, or other neighbours; elsewhere a step may
+      // wait for one who finishes.
+      const bool exchanges = std::holds_alternative<SspOptions>(strategy.engine) ||
+                             std::holds_alternative<HopOptions>(strategy.engine);
+      if (exchanges) training.arrive_and_wait();
       const Status finished = session->Finish();
       ASSERT_TRUE(finished.ok()) << finished.ToString();
       ends[place] = model->Parameters();

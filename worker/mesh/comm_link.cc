@@ -40,7 +40,12 @@ void CommLink::OnLost(Instant now, const std::string& endpoint) {
   }
 }
 
+// That something is over is said over connections that are there: a new one to a peer that is gone
+// would hold up the end of the session (Peers' linger).
 void CommLink::Send(Instant now, const Communicators::Outgoing& out) {
+  using Kind = CommMessage::Kind;
+  const bool over = out.message.kind == Kind::kBroken || out.message.kind == Kind::kRetire;
+  if (over && !watched_.contains(out.to.incarnation)) return;
   const Result<std::string> endpoint = peers_->EndpointOf(out.to);
   if (!endpoint.ok() || !peers_->Use(*endpoint).ok()) {
     return communicators_->OnLost(now, out.to.incarnation);
@@ -75,11 +80,11 @@ void CommLink::Watch(Instant now) {
 
 void CommLink::Service(Instant now) {
   communicators_->Service(now);
-  std::vector<Communicators::Outgoing> out;
+  std::vector<Communicators::Outgoing> out = communicators_->TakeOutgoing();
   do {
+    for (const Communicators::Outgoing& each : out) Send(now, each);
     Watch(now);
     out = communicators_->TakeOutgoing();
-    for (const Communicators::Outgoing& each : out) Send(now, each);
   } while (!out.empty());
 }
 
