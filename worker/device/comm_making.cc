@@ -186,10 +186,11 @@ void Communicators::OnProposal(Instant now, Incarnation from, const CommMessage&
     if (known->rank <= last) return;
     last = known->rank;
   }
-  // Its leader would not propose it again, if it had one.
+  // Its leader would not propose these again, if it had one of them that stays.
   for (auto at = comms_.begin(); at != comms_.end();) {
     const auto next = std::next(at);
-    if (at->second.set == set && !at->second.broken) {
+    const bool stays = at->second.leads && !at->second.retired && !at->second.broken;
+    if (at->second.set == set && stays) {
       BreakOne(at, "its leader proposes it again", {}, true);
     }
     at = next;

@@ -160,6 +160,27 @@ TEST_F(CommunicatorsTest, AGroupThatBeganBeforeItWasReadyIsStagedForAll) {
   EXPECT_EQ(WayOf({0, 1}), Way::kCollective);
 }
 
+// The member is ready, and waits; the leader is not, and says so rather than nothing.
+TEST_F(CommunicatorsTest, ALeaderThatIsNotReadySaysThatItIsStaged) {
+  Make(2);
+  CommCluster& cluster = *cluster_;
+  cluster.At(0).gpu->polls = 1000;
+  cluster.At(1).gpu->polls = 0;
+  EXPECT_EQ(WayOf({0, 1}, GroupKind::kInitial), Way::kStaged);
+  ASSERT_EQ(Comms(0).counters().here, 1u);
+  cluster.Announce({0, 1});
+  ASSERT_TRUE(cluster.Proceed(&cluster.At(1)));
+  ASSERT_FALSE(cluster.At(1).choice) << "it is ready here";
+  ASSERT_TRUE(cluster.Proceed(&cluster.At(0)));
+  while (cluster.Deliver(0)) {
+  }
+  ASSERT_TRUE(cluster.Proceed(&cluster.At(1)));
+  ASSERT_TRUE(cluster.At(1).choice);
+  EXPECT_EQ(cluster.At(1).choice->way, Way::kStaged);
+  cluster.At(0).gpu->polls = 0;
+  cluster.now = cluster.now + 30 * kSecond;
+}
+
 TEST_F(CommunicatorsTest, ALostMemberBreaksWhatItWasInAndNothingElse) {
   Make(5);
   (void)WayOf({0, 1, 2, 3, 4}, GroupKind::kInitial);
@@ -272,8 +293,7 @@ TEST_F(CommunicatorsTest, AGroupThatIsCalledOffOnItsWayBreaksItsCommunicator) {
   (void)WayOf({0, 1, 2}, GroupKind::kInitial);
   CommCluster& cluster = *cluster_;
   const GroupId id = cluster.Announce({0, 1, 2});
-  ASSERT_TRUE(cluster.Proceed(&cluster.At(0)));
-  ASSERT_TRUE(cluster.Proceed(&cluster.At(0)));
+  ASSERT_TRUE(cluster.Proceed(&cluster.At(0)));  // it has told the others, who may have begun
   cluster.Fail(id);
   cluster.Settle();
   EXPECT_EQ(Comms(2).counters().broken, 1u);

@@ -125,6 +125,13 @@ class CommunicatorsWalkTest : public ::testing::TestWithParam<std::uint64_t> {
     for (CommCluster::Node* node : cluster_->Alive()) EXPECT_EQ(node->runs, kNoGroup);
     cluster_->ExpectAgreed();
   }
+  void ExpectFaultless() {
+    EXPECT_EQ(cluster_->disagreed, 0);
+    for (const auto& [id, group] : cluster_->groups()) EXPECT_FALSE(group.failed) << id;
+    for (CommCluster::Node* node : cluster_->Alive()) {
+      EXPECT_EQ(node->comms->counters().broken, 0u) << node->rank;
+    }
+  }
   void ExpectLively() {
     std::vector<Rank> ranks;
     for (CommCluster::Node* node : cluster_->Alive()) {
@@ -151,8 +158,7 @@ TEST_P(CommunicatorsWalkTest, WithoutFaultsNoGroupFails) {
   Begin({.workers = 5});
   Go();
   Quieten();
-  EXPECT_EQ(cluster_->disagreed, 0);
-  for (const auto& [id, group] : cluster_->groups()) EXPECT_FALSE(group.failed) << id;
+  ExpectFaultless();
   EXPECT_GT(cluster_->ended[Way::kCollective] + cluster_->ended[Way::kExchange], 20);
   ExpectLively();
 }
@@ -162,8 +168,7 @@ TEST_P(CommunicatorsWalkTest, WithoutRoomNoGroupFailsEither) {
   Begin({.workers = 5, .limit = 2, .sets = 4, .covers = GetParam() % 2 == 0});
   Go();
   Quieten();
-  EXPECT_EQ(cluster_->disagreed, 0);
-  for (const auto& [id, group] : cluster_->groups()) EXPECT_FALSE(group.failed) << id;
+  ExpectFaultless();
   ExpectLively();
 }
 
@@ -171,8 +176,7 @@ TEST_P(CommunicatorsWalkTest, SomeHaveNoDevice) {
   Begin({.workers = 6, .limit = 4, .hosts = 2});
   Go();
   Quieten();
-  EXPECT_EQ(cluster_->disagreed, 0);
-  for (const auto& [id, group] : cluster_->groups()) EXPECT_FALSE(group.failed) << id;
+  ExpectFaultless();
   ExpectLively();
 }
 
