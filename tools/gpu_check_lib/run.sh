@@ -67,7 +67,8 @@ step() {
   if [ "$code" -ne 0 ]; then
     ok=false
     wrong=1
-    why=",\"why\":$(quote "$(tail -n 1 "$log")")"
+    why="$(field "$(tail -n 1 "$out")" why)"
+    why=",\"why\":$(quote "${why:-$(tail -n 1 "$log")}")"
     [ "$code" -ne 124 ] || why=",\"why\":\"not done after $limit s\""
   fi
   say "{\"step\":\"$name\",\"ok\":$ok,\"stand_in\":$stand_in,\"exit\":$code,\"seconds\":$((SECONDS - began))$why}"

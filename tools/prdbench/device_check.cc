@@ -175,8 +175,9 @@ class Leak {
     PRD_RETURN_IF_ERROR(team_->Settle(ranks_));
     const Result<std::string> line = team_->Ask(0, "free");
     if (!line.ok()) return line.status();
-    *bytes = std::strtod(line->c_str(), nullptr);
-    return Status::Ok();
+    char* end = nullptr;
+    *bytes = std::strtod(line->c_str(), &end);
+    return end == line->c_str() ? Status(Code::kUnavailable, *line) : Status::Ok();
   }
 
   const DeviceOptions& options_;
