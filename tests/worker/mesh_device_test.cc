@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -220,6 +221,107 @@ INSTANTIATE_TEST_SUITE_P(StandIn, MeshDeviceTest,
                                                               Kind::kGradients, Kind::kEager,
                                                               Kind::kLocal)),
                          NameOf);
+
+// ---- what goes wrong ----
+
+std::vector<double> Equal(std::size_t members) {
+  return std::vector<double>(members, 1.0 / static_cast<double>(members));
+}
+
+// A job of four devices with communicators of all of them, and of the first two.
+void MakeCommunicators(PlacedJob* job) {
+  for (std::size_t i = 0; i < job->size(); ++i) {
+    Fill(&(*job)[i].parameters, [&] { return static_cast<double>(i + 1); });
+    (*job)[i].Write(&(*job)[i].parameters);
+  }
+  job->ReduceOk(GroupKind::kInitial, 0, {0, 1, 2, 3}, {1, 0, 0, 0});
+  for (int i = 0; i < 3; ++i) {
+    job->Settle();
+    job->ReduceOk(GroupKind::kTrain, 1, {0, 1}, Equal(2));
+  }
+  job->Settle();
+}
+
+// This worker's communicator of so many members; 0 where there is none.
+CommId CommOf(PlacedWorker& worker, std::size_t members) {
+  for (const auto& [id, set] : worker.mesh().communicators().Usable()) {
+    if (set.size() == members) return id;
+  }
+  return {};
+}
+
+TEST(MeshDeviceFaultTest, AMemberThatVanishesFailsItsGroupAndNoOtherCommunicator) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PlacedJob job({true, true, true, true}, ShapesOf(seed), {}, seed, true, 60 * kSecond);
+    MakeCommunicators(&job);
+    job.ReduceOk(GroupKind::kTrain, 2, {0, 1, 2, 3}, Equal(4));
+    const Tensors before = job[0].Read(&job[0].parameters);
+    const CommId pair = CommOf(job[0], 2);
+    const std::uint64_t collectives = job.groups(Way::kCollective);
+    EXPECT_GT(collectives, 0u);
+    EXPECT_NE(pair, CommId());
+
+    // It begins, in every second seed, and goes; long before any time limit.
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1, 2, 3}, Equal(4));
+    for (const std::size_t m : {0, 1, 2}) job.Start(m, group);
+    if (seed % 2 == 0) job.Start(3, group);
+    job.RunUntil([&, turns = 0]() mutable { return ++turns == static_cast<int>(seed); });
+    job.Kill(3);
+    int failed = 0;
+    for (const Status& status : job.Finish({0, 1, 2})) failed += status.ok() ? 0 : 1;
+    EXPECT_TRUE(failed == 3 || seed % 2 == 0) << failed;
+    if (failed == 3) {
+      ExpectEqual(before, job[0].Read(&job[0].parameters), true, "after the failure");
+    }
+
+    job.ReduceOk(GroupKind::kTrain, 4, {0, 1}, Equal(2));
+    EXPECT_EQ(CommOf(job[0], 2), pair) << "theirs was not touched";
+    EXPECT_GT(job.groups(Way::kCollective), collectives);
+    job.ReduceOk(GroupKind::kTrain, 5, {0, 1, 2}, Equal(3));
+  }
+}
+
+TEST(MeshDeviceFaultTest, AGroupThatIsCancelledLeavesTheParametersAndTheDeviceUsable) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PlacedJob job({true, true, true, true}, ShapesOf(seed), {}, seed, seed % 3 != 0);
+    MakeCommunicators(&job);
+    const Tensors before = job[1].Read(&job[1].parameters);
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, Equal(2));
+    job.Start(1, group);
+    job.RunUntil([&, turns = 0]() mutable { return ++turns == static_cast<int>(seed); });
+    job[1].mesh().CancelReduce();
+    job.RunUntil([&, turns = 0]() mutable { return ++turns == 5; });
+    EXPECT_FALSE(job[1].node->reduced.has_value());
+    ExpectEqual(before, job[1].Read(&job[1].parameters), true, "cancelled");
+    job.ReduceOk(GroupKind::kTrain, 4, {0, 1, 2, 3}, Equal(4));
+    job.ReduceOk(GroupKind::kTrain, 5, {0, 1}, Equal(2));
+  }
+}
+
+TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
+  Plan plan;
+  plan.strategy = Strategy::kEagerGradients;
+  PlacedJob job({true, true, true, true}, EveryDType(5000), plan, 3);
+  job.ReduceOk(GroupKind::kInitial, 0, {0, 1, 2, 3}, {0, 0, 0, 0});
+  job.Settle();
+  Fill(&job[0].gradients, [] { return 0.5; });
+  job[0].Write(&job[0].gradients);
+  job[0].store().Deposit();
+  const Group group = job.MakeGroup(GroupKind::kRound, 4, {0, 1, 2}, {1, 0, 0});
+  for (const std::size_t m : {0, 1, 2}) job.Start(m, group);
+  for (const Status& status : job.Finish({0, 1, 2})) ASSERT_TRUE(status.ok()) << status.ToString();
+  job[3].node->fetched.reset();
+  job[3].mesh().StartFetch(MeshNow(), job[1].node->AsMember(0), group.id, false);
+  ASSERT_TRUE(job.RunUntil([&] { return job[3].node->fetched.has_value(); }));
+  ASSERT_TRUE(job[3].node->fetched->status.ok()) << job[3].node->fetched->status.ToString();
+  {
+    const std::lock_guard lock(job[3].store().mutex);
+    EXPECT_TRUE(job[3].store().TakeInbox());
+  }
+  ExpectEqual(job[0].Read(&job[0].gradients), job[3].Read(&job[3].gradients), true, "fetched");
+}
 
 }  // namespace
 }  // namespace prd::testing
