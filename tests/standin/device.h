@@ -37,7 +37,7 @@ class StandInDevice {
     bool threaded = false;
     std::uint64_t seed = 0;              // which of what may run next; 0: the first stream's
     int delay_us = 0;                    // before each operation, if threaded
-    bool find_races = false;             // those that races.h sees
+    bool find_races = true;              // those that races.h sees
     std::shared_ptr<Problems> problems;  // null: its own
     // When nothing here can run, and who waits cannot go on: lets others run. False: nor can they.
     std::function<bool()> others;

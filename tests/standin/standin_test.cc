@@ -104,9 +104,7 @@ TEST(StandInTest, LaunchesWhatHostMemoryDoesAndRefusesOverlaps) {
 }
 
 TEST(StandInTest, FindsWhatUsesTheSameBytesInNoOrder) {
-  StandInOptions options;
-  options.make.find_races = true;
-  const std::shared_ptr<StandInGpu> gpu = StandInGpu::Create(options).value();
+  const std::shared_ptr<StandInGpu> gpu = StandInGpu::Create().value();
   const Gpu::Stream one = gpu->CreateStream().value();
   const Gpu::Stream other = gpu->CreateStream().value();
   const Gpu::Event event = gpu->CreateEvent().value();

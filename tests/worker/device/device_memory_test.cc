@@ -27,7 +27,6 @@ std::shared_ptr<StandInGpu> MakeGpu(std::uint64_t seed) {
   StandInOptions options;
   options.make.memory = 64 << 20;
   options.make.seed = seed;
-  options.make.find_races = true;
   return StandInGpu::Create(options).value();
 }
 
