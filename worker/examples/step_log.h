@@ -16,9 +16,10 @@ namespace example {
 // {"end_ns","iteration","group","members","rounds","included","local_steps","compute_ns","wait_ns",
 // "reduce_ns","sent_bytes","attempts","discarded","loss"}, where times are of the host's monotonic
 // clock, what StepResult has is as there (with several rounds, the group is the newest), and a step
-// that was cut short is discarded and has a loss of null. At a good end {"finished":true,"end_ns"},
-// with "validation_loss" where there is one. Lines are buffered (Flush), so that a step costs about
-// a microsecond.
+// that was cut short is discarded and has a loss of null. The loss of a replica on a device is the
+// last one that was read back, and null before the first. At a good end
+// {"finished":true,"end_ns"}, with "validation_loss" where there is one. Lines are buffered
+// (Flush), so that a step costs about a microsecond.
 class StepLog {
  public:
   // No path: everything is dropped. Throws std::runtime_error when it cannot be written.

@@ -69,9 +69,8 @@ TEST(CnnStandInTest, OnTheStandInStepsEndWithTheBitsOfTheProcessor) {
 }
 
 TEST(CnnStandInTest, LearnsWithGroupsOfTheStandInAndTheProcessor) {
-  prd::EagerOptions majority;
-  for (const prd::EngineOptions& engine :
-       {prd::EngineOptions(prd::PReduceOptions{.group_size = 2}), prd::EngineOptions(majority)}) {
+  for (const prd::EngineOptions& engine : {prd::EngineOptions(prd::PReduceOptions{.group_size = 2}),
+                                           prd::EngineOptions(prd::EagerOptions{})}) {
     const Trained trained = Train(engine, {OnStandIn(3), kProgram + " --device cpu", OnStandIn(4)},
                                   " --batch 16 --steps 60 --lr 0.05");
     ASSERT_NO_FATAL_FAILURE(ExpectTrained(trained, 60)) << prd::EngineName(engine);

@@ -50,6 +50,15 @@ F Find(void* module, const char* name) {
   return found;
 }
 
+// What a kernel writes of that which the session uses, too.
+template <typename K>
+const void* Written(const K&) {
+  return nullptr;
+}
+const void* Written(const example::cnn::LinearGradients& kernel) { return kernel.gradients; }
+const void* Written(const example::cnn::SumParts& kernel) { return kernel.sums; }
+const void* Written(const example::cnn::SgdStep& kernel) { return kernel.parameters; }
+
 class StandInCnnDevice : public example::CnnDevice {
  public:
   explicit StandInCnnDevice(int number) : number_(number) {
@@ -82,12 +91,13 @@ class StandInCnnDevice : public example::CnnDevice {
     const auto* begin = static_cast<const std::byte*>(from);
     std::byte* resolved = Resolve(to, bytes);
     const std::vector<std::byte> copy(begin, begin + bytes);
-    Enqueue("copy in", [copy, resolved] { std::memcpy(resolved, copy.data(), copy.size()); }, {to});
+    Enqueue("copy in", [copy, resolved] { std::memcpy(resolved, copy.data(), copy.size()); },
+            {{to, bytes, true}});
   }
 
   void CopyOut(void* to, const void* from, std::size_t bytes) override {
     std::byte* resolved = Resolve(from, bytes);
-    Enqueue("copy out", [=] { std::memcpy(to, resolved, bytes); }, {from});
+    Enqueue("copy out", [=] { std::memcpy(to, resolved, bytes); }, {{from, bytes, false}});
     Check(gpu_->Record(event_, stream_));
     Check(gpu_->Synchronize(event_));
   }
@@ -110,21 +120,23 @@ class StandInCnnDevice : public example::CnnDevice {
     return Value(device_->Operand("the trainer's", data, bytes, StandInDevice::Place::kDevice));
   }
 
-  void Enqueue(const char* what, std::function<void()> run, std::vector<const void*> uses) {
+  void Enqueue(const char* what, std::function<void()> run, std::vector<prd::testing::Use> uses) {
     StandInDevice::Operation operation{what, nullptr, std::move(run), std::move(uses)};
     if (!enqueue_(number_, stream_, &operation)) throw std::runtime_error("stand-in: refused");
   }
 
-  // A kernel's operands are those of its words that are addresses of the device.
+  // A kernel's operands are those of its words that are addresses of the device; of each its first
+  // element tells of races.
   template <typename K>
   void RunOn(K kernel) {
-    std::vector<const void*> uses;
+    std::vector<prd::testing::Use> uses;
+    const void* written = Written(kernel);
     auto* bytes = reinterpret_cast<unsigned char*>(&kernel);
     for (std::size_t at = 0; at + sizeof(void*) <= sizeof(K); at += alignof(void*)) {
       void* word = nullptr;
       std::memcpy(&word, bytes + at, sizeof(word));
       if (device_->KindOf(word, 1) != prd::testing::Arena::Kind::kDevice) continue;
-      uses.push_back(word);
+      uses.push_back({word, sizeof(float), word == written});
       word = Resolve(word, 1);
       std::memcpy(bytes + at, &word, sizeof(word));
     }
