@@ -46,8 +46,8 @@
 // Others hold none; but for the initial model, where p-reduce is set to mix it in. Of a replica on
 // a device these rows are there, but for what hop queues and ssp's shards, deltas and copies, which
 // are in pinned host memory; and so are two rows more, from the first group on that is reduced
-// through host memory. Groups of more members than a communicator was made for need up to two rows
-// more on the device.
+// through host memory. A group that goes over a communicator of more
+// members than its own needs up to two rows more on the device.
 #ifndef PRD_SESSION_H_
 #define PRD_SESSION_H_
 
