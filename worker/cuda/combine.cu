@@ -265,7 +265,9 @@ cudaError_t Kernels::Prepare(int multiprocessors) {
     if (error != cudaSuccess) return error;
     blocks_[i] = static_cast<unsigned>(max(1, at_once) * max(1, multiprocessors));
   }
-  return cudaSuccess;
+  // All are loaded now: to load one later would wait for what runs on the device.
+  int unused = 0;
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&unused, DecideKernel, 1, 0);
 }
 
 cudaError_t Kernels::Launch(const Combine& combine, bool aligned, cudaStream_t stream) const {

@@ -112,9 +112,9 @@ Result<std::byte*> CudaGpu::MallocHost(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
+// Which may wait for all that runs on the device, as cudaFree does (device_pool.h).
 void CudaGpu::FreeHost(std::byte* data) {
-  const OnDevice on(device_);
-  cudaFreeHost(data);
+  freeing_.Ask([data] { cudaFreeHost(data); });
 }
 
 Result<std::size_t> CudaGpu::FreeMemory() {

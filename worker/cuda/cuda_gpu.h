@@ -8,6 +8,7 @@
 #include "worker/cuda/combine.h"
 #include "worker/cuda/device_pool.h"
 #include "worker/cuda/nccl.h"
+#include "worker/cuda/tasks.h"
 #include "worker/device/gpu.h"
 
 namespace prd::cuda {
@@ -64,7 +65,10 @@ class CudaGpu : public Gpu {
 
  private:
   explicit CudaGpu(int device)
-      : device_(device), pool_(std::make_shared<DevicePool>(device)), nccl_(device) {}
+      : device_(device),
+        pool_(std::make_shared<DevicePool>(device)),
+        nccl_(device),
+        freeing_(device) {}
   Status Prepare();
 
   const int device_;
@@ -73,6 +77,7 @@ class CudaGpu : public Gpu {
   const std::shared_ptr<DevicePool> pool_;  // tables have it, too
   cudaStream_t tables_ = nullptr;           // on which tables are copied
   Nccl nccl_;
+  Tasks freeing_;  // of host memory
 };
 
 }  // namespace prd::cuda

@@ -145,38 +145,8 @@ Status Usable(Gpu::Comm comm) {
 
 }  // namespace
 
-Nccl::~Nccl() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  asked_.notify_one();
-  if (thread_.joinable()) thread_.join();
-}
-
-void Nccl::Ask(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-  asked_.notify_one();
-}
-
-void Nccl::Run() {
-  const OnDevice on(device_);
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    asked_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    const std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    task();
-    lock.lock();
-  }
-}
-
 void Nccl::MakeUniqueId() {
-  Ask([this] {
+  tasks_.Ask([this] {
     auto made = std::make_unique<Gpu::Id>();
     const NcclLibrary& nccl = NcclLibrary::Get();
     made->status = nccl.status;
@@ -197,7 +167,7 @@ std::unique_ptr<Gpu::Id> Nccl::TakeUniqueId() {
 
 Gpu::Comm Nccl::CommInit(int ranks, const Gpu::UniqueId& id, int rank) {
   auto* comm = new CommHandle;
-  Ask([comm, ranks, id, rank] { Make(comm, ranks, id, rank); });
+  tasks_.Ask([comm, ranks, id, rank] { Make(comm, ranks, id, rank); });
   return comm;
 }
 
@@ -217,7 +187,7 @@ void Nccl::CommAbort(Gpu::Comm comm) {
     const std::lock_guard lock(mutex_);
     ++aborting_;
   }
-  Ask([this, comm] {
+  tasks_.Ask([this, comm] {
     if (comm->comm != nullptr) NcclLibrary::Get().CommAbort(comm->comm);
     delete comm;
     const std::lock_guard lock(mutex_);

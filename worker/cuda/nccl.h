@@ -7,15 +7,12 @@
 #ifndef PRD_WORKER_CUDA_NCCL_H_
 #define PRD_WORKER_CUDA_NCCL_H_
 
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "worker/cuda/nccl_library.h"
+#include "worker/cuda/tasks.h"
 #include "worker/device/gpu.h"
 
 namespace prd::cuda {
@@ -23,9 +20,7 @@ namespace prd::cuda {
 // Methods are those of Gpu (worker/device/gpu.h).
 class Nccl {
  public:
-  explicit Nccl(int device) : device_(device) {}
-  // Does what has been asked of the thread, and ends it.
-  ~Nccl();
+  explicit Nccl(int device) : tasks_(device) {}
 
   void MakeUniqueId();
   std::unique_ptr<Gpu::Id> TakeUniqueId();
@@ -42,17 +37,10 @@ class Nccl {
   Status GroupEnd(Gpu::Comm comm);
 
  private:
-  void Ask(std::function<void()> task);
-  void Run();
-
-  const int device_;
   mutable std::mutex mutex_;
-  std::condition_variable asked_;
-  std::deque<std::function<void()>> tasks_;  // done one by one, in this order
-  bool stopping_ = false;
   std::unique_ptr<Gpu::Id> id_;
   std::size_t aborting_ = 0;
-  std::thread thread_;  // started with the first task
+  Tasks tasks_;  // goes first
 };
 
 }  // namespace prd::cuda

@@ -10,8 +10,8 @@
 // communicator failed or was abandoned), kInternal (any other CUDA or NCCL error; its text is in
 // the message).
 //
-// Threads: any, but for one communicator one at a time. None blocks but Synchronize, Malloc,
-// MallocHost and Free*.
+// Threads: any, but for one communicator one at a time. None blocks but Synchronize, MallocHost,
+// and Malloc where no memory is left but what is being taken back.
 #ifndef PRD_WORKER_DEVICE_GPU_H_
 #define PRD_WORKER_DEVICE_GPU_H_
 
