@@ -1,7 +1,6 @@
 #include "worker/background.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,8 +47,8 @@ Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& opti
 }
 
 Status Background::Open(const SessionOptions& options) {
-  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_ < 0) return Status(Code::kResourceExhausted, "no more file descriptors");
+  wake_.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_.fd < 0) return Status(Code::kResourceExhausted, "no more file descriptors");
   const Incarnation incarnation = DrawIncarnation();
   core_.GiveIncarnation(incarnation);
   Mesh::Options mesh{.incarnation = incarnation, .host = host_};
@@ -93,31 +92,50 @@ Status Background::Connect(const SessionOptions& options) {
 Background::~Background() {
   stop_ = true;
   if (thread_.joinable()) {
-    eventfd_write(wake_, 1);
+    eventfd_write(wake_.fd, 1);
     thread_.join();
   }
   mesh_.reset();
   controller_.close();
-  if (wake_ >= 0) close(wake_);
 }
 
 // ---- the user's thread ----
 
-Background::Reply Background::Call(Request request) {
+Background::Reply Background::Call(Request request, bool may_be_early) {
+  {
+    const std::lock_guard lock(mutex_);
+    reply_.reset();
+    request_ = std::move(request);
+    may_be_early_ = may_be_early;
+  }
+  eventfd_write(wake_.fd, 1);
+  return *Await(std::chrono::nanoseconds(-1));
+}
+
+std::optional<Background::Reply> Background::Settle(std::chrono::nanoseconds wait) {
+  store_.away = false;
+  eventfd_write(wake_.fd, 1);
+  return Await(wait);
+}
+
+std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait) {
   std::unique_lock lock(mutex_);
-  reply_.reset();
-  request_ = std::move(request);
-  eventfd_write(wake_, 1);
-  answered_.wait(lock, [this] { return reply_.has_value() || !failure_.empty(); });
-  if (reply_) return *std::move(reply_);
-  return {.done = {Status(Code::kInternal, failure_), {}}};
+  const auto answered = [this] { return reply_.has_value() || !failure_.empty(); };
+  if (wait.count() < 0) {
+    answered_.wait(lock, answered);
+  } else if (!answered_.wait_for(lock, wait, answered)) {
+    return std::nullopt;
+  }
+  if (!reply_) return Reply{.done = {Status(Code::kInternal, failure_), {}}};
+  if (!reply_->early) store_.away = false;
+  return std::exchange(reply_, std::nullopt);
 }
 
 void Background::Cancel() {
   const int saved = errno;
   cancel_ = true;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+  [[maybe_unused]] const auto written = write(wake_.fd, &one, sizeof one);
   errno = saved;
 }
 
@@ -165,7 +183,7 @@ void Background::Turn() {
 
 void Background::Wait() {
   items_.clear();
-  items_.push_back({nullptr, wake_, ZMQ_POLLIN, 0});
+  items_.push_back({nullptr, wake_.fd, ZMQ_POLLIN, 0});
   const int events = ZMQ_POLLIN | (blocked_ ? ZMQ_POLLOUT : 0);
   items_.push_back({controller_.handle(), 0, static_cast<short>(events), 0});
   mesh_->AppendPollItems(&items_);
@@ -184,7 +202,7 @@ void Background::Wait() {
   }
   if ((items_[0].revents & ZMQ_POLLIN) != 0) {
     eventfd_t count;
-    eventfd_read(wake_, &count);
+    eventfd_read(wake_.fd, &count);
   }
   if (blocked_ && (items_[1].revents & ZMQ_POLLOUT) != 0) {
     blocked_ = false;
@@ -297,11 +315,24 @@ void Background::SendEnvelope(const WorkerEnvelope& envelope) {
 void Background::Answer(Reply reply) {
   const std::lock_guard lock(mutex_);
   reply_ = std::move(reply);
+  reply_->at = std::chrono::steady_clock::now();
   answered_.notify_all();
 }
 
 void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
   core_.OnReduced(Now(), group, status, sent_bytes, &actions_);
+}
+
+void Background::OnHandedOver(GroupId, std::uint64_t sent_bytes) {
+  std::optional<StepOutcome> outcome = core_.Expected();
+  if (!outcome) return;
+  outcome->sent_bytes += sent_bytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(may_be_early_, false)) return;
+    store_.away = true;
+  }
+  Answer({.done = {Status::Ok(), *std::move(outcome)}, .early = true});
 }
 
 void Background::OnNote(Incarnation from, const Note& note) {

@@ -9,8 +9,10 @@
 #define PRD_WORKER_BACKGROUND_H_
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -43,10 +45,17 @@ class Background : private MeshEvents {
     Duty duty = Duty::kNone;
     Iteration iteration = 0;  // kApply: the replica's afterwards
     CallDone done;            // kNone
+    // kNone: the call goes on; `done` is what will come of it if its reduction, which the caller's
+    // stream waits for, succeeds. What came of it, Settle returns.
+    bool early = false;
+    std::chrono::steady_clock::time_point at;  // of the answer
   };
   // Runs a request on the thread, and waits until the call it makes is done. One at a time.
   using Request = std::function<void(SessionCore* core, Instant now, Actions* out)>;
-  Reply Call(Request request);
+  Reply Call(Request request, bool may_be_early = false);
+  // After an early reply, before the next call: waits for the call's end. nullopt: it has not ended
+  // within that time; negative: for ever.
+  std::optional<Reply> Settle(std::chrono::nanoseconds wait = std::chrono::nanoseconds(-1));
 
   // From any thread, and from signal handlers.
   void Cancel();
@@ -54,9 +63,9 @@ class Background : private MeshEvents {
   // The replica is there from now on. On the thread, in a request that attaches.
   void MoveTo(ReplicaHome home);
   // Of what is to be looked at: from any thread.
-  void Wake() { eventfd_write(wake_, 1); }
+  void Wake() { eventfd_write(wake_.fd, 1); }
   // The eventfd that does it.
-  int wake() const { return wake_; }
+  int wake() const { return wake_.fd; }
 
   ReplicaStore* store() { return &store_; }
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
@@ -82,13 +91,28 @@ class Background : private MeshEvents {
   void SendEnvelope(const WorkerEnvelope& envelope);
   Duty DutyOfApply() const;
   void Answer(Reply reply);
+  std::optional<Reply> Await(std::chrono::nanoseconds wait);
   void Fail(const std::string& what);
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
+  void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
   void OnNote(Incarnation from, const Note& note) override;
   void OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
+
+  // An eventfd. A device may write to it for as long as the store has memory there, so it is closed
+  // last.
+  struct EventFd {
+    EventFd() = default;
+    EventFd(const EventFd&) = delete;
+    EventFd& operator=(const EventFd&) = delete;
+    ~EventFd() {
+      if (fd >= 0) close(fd);
+    }
+    int fd = -1;
+  };
+  EventFd wake_;  // shared
 
   // The thread's own.
   std::string host_;
@@ -104,7 +128,6 @@ class Background : private MeshEvents {
   bool failure_seen_ = false;  // of the replica's memory
 
   // Shared.
-  int wake_ = -1;  // eventfd
   std::atomic<bool> cancel_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> interrupted_{false};
@@ -113,6 +136,7 @@ class Background : private MeshEvents {
   std::condition_variable answered_;
   Request request_;
   std::optional<Reply> reply_;
+  bool may_be_early_ = false;  // the call in progress
   Welcome welcome_;
   std::string failure_;  // the thread is gone
 

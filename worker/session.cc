@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr std::size_t kCurveKeyBytes = 40;  // Z85
+constexpr auto kLeaveWait = std::chrono::seconds(1);
 
 Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
 
@@ -95,7 +96,9 @@ class Session::Impl {
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
   bool interrupted() const { return background_->interrupted(); }
-  Iteration iteration() const { return background_->store()->iteration; }
+  Iteration iteration() const {
+    return early_ ? early_->iteration : background_->store()->iteration.load();
+  }
 
  private:
   bool NeedsGradients() const {
@@ -126,7 +129,9 @@ class Session::Impl {
    private:
     Impl* impl_;
   };
-  CallDone Drive(Background::Request request);
+  CallDone Drive(Background::Request request, bool may_be_early = false);
+  Status Settle();
+  void SettleSoon();
   StepResult Describe(const StepOutcome& outcome) const;
 
   const SessionOptions options_;
@@ -135,7 +140,11 @@ class Session::Impl {
   DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
   bool attached_ = false;
   bool over_ = false;
-  Clock::time_point returned_;   // from the last call
+  Clock::time_point returned_;  // from the last call, or its reduction's end if that was later
+  // The last step returned before its reduction was through: what it said. And what came of it
+  // besides, for the next step to tell.
+  std::optional<StepOutcome> early_;
+  StepOutcome settled_;
   std::uint64_t exchanged_ = 0;  // bytes, up to then
 };
 
@@ -254,8 +263,8 @@ std::int64_t Session::Impl::DoDuty(const Background::Reply& reply) {
   });
 }
 
-CallDone Session::Impl::Drive(Background::Request request) {
-  Background::Reply reply = background_->Call(std::move(request));
+CallDone Session::Impl::Drive(Background::Request request, bool may_be_early) {
+  Background::Reply reply = background_->Call(std::move(request), may_be_early);
   while (reply.duty != Background::Duty::kNone) {
     const std::int64_t rounds = DoDuty(reply);
     reply =
@@ -263,7 +272,32 @@ CallDone Session::Impl::Drive(Background::Request request) {
           core->Applied(now, at, rounds, out);
         });
   }
+  if (reply.early) early_ = reply.done.step;
   return std::move(reply.done);
+}
+
+// Whether the step before went as it said. What it takes to make it good is done here.
+Status Session::Impl::Settle() {
+  if (!early_) return Status::Ok();
+  const Background::Reply reply = *background_->Settle();
+  const StepOutcome said = *std::exchange(early_, std::nullopt);
+  returned_ = std::max(returned_, reply.at);
+  const StepOutcome& came = reply.done.step;
+  settled_.attempts += came.attempts - said.attempts;
+  settled_.sent_bytes += came.sent_bytes - std::min(came.sent_bytes, said.sent_bytes);
+  settled_.reduced += came.reduced - said.reduced;
+  settled_.adopted = settled_.adopted || came.adopted;
+  return reply.done.status;
+}
+
+// For who leaves: waits for a reduction that may be about to end, but not for another one.
+void Session::Impl::SettleSoon() {
+  if (!early_) return;
+  if (!background_->Settle(kLeaveWait)) {
+    background_->Cancel();
+    (void)background_->Settle();
+  }
+  early_.reset();
 }
 
 // What a step does to the replica before the engine hears of it: the local step, and the averages
@@ -287,19 +321,27 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
   const InOrder order(this, input.stream.value_or(replica_.stream));
+  PRD_RETURN_IF_ERROR(Settle());
   const std::int64_t taken = LocalStep(strategy, input.discard);
   PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
   const prd::Ready ready{.iteration = iteration() + (strategy == Strategy::kAverageModels ? 0 : 1),
                          .step_ns = computed.count(),
                          .samples = input.samples};
-  const CallDone done =
-      Drive([ready, discard = input.discard, taken](SessionCore* core, Instant now, Actions* out) {
+  const CallDone done = Drive(
+      [ready, discard = input.discard, taken](SessionCore* core, Instant now, Actions* out) {
         core->Step(now, ready, discard, taken, out);
-      });
+      },
+      device_ != nullptr);
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;
-  StepResult result = Describe(done.step);
+  StepOutcome outcome = done.step;
+  outcome.attempts += settled_.attempts;
+  outcome.sent_bytes += settled_.sent_bytes;
+  outcome.reduced += settled_.reduced;
+  outcome.adopted = outcome.adopted || settled_.adopted;
+  settled_ = {};
+  StepResult result = Describe(outcome);
   const std::uint64_t exchanged = background_->exchanged_bytes();
   result.sent_bytes += exchanged - std::exchange(exchanged_, exchanged);
   result.computed = computed;
@@ -330,6 +372,7 @@ StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
 Status Session::Impl::Finish() {
   PRD_RETURN_IF_ERROR(Ready());
   const InOrder order(this, replica_.stream);
+  PRD_RETURN_IF_ERROR(Settle());
   const CallDone done =
       Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
   returned_ = Clock::now();
@@ -339,6 +382,7 @@ Status Session::Impl::Finish() {
 
 Status Session::Impl::Leave(const std::string& reason) {
   PRD_RETURN_IF_ERROR(Ready());
+  SettleSoon();
   over_ = true;
   return background_
       ->Call(

@@ -53,8 +53,8 @@ class StandInGpu : public Gpu {
   void HangInit() { hang_init_ = true; }
   // From now on CommBusy tells of an error of this communicator; of null, of all.
   void FailComm(Comm comm);
-  // Calls of communicators from now on never end, unless by CommAbort.
-  void HangCollectives() { hang_collectives_ = true; }
+  // Calls of communicators from now on never end, unless by CommAbort; or do again.
+  void HangCollectives(bool hang = true) { hang_collectives_ = hang; }
   // Communicators that were made and not aborted.
   std::size_t comms() const;
   // Streams and events of this Gpu that are there.

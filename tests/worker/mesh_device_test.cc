@@ -300,6 +300,58 @@ TEST(MeshDeviceFaultTest, AGroupThatIsCancelledLeavesTheParametersAndTheDeviceUs
   }
 }
 
+// Without an end of the collective: it is the stream that waits for the result, not the caller.
+TEST(MeshDeviceTest, WhatIsEnqueuedIsHandedOverBeforeItIsThrough) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PlacedJob job({true, true, true, true}, ShapesOf(seed), {}, seed, true, 60 * kSecond);
+    MakeCommunicators(&job);
+    const Tensors before = job[0].Read(&job[0].parameters);
+    job[0].gpu->HangCollectives();
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, Equal(2));
+    for (const std::size_t m : {0, 1}) job.Start(m, group);
+    ASSERT_TRUE(job.RunUntil([&] { return job[0].node->handed_over == group.id; }));
+    EXPECT_FALSE(job[0].node->reduced.has_value());
+
+    // Its caller goes; the other member, too, for good.
+    job[0].store().away = true;
+    job.Kill(1);
+    EXPECT_FALSE(job.Finish({0}).front().ok());
+    ExpectEqual(before, job[0].Read(&job[0].parameters), true, "after the failure");
+    job[0].gpu->HangCollectives(false);
+
+    // What is tried next waits for the caller.
+    const Group next = job.MakeGroup(GroupKind::kTrain, 4, {0, 2}, Equal(2));
+    for (const std::size_t m : {0, 2}) job.Start(m, next);
+    EXPECT_TRUE(job.RunUntil([turns = 0]() mutable { return ++turns == 100; }));
+    EXPECT_FALSE(job[0].node->reduced || job[2].node->reduced);
+    ExpectEqual(before, job[0].Read(&job[0].parameters), true, "while the caller is away");
+    job[0].store().away = false;
+    for (const Status& status : job.Finish({0, 2})) EXPECT_TRUE(status.ok()) << status.ToString();
+    EXPECT_EQ(job[0].store().iteration, 4);
+  }
+}
+
+// The same with one who leaves as soon as it is handed over, and one who waits until the end.
+TEST(MeshDeviceTest, WhatIsHandedOverIsCommittedOnce) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PlacedJob job({true, true, true, true}, ShapesOf(seed), {}, seed, true, 60 * kSecond);
+    MakeCommunicators(&job);
+    Fill(&job[1].parameters, [] { return 5.0; });
+    job[1].Write(&job[1].parameters);
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, {0.75, 0.25});
+    for (const std::size_t m : {0, 1}) job.Start(m, group);
+    ASSERT_TRUE(job.RunUntil([&] { return job[0].node->handed_over == group.id; }));
+    job[0].store().away = true;
+    for (const Status& status : job.Finish({0, 1})) EXPECT_TRUE(status.ok()) << status.ToString();
+    Tensors expected = job[0].parameters;
+    Fill(&expected, [] { return 0.75 * 1 + 0.25 * 5; });  // exact in every dtype
+    ExpectEqual(expected, job[0].Read(&job[0].parameters), true, "rank 0");
+    ExpectEqual(expected, job[1].Read(&job[1].parameters), true, "rank 1");
+  }
+}
+
 TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   Plan plan;
   plan.strategy = Strategy::kEagerGradients;

@@ -26,6 +26,7 @@ class MeshNode : public MeshEvents {
            std::vector<Tensor> gradients = {});
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
+  void OnHandedOver(GroupId group, std::uint64_t) override { handed_over = group; }
   void OnFetched(const Status& status, Iteration iteration) override;
   void OnNote(Incarnation from, const Note& note) override;
   void OnRequest(Incarnation from, Request request, const Parcel& parcel) override;
@@ -43,6 +44,7 @@ class MeshNode : public MeshEvents {
     Iteration iteration = 0;
   };
   std::optional<Reduced> reduced;
+  GroupId handed_over = kNoGroup;
   struct Pulled {
     Status status;
     Enclosure enclosure;

@@ -10,9 +10,11 @@
 
 #include <barrier>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -156,13 +158,14 @@ std::unique_ptr<Model> ModelOn(bool device, int rank) {
   return std::make_unique<HostModel>();
 }
 
-Result<Session> Open(const FakeDaemon& daemon, int rank) {
+Result<Session> Open(const FakeDaemon& daemon, int rank,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
   SessionOptions options;
   options.controller = daemon.endpoint();
   options.job = "job";
   options.rank = rank;
   options.patience = std::chrono::seconds(30);
-  options.reduce_timeout = std::chrono::seconds(5);
+  options.reduce_timeout = timeout;
   return Session::Create(options);
 }
 
@@ -289,6 +292,86 @@ TEST(SessionDeviceFaultTest, ADeviceThatCannotBeUsedIsSaidAtOnceAndAnotherMayBeN
   ASSERT_TRUE(session->Step().ok());
   EXPECT_EQ(host.Parameters().front(), 2.f);
   EXPECT_TRUE(session->Finish().ok());
+}
+
+// No collective ever ends: steps return all the same, for their streams wait; the next ones hear
+// that it was given up, and average by another way before they do anything else.
+TEST(SessionDeviceFaultTest, AStepThatHasReturnedIsMadeGoodByTheNext) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
+  FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
+  std::vector<std::vector<float>> ends(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      DeviceModel model(rank);
+      Result<Session> session = Open(daemon, rank, std::chrono::milliseconds(300));
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      bool made_good = false;
+      for (int step = 0; step < 20'000 && !made_good; ++step) {
+        model.Give(static_cast<float>(rank + 1));
+        const std::int64_t before = session->iteration();
+        const Result<StepResult> result = session->Step({.samples = 1});
+        ASSERT_TRUE(result.ok()) << result.status().ToString();
+        EXPECT_EQ(session->iteration(), result->iteration);
+        EXPECT_GT(result->iteration, before);
+        made_good = result->attempts > 1;
+      }
+      EXPECT_TRUE(made_good);
+      ASSERT_TRUE(session->Finish().ok());
+      ends[static_cast<std::size_t>(rank)] = model.Parameters();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
+  ASSERT_EQ(ends[0].size(), kSize);
+  EXPECT_EQ(ends[0], ends[1]);
+}
+
+// What hangs is the collective of a step that has returned, and the next step waits for it, or, for
+// all that the test knows, a moment before that: either way who cancels may leave at once.
+TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
+  FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      DeviceModel model(rank);
+      Result<Session> session = Open(daemon, rank, std::chrono::minutes(10));
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      std::mutex mutex;
+      std::condition_variable stepped;
+      std::int64_t steps = 0;
+      Status status;
+      std::thread trainer([&] {
+        while (status.ok()) {
+          model.Give(1);
+          const Status now = session->Step({.samples = 1}).status();
+          const std::lock_guard lock(mutex);
+          status = now;
+          ++steps;
+          stepped.notify_all();
+        }
+      });
+      {
+        std::unique_lock lock(mutex);
+        for (std::int64_t seen = -1; stepped.wait_for(lock, std::chrono::milliseconds(200),
+                                                      [&] { return steps > seen; });) {
+          seen = steps;
+        }
+      }
+      session->Cancel();
+      trainer.join();
+      EXPECT_EQ(status.code(), Code::kCancelled) << status.ToString();
+      EXPECT_EQ(session->Finish().code(), Code::kCancelled);
+      (void)session->Leave("the test is over");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
 }
 
 // The last device, which no other test uses, fails under one of three workers.

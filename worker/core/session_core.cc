@@ -106,6 +106,18 @@ void SessionCore::StepDone(bool adopted, Actions* out) {
   Done(Status::Ok(), out);
 }
 
+std::optional<StepOutcome> SessionCore::Expected() const {
+  const bool ends = call_ == Call::kStep && work_ == Work::kReduce &&
+                    group_.kind == GroupKind::kTrain && Uses(Strategy::kAverageModels) &&
+                    !Decoupled();
+  if (!ends) return std::nullopt;
+  StepOutcome outcome = step_;
+  outcome.iteration = group_.iteration;
+  outcome.rounds = 1;
+  outcome.included = true;
+  return outcome;
+}
+
 // Calls off what runs on the data plane; nobody is told.
 void SessionCore::DropWork(Actions* out) {
   if (work_ == Work::kReduce || round_.state == Round::State::kReduce) {

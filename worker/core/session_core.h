@@ -119,6 +119,10 @@ class SessionCore {
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
 
+  // What the step in progress will have done if the group that reduces now succeeds; nullopt: it
+  // does not end with that. Of plans whose result goes into the parameters, and no `apply` follows.
+  std::optional<StepOutcome> Expected() const;
+
   bool in_call() const { return call_ != Call::kNone; }
   Incarnation incarnation() const { return incarnation_; }
   Iteration iteration() const { return iteration_; }

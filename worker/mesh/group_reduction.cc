@@ -63,7 +63,7 @@ Status GroupReduction::Choose() {
   if (what_ == Reduces::kOutbox && contributes() && !store->owes) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
   }
-  taken_ = what_ != Reduces::kVirtual;
+  taken_ = what_ != Reduces::kVirtual && !store->away;
   if (what_ == Reduces::kVirtual) store->memory->Size(&store->outbox, store->parameters.bytes());
   if (what_ == Reduces::kDifference && contributes()) store->TakeDifference();
   own_row_ = what_ == Reduces::kVirtual ||
@@ -78,8 +78,10 @@ Status GroupReduction::CheckInitial() const {
   return Status(Code::kFailedPrecondition, "no initial model is kept here");
 }
 
-// False: the caller is inside `apply`.
+// False: the caller is inside `apply`, or away.
 bool GroupReduction::Take() {
+  if (context_.store->away) return false;
+  if (what_ != Reduces::kVirtual) return true;
   const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return false;
   context_.store->TakeVirtual();
@@ -107,6 +109,8 @@ bool GroupReduction::Advance(Instant now) {
   }
   if (!taken_ || !choice_ || !runs()) return false;
   if (OnPlane()) {
+    // One that was called off may not be over on the device.
+    if (context_.plane->running() && !context_.plane->Ended(now)) return false;
     StartPlane(now);
     return false;
   }
@@ -150,6 +154,16 @@ void GroupReduction::Copy() {
       context_.store->memory->Combine(*shape_, Memory::InHost(own_->data(), own_), {{Part()}}));
 }
 
+// Straight into the parameters, by the device itself.
+bool GroupReduction::Commits() const {
+  return what_ == Reduces::kParameters && group_.kind == GroupKind::kTrain && !MayBeLate();
+}
+
+bool GroupReduction::HandedOver() {
+  if (handed_over_ || !started_ || !runs() || !Commits()) return false;
+  return handed_over_ = context_.plane->Enqueued();
+}
+
 void GroupReduction::StartPlane(Instant now) {
   started_ = true;
   silence_.Progress(now);
@@ -157,7 +171,7 @@ void GroupReduction::StartPlane(Instant now) {
                         {.layout = shape_,
                          .row = Part().data,
                          .position = position_,
-                         .commit = false,
+                         .commit = Commits(),
                          .initial = context_.store->initial.data()});
 }
 
@@ -311,10 +325,22 @@ bool GroupReduction::Ended(Instant now) {
   return ended_;
 }
 
+// A failure that came too late: what the device had begun to write is the result. False: it is not
+// so, or not known yet (then the plane still runs).
+bool GroupReduction::CommittedAnyhow(Instant now) {
+  if (!started_ || ended_ || !Commits() || !context_.plane->running()) return false;
+  context_.plane->Cancel(now, failure_.message());
+  const std::optional<Status> status = context_.plane->Ended(now);
+  ended_ = status && status->ok();
+  return ended_;
+}
+
 std::optional<Status> GroupReduction::End(Instant now) {
   const bool ended = Ended(now);
   WatchSilence(now);
   if (runs() && !ended) return std::nullopt;
+  if (!runs() && CommittedAnyhow(now)) failure_ = Status::Ok();
+  if (!runs() && started_ && Commits() && context_.plane->running()) return std::nullopt;
   Status status = failure_;
   if (status.ok()) {
     const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
@@ -374,7 +400,7 @@ Status GroupReduction::Commit() {
 
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
-  store->SetParameters(result, initial);
+  if (!(started_ && Commits())) store->SetParameters(result, initial);
   if (!MayBeLate()) store->iteration = group_.iteration;
   const GroupKind kind = group_.kind;
   if (kind == GroupKind::kInitial && context_.plan.keep_initial) store->KeepInitial();

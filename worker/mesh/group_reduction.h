@@ -7,6 +7,11 @@
 // count later. So a group goes through: taken (what is contributed is fixed), chosen, begun (on the
 // plane, or able to hear frames), ended.
 //
+// On the plane, what goes straight into the parameters is committed by the device itself, in its
+// stream's order (DevicePlane::Part::commit): once that is enqueued, the caller need not wait any
+// more. If it fails after that, the parameters are as they were, and what is tried next waits until
+// the caller is back (ReplicaStore::away).
+//
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_GROUP_REDUCTION_H_
 #define PRD_WORKER_MESH_GROUP_REDUCTION_H_
@@ -71,6 +76,9 @@ class GroupReduction {
   // The next frame of own bytes, if their taker is ready. False: there is none now.
   bool SendOwn(Instant now);
 
+  // True once: what comes on the device after what is there has the result, if it succeeds.
+  bool HandedOver();
+
   // nullopt: it runs, or waits for the store's mutex. Otherwise it is over, and the result where it
   // belongs, or all members told that there is none. Once.
   std::optional<Status> End(Instant now);
@@ -101,6 +109,7 @@ class GroupReduction {
   Status Choose();
   Status CheckInitial() const;
   bool Take();
+  bool Commits() const;
   Memory::Place Part() const;
   void Staged();
   void Copy();
@@ -114,6 +123,7 @@ class GroupReduction {
   void Ask(Instant now);
   bool Ended(Instant now);
   void GiveUpPlane(Instant now, const std::string& why);
+  bool CommittedAnyhow(Instant now);
   void TellOthers();
   Memory::Place ResultRow() const;
   Status Commit();
@@ -141,6 +151,7 @@ class GroupReduction {
 
   // On the plane.
   bool started_ = false;
+  bool handed_over_ = false;
   bool ended_ = false;
 
   std::vector<std::string> endpoints_;  // by position; empty: nothing to be told there

@@ -366,6 +366,9 @@ void Mesh::Service(Instant now) {
   }
   more_to_do_ = more_to_do_ || busy;
   if (active_) Advance(now);  // its leader's word may have come
+  if (active_ && active_->HandedOver()) {
+    events_->OnHandedOver(active_->id(), active_->sent_bytes());
+  }
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
   if (!server_.idle()) server_.Service(now, options_.timeout);
@@ -398,7 +401,7 @@ void Mesh::FinishFetch(Instant now) {
   Iteration iteration = 0;
   if (status.ok()) {
     const std::unique_lock lock(store_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return;
+    if (!lock.owns_lock() || store_->away) return;
     iteration = CommitFetch();
   }
   fetching_.reset();

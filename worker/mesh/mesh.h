@@ -49,6 +49,10 @@ class MeshEvents : public ExchangeEvents {
  public:
   // ok: the result is where it belongs (StartReduce). Otherwise all is as it was.
   virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
+  // Of a group whose result goes straight into the parameters, on a device: all is enqueued, and
+  // what is enqueued after it there has the result, if it succeeds; OnReduced will tell. At most
+  // once, before that.
+  virtual void OnHandedOver(GroupId /*group*/, std::uint64_t /*sent_bytes*/) {}
   // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
   // or the round's. Otherwise the store is as it was.
   virtual void OnFetched(const Status& status, Iteration iteration) = 0;

@@ -53,6 +53,10 @@ struct ReplicaStore {
   Iteration inbox_iteration = 0;
   Iteration inbox_gain = 0;
   bool background = false;  // Plan::background
+  // The caller was let go before the reduction that it waited for was through (a device's stream
+  // waits for that instead): until it is back, nothing else of a group reads or writes the
+  // parameters.
+  std::atomic<bool> away = false;
   // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
   // kShardedStore: the parameters as they were read last, without this worker's own update. Who
   // copies the replica gets the base.

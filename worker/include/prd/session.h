@@ -27,14 +27,24 @@
 // device: what a call does comes after what was enqueued there before it, and before what is
 // enqueued there after it. Step waits, without spinning, until the stream has got to where it is at
 // the call (`apply` of engines that average models included), for the engine is to hear of a step
-// when it is done; other calls do not wait for the device. `apply` may enqueue its work on that
-// stream and return. No call may be captured into a CUDA graph; a graph that was captured before
-// may be launched between calls and in `apply`. The device is never synchronised or reset. A device
+// when it is done; other calls do not wait for the device. A step whose group's average goes
+// straight into the parameters (p-reduce without overlap) returns as soon as that is enqueued on
+// the device: its result says what will be, and the stream waits. If it fails after that, nothing
+// was changed, and the next call begins by making it good with another group, before `apply`:
+// StepResult's attempts, adopted, sent_bytes and reduced of that call tell of it. Where `apply`
+// follows the reduction (all-reduce, backup), or groups are reduced through host memory, Step
+// returns when that is done: `apply` must not run on a sum that may yet fail. `apply` may enqueue
+// its work on that stream and return. cudaStreamPerThread names another stream on another thread:
+// give a real one. No call may be captured into a CUDA graph; a graph that was captured before may
+// be launched between calls and in `apply`. The device is never synchronised or reset. A device
 // that fails (out of memory, any error of CUDA) ends the session: the job goes on without it, and
 // the call in progress, and every later one, returns why. The CUDA part is a module,
 // libprd_cuda.so, loaded from beside this library when a device is first named, or from what
-// PRD_CUDA_MODULE names; NCCL is libnccl.so.2 as the system finds it, with its own NCCL_*
-// environment. A host thread of the CUDA part may run besides.
+// PRD_CUDA_MODULE names; NCCL is libnccl.so.2 as the system finds it, or what
+// PRD_NCCL_LIBRARY names, 2.28 or newer, with its own NCCL_* environment. Two host threads of the
+// CUDA part may run besides. Set CUDA_MODULE_LOADING=EAGER: a kernel that is loaded when it is
+// first launched waits for what runs on the device, a reduction whose other member is gone
+// included, and holds up the thread that would abort that.
 //
 // Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
 // results wait until they are whole. Engines that reduce while the caller computes (eager, ad-psgd;
