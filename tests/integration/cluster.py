@@ -23,14 +23,17 @@ def free_port():
 class Worker:
     """A toy_worker process; its lines, as they come, are in .lines."""
 
-    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=()):
-        """inside: the command that runs another one where the worker is to be."""
+    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False):
+        """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one."""
         env = dict(os.environ, PRD_CONTROLLER=cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000", **cluster.keys)
         if rank is not None:
             env["PRD_RANK"] = str(rank)
         command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
         if leave:
             command.append("--leave")
+        if device:  # a stand-in for CUDA and NCCL: tests/standin
+            env["PRD_CUDA_MODULE"] = f"{cluster.bin}/libprd_standin_module.so"
+            command += ["--device", "cuda:0"]
         self.lines = []
         self.changed = threading.Condition()
         self.log = open(cluster.dir / f"worker-{rank}-{time.monotonic_ns()}.err", "w+")

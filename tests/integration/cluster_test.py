@@ -26,18 +26,18 @@ class Training(unittest.TestCase):
         self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
         return ends
 
-    def end_after_kills(self, c, again_in_groups=False):
+    def end_after_kills(self, c, again_in_groups=False, devices=()):
         """Four workers; the daemon dies, worker 3 dies, and another takes its rank. Gives how they ended.
 
-        again_in_groups: that one has been in a group with others.
+        again_in_groups: that one has been in a group with others; devices: the ranks that are on one.
         """
-        workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25) for rank in range(4)]
+        workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25, device=rank in devices) for rank in range(4)]
         workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
         c.kill_daemon()
         c.start_daemon()
         workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
         workers[3].kill()
-        again = c.worker(3, steps=15, step_ms=25)
+        again = c.worker(3, steps=15, step_ms=25, device=3 in devices)
         attached = again.wait_for(lambda line: "attached" in line, "attach")
         self.assertGreater(attached["iteration"], 0)
         if again_in_groups:
@@ -165,6 +165,19 @@ class Training(unittest.TestCase):
                 self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
                 self.assertEqual(ends[3]["applied"], 15)
                 self.replays(c)
+
+    def test_devices_survive_kills(self):
+        """Models on devices of the stand-in for CUDA and NCCL (which says nothing about GPUs), alone and beside others."""
+        def survive(case):
+            (engine, options), devices = case
+            config = job(engine, 4) + ("" if engine == "p-reduce" else f"[job.{engine}]\n") + options
+            with cluster.Cluster(BIN, config) as c:
+                self.end_after_kills(c, devices=devices)
+                self.replays(c)
+
+        engines = (("p-reduce", ""), ("all-reduce", ""), ("eager", 'quorum = "majority"\n'), ("prague", 'generator = "random"\n'))
+        self.side_by_side(survive, *[(engine, (0, 1, 2, 3)) for engine in engines],
+                          *[(engine, (1, 3)) for engine in engines])
 
     def test_neighbours_survive_kills(self):
         """hop: the daemon dies, a worker dies while its neighbours wait for it, and another takes its rank."""

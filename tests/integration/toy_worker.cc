@@ -9,9 +9,12 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/integration/toy_model.h"
 
 namespace {
 
@@ -45,9 +48,11 @@ int main(int argc, char** argv) {
   double step_ms = 20;
   std::size_t size = 10'000;
   bool leave = false;
+  std::string device;
   app.add_option("--steps", steps, "Local steps before Finish");
   app.add_option("--step-ms", step_ms, "How long computing a step takes");
   app.add_option("--size", size, "Floats in the model");
+  app.add_option("--device", device, "cuda:N: the model is there, of PRD_CUDA_MODULE");
   app.add_flag("--leave", leave, "Leave instead of Finish");
   CLI11_PARSE(app, argc, argv);
 
@@ -57,28 +62,29 @@ int main(int argc, char** argv) {
   std::signal(SIGTERM, OnSignal);
   std::signal(SIGINT, OnSignal);
 
-  std::vector<float> parameters(size, static_cast<float>(getpid() % 1000));
-  std::vector<float> gradients(size);
+  const float own = static_cast<float>(getpid() % 1000);
+  std::string error;
+  const std::unique_ptr<ToyModel> model =
+      device.empty() ? MakeHostModel(size, own) : MakeDeviceModel(device, size, own, &error);
+  if (model == nullptr) return Fail("device", prd::Status(prd::Code::kUnavailable, error));
   int applied = 0;
-  prd::Replica replica;
-  replica.parameters = {{parameters.data(), size, prd::DType::kF32}};
-  replica.gradients = {{gradients.data(), size, prd::DType::kF32}};
+  prd::Replica replica = model->replica();
   replica.apply = [&] {
     ++applied;
     if (session->iteration() < 0) std::abort();  // may be asked for here, too
-    for (std::size_t i = 0; i < size; ++i) parameters[i] -= 0.1F * gradients[i];
+    model->Apply();
   };
   const prd::Status attached = session->Attach(std::move(replica));
   if (!attached.ok()) return Fail("attach", attached);
   std::printf(
       "{\"attached\":true,\"rank\":%d,\"iteration\":%lld,\"first\":%.9g,\"engine\":\"%s\"}\n",
       session->rank(), static_cast<long long>(session->iteration()),
-      static_cast<double>(parameters[0]), session->engine().c_str());
+      static_cast<double>(model->Parameters()[0]), session->engine().c_str());
   std::fflush(stdout);
 
   const float target = static_cast<float>(session->rank());
   for (int step = 0; step < steps; ++step) {
-    for (std::size_t i = 0; i < size; ++i) gradients[i] = parameters[i] - target;
+    model->ComputeGradient(target);
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
     auto result = session->Step({.samples = 32});
     if (!result.ok()) return Fail("step", result.status());
@@ -93,7 +99,7 @@ int main(int argc, char** argv) {
   const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();
   if (!finished.ok()) return Fail("finish", finished);
   double sum = 0;
-  for (const float value : parameters) sum += static_cast<double>(value);
+  for (const float value : model->Parameters()) sum += static_cast<double>(value);
   std::printf("{\"finished\":true,\"rank\":%d,\"sum\":%.17g,\"applied\":%d}\n", session->rank(),
               sum, applied);
   return 0;
