@@ -15,6 +15,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,7 +62,9 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual Replica replica() = 0;
-  virtual void Give(float gradient) = 0;        // to every parameter
+  virtual void Give(float gradient) = 0;  // to every parameter
+  // Where the model's work is, if that is not the replica's stream.
+  virtual std::optional<void*> stream() const { return std::nullopt; }
   virtual std::vector<float> Parameters() = 0;  // as they are after what was enqueued
 };
 
@@ -98,13 +101,16 @@ class DeviceModel : public Model {
     gradients_ = gpu_->Malloc(kBytes).value();
     pinned_ = gpu_->MallocHost(kBytes).value();
     stream_ = gpu_->CreateStream().value();
+    replicas_ = gpu_->CreateStream().value();
     copied_ = gpu_->CreateEvent().value();
     Tensor whole{parameters_, kSize, DType::kF32};
     table_ = gpu_->MakeTable(Layout({whole})).value();
-    EXPECT_TRUE(gpu_->Zero(parameters_, kBytes, stream_).ok());
+    EXPECT_TRUE(gpu_->Zero(parameters_, kBytes, replicas_).ok());
+    Order(replicas_, stream_);
   }
   ~DeviceModel() override {
     gpu_->DestroyStream(stream_);
+    gpu_->DestroyStream(replicas_);
     gpu_->DestroyEvent(copied_);
     table_.reset();
     for (std::byte* data : {parameters_, gradients_}) gpu_->Free(data);
@@ -115,7 +121,7 @@ class DeviceModel : public Model {
     Replica replica =
         ReplicaOf(reinterpret_cast<float*>(parameters_), reinterpret_cast<float*>(gradients_));
     replica.device = "cuda:" + std::to_string(device_);
-    replica.stream = stream_;
+    replica.stream = replicas_;
     replica.apply = [this] {
       const Gpu::Input from[] = {{nullptr, {1, 1}}, {gradients_, {1, 1}}};
       std::byte* const to[] = {nullptr};
@@ -124,6 +130,7 @@ class DeviceModel : public Model {
     };
     return replica;
   }
+  std::optional<void*> stream() const override { return stream_; }
   void Give(float gradient) override {
     (void)gpu_->Synchronize(copied_);  // the one before has left the pinned memory
     const std::vector<float> values(kSize, gradient);
@@ -133,6 +140,7 @@ class DeviceModel : public Model {
   }
   std::vector<float> Parameters() override {
     std::vector<float> values(kSize);
+    Order(replicas_, stream_);  // Attach and Finish are on that one
     EXPECT_TRUE(gpu_->Synchronize(copied_).ok());
     EXPECT_TRUE(gpu_->Copy(pinned_, parameters_, kBytes, stream_).ok());
     EXPECT_TRUE(gpu_->Record(copied_, stream_).ok());
@@ -143,12 +151,22 @@ class DeviceModel : public Model {
 
  private:
   static constexpr std::size_t kBytes = kSize * sizeof(float);
+
+  // `second` goes on after what `first` has now.
+  void Order(Gpu::Stream first, Gpu::Stream second) {
+    const Gpu::Event event = gpu_->CreateEvent().value();
+    EXPECT_TRUE(gpu_->Record(event, first).ok());
+    EXPECT_TRUE(gpu_->Wait(second, event).ok());
+    gpu_->DestroyEvent(event);
+  }
+
   int device_;
   std::unique_ptr<Gpu> gpu_;
   std::byte* parameters_ = nullptr;
   std::byte* gradients_ = nullptr;
   std::byte* pinned_ = nullptr;
-  Gpu::Stream stream_ = nullptr;
+  Gpu::Stream stream_ = nullptr;    // of the steps
+  Gpu::Stream replicas_ = nullptr;  // of all other calls
   Gpu::Event copied_ = nullptr;
   std::shared_ptr<Gpu::Table> table_;
 };
@@ -236,7 +254,7 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
       ASSERT_TRUE(attached.ok()) << attached.ToString();
       for (int step = 0; step < kSteps; ++step) {
         model->Give(static_cast<float>(rank + 1));
-        const Result<StepResult> result = session->Step({.samples = 1});
+        const Result<StepResult> result = session->Step({.samples = 1, .stream = model->stream()});
         EXPECT_TRUE(result.ok()) << result.status().ToString();
       }
       // Who finishes early leaves others a larger share, or other neighbours; elsewhere a step may
@@ -312,7 +330,7 @@ TEST(SessionDeviceFaultTest, AStepThatHasReturnedIsMadeGoodByTheNext) {
       for (int step = 0; step < 20'000 && !made_good; ++step) {
         model.Give(static_cast<float>(rank + 1));
         const std::int64_t before = session->iteration();
-        const Result<StepResult> result = session->Step({.samples = 1});
+        const Result<StepResult> result = session->Step({.samples = 1, .stream = model.stream()});
         ASSERT_TRUE(result.ok()) << result.status().ToString();
         EXPECT_EQ(session->iteration(), result->iteration);
         EXPECT_GT(result->iteration, before);
@@ -349,7 +367,7 @@ TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
       std::thread trainer([&] {
         while (status.ok()) {
           model.Give(1);
-          const Status now = session->Step({.samples = 1}).status();
+          const Status now = session->Step({.samples = 1, .stream = model.stream()}).status();
           const std::lock_guard lock(mutex);
           status = now;
           ++steps;
@@ -391,11 +409,12 @@ TEST(SessionDeviceFaultTest, ADeviceThatFailsLeavesTheJobWhichGoesOn) {
       for (int step = 0; step < 6 && status.ok(); ++step) {
         model.Give(1);
         if (rank == 1 && step == 2) Standin(device)->FailOperation(5);
-        status = session->Step({.samples = 1}).status();
+        status = session->Step({.samples = 1, .stream = model.stream()}).status();
       }
       if (rank == 1) {
         EXPECT_EQ(status.code(), Code::kInternal) << status.ToString();
-        EXPECT_EQ(session->Step({.samples = 1}).status().code(), Code::kInternal);
+        EXPECT_EQ(session->Step({.samples = 1, .stream = model.stream()}).status().code(),
+                  Code::kInternal);
         EXPECT_EQ(session->Finish().code(), Code::kInternal);
         return;
       }
