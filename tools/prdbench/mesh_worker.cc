@@ -50,7 +50,6 @@ class MeshWorker : public MeshEvents {
   }
 
   void OnReduced(GroupId, const Status& status, std::uint64_t) override {
-    LookAtChoice();
     running_ = false;
     const Status there = status.ok() ? memory_.Finish() : status;  // not only enqueued
     const Instant end = Now();
@@ -105,7 +104,6 @@ class MeshWorker : public MeshEvents {
 
   bool Turn() {
     mesh_->Service(Now());
-    LookAtChoice();
     std::vector<zmq::pollitem_t> items{{nullptr, in_, ZMQ_POLLIN, 0},
                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
     mesh_->AppendPollItems(&items);
@@ -184,11 +182,9 @@ class MeshWorker : public MeshEvents {
     }
     store_.parameters = Layout(tensors_);
     running_ = true;
-    choice_ = {};
     group_ = group;
     start_ = Now();
     mesh_->StartReduce(start_, group);
-    LookAtChoice();
   }
 
   // "WORST HASH" of what is in the parameters now.
@@ -199,13 +195,6 @@ class MeshWorker : public MeshEvents {
     std::ostringstream line;
     line << *worst << ' ' << *hash;
     return line.str();
-  }
-
-  // The choice of the group that runs is known while it runs.
-  void LookAtChoice() {
-    if (communicators_ == nullptr || !running_) return;
-    const std::optional<Communicators::Choice> choice = communicators_->Told(group_);
-    if (choice && choice->way != Way::kStaged) choice_ = *choice;
   }
 
   // Of the groups that ended ok, the newest one's.
@@ -219,8 +208,9 @@ class MeshWorker : public MeshEvents {
 
   // Of the members of the last group, if that was reduced on it.
   Gpu::Comm OwnCommunicator() const {
-    if (communicators_ == nullptr || choice_.way != Way::kCollective) return nullptr;
-    const std::optional<Communicators::Use> use = communicators_->Find(choice_.comm, group_);
+    const Communicators::Choice& choice = mesh_->counters().newest;
+    if (communicators_ == nullptr || choice.way != Way::kCollective) return nullptr;
+    const std::optional<Communicators::Use> use = communicators_->Find(choice.comm, group_);
     return use ? use->comm : nullptr;
   }
 
@@ -249,7 +239,6 @@ class MeshWorker : public MeshEvents {
   // Of the group that runs, or ran last.
   bool running_ = false;
   Group group_;
-  Communicators::Choice choice_;
   std::array<std::uint64_t, 3> groups_{};  // Mesh::Counters
   Instant start_;
   std::vector<Share> shares_;

@@ -84,7 +84,7 @@ class GroupReduction {
   std::optional<Status> End(Instant now);
   std::uint64_t sent_bytes() const;
   // REQUIRES: it ended ok.
-  Way way() const { return choice_->way; }
+  const Communicators::Choice& choice() const { return *choice_; }
   // Of a kRound that ended ok: where its result is until the next reduction starts. Of others none.
   RoundResult result() const;
 

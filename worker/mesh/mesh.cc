@@ -383,7 +383,8 @@ void Mesh::FinishReduce(Instant now) {
   const std::uint64_t sent = active_->sent_bytes();
   if (status->ok()) {
     newest_ = active_->result();
-    ++counters_.groups[static_cast<std::size_t>(active_->way())];
+    counters_.newest = active_->choice();
+    ++counters_.groups[static_cast<std::size_t>(counters_.newest.way)];
   }
   active_.reset();
   Rest();

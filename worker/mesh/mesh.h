@@ -144,6 +144,7 @@ class Mesh {
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
     std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
+    Communicators::Choice newest;           // of the last of them
   };
   const Counters& counters() const { return counters_; }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
