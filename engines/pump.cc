@@ -14,6 +14,9 @@ constexpr DurationNs kAckDelay = 100 * kMillisecond;
 
 constexpr std::size_t kMaxJobName = 256;
 
+// More than workers can lose while one of their messages is under way.
+constexpr std::size_t kMaxGone = 65'536;
+
 std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
 
 DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
@@ -45,6 +48,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   next_run_ = std::max(next_run_, run + 1);
   // The last batch was torn: its decisions are recorded before any of them is sent.
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
+  NoteGone(*job, records);
   if (job->ended()) return Status::Ok();
   if (by_name_.contains(job->spec().name)) {
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
@@ -86,6 +90,12 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     Refuse(envelope.incarnation, {.code = Code::kInvalidArgument,
                                   .reason = "a job's name has 1 to 256 bytes, found " +
                                             std::to_string(hello.job.size())});
+    return;
+  }
+  // Its worker has gone on from there: admitted again, it would speak of what it did before.
+  if (gone_.contains(envelope.incarnation)) {
+    Refuse(envelope.incarnation,
+           {.code = Code::kAborted, .reason = "this incarnation is over: it left, or was lost"});
     return;
   }
   std::unique_ptr<Job> fresh;
@@ -168,6 +178,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   output_.records.clear();
   output_.sends.clear();
   job->Step(now, input, &output_);
+  NoteGone(*job, output_.records);
   for (Record& record : output_.records) records_.push_back(std::move(record));
   Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
@@ -190,6 +201,22 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   if (contact.acked < from->envelope.seq && !contact.owed) {
     contact.owed = true;
     acks_.push_back({.due = now + kAckDelay, .run = job->run(), .rank = rank});
+  }
+}
+
+// Who finished is still there, and so is who joined anew with its own model.
+void Pump::NoteGone(const Job& job, std::span<const Record> records) {
+  for (const Record& record : records) {
+    const auto* left = std::get_if<WorkerLeft>(&record.body);
+    if (left == nullptr || left->rank < 0) continue;
+    const bool here = Index(left->rank) < job.workers().size() &&
+                      job.workers()[Index(left->rank)].incarnation == left->incarnation;
+    if (here || !gone_.insert(left->incarnation).second) continue;
+    gone_order_.push_back(left->incarnation);
+    if (gone_order_.size() > kMaxGone) {
+      gone_.erase(gone_order_.front());
+      gone_order_.pop_front();
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -102,6 +103,7 @@ class Pump {
   void StepJob(Instant now, Job* job, const Input& input);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
+  void NoteGone(const Job& job, std::span<const Record> records);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Job* job, Rank rank);
   void Resend(Job* job, Rank rank, Seq up_to);
@@ -122,6 +124,9 @@ class Pump {
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
+  // Incarnations that are over, for a Hello of theirs that was long on its way; the newest ones.
+  std::set<Incarnation> gone_;
+  std::deque<Incarnation> gone_order_;
   JobOutput output_;  // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;

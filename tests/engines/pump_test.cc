@@ -174,6 +174,44 @@ TEST_F(PumpTest, ALeaseRunsOutAndAHeartbeatKeepsIt) {
   EXPECT_EQ(std::get<Refused>(ports_.sent.back().body).code, Code::kAborted);
 }
 
+// The Hello was sent twice and its copy came when the lease had run out. Were it admitted, the
+// report of its worker, who has the first answer, would be taken for one out of nowhere.
+TEST_F(PumpTest, ALateCopyOfAHelloDoesNotBringALostIncarnationBack) {
+  Receive(0, HelloOf(0));
+  Receive(0, HelloOf(1));
+  for (std::int64_t ms = 100; ms <= 1600; ms += 100) {
+    Receive(ms, From(0, 0, 2, Heartbeat{}));
+    Tick(ms);
+  }
+  ASSERT_EQ(pump_->counters().leases_expired, 1u);
+  const auto refused = [this] {
+    const auto* body = std::get_if<Refused>(&ports_.sent.back().body);
+    return body != nullptr && body->code == Code::kAborted && ports_.sent.back().incarnation == 11;
+  };
+  Receive(1700, HelloOf(1));
+  EXPECT_TRUE(refused());
+  Receive(1700, From(1, 2, 2, Finished{.group = 1}));
+  EXPECT_TRUE(refused());
+  // Nor after a restart.
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({1'800 * kMillisecond}, 1, Spec(), "", 0, ports_.records).ok());
+  Receive(1800, HelloOf(1));
+  EXPECT_TRUE(refused());
+  WorkerEnvelope again = HelloOf(1);
+  again.incarnation = 12;
+  const int welcomes = ports_.Count<Welcome>();
+  Receive(1800, again);
+  EXPECT_EQ(ports_.Count<Welcome>(), welcomes + 1);
+}
+
+TEST_F(PumpTest, ARunThatIsDoneIsNotBegunAgainByALateCopyOfAHello) {
+  StartTwo();
+  Receive(2, From(0, 3, 2, Leave{}));
+  Receive(2, From(1, 3, 2, Leave{}));
+  Receive(3, HelloOf(0));
+  EXPECT_TRUE(pump_->jobs().empty());
+}
+
 TEST_F(PumpTest, AControllerThatSleptExpiresNobodyAtOnce) {
   StartTwo();
   Tick(100);
