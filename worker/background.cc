@@ -272,6 +272,8 @@ void Background::Perform(Instant now) {
         mesh_->StartReduce(now, reduce->group, reduce->gain);
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
+      } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
+        mesh_->GiveUpReduce(give_up->reason);
       } else if (auto* fetch = std::get_if<StartFetch>(&action)) {
         mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed);
       } else if (std::holds_alternative<CancelFetch>(action)) {
@@ -323,8 +325,8 @@ void Background::OnReduced(GroupId group, const Status& status, std::uint64_t se
   core_.OnReduced(Now(), group, status, sent_bytes, &actions_);
 }
 
-void Background::OnHandedOver(GroupId, std::uint64_t sent_bytes) {
-  std::optional<StepOutcome> outcome = core_.Expected();
+void Background::OnHandedOver(GroupId group, std::uint64_t sent_bytes) {
+  std::optional<StepOutcome> outcome = core_.HandedOver(group);
   if (!outcome) return;
   outcome->sent_bytes += sent_bytes;
   {

@@ -352,6 +352,46 @@ TEST(MeshDeviceTest, WhatIsHandedOverIsCommittedOnce) {
   }
 }
 
+// Called off at any time after that, it is told to have ended as it did on the device.
+TEST(MeshDeviceTest, WhatIsHandedOverAndCalledOffEndsAsTheDeviceSays) {
+  int committed = 0;
+  int called_off = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PlacedJob job({true, true, true, true}, ShapesOf(1), {}, seed, true, 60 * kSecond);
+    MakeCommunicators(&job);
+    Fill(&job[1].parameters, [] { return 5.0; });
+    job[1].Write(&job[1].parameters);
+    const Tensors before = job[0].Read(&job[0].parameters);
+    const Iteration was = job[0].store().iteration;
+    const Group group = job.MakeGroup(GroupKind::kTrain, 3, {0, 1}, {0.75, 0.25});
+    for (const std::size_t m : {0, 1}) job.Start(m, group);
+    ASSERT_TRUE(job.RunUntil([&] {
+      return job[0].node->handed_over == group.id && job[1].node->handed_over == group.id;
+    }));
+    if (job[0].node->reduced) continue;  // through at once
+    for (std::uint64_t turn = 0; turn < seed / 2; ++turn) {
+      for (const std::size_t m : {0, 1}) (void)job[m].gpu->device().Turn();
+    }
+    job[0].mesh().GiveUpReduce("rank 9 is gone");
+    const Status end = job.Finish({0}).front();
+    committed += end.ok() ? 1 : 0;
+    called_off += end.ok() ? 0 : 1;
+    Tensors expected = before;
+    if (end.ok()) {
+      Fill(&expected, [] { return 0.75 * 1 + 0.25 * 5; });
+    } else {
+      EXPECT_EQ(end.code(), Code::kAborted) << end.ToString();
+    }
+    EXPECT_EQ(job[0].store().iteration, end.ok() ? 3 : was);
+    ExpectEqual(expected, job[0].Read(&job[0].parameters), true, end.ToString());
+    (void)job.Finish({1});
+    job.ReduceOk(GroupKind::kTrain, 4, {0, 1, 2, 3}, Equal(4));
+  }
+  EXPECT_GT(committed, 0);
+  EXPECT_GT(called_off, 0);
+}
+
 TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   Plan plan;
   plan.strategy = Strategy::kEagerGradients;

@@ -113,6 +113,32 @@ TEST(SessionCoreTest, StepWithReducedGradientsReportsAfterApply) {
   EXPECT_EQ(s.core.iteration(), 1);
 }
 
+// Once a device is about to commit the result, it alone knows whether it did.
+TEST(SessionCoreTest, AnAbortOfWhatIsHandedOverIsReportedAsTheDeviceSaysItEnded) {
+  for (const bool committed : {true, false}) {
+    Script s;
+    s.Join();
+    s.Step(1);
+    s.Say(Script::MakeGroup(2, GroupKind::kTrain, 5));
+    EXPECT_FALSE(s.core.HandedOver(1).has_value());
+    const std::optional<StepOutcome> expected = s.core.HandedOver(2);
+    ASSERT_TRUE(expected.has_value());
+    EXPECT_EQ(expected->iteration, 5);
+    s.Say(Abort{.group = 2, .reason = "rank 4 is gone"});
+    EXPECT_EQ(s.Count<GiveUpReduce>(), 1u);
+    EXPECT_EQ(s.Count<CancelReduce>(), 0u);
+    EXPECT_TRUE(s.Said<Finished>().empty());
+    EXPECT_FALSE(s.Done().has_value());
+    const Status end = committed ? Status::Ok() : Status(Code::kAborted, "rank 4 is gone");
+    s.core.OnReduced(s.now, 2, end, 0, &s.actions);
+    ASSERT_EQ(s.Said<Finished>().size(), 1u);
+    EXPECT_EQ(s.Said<Finished>()[0].outcome, committed ? Outcome::kOk : Outcome::kAborted);
+    EXPECT_EQ(s.core.iteration(), committed ? 5 : 1);
+    EXPECT_EQ(s.Done().has_value(), committed);
+    EXPECT_EQ(s.Said<Ready>().size(), committed ? 1u : 2u);
+  }
+}
+
 TEST(SessionCoreTest, FailedAndAbortedGroupsAreTriedAgainWithTheSameSignal) {
   Script s;
   s.Join();

@@ -3,6 +3,7 @@
 #define PRD_WORKER_CORE_ACTIONS_H_
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -55,6 +56,11 @@ struct StartReduce {
   Iteration gain = 0;
 };
 struct CancelReduce {};  // no result follows
+// Of one that was handed over (SessionCore::HandedOver): its end follows, and may yet be its
+// result.
+struct GiveUpReduce {
+  std::string reason;
+};
 struct StartFetch {
   GroupMember source;
   GroupId result = kNoGroup;  // kNoGroup: the replica; else that round's result
@@ -84,10 +90,10 @@ struct CallDone {
 // Besides, those of exchange.h.
 
 using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                            StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow, CallDone, Meet,
-                            SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
-                            PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta,
-                            KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
+                            GiveUpReduce, StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow,
+                            CallDone, Meet, SendNote, StartPull, DropPull, Serve, Refuse,
+                            SetIteration, PublishUpdate, RetireUpdate, MixUpdates, CutShards,
+                            TakeDelta, KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;
 
 }  // namespace prd

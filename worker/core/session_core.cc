@@ -106,10 +106,11 @@ void SessionCore::StepDone(bool adopted, Actions* out) {
   Done(Status::Ok(), out);
 }
 
-std::optional<StepOutcome> SessionCore::Expected() const {
-  const bool ends = call_ == Call::kStep && work_ == Work::kReduce &&
-                    group_.kind == GroupKind::kTrain && Uses(Strategy::kAverageModels) &&
-                    !Decoupled();
+std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
+  if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
+  if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
+  const bool ends = call_ == Call::kStep && group_.kind == GroupKind::kTrain &&
+                    Uses(Strategy::kAverageModels) && !Decoupled();
   if (!ends) return std::nullopt;
   StepOutcome outcome = step_;
   outcome.iteration = group_.iteration;
@@ -310,7 +311,8 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
     return OnTrained(now, status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
   }
   if (!status.ok()) {
-    Report(now, Outcome::kFailed, status.message(), out);
+    const bool given_up = decides_ == Decides::kGivenUp;
+    Report(now, given_up ? Outcome::kAborted : Outcome::kFailed, status.message(), out);
     if (kind == GroupKind::kTrain) SignalAgain(now, out);
     return BeginHeld(now, out);
   }

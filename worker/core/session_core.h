@@ -119,9 +119,10 @@ class SessionCore {
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
 
-  // What the step in progress will have done if the group that reduces now succeeds; nullopt: it
-  // does not end with that. Of plans whose result goes into the parameters, and no `apply` follows.
-  std::optional<StepOutcome> Expected() const;
+  // The device will commit the group's result, or not, and OnReduced will tell: what the step in
+  // progress will have done if it does; nullopt: the step does not end with that. Of plans whose
+  // result goes into the parameters, and no `apply` follows.
+  std::optional<StepOutcome> HandedOver(GroupId group);
 
   bool in_call() const { return call_ != Call::kNone; }
   Incarnation incarnation() const { return incarnation_; }
@@ -135,6 +136,9 @@ class SessionCore {
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
   enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
+  // Who says what becomes of a kReduce: the data plane and this core, or since HandedOver the
+  // device alone; kGivenUp: of that the controller has called off.
+  enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
 
   // The newest kRound announced here, or the kTrain that runs in the background. kFailed: its
   // result is not here, but others may have it.
@@ -288,6 +292,7 @@ class SessionCore {
 
   // What runs on the data plane, and what waits until the user is in a call.
   Work work_ = Work::kNone;
+  Decides decides_ = Decides::kHere;
   Group group_;  // of kReduce and kApply
   Instant group_at_;
   std::uint64_t group_bytes_ = 0;

@@ -192,6 +192,7 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
 // For the call in progress.
 void SessionCore::Begin(Instant now, Group group, Actions* out) {
   work_ = Work::kReduce;
+  decides_ = Decides::kHere;
   group_ = std::move(group);
   if (group_.kind == GroupKind::kTrain && Ahead()) group_.iteration = iteration_;
   group_at_ = now;
@@ -210,6 +211,11 @@ void SessionCore::OnAbort(Instant now, const Abort& abort, Actions* out) {
   }
   if (AbortRound(now, abort, out)) return;
   if (work_ != Work::kReduce || group_.id != abort.group) return;  // through with it already
+  if (decides_ != Decides::kHere) {
+    decides_ = Decides::kGivenUp;
+    out->push_back(GiveUpReduce{abort.reason});
+    return;
+  }
   out->push_back(CancelReduce{});
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;

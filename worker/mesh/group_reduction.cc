@@ -250,6 +250,11 @@ void GroupReduction::Fail(Status why) {
   if (runs()) failure_ = std::move(why);
 }
 
+void GroupReduction::CallOff(Status why) {
+  Fail(std::move(why));
+  told_ = true;
+}
+
 void GroupReduction::OnLost(const std::string& endpoint) {
   if (!runs() || Complete() || ended_) return;
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {

@@ -65,6 +65,8 @@ class GroupReduction {
   // It has not failed yet.
   bool runs() const { return failure_.ok(); }
   void Fail(Status why);
+  // The same, and its members have been told.
+  void CallOff(Status why);
 
   // Goes on as far as it goes by itself. True when it hears frames from now on.
   bool Advance(Instant now);
@@ -157,7 +159,7 @@ class GroupReduction {
   std::vector<std::string> endpoints_;  // by position; empty: nothing to be told there
   Silence silence_;
   Status failure_;
-  bool told_ = false;  // another member said so: it has told all
+  bool told_ = false;  // all members have been told that it failed
 };
 
 }  // namespace prd

@@ -175,6 +175,12 @@ void Mesh::CancelReduce() {
   Rest();
 }
 
+void Mesh::GiveUpReduce(const std::string& why) {
+  if (!active_) return;
+  active_->CallOff(Status(Code::kAborted, why));
+  more_to_do_ = true;
+}
+
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
   PRD_CHECK(!fetching_);
   fetching_.emplace(Fetching{.source = source,

@@ -113,6 +113,8 @@ class Mesh {
   // plan's strategy does not have, or for an outbox that is empty, fails with kFailedPrecondition.
   void StartReduce(Instant now, const Group& group, Iteration gain = 0);
   void CancelReduce();
+  // Of one that a device is about to commit: called off if that can be; OnReduced says what came.
+  void GiveUpReduce(const std::string& why);
   // Neither this group nor an earlier one will be started here (any more). What runs goes on.
   void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
   // The source's replica (with its inbox, which Plan::background adds to it; for kLocalSteps and
