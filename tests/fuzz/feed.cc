@@ -1,9 +1,16 @@
 #include "tests/fuzz/feed.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "common/io/codec.h"
 #include "tests/io/random_messages.h"
+#include "tests/worker/device/random_comm_message.h"
+#include "worker/device/communicators.h"
 
 namespace prd {
 namespace {
@@ -26,6 +33,32 @@ Fed Check(Result<T> (*decode)(std::string_view), std::string_view bytes) {
           .fault = Encode(*second) == encoded ? "" : "it changes when encoded once more"};
 }
 
+std::string BytesOf(const CommMessage& message) {
+  const std::vector<std::byte> bytes = EncodeCommMessage(message);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+std::optional<CommMessage> CommMessageOf(std::string_view bytes) {
+  return DecodeCommMessage(std::as_bytes(std::span(bytes)));
+}
+
+bool WithinLimits(const CommMessage& message) {
+  return message.members.size() <= CommMessage::kMaxMembers &&
+         message.reason.size() <= CommMessage::kMaxReason &&
+         std::all_of(message.reason.begin(), message.reason.end(),
+                     [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+// Between workers: refused without a word.
+Fed CheckCommMessage(std::string_view bytes) {
+  const std::optional<CommMessage> first = CommMessageOf(bytes);
+  if (!first) return {};
+  if (!WithinLimits(*first)) return {.accepted = true, .fault = "it is beyond its limits"};
+  const std::optional<CommMessage> second = CommMessageOf(BytesOf(*first));
+  return {.accepted = true,
+          .fault = second == first ? "" : "it changes when it is encoded and decoded once more"};
+}
+
 }  // namespace
 
 Fed Feed(std::size_t decoder, std::string_view bytes) {
@@ -38,8 +71,10 @@ Fed Feed(std::size_t decoder, std::string_view bytes) {
       return Check(DecodeRecord, bytes);
     case 3:
       return Check(DecodeAdminRequest, bytes);
-    default:
+    case 4:
       return Check(DecodeAdminReply, bytes);
+    default:
+      return CheckCommMessage(bytes);
   }
 }
 
@@ -54,8 +89,10 @@ std::string ValidBytes(std::size_t decoder, Prng& prng) {
       return Encode(RandomRecord(prng, kind));
     case 3:
       return Encode(RandomAdminRequest(prng, kind));
-    default:
+    case 4:
       return Encode(RandomAdminReply(prng, kind));
+    default:
+      return BytesOf(RandomCommMessage(prng, kind, 8));
   }
 }
 

@@ -1,4 +1,5 @@
-// Hostile bytes for the codec: what every decoder must live through.
+// Hostile bytes for the codec, and for what workers tell each other about communicators: what every
+// decoder must live through.
 #ifndef PRD_TESTS_FUZZ_FEED_H_
 #define PRD_TESTS_FUZZ_FEED_H_
 
@@ -11,12 +12,12 @@
 
 namespace prd {
 
-inline constexpr std::size_t kDecoders = 5;
+inline constexpr std::size_t kDecoders = 6;
 
 struct Fed {
   bool accepted = false;
-  // What should not have happened, or empty: a refusal without a reason or with another code, or a
-  // message that changes when it is encoded and decoded once more.
+  // What should not have happened, or empty: a refusal without a reason or with another code, a
+  // message that changes when it is encoded and decoded once more, or one beyond its limits.
   std::string fault;
 };
 Fed Feed(std::size_t decoder, std::string_view bytes);

@@ -2,27 +2,14 @@
 #include <gtest/gtest.h>
 
 #include "common/base/prng.h"
+#include "tests/worker/device/random_comm_message.h"
 #include "worker/device/communicators.h"
 
 namespace prd {
 namespace {
 
 CommMessage Random(Prng* random) {
-  CommMessage message{.kind = static_cast<CommMessage::Kind>(random->Below(13)),
-                      .comm = {.leader = random->Next(), .number = random->Next()},
-                      .group = random->Next(),
-                      .way = static_cast<Way>(random->Below(3)),
-                      .cover = random->Below(2) == 1,
-                      .refusal = static_cast<Refusal>(random->Below(4)),
-                      .members = {},
-                      .id = {},
-                      .reason = std::string(random->Below(40), 'x')};
-  message.members.resize(random->Below(2) == 0 ? 0 : random->Below(CommMessage::kMaxMembers + 1));
-  for (Incarnation& member : message.members) member = random->Next();
-  if (message.kind == CommMessage::Kind::kCreate) {
-    for (std::byte& byte : message.id) byte = static_cast<std::byte>(random->Next());
-  }
-  return message;
+  return RandomCommMessage(*random, random->Below(kCommKinds), CommMessage::kMaxMembers);
 }
 
 TEST(CommMessageTest, ComesBackAsItWas) {
