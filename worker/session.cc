@@ -96,6 +96,11 @@ class Session::Impl {
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
   bool interrupted() const { return background_->interrupted(); }
+  GroupWays group_ways() const {
+    return {.collective = background_->groups(Way::kCollective),
+            .exchange = background_->groups(Way::kExchange),
+            .staged = background_->groups(Way::kStaged)};
+  }
   Iteration iteration() const {
     return early_ ? early_->iteration : background_->store()->iteration.load();
   }
@@ -321,8 +326,10 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
   const InOrder order(this, input.stream.value_or(replica_.stream));
-  PRD_RETURN_IF_ERROR(Settle());
+  const Status settled = Settle();
+  // In any case, as where the group of this step fails.
   const std::int64_t taken = LocalStep(strategy, input.discard);
+  PRD_RETURN_IF_ERROR(settled);
   PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
   const prd::Ready ready{.iteration = iteration() + (strategy == Strategy::kAverageModels ? 0 : 1),
@@ -419,6 +426,7 @@ bool Session::Interrupted() const { return impl_->interrupted(); }
 int Session::rank() const { return impl_->attached() ? impl_->welcome().rank : -1; }
 int Session::workers() const { return impl_->attached() ? impl_->welcome().workers : 0; }
 std::int64_t Session::iteration() const { return impl_->iteration(); }
+GroupWays Session::group_ways() const { return impl_->group_ways(); }
 std::string Session::engine() const {
   return impl_->attached() ? impl_->welcome().engine : std::string();
 }

@@ -361,7 +361,13 @@ TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
       DeviceModel model(rank);
       Result<Session> session = Open(daemon, rank, std::chrono::minutes(10));
       ASSERT_TRUE(session.ok());
-      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      std::int64_t applied = 0;
+      Replica replica = model.replica();
+      replica.apply = [&applied, apply = std::move(replica.apply)] {
+        ++applied;
+        apply();
+      };
+      ASSERT_TRUE(session->Attach(std::move(replica)).ok());
       std::mutex mutex;
       std::condition_variable stepped;
       std::int64_t steps = 0;
@@ -386,6 +392,7 @@ TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
       session->Cancel();
       trainer.join();
       EXPECT_EQ(status.code(), Code::kCancelled) << status.ToString();
+      EXPECT_EQ(applied, steps);  // the last one's gradient, too, is in the parameters
       EXPECT_EQ(session->Finish().code(), Code::kCancelled);
       (void)session->Leave("the test is over");
     });
