@@ -178,6 +178,9 @@ void Background::Turn() {
   mesh_->CallOff(core_.called_off());
   mesh_->Service(now);
   exchanged_bytes_.store(mesh_->exchanged().sent_bytes, std::memory_order_relaxed);
+  for (std::size_t way = 0; way < groups_.size(); ++way) {
+    groups_[way].store(mesh_->counters().groups[way], std::memory_order_relaxed);
+  }
   Perform(now);
 }
 

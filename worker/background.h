@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -71,6 +72,10 @@ class Background : private MeshEvents {
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
   // Sent to peers outside of reductions, since the start.
   std::uint64_t exchanged_bytes() const { return exchanged_bytes_.load(std::memory_order_relaxed); }
+  // That ended ok, since the start.
+  std::uint64_t groups(Way way) const {
+    return groups_[static_cast<std::size_t>(way)].load(std::memory_order_relaxed);
+  }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
   const std::string& host() const { return host_; }
   Welcome welcome() const;  // the newest; rank -1 before the first
@@ -132,6 +137,7 @@ class Background : private MeshEvents {
   std::atomic<bool> stop_{false};
   std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> exchanged_bytes_{0};
+  std::array<std::atomic<std::uint64_t>, 3> groups_{};  // by Way
   mutable std::mutex mutex_;
   std::condition_variable answered_;
   Request request_;

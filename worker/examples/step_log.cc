@@ -21,6 +21,14 @@ std::string Number(std::optional<double> value) {
 
 }  // namespace
 
+std::string Encode(const prd::GroupWays& groups) {
+  char text[128];
+  std::snprintf(text, sizeof(text),
+                "{\"collective\":%" PRIu64 ",\"exchange\":%" PRIu64 ",\"staged\":%" PRIu64 "}",
+                groups.collective, groups.exchange, groups.staged);
+  return text;
+}
+
 StepLog::StepLog(const std::string& path) {
   if (path.empty()) return;
   file_.reset(std::fopen(path.c_str(), "w"));
@@ -37,7 +45,8 @@ void StepLog::Start(const prd::Session& session, std::int64_t start_ns, std::int
   Flush();
 }
 
-void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, std::optional<double> loss) {
+void StepLog::Step(const prd::StepResult& step, const prd::GroupWays& groups, std::int64_t end_ns,
+                   std::optional<double> loss) {
   if (!file_) return;
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
@@ -46,16 +55,19 @@ void StepLog::Step(const prd::StepResult& step, std::int64_t end_ns, std::option
                step.included ? "true" : "false", step.local_steps);
   std::fprintf(file_.get(),
                ",\"compute_ns\":%" PRId64 ",\"wait_ns\":%" PRId64 ",\"reduce_ns\":%" PRId64
-               ",\"sent_bytes\":%" PRIu64 ",\"attempts\":%d,\"discarded\":%s,\"loss\":%s}\n",
+               ",\"sent_bytes\":%" PRIu64
+               ",\"attempts\":%d,\"groups\":%s,\"discarded\":%s,\"loss\":%s}\n",
                static_cast<std::int64_t>(step.computed.count()),
                static_cast<std::int64_t>(step.waited.count()),
                static_cast<std::int64_t>(step.reduced.count()), step.sent_bytes, step.attempts,
-               loss ? "false" : "true", Number(loss).c_str());
+               Encode(groups).c_str(), loss ? "false" : "true", Number(loss).c_str());
 }
 
-void StepLog::Finished(std::int64_t end_ns, std::optional<double> validation_loss) {
+void StepLog::Finished(const prd::GroupWays& groups, std::int64_t end_ns,
+                       std::optional<double> validation_loss) {
   if (!file_) return;
-  std::fprintf(file_.get(), "{\"finished\":true,\"end_ns\":%" PRId64, end_ns);
+  std::fprintf(file_.get(), "{\"finished\":true,\"groups\":%s,\"end_ns\":%" PRId64,
+               Encode(groups).c_str(), end_ns);
   if (validation_loss) {
     std::fprintf(file_.get(), ",\"validation_loss\":%s", Number(validation_loss).c_str());
   }

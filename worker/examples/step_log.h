@@ -14,12 +14,15 @@ namespace example {
 
 // A file of JSON lines. The first: {"rank","workers","engine","start_ns","step_ns"}. Then per step
 // {"end_ns","iteration","group","members","rounds","included","local_steps","compute_ns","wait_ns",
-// "reduce_ns","sent_bytes","attempts","discarded","loss"}, where times are of the host's monotonic
-// clock, what StepResult has is as there (with several rounds, the group is the newest), and a step
-// that was cut short is discarded and has a loss of null. The loss of a replica on a device is the
-// last one that was read back, and null before the first. At a good end
-// {"finished":true,"end_ns"}, with "validation_loss" where there is one. Lines are buffered
-// (Flush), so that a step costs about a microsecond.
+// "reduce_ns","sent_bytes","attempts","groups","discarded","loss"}, where times are of the host's
+// monotonic clock, what StepResult has is as there (with several rounds, the group is the newest),
+// and a step that was cut short is discarded and has a loss of null. The loss of a replica on a
+// device is the last one that was read back, and null before the first. The groups are those so
+// far, by the way that they went (GroupWays): {"collective","exchange","staged"}. At a good end
+// {"finished":true,"groups","end_ns"}, with "validation_loss" where there is one. Lines are
+// buffered (Flush), so that a step costs about a microsecond.
+std::string Encode(const prd::GroupWays& groups);
+
 class StepLog {
  public:
   // No path: everything is dropped. Throws std::runtime_error when it cannot be written.
@@ -28,8 +31,10 @@ class StepLog {
   // step_ns: how long the worker's own steps are meant to take; 0 = as long as they do.
   void Start(const prd::Session& session, std::int64_t start_ns, std::int64_t step_ns);
   // No loss: the step was cut short.
-  void Step(const prd::StepResult& step, std::int64_t end_ns, std::optional<double> loss);
-  void Finished(std::int64_t end_ns, std::optional<double> validation_loss);
+  void Step(const prd::StepResult& step, const prd::GroupWays& groups, std::int64_t end_ns,
+            std::optional<double> loss);
+  void Finished(const prd::GroupWays& groups, std::int64_t end_ns,
+                std::optional<double> validation_loss);
   void Flush();
 
  private:

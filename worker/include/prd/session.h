@@ -199,6 +199,16 @@ struct StepResult {
   std::string reason;  // the controller's, for this group
 };
 
+// Which way groups went that this worker was in: those that succeeded, the common start and the
+// final average included. Who expects NCCL and finds most of them staged has members whose replica
+// is in host memory, no NCCL of 2.28 or newer, or communicators that are still being made, or fail:
+// NCCL_DEBUG=WARN tells why.
+struct GroupWays {
+  std::uint64_t collective = 0;  // NCCL: an all-reduce on a communicator of the members
+  std::uint64_t exchange = 0;    // NCCL: sends and receives on one that has more members
+  std::uint64_t staged = 0;      // through host memory; where the replica is there, all of them
+};
+
 class PRD_EXPORT Session {
  public:
   // Options from the environment: PRD_* (above); rank and world size from PRD_RANK and
@@ -263,6 +273,9 @@ class PRD_EXPORT Session {
   int workers() const;  // that the job started with; 0 before Attach
   std::int64_t iteration() const;
   std::string engine() const;  // its name, for people; empty before Attach
+  // Since the session began. The group of a step that returned before it was through is counted
+  // once it is. Any thread.
+  GroupWays group_ways() const;
 
  private:
   class Impl;
