@@ -138,6 +138,19 @@ class DeviceModel : public Model {
     (void)gpu_->Copy(gradients_, pinned_, kBytes, stream_);
     (void)gpu_->Record(copied_, stream_);
   }
+  // What is on the steps' stream now has been done by then.
+  bool ThroughWithin(std::chrono::milliseconds limit) {
+    const Gpu::Event event = gpu_->CreateEvent().value();
+    EXPECT_TRUE(gpu_->Record(event, stream_).ok());
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    bool through = gpu_->Done(event).value();
+    while (!through && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      through = gpu_->Done(event).value();
+    }
+    gpu_->DestroyEvent(event);
+    return through;
+  }
   std::vector<float> Parameters() override {
     std::vector<float> values(kSize);
     Order(replicas_, stream_);  // Attach and Finish are on that one
@@ -395,6 +408,34 @@ TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
       EXPECT_EQ(applied, steps);  // the last one's gradient, too, is in the parameters
       EXPECT_EQ(session->Finish().code(), Code::kCancelled);
       (void)session->Leave("the test is over");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
+}
+
+// The same for who leaves without that, between two steps.
+TEST(SessionDeviceFaultTest, WhoLeavesDoesNotWaitForWhatHangs) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
+  FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      DeviceModel model(rank);
+      Result<Session> session = Open(daemon, rank, std::chrono::minutes(10));
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(model.replica()).ok());
+      Status status;
+      for (bool hangs = false; !hangs && status.ok();) {
+        model.Give(1);
+        status = session->Step({.samples = 1, .stream = model.stream()}).status();
+        hangs = !model.ThroughWithin(std::chrono::milliseconds(300));
+      }
+      // kAborted: the other one's leaving ended this one's step.
+      EXPECT_TRUE(status.ok() || status.code() == Code::kAborted) << status.ToString();
+      EXPECT_TRUE(session->Leave("the test is over").ok());
+      EXPECT_EQ(session->Step().status().code(), Code::kFailedPrecondition);
     });
   }
   for (std::thread& thread : threads) thread.join();
