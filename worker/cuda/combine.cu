@@ -258,16 +258,18 @@ int VariantOf(int inputs, bool aligned) {
 
 cudaError_t Kernels::Prepare(int multiprocessors) {
   static_assert(sizeof(kKernels) / sizeof(kKernels[0]) == kVariants);
-  for (int i = 0; i < kVariants; ++i) {
+  // Loads them all: later, that would wait for what runs on the device. (CUDA programming guide,
+  // Lazy Loading: this call does it.)
+  cudaFuncAttributes loaded;
+  cudaError_t error = cudaFuncGetAttributes(&loaded, reinterpret_cast<const void*>(DecideKernel));
+  for (int i = 0; i < kVariants && error == cudaSuccess; ++i) {
+    error = cudaFuncGetAttributes(&loaded, reinterpret_cast<const void*>(kKernels[i]));
+    if (error != cudaSuccess) break;
     int at_once = 0;
-    const cudaError_t error =
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kKernels[i], kThreads, 0);
-    if (error != cudaSuccess) return error;
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kKernels[i], kThreads, 0);
     blocks_[i] = static_cast<unsigned>(max(1, at_once) * max(1, multiprocessors));
   }
-  // All are loaded now: to load one later would wait for what runs on the device.
-  int unused = 0;
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&unused, DecideKernel, 1, 0);
+  return error;
 }
 
 cudaError_t Kernels::Launch(const Combine& combine, bool aligned, cudaStream_t stream) const {

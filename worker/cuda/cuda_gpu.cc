@@ -68,7 +68,7 @@ Status CudaGpu::Prepare() {
                        "." + std::to_string(properties.minor) +
                        ", and this module was built for " PRD_CUDA_ARCHITECTURES);
   }
-  PRD_RETURN_IF_ERROR(ToStatus(error, "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+  PRD_RETURN_IF_ERROR(ToStatus(error, "loading the kernels"));
   PRD_RETURN_IF_ERROR(pool_->Open());
   return ToStatus(cudaStreamCreateWithFlags(&tables_, cudaStreamNonBlocking),
                   "cudaStreamCreateWithFlags");

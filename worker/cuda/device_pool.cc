@@ -23,7 +23,12 @@ Status DevicePool::Open() {
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device_;
-  PRD_RETURN_IF_ERROR(ToStatus(cudaMemPoolCreate(&pool_, &properties), "cudaMemPoolCreate"));
+  if (cudaMemPoolCreate(&pool_, &properties) != cudaSuccess) {
+    // The device has them, and what it is seen through has not: a container's or machine's layer.
+    pool_ = nullptr;
+    cudaGetLastError();  // that it failed is not the next caller's concern
+    return Status::Ok();
+  }
   // Or what is given would wait for what is taken back.
   int no = 0;
   return ToStatus(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &no),

@@ -1,8 +1,12 @@
 #include "worker/cuda/nccl.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,12 +33,19 @@ struct CommHandle {
     ncclRedOp_t op;
   };
   std::vector<Operator> operators;
+
+  // Where its newest collective is, until that is handed over; then `last` is when it is through.
+  std::optional<cudaStream_t> asked;
+  cudaEvent_t last = nullptr;
 };
 
 namespace cuda {
 namespace {
 
 constexpr std::size_t kMaxOperators = 16;
+// For what is left of a communicator's last collective to reach the others; and for the end of all.
+constexpr std::chrono::seconds kFlush(2);
+constexpr std::chrono::seconds kEnd(20);
 
 ncclDataType_t ToNccl(DType dtype) {
   switch (dtype) {
@@ -130,6 +141,35 @@ void Make(CommHandle* comm, int ranks, const Gpu::UniqueId& id, int rank) {
   comm->state = comm->failure.ok() ? CommHandle::kMade : CommHandle::kFailed;
 }
 
+// Whether nothing runs on it here, and nothing has failed.
+bool IsIdle(const CommHandle& comm) {
+  ncclResult_t now = ncclInProgress;
+  if (comm.state != CommHandle::kMade || comm.asked) return false;
+  if (NcclLibrary::Get().CommGetAsyncError(comm.comm, &now) != ncclSuccess) return false;
+  return now == ncclSuccess && (comm.last == nullptr || cudaEventQuery(comm.last) == cudaSuccess);
+}
+
+bool Finalized(ncclComm_t comm) {
+  const NcclLibrary& nccl = NcclLibrary::Get();
+  ncclResult_t now = nccl.CommFinalize(comm);
+  const auto until = std::chrono::steady_clock::now() + kFlush;
+  while (now == ncclInProgress && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (nccl.CommGetAsyncError(comm, &now) != ncclSuccess) return false;
+  }
+  return now == ncclSuccess;
+}
+
+void End(CommHandle* comm) {
+  if (comm->comm != nullptr) {
+    const NcclLibrary& nccl = NcclLibrary::Get();
+    IsIdle(*comm) && Finalized(comm->comm) ? nccl.CommDestroy(comm->comm)
+                                           : nccl.CommAbort(comm->comm);
+  }
+  if (comm->last != nullptr) cudaEventDestroy(comm->last);
+  delete comm;
+}
+
 // Not ok: it is not to be used.
 Status Usable(Gpu::Comm comm) {
   switch (comm->state.load()) {
@@ -140,6 +180,17 @@ Status Usable(Gpu::Comm comm) {
     case CommHandle::kMade:
       return Status::Ok();
   }
+  return Status::Ok();
+}
+
+// Its newest collective is on the stream.
+Status HandedOver(CommHandle* comm) {
+  if (comm->last == nullptr) {
+    PRD_RETURN_IF_ERROR(cuda::ToStatus(
+        cudaEventCreateWithFlags(&comm->last, cudaEventDisableTiming), "cudaEventCreate"));
+  }
+  PRD_RETURN_IF_ERROR(cuda::ToStatus(cudaEventRecord(comm->last, *comm->asked), "cudaEventRecord"));
+  comm->asked.reset();
   return Status::Ok();
 }
 
@@ -178,26 +229,44 @@ Result<bool> Nccl::CommBusy(Gpu::Comm comm) {
   const ncclResult_t asked = NcclLibrary::Get().CommGetAsyncError(comm->comm, &now);
   PRD_RETURN_IF_ERROR(ToStatus(asked, comm->comm, "ncclCommGetAsyncError"));
   PRD_RETURN_IF_ERROR(ToStatus(now, comm->comm, "the communicator failed"));
-  return now == ncclInProgress;
+  if (now == ncclInProgress) return true;
+  if (comm->asked) PRD_RETURN_IF_ERROR(HandedOver(comm));
+  return false;
 }
 
 void Nccl::CommAbort(Gpu::Comm comm) {
   comm->abandoned = true;
   {
-    const std::lock_guard lock(mutex_);
-    ++aborting_;
+    const std::lock_guard lock(ending_->mutex);
+    ++ending_->count;
   }
-  tasks_.Ask([this, comm] {
-    if (comm->comm != nullptr) NcclLibrary::Get().CommAbort(comm->comm);
-    delete comm;
-    const std::lock_guard lock(mutex_);
-    --aborting_;
+  const auto end = [ending = ending_, device = device_, comm] {
+    {
+      const OnDevice on(device);
+      End(comm);
+    }
+    const std::lock_guard lock(ending->mutex);
+    --ending->count;
+    ending->fewer.notify_all();
+  };
+  // By way of the thread that makes it: it is made by then, or never will be.
+  tasks_.Ask([end] {
+    try {
+      std::thread(end).detach();
+    } catch (const std::system_error&) {  // no more threads
+      end();
+    }
   });
 }
 
 std::size_t Nccl::aborting() const {
-  const std::lock_guard lock(mutex_);
-  return aborting_;
+  const std::lock_guard lock(ending_->mutex);
+  return ending_->count;
+}
+
+Nccl::~Nccl() {
+  std::unique_lock lock(ending_->mutex);
+  ending_->fewer.wait_for(lock, kEnd, [this] { return ending_->count == 0; });
 }
 
 Status Nccl::AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std::size_t count,
@@ -205,6 +274,7 @@ Status Nccl::AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std
   PRD_RETURN_IF_ERROR(Usable(comm));
   const Result<ncclRedOp_t> op = OperatorFor(comm, dtype, weight);
   if (!op.ok()) return op.status();
+  comm->asked = static_cast<cudaStream_t>(stream);
   return ToStatus(NcclLibrary::Get().AllReduce(from, to, count, ToNccl(dtype), *op, comm->comm,
                                                static_cast<cudaStream_t>(stream)),
                   comm->comm, "ncclAllReduce");
@@ -213,6 +283,7 @@ Status Nccl::AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std
 Status Nccl::Send(Gpu::Comm comm, const std::byte* from, std::size_t bytes, int to,
                   Gpu::Stream stream) {
   PRD_RETURN_IF_ERROR(Usable(comm));
+  comm->asked = static_cast<cudaStream_t>(stream);
   return ToStatus(NcclLibrary::Get().Send(from, bytes, ncclUint8, to, comm->comm,
                                           static_cast<cudaStream_t>(stream)),
                   comm->comm, "ncclSend");
@@ -221,6 +292,7 @@ Status Nccl::Send(Gpu::Comm comm, const std::byte* from, std::size_t bytes, int 
 Status Nccl::Receive(Gpu::Comm comm, std::byte* to, std::size_t bytes, int from,
                      Gpu::Stream stream) {
   PRD_RETURN_IF_ERROR(Usable(comm));
+  comm->asked = static_cast<cudaStream_t>(stream);
   return ToStatus(NcclLibrary::Get().Recv(to, bytes, ncclUint8, from, comm->comm,
                                           static_cast<cudaStream_t>(stream)),
                   comm->comm, "ncclRecv");

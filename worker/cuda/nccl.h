@@ -1,12 +1,19 @@
-// The NCCL half of CudaGpu: its communicators, and the thread for what may take long.
+// The NCCL half of CudaGpu: its communicators, and the threads for what may take long.
 //
 // NCCL's rules that are kept here: nothing is asked of a non-blocking communicator while it is
 // busy, but ncclCommAbort; ncclCommAbort is called when ncclCommInitRankConfig has returned, and
 // with nothing else running on that communicator; an operator is destroyed when the last call that
 // was given it has returned.
+//
+// Every communicator ends on a thread of its own: to free what one has may wait for all that runs
+// on the device, another one's collective included that nobody would be left to abort (NCCL pull
+// request 564). One on which nothing runs any more is finalized: when a collective is through here,
+// its last bytes may still be in this process, for others that are slower, and ncclCommAbort drops
+// them.
 #ifndef PRD_WORKER_CUDA_NCCL_H_
 #define PRD_WORKER_CUDA_NCCL_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -20,7 +27,9 @@ namespace prd::cuda {
 // Methods are those of Gpu (worker/device/gpu.h).
 class Nccl {
  public:
-  explicit Nccl(int device) : tasks_(device) {}
+  explicit Nccl(int device) : device_(device), tasks_(device) {}
+  // Waits for communicators to end, but not for ever.
+  ~Nccl();
 
   void MakeUniqueId();
   std::unique_ptr<Gpu::Id> TakeUniqueId();
@@ -37,9 +46,17 @@ class Nccl {
   Status GroupEnd(Gpu::Comm comm);
 
  private:
-  mutable std::mutex mutex_;
+  // Of the threads on which communicators end.
+  struct Ending {
+    std::mutex mutex;
+    std::condition_variable fewer;
+    std::size_t count = 0;
+  };
+
+  const int device_;
+  const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
+  std::mutex mutex_;
   std::unique_ptr<Gpu::Id> id_;
-  std::size_t aborting_ = 0;
   Tasks tasks_;  // goes first
 };
 

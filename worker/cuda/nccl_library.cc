@@ -32,6 +32,8 @@ Status FindAll(void* library, NcclLibrary* nccl) {
   find("ncclGetUniqueId", &nccl->GetUniqueId);
   find("ncclCommInitRankConfig", &nccl->CommInitRankConfig);
   find("ncclCommGetAsyncError", &nccl->CommGetAsyncError);
+  find("ncclCommFinalize", &nccl->CommFinalize);
+  find("ncclCommDestroy", &nccl->CommDestroy);
   find("ncclCommAbort", &nccl->CommAbort);
   find("ncclRedOpCreatePreMulSum", &nccl->RedOpCreatePreMulSum);
   find("ncclRedOpDestroy", &nccl->RedOpDestroy);

@@ -25,6 +25,8 @@ struct NcclLibrary {
   decltype(&ncclGetUniqueId) GetUniqueId = nullptr;
   decltype(&ncclCommInitRankConfig) CommInitRankConfig = nullptr;
   decltype(&ncclCommGetAsyncError) CommGetAsyncError = nullptr;
+  decltype(&ncclCommFinalize) CommFinalize = nullptr;
+  decltype(&ncclCommDestroy) CommDestroy = nullptr;
   decltype(&ncclCommAbort) CommAbort = nullptr;
   decltype(&ncclRedOpCreatePreMulSum) RedOpCreatePreMulSum = nullptr;
   decltype(&ncclRedOpDestroy) RedOpDestroy = nullptr;

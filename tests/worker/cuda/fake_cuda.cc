@@ -1,7 +1,10 @@
 // CUDA's runtime, as far as the module calls it, with one device in host memory. Streams have
 // nothing to wait for: what is asked is done before the call returns.
+#include "tests/worker/cuda/fake_cuda.h"
+
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -52,7 +55,14 @@ cudaError_t Release(void* data, cudaMemoryType type) {
   return cudaSuccess;
 }
 
+std::atomic<bool> runs = false, pools = true;
+
 }  // namespace
+
+namespace prd::testing {
+void FakeCudaRuns(bool so) { runs = so; }
+void FakeCudaHasPools(bool so) { pools = so; }
+}  // namespace prd::testing
 
 extern "C" {
 
@@ -83,6 +93,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   return *value = 1, cudaSuccess;
 }
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
+  if (!pools) return cudaErrorNotSupported;
   return Allocate(reinterpret_cast<void**>(pool), 1, cudaMemoryTypeHost);
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return Release(pool, cudaMemoryTypeHost); }
@@ -138,12 +149,17 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return Release(event, cudaMemoryTypeHost); }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return runs ? cudaErrorNotReady : cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* argument) {
   function(argument);
   return cudaSuccess;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
                                                                    std::size_t, unsigned) {
   return *blocks = 2, cudaSuccess;

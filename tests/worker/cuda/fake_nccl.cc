@@ -91,6 +91,7 @@ void Encode(ncclDataType_t dtype, double value, void* data) {
 struct ncclComm {
   int ranks = 0;
   int busy = 0;
+  bool finalized = false;
   std::map<int, Operator> operators;
 };
 
@@ -108,6 +109,12 @@ ncclResult_t Asked(ncclComm_t comm) {
   }
   comm->busy = fake.busy;
   return comm->busy > 0 ? ncclInProgress : ncclSuccess;
+}
+
+void Forget(ncclComm_t comm) {
+  --fake.comms;
+  fake.operators -= static_cast<int>(comm->operators.size());
+  delete comm;
 }
 
 }  // namespace
@@ -138,7 +145,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId, i
   if (config->blocking != 0) return Wrong("a blocking communicator");
   if (rank < 0 || rank >= ranks) return ncclInvalidArgument;
   ++fake.comms;
-  *comm = new ncclComm{.ranks = ranks, .busy = 0, .operators = {}};
+  *comm = new ncclComm{.ranks = ranks, .busy = 0, .finalized = false, .operators = {}};
   // Alone, one of two members waits for ever.
   (*comm)->busy = ranks == 1 ? fake.busy : 1 << 30;
   return (*comm)->busy > 0 ? ncclInProgress : ncclSuccess;
@@ -151,12 +158,36 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   const std::lock_guard lock(mutex);
-  ++fake.aborts;
-  --fake.comms;
-  fake.operators -= static_cast<int>(comm->operators.size());
-  delete comm;
+  if (Busy(comm)) return Wrong("a communicator is finalized while it is busy");
+  if (comm->finalized) return Wrong("a communicator is finalized twice");
+  comm->finalized = true;
+  ++fake.finalized;
+  comm->busy = fake.finalize_hangs ? 1 << 30 : fake.busy;
+  return comm->busy > 0 ? ncclInProgress : ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  if (Busy(comm)) return Wrong("a communicator is destroyed while it is busy");
+  ++fake.destroyed;
+  Forget(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const auto others_come = [] {
+    const std::lock_guard lock(mutex);
+    return fake.aborts < fake.aborts_together;
+  };
+  {
+    const std::lock_guard lock(mutex);
+    ++fake.aborts;
+  }
+  while (others_come()) poll(nullptr, 0, 1);
+  const std::lock_guard lock(mutex);
+  Forget(comm);
   return ncclSuccess;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 
+#include "tests/worker/cuda/fake_cuda.h"
 #include "tests/worker/cuda/fake_nccl.h"
 #include "worker/cuda/nccl.h"
 
@@ -52,6 +53,16 @@ class NcclClassTest : public ::testing::Test {
     const Gpu::Comm comm = nccl_->CommInit(1, {}, 0);
     EXPECT_TRUE(Ready(comm));
     return comm;
+  }
+  // One that is made, and waits for its other member.
+  Gpu::Comm NewOfTwo() {
+    const Gpu::Comm comm = nccl_->CommInit(2, {}, 0);
+    nccl_->MakeUniqueId();
+    EXPECT_TRUE(Within60s([&] { return nccl_->TakeUniqueId() != nullptr; })) << "comes after it";
+    return comm;
+  }
+  bool Ended() {
+    return Within60s([&] { return nccl_->aborting() == 0; });
   }
   bool Ready(Gpu::Comm comm) {
     return Within60s([&] {
@@ -128,9 +139,52 @@ TEST_F(NcclClassTest, AbortComesAfterTheMakingAndWaitsForNobody) {
   nccl_->CommAbort(first);
   EXPECT_EQ(nccl_->aborting(), 2u);
   __atomic_store_n(&fake_->init_blocks, false, __ATOMIC_RELEASE);
-  EXPECT_TRUE(Within60s([&] { return nccl_->aborting() == 0; }));
+  EXPECT_TRUE(Ended());
   EXPECT_LE(fake_->inits, 1) << "the second was given up before it was made";
-  EXPECT_EQ(fake_->aborts, fake_->inits);
+  EXPECT_EQ(fake_->aborts + fake_->destroyed, fake_->inits);
+}
+
+// To free what one of them has may wait for what runs on another.
+TEST_F(NcclClassTest, AbortsWaitForNoOther) {
+  fake_->aborts_together = 3;
+  for (int i = 0; i < 3; ++i) nccl_->CommAbort(NewOfTwo());
+  EXPECT_TRUE(Ended());
+  EXPECT_EQ(fake_->aborts, 3);
+}
+
+TEST_F(NcclClassTest, WhatIsThroughIsFinalized) {
+  fake_->busy = 2;
+  const Gpu::Comm used = NewComm();
+  EXPECT_EQ(Reduced(used, 3, 0.5), 1.5F);
+  for (const Gpu::Comm comm : {used, NewComm()}) nccl_->CommAbort(comm);
+  EXPECT_TRUE(Ended());
+  EXPECT_EQ(fake_->finalized, 2);
+  EXPECT_EQ(fake_->destroyed, 2);
+  EXPECT_EQ(fake_->aborts, 0);
+}
+
+TEST_F(NcclClassTest, WhatRunsIsAborted) {
+  float value = 1;
+  auto* data = reinterpret_cast<std::byte*>(&value);
+  fake_->busy = 2;
+  const Gpu::Comm asked = NewComm();  // a collective is not handed over yet
+  ASSERT_TRUE(nccl_->AllReduce(asked, data, data, 1, DType::kF32, {1, 1}, nullptr).ok());
+  const Gpu::Comm running = NewComm();
+  EXPECT_EQ(Reduced(running, 3, 1), 3);
+  testing::FakeCudaRuns(true);
+  for (const Gpu::Comm comm : {asked, running}) nccl_->CommAbort(comm);
+  EXPECT_TRUE(Ended());
+  testing::FakeCudaRuns(false);
+  EXPECT_EQ(fake_->finalized, 0);
+  EXPECT_EQ(fake_->aborts, 2);
+}
+
+TEST_F(NcclClassTest, WhatCannotBeFinalizedIsAborted) {
+  fake_->finalize_hangs = true;
+  nccl_->CommAbort(NewComm());
+  EXPECT_TRUE(Ended());
+  EXPECT_EQ(fake_->finalized, 1);
+  EXPECT_EQ(fake_->aborts, 1);
 }
 
 TEST_F(NcclClassTest, OneThatCannotBeMadeFailsAndIsGivenUp) {
@@ -142,7 +196,7 @@ TEST_F(NcclClassTest, OneThatCannotBeMadeFailsAndIsGivenUp) {
             std::string::npos);
   EXPECT_EQ(nccl_->AllReduce(comm, nullptr, nullptr, 0, DType::kF32, {1, 1}, nullptr), status);
   nccl_->CommAbort(comm);
-  EXPECT_TRUE(Within60s([&] { return nccl_->aborting() == 0; }));
+  EXPECT_TRUE(Ended());
   EXPECT_EQ(fake_->aborts, 0) << "there is none";
 }
 
