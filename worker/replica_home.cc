@@ -10,15 +10,22 @@
 namespace prd {
 namespace {
 
-Status CheckTensors(const Gpu& gpu, const std::vector<Tensor>& tensors, const char* which) {
+// `gpu`: where they are to be; null: the host.
+Status CheckTensors(const Gpu* gpu, const std::vector<Tensor>& tensors, const char* which) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].count == 0) continue;
-    const Status status = gpu.CheckPointer(tensors[i].data);
+    const void* data = tensors[i].data;
+    const Status status = gpu != nullptr ? gpu->CheckPointer(data) : CheckHostPointer(data);
     if (status.ok()) continue;
     return Status(Code::kInvalidArgument,
                   std::string(which) + "[" + std::to_string(i) + "]: " + status.message());
   }
   return Status::Ok();
+}
+
+Status CheckReplica(const Gpu* gpu, const Replica& replica) {
+  PRD_RETURN_IF_ERROR(CheckTensors(gpu, replica.parameters, "parameters"));
+  return CheckTensors(gpu, replica.gradients, "gradients");
 }
 
 }  // namespace
@@ -28,13 +35,13 @@ Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeou
   if (!device.ok()) return device.status();
   ReplicaHome home;
   if (!device->has_value()) {
+    PRD_RETURN_IF_ERROR(CheckReplica(nullptr, replica));
     home.memory = std::make_unique<HostMemory>();
     return home;
   }
   Result<std::shared_ptr<Gpu>> gpu = OpenGpu(**device);
   if (!gpu.ok()) return gpu.status();
-  PRD_RETURN_IF_ERROR(CheckTensors(**gpu, replica.parameters, "parameters"));
-  PRD_RETURN_IF_ERROR(CheckTensors(**gpu, replica.gradients, "gradients"));
+  PRD_RETURN_IF_ERROR(CheckReplica(gpu->get(), replica));
   Result<std::unique_ptr<DeviceMemory>> memory = DeviceMemory::Create(*gpu, wake);
   if (!memory.ok()) return memory.status();
   home.device = memory->get();

@@ -175,6 +175,9 @@ using GpuOpen = Gpu* (*)(int interface, const char* version, int device, char* e
 // loaded once and stays. Errors: kUnavailable: prd was built without CUDA; the module is not there
 // or is another version's; the driver is missing or too old; no such device.
 Result<std::shared_ptr<Gpu>> OpenGpu(int device);
+// kInvalidArgument: the memory is a CUDA device's, which the processor cannot read. Asks the CUDA
+// driver if the process has loaded one; where it has not, no memory is.
+Status CheckHostPointer(const void* data);
 // "cuda:N", "cuda" (0), "cpu" or "" (nullopt). kInvalidArgument for anything else.
 Result<std::optional<int>> ParseDevice(const std::string& device);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <system_error>
@@ -15,6 +16,13 @@ namespace {
 
 constexpr char kModule[] = "libprd_cuda.so";
 constexpr int kMaxDevice = 1023;
+
+// cuda.h's cuPointerGetAttribute, CUpointer_attribute and CUmemorytype.
+using PointerGetAttribute = int (*)(void* value, int attribute, std::uintptr_t pointer);
+constexpr int kMemoryType = 2;
+constexpr int kIsManaged = 8;
+constexpr int kDeviceOrdinal = 9;
+constexpr unsigned kOfDevice = 2;
 
 Status Unavailable(const std::string& why) { return Status(Code::kUnavailable, why); }
 
@@ -84,6 +92,26 @@ Result<std::shared_ptr<Gpu>> OpenGpu(int device) {
                        (error[0] != '\0' ? error : path + " gave no device and no reason"));
   }
   return std::shared_ptr<Gpu>(gpu);
+}
+
+Status CheckHostPointer(const void* data) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (driver == nullptr) return Status::Ok();
+  const auto get = reinterpret_cast<PointerGetAttribute>(dlsym(driver, "cuPointerGetAttribute"));
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  unsigned type = 0;
+  bool managed = false;
+  int device = -1;
+  // Of memory that it does not know it gives an error.
+  const bool known = get != nullptr && get(&type, kMemoryType, at) == 0 &&
+                     get(&managed, kIsManaged, at) == 0 && get(&device, kDeviceOrdinal, at) == 0;
+  dlclose(driver);
+  if (!known || type != kOfDevice || managed) return Status::Ok();
+  const std::string name = "cuda:" + std::to_string(device);
+  return Status(Code::kInvalidArgument, "it is memory of " + name +
+                                            ", and the replica's device is the processor; let "
+                                            "Replica::device be " +
+                                            name);
 }
 
 Result<std::optional<int>> ParseDevice(const std::string& device) {
