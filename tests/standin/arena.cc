@@ -13,8 +13,8 @@ namespace prd::testing {
 namespace {
 
 constexpr std::size_t kAlign = 256;
-constexpr std::size_t kGuard = 256;      // between allocations
-constexpr int kNoNumber = 0xff;          // NaN in every dtype
+constexpr std::size_t kGuard = 256;  // between allocations
+constexpr int kNoNumber = 0xff;      // NaN in every dtype
 // More takes too long: a second under the thread sanitizer for 64 MiB, in which leases run out.
 constexpr std::size_t kFill = 1 << 20;
 
