@@ -327,37 +327,46 @@ TEST(SessionDeviceFaultTest, ADeviceThatCannotBeUsedIsSaidAtOnceAndAnotherMayBeN
   EXPECT_TRUE(session->Finish().ok());
 }
 
-// No collective ever ends: steps return all the same, for their streams wait; the next ones hear
-// that it was given up, and average by another way before they do anything else.
-TEST(SessionDeviceFaultTest, AStepThatHasReturnedIsMadeGoodByTheNext) {
+// Two workers of p-reduce, each on a thread of its own, on devices where no collective ever ends.
+template <typename Worker>
+void RunTwoThatHang(std::chrono::milliseconds timeout, Worker&& worker) {
   ASSERT_NE(Module(), nullptr) << dlerror();
   ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
   FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
-  std::vector<std::vector<float>> ends(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       DeviceModel model(rank);
-      Result<Session> session = Open(daemon, rank, std::chrono::milliseconds(300));
+      Result<Session> session = Open(daemon, rank, timeout);
       ASSERT_TRUE(session.ok());
-      ASSERT_TRUE(session->Attach(model.replica()).ok());
-      bool made_good = false;
-      for (int step = 0; step < 20'000 && !made_good; ++step) {
-        model.Give(static_cast<float>(rank + 1));
-        const std::int64_t before = session->iteration();
-        const Result<StepResult> result = session->Step({.samples = 1, .stream = model.stream()});
-        ASSERT_TRUE(result.ok()) << result.status().ToString();
-        EXPECT_EQ(session->iteration(), result->iteration);
-        EXPECT_GT(result->iteration, before);
-        made_good = result->attempts > 1;
-      }
-      EXPECT_TRUE(made_good);
-      ASSERT_TRUE(session->Finish().ok());
-      ends[static_cast<std::size_t>(rank)] = model.Parameters();
+      worker(rank, &model, &*session);
     });
   }
   for (std::thread& thread : threads) thread.join();
   unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
+}
+
+// Steps return all the same, for their streams wait; the next ones hear that it was given up, and
+// average by another way before they do anything else.
+TEST(SessionDeviceFaultTest, AStepThatHasReturnedIsMadeGoodByTheNext) {
+  std::vector<std::vector<float>> ends(2);
+  RunTwoThatHang(std::chrono::milliseconds(300), [&](int rank, DeviceModel* model,
+                                                     Session* session) {
+    ASSERT_TRUE(session->Attach(model->replica()).ok());
+    bool made_good = false;
+    for (int step = 0; step < 20'000 && !made_good; ++step) {
+      model->Give(static_cast<float>(rank + 1));
+      const std::int64_t before = session->iteration();
+      const Result<StepResult> result = session->Step({.samples = 1, .stream = model->stream()});
+      ASSERT_TRUE(result.ok()) << result.status().ToString();
+      EXPECT_EQ(session->iteration(), result->iteration);
+      EXPECT_GT(result->iteration, before);
+      made_good = result->attempts > 1;
+    }
+    EXPECT_TRUE(made_good);
+    ASSERT_TRUE(session->Finish().ok());
+    ends[static_cast<std::size_t>(rank)] = model->Parameters();
+  });
   ASSERT_EQ(ends[0].size(), kSize);
   EXPECT_EQ(ends[0], ends[1]);
 }
@@ -365,81 +374,59 @@ TEST(SessionDeviceFaultTest, AStepThatHasReturnedIsMadeGoodByTheNext) {
 // What hangs is the collective of a step that has returned, and the next step waits for it, or, for
 // all that the test knows, a moment before that: either way who cancels may leave at once.
 TEST(SessionDeviceFaultTest, ACancelledSessionLeavesWhatHangs) {
-  ASSERT_NE(Module(), nullptr) << dlerror();
-  ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
-  FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      DeviceModel model(rank);
-      Result<Session> session = Open(daemon, rank, std::chrono::minutes(10));
-      ASSERT_TRUE(session.ok());
-      std::int64_t applied = 0;
-      Replica replica = model.replica();
-      replica.apply = [&applied, apply = std::move(replica.apply)] {
-        ++applied;
-        apply();
-      };
-      ASSERT_TRUE(session->Attach(std::move(replica)).ok());
-      std::mutex mutex;
-      std::condition_variable stepped;
-      std::int64_t steps = 0;
-      Status status;
-      std::thread trainer([&] {
-        while (status.ok()) {
-          model.Give(1);
-          const Status now = session->Step({.samples = 1, .stream = model.stream()}).status();
-          const std::lock_guard lock(mutex);
-          status = now;
-          ++steps;
-          stepped.notify_all();
-        }
-      });
-      {
-        std::unique_lock lock(mutex);
-        for (std::int64_t seen = -1; stepped.wait_for(lock, std::chrono::milliseconds(200),
-                                                      [&] { return steps > seen; });) {
-          seen = steps;
-        }
+  RunTwoThatHang(std::chrono::minutes(10), [](int, DeviceModel* model, Session* session) {
+    std::int64_t applied = 0;
+    Replica replica = model->replica();
+    replica.apply = [&applied, apply = std::move(replica.apply)] {
+      ++applied;
+      apply();
+    };
+    ASSERT_TRUE(session->Attach(std::move(replica)).ok());
+    std::mutex mutex;
+    std::condition_variable stepped;
+    std::int64_t steps = 0;
+    Status status;
+    std::thread trainer([&] {
+      while (status.ok()) {
+        model->Give(1);
+        const Status now = session->Step({.samples = 1, .stream = model->stream()}).status();
+        const std::lock_guard lock(mutex);
+        status = now;
+        ++steps;
+        stepped.notify_all();
       }
-      session->Cancel();
-      trainer.join();
-      EXPECT_EQ(status.code(), Code::kCancelled) << status.ToString();
-      EXPECT_EQ(applied, steps);  // the last one's gradient, too, is in the parameters
-      EXPECT_EQ(session->Finish().code(), Code::kCancelled);
-      (void)session->Leave("the test is over");
     });
-  }
-  for (std::thread& thread : threads) thread.join();
-  unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
+    {
+      std::unique_lock lock(mutex);
+      for (std::int64_t seen = -1;
+           stepped.wait_for(lock, std::chrono::milliseconds(200), [&] { return steps > seen; });) {
+        seen = steps;
+      }
+    }
+    session->Cancel();
+    trainer.join();
+    EXPECT_EQ(status.code(), Code::kCancelled) << status.ToString();
+    EXPECT_EQ(applied, steps);  // the last one's gradient, too, is in the parameters
+    EXPECT_EQ(session->Finish().code(), Code::kCancelled);
+    (void)session->Leave("the test is over");
+  });
 }
 
 // The same for who leaves without that, between two steps.
 TEST(SessionDeviceFaultTest, WhoLeavesDoesNotWaitForWhatHangs) {
-  ASSERT_NE(Module(), nullptr) << dlerror();
-  ASSERT_EQ(setenv("PRD_STANDIN_HANG_COLLECTIVES", "1", 1), 0);
-  FakeDaemon daemon(SpecFor(Strategies()[1].engine, 2));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      DeviceModel model(rank);
-      Result<Session> session = Open(daemon, rank, std::chrono::minutes(10));
-      ASSERT_TRUE(session.ok());
-      ASSERT_TRUE(session->Attach(model.replica()).ok());
-      Status status;
-      for (bool hangs = false; !hangs && status.ok();) {
-        model.Give(1);
-        status = session->Step({.samples = 1, .stream = model.stream()}).status();
-        hangs = !model.ThroughWithin(std::chrono::milliseconds(300));
-      }
-      // kAborted: the other one's leaving ended this one's step.
-      EXPECT_TRUE(status.ok() || status.code() == Code::kAborted) << status.ToString();
-      EXPECT_TRUE(session->Leave("the test is over").ok());
-      EXPECT_EQ(session->Step().status().code(), Code::kFailedPrecondition);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  unsetenv("PRD_STANDIN_HANG_COLLECTIVES");
+  RunTwoThatHang(std::chrono::minutes(10), [](int, DeviceModel* model, Session* session) {
+    ASSERT_TRUE(session->Attach(model->replica()).ok());
+    Status status;
+    for (bool hangs = false; !hangs && status.ok();) {
+      model->Give(1);
+      status = session->Step({.samples = 1, .stream = model->stream()}).status();
+      hangs = !model->ThroughWithin(std::chrono::milliseconds(300));
+    }
+    // kAborted: the other one's leaving ended this one's step.
+    EXPECT_TRUE(status.ok() || status.code() == Code::kAborted) << status.ToString();
+    EXPECT_TRUE(session->Leave("the test is over").ok());
+    EXPECT_EQ(session->Step().status().code(), Code::kFailedPrecondition);
+  });
 }
 
 // The last device, which no other test uses, fails under one of three workers.
