@@ -68,38 +68,64 @@ __device__ __forceinline__ Unit CombineUnit(const Unit (&inputs)[K], const Combi
   return unit;
 }
 
-// `count` units, of which the first `before` are at `at.*`, and the others `gap` bytes further. An
-// output may be the first input: every thread reads a unit before it writes it, and nobody else
-// does either.
-template <typename T, typename Unit, int K>
+// All operands are in memory of the device: else a load would first find out where it goes.
+__device__ __forceinline__ void AssumeGlobal([[maybe_unused]] const void* data) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(data));
+#endif
+}
+
+// Units of a thread that are on their way at once: 64 bytes, as far as there are registers for
+// them, with few inputs and with small units too.
+template <typename Unit, int K>
+constexpr int kUnitsAtOnce = sizeof(Unit) <= 4       ? 16 / K
+                             : K * sizeof(Unit) < 64 ? 64 / (K * static_cast<int>(sizeof(Unit)))
+                                                     : 1;
+
+// `count` units, one behind the other. An output may be the first input: every thread reads a unit
+// before it writes it, and nobody else does either.
+template <typename T, typename Unit, int K, int kAtOnce>
 __device__ __forceinline__ void CombineUnits(const Operands<K>& at, std::uint32_t count,
-                                             std::uint32_t before, std::uint32_t gap,
                                              const Combine& combine) {
-  constexpr int kAtOnce = K >= 4 ? 1 : 4 / K;  // loads in flight, with few inputs too
   for (std::uint32_t i = threadIdx.x; i < count; i += kThreads * kAtOnce) {
     Unit inputs[kAtOnce][K];
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const std::uint32_t unit = i + u * kThreads;
-      const std::uint32_t byte = unit * std::uint32_t(sizeof(Unit)) + (unit < before ? 0 : gap);
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         inputs[u][k] = Unit{};
         if (unit < count && k < combine.inputs) {
-          inputs[u][k] = *reinterpret_cast<const Unit*>(at.from[k] + byte);
+          AssumeGlobal(at.from[k]);
+          inputs[u][k] = reinterpret_cast<const Unit*>(at.from[k])[unit];
         }
       }
     }
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const std::uint32_t unit = i + u * kThreads;
-      const std::uint32_t byte = unit * std::uint32_t(sizeof(Unit)) + (unit < before ? 0 : gap);
       if (unit >= count) break;
       const Unit sum = CombineUnit<T, Unit, K>(inputs[u], combine);
-      *reinterpret_cast<Unit*>(at.to[0] + byte) = sum;
-      if (combine.second) *reinterpret_cast<Unit*>(at.to[1] + byte) = sum;
+      AssumeGlobal(at.to[0]);
+      reinterpret_cast<Unit*>(at.to[0])[unit] = sum;
+      if (combine.second) {
+        AssumeGlobal(at.to[1]);
+        reinterpret_cast<Unit*>(at.to[1])[unit] = sum;
+      }
     }
   }
+}
+
+// The same, so far from there.
+template <int K>
+__device__ __forceinline__ Operands<K> Further(const Operands<K>& at, std::uint32_t bytes,
+                                               const Combine& combine) {
+  Operands<K> further = at;
+#pragma unroll
+  for (int k = 0; k < K; ++k) further.from[k] += k < combine.inputs ? bytes : 0;
+  further.to[0] += bytes;
+  further.to[1] += combine.second ? bytes : 0;
+  return further;
 }
 
 __device__ __forceinline__ std::uint32_t Past16(const std::byte* data) {
@@ -111,26 +137,26 @@ __device__ __forceinline__ std::uint32_t Past16(const std::byte* data) {
 template <typename T, int K>
 __device__ __forceinline__ void CombineChunk(const Operands<K>& at, std::uint32_t bytes,
                                              const Combine& combine) {
-  constexpr std::uint32_t kSize = sizeof(typename T::Raw);
+  using Raw = typename T::Raw;
+  constexpr std::uint32_t kSize = sizeof(Raw);
   const std::uint32_t past = Past16(at.to[0]);
   bool congruent = !combine.second || Past16(at.to[1]) == past;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (k < combine.inputs) congruent = congruent && Past16(at.from[k]) == past;
   }
-  const std::uint32_t head = congruent ? min(bytes, (16 - past) % 16) : bytes;
+  if (!congruent) return CombineUnits<T, Raw, K, kUnitsAtOnce<Raw, K>>(at, bytes / kSize, combine);
+  const std::uint32_t head = min(bytes, (16 - past) % 16);
   const std::uint32_t body = (bytes - head) / 16 * 16;
+  const std::uint32_t tail = bytes - head - body;
   if (body != 0) {
-    Operands<K> middle = at;
-#pragma unroll
-    for (int k = 0; k < K; ++k) middle.from[k] += k < combine.inputs ? head : 0;
-    middle.to[0] += head;
-    middle.to[1] += combine.second ? head : 0;
-    CombineUnits<T, uint4, K>(middle, body / 16, body / 16, 0, combine);
+    CombineUnits<T, uint4, K, kUnitsAtOnce<uint4, K>>(Further(at, head, combine), body / 16,
+                                                      combine);
   }
-  if (body != bytes) {
-    CombineUnits<T, typename T::Raw, K>(at, (bytes - body) / kSize, head / kSize, body, combine);
-  }
+  // Both are shorter than one of those.
+  if (head != 0) CombineUnits<T, Raw, K, 1>(at, head / kSize, combine);
+  const std::uint32_t through = head + body;
+  if (tail != 0) CombineUnits<T, Raw, K, 1>(Further(at, through, combine), tail / kSize, combine);
 }
 
 // The part of a chunk in the range: its operands, and its bytes.
