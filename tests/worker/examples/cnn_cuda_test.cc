@@ -10,25 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "worker/examples/random_bits.h"
+#include "tests/worker/examples/model_check.h"
 
 namespace example {
 namespace {
 
 constexpr std::size_t kExamples = 1000;
 constexpr std::size_t kBatch = 96;
-const Interrupted kNever = [] { return false; };
-
-Dataset RandomData() {
-  Dataset data;
-  for (std::size_t i = 0; i < kExamples * kPixels; ++i) {
-    data.images.push_back(static_cast<std::uint8_t>(Mix64(i)));
-  }
-  for (std::size_t i = 0; i < kExamples; ++i) {
-    data.labels.push_back(static_cast<std::uint8_t>(Mix64(i) % kClasses));
-  }
-  return data;
-}
 
 class CnnCudaTest : public ::testing::Test {
  protected:
@@ -54,18 +42,7 @@ class CnnCudaTest : public ::testing::Test {
     }
   }
 
-  // By the largest, since sums of a GPU are rounded otherwise.
-  static void ExpectNear(const std::vector<float>& found, const std::vector<float>& expected,
-                         double tolerance) {
-    ASSERT_EQ(found.size(), expected.size());
-    float largest = 0;
-    for (const float value : expected) largest = std::max(largest, std::abs(value));
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      ASSERT_NEAR(found[i], expected[i], tolerance * largest) << i;
-    }
-  }
-
-  const Dataset data_ = RandomData();
+  const Dataset data_ = RandomData(kExamples);
   Cnn host_{MakeHostDevice(), 3, MeanImage(data_), kBatch};
   std::unique_ptr<Cnn> gpu_;
 };

@@ -7,7 +7,6 @@
 
 #include "tests/worker/examples/run_workers.h"
 #include "tests/worker/examples/temp_dir.h"
-#include "tests/worker/fake_daemon.h"
 #include "worker/examples/cnn_kernels.h"
 #include "worker/examples/snapshot.h"
 
@@ -30,10 +29,9 @@ struct Trained {
 Trained Train(const prd::EngineOptions& engine, const std::vector<std::string>& commands,
               const std::string& options) {
   const TempDir dir;
-  prd::testing::FakeDaemon daemon(prd::testing::SpecFor(engine, static_cast<int>(commands.size())));
   std::vector<std::string> whole = commands;
   for (std::string& command : whole) command += " --snapshot-dir " + dir.path() + options;
-  Trained trained{RunWorkers(daemon.endpoint(), whole), {}};
+  Trained trained{RunWorkers(engine, whole), {}};
   for (const SnapshotFile& file : ListSnapshots(dir.path())) {
     const std::optional<Snapshot> snapshot = ReadSnapshot(file.path, cnn::kParameters);
     if (snapshot && snapshot->header.final != 0) trained.models.push_back(snapshot->parameters);
@@ -43,12 +41,26 @@ Trained Train(const prd::EngineOptions& engine, const std::vector<std::string>& 
 
 void ExpectTrained(const Trained& trained, std::size_t steps) {
   ASSERT_EQ(trained.models.size(), trained.workers.size());
-  for (const Worker& worker : trained.workers) {
-    ASSERT_EQ(worker.exit_code, 0);
-    ASSERT_EQ(worker.log.size(), steps + 2);
-    EXPECT_EQ(worker.log[steps + 1]["finished"], true);
-  }
+  ASSERT_NO_FATAL_FAILURE(ExpectFinished(trained.workers, steps));
   for (const std::vector<float>& model : trained.models) EXPECT_EQ(model, trained.models[0]);
+}
+
+// Which way its groups went, a worker tells in its log, and who has a device, also its user.
+void ExpectGroupsToldOf(const std::vector<Worker>& workers, std::size_t steps, bool device) {
+  for (const Worker& worker : workers) {
+    const nlohmann::json& groups = worker.log[steps + 1]["groups"];
+    const std::size_t over_nccl =
+        groups["collective"].get<std::size_t>() + groups["exchange"].get<std::size_t>();
+    EXPECT_GE(over_nccl + groups["staged"].get<std::size_t>(), steps) << groups;
+    if (device) {
+      ASSERT_EQ(worker.output.size(), 1U);
+      EXPECT_EQ(worker.output[0]["device"], "cuda:0");
+      EXPECT_EQ(worker.output[0]["groups"], groups);
+    } else {
+      EXPECT_EQ(worker.output.size(), 0U);
+      EXPECT_EQ(over_nccl, 0U) << groups;
+    }
+  }
 }
 
 // Two workers' sums have one order only: bits tell of anything that ran too early or too late.
@@ -60,9 +72,11 @@ TEST(CnnStandInTest, OnTheStandInStepsEndWithTheBitsOfTheProcessor) {
     const std::string on_host = kProgram + " --device cpu";
     const Trained expected = Train(engine, {on_host, on_host}, options);
     ASSERT_NO_FATAL_FAILURE(ExpectTrained(expected, 25)) << prd::EngineName(engine);
+    ExpectGroupsToldOf(expected.workers, 25, false);
     for (int seed = 1; seed <= 2; ++seed) {
       const Trained trained = Train(engine, {OnStandIn(seed), OnStandIn(seed + 10)}, options);
       ASSERT_NO_FATAL_FAILURE(ExpectTrained(trained, 25)) << prd::EngineName(engine);
+      ExpectGroupsToldOf(trained.workers, 25, true);
       EXPECT_EQ(trained.models[0], expected.models[0]) << prd::EngineName(engine) << seed;
     }
   }

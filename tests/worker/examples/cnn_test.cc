@@ -8,25 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/worker/examples/model_check.h"
 #include "worker/examples/model.h"
-#include "worker/examples/random_bits.h"
 
 namespace example {
 namespace {
 
 constexpr std::size_t kExamples = 40;
-const Interrupted kNever = [] { return false; };
-
-Dataset RandomData() {
-  Dataset data;
-  for (std::size_t i = 0; i < kExamples * kPixels; ++i) {
-    data.images.push_back(static_cast<std::uint8_t>(Mix64(i)));
-  }
-  for (std::size_t i = 0; i < kExamples; ++i) {
-    data.labels.push_back(static_cast<std::uint8_t>(Mix64(i) % kClasses));
-  }
-  return data;
-}
 
 std::vector<std::size_t> FirstOf(std::size_t count, std::size_t every) {
   std::vector<std::size_t> batch(count);
@@ -53,17 +41,7 @@ class CnnTest : public ::testing::Test {
     return values;
   }
 
-  static void ExpectNear(const std::vector<float>& found, const std::vector<float>& expected,
-                         double tolerance) {
-    ASSERT_EQ(found.size(), expected.size());
-    float largest = 0;
-    for (const float value : expected) largest = std::max(largest, std::abs(value));
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      ASSERT_NEAR(found[i], expected[i], tolerance * largest) << i;
-    }
-  }
-
-  const Dataset data_ = RandomData();
+  const Dataset data_ = RandomData(kExamples);
   Cnn cnn_{MakeHostDevice(), 7, MeanImage(data_), kBatch};
   Model model_{"cnn", 1, MeanImage(data_)};
 };

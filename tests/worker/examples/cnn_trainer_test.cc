@@ -2,28 +2,24 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/worker/examples/run_workers.h"
 #include "tests/worker/examples/temp_dir.h"
-#include "tests/worker/fake_daemon.h"
 
 namespace example {
 namespace {
 
 // One of its workers is libtorch's; the evaluation is, too.
 TEST(CnnTrainerTest, LearnsInAJobWithLibtorchsAndTellsTheAccuracyThatItsSnapshotsHave) {
-  prd::testing::FakeDaemon daemon(prd::testing::SpecFor(prd::PReduceOptions{}, 3));
   const TempDir dir;
   const std::string options = " --batch 32 --lr 0.1 --steps 150 --snapshot-dir " + dir.path();
   const std::string cnn = PRD_BIN_DIR "/prd-train-cuda --device cpu --evaluate" + options;
   const std::string torch = PRD_BIN_DIR "/prd-train --model cnn" + options;
-  const std::vector<Worker> workers = RunWorkers(daemon.endpoint(), {cnn, torch, cnn});
+  const std::vector<Worker> workers = RunWorkers(prd::PReduceOptions{}, {cnn, torch, cnn});
+  ASSERT_NO_FATAL_FAILURE(ExpectFinished(workers, 150));
   for (const Worker& worker : workers) {
-    ASSERT_EQ(worker.exit_code, 0);
-    ASSERT_EQ(worker.log.size(), 152U);
     EXPECT_EQ(worker.log[1]["discarded"], false);
     EXPECT_LT(worker.log[150]["loss"], worker.log[1]["loss"]);
   }
@@ -46,13 +42,8 @@ TEST(CnnTrainerTest, LearnsInAJobWithLibtorchsAndTellsTheAccuracyThatItsSnapshot
 }
 
 TEST(CnnTrainerTest, SaysWhichDeviceIsNotThere) {
-  const TempDir dir;
-  const std::string error = dir.path() + "/error";
-  const std::string command =
-      "PRD_JOB=trainer PRD_RANK=0 " PRD_BIN_DIR "/prd-train-cuda --device cuda:99 2> " + error;
-  EXPECT_NE(std::system(command.c_str()), 0);
-  std::string line;
-  std::getline(std::ifstream(error), line);
+  const std::string line =
+      FirstError("PRD_JOB=trainer PRD_RANK=0 " PRD_BIN_DIR "/prd-train-cuda --device cuda:99");
   EXPECT_EQ(line.rfind("prd-train-cuda: cuda:99: ", 0), 0U) << line;
 }
 

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <vector>
 
+#include "tests/worker/examples/model_check.h"
+
 namespace example {
 namespace {
 
 constexpr std::size_t kDimensions = 64;
 constexpr double kPerfect = kHyperplaneDeviation * kHyperplaneDeviation;
-const Interrupted kNever = [] { return false; };
 
 TEST(HyperplaneTest, AnExampleIsTheSameWhoeverDrawsIt) {
   const HyperplaneData one(kDimensions, 3);

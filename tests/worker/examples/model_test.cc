@@ -7,24 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "worker/examples/random_bits.h"
+#include "tests/worker/examples/model_check.h"
 
 namespace example {
 namespace {
 
 constexpr std::size_t kExamples = 8;
-const Interrupted kNever = [] { return false; };
-
-Dataset RandomData() {
-  Dataset data;
-  for (std::size_t i = 0; i < kExamples * kPixels; ++i) {
-    data.images.push_back(static_cast<std::uint8_t>(Mix64(i)));
-  }
-  for (std::size_t i = 0; i < kExamples; ++i) {
-    data.labels.push_back(static_cast<std::uint8_t>(i % static_cast<std::size_t>(kClasses)));
-  }
-  return data;
-}
 
 std::vector<std::size_t> All() {
   std::vector<std::size_t> batch(kExamples);
@@ -38,7 +26,7 @@ class ModelTest : public ::testing::TestWithParam<std::string> {
 
   double Loss() { return *model_.ComputeGradients(data_, All(), kNever); }
 
-  const Dataset data_ = RandomData();
+  const Dataset data_ = RandomData(kExamples);
   Model model_;
 };
 
