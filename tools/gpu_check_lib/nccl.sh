@@ -24,13 +24,25 @@ for folder in [*site.getsitepackages(), site.getusersitepackages(), *sys.path]:
 PYTHON
     )
   done
-  candidates+=(/opt/*/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2
-    "$HOME"/.local/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2
-    /usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2)
+  local packages=nvidia/nccl/lib/libnccl.so.2
+  candidates+=({/opt/*,/opt/*/*,/opt/*/.venv}/lib/python3*/site-packages/$packages
+    "${HOME:-/root}"/{,.}*/lib/python3*/site-packages/$packages
+    /usr/local/lib/python3*/*-packages/$packages)
+  local some=""
   for line in "${candidates[@]}"; do
-    if [ -r "$line" ]; then
+    [ -r "$line" ] || continue
+    if new_enough "$line"; then
       echo "$line"
       return
     fi
+    some="${some:-$line}"
   done
+  echo "$some" # what is wrong with it, the programs say
+}
+
+# new_enough FILE: whether it is NCCL 2.28 or newer, as worker/cuda/nccl_library.h wants it.
+new_enough() {
+  local version
+  version="$(LC_ALL=C grep -a -o -m 1 'NCCL version 2\.[0-9]*' "$1" 2>/dev/null | head -n 1)" || true
+  [ "${version##*.}" -ge 28 ] 2>/dev/null
 }
