@@ -30,6 +30,11 @@ thousandths() {
   printf '%d' "$((10#${value#-}))"
 }
 
+# reaches FOUND NEEDED: it is there, and no less.
+reaches() {
+  [[ $1 =~ ^[0-9.e+-]+$ ]] && [ "$(thousandths "$1")" -ge "$(thousandths "$2")" ]
+}
+
 # smallest FIELD: reads lines, prints the smallest value that is not null.
 smallest() {
   local line value least=""
@@ -62,13 +67,17 @@ timing_goal() {
   local met=null
   if [ -n "$3" ] && [ "$stand_in" = false ]; then
     met=true
-    if [ "$(thousandths "$3")" -lt "$(thousandths "$2")" ]; then
-      met=false
-      missed=1
-    fi
+    reaches "$3" "$2" || { met=false; missed=1; }
   elif [ "$stand_in" = false ]; then
     wrong=1
   fi
+  goal "$1" "$2" "${3:-null}" "$met"
+}
+
+# A figure that is right or wrong: NAME NEEDED FOUND, met if found is no less.
+figure_goal() {
+  local met=true
+  reaches "$3" "$2" || { met=false; wrong=1; }
   goal "$1" "$2" "${3:-null}" "$met"
 }
 

@@ -6,9 +6,11 @@ Usage: gpu_check_test.py SOURCE_DIR BIN_DIR [unittest arguments]
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PATIENCE_S = 240
@@ -18,6 +20,27 @@ def gpu_check(*arguments, **environment):
     return subprocess.run(
         [SOURCE / "tools" / "gpu-check", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
         env={**os.environ, "PRD_BIN": str(BIN), **environment})
+
+
+def until(done):
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
+def alive_in(process_group):
+    """Of those that only wait for whoever started them to look, none."""
+    alive = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(group) == process_group and state != "Z":
+            alive.append(stat.parent.name)
+    return alive
 
 
 class GpuCheck(unittest.TestCase):
@@ -78,6 +101,26 @@ class GpuCheck(unittest.TestCase):
         ways = {line["way"] for line in lines if line.get("bench") == "reduce"}
         self.assertEqual(ways, {"collective", "exchange", "staged"})
         self.assertTrue(lines[-1]["right"])
+        training = next(line for line in lines if "training" in line)
+        self.assertIn("the processor", training["trained_on"])
+        self.assertEqual(training["groups"]["collective"] + training["groups"]["exchange"], 0)
+        self.assertIsNone(training["nccl_share"])
+
+    def test_what_was_found_is_kept_when_it_is_stopped(self):
+        out = self.dir / "results.jsonl"
+        with subprocess.Popen([SOURCE / "tools" / "gpu-check", "run", "--stand-in", "--out", out],
+                              stdout=subprocess.PIPE, text=True, env={**os.environ, "PRD_BIN": str(BIN)}) as check:
+            until(lambda: out.exists() and '"step":"kernels"' in out.read_text())
+            check.send_signal(signal.SIGTERM)
+            stdout, _ = check.communicate(timeout=PATIENCE_S)
+        self.assertEqual(check.returncode, 1)
+        self.assertEqual(out.read_text(), stdout)
+        lines = [json.loads(line) for line in stdout.splitlines()]
+        steps = {line["step"]: line for line in lines if "step" in line}
+        self.assertEqual(list(steps), STEPS)
+        self.assertTrue(steps["kernels"]["ok"])
+        self.assertEqual(steps["leak"]["why"], "gpu-check was stopped")
+        self.assertEqual((lines[-1]["gpu_check"], lines[-1]["right"]), ("done", False))
 
     def test_what_is_wrong_is_told(self):
         if not (BIN / "prd-train-cuda").exists():
@@ -89,8 +132,62 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((last["gpu_check"], last["right"]), ("done", False))
 
 
-STEPS = ["kernels", "groups", "reduce-2", "reduce-4", "kill", "dtypes", "leak", "training"]
-TIMED = ["weighted reduction", "kernels"]  # on the stand-in not judged
+class Training(unittest.TestCase):
+    """The step that trains, with replicas on the stand-in: there its groups go the ways that they go on a GPU."""
+
+    def setUp(self):
+        if not (BIN / "prd-train-standin").exists():
+            self.skipTest("prd was built without the training programs")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+        (self.dir / "prd").symlink_to(BIN / "prd")
+        (self.dir / "prd-train-cuda").symlink_to(BIN / "prd-train-standin")
+
+    def start(self, steps, **environment):
+        script = f"""
+            set -euo pipefail
+            for part in results training run; do source {SOURCE}/tools/gpu_check_lib/$part.sh; done
+            bin={self.dir} data=/usr/share/datasets/fashion-mnist stand_in=true libraries= loader=()
+            training {self.dir}/training {steps} 10 0.5 cuda:0"""
+        return subprocess.Popen(
+            ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, "PRD_CUDA_MODULE": str(BIN / "libprd_standin_cnn_module.so"), **environment})
+
+    def train(self, steps, **environment):
+        with self.start(steps, **environment) as process:
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, json.loads(stdout), stderr
+
+    def test_tells_that_nccl_carried_its_groups(self):
+        code, line, stderr = self.train(200)
+        self.assertEqual((code, line["ok"]), (0, True), stderr)
+        self.assertGreater(line["groups"]["collective"], 0)
+        self.assertGreater(line["nccl_share"], 0.5)
+        self.assertEqual(line["steps"], 200)
+
+    def test_fails_where_nccl_carried_none(self):
+        code, line, _ = self.train(60, PRD_STANDIN_NO_NCCL="1")
+        self.assertEqual((code, line["ok"], line["nccl_share"]), (1, False, 0))
+        self.assertRegex(line["why"], r"^NCCL carried 0 of \d+ groups in the second half of the steps$")
+        self.assertGreater(line["test_accuracy"], 0.5)
+
+    def test_says_which_worker_ended_and_what_it_said(self):
+        code, line, _ = self.train(60, PRD_STANDIN_FAIL_MALLOC="1")
+        self.assertEqual((code, line["test_accuracy"]), (1, None))
+        self.assertIn("worker 0 ended with 1: stand-in worker: ", line["why"])
+
+    def test_leaves_nothing_behind_when_it_takes_too_long(self):
+        process = self.start(100_000, PRD_STANDIN_HANG_COLLECTIVES="1")
+        until(lambda: all((self.dir / "training" / f"steps.{rank}").exists() for rank in range(4)))
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+        self.assertEqual(process.returncode, 1)
+        until(lambda: not alive_in(process.pid))
+
+
+STEPS = ["kernels", "groups", "reduce-2", "reduce-4", "training", "kill", "dtypes", "leak"]
+TIMED = ["weighted reduction", "kernels", "training's groups over NCCL"]  # on the stand-in not judged
 
 if __name__ == "__main__":
     SOURCE = pathlib.Path(sys.argv.pop(1))
