@@ -10,9 +10,10 @@ namespace prd::bench {
 // "make_s":..,"bytes_per_rank":..,"bytes_per_rank_used":..,"abort_s":..}: what making it takes, and
 // of the device's memory, before and after its first all-reduce. Then, per size and way,
 // {"bench":"reduce","way":"collective","median_s":..,"plain_s":..,"ratio":..}: beside a plain
-// ncclAllReduce of as many bytes on the very communicator of the collective way; all ways and it
-// take turns, and the ratio is plain to ours. first_use_s, of the first size: of groups whose
-// members have not been a group before, most of them connected by others. Returns the exit code.
+// ncclAllReduce of as many bytes on the very communicator of the collective way. That way and it
+// take turns; their ratio is the median of the pairs', plain to ours. first_use_s, of the first
+// size: of groups whose members have not been a group before, most of them connected by others.
+// Returns the exit code.
 int BenchReduceDevice(const ReduceOptions& options);
 
 }  // namespace prd::bench
