@@ -300,6 +300,47 @@ INSTANTIATE_TEST_SUITE_P(StandIn, SessionDeviceTest,
                                   kMixes[std::get<1>(what.param)].name;
                          });
 
+// ---- which way groups go ----
+
+std::uint64_t Sum(const GroupWays& ways) { return ways.collective + ways.exchange + ways.staged; }
+
+// Both workers are in every group, and know of it when its step returns.
+TEST(SessionGroupWaysTest, EachGroupIsCountedByTheWayThatItWent) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  for (const bool device : {true, false}) {
+    FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
+    std::vector<GroupWays> ways(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::unique_ptr<Model> model = ModelOn(device, rank);
+        Result<Session> session = Open(daemon, rank);
+        ASSERT_TRUE(session.ok());
+        ASSERT_EQ(Sum(session->group_ways()), 0u);
+        ASSERT_TRUE(session->Attach(model->replica()).ok());
+        const std::uint64_t before = Sum(session->group_ways());
+        // A communicator of the two is made meanwhile, if they have devices.
+        std::uint64_t steps = 0;
+        while (steps < 5 || (device && session->group_ways().collective < 3 && steps < 20'000)) {
+          model->Give(1);
+          const auto step = session->Step({.samples = 1, .stream = model->stream()});
+          ASSERT_TRUE(step.ok()) << step.status().ToString();
+          ASSERT_EQ(Sum(session->group_ways()), before + ++steps);
+        }
+        ASSERT_TRUE(session->Finish().ok());
+        ways[static_cast<std::size_t>(rank)] = session->group_ways();
+        EXPECT_GT(Sum(session->group_ways()), before + steps);  // the final average
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(ways[0].collective, ways[1].collective);
+    EXPECT_EQ(ways[0].exchange, ways[1].exchange);
+    EXPECT_EQ(ways[0].staged, ways[1].staged);
+    EXPECT_EQ(device, ways[0].collective >= 3);
+    EXPECT_TRUE(device || Sum(ways[0]) == ways[0].staged);
+  }
+}
+
 // ---- what goes wrong ----
 
 TEST(SessionDeviceFaultTest, ADeviceThatCannotBeUsedIsSaidAtOnceAndAnotherMayBeNamed) {
