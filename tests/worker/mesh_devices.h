@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -22,7 +24,7 @@
 namespace prd::testing {
 
 // One worker on a device, or on the host (no `hub`, `device` false).
-class PlacedWorker {
+class PlacedWorker : public MeshWorker {
  public:
   struct Options {
     Shapes shapes;
@@ -35,19 +37,12 @@ class PlacedWorker {
   };
 
   explicit PlacedWorker(const Options& options)
-      : parameters(MakeTensors(options.shapes)), gradients(MakeTensors(options.shapes)) {
-    static std::random_device device;
-    Mesh::Options mesh{.incarnation = (Incarnation{device()} << 20 | device() >> 12) / 1000 * 1000 +
-                                      static_cast<Incarnation>(options.rank) + 1000,
-                       .host = "host"};
-    mesh.timeout = options.timeout;
-    node = std::make_unique<MeshNode>(mesh, std::vector<Tensor>());
+      : MeshWorker(options.shapes,
+                   {.incarnation = IncarnationOf(options.rank), .timeout = options.timeout}) {
     if (options.device) Place(options);
-    node->store.parameters = Layout(Views(&parameters));
-    node->store.gradients = Layout(Views(&gradients));
-    node->mesh->JoinRun(1, options.plan);
+    Join(Layout(Views(&parameters)), Layout(Views(&gradients)), options.plan);
   }
-  ~PlacedWorker() {
+  ~PlacedWorker() override {
     node.reset();
     if (gpu == nullptr) return;
     for (const auto& [host, there] : there_) gpu->Free(there);
@@ -56,11 +51,6 @@ class PlacedWorker {
     EXPECT_EQ(gpu->comms(), 0u);
     EXPECT_EQ(gpu->handles(), 0u);
   }
-  PlacedWorker(const PlacedWorker&) = delete;
-  PlacedWorker& operator=(const PlacedWorker&) = delete;
-
-  Mesh& mesh() { return *node->mesh; }
-  ReplicaStore& store() { return node->store; }
 
   // Runs all that the device has to do, and gives the tensors' values.
   const Tensors& Read(Tensors* tensors) {
@@ -84,13 +74,16 @@ class PlacedWorker {
     }
   }
 
-  Tensors parameters;
-  Tensors gradients;
   std::shared_ptr<StandInGpu> gpu;  // null: on the host
   DeviceMemory* memory = nullptr;
-  std::unique_ptr<MeshNode> node;
 
  private:
+  // That says its rank (MeshNode::AsMember).
+  static Incarnation IncarnationOf(int rank) {
+    static std::random_device device;
+    return (Incarnation{device()} << 20 | device() >> 12) / 1000 * 1000 +
+           static_cast<Incarnation>(rank) + 1000;
+  }
   void Place(const Options& options) {
     StandInOptions make;
     make.make.seed = options.seed;
@@ -120,11 +113,11 @@ class PlacedWorker {
   std::map<void*, std::byte*> there_;  // by where the values are
 };
 
-class PlacedJob {
+class PlacedJob : public MeshJob {
  public:
   PlacedJob(const std::vector<bool>& on_device, const Shapes& shapes, const Plan& plan,
             std::uint64_t seed, bool nccl = true, DurationNs timeout = 10 * kSecond)
-      : hub(nccl ? std::make_shared<LocalHub>() : nullptr), prng_(seed) {
+      : MeshJob(0, shapes, plan), hub(nccl ? std::make_shared<LocalHub>() : nullptr), prng_(seed) {
     for (std::size_t i = 0; i < on_device.size(); ++i) {
       workers_.push_back(std::make_unique<PlacedWorker>(
           PlacedWorker::Options{.shapes = shapes,
@@ -136,30 +129,29 @@ class PlacedJob {
                                 .timeout = timeout}));
     }
   }
-  ~PlacedJob() {
+  ~PlacedJob() override {
     workers_.clear();
     if (hub != nullptr) {
       EXPECT_EQ(hub->problems().list(), std::vector<std::string>());
     }
   }
 
-  PlacedWorker& operator[](std::size_t i) { return *workers_[i]; }
-  std::size_t size() const { return workers_.size(); }
+  PlacedWorker& operator[](std::size_t i) { return static_cast<PlacedWorker&>(*workers_[i]); }
   void Kill(std::size_t i) { workers_[i].reset(); }
-  bool alive(std::size_t i) const { return workers_[i] != nullptr; }
 
-  // Meshes and devices go on until done() or 20 s are over; returns done().
-  bool RunUntil(const std::function<bool()>& done) {
+  // Meshes and devices.
+  bool RunUntil(const std::function<bool()>& done) override {
     const Instant deadline = MeshNow() + 20 * kSecond;
     while (MeshNow() < deadline) {
       std::vector<zmq::pollitem_t> items;
       bool turned = false;
-      for (const auto& worker : workers_) {
-        if (worker == nullptr) continue;
-        worker->mesh().Service(MeshNow());
-        worker->mesh().AppendPollItems(&items);
-        for (std::uint64_t n = prng_.Below(6); worker->gpu != nullptr && n > 0; --n) {
-          turned = worker->gpu->device().Turn() || turned;
+      for (std::size_t i = 0; i < size(); ++i) {
+        if (!alive(i)) continue;
+        PlacedWorker& worker = (*this)[i];
+        worker.mesh().Service(MeshNow());
+        worker.mesh().AppendPollItems(&items);
+        for (std::uint64_t n = prng_.Below(6); worker.gpu != nullptr && n > 0; --n) {
+          turned = worker.gpu->device().Turn() || turned;
         }
       }
       if (done()) return true;
@@ -168,48 +160,11 @@ class PlacedJob {
     return false;
   }
 
-  Group MakeGroup(GroupKind kind, Iteration iteration, const std::vector<std::size_t>& members,
-                  const std::vector<double>& weights) {
-    Group group{.id = ++last_, .kind = kind, .iteration = iteration};
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      group.members.push_back(workers_[members[i]]->node->AsMember(weights[i]));
-    }
-    return group;
-  }
-  void Start(std::size_t worker, const Group& group, Iteration gain = 0) {
-    workers_[worker]->node->reduced.reset();
-    workers_[worker]->mesh().StartReduce(MeshNow(), group, gain);
-  }
-  // Of those that are alive.
-  std::vector<Status> Finish(const std::vector<std::size_t>& members) {
-    const bool all = RunUntil([&] {
-      for (const std::size_t m : members) {
-        if (alive(m) && !workers_[m]->node->reduced) return false;
-      }
-      return true;
-    });
-    EXPECT_TRUE(all);
-    std::vector<Status> statuses;
-    for (const std::size_t m : members) {
-      if (!alive(m)) continue;
-      const auto& reduced = workers_[m]->node->reduced;
-      statuses.push_back(reduced ? reduced->status : Status(Code::kInternal, "not reported"));
-    }
-    return statuses;
-  }
-  void ReduceOk(GroupKind kind, Iteration iteration, const std::vector<std::size_t>& members,
-                const std::vector<double>& weights, Iteration gain = 0, double initial = 0) {
-    Group group = MakeGroup(kind, iteration, members, weights);
-    group.initial_weight = initial;
-    for (const std::size_t m : members) Start(m, group, gain);
-    for (const Status& status : Finish(members)) ASSERT_TRUE(status.ok()) << status.ToString();
-  }
   // Lets communicators that are being made become ready.
   void Settle() {
     EXPECT_TRUE(RunUntil([&] {
-      for (const auto& worker : workers_) {
-        if (worker == nullptr) continue;
-        const Communicators& comms = worker->mesh().communicators();
+      for (const MeshNode* node : Nodes()) {
+        const Communicators& comms = node->mesh->communicators();
         if (comms.Usable().size() != comms.counters().here) return false;
       }
       return true;
@@ -217,8 +172,8 @@ class PlacedJob {
   }
   std::uint64_t groups(Way way) const {
     std::uint64_t sum = 0;
-    for (const auto& worker : workers_) {
-      if (worker) sum += worker->mesh().counters().groups[static_cast<std::size_t>(way)];
+    for (const MeshNode* node : Nodes()) {
+      sum += node->mesh->counters().groups[static_cast<std::size_t>(way)];
     }
     return sum;
   }
@@ -226,9 +181,7 @@ class PlacedJob {
   const std::shared_ptr<LocalHub> hub;
 
  private:
-  std::vector<std::unique_ptr<PlacedWorker>> workers_;
   Prng prng_;
-  GroupId last_ = 0;
 };
 
 }  // namespace prd::testing

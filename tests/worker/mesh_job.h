@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <random>
 #include <utility>
@@ -54,17 +55,14 @@ void Fill(Tensors* tensors, F&& f) {
   }
 }
 
-struct MeshWorker {
+class MeshWorker {
+ public:
+  // Draws an incarnation where the options have none.
   MeshWorker(const Shapes& shapes, Mesh::Options options, const Plan& plan)
-      : parameters(MakeTensors(shapes)), gradients(MakeTensors(shapes)) {
-    static std::random_device device;
-    options.incarnation = Incarnation{device()} << 32 | device() | 1;
-    if (options.host.empty()) options.host = "host";
-    node = std::make_unique<MeshNode>(options, std::vector<Tensor>());
-    node->store.parameters = LayoutOf(&parameters);
-    node->store.gradients = LayoutOf(&gradients);
-    mesh().JoinRun(1, plan);
+      : MeshWorker(shapes, std::move(options)) {
+    Join(LayoutOf(&parameters), LayoutOf(&gradients), plan);
   }
+  virtual ~MeshWorker() = default;
   MeshWorker(const MeshWorker&) = delete;
   MeshWorker& operator=(const MeshWorker&) = delete;
 
@@ -74,6 +72,23 @@ struct MeshWorker {
   Tensors parameters;
   Tensors gradients;
   std::unique_ptr<MeshNode> node;  // null: dead
+
+ protected:
+  // For tensors that are elsewhere: it has yet to Join.
+  MeshWorker(const Shapes& shapes, Mesh::Options options)
+      : parameters(MakeTensors(shapes)), gradients(MakeTensors(shapes)) {
+    static std::random_device device;
+    if (options.incarnation == 0) {
+      options.incarnation = Incarnation{device()} << 32 | device() | 1;
+    }
+    if (options.host.empty()) options.host = "host";
+    node = std::make_unique<MeshNode>(options, std::vector<Tensor>());
+  }
+  void Join(Layout at, Layout gradients_at, const Plan& plan) {
+    store().parameters = std::move(at);
+    store().gradients = std::move(gradients_at);
+    mesh().JoinRun(1, plan);
+  }
 };
 
 class MeshJob {
@@ -82,6 +97,9 @@ class MeshJob {
       : shapes_(std::move(shapes)), plan_(plan), options_(std::move(options)) {
     for (std::size_t i = 0; i < workers; ++i) Add();
   }
+  virtual ~MeshJob() = default;
+  MeshJob(const MeshJob&) = delete;
+  MeshJob& operator=(const MeshJob&) = delete;
 
   void Add() { workers_.push_back(std::make_unique<MeshWorker>(shapes_, options_, plan_)); }
   // A new worker in the place of one that may be dead.
@@ -90,14 +108,19 @@ class MeshJob {
   }
   MeshWorker& operator[](std::size_t i) { return *workers_[i]; }
   std::size_t size() const { return workers_.size(); }
+  bool alive(std::size_t i) const { return workers_[i] && workers_[i]->node; }
   const Shapes& shapes() const { return shapes_; }
 
   std::vector<MeshNode*> Nodes() const {
     std::vector<MeshNode*> nodes;
-    for (const auto& worker : workers_) {
-      if (worker->node) nodes.push_back(worker->node.get());
+    for (std::size_t i = 0; i < size(); ++i) {
+      if (alive(i)) nodes.push_back(workers_[i]->node.get());
     }
     return nodes;
+  }
+  // All go on until done() or 20 s are over; returns done().
+  virtual bool RunUntil(const std::function<bool()>& done) {
+    return testing::RunUntil(Nodes(), done);
   }
 
   // Among these, with these weights; a new id each time.
@@ -110,29 +133,33 @@ class MeshJob {
     return group;
   }
 
-  void Start(std::size_t worker, const Group& group) {
+  void Start(std::size_t worker, const Group& group, Iteration gain = 0) {
     workers_[worker]->node->reduced.reset();
-    workers_[worker]->mesh().StartReduce(MeshNow(), group);
+    workers_[worker]->mesh().StartReduce(MeshNow(), group, gain);
   }
 
   // By member.
   std::vector<Status> Reduce(GroupKind kind, Iteration iteration,
                              const std::vector<std::size_t>& members,
-                             const std::vector<double>& weights) {
-    const Group group = MakeGroup(kind, iteration, members, weights);
-    for (const std::size_t m : members) Start(m, group);
+                             const std::vector<double>& weights, Iteration gain = 0,
+                             double initial = 0) {
+    Group group = MakeGroup(kind, iteration, members, weights);
+    group.initial_weight = initial;
+    for (const std::size_t m : members) Start(m, group, gain);
     return Finish(members);
   }
 
+  // Of those that are alive.
   std::vector<Status> Finish(const std::vector<std::size_t>& members) {
-    EXPECT_TRUE(RunUntil(Nodes(), [&] {
+    EXPECT_TRUE(RunUntil([&] {
       for (const std::size_t m : members) {
-        if (!workers_[m]->node->reduced) return false;
+        if (alive(m) && !workers_[m]->node->reduced) return false;
       }
       return true;
     }));
     std::vector<Status> statuses;
     for (const std::size_t m : members) {
+      if (!alive(m)) continue;
       const auto& reduced = workers_[m]->node->reduced;
       statuses.push_back(reduced ? reduced->status : Status(Code::kInternal, "not reported"));
     }
@@ -140,8 +167,8 @@ class MeshJob {
   }
 
   void ReduceOk(GroupKind kind, Iteration iteration, const std::vector<std::size_t>& members,
-                const std::vector<double>& weights) {
-    for (const Status& status : Reduce(kind, iteration, members, weights)) {
+                const std::vector<double>& weights, Iteration gain = 0, double initial = 0) {
+    for (const Status& status : Reduce(kind, iteration, members, weights, gain, initial)) {
       ASSERT_TRUE(status.ok()) << status.ToString();
     }
   }
@@ -154,7 +181,7 @@ class MeshJob {
   }
 
   MeshNode::Fetched FinishFetch(std::size_t taker) {
-    EXPECT_TRUE(RunUntil(Nodes(), [&] { return workers_[taker]->node->fetched.has_value(); }));
+    EXPECT_TRUE(RunUntil([&] { return workers_[taker]->node->fetched.has_value(); }));
     return workers_[taker]->node->fetched.value_or(
         MeshNode::Fetched{Status(Code::kInternal, "not reported"), -1});
   }
@@ -176,11 +203,13 @@ class MeshJob {
 
   GroupId last_group() const { return last_; }
 
+ protected:
+  std::vector<std::unique_ptr<MeshWorker>> workers_;
+
  private:
   Shapes shapes_;
   Plan plan_;
   Mesh::Options options_;
-  std::vector<std::unique_ptr<MeshWorker>> workers_;
   GroupId last_ = 0;
 };
 
