@@ -103,8 +103,8 @@ TEST_F(NcclTest, ManyWeightsTakeTurns) {
   ASSERT_OK(from.Put(stream));
   for (int i = 0; i < 200; ++i) {
     const float weight = static_cast<float>(2 + (i * 7) % 40);
-    ASSERT_OK(
-        gpu_.AllReduce(comm, from.device(), to.device(), 1, DType::kF32, {weight, weight}, stream));
+    ASSERT_OK(gpu_.AllReduce(comm, from.device(), to.device(), 1, DType::kF32,
+                             Weight{weight, weight}, stream));
     ASSERT_TRUE(Ready(comm));
     ASSERT_OK(to.Get(stream));
     float found = 0;
@@ -122,9 +122,10 @@ TEST_F(NcclTest, GroupedCallsAreOne) {
   for (std::size_t i = 0; i < 2048; ++i) from.host()[i] = static_cast<std::byte>(i % 59);
   ASSERT_OK(from.Put(stream));
   ASSERT_OK(gpu_.GroupStart());
-  ASSERT_OK(gpu_.AllReduce(comm, from.device(), to.device(), 256, DType::kF32, {1, 1}, stream));
+  ASSERT_OK(
+      gpu_.AllReduce(comm, from.device(), to.device(), 256, DType::kF32, Weight{1, 1}, stream));
   ASSERT_OK(gpu_.AllReduce(comm, from.device() + 1024, to.device() + 1024, 512, DType::kBF16,
-                           {1, 1}, stream));
+                           Weight{1, 1}, stream));
   ASSERT_OK(gpu_.GroupEnd(comm));
   ASSERT_TRUE(Ready(comm));
   ASSERT_OK(to.Get(stream));
@@ -181,7 +182,7 @@ TEST_F(NcclTest, MakingThemAgainDoesNotLeak) {
   for (int i = 0; i < 20; ++i) {
     const Gpu::Comm comm = NewComm();
     ASSERT_OK(gpu_.AllReduce(comm, bytes.device(), bytes.device(), bytes.size() / 4, DType::kF32,
-                             {0.5, 0.5F}, stream));
+                             Weight{0.5, 0.5F}, stream));
     ASSERT_TRUE(Ready(comm));
     ASSERT_OK(stream.Wait());
     Abort(comm);

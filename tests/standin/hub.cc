@@ -72,8 +72,8 @@ bool Rendezvous::AllReduce() {
   std::vector<std::byte> sum(first.bytes);
   for (const auto& [posted, at] : parts) {
     const HubCall& call = posted->calls[at];
-    if (call.dtype != first.dtype || call.bytes != first.bytes) {
-      Problem("members' all-reduces differ in dtype or size");
+    if (call.dtype != first.dtype || call.bytes != first.bytes || call.weighted != first.weighted) {
+      Problem("members' all-reduces differ in dtype, size or kind of operator");
       continue;
     }
     // A weight of 0 adds nothing here; StandInGpu has seen to what it is applied to.

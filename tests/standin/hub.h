@@ -26,6 +26,7 @@ struct HubCall {
   Kind kind = Kind::kAllReduce;
   DType dtype = DType::kF32;  // of kAllReduce
   Weight weight = {1, 1};     // of kAllReduce
+  bool weighted = true;       // not the plain sum
   int peer = 0;               // of kSend and kReceive
   std::uint64_t bytes = 0;
   std::vector<std::byte> data;  // what it gives; of kReceive, nothing

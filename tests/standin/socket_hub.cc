@@ -110,6 +110,7 @@ std::string Encode(std::uint64_t number, const HubCalls& calls) {
     writer.Put(call.dtype);
     writer.Put(call.weight.exact);
     writer.Put(call.weight.single);
+    writer.Put(call.weighted);
     writer.Put(static_cast<std::int32_t>(call.peer));
     writer.Put(call.bytes);
     writer.Put(call.data);
@@ -126,6 +127,7 @@ HubCalls DecodeCalls(Reader* reader) {
     call.dtype = reader->Get<DType>();
     call.weight.exact = reader->Get<double>();
     call.weight.single = reader->Get<float>();
+    call.weighted = reader->Get<bool>();
     call.peer = reader->Get<std::int32_t>();
     call.bytes = reader->Get<std::uint64_t>();
     call.data = reader->Bytes();

@@ -94,7 +94,7 @@ class StandInGpu : public Gpu {
   void CommAbort(Comm comm) override;
   std::size_t aborting() const override;
   Status AllReduce(Comm comm, const std::byte* from, std::byte* to, std::size_t count, DType dtype,
-                   Weight weight, Stream stream) override;
+                   std::optional<Weight> weight, Stream stream) override;
   Status Send(Comm comm, const std::byte* from, std::size_t bytes, int to, Stream stream) override;
   Status Receive(Comm comm, std::byte* to, std::size_t bytes, int from, Stream stream) override;
   Status GroupStart() override;

@@ -39,7 +39,7 @@ int Sums(Gpu* gpu, const Gpu::UniqueId& id, int ranks, int rank, int times) {
     const float own = static_cast<float>(rank + 1 + i);
     std::memcpy(pinned, &own, sizeof own);
     right = gpu->Copy(device, pinned, 4, stream).ok() &&
-            gpu->AllReduce(comm, device, device, 1, DType::kF32, {1, 1}, stream).ok() &&
+            gpu->AllReduce(comm, device, device, 1, DType::kF32, Weight{1, 1}, stream).ok() &&
             gpu->Copy(pinned, device, 4, stream).ok() && gpu->Record(event, stream).ok() &&
             gpu->Synchronize(event).ok();
     float sum = 0;
@@ -129,8 +129,8 @@ TEST(StandInModuleTest, AProcessThatIsGoneIsNotMissedUntilTheOthersAbort) {
   const Gpu::Event event = gpu->CreateEvent().value();
   std::byte* device = gpu->Malloc(64).value();
   // Its first call may have been made; not the second.
-  ASSERT_TRUE(gpu->AllReduce(comm, device, device, 1, DType::kF32, {1, 1}, stream).ok());
-  ASSERT_TRUE(gpu->AllReduce(comm, device, device, 1, DType::kF32, {1, 1}, stream).ok());
+  ASSERT_TRUE(gpu->AllReduce(comm, device, device, 1, DType::kF32, Weight{1, 1}, stream).ok());
+  ASSERT_TRUE(gpu->AllReduce(comm, device, device, 1, DType::kF32, Weight{1, 1}, stream).ok());
   ASSERT_TRUE(gpu->Record(event, stream).ok());
   EXPECT_FALSE(gpu->Done(event).value());
   EXPECT_FALSE(gpu->CommBusy(comm).value());

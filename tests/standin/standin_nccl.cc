@@ -175,7 +175,7 @@ std::size_t StandInGpu::aborting() const {
 // ---- calls ----
 
 Status StandInGpu::AllReduce(Comm comm, const std::byte* from, std::byte* to, std::size_t count,
-                             DType dtype, Weight weight, Stream stream) {
+                             DType dtype, std::optional<Weight> weight, Stream stream) {
   PRD_RETURN_IF_ERROR(device_->Call());
   const std::size_t bytes = count * DTypeSize(dtype);
   const Result<std::byte*> source =
@@ -187,13 +187,14 @@ Status StandInGpu::AllReduce(Comm comm, const std::byte* from, std::byte* to, st
   if (from != to && from < to + bytes && to < from + bytes) {
     return device_->Wrong("NCCL: AllReduce whose operands overlap, and are not the same");
   }
-  if (!IsOf(dtype, weight)) {
+  if (weight && !IsOf(dtype, *weight)) {
     return device_->Wrong("NCCL: AllReduce with a weight that is no number of its dtype");
   }
   return Ask(comm,
              {.call = {.kind = HubCall::Kind::kAllReduce,
                        .dtype = dtype,
-                       .weight = weight,
+                       .weight = weight.value_or(Weight{1, 1}),
+                       .weighted = weight.has_value(),
                        .bytes = bytes,
                        .data = {}},
               .from = *source,

@@ -169,7 +169,7 @@ struct Ranks {
     }
   }
   Status Sum(const std::vector<Gpu::Comm>& on, std::size_t i, std::size_t count,
-             Weight weight = {1, 1}) {
+             std::optional<Weight> weight = Weight{1, 1}) {
     return all[i]->gpu->AllReduce(on[i], all[i]->data, all[i]->data + 64, count, DType::kF32,
                                   weight, all[i]->stream);
   }
@@ -190,7 +190,7 @@ TEST(StandInTest, SumsWhenAllHaveCome) {
     const float value = static_cast<float>(i + 1);
     ranks.all[i]->gpu->Write(ranks.all[i]->data, &value, 4);
     ranks.Advance();
-    ASSERT_TRUE(ranks.Sum(ranks.comms, i, 1, {0.5, 0.5F}).ok());
+    ASSERT_TRUE(ranks.Sum(ranks.comms, i, 1, Weight{0.5, 0.5F}).ok());
   }
   ranks.Advance();
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(ranks.First(i), 3);
@@ -212,12 +212,16 @@ TEST(StandInTest, WaitsForAMemberThatIsGoneUntilItAborts) {
 }
 
 TEST(StandInTest, FindsMembersThatDoNotFit) {
-  Ranks ranks(2);
-  ranks.comms = ranks.Make();
-  ASSERT_TRUE(ranks.Sum(ranks.comms, 0, 1).ok());
-  ASSERT_TRUE(ranks.Sum(ranks.comms, 1, 2).ok());
-  ranks.Advance();
-  EXPECT_TRUE(Has(ranks.hub->problems().list(), "differ in dtype or size"));
+  using Ask = std::pair<std::size_t, std::optional<Weight>>;
+  const Ask others[] = {{2, Weight{1, 1}}, {1, std::nullopt}};
+  for (const auto& [count, weight] : others) {
+    Ranks ranks(2);
+    ranks.comms = ranks.Make();
+    ASSERT_TRUE(ranks.Sum(ranks.comms, 0, 1).ok());
+    ASSERT_TRUE(ranks.Sum(ranks.comms, 1, count, weight).ok());
+    ranks.Advance();
+    EXPECT_TRUE(Has(ranks.hub->problems().list(), "differ in dtype, size or kind of operator"));
+  }
 }
 
 TEST(StandInTest, FindsDeadlocks) {
@@ -253,7 +257,9 @@ TEST(StandInTest, FindsWhatIsAskedOfACommunicatorThatIsBusyOrGone) {
   std::byte* data = gpu->Malloc(16).value();
   const Gpu::Comm comm = gpu->CommInit(1, hub->MakeId().value(), 0);
   ASSERT_FALSE(gpu->CommBusy(comm).value());
-  const auto sum = [&] { return gpu->AllReduce(comm, data, data, 4, DType::kF32, {1, 1}, stream); };
+  const auto sum = [&] {
+    return gpu->AllReduce(comm, data, data, 4, DType::kF32, Weight{1, 1}, stream);
+  };
   ASSERT_TRUE(sum().ok());
   EXPECT_FALSE(sum().ok());
   ExpectProblem(*gpu, "a call on a communicator that is busy");

@@ -87,8 +87,8 @@ Result<std::string> WorkerComm::Plain(std::istringstream* words, WorkerMemory* m
   const Tensor tensor = memory->First(bytes).at(0);
   std::byte* data = static_cast<std::byte*>(tensor.data);
   const Instant start = Now();
-  PRD_RETURN_IF_ERROR(memory->gpu()->AllReduce(comm, data, data, tensor.count, tensor.dtype, {1, 1},
-                                               memory->stream()));
+  PRD_RETURN_IF_ERROR(memory->gpu()->AllReduce(comm, data, data, tensor.count, tensor.dtype,
+                                               std::nullopt, memory->stream()));
   PRD_RETURN_IF_ERROR(AwaitIdle(memory->gpu(), comm));
   PRD_RETURN_IF_ERROR(memory->Finish());
   return Times(start);

@@ -213,7 +213,7 @@ Result<bool> CudaGpu::CommBusy(Comm comm) {
 }
 
 Status CudaGpu::AllReduce(Comm comm, const std::byte* from, std::byte* to, std::size_t count,
-                          DType dtype, Weight weight, Stream stream) {
+                          DType dtype, std::optional<Weight> weight, Stream stream) {
   const OnDevice on(device_);
   return nccl_.AllReduce(comm, from, to, count, dtype, weight, stream);
 }

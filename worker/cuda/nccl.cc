@@ -97,7 +97,6 @@ std::uint64_t ScalarOf(DType dtype, Weight weight) {
 // An operator for PreMulSum. The one that makes room was given to collectives of before, whose
 // calls have returned.
 Result<ncclRedOp_t> OperatorFor(CommHandle* comm, DType dtype, Weight weight) {
-  if (weight.exact == 1) return ncclSum;
   const double value = dtype == DType::kF64 ? weight.exact : static_cast<double>(weight.single);
   auto& known = comm->operators;
   for (std::size_t i = 0; i < known.size(); ++i) {
@@ -270,9 +269,10 @@ Nccl::~Nccl() {
 }
 
 Status Nccl::AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std::size_t count,
-                       DType dtype, Weight weight, Gpu::Stream stream) {
+                       DType dtype, std::optional<Weight> weight, Gpu::Stream stream) {
   PRD_RETURN_IF_ERROR(Usable(comm));
-  const Result<ncclRedOp_t> op = OperatorFor(comm, dtype, weight);
+  const Result<ncclRedOp_t> op =
+      weight ? OperatorFor(comm, dtype, *weight) : Result<ncclRedOp_t>(ncclSum);
   if (!op.ok()) return op.status();
   comm->asked = static_cast<cudaStream_t>(stream);
   return ToStatus(NcclLibrary::Get().AllReduce(from, to, count, ToNccl(dtype), *op, comm->comm,

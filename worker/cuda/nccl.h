@@ -39,7 +39,7 @@ class Nccl {
   std::size_t aborting() const;
 
   Status AllReduce(Gpu::Comm comm, const std::byte* from, std::byte* to, std::size_t count,
-                   DType dtype, Weight weight, Gpu::Stream stream);
+                   DType dtype, std::optional<Weight> weight, Gpu::Stream stream);
   Status Send(Gpu::Comm comm, const std::byte* from, std::size_t bytes, int to, Gpu::Stream stream);
   Status Receive(Gpu::Comm comm, std::byte* to, std::size_t bytes, int from, Gpu::Stream stream);
   Status GroupStart();

@@ -148,10 +148,12 @@ class Gpu {
   virtual std::size_t aborting() const = 0;
 
   // to = sum over members of their weight * from, element by element, in the collective's dtype
-  // (ncclRedOpCreatePreMulSum with the weight in that dtype; `weight` is exact in it). `from` may
-  // be `to`. All members ask for the same collectives in the same order.
+  // (ncclRedOpCreatePreMulSum with the weight in that dtype; `weight` is exact in it); without a
+  // weight the plain sum (ncclSum). `from` may be `to`. All members ask for the same collectives in
+  // the same order, all with weights or all without: NCCL chooses by the operator how to go, on
+  // each member.
   virtual Status AllReduce(Comm comm, const std::byte* from, std::byte* to, std::size_t count,
-                           DType dtype, Weight weight, Stream stream) = 0;
+                           DType dtype, std::optional<Weight> weight, Stream stream) = 0;
   virtual Status Send(Comm comm, const std::byte* from, std::size_t bytes, int to,
                       Stream stream) = 0;
   virtual Status Receive(Comm comm, std::byte* to, std::size_t bytes, int from, Stream stream) = 0;
@@ -163,7 +165,7 @@ class Gpu {
 // ---- the module ----
 
 // Of this class and what it uses: a module of another is refused.
-inline constexpr int kGpuInterface = 1;
+inline constexpr int kGpuInterface = 2;
 
 // What a module exports, as `prd_gpu_open`: a Gpu for device `device`, or null, and why in `error`
 // (of `error_bytes`, zero-terminated). `interface` is kGpuInterface of the caller, `version` its

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 
 #include "tests/worker/cuda/fake_cuda.h"
 #include "tests/worker/cuda/fake_nccl.h"
@@ -70,12 +71,13 @@ class NcclClassTest : public ::testing::Test {
       return busy.ok() && !*busy;
     });
   }
-  float Reduced(Gpu::Comm comm, float value, double weight) {
+  float Reduced(Gpu::Comm comm, float value, std::optional<double> share) {
     float to = 0;
+    std::optional<Weight> weight;
+    if (share) weight = Weight{*share, static_cast<float>(*share)};
     EXPECT_TRUE(nccl_
                     ->AllReduce(comm, reinterpret_cast<std::byte*>(&value),
-                                reinterpret_cast<std::byte*>(&to), 1, DType::kF32,
-                                {weight, static_cast<float>(weight)}, nullptr)
+                                reinterpret_cast<std::byte*>(&to), 1, DType::kF32, weight, nullptr)
                     .ok());
     EXPECT_TRUE(Ready(comm));
     return to;
@@ -94,8 +96,12 @@ TEST_F(NcclClassTest, OperatorsAreKeptAndTheirNumberIsBounded) {
   EXPECT_EQ(fake_->most_operators, 10) << "each is made once";
   for (int weight = 2; weight < 100; ++weight) ASSERT_EQ(Reduced(comm, 3, weight), 3.F * weight);
   EXPECT_EQ(fake_->most_operators, 16);
-  EXPECT_EQ(Reduced(comm, 3, 1), 3);
-  EXPECT_EQ(fake_->operators, 16) << "a weight of 1 needs none";
+  const Gpu::Comm other = NewComm();
+  EXPECT_EQ(Reduced(other, 3, std::nullopt), 3);
+  EXPECT_EQ(fake_->operators, 16) << "the plain sum is NCCL's own";
+  EXPECT_EQ(Reduced(other, 3, 1), 3);
+  EXPECT_EQ(fake_->operators, 17) << "members with other weights go the same way";
+  nccl_->CommAbort(other);
   nccl_->CommAbort(comm);
 }
 
@@ -108,8 +114,8 @@ TEST_F(NcclClassTest, AWeightIsGivenInTheDtype) {
     std::uint16_t to = 0;
     ASSERT_TRUE(nccl_
                     ->AllReduce(comm, reinterpret_cast<const std::byte*>(&halves[i]),
-                                reinterpret_cast<std::byte*>(&to), 1, dtypes[i], {0.25, 0.25F},
-                                nullptr)
+                                reinterpret_cast<std::byte*>(&to), 1, dtypes[i],
+                                Weight{0.25, 0.25F}, nullptr)
                     .ok());
     EXPECT_EQ(to, quarters[i]);
   }
@@ -123,7 +129,7 @@ TEST_F(NcclClassTest, WhatIsBusySaysSo) {
   EXPECT_TRUE(Ready(comm));
   float value = 1;
   auto* data = reinterpret_cast<std::byte*>(&value);
-  ASSERT_TRUE(nccl_->AllReduce(comm, data, data, 1, DType::kF32, {1, 1}, nullptr).ok());
+  ASSERT_TRUE(nccl_->AllReduce(comm, data, data, 1, DType::kF32, Weight{1, 1}, nullptr).ok());
   EXPECT_TRUE(nccl_->CommBusy(comm).value());
   EXPECT_TRUE(Ready(comm));
   nccl_->CommAbort(comm);
@@ -134,7 +140,8 @@ TEST_F(NcclClassTest, AbortComesAfterTheMakingAndWaitsForNobody) {
   const Gpu::Comm first = nccl_->CommInit(1, {}, 0);
   const Gpu::Comm second = nccl_->CommInit(1, {}, 0);
   EXPECT_TRUE(nccl_->CommBusy(first).value());
-  EXPECT_FALSE(nccl_->AllReduce(first, nullptr, nullptr, 0, DType::kF32, {1, 1}, nullptr).ok());
+  EXPECT_FALSE(
+      nccl_->AllReduce(first, nullptr, nullptr, 0, DType::kF32, Weight{1, 1}, nullptr).ok());
   nccl_->CommAbort(second);
   nccl_->CommAbort(first);
   EXPECT_EQ(nccl_->aborting(), 2u);
@@ -168,7 +175,7 @@ TEST_F(NcclClassTest, WhatRunsIsAborted) {
   auto* data = reinterpret_cast<std::byte*>(&value);
   fake_->busy = 2;
   const Gpu::Comm asked = NewComm();  // a collective is not handed over yet
-  ASSERT_TRUE(nccl_->AllReduce(asked, data, data, 1, DType::kF32, {1, 1}, nullptr).ok());
+  ASSERT_TRUE(nccl_->AllReduce(asked, data, data, 1, DType::kF32, Weight{1, 1}, nullptr).ok());
   const Gpu::Comm running = NewComm();
   EXPECT_EQ(Reduced(running, 3, 1), 3);
   testing::FakeCudaRuns(true);
@@ -194,7 +201,8 @@ TEST_F(NcclClassTest, OneThatCannotBeMadeFailsAndIsGivenUp) {
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_NE(status.message().find("ncclCommInitRankConfig: an error of the fake"),
             std::string::npos);
-  EXPECT_EQ(nccl_->AllReduce(comm, nullptr, nullptr, 0, DType::kF32, {1, 1}, nullptr), status);
+  EXPECT_EQ(nccl_->AllReduce(comm, nullptr, nullptr, 0, DType::kF32, Weight{1, 1}, nullptr),
+            status);
   nccl_->CommAbort(comm);
   EXPECT_TRUE(Ended());
   EXPECT_EQ(fake_->aborts, 0) << "there is none";

@@ -119,7 +119,7 @@ class FakeGpu : public Gpu {
   Status Decide(const std::uint32_t*, std::uint32_t*, std::uint32_t*, Stream) override {
     return None();
   }
-  Status AllReduce(Comm, const std::byte*, std::byte*, std::size_t, DType, Weight,
+  Status AllReduce(Comm, const std::byte*, std::byte*, std::size_t, DType, std::optional<Weight>,
                    Stream) override {
     return None();
   }
