@@ -19,20 +19,32 @@ Status DevicePool::Open() {
   }
   PRD_RETURN_IF_ERROR(
       ToStatus(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"));
+  if (MakePool() == cudaSuccess) return Status::Ok();
+  // The device has them, and what it is seen through has not: a container's or machine's layer.
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  pool_ = nullptr;
+  cudaGetLastError();  // that it failed is not the next caller's concern
+  return Status::Ok();
+}
+
+// And tries it.
+cudaError_t DevicePool::MakePool() {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = device_;
-  if (cudaMemPoolCreate(&pool_, &properties) != cudaSuccess) {
-    // The device has them, and what it is seen through has not: a container's or machine's layer.
+  if (const cudaError_t error = cudaMemPoolCreate(&pool_, &properties); error != cudaSuccess) {
     pool_ = nullptr;
-    cudaGetLastError();  // that it failed is not the next caller's concern
-    return Status::Ok();
+    return error;
   }
   // Or what is given would wait for what is taken back.
   int no = 0;
-  return ToStatus(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &no),
-                  "cudaMemPoolSetAttribute");
+  const cudaError_t set =
+      cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &no);
+  if (set != cudaSuccess) return set;
+  void* data = nullptr;
+  const cudaError_t error = TryMalloc(1, &data);
+  return error != cudaSuccess ? error : cudaFreeAsync(data, taken_);
 }
 
 DevicePool::~DevicePool() {
@@ -68,7 +80,7 @@ void DevicePool::Free(std::byte* data) {
   if (data == nullptr) return;
   const OnDevice on(device_);
   if (pool_ == nullptr) {
-    cudaFree(data);
+    freeing_.Ask([data] { cudaFree(data); });
     return;
   }
   const std::lock_guard lock(mutex_);

@@ -11,18 +11,20 @@
 #include <vector>
 
 #include "prd/status.h"
+#include "worker/cuda/tasks.h"
 
 namespace prd::cuda {
 
 // Threads: any.
 class DevicePool {
  public:
-  explicit DevicePool(int device) : device_(device) {}
+  explicit DevicePool(int device) : device_(device), freeing_(device) {}
   ~DevicePool();
   DevicePool(const DevicePool&) = delete;
   DevicePool& operator=(const DevicePool&) = delete;
 
-  // Where the device has no pools, cudaMalloc and cudaFree are what is left.
+  // Where there are no pools, cudaMalloc and cudaFree are what is left: then a thread of its own
+  // waits.
   Status Open();
 
   // Waits only where no memory is left but what is being taken back.
@@ -35,6 +37,7 @@ class DevicePool {
   void Unwatch(cudaStream_t stream);
 
  private:
+  cudaError_t MakePool();
   cudaError_t TryMalloc(std::size_t bytes, void** data);
 
   const int device_;
@@ -44,6 +47,7 @@ class DevicePool {
   cudaEvent_t event_ = nullptr;
   std::mutex mutex_;
   std::vector<cudaStream_t> watched_;
+  Tasks freeing_;  // without a pool
 };
 
 }  // namespace prd::cuda
