@@ -23,7 +23,7 @@ struct DeviceOptions {
   int groups = 200;
   std::size_t elements = 1 << 18;  // per dtype
   std::uint64_t seed = 1;
-  int timeout_ms = 5000;                // of a reduction
+  int timeout_ms = 20'000;              // of a reduction; NCCL's first ones connect
   std::size_t slack_bytes = 256 << 20;  // of `leak`, over all processes
 };
 

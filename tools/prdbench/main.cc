@@ -80,7 +80,7 @@ CLI::App* AddDevice(CLI::App* app, prd::bench::DeviceOptions* device, bool* json
       ->capture_default_str();
   command->add_option("--seed", device->seed, "Of memberships, weights and values")
       ->capture_default_str();
-  command->add_option("--timeout-ms", device->timeout_ms, "Of a reduction, in `kill`")
+  command->add_option("--timeout-ms", device->timeout_ms, "Of a reduction in a check")
       ->check(CLI::Range(100, 600000))
       ->capture_default_str();
   command->add_option("--slack-bytes", device->slack_bytes, "That `leak` lets go, of all processes")

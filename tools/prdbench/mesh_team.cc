@@ -176,7 +176,7 @@ Result<std::vector<MeshTeam::Counters>> MeshTeam::CountersOf(const std::vector<i
   for (const std::string& line : *lines) {
     Counters one;
     std::istringstream words(line);
-    if (!(words >> one.made >> one.broken >> one.given_up >> one.here)) {
+    if (!(words >> one.made >> one.broken >> one.given_up >> one.here >> one.making)) {
       return Status(Code::kUnavailable, line);
     }
     all.push_back(one);
@@ -186,19 +186,17 @@ Result<std::vector<MeshTeam::Counters>> MeshTeam::CountersOf(const std::vector<i
 
 Status MeshTeam::Settle(const std::vector<int>& ranks, DurationNs patience) {
   constexpr timespec kLook{0, 20'000'000};
-  constexpr int kTimes = 3;    // looks at which nothing has changed, and none is being made
-  constexpr int kAtMost = 75;  // or may still be
+  constexpr int kTimes = 3;  // looks at which nothing has changed, and none is being made
   std::vector<Counters> last;
   int same = 0;
   for (const Instant until = Now() + patience; Now() < until; nanosleep(&kLook, nullptr)) {
     Result<std::vector<Counters>> counters = CountersOf(ranks);
     if (!counters.ok()) return counters.status();
-    const bool done = std::all_of(counters->begin(), counters->end(), [](const Counters& one) {
-      return one.here + one.given_up + one.broken <= one.made;
-    });
-    same = *counters == last ? same + 1 : 0;
+    const bool making = std::any_of(counters->begin(), counters->end(),
+                                    [](const Counters& one) { return one.making; });
+    same = *counters == last && !making ? same + 1 : 0;
     last = std::move(*counters);
-    if (same >= (done ? kTimes : kAtMost)) break;
+    if (same >= kTimes) break;
   }
   return Status::Ok();
 }

@@ -75,6 +75,7 @@ class MeshTeam : public Team {
   Status Settle(const std::vector<int>& ranks, DurationNs patience = 20 * kSecond);
   struct Counters {
     std::uint64_t made = 0, broken = 0, given_up = 0, here = 0;  // Communicators::Counters
+    bool making = false;
     friend bool operator==(const Counters&, const Counters&) = default;
   };
   Result<std::vector<Counters>> CountersOf(const std::vector<int>& ranks);

@@ -215,11 +215,11 @@ class MeshWorker : public MeshEvents {
   }
 
   std::string Counters() const {
-    if (communicators_ == nullptr) return "0 0 0 0";
+    if (communicators_ == nullptr) return "0 0 0 0 0";
     const Communicators::Counters counters = communicators_->counters();
     std::ostringstream line;
     line << counters.made << ' ' << counters.broken << ' ' << counters.given_up << ' '
-         << counters.here;
+         << counters.here << ' ' << counters.making;
     return line.str();
   }
 

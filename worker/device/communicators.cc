@@ -441,6 +441,7 @@ std::map<CommId, std::vector<Incarnation>> Communicators::Usable() const {
 Communicators::Counters Communicators::counters() const {
   Counters counters = counters_;
   counters.here = comms_.size();
+  counters.making = making_.has_value();
   return counters;
 }
 

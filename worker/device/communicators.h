@@ -211,6 +211,7 @@ class Communicators {
     std::uint64_t given_up = 0;  // for room
     std::uint64_t declined = 0;  // proposals, by this worker
     std::size_t here = 0;        // now, those being made included
+    bool making = false;         // one is being made, now
   };
   Counters counters() const;
   // Ids and members of those that this worker takes for usable, by id.

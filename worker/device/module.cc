@@ -100,13 +100,13 @@ Status CheckHostPointer(const void* data) {
   const auto get = reinterpret_cast<PointerGetAttribute>(dlsym(driver, "cuPointerGetAttribute"));
   const auto at = reinterpret_cast<std::uintptr_t>(data);
   unsigned type = 0;
-  bool managed = false;
+  unsigned managed = 0;
   int device = -1;
   // Of memory that it does not know it gives an error.
   const bool known = get != nullptr && get(&type, kMemoryType, at) == 0 &&
                      get(&managed, kIsManaged, at) == 0 && get(&device, kDeviceOrdinal, at) == 0;
   dlclose(driver);
-  if (!known || type != kOfDevice || managed) return Status::Ok();
+  if (!known || type != kOfDevice || managed != 0) return Status::Ok();
   const std::string name = "cuda:" + std::to_string(device);
   return Status(Code::kInvalidArgument, "it is memory of " + name +
                                             ", and the replica's device is the processor; let "
