@@ -1,4 +1,16 @@
-# Where NCCL is on this machine. Sourced by gpu-check.
+# Where the driver and NCCL are on this machine. Sourced by gpu-check.
+
+# Some containers and machines have the driver in a mount that neither PATH nor the loader knows.
+find_driver() {
+  local driver="${PRD_DRIVER:-/usr/local/nvidia}"
+  [ -d "$driver" ] || return 0
+  export PATH="$PATH:$driver/bin"
+  local known
+  known="$("$(command -v ldconfig || echo /sbin/ldconfig)" -p 2>/dev/null || true)"
+  if [[ $known != *libcuda.so.1* ]]; then
+    export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$driver/lib64:$driver/lib"
+  fi
+}
 
 # Prints its path; nothing if there is none.
 find_nccl() {

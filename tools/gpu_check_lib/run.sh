@@ -16,7 +16,7 @@ find_programs() {
     found="${found##* }"
     if [ "$(printf '%s\n' "$needed" "${found:-0}" | sort -V | head -n 1)" != "$needed" ]; then
       # This machine's glibc is older than the one that all of it was linked with: the packed one is used.
-      loader=("$here/glibc/ld-linux-x86-64.so.2" --library-path "$here/glibc:$here/lib")
+      loader=("$here/glibc/ld-linux-x86-64.so.2" --library-path "$here/glibc:$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
     fi
     libraries="$here/lib"
   else
@@ -194,6 +194,7 @@ judge() {
 
 run() {
   parse "$@"
+  [ "$stand_in" = true ] || find_driver
   find_programs
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT

@@ -132,6 +132,54 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((last["gpu_check"], last["right"]), ("done", False))
 
 
+class Finding(unittest.TestCase):
+    """Where the driver and NCCL are, on machines that are made up."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+        self.known = []
+
+    def find(self, what, **environment):
+        """Runs it where the loader knows `known`, and where there is no HOME."""
+        tools = self.dir / "tools"
+        tools.mkdir(exist_ok=True)
+        ldconfig = tools / "ldconfig"
+        listed = "".join(f"echo '\t{path.name} (libc6,x86-64) => {path}'\n" for path in self.known)
+        ldconfig.write_text(f"#!/bin/sh\n{listed}")
+        ldconfig.chmod(0o755)
+        script = f"set -euo pipefail; source {SOURCE}/tools/gpu_check_lib/nccl.sh; {what}"
+        bare = {"PATH": f"{tools}:/usr/bin:/bin", "CUDA_HOME": str(self.dir / "cuda"), **environment}
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, env=bare).stdout.strip()
+
+    def nccl(self, folder, version):
+        path = self.dir / folder / "libnccl.so.2"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\x7fELF\0" + f"NCCL version {version}+cuda13.0".encode() + b"\0\n\0")
+        return path
+
+    def test_takes_the_first_nccl_that_is_new_enough(self):
+        self.known = [self.nccl("old", "2.21.5")]
+        new = self.nccl("cuda/lib64", "2.28.9")
+        self.assertEqual(self.find("find_nccl"), str(new))
+        self.assertEqual(self.find("find_nccl", PRD_NCCL_LIBRARY="/any"), "/any")
+
+    def test_an_nccl_that_is_too_old_is_left_to_the_programs(self):
+        self.known = [self.nccl("old", "2.21.5")]
+        self.assertTrue(self.find("find_nccl"))
+
+    def test_finds_a_driver_that_the_loader_does_not_know(self):
+        driver = self.dir / "nvidia"
+        (driver / "bin").mkdir(parents=True)
+        told = 'find_driver; echo "$PATH ${LD_LIBRARY_PATH:-}"'
+        path, _, libraries = self.find(told, PRD_DRIVER=str(driver), LD_LIBRARY_PATH="/mine").partition(" ")
+        self.assertTrue(path.endswith(f":{driver}/bin"))
+        self.assertEqual(libraries, f"/mine:{driver}/lib64:{driver}/lib")
+        self.known = [pathlib.Path("/lib/libcuda.so.1")]
+        self.assertTrue(self.find(told, PRD_DRIVER=str(driver)).endswith(f":{driver}/bin"))
+
+
 class Training(unittest.TestCase):
     """The step that trains, with replicas on the stand-in: there its groups go the ways that they go on a GPU."""
 
