@@ -77,7 +77,7 @@ class GpuCheck(unittest.TestCase):
         data.mkdir()
         for part in ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]:
             (data / f"{part}-ubyte.gz").touch()
-        out = self.dir / "p.tar.zst"
+        out = self.dir / "p.tar.gz"
         done = gpu_check("pack", "--out", str(out), "--limit-mib", "1", PRD_DATA=str(data))
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stderr, r"\d+ bytes are \d+ more than fewer than 1 MiB")
