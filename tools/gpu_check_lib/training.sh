@@ -15,7 +15,7 @@ training() {
   for ((rank = 0; rank < workers; ++rank)); do
     # Ranks that share a GPU are on different hosts, for NCCL (tools/prdbench/worker_memory.cc).
     PRD_RANK=$rank NCCL_HOSTID="gpu-check-$$-$rank" NCCL_NET=Socket NCCL_SOCKET_IFNAME=lo NCCL_P2P_DISABLE=1 \
-      NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
+      NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
       start prd-train-cuda --device "$device" --data "$data" --steps "$steps" --seconds 60 --step-ms "$step_ms" \
       --batch 64 --lr 0.05 --momentum 0.5 --evaluate --log "$dir/steps.$rank" \
       >"$dir/worker.$rank" 2>"$dir/worker.$rank.log" &

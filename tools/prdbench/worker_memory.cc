@@ -12,8 +12,9 @@ namespace prd::bench {
 namespace {
 
 // NCCL refuses several ranks on one GPU: it tells them apart by host and device, so each gets a
-// host of its own, and the ways that need one host are closed (FACTS: for functional tests only).
-// From 2.30 on there is a setting for it.
+// host of its own, and the ways that need one host are closed: for checks only. So is NCCL's own
+// watch over its processes (RAS), which would connect all of them. From 2.30 on there is a setting
+// for it.
 void ShareDevice(const std::string& nccl) {
   int major = 0;
   int minor = 0;
@@ -26,6 +27,7 @@ void ShareDevice(const std::string& nccl) {
   const std::pair<const char*, const char*> settings[] = {
       {"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_P2P_DISABLE", "1"},
       {"NCCL_SHM_DISABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"},   {"NCCL_NVLS_ENABLE", "0"},
+      {"NCCL_RAS_ENABLE", "0"},
   };
   for (const auto& [name, value] : settings) setenv(name, value, 0);
 }
