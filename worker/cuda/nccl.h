@@ -9,7 +9,7 @@
 // on the device, another one's collective included that nobody would be left to abort (NCCL pull
 // request 564). One on which nothing runs any more is finalized: when a collective is through here,
 // its last bytes may still be in this process, for others that are slower, and ncclCommAbort drops
-// them.
+// them. (Besides, it then ends at once; an abort is looked for every 500 ms, src/proxy.cc of NCCL.)
 #ifndef PRD_WORKER_CUDA_NCCL_H_
 #define PRD_WORKER_CUDA_NCCL_H_
 
