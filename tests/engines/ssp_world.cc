@@ -9,7 +9,7 @@ namespace prd {
 
 namespace {
 
-std::string Of(Rank rank) { return " of rank " + std::to_string(rank); }
+std::string OfRank(Rank rank) { return " of rank " + std::to_string(rank); }
 
 }  // namespace
 
@@ -143,9 +143,9 @@ std::string SspWorld::Heed(const Answer& answer) {
   const auto found = workers_.find(answer.rank);
   if (found == workers_.end() || !found->second.waiting) return "an answer to nothing";
   Worker& worker = found->second;
-  if (!MayGoOn(worker)) return "an answer too early" + Of(answer.rank);
+  if (!MayGoOn(worker)) return "an answer too early" + OfRank(answer.rank);
   if (answer.next != worker.clock + 1 || answer.ready || answer.reason.empty()) {
-    return "a bad answer" + Of(answer.rank);
+    return "a bad answer" + OfRank(answer.rank);
   }
   std::uint32_t training = 0;
   for (const auto& [rank, of] : workers_) training += of.member && !of.finished ? 1 : 0;
@@ -176,7 +176,7 @@ std::string SspWorld::Heed(const PlacementSet& set) {
     Iteration at = worker.clock;
     // Where nobody trains, at where anybody was let go on to, as long as somebody is there.
     if (!worker.member) at = std::max(at, trains ? lowest : reached_);
-    if (set.at[i] != at) return "another clock" + Of(set.members[i]);
+    if (set.at[i] != at) return "another clock" + OfRank(set.members[i]);
     worker.clock = at;
     worker.member = true;
     worker.placed = false;
@@ -229,7 +229,7 @@ std::string SspWorld::Heed(const PlacementOpened& opened) {
   std::vector<Rank> members;
   for (auto& [rank, worker] : workers_) {
     if (!worker.member) continue;
-    if (!worker.placed) return "opened without" + Of(rank);
+    if (!worker.placed) return "opened without" + OfRank(rank);
     members.push_back(rank);
   }
   if (opened.members != members) return "not all are told";
@@ -277,10 +277,10 @@ std::string SspWorld::Apply(const Event& event) {
     if (!wrong.empty()) return wrong;
   }
   for (const auto& [rank, worker] : workers_) {
-    if (worker.waiting && MayGoOn(worker)) return "no answer" + Of(rank);
+    if (worker.waiting && MayGoOn(worker)) return "no answer" + OfRank(rank);
     const std::string why = engine_->Explain(now_, rank);
-    if (why.empty() && (worker.waiting || !open_)) return "no reason" + Of(rank);
-    if (!why.empty() && !worker.waiting && open_ && worker.member) return "a reason" + Of(rank);
+    if (why.empty() && (worker.waiting || !open_)) return "no reason" + OfRank(rank);
+    if (!why.empty() && !worker.waiting && open_ && worker.member) return "a reason" + OfRank(rank);
   }
   return "";
 }

@@ -24,8 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr DurationNs kMs = kMillisecond;
-
 JobSpec SpecOf(const EngineOptions& engine, int workers = 4) {
   JobSpec spec;
   spec.name = "mnist";

@@ -26,8 +26,6 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-constexpr DurationNs kMs = kMillisecond;
-
 struct Done {
   int code = -1;
   std::string out;  // and errors, in the order in which they were written

@@ -16,8 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr DurationNs kMs = kMillisecond;
-
 TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
   const auto records = MakeRun(1, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = 5});
   MemorySource source;

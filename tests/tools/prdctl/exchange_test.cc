@@ -28,9 +28,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
 
-constexpr DurationNs kMs = kMillisecond;
-
-Story StoryOf(const EngineOptions& engine) {
+Story StoryWith(const EngineOptions& engine) {
   JobSpec spec;
   spec.name = "j";
   spec.engine = engine;
@@ -156,7 +154,7 @@ TEST(GraphGapTest, NoGraphNoGap) {
 
 // Three workers in a line, 0 - 1 - 2, with max_ig = 2; all join at 0 ms.
 Story Line(int backups = 0) {
-  Story story = StoryOf(HopOptions{
+  Story story = StoryWith(HopOptions{
       .graph = {.kind = Graph::Kind::kRing}, .max_iteration_gap = 2, .backups = backups});
   for (Rank rank = 0; rank < 3; ++rank) story.Join(rank);
   for (const auto& [rank, set] : GraphOf(3, {{0, 1}, {1, 2}})) story.Write(set);
@@ -273,7 +271,7 @@ TEST(NeighboursTest, TheGraphIsDrawnWithWhoWaits) {
 }
 
 TEST(NeighboursTest, TheGapIsToldBothWays) {
-  Story story = StoryOf(HopOptions{});
+  Story story = StoryWith(HopOptions{});
   for (const auto& [rank, set] : GraphOf(8, RingBased())) story.Join(rank).Write(set);
   MemorySource source = SourceOf(story.records());
   const std::string text = Text([&](auto& c) { return ShowSpectralGap(source, "", 0, c); });
@@ -305,7 +303,7 @@ TEST(NeighboursTest, StragglersTellSkipsAndUpdatesNotUsed) {
 // ---- ssp ----
 
 Story Store(int staleness) {
-  Story story = StoryOf(SspOptions{.staleness = staleness, .shards = 2});
+  Story story = StoryWith(SspOptions{.staleness = staleness, .shards = 2});
   for (Rank rank = 0; rank < 3; ++rank) story.Join(rank);
   const std::vector<ShardPlace> shards = {{.owner = 0, .holders = {1}},
                                           {.owner = 1, .holders = {2}}};

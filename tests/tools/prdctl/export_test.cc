@@ -17,8 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr DurationNs kMs = kMillisecond;
-
 template <typename Format>
 std::string Exported(const std::vector<Record>& records) {
   std::ostringstream out;

@@ -14,8 +14,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr DurationNs kMs = kMillisecond;
-
 TEST(ReplayTest, AWholeRunLeadsToTheSameState) {
   std::uint64_t hash = 0;
   const auto records =

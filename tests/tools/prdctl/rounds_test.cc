@@ -23,8 +23,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr DurationNs kMs = kMillisecond;
-
 const std::vector<Record>& RunOf(const EngineOptions& engine) {
   static std::map<std::string, std::vector<Record>> runs;
   std::vector<Record>& records = runs[std::string(EngineName(engine))];
@@ -32,7 +30,7 @@ const std::vector<Record>& RunOf(const EngineOptions& engine) {
   return records;
 }
 
-const WorkerPace& Of(const PaceReport& report, Rank rank) {
+const WorkerPace& PaceAt(const PaceReport& report, Rank rank) {
   for (const WorkerPace& worker : report.workers) {
     if (worker.rank == rank) return worker;
   }
@@ -40,7 +38,7 @@ const WorkerPace& Of(const PaceReport& report, Rank rank) {
   return report.workers.front();
 }
 
-PaceReport PaceOf(const std::vector<Record>& records) {
+PaceReport PaceIn(const std::vector<Record>& records) {
   PaceMeter meter;
   for (const Record& record : records) meter.Add(record);
   return meter.Report();
@@ -75,16 +73,16 @@ TEST(RoundsTest, PassedOverAndLostGradientsAreCounted) {
   Story story = Rounds();
   story.Write(WorkerLeft{.rank = 1, .why = LeftReason::kFinished, .gradients = 1});
   story.Write(WorkerLeft{.rank = 2, .why = LeftReason::kLost, .gradients = 2});
-  const PaceReport report = PaceOf(story.records());
+  const PaceReport report = PaceIn(story.records());
   EXPECT_EQ(report.rounds, 3u);
-  EXPECT_EQ(Of(report, 0).rounds_in, 3u);
-  EXPECT_EQ(Of(report, 0).rounds_without, 0u);
-  EXPECT_EQ(Of(report, 0).steps, 3u);
-  EXPECT_EQ(Of(report, 2).rounds_in, 1u);
-  EXPECT_EQ(Of(report, 2).rounds_without, 2u);
-  EXPECT_EQ(Of(report, 2).longest_without, 2u);
-  EXPECT_EQ(Of(report, 2).gradients_lost, 2u);
-  EXPECT_EQ(Of(report, 1).gradients_lost, 0u);  // it is still there, and may give it to a round
+  EXPECT_EQ(PaceAt(report, 0).rounds_in, 3u);
+  EXPECT_EQ(PaceAt(report, 0).rounds_without, 0u);
+  EXPECT_EQ(PaceAt(report, 0).steps, 3u);
+  EXPECT_EQ(PaceAt(report, 2).rounds_in, 1u);
+  EXPECT_EQ(PaceAt(report, 2).rounds_without, 2u);
+  EXPECT_EQ(PaceAt(report, 2).longest_without, 2u);
+  EXPECT_EQ(PaceAt(report, 2).gradients_lost, 2u);
+  EXPECT_EQ(PaceAt(report, 1).gradients_lost, 0u);  // it is still there, and may give it to a round
   MemorySource source = SourceOf(story.records());
   EXPECT_THAT(Text([&](const Console& c) { return ShowStragglers(source, "", 1.5, c); }),
               HasSubstr("PASSED OVER"));
@@ -117,7 +115,7 @@ TEST(RoundsTest, ARoundThatLostAMemberIsPartial) {
     if (const auto ended = tracker.Add(record).ended) state = ended->State();
   }
   EXPECT_EQ(state, "partial");
-  EXPECT_EQ(PaceOf(story.records()).rounds, 1u);
+  EXPECT_EQ(PaceIn(story.records()).rounds, 1u);
 }
 
 TEST(RoundsTest, GraphJoinsContributorsAndThereIsNoGap) {
@@ -144,7 +142,7 @@ TEST(RoundsTest, DropsAreCountedWithTheirShareAndReason) {
   story.Write(UpdateDropped{.rank = 2, .iteration = 0, .reason = "late by 3 ms"});
   story.At(20).Signal(2, 2, 9).Signal(0, 2, 9).Form({{0, .5}, {2, .5}}).Report(0, 2, 0, 1);
   story.Report(2, 2, 0, 1).End(2);
-  const WorkerPace worker = Of(PaceOf(story.records()), 2);
+  const WorkerPace worker = PaceAt(PaceIn(story.records()), 2);
   EXPECT_EQ(worker.dropped, 1u);
   EXPECT_EQ(worker.dropped_because, "late by 3 ms");
   EXPECT_NEAR(worker.dropped_share, 0.5, 1e-12);
@@ -224,7 +222,7 @@ TEST_P(EngineRuns, TraceTracksDoNotOverlap) {
 }
 
 TEST_P(EngineRuns, TheSlowWorkerIsFound) {
-  const PaceReport report = PaceOf(RunOf(GetParam()));
+  const PaceReport report = PaceIn(RunOf(GetParam()));
   const WorkerPace& slow = report.workers.front();
   EXPECT_EQ(slow.rank, 0);
   EXPECT_NEAR(slow.factor, 5, 0.5);
@@ -237,7 +235,7 @@ TEST_P(EngineRuns, TheSlowWorkerIsFound) {
   }
   if (!std::holds_alternative<EsyncOptions>(GetParam())) return;
   EXPECT_EQ(slow.most_local_steps, 1u);
-  EXPECT_GT(Of(report, 1).mean_local_steps, 3);
+  EXPECT_GT(PaceAt(report, 1).mean_local_steps, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EngineRuns,

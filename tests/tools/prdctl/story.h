@@ -15,6 +15,8 @@
 
 namespace prd::ctl {
 
+constexpr DurationNs kMs = kMillisecond;
+
 // Writes records one after the other; times are ms after the run's start.
 class Story {
  public:

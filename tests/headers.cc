@@ -1,0 +1,1 @@
+// Nothing but what CMakeLists.txt puts before every test.
