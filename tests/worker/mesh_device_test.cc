@@ -392,6 +392,32 @@ TEST(MeshDeviceTest, WhatIsHandedOverAndCalledOffEndsAsTheDeviceSays) {
   EXPECT_GT(called_off, 0);
 }
 
+// At any of its operations: the others do not wait for a time limit, which is longer than what
+// Finish waits.
+TEST(MeshDeviceFaultTest, AMemberWhoseDeviceFailsTellsTheOthers) {
+  int failed = 0;
+  for (std::uint64_t operation = 1; operation <= 12; ++operation) {
+    for (const bool nccl : {false, true}) {
+      SCOPED_TRACE("operation " + std::to_string(operation) + (nccl ? " with NCCL" : ""));
+      PlacedJob job({true, true, false}, ShapesOf(1), {}, operation, nccl, 60 * kSecond);
+      job.ReduceOk(GroupKind::kInitial, 0, {0, 1, 2}, {1, 0, 0});
+      job.Settle();
+      const std::vector<std::size_t> members =
+          nccl ? std::vector<std::size_t>{0, 1} : std::vector<std::size_t>{0, 1, 2};
+      const Group group = job.MakeGroup(GroupKind::kTrain, 1, members, Equal(members.size()));
+      job[1].gpu->device().FailOperation(operation);
+      for (const std::size_t m : members) job.Start(m, group);
+      (void)job.Finish(members);
+      ASSERT_TRUE(job[1].node->reduced.has_value());
+      if (job[1].node->reduced->status.ok()) continue;
+      ++failed;
+      EXPECT_FALSE(job[1].memory->failure().ok()) << "its session ends";
+      EXPECT_TRUE(job.hub == nullptr || job.hub->problems().list().empty());
+    }
+  }
+  EXPECT_GT(failed, 0);
+}
+
 TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   Plan plan;
   plan.strategy = Strategy::kEagerGradients;

@@ -432,7 +432,9 @@ std::optional<Status> DevicePlane::Outcome(Instant now) {
   const bool decides = run_->words.has_value();
   if (decides && Load(run_->words->said) == 1) return Status::Ok();
   if (!run_->failure.ok()) {
-    // Of a device that says nothing any more, it is not known; its memory is lost with it.
+    // Of a device that says nothing any more, it is not known; its memory is lost with it. One that
+    // failed since may have told nobody.
+    if (decides) (void)Noted(gpu_->Done(run_->words->used).status());
     const bool over = !decides || Load(run_->words->said) != 0 || !memory_->failure().ok() ||
                       now - *run_->failed_at >= options_.timeout;
     if (over) return run_->failure;
@@ -470,6 +472,7 @@ void DevicePlane::Fail(Instant now, const Status& status) {
   run_->failure = status;
   run_->failed_at = now;
   if (run_->words) Store(run_->words->flag, 1);
+  (void)Noted(gpu_->Done(inputs_).status());  // the device may be why
   communicators_.Break(now, run_->choice.comm, status.message());
   run_->held = false;
 }

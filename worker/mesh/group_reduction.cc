@@ -96,6 +96,9 @@ Memory::Place GroupReduction::Part() const {
 
 bool GroupReduction::Advance(Instant now) {
   if (!runs() || hears_ || started_) return false;
+  // Of a device that failed, nothing that is waited for here comes any more.
+  if (Status status = context_.store->memory->failure(); !status.ok()) Fail(std::move(status));
+  if (!runs()) return false;
   if (!taken_) {
     taken_ = Take();
     if (taken_) silence_.Progress(now);
@@ -116,10 +119,8 @@ bool GroupReduction::Advance(Instant now) {
   }
   Copy();
   if (own_ != nullptr && own_->ready() < own_->size()) return false;
-  if (Status status = context_.store->memory->failure(); !status.ok()) Fail(std::move(status));
   silence_.Progress(now);
-  hears_ = runs();
-  return hears_;
+  return hears_ = true;
 }
 
 // The reduction through the mesh. Nothing of the row is read yet.
