@@ -1,5 +1,7 @@
 #include "worker/replica_home.h"
 
+#include <chrono>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,7 +32,7 @@ Status CheckReplica(const Gpu* gpu, const Replica& replica) {
 
 }  // namespace
 
-Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeout) {
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOptions& options) {
   const Result<std::optional<int>> device = ParseDevice(replica.device);
   if (!device.ok()) return device.status();
   ReplicaHome home;
@@ -47,8 +49,11 @@ Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeou
   home.device = memory->get();
   home.memory = std::move(memory).value();
   home.device->SetCallerStream(replica.stream);
+  const DevicePlane::Options plane_options{
+      .timeout = std::chrono::nanoseconds(options.reduce_timeout).count(),
+      .communicators = {.limit = static_cast<std::size_t>(options.max_communicators)}};
   Result<std::unique_ptr<DevicePlane>> plane =
-      DevicePlane::Create(home.device, wake, {.timeout = timeout, .communicators = {}});
+      DevicePlane::Create(home.device, wake, plane_options);
   if (!plane.ok()) return plane.status();
   home.plane = std::move(plane).value();
   return home;

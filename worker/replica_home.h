@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "common/base/time.h"
 #include "prd/session.h"
 #include "worker/device/device_memory.h"
 #include "worker/device/plane.h"
@@ -18,9 +17,9 @@ struct ReplicaHome {
   std::unique_ptr<DevicePlane> plane;  // null: no device; goes before the memory
 };
 
-// Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd;
-// `timeout`: of a reduction on the device. kInvalidArgument, and OpenGpu's errors.
-Result<ReplicaHome> OpenHome(const Replica& replica, int wake, DurationNs timeout);
+// Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd.
+// kInvalidArgument, and OpenGpu's errors.
+Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOptions& options);
 
 }  // namespace prd
 

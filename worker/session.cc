@@ -36,6 +36,10 @@ Status CheckOptions(const SessionOptions& options) {
   if (options.patience.count() < 0 || options.reduce_timeout.count() <= 0) {
     return Wrong("patience must be 0 or more, and reduce_timeout more than 0");
   }
+  if (options.max_communicators < 1) {
+    return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
+                 ", allowed is 1 or more");
+  }
   const std::size_t keys[] = {options.curve_server_key.size(), options.curve_public_key.size(),
                               options.curve_secret_key.size()};
   const bool none = std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == 0; });
@@ -184,8 +188,7 @@ Status Session::Impl::WaitForCaller() {
 Status Session::Impl::Attach(Replica replica) {
   if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
-  Result<ReplicaHome> opened = OpenHome(replica, background_->wake(),
-                                        std::chrono::nanoseconds(options_.reduce_timeout).count());
+  Result<ReplicaHome> opened = OpenHome(replica, background_->wake(), options_);
   if (!opened.ok()) return opened.status();
   const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
   if (home->device != nullptr) home->device->TakeFromCaller();

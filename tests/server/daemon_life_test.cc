@@ -161,8 +161,8 @@ TEST(DaemonLife, SigtermDrainsAndTheNextDaemonGoesOn) {
 TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
   DaemonProcess daemon(Jobs("one"));
   ASSERT_TRUE(daemon.Start()) << daemon.log();
-  const auto verdict = [&](const std::string& job) {
-    RawWorker worker(daemon.endpoint(), 77);
+  auto verdict = [&, incarnation = Incarnation{77}](const std::string& job) mutable {
+    RawWorker worker(daemon.endpoint(), incarnation++);
     worker.Send(RawWorker::HelloFor(job, 0));
     const auto answer = worker.Next();
     const bool welcome = answer && std::holds_alternative<Welcome>(*answer);

@@ -101,7 +101,7 @@ machine() {
 }
 
 gpu_test() {
-  (start prd-gpu-test --require-gpu) 2>&1 | tee -a /dev/stderr | {
+  (start prd-gpu-test --require-gpu "--device=${device#cuda:}") 2>&1 | tee -a /dev/stderr | {
     local line passed="" failed=0
     while IFS= read -r line; do
       [[ $line =~ ^\[\ \ PASSED\ \ \]\ ([0-9]+)\ test ]] && passed="${BASH_REMATCH[1]}"
@@ -126,6 +126,7 @@ parse() {
       *) refuse "found '$1', allowed are --out, --device, --quick and --stand-in" ;;
     esac
   done
+  [ "$device" != cuda ] || device=cuda:0
   results="$(cd "$(dirname "$out")" && pwd)/$(basename "$out")"
   log="$results.log"
 }
@@ -134,7 +135,7 @@ parse() {
 write_functions() {
   {
     echo 'set -euo pipefail'
-    declare -p bin data work stand_in results libraries
+    declare -p bin data work stand_in results libraries device
     declare -p loader
     declare -f start machine gpu_test field quote thousandths reaches
     declare -f training training_config complain gone judge_training

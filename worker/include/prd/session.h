@@ -140,6 +140,10 @@ struct SessionOptions {
   // A member that has sent nothing for this long during a reduction fails it.
   // PRD_REDUCE_TIMEOUT_MS.
   std::chrono::milliseconds reduce_timeout{10'000};
+  // NCCL communicators that a replica on a device keeps at most, 1 or more: each takes some
+  // hundred MB of its memory. Groups beyond that go another way. Workers may differ in it.
+  // PRD_MAX_COMMUNICATORS.
+  int max_communicators = 64;
   // CURVE keys (Z85), for a controller that is not on loopback. PRD_CURVE_SERVER_KEY,
   // PRD_CURVE_PUBLIC_KEY, PRD_CURVE_SECRET_KEY. Empty: no encryption.
   std::string curve_server_key, curve_public_key, curve_secret_key;

@@ -1,0 +1,106 @@
+// A session's options from the environment: prd's own variables, and the launchers'.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "prd/session.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Sets these variables and unsets all others that count, for its life.
+class EnvironmentTest : public ::testing::Test {
+ protected:
+  EnvironmentTest() {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  ~EnvironmentTest() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  static Result<SessionOptions> With(
+      const std::vector<std::pair<const char*, const char*>>& variables) {
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    return Session::OptionsFromEnvironment();
+  }
+
+ private:
+  static constexpr const char* kNames[] = {"PRD_CONTROLLER",
+                                           "PRD_JOB",
+                                           "TORCHELASTIC_RUN_ID",
+                                           "SLURM_JOB_NAME",
+                                           "PRD_RANK",
+                                           "RANK",
+                                           "SLURM_PROCID",
+                                           "OMPI_COMM_WORLD_RANK",
+                                           "PMI_RANK",
+                                           "PRD_WORLD_SIZE",
+                                           "WORLD_SIZE",
+                                           "SLURM_NTASKS",
+                                           "OMPI_COMM_WORLD_SIZE",
+                                           "PMI_SIZE",
+                                           "PRD_PATIENCE_MS",
+                                           "PRD_REDUCE_TIMEOUT_MS",
+                                           "PRD_MAX_COMMUNICATORS"};
+};
+
+TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
+  const SessionOptions options = With({}).value();
+  const SessionOptions defaults;
+  EXPECT_EQ(options.controller, defaults.controller);
+  EXPECT_EQ(options.rank, -1);
+  EXPECT_EQ(options.patience, defaults.patience);
+  EXPECT_EQ(options.max_communicators, 64);
+}
+
+TEST_F(EnvironmentTest, EachVariableIsItsOption) {
+  const SessionOptions options = With({{"PRD_CONTROLLER", "ipc:///x"},
+                                       {"PRD_JOB", "job"},
+                                       {"PRD_RANK", "3"},
+                                       {"PRD_WORLD_SIZE", "8"},
+                                       {"PRD_PATIENCE_MS", "0"},
+                                       {"PRD_REDUCE_TIMEOUT_MS", "250"},
+                                       {"PRD_MAX_COMMUNICATORS", "16"}})
+                                     .value();
+  EXPECT_EQ(options.controller, "ipc:///x");
+  EXPECT_EQ(options.job, "job");
+  EXPECT_EQ(options.rank, 3);
+  EXPECT_EQ(options.world_size, 8);
+  EXPECT_EQ(options.patience, std::chrono::milliseconds(0));
+  EXPECT_EQ(options.reduce_timeout, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.max_communicators, 16);
+}
+
+TEST_F(EnvironmentTest, LaunchersAreUnderstoodAndPrdsOwnComeFirst) {
+  EXPECT_EQ(With({{"SLURM_PROCID", "5"}}).value().rank, 5);
+  EXPECT_EQ(With({{"RANK", "6"}}).value().rank, 6);
+  EXPECT_EQ(With({{"PRD_RANK", "7"}}).value().rank, 7);
+  EXPECT_EQ(With({{"PRD_RANK", ""}}).value().rank, 6) << "an empty one is not set";
+}
+
+TEST_F(EnvironmentTest, WhatIsNoNumberInRangeIsNamed) {
+  for (const char* wrong : {"0", "-1", "many", "1x", "99999999999999999999"}) {
+    const Status status = With({{"PRD_MAX_COMMUNICATORS", wrong}}).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << wrong;
+    EXPECT_THAT(status.message(), HasSubstr("PRD_MAX_COMMUNICATORS"));
+    EXPECT_THAT(status.message(), HasSubstr(wrong));
+    EXPECT_THAT(status.message(), HasSubstr("allowed is a number from 1"));
+  }
+}
+
+TEST_F(EnvironmentTest, OptionsGivenByHandAreCheckedToo) {
+  SessionOptions options;
+  options.job = "job";
+  options.max_communicators = 0;
+  const Status status = Session::Create(options).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("max_communicators: found 0"));
+}
+
+}  // namespace
+}  // namespace prd
