@@ -127,6 +127,7 @@ parse() {
     esac
   done
   [ "$device" != cuda ] || device=cuda:0
+  [[ $device =~ ^cuda:[0-9]+$ ]] || refuse "--device: found '$device', allowed is cuda:N"
   results="$(cd "$(dirname "$out")" && pwd)/$(basename "$out")"
   log="$results.log"
 }

@@ -22,9 +22,17 @@ __global__ void ForEach(K kernel, unsigned count) {
   if (i < count) kernel(i);
 }
 
+// CUDA's own text is the same for a driver that is too old.
+bool NoDriver(cudaError_t error) {
+  int driver = 0;
+  return error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+         driver == 0;
+}
+
 void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+  const char* why = NoDriver(error) ? "there is no NVIDIA driver" : cudaGetErrorString(error);
+  throw std::runtime_error(std::string(what) + ": " + why);
 }
 
 class CudaDevice : public CnnDevice {

@@ -56,7 +56,7 @@ class GpuCheck(unittest.TestCase):
             self.assertIn(word, done.stdout)
 
     def test_says_what_is_allowed(self):
-        for wrong in [["fly"], ["run", "--fast"], ["run", "no-such-folder"], ["pack", "--out", "file.zip"],
+        for wrong in [["fly"], ["run", "--fast"], ["run", "no-such-folder"], ["run", "--device", "gpu"], ["pack", "--out", "file.zip"],
                       ["pack", "--limit-mib", "few"]]:
             done = gpu_check(*wrong)
             self.assertEqual(done.returncode, 2, wrong)
