@@ -1,8 +1,10 @@
 """A daemon and workers as real processes, for the integration tests. Standard library only."""
 from concurrent import futures
+import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -15,9 +17,12 @@ DEADLINE_S = 90  # for whatever a test waits for; none depends on being quicker
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Not one of those that the kernel gives to connections: another test's could take it until it is used."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Worker:
@@ -159,13 +164,18 @@ class Cluster:
         notify.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(notify))
-            ready.settimeout(DEADLINE_S)
+            ready.settimeout(1)
+            deadline = time.monotonic() + DEADLINE_S
             self.daemon = subprocess.Popen(
                 [*self.inside, f"{self.bin}/prd", "--config", str(self.config)],
                 env=dict(os.environ, NOTIFY_SOCKET=str(notify)), stdout=self.log, stderr=self.log,
             )
-            while b"READY=1" not in ready.recv(4096):
-                pass
+            said = b""
+            while b"READY=1" not in said:
+                if self.daemon.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"prd is not ready: {(self.dir / 'prd.log').read_text()[-2000:]}")
+                with contextlib.suppress(TimeoutError):
+                    said = ready.recv(4096)
 
     def kill_daemon(self):
         self.daemon.kill()
