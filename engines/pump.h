@@ -124,7 +124,8 @@ class Pump {
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
-  // Incarnations that are over, for a Hello of theirs that was long on its way; the newest ones.
+  // Incarnations that are over, for a Hello of theirs that was long on its way: the newest ones,
+  // after a restart those whose end is in the records that were read.
   std::set<Incarnation> gone_;
   std::deque<Incarnation> gone_order_;
   JobOutput output_;  // of one step; kept for its memory

@@ -4,25 +4,19 @@ import contextlib
 import json
 import os
 import pathlib
-import random
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/demo_lib"))
+from processes import free_port
+
 DEADLINE_S = 90  # for whatever a test waits for; none depends on being quicker
-
-
-def free_port():
-    """Not one of those that the kernel gives to connections: another test's could take it until it is used."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        with contextlib.suppress(OSError), socket.socket() as s:
-            s.bind(("127.0.0.1", port))
-            return port
 
 
 class Worker:

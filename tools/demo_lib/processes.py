@@ -1,8 +1,11 @@
-"""Child processes that are watched, ended by their ids, and never outlive the demo."""
+"""Child processes that are watched, ended by their ids, and never outlive the demo; and ports for them."""
+import contextlib
 import ctypes
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import time
 
@@ -27,6 +30,15 @@ def tail(path, lines=15):
     except OSError:
         return "    (no log)"
     return "\n".join("    " + line for line in text[-lines:]) or "    (the log is empty)"
+
+
+def free_port():
+    """Not one of those that the kernel gives to connections: somebody's could take it until it is used."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 class Child:

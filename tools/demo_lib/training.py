@@ -34,12 +34,6 @@ workers = {workers}
 """
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Settings:
     """What all runs of a demo have in common: the parsed options, and where things are."""
 
@@ -76,12 +70,12 @@ class Run:
     def check_config(self):
         """Raises DemoError if prd would refuse the config, so that no run before this one is in vain."""
         (self.dir / "snapshots").mkdir(parents=True)
-        self.write_config(free_port())
+        self.write_config(processes.free_port())
         self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
 
     def run(self, children):
         """REQUIRES: check_config."""
-        port = free_port()
+        port = processes.free_port()
         self.write_config(port)
         prd = self.start_prd(children)
         workers = [self.start_worker(children, rank, port) for rank in range(self.settings.options.workers)]

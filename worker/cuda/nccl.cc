@@ -162,8 +162,8 @@ bool Finalized(ncclComm_t comm) {
 void End(CommHandle* comm) {
   if (comm->comm != nullptr) {
     const NcclLibrary& nccl = NcclLibrary::Get();
-    IsIdle(*comm) && Finalized(comm->comm) ? nccl.CommDestroy(comm->comm)
-                                           : nccl.CommAbort(comm->comm);
+    const bool through = IsIdle(*comm) && Finalized(comm->comm);
+    through ? nccl.CommDestroy(comm->comm) : nccl.CommAbort(comm->comm);
   }
   if (comm->last != nullptr) cudaEventDestroy(comm->last);
   delete comm;

@@ -41,10 +41,11 @@
 // the call in progress, and every later one, returns why. The CUDA part is a module,
 // libprd_cuda.so, loaded from beside this library when a device is first named, or from what
 // PRD_CUDA_MODULE names; NCCL is libnccl.so.2 as the system finds it, or what
-// PRD_NCCL_LIBRARY names, 2.28 or newer, with its own NCCL_* environment. Two host threads of the
-// CUDA part may run besides. Set CUDA_MODULE_LOADING=EAGER: a kernel that is loaded when it is
-// first launched waits for what runs on the device, a reduction whose other member is gone
-// included, and holds up the thread that would abort that.
+// PRD_NCCL_LIBRARY names, 2.28 or newer, with its own NCCL_* environment. Some host threads of the
+// CUDA part may run besides: up to three, and one for each communicator while it ends. Set
+// CUDA_MODULE_LOADING=EAGER: a kernel that is loaded when it is first launched waits for what runs
+// on the device, a reduction whose other member is gone included, and holds up the thread that
+// would abort that.
 //
 // Memory: besides the replica, a session holds one row of bytes as large as its parameters, where
 // results wait until they are whole. Engines that reduce while the caller computes (eager, ad-psgd;
