@@ -141,26 +141,27 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // report.
   const bool early = worker.state == State::kStarting && worker.group == kNoGroup;
   // Rounds, and groups that form ahead, are announced while workers compute and signal.
-  const bool busy = !Rounds() && ((worker.group != kNoGroup && !plan_.ahead) ||
-                                  (worker.signal && worker.signal->waiting));
+  const bool busy = !TrainsInRounds(plan_) && ((worker.group != kNoGroup && !DrawnAhead(plan_)) ||
+                                               (worker.signal && worker.signal->waiting));
   if ((worker.state != State::kActive && !early) || busy || worker.finish_held) {
     return "a ready signal while " + Explain(now_, rank);
   }
   // A worker arrives at the round after the newest in its replica, which it may not have told yet.
-  const Iteration lowest = Rounds() ? worker.signalled : worker.iteration + (Exchanges() ? 1 : 0);
-  const bool one = AllOrNone(GroupKind::kTrain) || Rounds() || Exchanges();
-  const Iteration highest = Rounds() && worker.group != kNoGroup
+  const Iteration lowest =
+      TrainsInRounds(plan_) ? worker.signalled : worker.iteration + (TrainsInGroups(plan_) ? 0 : 1);
+  const bool one = !CountsLocalSteps(plan_);
+  const Iteration highest = TrainsInRounds(plan_) && worker.group != kNoGroup
                                 ? groups_.at(worker.group).iteration + 1
                                 : worker.iteration + (one ? 1 : kMaxJump);
   if (ready.iteration < lowest || ready.iteration > std::min(highest, kMaxIteration)) {
     return "a ready signal for iteration " + std::to_string(ready.iteration) +
            ", after iteration " + std::to_string(worker.iteration);
   }
-  if (!ready.waiting && !Rounds() && !plan_.delayed_ack) {
+  if (!ready.waiting && !TrainsInRounds(plan_) && !AcknowledgesLate(plan_)) {
     return "a ready signal that waits for nothing, under an engine that answers each";
   }
-  if (plan_.scheduled) return "a ready signal, under a schedule that needs none";
-  if (ready.gradients > (Rounds() ? 1u : 0u) || worker.owed >= kMaxOwed ||
+  if (FollowsSchedule(plan_)) return "a ready signal, under a schedule that needs none";
+  if (ready.gradients > (TrainsInRounds(plan_) ? 1u : 0u) || worker.owed >= kMaxOwed ||
       ready.local_steps > kMaxJump) {
     return "a ready signal with " + std::to_string(ready.gradients) + " gradients and " +
            std::to_string(ready.local_steps) + " local steps, owing " +
@@ -173,7 +174,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   }
   worker.signal = ready;
   worker.signalled = ready.iteration;
-  if (plan_.ahead) worker.iteration = ready.iteration;
+  if (DrawnAhead(plan_)) worker.iteration = ready.iteration;
   worker.owed += ready.gradients;
   worker.since = now_;
   if (!worker.held) HandSignal(rank);
@@ -202,7 +203,7 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   worker.since = now_;
   if (ok) {
     if (AnsweredByEnd(group, rank)) worker.signal.reset();
-    if (!plan_.ahead || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
+    if (!DrawnAhead(plan_) || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
     worker.bare = worker.outdated = false;
     if (round && worker.signal && worker.signal->iteration <= group.iteration)
       worker.signal.reset();
@@ -262,7 +263,7 @@ std::string Job::OnPlaced(Rank rank, const Placed& placed) {
   const State state = At(rank).state;
   const bool holds =
       state == State::kActive || state == State::kFinishing || state == State::kFinal;
-  if (!Stores() || !holds) return "shards placed while " + Explain(now_, rank);
+  if (!HasStore(plan_) || !holds) return "shards placed while " + Explain(now_, rank);
   ToEngine(PlacedEvent{.rank = rank, .epoch = placed.epoch});
   return {};
 }
@@ -314,8 +315,9 @@ std::string Job::OnFinish(Rank rank) {
     return {};
   }
   worker.finish_held = false;
-  const bool in_round = (Rounds() || plan_.ahead) && worker.group != kNoGroup;
-  const bool waits = worker.signal && worker.signal->waiting && !(Rounds() && in_round);
+  const bool in_round = (TrainsInRounds(plan_) || DrawnAhead(plan_)) && worker.group != kNoGroup;
+  const bool waits =
+      worker.signal && worker.signal->waiting && !(TrainsInRounds(plan_) && in_round);
   if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||
       worker.held) {
     return "finished while " + Explain(now_, rank);
@@ -355,7 +357,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
                    .reason = reason,
                    .gradients = gone.owed});
   const bool held_shards =
-      Stores() && (gone.state == State::kFinishing || gone.state == State::kFinal);
+      HasStore(plan_) && (gone.state == State::kFinishing || gone.state == State::kFinal);
   if (gone.state == State::kActive || held_shards) ToEngine(LeftEvent{.rank = rank, .why = why});
   if (gone.group == kNoGroup) return;
   std::erase(groups_.at(gone.group).pending, rank);

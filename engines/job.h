@@ -11,13 +11,13 @@
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
 //   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
 //
-// Where the replicas are shared in shards (kShardedStore) a worker that has finished goes on
+// Where the parameters are in shards (HasStore) a worker that has finished goes on
 // holding its own until it is gone.
 //
-// Groups that all or none must commit (the initial and the final one, and those that all share, of
-// every strategy but kAverageModels): when such a group fails for some members and succeeded for
-// others, those others are the truth, and the failed members are ordered to Adopt the replica of
-// one; or, of a kRound, its result, before the round ends.
+// Groups that all members or none must commit: the initial and the final one, and training groups
+// of plans that are AllOrNone. If any member has the result of such a group, the group is
+// committed: members for whom it failed are ordered to Adopt the replica of one that has it; or, of
+// a kRound, its result, before the round ends.
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
@@ -175,16 +175,12 @@ class Job {
   static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   Worker& At(Rank rank) { return workers_[Index(rank)]; }
   bool Present(Rank rank) const;
-  // Reductions that all or none must commit.
+  // Reductions that all members or none must commit.
   bool AllOrNone(GroupKind kind) const;
   // Formed by the engine, which is told of it.
   static bool OfEngine(GroupKind kind) {
     return kind != GroupKind::kInitial && kind != GroupKind::kFinal;
   }
-  bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
-  bool Stores() const { return plan_.strategy == Strategy::kShardedStore; }
-  // Without groups that train: the engine answers each signal.
-  bool Exchanges() const { return Stores() || plan_.strategy == Strategy::kNeighbours; }
   // Of a group that answers this member's signal once it has succeeded.
   bool AnsweredByEnd(const Running& group, Rank rank) const;
   int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }

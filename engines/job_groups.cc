@@ -12,11 +12,11 @@ namespace prd {
 
 bool Job::AllOrNone(GroupKind kind) const {
   if (kind == GroupKind::kRound || kind == GroupKind::kAverage) return false;
-  return kind != GroupKind::kTrain || (plan_.strategy != Strategy::kAverageModels && !Exchanges());
+  return kind != GroupKind::kTrain || prd::AllOrNone(plan_);
 }
 
 bool Job::AnsweredByEnd(const Running& group, Rank rank) const {
-  if (!plan_.ahead || group.kind != GroupKind::kTrain) return false;
+  if (!DrawnAhead(plan_) || group.kind != GroupKind::kTrain) return false;
   for (const GroupShare& share : group.members) {
     if (share.rank == rank) return !share.passive;
   }
@@ -38,7 +38,7 @@ void Job::Carry(Effect effect) {
     const Iteration iteration = worker.signal->iteration;
     const std::uint32_t local_steps = worker.signal->local_steps;
     if (!answer->ready || !worker.signal->waiting) worker.signal.reset();
-    if (Exchanges()) {
+    if (!TrainsInGroups(plan_)) {
       worker.iteration = answer->next;
       worker.since = now_;
     }
@@ -154,7 +154,7 @@ void Job::Announce(GroupKind kind, FormGroup form) {
     PRD_CHECK(worker.state != State::kAbsent && worker.group == kNoGroup);
     const bool waits = worker.signal && worker.signal->waiting;
     PRD_CHECK(!OfEngine(kind) || (worker.state == State::kActive && !worker.held));
-    const bool ahead = kind == GroupKind::kTrain && plan_.ahead;
+    const bool ahead = kind == GroupKind::kTrain && DrawnAhead(plan_);
     PRD_CHECK(waits || ahead || (kind != GroupKind::kTrain && kind != GroupKind::kAverage));
     worker.group = form.id;
     // A round, and a group formed ahead, answers those who wait once they have its result; an

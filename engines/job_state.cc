@@ -24,7 +24,7 @@ std::string Job::Explain(Instant now, Rank rank) const {
   }
   // What waits for members who still compute is for the engine to say, and so is what follows no
   // announced group.
-  if (worker.state == State::kActive && (plan_.ahead || plan_.scheduled || Exchanges())) {
+  if (worker.state == State::kActive && (DrawnAhead(plan_) || !TrainsInGroups(plan_))) {
     const std::string text = engine_->Explain(now, rank);
     if (!text.empty()) return text;
   }

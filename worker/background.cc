@@ -306,9 +306,9 @@ void Background::PerformExchange(Instant now, const Action& action) {
 }
 
 Background::Duty Background::DutyOfApply() const {
-  const Strategy strategy = core_.welcome().plan.strategy;
-  if (strategy == Strategy::kEagerGradients) return Duty::kApplyRounds;
-  return strategy == Strategy::kAverageModels ? Duty::kAddInbox : Duty::kApply;
+  const Plan& plan = core_.welcome().plan;
+  if (TrainsInRounds(plan)) return Duty::kApplyRounds;
+  return CountsLocalSteps(plan) ? Duty::kAddInbox : Duty::kApply;
 }
 
 void Background::SendEnvelope(const WorkerEnvelope& envelope) {

@@ -110,10 +110,6 @@ class Session::Impl {
   }
 
  private:
-  bool NeedsGradients() const {
-    const Strategy strategy = welcome().plan.strategy;
-    return strategy == Strategy::kReduceGradients || strategy == Strategy::kEagerGradients;
-  }
   Status Ready() const;
   void TakeFromCaller();
   Status WaitForCaller();
@@ -122,7 +118,7 @@ class Session::Impl {
   void RunApply(Iteration iteration);
   std::int64_t ApplyRounds();
   std::int64_t DoDuty(const Background::Reply& reply);
-  std::int64_t LocalStep(Strategy strategy, bool discard);
+  std::int64_t LocalStep(const Plan& plan, bool discard);
   // A call of the session, between what the caller has enqueued before it on this stream and what
   // it enqueues after it.
   class InOrder {
@@ -222,7 +218,7 @@ Status Session::Impl::Attach(Replica replica) {
   if (!done.status.ok()) return done.status;
   attached_ = true;
   returned_ = Clock::now();
-  if (NeedsGradients() && replica_.gradients.empty()) {
+  if (NeedsGradients(welcome().plan) && replica_.gradients.empty()) {
     const std::string why = "engine " + welcome().engine + " reduces gradients, and there are none";
     (void)Leave(why).ok();
     return Wrong("gradients: " + why);
@@ -310,32 +306,30 @@ void Session::Impl::SettleSoon() {
 
 // What a step does to the replica before the engine hears of it: the local step, and the averages
 // that have come since the step before. Returns their number.
-std::int64_t Session::Impl::LocalStep(Strategy strategy, bool discard) {
-  const bool averages = strategy == Strategy::kAverageModels;
-  const bool first = strategy == Strategy::kLocalSteps || strategy == Strategy::kShardedStore ||
-                     (strategy == Strategy::kNeighbours && welcome().plan.serial);
-  if (!averages && (discard || !first)) return 0;
+std::int64_t Session::Impl::LocalStep(const Plan& plan, bool discard) {
+  const bool counts = CountsLocalSteps(plan);
+  if (!counts && (discard || !AppliesFirst(plan))) return 0;
   return WithReplica([&] {
-    if (!discard) RunApply(iteration() + (averages ? 1 : 0));
-    return averages ? background_->store()->AddInbox() : 0;
+    if (!discard) RunApply(iteration() + (counts ? 1 : 0));
+    return counts ? background_->store()->AddInbox() : 0;
   });
 }
 
 Result<StepResult> Session::Impl::Step(const StepInput& input) {
   PRD_RETURN_IF_ERROR(Ready());
   if (input.samples < 0) return Wrong("samples: found " + std::to_string(input.samples));
-  const Strategy strategy = welcome().plan.strategy;
-  if (NeedsGradients() && replica_.gradients.empty()) {
+  const Plan plan = welcome().plan;
+  if (NeedsGradients(plan) && replica_.gradients.empty()) {
     return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
   }
   const InOrder order(this, input.stream.value_or(replica_.stream));
   const Status settled = Settle();
   // In any case, as where the group of this step fails.
-  const std::int64_t taken = LocalStep(strategy, input.discard);
+  const std::int64_t taken = LocalStep(plan, input.discard);
   PRD_RETURN_IF_ERROR(settled);
   PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
-  const prd::Ready ready{.iteration = iteration() + (strategy == Strategy::kAverageModels ? 0 : 1),
+  const prd::Ready ready{.iteration = iteration() + (CountsLocalSteps(plan) ? 0 : 1),
                          .step_ns = computed.count(),
                          .samples = input.samples};
   const CallDone done = Drive(

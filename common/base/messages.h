@@ -16,6 +16,7 @@
 
 #include "common/base/archive.h"
 #include "common/base/ids.h"
+#include "common/base/plan.h"
 #include "common/base/shared_list.h"
 #include "common/base/time.h"
 #include "prd/status.h"
@@ -23,76 +24,6 @@
 namespace prd {
 
 inline constexpr std::uint32_t kProtocolVersion = 4;
-
-// What the worker library does at a step (DESIGN: strategies).
-enum class Strategy : std::uint8_t {
-  // Apply, then reduce the parameters within the group.
-  kAverageModels = 0,
-  // Reduce the gradients, then apply.
-  kReduceGradients = 1,
-  // Gradients are reduced in rounds (GroupKind::kRound) in which every worker takes part at once,
-  // also while its own code computes: with the sum of its gradients that are in no round yet, or
-  // with nothing. Apply what the rounds since the last step gave.
-  kEagerGradients = 2,
-  // Apply, many times; when the controller says so, reduce the difference of the parameters to
-  // those of the round's start, and add the mean of all differences to those.
-  kLocalSteps = 3,
-  // Send the parameters to the neighbours on a graph, and average with those that the neighbours
-  // sent (Neighbourhood). No groups train. A Ready says that this worker has what it needs to enter
-  // the iteration in it; the QueryReply says which iteration it enters.
-  kNeighbours = 4,
-  // The parameters are shared, in shards that live in the workers (Placement): apply, push the
-  // difference to each shard's owner, and read all shards. No groups train. A Ready says that the
-  // update with which this worker reaches the clock in it is stored; the QueryReply lets it read.
-  kShardedStore = 5,
-};
-
-// How a job's workers go about their steps. Sent once, at Welcome.
-struct Plan {
-  Strategy strategy = Strategy::kAverageModels;
-  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
-  // parameters as they are after the common start, and pass it on with the replica (Adopt).
-  bool keep_initial = false;
-  // kEagerGradients: of several rounds that completed since the last step, apply only the newest.
-  bool latest_only = false;
-  // kLocalSteps: a step does not wait for the answer to its Ready; "not ready" is not answered.
-  bool delayed_ack = false;
-  // kLocalSteps: the share of the mean difference that is added.
-  double global_lr = 1;
-  // The rest is kAverageModels'. Groups may be drawn, and announced, before their members have
-  // signalled. A signal stands, and is not said again, until a group in which this worker is not
-  // passive has succeeded, or a QueryReply says that it needs none. Members keep their own count of
-  // iterations.
-  bool ahead = false;
-  // A group starts at once on each member, whatever its training loop does, with the replica as it
-  // is then; (average - that) is added to the parameters at the member's next step boundary. Else
-  // it starts on each member once its training loop waits.
-  bool background = false;
-  // background: steps that the training loop may complete while a signal of it stands; with one
-  // more it waits. 0: it waits for every signal to be answered.
-  std::uint32_t run_ahead = 0;
-  // Every how many steps a worker signals; the others end at once.
-  std::uint32_t section_length = 1;
-  // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
-  // kTrain groups none is announced and none reported.
-  bool scheduled = false;
-  // kNeighbours: how many iterations an update may be older than the iteration that it is used in
-  // (Hop, section 4.4), 0 = none. kShardedStore: s, 0 = lockstep (an update is not read before the
-  // clock in which all have pushed theirs is over), -1 = without a bound.
-  std::int32_t staleness = 0;
-  // kNeighbours: neighbours' updates that an iteration goes on without (Hop, section 4.3).
-  std::uint32_t backups = 0;
-  // kNeighbours: apply, send, receive, average (Hop, Figure 2a); else send before the gradient is
-  // computed, average, apply (Figure 2b).
-  bool serial = false;
-  // kShardedStore: a delayed update counts less (engines/ssp).
-  bool staleness_aware = false;
-  void Archive(StateArchive& ar) {
-    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr, ahead, background, run_ahead,
-       section_length, scheduled, staleness, backups, serial, staleness_aware);
-  }
-  friend bool operator==(const Plan&, const Plan&) = default;
-};
 
 // ---- worker to controller ----
 

@@ -61,12 +61,9 @@ class Loop {
       : guide_(MakeEngine(options)),
         timed_(MakeEngine(options)),
         random_(1),
-        in_rounds_(guide_->plan().strategy == Strategy::kEagerGradients
-                       ? static_cast<std::size_t>(workers)
-                       : 0),
-        ahead_(guide_->plan().ahead ? static_cast<std::size_t>(workers) : 0),
-        exchanges_(guide_->plan().strategy == Strategy::kNeighbours ||
-                   guide_->plan().strategy == Strategy::kShardedStore),
+        in_rounds_(TrainsInRounds(guide_->plan()) ? static_cast<std::size_t>(workers) : 0),
+        ahead_(DrawnAhead(guide_->plan()) ? static_cast<std::size_t>(workers) : 0),
+        exchanges_(!TrainsInGroups(guide_->plan())),
         turns_(static_cast<std::size_t>(workers)) {
     const auto end = static_cast<Rank>(workers);
     for (Rank rank = 0; rank < end; ++rank) {
@@ -122,7 +119,7 @@ class Loop {
   }
 
  private:
-  // A worker that takes part in rounds while it computes (Strategy::kEagerGradients).
+  // A worker that takes part in rounds while it computes (TrainsInRounds).
   struct InRounds {
     Iteration step = 0;      // the newest round in its replica
     Iteration received = 0;  // the newest round of which it has the result
@@ -171,7 +168,7 @@ class Loop {
       worker.group = group.id;
       held.computing += worker.waiting ? 0 : 1;
     }
-    if (held.computing == 0 || guide_->plan().background) Begin(now, group.id);
+    if (held.computing == 0 || AveragesInBackground(guide_->plan())) Begin(now, group.id);
   }
 
   void Begin(Instant now, GroupId id) {

@@ -26,26 +26,15 @@ constexpr std::array<const char*, 12> kControllerWords = {
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 
+Plan PlanOf(const Workload& workload) { return MakeEngine(workload.job.engine)->plan(); }
+
 // What is trained; where models are averaged in ways that could lose something, at least a toy.
 std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {
   auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
   if (objective != nullptr) return objective;
-  const Plan plan = MakeEngine(workload.job.engine)->plan();
-  if (plan.strategy == Strategy::kShardedStore) return MakeToy(12);
-  const bool mixes = plan.strategy == Strategy::kNeighbours;
-  return plan.ahead || plan.background || plan.scheduled || mixes ? MakeToy() : nullptr;
-}
-
-// Members of a group keep their own count of iterations.
-bool OwnCounts(const Workload& workload) {
-  const Plan plan = MakeEngine(workload.job.engine)->plan();
-  return plan.ahead || plan.scheduled;
-}
-
-// Workers are answered one by one, without groups.
-bool Answers(const Workload& workload) {
-  const Strategy strategy = MakeEngine(workload.job.engine)->plan().strategy;
-  return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
+  const Plan plan = PlanOf(workload);
+  if (HasStore(plan)) return MakeToy(12);
+  return DecouplesSteps(plan) || HasNeighbours(plan) ? MakeToy() : nullptr;
 }
 
 class Cluster {
@@ -55,7 +44,7 @@ class Cluster {
         options_(options),
         world_(workload, options.seed),
         stats_(workload.cluster.workers, options.keep_slices, options.slice_limit,
-               OwnCounts(workload), Answers(workload)),
+               DrawnAhead(PlanOf(workload)), !TrainsInGroups(PlanOf(workload))),
         objective_(Trained(workload, options.seed)),
         times_(workload, options.seed),
         devices_(workload),

@@ -100,7 +100,7 @@ void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, 
     throw Violation("group-order", who + " after group " + std::to_string(met.group));
   }
   met = {.run = run, .incarnation = incarnation, .group = group.id};
-  if (group.kind == GroupKind::kTrain && plan.scheduled) {
+  if (group.kind == GroupKind::kTrain && FollowsSchedule(plan)) {
     schedules_.Begins(run, static_cast<Rank>(worker), group);
   }
 }
@@ -215,15 +215,16 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
 
 void DataPlane::CheckBefore(const Reduction& reduction) const {
   const std::string name = "group " + std::to_string(reduction.group.id);
-  const bool differences = reduction.Trains(Strategy::kLocalSteps);
+  const Landing landing = reduction.reduced().landing;
+  const bool base = landing == Landing::kBase;
   const bool models =
       reduction.group.kind == GroupKind::kAverage || reduction.group.kind == GroupKind::kFinal;
   const Replica& first = world_->replicas[reduction.members[0]];
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const std::string who = "worker " + std::to_string(reduction.members[i]);
-    const bool same = differences ? replica.base_tag == first.base_tag : replica.tag == first.tag;
-    if ((differences || reduction.Trains(Strategy::kReduceGradients)) && !same) {
+    const bool same = base ? replica.base_tag == first.base_tag : replica.tag == first.tag;
+    if ((base || landing == Landing::kGradients) && !same) {
       throw Violation(
           "replicas-agree",
           who + " and worker " + std::to_string(reduction.members[0]) + " differ before " + name);
@@ -263,15 +264,15 @@ std::vector<double> DataPlane::Mean(const Reduction& reduction) const {
   std::vector<double> mean(world_->replicas[reduction.members[0]].x.size(), 0.0);
   for (std::size_t i = 0; i < reduction.members.size() && !mean.empty(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
-    const bool differences = reduction.Trains(Strategy::kLocalSteps);
+    const bool change = reduction.reduced().payload == Payload::kChange;
     const std::vector<double>& own = group.kind == GroupKind::kRound ? replica.outbox
                                      : reduction.Overlaps()          ? replica.overlap.outbox
-                                     : reduction.Trains(Strategy::kReduceGradients)
+                                     : reduction.reduced().payload == Payload::kGradients
                                          ? replica.gradient
                                          : replica.x;
     const double weight = group.members[i].weight;
     for (std::size_t j = 0; weight > 0 && j < mean.size(); ++j) {
-      mean[j] += weight * (own[j] - (differences ? replica.base[j] : 0));
+      mean[j] += weight * (own[j] - (change ? replica.base[j] : 0));
     }
   }
   return mean;
@@ -296,11 +297,11 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
   }
   if (reduction.Overlaps()) {
     CommitOverlap(sum, reduction.group.initial_weight, worker);
-  } else if (reduction.Trains(Strategy::kReduceGradients)) {
+  } else if (reduction.reduced().landing == Landing::kGradients) {
     replica.gradient = sum.values;  // applied by the worker
-  } else if (reduction.Trains(Strategy::kLocalSteps)) {
+  } else if (reduction.reduced().landing == Landing::kBase) {
     for (std::size_t j = 0; j < sum.values.size(); ++j) {
-      replica.base[j] += reduction.plan.global_lr * sum.values[j];
+      replica.base[j] += OuterRate(reduction.plan) * sum.values[j];
     }
     replica.x = replica.base;
     replica.tag = replica.base_tag = sum.tag;
@@ -320,7 +321,7 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
     replica.x[j] += share * replica.initial[j];
   }
   replica.tag = sum.tag;
-  if (kind != GroupKind::kTrain || !(reduction.plan.ahead || reduction.plan.scheduled)) {
+  if (kind != GroupKind::kTrain || !DrawnAhead(reduction.plan)) {
     replica.iteration = reduction.group.iteration;
   }
   replica.base = replica.x;
@@ -386,7 +387,7 @@ std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
 
 // ---- copies ----
 
-void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, Strategy strategy) {
+void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan) {
   const ReducePart& reduce = world_->workload.reduce;
   const Incarnation source = fetch.source.incarnation;
   const bool local = world_->HostOf(worker) == world_->HostOf(WorkerOf(source));
@@ -396,7 +397,7 @@ void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, 
   Copy& copy = fetches_[worker];
   copy.run = run;
   copy.what = fetch;
-  copy.strategy = strategy;
+  copy.from_base = TrainsInGroups(plan) && RowsOf(plan).base;
   world_->queue.Push(world_->now + FromUs(us), EventKind::kFetched, worker, ++copy.ticket);
 }
 
@@ -422,11 +423,10 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   const Replica& source = world_->replicas[WorkerOf(copy.what.source.incarnation)];
   Replica& own = world_->replicas[worker];
   book_.Lost(worker);
-  const bool base = copy.strategy == Strategy::kLocalSteps;
-  own.x = base ? source.base : source.x;
+  own.x = copy.from_base ? source.base : source.x;
   own.initial = source.initial;
   own.base = source.base;
-  own.tag = base ? source.base_tag : source.tag;
+  own.tag = copy.from_base ? source.base_tag : source.tag;
   own.base_tag = source.base_tag;
   own.iteration = source.iteration;
   own.inbox = source.inbox;

@@ -77,7 +77,7 @@ class DataPlane {
   std::vector<Result> OnFails(std::uint32_t worker, std::uint64_t serial);
 
   // The source's replica, or the result of a kRound that it has.
-  void Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, Strategy strategy);
+  void Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan);
   void CancelFetch(std::uint32_t worker) { ++fetches_[worker].ticket; }
   // The event kFetched; nullopt: void. `group`: whose result it was, or kNoGroup.
   std::optional<Result> OnFetched(std::uint32_t worker, std::uint64_t ticket);
@@ -108,11 +108,13 @@ class DataPlane {
     Plan plan;
     bool broken = false;
     std::size_t Contributors() const;
-    bool Trains(Strategy strategy) const {
-      return group.kind == GroupKind::kTrain && plan.strategy == strategy;
+    // What it reduces, and where the result goes.
+    Reduced reduced() const {
+      const bool trains = group.kind == GroupKind::kTrain || group.kind == GroupKind::kRound;
+      return trains ? ReducedInTraining(plan) : Reduced();
     }
-    bool Overlaps() const { return group.kind == GroupKind::kTrain && plan.background; }
-    bool Unreported() const { return group.kind == GroupKind::kTrain && plan.scheduled; }
+    bool Overlaps() const { return reduced() == Reduced{Payload::kParameters, Landing::kInbox}; }
+    bool Unreported() const { return group.kind == GroupKind::kTrain && FollowsSchedule(plan); }
   };
   struct Sum {  // what comes of a reduction
     std::vector<double> values;
@@ -122,7 +124,7 @@ class DataPlane {
   struct Copy {
     RunId run = kNoRun;
     StartFetch what;
-    Strategy strategy = Strategy::kAverageModels;
+    bool from_base = false;  // the source's base is what counts
     std::uint64_t ticket = 0;
   };
 

@@ -42,7 +42,7 @@ Exchange::Exchange(World* world, const Plan& plan, Stats* stats, Mutation mutati
 void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {
   if (const auto* hood = std::get_if<Neighbourhood>(&body)) neighbours_.Told(worker, *hood);
   const auto* reply = std::get_if<QueryReply>(&body);
-  if (reply != nullptr && plan_.strategy == Strategy::kNeighbours) {
+  if (reply != nullptr && HasNeighbours(plan_)) {
     neighbours_.Answered(worker, reply->next);
   }
   Iteration& clock = sides_[worker].read_clock;
@@ -53,8 +53,8 @@ void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {
 void Exchange::Says(std::uint32_t worker, RunId run, const WorkerBody& body) {
   const auto* ready = std::get_if<Ready>(&body);
   if (ready == nullptr) return;
-  if (plan_.strategy == Strategy::kNeighbours) neighbours_.Asks(worker, ready->iteration);
-  if (plan_.strategy != Strategy::kShardedStore) return;
+  if (HasNeighbours(plan_)) neighbours_.Asks(worker, ready->iteration);
+  if (!HasStore(plan_)) return;
   const auto find = [this](Incarnation of, std::uint32_t shard) -> const ShardCopy* {
     const auto& kept = sides_[WorkerOf(of)].kept;
     const auto copy = kept.find(shard);
@@ -88,7 +88,7 @@ bool Exchange::Perform(std::uint32_t worker, RunId run, bool lent, const Action&
   } else if (const auto* refuse = std::get_if<prd::Refuse>(&action)) {
     Refuse(worker, refuse->request);
   } else if (const auto* set = std::get_if<SetIteration>(&action)) {
-    if (plan_.strategy == Strategy::kNeighbours) neighbours_.Enters(worker, set->iteration);
+    if (HasNeighbours(plan_)) neighbours_.Enters(worker, set->iteration);
     world_->replicas[worker].iteration = set->iteration;
   } else if (const auto* publish = std::get_if<PublishUpdate>(&action)) {
     Publish(worker, publish->iteration);

@@ -1,5 +1,5 @@
-// DataPlane: averages that are made while training loops compute (Plan::background), and what no
-// average may change.
+// DataPlane: averages that are made while training loops compute (AveragesInBackground), and what
+// no average may change.
 #include <cmath>
 #include <string>
 
@@ -55,7 +55,7 @@ std::int64_t DataPlane::AddInbox(std::uint32_t worker) {
 // What all members of a group that averages models hold, of all parameters together.
 double DataPlane::Mass(const Reduction& reduction) const {
   double mass = 0;
-  if (!reduction.Trains(Strategy::kAverageModels)) return mass;
+  if (reduction.group.kind != GroupKind::kTrain || !CountsLocalSteps(reduction.plan)) return mass;
   for (const std::uint32_t member : reduction.members) {
     const Replica& replica = world_->replicas[member];
     for (const double value : replica.x) mass += value;

@@ -101,7 +101,7 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
 
 void Laws::OnReady(Worker* worker, Rank rank, const Ready& ready) const {
   // While it has rounds to apply, a worker signals for one of them; else for the next one.
-  const Iteration least = !Rounds()       ? worker->iteration
+  const Iteration least = !TrainsInRounds(plan_) ? worker->iteration
                           : ready.waiting ? std::max(worker->signalled, worker->iteration + 1)
                                           : worker->signalled;
   if (worker->joined && ready.iteration < least) {
@@ -109,13 +109,13 @@ void Laws::OnReady(Worker* worker, Rank rank, const Ready& ready) const {
                                       std::to_string(ready.iteration) + " after " +
                                       std::to_string(worker->iteration));
   }
-  if (worker->joined && !Rounds() && worker->open && worker->waiting) {
+  if (worker->joined && !TrainsInRounds(plan_) && worker->open && worker->waiting) {
     throw Violation("one-signal", RankText(rank) + " signals iteration " +
                                       std::to_string(ready.iteration) + " while its signal for " +
                                       std::to_string(worker->signalled) + " stands");
   }
   worker->signalled = ready.iteration;
-  if (plan_.ahead) worker->iteration = ready.iteration;
+  if (DrawnAhead(plan_)) worker->iteration = ready.iteration;
   worker->waiting = ready.waiting;
   worker->open = true;
   worker->owed += ready.gradients;
@@ -248,7 +248,7 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
     }
     running.pending.push_back(share.rank);
   }
-  if (train && !plan_.ahead && formed.iteration != largest) {
+  if (train && !DrawnAhead(plan_) && formed.iteration != largest) {
     throw Violation("iterations", name + " goes on at " + std::to_string(formed.iteration) +
                                       ", the largest of its members is " + std::to_string(largest));
   }
@@ -258,9 +258,10 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
 void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
   const std::string name = "group " + Number(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
-  if (plan_.scheduled && train) throw Violation("schedule", name + " forms beside the schedule");
-  const bool follows = plan_.ahead || plan_.scheduled ? train || formed.id > run.last_group
-                                                      : formed.id == run.last_group + 1;
+  if (FollowsSchedule(plan_) && train)
+    throw Violation("schedule", name + " forms beside the schedule");
+  const bool follows =
+      DrawnAhead(plan_) ? train || formed.id > run.last_group : formed.id == run.last_group + 1;
   if (!follows) {
     throw Violation("history-whole", name + " follows group " + Number(run.last_group));
   }
@@ -274,10 +275,11 @@ void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
 
 void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
   const std::string name = "the schedule from " + Number(set.first) + " on";
-  if (!plan_.scheduled || set.first <= run->last_group) {
-    throw Violation("schedule", name + " comes " +
-                                    (plan_.scheduled ? "after group " + Number(run->last_group)
-                                                     : "where workers draw no groups"));
+  if (!FollowsSchedule(plan_) || set.first <= run->last_group) {
+    throw Violation("schedule",
+                    name + " comes " +
+                        (FollowsSchedule(plan_) ? "after group " + Number(run->last_group)
+                                                : "where workers draw no groups"));
   }
   run->last_group = set.first + kScheduleSpan - 1;
   std::vector<Rank> joined;
@@ -300,7 +302,7 @@ void Laws::CheckMember(const Worker& worker, const GroupFormed& formed,
                        const GroupShare& share) const {
   const std::string name = "group " + Number(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
-  const bool signal = (train && !plan_.ahead) || formed.kind == GroupKind::kAverage;
+  const bool signal = (train && !DrawnAhead(plan_)) || formed.kind == GroupKind::kAverage;
   if (worker.group != kNoGroup) {
     throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
                                      " and put into " + name);
@@ -389,7 +391,7 @@ void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
                                    std::to_string(answered.iteration) +
                                    ", and has no open signal for it");
   }
-  if (Exchanges()) {
+  if (!TrainsInGroups(plan_)) {
     if (answered.next < answered.iteration) {
       throw Violation("iterations", RankText(answered.rank) + " is ready with iteration " +
                                         std::to_string(answered.iteration) + " and goes on at " +

@@ -85,13 +85,8 @@ class Laws {
     bool there = false;
   };
 
-  bool Rounds() const { return plan_.strategy == Strategy::kEagerGradients; }
-  // Without groups: answers say where workers go on.
-  bool Exchanges() const {
-    return plan_.strategy == Strategy::kNeighbours || plan_.strategy == Strategy::kShardedStore;
-  }
   // Members keep their signals and their own count of iterations.
-  bool Ahead(GroupKind kind) const { return kind == GroupKind::kTrain && plan_.ahead; }
+  bool Ahead(GroupKind kind) const { return kind == GroupKind::kTrain && DrawnAhead(plan_); }
   Worker& At(Run* run, Rank rank);
   void OnMessage(const Record& record, const WorkerEnvelope& envelope);
   void OnReady(Worker* worker, Rank rank, const Ready& ready) const;

@@ -169,20 +169,16 @@ void SimWorker::EndStep(bool discard) {
     own.gradient.resize(own.x.size());
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   }
-  const Strategy strategy = core_.welcome().plan.strategy;
-  const bool serial = strategy == Strategy::kNeighbours && core_.welcome().plan.serial;
-  const bool local = strategy == Strategy::kAverageModels || strategy == Strategy::kLocalSteps ||
-                     strategy == Strategy::kShardedStore || serial;
-  if (local && !discard) {
+  if (AppliesFirst(parts_->plan) && !discard) {
     ApplyGradient();
     own.tag = Mix(own.tag ^ number_);
   }
-  const bool averages = strategy == Strategy::kAverageModels;
-  if (averages && !discard) ++own.iteration;
+  const bool counts = CountsLocalSteps(parts_->plan);
+  if (counts && !discard) ++own.iteration;
   if (!discard) ++since_signal_;
   const std::int64_t taken = parts_->data->AddInbox(number_);
   phase_ = Phase::kStepping;
-  const Ready ready{.iteration = averages ? own.iteration : core_.iteration() + 1,
+  const Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
                     .step_ns = world->now - step_begun_,
                     .samples = world->workload.cluster.samples};
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
@@ -196,15 +192,15 @@ void SimWorker::ApplyGradient() {
 
 void SimWorker::OnApplyNow(Iteration iteration) {
   Replica& own = replica();
-  const Plan& plan = core_.welcome().plan;
+  const Plan& plan = parts_->plan;
   std::int64_t rounds = 1;
-  if (plan.background) {
+  if (AveragesInBackground(plan)) {
     rounds = parts_->data->AddInbox(number_);
     Tell([&](Actions* out) { core_.Applied(parts_->world->now, own.iteration, rounds, out); });
     return;
   }
-  if (plan.strategy == Strategy::kEagerGradients) {
-    rounds = parts_->data->TakeInbox(number_, plan.latest_only);
+  if (TrainsInRounds(plan)) {
+    rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(plan));
     iteration = own.newest;
   } else {
     own.tag = Mix(own.tag ^ group_);
@@ -232,7 +228,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
   }
   if (phase_ == Phase::kStepping) {
     CheckRunAhead();
-    const bool waited = done.step.adopted || Ahead() || Overlaps() || Exchanges();
+    const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(parts_->plan);
     Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
@@ -275,7 +271,7 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
 
 void SimWorker::OnFetched(const DataPlane::Result& result) {
   const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
-  const bool rounds = core_.welcome().plan.strategy == Strategy::kEagerGradients;
+  const bool rounds = TrainsInRounds(parts_->plan);
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
   last_result_ = result;
   Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
@@ -327,13 +323,13 @@ bool SimWorker::Passive(GroupId group) const {
 
 void SimWorker::CheckRunAhead() const {
   const Plan& plan = parts_->plan;
-  if (!plan.background || plan.scheduled || signal_ == 0) return;
-  const auto length = static_cast<std::int64_t>(plan.section_length);
+  if (!AveragesInBackground(plan) || FollowsSchedule(plan) || signal_ == 0) return;
+  const auto length = static_cast<std::int64_t>(StepsPerSignal(plan));
   const std::int64_t due = 1 + (since_signal_ - 1) / length;
-  if (due <= static_cast<std::int64_t>(plan.run_ahead)) return;
+  if (due <= static_cast<std::int64_t>(RunAhead(plan))) return;
   throw Violation("run-ahead", "worker " + std::to_string(number_) + " goes on with step " +
                                    std::to_string(due) + " of a signal that stands, where " +
-                                   std::to_string(plan.run_ahead) + " are allowed");
+                                   std::to_string(RunAhead(plan)) + " are allowed");
 }
 
 void SimWorker::CheckLent(const Group& group) const {
@@ -376,7 +372,7 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
-    parts_->data->Fetch(number_, core_.welcome().run, *fetch, core_.welcome().plan.strategy);
+    parts_->data->Fetch(number_, core_.welcome().run, *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (std::holds_alternative<Deposit>(*action)) {

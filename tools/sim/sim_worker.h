@@ -97,13 +97,8 @@ class SimWorker {
   bool Passive(GroupId group) const;
 
   // A member may begin its part of a group long before the others do.
-  bool Ahead() const { return core_.welcome().plan.ahead || core_.welcome().plan.scheduled; }
-  bool Overlaps() const { return core_.welcome().plan.background; }
-  // Without groups that train.
-  bool Exchanges() const {
-    const Strategy strategy = core_.welcome().plan.strategy;
-    return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
-  }
+  bool Ahead() const { return DrawnAhead(core_.welcome().plan); }
+  bool Overlaps() const { return AveragesInBackground(core_.welcome().plan); }
   Replica& replica() { return parts_->world->replicas[number_]; }
   std::int64_t Limit() const { return parts_->world->workload.cluster.steps; }
 

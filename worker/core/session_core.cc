@@ -87,7 +87,7 @@ void SessionCore::SayHello(Instant now, Actions* out) {
 // ---- calls ----
 
 void SessionCore::Done(Status status, Actions* out) {
-  if (Uses(Strategy::kShardedStore)) GiveUpRead(out);
+  if (HasStore(plan())) GiveUpRead(out);
   call_ = Call::kNone;
   arrival_due_ = false;
   UpdateInterrupt(out);
@@ -102,7 +102,7 @@ void SessionCore::StepDone(bool adopted, Actions* out) {
   step_.sent_bytes += since_.sent_bytes;
   step_.reduced += since_.reduced;
   since_ = {};
-  if (!discard_ && section_ >= welcome_.plan.section_length) section_ = 0;
+  if (!discard_ && section_ >= StepsPerSignal(plan())) section_ = 0;
   Done(Status::Ok(), out);
 }
 
@@ -110,7 +110,7 @@ std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
   if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
   const bool ends = call_ == Call::kStep && group_.kind == GroupKind::kTrain &&
-                    Uses(Strategy::kAverageModels) && !Decoupled();
+                    CountsLocalSteps(plan()) && !DecouplesSteps(plan());
   if (!ends) return std::nullopt;
   StepOutcome outcome = step_;
   outcome.iteration = group_.iteration;
@@ -166,13 +166,13 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   discard_ = discard;
   Took(taken);
   UpdateInterrupt(out);
-  if (!Decoupled()) {
+  if (!DecouplesSteps(plan())) {
     ready_ = ready;
     ready_at_ = now;
   }
-  if (Uses(Strategy::kAverageModels) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (Uses(Strategy::kLocalSteps) && !discard) ++local_steps_;
-  arrival_due_ = Uses(Strategy::kEagerGradients);
+  if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
+  if (AsksBeforeGroups(plan()) && !discard) ++local_steps_;
+  arrival_due_ = TrainsInRounds(plan());
   deposited_ = false;
   own_round_.reset();
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
@@ -180,10 +180,10 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
     return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
                 out);
   }
-  if (Decoupled()) return ArriveDecoupled(now, out);
+  if (DecouplesSteps(plan())) return ArriveDecoupled(now, out);
   if (held_) return BeginHeld(now, out);
-  if (Uses(Strategy::kNeighbours)) return ArriveNeighbours(now, out);
-  if (Uses(Strategy::kShardedStore)) return ArriveStore(now, out);
+  if (HasNeighbours(plan())) return ArriveNeighbours(now, out);
+  if (HasStore(plan())) return ArriveStore(now, out);
   if (!Synchronises()) return StepDone(false, out);
   SignalAgain(now, out);
 }
@@ -260,12 +260,13 @@ void SessionCore::SayReady(Instant now, Actions* out) {
 
 // Signals what the step in progress has to say, unless it is said already or cannot be yet.
 void SessionCore::SignalAgain(Instant now, Actions* out) {
-  if (Uses(Strategy::kEagerGradients) || Decoupled() || Exchanges()) return GoOn(now, out);
+  if (TrainsInRounds(plan()) || DecouplesSteps(plan()) || !TrainsInGroups(plan()))
+    return GoOn(now, out);
   // Nothing to offer. But one told to wait for a round's group has the steps that it completed.
   if (call_ == Call::kStep && discard_ && !told_) return StepDone(false, out);
   const bool stepping = call_ == Call::kStep || (call_ == Call::kFinish && !said_finish_);
   if (!stepping || contact_ != Contact::kMember || !has_replica_ || ready_waiting_) return;
-  if (Uses(Strategy::kLocalSteps)) return Query(now, out);
+  if (AsksBeforeGroups(plan())) return Query(now, out);
   SayReady(now, out);
 }
 
@@ -284,8 +285,8 @@ void SessionCore::Report(Instant now, Outcome outcome, const std::string& detail
   const bool trained = group_.kind == GroupKind::kTrain;
   work_ = Work::kNone;
   idle_at_ = now;
-  if (trained && Scheduled()) return;
-  const bool waited = trained && !(Ahead() && (Passive(group_) || !ready_waiting_));
+  if (trained && FollowsSchedule(plan())) return;
+  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
   Push(Finished{.group = group_.id,
                 .outcome = outcome,
                 .detail = detail,
@@ -307,7 +308,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   step_.sent_bytes += sent_bytes;
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
-  if (kind == GroupKind::kTrain && Decoupled()) {
+  if (kind == GroupKind::kTrain && DecouplesSteps(plan())) {
     return OnTrained(now, status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
   }
   if (!status.ok()) {
@@ -316,7 +317,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
     if (kind == GroupKind::kTrain) SignalAgain(now, out);
     return BeginHeld(now, out);
   }
-  if (kind == GroupKind::kTrain && Uses(Strategy::kReduceGradients)) {
+  if (kind == GroupKind::kTrain && ReducedInTraining(plan()).landing == Landing::kGradients) {
     work_ = Work::kApply;
     out->push_back(ApplyNow{group_.iteration});
     return;
@@ -351,14 +352,14 @@ void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds,
   now_ = now;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
-  if (Background()) return Added(now, iteration, rounds, out);
+  if (AveragesInBackground(plan())) return Added(now, iteration, rounds, out);
   iteration_ = iteration;
-  if (Uses(Strategy::kNeighbours)) return AppliedUpdate(now, out);
+  if (HasNeighbours(plan())) return AppliedUpdate(now, out);
   if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
-  if (Uses(Strategy::kEagerGradients)) AppliedRounds();
+  if (TrainsInRounds(plan())) AppliedRounds();
   if (call_ == Call::kStep && rounds > 0) {
     step_.rounds = rounds;
-    if (!Uses(Strategy::kEagerGradients)) step_.included = true;
+    if (!TrainsInRounds(plan())) step_.included = true;
     return StepDone(false, out);
   }
   if (contact_ == Contact::kOver) return Done(over_, out);
@@ -388,7 +389,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
     final_done_ = true;  // the others' average
     return;
   }
-  unapplied_ = Uses(Strategy::kEagerGradients);  // it may bring an inbox
+  unapplied_ = TrainsInRounds(plan());  // it may bring an inbox
   HasReplica(now, out);
 }
 
@@ -402,9 +403,9 @@ void SessionCore::HasReplica(Instant now, Actions* out) {
   outstanding_ = 0;
   inbox_ = 0;
   NewRound();
-  if (Uses(Strategy::kNeighbours)) BeginUpdates(now, out);
+  if (HasNeighbours(plan())) BeginUpdates(now, out);
   // Trains on what it reads from the store; the call in progress ends with that.
-  if (Uses(Strategy::kShardedStore)) return JoinStore(now, out);
+  if (HasStore(plan())) return JoinStore(now, out);
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
   GoOn(now, out);

@@ -181,9 +181,7 @@ class SessionCore {
   void CallOffWork(Instant now, const std::string& why, Actions* out);
   void SayFinish(Actions* out);
   std::optional<Instant> PatienceEnds() const;
-  bool Uses(Strategy strategy) const { return welcome_.plan.strategy == strategy; }
-  // Without groups that train.
-  bool Exchanges() const { return Uses(Strategy::kNeighbours) || Uses(Strategy::kShardedStore); }
+  const Plan& plan() const { return welcome_.plan; }
   void SayReady(Instant now, Actions* out);
   void UpdateInterrupt(Actions* out);
 
@@ -204,11 +202,6 @@ class SessionCore {
   void GoOn(Instant now, Actions* out);
 
   // Groups drawn ahead or in the background (session_core_background.cc).
-  bool Ahead() const { return Uses(Strategy::kAverageModels) && welcome_.plan.ahead; }
-  bool Background() const { return Uses(Strategy::kAverageModels) && welcome_.plan.background; }
-  bool Scheduled() const { return Uses(Strategy::kAverageModels) && welcome_.plan.scheduled; }
-  bool Decoupled() const { return Ahead() || Background() || Scheduled(); }
-  std::uint64_t RunAhead() const { return Background() ? welcome_.plan.run_ahead : 0; }
   bool Passive(const Group& group) const;
   bool Synchronises();
   std::string CheckTrain() const;

@@ -10,12 +10,12 @@ namespace prd {
 
 // Whether this step is one that synchronises; it counts the step.
 bool SessionCore::Synchronises() {
-  if (!Uses(Strategy::kAverageModels) || discard_) return true;
-  return ++section_ >= welcome_.plan.section_length;
+  if (!CountsLocalSteps(plan()) || discard_) return true;
+  return ++section_ >= StepsPerSignal(plan());
 }
 
 bool SessionCore::Passive(const Group& group) const {
-  if (!Ahead() || group.kind != GroupKind::kTrain) return false;
+  if (!DrawnAhead(plan()) || group.kind != GroupKind::kTrain) return false;
   return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
     return member.incarnation == incarnation_ && member.passive;
   });
@@ -23,7 +23,7 @@ bool SessionCore::Passive(const Group& group) const {
 
 // What is wrong with a group to train with, or empty.
 std::string SessionCore::CheckTrain() const {
-  if (Scheduled()) return "the job's workers draw such groups themselves";
+  if (FollowsSchedule(plan())) return "the job's workers draw such groups themselves";
   if (RoundRuns()) return "group " + std::to_string(round_.group.id) + " still runs here";
   if (work_ == Work::kReduce || (held_ && std::holds_alternative<Group>(*held_))) {
     return "another group still runs here";
@@ -46,7 +46,7 @@ void SessionCore::Took(std::int64_t rounds) {
 void SessionCore::ArriveDecoupled(Instant now, Actions* out) {
   const bool arrives = !discard_ && Synchronises();
   if (arrives && ready_waiting_) ++outstanding_;
-  due_ = arrives && (!ready_waiting_ || RunAhead() > 0);
+  due_ = arrives && (!ready_waiting_ || RunAhead(plan()) > 0);
   added_ = false;
   if (held_ && !HoldsAhead()) return BeginHeld(now, out);
   if (!arrives) return StepDone(false, out);
@@ -63,8 +63,8 @@ void SessionCore::Proceed(Instant now, Actions* out) {
 void SessionCore::ProceedStep(Instant now, Actions* out) {
   if (due_ && !ready_waiting_) {
     // What the groups before have gained is part of what it signals.
-    if (!Ahead() && inbox_ > 0) return AddInbox(out);
-    if (Scheduled()) {
+    if (!DrawnAhead(plan()) && inbox_ > 0) return AddInbox(out);
+    if (FollowsSchedule(plan())) {
       TakeSlot(now, out);
     } else {
       SignalDecoupled(now, out);
@@ -72,15 +72,15 @@ void SessionCore::ProceedStep(Instant now, Actions* out) {
   }
   BeginHeld(now, out);
   if (work_ != Work::kNone || call_ != Call::kStep) return;
-  const bool full = outstanding_ > RunAhead();
-  if (Scheduled() ? due_ || full : ready_waiting_ && full) return;
-  if (Background() && !added_) step_.waited = now - call_at_;
+  const bool full = outstanding_ > RunAhead(plan());
+  if (FollowsSchedule(plan()) ? due_ || full : ready_waiting_ && full) return;
+  if (AveragesInBackground(plan()) && !added_) step_.waited = now - call_at_;
   if (inbox_ > 0 && !added_) return AddInbox(out);
   StepDone(false, out);
 }
 
 void SessionCore::ProceedFinish(Instant now, Actions* out) {
-  if (Scheduled() ? outstanding_ == 0 : !ready_waiting_) {
+  if (FollowsSchedule(plan()) ? outstanding_ == 0 : !ready_waiting_) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     SayFinish(out);
   }
@@ -119,7 +119,7 @@ void SessionCore::Added(Instant now, Iteration iteration, std::int64_t rounds, A
 // ---- announced groups ----
 
 bool SessionCore::HoldsAhead() const {
-  const auto* group = Decoupled() && held_ ? std::get_if<Group>(&*held_) : nullptr;
+  const auto* group = DecouplesSteps(plan()) && held_ ? std::get_if<Group>(&*held_) : nullptr;
   return group != nullptr && group->kind == GroupKind::kTrain;
 }
 
@@ -138,14 +138,14 @@ void SessionCore::OnTrainGroup(Instant now, const Group& group, Actions* out) {
         out);
     return;
   }
-  if (Background()) return BeginBackground(now, group, out);
+  if (AveragesInBackground(plan())) return BeginBackground(now, group, out);
   held_ = group;
   GoOn(now, out);
 }
 
 void SessionCore::BeginBackground(Instant now, Group group, Actions* out) {
   Iteration gain = 0;
-  if (Ahead()) {
+  if (DrawnAhead(plan())) {
     group.iteration = iteration_;
   } else {
     gain = std::max<Iteration>(group.iteration - ready_.iteration, 0);
@@ -166,7 +166,7 @@ void SessionCore::ReportBackground(Instant now, Outcome outcome, const std::stri
     ++inbox_;
     last_round_ = round.group;
   }
-  if (!Scheduled()) {
+  if (!FollowsSchedule(plan())) {
     const bool waited = ready_waiting_ && !passive;
     Push(Finished{.group = round.group.id,
                   .outcome = outcome,
@@ -193,14 +193,14 @@ void SessionCore::OnTrained(Instant now, Outcome outcome, const std::string& det
 
 // What a group that is through, and reported, means for the signal that stands, or the slots.
 void SessionCore::Through(Instant now, bool ok, bool passive, Actions* out) {
-  if (Scheduled()) {
+  if (FollowsSchedule(plan())) {
     --outstanding_;
     added_ = false;
   } else if (ok && !passive) {
     ready_waiting_ = false;
     outstanding_ = 0;
     added_ = false;
-  } else if (!Ahead()) {
+  } else if (!DrawnAhead(plan())) {
     const bool may = contact_ == Contact::kMember && has_replica_ && !cancelled_ && !said_finish_;
     if (may && call_ != Call::kLeave) SignalDecoupled(now, out);
   }
@@ -209,7 +209,7 @@ void SessionCore::Through(Instant now, bool ok, bool passive, Actions* out) {
 // The signal needs no group.
 void SessionCore::OnAnswer(Instant now, const QueryReply& reply, Actions* out) {
   if (!ready_waiting_ || reply.ready || reply.iteration != ready_.iteration) return;
-  if (!Background() && work_ == Work::kNone) step_.waited += now - idle_at_;
+  if (!AveragesInBackground(plan()) && work_ == Work::kNone) step_.waited += now - idle_at_;
   ready_waiting_ = false;
   outstanding_ = 0;
   added_ = false;

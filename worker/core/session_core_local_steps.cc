@@ -12,7 +12,7 @@ constexpr std::size_t kMostUnacked = 1024;
 
 // Signals the step in progress; REQUIRES: it may be signalled now.
 void SessionCore::Query(Instant now, Actions* out) {
-  ready_.waiting = !welcome_.plan.delayed_ack || told_;
+  ready_.waiting = !AcknowledgesLate(plan()) || told_;
   if (!ready_.waiting && link_.unacked().size() >= kMostUnacked) return;
   ready_.iteration = iteration_ + 1;
   ready_.local_steps = local_steps_;
@@ -27,10 +27,10 @@ void SessionCore::QueryDue(Instant now, Actions* out) {
 }
 
 void SessionCore::OnQueryReply(Instant now, const QueryReply& reply, Actions* out) {
-  if (Ahead()) return OnAnswer(now, reply, out);
+  if (DrawnAhead(plan())) return OnAnswer(now, reply, out);
   // One to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
-  if (welcome_.plan.delayed_ack) {
+  if (AcknowledgesLate(plan())) {
     if (reply.local_steps <= asked_->local_steps) told_ = told_ || reply.ready;
     return;
   }

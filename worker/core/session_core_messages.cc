@@ -37,7 +37,7 @@ void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actio
   if (link_.unacked().size() < unacked) {
     resend_after_ = kResendFirst;
     resend_at_ = now + resend_after_;
-    if (Uses(Strategy::kLocalSteps)) QueryDue(now, out);
+    if (AsksBeforeGroups(plan())) QueryDue(now, out);
   }
   if (std::holds_alternative<HeartbeatAck>(envelope.body)) OnHeartbeatAck(now);
   if (envelope.seq == 0) return;
@@ -49,13 +49,13 @@ void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actio
   if (const auto* abort = std::get_if<Abort>(&envelope.body)) OnAbort(now, *abort, out);
   if (const auto* reply = std::get_if<QueryReply>(&envelope.body)) OnReply(now, *reply, out);
   if (const auto* hood = std::get_if<Neighbourhood>(&envelope.body)) {
-    if (Uses(Strategy::kNeighbours)) OnNeighbourhood(now, *hood, out);
+    if (HasNeighbours(plan())) OnNeighbourhood(now, *hood, out);
   }
   if (const auto* placement = std::get_if<Placement>(&envelope.body)) {
-    if (Uses(Strategy::kShardedStore)) OnPlacement(now, *placement, out);
+    if (HasStore(plan())) OnPlacement(now, *placement, out);
   }
   if (const auto* opened = std::get_if<Opened>(&envelope.body)) {
-    if (Uses(Strategy::kShardedStore)) OnOpened(now, *opened, out);
+    if (HasStore(plan())) OnOpened(now, *opened, out);
   }
   if (const auto* released = std::get_if<Released>(&envelope.body)) OnReleased(*released, out);
   if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) OnAdopt(now, *adopt, out);
@@ -63,8 +63,8 @@ void SessionCore::Receive(Instant now, const ControllerEnvelope& envelope, Actio
 }
 
 void SessionCore::OnReply(Instant now, const QueryReply& reply, Actions* out) {
-  if (Uses(Strategy::kNeighbours)) return OnEntered(now, reply, out);
-  if (Uses(Strategy::kShardedStore)) return OnMayRead(now, reply, out);
+  if (HasNeighbours(plan())) return OnEntered(now, reply, out);
+  if (HasStore(plan())) return OnMayRead(now, reply, out);
   OnQueryReply(now, reply, out);
 }
 
@@ -80,7 +80,7 @@ void SessionCore::OnAdopt(Instant now, const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return OnAdoptResult(now, adopt, out);
   FailHeld("its replica is to be replaced", out);
   due_ = due_ || ready_waiting_;
-  if (!Scheduled()) outstanding_ = 0;
+  if (!FollowsSchedule(plan())) outstanding_ = 0;
   ready_waiting_ = false;
   held_ = adopt;
   BeginHeld(now, out);
@@ -88,8 +88,7 @@ void SessionCore::OnAdopt(Instant now, const Adopt& adopt, Actions* out) {
 
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
 void SessionCore::UpdateInterrupt(Actions* out) {
-  const bool adopts = held_ && std::holds_alternative<Adopt>(*held_) &&
-                      (Uses(Strategy::kReduceGradients) || Uses(Strategy::kLocalSteps));
+  const bool adopts = held_ && std::holds_alternative<Adopt>(*held_) && CopyVoidsStep(plan());
   const bool on = call_ == Call::kNone && contact_ == Contact::kMember && (adopts || told_);
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
@@ -128,12 +127,12 @@ std::string SessionCore::CheckGroup(const Group& group) const {
     return "the initial model's weight or the iteration is out of range";
   }
   const bool rounds = group.kind == GroupKind::kRound || group.kind == GroupKind::kAverage;
-  const bool eager = Uses(Strategy::kEagerGradients);
+  const bool eager = TrainsInRounds(plan());
   const bool trains = group.kind == GroupKind::kTrain;
-  if ((rounds != eager && (rounds || trains)) || (trains && Exchanges())) {
+  if ((rounds != eager && (rounds || trains)) || (trains && !TrainsInGroups(plan()))) {
     return "its kind does not belong to the job's strategy";
   }
-  if (Decoupled() && group.kind == GroupKind::kTrain) return CheckTrain();
+  if (DecouplesSteps(plan()) && group.kind == GroupKind::kTrain) return CheckTrain();
   return eager ? CheckRound(group) : std::string();
 }
 
@@ -148,7 +147,8 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
   last_group_ = group.id;
   final_announced_ = group.kind == GroupKind::kFinal;
   if (group.kind == GroupKind::kRound) return BeginRound(now, group, out);
-  if (Decoupled() && group.kind == GroupKind::kTrain) return OnTrainGroup(now, group, out);
+  if (DecouplesSteps(plan()) && group.kind == GroupKind::kTrain)
+    return OnTrainGroup(now, group, out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
@@ -162,7 +162,7 @@ void SessionCore::OnGroup(Instant now, const Group& group, Actions* out) {
   }
   held_ = group;
   // Nobody has told the controller how many steps were made under a schedule.
-  if (final_announced_ && Ahead()) {
+  if (final_announced_ && DrawnAhead(plan())) {
     auto& final = std::get<Group>(*held_);
     final.iteration = std::max(final.iteration, iteration_);
   }
@@ -177,7 +177,7 @@ void SessionCore::BeginHeld(Instant now, Actions* out) {
   if (final != nullptr && final->kind == GroupKind::kFinal) {
     if (unapplied_) return ApplyRounds(now, out);
     if (inbox_ > 0) return AddInbox(out);
-    if (Uses(Strategy::kShardedStore) && FinalReadDue(now, out)) return;
+    if (HasStore(plan()) && FinalReadDue(now, out)) return;
   }
   auto held = std::move(*held_);
   held_.reset();
@@ -194,7 +194,7 @@ void SessionCore::Begin(Instant now, Group group, Actions* out) {
   work_ = Work::kReduce;
   decides_ = Decides::kHere;
   group_ = std::move(group);
-  if (group_.kind == GroupKind::kTrain && Ahead()) group_.iteration = iteration_;
+  if (group_.kind == GroupKind::kTrain && DrawnAhead(plan())) group_.iteration = iteration_;
   group_at_ = now;
   group_bytes_ = 0;
   step_.group = group_;
@@ -219,7 +219,7 @@ void SessionCore::OnAbort(Instant now, const Abort& abort, Actions* out) {
   out->push_back(CancelReduce{});
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
-  if (kind == GroupKind::kTrain && Decoupled()) {
+  if (kind == GroupKind::kTrain && DecouplesSteps(plan())) {
     return OnTrained(now, Outcome::kAborted, abort.reason, out);
   }
   Report(now, Outcome::kAborted, abort.reason, out);
@@ -257,17 +257,17 @@ void SessionCore::OnRefused(Instant now, const Refused& refused, Actions* out) {
 void SessionCore::OnNote(Instant now, Incarnation from, const Note& note, Actions* out) {
   now_ = now;
   if (contact_ != Contact::kMember) return;
-  if (Uses(Strategy::kNeighbours)) updates_.OnNote(from, note, out);
-  if (Uses(Strategy::kShardedStore)) store_.OnNote(now, from, note, out);
+  if (HasNeighbours(plan())) updates_.OnNote(from, note, out);
+  if (HasStore(plan())) store_.OnNote(now, from, note, out);
   GoOn(now, out);
 }
 
 void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
                             Actions* out) {
   now_ = now;
-  if (contact_ == Contact::kMember && Uses(Strategy::kNeighbours)) {
+  if (contact_ == Contact::kMember && HasNeighbours(plan())) {
     updates_.OnRequest(from, request, parcel, out);
-  } else if (contact_ == Contact::kMember && Uses(Strategy::kShardedStore)) {
+  } else if (contact_ == Contact::kMember && HasStore(plan())) {
     store_.OnRequest(from, request, parcel, out);
   } else {
     out->push_back(Refuse{request});
@@ -279,8 +279,8 @@ void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
                            const Enclosure& enclosure, Actions* out) {
   now_ = now;
   if (contact_ != Contact::kMember) return;
-  if (Uses(Strategy::kNeighbours)) updates_.OnPulled(now, ticket, status, out);
-  if (Uses(Strategy::kShardedStore)) store_.OnPulled(now, ticket, status, enclosure, out);
+  if (HasNeighbours(plan())) updates_.OnPulled(now, ticket, status, out);
+  if (HasStore(plan())) store_.OnPulled(now, ticket, status, enclosure, out);
   GoOn(now, out);
 }
 

@@ -31,7 +31,7 @@ void SessionCore::ProceedNeighbours(Instant now, Actions* out) {
 // The first update also while the training loop computes, which reads the parameters too.
 void SessionCore::PublishDue(Instant now, Actions* out) {
   if (!updates_.met() || !has_replica_ || said_finish_ || held_ || work_ != Work::kNone) return;
-  if (welcome_.plan.serial && call_ != Call::kStep) return;
+  if (AppliesFirst(plan()) && call_ != Call::kStep) return;
   updates_.Publish(now, iteration_, out);
 }
 
@@ -49,7 +49,7 @@ void SessionCore::ReceiveUpdates(Instant now, Actions* out) {
   Mix(iteration_, out);
   updates_.MoveTo(iteration_ + 1, out);
   phase_ = Phase::kEnter;
-  if (welcome_.plan.serial || discard_) return;
+  if (AppliesFirst(plan()) || discard_) return;
   phase_ = Phase::kApply;
   work_ = Work::kApply;
   group_.id = kNoGroup;  // no report follows
@@ -85,7 +85,7 @@ void SessionCore::Enter(Instant now, Actions* out) {
   phase_ = Phase::kReceive;
   out->push_back(SetIteration{iteration_});
   updates_.MoveTo(iteration_, out);
-  if (!welcome_.plan.serial) PublishDue(now, out);
+  if (!AppliesFirst(plan())) PublishDue(now, out);
   StepDone(false, out);
 }
 

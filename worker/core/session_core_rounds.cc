@@ -56,7 +56,7 @@ void SessionCore::ReportRound(Instant now, Outcome outcome, const std::string& d
                               Actions* out) {
   since_.sent_bytes += group_bytes_;
   since_.reduced += now - round_.at;
-  if (Background()) return ReportBackground(now, outcome, detail, out);
+  if (AveragesInBackground(plan())) return ReportBackground(now, outcome, detail, out);
   Finished finished{.group = round_.group.id,
                     .outcome = outcome,
                     .detail = detail,
@@ -123,7 +123,7 @@ bool SessionCore::AbortRound(Instant now, const Abort& abort, Actions* out) {
     out->push_back(CancelReduce{});
     ReportRound(now, Outcome::kAborted, abort.reason, out);
   }
-  if (!abort.undone && !Background()) return true;
+  if (!abort.undone && !AveragesInBackground(plan())) return true;
   if (round_.state == Round::State::kFetch) {
     out->push_back(CancelFetch{});
     Push(Adopted{.ok = false, .iteration = 0, .detail = abort.reason}, out);
@@ -170,8 +170,8 @@ void SessionCore::ApplyRounds(Instant now, Actions* out) {
 void SessionCore::AppliedRounds() {
   newest_ = std::max(newest_, iteration_);
   unapplied_ = newest_ > iteration_;
-  step_.included = own_round_ && (welcome_.plan.latest_only ? *own_round_ == iteration_
-                                                            : *own_round_ <= iteration_);
+  step_.included = own_round_ && (TakesNewestOnly(plan()) ? *own_round_ == iteration_
+                                                          : *own_round_ <= iteration_);
   if (last_round_.iteration <= iteration_) step_.group = last_round_;  // else it came too late
 }
 
@@ -179,13 +179,13 @@ void SessionCore::AppliedRounds() {
 // yet, apply. Finish: the same until this worker owes nothing. The other strategies come here when
 // nothing is left to do but to say Finish.
 void SessionCore::GoOn(Instant now, Actions* out) {
-  if (Decoupled()) {
+  if (DecouplesSteps(plan())) {
     RunSlots(now, out);
     return Proceed(now, out);
   }
-  if (Uses(Strategy::kNeighbours)) return ProceedNeighbours(now, out);
-  if (Uses(Strategy::kShardedStore)) return ProceedStore(now, out);
-  if (!Uses(Strategy::kEagerGradients)) {
+  if (HasNeighbours(plan())) return ProceedNeighbours(now, out);
+  if (HasStore(plan())) return ProceedStore(now, out);
+  if (!TrainsInRounds(plan())) {
     if (call_ == Call::kFinish) SayFinish(out);
     return;
   }

@@ -11,7 +11,7 @@ namespace prd {
 
 // What is wrong with it, or empty.
 std::string SessionCore::CheckSchedule(const Schedule& schedule) const {
-  if (!Scheduled()) return "the job's plan has none";
+  if (!FollowsSchedule(plan())) return "the job's plan has none";
   if (schedule.first <= last_group_) return "its ids are not above those before";
   if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
     return "its ids are out of range";
@@ -110,7 +110,7 @@ void SessionCore::RunSlots(Instant now, Actions* out) {
       return Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"), out);
     }
     last_group_ = group.id;
-    if (Background()) return BeginBackground(now, std::move(group), out);
+    if (AveragesInBackground(plan())) return BeginBackground(now, std::move(group), out);
     return Begin(now, std::move(group), out);
   }
 }

@@ -49,7 +49,7 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
   const bool filled = info.inbox_rounds != 0;
   PRD_RETURN_IF_ERROR(expect("rounds' results", inbox, filled ? store_->gradients.bytes() : 0));
   if (info.iteration < 0 || info.inbox_iteration < 0 || info.inbox_rounds < 0 ||
-      (filled && strategy_ != Strategy::kEagerGradients) || (!replica && info.inbox_rounds != 1)) {
+      (filled && !TrainsInRounds(plan_)) || (!replica && info.inbox_rounds != 1)) {
     return Status(Code::kDataLoss, "the source's description of what it sends cannot be right");
   }
   info_ = info;
@@ -108,7 +108,7 @@ void IncomingReplica::Fill(Row* row, CopiedRow from, const Layout& layout) {
 Iteration IncomingReplica::Commit() {
   const std::shared_ptr<Buffer> parameters = Gather(CopiedRow::kParameters);
   store_->SetParameters(Memory::InHost(parameters->data(), parameters));
-  if (KeepsBase(strategy_)) store_->SetBase();
+  if (RowsOf(plan_).base) store_->SetBase();
   Fill(&store_->initial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();

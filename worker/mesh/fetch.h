@@ -33,8 +33,8 @@ std::optional<GroupMember> DecodeReturnAddress(std::string_view text);
 class IncomingReplica {
  public:
   // `result`: the kRound whose result is wanted, kNoGroup for the replica.
-  IncomingReplica(ReplicaStore* store, Strategy strategy, GroupId result)
-      : store_(store), strategy_(strategy), result_(result) {}
+  IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result)
+      : store_(store), plan_(plan), result_(result) {}
 
   GroupId result() const { return result_; }
 
@@ -56,7 +56,7 @@ class IncomingReplica {
   void Fill(Row* row, CopiedRow from, const Layout& layout);
 
   ReplicaStore* store_;
-  Strategy strategy_;
+  Plan plan_;
   GroupId result_;
   std::optional<ReplicaInfo> info_;
   std::array<std::vector<zmq::message_t>, kCopiedRows> chunks_;

@@ -36,17 +36,15 @@ std::optional<std::size_t> GroupReduction::PositionOf(Incarnation incarnation) c
 
 // An error for a group that this plan has no use for.
 Result<GroupReduction::Reduces> GroupReduction::WhatReduces() const {
-  const Strategy strategy = context_.plan.strategy;
-  if (group_.kind == GroupKind::kRound) {
-    if (strategy == Strategy::kEagerGradients) return Reduces::kOutbox;
-  } else if (group_.kind == GroupKind::kTrain && context_.store->background) {
-    return Reduces::kVirtual;
-  } else if (group_.kind != GroupKind::kTrain || strategy == Strategy::kAverageModels) {
-    return Reduces::kParameters;
-  } else if (strategy == Strategy::kReduceGradients) {
-    return Reduces::kGradients;
-  } else if (strategy == Strategy::kLocalSteps) {
-    return Reduces::kDifference;
+  const Plan& plan = context_.plan;
+  const bool round = group_.kind == GroupKind::kRound;
+  if (!round && group_.kind != GroupKind::kTrain) return Reduces::kParameters;
+  if (TrainsInGroups(plan) && TrainsInRounds(plan) == round) {
+    const Reduced reduced = ReducedInTraining(plan);
+    const bool gradients = reduced.payload == Payload::kGradients;
+    if (reduced.landing == Landing::kInbox) return gradients ? Reduces::kOutbox : Reduces::kVirtual;
+    if (reduced.payload == Payload::kChange) return Reduces::kDifference;
+    return gradients ? Reduces::kGradients : Reduces::kParameters;
   }
   return Status(Code::kFailedPrecondition, "the job's strategy has no groups of this kind");
 }
@@ -389,11 +387,11 @@ Status GroupReduction::Commit() {
       store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
     case Reduces::kDifference:
-      store->AddToBase(place, context_.plan.global_lr);
+      store->AddToBase(place, OuterRate(context_.plan));
       store->iteration = group_.iteration;
       break;
     case Reduces::kOutbox:
-      store->AddToInbox(place, group_.iteration, context_.plan.latest_only);
+      store->AddToInbox(place, group_.iteration, TakesNewestOnly(context_.plan));
       if (own_row_) store->owes = false;
       break;
     case Reduces::kVirtual:
@@ -409,9 +407,9 @@ void GroupReduction::CommitParameters(const Memory::Place& result, Weight initia
   if (!(started_ && Commits())) store->SetParameters(result, initial);
   if (!MayBeLate()) store->iteration = group_.iteration;
   const GroupKind kind = group_.kind;
-  if (kind == GroupKind::kInitial && context_.plan.keep_initial) store->KeepInitial();
+  if (kind == GroupKind::kInitial && RowsOf(context_.plan).initial) store->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();
-  if (KeepsBase(context_.plan.strategy)) store->SetBase();
+  if (RowsOf(context_.plan).base) store->SetBase();
 }
 
 std::optional<Instant> GroupReduction::NextDeadline() const {

@@ -102,7 +102,7 @@ class GroupReduction {
   const GroupMember& member(std::size_t position) const { return group_.members[position]; }
   bool device() const { return context_.store->memory->device(); }
   bool contributes() const { return member(position_).weight != 0; }
-  bool MayBeLate() const { return context_.plan.ahead && group_.kind == GroupKind::kTrain; }
+  bool MayBeLate() const { return DrawnAhead(context_.plan) && group_.kind == GroupKind::kTrain; }
   bool OnPlane() const { return choice_ && choice_->way != Way::kStaged; }
   std::optional<std::size_t> PositionOf(Incarnation incarnation) const;
   bool Complete() const { return reduction_ && reduction_->Complete(); }

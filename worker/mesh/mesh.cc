@@ -186,7 +186,7 @@ void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bo
   fetching_.emplace(Fetching{.source = source,
                              .endpoint = {},
                              .number = ++fetches_,
-                             .replica = IncomingReplica(store_, plan_.strategy, result),
+                             .replica = IncomingReplica(store_, plan_, result),
                              .contributed = contributed,
                              .progress = now,
                              .failure = {}});
@@ -331,7 +331,7 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
 // not known. A peer that gets no answer asks again.
 void Mesh::OnPing(const FrameHeader& header, const zmq::message_t& payload) {
   const bool running = active_ && active_->id() == header.group && active_->runs();
-  const bool to_come = plan_.ahead && header.group > last_group_;
+  const bool to_come = DrawnAhead(plan_) && header.group > last_group_;
   const auto to = DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
   const Result<std::string> endpoint =
       to ? peers_.EndpointOf(*to) : Result<std::string>(Status(Code::kInvalidArgument, "none"));
@@ -420,7 +420,7 @@ Iteration Mesh::CommitFetch() {
   IncomingReplica& replica = fetching_->replica;
   if (replica.result() == kNoGroup) return replica.Commit();
   const std::shared_ptr<Buffer> row = replica.TakeResult();
-  store_->AddToInbox(Memory::InHost(row->data(), row), replica.round(), plan_.latest_only);
+  store_->AddToInbox(Memory::InHost(row->data(), row), replica.round(), TakesNewestOnly(plan_));
   if (fetching_->contributed) store_->owes = false;
   return replica.round();
 }

@@ -16,14 +16,13 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 }  // namespace
 
 void ReplicaStore::Prepare(const Plan& plan) {
-  const bool eager = plan.strategy == Strategy::kEagerGradients;
-  const bool local = plan.strategy == Strategy::kLocalSteps;
+  const Rows rows = RowsOf(plan);
+  const std::size_t bytes = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
   const std::lock_guard lock(mutex);
-  background = plan.strategy == Strategy::kAverageModels && plan.background;
-  const std::size_t both = eager ? gradients.bytes() : background ? parameters.bytes() : 0;
+  background = AveragesInBackground(plan);
   Empty();
-  memory->Size(&outbox, local ? parameters.bytes() : both);
-  memory->Size(&inbox, both);
+  memory->Size(&outbox, rows.outbox ? bytes : 0);
+  memory->Size(&inbox, rows.inbox ? bytes : 0);
   memory->Size(&base, 0);
 }
 

@@ -17,11 +17,6 @@
 
 namespace prd {
 
-// Whether the rows of a worker include what its parameters were at some earlier time.
-inline bool KeepsBase(Strategy strategy) {
-  return strategy == Strategy::kLocalSteps || strategy == Strategy::kShardedStore;
-}
-
 struct ReplicaStore {
   // Held by whoever writes the parameters or the fields below: the caller's thread around `apply`,
   // the background thread around a commit. Held together, they change together: who holds it sees

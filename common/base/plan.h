@@ -1,0 +1,176 @@
+// What the workers of a job do at a step: the engine's plan, sent once, at Welcome.
+//
+// A Plan is data. The functions below are the only ones that look inside one, but for the engine
+// that makes it and the codec; each is named after what follows from the plan. Library, controller,
+// simulator and tools ask them, so that they cannot differ.
+#ifndef PRD_COMMON_BASE_PLAN_H_
+#define PRD_COMMON_BASE_PLAN_H_
+
+#include <cstdint>
+
+#include "common/base/archive.h"
+
+namespace prd {
+
+// What the worker library does at a step (DESIGN: strategies).
+enum class Strategy : std::uint8_t {
+  // Apply, then reduce the parameters within the group.
+  kAverageModels = 0,
+  // Reduce the gradients, then apply.
+  kReduceGradients = 1,
+  // Gradients are reduced in rounds (GroupKind::kRound) in which every worker takes part at once,
+  // also while its own code computes: with the sum of its gradients that are in no round yet, or
+  // with nothing. Apply what the rounds since the last step gave.
+  kEagerGradients = 2,
+  // Apply, many times; when the controller says so, reduce the difference of the parameters to
+  // those of the round's start, and add the mean of all differences to those.
+  kLocalSteps = 3,
+  // Send the parameters to the neighbours on a graph, and average with those that the neighbours
+  // sent (Neighbourhood). No groups train. A Ready says that this worker has what it needs to enter
+  // the iteration in it; the QueryReply says which iteration it enters.
+  kNeighbours = 4,
+  // The parameters are shared, in shards that live in the workers (Placement): apply, push the
+  // difference to each shard's owner, and read all shards. No groups train. A Ready says that the
+  // update with which this worker reaches the clock in it is stored; the QueryReply lets it read.
+  kShardedStore = 5,
+};
+
+// How a job's workers go about their steps. Sent once, at Welcome.
+struct Plan {
+  Strategy strategy = Strategy::kAverageModels;
+  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
+  // parameters as they are after the common start, and pass it on with the replica (Adopt).
+  bool keep_initial = false;
+  // kEagerGradients: of several rounds that completed since the last step, apply only the newest.
+  bool latest_only = false;
+  // kLocalSteps: a step does not wait for the answer to its Ready; "not ready" is not answered.
+  bool delayed_ack = false;
+  // kLocalSteps: the share of the mean difference that is added.
+  double global_lr = 1;
+  // The rest is kAverageModels'. Groups may be drawn, and announced, before their members have
+  // signalled. A signal stands, and is not said again, until a group in which this worker is not
+  // passive has succeeded, or a QueryReply says that it needs none. Members keep their own count of
+  // iterations.
+  bool ahead = false;
+  // A group starts at once on each member, whatever its training loop does, with the replica as it
+  // is then; (average - that) is added to the parameters at the member's next step boundary. Else
+  // it starts on each member once its training loop waits.
+  bool background = false;
+  // background: steps that the training loop may complete while a signal of it stands; with one
+  // more it waits. 0: it waits for every signal to be answered.
+  std::uint32_t run_ahead = 0;
+  // Every how many steps a worker signals; the others end at once.
+  std::uint32_t section_length = 1;
+  // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
+  // kTrain groups none is announced and none reported.
+  bool scheduled = false;
+  // kNeighbours: how many iterations an update may be older than the iteration that it is used in
+  // (Hop, section 4.4), 0 = none. kShardedStore: s, 0 = lockstep (an update is not read before the
+  // clock in which all have pushed theirs is over), -1 = without a bound.
+  std::int32_t staleness = 0;
+  // kNeighbours: neighbours' updates that an iteration goes on without (Hop, section 4.3).
+  std::uint32_t backups = 0;
+  // kNeighbours: apply, send, receive, average (Hop, Figure 2a); else send before the gradient is
+  // computed, average, apply (Figure 2b).
+  bool serial = false;
+  // kShardedStore: a delayed update counts less (engines/ssp).
+  bool staleness_aware = false;
+  void Archive(StateArchive& ar) {
+    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr, ahead, background, run_ahead,
+       section_length, scheduled, staleness, backups, serial, staleness_aware);
+  }
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// ---- who synchronises with whom ----
+
+// Workers train in groups that reduce. Otherwise no group trains: workers exchange updates or
+// shards with peers, and the controller answers each signal with where its worker goes on.
+bool TrainsInGroups(const Plan& plan);
+// Groups that train are rounds (GroupKind::kRound): every worker takes part at once, also while its
+// training loop computes.
+bool TrainsInRounds(const Plan& plan);
+// All workers hold one model: all members of a group that trains commit its result, or none does.
+bool AllOrNone(const Plan& plan);
+// Groups may be drawn, and announced, before their members have signalled. Members keep their own
+// count of iterations.
+bool DrawnAhead(const Plan& plan);
+// Workers draw their groups themselves, from a schedule: no signal is said, no group is reported.
+bool FollowsSchedule(const Plan& plan);
+// Workers send their parameters to the neighbours on a graph.
+bool HasNeighbours(const Plan& plan);
+// The parameters are in shards that live in the workers.
+bool HasStore(const Plan& plan);
+
+// ---- when a step ends ----
+
+// Models are averaged beside the training loop; what an average changed waits in the inbox until
+// the loop's next step adds it.
+bool AveragesInBackground(const Plan& plan);
+// Steps and groups are not one to one: groups are drawn ahead, by a schedule, or run in the
+// background.
+bool DecouplesSteps(const Plan& plan);
+// AveragesInBackground: steps that a worker may complete while a signal of it stands.
+std::uint32_t RunAhead(const Plan& plan);
+// Every how many steps a worker signals; the others end at once.
+std::uint32_t StepsPerSignal(const Plan& plan);
+// A signal asks whether the round's group is due; "not yet" sends the worker back to its steps.
+bool AsksBeforeGroups(const Plan& plan);
+// AsksBeforeGroups: a step does not wait for the answer.
+bool AcknowledgesLate(const Plan& plan);
+// A step in progress is of no use once its worker has been ordered to copy a replica.
+bool CopyVoidsStep(const Plan& plan);
+
+// ---- what is applied and reduced ----
+
+// The training loop must give gradients.
+bool NeedsGradients(const Plan& plan);
+// `apply` runs when a step begins, before anything is signalled; otherwise with what came of the
+// step's group or round.
+bool AppliesFirst(const Plan& plan);
+// What `iteration` counts: a replica's local steps, or the rounds that are in it. Neither: the
+// steps that all workers made together, or that the controller has let this worker begin.
+bool CountsLocalSteps(const Plan& plan);
+bool CountsRounds(const Plan& plan);
+
+// What members of a group contribute.
+enum class Payload : std::uint8_t {
+  kParameters,
+  kGradients,
+  kChange,  // of the parameters, since the base
+};
+// Where the result goes.
+enum class Landing : std::uint8_t {
+  kParameters,  // replaces them
+  kGradients,   // replaces them; `apply` follows
+  kBase,        // added to the base, which the parameters become
+  kInbox,       // added there, until the training loop takes it. Of gradients, what is contributed
+                // is the sum of those in no round yet
+};
+struct Reduced {
+  Payload payload = Payload::kParameters;
+  Landing landing = Landing::kParameters;
+  friend bool operator==(const Reduced&, const Reduced&) = default;
+};
+// What the groups reduce that train: GroupKind::kRound if the plan TrainsInRounds, else kTrain.
+// REQUIRES: TrainsInGroups. All other groups replace parameters by an average of parameters.
+Reduced ReducedInTraining(const Plan& plan);
+
+// The share of the mean change that is added to the base.
+double OuterRate(const Plan& plan);
+// Of several results in the inbox the training loop applies the newest alone.
+bool TakesNewestOnly(const Plan& plan);
+
+// Rows, each as large as the parameters, that a worker keeps beside them.
+struct Rows {
+  bool initial = false;  // the parameters as they were after the common start
+  bool outbox = false;   // what it contributes to a reduction
+  bool inbox = false;    // results that the training loop has not taken
+  bool base = false;     // the parameters as they were at some earlier time
+  friend bool operator==(const Rows&, const Rows&) = default;
+};
+Rows RowsOf(const Plan& plan);
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_BASE_PLAN_H_
