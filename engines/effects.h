@@ -14,33 +14,33 @@
 namespace prd {
 
 // These workers reduce together once, now. Members are joined and in no other running group. Of a
-// kTrain group they have a ready signal that waits, which this answers (Plan::ahead: they need none
+// kTrain group they have a ready signal that waits, which this answers (DrawnAhead: they need none
 // yet, and for passive members it answers none); weights are >= 0 and sum to 1 with initial_weight.
 // Of a kRound, all joined workers are members; a contributor has weight
 // 1/members, the others 0; it answers the signals up to its iteration. Of a kAverage, all joined
 // workers are members with equal weights, and wait with a signal that stays unanswered.
 struct FormGroup {
-  // Taken from *next_group; Plan::ahead: when it was drawn. A worker's groups form in ascending
+  // Taken from *next_group; DrawnAhead: when it was drawn. A worker's groups form in ascending
   // order.
   GroupId id = kNoGroup;
   GroupKind kind = GroupKind::kTrain;
   std::vector<GroupShare> members;  // in ring order, no rank twice
   Iteration iteration = 0;          // where members continue after success
-  double initial_weight = 0;        // share of the initial model (Plan::keep_initial)
+  double initial_weight = 0;        // share of the initial model (GroupPlan::keep_initial)
   std::string reason;
   bool conflict = false;  // as in GroupFormed (common/base/history.h)
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
-// Answers a worker's signal without a group (kLocalSteps, Plan::ahead, kNeighbours, kShardedStore:
-// QueryReply).
+// Answers a worker's signal without a group (Payload::kChange, DrawnAhead, NeighbourPlan,
+// StorePlan: QueryReply).
 struct Answer {
   Rank rank = kNoRank;
   bool ready = false;  // its next signal waits for a group; else it goes on locally
   std::string reason;
-  // kNeighbours, kShardedStore: where it goes on; at or beyond the signal's iteration.
+  // NeighbourPlan, StorePlan: where it goes on; at or beyond the signal's iteration.
   Iteration next = 0;
-  std::uint32_t workers = 0;  // kShardedStore: that train now
+  std::uint32_t workers = 0;  // StorePlan: that train now
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
@@ -55,7 +55,7 @@ struct CatchUp {
   friend bool operator==(const CatchUp&, const CatchUp&) = default;
 };
 
-// Plan::scheduled: all joined workers draw their groups themselves, from slot 0 on. The span of ids
+// FollowsSchedule: all joined workers draw their groups themselves, from slot 0 on. The span of ids
 // is taken from *next_group: first to first + kScheduleSpan - 1 (common/base/static_schedule.h).
 struct SetSchedule {
   GroupId first = kNoGroup;
@@ -65,8 +65,8 @@ struct SetSchedule {
   friend bool operator==(const SetSchedule&, const SetSchedule&) = default;
 };
 
-// Besides, records that are sent as they are: with whom a worker exchanges updates (kNeighbours),
-// and where the shards are (kShardedStore). Those whom they name are joined, or hold shards.
+// Besides, records that are sent as they are: with whom a worker exchanges updates (NeighbourPlan),
+// and where the shards are (StorePlan). Those whom they name are joined, or hold shards.
 
 // In the order of decision. The shell makes all of them durable before it sends any.
 using Effect = std::variant<FormGroup, Answer, CatchUp, SetSchedule, NeighboursSet, PlacementSet,

@@ -4,17 +4,20 @@
 // seed in its options, starts no thread and touches no file, socket, environment or log. Not thread
 // safe: one caller at a time.
 //
-// Iterations. A worker starts at iteration 0 (or its source's) and counts its local optimiser
-// steps. For Strategy::kAverageModels, Ready.iteration is the count after the local update, and a
-// group's `iteration` is where its members continue counting. For Strategy::kReduceGradients,
-// Ready.iteration is the number of the step whose gradient is offered (count + 1), and members have
-// that count once the group has succeeded and apply has run. With Plan::ahead members keep their
-// own count, and a group's `iteration` has no meaning. For Strategy::kEagerGradients and
-// kLocalSteps a replica's iteration is the number of the newest round that is in it,
-// Ready.iteration is that + 1 (the round that the worker arrives at), and a group's `iteration` its
-// round. For Strategy::kNeighbours a worker's iteration is the one that it has entered, and
-// Ready.iteration the next, which it asks to enter. For kShardedStore it is its clock, the updates
-// that it has made and was let go on after, and Ready.iteration that + 1.
+// Iterations. A worker starts at iteration 0, or at its source's. What it counts from there follows
+// from the plan (common/base/plan.h):
+//   CountsLocalSteps: the local optimiser steps of the replica. Ready.iteration is the count after
+//     the local update. A group's `iteration` is where its members continue counting; of groups
+//     DrawnAhead it has no meaning, and members keep their own count.
+//   CountsRounds: the number of the newest round that is in the replica. Ready.iteration is that
+//     + 1, the round at which the worker arrives. A group's `iteration` is its round.
+//   Other plans of gradients: the steps that all made together. Ready.iteration is the number of
+//     the step whose gradient is offered (count + 1). Members have that count once the group has
+//     succeeded and `apply` has run.
+//   HasNeighbours: the iteration that the worker has entered. Ready.iteration is the next, which it
+//     asks to enter.
+//   HasStore: the worker's clock, that is the updates that it has made and was let go on after.
+//     Ready.iteration is that + 1.
 #ifndef PRD_ENGINES_ENGINE_H_
 #define PRD_ENGINES_ENGINE_H_
 
@@ -56,8 +59,8 @@ class Engine {
   virtual std::optional<Instant> NextDeadline() const = 0;
 
   // Why this worker, whose signal is waiting, has no group yet: "waiting: 2 of 3 ready; ..." Empty
-  // when no signal of it is waiting. Plan::ahead: also of one in a group whose others have not come
-  // yet; Plan::scheduled, kNeighbours, kShardedStore: of every joined worker, where it has more to
+  // when no signal of it is waiting. DrawnAhead: also of one in a group whose others have not come
+  // yet; FollowsSchedule, NeighbourPlan, StorePlan: of every joined worker, where it has more to
   // say than that it computes.
   virtual std::string Explain(Instant now, Rank rank) const = 0;
 
@@ -70,7 +73,7 @@ class Engine {
     bool pending = false;
     std::string reason;
   };
-  // Plan::ahead: in ascending order of ids. For people; costs as much as there are.
+  // DrawnAhead: in ascending order of ids. For people; costs as much as there are.
   virtual std::vector<Drawn> DrawnGroups() const { return {}; }
 
   // The whole state, for snapshots and for comparing a replay (archive.h). Options are not part.

@@ -22,16 +22,16 @@ struct JoinedEvent {
 };
 
 // A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless
-// the strategy is kEagerGradients or the plan's groups form ahead, it is in no running group. After
+// the plan TrainsInRounds or is DrawnAhead, it is in no running group. After
 // a kTrain group that failed for it, the worker signals again with the same iteration.
-// (Plan::ahead: not; its signal stands until a FinishedEvent with ok of a group that it was not
+// (DrawnAhead: not; its signal stands until a FinishedEvent with ok of a group that it was not
 // passive in, or an Answer.) (Where a round must be committed by all or none, the job repairs
 // members that missed a round which others have before their next signal gets here.) `owed` counts
 // the worker's gradients in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
   Ready ready;
-  std::uint32_t owed = 0;  // kEagerGradients
+  std::uint32_t owed = 0;  // TrainsInRounds
 };
 
 // A member has reported on a group that this engine formed.
@@ -45,21 +45,21 @@ struct FinishedEvent {
 // Every member has reported or is gone: the group no longer exists. Comes after the reports, once.
 struct EndedEvent {
   GroupId group = kNoGroup;
-  // kTrain of kAverageModels, and kAverage: every member has the result. Other kTrain groups: a
+  // kTrain of parameters, and kAverage: every member has the result. Other kTrain groups: a
   // member that is still there has it, and those for whom it failed now copy its replica. kRound:
   // every member that is still there has it (the job has repaired those for whom it had failed).
   // False, for these two: nobody has it.
   bool ok = false;
 };
 
-// kShardedStore: the shards that the worker owns under this placement are complete, here and on
+// StorePlan: the shards that the worker owns under this placement are complete, here and on
 // their other holders. The placement may have been superseded.
 struct PlacedEvent {
   Rank rank = kNoRank;
   std::uint64_t epoch = 0;
 };
 
-// The worker trains no more: forget its signal. kShardedStore: one that has finished goes on
+// The worker trains no more: forget its signal. StorePlan: one that has finished goes on
 // holding shards; when it is gone, this comes again, with another reason. Running groups it was in
 // are aborted by the job; their other members still report Finished, after this.
 struct LeftEvent {

@@ -90,7 +90,7 @@ class Job {
     bool last_ok = false;
     std::optional<Ready> signal;  // not answered; with the engine, or held back (below)
     Iteration signalled = 0;      // of the newest one
-    std::uint32_t owed = 0;       // kEagerGradients: its gradients in no round yet
+    std::uint32_t owed = 0;       // TrainsInRounds: its gradients in no round yet
     // Its signal is held back: it failed in an all-or-none group that still runs, or copies a
     // replica.
     bool held = false;

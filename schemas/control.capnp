@@ -39,13 +39,16 @@ enum Code {  # of prd/status.h
   internal @11;
 }
 
-enum Strategy {
-  averageModels @0;
-  reduceGradients @1;
-  eagerGradients @2;
-  localSteps @3;
-  neighbours @4;
-  shardedStore @5;
+enum Payload {
+  parameters @0;
+  gradients @1;
+  change @2;
+}
+
+enum Membership {
+  announced @0;
+  ahead @1;
+  schedule @2;
 }
 
 enum Outcome {
@@ -160,24 +163,44 @@ struct Welcome {
   run @0 :UInt64;
   rank @1 :Int32;
   job @2 :Text;
-  engine @3 :Text;         # its name, for people
-  strategy @4 :Strategy;   # for the whole run
-  workers @5 :Int32;       # that the job starts with
-  leaseMs @6 :UInt32;      # milliseconds
-  heartbeatMs @7 :UInt32;  # milliseconds
-  keepInitial @8 :Bool;    # for the whole run, as all that follow
-  latestOnly @9 :Bool;     # for eagerGradients
-  delayedAck @10 :Bool;    # for localSteps
-  globalLr @11 :Float64 = 1;   # finite, > 0; for localSteps
-  ahead @12 :Bool;             # for averageModels, as all that follow
-  background @13 :Bool;
-  runAhead @14 :UInt32;        # steps
-  sectionLength @15 :UInt32 = 1;   # steps; never 0
-  scheduled @16 :Bool;
-  staleness @17 :Int32;        # for neighbours and shardedStore; -1: no bound
-  backups @18 :UInt32;         # for neighbours
-  serial @19 :Bool;            # for neighbours
-  stalenessAware @20 :Bool;    # for shardedStore
+  engine @3 :Text;         # its name, human-readable
+  workers @4 :Int32;       # that the job starts with
+  leaseMs @5 :UInt32;      # milliseconds
+  heartbeatMs @6 :UInt32;  # milliseconds
+  plan @7 :Plan;           # for the whole run
+}
+
+# How workers go about their steps (common/base/plan.h).
+struct Plan {
+  every @0 :UInt32 = 1;    # steps per signal; never 0
+  union {
+    groups @1 :GroupPlan;
+    neighbours @2 :NeighbourPlan;
+    store @3 :StorePlan;
+  }
+}
+
+struct GroupPlan {
+  payload @0 :Payload;
+  members @1 :Membership;
+  anyTime @2 :Bool;
+  runAhead @3 :UInt32;         # steps
+  newestOnly @4 :Bool;
+  asks @5 :Bool;
+  delayedAck @6 :Bool;
+  keepInitial @7 :Bool;
+  outerRate @8 :Float64 = 1;   # finite
+}
+
+struct NeighbourPlan {
+  staleness @0 :Int32;         # iterations
+  backups @1 :UInt32;          # updates
+  serial @2 :Bool;
+}
+
+struct StorePlan {
+  staleness @0 :Int32;         # clocks; -1: no bound
+  stalenessAware @1 :Bool;
 }
 
 struct GroupMember {

@@ -4,7 +4,7 @@
 // The user's thread holds the store's mutex while `apply` runs. Who reads or commits a replica here
 // puts it off then, until `apply` returns and the call that ran it wakes this thread; heartbeats
 // and answers to peers go on. Only who drops an incarnation's results, joins a run, or
-// (kShardedStore) makes a shard of its own parameters, waits.
+// (StorePlan) makes a shard of its own parameters, waits.
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
@@ -39,8 +39,8 @@ class Background : private MeshEvents {
   ~Background() override;  // stops the thread; does not say goodbye
 
   // What the user's thread is to do before it goes on with a call: nothing, for the call is done;
-  // run `apply`; take the inbox (kEagerGradients) and run `apply`; add the inbox
-  // (Plan::background).
+  // run `apply`; take the inbox (TrainsInRounds) and run `apply`; add the inbox
+  // (AveragesInBackground).
   enum class Duty : std::uint8_t { kNone, kApply, kApplyRounds, kAddInbox };
   struct Reply {
     Duty duty = Duty::kNone;

@@ -129,7 +129,7 @@ struct QueryAnswered {
   std::uint32_t local_steps = 0;  // the same
   bool ready = false;
   std::string reason;
-  Iteration next = 0;  // kNeighbours, kShardedStore: where the worker goes on
+  Iteration next = 0;  // NeighbourPlan, StorePlan: where the worker goes on
   friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 

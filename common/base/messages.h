@@ -23,7 +23,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 // ---- worker to controller ----
 
@@ -51,17 +51,17 @@ struct Ready {
   Iteration iteration = 0;   // see engine.h
   DurationNs step_ns = 0;    // the worker's own measure of computing this step, waiting excluded
   std::int64_t samples = 0;  // in this step's batch; 0 = not told
-  // A group answers this signal, and until then no other follows; but for Plan::background the
+  // A group answers this signal, and until then no other follows; but for AveragesInBackground the
   // training loop waits for it. False: it goes on, and this signal does not keep it from sending
   // more.
   bool waiting = true;
-  // kEagerGradients: gradients offered with this signal, 0 or 1.
+  // TrainsInRounds: gradients offered with this signal, 0 or 1.
   std::uint32_t gradients = 0;
-  // kLocalSteps: local steps completed since the round's start.
+  // Payload::kChange: local steps completed since the round's start.
   std::uint32_t local_steps = 0;
   // The worker's own measure of a round trip to the controller, 0 = unknown.
   DurationNs rtt_ns = 0;
-  // kNeighbours, for people: updates in its queues now; and since the signal before, those that
+  // NeighbourPlan, for people: updates in its queues now; and since the signal before, those that
   // came and were never used, and those of its own that were not sent because their receiver was
   // past them (Hop, section 6.2).
   std::uint32_t queued = 0;
@@ -100,7 +100,7 @@ struct Adopted {
   friend bool operator==(const Adopted&, const Adopted&) = default;
 };
 
-// kShardedStore: all shards that this worker owns under that Placement are complete, here and on
+// StorePlan: all shards that this worker owns under that Placement are complete, here and on
 // their other holders. Said once per Placement, unless a newer one comes first.
 struct Placed {
   std::uint64_t epoch = 0;
@@ -159,7 +159,7 @@ struct GroupMember {
   double weight = 0;  // share in the reduction
   std::string host;
   std::vector<std::string> endpoints;
-  // Plan::ahead: takes part on somebody else's account; its own signal, if one stands, stands on.
+  // DrawnAhead: takes part on somebody else's account; its own signal, if one stands, stands on.
   bool passive = false;
   void Archive(StateArchive& ar) { ar(rank, incarnation, weight, host, endpoints, passive); }
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
@@ -171,7 +171,7 @@ enum class GroupKind : std::uint8_t {
   // Copies one member's parameters to all (that member has weight 1): the common start.
   kInitial = 1,
   kFinal = 2,  // the average of all live replicas, after which members are Released
-  // kEagerGradients: every member starts at once, whatever its training loop does, with the sum of
+  // TrainsInRounds: every member starts at once, whatever its training loop does, with the sum of
   // its gradients in no round yet, or with nothing where its weight is 0.
   kRound = 3,
   // The parameters of all members, who wait for a round; none of it ends their step.
@@ -215,24 +215,24 @@ struct Adopt {
   friend bool operator==(const Adopt&, const Adopt&) = default;
 };
 
-// Answers a signal without a group. kLocalSteps: a state query (ESync, Algorithm 2). ready: the
-// worker's next signal waits for the round's group; its training loop may cut the step in progress
-// short. Not ready: it goes on locally. Plan::ahead, kNeighbours, kShardedStore: never ready.
+// Answers a signal without a group. Payload::kChange: a state query (ESync, Algorithm 2). ready:
+// the worker's next signal waits for the round's group; its training loop may cut the step in
+// progress short. Not ready: it goes on locally. DrawnAhead, NeighbourPlan, StorePlan: never ready.
 struct QueryReply {
   Iteration iteration = 0;        // as in the Ready that it answers
   std::uint32_t local_steps = 0;  // the same
   bool ready = false;
-  // kNeighbours: the iteration that the worker enters. Where it is beyond the one it asked for, the
-  // worker first averages with the updates of iteration next - 1 (Hop, section 5). kShardedStore:
+  // NeighbourPlan: the iteration that the worker enters. Where it is beyond the one it asked for,
+  // the worker first averages with the updates of iteration next - 1 (Hop, section 5). StorePlan:
   // its clock, as it asked for.
   Iteration next = 0;
-  // kShardedStore: workers that train now; an update's share is one over that.
+  // StorePlan: workers that train now; an update's share is one over that.
   std::uint32_t workers = 0;
   void Archive(StateArchive& ar) { ar(iteration, local_steps, ready, next, workers); }
   friend bool operator==(const QueryReply&, const QueryReply&) = default;
 };
 
-// Plan::scheduled: who reduces with whom from now on (static_schedule.h): each worker starts with
+// FollowsSchedule: who reduces with whom from now on (static_schedule.h): each worker starts with
 // slot 0 at its next step that synchronises, and calls off what still runs under the Schedule
 // before. Not answered.
 struct Schedule {
@@ -244,7 +244,7 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-// kNeighbours: with whom this worker exchanges updates from now on; its receiver is not in it. An
+// NeighbourPlan: with whom this worker exchanges updates from now on; its receiver is not in it. An
 // update of a neighbour that is in none any more is not waited for. Not answered.
 struct Neighbourhood {
   SharedList<GroupMember> in;   // whose updates it gets; weight: that update's in the average
@@ -272,7 +272,7 @@ struct ShardPlace {
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
 };
 
-// kShardedStore: where the shards are to be. From now on nothing is pushed, read or stored under an
+// StorePlan: where the shards are to be. From now on nothing is pushed, read or stored under an
 // older one; under this one, once it is Opened. Owners get their shards meanwhile, see to their
 // copies, and say Placed.
 struct Placement {

@@ -7,80 +7,106 @@
 #define PRD_COMMON_BASE_PLAN_H_
 
 #include <cstdint>
+#include <string>
+#include <variant>
 
 #include "common/base/archive.h"
 
 namespace prd {
 
-// What the worker library does at a step (DESIGN: strategies).
-enum class Strategy : std::uint8_t {
-  // Apply, then reduce the parameters within the group.
-  kAverageModels = 0,
-  // Reduce the gradients, then apply.
-  kReduceGradients = 1,
-  // Gradients are reduced in rounds (GroupKind::kRound) in which every worker takes part at once,
-  // also while its own code computes: with the sum of its gradients that are in no round yet, or
-  // with nothing. Apply what the rounds since the last step gave.
-  kEagerGradients = 2,
-  // Apply, many times; when the controller says so, reduce the difference of the parameters to
-  // those of the round's start, and add the mean of all differences to those.
-  kLocalSteps = 3,
-  // Send the parameters to the neighbours on a graph, and average with those that the neighbours
-  // sent (Neighbourhood). No groups train. A Ready says that this worker has what it needs to enter
-  // the iteration in it; the QueryReply says which iteration it enters.
-  kNeighbours = 4,
-  // The parameters are shared, in shards that live in the workers (Placement): apply, push the
-  // difference to each shard's owner, and read all shards. No groups train. A Ready says that the
-  // update with which this worker reaches the clock in it is stored; the QueryReply lets it read.
-  kShardedStore = 5,
+// What members of a group that trains contribute.
+enum class Payload : std::uint8_t {
+  kParameters = 0,
+  kGradients = 1,
+  kChange = 2,  // of the parameters, since the last such group (the base)
+};
+
+// Who is in a group that trains.
+enum class Membership : std::uint8_t {
+  // The controller announces a group once its members have signalled.
+  kAnnounced = 0,
+  // Groups may be drawn, and announced, before their members have signalled. A signal stands, and
+  // is not said again, until a group in which this worker is not passive has succeeded, or a
+  // QueryReply says that it needs none. Members keep their own count of iterations.
+  kAhead = 1,
+  // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
+  // kTrain groups none is announced and none reported. They keep their own count of iterations.
+  kSchedule = 2,
+};
+
+// Workers reduce in groups.
+struct GroupPlan {
+  Payload payload = Payload::kParameters;
+  Membership members = Membership::kAnnounced;
+  // A group starts at once on each member, whatever its training loop does; otherwise once the
+  // member's training loop is in a step. kParameters: with the replica as it is then; (average -
+  // that) is added to the parameters at the member's next step boundary. kGradients: groups are
+  // rounds (GroupKind::kRound), in which every worker takes part: with the sum of its gradients
+  // that are in no round yet, or with nothing. A step applies what the rounds since the last step
+  // gave.
+  bool any_time = false;
+  // kParameters, any_time: steps that the training loop may complete while a signal of it stands;
+  // with one more it waits. 0: it waits for every signal to be answered.
+  std::uint32_t run_ahead = 0;
+  // kGradients, any_time: of several rounds that completed since the last step, apply only the
+  // newest.
+  bool newest_only = false;
+  // kChange: a signal asks whether the group is due, and the QueryReply may send its worker back to
+  // its steps.
+  bool asks = false;
+  // asks: a step does not wait for the answer to its Ready; "not ready" is not answered.
+  bool delayed_ack = false;
+  // kParameters: the engine may mix the initial model into a group (Group::initial_weight): keep a
+  // copy of the parameters as they are after the common start, and pass it on with the replica
+  // (Adopt).
+  bool keep_initial = false;
+  // kChange: the share of the mean change that is added to the base. Finite.
+  double outer_rate = 1;
+  void Archive(StateArchive& ar) {
+    ar(payload, members, any_time, run_ahead, newest_only, asks, delayed_ack, keep_initial,
+       outer_rate);
+  }
+  friend bool operator==(const GroupPlan&, const GroupPlan&) = default;
+};
+
+// Each worker sends its parameters to its neighbours on a graph, and averages with those that they
+// sent (Neighbourhood). No groups train. A Ready says that this worker has what it needs to enter
+// the iteration in it; the QueryReply says which iteration it enters.
+struct NeighbourPlan {
+  // How many iterations an update may be older than the iteration that it is used in (Hop, section
+  // 4.4); 0: none.
+  std::int32_t staleness = 0;
+  // Neighbours' updates that an iteration goes on without (Hop, section 4.3).
+  std::uint32_t backups = 0;
+  // Apply, send, receive, average (Hop, Figure 2a); otherwise send before the gradient is computed,
+  // average, apply (Figure 2b).
+  bool serial = false;
+  void Archive(StateArchive& ar) { ar(staleness, backups, serial); }
+  friend bool operator==(const NeighbourPlan&, const NeighbourPlan&) = default;
+};
+
+// The parameters are shared, in shards that live in the workers (Placement): apply, push the
+// difference to each shard's owner, and read all shards. No groups train. A Ready says that the
+// update with which this worker reaches the clock in it is stored; the QueryReply lets it read.
+struct StorePlan {
+  // s of SSP. 0: lockstep, an update is not read before the clock in which all have pushed theirs
+  // is over. -1: without a bound.
+  std::int32_t staleness = 0;
+  bool staleness_aware = false;  // a delayed update counts less (engines/ssp)
+  void Archive(StateArchive& ar) { ar(staleness, staleness_aware); }
+  friend bool operator==(const StorePlan&, const StorePlan&) = default;
 };
 
 // How a job's workers go about their steps. Sent once, at Welcome.
 struct Plan {
-  Strategy strategy = Strategy::kAverageModels;
-  // The engine may mix the initial model into a group (Group::initial_weight): keep a copy of the
-  // parameters as they are after the common start, and pass it on with the replica (Adopt).
-  bool keep_initial = false;
-  // kEagerGradients: of several rounds that completed since the last step, apply only the newest.
-  bool latest_only = false;
-  // kLocalSteps: a step does not wait for the answer to its Ready; "not ready" is not answered.
-  bool delayed_ack = false;
-  // kLocalSteps: the share of the mean difference that is added.
-  double global_lr = 1;
-  // The rest is kAverageModels'. Groups may be drawn, and announced, before their members have
-  // signalled. A signal stands, and is not said again, until a group in which this worker is not
-  // passive has succeeded, or a QueryReply says that it needs none. Members keep their own count of
-  // iterations.
-  bool ahead = false;
-  // A group starts at once on each member, whatever its training loop does, with the replica as it
-  // is then; (average - that) is added to the parameters at the member's next step boundary. Else
-  // it starts on each member once its training loop waits.
-  bool background = false;
-  // background: steps that the training loop may complete while a signal of it stands; with one
-  // more it waits. 0: it waits for every signal to be answered.
-  std::uint32_t run_ahead = 0;
-  // Every how many steps a worker signals; the others end at once.
-  std::uint32_t section_length = 1;
-  // Workers draw their groups themselves, from the newest Schedule: no signal is said, and of their
-  // kTrain groups none is announced and none reported.
-  bool scheduled = false;
-  // kNeighbours: how many iterations an update may be older than the iteration that it is used in
-  // (Hop, section 4.4), 0 = none. kShardedStore: s, 0 = lockstep (an update is not read before the
-  // clock in which all have pushed theirs is over), -1 = without a bound.
-  std::int32_t staleness = 0;
-  // kNeighbours: neighbours' updates that an iteration goes on without (Hop, section 4.3).
-  std::uint32_t backups = 0;
-  // kNeighbours: apply, send, receive, average (Hop, Figure 2a); else send before the gradient is
-  // computed, average, apply (Figure 2b).
-  bool serial = false;
-  // kShardedStore: a delayed update counts less (engines/ssp).
-  bool staleness_aware = false;
-  void Archive(StateArchive& ar) {
-    ar(strategy, keep_initial, latest_only, delayed_ack, global_lr, ahead, background, run_ahead,
-       section_length, scheduled, staleness, backups, serial, staleness_aware);
-  }
+  std::uint32_t every = 1;  // local steps per signal; the steps between end at once. >= 1
+  std::variant<GroupPlan, NeighbourPlan, StorePlan> by;
+  void Archive(StateArchive& ar) { ar(every, by); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
+
+// Why no worker can carry out this combination, or empty. A worker refuses such a Welcome.
+std::string Unsupported(const Plan& plan);
 
 // ---- who synchronises with whom ----
 
@@ -97,10 +123,12 @@ bool AllOrNone(const Plan& plan);
 bool DrawnAhead(const Plan& plan);
 // Workers draw their groups themselves, from a schedule: no signal is said, no group is reported.
 bool FollowsSchedule(const Plan& plan);
-// Workers send their parameters to the neighbours on a graph.
-bool HasNeighbours(const Plan& plan);
-// The parameters are in shards that live in the workers.
-bool HasStore(const Plan& plan);
+// Workers exchange updates with the neighbours on a graph; those of the plan. Null: they do not.
+const NeighbourPlan* NeighboursOf(const Plan& plan);
+inline bool HasNeighbours(const Plan& plan) { return NeighboursOf(plan) != nullptr; }
+// The parameters are in shards that live in the workers; how. Null: they are not.
+const StorePlan* StoreOf(const Plan& plan);
+inline bool HasStore(const Plan& plan) { return StoreOf(plan) != nullptr; }
 
 // ---- when a step ends ----
 
@@ -133,13 +161,7 @@ bool AppliesFirst(const Plan& plan);
 bool CountsLocalSteps(const Plan& plan);
 bool CountsRounds(const Plan& plan);
 
-// What members of a group contribute.
-enum class Payload : std::uint8_t {
-  kParameters,
-  kGradients,
-  kChange,  // of the parameters, since the base
-};
-// Where the result goes.
+// Where the result of a group goes.
 enum class Landing : std::uint8_t {
   kParameters,  // replaces them
   kGradients,   // replaces them; `apply` follows

@@ -173,47 +173,74 @@ SharedList<GroupMember> ReadMembers(capnp::List<wire::GroupMember>::Reader from)
   return to;
 }
 
+void WritePlan(const Plan& from, wire::Plan::Builder to) {
+  to.setEvery(from.every);
+  if (const auto* groups = std::get_if<GroupPlan>(&from.by)) {
+    auto of = to.initGroups();
+    of.setPayload(ToWireEnum<wire::Payload>(groups->payload));
+    of.setMembers(ToWireEnum<wire::Membership>(groups->members));
+    of.setAnyTime(groups->any_time);
+    of.setRunAhead(groups->run_ahead);
+    of.setNewestOnly(groups->newest_only);
+    of.setAsks(groups->asks);
+    of.setDelayedAck(groups->delayed_ack);
+    of.setKeepInitial(groups->keep_initial);
+    of.setOuterRate(groups->outer_rate);
+  } else if (const auto* neighbours = std::get_if<NeighbourPlan>(&from.by)) {
+    auto of = to.initNeighbours();
+    of.setStaleness(neighbours->staleness);
+    of.setBackups(neighbours->backups);
+    of.setSerial(neighbours->serial);
+  } else {
+    const auto& store = std::get<StorePlan>(from.by);
+    auto of = to.initStore();
+    of.setStaleness(store.staleness);
+    of.setStalenessAware(store.staleness_aware);
+  }
+}
+
+GroupPlan ReadGroupPlan(wire::GroupPlan::Reader from) {
+  return {.payload = ToEnum(from.getPayload(), Payload::kChange, "payload"),
+          .members = ToEnum(from.getMembers(), Membership::kSchedule, "membership"),
+          .any_time = from.getAnyTime(),
+          .run_ahead = from.getRunAhead(),
+          .newest_only = from.getNewestOnly(),
+          .asks = from.getAsks(),
+          .delayed_ack = from.getDelayedAck(),
+          .keep_initial = from.getKeepInitial(),
+          .outer_rate = Finite(from.getOuterRate(), "outer rate")};
+}
+
+Plan ReadPlan(wire::Plan::Reader from) {
+  Plan plan{.every = from.getEvery()};
+  if (plan.every == 0) throw Malformed{"steps per signal: found 0, allowed is 1 or more"};
+  switch (from.which()) {
+    case wire::Plan::GROUPS:
+      plan.by = ReadGroupPlan(from.getGroups());
+      return plan;
+    case wire::Plan::NEIGHBOURS:
+      plan.by = NeighbourPlan{.staleness = from.getNeighbours().getStaleness(),
+                              .backups = from.getNeighbours().getBackups(),
+                              .serial = from.getNeighbours().getSerial()};
+      return plan;
+    case wire::Plan::STORE:
+      plan.by = StorePlan{.staleness = from.getStore().getStaleness(),
+                          .staleness_aware = from.getStore().getStalenessAware()};
+      return plan;
+  }
+  throw Malformed{"plan: found kind " + std::to_string(static_cast<int>(from.which())) +
+                  ", allowed is groups, neighbours or store"};
+}
+
 void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setRun(from.run);
   to.setRank(from.rank);
   to.setJob(ToText(from.job));
   to.setEngine(ToText(from.engine));
-  to.setStrategy(ToWireEnum<wire::Strategy>(from.plan.strategy));
   to.setWorkers(from.workers);
   to.setLeaseMs(from.lease_ms);
   to.setHeartbeatMs(from.heartbeat_ms);
-  to.setKeepInitial(from.plan.keep_initial);
-  to.setLatestOnly(from.plan.latest_only);
-  to.setDelayedAck(from.plan.delayed_ack);
-  to.setGlobalLr(from.plan.global_lr);
-  to.setAhead(from.plan.ahead);
-  to.setBackground(from.plan.background);
-  to.setRunAhead(from.plan.run_ahead);
-  to.setSectionLength(from.plan.section_length);
-  to.setScheduled(from.plan.scheduled);
-  to.setStaleness(from.plan.staleness);
-  to.setBackups(from.plan.backups);
-  to.setSerial(from.plan.serial);
-  to.setStalenessAware(from.plan.staleness_aware);
-}
-
-Plan ReadPlan(wire::Welcome::Reader from) {
-  if (from.getSectionLength() == 0)
-    throw Malformed{"section length: found 0, allowed is 1 or more"};
-  return {.strategy = ToEnum(from.getStrategy(), Strategy::kShardedStore, "strategy"),
-          .keep_initial = from.getKeepInitial(),
-          .latest_only = from.getLatestOnly(),
-          .delayed_ack = from.getDelayedAck(),
-          .global_lr = Finite(from.getGlobalLr(), "global learning rate"),
-          .ahead = from.getAhead(),
-          .background = from.getBackground(),
-          .run_ahead = from.getRunAhead(),
-          .section_length = from.getSectionLength(),
-          .scheduled = from.getScheduled(),
-          .staleness = from.getStaleness(),
-          .backups = from.getBackups(),
-          .serial = from.getSerial(),
-          .staleness_aware = from.getStalenessAware()};
+  WritePlan(from.plan, to.initPlan());
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -221,7 +248,7 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
           .rank = from.getRank(),
           .job = ToString(from.getJob()),
           .engine = ToString(from.getEngine()),
-          .plan = ReadPlan(from),
+          .plan = ReadPlan(from.getPlan()),
           .workers = from.getWorkers(),
           .lease_ms = from.getLeaseMs(),
           .heartbeat_ms = from.getHeartbeatMs()};

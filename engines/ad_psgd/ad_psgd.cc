@@ -40,11 +40,11 @@ AdPsgd::AdPsgd(const AdPsgdOptions& options)
       neighbours_(options.graph) {}
 
 Plan AdPsgd::plan() const {
-  return {.strategy = Strategy::kAverageModels,
-          .ahead = true,
-          .background = true,
-          .run_ahead = options_.overlap ? static_cast<std::uint32_t>(options_.overlap_steps) : 0,
-          .section_length = static_cast<std::uint32_t>(options_.section_length)};
+  const auto run_ahead = static_cast<std::uint32_t>(options_.overlap_steps);
+  return {.every = static_cast<std::uint32_t>(options_.section_length),
+          .by = GroupPlan{.members = Membership::kAhead,
+                          .any_time = true,
+                          .run_ahead = options_.overlap ? run_ahead : 0}};
 }
 
 bool AdPsgd::Joined(Rank rank) const {

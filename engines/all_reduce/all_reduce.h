@@ -22,7 +22,7 @@ class AllReduce final : public Engine {
  public:
   explicit AllReduce(const AllReduceOptions& options) : options_(options) {}
 
-  Plan plan() const override { return {.strategy = Strategy::kReduceGradients}; }
+  Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kBarrier; }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return std::nullopt; }

@@ -32,7 +32,7 @@ class Backup final : public Engine {
   // REQUIRES: Validate(options, 0) is ok.
   explicit Backup(const BackupOptions& options) : options_(options) {}
 
-  Plan plan() const override { return {.strategy = Strategy::kReduceGradients}; }
+  Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kAnytime; }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return std::nullopt; }

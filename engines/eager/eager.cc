@@ -46,8 +46,9 @@ Status Validate(const EagerOptions& options, int) {
 }
 
 Plan Eager::plan() const {
-  return {.strategy = Strategy::kEagerGradients,
-          .latest_only = options_.missed == EagerOptions::Missed::kLatest};
+  return {.by = GroupPlan{.payload = Payload::kGradients,
+                          .any_time = true,
+                          .newest_only = options_.missed == EagerOptions::Missed::kLatest}};
 }
 
 bool Eager::Joined(Rank rank) const {

@@ -30,8 +30,10 @@ std::string Name(Rank rank) { return "rank " + std::to_string(rank); }
 }  // namespace
 
 Plan Esync::plan() const {
-  return {
-      .strategy = Strategy::kLocalSteps, .delayed_ack = Delayed(), .global_lr = options_.global_lr};
+  return {.by = GroupPlan{.payload = Payload::kChange,
+                          .asks = true,
+                          .delayed_ack = Delayed(),
+                          .outer_rate = options_.global_lr}};
 }
 
 bool Esync::Joined(Rank rank) const {

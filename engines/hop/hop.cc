@@ -41,10 +41,9 @@ bool Ascends(const std::vector<Item>& items) {
 }  // namespace
 
 Plan Hop::plan() const {
-  return {.strategy = Strategy::kNeighbours,
-          .staleness = options_.staleness,
-          .backups = static_cast<std::uint32_t>(options_.backups),
-          .serial = options_.order == HopOptions::Order::kSerial};
+  return {.by = NeighbourPlan{.staleness = options_.staleness,
+                              .backups = static_cast<std::uint32_t>(options_.backups),
+                              .serial = options_.order == HopOptions::Order::kSerial}};
 }
 
 bool Hop::Joined(Rank rank) const {

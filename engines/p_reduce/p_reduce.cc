@@ -19,11 +19,11 @@ std::string Number(std::size_t value) { return std::to_string(value); }
 }  // namespace
 
 Plan PReduce::plan() const {
-  return {.strategy = Strategy::kAverageModels,
-          .keep_initial = options_.weights == PReduceOptions::Weights::kDynamic &&
-                          options_.missing == PReduceOptions::Missing::kInitial,
-          .background = options_.overlap,
-          .run_ahead = options_.overlap ? static_cast<std::uint32_t>(options_.overlap_steps) : 0};
+  const auto run_ahead = static_cast<std::uint32_t>(options_.overlap_steps);
+  return {.by = GroupPlan{.any_time = options_.overlap,
+                          .run_ahead = options_.overlap ? run_ahead : 0,
+                          .keep_initial = options_.weights == PReduceOptions::Weights::kDynamic &&
+                                          options_.missing == PReduceOptions::Missing::kInitial}};
 }
 
 bool PReduce::Joined(Rank rank) const {

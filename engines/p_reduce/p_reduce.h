@@ -11,7 +11,8 @@
 //    them, so one count is the only one that says anything about it.
 //  - With max_wait_ms, a queue whose head has waited that long is closed as a smaller group of at
 //    least two (one alone has nobody to reduce with, and goes on waiting).
-//  - With overlap, workers compute on meanwhile (Plan::background). No decision depends on it: a
+//  - With overlap, workers compute on meanwhile (AveragesInBackground). No decision depends on it:
+//  a
 //    worker has one signal at a time, and its next one follows its group's end.
 #ifndef PRD_ENGINES_P_REDUCE_P_REDUCE_H_
 #define PRD_ENGINES_P_REDUCE_P_REDUCE_H_

@@ -24,12 +24,12 @@ std::string Number(std::uint64_t value) { return std::to_string(value); }
 }  // namespace
 
 Plan Prague::plan() const {
-  return {.strategy = Strategy::kAverageModels,
-          .ahead = true,
-          .background = options_.overlap,
-          .run_ahead = options_.overlap ? static_cast<std::uint32_t>(options_.overlap_steps) : 0,
-          .section_length = static_cast<std::uint32_t>(options_.section_length),
-          .scheduled = Is(Generator::kStatic)};
+  const auto run_ahead = static_cast<std::uint32_t>(options_.overlap_steps);
+  return {.every = static_cast<std::uint32_t>(options_.section_length),
+          .by = GroupPlan{
+              .members = Is(Generator::kStatic) ? Membership::kSchedule : Membership::kAhead,
+              .any_time = options_.overlap,
+              .run_ahead = options_.overlap ? run_ahead : 0}};
 }
 
 bool Prague::Joined(Rank rank) const {

@@ -22,9 +22,9 @@ bool Contains(const std::vector<Rank>& ranks, Rank rank) {
 }  // namespace
 
 Plan Ssp::plan() const {
-  return {.strategy = Strategy::kShardedStore,
-          .staleness = options_.staleness,
-          .staleness_aware = options_.learning_rate == SspOptions::LearningRate::kStalenessAware};
+  using Rate = SspOptions::LearningRate;
+  return {.by = StorePlan{.staleness = options_.staleness,
+                          .staleness_aware = options_.learning_rate == Rate::kStalenessAware}};
 }
 
 bool Ssp::Present(Rank rank) const {

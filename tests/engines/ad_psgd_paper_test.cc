@@ -101,7 +101,7 @@ TEST(AdPsgdPaperTest, TheNeighbourMayCompute) {
   ring.Ask(2);
   ASSERT_EQ(ring.running().size(), 1u);
   EXPECT_EQ(ring.engine().Explain({}, OtherOf(ring.running()[0])), "");
-  EXPECT_TRUE(ring.engine().plan().background);
+  EXPECT_TRUE(AveragesInBackground(ring.engine().plan()));
 }
 
 // Section 2.3: two averages are serialized if they involve the same worker; section 3.1: a conflict
@@ -182,11 +182,8 @@ TEST(AdPsgdPaperTest, WhoIsNotInTheSlowPairGoesOn) {
 // Section 2.2 and 7.2: how often models are averaged is the worker's matter; overlap, too.
 TEST(AdPsgdPaperTest, ThePlanSaysWhenToAsk) {
   const Plan plan = AdPsgd({.section_length = 4, .overlap_steps = 3}).plan();
-  EXPECT_TRUE(plan.ahead);
-  EXPECT_EQ(plan.run_ahead, 0u);
-  EXPECT_EQ(plan.section_length, 4u);
-  EXPECT_FALSE(plan.scheduled);
-  EXPECT_EQ(AdPsgd({.overlap = true, .overlap_steps = 3}).plan().run_ahead, 3u);
+  EXPECT_EQ(plan, plans::Every(4, plans::Background(0, Membership::kAhead)));
+  EXPECT_EQ(RunAhead(AdPsgd({.overlap = true, .overlap_steps = 3}).plan()), 3u);
 }
 
 }  // namespace

@@ -336,7 +336,7 @@ void DumbWorker::Deliver(const ControllerBody& body) {
   if (const auto* welcome = std::get_if<Welcome>(&body)) {
     run_ = welcome->run;
     rank_ = welcome->rank;
-    rounds_ = welcome->plan.strategy == Strategy::kReduceGradients;
+    rounds_ = NeedsGradients(welcome->plan);
   }
   if (const auto* group = std::get_if<Group>(&body)) OnGroup(*group);
   if (const auto* abort = std::get_if<Abort>(&body)) {

@@ -10,6 +10,7 @@
 #include "engines/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -453,11 +454,10 @@ TEST_F(EagerTest, RoundNumbersContinueForThoseWhoJoin) {
 }
 
 TEST_F(EagerTest, ThePlanSaysWhatBecomesOfMissedResults) {
-  EXPECT_EQ(Eager(kSolo).plan(), (Plan{.strategy = Strategy::kEagerGradients}));
+  EXPECT_EQ(Eager(kSolo).plan(), plans::kRounds);
   EagerOptions options = kSolo;
   options.missed = EagerOptions::Missed::kLatest;
-  EXPECT_EQ(Eager(options).plan(),
-            (Plan{.strategy = Strategy::kEagerGradients, .latest_only = true}));
+  EXPECT_EQ(Eager(options).plan(), plans::kNewestRound);
 }
 
 }  // namespace

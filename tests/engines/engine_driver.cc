@@ -117,9 +117,9 @@ std::string EngineDriver::BeReadyToShare(Rank rank) {
   Worker& worker = workers_[rank];
   const Plan plan = engine_->plan();
   Ready ready{.iteration = worker.iteration + 1};
-  if (plan.strategy == Strategy::kLocalSteps) {
+  if (AsksBeforeGroups(plan)) {
     const bool stands = worker.again || (worker.told_ready && random_.Below(4) > 0);
-    ready.waiting = !plan.delayed_ack || stands;
+    ready.waiting = !AcknowledgesLate(plan) || stands;
     worker.local_steps += stands ? 0 : 1;
     ready.local_steps = worker.local_steps;
     ready.step_ns = static_cast<DurationNs>(random_.Below(kSecond));

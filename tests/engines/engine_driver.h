@@ -52,13 +52,13 @@ class EngineDriver {
     Iteration iteration = 0;
     GroupId group = kNoGroup;
     int steps = 0;  // groups that it came out of with the result
-    // Rounds (Strategy::kEagerGradients), in which it takes part in any state.
+    // Rounds (TrainsInRounds), in which it takes part in any state.
     Iteration received = 0;   // the newest round of which it has the result
     std::uint32_t owed = 0;   // its gradients in no round yet
     std::uint32_t given = 0;  // to the round that runs
     // Shares(): `iteration` is that of its replica.
     Iteration source = 0;             // of the replica that it copies
-    std::uint32_t local_steps = 0;    // Strategy::kLocalSteps
+    std::uint32_t local_steps = 0;    // AsksBeforeGroups
     bool told_ready = false;          // the same
     bool again = false;               // it signals what it has signalled before
     GroupId newest_group = kNoGroup;  // Ahead()
@@ -74,15 +74,15 @@ class EngineDriver {
     std::set<Rank> finishing;          // Ahead(): the engine hears no more of them
   };
 
-  bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
+  bool Rounds() const { return TrainsInRounds(engine_->plan()); }
   // All have the same replica, and who has missed a round copies it.
   bool Shares() const {
-    return !Rounds() && engine_->plan().strategy != Strategy::kAverageModels &&
+    return !Rounds() && !CountsLocalSteps(engine_->plan()) &&
            engine_->joining() == Engine::Joining::kAnytime;
   }
   // Groups form before their members are ready. Its workers are kComputing or, while a signal
   // stands, kWaiting, and may be in a group either way.
-  bool Ahead() const { return engine_->plan().ahead; }
+  bool Ahead() const { return DrawnAhead(engine_->plan()); }
   std::string Apply(const Event& event);
   std::string Form(const FormGroup& group);
   std::string Join();

@@ -1,4 +1,4 @@
-// The driver for engines whose groups form before their members are ready (Plan::ahead).
+// The driver for engines whose groups form before their members are ready (DrawnAhead).
 #include <algorithm>
 
 #include "tests/engines/engine_driver.h"
@@ -46,7 +46,7 @@ std::string EngineDriver::ReportAhead(GroupId id, bool ok) {
   const std::size_t index = random_.Below(group.pending.size());
   const Rank rank = group.pending[index];
   const bool finishing = group.finishing.contains(rank);
-  if (!finishing && ok && !engine_->plan().background &&
+  if (!finishing && ok && !AveragesInBackground(engine_->plan()) &&
       workers_[rank].state == State::kComputing) {
     return BeReady(rank);
   }

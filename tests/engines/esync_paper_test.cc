@@ -156,7 +156,7 @@ TEST(EsyncPaperTest, AllAggregateWithEqualWeights) {
   server.Finish();
   server.At(50);
   EXPECT_EQ(server.Ask(0, 1), false) << "the next round";
-  EXPECT_EQ(Esync({.global_lr = 0.5}).plan().global_lr, 0.5);
+  EXPECT_EQ(OuterRate(Esync({.global_lr = 0.5}).plan()), 0.5);
 }
 
 // ---- Algorithm 2 ----
@@ -287,7 +287,7 @@ TEST(EsyncPaperTest, TwoEqualStragglersAreReadyTogether) {
 // is answered, once; the worker's next signal waits.
 TEST(EsyncPaperTest, DelayedAckAnswersReadyAlone) {
   Server server = Calibrated(kDelayedAck);
-  EXPECT_TRUE(server.engine().plan().delayed_ack);
+  EXPECT_TRUE(AcknowledgesLate(server.engine().plan()));
   server.At(210);
   EXPECT_EQ(server.Ask(0, 1, false), std::nullopt);
   server.At(300);

@@ -1,10 +1,11 @@
-// The job around an engine whose groups form before their members are ready (Plan::ahead), and one
+// The job around an engine whose groups form before their members are ready (DrawnAhead), and one
 // whose workers follow a schedule: signals stand until something answers them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -44,8 +45,8 @@ class JobAheadTest : public JobTest {
   Script script_;
 };
 
-constexpr Plan kBlocking{.ahead = true};
-constexpr Plan kBackground{.ahead = true, .background = true, .run_ahead = 2};
+constexpr Plan kBlocking = plans::kAhead;
+constexpr Plan kBackground = plans::Background(2, Membership::kAhead);
 
 TEST_F(JobAheadTest, ASignalBeforeTheGroupStandsUntilItsSuccess) {
   for (const Plan& plan : {kBlocking, kBackground}) {
@@ -280,7 +281,7 @@ TEST_F(JobAheadTest, TheEngineSaysWhyAWorkerWaitsAndTheJobTheRest) {
 }
 
 TEST_F(JobAheadTest, AScheduleGoesToAllAndIsRecorded) {
-  Start({.ahead = true, .scheduled = true}, 3);
+  Start(plans::kSchedule, 3);
   const SetSchedule set{.members = {0, 2}, .hosts = {0, 1}, .reason = "told"};
   script_.next.push_back({set});
   Say(1, Finish{});
@@ -301,7 +302,7 @@ TEST_F(JobAheadTest, AScheduleGoesToAllAndIsRecorded) {
 }
 
 TEST_F(JobAheadTest, ASignalUnderAScheduleIsRefused) {
-  Start({.ahead = true, .scheduled = true}, 2);
+  Start(plans::kSchedule, 2);
   BeReady(0, 1);
   EXPECT_THAT(WhyEvicted(), HasSubstr("under a schedule that needs none"));
   ASSERT_NE(Sent<Refused>(0), nullptr);

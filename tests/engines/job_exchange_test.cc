@@ -5,6 +5,7 @@
 
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -15,9 +16,9 @@ using testing::IsEmpty;
 
 class JobExchangeTest : public JobTest {
  protected:
-  void Start(Strategy strategy, int workers) {
+  void Start(const Plan& plan, int workers) {
     script_ = {};
-    script_.plan = {.strategy = strategy};
+    script_.plan = plan;
     Running(AllReduceOptions{}, workers, SpecFor(&script_));
     script_.heard.clear();
   }
@@ -43,8 +44,8 @@ class JobExchangeTest : public JobTest {
 };
 
 TEST_F(JobExchangeTest, AnAnswerSaysWhereTheWorkerGoesOn) {
-  for (const Strategy strategy : {Strategy::kNeighbours, Strategy::kShardedStore}) {
-    Start(strategy, 2);
+  for (const Plan& plan : {plans::kNeighbours, plans::kStore}) {
+    Start(plan, 2);
     BeReady(0, 1);
     EXPECT_TRUE(Worker(0).signal);
     EXPECT_EQ(Worker(0).iteration, 0) << "until it is answered";
@@ -65,13 +66,13 @@ TEST_F(JobExchangeTest, AnAnswerSaysWhereTheWorkerGoesOn) {
 
 TEST_F(JobExchangeTest, ASignalAsksForTheIterationAfterItsOwn) {
   for (const Iteration wrong : {5, 7, 0}) {
-    Start(Strategy::kNeighbours, 2);
+    Start(plans::kNeighbours, 2);
     Enter(0, 1, 5);
     EXPECT_EQ(WhyEvicted(), "not evicted");
     BeReady(0, wrong);
     EXPECT_THAT(WhyEvicted(), HasSubstr("a ready signal for iteration")) << wrong;
   }
-  Start(Strategy::kNeighbours, 2);
+  Start(plans::kNeighbours, 2);
   Enter(0, 1, 5);
   BeReady(0, 6);
   EXPECT_EQ(WhyEvicted(), "not evicted");
@@ -80,7 +81,7 @@ TEST_F(JobExchangeTest, ASignalAsksForTheIterationAfterItsOwn) {
 }
 
 TEST_F(JobExchangeTest, ANeighbourhoodGoesToItsWorkerWithAllThatAPeerNeeds) {
-  Start(Strategy::kNeighbours, 3);
+  Start(plans::kNeighbours, 3);
   Enter(1, 1, 4);
   const NeighboursSet set{.rank = 1,
                           .at = 6,
@@ -109,7 +110,7 @@ TEST_F(JobExchangeTest, ANeighbourhoodGoesToItsWorkerWithAllThatAPeerNeeds) {
 }
 
 TEST_F(JobExchangeTest, APlacementGoesToAllMembersEachWithItsClock) {
-  Start(Strategy::kShardedStore, 3);
+  Start(plans::kStore, 3);
   Next({PlacementSet{.epoch = 2,
                      .members = {0, 2},
                      .at = {0, 3},
@@ -132,7 +133,7 @@ TEST_F(JobExchangeTest, APlacementGoesToAllMembersEachWithItsClock) {
 }
 
 TEST_F(JobExchangeTest, WhoFinishedPlacesAndLeavesItsShardsOnlyWhenItIsGone) {
-  Start(Strategy::kShardedStore, 3);
+  Start(plans::kStore, 3);
   Say(0, Finish{});
   EXPECT_THAT(Heard(), ElementsAre("left 0"));
   Say(0, Placed{.epoch = 4});
@@ -151,7 +152,7 @@ TEST_F(JobExchangeTest, WhoFinishedPlacesAndLeavesItsShardsOnlyWhenItIsGone) {
 }
 
 TEST_F(JobExchangeTest, WhoFinishedAmongNeighboursIsToldOnce) {
-  Start(Strategy::kNeighbours, 2);
+  Start(plans::kNeighbours, 2);
   Say(0, Finish{});
   EXPECT_THAT(Heard(), ElementsAre("left 0"));
   Step(LeaseExpired{.rank = 0, .incarnation = incarnation_[0]});
@@ -159,14 +160,14 @@ TEST_F(JobExchangeTest, WhoFinishedAmongNeighboursIsToldOnce) {
 }
 
 TEST_F(JobExchangeTest, ShardsAreForJobsThatHaveThem) {
-  Start(Strategy::kNeighbours, 2);
+  Start(plans::kNeighbours, 2);
   Say(0, Placed{.epoch = 1});
   EXPECT_THAT(WhyEvicted(), HasSubstr("shards placed while"));
   ASSERT_NE(Sent<Refused>(0), nullptr);
 }
 
 TEST_F(JobExchangeTest, ALateWorkerCopiesAnybodysReplica) {
-  Start(Strategy::kNeighbours, 2);
+  Start(plans::kNeighbours, 2);
   Enter(0, 1, 1);
   Join(2);
   ASSERT_NE(Sent<Adopt>(2), nullptr);
@@ -176,7 +177,7 @@ TEST_F(JobExchangeTest, ALateWorkerCopiesAnybodysReplica) {
 }
 
 TEST_F(JobExchangeTest, AReplayEndsInTheSameState) {
-  Start(Strategy::kShardedStore, 3);
+  Start(plans::kStore, 3);
   Enter(0, 1, 1);
   BeReady(1, 1);
   Next({PlacementSet{.epoch = 1, .members = {0, 1}, .at = {1, 2}, .shards = {}, .reason = ""}});

@@ -7,6 +7,7 @@
 
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -16,8 +17,8 @@ using testing::HasSubstr;
 
 class JobRoundsTest : public JobTest {
  protected:
-  void Start(Strategy strategy, Engine::Joining joining, int workers) {
-    script_.plan.strategy = strategy;
+  void Start(const Plan& plan, Engine::Joining joining, int workers) {
+    script_.plan = plan;
     script_.joining = joining;
     JobSpec spec;
     spec.make_engine = [this](const EngineOptions&) { return std::make_unique<Puppet>(&script_); };
@@ -46,7 +47,7 @@ class JobRoundsTest : public JobTest {
 };
 
 TEST_F(JobRoundsTest, ARoundTakesWorkersThatComputeAndCountsWhatTheyOwe) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 3);
+  Start(plans::kRounds, Engine::Joining::kPause, 3);
   Next(GroupKind::kRound, 1, {1.0 / 3, 0, 0});
   BeReady(0, 1);
   for (Rank rank = 0; rank < 3; ++rank) ASSERT_NE(Sent<Group>(rank), nullptr);
@@ -68,7 +69,7 @@ TEST_F(JobRoundsTest, ARoundTakesWorkersThatComputeAndCountsWhatTheyOwe) {
 }
 
 TEST_F(JobRoundsTest, WhatAWorkerCannotOweEvictsIt) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Next(GroupKind::kRound, 1, {0.5, 0});
   BeReady(0, 1);
   Through(0, 2);
@@ -78,7 +79,7 @@ TEST_F(JobRoundsTest, WhatAWorkerCannotOweEvictsIt) {
 }
 
 TEST_F(JobRoundsTest, ASignalFromTheFutureOrThePastEvictsIt) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   BeReady(0, 2);
   EXPECT_EQ(State(0), Job::State::kAbsent);
   BeReady(1, 1);
@@ -87,7 +88,7 @@ TEST_F(JobRoundsTest, ASignalFromTheFutureOrThePastEvictsIt) {
 }
 
 TEST_F(JobRoundsTest, AFailedRoundIsRepairedBeforeItEnds) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 3);
+  Start(plans::kRounds, Engine::Joining::kPause, 3);
   Next(GroupKind::kRound, 1, {1.0 / 3, 1.0 / 3, 0});
   script_.next.insert(script_.next.begin(), {Effect{}});
   script_.next.front().clear();
@@ -118,7 +119,7 @@ TEST_F(JobRoundsTest, AFailedRoundIsRepairedBeforeItEnds) {
 }
 
 TEST_F(JobRoundsTest, ARoundThatNobodyHasIsUndone) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 3);
+  Start(plans::kRounds, Engine::Joining::kPause, 3);
   Next(GroupKind::kRound, 1, {1.0 / 3, 1.0 / 3, 0});
   BeReady(0, 1);
   Through(0, 1);
@@ -134,7 +135,7 @@ TEST_F(JobRoundsTest, ARoundThatNobodyHasIsUndone) {
 }
 
 TEST_F(JobRoundsTest, WhoCannotFetchAResultComesBackAsAnother) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Next(GroupKind::kRound, 1, {0.5, 0});
   BeReady(0, 1);
   Through(0, 1);
@@ -146,7 +147,7 @@ TEST_F(JobRoundsTest, WhoCannotFetchAResultComesBackAsAnother) {
 }
 
 TEST_F(JobRoundsTest, SignalsAreHeldBackWhileALateWorkerCopies) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Join(2);
   ASSERT_EQ(State(2), Job::State::kAdopting);
   BeReady(0, 1);
@@ -158,7 +159,7 @@ TEST_F(JobRoundsTest, SignalsAreHeldBackWhileALateWorkerCopies) {
 }
 
 TEST_F(JobRoundsTest, WhoCopiesARoundTooOldCopiesAgain) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Join(2);
   Next(GroupKind::kRound, 1, {0.5});  // somebody leaves, and that completes a quorum
   Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
@@ -172,7 +173,7 @@ TEST_F(JobRoundsTest, WhoCopiesARoundTooOldCopiesAgain) {
 }
 
 TEST_F(JobRoundsTest, WhatIsComputedOnAnOutdatedCopyIsDropped) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Join(2);
   Next(GroupKind::kRound, 1, {0.5});
   Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
@@ -188,7 +189,7 @@ TEST_F(JobRoundsTest, WhatIsComputedOnAnOutdatedCopyIsDropped) {
 }
 
 TEST_F(JobRoundsTest, ASignalThatWaitsForNothingIsABreachWhereAllAreAnswered) {
-  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 2);
+  Start(plans::kGradients, Engine::Joining::kAnytime, 2);
   BeReady(0, 1, 0, false);
   EXPECT_EQ(State(0), Job::State::kAbsent);
   Say(1, Ready{.iteration = 2});  // nobody can be two rounds ahead
@@ -197,7 +198,7 @@ TEST_F(JobRoundsTest, ASignalThatWaitsForNothingIsABreachWhereAllAreAnswered) {
 
 // Delayed ACK: a worker may be through with all its steps before the others have the common start.
 TEST_F(JobRoundsTest, WhoFinishesBehindASignalThatDoesNotWaitIsNoBreach) {
-  script_.plan = {.strategy = Strategy::kLocalSteps, .delayed_ack = true};
+  script_.plan = plans::kAskedLate;
   JobSpec spec;
   spec.make_engine = [this](const EngineOptions&) { return std::make_unique<Puppet>(&script_); };
   Make(AllReduceOptions{}, 2, std::move(spec));
@@ -212,7 +213,7 @@ TEST_F(JobRoundsTest, WhoFinishesBehindASignalThatDoesNotWaitIsNoBreach) {
 }
 
 TEST_F(JobRoundsTest, AnAverageLeavesSignalsWaiting) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   BeReady(0, 1);
   Next(GroupKind::kAverage, 0, {0.5, 0.5});
   BeReady(1, 1);
@@ -226,7 +227,7 @@ TEST_F(JobRoundsTest, AnAverageLeavesSignalsWaiting) {
 }
 
 TEST_F(JobRoundsTest, WhoFinishesInARoundStillReportsOnIt) {
-  Start(Strategy::kEagerGradients, Engine::Joining::kPause, 2);
+  Start(plans::kRounds, Engine::Joining::kPause, 2);
   Next(GroupKind::kRound, 1, {0.5, 0});
   BeReady(0, 1);
   Say(1, Finish{});
@@ -240,7 +241,7 @@ TEST_F(JobRoundsTest, WhoFinishesInARoundStillReportsOnIt) {
 }
 
 TEST_F(JobRoundsTest, QueriesAreAnsweredAndRecorded) {
-  Start(Strategy::kLocalSteps, Engine::Joining::kAnytime, 2);
+  Start(plans::kAsked, Engine::Joining::kAnytime, 2);
   script_.next.push_back({Answer{.rank = 0, .ready = false, .reason = "told"}});
   Say(0, Ready{.iteration = 1, .local_steps = 3});
   ASSERT_NE(Sent<QueryReply>(0), nullptr);
@@ -257,7 +258,7 @@ TEST_F(JobRoundsTest, QueriesAreAnsweredAndRecorded) {
 }
 
 TEST_F(JobRoundsTest, ADroppedUpdateIsRecordedAndTheNewestReplicaCopied) {
-  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 3);
+  Start(plans::kGradients, Engine::Joining::kAnytime, 3);
   Next(GroupKind::kTrain, 1, {0.5, 0.5});
   script_.next.insert(script_.next.begin(), {Effect{}});
   script_.next.front().clear();
@@ -281,7 +282,7 @@ TEST_F(JobRoundsTest, ADroppedUpdateIsRecordedAndTheNewestReplicaCopied) {
 }
 
 TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
-  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 2);
+  Start(plans::kGradients, Engine::Joining::kAnytime, 2);
   Next(GroupKind::kTrain, 1, {1});
   Say(0, Ready{.iteration = 1});
   script_.next.push_back({});
@@ -298,7 +299,7 @@ TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
 }
 
 TEST_F(JobRoundsTest, WhoseReplicaIsTheNewestJoinsAnewInstead) {
-  Start(Strategy::kReduceGradients, Engine::Joining::kAnytime, 2);
+  Start(plans::kGradients, Engine::Joining::kAnytime, 2);
   script_.next.push_back({CatchUp{.rank = 0, .iteration = 0, .reason = "told"}});
   Say(0, Ready{.iteration = 1});
   EXPECT_EQ(Sent<Adopt>(0), nullptr);

@@ -142,7 +142,7 @@ std::string PReduceModel::CheckWeights(const FormGroup& group) const {
     sum += member.weight;
   }
   if (std::abs(sum - 1) > 1e-12) return "weights sum to " + std::to_string(sum);
-  if (group.initial_weight > 0 && !engine_->plan().keep_initial)
+  if (group.initial_weight > 0 && !RowsOf(engine_->plan()).initial)
     return "unannounced initial_weight";
   std::vector<Iteration> iterations;
   for (const GroupShare& member : group.members) iterations.push_back(member.iteration);

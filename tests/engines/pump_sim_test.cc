@@ -15,9 +15,7 @@ std::vector<EngineOptions> Engines() {
   // for workers that are less simple: tools/sim.
   std::erase_if(engines, [](const EngineOptions& engine) {
     const Plan plan = MakeEngine(engine)->plan();
-    return plan.strategy == Strategy::kEagerGradients || plan.strategy == Strategy::kLocalSteps ||
-           plan.strategy == Strategy::kNeighbours || plan.strategy == Strategy::kShardedStore ||
-           plan.ahead;
+    return CountsRounds(plan) || !TrainsInGroups(plan) || DrawnAhead(plan);
   });
   engines.push_back(PReduceOptions{.group_size = 2, .weights = PReduceOptions::Weights::kConstant});
   engines.push_back(PReduceOptions{.group_size = 4,

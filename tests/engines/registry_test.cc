@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -51,9 +52,9 @@ TEST(RegistryTest, OverlapIsThePlansAlone) {
   EXPECT_FALSE(blocking.background);
   EXPECT_EQ(blocking.run_ahead, 0u);
   const Plan plan = MakeEngine(PReduceOptions{.overlap = true, .overlap_steps = 3})->plan();
-  EXPECT_TRUE(plan.background);
-  EXPECT_EQ(plan.run_ahead, 3u);
-  EXPECT_FALSE(plan.ahead);
+  EXPECT_TRUE(AveragesInBackground(plan));
+  EXPECT_EQ(RunAhead(plan), 3u);
+  EXPECT_FALSE(DrawnAhead(plan));
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfPrague) {
@@ -71,12 +72,12 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfPrague) {
 
 TEST(RegistryTest, PraguesPlanIsItsOptions) {
   const Plan plan = MakeEngine(PragueOptions{.section_length = 3, .overlap_steps = 5})->plan();
-  EXPECT_EQ(plan, (Plan{.ahead = true, .section_length = 3}));
+  EXPECT_EQ(plan, (plans::Every(3, plans::kAhead)));
   const Plan overlap = MakeEngine(PragueOptions{.generator = PragueOptions::Generator::kStatic,
                                                 .overlap = true,
                                                 .overlap_steps = 5})
                            ->plan();
-  EXPECT_EQ(overlap, (Plan{.ahead = true, .background = true, .run_ahead = 5, .scheduled = true}));
+  EXPECT_EQ(overlap, (plans::Background(5, Membership::kSchedule)));
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfAdPsgd) {
@@ -113,9 +114,7 @@ TEST(RegistryTest, HopsPlanIsItsOptions) {
   const Plan plan =
       MakeEngine(HopOptions{.backups = 2, .staleness = 3, .order = HopOptions::Order::kSerial})
           ->plan();
-  EXPECT_EQ(
-      plan,
-      (Plan{.strategy = Strategy::kNeighbours, .staleness = 3, .backups = 2, .serial = true}));
+  EXPECT_EQ(plan, (Plan{.by = NeighbourPlan{.staleness = 3, .backups = 2, .serial = true}}));
 }
 
 TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfSsp) {

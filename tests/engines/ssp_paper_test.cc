@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engines/ssp_world.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {
@@ -122,9 +123,8 @@ TEST(SspPaperTest, WithoutABoundNobodyWaits) {
 TEST(SspPaperTest, ThePlanSaysWhatTheWorkersNeed) {
   const Plan plan =
       Ssp({.staleness = 2, .learning_rate = SspOptions::LearningRate::kStalenessAware}).plan();
-  EXPECT_EQ(plan,
-            (Plan{.strategy = Strategy::kShardedStore, .staleness = 2, .staleness_aware = true}));
-  EXPECT_EQ(Ssp({.staleness = -1}).plan().staleness, -1);
+  EXPECT_EQ(plan, (Plan{.by = StorePlan{.staleness = 2, .staleness_aware = true}}));
+  EXPECT_EQ(Ssp({.staleness = -1}).plan(), plans::Store(-1));
 }
 
 // ---- workers that come and go ----

@@ -252,7 +252,7 @@ class Play {
     const std::string iteration = command->Take("iteration", "");
     const std::int64_t samples = std::stoll(command->Take("samples", "0"));
     const bool cut = command->Take("gradients", "1") == "0";
-    if (engine_->plan().strategy == Strategy::kLocalSteps) return Query(command);
+    if (AsksBeforeGroups(engine_->plan())) return Query(command);
     for (const Rank rank : command->Ranks()) {
       if (Rounds()) {
         BeReadyForRound(rank, cut ? 0 : 1);
@@ -338,13 +338,12 @@ class Play {
       const bool ok = !failed.contains(member.rank);
       any = any || ok;
       if (ok) local_steps_[member.rank] = 0;
-      if (group.kind == GroupKind::kTrain && !engine_->plan().ahead)
+      if (group.kind == GroupKind::kTrain && !DrawnAhead(engine_->plan()))
         iterations_[member.rank] = ok ? group.iteration : member.iteration - 1;
       Step(FinishedEvent{.rank = member.rank, .group = id, .ok = ok});
     }
     if (any) newest_ = group.iteration;
-    const bool shared =
-        group.kind == GroupKind::kTrain && engine_->plan().strategy != Strategy::kAverageModels;
+    const bool shared = group.kind == GroupKind::kTrain && !CountsLocalSteps(engine_->plan());
     Step(EndedEvent{.group = id, .ok = shared ? any : failed.empty()});
   }
 
@@ -463,7 +462,7 @@ class Play {
       }
     }
     if (group.initial_weight > 0) text << " initial*" << group.initial_weight;
-    if (!engine_->plan().ahead) text << " -> " << group.iteration;
+    if (!DrawnAhead(engine_->plan())) text << " -> " << group.iteration;
     text << " (" << group.reason << ")" << (group.conflict ? " conflict" : "");
     Say(text.str());
     groups_[group.id] = group;
@@ -476,13 +475,10 @@ class Play {
 
   void Say(const std::string& text) { said_ += "> " + text + "\n"; }
 
-  bool Exchanges() const {
-    const Strategy strategy = engine_->plan().strategy;
-    return strategy == Strategy::kNeighbours || strategy == Strategy::kShardedStore;
-  }
-  bool Rounds() const { return engine_->plan().strategy == Strategy::kEagerGradients; }
+  bool Exchanges() const { return !TrainsInGroups(engine_->plan()); }
+  bool Rounds() const { return TrainsInRounds(engine_->plan()); }
 
-  // A worker under Strategy::kEagerGradients.
+  // A worker of a plan that TrainsInRounds.
   struct InRounds {
     Iteration received = 0;  // the newest round of which it has the result
     std::uint32_t owed = 0;

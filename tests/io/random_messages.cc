@@ -54,7 +54,8 @@ class Draw {
   requires std::is_empty_v<T>
   void operator()(T&) {}
 
-  void operator()(Strategy& value) { Enum(value, Strategy::kShardedStore); }
+  void operator()(Payload& value) { Enum(value, Payload::kChange); }
+  void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
   void operator()(LeftReason& value) { Enum(value, LeftReason::kEvicted); }
@@ -79,11 +80,19 @@ class Draw {
     Fields(m.run, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms, m.heartbeat_ms);
   }
   void operator()(Plan& m) {
-    Fields(m.strategy, m.keep_initial, m.latest_only, m.delayed_ack, m.global_lr, m.ahead,
-           m.background, m.run_ahead, m.section_length, m.scheduled, m.staleness, m.backups,
-           m.serial, m.staleness_aware);
-    m.section_length = std::max(m.section_length, 1u);
+    (*this)(m.every);
+    m.every = std::max(m.every, 1u);
+    const std::uint64_t kind = prng_.Below(3);
+    if (kind == 1) m.by = NeighbourPlan{};
+    if (kind == 2) m.by = StorePlan{};
+    std::visit(*this, m.by);
   }
+  void operator()(GroupPlan& m) {
+    Fields(m.payload, m.members, m.any_time, m.run_ahead, m.newest_only, m.asks, m.delayed_ack,
+           m.keep_initial, m.outer_rate);
+  }
+  void operator()(NeighbourPlan& m) { Fields(m.staleness, m.backups, m.serial); }
+  void operator()(StorePlan& m) { Fields(m.staleness, m.staleness_aware); }
   void operator()(GroupMember& m) {
     Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive);
   }

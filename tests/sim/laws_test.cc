@@ -183,7 +183,7 @@ TEST_F(LawsTest, OneSignalStandsAtATime) {
 
 class AheadLawsTest : public LawsTest {
  protected:
-  AheadLawsTest() : LawsTest(Plan{.ahead = true}) {}
+  AheadLawsTest() : LawsTest(plans::kAhead) {}
   static GroupFormed Passive(GroupId id) {
     GroupFormed formed = Group1();
     formed.id = id;
@@ -230,7 +230,7 @@ TEST_F(AheadLawsTest, NothingIsSentBeforeItIsRecorded) {
 
 class ScheduleLawsTest : public LawsTest {
  protected:
-  ScheduleLawsTest() : LawsTest(Plan{.ahead = true, .scheduled = true}) {}
+  ScheduleLawsTest() : LawsTest(plans::kSchedule) {}
 };
 
 TEST_F(ScheduleLawsTest, ForAllWhoHaveJoined) {
@@ -612,7 +612,7 @@ class NeighbourBookTest : public testing::Test {
   Workload workload_;
   World world_{workload_, 1};
   Stats stats_{8, false, 0};
-  NeighbourBook book_{&world_, Plan{.strategy = Strategy::kNeighbours}, &stats_};
+  NeighbourBook book_{&world_, NeighbourPlan{}, &stats_};
 };
 
 TEST_F(NeighbourBookTest, AGoodIterationBreaksNothing) {

@@ -1,8 +1,9 @@
-// Groups that are drawn before their members are ready (Plan::ahead), message by message: Prague's
+// Groups that are drawn before their members are ready (DrawnAhead), message by message: Prague's
 // blocking workers, and those that take part in the background (AD-PSGD, Prague with overlap).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -12,7 +13,7 @@ using ::testing::HasSubstr;
 using testing::kMe;
 using testing::Script;
 
-constexpr Plan kAhead{.ahead = true};
+constexpr Plan kAhead = plans::kAhead;
 
 prd::Group Ahead(GroupId id, bool passive = false) {
   prd::Group group = Script::MakeGroup(id, GroupKind::kTrain, 77);  // without meaning
@@ -179,7 +180,7 @@ TEST_F(AheadTest, HeldGroupIsReportedWhenCalledOff) {
 }
 
 TEST_F(AheadTest, StepThatDoesNotSynchroniseEndsAlsoWhenAGroupIsHeld) {
-  s.Join(Plan{.ahead = true, .section_length = 2});
+  s.Join(plans::Every(2, plans::kAhead));
   s.Say(Ahead(2));
   s.Step(1);
   EXPECT_EQ(s.Outcome().rounds, 0);
@@ -348,9 +349,7 @@ TEST_F(AheadTest, ImpossibleGroupsEndTheSession) {
 
 // ---- in the background ----
 
-Plan Both(std::uint32_t run_ahead) {
-  return {.ahead = true, .background = true, .run_ahead = run_ahead};
-}
+Plan Both(std::uint32_t run_ahead) { return plans::Background(run_ahead, Membership::kAhead); }
 
 TEST_F(AheadTest, PassivePartIsTakenAtOnceWhileTheLoopComputes) {
   s.Join(Both(0));

@@ -11,6 +11,7 @@
 
 #include "common/base/prng.h"
 #include "common/base/static_schedule.h"
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -449,19 +450,19 @@ struct Way {
 };
 
 const Way kWays[] = {
-    {"p-reduce with overlap", {.background = true, .run_ahead = 2}},
-    {"prague", {.ahead = true}},
-    {"ad-psgd", {.ahead = true, .background = true}},
-    {"prague with overlap", {.ahead = true, .background = true, .run_ahead = 3}},
-    {"static", {.ahead = true, .scheduled = true}},
-    {"static with overlap", {.ahead = true, .background = true, .run_ahead = 2, .scheduled = true}},
+    {"p-reduce with overlap", plans::Background(2)},
+    {"prague", plans::kAhead},
+    {"ad-psgd", plans::Background(0, Membership::kAhead)},
+    {"prague with overlap", plans::Background(3, Membership::kAhead)},
+    {"static", plans::kSchedule},
+    {"static with overlap", plans::Background(2, Membership::kSchedule)},
 };
 
 TEST(AheadWalkTest, NothingIsLostDoneTwiceOrAheadOfItsTime) {
   for (const Way& way : kWays) {
     for (const std::uint32_t section : {1u, 3u}) {
       Plan plan = way.plan;
-      plan.section_length = section;
+      plan.every = section;
       int groups = 0;
       int answered = 0;
       int lives = 0;
@@ -486,7 +487,7 @@ TEST(AheadWalkTest, NothingIsLostDoneTwiceOrAheadOfItsTime) {
       EXPECT_GT(told, 1000);
       EXPECT_GT(lives, 200);
       EXPECT_GT(waits, 500);
-      EXPECT_GT(plan.scheduled ? voided : answered, 100);
+      EXPECT_GT(FollowsSchedule(plan) ? voided : answered, 100);
     }
   }
 }

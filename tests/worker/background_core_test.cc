@@ -1,10 +1,11 @@
-// Groups beside the training loop that answer signals (Plan::background, not ahead), message by
+// Groups beside the training loop that answer signals (AveragesInBackground, not ahead), message by
 // message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -14,7 +15,7 @@ using ::testing::HasSubstr;
 using testing::kMe;
 using testing::Script;
 
-Plan Overlap(std::uint32_t run_ahead) { return {.background = true, .run_ahead = run_ahead}; }
+Plan Overlap(std::uint32_t run_ahead) { return plans::Background(run_ahead); }
 
 class BackgroundTest : public ::testing::Test {
  protected:
@@ -233,7 +234,7 @@ TEST_F(BackgroundTest, DiscardedStepEndsAtOnceAndSignalsNothing) {
 }
 
 TEST_F(BackgroundTest, OnlyEveryLthStepSignalsTheOthersEnd) {
-  s.Join(Plan{.background = true, .run_ahead = 1, .section_length = 3});
+  s.Join(plans::Every(3, plans::Background(1)));
   for (Iteration i = 1; i <= 9; ++i) {
     s.Clear();
     s.Step(i);
@@ -253,7 +254,7 @@ TEST_F(BackgroundTest, OnlyEveryLthStepSignalsTheOthersEnd) {
 }
 
 TEST_F(BackgroundTest, DiscardedStepsAreNotPartOfTheSection) {
-  s.Join(Plan{.background = true, .run_ahead = 1, .section_length = 2});
+  s.Join(plans::Every(2, plans::Background(1)));
   s.Step(1);
   s.Step(1, true);
   s.Clear();

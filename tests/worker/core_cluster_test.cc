@@ -129,7 +129,7 @@ class Cluster : public VirtualPump {
 
   // Where averages wait to be added to the parameters: adds them. Returns the replica's count.
   static Iteration AddInbox(Worker* worker, std::int64_t* taken) {
-    if (!worker->core.welcome().plan.background) return worker->core.iteration();
+    if (!AveragesInBackground(worker->core.welcome().plan)) return worker->core.iteration();
     *taken = std::exchange(worker->inbox_rounds, 0);
     return worker->core.iteration() + std::exchange(worker->inbox_gain, 0);
   }
@@ -178,10 +178,10 @@ class Cluster : public VirtualPump {
   void Apply(int i, Iteration iteration) {
     Worker& worker = *workers_[static_cast<std::size_t>(i)];
     std::int64_t rounds = 1;
-    if (worker.core.welcome().plan.strategy == Strategy::kEagerGradients) {
+    if (TrainsInRounds(worker.core.welcome().plan)) {
       rounds = std::exchange(worker.inbox_rounds, 0);
       iteration = rounds > 0 ? worker.inbox_round : worker.core.iteration();
-    } else if (worker.core.welcome().plan.background) {
+    } else if (AveragesInBackground(worker.core.welcome().plan)) {
       iteration = AddInbox(&worker, &rounds);
     }
     Actions more;
@@ -192,7 +192,7 @@ class Cluster : public VirtualPump {
   // The result of a group is here.
   static void Commit(Worker* worker, GroupKind kind, GroupId id, Iteration iteration,
                      Iteration gain = 0) {
-    if (kind == GroupKind::kTrain && worker->core.welcome().plan.background) {
+    if (kind == GroupKind::kTrain && AveragesInBackground(worker->core.welcome().plan)) {
       ++worker->inbox_rounds;
       worker->inbox_gain += gain;
     } else if (kind == GroupKind::kRound) {
@@ -255,7 +255,7 @@ class Cluster : public VirtualPump {
         iteration = source->inbox_round;
         Commit(&w, GroupKind::kRound, fetch.result, iteration);
       } else if (ok) {
-        const bool rounds = w.core.welcome().plan.strategy == Strategy::kEagerGradients;
+        const bool rounds = TrainsInRounds(w.core.welcome().plan);
         w.inbox_rounds = rounds ? source->inbox_rounds : 0;
         w.inbox_gain = 0;
         w.inbox_round = source->inbox_round;

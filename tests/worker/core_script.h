@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "tests/plans.h"
 #include "worker/core/session_core.h"
 
 namespace prd::testing {
@@ -28,7 +29,7 @@ class Script {
     options.patience = patience;
     core.Attach(now, options, &actions);
   }
-  // `taken`: averages that the thread that calls Step has just added (Plan::background).
+  // `taken`: averages that the thread that calls Step has just added (AveragesInBackground).
   void Step(Iteration iteration, bool discard = false, std::int64_t taken = 0) {
     core.Step(now, {.iteration = iteration, .step_ns = 5, .samples = 6}, discard, taken, &actions);
   }
@@ -45,10 +46,7 @@ class Script {
         &actions);
   }
   void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
-  void Welcome(Strategy strategy = Strategy::kAverageModels) {
-    Welcome(Plan{.strategy = strategy});
-  }
-  void Welcome(const Plan& plan) {
+  void Welcome(const Plan& plan = plans::kModels) {
     seq = 0;
     heard = 1;
     Say(prd::Welcome{.run = 9,
@@ -84,8 +82,7 @@ class Script {
     Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}, .reason = "r", .result = result});
   }
   // Attached and through the common start.
-  void Join(Strategy strategy = Strategy::kAverageModels) { Join(Plan{.strategy = strategy}); }
-  void Join(const Plan& plan) {
+  void Join(const Plan& plan = plans::kModels) {
     Attach();
     Welcome(plan);
     Say(MakeGroup(1, GroupKind::kInitial, 0));

@@ -1,6 +1,7 @@
-// Local steps between rounds (Strategy::kLocalSteps), and steps that are better cut short.
+// Local steps between rounds (AsksBeforeGroups), and steps that are better cut short.
 #include <gtest/gtest.h>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -10,8 +11,8 @@ using testing::kMe;
 using testing::kPeer;
 using testing::Script;
 
-constexpr Plan kBlocking{.strategy = Strategy::kLocalSteps};
-constexpr Plan kDelayed{.strategy = Strategy::kLocalSteps, .delayed_ack = true};
+constexpr Plan kBlocking = plans::kAsked;
+constexpr Plan kDelayed = plans::kAskedLate;
 
 QueryReply Reply(Iteration iteration, std::uint32_t local_steps, bool ready) {
   return {.iteration = iteration, .local_steps = local_steps, .ready = ready};
@@ -73,9 +74,9 @@ TEST(LocalStepsTest, AnswersThatMatchNothingAreIgnored) {
   EXPECT_FALSE(s.Done().has_value());
   s.Reduced(2);
   EXPECT_TRUE(s.Done()->ok());
-  for (const Strategy strategy : {Strategy::kAverageModels, Strategy::kEagerGradients}) {
+  for (const Plan& plan : {plans::kModels, plans::kRounds}) {
     Script other;
-    other.Join(strategy);
+    other.Join(plan);
     other.Step(1);
     other.Clear();
     other.Say(Reply(1, 0, false));
@@ -89,12 +90,12 @@ TEST(LocalStepsTest, FailedRoundIsSignalledAgainWithTheSameSteps) {
     Script s;
     s.Join(plan);
     s.Step(0);
-    if (plan.delayed_ack) {
+    if (AcknowledgesLate(plan)) {
       s.Say(Reply(1, 1, true));
       s.Clear();
       s.Step(0);
     }
-    const std::uint32_t steps = plan.delayed_ack ? 2 : 1;
+    const std::uint32_t steps = AcknowledgesLate(plan) ? 2 : 1;
     EXPECT_EQ(s.Only<Ready>(), Query(1, steps, true));
     s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
     s.Clear();
@@ -308,7 +309,7 @@ TEST(LocalStepsTest, FinishIsSaidOnceTheSignalThatWaitsIsAnswered) {
 
 TEST(InterruptTest, HeldAdoptionInterruptsAStepWhoseGradientsComeTooLate) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.SayAdopt();
   EXPECT_TRUE(s.Interrupted());
   EXPECT_EQ(s.Count<StartFetch>(), 0u);
@@ -325,7 +326,7 @@ TEST(InterruptTest, HeldAdoptionInterruptsAStepWhoseGradientsComeTooLate) {
 
 TEST(InterruptTest, StepThatIsCompletedNonethelessAdoptsToo) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.SayAdopt();
   s.Clear();
   s.Step(1);
@@ -335,9 +336,9 @@ TEST(InterruptTest, StepThatIsCompletedNonethelessAdoptsToo) {
 }
 
 TEST(InterruptTest, ModelAveragingAndRoundsHaveNoUseForIt) {
-  for (const Strategy strategy : {Strategy::kAverageModels, Strategy::kEagerGradients}) {
+  for (const Plan& plan : {plans::kModels, plans::kRounds}) {
     Script s;
-    s.Join(strategy);
+    s.Join(plan);
     s.SayAdopt();
     EXPECT_EQ(s.Count<Interrupt>(), 0u);
   }
@@ -345,7 +346,7 @@ TEST(InterruptTest, ModelAveragingAndRoundsHaveNoUseForIt) {
 
 TEST(InterruptTest, GradientsOfADiscardedStepAreNeverOffered) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.Step(1, true);
   EXPECT_TRUE(s.Sent().empty());
   ASSERT_TRUE(s.Done()->ok());
@@ -378,7 +379,7 @@ TEST(InterruptTest, DiscardedStepOfAveragedModelsChangesNothing) {
 
 TEST(InterruptTest, LostMembershipWithdrawsTheAdoption) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.SayAdopt();
   EXPECT_TRUE(s.Interrupted());
   s.core.GiveIncarnation(kMe);

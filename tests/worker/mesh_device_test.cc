@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_devices.h"
 
 namespace prd::testing {
@@ -35,20 +36,19 @@ Plan PlanOf(Kind kind) {
   Plan plan;
   switch (kind) {
     case Kind::kAverage:
-      plan.keep_initial = true;
+      plan.by = GroupPlan{.keep_initial = true};
       break;
     case Kind::kBackground:
-      plan.background = true;
+      plan = plans::Background(0);
       break;
     case Kind::kGradients:
-      plan.strategy = Strategy::kReduceGradients;
+      plan = plans::kGradients;
       break;
     case Kind::kEager:
-      plan.strategy = Strategy::kEagerGradients;
+      plan = plans::kRounds;
       break;
     case Kind::kLocal:
-      plan.strategy = Strategy::kLocalSteps;
-      plan.global_lr = 0.5;
+      plan.by = GroupPlan{.payload = Payload::kChange, .asks = true, .outer_rate = 0.5};
       break;
   }
   return plan;
@@ -419,8 +419,7 @@ TEST(MeshDeviceFaultTest, AMemberWhoseDeviceFailsTellsTheOthers) {
 }
 
 TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
-  Plan plan;
-  plan.strategy = Strategy::kEagerGradients;
+  const Plan plan = plans::kRounds;
   PlacedJob job({true, true, true, true}, EveryDType(5000), plan, 3);
   job.ReduceOk(GroupKind::kInitial, 0, {0, 1, 2, 3}, {0, 0, 0, 0});
   job.Settle();

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
 namespace prd {
@@ -28,12 +29,6 @@ using testing::Shapes;
 using testing::ValuesOf;
 
 constexpr std::size_t kLarge = 300'007;  // f32: 3 parts
-
-Plan NeighboursPlan() { return {.strategy = Strategy::kNeighbours}; }
-
-Plan StorePlan(std::int32_t staleness) {
-  return {.strategy = Strategy::kShardedStore, .staleness = staleness};
-}
 
 Parcel UpdateOf(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
 
@@ -81,7 +76,7 @@ void Randomise(MeshWorker& worker, Prng& prng) {
 // ---- notes ----
 
 TEST(MeshExchangeTest, NotesArriveInOrderAndWhole) {
-  MeshJob job(3, EveryDType(10), NeighboursPlan());
+  MeshJob job(3, EveryDType(10), plans::kNeighbours);
   MeetAll(job);
   std::vector<Note> notes;
   for (int i = 0; i < 100; ++i) {
@@ -108,7 +103,7 @@ TEST(MeshExchangeTest, NotesArriveInOrderAndWhole) {
 }
 
 TEST(MeshExchangeTest, WhatComesBeforeThePeerIsMetIsHeardThen) {
-  MeshJob job(2, EveryDType(100), NeighboursPlan());
+  MeshJob job(2, EveryDType(100), plans::kNeighbours);
   ServeAll(job[1]);
   job[1].mesh().Do(MeshNow(), PublishUpdate{3});
   const Note note{.kind = Note::Kind::kOffer, .parcel = UpdateOf(3)};
@@ -139,7 +134,7 @@ TEST(MeshExchangeTest, MixesWhatNeighboursPublished) {
   all.push_back({{DType::kF32, kLarge}, {DType::kBF16, 7}});
   for (const Shapes& shapes : all) {
     for (const bool tcp : {false, true}) {
-      MeshJob job(0, shapes, NeighboursPlan());
+      MeshJob job(0, shapes, plans::kNeighbours);
       constexpr std::size_t kWorkers = 4;
       std::vector<std::unique_ptr<MeshWorker>> workers;
       Meet meet;
@@ -147,7 +142,7 @@ TEST(MeshExchangeTest, MixesWhatNeighboursPublished) {
       for (std::size_t i = 0; i < kWorkers; ++i) {
         Mesh::Options options;
         if (tcp) options.host = "host" + std::to_string(i);
-        workers.push_back(std::make_unique<MeshWorker>(shapes, options, NeighboursPlan()));
+        workers.push_back(std::make_unique<MeshWorker>(shapes, options, plans::kNeighbours));
         meet.peers.push_back(workers[i]->node->AsMember(0));
         nodes.push_back(workers[i]->node.get());
       }
@@ -199,7 +194,7 @@ TEST(MeshExchangeTest, MixesWhatNeighboursPublished) {
 
 TEST(MeshExchangeTest, AnUpdateIsThereUntilItIsRetired) {
   Prng prng(3);
-  MeshJob job(2, EveryDType(1000), NeighboursPlan());
+  MeshJob job(2, EveryDType(1000), plans::kNeighbours);
   MeetAll(job);
   ServeAll(job[1]);
   for (const Iteration k : {4, 6}) {
@@ -226,7 +221,7 @@ TEST(MeshExchangeTest, ManyPullsAtOnce) {
   Prng prng(5);
   constexpr std::size_t kWorkers = 4;
   constexpr Iteration kUpdates = 6;
-  MeshJob job(kWorkers, {{DType::kF64, 150'001}}, NeighboursPlan());
+  MeshJob job(kWorkers, {{DType::kF64, 150'001}}, plans::kNeighbours);
   MeetAll(job);
   std::vector<std::vector<std::vector<double>>> published(kWorkers);
   for (std::size_t i = 0; i < kWorkers; ++i) {
@@ -277,7 +272,7 @@ TEST(MeshExchangeTest, ManyPullsAtOnce) {
 // One that does not take what it asked for holds up nobody else, and at most a few parts of its
 // own; once it says that it does not want it, no more is sent.
 TEST(MeshExchangeTest, ASlowPullerHoldsUpOnlyItself) {
-  MeshJob job(3, {{DType::kF32, 6'000'001}}, NeighboursPlan());  // 46 parts
+  MeshJob job(3, {{DType::kF32, 6'000'001}}, plans::kNeighbours);  // 46 parts
   MeetAll(job);
   ServeAll(job[0]);
   job[0].mesh().Do(MeshNow(), PublishUpdate{1});
@@ -338,7 +333,7 @@ struct PlainShard {
 class Store {
  public:
   Store(std::size_t workers, std::size_t count, std::uint32_t shards, bool lockstep)
-      : job_(workers, {{DType::kF64, count}}, StorePlan(lockstep ? 0 : 2)),
+      : job_(workers, {{DType::kF64, count}}, plans::Store(lockstep ? 0 : 2)),
         shards_(shards),
         base_(workers),
         delta_(workers),
@@ -468,7 +463,7 @@ TEST(MeshExchangeTest, AStoreIsWhatAPlainOneIs) {
 // A difference and its addition in every dtype: exact for small numbers of few bits.
 TEST(MeshExchangeTest, ShardsOfEveryDType) {
   constexpr std::uint32_t kShards = 4;
-  MeshJob job(2, EveryDType(333), StorePlan(0));
+  MeshJob job(2, EveryDType(333), plans::Store(0));
   MeetAll(job);
   Ticket last = 0;
   for (std::size_t w = 0; w < 2; ++w) {
@@ -507,7 +502,7 @@ TEST(MeshExchangeTest, ShardsOfEveryDType) {
 
 // A step that was cut short pushes nothing, whatever its parameters have become.
 TEST(MeshExchangeTest, AnUpdateOfNoShareIsNothing) {
-  MeshJob job(1, EveryDType(33), StorePlan(2));
+  MeshJob job(1, EveryDType(33), plans::Store(2));
   Fill(&job[0].parameters, [] { return 2.0; });
   job[0].store().SetBase();
   job[0].mesh().Do(MeshNow(), CutShards{1});
@@ -523,7 +518,7 @@ TEST(MeshExchangeTest, AnUpdateOfNoShareIsNothing) {
 // What is being sent is the shard of the moment in which it was served, and one copy of it.
 TEST(MeshExchangeTest, AShardThatChangesWhileItIsSent) {
   constexpr std::size_t kCount = 400'000;
-  MeshJob job(4, {{DType::kF64, kCount}}, StorePlan(-1));
+  MeshJob job(4, {{DType::kF64, kCount}}, plans::Store(-1));
   MeetAll(job);
   std::vector<Request> asked;
   for (std::size_t w = 0; w < 4; ++w) {
@@ -558,7 +553,7 @@ TEST(MeshExchangeTest, AShardThatChangesWhileItIsSent) {
 
 // The store's start: what the common start left, or a peer's replica without its own update.
 TEST(MeshExchangeTest, TheFirstUpdateIsAgainstTheCommonStartOrTheAdoptedReplica) {
-  MeshJob job(3, {{DType::kF64, 100}}, StorePlan(1));
+  MeshJob job(3, {{DType::kF64, 100}}, plans::Store(1));
   for (std::size_t w = 0; w < 3; ++w) {
     Fill(&job[w].parameters, [&] { return static_cast<double>(w) + 1; });
   }
@@ -585,7 +580,7 @@ TEST(MeshExchangeTest, TheFirstUpdateIsAgainstTheCommonStartOrTheAdoptedReplica)
 TEST(MeshExchangeTest, PullsThatCannotBe) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;  // not what ends them
-  MeshJob job(3, EveryDType(1000), StorePlan(0), options);
+  MeshJob job(3, EveryDType(1000), plans::Store(0), options);
   job[0].mesh().Do(MeshNow(), Meet{{job[0].node->AsMember(0), job[1].node->AsMember(0)}});
   job[1].mesh().Do(MeshNow(), Meet{{job[0].node->AsMember(0)}});
   for (std::size_t w = 0; w < 2; ++w) job[w].mesh().Do(MeshNow(), CutShards{2});
@@ -613,7 +608,7 @@ TEST(MeshExchangeTest, PullsThatCannotBe) {
 TEST(MeshExchangeTest, ALostPeerFailsItsPullsAtOnceAlsoAfterAGroup) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;
-  MeshJob job(3, {{DType::kF32, kLarge}}, NeighboursPlan(), options);
+  MeshJob job(3, {{DType::kF32, kLarge}}, plans::kNeighbours, options);
   MeetAll(job);
   std::vector<Request> asked;
   job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {
@@ -640,7 +635,7 @@ TEST(MeshExchangeTest, ALostPeerFailsItsPullsAtOnceAlsoAfterAGroup) {
 TEST(MeshExchangeTest, SilenceEndsAPullAndItsAnswerIsTooLate) {
   Mesh::Options options;
   options.timeout = 20 * kMillisecond;
-  MeshJob job(2, EveryDType(1000), NeighboursPlan(), options);
+  MeshJob job(2, EveryDType(1000), plans::kNeighbours, options);
   MeetAll(job);
   std::vector<Request> asked;
   job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {
@@ -661,7 +656,7 @@ TEST(MeshExchangeTest, SilenceEndsAPullAndItsAnswerIsTooLate) {
 TEST(MeshExchangeTest, WhoIsNotMetAnyMoreGetsAndGivesNothing) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;
-  MeshJob job(2, EveryDType(1000), NeighboursPlan(), options);
+  MeshJob job(2, EveryDType(1000), plans::kNeighbours, options);
   MeetAll(job);
   std::vector<Request> asked;
   for (std::size_t w = 0; w < 2; ++w) {
@@ -683,7 +678,7 @@ TEST(MeshExchangeTest, WhoIsNotMetAnyMoreGetsAndGivesNothing) {
 }
 
 TEST(MeshExchangeTest, ANewIncarnationAndANewRunStartFromNothing) {
-  MeshJob job(2, {{DType::kF32, kLarge}}, NeighboursPlan());
+  MeshJob job(2, {{DType::kF32, kLarge}}, plans::kNeighbours);
   MeetAll(job);
   ServeAll(job[0]);
   ServeAll(job[1]);
@@ -692,15 +687,15 @@ TEST(MeshExchangeTest, ANewIncarnationAndANewRunStartFromNothing) {
   ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return job[0].mesh().exchanged().held_bytes > 0; }));
   job[0].mesh().SetIncarnation(4711);
   EXPECT_EQ(job[0].mesh().exchanged().held_bytes, 0u);
-  job[0].mesh().JoinRun(1, NeighboursPlan());
+  job[0].mesh().JoinRun(1, plans::kNeighbours);
   GroupMember again = job[0].node->AsMember(0);
   again.incarnation = 4711;
   job[0].mesh().Do(MeshNow(), Meet{{job[1].node->AsMember(0)}});
   job[1].mesh().Do(MeshNow(), Meet{{again}});
   EXPECT_EQ(PullNow(job, job[0], job[1], 1, UpdateOf(0)), Code::kOk);
   // Its update is of that run.
-  job[1].mesh().JoinRun(2, NeighboursPlan());
-  job[0].mesh().JoinRun(2, NeighboursPlan());
+  job[1].mesh().JoinRun(2, plans::kNeighbours);
+  job[0].mesh().JoinRun(2, plans::kNeighbours);
   job[0].mesh().Do(MeshNow(), Meet{{job[1].node->AsMember(0)}});
   job[1].mesh().Do(MeshNow(), Meet{{again}});
   EXPECT_EQ(PullNow(job, job[0], job[1], 2, UpdateOf(0)), Code::kNotFound);
@@ -751,7 +746,7 @@ class Liar {
 
 TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
   constexpr std::size_t kBytes = 4000;
-  MeshJob job(1, {{DType::kF32, kBytes / 4}}, NeighboursPlan());
+  MeshJob job(1, {{DType::kF32, kBytes / 4}}, plans::kNeighbours);
   Liar liar(job[0]);
   job[0].mesh().Do(MeshNow(), Meet{{liar.AsMember()}});
   Ticket last = 0;
@@ -812,7 +807,7 @@ TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
 
 TEST(MeshExchangeTest, NoiseHarmsNobody) {
   Prng prng(23);
-  MeshJob job(2, EveryDType(50'000), StorePlan(0));
+  MeshJob job(2, EveryDType(50'000), plans::Store(0));
   Liar liar(job[0]);
   Meet meet{{liar.AsMember(), job[0].node->AsMember(0), job[1].node->AsMember(0)}};
   for (std::size_t w = 0; w < 2; ++w) {
@@ -886,7 +881,7 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
 
 // What a peer asks for beyond all use is refused; what is open is served.
 TEST(MeshExchangeTest, RequestsAreBounded) {
-  MeshJob job(2, EveryDType(10), NeighboursPlan());
+  MeshJob job(2, EveryDType(10), plans::kNeighbours);
   MeetAll(job);
   std::vector<Request> asked;
   job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {

@@ -1,11 +1,12 @@
-// Local steps (kLocalSteps; ESync, Algorithm 1): the mean of the differences to the round's start
-// moves all workers to the same new start, whatever they did locally.
+// Local steps (Payload::kChange; ESync, Algorithm 1): the mean of the differences to the round's
+// start moves all workers to the same new start, whatever they did locally.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
 namespace prd {
@@ -21,7 +22,9 @@ using testing::RunUntil;
 using testing::ValuesOf;
 using Values = std::vector<double>;
 
-Plan Local(double global_lr) { return {.strategy = Strategy::kLocalSteps, .global_lr = global_lr}; }
+Plan Local(double outer_rate) {
+  return {.by = GroupPlan{.payload = Payload::kChange, .asks = true, .outer_rate = outer_rate}};
+}
 
 // Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes) {

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "tests/plans.h"
+
 namespace prd::testing {
 
 Instant MeshNow() {
@@ -79,7 +81,7 @@ std::vector<Status> ReduceAll(const std::vector<MeshNode*>& nodes,
   }
   for (MeshNode* node : nodes) {
     node->reduced.reset();
-    if (gradients) node->mesh->JoinRun(1, {.strategy = Strategy::kReduceGradients});
+    if (gradients) node->mesh->JoinRun(1, plans::kGradients);
     node->mesh->StartReduce(MeshNow(), group);
   }
   const bool done = RunUntil(nodes, [&] {

@@ -1,4 +1,4 @@
-// Rounds of gradients in the background (kEagerGradients): what is contributed, what arrives, and
+// Rounds of gradients in the background (TrainsInRounds): what is contributed, what arrives, and
 // that no gradient is counted twice or lost, whatever fails.
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
 namespace prd {
@@ -26,8 +27,8 @@ using testing::Shapes;
 using testing::ValuesOf;
 using Values = std::vector<double>;
 
-constexpr Plan kEager = {.strategy = Strategy::kEagerGradients};
-constexpr Plan kNewest = {.strategy = Strategy::kEagerGradients, .latest_only = true};
+constexpr Plan kEager = plans::kRounds;
+constexpr Plan kNewest = plans::kNewestRound;
 
 // Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes = Mesh::kDirectBytes, std::size_t chunk = 1024) {
@@ -197,9 +198,8 @@ TEST(MeshRoundTest, ContributingAnEmptyOutboxFailsAtOnceForAll) {
 }
 
 TEST(MeshRoundTest, GroupsThatThePlanDoesNotHaveFail) {
-  for (const Strategy strategy :
-       {Strategy::kAverageModels, Strategy::kReduceGradients, Strategy::kLocalSteps}) {
-    MeshJob job(1, EveryDType(10), {.strategy = strategy}, Patient());
+  for (const Plan& plan : {plans::kModels, plans::kGradients, plans::kAsked}) {
+    MeshJob job(1, EveryDType(10), plan, Patient());
     EXPECT_EQ(job.Reduce(GroupKind::kRound, 1, {0}, {1})[0].code(), Code::kFailedPrecondition);
   }
   MeshJob job(1, EveryDType(10), kEager, Patient());
@@ -208,7 +208,7 @@ TEST(MeshRoundTest, GroupsThatThePlanDoesNotHaveFail) {
 
 // ---- a round's result, fetched ----
 
-class ResultTest : public ::testing::TestWithParam<bool> {};  // Plan::latest_only
+class ResultTest : public ::testing::TestWithParam<bool> {};  // GroupPlan::newest_only
 
 TEST_P(ResultTest, FetchedAfterAFailureIsAsIfTheRoundHadSucceeded) {
   MeshJob job(4, EveryDType(1000), GetParam() ? kNewest : kEager, Patient(1 << 20));
@@ -261,7 +261,7 @@ TEST(MeshRoundTest, OlderResultThatComesAfterANewerRound) {
     ASSERT_TRUE(job.Fetch(1, 0, first.id, false).status.ok());
     EXPECT_EQ(job[1].store().inbox_rounds, 2);
     EXPECT_EQ(job[1].store().inbox_iteration, 2);
-    EXPECT_EQ(Apply(&job[1]), Constant(&job, plan.latest_only ? 8 : 9));
+    EXPECT_EQ(Apply(&job[1]), Constant(&job, TakesNewestOnly(plan) ? 8 : 9));
   }
 }
 
@@ -394,7 +394,7 @@ TEST(MeshRoundTest, StartsAndEndsEmptyOutboxAndInbox) {
 
 // ---- memory ----
 
-TEST(MeshRoundTest, RowsAreThoseTheStrategyNeedsAndStayWhereTheyAre) {
+TEST(MeshRoundTest, RowsAreThoseThePlanNeedsAndStayWhereTheyAre) {
   MeshJob job(2, EveryDType(1000), kEager, Patient());
   ReplicaStore& store = job[0].store();
   const std::size_t bytes = store.gradients.bytes();
@@ -410,11 +410,11 @@ TEST(MeshRoundTest, RowsAreThoseTheStrategyNeedsAndStayWhereTheyAre) {
     EXPECT_EQ(store.outbox.data(), outbox);
     EXPECT_EQ(store.inbox.data(), inbox);
   }
-  for (const Strategy strategy : {Strategy::kReduceGradients, Strategy::kAverageModels}) {
-    job[0].mesh().JoinRun(2, {.strategy = strategy});
+  for (const Plan& plan : {plans::kGradients, plans::kModels}) {
+    job[0].mesh().JoinRun(2, plan);
     EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
   }
-  job[0].mesh().JoinRun(3, {.strategy = Strategy::kLocalSteps});
+  job[0].mesh().JoinRun(3, plans::kAsked);
   job.ReduceOk(GroupKind::kInitial, 0, {0}, {1});
   EXPECT_EQ(store.outbox.size(), bytes);
   EXPECT_EQ(store.base.size(), bytes);
@@ -528,29 +528,29 @@ TEST(MeshRoundTest, DescriptionsThatCannotBeRightAreRefused) {
   constexpr std::uint64_t kHuge = ~std::uint64_t{0};
   const struct {
     bool result;
-    Strategy strategy;
+    Plan plan;
     ReplicaInfo info;
   } wrong[] = {
-      {false, Strategy::kEagerGradients, {0, {kRow + 4, 0, 0}, 0, 0}},
-      {false, Strategy::kEagerGradients, {0, {kHuge, 0, 0}, 0, 0}},
-      {false, Strategy::kEagerGradients, {-1, {kRow, 0, 0}, 0, 0}},
-      {false, Strategy::kEagerGradients, {0, {kRow, 4, 0}, 0, 0}},
-      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 0, 0}},   // of no round
-      {false, Strategy::kEagerGradients, {0, {kRow, 0, 0}, 1, 1}},      // of no bytes
-      {false, Strategy::kEagerGradients, {0, {kRow, 0, kHuge}, 1, 1}},  //
-      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, -1, 1}},  //
-      {false, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 1, -1}},  //
-      {false, Strategy::kAverageModels, {0, {kRow, 0, kRow}, 1, 1}},    // has no inbox
-      {false, Strategy::kLocalSteps, {0, {kRow, 0, kRow}, 1, 1}},       //
-      {true, Strategy::kEagerGradients, {0, {kRow, 0, 0}, 0, 0}},       // not what was asked for
-      {true, Strategy::kEagerGradients, {0, {kRow, 0, kRow}, 1, 1}},    //
-      {true, Strategy::kEagerGradients, {0, {0, kRow, kRow}, 1, 1}},    //
-      {true, Strategy::kEagerGradients, {0, {0, 0, kRow}, 2, 1}},       //
-      {true, Strategy::kEagerGradients, {0, {0, 0, 0}, 0, 1}},          //
-      {true, Strategy::kLocalSteps, {0, {0, 0, kRow}, 1, 1}},           // has no rounds
+      {false, plans::kRounds, {0, {kRow + 4, 0, 0}, 0, 0}},
+      {false, plans::kRounds, {0, {kHuge, 0, 0}, 0, 0}},
+      {false, plans::kRounds, {-1, {kRow, 0, 0}, 0, 0}},
+      {false, plans::kRounds, {0, {kRow, 4, 0}, 0, 0}},
+      {false, plans::kRounds, {0, {kRow, 0, kRow}, 0, 0}},   // of no round
+      {false, plans::kRounds, {0, {kRow, 0, 0}, 1, 1}},      // of no bytes
+      {false, plans::kRounds, {0, {kRow, 0, kHuge}, 1, 1}},  //
+      {false, plans::kRounds, {0, {kRow, 0, kRow}, -1, 1}},  //
+      {false, plans::kRounds, {0, {kRow, 0, kRow}, 1, -1}},  //
+      {false, plans::kModels, {0, {kRow, 0, kRow}, 1, 1}},   // has no inbox
+      {false, plans::kAsked, {0, {kRow, 0, kRow}, 1, 1}},    //
+      {true, plans::kRounds, {0, {kRow, 0, 0}, 0, 0}},       // not what was asked for
+      {true, plans::kRounds, {0, {kRow, 0, kRow}, 1, 1}},    //
+      {true, plans::kRounds, {0, {0, kRow, kRow}, 1, 1}},    //
+      {true, plans::kRounds, {0, {0, 0, kRow}, 2, 1}},       //
+      {true, plans::kRounds, {0, {0, 0, 0}, 0, 1}},          //
+      {true, plans::kAsked, {0, {0, 0, kRow}, 1, 1}},        // has no rounds
   };
-  for (const auto& [result, strategy, info] : wrong) {
-    MeshJob job(2, {{DType::kF32, 10}}, {.strategy = strategy}, Patient());
+  for (const auto& [result, plan, info] : wrong) {
+    MeshJob job(2, {{DType::kF32, 10}}, plan, Patient());
     Liar liar(&job, result ? 5 : kNoGroup);
     liar.Send(info);
     EXPECT_EQ(liar.Verdict(), Code::kDataLoss) << &info - &wrong[0].info;

@@ -1,4 +1,4 @@
-// Silence where members may begin late (kTrain under Plan::ahead): who is asked, who answers, and
+// Silence where members may begin late (kTrain under DrawnAhead): who is asked, who answers, and
 // what becomes of the group. In a time of the tests' own.
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 #include "worker/mesh/fetch.h"
 
@@ -19,8 +20,8 @@ using testing::MeshNow;
 using testing::Shapes;
 using testing::ValuesOf;
 
-constexpr Plan kWaits = {.ahead = true};
-constexpr Plan kAtOnce = {.ahead = true, .background = true};
+constexpr Plan kWaits = plans::kAhead;
+constexpr Plan kAtOnce = plans::Background(0, Membership::kAhead);
 
 constexpr DurationNs kTimeout = 30 * kSecond;
 constexpr DurationNs kThird = kTimeout / 3 + kMillisecond;
@@ -236,7 +237,7 @@ TEST(MeshSilenceTest, WhoIsThroughWithAGroupDoesNotAnswerForIt) {
 
 // A plan whose members begin together asks nobody, and waits for nobody.
 TEST(MeshSilenceTest, WithoutAheadNobodyIsAsked) {
-  for (const Plan& plan : {Plan{}, Plan{.background = true, .run_ahead = 1}}) {
+  for (const Plan& plan : {Plan{}, plans::Background(1)}) {
     Silence silence(2, plan, ByRing());
     const Group group = silence.Announce({0, 1});
     silence.Start(0, group);

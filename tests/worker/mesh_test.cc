@@ -252,7 +252,7 @@ TEST(MeshTest, InitialModelIsMixedInLocally) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{50'000}}) {
     Team team(2, {{DType::kF32, count}}, 900 + count);
     for (std::size_t i = 0; i < 2; ++i) {
-      team.node(i).mesh->JoinRun(1, {.keep_initial = true});
+      team.node(i).mesh->JoinRun(1, {.by = GroupPlan{.keep_initial = true}});
       for (std::size_t e = 0; e < count; ++e) team.memory(i)[0].Set(e, i == 0 ? 8 : -1);
     }
     for (const Status& status :

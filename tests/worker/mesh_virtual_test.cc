@@ -1,5 +1,5 @@
-// Averages in the background (Plan::background): groups reduce what the parameters and the averages
-// that wait for them come to, and the parameters get the differences at the next boundary.
+// Averages in the background (AveragesInBackground): groups reduce what the parameters and the
+// averages that wait for them come to, and the parameters get the differences at the next boundary.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
 namespace prd {
@@ -26,9 +27,9 @@ using testing::Shapes;
 using testing::ValuesOf;
 using Values = std::vector<double>;
 
-constexpr Plan kOverlap = {.background = true, .run_ahead = 4};
-constexpr Plan kAhead = {.ahead = true, .background = true};
-constexpr Plan kMixes = {.keep_initial = true, .background = true, .run_ahead = 4};
+constexpr Plan kOverlap = plans::Background(4);
+constexpr Plan kAhead = plans::Background(0, Membership::kAhead);
+constexpr Plan kMixes = {.by = GroupPlan{.any_time = true, .run_ahead = 4, .keep_initial = true}};
 
 // Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes) {
@@ -166,13 +167,13 @@ TEST(MeshVirtualTest, RandomInterleavingsMatchTheReferenceExactly) {
 
 // What groups one after another do between two boundaries is what they would do in place.
 TEST(MeshVirtualTest, SeveralGroupsBetweenTwoBoundariesAreTheSerialResult) {
-  for (const Plan& plan : {kAhead, Plan{.ahead = true}}) {
+  for (const Plan& plan : {kAhead, plans::kAhead}) {
     MeshJob job(4, kExact, plan, Patient(kByRing));
     SetAll(&job, {1, 5, 9, 17});
     job.ReduceOk(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5});
     job.ReduceOk(GroupKind::kTrain, 0, {0, 2}, {0.5, 0.5});
     job.ReduceOk(GroupKind::kTrain, 0, {0, 3}, {0.25, 0.75});
-    if (plan.background) {
+    if (AveragesInBackground(plan)) {
       EXPECT_EQ(Value(&job[0]), 1);
       EXPECT_EQ(job[0].store().inbox_rounds, 3);
       for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(Boundary(&job[w]), w == 0 ? 3 : 1);
@@ -409,8 +410,7 @@ TEST(MeshVirtualTest, TwoRowsWithBackgroundAndNoneWithout) {
   job.ReduceOk(GroupKind::kTrain, 0, {0}, {1});
   EXPECT_EQ(store.outbox.size(), row);
   EXPECT_EQ(store.inbox.size(), row);
-  for (const Plan& plan : {Plan{}, Plan{.ahead = true}, Plan{.ahead = true, .scheduled = true},
-                           Plan{.strategy = Strategy::kReduceGradients, .background = true}}) {
+  for (const Plan& plan : {Plan{}, plans::kAhead, plans::kSchedule, plans::kGradients}) {
     job[0].mesh().JoinRun(1, plan);
     EXPECT_EQ(store.outbox.size() + store.inbox.size() + store.base.size(), 0u);
   }
@@ -418,7 +418,7 @@ TEST(MeshVirtualTest, TwoRowsWithBackgroundAndNoneWithout) {
 
 // Members of a group that may begin late keep their own count.
 TEST(MeshVirtualTest, IterationsAreTheirOwnUnderAhead) {
-  MeshJob job(2, kExact, {.ahead = true}, Patient(kByRing));
+  MeshJob job(2, kExact, plans::kAhead, Patient(kByRing));
   SetAll(&job, {2, 6});
   job[0].store().iteration = 5;
   job[1].store().iteration = 8;

@@ -1,4 +1,4 @@
-// The steps of a worker that exchanges updates with its neighbours (Strategy::kNeighbours), message
+// The steps of a worker that exchanges updates with its neighbours (HasNeighbours), message
 // by message (Hop: Luo et al., ASPLOS 2019; sections are that paper's).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -21,8 +22,8 @@ using testing::kPeer;
 using testing::Script;
 
 constexpr Incarnation kOther = 3003;
-constexpr Plan kParallel{.strategy = Strategy::kNeighbours};
-constexpr Plan kSerial{.strategy = Strategy::kNeighbours, .serial = true};
+constexpr Plan kParallel = plans::kNeighbours;
+constexpr Plan kSerial{.by = NeighbourPlan{.serial = true}};
 
 Parcel Update(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
 

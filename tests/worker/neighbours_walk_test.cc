@@ -174,7 +174,7 @@ class Walk : public VirtualPump {
       worker.finishing = true;
       return Drive(i, [&](SessionCore* core, Actions* out) { core->Finish(now_, out); });
     }
-    if (worker.core.welcome().plan.serial) worker.x -= worker.gradient;
+    if (AppliesFirst(worker.core.welcome().plan)) worker.x -= worker.gradient;
     Drive(i, [&](SessionCore* core, Actions* out) {
       core->Step(now_, {.step_ns = kMillisecond}, false, 0, out);
     });

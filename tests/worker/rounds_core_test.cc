@@ -1,9 +1,10 @@
-// Rounds in the background (Strategy::kEagerGradients), message by message.
+// Rounds in the background (TrainsInRounds), message by message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -14,7 +15,7 @@ using testing::kMe;
 using testing::kPeer;
 using testing::Script;
 
-constexpr Plan kEager{.strategy = Strategy::kEagerGradients};
+constexpr Plan kEager = plans::kRounds;
 
 // Joined, and owing the gradient of a step that waits for round 1.
 class RoundsTest : public ::testing::Test {
@@ -141,7 +142,7 @@ TEST_F(RoundsTest, ApplyMayTakeMoreRoundsThanWereThereWhenItWasTold) {
 }
 
 TEST_F(RoundsTest, OnlyTheNewestRoundCountsWhereOlderOnesAreDropped) {
-  Join({.strategy = Strategy::kEagerGradients, .latest_only = true});
+  Join(plans::kNewestRound);
   s.Step(0);
   s.Round(2, 1, true);
   s.Reduced(2);
@@ -663,17 +664,16 @@ TEST_F(RoundsTest, ImpossibleRoundsEndTheSession) {
   });
 }
 
-TEST_F(RoundsTest, RoundsBeforeTheReplicaOrUnderAnotherStrategyEndTheSession) {
+TEST_F(RoundsTest, RoundsBeforeTheReplicaOrUnderAnotherPlanEndTheSession) {
   s.Attach();
   s.Welcome(kEager);
   s.Round(2, 1, false);
   EXPECT_EQ(s.Done()->code(), Code::kDataLoss);
   EXPECT_THAT(s.Done()->message(), HasSubstr("no replica"));
-  for (const Strategy strategy :
-       {Strategy::kAverageModels, Strategy::kReduceGradients, Strategy::kLocalSteps}) {
+  for (const Plan& plan : {plans::kModels, plans::kGradients, plans::kAsked}) {
     for (const GroupKind kind : {GroupKind::kRound, GroupKind::kAverage}) {
       Script t;
-      t.Join(strategy);
+      t.Join(plan);
       t.Say(Script::MakeGroup(2, kind, 1));
       EXPECT_EQ(t.Count<StartReduce>(), 0u);
       t.Step(1);

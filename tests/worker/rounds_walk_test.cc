@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -20,7 +21,7 @@ using testing::Script;
 
 class Walk {
  public:
-  explicit Walk(std::uint64_t seed) : random_(seed) { s_.Join(Strategy::kEagerGradients); }
+  explicit Walk(std::uint64_t seed) : random_(seed) { s_.Join(plans::kRounds); }
 
   void Run(int steps) {
     for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
@@ -173,7 +174,7 @@ class Walk {
     fate_ = Fate::kNone;
     joined_ = waits_ = false;
     Look();
-    s_.Welcome(Strategy::kEagerGradients);
+    s_.Welcome(plans::kRounds);
     s_.SayAdopt();
     Look();
   }

@@ -1,10 +1,11 @@
-// Groups that workers draw themselves from a Schedule (Plan::scheduled), message by message.
+// Groups that workers draw themselves from a Schedule (FollowsSchedule), message by message.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "common/base/static_schedule.h"
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -15,10 +16,10 @@ using ::testing::HasSubstr;
 using testing::kMe;
 using testing::Script;
 
-constexpr Plan kStatic{.ahead = true, .scheduled = true};
+constexpr Plan kStatic = plans::kSchedule;
 
 Plan StaticOverlap(std::uint32_t run_ahead) {
-  return {.ahead = true, .background = true, .run_ahead = run_ahead, .scheduled = true};
+  return plans::Background(run_ahead, Membership::kSchedule);
 }
 
 // Ranks 0 to n-1 on these hosts; rank 3 is this worker.
@@ -119,7 +120,7 @@ TEST_F(ScheduleTest, SynchronisingStepWaitsForTheFirstSchedule) {
 }
 
 TEST_F(ScheduleTest, OtherStepsDoNotWaitAndAreNoSlots) {
-  s.Join(Plan{.ahead = true, .section_length = 3, .scheduled = true});
+  s.Join(plans::Every(3, plans::kSchedule));
   s.Step(1);
   EXPECT_TRUE(s.Done()->ok());
   s.Say(Roster(100, kOneHost));

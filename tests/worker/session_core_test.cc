@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -97,7 +98,7 @@ TEST(SessionCoreTest, StepWithAveragedModels) {
 
 TEST(SessionCoreTest, StepWithReducedGradientsReportsAfterApply) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.Step(1);
   EXPECT_EQ(s.core.iteration(), 0);
   s.Say(Script::MakeGroup(2));
@@ -367,14 +368,14 @@ TEST(SessionCoreTest, MembershipLostWhileComputingIsRegainedAtTheNextStep) {
 
 TEST(SessionCoreTest, MembershipLostDuringApplyLetsTheStepEnd) {
   Script s;
-  s.Join(Strategy::kReduceGradients);
+  s.Join(plans::kGradients);
   s.Step(1);
   s.Say(Script::MakeGroup(2));
   s.core.OnReduced(s.now, 2, Status::Ok(), 0, &s.actions);
   s.core.GiveIncarnation(kMe + 1);
   s.now = s.now + kSecond;
   s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
-  s.Welcome(Strategy::kReduceGradients);
+  s.Welcome(plans::kGradients);
   s.core.Applied(s.now, 1, 1, &s.actions);
   EXPECT_TRUE(s.Said<Finished>().empty()) << "the new incarnation was in no group";
   EXPECT_TRUE(s.Done()->ok());

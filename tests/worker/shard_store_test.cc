@@ -67,7 +67,7 @@ class ShardStoreTest : public ::testing::Test {
   }
 
   ShardStore store;
-  Plan plan{.strategy = Strategy::kShardedStore, .staleness = 3};
+  StorePlan plan{.staleness = 3};
   Actions actions;
   Instant now{1'000'000'000};
 };

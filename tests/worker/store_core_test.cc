@@ -1,6 +1,7 @@
-// Strategy::kShardedStore: what a call of the session waits for, one message at a time.
+// HasStore: what a call of the session waits for, one message at a time.
 #include <gtest/gtest.h>
 
+#include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
 namespace prd {
@@ -38,7 +39,7 @@ class StoreCoreTest : public ::testing::Test, public testing::Script {
   // In the replica, up to the end of Attach.
   void JoinStore(std::int32_t staleness = 3) {
     Attach();
-    Welcome(Plan{.strategy = Strategy::kShardedStore, .staleness = staleness});
+    Welcome(plans::Store(staleness));
     Say(MakeGroup(1, GroupKind::kInitial, 0));
     core.OnReduced(now, 1, Status::Ok(), 0, &actions);
     EXPECT_FALSE(Done().has_value()) << "before it has read";
@@ -107,7 +108,7 @@ TEST_F(StoreCoreTest, APlacementBetweenStoredAndReadIsReadUnder) {
 
 TEST_F(StoreCoreTest, AStepAfterOneGivenUpEndsThatOne) {
   Attach(kSecond);
-  Welcome(Plan{.strategy = Strategy::kShardedStore});
+  Welcome(plans::kStore);
   Say(MakeGroup(1, GroupKind::kInitial, 0));
   core.OnReduced(now, 1, Status::Ok(), 0, &actions);
   SayPlacement(1);
@@ -157,7 +158,7 @@ TEST_F(StoreCoreTest, ALostWorkerEndsItsStepWithTheJobsReplica) {
   Aside(Refused{.code = Code::kAborted, .reason = "your lease ran out"});
   core.GiveIncarnation(kMe + 1);
   Pass(kSecond);
-  Welcome(Plan{.strategy = Strategy::kShardedStore, .staleness = 3});
+  Welcome(plans::Store(3));
   SayAdopt();
   Fetched(7);
   EXPECT_FALSE(Done().has_value());

@@ -1,4 +1,4 @@
-// Strategy::kShardedStore, several session cores and the real pump with the engine ssp in virtual
+// HasStore: several session cores and the real pump with the engine ssp in virtual
 // time: messages, notes and pulls get lost, doubled, late or fail, workers die and come back, the
 // controller restarts. The shards hold numbers, and beside them whose updates are in them:
 //   - every read has each update that the controller counted when it let the reader read, and none

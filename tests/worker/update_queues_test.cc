@@ -120,7 +120,7 @@ class UpdateQueuesTest : public ::testing::Test {
     return weights;
   }
 
-  Plan plan{.strategy = Strategy::kNeighbours};
+  NeighbourPlan plan;
   UpdateQueues queues;
   Actions actions;
   Instant now{1'000'000'000};

@@ -127,7 +127,7 @@ class Loop {
     bool waiting = false;
   };
 
-  // A worker whose groups may be there before it is ready (Plan::ahead).
+  // A worker whose groups may be there before it is ready (DrawnAhead).
   struct Ahead {
     Iteration iteration = 1;   // of its next signal
     GroupId group = kNoGroup;  // that it is in
@@ -270,7 +270,7 @@ class Loop {
   GroupId next_timed_ = 1;
   Effects effects_;
   std::vector<InRounds> in_rounds_;   // by rank; empty under other strategies
-  std::vector<Ahead> ahead_;          // by rank; empty unless Plan::ahead
+  std::vector<Ahead> ahead_;          // by rank; empty unless DrawnAhead
   bool exchanges_;                    // each signal has an answer of its own
   std::map<GroupId, Held> held_;      // formed, and not begun
   std::vector<std::uint32_t> turns_;  // by rank: signals that it was to send

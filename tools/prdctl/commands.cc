@@ -31,14 +31,9 @@ std::string Title(const RunInfo& run) {
          (run.ended ? ", ended)" : ")");
 }
 
-// A replica's iteration is the newest round that is in it (engines/engine.h).
-bool CountsRounds(Strategy strategy) {
-  return strategy == Strategy::kEagerGradients || strategy == Strategy::kLocalSteps;
-}
-
 // Its steps are not reported.
 bool Unknown(const Present& present, const WorkerRow& worker) {
-  return present.plan.scheduled && worker.here && worker.state == "training";
+  return FollowsSchedule(present.plan) && worker.here && worker.state == "training";
 }
 
 std::string LastGroup(const WorkerRow& worker) {
@@ -49,7 +44,7 @@ std::string LastGroup(const WorkerRow& worker) {
 // Where no groups train: what each is at, and beside it what keeps it, or may.
 void PrintExchangers(const Present& present, const ExchangeMeter& exchange,
                      const Console& console) {
-  const bool shards = present.plan.strategy == Strategy::kShardedStore;
+  const bool shards = HasStore(present.plan);
   std::vector<Table::Column> columns = {
       {"RANK", Align::kRight}, {"STATE"}, {shards ? "CLOCK" : "ITERATION", Align::kRight}};
   for (std::string& title : ExchangeTitles(exchange)) {
@@ -138,7 +133,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   }
   Table table({{"RANK", Align::kRight},
                {"STATE"},
-               {CountsRounds(present->plan.strategy) ? "ROUND" : "ITERATION", Align::kRight},
+               {CountsRounds(present->plan) ? "ROUND" : "ITERATION", Align::kRight},
                {"LAST GROUP", Align::kRight},
                {"STEP", Align::kRight},
                {"HEARD", Align::kRight},
@@ -151,7 +146,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
                w.host_name});
   }
   table.Print(console.out);
-  if (present->plan.scheduled) {
+  if (FollowsSchedule(present->plan)) {
     console.out
         << "workers follow a schedule (prdctl groups) and report neither steps nor groups\n";
   }

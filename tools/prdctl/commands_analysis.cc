@@ -148,14 +148,14 @@ void PrintDrops(const PaceReport& report, const Console& console) {
 
 // What the figures do not mean, by the way the workers go about their steps.
 void PrintPlan(const Plan& plan, const Console& console) {
-  if (plan.section_length > 1) {
-    console.out << "only every " << plan.section_length
+  if (StepsPerSignal(plan) > 1) {
+    console.out << "only every " << StepsPerSignal(plan)
                 << "th step of a worker signals: those are counted\n";
   }
-  if (plan.strategy != Strategy::kAverageModels || !plan.background) return;
-  if (plan.run_ahead > 0) {
+  if (!AveragesInBackground(plan)) return;
+  if (RunAhead(plan) > 0) {
     console.out << "overlap: to wait did not stop the training loops, which go on for up to "
-                << plan.run_ahead << (plan.run_ahead == 1 ? " step" : " steps")
+                << RunAhead(plan) << (RunAhead(plan) == 1 ? " step" : " steps")
                 << " while a signal waits: WAITED is how long signals stood\n";
   } else {
     console.out
@@ -165,7 +165,7 @@ void PrintPlan(const Plan& plan, const Console& console) {
 
 // Steps are not told where workers draw their groups themselves.
 bool NothingTold(const PaceReport& report) {
-  return report.plan.scheduled && report.train_groups == 0;
+  return FollowsSchedule(report.plan) && report.train_groups == 0;
 }
 
 void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_factor,
@@ -203,11 +203,11 @@ void PrintPaces(const RunInfo& info, const PaceReport& report, double slow_facto
                       : std::string());
   if (Exchanges(report.plan)) {
     console.out << words::Duration(report.moving_ns)
-                << (report.plan.strategy == Strategy::kNeighbours
+                << (HasNeighbours(report.plan)
                         ? " for updates that were sent to get there and be averaged"
                         : " for updates to be stored")
                 << ", and " << words::Duration(report.controller_ns) << " for the controller\n";
-  } else if (report.plan.ahead) {
+  } else if (DrawnAhead(report.plan)) {
     console.out << "and " << words::Duration(report.queued_ns)
                 << " for groups before theirs that shared a member (" << report.conflicts << " of "
                 << report.train_groups << " groups in conflict)\n";
@@ -292,8 +292,8 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
                          {"rounds", report.rounds},
                          {"train_groups", report.train_groups},
                          {"conflicts", report.conflicts},
-                         {"run_ahead", report.plan.run_ahead},
-                         {"scheduled", report.plan.scheduled},
+                         {"run_ahead", RunAhead(report.plan)},
+                         {"scheduled", FollowsSchedule(report.plan)},
                          {"workers", std::move(workers)}})
                 << '\n';
     return Status::Ok();

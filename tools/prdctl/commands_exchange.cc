@@ -12,7 +12,7 @@ namespace {
 
 using Align = Table::Align;
 
-bool Shards(const ExchangeMeter& meter) { return meter.plan().strategy == Strategy::kShardedStore; }
+bool Shards(const ExchangeMeter& meter) { return HasStore(meter.plan()); }
 
 bool Contains(const std::vector<Rank>& ranks, Rank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();

@@ -173,7 +173,7 @@ class GroupsView {
     for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, start_));
     for (const Engine::Drawn& group : drawn_) groups.push_back(ToJson(group));
     Json all = {{"run", ToJson(run)}, {"groups", std::move(groups)}};
-    if (plan().ahead && !plan().scheduled) {
+    if (DrawnAhead(plan()) && !FollowsSchedule(plan())) {
       all["train_groups"] = tracker_.train_groups();
       all["conflicts"] = tracker_.conflicts();
     }
@@ -185,7 +185,7 @@ class GroupsView {
 
   void PrintSummary() const {
     const std::uint64_t formed = tracker_.train_groups();
-    if (plan().ahead && formed > 0) {
+    if (DrawnAhead(plan()) && formed > 0) {
       const double share = static_cast<double>(tracker_.conflicts()) / static_cast<double>(formed);
       console_.out << tracker_.conflicts() << " of " << formed << " training groups so far ("
                    << Number(100 * share, 1)
@@ -193,12 +193,12 @@ class GroupsView {
     }
     if (Exchanges(plan())) {
       console_.out << "no groups train under this engine: prdctl graph --table shows "
-                   << (plan().strategy == Strategy::kNeighbours ? "the neighbours"
-                                                                : "where the shards are")
+                   << (HasNeighbours(plan()) ? "the neighbours" : "where the shards are")
                    << ", prdctl workers what each worker is at\n";
     }
     if (const ScheduleRow* schedule = schedules_.Shown()) return PrintSchedule(*schedule);
-    if (plan().scheduled) console_.out << "no schedule yet: workers draw their groups by it\n";
+    if (FollowsSchedule(plan()))
+      console_.out << "no schedule yet: workers draw their groups by it\n";
   }
 
   void PrintSchedule(const ScheduleRow& schedule) const {
@@ -275,7 +275,7 @@ class GroupsView {
 // Adds what only the controller's state tells: groups that are drawn and not formed yet, and what
 // time it is.
 Status AddPresent(HistorySource& source, const RunInfo& run, GroupsView* view) {
-  if (!view->plan().ahead || view->over()) return Status::Ok();
+  if (!DrawnAhead(view->plan()) || view->over()) return Status::Ok();
   Replayer replayer;
   PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, [&](const Record& record) {
     if (record.index == view->next()) view->Add(record);  // written since
@@ -383,11 +383,11 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
                   "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
                       (newest == kNoGroup ? " there is none yet"
                                           : " there are 1 to " + std::to_string(newest)) +
-                      (tracker.plan().scheduled
+                      (FollowsSchedule(tracker.plan())
                            ? "; training groups are drawn by the workers and not reported "
                              "(`prdctl groups` shows their schedule)"
-                       : tracker.plan().ahead ? "; `prdctl groups` shows those only drawn yet"
-                                              : ""));
+                       : DrawnAhead(tracker.plan()) ? "; `prdctl groups` shows those only drawn yet"
+                                                    : ""));
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, start)}}) << '\n';
@@ -401,7 +401,7 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   }
   if (group->kind == GroupKind::kRound) {
     console.out << "; round " << group->iteration << ", " << Contributing(*group);
-  } else if (group->kind != GroupKind::kTrain || !tracker.plan().ahead) {
+  } else if (group->kind != GroupKind::kTrain || !DrawnAhead(tracker.plan())) {
     console.out << "; members continue at iteration " << group->iteration;
   }
   console.out << "\nreason: " << Harmless(group->reason) << '\n';

@@ -43,6 +43,7 @@ void ExchangeMeter::Add(const Record& record) {
     }
   } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     plan_ = PlanOf(*started);
+    neighbours_ = HasNeighbours(plan_) ? *NeighboursOf(plan_) : NeighbourPlan{};
     max_iteration_gap_ = MaxIterationGap(*started);
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     OnJoined(record.now, *joined);
@@ -134,11 +135,11 @@ void ExchangeMeter::OnReady(Instant now, Rank rank, const Ready& ready) {
   worker.suppressed += ready.suppressed;
   worker.signalled = now;
   // What counts for the others is that its update is stored.
-  if (plan_.strategy == Strategy::kShardedStore) Reach(now, rank, ready.iteration);
+  if (HasStore(plan_)) Reach(now, rank, ready.iteration);
   Track& track = tracks_[rank];
   track.step_ns = Possible(ready.step_ns, now - worker.entered);
   moving_ns_ += ShareOut(&worker, worker.entered + track.step_ns, now,
-                         UpdatesFor(rank, worker.iteration), plan_.backups);
+                         UpdatesFor(rank, worker.iteration), neighbours_.backups);
 }
 
 void ExchangeMeter::OnAnswer(Instant now, const QueryAnswered& answer) {
@@ -205,12 +206,13 @@ ExchangeMeter::Arrivals ExchangeMeter::UpdatesFor(Rank rank, Iteration iteration
   const auto set = graph_.find(rank);
   if (set == graph_.end()) return arrivals;
   for (const InEdge& edge : set->second.in) {
-    const Iteration needed = iteration - std::max(plan_.staleness, 0);
+    const Iteration needed = iteration - std::max(neighbours_.staleness, 0);
     if (edge.from > needed) continue;
     Instant sent = Reached(edge.rank, needed);
     // Applied first, sent then (Figure 2a).
     const auto track = tracks_.find(edge.rank);
-    if (plan_.serial && sent != kNotYet && sent != kLongAgo) sent = sent + track->second.step_ns;
+    if (neighbours_.serial && sent != kNotYet && sent != kLongAgo)
+      sent = sent + track->second.step_ns;
     arrivals.emplace_back(sent, edge.rank);
   }
   return arrivals;
@@ -224,10 +226,10 @@ ExchangeMeter::Arrivals ExchangeMeter::LeaveFor(Rank rank, Iteration next) const
     for (const Rank out : set->second.out) {
       arrivals.emplace_back(Reached(out, next - max_iteration_gap_), out);
     }
-  } else if (plan_.strategy == Strategy::kShardedStore && plan_.staleness >= 0) {
+  } else if (HasStore(plan_) && StoreOf(plan_)->staleness >= 0) {
     for (const auto& [other, row] : workers_) {
       if (row.trains && other != rank) {
-        arrivals.emplace_back(Reached(other, next - plan_.staleness), other);
+        arrivals.emplace_back(Reached(other, next - StoreOf(plan_)->staleness), other);
       }
     }
   }
@@ -273,7 +275,7 @@ std::vector<Rank> ExchangeMeter::UpdatesMissing(Rank rank) const {
   for (const auto& [at, other] : UpdatesFor(rank, worker->second.iteration)) {
     if (at == kNotYet) missing.push_back(other);
   }
-  if (missing.size() <= plan_.backups) missing.clear();
+  if (missing.size() <= neighbours_.backups) missing.clear();
   return missing;
 }
 

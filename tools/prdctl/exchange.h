@@ -21,9 +21,7 @@
 namespace prd::ctl {
 
 // Whether the engine is one of these.
-inline bool Exchanges(const Plan& plan) {
-  return plan.strategy == Strategy::kNeighbours || plan.strategy == Strategy::kShardedStore;
-}
+inline bool Exchanges(const Plan& plan) { return !TrainsInGroups(plan); }
 
 // What a rank is at, and what it did so far.
 struct ExchangeRow {
@@ -123,6 +121,7 @@ class ExchangeMeter {
   Instant start_, now_;
   bool ended_ = false;
   Plan plan_;
+  NeighbourPlan neighbours_;  // of the plan, where it has some
   int max_iteration_gap_ = 0;
   std::map<Rank, ExchangeRow> workers_;
   std::map<Rank, Track> tracks_;

@@ -125,7 +125,7 @@ void TraceExporter::SortThread(int thread, int place) {
 int TraceExporter::Background(Rank rank) {
   const int thread = kBackground + rank;
   if (!busy_until_.contains(thread)) {
-    const char* name = tracker_.plan().strategy == Strategy::kAverageModels ? " groups" : " rounds";
+    const char* name = CountsLocalSteps(tracker_.plan()) ? " groups" : " rounds";
     NameThread(thread, "rank " + std::to_string(rank) + name);
     SortThread(rank, 2 * rank);
     SortThread(thread, 2 * rank + 1);
@@ -214,7 +214,7 @@ void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
   Slice("compute", rank, thread.entered, computed, Dump(args));
-  const bool neighbours = tracker_.plan().strategy == Strategy::kNeighbours;
+  const bool neighbours = HasNeighbours(tracker_.plan());
   Slice(neighbours ? "receive" : "push", rank, computed, now,
         Dump({{"queued", ready.queued},
               {"dropped", ready.dropped},
@@ -262,10 +262,7 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   }
   if (group.kind == GroupKind::kTrain) {
     const Plan& plan = tracker_.plan();
-    const bool models = plan.strategy == Strategy::kAverageModels;
-    if (plan.ahead || (models && plan.background)) {
-      return OnAhead(record.now, rank, group, finished, args);
-    }
+    if (DecouplesSteps(plan)) return OnAhead(record.now, rank, group, finished, args);
   }
   const DurationNs age = record.now - start_;
   const Instant began = record.now - Possible(finished.reduce_ns, age);
@@ -310,7 +307,7 @@ void TraceExporter::OnBeside(Instant now, Rank rank, const MemberRow& member, In
                              const Json& args) {
   Thread& thread = threads_[rank];
   const bool own = member.ready && !member.passive;
-  const bool stops = tracker_.plan().run_ahead == 0;
+  const bool stops = RunAhead(tracker_.plan()) == 0;
   if (own && stops) Slice("wait", rank, thread.ready, now, Dump(args));
   if (own && !stops) Slice("signalled", Background(rank), thread.ready, began, Dump(args));
   Slice(member.passive ? "reduce (passive)" : "reduce", Background(rank), began, now, Dump(args));

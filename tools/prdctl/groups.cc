@@ -206,8 +206,8 @@ void GroupTracker::OnForm(const Record& record, const GroupFormed& formed) {
                .reason = formed.reason,
                .conflict = formed.conflict};
   const bool train = formed.kind == GroupKind::kTrain;
-  const bool ahead = train && plan_.ahead;
-  row.held = ahead && !plan_.background;
+  const bool ahead = train && DrawnAhead(plan_);
+  row.held = ahead && !AveragesInBackground(plan_);
   if (train) ++train_groups_;
   if (formed.conflict) ++conflicts_;
   for (const GroupShare& share : formed.members) {

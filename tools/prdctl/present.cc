@@ -75,7 +75,7 @@ bool IsThere(const Job::Worker& worker) {
 
 // The group formed ahead that it is in, or null.
 const Job::Running* AheadOf(const Job& job, const Job::Worker& worker) {
-  if (!job.engine().plan().ahead || worker.group == kNoGroup) return nullptr;
+  if (!DrawnAhead(job.engine().plan()) || worker.group == kNoGroup) return nullptr;
   const auto found = job.groups().find(worker.group);
   const bool train = found != job.groups().end() && found->second.kind == GroupKind::kTrain;
   return train ? &found->second : nullptr;
@@ -84,7 +84,7 @@ const Job::Running* AheadOf(const Job& job, const Job::Worker& worker) {
 // Of a group that starts once all wait: who computes still.
 std::vector<Rank> Computing(const Job& job, const Job::Running& group) {
   std::vector<Rank> computing;
-  if (job.engine().plan().background) return computing;
+  if (AveragesInBackground(job.engine().plan())) return computing;
   for (const Rank rank : group.pending) {
     if (!IsThere(job.workers()[static_cast<std::size_t>(rank)])) computing.push_back(rank);
   }
@@ -96,14 +96,14 @@ std::vector<Rank> Computing(const Job& job, const Job::Running& group) {
 std::string AheadWord(const Job& job, const Job::Worker& worker) {
   const Plan plan = job.engine().plan();
   if (worker.state != Job::State::kActive) return "";
-  if (plan.scheduled) return "training";
-  if (plan.background && plan.run_ahead > 0 && plan.strategy == Strategy::kAverageModels) {
+  if (FollowsSchedule(plan)) return "training";
+  if (RunAhead(plan) > 0) {
     return worker.signal ? "signalled" : "computing";
   }
   const Job::Running* group = AheadOf(job, worker);
   if (group == nullptr) return "";
   if (!IsThere(worker)) return "computing";
-  return plan.background || Computing(job, *group).empty() ? "" : "waiting";
+  return AveragesInBackground(plan) || Computing(job, *group).empty() ? "" : "waiting";
 }
 
 std::string StateWord(const Job& job, const Job::Worker& worker) {
@@ -141,7 +141,7 @@ std::string GroupBeside(const Job& job, const std::string& state, const Job::Wor
   if (worker.state != Job::State::kActive || found == job.groups().end()) return "";
   const std::string group = "group " + std::to_string(worker.group);
   if (found->second.kind != GroupKind::kTrain || state == "in " + group) return "";
-  if (job.engine().plan().background) return "in " + group + " meanwhile";
+  if (AveragesInBackground(job.engine().plan())) return "in " + group + " meanwhile";
   if (AheadOf(job, worker) == nullptr) return "";
   if (!IsThere(worker)) return group + " waits for it";
   return "for " + words::Ranks(Computing(job, found->second)) + " in " + group;
@@ -155,7 +155,7 @@ std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& work
     add(std::to_string(row.local_steps) + (row.local_steps == 1 ? " local step" : " local steps"));
   }
   if (row.state == "signalled") {
-    const std::uint32_t steps = job.engine().plan().run_ahead;
+    const std::uint32_t steps = RunAhead(job.engine().plan());
     add("trains on, up to " + std::to_string(steps) + (steps == 1 ? " step" : " steps"));
   }
   if (const std::string beside = GroupBeside(job, row.state, worker); !beside.empty()) add(beside);
@@ -192,7 +192,7 @@ std::string Does(const Job& job, GroupId group, const Job::Worker& worker, const
                  Instant now) {
   const Plan plan = job.engine().plan();
   const Job::Running* in = AheadOf(job, worker);
-  if (worker.group == group && plan.background) return "reduces";
+  if (worker.group == group && AveragesInBackground(plan)) return "reduces";
   std::string text;
   if (in != nullptr && worker.group != group) {
     text = "in group " + std::to_string(worker.group);
@@ -207,7 +207,7 @@ std::string Does(const Job& job, GroupId group, const Job::Worker& worker, const
   text += text.empty() ? "computes" : "; computes";
   if (trail == nullptr) return text;
   // In the background it may be through with passive groups since.
-  if (trail->answered && !plan.background)
+  if (trail->answered && !AveragesInBackground(plan))
     text += " for " + words::Duration(now - *trail->answered);
   if (trail->step_ns) text += " (its last step: " + words::Duration(*trail->step_ns) + ")";
   return text;

@@ -1,4 +1,4 @@
-// The schedules of a run whose workers draw their groups themselves (Plan::scheduled; Prague's
+// The schedules of a run whose workers draw their groups themselves (FollowsSchedule; Prague's
 // static generator): the history holds whom they were for, and none of the groups.
 #ifndef PRD_TOOLS_PRDCTL_SCHEDULE_H_
 #define PRD_TOOLS_PRDCTL_SCHEDULE_H_

@@ -37,7 +37,7 @@ void PaceMeter::Add(const Record& record) {
   }
   exchange_.Add(record);
   const GroupTracker::Change change = tracker_.Add(record);
-  if (change.formed != nullptr && !tracker_.plan().ahead) ShareOut(*change.formed);
+  if (change.formed != nullptr && !DrawnAhead(tracker_.plan())) ShareOut(*change.formed);
   if (change.ended) OnEnded(*change.ended);
 }
 
@@ -52,7 +52,7 @@ void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
 
 void PaceMeter::OnEnded(const GroupRow& group) {
   if (group.kind == GroupKind::kInitial || group.kind == GroupKind::kFinal) return;
-  if (tracker_.plan().ahead) return OnEndedAhead(group);
+  if (DrawnAhead(tracker_.plan())) return OnEndedAhead(group);
   round_ended_ = *group.ended;
   if (group.kind == GroupKind::kAverage || !group.AnyResult()) return;
   ++rounds_;

@@ -87,7 +87,7 @@ class DataPlane {
   // Moves the inbox into the gradient; gives how many rounds that were, 0 if it was empty.
   std::int64_t TakeInbox(std::uint32_t worker, bool latest_only);
 
-  // Plan::background: adds the inbox to the parameters; gives of how many groups it was.
+  // AveragesInBackground: adds the inbox to the parameters; gives of how many groups it was.
   std::int64_t AddInbox(std::uint32_t worker);
 
   std::uint64_t bytes() const { return bytes_; }

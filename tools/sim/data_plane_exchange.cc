@@ -35,8 +35,8 @@ Exchange::Exchange(World* world, const Plan& plan, Stats* stats, Mutation mutati
       plan_(plan),
       stats_(stats),
       mutation_(mutation),
-      neighbours_(world, plan, stats),
-      store_(world, plan, stats),
+      neighbours_(world, HasNeighbours(plan) ? *NeighboursOf(plan) : NeighbourPlan{}, stats),
+      store_(world, HasStore(plan) ? *StoreOf(plan) : StorePlan{}, stats),
       sides_(world->replicas.size()) {}
 
 void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {

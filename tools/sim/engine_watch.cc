@@ -54,7 +54,8 @@ void EngineWatch::Apply(const Event& event) {
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
     Worker& worker = At(finished->rank);
     worker.group = kNoGroup;
-    if (plan_.ahead && finished->ok && !worker.passive) worker.signalled = worker.waiting = false;
+    if (DrawnAhead(plan_) && finished->ok && !worker.passive)
+      worker.signalled = worker.waiting = false;
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
     for (Worker& worker : workers_) {
       if (worker.group == ended->group) worker.group = kNoGroup;
@@ -67,7 +68,7 @@ void EngineWatch::Apply(const Event& event) {
 
 void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
   if (const auto* group = std::get_if<FormGroup>(&effect)) {
-    if (!plan_.ahead && group->id != (*id)++) {
+    if (!DrawnAhead(plan_) && group->id != (*id)++) {
       throw Violation("group-ids", "group " + std::to_string(group->id) + " where " +
                                        std::to_string(*id - 1) + " is due");
     }
@@ -75,7 +76,7 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
   }
   if (const auto* answer = std::get_if<Answer>(&effect)) {
     Worker& worker = At(answer->rank);
-    if (!worker.joined || !worker.signalled || (worker.group != kNoGroup && !plan_.ahead)) {
+    if (!worker.joined || !worker.signalled || (worker.group != kNoGroup && !DrawnAhead(plan_))) {
       throw Violation("members", "the engine answers rank " + std::to_string(answer->rank) +
                                      ", and no signal of it is open");
     }
@@ -99,7 +100,7 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
 }
 
 void EngineWatch::CheckGroup(const FormGroup& group) {
-  const bool ahead = plan_.ahead && group.kind == GroupKind::kTrain;
+  const bool ahead = DrawnAhead(plan_) && group.kind == GroupKind::kTrain;
   const bool signal = group.kind != GroupKind::kRound && !ahead;
   for (const GroupShare& share : group.members) {
     Worker& worker = At(share.rank);
@@ -134,7 +135,7 @@ void EngineWatch::CheckSchedule(const SetSchedule& set, GroupId* id) {
 }
 
 void EngineWatch::CheckDrawn() const {
-  if (!plan_.ahead || joined_ > kMostWatched) return;
+  if (!DrawnAhead(plan_) || joined_ > kMostWatched) return;
   const std::vector<Drawn> drawn = engine_->DrawnGroups();
   std::vector<GroupId> newest(workers_.size(), kNoGroup);
   for (const Drawn& group : drawn) {

@@ -1,4 +1,4 @@
-// Where every gradient is (Strategy::kEagerGradients): each has a number from its deposit on, and a
+// Where every gradient is (TrainsInRounds): each has a number from its deposit on, and a
 // round's result is the set of those that it contains.
 //
 //   gradients-once   a gradient is in one round, or was lost with its worker, or is still owed; in

@@ -5,7 +5,7 @@
 //   weights              weights are >= 0 and sum to 1 with the initial model's share; those of a
 //                        kRound are 1/members or 0
 //   members              a group's members are there, joined, and have a signal waiting (but for
-//                        those formed ahead: Plan::ahead); those of a kRound or kAverage are all
+//                        those formed ahead: DrawnAhead); those of a kRound or kAverage are all
 //                        who have joined, and who contributes to a kRound owes a gradient; nobody
 //                        twice
 //   one-signal           of a worker, one signal that waits stands at a time

@@ -18,13 +18,14 @@ class MutantEngine final : public Engine {
 
   Plan plan() const override {
     Plan plan = engine_->plan();
-    if (mutation_ == Mutation::kRunsTooFar && plan.background) ++plan.run_ahead;
-    if (plan.strategy == Strategy::kNeighbours) {
-      plan.staleness += mutation_ == Mutation::kStaleUpdate ? 2 : 0;
-      plan.backups += mutation_ == Mutation::kNeighbourForgotten ? 1 : 0;
-    } else if (plan.strategy == Strategy::kShardedStore) {
-      if (mutation_ == Mutation::kLockstepBroken && plan.staleness == 0) plan.staleness = 1;
-      plan.staleness_aware ^= mutation_ == Mutation::kDelayIgnored;
+    if (auto* groups = std::get_if<GroupPlan>(&plan.by)) {
+      if (mutation_ == Mutation::kRunsTooFar && AveragesInBackground(plan)) ++groups->run_ahead;
+    } else if (auto* neighbours = std::get_if<NeighbourPlan>(&plan.by)) {
+      neighbours->staleness += mutation_ == Mutation::kStaleUpdate ? 2 : 0;
+      neighbours->backups += mutation_ == Mutation::kNeighbourForgotten ? 1 : 0;
+    } else if (auto* store = std::get_if<StorePlan>(&plan.by)) {
+      if (mutation_ == Mutation::kLockstepBroken && store->staleness == 0) store->staleness = 1;
+      store->staleness_aware ^= mutation_ == Mutation::kDelayIgnored;
     }
     return plan;
   }

@@ -1,4 +1,4 @@
-// What workers do with their neighbours' updates (Strategy::kNeighbours), beside the graph that
+// What workers do with their neighbours' updates (NeighbourPlan), beside the graph that
 // each was told of last and the iterations that all of them really are in.
 //
 //   update-age       an update that is used in iteration k is of iteration k, or with a staleness s
@@ -32,7 +32,7 @@ namespace prd::sim {
 class NeighbourBook {
  public:
   // `plan` as the engine has it, whatever workers are told.
-  NeighbourBook(const World* world, const Plan& plan, Stats* stats)
+  NeighbourBook(const World* world, const NeighbourPlan& plan, Stats* stats)
       : world_(world), plan_(plan), stats_(stats), sides_(world->replicas.size()) {}
 
   void Gone(std::uint32_t worker) { sides_[worker] = {}; }
@@ -84,7 +84,7 @@ class NeighbourBook {
                     const std::vector<Used>& updates) const;
 
   const World* world_;
-  const Plan plan_;
+  const NeighbourPlan plan_;
   Stats* stats_;
   std::vector<Side> sides_;  // by worker
 };

@@ -1,4 +1,4 @@
-// Which groups workers draw themselves (Plan::scheduled), beside the schedules in the history.
+// Which groups workers draw themselves (FollowsSchedule), beside the schedules in the history.
 //
 //   schedule   a worker begins the group that the newest schedules known give it for a slot, with
 //              equal weights; its slots ascend, and what others have begun in the slot is equal or

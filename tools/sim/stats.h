@@ -18,8 +18,8 @@ struct WorkerStats {
   DurationNs waited = 0;   // from the end of the local step until its group is announced here
   DurationNs reduced = 0;  // in groups, failed ones included
   std::int64_t steps = 0;
-  std::uint64_t sent = 0;    // bytes, as far as peers asked for them (kNeighbours, kShardedStore)
-  std::int64_t skipped = 0;  // iterations (kNeighbours)
+  std::uint64_t sent = 0;    // bytes, as far as peers asked for them (NeighbourPlan, StorePlan)
+  std::int64_t skipped = 0;  // iterations (NeighbourPlan)
   // The share of its time in training that a worker neither computed nor reduced.
   double IdleShare() const {
     const auto all = static_cast<double>(computed + waited + reduced);
@@ -64,12 +64,12 @@ class Stats {
   static constexpr std::size_t kMatrixWorkers = 256;
 
   // `own_counts`: members of a group keep their own iteration. `answers`: without groups, each
-  // answer lets a worker make an update (kNeighbours, kShardedStore).
+  // answer lets a worker make an update (NeighbourPlan, StorePlan).
   Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false,
         bool answers = false);
 
   void Seen(const Record& record);
-  // A group that succeeded and is in no history (Plan::scheduled).
+  // A group that succeeded and is in no history (FollowsSchedule).
   void Unreported(Instant now, const GroupFormed& formed);
   void AddSlice(std::uint32_t worker, Slice::Kind kind, Instant from, Instant to);
 
@@ -87,11 +87,11 @@ class Stats {
   std::uint64_t expired = 0;    // leases
   std::uint64_t adoptions = 0;  // ordered
   std::uint64_t members = 0;    // of groups
-  // kNeighbours: updates that came and were never used, and that were not sent.
+  // NeighbourPlan: updates that came and were never used, and that were not sent.
   std::uint64_t dropped = 0;
   std::uint64_t suppressed = 0;
-  // Of a member: the group's largest iteration minus its own. kNeighbours: of an update, the
-  // iteration that it is used in minus its own. kShardedStore: of a read, its clock minus the
+  // Of a member: the group's largest iteration minus its own. NeighbourPlan: of an update, the
+  // iteration that it is used in minus its own. StorePlan: of a read, its clock minus the
   // slowest worker's.
   Histogram staleness;
   Histogram contributors;  // to a kRound (the active processes of eager-SGD, section 4)

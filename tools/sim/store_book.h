@@ -1,4 +1,4 @@
-// Which updates are in which copy of which shard (Strategy::kShardedStore): an update is known by
+// Which updates are in which copy of which shard (StorePlan): an update is known by
 // the incarnation that made it and the clock that it reached with it.
 //
 //   update-once      no update is added to a shard that has it
@@ -65,7 +65,7 @@ struct ShardCopy {
 
 class StoreBook {
  public:
-  StoreBook(const World* world, const Plan& plan, Stats* stats)
+  StoreBook(const World* world, const StorePlan& plan, Stats* stats)
       : world_(world), plan_(plan), stats_(stats) {}
 
   // A record has become durable.
@@ -114,7 +114,7 @@ class StoreBook {
   static void CheckAnew(const Run& run, const PlacementSet& set, std::size_t shard);
 
   const World* world_;
-  const Plan plan_;
+  const StorePlan plan_;
   Stats* stats_;
   std::map<RunId, Run> runs_;
 };

@@ -30,7 +30,7 @@ struct RoundResult {
   std::vector<std::uint64_t> gradients;  // in it, by number (gradient_book.h)
 };
 
-// Plan::background: what groups do to a replica while its training loop computes.
+// AveragesInBackground: what groups do to a replica while its training loop computes.
 struct Overlap {
   std::vector<double> outbox;  // parameters and inbox, as the reduction in progress took them
   std::uint64_t outbox_tag = 0;
@@ -52,7 +52,7 @@ struct Replica {
   RunId run = kNoRun;           // that counts on this replica
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
-  // kEagerGradients: what is owed, as a sum and by number; results that have not been applied, in
+  // TrainsInRounds: what is owed, as a sum and by number; results that have not been applied, in
   // order; the newest round that is in the replica with them, which rounds those are (equal rounds,
   // equal numbers), and its result while it can be fetched here.
   std::vector<double> outbox;
@@ -62,7 +62,7 @@ struct Replica {
   std::uint64_t lineage = 0;
   std::shared_ptr<const RoundResult> last_round;
 
-  // kLocalSteps: parameters as after the last round.
+  // Payload::kChange: parameters as after the last round.
   std::vector<double> base;
   std::uint64_t base_tag = 0;
 

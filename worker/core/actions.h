@@ -19,21 +19,21 @@ namespace prd {
 struct StepOutcome {
   Iteration iteration = 0;
   bool adopted = false;  // the replica was replaced by a peer's, or by a new common start
-  // This step's gradient, or its parameters, are in a result that it applied. Plan::background: it
-  // applied any.
+  // This step's gradient, or its parameters, are in a result that it applied. AveragesInBackground:
+  // it applied any.
   bool included = false;
-  // Whose results this step applied; but for kEagerGradients, background and ahead 0 or 1.
+  // Whose results this step applied; but for TrainsInRounds, background and ahead 0 or 1.
   std::int64_t rounds = 0;
-  std::uint32_t local_steps = 0;  // kLocalSteps: completed since the round's start
-  // The last one; id kNoGroup when there was none. Plan::background: the newest whose average is
-  // here, if the step applied any.
+  std::uint32_t local_steps = 0;  // Payload::kChange: completed since the round's start
+  // The last one; id kNoGroup when there was none. AveragesInBackground: the newest whose average
+  // is here, if the step applied any.
   Group group;
   // Since the step before, where rounds run in the background.
   int attempts = 0;  // groups tried, but for those in which it was passive
   std::uint64_t sent_bytes = 0;
   DurationNs reduced = 0;  // in groups
-  // For groups to form; kEagerGradients: until this step had something to apply; Plan::background:
-  // until the step might end.
+  // For groups to form; TrainsInRounds: until this step had something to apply;
+  // AveragesInBackground: until the step might end.
   DurationNs waited = 0;
 };
 
@@ -49,10 +49,11 @@ struct BecomeIncarnation {
 struct JoinRun {
   Welcome welcome;
 };
-// Under Plan::ahead the group's iteration is this worker's own.
+// Under DrawnAhead the group's iteration is this worker's own.
 struct StartReduce {
   Group group;  // checked: distinct members, this one among them, finite weights >= 0
-  // Plan::background: what the replica's count gains when the result is added to the parameters.
+  // AveragesInBackground: what the replica's count gains when the result is added to the
+  // parameters.
   Iteration gain = 0;
 };
 struct CancelReduce {};  // no result follows
@@ -67,17 +68,17 @@ struct StartFetch {
   bool contributed = false;   // this worker's outbox was part of that round
 };
 struct CancelFetch {};
-// kEagerGradients: add the gradients to the outbox, before any later action.
+// TrainsInRounds: add the gradients to the outbox, before any later action.
 struct Deposit {};
 // What Session::Interrupted says from now on.
 struct Interrupt {
   bool on = false;
 };
-// The caller's thread runs `apply` and calls Applied. kReduceGradients: the sum is in the
-// gradients; the replica's iteration becomes this one. kEagerGradients: the inbox is moved into the
+// The caller's thread runs `apply` and calls Applied. Gradients: the sum is in the
+// gradients; the replica's iteration becomes this one. TrainsInRounds: the inbox is moved into the
 // gradients first, and says iteration and rounds; it may turn out to be empty (of a replica that
 // was copied, or that a new incarnation gave up), and then `apply` does not run: 0 rounds.
-// Plan::background: no `apply`; the inbox is added to the parameters, and says iteration and
+// AveragesInBackground: no `apply`; the inbox is added to the parameters, and says iteration and
 // rounds, 0 where it is empty.
 struct ApplyNow {
   Iteration iteration = 0;

@@ -1,4 +1,4 @@
-// What workers ask of each other outside of groups: the strategies kNeighbours and kShardedStore.
+// What workers ask of each other outside of groups: the strategies NeighbourPlan and StorePlan.
 //
 // One mechanism for all of it. Who has something for a peer says so in a Note (an offer); the peer
 // pulls it when it wants it and has room for it, or declines; so nothing is sent that its receiver
@@ -22,8 +22,8 @@ namespace prd {
 // Names something that a worker can pull from a peer.
 struct Parcel {
   enum class Kind : std::uint8_t {
-    kUpdate = 0,  // kNeighbours: the parameters that the peer sent in iteration `stamp`
-    kDelta = 1,   // kShardedStore, of the peer's update of clock `stamp`: the part in `shard`
+    kUpdate = 0,  // NeighbourPlan: the parameters that the peer sent in iteration `stamp`
+    kDelta = 1,   // StorePlan, of the peer's update of clock `stamp`: the part in `shard`
     kShard = 2,   // the values of `shard`, for a read at clock `stamp`
     kState = 3,   // all there is of `shard`, for an owner or holder; of version `stamp` or newer
   };
@@ -107,8 +107,8 @@ struct SetIteration {
   Iteration iteration = 0;
 };
 
-// kNeighbours. The parameters as they are now can be pulled as the update of this iteration; until
-// it is retired.
+// NeighbourPlan. The parameters as they are now can be pulled as the update of this iteration;
+// until it is retired.
 struct PublishUpdate {
   Iteration iteration = 0;
 };
@@ -126,7 +126,7 @@ struct MixUpdates {
   std::vector<Update> updates;
 };
 
-// kShardedStore. The parameters are cut into so many shards, the same on every worker.
+// StorePlan. The parameters are cut into so many shards, the same on every worker.
 struct CutShards {
   std::uint32_t shards = 0;
 };

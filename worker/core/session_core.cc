@@ -341,7 +341,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   GoOn(now, out);
 }
 
-// kLocalSteps: what was counted and said since the round's start is past.
+// Payload::kChange: what was counted and said since the round's start is past.
 void SessionCore::NewRound() {
   local_steps_ = 0;
   told_ = false;

@@ -17,7 +17,7 @@
 // and one copy at a time: a worker is in one group at a time, and a controller that announces a
 // second one ends the session (kDataLoss), as any group does that cannot be.
 //
-// Models are averaged (kAverageModels) in four ways, as the Plan says. In each, steps that do not
+// Models are averaged (CountsLocalSteps) in four ways, as the Plan says. In each, steps that do not
 // synchronise (section_length) end at once, whatever is announced or stands; so do discarded ones.
 //   neither ahead nor background: a step says Ready, and ends with the group that answers.
 //   background: a step says Ready and ends. Groups run in the slot of the rounds, and their
@@ -35,7 +35,7 @@
 //     With it, slots run in their order, and a step with which more than run_ahead slots are taken
 //     and not over waits. A new Schedule calls off and forgets the slots of the one before; a step
 //     that waits takes slot 0 of the new one.
-// Neighbours' updates (kNeighbours) and shards (kShardedStore) go from worker to worker at any
+// Neighbours' updates (NeighbourPlan) and shards (StorePlan) go from worker to worker at any
 // time, whatever the training loop does (exchange.h); what a step waits for stands in
 // session_core_neighbours.cc and session_core_store.cc.
 //
@@ -82,14 +82,14 @@ class SessionCore {
   // Says Hello; done once the replica is the job's.
   void Attach(Instant now, Options options, Actions* out);
   // Local work is done; done once a group has reduced with this worker, or as the strategy has it.
-  // `ready.iteration` as in engine.h for kAverageModels and kReduceGradients; for the others it,
+  // `ready.iteration` as in engine.h for plans of parameters and of gradients; for the others it,
   // and all that concerns gradients and local steps, is set here. Not signalled when an earlier
   // signal is still unanswered. `discard`: the local work was cut short and does not count.
-  // `taken`: Plan::background: averages that were added to the parameters just before, with the
+  // `taken`: AveragesInBackground: averages that were added to the parameters just before, with the
   // local step; `ready.iteration` has what they gained.
   void Step(Instant now, const Ready& ready, bool discard, std::int64_t taken, Actions* out);
   // `apply` has run, or the inbox was added, after ApplyNow: the replica is at this iteration, with
-  // the results of this many rounds more (kEagerGradients, Plan::background).
+  // the results of this many rounds more (TrainsInRounds, AveragesInBackground).
   void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
   void Finish(Instant now, Actions* out);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
@@ -129,7 +129,7 @@ class SessionCore {
   Iteration iteration() const { return iteration_; }
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
-  // Plan::scheduled: groups up to this id are over, begun or not.
+  // FollowsSchedule: groups up to this id are over, begun or not.
   GroupId called_off() const { return schedule_ ? schedule_->first - 1 : kNoGroup; }
 
  private:
@@ -273,7 +273,8 @@ class SessionCore {
   RunId home_run_ = kNoRun;   // the last one that gave a replica; before that, the first one
   bool other_run_ = false;    // this one is not home_run_
   bool has_replica_ = false;  // the common start, or a peer's model
-  // A Ready that nothing has answered; with Plan::background, whose group has not succeeded yet.
+  // A Ready that nothing has answered; with AveragesInBackground, whose group has not succeeded
+  // yet.
   bool ready_waiting_ = false;
   bool said_finish_ = false;
   bool final_announced_ = false;  // the last group is the final average
@@ -291,7 +292,7 @@ class SessionCore {
   std::uint64_t group_bytes_ = 0;
   std::optional<std::variant<Group, Adopt>> held_;
 
-  // kEagerGradients. Rounds are known by their iteration; iteration_ is that of the newest one that
+  // TrainsInRounds. Rounds are known by their iteration; iteration_ is that of the newest one that
   // `apply` has seen.
   Round round_;
   Iteration newest_ = 0;                // round whose result is here
@@ -303,9 +304,9 @@ class SessionCore {
   bool deposited_ = false;              // the step in progress has
   std::optional<Iteration> own_round_;  // that its gradient is in
 
-  // kAverageModels.
+  // CountsLocalSteps.
   std::uint32_t section_ = 0;  // steps since the last one that synchronised
-  // Plan::ahead, background, scheduled.
+  // DrawnAhead, background, scheduled.
   Ready arrived_;                  // the newest step's
   bool due_ = false;               // the step in progress has yet to signal, or to take its slot
   std::uint64_t outstanding_ = 0;  // steps since the signal that stands; slots taken and not over
@@ -316,17 +317,17 @@ class SessionCore {
   std::size_t self_ = 0;     // in its members
   std::uint64_t slots_ = 0;  // of it that were taken
 
-  // kNeighbours. kReceive: Recv(iteration_) has not ended. kEnter: it has, and apply has run if it
-  // is to; the controller's answer is not here, or, with a jump, Recv of the iteration before next_
-  // has not ended.
+  // NeighbourPlan. kReceive: Recv(iteration_) has not ended. kEnter: it has, and apply has run if
+  // it is to; the controller's answer is not here, or, with a jump, Recv of the iteration before
+  // next_ has not ended.
   enum class Phase : std::uint8_t { kReceive, kApply, kEnter };
   Phase phase_ = Phase::kReceive;
   std::optional<Iteration> next_;  // the one to enter
 
-  // kNeighbours, kShardedStore.
+  // NeighbourPlan, StorePlan.
   UpdateQueues updates_;
   ShardStore store_;
-  // kShardedStore.
+  // StorePlan.
   struct Sharing {
     // What comes next: an update to be stored, its signal to be answered, shards to be read.
     enum class Next : std::uint8_t { kNone, kPush, kAnswer, kMayRead, kRead };
@@ -339,7 +340,7 @@ class SessionCore {
   };
   Sharing sharing_;
 
-  // kLocalSteps.
+  // Payload::kChange.
   std::uint32_t local_steps_ = 0;  // since the round's start
   std::optional<Ready> asked_;     // the last Ready of this round
   bool told_ = false;              // delayed_ack: the next signal waits for the round's group

@@ -1,4 +1,4 @@
-// Strategy::kAverageModels where steps and groups are not one to one (Plan::ahead, background,
+// Models averaged where steps and groups are not one to one (DrawnAhead, background,
 // scheduled): what a step waits for, what answers a signal, and groups that run beside the
 // training loop.
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Strategy::kLocalSteps: a worker asks whether the round's group is due, and trains on until it is.
+// Payload::kChange: a worker asks whether the round's group is due, and trains on until it is.
 #include "worker/core/session_core.h"
 
 namespace prd {

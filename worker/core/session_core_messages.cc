@@ -97,6 +97,13 @@ void SessionCore::OnWelcome(Instant now, const Welcome& welcome, Actions* out) {
   if (welcome.run == kNoRun || welcome.rank < 0) {
     return Over(Status(Code::kDataLoss, "the controller's Welcome has no run or rank"), out);
   }
+  if (const std::string why = Unsupported(welcome.plan); !why.empty()) {
+    return Over(Status(Code::kDataLoss,
+                       "the controller's Welcome has a plan that no worker can "
+                       "carry out: " +
+                           why),
+                out);
+  }
   contact_ = Contact::kMember;
   // Its run ended, or the controller lost its history, while this worker was away. A new run may
   // never get the workers it waits for.

@@ -1,4 +1,4 @@
-// Strategy::kNeighbours: what a step waits for under Hop (Luo et al., ASPLOS 2019).
+// NeighbourPlan: what a step waits for under Hop (Luo et al., ASPLOS 2019).
 //
 // In the parallel order (Figure 2b, 4, 7) the parameters are published when an iteration is
 // entered, and the step receives, averages, applies and enters the next one. In the serial order
@@ -134,7 +134,7 @@ void SessionCore::OnNeighbourhood(Instant now, const Neighbourhood& hood, Action
     out->push_back(SetIteration{iteration_});
   }
   if (still) updates_.MoveTo(iteration_, out);
-  updates_.SetNeighbourhood(now, welcome_.plan, hood, out);
+  updates_.SetNeighbourhood(now, *NeighboursOf(plan()), hood, out);
   GoOn(now, out);
 }
 

@@ -1,4 +1,4 @@
-// Strategy::kEagerGradients: rounds that run beside the training loop. Gradients are deposited in
+// TrainsInRounds: rounds that run beside the training loop. Gradients are deposited in
 // the outbox; a round that this worker contributes to takes all of them, or, if nobody has its
 // result in the end, none. So none may be added while that is open.
 #include <algorithm>

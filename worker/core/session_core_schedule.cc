@@ -1,4 +1,4 @@
-// Plan::scheduled: this worker's groups from the newest Schedule, slot by slot
+// FollowsSchedule: this worker's groups from the newest Schedule, slot by slot
 // (common/base/static_schedule.h). No message says that they begin or end.
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-// Strategy::kShardedStore: what a step waits for under SSP. It pushes what the parameters have
+// StorePlan: what a step waits for under SSP. It pushes what the parameters have
 // moved; says Ready once that is stored; once it is answered, reads all shards, and ends.
 #include <algorithm>
 #include <utility>
@@ -87,7 +87,7 @@ void SessionCore::OnPlacement(Instant now, const Placement& placement, Actions* 
                                             std::to_string(placement.epoch) + ", but " + wrong),
                 out);
   }
-  store_.SetPlacement(now, welcome_.plan, placement, incarnation_, out);
+  store_.SetPlacement(now, *StoreOf(plan()), placement, incarnation_, out);
   if (placement.at > iteration_) {
     iteration_ = placement.at;
     if (sharing_.next == Sharing::Next::kRead) store_.Read(now, iteration_, out);

@@ -57,7 +57,7 @@ bool ShardKeeper::Have(std::uint32_t shard) const {
   return it != kept_.end() && it->second.epoch == map_.epoch();
 }
 
-void ShardKeeper::Place(Instant now, const Plan& plan, PlacementMap map, Actions* out) {
+void ShardKeeper::Place(Instant now, const StorePlan& plan, PlacementMap map, Actions* out) {
   lockstep_ = plan.staleness == 0;
   staleness_aware_ = plan.staleness_aware;
   deltas_.Clear(out);

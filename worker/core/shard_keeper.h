@@ -73,7 +73,7 @@ class ShardKeeper {
  public:
   // A newer placement is in force; not open yet.
   // REQUIRES: where this worker is the source of a shard, it has it.
-  void Place(Instant now, const Plan& plan, PlacementMap map, Actions* out);
+  void Place(Instant now, const StorePlan& plan, PlacementMap map, Actions* out);
   bool Has(std::uint32_t shard) const { return kept_.contains(shard); }
   // All shards owned here are complete, here and on their holders.
   bool placed() const { return map_.epoch() != 0 && unplaced_ == 0; }

@@ -50,7 +50,7 @@ std::string ShardStore::Check(const Placement& placement, Rank rank, Incarnation
   return {};
 }
 
-void ShardStore::SetPlacement(Instant now, const Plan& plan, const Placement& placement,
+void ShardStore::SetPlacement(Instant now, const StorePlan& plan, const Placement& placement,
                               Incarnation self, Actions* out) {
   open_ = said_placed_ = false;
   reads_.Clear(out);

@@ -31,8 +31,8 @@ class ShardStore {
   // What is wrong with a placement for the worker that has this rank and incarnation, or empty.
   std::string Check(const Placement& placement, Rank rank, Incarnation self) const;
   // REQUIRES: Check says nothing.
-  void SetPlacement(Instant now, const Plan& plan, const Placement& placement, Incarnation self,
-                    Actions* out);
+  void SetPlacement(Instant now, const StorePlan& plan, const Placement& placement,
+                    Incarnation self, Actions* out);
   // True once per placement: all that this worker owns under it is complete, here and on holders.
   bool TakePlaced();
   // False: the placement cannot be open, for this worker has not placed its shards. Of an older

@@ -36,8 +36,8 @@ bool Possible(const Note& note) {
 
 // ---- neighbours ----
 
-void UpdateQueues::SetNeighbourhood(Instant now, const Plan& plan, const Neighbourhood& hood,
-                                    Actions* out) {
+void UpdateQueues::SetNeighbourhood(Instant now, const NeighbourPlan& plan,
+                                    const Neighbourhood& hood, Actions* out) {
   if (closed_) return;
   met_ = true;
   staleness_ = std::max(plan.staleness, 0);

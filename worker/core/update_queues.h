@@ -43,7 +43,8 @@ class UpdateQueues {
 
   // From now on these are the neighbours. REQUIRES: incarnations are distinct in `in`, and in
   // `out`; `from` is as long as `in`; weights are finite and >= 0.
-  void SetNeighbourhood(Instant now, const Plan& plan, const Neighbourhood& hood, Actions* out);
+  void SetNeighbourhood(Instant now, const NeighbourPlan& plan, const Neighbourhood& hood,
+                        Actions* out);
   bool met() const { return met_; }  // there is a Neighbourhood
   // This worker is no neighbour any more, for good: everything is let go.
   void Close(Actions* out);

@@ -39,7 +39,7 @@ void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   pulls_.clear();
   asked_.clear();
   updates_.clear();
-  shards_.Reset(HasStore(plan) && plan.staleness == 0);
+  shards_.Reset(HasStore(plan) && StoreOf(plan)->staleness == 0);
   buffers_.Trim();
   counters_.held_bytes = counters_.most_held_bytes = 0;
 }

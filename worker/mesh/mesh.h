@@ -95,18 +95,19 @@ class Mesh {
   void JoinRun(RunId run, const Plan& plan);
 
   // Reduces with the group. What is reduced, and where the result goes:
-  //   kInitial, kFinal, kAverage, and kTrain of kAverageModels: the parameters, in place
-  //   kTrain under Plan::background: the virtual replica as it is now, or, if the store's mutex is
+  //   kInitial, kFinal, kAverage, and kTrain of parameters: the parameters, in place
+  //   kTrain under AveragesInBackground: the virtual replica as it is now, or, if the store's mutex
+  //   is
   //     taken, when it is free; the difference that the average makes to it is added to the inbox,
   //     and is worth `gain` iterations
-  //   kTrain of kReduceGradients: the gradients, in place
-  //   kTrain of kLocalSteps: the outbox, made of parameters - base; then base += global_lr *
+  //   kTrain of gradients: the gradients, in place
+  //   kTrain of Payload::kChange: the outbox, made of parameters - base; then base += global_lr *
   //   result,
   //     and the parameters are equal to base
   //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
   //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
-  // The replica's iteration becomes the group's, but for kRound, kReduceGradients, and kTrain under
-  // Plan::ahead or Plan::background. kInitial and kFinal empty outbox and inbox, and set the
+  // The replica's iteration becomes the group's, but for kRound, gradients, and kTrain under
+  // DrawnAhead or AveragesInBackground. kInitial and kFinal empty outbox and inbox, and set the
   // base. The result of a kRound can
   // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
   // checked (distinct members, this one among them, finite weights). A group that asks for what the
@@ -117,10 +118,10 @@ class Mesh {
   void GiveUpReduce(const std::string& why);
   // Neither this group nor an earlier one will be started here (any more). What runs goes on.
   void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
-  // The source's replica (with its inbox, which Plan::background adds to it; for kLocalSteps and
-  // kShardedStore its base), or the result of a kRound that
-  // failed here: it then goes where the round would have put it, the outbox being contributed as
-  // `contributed` says. kNotFound when the source does not have that result any more.
+  // The source's replica (with its inbox, which AveragesInBackground adds to it; for
+  // Payload::kChange and StorePlan its base), or the result of a kRound that failed here: it then
+  // goes where the round would have put it, the outbox being contributed as `contributed` says.
+  // kNotFound when the source does not have that result any more.
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false);
   void CancelFetch();

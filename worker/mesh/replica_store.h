@@ -30,30 +30,32 @@ struct ReplicaStore {
   Row initial;
 
   // Rows of bytes besides the parameters, by the plan; a row that is not needed stays empty.
-  // kEagerGradients and Plan::background need two, outbox and inbox; kLocalSteps two, base and
-  // outbox; kShardedStore the base (and shards.h); the others none.
+  // TrainsInRounds and AveragesInBackground need two, outbox and inbox; Payload::kChange two, base
+  // and outbox; StorePlan the base (and shards.h); the others none.
   //
   // What this worker contributes to a reduction that is not the parameters or gradients themselves.
-  // The background thread's alone. kEagerGradients: the sum of its gradients in no round yet, while
-  // `owes`. kLocalSteps: parameters - base, while a round runs. Plan::background: the virtual
-  // replica of the reduction's start, while `owes`, which ends when the replica is replaced.
+  // The background thread's alone. TrainsInRounds: the sum of its gradients in no round yet, while
+  // `owes`. Payload::kChange: parameters - base, while a round runs. AveragesInBackground: the
+  // virtual replica of the reduction's start, while `owes`, which ends when the replica is
+  // replaced.
   Row outbox;
   bool owes = false;
-  // kEagerGradients: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
-  // the newest alone, Plan::latest_only). With it, the replica is that of round inbox_iteration.
-  // Plan::background: the sum of (average - outbox) of `inbox_rounds` groups that the parameters
-  // have not been given. With it, they are the virtual replica, inbox_gain iterations ahead.
+  // TrainsInRounds: the results of `inbox_rounds` rounds that `apply` has not seen, as a sum (or
+  // the newest alone, GroupPlan::newest_only). With it, the replica is that of round
+  // inbox_iteration. AveragesInBackground: the sum of (average - outbox) of `inbox_rounds` groups
+  // that the parameters have not been given. With it, they are the virtual replica, inbox_gain
+  // iterations ahead.
   Row inbox;
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;
   Iteration inbox_gain = 0;
-  bool background = false;  // Plan::background
+  bool background = false;  // AveragesInBackground
   // The caller was let go before the reduction that it waited for was through (a device's stream
   // waits for that instead): until it is back, nothing else of a group reads or writes the
   // parameters.
   std::atomic<bool> away = false;
-  // kLocalSteps: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
-  // kShardedStore: the parameters as they were read last, without this worker's own update. Who
+  // Payload::kChange: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
+  // StorePlan: the parameters as they were read last, without this worker's own update. Who
   // copies the replica gets the base.
   Row base;
 
@@ -71,7 +73,7 @@ struct ReplicaStore {
   // held; the gradients are not in use.
   bool TakeInbox();
   // Adds the inbox to the parameters and its gain to the iteration, and empties it. Returns its
-  // rounds; 0 but under Plan::background. REQUIRES: mutex is held by the caller's thread.
+  // rounds; 0 but under AveragesInBackground. REQUIRES: mutex is held by the caller's thread.
   std::int64_t AddInbox();
 
   // What a mesh does besides; the background thread. REQUIRES: mutex is held (TakeDifference: or
@@ -99,7 +101,7 @@ struct ReplicaStore {
   void SetParameters(const Memory::Place& row, Weight initial_share = {0, 0});
   // initial = parameters.
   void KeepInitial();
-  // Plan::background: `row`, or the outbox, = parameters + inbox.
+  // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
   // inbox += average - outbox, the average (a row, and the initial model's share) being worth

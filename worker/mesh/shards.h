@@ -1,4 +1,4 @@
-// The memory of a sharded store (Strategy::kShardedStore) in one worker: the shards that it keeps,
+// The memory of a sharded store (StorePlan) in one worker: the shards that it keeps,
 // as owner or holder, and its own update on its way to them.
 //
 // A kept shard is a row of its values and, in lockstep, behind it one of what is pending. Slices

@@ -1,7 +1,7 @@
 // How long a reduction has been silent, and what follows: give it up, or ask first.
 //
 // A peer that sends nothing for a time limit fails the reduction. Where members may begin at
-// different times (kTrain under Plan::ahead) silence alone is no failure: after a third of that
+// different times (kTrain under DrawnAhead) silence alone is no failure: after a third of that
 // time the members that are still needed are asked (kPing), again after the second, and it is
 // enough that each answers (kPong) before the last is over.
 #ifndef PRD_WORKER_MESH_SILENCE_H_

@@ -202,7 +202,7 @@ TEST(AheadTest, EveryCommandWorksAtAnyMoment) {
   for (const EngineOptions& engine : {EngineOptions(Random(true)), EngineOptions(PragueOptions{}),
                                       EngineOptions(AdPsgdOptions{}), EngineOptions(Static())}) {
     Toy toy(SpecOf(engine, 6), 6);
-    const bool scheduled = toy.job().engine().plan().scheduled;
+    const bool scheduled = FollowsSchedule(toy.job().engine().plan());
     for (int i = 0; i < 30; ++i) {
       toy.Deadline();
       const auto rank = static_cast<Rank>((7 * i + i / 3) % 6);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "tests/plans.h"
 #include "tests/worker/mesh_devices.h"
 
 namespace prd::testing {
@@ -108,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Places, ExchangeDeviceTest,
 TEST_P(ExchangeDeviceTest, NeighboursMixWhatTheyWouldOnHosts) {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(seed);
-    Jobs jobs(GetParam(), EveryDType(5'003), {.strategy = Strategy::kNeighbours}, seed);
+    Jobs jobs(GetParam(), EveryDType(5'003), plans::kNeighbours, seed);
     for (Iteration k = 0; k < 6; ++k) {
       for (std::size_t w = 0; w < kWorkers; ++w) {
         jobs.Do(w, PublishUpdate{k});
@@ -189,9 +190,7 @@ class Shared {
 
 TEST_P(ExchangeDeviceTest, AStoreIsWhatItWouldBeOnHosts) {
   for (const bool lockstep : {false, true}) {
-    Plan plan{.strategy = Strategy::kShardedStore};
-    plan.staleness = lockstep ? 0 : 2;
-    Jobs jobs(GetParam(), EveryDType(3'001), plan, lockstep ? 5 : 6);
+    Jobs jobs(GetParam(), EveryDType(3'001), plans::Store(lockstep ? 0 : 2), lockstep ? 5 : 6);
     Shared shared(&jobs, lockstep);
     for (int i = 0; i < 120; ++i) {
       shared.Step();

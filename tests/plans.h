@@ -1,0 +1,35 @@
+// Plans by what they reduce, for tests.
+#ifndef PRD_TESTS_PLANS_H_
+#define PRD_TESTS_PLANS_H_
+
+#include "common/base/plan.h"
+
+namespace prd::plans {
+
+inline constexpr Plan kModels{};
+inline constexpr Plan kGradients{.by = GroupPlan{.payload = Payload::kGradients}};
+inline constexpr Plan kRounds{.by = GroupPlan{.payload = Payload::kGradients, .any_time = true}};
+inline constexpr Plan kNewestRound{
+    .by = GroupPlan{.payload = Payload::kGradients, .any_time = true, .newest_only = true}};
+// Changes of the parameters, when the controller says so.
+inline constexpr Plan kAsked{.by = GroupPlan{.payload = Payload::kChange, .asks = true}};
+inline constexpr Plan kAskedLate{
+    .by = GroupPlan{.payload = Payload::kChange, .asks = true, .delayed_ack = true}};
+inline constexpr Plan kAhead{.by = GroupPlan{.members = Membership::kAhead}};
+inline constexpr Plan kSchedule{.by = GroupPlan{.members = Membership::kSchedule}};
+inline constexpr Plan kNeighbours{.by = NeighbourPlan{}};
+inline constexpr Plan kStore{.by = StorePlan{}};
+
+// Models averaged in the background.
+constexpr Plan Background(std::uint32_t run_ahead, Membership members = Membership::kAnnounced) {
+  return {.by = GroupPlan{.members = members, .any_time = true, .run_ahead = run_ahead}};
+}
+constexpr Plan Every(std::uint32_t steps, Plan plan) {
+  plan.every = steps;
+  return plan;
+}
+constexpr Plan Store(std::int32_t staleness) { return {.by = StorePlan{.staleness = staleness}}; }
+
+}  // namespace prd::plans
+
+#endif  // PRD_TESTS_PLANS_H_
