@@ -2,6 +2,7 @@
 #ifndef PRD_TESTS_PLANS_H_
 #define PRD_TESTS_PLANS_H_
 
+#include "common/base/messages.h"
 #include "common/base/plan.h"
 
 namespace prd::plans {
@@ -15,6 +16,7 @@ inline constexpr Plan kNewestRound{
 inline constexpr Plan kAsked{.by = GroupPlan{.payload = Payload::kChange, .asks = true}};
 inline constexpr Plan kAskedLate{
     .by = GroupPlan{.payload = Payload::kChange, .asks = true, .delayed_ack = true}};
+inline constexpr Plan kChangeEvery8{.every = 8, .by = GroupPlan{.payload = Payload::kChange}};
 inline constexpr Plan kAhead{.by = GroupPlan{.members = Membership::kAhead}};
 inline constexpr Plan kSchedule{.by = GroupPlan{.members = Membership::kSchedule}};
 inline constexpr Plan kNeighbours{.by = NeighbourPlan{}};
@@ -29,6 +31,12 @@ constexpr Plan Every(std::uint32_t steps, Plan plan) {
   return plan;
 }
 constexpr Plan Store(std::int32_t staleness) { return {.by = StorePlan{.staleness = staleness}}; }
+
+// As SessionCore says it to the data plane.
+inline Reduced WhatReduces(const Plan& plan, GroupKind kind) {
+  const bool trains = kind == GroupKind::kTrain || kind == GroupKind::kRound;
+  return trains ? ReducedInTraining(plan) : Reduced();
+}
 
 }  // namespace prd::plans
 

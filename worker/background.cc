@@ -272,7 +272,7 @@ void Background::Perform(Instant now) {
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
-        mesh_->StartReduce(now, reduce->group, reduce->gain);
+        mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
       } else if (std::holds_alternative<CancelReduce>(action)) {
         mesh_->CancelReduce();
       } else if (const auto* give_up = std::get_if<GiveUpReduce>(&action)) {
@@ -286,7 +286,7 @@ void Background::Perform(Instant now) {
       } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
         interrupted_.store(interrupt->on, std::memory_order_relaxed);
       } else if (auto* apply = std::get_if<ApplyNow>(&action)) {
-        Answer({.duty = DutyOfApply(), .iteration = apply->iteration, .done = {}});
+        Answer({.duty = *apply, .done = {}});
       } else if (auto* done = std::get_if<CallDone>(&action)) {
         Answer({.done = std::move(*done)});
       } else {
@@ -303,12 +303,6 @@ void Background::PerformExchange(Instant now, const Action& action) {
         if constexpr (requires { mesh_->Do(now, what); }) mesh_->Do(now, what);
       },
       action);
-}
-
-Background::Duty Background::DutyOfApply() const {
-  const Plan& plan = core_.welcome().plan;
-  if (TrainsInRounds(plan)) return Duty::kApplyRounds;
-  return CountsLocalSteps(plan) ? Duty::kAddInbox : Duty::kApply;
 }
 
 void Background::SendEnvelope(const WorkerEnvelope& envelope) {

@@ -38,16 +38,12 @@ class Background : private MeshEvents {
   static Result<std::unique_ptr<Background>> Start(const SessionOptions& options);
   ~Background() override;  // stops the thread; does not say goodbye
 
-  // What the user's thread is to do before it goes on with a call: nothing, for the call is done;
-  // run `apply`; take the inbox (TrainsInRounds) and run `apply`; add the inbox
-  // (AveragesInBackground).
-  enum class Duty : std::uint8_t { kNone, kApply, kApplyRounds, kAddInbox };
+  // What the user's thread is to do before it goes on with a call; nothing: the call is done.
   struct Reply {
-    Duty duty = Duty::kNone;
-    Iteration iteration = 0;  // kApply: the replica's afterwards
-    CallDone done;            // kNone
-    // kNone: the call goes on; `done` is what will come of it if its reduction, which the caller's
-    // stream waits for, succeeds. What came of it, Settle returns.
+    std::optional<ApplyNow> duty;
+    CallDone done;  // without a duty
+    // Without a duty: the call goes on; `done` is what will come of it if its reduction, which the
+    // caller's stream waits for, succeeds. What came of it, Settle returns.
     bool early = false;
     std::chrono::steady_clock::time_point at;  // of the answer
   };
@@ -94,7 +90,6 @@ class Background : private MeshEvents {
   void Perform(Instant now);
   void PerformExchange(Instant now, const Action& action);
   void SendEnvelope(const WorkerEnvelope& envelope);
-  Duty DutyOfApply() const;
   void Answer(Reply reply);
   std::optional<Reply> Await(std::chrono::nanoseconds wait);
   void Fail(const std::string& what);

@@ -117,7 +117,7 @@ class Session::Impl {
   std::int64_t WithReplica(F&& change);
   void RunApply(Iteration iteration);
   std::int64_t ApplyRounds();
-  std::int64_t DoDuty(const Background::Reply& reply);
+  std::int64_t DoDuty(const ApplyNow& duty);
   std::int64_t LocalStep(const Plan& plan, bool discard);
   // A call of the session, between what the caller has enqueued before it on this stream and what
   // it enqueues after it.
@@ -258,19 +258,19 @@ std::int64_t Session::Impl::ApplyRounds() {
 }
 
 // Returns whose results the replica got.
-std::int64_t Session::Impl::DoDuty(const Background::Reply& reply) {
+std::int64_t Session::Impl::DoDuty(const ApplyNow& duty) {
   return WithReplica([&]() -> std::int64_t {
-    if (reply.duty == Background::Duty::kApplyRounds) return ApplyRounds();
-    if (reply.duty == Background::Duty::kAddInbox) return background_->store()->AddInbox();
-    RunApply(reply.iteration);
+    if (duty.what == ApplyNow::What::kInboxOfGradients) return ApplyRounds();
+    if (duty.what == ApplyNow::What::kInboxOfChanges) return background_->store()->AddInbox();
+    RunApply(duty.iteration);
     return 1;
   });
 }
 
 CallDone Session::Impl::Drive(Background::Request request, bool may_be_early) {
   Background::Reply reply = background_->Call(std::move(request), may_be_early);
-  while (reply.duty != Background::Duty::kNone) {
-    const std::int64_t rounds = DoDuty(reply);
+  while (reply.duty) {
+    const std::int64_t rounds = DoDuty(*reply.duty);
     reply =
         background_->Call([at = iteration(), rounds](SessionCore* core, Instant now, Actions* out) {
           core->Applied(now, at, rounds, out);

@@ -45,9 +45,9 @@ class Walk {
 
  private:
   bool Coin(std::uint64_t of = 2) { return random_.Below(of) == 0; }
-  bool Background() const { return plan_.background; }
-  bool Scheduled() const { return plan_.scheduled; }
-  std::int64_t Bound() const { return Background() ? plan_.run_ahead : 0; }
+  bool Background() const { return AveragesInBackground(plan_); }
+  bool Scheduled() const { return FollowsSchedule(plan_); }
+  std::int64_t Bound() const { return Background() ? RunAhead(plan_) : 0; }
 
   void Act() {
     s_.now = s_.now + static_cast<DurationNs>(random_.Below(kMillisecond));
@@ -84,7 +84,7 @@ class Walk {
     }
     computed_ = false;
     in_call_ = stepping_ = true;
-    synchronises_ = !discarded_ && ++section_ >= plan_.section_length;
+    synchronises_ = !discarded_ && ++section_ >= StepsPerSignal(plan_);
     const bool ends = !synchronises_ && !adopt_ordered_;
     if (synchronises_ && scheduled_) ++reached_;
     known_ = replica_;
@@ -151,15 +151,16 @@ class Walk {
     if (const auto* ready = std::get_if<Ready>(&body)) {
       EXPECT_TRUE(active_ && !Scheduled());
       EXPECT_FALSE(signal_.has_value()) << "a second signal";
-      EXPECT_TRUE(plan_.ahead || group_ == kNoGroup) << "a signal in a group";
+      EXPECT_TRUE(DrawnAhead(plan_) || group_ == kNoGroup) << "a signal in a group";
       EXPECT_GE(ready->iteration, heard_iteration_);
       heard_iteration_ = ready->iteration;
       signal_ = *ready;
     } else if (const auto* finished = std::get_if<Finished>(&body)) {
       EXPECT_EQ(finished->group, group_);
       group_ = kNoGroup;
-      if (finished->outcome == Outcome::kOk && plan_.ahead && !passive_) signal_.reset();
-      if (finished->outcome == Outcome::kOk && !plan_.ahead) heard_iteration_ = group_iteration_;
+      if (finished->outcome == Outcome::kOk && DrawnAhead(plan_) && !passive_) signal_.reset();
+      if (finished->outcome == Outcome::kOk && !DrawnAhead(plan_))
+        heard_iteration_ = group_iteration_;
     } else if (const auto* adopted = std::get_if<Adopted>(&body)) {
       if (adopted->ok) {
         active_ = true;
@@ -169,7 +170,7 @@ class Walk {
       }
     } else if (std::holds_alternative<prd::Finish>(body)) {
       EXPECT_TRUE(active_ && !signal_) << "finished with a signal standing";
-      EXPECT_TRUE(plan_.ahead || group_ == kNoGroup);
+      EXPECT_TRUE(DrawnAhead(plan_) || group_ == kNoGroup);
       active_ = false;
       leaving_ = true;
     }
@@ -185,9 +186,9 @@ class Walk {
     if (!active_) return;
     if (Scheduled()) {
       if (!scheduled_ || Coin(8)) SaySchedule();
-    } else if (plan_.ahead && signal_ && Coin(4)) {
+    } else if (DrawnAhead(plan_) && signal_ && Coin(4)) {
       SayAnswer();
-    } else if (group_ == kNoGroup && (plan_.ahead || signal_)) {
+    } else if (group_ == kNoGroup && (DrawnAhead(plan_) || signal_)) {
       Announce(Coin());
     }
   }
@@ -201,9 +202,9 @@ class Walk {
 
   void Announce(bool passive) {
     prd::Group group = Script::MakeGroup(++groups_, GroupKind::kTrain, 0);
-    passive_ = plan_.ahead && passive;
+    passive_ = DrawnAhead(plan_) && passive;
     group.members.Mutable()[0].passive = passive_;
-    if (!plan_.ahead) {
+    if (!DrawnAhead(plan_)) {
       group_iteration_ = signal_->iteration + static_cast<Iteration>(random_.Below(3));
       group.iteration = group_iteration_;
       signal_.reset();
@@ -304,7 +305,7 @@ class Walk {
     if (const auto* ready = std::get_if<Ready>(&body)) {
       EXPECT_FALSE(stands_) << "one stands";
       EXPECT_EQ(ready->iteration, known_);
-      EXPECT_TRUE(plan_.ahead || inbox_ == 0) << "it signals less than it has";
+      EXPECT_TRUE(DrawnAhead(plan_) || inbox_ == 0) << "it signals less than it has";
       stands_ = true;
       said_ = *ready;
       if (!std::exchange(awaits_, true)) beyond_ = 0;
@@ -374,7 +375,7 @@ class Walk {
       } else if (active_ && Scheduled() && !scheduled_) {
         SaySchedule();
       } else if (active_ && signal_ && group_ == kNoGroup) {
-        if (plan_.ahead && Coin()) {
+        if (DrawnAhead(plan_) && Coin()) {
           SayAnswer();
         } else {
           Announce(false);

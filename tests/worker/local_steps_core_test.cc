@@ -307,6 +307,37 @@ TEST(LocalStepsTest, FinishIsSaidOnceTheSignalThatWaitsIsAnswered) {
 
 // ---- other strategies ----
 
+// Changes reduced every n steps, without asking: steps between two signals end at once.
+TEST(LocalStepsTest, ASignalEveryFewStepsIsAnsweredByItsGroup) {
+  Script s;
+  s.Join({.every = 3, .by = GroupPlan{.payload = Payload::kChange}});
+  for (int step = 1; step <= 2; ++step) {
+    s.Clear();
+    s.Step(1);
+    EXPECT_TRUE(s.Said<Ready>().empty());
+    EXPECT_EQ(s.Outcome().local_steps, static_cast<std::uint32_t>(step));
+    EXPECT_EQ(s.Outcome().rounds, 0);
+  }
+  s.Clear();
+  s.Step(1);
+  EXPECT_EQ(s.Only<Ready>().local_steps, 3u);
+  EXPECT_TRUE(s.Only<Ready>().waiting);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  ASSERT_TRUE(std::holds_alternative<StartReduce>(s.actions.back()));
+  const Reduced what{Payload::kChange, Landing::kBase};
+  EXPECT_EQ(std::get<StartReduce>(s.actions.back()).what, what);
+  s.Reduced(2);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Outcome().rounds, 1);
+  EXPECT_EQ(s.Outcome().iteration, 1);
+  EXPECT_EQ(s.Outcome().local_steps, 0u);
+  s.Clear();
+  s.Step(2);
+  EXPECT_TRUE(s.Said<Ready>().empty());
+  EXPECT_EQ(s.Outcome().local_steps, 1u);
+}
+
 TEST(InterruptTest, HeldAdoptionInterruptsAStepWhoseGradientsComeTooLate) {
   Script s;
   s.Join(plans::kGradients);

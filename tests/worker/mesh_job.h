@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/plans.h"
 #include "tests/worker/mesh_ring.h"
 #include "tests/worker/numbers.h"
 #include "worker/mesh/mesh.h"
@@ -133,9 +134,10 @@ class MeshJob {
     return group;
   }
 
+  Reduced WhatReduces(GroupKind kind) const { return plans::WhatReduces(plan_, kind); }
   void Start(std::size_t worker, const Group& group, Iteration gain = 0) {
     workers_[worker]->node->reduced.reset();
-    workers_[worker]->mesh().StartReduce(MeshNow(), group, gain);
+    workers_[worker]->mesh().StartReduce(MeshNow(), group, WhatReduces(group.kind), gain);
   }
 
   // By member.

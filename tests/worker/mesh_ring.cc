@@ -81,8 +81,9 @@ std::vector<Status> ReduceAll(const std::vector<MeshNode*>& nodes,
   }
   for (MeshNode* node : nodes) {
     node->reduced.reset();
-    if (gradients) node->mesh->JoinRun(1, plans::kGradients);
-    node->mesh->StartReduce(MeshNow(), group);
+    const Plan plan = gradients ? plans::kGradients : plans::kModels;
+    if (gradients) node->mesh->JoinRun(1, plan);
+    node->mesh->StartReduce(MeshNow(), group, plans::WhatReduces(plan, group.kind));
   }
   const bool done = RunUntil(nodes, [&] {
     return std::all_of(nodes.begin(), nodes.end(),

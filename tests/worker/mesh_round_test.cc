@@ -197,13 +197,21 @@ TEST(MeshRoundTest, ContributingAnEmptyOutboxFailsAtOnceForAll) {
   EXPECT_TRUE(job[0].store().owes);
 }
 
-TEST(MeshRoundTest, GroupsThatThePlanDoesNotHaveFail) {
-  for (const Plan& plan : {plans::kModels, plans::kGradients, plans::kAsked}) {
+TEST(MeshRoundTest, WhatThePlanKeepsNoRowForFails) {
+  const auto verdict = [](const Plan& plan, const Reduced& what) {
     MeshJob job(1, EveryDType(10), plan, Patient());
-    EXPECT_EQ(job.Reduce(GroupKind::kRound, 1, {0}, {1})[0].code(), Code::kFailedPrecondition);
+    const Group group = job.MakeGroup(GroupKind::kTrain, 1, {0}, {1});
+    job[0].node->reduced.reset();
+    job[0].mesh().StartReduce(MeshNow(), group, what);
+    return job.Finish({0})[0].code();
+  };
+  for (const Plan& plan : {plans::kModels, plans::kGradients, plans::kAsked}) {
+    EXPECT_EQ(verdict(plan, {Payload::kGradients, Landing::kInbox}), Code::kFailedPrecondition);
+    EXPECT_EQ(verdict(plan, {Payload::kParameters, Landing::kInbox}), Code::kFailedPrecondition);
   }
-  MeshJob job(1, EveryDType(10), kEager, Patient());
-  EXPECT_EQ(job.Reduce(GroupKind::kTrain, 1, {0}, {1})[0].code(), Code::kFailedPrecondition);
+  EXPECT_EQ(verdict(kEager, {Payload::kChange, Landing::kBase}), Code::kFailedPrecondition);
+  EXPECT_EQ(verdict(kEager, {Payload::kChange, Landing::kInbox}), Code::kFailedPrecondition);
+  EXPECT_EQ(verdict(kEager, {Payload::kParameters, Landing::kParameters}), Code::kOk);
 }
 
 // ---- a round's result, fetched ----

@@ -88,7 +88,7 @@ class Silence {
   }
   void Start(std::size_t worker, const Group& group) {
     job[worker].node->reduced.reset();
-    job[worker].mesh().StartReduce(now, group);
+    job[worker].mesh().StartReduce(now, group, job.WhatReduces(group.kind));
   }
   // What a worker has heard of its peers' meshes.
   std::uint64_t Heard(std::size_t worker) { return job[worker].mesh().counters().received; }
@@ -219,7 +219,7 @@ TEST(MeshSilenceTest, WhoIsThroughWithAGroupDoesNotAnswerForIt) {
     if (how == How::kCancelled) other.CancelReduce();
     if (how == How::kFailed) {  // as it sees it; the first one is not told
       other.CancelReduce();
-      other.StartReduce(silence.now, later);
+      other.StartReduce(silence.now, later, silence.job.WhatReduces(later.kind));
     }
     if (how == How::kLaterGroup) silence.Start(1, later);
     if (how == How::kOtherRun) other.JoinRun(2, kWaits);

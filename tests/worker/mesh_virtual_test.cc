@@ -221,7 +221,7 @@ TEST(MeshVirtualTest, AloneItKeepsItsModelAndGains) {
   SetAll(&job, {3});
   const Group group = job.MakeGroup(GroupKind::kTrain, 9, {0}, {1});
   job[0].node->reduced.reset();
-  job[0].mesh().StartReduce(MeshNow(), group, 4);
+  job[0].mesh().StartReduce(MeshNow(), group, job.WhatReduces(group.kind), 4);
   job[0].mesh().Service(MeshNow());
   ASSERT_TRUE(job[0].node->reduced.has_value());
   EXPECT_EQ(job[0].store().iteration, 0) << "is the caller's";
@@ -337,7 +337,7 @@ TEST(MeshVirtualTest, ReplicaIsTheVirtualOne) {
   for (std::size_t w = 0; w < 2; ++w) {
     job[w].store().iteration = 10;
     job[w].node->reduced.reset();
-    job[w].mesh().StartReduce(MeshNow(), group, 7);
+    job[w].mesh().StartReduce(MeshNow(), group, job.WhatReduces(group.kind), 7);
   }
   for (const Status& status : job.Finish({0, 1})) ASSERT_TRUE(status.ok()) << status.ToString();
   job.Add();

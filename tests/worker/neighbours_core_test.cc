@@ -184,9 +184,7 @@ TEST_F(NeighboursTest, ADiscardedGradientIsNotAppliedButItsIterationIsPassed) {
 }
 
 TEST_F(NeighboursTest, SaysWhatItsQueuesHold) {
-  Plan plan = kParallel;
-  plan.backups = 1;
-  Join(plan);
+  Join({.by = NeighbourPlan{.backups = 1}});
   Bring(0, 1);
   Bring(1, 2);
   s.Clear();

@@ -369,16 +369,18 @@ TEST_F(ScheduleTest, SlotsWithoutAGroupAreOverInTheirTurn) {
 }
 
 TEST_F(ScheduleTest, FinishWaitsForTheSlotsOrANewSchedule) {
-  s.Join(StaticOverlap(4));
-  s.Say(Roster(100, kOneHost));
-  s.Step(1);
-  s.Step(2);
-  s.Clear();
-  s.core.Finish(s.now, &s.actions);
-  s.Reduced(102);
-  EXPECT_TRUE(s.Said<prd::Finish>().empty());
+  Script voided;
+  for (Script* script : {&s, &voided}) {
+    script->Join(StaticOverlap(4));
+    script->Say(Roster(100, kOneHost));
+    script->Step(1);
+    script->Step(2);
+    script->Clear();
+    script->core.Finish(script->now, &script->actions);
+    script->Reduced(102);
+    EXPECT_TRUE(script->Said<prd::Finish>().empty());
+  }
   EXPECT_EQ(Started()->group.id, 104u);
-  Script voided = s;
   s.Reduced(104);
   s.Applied(2, 2);
   EXPECT_EQ(s.Said<prd::Finish>().size(), 1u);
@@ -426,12 +428,14 @@ TEST_F(ScheduleTest, ScheduleThatComesWhileTheInboxIsAddedIsForTheNextStep) {
 }
 
 TEST_F(ScheduleTest, CancelAndLeaveBeginNoMoreSlots) {
-  s.Join(StaticOverlap(3));
-  s.Say(Roster(100, kOneHost));
-  s.Step(1);
-  s.Step(2);
-  s.Clear();
-  Script other = s;
+  Script other;
+  for (Script* script : {&s, &other}) {
+    script->Join(StaticOverlap(3));
+    script->Say(Roster(100, kOneHost));
+    script->Step(1);
+    script->Step(2);
+    script->Clear();
+  }
   s.core.Cancel(s.now, &s.actions);
   EXPECT_EQ(s.Count<CancelReduce>(), 1u);
   EXPECT_FALSE(Started());

@@ -49,11 +49,13 @@ std::uint64_t DataPlane::SentBy(const Reduction& reduction, std::size_t member) 
 
 // ---- reductions ----
 
-std::uint64_t DataPlane::Find(RunId run, const Group& group, const Plan& plan) {
+std::uint64_t DataPlane::Find(RunId run, const StartReduce& start, const Plan& plan) {
+  const Group& group = start.group;
   std::uint64_t& serial = by_group_[{run, group.id}];
   if (serial != 0) {
-    if (group.kind != reductions_.at(serial).group.kind ||
-        group.members != reductions_.at(serial).group.members) {
+    const Reduction& known = reductions_.at(serial);
+    if (group.kind != known.group.kind || group.members != known.group.members ||
+        start.what != known.what) {
       throw Violation("same-group",
                       "members differ in what group " + std::to_string(group.id) + " is");
     }
@@ -64,6 +66,7 @@ std::uint64_t DataPlane::Find(RunId run, const Group& group, const Plan& plan) {
   reduction.run = run;
   reduction.group = group;
   reduction.plan = plan;
+  reduction.what = start.what;
   for (const GroupMember& member : group.members) {
     reduction.members.push_back(WorkerOf(member.incarnation));
     reduction.incarnations.push_back(member.incarnation);
@@ -107,7 +110,7 @@ void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, 
 
 void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start, const Plan& plan) {
   CheckOrder(worker, run, start.group, plan);
-  const std::uint64_t serial = Find(run, start.group, plan);
+  const std::uint64_t serial = Find(run, start, plan);
   Reduction& reduction = reductions_.at(serial);
   if (reduction.Overlaps()) FillOutbox(worker, start.gain);
   current_[worker] = serial;
@@ -215,7 +218,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
 
 void DataPlane::CheckBefore(const Reduction& reduction) const {
   const std::string name = "group " + std::to_string(reduction.group.id);
-  const Landing landing = reduction.reduced().landing;
+  const Landing landing = reduction.what.landing;
   const bool base = landing == Landing::kBase;
   const bool models =
       reduction.group.kind == GroupKind::kAverage || reduction.group.kind == GroupKind::kFinal;
@@ -264,10 +267,10 @@ std::vector<double> DataPlane::Mean(const Reduction& reduction) const {
   std::vector<double> mean(world_->replicas[reduction.members[0]].x.size(), 0.0);
   for (std::size_t i = 0; i < reduction.members.size() && !mean.empty(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
-    const bool change = reduction.reduced().payload == Payload::kChange;
+    const bool change = reduction.what.payload == Payload::kChange;
     const std::vector<double>& own = group.kind == GroupKind::kRound ? replica.outbox
                                      : reduction.Overlaps()          ? replica.overlap.outbox
-                                     : reduction.reduced().payload == Payload::kGradients
+                                     : reduction.what.payload == Payload::kGradients
                                          ? replica.gradient
                                          : replica.x;
     const double weight = group.members[i].weight;
@@ -297,9 +300,9 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
   }
   if (reduction.Overlaps()) {
     CommitOverlap(sum, reduction.group.initial_weight, worker);
-  } else if (reduction.reduced().landing == Landing::kGradients) {
+  } else if (reduction.what.landing == Landing::kGradients) {
     replica.gradient = sum.values;  // applied by the worker
-  } else if (reduction.reduced().landing == Landing::kBase) {
+  } else if (reduction.what.landing == Landing::kBase) {
     for (std::size_t j = 0; j < sum.values.size(); ++j) {
       replica.base[j] += OuterRate(reduction.plan) * sum.values[j];
     }

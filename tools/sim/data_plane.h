@@ -108,12 +108,8 @@ class DataPlane {
     Plan plan;
     bool broken = false;
     std::size_t Contributors() const;
-    // What it reduces, and where the result goes.
-    Reduced reduced() const {
-      const bool trains = group.kind == GroupKind::kTrain || group.kind == GroupKind::kRound;
-      return trains ? ReducedInTraining(plan) : Reduced();
-    }
-    bool Overlaps() const { return reduced() == Reduced{Payload::kParameters, Landing::kInbox}; }
+    Reduced what;
+    bool Overlaps() const { return what == Reduced{Payload::kParameters, Landing::kInbox}; }
     bool Unreported() const { return group.kind == GroupKind::kTrain && FollowsSchedule(plan); }
   };
   struct Sum {  // what comes of a reduction
@@ -134,7 +130,7 @@ class DataPlane {
     GroupId group = kNoGroup;
   };
 
-  std::uint64_t Find(RunId run, const Group& group, const Plan& plan);
+  std::uint64_t Find(RunId run, const StartReduce& start, const Plan& plan);
   void CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan);
   void Break(std::uint64_t serial);
   void FailSoon(std::uint32_t worker, std::uint64_t serial);

@@ -190,23 +190,23 @@ void SimWorker::ApplyGradient() {
   for (std::size_t j = 0; j < own.x.size(); ++j) own.x[j] -= rate * own.gradient[j];
 }
 
-void SimWorker::OnApplyNow(Iteration iteration) {
+void SimWorker::OnApplyNow(const ApplyNow& apply) {
   Replica& own = replica();
-  const Plan& plan = parts_->plan;
   std::int64_t rounds = 1;
-  if (AveragesInBackground(plan)) {
+  Iteration iteration = apply.iteration;
+  if (apply.what == ApplyNow::What::kInboxOfChanges) {
     rounds = parts_->data->AddInbox(number_);
-    Tell([&](Actions* out) { core_.Applied(parts_->world->now, own.iteration, rounds, out); });
-    return;
-  }
-  if (TrainsInRounds(plan)) {
-    rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(plan));
-    iteration = own.newest;
+    iteration = own.iteration;
   } else {
-    own.tag = Mix(own.tag ^ group_);
+    if (apply.what == ApplyNow::What::kInboxOfGradients) {
+      rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(parts_->plan));
+      iteration = own.newest;
+    } else {
+      own.tag = Mix(own.tag ^ group_);
+    }
+    if (rounds > 0) ApplyGradient();
+    own.iteration = iteration;
   }
-  if (rounds > 0) ApplyGradient();
-  own.iteration = iteration;
   Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out); });
 }
 
@@ -381,7 +381,7 @@ void SimWorker::Perform(Action* action) {
     interrupted_ = interrupt->on;
     if (interrupted_) PollSoon();
   } else if (const auto* apply = std::get_if<ApplyNow>(action)) {
-    OnApplyNow(apply->iteration);
+    OnApplyNow(*apply);
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
   } else {

@@ -85,7 +85,7 @@ class SimWorker {
   void EndStep(bool discard);
   void PollSoon();
   void ApplyGradient();
-  void OnApplyNow(Iteration iteration);
+  void OnApplyNow(const ApplyNow& apply);
   void CheckIncluded(const WorkerBody& body) const;
   void Die();
   void Away(double within_ms);

@@ -51,8 +51,9 @@ struct JoinRun {
 };
 // Under DrawnAhead the group's iteration is this worker's own.
 struct StartReduce {
-  Group group;  // checked: distinct members, this one among them, finite weights >= 0
-  // AveragesInBackground: what the replica's count gains when the result is added to the
+  Group group;   // checked: distinct members, this one among them, finite weights >= 0
+  Reduced what;  // what this worker contributes, and where the result goes
+  // Landing::kInbox of parameters: what the replica's count gains when the result is added to the
   // parameters.
   Iteration gain = 0;
 };
@@ -74,13 +75,20 @@ struct Deposit {};
 struct Interrupt {
   bool on = false;
 };
-// The caller's thread runs `apply` and calls Applied. Gradients: the sum is in the
-// gradients; the replica's iteration becomes this one. TrainsInRounds: the inbox is moved into the
-// gradients first, and says iteration and rounds; it may turn out to be empty (of a replica that
-// was copied, or that a new incarnation gave up), and then `apply` does not run: 0 rounds.
-// AveragesInBackground: no `apply`; the inbox is added to the parameters, and says iteration and
-// rounds, 0 where it is empty.
+// The caller's thread does this, and then calls Applied.
 struct ApplyNow {
+  enum class What : std::uint8_t {
+    // The result is in the gradients: runs `apply`. The replica's iteration becomes this one.
+    kGradients,
+    // Moves the inbox into the gradients, and runs `apply`. The inbox says the iteration, and of
+    // how many rounds it is: none, and `apply` does not run, of a replica that was copied or that a
+    // new incarnation gave up.
+    kInboxOfGradients,
+    // Adds the inbox to the parameters. The inbox says the iteration, and of how many groups it is,
+    // 0 where it is empty.
+    kInboxOfChanges,
+  };
+  What what = What::kGradients;
   Iteration iteration = 0;
 };
 struct CallDone {

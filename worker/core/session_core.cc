@@ -7,6 +7,18 @@
 #include "worker/core/session_core_limits.h"
 
 namespace prd {
+
+// With the default plan until the first Welcome.
+SessionCore::SessionCore() : stepping_(MakeStepping(Plan())) {}
+SessionCore::~SessionCore() = default;
+SessionCore::SessionCore(SessionCore&&) noexcept = default;
+SessionCore& SessionCore::operator=(SessionCore&&) noexcept = default;
+
+Stepping& SessionCore::stepping() {
+  stepping_->Bind(this);
+  return *stepping_;
+}
+
 namespace {
 
 constexpr DurationNs kResendMax = 2 * kSecond;
@@ -40,17 +52,17 @@ void SessionCore::Push(WorkerBody body, Actions* out) {
   out->push_back(SendToController{Envelope(seq, kept)});
 }
 
-void SessionCore::SendHeartbeat(Instant now, Actions* out) {
+void SessionCore::SendHeartbeat(Actions* out) {
   const std::uint32_t every = std::clamp<std::uint32_t>(welcome_.heartbeat_ms, 10, 60'000);
-  heartbeat_at_ = now + every * kMillisecond;
-  heartbeat_sent_ = now;
+  heartbeat_at_ = now_ + every * kMillisecond;
+  heartbeat_sent_ = now_;
   ++heartbeats_out_;
   out->push_back(SendToController{Envelope(0, Heartbeat{})});
 }
 
-void SessionCore::Resend(Instant now, Actions* out) {
+void SessionCore::Resend(Actions* out) {
   resend_after_ = std::min(2 * resend_after_, kResendMax);
-  resend_at_ = now + resend_after_;
+  resend_at_ = now_ + resend_after_;
   std::size_t sent = 0;
   for (const auto& [seq, body] : link_.unacked()) {
     if (++sent > kResendAtOnce) break;
@@ -59,59 +71,58 @@ void SessionCore::Resend(Instant now, Actions* out) {
 }
 
 // A new life: as a new incarnation, as soon as there is one.
-void SessionCore::SayHello(Instant now, Actions* out) {
+void SessionCore::SayHello(Actions* out) {
   contact_ = Contact::kHello;
   link_ = {};
   run_ = kNoRun;
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
   last_group_ = kNoGroup;
   held_.reset();
-  round_ = {};
-  unapplied_ = arrival_due_ = told_ = false;
-  owed_ = 0;
-  outstanding_ = slots_ = 0;
-  inbox_ = 0;
-  schedule_.reset();
-  phase_ = Phase::kReceive;
-  next_.reset();
-  updates_ = {};
-  store_ = {};
-  sharing_ = {};
-  asked_.reset();
+  beside_ = {};
+  stepping().OnHello();
   heartbeats_out_ = 0;
-  heard_ = now;
+  heard_ = now_;
   hello_due_ = true;
-  OnTime(now, out);
+  OnTime(now_, out);
 }
 
 // ---- calls ----
 
 void SessionCore::Done(Status status, Actions* out) {
-  if (HasStore(plan())) GiveUpRead(out);
+  stepping().OnCallEnds(out);
   call_ = Call::kNone;
-  arrival_due_ = false;
   UpdateInterrupt(out);
   out->push_back(CallDone{std::move(status), step_});
 }
 
-void SessionCore::StepDone(bool adopted, Actions* out) {
+void SessionCore::StepDone(bool copied, Actions* out) {
   step_.iteration = iteration_;
-  step_.adopted = adopted;
-  step_.local_steps = local_steps_;
+  step_.adopted = copied;
   step_.attempts += since_.attempts;
   step_.sent_bytes += since_.sent_bytes;
   step_.reduced += since_.reduced;
   since_ = {};
-  if (!discard_ && section_ >= StepsPerSignal(plan())) section_ = 0;
+  stepping().OnStepEnds();
   Done(Status::Ok(), out);
+}
+
+// The call in progress ends, if the session is over or cancelled.
+bool SessionCore::EndsCall(Actions* out) {
+  if (contact_ == Contact::kOver) {
+    Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
+  } else if (cancelled_) {
+    Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
   if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
-  const bool ends = call_ == Call::kStep && group_.kind == GroupKind::kTrain &&
-                    CountsLocalSteps(plan()) && !DecouplesSteps(plan());
-  if (!ends) return std::nullopt;
+  const bool trains = group_.kind == GroupKind::kTrain;
+  if (call_ != Call::kStep || !trains || !stepping().EndsWithReduction()) return std::nullopt;
   StepOutcome outcome = step_;
   outcome.iteration = group_.iteration;
   outcome.rounds = 1;
@@ -121,13 +132,15 @@ std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
 
 // Calls off what runs on the data plane; nobody is told.
 void SessionCore::DropWork(Actions* out) {
-  if (work_ == Work::kReduce || round_.state == Round::State::kReduce) {
+  if (work_ == Work::kReduce || beside_.state == Beside::State::kReduce) {
     out->push_back(CancelReduce{});
   }
-  if (work_ == Work::kFetch || round_.state == Round::State::kFetch) out->push_back(CancelFetch{});
+  if (work_ == Work::kFetch || beside_.state == Beside::State::kFetch) {
+    out->push_back(CancelFetch{});
+  }
   if (work_ != Work::kApply) work_ = Work::kNone;
   group_.id = kNoGroup;
-  round_ = {};
+  beside_ = {};
 }
 
 // The session can do nothing more.
@@ -151,7 +164,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
   home_run_ = kNoRun;
-  SayHello(now, out);
+  SayHello(out);
 }
 
 void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
@@ -161,31 +174,14 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   call_ = Call::kStep;
   call_at_ = now;
   step_ = {};
-  arrived_ = ready;
   idle_at_ = now;
   discard_ = discard;
-  Took(taken);
+  stepping().OnStep(ready, taken);
   UpdateInterrupt(out);
-  if (!DecouplesSteps(plan())) {
-    ready_ = ready;
-    ready_at_ = now;
-  }
   if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (AsksBeforeGroups(plan()) && !discard) ++local_steps_;
-  arrival_due_ = TrainsInRounds(plan());
-  deposited_ = false;
-  own_round_.reset();
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  if (contact_ == Contact::kOver) {
-    return Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_,
-                out);
-  }
-  if (DecouplesSteps(plan())) return ArriveDecoupled(now, out);
-  if (held_) return BeginHeld(now, out);
-  if (HasNeighbours(plan())) return ArriveNeighbours(now, out);
-  if (HasStore(plan())) return ArriveStore(now, out);
-  if (!Synchronises()) return StepDone(false, out);
-  SignalAgain(now, out);
+  if (EndsCall(out)) return;
+  stepping().StartStep(out);
 }
 
 void SessionCore::Finish(Instant now, Actions* out) {
@@ -195,12 +191,12 @@ void SessionCore::Finish(Instant now, Actions* out) {
   call_at_ = now;
   step_ = {};
   discard_ = false;
-  added_ = false;
+  stepping().OnFinish();
   UpdateInterrupt(out);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (contact_ == Contact::kOver) return Done(over_, out);
-  if (held_ && !HoldsAhead()) return BeginHeld(now, out);
-  GoOn(now, out);
+  if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
+  stepping().Continue(out);
 }
 
 void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
@@ -209,11 +205,10 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   work_ = Work::kNone;
   call_ = Call::kLeave;
   call_at_ = now;
-  if (contact_ != Contact::kMember)
-    return Over(Status(Code::kAborted, "the session has left"), out);
+  if (!is_member()) return Over(Status(Code::kAborted, "the session has left"), out);
   FailHeld("its session leaves", out);
   held_.reset();
-  CancelRound(now, "its session leaves", out);
+  CancelBeside("its session leaves", out);
   leave_by_ = now + kLeaveWait;
   Push(prd::Leave{.reason = reason}, out);
 }
@@ -221,29 +216,107 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
 void SessionCore::Cancel(Instant now, Actions* out) {
   now_ = now;
   cancelled_ = true;
-  CancelRound(now, "cancelled by its user", out);
+  CancelBeside("cancelled by its user", out);
   FailHeld("cancelled by its user", out);
   if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
-  GiveUpWork(now, "cancelled by its user", out);
+  GiveUpWork("cancelled by its user", out);
   Done(Status(Code::kCancelled, "the session was cancelled"), out);
 }
 
 void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
   now_ = now;
-  if (contact_ == Contact::kMember && call_ != Call::kLeave) {
-    CancelRound(now, why.message(), out);
+  if (is_member() && call_ != Call::kLeave) {
+    CancelBeside(why.message(), out);
     FailHeld(why.message(), out);
-    GiveUpWork(now, why.message(), out);
+    GiveUpWork(why.message(), out);
     Push(prd::Leave{.reason = why.message()}, out);
   }
   Over(why, out);
 }
 
-// What runs on the data plane for the call in progress.
-void SessionCore::GiveUpWork(Instant now, const std::string& why, Actions* out) {
+void SessionCore::SayReady(Actions* out) {
+  ready_waiting_ = ready_.waiting;
+  ready_at_ = idle_at_ = now_;
+  ready_.rtt_ns = rtt_ns_;
+  Push(ready_, out);
+}
+
+void SessionCore::SayFinish(Actions* out) {
+  if (!trains() || ready_waiting_ || said_finish_ || work_ != Work::kNone) return;
+  said_finish_ = true;
+  Push(prd::Finish{}, out);
+}
+
+// ---- the data plane, for the call in progress ----
+
+// Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
+// parameters be written.
+void SessionCore::BeginHeld(Actions* out) {
+  if (!held_ || work_ != Work::kNone || call_ == Call::kNone || call_ == Call::kLeave) return;
+  if (BesideRuns()) return;
+  const auto* final = std::get_if<Group>(&*held_);
+  if (final != nullptr && final->kind == GroupKind::kFinal && stepping().DelaysFinal(out)) return;
+  auto held = std::move(*held_);
+  held_.reset();
+  if (const auto* adopt = std::get_if<Adopt>(&held)) {
+    work_ = Work::kFetch;
+    out->push_back(StartFetch{.source = adopt->source});
+    return;
+  }
+  Begin(std::move(std::get<Group>(held)), out);
+}
+
+bool SessionCore::Passive(const Group& group) const {
+  if (!DrawnAhead(plan()) || group.kind != GroupKind::kTrain) return false;
+  return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
+    return member.incarnation == incarnation_ && member.passive;
+  });
+}
+
+Reduced SessionCore::WhatReduces(GroupKind kind) const {
+  const bool trains = kind == GroupKind::kTrain || kind == GroupKind::kRound;
+  return trains ? ReducedInTraining(plan()) : Reduced();
+}
+
+void SessionCore::Begin(Group group, Actions* out) {
+  work_ = Work::kReduce;
+  decides_ = Decides::kHere;
+  group_ = std::move(group);
+  const bool trains = group_.kind == GroupKind::kTrain;
+  if (trains && DrawnAhead(plan())) group_.iteration = iteration_;
+  group_at_ = now_;
+  group_bytes_ = 0;
+  step_.group = group_;
+  if (!Passive(group_)) ++step_.attempts;
+  if (trains) step_.waited += now_ - idle_at_;
+  out->push_back(StartReduce{.group = group_, .what = WhatReduces(group_.kind)});
+}
+
+// The caller is to apply, or add, what has come.
+void SessionCore::Apply(ApplyNow::What what, Iteration iteration, Actions* out) {
+  work_ = Work::kApply;
+  out->push_back(ApplyNow{.what = what, .iteration = iteration});
+}
+
+void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* out) {
+  const bool trained = group_.kind == GroupKind::kTrain;
+  work_ = Work::kNone;
+  idle_at_ = now_;
+  if (trained && FollowsSchedule(plan())) return;
+  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
+  Push(Finished{.group = group_.id,
+                .outcome = outcome,
+                .detail = detail,
+                .wait_ns = waited ? group_at_ - ready_at_ : 0,
+                .reduce_ns = now_ - group_at_,
+                .bytes = group_bytes_},
+       out);
+}
+
+void SessionCore::GiveUpWork(const std::string& why, Actions* out) {
   if (work_ == Work::kReduce) {
     out->push_back(CancelReduce{});
-    Report(now, Outcome::kFailed, why, out);
+    Report(Outcome::kFailed, why, out);
   } else if (work_ == Work::kFetch) {
     out->push_back(CancelFetch{});
     work_ = Work::kNone;
@@ -251,126 +324,59 @@ void SessionCore::GiveUpWork(Instant now, const std::string& why, Actions* out) 
   }
 }
 
-void SessionCore::SayReady(Instant now, Actions* out) {
-  ready_waiting_ = ready_.waiting;
-  ready_at_ = idle_at_ = now;
-  ready_.rtt_ns = rtt_ns_;
-  Push(ready_, out);
-}
-
-// Signals what the step in progress has to say, unless it is said already or cannot be yet.
-void SessionCore::SignalAgain(Instant now, Actions* out) {
-  if (TrainsInRounds(plan()) || DecouplesSteps(plan()) || !TrainsInGroups(plan()))
-    return GoOn(now, out);
-  // Nothing to offer. But one told to wait for a round's group has the steps that it completed.
-  if (call_ == Call::kStep && discard_ && !told_) return StepDone(false, out);
-  const bool stepping = call_ == Call::kStep || (call_ == Call::kFinish && !said_finish_);
-  if (!stepping || contact_ != Contact::kMember || !has_replica_ || ready_waiting_) return;
-  if (AsksBeforeGroups(plan())) return Query(now, out);
-  SayReady(now, out);
-}
-
-void SessionCore::SayFinish(Actions* out) {
-  if (contact_ != Contact::kMember || !has_replica_ || ready_waiting_ || said_finish_ ||
-      work_ != Work::kNone) {
-    return;
-  }
-  said_finish_ = true;
-  Push(prd::Finish{}, out);
-}
-
-// ---- the data plane ----
-
-void SessionCore::Report(Instant now, Outcome outcome, const std::string& detail, Actions* out) {
-  const bool trained = group_.kind == GroupKind::kTrain;
-  work_ = Work::kNone;
-  idle_at_ = now;
-  if (trained && FollowsSchedule(plan())) return;
-  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
-  Push(Finished{.group = group_.id,
-                .outcome = outcome,
-                .detail = detail,
-                .wait_ns = waited ? group_at_ - ready_at_ : 0,
-                .reduce_ns = now - group_at_,
-                .bytes = group_bytes_},
-       out);
+// A group that was announced ahead will not be begun.
+void SessionCore::FailHeld(const std::string& why, Actions* out) {
+  if (!stepping().HoldsAhead()) return;
+  const GroupId id = std::get<Group>(*held_).id;
+  held_.reset();
+  Push(Finished{.group = id, .outcome = Outcome::kFailed, .detail = why}, out);
 }
 
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t sent_bytes, Actions* out) {
   now_ = now;
-  if (round_.state == Round::State::kReduce && round_.group.id == group) {
+  const Outcome outcome = status.ok()                     ? Outcome::kOk
+                          : decides_ == Decides::kGivenUp ? Outcome::kAborted
+                                                          : Outcome::kFailed;
+  if (beside_.state == Beside::State::kReduce && beside_.group.id == group) {
     group_bytes_ = sent_bytes;
-    return OnRoundReduced(now, status, out);
+    EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
+    BeginHeld(out);
+    return stepping().Continue(out);
   }
   if (work_ != Work::kReduce || group_.id != group) return;
   group_bytes_ = sent_bytes;
   step_.sent_bytes += sent_bytes;
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
-  if (kind == GroupKind::kTrain && DecouplesSteps(plan())) {
-    return OnTrained(now, status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
+  if (kind == GroupKind::kTrain) {
+    stepping().OnTrained(outcome, status.message(), out);
+  } else if (!status.ok()) {
+    Report(outcome, status.message(), out);
   }
-  if (!status.ok()) {
-    const bool given_up = decides_ == Decides::kGivenUp;
-    Report(now, given_up ? Outcome::kAborted : Outcome::kFailed, status.message(), out);
-    if (kind == GroupKind::kTrain) SignalAgain(now, out);
-    return BeginHeld(now, out);
-  }
-  if (kind == GroupKind::kTrain && ReducedInTraining(plan()).landing == Landing::kGradients) {
-    work_ = Work::kApply;
-    out->push_back(ApplyNow{group_.iteration});
-    return;
-  }
-  iteration_ = newest_ = group_.iteration;
-  Report(now, Outcome::kOk, {}, out);
-  if (kind == GroupKind::kInitial) {
-    unapplied_ = false;
-    return HasReplica(now, out);
-  }
+  if (!status.ok()) return BeginHeld(out);
+  if (kind == GroupKind::kTrain) return;
+  iteration_ = group_.iteration;
+  Report(Outcome::kOk, {}, out);
+  if (kind == GroupKind::kInitial) return HasReplica(false, out);
   if (kind == GroupKind::kFinal) {
     final_done_ = true;
     return;
   }
-  if (kind == GroupKind::kTrain) NewRound();
-  if (kind == GroupKind::kTrain && call_ == Call::kStep) {
-    step_.rounds = 1;
-    step_.included = true;
-    return StepDone(false, out);
-  }
-  GoOn(now, out);
-}
-
-// Payload::kChange: what was counted and said since the round's start is past.
-void SessionCore::NewRound() {
-  local_steps_ = 0;
-  told_ = false;
-  asked_.reset();
+  stepping().OnAveraged();
+  stepping().Continue(out);
 }
 
 void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out) {
   now_ = now;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
-  if (AveragesInBackground(plan())) return Added(now, iteration, rounds, out);
-  iteration_ = iteration;
-  if (HasNeighbours(plan())) return AppliedUpdate(now, out);
-  if (group_.id != kNoGroup) Report(now, Outcome::kOk, {}, out);
-  if (TrainsInRounds(plan())) AppliedRounds();
-  if (call_ == Call::kStep && rounds > 0) {
-    step_.rounds = rounds;
-    if (!TrainsInRounds(plan())) step_.included = true;
-    return StepDone(false, out);
-  }
-  if (contact_ == Contact::kOver) return Done(over_, out);
-  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  GoOn(now, out);
-  BeginHeld(now, out);
+  stepping().OnApplied(iteration, rounds, out);
 }
 
 void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out) {
   now_ = now;
-  if (round_.state == Round::State::kFetch) return OnResultFetched(now, status, out);
+  if (beside_.state == Beside::State::kFetch) return stepping().OnResultFetched(status, out);
   if (work_ != Work::kFetch) return;
   work_ = Work::kNone;
   if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
@@ -381,35 +387,81 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
                .detail = status.ok() ? std::string() : status.message()},
        out);
   if (!status.ok()) {
-    SignalAgain(now, out);
-    return BeginHeld(now, out);
+    stepping().SignalAgain(out);
+    return BeginHeld(out);
   }
-  iteration_ = newest_ = iteration;
+  iteration_ = iteration;
   if (said_finish_ && final_announced_) {
     final_done_ = true;  // the others' average
     return;
   }
-  unapplied_ = TrainsInRounds(plan());  // it may bring an inbox
-  HasReplica(now, out);
+  HasReplica(true, out);
 }
 
-void SessionCore::HasReplica(Instant now, Actions* out) {
+void SessionCore::HasReplica(bool copied, Actions* out) {
   has_replica_ = true;
   home_run_ = run_;
-  round_ = {};
-  owed_ = 0;
-  arrival_due_ = false;
-  section_ = 0;
-  outstanding_ = 0;
-  inbox_ = 0;
-  NewRound();
-  if (HasNeighbours(plan())) BeginUpdates(now, out);
-  // Trains on what it reads from the store; the call in progress ends with that.
-  if (HasStore(plan())) return JoinStore(now, out);
+  beside_ = {};
+  if (!stepping().OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
-  GoOn(now, out);
-  BeginHeld(now, out);
+  stepping().Continue(out);
+  BeginHeld(out);
+}
+
+// ---- the data plane, beside the call ----
+
+void SessionCore::BeginBeside(Group group, Iteration gain, bool contributes, Actions* out) {
+  group_bytes_ = 0;
+  if (!Passive(group)) ++since_.attempts;
+  beside_ = {.state = Beside::State::kReduce,
+             .group = std::move(group),
+             .contributed = contributes,
+             .at = now_};
+  if (cancelled_) return EndBeside(Outcome::kFailed, "cancelled by its user", out);
+  out->push_back(
+      StartReduce{.group = beside_.group, .what = WhatReduces(beside_.group.kind), .gain = gain});
+}
+
+// The group beside the call is through.
+void SessionCore::EndBeside(Outcome outcome, const std::string& detail, Actions* out) {
+  since_.sent_bytes += group_bytes_;
+  since_.reduced += now_ - beside_.at;
+  stepping().OnBesideThrough(outcome, detail, out);
+}
+
+// False if the abort does not concern the group beside the call.
+bool SessionCore::AbortBeside(const Abort& abort, Actions* out) {
+  if (beside_.state == Beside::State::kNone || beside_.group.id != abort.group) return false;
+  if (beside_.state == Beside::State::kReduce) {
+    out->push_back(CancelReduce{});
+    EndBeside(Outcome::kAborted, abort.reason, out);
+  }
+  if (!abort.undone && TrainsInRounds(plan())) return true;
+  if (beside_.state == Beside::State::kFetch) {
+    out->push_back(CancelFetch{});
+    RefuseResult(abort.reason, out);
+  }
+  beside_ = {};  // what was given is still in the outbox
+  BeginHeld(out);
+  stepping().Continue(out);
+  return true;
+}
+
+void SessionCore::CancelBeside(const std::string& why, Actions* out) {
+  if (beside_.state == Beside::State::kReduce) {
+    out->push_back(CancelReduce{});
+    EndBeside(Outcome::kFailed, why, out);
+  } else if (beside_.state == Beside::State::kFetch) {
+    out->push_back(CancelFetch{});
+    beside_.state = Beside::State::kFailed;
+    RefuseResult(why, out);
+  }
+}
+
+// A round's result is not copied.
+void SessionCore::RefuseResult(const std::string& why, Actions* out) {
+  Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
 }
 
 // ---- time ----
@@ -418,13 +470,13 @@ void SessionCore::OnConnected(Instant now, Actions* out) {
   now_ = now;
   if (contact_ != Contact::kHello && contact_ != Contact::kMember) return;
   resend_after_ = kResendFirst / 2;
-  Resend(now, out);
-  if (contact_ == Contact::kMember) SendHeartbeat(now, out);
+  Resend(out);
+  if (contact_ == Contact::kMember) SendHeartbeat(out);
 }
 
 std::optional<Instant> SessionCore::PatienceEnds() const {
   const bool calling = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kFinish;
-  if (!calling || work_ != Work::kNone || RoundRuns() || options_.patience == 0) {
+  if (!calling || work_ != Work::kNone || BesideRuns() || options_.patience == 0) {
     return std::nullopt;
   }
   return std::max(call_at_, heard_) + options_.patience;
@@ -443,12 +495,9 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     Push(std::move(hello), out);
   }
   const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
-  if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(now, out);
-  if (contact_ == Contact::kMember && now >= heartbeat_at_) SendHeartbeat(now, out);
-  if (contact_ == Contact::kMember) {
-    updates_.OnTime(now, out);
-    store_.OnTime(now, out);
-  }
+  if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(out);
+  if (contact_ == Contact::kMember && now >= heartbeat_at_) SendHeartbeat(out);
+  if (is_member()) stepping().OnTime(out);
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
@@ -480,8 +529,7 @@ std::optional<Instant> SessionCore::NextDeadline() const {
   }
   if (contact_ == Contact::kMember) {
     consider(heartbeat_at_);
-    if (const auto at = updates_.NextDeadline()) consider(*at);
-    if (const auto at = store_.NextDeadline()) consider(*at);
+    if (const auto at = stepping_->NextDeadline()) consider(*at);
   }
   if (call_ == Call::kLeave) consider(leave_by_);
   return next;

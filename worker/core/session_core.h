@@ -12,40 +12,22 @@
 // incarnation is over" makes it say Hello as a new one, with the same rank, and go on with the
 // replica as it is.
 //
-// Rounds (GroupKind::kRound) run in a slot of their own beside the call in progress: they start at
-// once, whatever the training loop does, `apply` included. The data plane still has one reduction
-// and one copy at a time: a worker is in one group at a time, and a controller that announces a
-// second one ends the session (kDataLoss), as any group does that cannot be.
-//
-// Models are averaged (CountsLocalSteps) in four ways, as the Plan says. In each, steps that do not
-// synchronise (section_length) end at once, whatever is announced or stands; so do discarded ones.
-//   neither ahead nor background: a step says Ready, and ends with the group that answers.
-//   background: a step says Ready and ends. Groups run in the slot of the rounds, and their
-//     averages wait in the inbox, which the caller's thread adds to the parameters before each
-//     step, and on ApplyNow. A signal stands until its group has succeeded; a worker whose group
-//     failed signals again by itself, also while its training loop computes. The step with which
-//     more than run_ahead have come since a signal, its own included, waits for it; it then adds
-//     the inbox, says Ready (but where the signal that stood was its own, or said after it came),
-//     and ends. Steps that do not synchronise do not count.
-//   ahead: the same signal is never repeated; it ends as Plan says. Without background a group
-//     waits until the training loop is in a step that synchronises, which says Ready first, or in
-//     Finish; such a step ends once no signal stands.
-//   scheduled: each step that synchronises takes the next slot of the newest Schedule, and waits
-//     for the first one. Without background it runs that slot's group and ends with it, ok or not.
-//     With it, slots run in their order, and a step with which more than run_ahead slots are taken
-//     and not over waits. A new Schedule calls off and forgets the slots of the one before; a step
-//     that waits takes slot 0 of the new one.
-// Neighbours' updates (NeighbourPlan) and shards (StorePlan) go from worker to worker at any
-// time, whatever the training loop does (exchange.h); what a step waits for stands in
-// session_core_neighbours.cc and session_core_store.cc.
-//
-// Where models are averaged, Finish adds the inbox and says Finish once no signal stands, its own
-// group is through, and no slot is open. It takes part in groups announced ahead before and after
-// that; what they leave in the inbox is added before the final average.
+// What a step does, waits for and ends with is the plan's affair, and in a class of its own
+// (stepping.h). The core has what all plans share: Hello and Welcome, the link, the calls, the
+// common start, copies of replicas, the final average, and the two places where the data plane
+// works for it:
+//   the call's   a reduction or a copy that the call in progress waits for, which reads and writes
+//                the parameters: it begins once the caller is inside Attach, Step or Finish
+//   beside it    a round, or an average in the background, which begins at once, whatever the
+//                training loop does
+// The data plane has one reduction and one copy at a time: a worker is in one group at a time, and
+// a controller that announces a second one ends the session (kDataLoss), as it does with any group
+// that cannot be.
 #ifndef PRD_WORKER_CORE_SESSION_CORE_H_
 #define PRD_WORKER_CORE_SESSION_CORE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -54,17 +36,20 @@
 #include "common/base/ids.h"
 #include "common/base/link.h"
 #include "common/base/messages.h"
-#include "common/base/static_schedule.h"
 #include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/core/actions.h"
-#include "worker/core/shard_store.h"
-#include "worker/core/update_queues.h"
+#include "worker/core/stepping.h"
 
 namespace prd {
 
 class SessionCore {
  public:
+  SessionCore();
+  ~SessionCore();
+  SessionCore(SessionCore&&) noexcept;
+  SessionCore& operator=(SessionCore&&) noexcept;
+
   struct Options {
     Hello hello;              // but for rank and iteration of later incarnations
     DurationNs patience = 0;  // 0 = for ever
@@ -130,19 +115,15 @@ class SessionCore {
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
   // FollowsSchedule: groups up to this id are over, begun or not.
-  GroupId called_off() const { return schedule_ ? schedule_->first - 1 : kNoGroup; }
+  GroupId called_off() const { return stepping_->called_off(); }
 
- private:
-  enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
+  // ---- for the ways of stepping alone ----
+
   enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
-  // Who says what becomes of a kReduce: the data plane and this core, or since HandedOver the
-  // device alone; kGivenUp: of that the controller has called off.
-  enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
-
-  // The newest kRound announced here, or the kTrain that runs in the background. kFailed: its
-  // result is not here, but others may have it.
-  struct Round {
+  // The group beside the call in progress: the newest kRound announced here, or the kTrain that
+  // runs in the background. kFailed: its result is not here, but others may have it.
+  struct Beside {
     enum class State : std::uint8_t { kNone, kReduce, kFailed, kFetch };
     State state = State::kNone;
     Group group;
@@ -150,113 +131,75 @@ class SessionCore {
     Instant at;
   };
 
-  void SayHello(Instant now, Actions* out);
+ private:
+  friend class Stepping;
+  friend class GroupStepping;
+  friend class OverlapStepping;
+  friend class RoundStepping;
+  friend class NeighbourStepping;
+  friend class StoreStepping;
+
+  enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
+  // Who says what becomes of a kReduce: the data plane and this core, or since HandedOver the
+  // device alone; kGivenUp: of one that the controller has called off.
+  enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
+
+  Stepping& stepping();
+
+  void SayHello(Actions* out);
   void Push(WorkerBody body, Actions* out);
   WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
-  void SendHeartbeat(Instant now, Actions* out);
-  void Resend(Instant now, Actions* out);
-  void Done(Status status, Actions* out);
-  void GiveUpWork(Instant now, const std::string& why, Actions* out);
-  void DropWork(Actions* out);
-  void Over(Status status, Actions* out);
-  void StepDone(bool adopted, Actions* out);
-
-  void Receive(Instant now, const ControllerEnvelope& envelope, Actions* out);
-  void OnWelcome(Instant now, const Welcome& welcome, Actions* out);
-  void OnHeartbeatAck(Instant now);
-  void OnAdopt(Instant now, const Adopt& adopt, Actions* out);
-  void OnGroup(Instant now, const Group& group, Actions* out);
-  void OnAbort(Instant now, const Abort& abort, Actions* out);
-  void OnReleased(const Released& released, Actions* out);
-  void OnSchedule(Instant now, const Schedule& schedule, Actions* out);
-  void OnReply(Instant now, const QueryReply& reply, Actions* out);
-  void OnRefused(Instant now, const Refused& refused, Actions* out);
-  std::string CheckGroup(const Group& group) const;
-  std::string CheckRound(const Group& group) const;
-  void BeginHeld(Instant now, Actions* out);
-  void Begin(Instant now, Group group, Actions* out);
-  void Report(Instant now, Outcome outcome, const std::string& detail, Actions* out);
-  void HasReplica(Instant now, Actions* out);
-  void SignalAgain(Instant now, Actions* out);
-  void CallOffWork(Instant now, const std::string& why, Actions* out);
-  void SayFinish(Actions* out);
+  void SendHeartbeat(Actions* out);
+  void Resend(Actions* out);
   std::optional<Instant> PatienceEnds() const;
-  const Plan& plan() const { return welcome_.plan; }
-  void SayReady(Instant now, Actions* out);
+
+  // Calls and their end.
+  void Done(Status status, Actions* out);
+  void StepDone(bool copied, Actions* out);
+  void Over(Status status, Actions* out);
+  bool EndsCall(Actions* out);
+  void SayReady(Actions* out);
+  void SayFinish(Actions* out);
   void UpdateInterrupt(Actions* out);
 
-  // Rounds in the background (session_core_rounds.cc).
-  bool RoundRuns() const;
-  bool GaveToRound() const;
-  void BeginRound(Instant now, const Group& group, Actions* out);
-  void ReportRound(Instant now, Outcome outcome, const std::string& detail, Actions* out);
-  std::uint32_t HaveRound();
-  void OnRoundReduced(Instant now, const Status& status, Actions* out);
-  void OnAdoptResult(Instant now, const Adopt& adopt, Actions* out);
-  void OnResultFetched(Instant now, const Status& status, Actions* out);
-  bool AbortRound(Instant now, const Abort& abort, Actions* out);
-  void CancelRound(Instant now, const std::string& why, Actions* out);
-  void Arrive(Instant now, Actions* out);
-  void ApplyRounds(Instant now, Actions* out);
-  void AppliedRounds();
-  void GoOn(Instant now, Actions* out);
-
-  // Groups drawn ahead or in the background (session_core_background.cc).
-  bool Passive(const Group& group) const;
-  bool Synchronises();
-  std::string CheckTrain() const;
-  void Took(std::int64_t rounds);
-  void ArriveDecoupled(Instant now, Actions* out);
-  void Proceed(Instant now, Actions* out);
-  void ProceedStep(Instant now, Actions* out);
-  void ProceedFinish(Instant now, Actions* out);
-  void SignalDecoupled(Instant now, Actions* out);
-  bool HoldsAhead() const;
+  // The data plane's work for the call in progress, and beside it.
+  void BeginHeld(Actions* out);
+  void Begin(Group group, Actions* out);
+  void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
+  void Report(Outcome outcome, const std::string& detail, Actions* out);
+  void GiveUpWork(const std::string& why, Actions* out);
+  void DropWork(Actions* out);
   void FailHeld(const std::string& why, Actions* out);
-  void OnTrainGroup(Instant now, const Group& group, Actions* out);
-  void BeginBackground(Instant now, Group group, Actions* out);
-  void OnTrained(Instant now, Outcome outcome, const std::string& detail, Actions* out);
-  void ReportBackground(Instant now, Outcome outcome, const std::string& detail, Actions* out);
-  void Through(Instant now, bool ok, bool passive, Actions* out);
-  void OnAnswer(Instant now, const QueryReply& reply, Actions* out);
-  void AddInbox(Actions* out);
-  void Added(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
+  void BeginBeside(Group group, Iteration gain, bool contributes, Actions* out);
+  void EndBeside(Outcome outcome, const std::string& detail, Actions* out);
+  bool AbortBeside(const Abort& abort, Actions* out);
+  void CancelBeside(const std::string& why, Actions* out);
+  void RefuseResult(const std::string& why, Actions* out);
+  void HasReplica(bool copied, Actions* out);
+  Reduced WhatReduces(GroupKind kind) const;
 
-  // The static schedule (session_core_schedule.cc).
-  std::string CheckSchedule(const Schedule& schedule) const;
-  Group SlotGroup(std::uint64_t slot, const StaticMembers& members) const;
-  void TakeSlot(Instant now, Actions* out);
-  void RunSlots(Instant now, Actions* out);
+  // Messages.
+  void Receive(const ControllerEnvelope& envelope, Actions* out);
+  void OnWelcome(const Welcome& welcome, Actions* out);
+  void OnHeartbeatAck();
+  void OnAdopt(const Adopt& adopt, Actions* out);
+  void OnGroup(const Group& group, Actions* out);
+  void OnAbort(const Abort& abort, Actions* out);
+  void OnReleased(const Released& released, Actions* out);
+  void OnRefused(const Refused& refused, Actions* out);
+  std::string CheckGroup(const Group& group);
 
-  // Updates of the neighbours on a graph (session_core_neighbours.cc).
-  void ArriveNeighbours(Instant now, Actions* out);
-  void ProceedNeighbours(Instant now, Actions* out);
-  void PublishDue(Instant now, Actions* out);
-  void ReceiveUpdates(Instant now, Actions* out);
-  void Enter(Instant now, Actions* out);
-  void Mix(Iteration k, Actions* out);
-  void BeginUpdates(Instant now, Actions* out);
-  std::string CheckNeighbourhood(const Neighbourhood& hood) const;
-  void OnNeighbourhood(Instant now, const Neighbourhood& hood, Actions* out);
-  void OnEntered(Instant now, const QueryReply& reply, Actions* out);
-  void AppliedUpdate(Instant now, Actions* out);
-
-  // Shards of the parameters (session_core_store.cc).
-  void ArriveStore(Instant now, Actions* out);
-  void ProceedStore(Instant now, Actions* out);
-  void OnPlacement(Instant now, const Placement& placement, Actions* out);
-  void OnOpened(Instant now, const Opened& opened, Actions* out);
-  void OnMayRead(Instant now, const QueryReply& reply, Actions* out);
-  bool FinalReadDue(Instant now, Actions* out);
-  void HasRead(Instant now, Actions* out);
-  void JoinStore(Instant now, Actions* out);
-  void GiveUpRead(Actions* out);
-
-  // Local steps (session_core_local_steps.cc).
-  void Query(Instant now, Actions* out);
-  void QueryDue(Instant now, Actions* out);
-  void NewRound();
-  void OnQueryReply(Instant now, const QueryReply& reply, Actions* out);
+  const Plan& plan() const { return welcome_.plan; }
+  bool is_member() const { return contact_ == Contact::kMember; }
+  bool trains() const { return is_member() && has_replica_; }
+  // A group runs for the call in progress, or waits for the caller to be in one.
+  bool HasGroup() const {
+    return work_ == Work::kReduce || (held_ && std::holds_alternative<Group>(*held_));
+  }
+  bool BesideRuns() const {
+    return beside_.state == Beside::State::kReduce || beside_.state == Beside::State::kFetch;
+  }
+  bool Passive(const Group& group) const;
 
   Options options_;
   Contact contact_ = Contact::kNone;
@@ -268,6 +211,7 @@ class SessionCore {
   Welcome welcome_;
   RunId run_ = kNoRun;
   Iteration iteration_ = 0;
+  std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
 
   // The controller's view of this incarnation.
   RunId home_run_ = kNoRun;   // the last one that gave a replica; before that, the first one
@@ -292,58 +236,8 @@ class SessionCore {
   std::uint64_t group_bytes_ = 0;
   std::optional<std::variant<Group, Adopt>> held_;
 
-  // TrainsInRounds. Rounds are known by their iteration; iteration_ is that of the newest one that
-  // `apply` has seen.
-  Round round_;
-  Iteration newest_ = 0;                // round whose result is here
-  bool unapplied_ = false;              // the inbox is not empty, as far as is known here
-  std::uint32_t owed_ = 0;              // gradients in the outbox
-  Group last_round_;                    // the newest one whose result is here
-  StepOutcome since_;                   // attempts, sent_bytes and reduced since the last step
-  bool arrival_due_ = false;            // the step in progress has not deposited and signalled yet
-  bool deposited_ = false;              // the step in progress has
-  std::optional<Iteration> own_round_;  // that its gradient is in
-
-  // CountsLocalSteps.
-  std::uint32_t section_ = 0;  // steps since the last one that synchronised
-  // DrawnAhead, background, scheduled.
-  Ready arrived_;                  // the newest step's
-  bool due_ = false;               // the step in progress has yet to signal, or to take its slot
-  std::uint64_t outstanding_ = 0;  // steps since the signal that stands; slots taken and not over
-  std::int64_t inbox_ = 0;         // averages in the inbox, as far as is known here
-  std::int64_t asked_inbox_ = 0;   // the same, when ApplyNow asked to add it
-  bool added_ = false;             // the call in progress has added it since the last answer
-  std::optional<Schedule> schedule_;
-  std::size_t self_ = 0;     // in its members
-  std::uint64_t slots_ = 0;  // of it that were taken
-
-  // NeighbourPlan. kReceive: Recv(iteration_) has not ended. kEnter: it has, and apply has run if
-  // it is to; the controller's answer is not here, or, with a jump, Recv of the iteration before
-  // next_ has not ended.
-  enum class Phase : std::uint8_t { kReceive, kApply, kEnter };
-  Phase phase_ = Phase::kReceive;
-  std::optional<Iteration> next_;  // the one to enter
-
-  // NeighbourPlan, StorePlan.
-  UpdateQueues updates_;
-  ShardStore store_;
-  // StorePlan.
-  struct Sharing {
-    // What comes next: an update to be stored, its signal to be answered, shards to be read.
-    enum class Next : std::uint8_t { kNone, kPush, kAnswer, kMayRead, kRead };
-    Next next = Next::kNone;
-    bool joins = false;                // the step in progress ends with the job's replica instead
-    bool counts = false;               // its work is in the update
-    std::uint32_t workers = 0;         // that train, as the newest answer says
-    GroupId final_reading = kNoGroup;  // the group that shards were read for last
-    GroupId final_read = kNoGroup;     // all of them
-  };
-  Sharing sharing_;
-
-  // Payload::kChange.
-  std::uint32_t local_steps_ = 0;  // since the round's start
-  std::optional<Ready> asked_;     // the last Ready of this round
-  bool told_ = false;              // delayed_ack: the next signal waits for the round's group
+  Beside beside_;
+  StepOutcome since_;  // attempts, sent_bytes and reduced beside calls since the last step
 
   Call call_ = Call::kNone;
   Instant call_at_;

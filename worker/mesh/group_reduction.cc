@@ -7,7 +7,8 @@
 #include "common/base/check.h"
 
 namespace prd {
-GroupReduction::GroupReduction(Context context, Instant now, const Group& group, Iteration gain)
+GroupReduction::GroupReduction(Context context, Instant now, const Group& group, Reduced what,
+                               Iteration gain)
     : context_(std::move(context)),
       group_(group),
       gain_(gain),
@@ -15,7 +16,7 @@ GroupReduction::GroupReduction(Context context, Instant now, const Group& group,
       endpoints_(group.members.size()),
       silence_(now, context_.timeout, MayBeLate()) {
   position_ = PositionOf(context_.self).value_or(0);
-  failure_ = Choose();
+  failure_ = Choose(what);
   if (failure_.ok()) failure_ = CheckInitial();
   if (failure_.ok()) {
     asked_ = true;
@@ -34,38 +35,39 @@ std::optional<std::size_t> GroupReduction::PositionOf(Incarnation incarnation) c
 
 // ---- what is reduced ----
 
-// An error for a group that this plan has no use for.
-Result<GroupReduction::Reduces> GroupReduction::WhatReduces() const {
-  const Plan& plan = context_.plan;
-  const bool round = group_.kind == GroupKind::kRound;
-  if (!round && group_.kind != GroupKind::kTrain) return Reduces::kParameters;
-  if (TrainsInGroups(plan) && TrainsInRounds(plan) == round) {
-    const Reduced reduced = ReducedInTraining(plan);
-    const bool gradients = reduced.payload == Payload::kGradients;
-    if (reduced.landing == Landing::kInbox) return gradients ? Reduces::kOutbox : Reduces::kVirtual;
-    if (reduced.payload == Payload::kChange) return Reduces::kDifference;
-    return gradients ? Reduces::kGradients : Reduces::kParameters;
-  }
-  return Status(Code::kFailedPrecondition, "the job's strategy has no groups of this kind");
-}
-
-Status GroupReduction::Choose() {
+// An error for what no member can do, or this one cannot under its plan.
+Status GroupReduction::Choose(Reduced what) {
+  using enum Reduces;
   ReplicaStore* store = context_.store;
-  Result<Reduces> what = WhatReduces();
-  if (!what.ok()) return what.status();
-  what_ = *what;
-  if (what_ == Reduces::kGradients || what_ == Reduces::kOutbox) shape_ = &store->gradients;
-  if (what_ == Reduces::kDifference && store->base.size() != store->parameters.bytes()) {
+  const bool inbox = what.landing == Landing::kInbox;
+  if (what == Reduced{Payload::kParameters, Landing::kParameters}) {
+    what_ = kParameters;
+  } else if (what == Reduced{Payload::kParameters, Landing::kInbox}) {
+    what_ = kVirtual;
+  } else if (what == Reduced{Payload::kGradients, Landing::kGradients}) {
+    what_ = kGradients;
+  } else if (what == Reduced{Payload::kGradients, Landing::kInbox}) {
+    what_ = kOutbox;
+  } else if (what == Reduced{Payload::kChange, Landing::kBase}) {
+    what_ = kDifference;
+  } else {
+    return Status(Code::kFailedPrecondition,
+                  "no worker can reduce this, and have the result there");
+  }
+  if (what.payload == Payload::kGradients) shape_ = &store->gradients;
+  if (inbox && store->inbox.size() != shape_->bytes()) {
+    return Status(Code::kFailedPrecondition, "the job's plan keeps no inbox");
+  }
+  if (what_ == kDifference && store->base.size() != shape_->bytes()) {
     return Status(Code::kFailedPrecondition, "the parameters of the round's start are not known");
   }
-  if (what_ == Reduces::kOutbox && contributes() && !store->owes) {
+  if (what_ == kOutbox && contributes() && !store->owes) {
     return Status(Code::kFailedPrecondition, "there are no gradients to contribute");
   }
-  taken_ = what_ != Reduces::kVirtual && !store->away;
-  if (what_ == Reduces::kVirtual) store->memory->Size(&store->outbox, store->parameters.bytes());
-  if (what_ == Reduces::kDifference && contributes()) store->TakeDifference();
-  own_row_ = what_ == Reduces::kVirtual ||
-             (contributes() && (what_ == Reduces::kDifference || what_ == Reduces::kOutbox));
+  taken_ = what_ != kVirtual && !store->away;
+  if (what_ == kVirtual) store->memory->Size(&store->outbox, shape_->bytes());
+  if (what_ == kDifference && contributes()) store->TakeDifference();
+  own_row_ = what_ == kVirtual || (contributes() && (what_ == kDifference || what_ == kOutbox));
   return Status::Ok();
 }
 

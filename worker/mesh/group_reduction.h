@@ -1,6 +1,6 @@
 // One group on one member: what it reduces here, which way, and where the result goes.
 //
-// What is reduced follows from the plan and the group's kind (Mesh::StartReduce). The way is the
+// What is reduced, and where the result goes, is said by whoever starts it. The way is the
 // choice of the group's leader (worker/device/communicators.h): on the device, by its plane, or
 // staged, by a Reduction (reduction.h) over the peers' connections. Of a replica on a device, what
 // is staged is copied to host memory first, and the result from there; frames that come before
@@ -57,7 +57,7 @@ class GroupReduction {
     std::size_t direct_bytes = 0;
   };
 
-  GroupReduction(Context context, Instant now, const Group& group, Iteration gain);
+  GroupReduction(Context context, Instant now, const Group& group, Reduced what, Iteration gain);
   // Reports nothing.
   void Cancel(Instant now);
 
@@ -107,8 +107,7 @@ class GroupReduction {
   std::optional<std::size_t> PositionOf(Incarnation incarnation) const;
   bool Complete() const { return reduction_ && reduction_->Complete(); }
 
-  Result<Reduces> WhatReduces() const;
-  Status Choose();
+  Status Choose(Reduced what);
   Status CheckInitial() const;
   bool Take();
   bool Commits() const;

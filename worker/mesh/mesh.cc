@@ -130,7 +130,7 @@ void Mesh::Warm() {
 
 // ---- commands ----
 
-void Mesh::StartReduce(Instant now, const Group& group, Iteration gain) {
+void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration gain) {
   PRD_CHECK(!active_);
   now_ = now;
   CallOff(group.id);
@@ -148,7 +148,7 @@ void Mesh::StartReduce(Instant now, const Group& group, Iteration gain) {
                                         .timeout = options_.timeout,
                                         .chunk_bytes = options_.chunk_bytes,
                                         .direct_bytes = options_.direct_bytes};
-  active_.emplace(context, now, group, gain);
+  active_.emplace(context, now, group, what, gain);
   Advance(now);
   if (!active_->hears()) HearFailures(now);
   link_.Service(now);

@@ -94,25 +94,24 @@ class Mesh {
   void SetIncarnation(Incarnation incarnation);
   void JoinRun(RunId run, const Plan& plan);
 
-  // Reduces with the group. What is reduced, and where the result goes:
-  //   kInitial, kFinal, kAverage, and kTrain of parameters: the parameters, in place
-  //   kTrain under AveragesInBackground: the virtual replica as it is now, or, if the store's mutex
-  //   is
-  //     taken, when it is free; the difference that the average makes to it is added to the inbox,
-  //     and is worth `gain` iterations
-  //   kTrain of gradients: the gradients, in place
-  //   kTrain of Payload::kChange: the outbox, made of parameters - base; then base += global_lr *
-  //   result,
-  //     and the parameters are equal to base
-  //   kRound: the outbox, or nothing where this member's weight is 0; the result is added to the
-  //     inbox (or replaces it: latest_only), and an outbox that was contributed is empty again
-  // The replica's iteration becomes the group's, but for kRound, gradients, and kTrain under
-  // DrawnAhead or AveragesInBackground. kInitial and kFinal empty outbox and inbox, and set the
-  // base. The result of a kRound can
-  // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
-  // checked (distinct members, this one among them, finite weights). A group that asks for what the
-  // plan's strategy does not have, or for an outbox that is empty, fails with kFailedPrecondition.
-  void StartReduce(Instant now, const Group& group, Iteration gain = 0);
+  // Reduces with the group: what this member contributes, and where the result goes, says `what`.
+  //   parameters -> parameters   in place
+  //   parameters -> inbox        contributes the virtual replica, parameters + inbox, as it is now,
+  //                              or, if the store's mutex is taken, when that is free. Adds the
+  //                              average's difference to it, which is worth `gain` iterations.
+  //   gradients -> gradients     in place
+  //   gradients -> inbox         contributes the outbox, which is empty afterwards, or nothing if
+  //                              this member's weight is 0. Adds the result, or replaces what is
+  //                              there (TakesNewestOnly).
+  //   change -> base             contributes parameters - base. base += OuterRate * result; then
+  //                              the parameters are equal to base.
+  // The replica's iteration becomes the group's where the result goes to the parameters or the
+  // base, unless the group trains and was DrawnAhead. kInitial and kFinal empty outbox and inbox,
+  // and set the base. The result of a kRound can be fetched here until the next reduction starts.
+  // REQUIRES: none is running; the group has been checked (distinct members, this one among them,
+  // finite weights). Any other combination, a row that the plan does not keep, and an outbox that
+  // is empty fail with kFailedPrecondition.
+  void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0);
   void CancelReduce();
   // Of one that a device is about to commit: called off if that can be; OnReduced says what came.
   void GiveUpReduce(const std::string& why);

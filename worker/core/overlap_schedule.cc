@@ -5,19 +5,22 @@
 #include <set>
 #include <utility>
 
+#include "worker/core/overlap_stepping.h"
 #include "worker/core/session_core.h"
 
 namespace prd {
 
-// What is wrong with it, or empty.
-std::string SessionCore::CheckSchedule(const Schedule& schedule) const {
-  if (!FollowsSchedule(plan())) return "the job's plan has none";
-  if (schedule.first <= last_group_) return "its ids are not above those before";
+using Call = SessionCore::Call;
+using Work = SessionCore::Work;
+
+// What is wrong with the schedule, or empty.
+std::string OverlapStepping::CheckSchedule(const Schedule& schedule) const {
+  if (schedule.first <= core().last_group_) return "its ids are not above those before";
   if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
     return "its ids are out of range";
   }
   const std::size_t count = schedule.members.size();
-  if (count == 0 || count > options_.max_members) {
+  if (count == 0 || count > core().options_.max_members) {
     return "it has " + std::to_string(count) + " members";
   }
   if (schedule.hosts.size() != count) {
@@ -32,55 +35,55 @@ std::string SessionCore::CheckSchedule(const Schedule& schedule) const {
     members.insert(member.incarnation);
   }
   if (members.size() != count) return "a member is in it twice";
-  if (!members.contains(incarnation_)) return "this worker is not in it";
+  if (!members.contains(core().incarnation_)) return "this worker is not in it";
   return {};
 }
 
-void SessionCore::OnSchedule(Instant now, const Schedule& schedule, Actions* out) {
-  if (call_ == Call::kLeave) return;
+void OverlapStepping::OnSchedule(const Schedule& schedule, Actions* out) {
+  if (core().call_ == Call::kLeave) return;
   const std::string wrong = CheckSchedule(schedule);
   if (!wrong.empty()) {
-    return Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
+    return core().Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
   }
-  if (work_ == Work::kReduce && group_.kind == GroupKind::kTrain) {
+  if (core().work_ == Work::kReduce && core().group_.kind == GroupKind::kTrain) {
     out->push_back(CancelReduce{});
-    step_.reduced += now - group_at_;
-    work_ = Work::kNone;
-    idle_at_ = now;
+    core().step_.reduced += core().now_ - core().group_at_;
+    core().work_ = Work::kNone;
+    core().idle_at_ = core().now_;
   }
-  if (RoundRuns()) {
+  if (core().BesideRuns()) {
     out->push_back(CancelReduce{});
-    since_.reduced += now - round_.at;
-    round_ = {};
+    core().since_.reduced += core().now_ - core().beside_.at;
+    core().beside_ = {};
   }
   schedule_ = schedule;
   self_ = static_cast<std::size_t>(
       std::find_if(schedule.members.begin(), schedule.members.end(),
-                   [this](const GroupMember& m) { return m.incarnation == incarnation_; }) -
+                   [this](const GroupMember& m) { return m.incarnation == core().incarnation_; }) -
       schedule.members.begin());
   slots_ = outstanding_ = 0;
   // A step that waits begins anew. One that adds the inbox is about to end.
-  due_ = call_ == Call::kStep && work_ != Work::kApply;
-  BeginHeld(now, out);
-  GoOn(now, out);
+  due_ = core().call_ == Call::kStep && core().work_ != Work::kApply;
+  core().BeginHeld(out);
+  Continue(out);
 }
 
 // The step in progress takes its slot, once there is a schedule.
-void SessionCore::TakeSlot(Instant now, Actions* out) {
+void OverlapStepping::TakeSlot(Actions* out) {
   if (!schedule_) return;
   due_ = false;
   ++slots_;
   ++outstanding_;
-  RunSlots(now, out);
+  RunSlots(out);
 }
 
 // The group of this worker in a slot.
-Group SessionCore::SlotGroup(std::uint64_t slot, const StaticMembers& members) const {
+Group OverlapStepping::SlotGroup(std::uint64_t slot, const StaticMembers& members) const {
   const Schedule& schedule = *schedule_;
   Group group{.id = StaticGroupId(schedule.first, schedule.members.size(), slot, members),
               .kind = GroupKind::kTrain,
               .members = {},
-              .iteration = iteration_,
+              .iteration = core().iteration_,
               .reason = "static schedule, slot " + std::to_string(slot) + ", phase " +
                         std::to_string(slot % kStaticPhases)};
   StaticMembers ring = members;
@@ -98,20 +101,22 @@ Group SessionCore::SlotGroup(std::uint64_t slot, const StaticMembers& members) c
 
 // Begins the first slot that is taken and not over. Those in which this worker has no group are
 // over at once.
-void SessionCore::RunSlots(Instant now, Actions* out) {
-  if (!schedule_ || contact_ != Contact::kMember || cancelled_ || call_ == Call::kLeave) return;
-  if (RoundRuns() || work_ == Work::kReduce || work_ == Work::kFetch) return;
+void OverlapStepping::RunSlots(Actions* out) {
+  if (!schedule_ || !core().is_member() || core().cancelled_ || core().call_ == Call::kLeave)
+    return;
+  if (core().BesideRuns() || core().work_ == Work::kReduce || core().work_ == Work::kFetch) return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;
     const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);
     if (members.empty()) continue;
     Group group = SlotGroup(slot, members);
     if (group.id == kNoGroup) {
-      return Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"), out);
+      return core().Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"),
+                         out);
     }
-    last_group_ = group.id;
-    if (AveragesInBackground(plan())) return BeginBackground(now, std::move(group), out);
-    return Begin(now, std::move(group), out);
+    core().last_group_ = group.id;
+    if (InBackground()) return BeginInBackground(std::move(group), out);
+    return core().Begin(std::move(group), out);
   }
 }
 

@@ -1,0 +1,143 @@
+#include "worker/core/group_stepping.h"
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+namespace {
+
+// Queries that need no answer are not said beyond this many messages that the controller has not
+// acknowledged: the step waits, so that it is noticed when the controller is away.
+constexpr std::size_t kMaxUnacked = 1024;
+
+}  // namespace
+
+void GroupStepping::OnHello() {
+  told_ = false;
+  asked_.reset();
+}
+
+bool GroupStepping::OnReplica(bool copied, Actions* out) {
+  BeginRound();
+  return Stepping::OnReplica(copied, out);
+}
+
+// What was counted and said since the last group is past.
+void GroupStepping::BeginRound() {
+  local_steps_ = 0;
+  told_ = false;
+  asked_.reset();
+}
+
+void GroupStepping::OnStep(const Ready& ready, std::int64_t taken) {
+  Stepping::OnStep(ready, taken);
+  const bool changes = ReducedInTraining(core().plan()).payload == Payload::kChange;
+  if (changes && !core().discard_) ++local_steps_;
+  core().ready_.local_steps = local_steps_;
+}
+
+void GroupStepping::StartStep(Actions* out) {
+  if (core().held_) return core().BeginHeld(out);
+  if (!Synchronises()) return core().StepDone(false, out);
+  SignalAgain(out);
+}
+
+void GroupStepping::OnStepEnds() {
+  Stepping::OnStepEnds();
+  core().step_.local_steps = local_steps_;
+}
+
+void GroupStepping::Continue(Actions* out) {
+  if (core().call_ == SessionCore::Call::kFinish) core().SayFinish(out);
+}
+
+// Signals the step in progress, unless it is signalled already or cannot be yet.
+void GroupStepping::SignalAgain(Actions* out) {
+  using Call = SessionCore::Call;
+  const Call call = core().call_;
+  // Nothing to offer. But a worker that was told to wait for a group has the steps before.
+  if (call == Call::kStep && core().discard_ && !told_) return core().StepDone(false, out);
+  const bool stepping = call == Call::kStep || (call == Call::kFinish && !core().said_finish_);
+  if (!stepping || !core().trains() || core().ready_waiting_) return;
+  if (AsksBeforeGroups(core().plan())) return Ask(out);
+  core().SayReady(out);
+}
+
+bool GroupStepping::EndsWithReduction() const {
+  return ReducedInTraining(core().plan()).landing == Landing::kParameters;
+}
+
+void GroupStepping::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
+  if (outcome != Outcome::kOk) {
+    core().Report(outcome, detail, out);
+    return SignalAgain(out);
+  }
+  if (ReducedInTraining(core().plan()).landing == Landing::kGradients) {
+    return core().Apply(ApplyNow::What::kGradients, core().group_.iteration, out);
+  }
+  core().iteration_ = core().group_.iteration;
+  core().Report(Outcome::kOk, {}, out);
+  BeginRound();
+  if (core().call_ != SessionCore::Call::kStep) return Continue(out);
+  core().step_.rounds = 1;
+  core().step_.included = true;
+  core().StepDone(false, out);
+}
+
+void GroupStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+  core().iteration_ = iteration;
+  if (core().group_.id != kNoGroup) core().Report(Outcome::kOk, {}, out);
+  if (core().call_ == SessionCore::Call::kStep && rounds > 0) {
+    core().step_.rounds = rounds;
+    core().step_.included = true;
+    return core().StepDone(false, out);
+  }
+  if (core().EndsCall(out)) return;
+  Continue(out);
+  core().BeginHeld(out);
+}
+
+// ---- queries ----
+
+// REQUIRES: the step in progress may be signalled now.
+void GroupStepping::Ask(Actions* out) {
+  Ready& ready = core().ready_;
+  ready.waiting = !AcknowledgesLate(core().plan()) || told_;
+  if (!ready.waiting && core().link_.unacked().size() >= kMaxUnacked) return;
+  ready.iteration = core().iteration_ + 1;
+  ready.local_steps = local_steps_;
+  core().SayReady(out);
+  asked_ = ready;
+  if (!ready.waiting && core().call_ == SessionCore::Call::kStep) core().StepDone(false, out);
+}
+
+// A step may wait for the controller to acknowledge something (kMaxUnacked).
+void GroupStepping::OnAcked(Actions* out) {
+  const bool idle = core().call_ == SessionCore::Call::kStep &&
+                    core().work_ == SessionCore::Work::kNone && !core().held_;
+  if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
+}
+
+void GroupStepping::OnMessage(const ControllerBody& body, Actions* out) {
+  if (const auto* reply = std::get_if<QueryReply>(&body)) return OnReply(*reply, out);
+  Stepping::OnMessage(body, out);
+}
+
+void GroupStepping::OnReply(const QueryReply& reply, Actions* out) {
+  using Call = SessionCore::Call;
+  // A reply to a signal of a round that is past means nothing.
+  if (!asked_ || reply.iteration != asked_->iteration) return;
+  if (AcknowledgesLate(core().plan())) {
+    if (reply.local_steps <= asked_->local_steps) told_ = told_ || reply.ready;
+    return;
+  }
+  if (!core().ready_waiting_ || reply.local_steps != asked_->local_steps || reply.ready) return;
+  core().ready_waiting_ = false;
+  if (core().call_ == Call::kStep && local_steps_ == asked_->local_steps) {
+    return core().StepDone(false, out);
+  }
+  // The step that asked has ended without an answer, and this is a later one.
+  if (core().call_ == Call::kStep) SignalAgain(out);
+  if (core().call_ == Call::kFinish) core().SayFinish(out);
+}
+
+}  // namespace prd

@@ -1,0 +1,190 @@
+#include "worker/core/neighbour_stepping.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "worker/core/session_core.h"
+#include "worker/core/session_core_limits.h"
+
+namespace prd {
+
+using Call = SessionCore::Call;
+using Work = SessionCore::Work;
+
+bool NeighbourStepping::serial() const { return AppliesFirst(core().plan()); }
+
+void NeighbourStepping::OnHello() {
+  phase_ = Phase::kReceive;
+  next_.reset();
+  updates_ = {};
+}
+
+// Begins with the replica that is here now.
+bool NeighbourStepping::OnReplica(bool copied, Actions* out) {
+  phase_ = Phase::kReceive;
+  next_.reset();
+  updates_.MoveTo(core().iteration_, out);
+  Publish(out);
+  return Stepping::OnReplica(copied, out);
+}
+
+void NeighbourStepping::StartStep(Actions* out) {
+  if (core().held_) return core().BeginHeld(out);
+  Continue(out);
+}
+
+void NeighbourStepping::Continue(Actions* out) {
+  const Call call = core().call_;
+  if (!core().is_member() || call == Call::kLeave) return;
+  Publish(out);
+  if (call == Call::kFinish) {
+    core().SayFinish(out);
+    if (core().said_finish_) updates_.Close(out);
+  }
+  if (call != Call::kStep || core().work_ != Work::kNone || core().held_) return;
+  if (!core().has_replica_ || !updates_.met()) return;
+  if (phase_ == Phase::kReceive) Receive(out);
+  if (phase_ == Phase::kEnter) Enter(out);
+}
+
+// The first update also while the training loop computes, which reads the parameters too.
+void NeighbourStepping::Publish(Actions* out) {
+  const SessionCore& c = core();
+  if (!updates_.met() || !c.has_replica_ || c.said_finish_) return;
+  if (c.held_ || c.work_ != Work::kNone) return;
+  if (serial() && c.call_ != Call::kStep) return;
+  updates_.Publish(c.now_, c.iteration_, out);
+}
+
+void NeighbourStepping::Receive(Actions* out) {
+  SessionCore& c = core();
+  if (c.ready_waiting_ || !updates_.CanReceive(c.iteration_)) return;
+  c.step_.waited += c.now_ - c.idle_at_;
+  const UpdateQueues::Counters counters = updates_.TakeCounters();
+  c.ready_.iteration = c.iteration_ + 1;
+  c.ready_.waiting = true;
+  c.ready_.gradients = c.ready_.local_steps = 0;
+  c.ready_.queued = counters.queued;
+  c.ready_.dropped = counters.dropped;
+  c.ready_.suppressed = counters.suppressed;
+  c.SayReady(out);
+  Mix(c.iteration_, out);
+  updates_.MoveTo(c.iteration_ + 1, out);
+  phase_ = Phase::kEnter;
+  if (serial() || c.discard_) return;
+  phase_ = Phase::kApply;
+  c.group_.id = kNoGroup;  // no report follows
+  c.Apply(ApplyNow::What::kGradients, c.iteration_, out);
+}
+
+void NeighbourStepping::Mix(Iteration k, Actions* out) {
+  if (!updates_.Mix(k, out)) return;
+  core().step_.rounds = 1;
+  core().step_.included = true;
+}
+
+void NeighbourStepping::OnApplied(Iteration iteration, std::int64_t, Actions* out) {
+  core().iteration_ = iteration;
+  if (phase_ == Phase::kApply) phase_ = Phase::kEnter;
+  core().idle_at_ = core().now_;
+  if (core().EndsCall(out)) return;
+  Continue(out);
+  core().BeginHeld(out);
+}
+
+// Before a jump the parameters are averaged with the updates of the iteration before the one that
+// is entered (section 5).
+void NeighbourStepping::Enter(Actions* out) {
+  SessionCore& c = core();
+  if (!next_) return;
+  if (*next_ > c.iteration_ + 1) {
+    if (!updates_.CanReceive(*next_ - 1)) return;
+    Mix(*next_ - 1, out);
+  }
+  c.step_.waited += c.now_ - c.idle_at_;
+  c.iteration_ = *next_;
+  next_.reset();
+  phase_ = Phase::kReceive;
+  out->push_back(SetIteration{c.iteration_});
+  updates_.MoveTo(c.iteration_, out);
+  if (!serial()) Publish(out);
+  c.StepDone(false, out);
+}
+
+// ---- messages ----
+
+void NeighbourStepping::OnMessage(const ControllerBody& body, Actions* out) {
+  if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
+  if (const auto* hood = std::get_if<Neighbourhood>(&body)) return OnNeighbourhood(*hood, out);
+  Stepping::OnMessage(body, out);
+}
+
+void NeighbourStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+  SessionCore& c = core();
+  if (!c.ready_waiting_) return;
+  if (reply.iteration != c.ready_.iteration || reply.next < reply.iteration ||
+      reply.next > kMaxIteration) {
+    return c.Over(Status(Code::kDataLoss, "the controller lets this worker enter iteration " +
+                                              std::to_string(reply.next) + ", but it is in " +
+                                              std::to_string(c.iteration_)),
+                  out);
+  }
+  c.ready_waiting_ = false;
+  next_ = reply.next;
+  updates_.MoveTo(std::max(reply.next - 1, c.iteration_ + 1), out);
+  Continue(out);
+}
+
+std::string NeighbourStepping::CheckNeighbourhood(const Neighbourhood& hood) const {
+  if (hood.from.size() != hood.in.size()) return "it does not say from when on updates come";
+  const auto share = [](double weight) { return std::isfinite(weight) && weight >= 0; };
+  if (!share(hood.own_weight)) return "a weight is not a number from 0 on";
+  for (const auto* members : {&hood.in, &hood.out}) {
+    std::set<Incarnation> distinct;
+    for (const GroupMember& member : *members) {
+      if (!share(member.weight)) return "a weight is not a number from 0 on";
+      if (member.incarnation == core().incarnation_) return "this worker is in it itself";
+      distinct.insert(member.incarnation);
+    }
+    if (distinct.size() != members->size()) return "a neighbour is in it twice";
+    if (members->size() > core().options_.max_members) return "it has too many neighbours";
+  }
+  return {};
+}
+
+void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
+  SessionCore& c = core();
+  if (c.said_finish_ || c.call_ == Call::kLeave) return;
+  const std::string wrong = CheckNeighbourhood(hood);
+  if (!wrong.empty()) {
+    return c.Over(Status(Code::kDataLoss, "the controller named neighbours, but " + wrong), out);
+  }
+  // A worker that is about to enter an iteration is there already as the controller counts.
+  const bool still = phase_ == Phase::kReceive && !c.ready_waiting_;
+  if (still && hood.at > c.iteration_ && hood.at <= kMaxIteration) {
+    c.iteration_ = hood.at;
+    out->push_back(SetIteration{c.iteration_});
+  }
+  if (still) updates_.MoveTo(c.iteration_, out);
+  updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood, out);
+  Continue(out);
+}
+
+void NeighbourStepping::OnNote(Incarnation from, const Note& note, Actions* out) {
+  updates_.OnNote(from, note, out);
+}
+
+void NeighbourStepping::OnRequest(Incarnation from, Request request, const Parcel& parcel,
+                                  Actions* out) {
+  updates_.OnRequest(from, request, parcel, out);
+}
+
+void NeighbourStepping::OnPulled(Ticket ticket, const Status& status, const Enclosure&,
+                                 Actions* out) {
+  updates_.OnPulled(core().now_, ticket, status, out);
+}
+
+void NeighbourStepping::OnTime(Actions* out) { updates_.OnTime(core().now_, out); }
+
+}  // namespace prd

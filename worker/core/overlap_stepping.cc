@@ -1,0 +1,243 @@
+#include "worker/core/overlap_stepping.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+
+using Call = SessionCore::Call;
+using Beside = SessionCore::Beside;
+using Work = SessionCore::Work;
+
+bool OverlapStepping::InBackground() const { return AveragesInBackground(core().plan()); }
+bool OverlapStepping::Scheduled() const { return FollowsSchedule(core().plan()); }
+
+void OverlapStepping::OnHello() {
+  outstanding_ = slots_ = 0;
+  inbox_ = 0;
+  schedule_.reset();
+}
+
+bool OverlapStepping::OnReplica(bool copied, Actions* out) {
+  outstanding_ = 0;
+  inbox_ = 0;
+  return Stepping::OnReplica(copied, out);
+}
+
+void OverlapStepping::OnCopyOrdered() {
+  due_ = due_ || core().ready_waiting_;
+  if (!Scheduled()) outstanding_ = 0;
+}
+
+// ---- the call in progress ----
+
+void OverlapStepping::OnStep(const Ready& ready, std::int64_t taken) {
+  arrived_ = ready;
+  CountAdded(taken);
+}
+
+// The inbox was taken: this many averages were added to the parameters.
+void OverlapStepping::CountAdded(std::int64_t averages) {
+  inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
+  if (core().call_ != Call::kStep || averages <= 0) return;
+  core().step_.rounds += averages;
+  core().step_.included = true;
+  core().step_.group = newest_average_;
+}
+
+void OverlapStepping::StartStep(Actions* out) {
+  const bool arrives = !core().discard_ && Synchronises();
+  const bool stands = core().ready_waiting_;
+  if (arrives && stands) ++outstanding_;
+  due_ = arrives && (!stands || RunAhead(core().plan()) > 0);
+  added_ = false;
+  if (core().held_ && !HoldsAhead()) return core().BeginHeld(out);
+  if (!arrives) return core().StepDone(false, out);
+  Continue(out);
+}
+
+void OverlapStepping::Continue(Actions* out) {
+  RunSlots(out);
+  if (core().work_ != Work::kNone || !core().trains()) return;
+  if (core().call_ == Call::kStep) return ContinueStep(out);
+  if (core().call_ == Call::kFinish) ContinueFinish(out);
+}
+
+void OverlapStepping::ContinueStep(Actions* out) {
+  if (due_ && !core().ready_waiting_) {
+    // What the groups before have gained is part of what it signals.
+    if (!DrawnAhead(core().plan()) && inbox_ > 0) return AddInbox(out);
+    if (Scheduled()) {
+      TakeSlot(out);
+    } else {
+      Signal(out);
+    }
+  }
+  core().BeginHeld(out);
+  if (core().work_ != Work::kNone || core().call_ != Call::kStep) return;
+  const bool full = outstanding_ > RunAhead(core().plan());
+  if (Scheduled() ? due_ || full : core().ready_waiting_ && full) return;
+  if (InBackground() && !added_) core().step_.waited = core().now_ - core().call_at_;
+  if (inbox_ > 0 && !added_) return AddInbox(out);
+  core().StepDone(false, out);
+}
+
+void OverlapStepping::ContinueFinish(Actions* out) {
+  if (Scheduled() ? outstanding_ == 0 : !core().ready_waiting_) {
+    if (inbox_ > 0 && !added_) return AddInbox(out);
+    core().SayFinish(out);
+  }
+  core().BeginHeld(out);
+}
+
+void OverlapStepping::Signal(Actions* out) {
+  due_ = false;
+  outstanding_ = std::max<std::uint64_t>(outstanding_, 1);
+  core().ready_ = arrived_;
+  core().ready_.iteration = core().iteration_;
+  core().SayReady(out);
+}
+
+// The caller's thread adds the inbox, and says so with Applied.
+void OverlapStepping::AddInbox(Actions* out) {
+  core().group_.id = kNoGroup;  // no report follows
+  core().step_.waited = core().now_ - core().call_at_;
+  asked_inbox_ = inbox_;
+  core().Apply(ApplyNow::What::kInboxOfChanges, core().iteration_, out);
+}
+
+void OverlapStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+  core().iteration_ = iteration;
+  // None: what was counted had been given up. More may have come since.
+  CountAdded(rounds);
+  if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
+  added_ = true;
+  if (core().EndsCall(out)) return;
+  core().BeginHeld(out);
+  Continue(out);
+}
+
+bool OverlapStepping::DelaysFinal(Actions* out) {
+  if (inbox_ == 0) return false;
+  AddInbox(out);
+  return true;
+}
+
+// ---- groups ----
+
+std::string OverlapStepping::Check(const Group& group) const {
+  if (group.kind != GroupKind::kTrain) return {};
+  if (Scheduled()) return "the job's workers draw such groups themselves";
+  if (core().BesideRuns()) {
+    return "group " + std::to_string(core().beside_.group.id) + " still runs here";
+  }
+  if (core().HasGroup()) return "another group still runs here";
+  if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
+    return "this worker has no replica yet";
+  }
+  return {};
+}
+
+bool OverlapStepping::HoldsAhead() const {
+  const auto* group = core().held_ ? std::get_if<Group>(&*core().held_) : nullptr;
+  return group != nullptr && group->kind == GroupKind::kTrain;
+}
+
+bool OverlapStepping::OnGroup(const Group& group, Actions* out) {
+  if (group.kind != GroupKind::kTrain) return false;
+  if (core().cancelled_) {
+    core().Push(
+        Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "cancelled by its user"},
+        out);
+  } else if (InBackground()) {
+    BeginInBackground(group, out);
+  } else {
+    core().held_ = group;
+    Continue(out);
+  }
+  return true;
+}
+
+void OverlapStepping::BeginInBackground(Group group, Actions* out) {
+  Iteration gain = 0;
+  if (DrawnAhead(core().plan())) {
+    group.iteration = core().iteration_;
+  } else {
+    gain = std::max<Iteration>(group.iteration - core().ready_.iteration, 0);
+  }
+  core().BeginBeside(std::move(group), gain, false, out);
+}
+
+// The group in the background is through. A failed one is forgotten.
+void OverlapStepping::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
+  const Beside through = std::exchange(core().beside_, {});
+  const bool ok = outcome == Outcome::kOk;
+  const bool passive = core().Passive(through.group);
+  if (ok) {
+    ++inbox_;
+    newest_average_ = through.group;
+  }
+  if (!Scheduled()) {
+    const bool waited = core().ready_waiting_ && !passive;
+    core().Push(
+        Finished{.group = through.group.id,
+                 .outcome = outcome,
+                 .detail = detail,
+                 .wait_ns = waited ? std::max<DurationNs>(through.at - core().ready_at_, 0) : 0,
+                 .reduce_ns = core().now_ - through.at,
+                 .bytes = core().group_bytes_},
+        out);
+  }
+  OnThrough(ok, passive, out);
+}
+
+void OverlapStepping::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
+  const bool ok = outcome == Outcome::kOk;
+  if (ok && core().call_ == Call::kStep) {
+    ++core().step_.rounds;
+    core().step_.included = true;
+  }
+  core().Report(outcome, detail, out);
+  OnThrough(ok, core().Passive(core().group_), out);
+  Continue(out);
+}
+
+// What a group that is through, and reported, means for the signal that stands, or the slots.
+void OverlapStepping::OnThrough(bool ok, bool passive, Actions* out) {
+  if (Scheduled()) {
+    --outstanding_;
+    added_ = false;
+  } else if (ok && !passive) {
+    core().ready_waiting_ = false;
+    outstanding_ = 0;
+    added_ = false;
+  } else if (!DrawnAhead(core().plan())) {
+    const bool may = core().trains() && !core().cancelled_ && !core().said_finish_;
+    if (may && core().call_ != Call::kLeave) Signal(out);
+  }
+}
+
+// ---- messages ----
+
+void OverlapStepping::OnMessage(const ControllerBody& body, Actions* out) {
+  if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
+  const auto* schedule = std::get_if<Schedule>(&body);
+  if (schedule != nullptr && Scheduled()) return OnSchedule(*schedule, out);
+  Stepping::OnMessage(body, out);
+}
+
+// The signal needs no group.
+void OverlapStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+  SessionCore& c = core();
+  if (!DrawnAhead(c.plan())) return;
+  if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
+  if (!InBackground() && c.work_ == Work::kNone) c.step_.waited += c.now_ - c.idle_at_;
+  c.ready_waiting_ = false;
+  outstanding_ = 0;
+  added_ = false;
+  Continue(out);
+}
+
+}  // namespace prd

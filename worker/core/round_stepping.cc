@@ -1,0 +1,205 @@
+#include "worker/core/round_stepping.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+
+using Call = SessionCore::Call;
+using Beside = SessionCore::Beside;
+using Work = SessionCore::Work;
+
+void RoundStepping::OnHello() {
+  unapplied_ = arrival_due_ = false;
+  owed_ = 0;
+}
+
+bool RoundStepping::OnReplica(bool copied, Actions* out) {
+  newest_ = core().iteration_;
+  unapplied_ = copied;  // it may bring an inbox
+  owed_ = 0;
+  arrival_due_ = false;
+  return Stepping::OnReplica(copied, out);
+}
+
+void RoundStepping::OnAveraged() { newest_ = core().iteration_; }
+
+// ---- calls ----
+
+void RoundStepping::OnStep(const Ready& ready, std::int64_t taken) {
+  Stepping::OnStep(ready, taken);
+  arrival_due_ = true;
+  deposited_ = false;
+  own_round_.reset();
+}
+
+void RoundStepping::StartStep(Actions* out) {
+  if (core().held_) return core().BeginHeld(out);
+  Continue(out);
+}
+
+void RoundStepping::OnCallEnds(Actions*) { arrival_due_ = false; }
+
+// A step gives its gradient, waits for a round if there is no result yet, and applies what there
+// is. Finish does the same until this worker owes nothing.
+void RoundStepping::Continue(Actions* out) {
+  const Call call = core().call_;
+  if (call != Call::kStep && call != Call::kFinish) return;
+  if (core().work_ != Work::kNone || !core().trains()) return;
+  if (arrival_due_) {
+    if (core().ready_waiting_ || GaveToRound()) return;
+    Arrive(out);
+  }
+  if (unapplied_) return ApplyRounds(out);
+  if (call == Call::kFinish && (owed_ == 0 || core().said_finish_)) return core().SayFinish(out);
+  if (core().ready_waiting_) return;
+  Ready& ready = core().ready_;
+  ready.iteration = core().iteration_ + 1;
+  ready.waiting = true;
+  ready.gradients = 0;
+  core().SayReady(out);
+}
+
+// The step in progress gives its gradient, and says that it is here.
+void RoundStepping::Arrive(Actions* out) {
+  const bool discard = core().discard_;
+  arrival_due_ = false;
+  if (!discard) {
+    deposited_ = true;
+    ++owed_;
+    out->push_back(Deposit{});
+  }
+  Ready& ready = core().ready_;
+  ready.iteration = core().iteration_ + 1;
+  ready.waiting = !unapplied_;
+  ready.gradients = discard ? 0 : 1;
+  core().SayReady(out);
+}
+
+void RoundStepping::ApplyRounds(Actions* out) {
+  core().group_.id = kNoGroup;  // no report follows
+  core().step_.waited = core().now_ - core().call_at_;
+  core().step_.group = last_round_;
+  core().Apply(ApplyNow::What::kInboxOfGradients, newest_, out);
+}
+
+void RoundStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+  core().iteration_ = iteration;
+  newest_ = std::max(newest_, iteration);
+  unapplied_ = newest_ > iteration;
+  const bool newest_only = TakesNewestOnly(core().plan());
+  StepOutcome& step = core().step_;
+  step.included = own_round_ && (newest_only ? *own_round_ == iteration : *own_round_ <= iteration);
+  if (last_round_.iteration <= iteration) step.group = last_round_;  // else it came too late
+  if (core().call_ == Call::kStep && rounds > 0) {
+    step.rounds = rounds;
+    return core().StepDone(false, out);
+  }
+  if (core().EndsCall(out)) return;
+  Continue(out);
+  core().BeginHeld(out);
+}
+
+bool RoundStepping::DelaysFinal(Actions* out) {
+  if (unapplied_) ApplyRounds(out);
+  return unapplied_;
+}
+
+// ---- rounds ----
+
+// Whether the outbox is in that round, or is its own again, is not known yet.
+bool RoundStepping::GaveToRound() const {
+  const Beside& round = core().beside_;
+  return round.state != Beside::State::kNone && round.contributed;
+}
+
+std::string RoundStepping::Check(const Group& group) const {
+  const Beside& round = core().beside_;
+  const std::string before = std::to_string(round.group.id);
+  if (core().BesideRuns()) return "group " + before + " still runs here";
+  if (core().HasGroup()) return "another group still runs here";
+  if (group.kind != GroupKind::kRound && group.kind != GroupKind::kAverage) return {};
+  if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
+    return "this worker has no replica yet";
+  }
+  if (group.kind == GroupKind::kAverage) {
+    return group.iteration < newest_ ? "it is behind round " + std::to_string(newest_) : "";
+  }
+  if (GaveToRound()) return "nobody has said what became of group " + before;
+  if (group.iteration <= newest_) return "its round is not after " + std::to_string(newest_);
+  if (group.initial_weight != 0) return "the initial model has no part in a round";
+  for (const GroupMember& member : group.members) {
+    if (member.incarnation == core().incarnation_ && member.weight > 0 && owed_ == 0) {
+      return "it counts on a gradient that this worker has not offered";
+    }
+  }
+  return {};
+}
+
+bool RoundStepping::OnGroup(const Group& group, Actions* out) {
+  if (group.kind != GroupKind::kRound) return false;
+  const auto self = std::find_if(
+      group.members.begin(), group.members.end(),
+      [this](const GroupMember& member) { return member.incarnation == core().incarnation_; });
+  core().BeginBeside(group, 0, self->weight > 0, out);
+  return true;
+}
+
+void RoundStepping::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
+  Beside& round = core().beside_;
+  Finished finished{.group = round.group.id,
+                    .outcome = outcome,
+                    .detail = detail,
+                    .wait_ns = core().ready_waiting_ ? round.at - core().ready_at_ : 0,
+                    .reduce_ns = core().now_ - round.at,
+                    .bytes = core().group_bytes_};
+  round.state = Beside::State::kFailed;
+  if (outcome == Outcome::kOk) finished.included = HaveResult();
+  core().Push(std::move(finished), out);
+}
+
+// The round's result is in the inbox. Returns how many of this worker's gradients are in it.
+std::uint32_t RoundStepping::HaveResult() {
+  Beside& round = core().beside_;
+  const std::uint32_t included = round.contributed ? std::exchange(owed_, 0) : 0;
+  newest_ = round.group.iteration;
+  unapplied_ = true;
+  core().ready_waiting_ = false;
+  if (included > 0 && deposited_ && !own_round_) own_round_ = newest_;
+  last_round_ = std::move(round.group);
+  round = {};
+  return included;
+}
+
+// Others have the result of a round that failed here.
+void RoundStepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
+  if (core().call_ == Call::kLeave) return;
+  Beside& round = core().beside_;
+  if (round.state != Beside::State::kFailed || round.group.id != adopt.result) {
+    return Stepping::OnAdoptResult(adopt, out);
+  }
+  if (core().cancelled_) return core().RefuseResult("cancelled by its user", out);
+  if (core().work_ == Work::kFetch) return core().RefuseResult("a replica is being copied", out);
+  round.state = Beside::State::kFetch;
+  round.at = core().now_;
+  out->push_back(
+      StartFetch{.source = adopt.source, .result = adopt.result, .contributed = round.contributed});
+}
+
+void RoundStepping::OnResultFetched(const Status& status, Actions* out) {
+  Beside& round = core().beside_;
+  core().since_.reduced += core().now_ - round.at;
+  Adopted adopted{.ok = status.ok(), .iteration = 0, .detail = status.message()};
+  round.state = Beside::State::kFailed;
+  if (status.ok()) {
+    adopted.iteration = round.group.iteration;
+    adopted.included = HaveResult();
+  }
+  core().Push(std::move(adopted), out);
+  core().BeginHeld(out);
+  Continue(out);
+}
+
+}  // namespace prd

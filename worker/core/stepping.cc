@@ -1,0 +1,54 @@
+#include "worker/core/stepping.h"
+
+#include "worker/core/group_stepping.h"
+#include "worker/core/neighbour_stepping.h"
+#include "worker/core/overlap_stepping.h"
+#include "worker/core/round_stepping.h"
+#include "worker/core/session_core.h"
+#include "worker/core/store_stepping.h"
+
+namespace prd {
+
+std::unique_ptr<Stepping> MakeStepping(const Plan& plan) {
+  if (HasNeighbours(plan)) return std::make_unique<NeighbourStepping>();
+  if (HasStore(plan)) return std::make_unique<StoreStepping>();
+  if (TrainsInRounds(plan)) return std::make_unique<RoundStepping>();
+  if (DecouplesSteps(plan)) return std::make_unique<OverlapStepping>();
+  return std::make_unique<GroupStepping>();
+}
+
+bool Stepping::OnReplica(bool, Actions*) {
+  since_signal_ = 0;
+  return true;
+}
+
+void Stepping::OnStep(const Ready& ready, std::int64_t) {
+  core().ready_ = ready;
+  core().ready_at_ = core().now_;
+}
+
+void Stepping::OnStepEnds() {
+  if (!core().discard_ && since_signal_ >= StepsPerSignal(core().plan())) since_signal_ = 0;
+}
+
+bool Stepping::Synchronises() {
+  return core().discard_ || ++since_signal_ >= StepsPerSignal(core().plan());
+}
+
+void Stepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
+  if (core().call_ == SessionCore::Call::kLeave) return;
+  core().RefuseResult("group " + std::to_string(adopt.result) + " is not one that failed here",
+                      out);
+}
+
+void Stepping::OnMessage(const ControllerBody& body, Actions* out) {
+  if (!std::holds_alternative<Schedule>(body) || core().call_ == SessionCore::Call::kLeave) return;
+  core().Over(Status(Code::kDataLoss, "the controller set a schedule, but the job's plan has none"),
+              out);
+}
+
+void Stepping::OnRequest(Incarnation, Request request, const Parcel&, Actions* out) {
+  out->push_back(Refuse{request});
+}
+
+}  // namespace prd

@@ -1,0 +1,187 @@
+#include "worker/core/store_stepping.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+
+using Call = SessionCore::Call;
+using Work = SessionCore::Work;
+
+void StoreStepping::OnHello() {
+  next_ = Next::kNone;
+  joins_ = counts_ = false;
+  workers_ = 0;
+  final_reading_ = final_read_ = kNoGroup;
+  store_ = {};
+}
+
+// The replica is the job's, except for what the store has: the call in progress ends once that is
+// read.
+bool StoreStepping::OnReplica(bool copied, Actions* out) {
+  Stepping::OnReplica(copied, out);
+  next_ = Next::kMayRead;
+  joins_ = core().call_ == Call::kStep;
+  counts_ = false;
+  workers_ = 0;
+  final_reading_ = final_read_ = kNoGroup;
+  Continue(out);
+  core().BeginHeld(out);
+  return false;
+}
+
+// A step after one that was given up (timeout) ends what that one began: the parameters' move
+// includes what is pushed already, so that its own work cannot be told from it, and is lost.
+void StoreStepping::StartStep(Actions* out) {
+  SessionCore& c = core();
+  if (c.held_) return c.BeginHeld(out);
+  if (c.trains() && next_ == Next::kNone) {
+    next_ = Next::kPush;
+    counts_ = !c.discard_;
+    const auto members = static_cast<std::uint32_t>(store_.members());
+    const std::uint32_t workers = std::max(workers_ != 0 ? workers_ : members, 1u);
+    // Also of a step that was cut short: its clock counts.
+    store_.Push(c.now_, c.iteration_ + 1, c.discard_ ? 0 : 1.0 / workers, workers, out);
+  } else {
+    counts_ = false;
+  }
+  Continue(out);
+}
+
+void StoreStepping::Continue(Actions* out) {
+  SessionCore& c = core();
+  if (!c.is_member() || c.call_ == Call::kLeave) return;
+  if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
+  if (!c.has_replica_ || c.work_ != Work::kNone) return;
+  if (next_ == Next::kPush && store_.pushed() && c.call_ == Call::kStep) {
+    next_ = Next::kAnswer;
+    c.ready_.iteration = c.iteration_ + 1;
+    c.ready_.waiting = true;
+    c.SayReady(out);
+  }
+  if (next_ == Next::kMayRead && (c.call_ == Call::kAttach || c.call_ == Call::kStep)) {
+    next_ = Next::kRead;
+    store_.Read(c.now_, c.iteration_, out);
+  }
+  if (next_ == Next::kRead && store_.TakeRead()) {
+    next_ = Next::kNone;
+    return OnRead(out);
+  }
+  if (c.call_ == Call::kFinish) c.SayFinish(out);
+}
+
+// All shards are in the parameters.
+void StoreStepping::OnRead(Actions* out) {
+  SessionCore& c = core();
+  out->push_back(SetIteration{c.iteration_});
+  if (c.call_ == Call::kFinish) {
+    final_read_ = final_reading_;
+    return c.BeginHeld(out);
+  }
+  if (c.call_ == Call::kAttach) return c.Done(Status::Ok(), out);
+  c.step_.waited = c.now_ - c.call_at_;
+  if (!joins_) c.step_.rounds = 1;
+  c.step_.included = !joins_ && counts_;
+  c.StepDone(std::exchange(joins_, false), out);
+}
+
+// The call in progress may end without having read all that it was to read.
+void StoreStepping::OnCallEnds(Actions* out) {
+  if (next_ != Next::kRead) return;
+  store_.StopReading(out);
+  next_ = Next::kMayRead;
+}
+
+// The final average is of what the shards hold once all workers have pushed their last update.
+bool StoreStepping::DelaysFinal(Actions* out) {
+  SessionCore& c = core();
+  const GroupId id = std::get<Group>(*c.held_).id;
+  if (final_read_ == id) return false;
+  if (final_reading_ != id || next_ != Next::kRead) {
+    final_reading_ = id;
+    next_ = Next::kRead;
+    store_.Read(c.now_, c.iteration_, out);
+  }
+  if (!store_.TakeRead()) return true;
+  next_ = Next::kNone;
+  final_read_ = id;
+  out->push_back(SetIteration{c.iteration_});
+  return false;
+}
+
+// ---- messages ----
+
+void StoreStepping::OnMessage(const ControllerBody& body, Actions* out) {
+  if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
+  if (const auto* placement = std::get_if<Placement>(&body)) return OnPlacement(*placement, out);
+  if (const auto* opened = std::get_if<Opened>(&body)) return OnOpened(*opened, out);
+  Stepping::OnMessage(body, out);
+}
+
+void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
+  SessionCore& c = core();
+  if (c.call_ == Call::kLeave) return;
+  std::string wrong = store_.Check(placement, c.welcome_.rank, c.incarnation_);
+  if (wrong.empty() && placement.members.size() > c.options_.max_members) {
+    wrong = "it has " + std::to_string(placement.members.size()) + " members";
+  }
+  if (!wrong.empty()) {
+    return c.Over(Status(Code::kDataLoss, "the controller set placement " +
+                                              std::to_string(placement.epoch) + ", but " + wrong),
+                  out);
+  }
+  store_.SetPlacement(c.now_, *StoreOf(c.plan()), placement, c.incarnation_, out);
+  if (placement.at > c.iteration_) {
+    c.iteration_ = placement.at;
+    if (next_ == Next::kRead) store_.Read(c.now_, c.iteration_, out);
+  }
+  Continue(out);
+}
+
+void StoreStepping::OnOpened(const Opened& opened, Actions* out) {
+  SessionCore& c = core();
+  if (c.call_ == Call::kLeave) return;
+  if (!store_.Open(c.now_, opened.epoch, out)) {
+    return c.Over(
+        Status(Code::kDataLoss, "the controller opened placement " + std::to_string(opened.epoch) +
+                                    ", which is not complete here"),
+        out);
+  }
+  Continue(out);
+}
+
+void StoreStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+  SessionCore& c = core();
+  if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
+  if (reply.next < reply.iteration || reply.next > kMaxClock) {
+    return c.Over(
+        Status(Code::kDataLoss, "the controller answered clock " + std::to_string(reply.iteration) +
+                                    " with clock " + std::to_string(reply.next)),
+        out);
+  }
+  c.ready_waiting_ = false;
+  workers_ = reply.workers;
+  c.iteration_ = std::max(c.iteration_, reply.next);
+  if (next_ == Next::kAnswer) next_ = Next::kMayRead;
+  Continue(out);
+}
+
+void StoreStepping::OnNote(Incarnation from, const Note& note, Actions* out) {
+  store_.OnNote(core().now_, from, note, out);
+}
+
+void StoreStepping::OnRequest(Incarnation from, Request request, const Parcel& parcel,
+                              Actions* out) {
+  store_.OnRequest(from, request, parcel, out);
+}
+
+void StoreStepping::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure,
+                             Actions* out) {
+  store_.OnPulled(core().now_, ticket, status, enclosure, out);
+}
+
+void StoreStepping::OnTime(Actions* out) { store_.OnTime(core().now_, out); }
+
+}  // namespace prd
