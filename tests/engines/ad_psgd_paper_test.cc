@@ -9,6 +9,7 @@
 
 #include "common/base/prng.h"
 #include "engines/ad_psgd/ad_psgd.h"
+#include "tests/plans.h"
 
 namespace prd {
 namespace {

@@ -49,8 +49,8 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOption) {
 
 TEST(RegistryTest, OverlapIsThePlansAlone) {
   const Plan blocking = MakeEngine(PReduceOptions{.overlap_steps = 3})->plan();
-  EXPECT_FALSE(blocking.background);
-  EXPECT_EQ(blocking.run_ahead, 0u);
+  EXPECT_FALSE(AveragesInBackground(blocking));
+  EXPECT_EQ(RunAhead(blocking), 0u);
   const Plan plan = MakeEngine(PReduceOptions{.overlap = true, .overlap_steps = 3})->plan();
   EXPECT_TRUE(AveragesInBackground(plan));
   EXPECT_EQ(RunAhead(plan), 3u);
