@@ -8,6 +8,7 @@
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/event_queue.h"
+#include "tools/sim/gradient_book.h"
 #include "tools/sim/history_store.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/step_times.h"
@@ -131,6 +132,42 @@ TEST(DataPlane, OnlyContributorsBytesAreSummed) {
       "latency_us = 50.0\nbandwidth_mb_per_s = 1000.0\n");
   EXPECT_NEAR(static_cast<double>(DataPlane::RingCost(workload, {0, 1, 2, 3}, 2)), 12200e3, 1);
   EXPECT_EQ(DataPlane::RingCost(workload, {0, 1, 2, 3}, 0), 0);
+}
+
+// Group 5 is round 1, with the gradient of worker 1. Worker 0 alone takes the result of group 5.
+// Later worker 0 is gone, and worker 2 takes group 6 as round 1.
+class UndoneRound : public testing::Test {
+ protected:
+  UndoneRound() : world_(workload_, 1), book_(&world_, Mutation::kNone) {
+    for (Replica& replica : world_.replicas) replica.run = 1;
+    const std::uint64_t gradient = book_.Deposit(1);
+    book_.Took(0, 1, {.group = 5, .round = 1, .sum = {}, .gradients = {gradient}}, false);
+  }
+  void Goes(std::uint32_t worker) {
+    book_.Lost(worker);
+    world_.replicas[worker].run = kNoRun;
+  }
+  void AnotherGroup() {
+    Goes(0);
+    book_.Took(2, 1, {.group = 6, .round = 1, .sum = {}, .gradients = {}}, false);
+  }
+
+  const Workload workload_ = FromText("[cluster]\nworkers = 3\n");
+  World world_;
+  GradientBook book_;
+};
+
+TEST_F(UndoneRound, AGradientLostBeforeStaysLost) {
+  Goes(1);
+  AnotherGroup();
+  EXPECT_NO_THROW(book_.CheckEnd());
+}
+
+TEST_F(UndoneRound, AGradientOfAWorkerThatLivesIsOwedAgain) {
+  AnotherGroup();
+  EXPECT_NO_THROW(book_.CheckEnd());
+  world_.replicas[1].owed.clear();
+  EXPECT_THROW(book_.CheckEnd(), Violation);
 }
 
 Record Numbered(std::uint64_t index) {

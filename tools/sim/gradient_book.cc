@@ -94,7 +94,9 @@ void GradientBook::Undo(RunId run, Iteration number, const Round& round) {
     Gradient& of = At(gradient);
     if (of.group != round.group || of.run != run) continue;
     of.group = kNoGroup;
-    of.lost = std::find(round.takers.begin(), round.takers.end(), of.worker) != round.takers.end();
+    // A worker that took the round has emptied its outbox. A gradient lost before stays lost.
+    const auto& takers = round.takers;
+    of.lost = of.lost || std::find(takers.begin(), takers.end(), of.worker) != takers.end();
   }
 }
 
