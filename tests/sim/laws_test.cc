@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "common/base/static_schedule.h"
+#include "tests/plans.h"
 #include "tools/sim/eager_rules.h"
 #include "tools/sim/engine_watch.h"
 #include "tools/sim/esync_rules.h"
