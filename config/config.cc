@@ -86,7 +86,7 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file) {
   config.file = file;
   ConfigErrors errors(file);
   FieldReader reader(&*root, "", 0, &errors);
-  reader.Table("daemon", true, [&](Fields& table) { DescribeDaemon(table, &config.daemon); });
+  reader.Table("daemon", true, "", [&](Fields& table) { DescribeDaemon(table, &config.daemon); });
   ReadRules(reader.Take("job"), &config, &errors);
   reader.RefuseOthers();
   PRD_RETURN_IF_ERROR(errors.ToStatus());
@@ -126,7 +126,7 @@ Result<JobSpec> JobSpecFromToml(std::string_view text) {
   ConfigErrors errors(file);
   JobSpec spec;
   FieldReader reader(&*root, "", 0, &errors);
-  reader.Table("job", true,
+  reader.Table("job", true, "",
                [&](Fields& table) { DescribeJob(table, &spec.name, JobNameRule, &spec); });
   reader.RefuseOthers();
   PRD_RETURN_IF_ERROR(errors.ToStatus());
@@ -146,7 +146,7 @@ std::string ConfigReference() {
   std::vector<FieldLister::Line> lines = lister.lines();
   lines.insert(lines.end(), job.lines().begin(), job.lines().end());
   for (const FieldLister::Line& line : lines) {
-    text += line.key + " = " + (line.preset.empty() ? "(required)" : line.preset) + "\n    " +
+    text += line.key + " = " + (line.value.empty() ? "(required)" : line.value) + "\n    " +
             line.allowed + "\n";
   }
   return text;

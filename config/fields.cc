@@ -8,63 +8,15 @@
 namespace prd {
 namespace {
 
-std::string WholeAllowed(std::int64_t least, std::int64_t most, std::string_view unit) {
-  std::string text = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
-  if (!unit.empty()) text += " (" + std::string(unit) + ")";
-  return text;
-}
-
-std::string RealAllowed(double least, double below) {
-  return "a number from " + TomlReal(least) + " to below " + TomlReal(below);
-}
-
-std::string NamesAllowed(std::span<const std::string_view> names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) text += i + 1 == names.size() ? " or " : ", ";
-    text += "\"" + std::string(names[i]) + "\"";
-  }
-  return text;
-}
-
-std::string NumberOrNameAllowed(std::int64_t least, std::int64_t most, std::string_view unit,
-                                std::span<const Fields::Named> names) {
-  std::string text;
-  for (const Fields::Named& named : names) text += "\"" + std::string(named.name) + "\", ";
-  return text + "or " + WholeAllowed(least, most, unit);
-}
-
-std::string NumberOrNameText(std::int64_t value, std::span<const Fields::Named> names) {
-  for (const Fields::Named& named : names) {
-    if (named.value == value) return TomlText(named.name);
-  }
-  return std::to_string(value);
-}
-
-std::string NameOrPairsAllowed(std::span<const std::string_view> names, std::int32_t least,
-                               std::int32_t most) {
-  std::string text;
-  for (const std::string_view name : names) text += "\"" + std::string(name) + "\", ";
-  return text + "or a list of pairs [a, b] of whole numbers from " + std::to_string(least) +
-         " to " + std::to_string(most);
-}
-
-std::string NameOrPairsText(std::size_t value, const Fields::Pairs& pairs,
-                            std::span<const std::string_view> names) {
-  if (value < names.size()) return TomlText(names[value]);
-  std::string text;
-  for (const auto& [a, b] : pairs) {
-    text += (text.empty() ? "[" : ", [") + std::to_string(a) + ", " + std::to_string(b) + "]";
-  }
-  return "[" + text + "]";
+std::string Joined(const std::string& path, std::string_view key) {
+  return path.empty() ? std::string(key) : path + "." + std::string(key);
 }
 
 // The list's pairs; nothing when it is none of such numbers.
-std::optional<Fields::Pairs> ReadPairs(const TomlNode& node, std::int32_t least,
-                                       std::int32_t most) {
+std::optional<Field::Pairs> ReadPairs(const TomlNode& node, std::int32_t least, std::int32_t most) {
   const auto* list = std::get_if<std::vector<TomlNode>>(&node.value);
   if (list == nullptr) return std::nullopt;
-  Fields::Pairs pairs;
+  Field::Pairs pairs;
   for (const TomlNode& element : *list) {
     const auto* both = std::get_if<std::vector<TomlNode>>(&element.value);
     if (both == nullptr || both->size() != 2) return std::nullopt;
@@ -79,10 +31,68 @@ std::optional<Fields::Pairs> ReadPairs(const TomlNode& node, std::int32_t least,
   return pairs;
 }
 
-constexpr const char* kFlagAllowed = "true or false";
+// Sets the index of the name that the node is, if it is one.
+bool ReadName(const TomlNode& node, Field::Names names, std::size_t* index) {
+  const auto* text = std::get_if<std::string>(&node.value);
+  const auto found = text == nullptr ? names.end() : std::find(names.begin(), names.end(), *text);
+  if (found == names.end()) return false;
+  *index = static_cast<std::size_t>(found - names.begin());
+  return true;
+}
 
-// A rule tells what it allows when it is given what it refuses; every rule refuses this.
-std::string TextAllowed(Fields::TextRule rule) { return rule(std::string(1, '\x7f')); }
+// Sets a key's value from a node. False, and the value as it was: the node has none that is
+// allowed.
+struct Read {
+  const TomlNode& node;
+
+  bool operator()(const Field::Text& of) const {
+    const auto* text = std::get_if<std::string>(&node.value);
+    if (text == nullptr || !of.rule(*text).empty()) return false;
+    *of.value = *text;
+    return true;
+  }
+  bool operator()(const Field::Flag& of) const {
+    const auto* flag = std::get_if<bool>(&node.value);
+    if (flag == nullptr) return false;
+    *of.value = *flag;
+    return true;
+  }
+  bool operator()(const Field::Whole& of) const {
+    if (const auto* text = std::get_if<std::string>(&node.value)) {
+      const auto named = std::find_if(of.names.begin(), of.names.end(),
+                                      [&](const auto& one) { return one.name == *text; });
+      if (named == of.names.end()) return false;
+      *of.value = named->value;
+      return true;
+    }
+    const auto* whole = std::get_if<std::int64_t>(&node.value);
+    if (whole == nullptr || *whole < of.range.least || *whole > of.range.most) return false;
+    *of.value = *whole;
+    return true;
+  }
+  bool operator()(const Field::Real& of) const {
+    double real = std::nan("");
+    if (const auto* number = std::get_if<double>(&node.value)) real = *number;
+    if (const auto* whole = std::get_if<std::int64_t>(&node.value)) {
+      real = static_cast<double>(*whole);
+    }
+    if (!(real >= of.range.least && real < of.range.below)) return false;
+    *of.value = real;
+    return true;
+  }
+  bool operator()(const Field::Name& of) const { return ReadName(node, of.names, of.value); }
+  bool operator()(const Field::NameOrPairs& of) const {
+    if (ReadName(node, of.names, of.value)) {
+      of.pairs->clear();
+      return true;
+    }
+    std::optional<Field::Pairs> pairs = ReadPairs(node, of.least, of.most);
+    if (!pairs) return false;
+    *of.value = of.names.size();
+    *of.pairs = *std::move(pairs);
+    return true;
+  }
+};
 
 }  // namespace
 
@@ -124,9 +134,7 @@ std::string NearestWord(std::string_view word, const std::vector<std::string>& w
 
 // ---- reading ----
 
-std::string FieldReader::Path(std::string_view key) const {
-  return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
-}
+std::string FieldReader::Path(std::string_view key) const { return Joined(path_, key); }
 
 const TomlTable::Entry* FieldReader::Take(std::string_view key) {
   known_.emplace_back(key);
@@ -139,109 +147,17 @@ void FieldReader::Wrong(const TomlTable::Entry& entry, const std::string& allowe
                Path(entry.name) + ": found " + Describe(entry.node) + ", allowed is " + allowed);
 }
 
-void FieldReader::Missing(std::string_view key, const std::string& allowed) {
-  wrong_ = true;
-  errors_->Add(line_, Path(key) + ": found nothing, needed is " + allowed);
-}
-
-void FieldReader::Text(std::string_view key, std::string* value, TextRule rule, Need need) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) {
-    if (need == Need::kRequired) Missing(key, TextAllowed(rule));
-    return;
+void FieldReader::Add(const Field& field) {
+  const TomlTable::Entry* entry = Take(field.key);
+  if (entry != nullptr) {
+    if (!std::visit(Read{entry->node}, field.kind)) Wrong(*entry, Allowed(field));
+  } else if (field.required) {
+    wrong_ = true;
+    errors_->Add(line_, Path(field.key) + ": found nothing, needed is " + Allowed(field));
   }
-  const auto* text = std::get_if<std::string>(&entry->node.value);
-  if (text == nullptr) return Wrong(*entry, TextAllowed(rule));
-  const std::string allowed = rule(*text);
-  if (!allowed.empty()) return Wrong(*entry, allowed);
-  *value = *text;
 }
 
-void FieldReader::Flag(std::string_view key, bool* value) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) return;
-  const auto* flag = std::get_if<bool>(&entry->node.value);
-  if (flag == nullptr) return Wrong(*entry, kFlagAllowed);
-  *value = *flag;
-}
-
-void FieldReader::WholeNumber(std::string_view key, std::int64_t* value, std::int64_t least,
-                              std::int64_t most, std::string_view unit) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) return;
-  const auto* whole = std::get_if<std::int64_t>(&entry->node.value);
-  if (whole == nullptr || *whole < least || *whole > most) {
-    return Wrong(*entry, WholeAllowed(least, most, unit));
-  }
-  *value = *whole;
-}
-
-void FieldReader::Real(std::string_view key, double* value, double least, double below) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) return;
-  double real = std::nan("");
-  if (const auto* number = std::get_if<double>(&entry->node.value)) real = *number;
-  if (const auto* whole = std::get_if<std::int64_t>(&entry->node.value)) {
-    real = static_cast<double>(*whole);
-  }
-  if (!(real >= least && real < below)) return Wrong(*entry, RealAllowed(least, below));
-  *value = real;
-}
-
-void FieldReader::Name(std::string_view key, std::size_t* value,
-                       std::span<const std::string_view> names, Need need) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) {
-    if (need == Need::kRequired) Missing(key, NamesAllowed(names));
-    return;
-  }
-  const auto* text = std::get_if<std::string>(&entry->node.value);
-  const auto found = text == nullptr ? names.end() : std::find(names.begin(), names.end(), *text);
-  if (found == names.end()) return Wrong(*entry, NamesAllowed(names));
-  *value = static_cast<std::size_t>(found - names.begin());
-}
-
-void FieldReader::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
-                               std::int64_t most, std::string_view unit,
-                               std::span<const Named> names) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) return;
-  const auto* whole = std::get_if<std::int64_t>(&entry->node.value);
-  if (whole != nullptr && *whole >= least && *whole <= most) {
-    *value = *whole;
-    return;
-  }
-  if (const auto* text = std::get_if<std::string>(&entry->node.value)) {
-    for (const Named& named : names) {
-      if (named.name != *text) continue;
-      *value = named.value;
-      return;
-    }
-  }
-  Wrong(*entry, NumberOrNameAllowed(least, most, unit, names));
-}
-
-void FieldReader::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
-                              std::span<const std::string_view> names, std::int32_t least,
-                              std::int32_t most) {
-  const TomlTable::Entry* entry = Take(key);
-  if (entry == nullptr) return;
-  if (const auto* text = std::get_if<std::string>(&entry->node.value)) {
-    const auto found = std::find(names.begin(), names.end(), *text);
-    if (found != names.end()) {
-      *value = static_cast<std::size_t>(found - names.begin());
-      pairs->clear();
-      return;
-    }
-  } else if (std::optional<Pairs> read = ReadPairs(entry->node, least, most)) {
-    *value = names.size();
-    *pairs = *std::move(read);
-    return;
-  }
-  Wrong(*entry, NameOrPairsAllowed(names, least, most));
-}
-
-void FieldReader::Table(std::string_view key, bool chosen,
+void FieldReader::Table(std::string_view key, bool chosen, std::string_view,
                         const std::function<void(Fields&)>& describe) {
   const TomlTable::Entry* entry = Take(key);
   if (entry == nullptr && !chosen) return;
@@ -281,34 +197,11 @@ void FieldReader::RefuseOthers() {
 
 FieldWriter::FieldWriter(std::string path) : path_(std::move(path)) { text_ = "[" + path_ + "]\n"; }
 
-void FieldWriter::Line(std::string_view key, const std::string& value) {
-  text_ += std::string(key) + " = " + value + "\n";
+void FieldWriter::Add(const Field& field) {
+  text_ += std::string(field.key) + " = " + ValueText(field) + "\n";
 }
 
-void FieldWriter::Text(std::string_view key, std::string* value, TextRule, Need) {
-  Line(key, TomlText(*value));
-}
-void FieldWriter::Flag(std::string_view key, bool* value) { Line(key, *value ? "true" : "false"); }
-void FieldWriter::Real(std::string_view key, double* value, double, double) {
-  Line(key, TomlReal(*value));
-}
-void FieldWriter::WholeNumber(std::string_view key, std::int64_t* value, std::int64_t, std::int64_t,
-                              std::string_view) {
-  Line(key, std::to_string(*value));
-}
-void FieldWriter::Name(std::string_view key, std::size_t* value,
-                       std::span<const std::string_view> names, Need) {
-  Line(key, TomlText(names[*value]));
-}
-void FieldWriter::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t,
-                               std::int64_t, std::string_view, std::span<const Named> names) {
-  Line(key, NumberOrNameText(*value, names));
-}
-void FieldWriter::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
-                              std::span<const std::string_view> names, std::int32_t, std::int32_t) {
-  Line(key, NameOrPairsText(*value, *pairs, names));
-}
-void FieldWriter::Table(std::string_view key, bool chosen,
+void FieldWriter::Table(std::string_view key, bool chosen, std::string_view,
                         const std::function<void(Fields&)>& describe) {
   if (!chosen) return;
   FieldWriter inner(path_ + "." + std::string(key));
@@ -318,41 +211,15 @@ void FieldWriter::Table(std::string_view key, bool chosen,
 
 // ---- listing ----
 
-void FieldLister::Add(std::string_view key, std::string preset, std::string allowed) {
-  lines_.push_back({.key = path_ + "." + std::string(key),
-                    .preset = std::move(preset),
-                    .allowed = std::move(allowed)});
+void FieldLister::Add(const Field& field) {
+  lines_.push_back({.key = Joined(path_, field.key),
+                    .value = field.required ? "" : ValueText(field),
+                    .allowed = Allowed(field)});
 }
 
-void FieldLister::Text(std::string_view key, std::string* value, TextRule rule, Need need) {
-  Add(key, need == Need::kRequired ? "" : TomlText(*value), TextAllowed(rule));
-}
-void FieldLister::Flag(std::string_view key, bool* value) {
-  Add(key, *value ? "true" : "false", kFlagAllowed);
-}
-void FieldLister::Real(std::string_view key, double* value, double least, double below) {
-  Add(key, TomlReal(*value), RealAllowed(least, below));
-}
-void FieldLister::WholeNumber(std::string_view key, std::int64_t* value, std::int64_t least,
-                              std::int64_t most, std::string_view unit) {
-  Add(key, std::to_string(*value), WholeAllowed(least, most, unit));
-}
-void FieldLister::Name(std::string_view key, std::size_t* value,
-                       std::span<const std::string_view> names, Need need) {
-  Add(key, need == Need::kRequired ? "" : TomlText(names[*value]), NamesAllowed(names));
-}
-void FieldLister::NumberOrName(std::string_view key, std::int64_t* value, std::int64_t least,
-                               std::int64_t most, std::string_view unit,
-                               std::span<const Named> names) {
-  Add(key, NumberOrNameText(*value, names), NumberOrNameAllowed(least, most, unit, names));
-}
-void FieldLister::NameOrPairs(std::string_view key, std::size_t* value, Pairs* pairs,
-                              std::span<const std::string_view> names, std::int32_t least,
-                              std::int32_t most) {
-  Add(key, NameOrPairsText(*value, *pairs, names), NameOrPairsAllowed(names, least, most));
-}
-void FieldLister::Table(std::string_view key, bool, const std::function<void(Fields&)>& describe) {
-  FieldLister inner(path_ + "." + std::string(key));
+void FieldLister::Table(std::string_view key, bool, std::string_view,
+                        const std::function<void(Fields&)>& describe) {
+  FieldLister inner(Joined(path_, key));
   describe(inner);
   lines_.insert(lines_.end(), inner.lines_.begin(), inner.lines_.end());
 }

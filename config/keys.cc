@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "config/endpoint.h"
 
 namespace prd {
 namespace {
-
-using Names = std::span<const std::string_view>;
 
 constexpr std::int64_t kHourMs = 3'600'000;
 constexpr std::int64_t kMaxWorkers = 1'000'000;
@@ -36,116 +32,15 @@ std::string MetricsRule(const std::string& text) {
   return "ADDRESS:PORT, or \"\" for off";
 }
 
-void Describe(Fields& fields, AllReduceOptions* options) {
-  static constexpr std::array<std::string_view, 2> kWeights = {"uniform", "samples"};
-  fields.Choice("weights", &options->weights, kWeights);
-}
-
-void Describe(Fields& fields, PReduceOptions* options) {
-  static constexpr std::array<std::string_view, 2> kWeights = {"constant", "dynamic"};
-  static constexpr std::array<std::string_view, 3> kMissing = {"initial", "nearest", "renormalize"};
-  fields.Whole("group_size", &options->group_size, 2, 100'000, "workers");
-  fields.Choice("weights", &options->weights, kWeights);
-  fields.Real("alpha", &options->alpha, 0, 1);
-  fields.Choice("missing", &options->missing, kMissing);
-  fields.Whole("history_window", &options->history_window, 0, 10'000'000, "groups");
-  fields.Whole("max_wait_ms", &options->max_wait_ms, 0, 24 * kHourMs, "ms");
-  fields.Flag("overlap", &options->overlap);
-  fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
-}
-
-void Describe(Fields& fields, EagerOptions* options) {
-  static constexpr std::array<Fields::Named, 2> kQuorum = {
-      {{"solo", EagerOptions::kSolo}, {"majority", EagerOptions::kMajority}}};
-  static constexpr std::array<std::string_view, 2> kMissed = {"sum", "latest"};
-  fields.NumberOrName("quorum", &options->quorum, 1, kMaxWorkers, "workers", kQuorum);
-  fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
-  fields.Whole("max_stale_rounds", &options->max_stale_rounds, 0, 1'000'000'000, "rounds");
-  fields.Whole("sync_every", &options->sync_every, 0, 1'000'000'000, "rounds");
-  fields.Choice("missed", &options->missed, kMissed);
-}
-
-void Describe(Fields& fields, BackupOptions* options) {
-  fields.Whole("backups", &options->backups, 0, 100'000, "workers");
-}
-
-void Describe(Fields& fields, EsyncOptions* options) {
-  static constexpr std::array<std::string_view, 2> kModes = {"blocking", "delayed-ack"};
-  fields.Choice("mode", &options->mode, kModes);
-  fields.Whole("margin_ms", &options->margin_ms, 0, kHourMs, "ms");
-  fields.Real("global_lr", &options->global_lr, 0, 10);
-  fields.Whole("stall_factor", &options->stall_factor, 0, 1000, "iterations");
-}
-
-// A graph of one of these kinds, by their names, or a list of edges.
-void DescribeGraph(Fields& fields, std::span<const Graph::Kind> kinds, Graph* graph) {
-  std::vector<std::string> texts;
-  for (const Graph::Kind kind : kinds) texts.push_back(ToText(Graph{.kind = kind, .edges = {}}));
-  const std::vector<std::string_view> names(texts.begin(), texts.end());
-  auto index =
-      static_cast<std::size_t>(std::find(kinds.begin(), kinds.end(), graph->kind) - kinds.begin());
-  fields.NameOrPairs("graph", &index, &graph->edges, names, 0, Graph::kHighestRank);
-  graph->kind = index < kinds.size() ? kinds[index] : Graph::Kind::kEdges;
-}
-
-void Describe(Fields& fields, AdPsgdOptions* options) {
-  static constexpr std::array<Graph::Kind, 2> kGraphs = {Graph::Kind::kRing,
-                                                         Graph::Kind::kComplete};
-  DescribeGraph(fields, kGraphs, &options->graph);
-  fields.Whole("section_length", &options->section_length, 1, 100'000, "steps");
-  fields.Flag("overlap", &options->overlap);
-  fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
-  fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
-}
-
-void Describe(Fields& fields, PragueOptions* options) {
-  static constexpr std::array<std::string_view, 3> kGenerators = {"random", "static", "smart"};
-  fields.Choice("generator", &options->generator, kGenerators);
-  fields.Whole("group_size", &options->group_size, 2, 100'000, "workers");
-  fields.Whole("section_length", &options->section_length, 1, 100'000, "steps");
-  fields.Whole("slowdown_threshold", &options->slowdown_threshold, 1, 1'000'000'000, "groups");
-  fields.Flag("inter_intra", &options->inter_intra);
-  fields.Flag("request_ahead", &options->request_ahead);
-  fields.Whole("workers_per_host", &options->workers_per_host, 0, kMaxWorkers, "workers");
-  fields.Flag("overlap", &options->overlap);
-  fields.Whole("overlap_steps", &options->overlap_steps, 1, 1000, "steps");
-  fields.Whole("seed", &options->seed, 0, std::numeric_limits<std::int64_t>::max(), "");
-}
-
-void Describe(Fields& fields, HopOptions* options) {
-  static constexpr std::array<Graph::Kind, 5> kGraphs = {
-      Graph::Kind::kRing, Graph::Kind::kRingBased, Graph::Kind::kDoubleRing,
-      Graph::Kind::kHierarchical, Graph::Kind::kComplete};
-  static constexpr std::array<std::string_view, 2> kOrders = {"parallel", "serial"};
-  DescribeGraph(fields, kGraphs, &options->graph);
-  fields.Flag("directed", &options->directed);
-  fields.Whole("workers_per_host", &options->workers_per_host, 0, kMaxWorkers, "workers");
-  fields.Whole("max_iteration_gap", &options->max_iteration_gap, 0, 10'000, "iterations");
-  fields.Whole("backups", &options->backups, 0, 100'000, "updates");
-  fields.Whole("staleness", &options->staleness, 0, 1'000'000, "iterations");
-  fields.Whole("max_jump", &options->max_jump, 0, 10'000, "iterations");
-  fields.Whole("skip_behind", &options->skip_behind, 1, 10'000, "iterations");
-  fields.Choice("order", &options->order, kOrders);
-}
-
-void Describe(Fields& fields, SspOptions* options) {
-  static constexpr std::array<std::string_view, 2> kRates = {"constant", "staleness-aware"};
-  fields.Whole("staleness", &options->staleness, -1, 1'000'000, "clocks");
-  fields.Choice("learning_rate", &options->learning_rate, kRates);
-  fields.Whole("replicas", &options->replicas, 0, SspOptions::kMostReplicas, "copies");
-  fields.Whole("shards", &options->shards, 0, SspOptions::kMostShards, "shards");
-}
-
 // Security that cannot be had later: an open port without keys lets anyone train along.
 Status CheckCurve(const DaemonConfig& config) {
   const bool secret = !config.curve_secret_key_file.empty();
   const bool clients = !config.curve_authorized_keys_file.empty();
   if (secret != clients) {
-    return Status(Code::kInvalidArgument,
-                  std::string(secret ? "curve_authorized_keys_file" : "curve_secret_key_file") +
-                      ": found \"\", allowed is a file when " +
-                      (secret ? "curve_secret_key_file" : "curve_authorized_keys_file") +
-                      " is set: the two go together");
+    return Wrong(secret ? "curve_authorized_keys_file" : "curve_secret_key_file", "\"\"",
+                 std::string("a file when ") +
+                     (secret ? "curve_secret_key_file" : "curve_authorized_keys_file") +
+                     " is set: the two go together");
   }
   if (!secret && !IsLoopback(config.listen)) {
     return Status(Code::kInvalidArgument,
@@ -159,17 +54,15 @@ Status CheckCurve(const DaemonConfig& config) {
 
 Status CheckLease(const JobSpec& spec) {
   if (2 * std::uint64_t{spec.heartbeat_ms} < spec.lease_ms) return Status::Ok();
-  return Status(Code::kInvalidArgument, "heartbeat_ms: found " + std::to_string(spec.heartbeat_ms) +
-                                            ", allowed is less than half of lease_ms (" +
-                                            std::to_string(spec.lease_ms) +
-                                            "), so that one lost heartbeat is not a death");
+  return Wrong("heartbeat_ms", std::to_string(spec.heartbeat_ms),
+               "less than half of lease_ms (" + std::to_string(spec.lease_ms) +
+                   "), so that one lost heartbeat is not a death");
 }
 
 Status CheckWorkers(const JobSpec& spec) {
   if (spec.workers <= spec.max_workers) return Status::Ok();
-  return Status(Code::kInvalidArgument, "workers: found " + std::to_string(spec.workers) +
-                                            ", allowed is up to max_workers (" +
-                                            std::to_string(spec.max_workers) + ")");
+  return Wrong("workers", std::to_string(spec.workers),
+               "up to max_workers (" + std::to_string(spec.max_workers) + ")");
 }
 
 }  // namespace
@@ -189,42 +82,81 @@ std::string JobNameRule(const std::string& text) {
 void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   static constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn",
                                                               "error"};
-  fields.Text("listen", &config->listen, ListenRule);
-  fields.Text("admin", &config->admin, AdminRule);
-  fields.Text("state_dir", &config->state_dir, DirectoryRule);
+  fields.Text("listen", &config->listen, ListenRule,
+              "Where workers connect; ipc for workers on this host only. Other hosts are let in "
+              "only with CURVE keys (below), because whoever can connect can train along: "
+              "tcp://0.0.0.0:5775 without keys is an error.");
+  fields.Text("admin", &config->admin, AdminRule,
+              "Where prdctl connects. The socket file's folder must be there.");
+  fields.Text("state_dir", &config->state_dir, DirectoryRule,
+              "Where every decision is recorded (RocksDB). One daemon at a time uses it. A daemon "
+              "that was killed goes on from here with the same state. About 600 bytes per step of "
+              "a worker, before compression.");
   auto level = static_cast<std::size_t>(
       std::find(kLevels.begin(), kLevels.end(), config->log_level) - kLevels.begin());
-  fields.Name("log_level", &level, kLevels);
+  fields.Name("log_level", &level, kLevels,
+              "The log goes to stderr, so under systemd to the journal.");
   config->log_level = kLevels[level];
-  fields.Text("metrics", &config->metrics, MetricsRule);
-  fields.Flag("sync", &config->sync);
-  fields.Whole("retain_runs", &config->retain_runs, 1, 1'000'000'000, "runs");
-  fields.Whole("snapshot_every", &config->snapshot_every, 1, 1'000'000'000'000, "records");
-  fields.Whole("max_message_bytes", &config->max_message_bytes, 4096, 64 << 20, "bytes");
-  fields.Text("curve_secret_key_file", &config->curve_secret_key_file, OptionalFileRule);
-  fields.Text("curve_authorized_keys_file", &config->curve_authorized_keys_file, OptionalFileRule);
+  fields.Text("metrics", &config->metrics, MetricsRule,
+              "Prometheus metrics at http://ADDRESS:PORT/metrics. They are not secret, and not "
+              "encrypted.");
+  fields.Flag("sync", &config->sync,
+              "false: what is decided is in the operating system's hands before it is announced, "
+              "and survives a kill of prd. true: it is on the disk, and survives a power cut; on "
+              "most disks that costs milliseconds per batch, which every worker waits for.");
+  fields.Whole("retain_runs", &config->retain_runs, {1, 1'000'000'000, "runs"},
+               "Ended runs kept per job name; older ones are removed from state_dir.");
+  fields.Whole("snapshot_every", &config->snapshot_every, {1, 1'000'000'000'000, "records"},
+               "Records of a run between two snapshots of its state. A restart replays at most "
+               "this many per run; 100000 take a fraction of a second. Fewer make restarts quicker "
+               "and normal work a little slower.");
+  fields.Whole("max_message_bytes", &config->max_message_bytes, {4096, 64 << 20, "bytes"},
+               "A control message over this closes its connection: real ones are below 1 KiB, so "
+               "this is a guard against what is not a worker at all.");
+  fields.Text("curve_secret_key_file", &config->curve_secret_key_file, OptionalFileRule,
+              "CURVE: the file of the daemon's own key pair. Given together with "
+              "curve_authorized_keys_file, or neither. `prdctl keygen` makes keys. With them, on "
+              "loopback too, only listed workers can connect, and traffic between workers and "
+              "daemon is encrypted.");
+  fields.Text("curve_authorized_keys_file", &config->curve_authorized_keys_file, OptionalFileRule,
+              "CURVE: a file of the workers' public keys, one per line.");
   fields.Check(CheckCurve(*config));
 }
 
-void DescribeJob(Fields& fields, std::string* name, Fields::TextRule rule, JobSpec* spec) {
-  fields.Text("name", name, rule, Fields::Need::kRequired);
+void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec) {
+  fields.Text("name", name, rule,
+              "Which jobs these settings are for: the first [[job]] whose name matches counts.",
+              Fields::Need::kRequired);
   std::vector<EngineOptions> engines = AllEngines();
   std::vector<std::string_view> names;
   for (const EngineOptions& engine : engines) names.push_back(EngineName(engine));
   std::size_t chosen = spec->engine.index();
-  for (EngineOptions& engine : engines) {
-    if (engine.index() == chosen) engine = spec->engine;
-  }
-  fields.Name("engine", &chosen, Names(names), Fields::Need::kRequired);
-  fields.Whole("workers", &spec->workers, 0, kMaxWorkers, "workers");
-  fields.Whole("max_workers", &spec->max_workers, 1, kMaxWorkers, "workers");
+  engines[chosen] = spec->engine;
+  fields.Name("engine", &chosen, names,
+              "Which consistency engine decides. The tables of other engines may stay in the file, "
+              "and are checked: this line alone switches, and no training binary changes.",
+              Fields::Need::kRequired);
+  fields.Whole("workers", &spec->workers, {0, kMaxWorkers, "workers"},
+               "Workers that the common start waits for. 0: as many as the first worker's launcher "
+               "says it started (WORLD_SIZE of torchrun, SLURM_NTASKS, ...), or 1. Later ones join "
+               "the running job.");
+  fields.Whole("max_workers", &spec->max_workers, {1, kMaxWorkers, "workers"},
+               "Ranks are below this, whatever a message says: a bound on memory, to be raised for "
+               "larger jobs.");
   fields.Check(CheckWorkers(*spec));
-  fields.Whole("lease_ms", &spec->lease_ms, 20, kHourMs, "ms");
-  fields.Whole("heartbeat_ms", &spec->heartbeat_ms, 1, kHourMs, "ms");
+  fields.Whole("lease_ms", &spec->lease_ms, {20, kHourMs, "ms"},
+               "A worker that was silent for this long is dead: its groups are called off and the "
+               "others go on without it. Shorter finds deaths sooner; longer forgives a host that "
+               "stalls.");
+  fields.Whole("heartbeat_ms", &spec->heartbeat_ms, {1, kHourMs, "ms"},
+               "Time between heartbeats, less than half of lease_ms. They come from a thread of "
+               "the worker library, so a long step is not a death.");
   fields.Check(CheckLease(*spec));
   for (std::size_t i = 0; i < engines.size(); ++i) {
-    fields.Table(names[i], i == chosen, [&](Fields& table) {
-      std::visit([&](auto& options) { Describe(table, &options); }, engines[i]);
+    const EngineAbout& about = About(engines[i]);
+    const std::string paper = about.paper.empty() ? "" : std::string(about.paper) + ". ";
+    fields.Table(names[i], i == chosen, paper + std::string(about.help), [&](Fields& table) {
+      Describe(&engines[i], table);
       table.Check(Validate(engines[i], spec->workers));
     });
   }

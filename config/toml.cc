@@ -2,11 +2,9 @@
 
 #include <toml++/toml.h>
 
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
 #include <exception>
+
+#include "common/base/fields.h"
 
 namespace prd {
 namespace {
@@ -73,33 +71,6 @@ Result<TomlTable> ParseToml(std::string_view text, const std::string& file) {
   } catch (const std::exception& error) {
     return Status(Code::kInvalidArgument, file + ": " + error.what());
   }
-}
-
-std::string TomlText(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-std::string TomlReal(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::array<char, 40> text;
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
-  std::string out(text.data(), end.ptr);
-  if (out.find_first_of(".e") == std::string::npos) out += ".0";
-  return out;
 }
 
 }  // namespace prd

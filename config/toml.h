@@ -44,10 +44,6 @@ std::string Describe(const TomlNode& node);
 // is safe.
 Result<TomlTable> ParseToml(std::string_view text, const std::string& file);
 
-// A TOML basic string, quoted and escaped, and a float that reads back as the same double.
-std::string TomlText(std::string_view text);
-std::string TomlReal(double value);
-
 }  // namespace prd
 
 #endif  // PRD_CONFIG_TOML_H_

@@ -15,7 +15,7 @@ std::string EdgeText(const Graph::Edge& edge) {
 }
 
 Status Wrong(const std::string& found, const std::string& allowed) {
-  return Status(Code::kInvalidArgument, "graph: found " + found + ", allowed is " + allowed);
+  return prd::Wrong("graph", found, allowed);
 }
 
 using Adjacent = std::map<Rank, std::vector<Rank>>;
@@ -106,6 +106,17 @@ Status Validate(const Graph& graph, int workers, bool directed) {
                  "a list that names all " + std::to_string(workers) + " workers");
   }
   return Status::Ok();
+}
+
+void DescribeGraph(Fields& fields, std::span<const Graph::Kind> kinds, Graph* graph,
+                   std::string_view help) {
+  std::vector<std::string> texts;
+  for (const Graph::Kind kind : kinds) texts.push_back(ToText(Graph{.kind = kind, .edges = {}}));
+  const std::vector<std::string_view> names(texts.begin(), texts.end());
+  auto index =
+      static_cast<std::size_t>(std::find(kinds.begin(), kinds.end(), graph->kind) - kinds.begin());
+  fields.NameOrPairs("graph", &index, &graph->edges, names, 0, Graph::kHighestRank, help);
+  graph->kind = index < kinds.size() ? kinds[index] : Graph::Kind::kEdges;
 }
 
 Neighbours::Neighbours(const Graph& graph) : kind_(graph.kind) {

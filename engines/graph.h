@@ -7,11 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/base/archive.h"
+#include "common/base/fields.h"
 #include "common/base/ids.h"
 #include "prd/status.h"
 
@@ -45,6 +48,10 @@ std::string ToText(const Graph& graph);
 // itself, has a path between any two ranks that it names, and names all `workers` that the job
 // starts with (0: not known). Directed: an edge and the one back are two, and paths follow them.
 Status Validate(const Graph& graph, int workers, bool directed = false);
+
+// The key `graph`: one of these kinds by its name, or a list of edges.
+void DescribeGraph(Fields& fields, std::span<const Graph::Kind> kinds, Graph* graph,
+                   std::string_view help);
 
 // The neighbours of each worker among those present. Finding the i-th costs O(1) for a ring and a
 // complete graph, O(neighbours) for a list, whatever the number of workers.

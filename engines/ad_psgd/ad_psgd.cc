@@ -34,6 +34,8 @@ std::size_t PlaceOf(const GroupQueue::Group& group, Rank rank) {
 
 }  // namespace
 
+std::unique_ptr<Engine> AdPsgdOptions::Make() const { return std::make_unique<AdPsgd>(*this); }
+
 AdPsgd::AdPsgd(const AdPsgdOptions& options)
     : options_(options),
       draws_(Prng(static_cast<std::uint64_t>(options.seed)).Next()),

@@ -4,34 +4,56 @@
 #define PRD_ENGINES_AD_PSGD_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
+#include <memory>
 
 #include "engines/graph.h"
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct AdPsgdOptions {
-  // Who may be averaged with whom. Models mix after of the order of one average per worker on a
-  // complete graph, and N^2 per worker on a ring of N (Boyd et al., Randomized Gossip Algorithms,
-  // 2006); a sparse graph keeps traffic between near workers, and pairs that share a worker, of
-  // which one waits for the other, are as frequent on either.
+  static constexpr EngineAbout kAbout = {
+      .name = "ad-psgd",
+      .paper = "AD-PSGD, Lian et al., ICML 2018",
+      .help =
+          "After a step, a worker averages its model with that of a random neighbour, which "
+          "takes part in the background, whatever it computes. A slow worker delays nobody but "
+          "those that draw it. For workers of unequal speed on a network where pairs are cheap "
+          "and groups dear."};
+
   Graph graph{.kind = Graph::Kind::kComplete, .edges = {}};
-  // Every how many steps a worker asks for an average, >= 1. With a larger one less time is spent
-  // on averages and more steps are needed (Prague, section 7.2 and Figure 17).
   std::int64_t section_length = 1;
-  // A worker trains on while the average that it asked for is not through.
   bool overlap = false;
-  // With overlap: steps that it may complete meanwhile, >= 1. 2 rides out a pair that has to wait
-  // for another one as long as both take less than a step each.
   int overlap_steps = 2;
-  std::int64_t seed = 1;  // of the draws, >= 0
+  std::int64_t seed = 1;
+
+  void Describe(Fields& fields) {
+    static constexpr Graph::Kind kKinds[] = {Graph::Kind::kRing, Graph::Kind::kComplete};
+    DescribeGraph(fields, kKinds, &graph,
+                  "Who may be averaged with whom. \"complete\": everybody; models mix fastest. "
+                  "\"ring\": each rank with the two next to it among those present. Or a list of "
+                  "edges between ranks, as [[0, 1], [1, 2]], with a path between any two; a worker "
+                  "none of whose neighbours is there goes on alone. No graph can deadlock.");
+    fields.Whole("section_length", &section_length, {1, 100'000, "steps", {1, 4}},
+                 "Every how many steps a worker asks for an average. More spend less time on "
+                 "averages and let the models drift apart further.");
+    fields.Flag("overlap", &overlap,
+                "true: a worker trains on while the average it asked for is not through, and adds "
+                "what that changed at its next step. false: it waits, and its model is up to date "
+                "when it goes on.");
+    fields.Whole("overlap_steps", &overlap_steps, {1, 1000, "steps", {1, 5}},
+                 "With overlap: steps that a worker may complete meanwhile; then it waits. 2 rides "
+                 "out a pair that has to wait for another one as long as both take less than a "
+                 "step each.");
+    fields.Whole("seed", &seed, {0, std::numeric_limits<std::int64_t>::max(), "", {0, 1000}},
+                 "Of the draws. The same seed draws the same neighbours.");
+  }
+  Status Check(int workers) const;
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const AdPsgdOptions&, const AdPsgdOptions&) = default;
 };
-
-// Ok, or what is wrong: "KEY: found X, allowed is Y". workers = those the job starts with, 0 if not
-// known.
-Status Validate(const AdPsgdOptions& options, int workers);
 
 }  // namespace prd
 

@@ -16,7 +16,9 @@ constexpr std::int64_t kMostSamples = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-Status Validate(const AllReduceOptions&, int) { return Status::Ok(); }
+std::unique_ptr<Engine> AllReduceOptions::Make() const {
+  return std::make_unique<AllReduce>(*this);
+}
 
 const AllReduce::Worker* AllReduce::Find(Rank rank) const {
   if (rank < 0 || static_cast<std::size_t>(rank) >= workers_.size()) return nullptr;

@@ -3,24 +3,35 @@
 #define PRD_ENGINES_ALL_REDUCE_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct AllReduceOptions {
-  // How gradients are weighted: kUniform 1/N each; kSamples in proportion to the samples of each
-  // worker's batch, which is the gradient of the mean over all samples. Equal when batches are
-  // equal; a round in which any member told no samples is uniform.
+  static constexpr EngineAbout kAbout = {
+      .name = "all-reduce",
+      .paper = "",
+      .help =
+          "Bulk-synchronous training: every iteration reduces the gradients of all live "
+          "workers at once. The baseline; as fast as the slowest worker."};
+
   enum class Weights : std::uint8_t { kUniform, kSamples };
+
   Weights weights = Weights::kSamples;
+
+  void Describe(Fields& fields) {
+    fields.Choice("weights", &weights, {"uniform", "samples"},
+                  "\"samples\": each gradient counts in proportion to the samples in its batch, "
+                  "which is right also when batches are unequal (and the same as uniform when they "
+                  "are equal, or when a worker does not tell). \"uniform\": 1/N each.");
+  }
+  Status Check(int) const { return Status::Ok(); }
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const AllReduceOptions&, const AllReduceOptions&) = default;
 };
-
-// Ok, or what is wrong: "KEY: found X, allowed is Y". workers = those the job starts with, 0 if not
-// known.
-Status Validate(const AllReduceOptions& options, int workers);
 
 }  // namespace prd
 

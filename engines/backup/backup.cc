@@ -11,8 +11,6 @@ namespace prd {
 
 namespace {
 
-constexpr int kMostBackups = 100'000;
-
 // Of a loaded state: far enough from overflow that any two can be subtracted.
 bool Plausible(Instant instant) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 4;
@@ -23,13 +21,13 @@ std::string Number(std::int64_t value) { return std::to_string(value); }
 
 }  // namespace
 
-Status Validate(const BackupOptions& options, int workers) {
-  const int most = workers > 0 ? std::min(workers - 1, kMostBackups) : kMostBackups;
-  if (options.backups >= 0 && options.backups <= most) return Status::Ok();
-  std::string text =
-      "backups: found " + Number(options.backups) + ", allowed is 0 to " + Number(most);
-  if (workers > 0) text += ": a round of " + Number(workers) + " workers waits for one at least";
-  return Status(Code::kInvalidArgument, text);
+std::unique_ptr<Engine> BackupOptions::Make() const { return std::make_unique<Backup>(*this); }
+
+Status BackupOptions::Check(int workers) const {
+  if (workers == 0 || backups < workers) return Status::Ok();
+  return Wrong("backups", Number(backups),
+               "0 to " + Number(workers - 1) + ": a round of " + Number(workers) +
+                   " workers waits for one at least");
 }
 
 bool Backup::Joined(Rank rank) const {

@@ -2,20 +2,35 @@
 #ifndef PRD_ENGINES_BACKUP_OPTIONS_H_
 #define PRD_ENGINES_BACKUP_OPTIONS_H_
 
-#include "prd/status.h"
+#include <memory>
+
+#include "engines/options.h"
 
 namespace prd {
 
 struct BackupOptions {
-  // b: of N joined workers, a round waits for N - b, but for one at least. 0 waits for all.
+  static constexpr EngineAbout kAbout = {
+      .name = "backup",
+      .paper = "Chen et al., 2016",
+      .help =
+          "Synchronous SGD with backup workers: each round takes the first N - b gradients and "
+          "drops the others, whose workers copy the new model and go on from it. For workers "
+          "of equal speed of which any may be slow now and then; a worker that is always slow "
+          "hardly contributes, and what only it has among its data is hardly learned."};
+
   int backups = 1;
+
+  void Describe(Fields& fields) {
+    fields.Whole("backups", &backups, {0, 100'000, "workers", {0, 4}},
+                 "b, fewer than the workers: how many of them a round does without. A round waits "
+                 "for one worker at least, however few are left. More wait less and drop more of "
+                 "what is computed; 0 waits for all.");
+  }
+  Status Check(int workers) const;
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const BackupOptions&, const BackupOptions&) = default;
 };
-
-// Ok, or what is wrong: "KEY: found X, allowed is Y". workers = those the job starts with, 0 if not
-// known.
-Status Validate(const BackupOptions& options, int workers);
 
 }  // namespace prd
 

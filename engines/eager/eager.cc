@@ -12,15 +12,7 @@ namespace prd {
 
 namespace {
 
-constexpr std::int64_t kMostWorkers = 1'000'000;
-constexpr std::int64_t kMostRounds = 1'000'000'000;
-
 std::string Number(std::int64_t value) { return std::to_string(value); }
-
-Status Wrong(const std::string& key, std::int64_t found, const std::string& allowed) {
-  return Status(Code::kInvalidArgument,
-                key + ": found " + Number(found) + ", allowed is " + allowed);
-}
 
 // What a damaged snapshot may bring without an overflow later.
 bool Plausible(Iteration iteration) {
@@ -29,21 +21,7 @@ bool Plausible(Iteration iteration) {
 
 }  // namespace
 
-Status Validate(const EagerOptions& options, int) {
-  if (options.quorum < 0 || options.quorum > kMostWorkers) {
-    return Wrong("quorum", options.quorum,
-                 "0 (majority), 1 (solo) or 2 to " + Number(kMostWorkers));
-  }
-  if (options.seed < 0) return Wrong("seed", options.seed, "0 or more");
-  if (options.max_stale_rounds < 0 || options.max_stale_rounds > kMostRounds) {
-    return Wrong("max_stale_rounds", options.max_stale_rounds,
-                 "0 (no bound) or 1 to " + Number(kMostRounds));
-  }
-  if (options.sync_every < 0 || options.sync_every > kMostRounds) {
-    return Wrong("sync_every", options.sync_every, "0 (never) or 1 to " + Number(kMostRounds));
-  }
-  return Status::Ok();
-}
+std::unique_ptr<Engine> EagerOptions::Make() const { return std::make_unique<Eager>(*this); }
 
 Plan Eager::plan() const {
   return {.by = GroupPlan{.payload = Payload::kGradients,

@@ -29,6 +29,8 @@ std::string Name(Rank rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
 
+std::unique_ptr<Engine> EsyncOptions::Make() const { return std::make_unique<Esync>(*this); }
+
 Plan Esync::plan() const {
   return {.by = GroupPlan{.payload = Payload::kChange,
                           .asks = true,

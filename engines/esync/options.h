@@ -4,32 +4,52 @@
 #define PRD_ENGINES_ESYNC_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct EsyncOptions {
-  // kBlocking: a worker waits for the answer to its query after each local iteration (section 4.1).
-  // kDelayedAck: it trains on, and only READY is answered (section 4.2); for networks whose round
-  // trip is long beside an iteration.
+  static constexpr EngineAbout kAbout = {
+      .name = "esync",
+      .paper = "ESync, Li et al.",
+      .help =
+          "Each worker trains on its own until the slowest has done one iteration, then all "
+          "add the mean of what they have learned: as many local iterations as each has time "
+          "for. For workers that are steadily unequal, and where every worker's data must "
+          "count in every round."};
+
   enum class Mode : std::uint8_t { kBlocking, kDelayedAck };
+
   Mode mode = Mode::kBlocking;
-  // Epsilon of Algorithm 2, line 9: how much earlier than the slowest worker another must be able
-  // to end an iteration to begin it.
   std::int64_t margin_ms = 1;
-  // Epsilon of Eq. 8: the share of the mean difference that is added, in (0, 10).
   double global_lr = 1;
-  // A worker for which all others wait is taken out of the round when its last sign of life is
-  // longer ago than this times its longest local iteration of late. 0 = never.
   std::int64_t stall_factor = 8;
+
+  void Describe(Fields& fields) {
+    fields.Choice("mode", &mode, {"blocking", "delayed-ack"},
+                  "\"blocking\" (section 4.1): a worker asks after each local iteration whether to "
+                  "go on, and waits for the answer. \"delayed-ack\" (section 4.2): it goes on "
+                  "meanwhile and is told when to stop; for networks whose round trip is long "
+                  "beside an iteration.");
+    fields.Whole("margin_ms", &margin_ms, {0, 3'600'000, "ms", {0, 5}},
+                 "Epsilon of Algorithm 2, line 9: by how much a worker must be able to end another "
+                 "iteration before the slowest ends its own, or it begins none. Larger forgives "
+                 "more variation, and lets workers wait longer.");
+    fields.Real("global_lr", &global_lr, {0, 10, {0.25, 1}},
+                "Epsilon of Eq. 8, above 0: the share of the mean of all workers' changes that is "
+                "added to the model.");
+    fields.Whole("stall_factor", &stall_factor, {0, 1000, "iterations", {0, 10}},
+                 "A worker that all others wait for is taken out of the round after this many "
+                 "times its longest local iteration of late without a sign of life, 2 or more, and "
+                 "copies the model when it is back. 0: never.");
+  }
+  Status Check(int workers) const;
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const EsyncOptions&, const EsyncOptions&) = default;
 };
-
-// Ok, or what is wrong: "KEY: found X, allowed is Y". workers = those the job starts with, 0 if not
-// known.
-Status Validate(const EsyncOptions& options, int workers);
 
 }  // namespace prd
 

@@ -40,6 +40,8 @@ bool Ascends(const std::vector<Item>& items) {
 
 }  // namespace
 
+std::unique_ptr<Engine> HopOptions::Make() const { return std::make_unique<Hop>(*this); }
+
 Plan Hop::plan() const {
   return {.by = NeighbourPlan{.staleness = options_.staleness,
                               .backups = static_cast<std::uint32_t>(options_.backups),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "engines/hop/topology.h"
 
@@ -15,10 +16,6 @@ constexpr std::size_t kMostDirectedEdges = 2000;
 // Workers for whom the smallest number of neighbours is looked up.
 constexpr int kMostLookedAt = 4096;
 
-Status Wrong(const std::string& key, const std::string& found, const std::string& allowed) {
-  return Status(Code::kInvalidArgument, key + ": found " + found + ", allowed is " + allowed);
-}
-
 Status CheckGraph(const HopOptions& options, int workers) {
   const Graph& graph = options.graph;
   if (options.directed && graph.kind != Graph::Kind::kEdges) {
@@ -28,33 +25,12 @@ Status CheckGraph(const HopOptions& options, int workers) {
     return Wrong("graph", std::to_string(graph.edges.size()) + " edges",
                  "1 to " + std::to_string(kMostDirectedEdges) + " directed ones");
   }
-  if (Status status = Validate(graph, workers, options.directed); !status.ok()) return status;
+  PRD_RETURN_IF_ERROR(Validate(graph, workers, options.directed));
   if (options.directed && !Equation1IsDoublyStochastic(graph.edges)) {
     return Wrong("graph",
-                 "a directed list on which 1 / |N_in| (Equation 1) is not doubly "
-                 "stochastic",
+                 "a directed list on which 1 / |N_in| (Equation 1) is not doubly stochastic",
                  "one on which the weights of each worker's updates sum to 1: for one, as many "
                  "edges to each rank as from it, and the same number for all");
-  }
-  return Status::Ok();
-}
-
-Status CheckRanges(const HopOptions& options) {
-  const struct {
-    const char* key;
-    int found, low, high;
-  } keys[] = {
-      {"workers_per_host", options.workers_per_host, 0, 1'000'000},
-      {"max_iteration_gap", options.max_iteration_gap, 0, 10'000},
-      {"backups", options.backups, 0, 100'000},
-      {"staleness", options.staleness, 0, 1'000'000},
-      {"max_jump", options.max_jump, 0, 10'000},
-      {"skip_behind", options.skip_behind, 1, 10'000},
-  };
-  for (const auto& key : keys) {
-    if (key.found >= key.low && key.found <= key.high) continue;
-    return Wrong(key.key, std::to_string(key.found),
-                 std::to_string(key.low) + " to " + std::to_string(key.high));
   }
   return Status::Ok();
 }
@@ -77,25 +53,40 @@ Status CheckBackups(const HopOptions& options, int workers) {
   return Status::Ok();
 }
 
-}  // namespace
-
-std::string_view ToText(HopOptions::Order order) {
-  return order == HopOptions::Order::kParallel ? "parallel" : "serial";
+// Each rank to those that follow it on the ring by 1 and by some other number of steps: on these
+// Equation 1 is doubly stochastic.
+std::vector<Graph::Edge> DrawDirected(Prng* prng, int workers) {
+  const auto ranks = static_cast<std::uint64_t>(workers);
+  const auto second = static_cast<Rank>(1 + prng->Below(ranks - 1));
+  std::vector<Graph::Edge> edges;
+  for (Rank rank = 0; rank < workers; ++rank) {
+    edges.emplace_back(rank, (rank + 1) % workers);
+    if (second > 1) edges.emplace_back(rank, (rank + second) % workers);
+  }
+  return edges;
 }
 
-Status Validate(const HopOptions& options, int workers) {
-  if (Status status = CheckRanges(options); !status.ok()) return status;
-  if (Status status = CheckGraph(options, workers); !status.ok()) return status;
-  if (options.max_iteration_gap == 0 && options.backups > 0) {
+}  // namespace
+
+Status HopOptions::Check(int workers) const {
+  PRD_RETURN_IF_ERROR(CheckGraph(*this, workers));
+  if (max_iteration_gap == 0 && backups > 0) {
     return Wrong("max_iteration_gap", "0",
                  "1 to 10000 with backups: without token queues nothing would bound the iteration "
                  "gap (section 4.3)");
   }
-  if (options.max_iteration_gap == 0 && options.max_jump > 0) {
+  if (max_iteration_gap == 0 && max_jump > 0) {
     return Wrong("max_iteration_gap", "0",
                  "1 to 10000 with max_jump: who is behind is seen by its token queues (section 5)");
   }
-  return CheckBackups(options, workers);
+  return CheckBackups(*this, workers);
+}
+
+void HopOptions::Fit(Prng* prng, int workers) {
+  directed = directed && graph.kind == Graph::Kind::kEdges;
+  if (directed) graph.edges = DrawDirected(prng, workers);
+  if (max_iteration_gap == 0) backups = max_jump = 0;
+  if (!CheckBackups(*this, workers).ok()) backups = 0;
 }
 
 }  // namespace prd

@@ -4,48 +4,88 @@
 #define PRD_ENGINES_HOP_OPTIONS_H_
 
 #include <cstdint>
-#include <string_view>
+#include <memory>
 
 #include "engines/graph.h"
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct HopOptions {
-  // Who sends updates to whom. Weights are doubly stochastic: 1 / (1 + the larger degree of the
-  // two), which on regular graphs is the paper's Equation 1; and for a directed list Equation 1
-  // itself.
+  static constexpr EngineAbout kAbout = {
+      .name = "hop",
+      .paper = "Hop, Luo et al., ASPLOS 2019",
+      .help =
+          "Each worker sends its parameters to its neighbours on a graph, and goes on once it "
+          "has averaged with theirs. Nothing is shared by all, so that a slow worker holds up "
+          "its neighbours first and others by and by. For many workers on a network that has "
+          "short and long ways."};
+
+  enum class Order : std::uint8_t { kParallel, kSerial };
+
+  // Weights are doubly stochastic: 1 / (1 + the larger degree of the two), which on regular graphs
+  // is the paper's Equation 1; and for a directed list Equation 1 itself.
   Graph graph{.kind = Graph::Kind::kRingBased, .edges = {}};
-  // The edges of a list lead from the first rank to the second, and not back. Else they lead both
-  // ways.
   bool directed = false;
-  // hierarchical: workers of this many successive ranks count as on one host; 0: those whose host
-  // is the same.
   int workers_per_host = 0;
-  // max_ig (section 4.2): how many iterations a worker may be ahead of one that gets its updates;
-  // each has so many tokens at the start. 0: no token queues, allowed without backups. 2, with
-  // neither backups nor staleness, is notify-ack (section 3.3).
   int max_iteration_gap = 5;
-  // N_buw (section 4.3): of the neighbours' updates, so many need not be there.
   int backups = 0;
-  // s (section 4.4): an update may be this many iterations old.
   int staleness = 0;
-  // Section 5: a worker that is behind all who get its updates by at least skip_behind iterations
-  // skips iterations, at most max_jump at once, and never beyond them. 0: none skips. Needs token
-  // queues.
   int max_jump = 0;
   int skip_behind = 2;
-  // Figure 2: what comes first, the average with the neighbours or the gradient.
-  enum class Order : std::uint8_t { kParallel, kSerial };
   Order order = Order::kParallel;
+
+  void Describe(Fields& fields) {
+    using Kind = Graph::Kind;
+    static constexpr Kind kKinds[] = {Kind::kRing, Kind::kRingBased, Kind::kDoubleRing,
+                                      Kind::kHierarchical, Kind::kComplete};
+    DescribeGraph(fields, kKinds, &graph,
+                  "Who sends to whom. \"ring\". \"ring-based\": a ring, and each to the one most "
+                  "distant on it. \"double-ring\": two of those with half the workers each, "
+                  "connected worker to worker. \"hierarchical\": all of a host with each other, "
+                  "and the hosts' first workers in a ring. \"complete\": all with all. Or a list "
+                  "of edges between ranks, as [[0, 1], [1, 2]], with a path between any two. More "
+                  "edges mix models faster, and wait for more. When a worker of a list is gone, "
+                  "those beside it are connected directly.");
+    fields.Flag("directed", &directed,
+                "true: the edges of a list lead from the first rank to the second and not back. "
+                "The list must have paths both ways between any two ranks, as many edges to each "
+                "rank as from it, and 2000 at most. false: both ways.");
+    fields.Whole("workers_per_host", &workers_per_host, {0, 1'000'000, "workers", {0, 4}},
+                 "\"hierarchical\": which workers share a host. 0: those that say so. n: ranks 0 "
+                 "to n-1, n to 2n-1, ...");
+    fields.Whole("max_iteration_gap", &max_iteration_gap, {0, 10'000, "iterations", {0, 6}},
+                 "max_ig (section 4.2): iterations that a worker may be ahead of one that gets its "
+                 "updates, which keeps up to so many and one of each neighbour's. 2, without "
+                 "backups and staleness, is the older protocol notify-ack (section 3.3). 0: no "
+                 "token queues, and no bound but the graph's; not with backups, which would have "
+                 "none at all, nor with max_jump.");
+    fields.Whole("backups", &backups, {0, 100'000, "updates", {0, 2}},
+                 "N_buw (section 4.3): of the updates of its neighbours, so many an iteration need "
+                 "not wait for: those that come late are dropped. For workers of which any may be "
+                 "slow now and then. Fewer than each has neighbours, and itself.");
+    fields.Whole("staleness", &staleness, {0, 1'000'000, "iterations", {0, 5}},
+                 "s (section 4.4): iterations that a neighbour's update may be old. Newer ones "
+                 "count more. It evens out what backups do, without dropping. 0: exactly those of "
+                 "the iteration.");
+    fields.Whole("max_jump", &max_jump, {0, 10'000, "iterations", {0, 10}},
+                 "Section 5: iterations that a slow worker skips at most at once when it is behind "
+                 "all who get its updates, never beyond them: for one that is always slow, whom "
+                 "all would wait for in the end. 0: none skips.");
+    fields.Whole("skip_behind", &skip_behind, {1, 10'000, "iterations", {1, 4}},
+                 "With max_jump: iterations that it must be behind all of them.");
+    fields.Choice("order", &order, {"parallel", "serial"},
+                  "Figure 2. \"parallel\": a worker sends its parameters, computes its gradient "
+                  "while others' come, averages, and applies the gradient: sending is hidden, and "
+                  "gradients are of parameters before the average. \"serial\": compute, apply, "
+                  "send, average.");
+  }
+  Status Check(int workers) const;
+  void Fit(Prng* prng, int workers);
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const HopOptions&, const HopOptions&) = default;
 };
-
-std::string_view ToText(HopOptions::Order order);  // "parallel", "serial"
-
-// Ok, or "KEY: found X, allowed is Y". `workers` that the job starts with, 0 = not known.
-Status Validate(const HopOptions& options, int workers);
 
 }  // namespace prd
 

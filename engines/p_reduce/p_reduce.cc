@@ -18,6 +18,8 @@ std::string Number(std::size_t value) { return std::to_string(value); }
 
 }  // namespace
 
+std::unique_ptr<Engine> PReduceOptions::Make() const { return std::make_unique<PReduce>(*this); }
+
 Plan PReduce::plan() const {
   const auto run_ahead = static_cast<std::uint32_t>(options_.overlap_steps);
   return {.by = GroupPlan{.any_time = options_.overlap,

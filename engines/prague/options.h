@@ -4,58 +4,82 @@
 #define PRD_ENGINES_PRAGUE_OPTIONS_H_
 
 #include <cstdint>
+#include <limits>
+#include <memory>
 
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct PragueOptions {
-  // Where groups come from. kRandom (section 4.1): a random group for each request. kStatic
-  // (section 4.2): rules that each worker follows by itself (common/base/static_schedule.h).
-  // kSmart (section 5): each request divides all idle workers into random groups.
+  static constexpr EngineAbout kAbout = {
+      .name = "prague",
+      .paper = "Prague, Luo et al., ASPLOS 2020",
+      .help =
+          "Workers average their models in groups that are drawn before they ask, as soon as "
+          "all of a group have come to the end of their steps. For workers of about equal "
+          "speed of which some may be slow for long, and for hosts with several workers each."};
+
   enum class Generator : std::uint8_t { kRandom, kStatic, kSmart };
-  // Sketched in virtual time, steps that vary by +-50%, reductions of 2% of a step, without
-  // overlap: a worker's step and wait together, in steps:
-  //              8 workers   16    64
-  //   kSmart:    1.31        1.37  1.39
-  //   kRandom:   3.6         4.5   6.2   (request_ahead: 3.9, 4.2, 5.6)
-  // Nearly all random groups conflict, and each waits for members that wait or compute in turn.
+
   Generator generator = Generator::kSmart;
-  // Workers per group, >= 2; fewer joined workers are one group. 3 is the paper's (section 7.1.3).
-  // Not for kStatic, whose rules give the sizes.
   int group_size = 3;
-  // Steps of a worker from one synchronisation to the next, >= 1 (section 7.2, Figure 17).
   std::int64_t section_length = 1;
-  // kSmart: C_thres of section 5.3, >= 1. A division takes no worker that has requested so many
-  // groups fewer than its initiator. The paper gives no figure. It must be more than workers of
-  // equal speed come apart by chance: who is in groups with others stays within a few requests of
-  // them, and overlap_steps more with overlap. It costs about so many steps, once, at which the
-  // others still wait for a worker that has become slow. 8 is twice overlap_steps.
   std::int64_t slowdown_threshold = 8;
-  // kSmart: two groups for each worker of a division, one of which crosses hosts only at the hosts'
-  // head workers (section 5.2). Only where the divided workers are on more than one host.
   bool inter_intra = true;
-  // kRandom: a worker's next group is drawn when it is through with the last one, so that it is
-  // known by the time that the step ends ("at the beginning of an iteration", section 4.1). False:
-  // when it asks.
   bool request_ahead = true;
-  // Which workers are on one host. 0: as they say themselves. n: ranks with equal rank / n are.
   int workers_per_host = 0;
-  // Workers train on while their group waits and reduces, and add what it changed at their next
-  // step boundary.
   bool overlap = false;
-  // With overlap: steps that a worker may complete beyond the one whose signal stands, >= 1. A
-  // group may have to wait for another one that shares a worker, and that for a third: more than
-  // where groups never overlap.
   int overlap_steps = 4;
-  std::int64_t seed = 1;  // of the draws, >= 0
+  std::int64_t seed = 1;
+
+  void Describe(Fields& fields) {
+    fields.Choice("generator", &generator, {"random", "static", "smart"},
+                  "Where groups come from. \"random\" (section 4.1): one for each request, of the "
+                  "worker that asks and others drawn by lot; groups that share a worker wait for "
+                  "one another, several steps long without overlap. \"smart\" (section 5): a "
+                  "request divides all workers that are in no group, so that none shares a worker, "
+                  "and leaves out those that are far behind. \"static\" (section 4.2): rules that "
+                  "need no controller, and wait for a slow worker.");
+    fields.Whole("group_size", &group_size, {2, 100'000, "workers", {2, 5}},
+                 "Workers per group; fewer joined workers are one group. Larger groups mix models "
+                 "more per step and wait more, for members or for other groups. 3 is the paper's "
+                 "(section 7.1.3). \"static\" has sizes of its own.");
+    fields.Whole("section_length", &section_length, {1, 100'000, "steps", {1, 4}},
+                 "Every how many steps a worker asks for a group. More spend less time on averages "
+                 "and let the models drift apart further (section 7.2, Figure 17).");
+    fields.Whole("slowdown_threshold", &slowdown_threshold, {1, 1'000'000'000, "groups", {1, 8}},
+                 "\"smart\": C_thres (section 5.3). Groups that a worker may have requested fewer "
+                 "than another that still draws it into its own. Lower tells slow workers sooner; "
+                 "it must be more than workers of equal speed come apart by chance, and more than "
+                 "overlap_steps with overlap.");
+    fields.Flag("inter_intra", &inter_intra,
+                "\"smart\", with workers on several hosts: true lets one worker of each host "
+                "average with those of other hosts while the rest do so within theirs, then all of "
+                "a host (section 5.2): less traffic between hosts.");
+    fields.Flag("request_ahead", &request_ahead,
+                "\"random\": true draws a worker's next group when it is through with the last "
+                "one, so that it need not wait for the controller at the end of its step. false: "
+                "when it asks.");
+    fields.Whole("workers_per_host", &workers_per_host, {0, 1'000'000, "workers", {0, 5}},
+                 "Which workers share a host. 0: those that say so. n: ranks 0 to n-1, n to 2n-1, "
+                 "...; for containers that hide their host, and to try a layout out.");
+    fields.Flag("overlap", &overlap,
+                "true: a worker trains on while its group waits and reduces, and adds what the "
+                "average changed at its next step. It keeps two more copies of the parameters, and "
+                "averages are a step or more old.");
+    fields.Whole("overlap_steps", &overlap_steps, {1, 1000, "steps", {1, 5}},
+                 "With overlap: steps that a worker may be ahead of the one that it has signalled; "
+                 "then it waits. A group may have to wait for others that share a worker, hence "
+                 "more than where groups never overlap.");
+    fields.Whole("seed", &seed, {0, std::numeric_limits<std::int64_t>::max(), "", {0, 1000}},
+                 "Of the draws. The same seed draws the same groups.");
+  }
+  Status Check(int) const { return Status::Ok(); }
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const PragueOptions&, const PragueOptions&) = default;
 };
-
-// Ok, or what is wrong: "KEY: found X, allowed is Y". workers = those the job starts with, 0 if not
-// known.
-Status Validate(const PragueOptions& options, int workers);
 
 }  // namespace prd
 

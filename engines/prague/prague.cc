@@ -23,6 +23,8 @@ std::string Number(std::uint64_t value) { return std::to_string(value); }
 
 }  // namespace
 
+std::unique_ptr<Engine> PragueOptions::Make() const { return std::make_unique<Prague>(*this); }
+
 Plan Prague::plan() const {
   const auto run_ahead = static_cast<std::uint32_t>(options_.overlap_steps);
   return {.every = static_cast<std::uint32_t>(options_.section_length),

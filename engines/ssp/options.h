@@ -5,39 +5,55 @@
 #define PRD_ENGINES_SSP_OPTIONS_H_
 
 #include <cstdint>
-#include <string_view>
+#include <memory>
 
-#include "prd/status.h"
+#include "engines/options.h"
 
 namespace prd {
 
 struct SspOptions {
-  // s: how many clocks a worker may be ahead of the slowest; at clock c it reads all updates up to
-  // c - s - 1. 0: bulk synchronous. -1: without a bound, asynchronous.
-  int staleness = 3;
-  // An update counts one over the workers that train (the constant learning rate of Jiang et al.,
-  // Heterogeneity-aware Distributed Parameter Servers, SIGMOD 2017); staleness-aware: or, where
-  // more updates than that have come since what it was computed on was read, one over those.
+  static constexpr EngineAbout kAbout = {
+      .name = "ssp",
+      .paper = "Stale Synchronous Parallel, Ho et al., NIPS 2013",
+      .help =
+          "The model is shared, in shards that live in the workers. Each adds its updates to "
+          "it and reads it again after each step, and may be ahead of the slowest by a bounded "
+          "number of steps. For workers that are slow in turns, and models of any size."};
+
   enum class LearningRate : std::uint8_t { kConstant, kStalenessAware };
+
+  int staleness = 3;
   LearningRate learning_rate = LearningRate::kConstant;
-  // Of the two below: what places all shards goes to every worker in one message, which has to stay
-  // below its bound of 4 MiB.
-  static constexpr int kMostReplicas = 16;
-  static constexpr int kMostShards = 10'000;
-  // Workers that have a copy of a shard besides its owner: so many may die at once, and nothing
-  // that was acknowledged is lost. As far as there are workers.
   int replicas = 1;
-  // Into how many the parameters are cut. More even out better when workers come and go, and cost
-  // more messages. 0: two per worker of the start.
   int shards = 0;
+
+  void Describe(Fields& fields) {
+    fields.Whole("staleness", &staleness, {-1, 1'000'000, "clocks", {-1, 4}},
+                 "s: steps that a worker may be ahead of the slowest, and updates of others that "
+                 "it may not see yet: at clock c it reads all updates up to c - s - 1. 0: "
+                 "everybody waits for everybody in each step, with the result of bulk-synchronous "
+                 "training. -1: no bound; a slow worker's updates may then be of any age.");
+    fields.Choice("learning_rate", &learning_rate, {"constant", "staleness-aware"},
+                  "What an update counts. \"constant\": one over the workers (Jiang et al., "
+                  "SIGMOD 2017). \"staleness-aware\": or, where more updates than there are "
+                  "workers have come since its model was read, one over those; steadier with much "
+                  "staleness.");
+    // What places all shards goes to every worker in one message, which has to stay below its bound
+    // of 4 MiB: hence the bounds of these two.
+    fields.Whole("replicas", &replicas, {0, 16, "copies", {0, 2}},
+                 "Copies of each shard on other workers: so many may die at once, and no update "
+                 "that was stored is lost. Each is sent every update too. As far as there are "
+                 "workers; 0: what is on a worker dies with it.");
+    fields.Whole("shards", &shards, {0, 10'000, "shards", {0, 20}},
+                 "Into how many shards the parameters are cut. More are spread more evenly when "
+                 "workers come and go, and are more messages per step. 0: two per worker of the "
+                 "start, 4096 at most.");
+  }
+  Status Check(int) const { return Status::Ok(); }
+  std::unique_ptr<Engine> Make() const;
 
   friend bool operator==(const SspOptions&, const SspOptions&) = default;
 };
-
-std::string_view ToText(SspOptions::LearningRate rate);  // "constant", "staleness-aware"
-
-// Ok, or "KEY: found X, allowed is Y". `workers` that the job starts with, 0 = not known.
-Status Validate(const SspOptions& options, int workers);
 
 }  // namespace prd
 

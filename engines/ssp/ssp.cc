@@ -21,6 +21,8 @@ bool Contains(const std::vector<Rank>& ranks, Rank rank) {
 
 }  // namespace
 
+std::unique_ptr<Engine> SspOptions::Make() const { return std::make_unique<Ssp>(*this); }
+
 Plan Ssp::plan() const {
   using Rate = SspOptions::LearningRate;
   return {.by = StorePlan{.staleness = options_.staleness,

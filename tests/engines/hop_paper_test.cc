@@ -35,7 +35,7 @@ std::vector<HopPlace> Ranks(Rank workers) {
 // An engine and its workers, started.
 struct Started {
   Started(const HopOptions& options, Rank workers) : engine(options), world(options, &engine) {
-    EXPECT_TRUE(Validate(options, workers).ok()) << Validate(options, workers).message();
+    EXPECT_TRUE(options.Check(workers).ok()) << options.Check(workers).message();
     for (Rank rank = 0; rank < workers; ++rank) EXPECT_EQ(world.Join(rank), "");
     EXPECT_EQ(world.PassDeadline(), "");
   }
@@ -185,7 +185,7 @@ TEST(HopPaperTest, WithBackupsOnlyTokensBoundTheGap) {
     }
   }
   EXPECT_THAT(
-      Validate(HopOptions{.max_iteration_gap = 0, .backups = 1}, 8).message(),
+      (HopOptions{.max_iteration_gap = 0, .backups = 1}.Check(8).message()),
       testing::StartsWith("max_iteration_gap: found 0, allowed is 1 to 10000 with backups"));
 }
 
@@ -357,7 +357,7 @@ TEST(HopPaperTest, GraphsStayDoublyStochasticAndConnectedAsWorkersGo) {
       }
     }
     options.graph.edges.assign(edges.begin(), edges.end());
-    ASSERT_TRUE(Validate(options, workers).ok()) << Validate(options, workers).message();
+    ASSERT_TRUE(options.Check(workers).ok()) << options.Check(workers).message();
     std::vector<HopPlace> present = Ranks(workers);
     for (HopPlace& place : present) place.host = static_cast<std::int32_t>(random.Below(3));
     while (!present.empty()) {
@@ -381,9 +381,9 @@ TEST(HopPaperTest, Equation1) {
   EXPECT_DOUBLE_EQ(TopologyOf(directed, Ranks(4)).nodes[2].own_weight, 0.5);
   // Rank 0 has more to it than from it.
   const HopOptions uneven{.graph = List({{0, 1}, {1, 0}, {1, 2}, {2, 0}}), .directed = true};
-  EXPECT_THAT(Validate(uneven, 3).message(), testing::HasSubstr("not doubly stochastic"));
+  EXPECT_THAT(uneven.Check(3).message(), testing::HasSubstr("not doubly stochastic"));
   const HopOptions one_way{.graph = List({{0, 1}, {1, 2}}), .directed = true};
-  EXPECT_EQ(Validate(one_way, 3).message(),
+  EXPECT_EQ(one_way.Check(3).message(),
             "graph: found no path from rank 1 to rank 0, allowed is a connected graph");
 }
 

@@ -71,7 +71,9 @@ std::string PragueModel::Apply(const Applied& applied) {
   }
   if (const auto* joined = std::get_if<JoinedEvent>(&applied.event)) {
     const auto number = static_cast<std::int32_t>(host_numbers_.size());
-    workers_[joined->rank] = {.host = host_numbers_.emplace(joined->host, number).first->second,
+    const int size = options_.workers_per_host;
+    const std::string host = size > 0 ? std::to_string(joined->rank / size) : joined->host;
+    workers_[joined->rank] = {.host = host_numbers_.emplace(host, number).first->second,
                               .requests = most_requests_};
   } else if (const auto* ready = std::get_if<ReadyEvent>(&applied.event)) {
     Worker& worker = workers_[ready->rank];

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 // An engine and its workers, whose shards are placed.
 struct Started {
   Started(const SspOptions& options, Rank workers) : engine(options), world(options, &engine) {
-    EXPECT_TRUE(Validate(options, workers).ok());
+    EXPECT_TRUE(options.Check(workers).ok());
     for (Rank rank = 0; rank < workers; ++rank) EXPECT_EQ(world.Join(rank), "");
     EXPECT_EQ(world.PassDeadline(), "");
     EXPECT_EQ(world.PlaceAll(), "");

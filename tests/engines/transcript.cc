@@ -58,124 +58,67 @@ Enum Choose(const std::string& word, const std::map<std::string, Enum>& names) {
   return found->second;
 }
 
-EagerOptions MakeEager(Command* command) {
-  using Missed = EagerOptions::Missed;
-  EagerOptions options;
-  const std::string quorum = command->Take("quorum", "majority");
-  options.quorum = quorum == "majority" ? EagerOptions::kMajority
-                   : quorum == "solo"   ? EagerOptions::kSolo
-                                        : std::stoll(quorum);
-  options.seed = std::stoll(command->Take("seed", "1"));
-  options.max_stale_rounds = std::stoll(command->Take("max_stale_rounds", "16"));
-  options.sync_every = std::stoll(command->Take("sync_every", "500"));
-  options.missed = Choose<Missed>(command->Take("missed", "sum"),
-                                  {{"sum", Missed::kSum}, {"latest", Missed::kLatest}});
-  return options;
-}
+// Takes an engine's options from a command: overlap=1, weights=uniform, graph=ring or 0-1,1-2.
+class OptionTaker final : public Fields {
+ public:
+  explicit OptionTaker(Command* command) : command_(command) {}
 
-EsyncOptions MakeEsync(Command* command) {
-  using Mode = EsyncOptions::Mode;
-  EsyncOptions options;
-  options.mode = Choose<Mode>(command->Take("mode", "blocking"),
-                              {{"blocking", Mode::kBlocking}, {"delayed-ack", Mode::kDelayedAck}});
-  options.margin_ms = std::stoll(command->Take("margin_ms", "1"));
-  options.global_lr = std::stod(command->Take("global_lr", "1"));
-  options.stall_factor = std::stoll(command->Take("stall_factor", "8"));
-  return options;
-}
-
-// By its name, or a list: 0-1,1-2.
-Graph MakeGraph(const std::string& text) {
-  using Kind = Graph::Kind;
-  for (const Kind kind :
-       {Kind::kRing, Kind::kComplete, Kind::kRingBased, Kind::kDoubleRing, Kind::kHierarchical}) {
-    if (text == ToText(Graph{.kind = kind, .edges = {}})) return {.kind = kind, .edges = {}};
+  void Table(std::string_view, bool, std::string_view,
+             const std::function<void(Fields&)>& describe) override {
+    describe(*this);
   }
-  Graph graph{.kind = Kind::kEdges, .edges = {}};
-  std::istringstream edges(text);
-  for (std::string edge; getline(edges, edge, ',');) {
-    const std::size_t dash = edge.find('-');
-    graph.edges.emplace_back(std::stoi(edge), std::stoi(edge.substr(dash + 1)));
+  void Check(const Status&) override {}
+
+  void operator()(const Field::Text& of) { *of.value = word_; }
+  void operator()(const Field::Flag& of) { *of.value = word_ == "1"; }
+  void operator()(const Field::Real& of) { *of.value = std::stod(word_); }
+  void operator()(const Field::Whole& of) {
+    for (const Field::NamedNumber& named : of.names) {
+      if (word_ == named.name) {
+        *of.value = named.value;
+        return;
+      }
+    }
+    *of.value = std::stoll(word_);
   }
-  return graph;
-}
+  void operator()(const Field::Name& of) {
+    if (!TakeName(of.names, of.value)) throw std::invalid_argument("no such value: " + word_);
+  }
+  void operator()(const Field::NameOrPairs& of) {
+    if (TakeName(of.names, of.value)) return;
+    *of.value = of.names.size();
+    std::istringstream pairs(word_);
+    for (std::string pair; getline(pairs, pair, ',');) {
+      of.pairs->emplace_back(std::stoi(pair), std::stoi(pair.substr(pair.find('-') + 1)));
+    }
+  }
 
-HopOptions MakeHop(Command* command) {
-  HopOptions options;
-  options.graph = MakeGraph(command->Take("graph", "ring-based"));
-  options.directed = command->Take("directed", "0") == "1";
-  options.max_iteration_gap = std::stoi(command->Take("max_iteration_gap", "5"));
-  options.backups = std::stoi(command->Take("backups", "0"));
-  options.staleness = std::stoi(command->Take("staleness", "0"));
-  options.max_jump = std::stoi(command->Take("max_jump", "0"));
-  options.skip_behind = std::stoi(command->Take("skip_behind", "2"));
-  return options;
-}
+ protected:
+  void Add(const Field& field) override {
+    word_ = command_->Take(std::string(field.key), "");
+    if (!word_.empty()) std::visit(*this, field.kind);
+  }
 
-SspOptions MakeSsp(Command* command) {
-  SspOptions options;
-  options.staleness = std::stoi(command->Take("staleness", "3"));
-  options.replicas = std::stoi(command->Take("replicas", "1"));
-  options.shards = std::stoi(command->Take("shards", "0"));
-  return options;
-}
+ private:
+  bool TakeName(Field::Names names, std::size_t* index) const {
+    const auto found = std::find(names.begin(), names.end(), word_);
+    if (found == names.end()) return false;
+    *index = static_cast<std::size_t>(found - names.begin());
+    return true;
+  }
 
-AdPsgdOptions MakeAdPsgd(Command* command) {
-  AdPsgdOptions options;
-  options.graph = MakeGraph(command->Take("graph", "complete"));
-  options.seed = std::stoll(command->Take("seed", "1"));
-  return options;
-}
-
-PragueOptions MakePrague(Command* command) {
-  using Generator = PragueOptions::Generator;
-  PragueOptions options;
-  options.generator =
-      Choose<Generator>(command->Take("generator", "smart"), {{"random", Generator::kRandom},
-                                                              {"static", Generator::kStatic},
-                                                              {"smart", Generator::kSmart}});
-  options.group_size = std::stoi(command->Take("group_size", "3"));
-  options.slowdown_threshold = std::stoll(command->Take("slowdown_threshold", "8"));
-  options.inter_intra = command->Take("inter_intra", "1") == "1";
-  options.request_ahead = command->Take("request_ahead", "1") == "1";
-  options.workers_per_host = std::stoi(command->Take("workers_per_host", "0"));
-  options.overlap = command->Take("overlap", "0") == "1";
-  options.seed = std::stoll(command->Take("seed", "1"));
-  return options;
-}
+  Command* command_;
+  std::string word_;
+};
 
 EngineOptions MakeOptions(Command* command) {
-  if (command->words.at(0) == "prague") return MakePrague(command);
-  if (command->words.at(0) == "ad-psgd") return MakeAdPsgd(command);
-  if (command->words.at(0) == "hop") return MakeHop(command);
-  if (command->words.at(0) == "ssp") return MakeSsp(command);
-  if (command->words.at(0) == "eager") return MakeEager(command);
-  if (command->words.at(0) == "esync") return MakeEsync(command);
-  if (command->words.at(0) == "backup") {
-    return BackupOptions{.backups = std::stoi(command->Take("backups", "1"))};
+  for (EngineOptions options : AllEngines()) {
+    if (EngineName(options) != command->words.at(0)) continue;
+    OptionTaker taker(command);
+    Describe(&options, taker);
+    return options;
   }
-  if (command->words.at(0) == "all-reduce") {
-    using Weights = AllReduceOptions::Weights;
-    return AllReduceOptions{.weights = Choose<Weights>(
-                                command->Take("weights", "samples"),
-                                {{"samples", Weights::kSamples}, {"uniform", Weights::kUniform}})};
-  }
-  using Weights = PReduceOptions::Weights;
-  using Missing = PReduceOptions::Missing;
-  PReduceOptions options;
-  options.group_size = std::stoi(command->Take("group_size", "3"));
-  options.weights =
-      Choose<Weights>(command->Take("weights", "dynamic"),
-                      {{"dynamic", Weights::kDynamic}, {"constant", Weights::kConstant}});
-  options.alpha = std::stod(command->Take("alpha", "0.5"));
-  options.missing = Choose<Missing>(command->Take("missing", "nearest"),
-                                    {{"nearest", Missing::kNearest},
-                                     {"initial", Missing::kInitial},
-                                     {"renormalize", Missing::kRenormalize}});
-  options.history_window = std::stoi(command->Take("history_window", "0"));
-  options.max_wait_ms = std::stoi(command->Take("max_wait_ms", "0"));
-  options.overlap = command->Take("overlap", "0") == "1";
-  return options;
+  throw std::invalid_argument("no such engine: " + command->words[0]);
 }
 
 Instant ParseTime(const std::string& text) {

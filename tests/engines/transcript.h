@@ -3,7 +3,7 @@
 // A transcript is a text of commands, one per line, each followed by what the engine decided on it
 // ("> ..." lines). '#' starts a comment line. The first command makes the engine:
 //
-//   engine NAME [key=value]...                  options by their names in options.h
+//   engine NAME [key=value]...                  options by their keys; 1 and 0 for flags
 //   join RANK... [host=H] [iteration=I]         in this order; host "h" unless told otherwise
 //   ready RANK... [iteration=I] [samples=S]     the next iteration of each unless told otherwise
 //   ready RANK... [gradients=0]                 of rounds: waits unless it has a result to apply

@@ -195,7 +195,8 @@ TEST(SessionExchangeTest, HopIsItsMatrixStepByStep) {
   constexpr int kSteps = 8;
   for (const HopOptions::Order order : {HopOptions::Order::kParallel, HopOptions::Order::kSerial}) {
     for (const int gap : {0, 1, 5}) {
-      const std::string name = std::string(ToText(order)) + ", gap " + std::to_string(gap);
+      const bool serial = order == HopOptions::Order::kSerial;
+      const std::string name = (serial ? "serial, gap " : "parallel, gap ") + std::to_string(gap);
       SCOPED_TRACE(name);
       const Trace trace = TrainAll(Ring(order, gap), kWorkers, kSteps);
       Rows models(kWorkers, Row(kCount, 1.0));

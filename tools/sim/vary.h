@@ -19,10 +19,6 @@ struct OneEngine {
 
 constexpr int kMostVaried = 10;  // workers
 
-// The engines a sweep runs: every one there is, or *only, with options drawn from the seed.
-EngineOptions DrawEngine(std::uint64_t seed, std::int64_t workers,
-                         const std::optional<OneEngine>& only = {});
-
 // `base` with what the seed says. Faults stay as they are; the job and the cluster change. The
 // number of workers is one that options as given allow, if any up to kMostVaried is.
 Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only = {});

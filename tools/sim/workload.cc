@@ -1,9 +1,6 @@
 #include "tools/sim/workload.h"
 
-#include <array>
 #include <fstream>
-#include <set>
-#include <sstream>
 
 #include "config/config.h"
 #include "config/fields.h"
@@ -16,38 +13,35 @@ constexpr std::size_t kMaxFileBytes = 4 << 20;
 constexpr std::int64_t kMany = 1'000'000;
 constexpr double kDayMs = 86'400'000;
 
-void Chance(Fields& f, std::string_view key, double* value) { f.Real(key, value, 0, 1.0000001); }
-void Ms(Fields& f, std::string_view key, double* value) { f.Real(key, value, 0, kDayMs); }
-void Us(Fields& f, std::string_view key, double* value) { f.Real(key, value, 0, kDayMs); }
+void Chance(Fields& f, std::string_view key, double* value) { f.Real(key, value, {0, 1.0000001}); }
+void Ms(Fields& f, std::string_view key, double* value) { f.Real(key, value, {0, kDayMs}); }
+void Us(Fields& f, std::string_view key, double* value) { f.Real(key, value, {0, kDayMs}); }
 
 void Describe(Fields& f, ClusterPart* part) {
-  f.Whole("workers", &part->workers, 1, kMany, "workers");
-  f.Whole("workers_per_host", &part->workers_per_host, 1, kMany, "workers");
-  f.Whole("steps", &part->steps, 0, 1'000'000'000, "local steps");
-  f.Real("seconds", &part->seconds, 0.001, 1e9);
+  f.Whole("workers", &part->workers, {1, kMany, "workers"});
+  f.Whole("workers_per_host", &part->workers_per_host, {1, kMany, "workers"});
+  f.Whole("steps", &part->steps, {0, 1'000'000'000, "local steps"});
+  f.Real("seconds", &part->seconds, {0.001, 1e9});
   Ms(f, "start_spread_ms", &part->start_spread_ms);
-  f.Whole("samples", &part->samples, 0, 1'000'000'000, "samples");
+  f.Whole("samples", &part->samples, {0, 1'000'000'000, "samples"});
 }
 
 void Describe(Fields& f, ComputePart* part) {
-  static constexpr std::array<std::string_view, 4> kModels = {"constant", "normal", "lognormal",
-                                                              "pareto"};
-  f.Choice("model", &part->model, kModels);
-  f.Real("mean_ms", &part->mean_ms, 0.001, kDayMs);
-  f.Real("spread", &part->spread, 0, 100);
-  f.Real("tail", &part->tail, 1.01, 1000);
-  f.Whole("slow_workers", &part->slow_workers, 0, kMany, "workers");
-  f.Real("slow_factor", &part->slow_factor, 0.001, 1e6);
+  f.Choice("model", &part->model, {"constant", "normal", "lognormal", "pareto"});
+  f.Real("mean_ms", &part->mean_ms, {0.001, kDayMs});
+  f.Real("spread", &part->spread, {0, 100});
+  f.Real("tail", &part->tail, {1.01, 1000});
+  f.Whole("slow_workers", &part->slow_workers, {0, kMany, "workers"});
+  f.Real("slow_factor", &part->slow_factor, {0.001, 1e6});
   Chance(f, "hiccup_probability", &part->hiccup_probability);
-  f.Real("hiccup_factor", &part->hiccup_factor, 0.001, 1e6);
-  static constexpr std::array<std::string_view, 3> kInjects = {"none", "one", "shifted"};
-  f.Choice("inject", &part->inject, kInjects);
+  f.Real("hiccup_factor", &part->hiccup_factor, {0.001, 1e6});
+  f.Choice("inject", &part->inject, {"none", "one", "shifted"});
   Ms(f, "inject_min_ms", &part->inject_min_ms);
   Ms(f, "inject_max_ms", &part->inject_max_ms);
   Ms(f, "poll_ms", &part->poll_ms);
-  f.Whole("shared_workers", &part->shared_workers, 0, kMany, "workers");
-  f.Real("contention", &part->contention, 0, 1000);
-  f.Whole("workers_per_device", &part->workers_per_device, 1, kMany, "workers");
+  f.Whole("shared_workers", &part->shared_workers, {0, kMany, "workers"});
+  f.Real("contention", &part->contention, {0, 1000});
+  f.Whole("workers_per_device", &part->workers_per_device, {1, kMany, "workers"});
 }
 
 void Describe(Fields& f, NetworkPart* part) {
@@ -58,19 +52,19 @@ void Describe(Fields& f, NetworkPart* part) {
 }
 
 void Describe(Fields& f, ReducePart* part) {
-  f.Real("bytes", &part->bytes, 0, 1e15);
+  f.Real("bytes", &part->bytes, {0, 1e15});
   Us(f, "overhead_us", &part->overhead_us);
   Us(f, "latency_us", &part->latency_us);
-  f.Real("bandwidth_mb_per_s", &part->bandwidth_mb_per_s, 0.001, 1e9);
+  f.Real("bandwidth_mb_per_s", &part->bandwidth_mb_per_s, {0.001, 1e9});
   Us(f, "local_latency_us", &part->local_latency_us);
-  f.Real("local_bandwidth_mb_per_s", &part->local_bandwidth_mb_per_s, 0.001, 1e9);
+  f.Real("local_bandwidth_mb_per_s", &part->local_bandwidth_mb_per_s, {0.001, 1e9});
 }
 
 void Describe(Fields& f, FaultsPart* part) {
   Ms(f, "until_ms", &part->until_ms);
   Chance(f, "loss", &part->loss);
   Chance(f, "duplicate", &part->duplicate);
-  f.Real("partitions_per_s", &part->partitions_per_s, 0, 1000);
+  f.Real("partitions_per_s", &part->partitions_per_s, {0, 1000});
   Ms(f, "partition_ms", &part->partition_ms);
   Chance(f, "reduce_fails", &part->reduce_fails);
   Chance(f, "fetch_fails", &part->fetch_fails);
@@ -80,33 +74,32 @@ void Describe(Fields& f, FaultsPart* part) {
   Chance(f, "late", &part->late);
   Ms(f, "late_ms", &part->late_ms);
   Chance(f, "append_fails", &part->append_fails);
-  f.Real("controller_dies_per_s", &part->controller_dies_per_s, 0, 1000);
+  f.Real("controller_dies_per_s", &part->controller_dies_per_s, {0, 1000});
   Ms(f, "controller_away_ms", &part->controller_away_ms);
   Chance(f, "torn", &part->torn);
 }
 
 void Describe(Fields& f, ControllerPart* part) {
   Us(f, "service_us", &part->service_us);
-  f.Whole("snapshot_every", &part->snapshot_every, 1, 1'000'000'000'000, "records");
-  f.Whole("keep_records", &part->keep_records, 0, 1, "0 or 1");
+  f.Whole("snapshot_every", &part->snapshot_every, {1, 1'000'000'000'000, "records"});
+  f.Whole("keep_records", &part->keep_records, {0, 1, "0 or 1"});
 }
 
 void Describe(Fields& f, TrainingPart* part) {
-  static constexpr std::array<std::string_view, 3> kObjectives = {"none", "quadratic", "logistic"};
-  f.Choice("objective", &part->objective, kObjectives);
-  f.Whole("dimensions", &part->dimensions, 1, 100'000, "numbers");
-  f.Real("learning_rate", &part->learning_rate, 0, 1000);
-  f.Real("noise", &part->noise, 0, 1e6);
-  f.Real("skew", &part->skew, 0, 1.0000001);
-  f.Whole("examples", &part->examples, 10, 10'000'000, "examples");
-  f.Whole("batch", &part->batch, 1, 1'000'000, "examples");
-  f.Real("target_loss", &part->target_loss, 0, 1e9);
-  f.Real("evaluate_ms", &part->evaluate_ms, 0.01, kDayMs);
+  f.Choice("objective", &part->objective, {"none", "quadratic", "logistic"});
+  f.Whole("dimensions", &part->dimensions, {1, 100'000, "numbers"});
+  f.Real("learning_rate", &part->learning_rate, {0, 1000});
+  f.Real("noise", &part->noise, {0, 1e6});
+  f.Real("skew", &part->skew, {0, 1.0000001});
+  f.Whole("examples", &part->examples, {10, 10'000'000, "examples"});
+  f.Whole("batch", &part->batch, {1, 1'000'000, "examples"});
+  f.Real("target_loss", &part->target_loss, {0, 1e9});
+  f.Real("evaluate_ms", &part->evaluate_ms, {0.01, kDayMs});
 }
 
 void DescribeAll(Fields& root, Workload* workload) {
   const auto table = [&](std::string_view key, auto* part) {
-    root.Table(key, false, [&](Fields& fields) { Describe(fields, part); });
+    root.Table(key, false, "", [&](Fields& fields) { Describe(fields, part); });
   };
   table("cluster", &workload->cluster);
   table("compute", &workload->compute);
@@ -115,36 +108,9 @@ void DescribeAll(Fields& root, Workload* workload) {
   table("faults", &workload->faults);
   table("controller", &workload->controller);
   table("training", &workload->training);
-  root.Table("job", false, [&](Fields& fields) {
+  root.Table("job", false, "", [&](Fields& fields) {
     DescribeJob(fields, &workload->job.name, JobNameRule, &workload->job);
   });
-}
-
-Status Wrong(const std::string& key, std::int64_t found, const std::string& allowed) {
-  return Status(Code::kInvalidArgument,
-                key + ": found " + std::to_string(found) + ", allowed is " + allowed);
-}
-
-std::vector<std::string> Lines(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-// What stands between commas, but for those within brackets.
-std::vector<std::string> Settings(const std::string& text) {
-  std::vector<std::string> settings;
-  int depth = 0;
-  bool begins = true;
-  for (const char c : text) {
-    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
-    const bool ends = c == ',' && depth == 0;
-    if (begins) settings.emplace_back();
-    if (!ends) settings.back() += c;
-    begins = ends;
-  }
-  return settings;
 }
 
 }  // namespace
@@ -178,20 +144,20 @@ Status LoadWorkload(const std::string& path, Workload* workload) {
 Status CheckWorkload(const Workload& workload) {
   const std::int64_t workers = workload.cluster.workers;
   if (workload.job.workers > workers) {
-    return Wrong("job.workers", workload.job.workers,
+    return Wrong("job.workers", std::to_string(workload.job.workers),
                  "up to cluster.workers (" + std::to_string(workers) +
                      "): the common start would wait for ever");
   }
   if (workers > workload.job.max_workers) {
-    return Wrong("cluster.workers", workers,
+    return Wrong("cluster.workers", std::to_string(workers),
                  "up to job.max_workers (" + std::to_string(workload.job.max_workers) + ")");
   }
   if (workload.controller.keep_records == 0 &&
       (workload.faults.controller_dies_per_s > 0 || workload.faults.torn > 0)) {
-    return Wrong("controller.keep_records", 0, "1 where the controller may crash");
+    return Wrong("controller.keep_records", "0", "1 where the controller may crash");
   }
   if (workload.compute.shared_workers > workers) {
-    return Wrong("compute.shared_workers", workload.compute.shared_workers,
+    return Wrong("compute.shared_workers", std::to_string(workload.compute.shared_workers),
                  "up to cluster.workers (" + std::to_string(workers) + ")");
   }
   if (workload.compute.inject_min_ms > workload.compute.inject_max_ms) {
@@ -201,56 +167,6 @@ Status CheckWorkload(const Workload& workload) {
   return Validate(workload.job.engine, start);
 }
 
-Result<EngineOptions> ParseEngine(const std::string& text) {
-  const std::size_t colon = text.find(':');
-  const std::string engine = text.substr(0, colon);
-  std::string toml =
-      "name = \"sim\"\nengine = " + TomlText(engine) + "\n[" + TomlText(engine) + "]\n";
-  const std::string rest = colon == std::string::npos ? std::string() : text.substr(colon + 1);
-  for (const std::string& setting : Settings(rest)) {
-    const std::size_t equals = setting.find('=');
-    if (equals == std::string::npos) {
-      return Status(Code::kInvalidArgument,
-                    "engine: found \"" + setting + "\", allowed is KEY=VALUE after the colon");
-    }
-    const std::string value = setting.substr(equals + 1);
-    const bool word = value != "true" && value != "false" && !value.starts_with('[') &&
-                      (value.empty() || value.find_first_not_of("0123456789.+-e") != value.npos);
-    toml += setting.substr(0, equals) + " = " + (word ? TomlText(value) : value) + "\n";
-  }
-  Result<TomlTable> table = ParseToml(toml, text);
-  if (!table.ok()) return table.status();
-  ConfigErrors errors(text);
-  FieldReader reader(&*table, "engine", 0, &errors);
-  JobSpec spec;
-  DescribeJob(reader, &spec.name, JobNameRule, &spec);
-  reader.RefuseOthers();
-  PRD_RETURN_IF_ERROR(errors.ToStatus());
-  return spec.engine;
-}
-
-std::string EngineText(const EngineOptions& engine) {
-  JobSpec spec;
-  spec.name = "sim";
-  spec.engine = engine;
-  JobSpec plain = spec;
-  for (const EngineOptions& any : AllEngines()) {
-    if (any.index() == engine.index()) plain.engine = any;
-  }
-  const std::vector<std::string> preset = Lines(JobSpecToToml(plain));
-  const std::set<std::string> known(preset.begin(), preset.end());
-  std::string text(EngineName(engine));
-  bool first = true;
-  for (std::string line : Lines(JobSpecToToml(spec))) {
-    if (known.contains(line)) continue;
-    std::erase(line, ' ');
-    std::erase(line, '"');
-    text += (first ? ":" : ",") + line;
-    first = false;
-  }
-  return text;
-}
-
 std::string WorkloadReference() {
   Workload workload;
   workload.job.name = "sim";
@@ -258,8 +174,7 @@ std::string WorkloadReference() {
   FieldLister lister("");
   DescribeAll(lister, &workload);
   for (const FieldLister::Line& line : lister.lines()) {
-    text += line.key.substr(line.key.find_first_not_of('.')) + " = " + line.preset + "   " +
-            line.allowed + "\n";
+    text += line.key + " = " + line.value + "   " + line.allowed + "\n";
   }
   return text;
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/engine_text.h"
 #include "engines/job.h"
 #include "prd/status.h"
 
@@ -141,12 +142,6 @@ Status ReadWorkload(std::string_view text, const std::string& file, Workload* wo
 Status LoadWorkload(const std::string& path, Workload* workload);
 // What must hold between keys, once all files are read: among it the engine's own rules.
 Status CheckWorkload(const Workload& workload);
-
-// "p-reduce" or "p-reduce:group_size=5,weights=constant": the engine and its options, all others
-// at their defaults.
-Result<EngineOptions> ParseEngine(const std::string& text);
-// The shortest such text.
-std::string EngineText(const EngineOptions& engine);
 
 // Every key with its default and what is allowed.
 std::string WorkloadReference();

@@ -1,0 +1,25 @@
+// Random options of an engine, for simulations and tests: each key from where its description says
+// (WholeRange::Draw, RealRange::Draw).
+#ifndef PRD_ENGINES_DRAW_H_
+#define PRD_ENGINES_DRAW_H_
+
+#include <variant>
+
+#include "common/base/prng.h"
+#include "engines/registry.h"
+
+namespace prd {
+
+// Of the same engine as `of`, and good for a job of so many workers, `start` of which make its
+// common start (0: all). REQUIRES: workers > 0.
+EngineOptions Draw(const EngineOptions& of, Prng* prng, int workers, int start = 0);
+
+// Of the engine whose options these are.
+template <typename Options>
+Options Draw(Prng* prng, int workers) {
+  return std::get<Options>(Draw(Options{}, prng, workers));
+}
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_DRAW_H_
