@@ -11,6 +11,7 @@
 #include "common/io/curve.h"
 #include "common/io/log.h"
 #include "config/config.h"
+#include "config/engines_json.h"
 #include "server/daemon.h"
 
 namespace {
@@ -77,11 +78,14 @@ int main(int argc, char** argv) {
   std::string file = PRD_CONFIG_FILE;
   bool check = false;
   bool keys = false;
+  bool engines = false;
   CLI::App app{kAbout, "prd"};
   app.footer(kMore);
   app.add_option("--config", file, "The configuration, a TOML file")->capture_default_str();
   app.add_flag("--check-config", check, "Check the configuration completely, say what is wrong");
   app.add_flag("--list-keys", keys, "Every key of the configuration: default and what is allowed");
+  app.add_flag("--engines-json", engines,
+               "The engines and their options, with types, ranges and defaults, as JSON");
   app.set_version_flag("--version", std::string("prd ") + PRD_VERSION);
   try {
     app.parse(argc, argv);
@@ -90,6 +94,10 @@ int main(int argc, char** argv) {
   }
   if (keys) {
     std::printf("%s", prd::ConfigReference().c_str());
+    return 0;
+  }
+  if (engines) {
+    std::printf("%s", prd::EnginesJson().c_str());
     return 0;
   }
   auto config = prd::LoadConfig(file);

@@ -235,6 +235,7 @@ TEST(DaemonFlags, TellWhatToDo) {
   EXPECT_THAT(help.output, HasSubstr("--check-config"));
   EXPECT_EQ(RunDaemon({"--nonsense"}).code, 2);
   EXPECT_THAT(RunDaemon({"--list-keys"}).output, HasSubstr("daemon.listen"));
+  EXPECT_THAT(RunDaemon({"--engines-json"}).output, HasSubstr("\"key\": \"group_size\""));
 }
 
 }  // namespace

@@ -1,28 +1,72 @@
-"""What --engines names: engines with options, and the tables of the config that say so. Pure."""
+"""What --engines names: engines with options, and the tables of the config that say so. Pure.
+
+Which engines and options there are, prd says (`prd --engines-json`).
+"""
+import json
 import re
 
-# Beside what a specification says. P comes from --group-size.
-DEFAULTS = {"p-reduce": {"weights": "dynamic"}}
-NAME = re.compile(r"[a-z][a-z-]*")
 KEY = re.compile(r"[a-z][a-z_]*")
-BARE = re.compile(r"true|false|[+-]?[0-9]+(\.[0-9]+)?")  # what TOML has without quotation marks
 TEXT = re.compile(r"[A-Za-z0-9_.-]+")
+NUMBERS = {"whole": int, "real": float}
+
+
+def catalogue(text):
+    """prd's engines by name, from what `prd --engines-json` prints."""
+    return {engine["name"]: engine for engine in json.loads(text)["engines"]}
+
+
+def wrong(what, found, allowed):
+    return ValueError(f"{what}found '{found}', allowed is {allowed}")
+
+
+def check_number(value, key):
+    """Raises ValueError unless `value` is a number that the key may have."""
+    number = NUMBERS[key["type"]](value)
+    below = number <= key["most"] if "most" in key else number < key["below"]
+    if not (number >= key["least"] and below):  # as is a NaN
+        raise ValueError(value)
+
+
+def toml(name, key, value):
+    """The value of a key of the engine `name` as TOML has it. Raises ValueError with what is wrong."""
+    what = f"{name}: {key['key']}: "
+    if key["type"] == "flag":
+        if value not in ("true", "false"):
+            raise wrong(what, value, "true or false")
+        return value
+    if value in key.get("names", []):
+        return f'"{value}"'
+    allowed = ", ".join(key.get("names", []))
+    if key["type"] in NUMBERS:
+        end = f"to {key['most']}" if "most" in key else f"to below {key['below']}"
+        allowed += (", or " if allowed else "") + f"a {key['type']} number from {key['least']} {end}"
+        try:
+            check_number(value, key)
+        except ValueError:
+            raise wrong(what, value, allowed) from None
+        return value
+    raise wrong(what, value, allowed)
 
 
 class Engine:
-    """One specification: "eager:quorum=solo", or "all-reduce"."""
+    """One specification: NAME, or NAME:KEY=VALUE,... `known` is a catalogue()."""
 
-    def __init__(self, text):
+    def __init__(self, text, known):
         self.text = text
         self.name, colon, settings = text.partition(":")
+        if self.name not in known:
+            raise wrong("", text, f"different engines of {', '.join(known)}, as in all-reduce,p-reduce:group_size=5")
+        self.plan = known[self.name]["plan"]
+        self.keys = {key["key"]: key for key in known[self.name]["keys"]}
         self.options = {}
         for setting in settings.split(",") if colon else []:
             key, _, value = setting.partition("=")
             if not KEY.fullmatch(key) or not TEXT.fullmatch(value) or key in self.options:
-                raise ValueError(text)
+                raise wrong("", text, "KEY=VALUE after the colon, each key once")
+            if key not in self.keys:
+                raise wrong(f"{self.name}: ", key, ", ".join(self.keys))
+            toml(self.name, self.keys[key], value)
             self.options[key] = value
-        if not NAME.fullmatch(self.name):
-            raise ValueError(text)
 
     @property
     def file_name(self):
@@ -30,18 +74,14 @@ class Engine:
         return re.sub(r"[:=,]", "-", self.text)
 
     def table(self, group_size):
-        """The lines of [job.ENGINE]."""
-        options = dict(DEFAULTS.get(self.name, {}))
-        if self.name == "p-reduce":
-            options = {"group_size": str(group_size), **options}
+        """The lines of [job.ENGINE]. Where the engine has a group_size, and no other is asked for, it is this one."""
+        options = {"group_size": str(group_size)} if "group_size" in self.keys else {}
         options.update(self.options)
-        lines = [f"[job.{self.name}]"]
-        for key, value in options.items():
-            lines.append(f"{key} = {value}" if BARE.fullmatch(value) else f'{key} = "{value}"')
-        return lines
+        lines = [f"{key} = {toml(self.name, self.keys[key], value)}" for key, value in options.items()]
+        return [f"[job.{self.name}]", *lines]
 
 
-def parse(text):
+def parse(text, known):
     """The engines of a list as "all-reduce,p-reduce:group_size=5,weights=constant,eager:quorum=solo".
 
     What has a "=" before any ":" is a further option of the engine before it. Raises ValueError with what is wrong.
@@ -53,8 +93,8 @@ def parse(text):
         else:
             texts.append(part)
     if len(set(texts)) != len(texts):
-        raise ValueError(text)
-    return [Engine(one) for one in texts]
+        raise wrong("", text, "each engine and its options once")
+    return [Engine(one, known) for one in texts]
 
 
 def tables(engine, others, group_size):
@@ -63,7 +103,7 @@ def tables(engine, others, group_size):
     They are all in every config, so that between two engines the line `engine` alone differs; but of several
     specifications of one engine only one can be.
     """
-    chosen = {"p-reduce": Engine("p-reduce")}
+    chosen = {}
     for other in others:
         if other.name not in chosen or not chosen[other.name].options:
             chosen[other.name] = other

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 
+import engines
 import options as command_line
 import processes
 import report
@@ -98,8 +99,17 @@ def introduction(options):
     return f"{options.workers} workers{slow}; steps of {options.step_ms:g} ms{delays}; {length} each"
 
 
+def catalogue(bin_dir):
+    """The engines that prd has."""
+    try:
+        said = subprocess.run([bin_dir / "prd", "--engines-json"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"tools/demo: prd cannot be started: {error}")
+    return engines.catalogue(said.stdout)
+
+
 def main():
-    options = command_line.parse(sys.argv[1:])
+    options = command_line.parse(sys.argv[1:], catalogue)
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGHUP, interrupted)
     work_dir = tempfile.mkdtemp(prefix="prd-demo-")

@@ -151,7 +151,7 @@ def make_parser():
         help="delays on top of the steps. one:MS: in every step one worker, drawn at random, by MS; shifted:MIN:MAX: "
         "all workers, from MIN to MAX ms, shifted by one worker after each step; random:FACTOR:P: each step of each "
         "worker lasts FACTOR times as long with probability P (without :P, one over the workers)")
-    add("--group-size", type=number(int, 2, 64), default=3, help="P of p-reduce (default: %(default)s)")
+    add("--group-size", type=number(int, 2, 64), default=3, help="workers per group, of engines that have groups of one size (default: %(default)s)")
     add("--target", type=number(float, 0.01, 1e4), default=0.85,
         help="test accuracy to reach; for the hyperplane, loss (default: %(default)s)")
     length = parser.add_mutually_exclusive_group()
@@ -217,18 +217,18 @@ def with_setting(parser, arguments):
     return options
 
 
-def parse(arguments):
-    """Options with all that follows from others filled in; .engines are engines.Engine. Ends the program on errors."""
+def parse(arguments, catalogue):
+    """Options with all that follows from others filled in; .engines are engines.Engine. Ends the program on errors.
+
+    `catalogue`: gives engines.catalogue() of the programs in a folder.
+    """
     parser = make_parser()
     options = with_setting(parser, arguments)
 
     try:
-        options.engines = engines.parse(options.engines)
+        options.engines = engines.parse(options.engines, catalogue(options.bin))
     except ValueError as error:
-        parser.error(
-            f"--engines: found '{error}', allowed is a list of different engines, as in "
-            "all-reduce,p-reduce:group_size=5"
-        )
+        parser.error(f"--engines: {error}")
     if options.slow is None:
         options.slow = [] if options.inject else [(options.workers - 1, 5.0)]
     options.slow = dict(options.slow)

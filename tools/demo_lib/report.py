@@ -44,11 +44,11 @@ def rate_rows(runs):
 
 
 def conflicts(run):
-    return run["conflicts"] if run["engine"] in ("prague", "ad-psgd") else None
+    return run["conflicts"] if run["plan"]["drawn_ahead"] else None
 
 
 def rounds(run):
-    return None if run["engine"] in summary.EXCHANGING else run["rounds"]
+    return run["rounds"] if run["plan"]["trains_in_groups"] else None
 
 
 def ahead(run):
@@ -84,7 +84,7 @@ def class_rows(runs):
         rows.append(("  computing", of_class("compute_share", ".0%")))
         rows.append(("  reducing", of_class("reduce_share", ".0%")))
         rows.append(("  local steps per round", of_class("steps_per_round", ".2f")))
-        if any(r["engine"] in summary.EXCHANGING for r in runs):
+        if not all(r["plan"]["trains_in_groups"] for r in runs):
             rows.append(("  iterations per second", of_class("iterations_per_s", ".1f")))
         if any(r["late_share"][rank] for r in runs for rank in ranks if rank < r["workers"]):
             rows.append(("  gradients too late for their round", of_class("late_share", ".0%")))

@@ -6,8 +6,6 @@ import heapq
 import json
 
 HELD = 3  # evaluations in a row that make a target reached
-AVERAGING = ("p-reduce", "prague", "ad-psgd")  # engines whose groups average models
-EXCHANGING = ("hop", "ssp")  # engines without groups: each step is an update of its own
 
 
 class WorkerLog:
@@ -76,10 +74,20 @@ def reference_updates_per_s(engine, step_s, group_size):
     return None
 
 
+def averages_models(plan):
+    """Whether groups average models, under an engine's plan (`prd --engines-json`)."""
+    return plan["reduces"] == "parameters"
+
+
 def members_per_update(engine, workers, group_size, measured=None):
-    """Steps that an update of the engine takes, or None where that is not known. `measured`: the mean group's size."""
-    fixed = {"all-reduce": workers, "p-reduce": min(group_size, workers), **dict.fromkeys(EXCHANGING, 1)}
-    return fixed.get(engine, measured if engine in AVERAGING else None)
+    """Steps that an update of an engines.Engine takes, or None where that is not known.
+
+    `measured`: the mean group's size. Without groups each step is an update of its own.
+    """
+    if not engine.plan["trains_in_groups"]:
+        return 1
+    fixed = {"all-reduce": workers, "p-reduce": min(group_size, workers)}
+    return fixed.get(engine.name, measured if averages_models(engine.plan) else None)
 
 
 # Measurements.
@@ -96,16 +104,16 @@ def within(log, window):
     return [step for step in log.steps if window[0] <= step["end_ns"] <= window[1]]
 
 
-def updates_per_s(logs, window):
+def updates_per_s(logs, window, plan):
     """Updates of the model per second in the window: groups, or rounds, or what each worker exchanged after a step.
 
     Between the first and the last, so that the window's edges do not count as waiting. None with fewer than two.
     """
-    if logs[0].start["engine"] in EXCHANGING:
+    if not plan["trains_in_groups"]:
         rounds = sum(step["rounds"] for log in logs for step in within(log, window))
         return rounds / (window[1] - window[0]) * 1e9 if rounds else None
     if any(step["rounds"] > 1 for log in logs for step in log.steps):
-        if logs[0].start["engine"] in AVERAGING:
+        if averages_models(plan):
             return averages_per_s(logs, window)
         return rounds_per_s(max(logs, key=lambda log: len(within(log, window))), window)
     # Each group counts once, when its last member is through.
@@ -263,7 +271,7 @@ def yardsticks(run, step_s, group_size, delayed):
     # Where each step draws a group of its own, members take part in more than one per step.
     each_draws = run.engine.name == "ad-psgd" or run.engine.options.get("generator") == "random"
     measured = None if each_draws else mean_members(run.logs, run.window)
-    members = members_per_update(run.engine.name, len(step_s), group_size, measured)
+    members = members_per_update(run.engine, len(step_s), group_size, measured)
     return {
         "reference_updates_per_s": reference_updates_per_s(run.engine.name, step_s, group_size),
         "bound_updates_per_s": bound_updates_per_s(step_s, members) if members else None,
@@ -295,11 +303,12 @@ def summarize(run, measure, target, group_size, delayed):
     return {
         "engine": run.engine.name,
         "spec": run.engine.text,
+        "plan": run.engine.plan,
         "workers": len(run.logs),
         "measure": measure,
         f"target_{measure}": target,
         "time_to_target_s": time_to_target_s(run.evaluations, target, measure),
-        "updates_per_s": updates_per_s(run.logs, run.window),
+        "updates_per_s": updates_per_s(run.logs, run.window, run.engine.plan),
         **yardsticks(run, step_s, group_size, delayed),
         "steps_per_s": steps_per_s(run.logs, run.window),
         "sent_bytes_per_s": sent_bytes_per_s(run.logs, run.window),
@@ -307,7 +316,7 @@ def summarize(run, measure, target, group_size, delayed):
         "final_samples": final["samples"] if final else None,
         "duration_s": final["time_s"] if final else None,
         "group_size": members_per_update(
-            run.engine.name, len(step_s), group_size, mean_members(run.logs, run.window)
+            run.engine, len(step_s), group_size, mean_members(run.logs, run.window)
         ),
         **run.history,
         "cut_short_steps": sum(step["discarded"] for log in run.logs for step in log.steps),

@@ -165,7 +165,8 @@ class Driver(unittest.TestCase):
 
     def test_wrong_options_are_refused(self):
         wrong = (
-            "--slow 2:5", "--slow x", "--engines a,a", "--engines a:b", "--engines a:=1", "--engines k=v", "--target 2",
+            "--slow 2:5", "--slow x", "--engines hop,hop", "--engines a:b", "--engines hop:backups=x", "--engines k=v",
+            "--target 2",
             "--kill prd", "--kill 2:1", "--inject one", "--inject shifted:2:1", "--seconds 0",
             "--quick --setting esync",
         )  # fmt: skip

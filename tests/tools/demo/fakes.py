@@ -18,6 +18,9 @@ def option(name):
 
 
 def prd():
+    if "--engines-json" in sys.argv:
+        real = os.path.join(os.environ["PRD_BIN_DIR"], "prd")
+        os.execv(real, [real, "--engines-json"])
     if "--check-config" in sys.argv:
         if os.environ.get("FAKE_FAULT") == "prd: config":
             print("prd.toml:7: engine: found 'hop'", file=sys.stderr)

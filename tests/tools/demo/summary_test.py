@@ -17,6 +17,17 @@ import report  # noqa: E402
 import summary  # noqa: E402
 
 S = 1_000_000_000
+PRD = os.path.join(os.environ["PRD_BIN_DIR"], "prd")
+KNOWN = engines.catalogue(subprocess.check_output([PRD, "--engines-json"], text=True, timeout=60))
+
+
+def plan_of(engine):
+    return KNOWN[engine]["plan"]
+
+
+def rate(logs, window):
+    """Updates per second of the engine that the logs name."""
+    return summary.updates_per_s(logs, window, plan_of(logs[0].start["engine"]))
 
 
 def log(rank, steps, step_s=1.0, engine="p-reduce", start_ns=0):
@@ -73,24 +84,24 @@ class Measurements(unittest.TestCase):
             log(2, [(2.5, 2, 2, 1, 0, 0), (3.5, 3, 2, 1, 0, 0)]),
         ]
         # Completed at 1.5, 2.5 and 3.5.
-        self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 1.0)
+        self.assertAlmostEqual(rate(logs, (0, 10 * S)), 1.0)
 
     def test_what_is_outside_the_window_does_not_count(self):
         logs = [log(0, [(t, t, 1, 1, 0, 0) for t in (1, 4, 5, 6, 20)])]
-        self.assertAlmostEqual(summary.updates_per_s(logs, (3 * S, 10 * S)), 1.0)
-        self.assertIsNone(summary.updates_per_s(logs, (7 * S, 19 * S)))
+        self.assertAlmostEqual(rate(logs, (3 * S, 10 * S)), 1.0)
+        self.assertIsNone(rate(logs, (7 * S, 19 * S)))
 
     def test_a_step_may_end_several_rounds_or_none(self):
         slow = log(0, [(t, t, 3, 1, 0, 0, {"rounds": 4}) for t in (2, 4, 6)], engine="eager")
         # Rounds 1 to 12 in 12 half seconds, but that it twice had two at once.
         rounds = [1, 1, 0, 2, 1, 1, 0, 2, 1, 1, 1, 1]
         fast = log(1, [((t + 1) / 2, t * (n > 0), 3 * (n > 0), 1, 0, 0, {"rounds": n}) for t, n in enumerate(rounds)], engine="eager")
-        self.assertAlmostEqual(summary.updates_per_s([slow, fast], (0, 10 * S)), 2.0)
+        self.assertAlmostEqual(rate([slow, fast], (0, 10 * S)), 2.0)
 
     def test_a_step_may_have_been_in_several_groups_of_models(self):
         steps = [(t, t, 2, 1, 0, 0, {"rounds": 3}) for t in range(1, 10)]
         logs = [log(0, steps, engine="ad-psgd"), log(1, steps, engine="ad-psgd"), log(2, [], engine="ad-psgd")]
-        self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 2.7)
+        self.assertAlmostEqual(rate(logs, (0, 10 * S)), 2.7)
         self.assertAlmostEqual(summary.mean_members(logs, (0, 10 * S)), 2.0)
         self.assertIsNone(summary.mean_members(logs[2:], (0, 10 * S)))
 
@@ -107,14 +118,14 @@ class Measurements(unittest.TestCase):
     def test_a_step_without_a_group_is_no_update(self):
         local = {"rounds": 0}
         logs = [log(0, [(1, 0, 0, 1, 0, 0, local), (2, 5, 2, 1, 0, 0), (3, 0, 0, 1, 0, 0, local), (4, 6, 2, 1, 0, 0)])]
-        self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 0.5)
+        self.assertAlmostEqual(rate(logs, (0, 10 * S)), 0.5)
         self.assertEqual(summary.steps_per_round(logs[0], (0, 10 * S)), 2.0)
 
     def test_without_groups_each_exchange_is_an_update(self):
         for engine in ("hop", "ssp"):
             logs = [log(r, [(t, 0, 0, 1, 0, 0) for t in range(1, 9)], engine=engine) for r in range(3)]
-            self.assertAlmostEqual(summary.updates_per_s(logs, (0, 10 * S)), 2.4)
-            self.assertEqual(summary.members_per_update(engine, 3, 2), 1)
+            self.assertAlmostEqual(rate(logs, (0, 10 * S)), 2.4)
+            self.assertEqual(summary.members_per_update(engines.Engine(engine, KNOWN), 3, 2), 1)
 
     def test_iterations_that_were_skipped_count_as_speed(self):
         worker = log(0, [(t, 0, 0, 1, 0, 0, {"iteration": 3 * t}) for t in range(1, 9)], engine="hop")
@@ -181,7 +192,7 @@ def run_of(engine, time_s, final):
 def summarize(engine, logs, evaluations, stop_ns, target, group_size, measure="accuracy", delayed=False):
     counts = {"rounds": 10, "mean_contributors": 2.5, "dropped_updates": 0, "conflicts": 0, "scheduled": False,
               **history.Exchange().counts()}  # fmt: skip
-    run = summary.Measured(engines.Engine(engine), logs, evaluations, stop_ns, counts)
+    run = summary.Measured(engines.Engine(engine, KNOWN), logs, evaluations, stop_ns, counts)
     return summary.summarize(run, measure, target, group_size, delayed)
 
 
@@ -293,29 +304,45 @@ class Words(unittest.TestCase):
 
 class Engines(unittest.TestCase):
     def test_a_list(self):
-        found = engines.parse("all-reduce,p-reduce:group_size=5,weights=constant,eager:quorum=solo,eager:quorum=2")
+        found = engines.parse("all-reduce,p-reduce:group_size=5,weights=constant,eager:quorum=solo,eager:quorum=2", KNOWN)
         self.assertEqual([engine.name for engine in found], ["all-reduce", "p-reduce", "eager", "eager"])
         self.assertEqual(found[1].options, {"group_size": "5", "weights": "constant"})
         self.assertEqual(found[2].file_name, "eager-quorum-solo")
 
     def test_what_cannot_be(self):
-        for text in ("", "a,", "a,a", "k=v", "a:", "a:k", "a:k=", "a:=v", 'a:k="v"', "a:k=1,k=2", "A", "a b", "../a"):
-            with self.assertRaises(ValueError, msg=text):
-                engines.parse(text)
+        for text in (
+            "", "a", "all-reduce,", "all-reduce,all-reduce", "k=v", "hop:", "hop:backups", "hop:backups=", "hop:=v",
+            'hop:order="serial"', "hop:backups=1,backups=2", "Hop", "hop hop", "../hop",
+            # What prd has no such key or value for.
+            "hop:backup=1", "hop:backups=-1", "hop:backups=100001", "hop:backups=one", "hop:directed=1",
+            "hop:order=both", "p-reduce:alpha=1", "p-reduce:alpha=nan", "eager:quorum=0",
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, "allowed is ", msg=text):
+                engines.parse(text, KNOWN)
 
     def test_tables(self):
-        found = engines.parse("all-reduce,eager:quorum=solo,max_stale_rounds=2,p-reduce:alpha=0.25,esync:strict=true")
+        found = engines.parse(
+            "all-reduce,eager:quorum=solo,max_stale_rounds=2,p-reduce:alpha=0.25,esync:mode=delayed-ack", KNOWN
+        )
         for engine in found:
             text = engines.tables(engine, found, 4)
             tables = tomllib.loads(text)["job"]
             self.assertEqual(
                 tables,
-                {"eager": {"quorum": "solo", "max_stale_rounds": 2}, "esync": {"strict": True},
-                 "p-reduce": {"group_size": 4, "weights": "dynamic", "alpha": 0.25}},
+                {"eager": {"quorum": "solo", "max_stale_rounds": 2}, "esync": {"mode": "delayed-ack"},
+                 "p-reduce": {"group_size": 4, "alpha": 0.25}},
             )  # fmt: skip
 
+    def test_every_default_of_every_engine_is_allowed(self):
+        for name, known in KNOWN.items():
+            values = {key["key"]: str(key["default"]) for key in known["keys"]}
+            values = {key: value.lower() if value in ("True", "False") else value for key, value in values.items()}
+            text = ",".join(f"{key}={value}" for key, value in values.items())
+            [engine] = engines.parse(f"{name}:{text}", KNOWN)
+            self.assertEqual(engine.options, values)
+
     def test_of_two_specifications_the_run_has_its_own(self):
-        found = engines.parse("eager:quorum=solo,eager:quorum=majority,all-reduce")
+        found = engines.parse("eager:quorum=solo,eager:quorum=majority,all-reduce", KNOWN)
         quorums = [tomllib.loads(engines.tables(engine, found, 3))["job"]["eager"]["quorum"] for engine in found]
         self.assertEqual(quorums, ["solo", "majority", "solo"])
 
@@ -373,7 +400,7 @@ class History(unittest.TestCase):
 class Options(unittest.TestCase):
     @staticmethod
     def parse(*arguments):
-        return command_line.parse(["--bin", "/bin", *arguments])
+        return command_line.parse(["--bin", "/bin", *arguments], lambda _: KNOWN)
 
     def test_without_any(self):
         options = self.parse()
