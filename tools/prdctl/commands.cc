@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "config/config.h"
+#include "config/engine_text.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands_exchange.h"
 #include "tools/prdctl/json.h"
@@ -68,26 +70,53 @@ void PrintExchangers(const Present& present, const ExchangeMeter& exchange,
   table.Print(console.out);
 }
 
+// The options of the run's engine that are not at their defaults.
+Result<std::string> OptionsOf(HistorySource& source, RunId run) {
+  std::string text;
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, run, 0, [&](const Record& record) {
+    const auto* started = std::get_if<RunStarted>(&record.body);
+    const Result<JobSpec> spec = JobSpecFromToml(started == nullptr ? "" : started->spec);
+    text = spec.ok() ? OptionsText(spec->engine) : "?";
+    return false;  // the first record says it
+  }));
+  return text;
+}
+
 }  // namespace
 
-Status ShowJobs(HistorySource& source, const Console& console) {
+Status ShowJobs(HistorySource& source, bool options, const Console& console) {
   Result<std::vector<RunInfo>> runs = source.Runs();
   if (!runs.ok()) return runs.status();
+  std::vector<std::string> texts;
+  for (const RunInfo& run : *runs) {
+    Result<std::string> text = options ? OptionsOf(source, run.run) : std::string();
+    if (!text.ok()) return text.status();
+    texts.push_back(*std::move(text));
+  }
   if (console.json) {
     Json all = Json::array();
-    for (const RunInfo& run : *runs) all.push_back(ToJson(run));
+    for (std::size_t i = 0; i < runs->size(); ++i) {
+      all.push_back(ToJson((*runs)[i]));
+      if (options) all.back()["options"] = texts[i];
+    }
     console.out << Dump({{"runs", std::move(all)}}) << '\n';
     return Status::Ok();
   }
-  Table table({{"RUN", Align::kRight},
-               {"JOB"},
-               {"ENGINE"},
-               {"STATE"},
-               {"RECORDS", Align::kRight},
-               {"STARTED (UTC)"}});
-  for (const RunInfo& run : *runs) {
-    table.Add({std::to_string(run.run), run.job, run.engine, run.ended ? "ended" : "running",
-               std::to_string(run.records), WallTime(run.started_wall_ns)});
+  std::vector<Table::Column> columns = {
+      {"RUN", Align::kRight},     {"JOB"},          {"ENGINE"}, {"STATE"},
+      {"RECORDS", Align::kRight}, {"STARTED (UTC)"}};
+  if (options) columns.push_back({"OPTIONS"});
+  Table table(columns);
+  for (std::size_t i = 0; i < runs->size(); ++i) {
+    const RunInfo& run = (*runs)[i];
+    std::vector<std::string> cells = {std::to_string(run.run),
+                                      run.job,
+                                      run.engine,
+                                      run.ended ? "ended" : "running",
+                                      std::to_string(run.records),
+                                      WallTime(run.started_wall_ns)};
+    if (options) cells.push_back(texts[i]);
+    table.Add(std::move(cells));
   }
   table.Print(console.out);
   return Status::Ok();

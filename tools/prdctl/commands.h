@@ -22,7 +22,8 @@ struct Console {
 
 // `run` is what FindRun understands.
 
-Status ShowJobs(HistorySource& source, const Console& console);
+// `options`: also those of each run's engine that are not at their defaults.
+Status ShowJobs(HistorySource& source, bool options, const Console& console);
 Status ShowWorkers(HistorySource& source, const std::string& run, const Console& console);
 // Of one rank, or of all.
 Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,

@@ -69,7 +69,7 @@ struct Flags {
   std::optional<Rank> rank;
   GroupId group = kNoGroup;
   std::string kind, since, format = "jsonl", file, key_name;
-  bool failed = false, follow = false, table = false;
+  bool failed = false, follow = false, table = false, options = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
 };
@@ -158,7 +158,11 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
     sub->callback([&chosen, command = std::move(command)] { chosen = command; });
     return sub;
   };
-  add("jobs", "All runs: number, job, engine, state", ShowJobs, false);
+  add(
+      "jobs", "All runs: number, job, engine, state",
+      [&f](auto& s, auto& c) { return ShowJobs(s, f.options, c); }, false)
+      ->add_flag("--options", f.options,
+                 "Also the engine's options that are not at their defaults");
   add("workers",
       "State, iteration (the newest round, under eager and esync), what it owes, step time, last "
       "heard, pid, host.\n"

@@ -117,6 +117,8 @@ TEST_F(CliTest, WhatTheyTell) {
   EXPECT_EQ(jobs[0]["engine"], "p-reduce");
   EXPECT_EQ(jobs[0]["ended"], true);
   EXPECT_EQ(jobs[1]["ended"], false);
+  EXPECT_EQ(JsonFromFiles("jobs --options")["runs"][0]["options"], "group_size=2,weights=constant");
+  EXPECT_THAT(FromFiles("jobs --options").out, HasSubstr("OPTIONS"));
   EXPECT_EQ(JsonFromFiles("workers")["workers"].size(), 3u);
   EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["rank"], 2);
   EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["slow"], true);
