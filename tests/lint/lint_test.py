@@ -17,6 +17,11 @@ BREACHES = [
     ("tools/sim/bad.h", '#include "server/x.h"\n', "tools/sim includes server/x.h"),
     ("common/bad.h", "// " + "x" * 120 + "\n", "123 columns"),
     ("server/bad.cc", "int   x ;\n", "code should be clang-formatted"),
+    ("server/bad.cc", 'bool x = y == "foo";\n', 'names an engine: "foo"'),
+    ("engines/bad.cc", "FooOptions x;\n", "names an engine: FooOptions"),
+    ("engines/bar/bar.cc", "FooOptions x;\n", "names an engine: FooOptions"),
+    ("tools/bad.py", "x = 'foo'\n", "names an engine: 'foo'"),
+    ("tools/sim/mutation.cc", "int x;\n", "names no engine any more"),
     ("stray.txt", "", "stray.txt: not part of the top level"),
 ]
 
@@ -36,6 +41,8 @@ def main():
             for i in range(20):
                 (root / "tests" / f"f{i}.cc").write_text(f"int x{i};\n")
             (root / "server/x.h").write_text("int x;\n")
+            (root / "engines/foo").mkdir()
+            (root / "engines/foo/options.h").write_text('struct FooOptions {\n  About about{.name = "foo"};\n};\n')
             (root / "engines/y.h").write_text("int y;\n")
             clean = lint(root)
             (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ std::vector<DecideCost> MeasureDecide(const EngineOptions& options,
                                       std::int64_t signals_per_round, int rounds);
 
 // Every engine with its default options at 8, 100, 10,000 and 100,000 workers, to standard output.
-// With json, a line per result: {"bench":"decide","engine":"p-reduce","workers":100,
+// With json, a line per result: {"bench":"decide","engine":"NAME","workers":100,
 // "ns_per_signal":..}. Returns the exit code.
 int BenchDecide(bool json);
 
