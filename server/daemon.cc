@@ -185,8 +185,6 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
   const Pump::Counters& pump = pump_->counters();
   const WorkerSocket::Counters& socket = workers_->counters();
   const Decided& decided = recorder_->decided();
-  std::uint64_t groups = 0;
-  for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
   return {{"messages", pump.messages},
           {"messages_duplicate", pump.duplicates},
           {"messages_out_of_order", pump.gaps},
@@ -197,7 +195,6 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_blocked", socket.blocked},
           {"connections_denied", zap_ == nullptr ? 0 : zap_->denied()},
           {"leases_expired", pump.leases_expired},
-          {"groups_formed", groups},
           {"records", pump.records},
           {"rounds_formed", decided.rounds_formed},
           {"round_contributors", decided.round_contributors},
@@ -221,6 +218,9 @@ DaemonStatus Daemon::StatusAt(Instant now) const {
                       .now = now,
                       .counters = Counters(),
                       .silences = {}};
+  std::uint64_t groups = 0;
+  for (const auto& [engine, formed] : recorder_->groups()) groups += formed;
+  status.counters.emplace_back("groups_formed", groups);
   for (const auto& [run, job] : pump_->jobs()) {
     for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
       if (const std::optional<DurationNs> silent = pump_->Silence(now, run, rank)) {

@@ -55,6 +55,7 @@ class Daemon {
 
   Result<JobSpec> FindSpec(const std::string& job) const;
   std::size_t Workers() const;
+  // Without the groups that were formed: Prometheus has these by engine.
   std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
   DaemonStatus StatusAt(Instant now) const;
 

@@ -20,6 +20,8 @@ class Metrics {
   ~Metrics();
 
   // Counters by name without "prd_" and "_total"; they only grow.
+  // REQUIRES: no name is "groups_formed". SetGroups serves that family with a label; a sample
+  // without the label would make sums over the family double.
   void SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters);
   void SetGroups(const std::string& engine, std::uint64_t formed);
   void SetGauge(const std::string& name, double value);

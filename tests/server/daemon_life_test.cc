@@ -245,6 +245,8 @@ TEST(DaemonLife, ServesMetrics) {
     ASSERT_LT(MonotonicNs(), end) << text;
     text = Tcp().Get(port, "/metrics");
   }
+  // By engine and not once more for all, so that a sum over the samples is the number of groups.
+  EXPECT_THAT(text, Not(HasSubstr("\nprd_groups_formed_total ")));
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
   EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
