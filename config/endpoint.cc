@@ -1,6 +1,9 @@
 #include "config/endpoint.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <optional>
 #include <string_view>
 
 namespace prd {
@@ -21,18 +24,27 @@ bool IsPort(std::string_view text) {
   return port >= 1 && port <= 65535;
 }
 
-// A name, an IPv4 address, an interface, or * for all of them.
-bool IsHost(std::string_view text) {
-  if (text == "*") return true;
-  if (text.size() > 2 && text.front() == '[' && text.back() == ']') {
-    const std::string_view inner = text.substr(1, text.size() - 2);
-    return inner.find_first_not_of("0123456789abcdefABCDEF:.%") == std::string_view::npos;
-  }
+// Of a host or of an interface; an IPv4 address looks the same.
+bool IsName(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
            c == '-' || c == '_';
   });
 }
+
+// The address in "[ADDRESS]" or "[ADDRESS%INTERFACE]".
+std::optional<in6_addr> Ipv6Of(std::string_view text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return {};
+  text = text.substr(1, text.size() - 2);
+  const std::size_t percent = text.find('%');
+  if (percent != std::string_view::npos && !IsName(text.substr(percent + 1))) return {};
+  in6_addr address;
+  if (::inet_pton(AF_INET6, std::string(text.substr(0, percent)).c_str(), &address) != 1) return {};
+  return address;
+}
+
+// A name, an address, or * for every IPv4 address of this host.
+bool IsHost(std::string_view text) { return text == "*" || IsName(text) || Ipv6Of(text); }
 
 bool IsIpc(std::string_view endpoint) {
   if (!endpoint.starts_with(kIpc)) return false;
@@ -85,7 +97,8 @@ std::string AdminRule(const std::string& endpoint) {
 bool IsLoopback(const std::string& endpoint) {
   if (endpoint.starts_with(kIpc)) return true;
   const std::string_view host = HostOf(std::string_view(endpoint).substr(kTcp.size()));
-  return host == "localhost" || host == "[::1]" || IsLoopbackIp4(host);
+  const std::optional<in6_addr> ipv6 = Ipv6Of(host);
+  return host == "localhost" || (ipv6 && IN6_IS_ADDR_LOOPBACK(&*ipv6)) || IsLoopbackIp4(host);
 }
 
 }  // namespace prd

@@ -85,7 +85,8 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   fields.Text("listen", &config->listen, ListenRule,
               "Where workers connect; ipc for workers on this host only. Other hosts are let in "
               "only with CURVE keys (below), because whoever can connect can train along: "
-              "tcp://0.0.0.0:5775 without keys is an error.");
+              "tcp://0.0.0.0:5775 without keys is an error. An IPv6 address stands in brackets; "
+              "tcp://[::]:5775 takes connections over IPv6 and over IPv4.");
   fields.Text("admin", &config->admin, AdminRule,
               "Where prdctl connects. The socket file's folder must be there.");
   fields.Text("state_dir", &config->state_dir, DirectoryRule,
@@ -97,9 +98,10 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   fields.Name("log_level", &level, kLevels,
               "The log goes to stderr, so under systemd to the journal.");
   config->log_level = kLevels[level];
-  fields.Text("metrics", &config->metrics, MetricsRule,
-              "Prometheus metrics at http://ADDRESS:PORT/metrics. They are not secret, and not "
-              "encrypted.");
+  fields.Text(
+      "metrics", &config->metrics, MetricsRule,
+      "Prometheus metrics at http://ADDRESS:PORT/metrics. They are not secret, and not "
+      "encrypted. An IPv6 address needs a civetweb library with IPv6; Debian 12's has none.");
   fields.Flag("sync", &config->sync,
               "false: what is decided is in the operating system's hands before it is announced, "
               "and survives a kill of prd. true: it is on the disk, and survives a power cut; on "

@@ -69,7 +69,12 @@ Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
     impl->exposer.RegisterCollectable(impl->registry);
     return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
   } catch (const std::exception& error) {
-    return Status(Code::kUnavailable, "metrics = \"" + address + "\": " + error.what());
+    const bool ipv6 = address.find('[') != std::string::npos;
+    return Status(Code::kUnavailable,
+                  "metrics = \"" + address + "\": " + error.what() +
+                      (ipv6 ? " The HTTP library (civetweb) may have been built without IPv6, as "
+                              "Debian 12's is: then give an IPv4 address."
+                            : ""));
   }
 }
 

@@ -73,9 +73,7 @@ Status Background::Connect(const SessionOptions& options) {
     controller_.set(zmq::sockopt::reconnect_ivl_max, 500);
     controller_.set(zmq::sockopt::heartbeat_ivl, 1000);
     controller_.set(zmq::sockopt::heartbeat_timeout, 3000);
-    if (options.controller.find('[') != std::string::npos) {
-      controller_.set(zmq::sockopt::ipv6, true);
-    }
+    controller_.set(zmq::sockopt::ipv6, IsReachedByIpv6(options.controller));
     if (!options.curve_server_key.empty()) {
       controller_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);
       controller_.set(zmq::sockopt::curve_publickey, options.curve_public_key);

@@ -1,14 +1,51 @@
 #include "worker/host.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <memory>
 #include <random>
+#include <string_view>
 
 namespace prd {
+namespace {
+
+constexpr std::string_view kTcp = "tcp://";
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// The addresses of tcp://HOST:PORT: of IPv4, or of IPv6 when HOST has none of IPv4.
+Result<Addresses> Resolve(const std::string& endpoint) {
+  std::string host = endpoint.substr(kTcp.size());
+  const std::size_t colon = host.rfind(':');
+  if (colon == std::string::npos) {
+    return Status(Code::kInvalidArgument,
+                  "controller: found \"" + endpoint + "\", needed is tcp://HOST:PORT");
+  }
+  const std::string port = host.substr(colon + 1);
+  host.resize(colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  int error = 0;
+  for (const int family : {AF_INET, AF_INET6}) {
+    addrinfo hints{};
+    hints.ai_family = family;
+    hints.ai_socktype = SOCK_DGRAM;
+    addrinfo* found = nullptr;
+    error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+    if (error == 0) return Addresses(found, freeaddrinfo);
+  }
+  return Status(Code::kInvalidArgument,
+                "controller: found \"" + endpoint + "\": " + gai_strerror(error));
+}
+
+bool IsLinkLocal(const sockaddr_storage& address) {
+  return address.ss_family == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+}  // namespace
 
 std::string HostId() {
   std::string boot;
@@ -27,31 +64,24 @@ std::string HostName() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
+bool IsReachedByIpv6(const std::string& endpoint) {
+  if (!endpoint.starts_with(kTcp)) return false;
+  if (endpoint.find('[') != std::string::npos) return true;
+  const Result<Addresses> found = Resolve(endpoint);
+  return found.ok() && (*found)->ai_family == AF_INET6;
+}
+
 Result<std::string> AddressTowards(const std::string& endpoint) {
-  if (endpoint.rfind("tcp://", 0) != 0) return std::string("127.0.0.1");
-  std::string host = endpoint.substr(6);
-  const std::size_t colon = host.rfind(':');
-  if (colon == std::string::npos) {
-    return Status(Code::kInvalidArgument,
-                  "controller: found \"" + endpoint + "\", needed is tcp://HOST:PORT");
-  }
-  const std::string port = host.substr(colon + 1);
-  host.resize(colon);
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return Status(Code::kInvalidArgument,
-                  "controller: found \"" + endpoint + "\": " + gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  if (!endpoint.starts_with(kTcp)) return std::string("127.0.0.1");
+  const Result<Addresses> found = Resolve(endpoint);
+  if (!found.ok()) return found.status();
+  const addrinfo& to = **found;
   // Connecting a datagram socket sends nothing; it only picks the route.
-  const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int fd = socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage own{};
   socklen_t size = sizeof own;
   char text[NI_MAXHOST] = {};
-  const bool routed = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+  const bool routed = fd >= 0 && connect(fd, to.ai_addr, to.ai_addrlen) == 0 &&
                       getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
                       getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof text,
                                   nullptr, 0, NI_NUMERICHOST) == 0;
@@ -60,6 +90,13 @@ Result<std::string> AddressTowards(const std::string& endpoint) {
     return Status(Code::kInvalidArgument, "controller: found \"" + endpoint +
                                               "\": no route there; set PRD_ADDRESS to an address "
                                               "of this host");
+  }
+  if (IsLinkLocal(own)) {
+    return Status(Code::kInvalidArgument,
+                  "controller: found \"" + endpoint + "\": this host's address towards it is " +
+                      text +
+                      ", which is valid on one link only; set PRD_ADDRESS to an address of this "
+                      "host that the other workers' hosts can reach");
   }
   return std::string(text);
 }

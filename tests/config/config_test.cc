@@ -212,22 +212,41 @@ TEST(ConfigTest, OffLoopbackNeedsKeysAndSaysSo) {
             "no error");
   EXPECT_THAT(ErrorOf("[daemon]\ncurve_secret_key_file = \"/k\"\n" + std::string(kJob)),
               HasSubstr("daemon.curve_authorized_keys_file: found \"\", allowed is a file when"));
-  for (const char* listen : {"tcp://127.0.0.1:1", "tcp://127.9.9.9:65535", "tcp://localhost:5775",
-                             "tcp://[::1]:5775", "ipc:///x", "tcp://127.0.0.1:*"}) {
+  for (const char* listen :
+       {"tcp://127.0.0.1:1", "tcp://127.9.9.9:65535", "tcp://localhost:5775", "tcp://[::1]:5775",
+        "tcp://[0:0::0:1]:*", "ipc:///x", "tcp://127.0.0.1:*"}) {
     EXPECT_EQ(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob), "no error")
         << listen;
   }
   for (const char* listen :
        {"tcp://*:5775", "tcp://eth0:5775", "tcp://128.0.0.1:5775", "tcp://127.0.0.256:5775",
-        "tcp://127.0.0.1.example:5775", "tcp://[::]:5775", "tcp://127.1:5775"}) {
+        "tcp://127.0.0.1.example:5775", "tcp://[::]:5775", "tcp://127.1:5775",
+        "tcp://[fd00:7::a]:5775", "tcp://[fe80::1%eth0.7]:5775", "tcp://[::ffff:10.0.0.1]:*"}) {
     EXPECT_THAT(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob),
                 HasSubstr("prdctl keygen"))
         << listen;
   }
-  for (const char* listen :
-       {"", "tcp://", "tcp://:5775", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
-        "tcp://127.0.0.1:x", "udp://127.0.0.1:1", "ipc://", "ipc://relative", "ipc:///",
-        "tcp://a b:1", "tcp://127.0.0.1:+5"}) {
+  for (const char* listen : {"",
+                             "tcp://",
+                             "tcp://:5775",
+                             "tcp://127.0.0.1:0",
+                             "tcp://127.0.0.1:65536",
+                             "tcp://127.0.0.1:x",
+                             "udp://127.0.0.1:1",
+                             "ipc://",
+                             "ipc://relative",
+                             "ipc:///",
+                             "tcp://a b:1",
+                             "tcp://127.0.0.1:+5",
+                             "tcp://::1:5775",
+                             "tcp://[::1]",
+                             "tcp://[]:5775",
+                             "tcp://[1:2:3]:5775",
+                             "tcp://[::1::2]:5775",
+                             "tcp://[10.0.0.1]:5775",
+                             "tcp://[::1:5775",
+                             "tcp://[fe80::1%]:5775",
+                             "tcp://[fe80::1%eth 0]:5775"}) {
     EXPECT_THAT(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob),
                 HasSubstr("allowed is tcp://ADDRESS:PORT"))
         << listen;

@@ -22,9 +22,10 @@ DEADLINE_S = 90  # for whatever a test waits for; none depends on being quicker
 class Worker:
     """A toy_worker process; its lines, as they come, are in .lines."""
 
-    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False):
-        """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one."""
-        env = dict(os.environ, PRD_CONTROLLER=cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000", **cluster.keys)
+    def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False, controller=None):
+        """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one;
+        controller: the daemon's endpoint as this worker is told it."""
+        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000", **cluster.keys)
         if rank is not None:
             env["PRD_RANK"] = str(rank)
         command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
@@ -108,7 +109,8 @@ class Cluster:
         """inside: the command that runs another one where the daemon is to be; address: its own there."""
         self.bin = bin_dir
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-test-"))
-        self.endpoint = f"tcp://{address}:{free_port()}"
+        self.port = free_port()
+        self.endpoint = f"tcp://[{address}]:{self.port}" if ":" in address else f"tcp://{address}:{self.port}"
         self.inside = inside
         self.keys = {}  # what a worker has in its environment to be let in
         if address != "127.0.0.1":

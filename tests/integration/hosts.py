@@ -41,12 +41,15 @@ class Namespace:
 
 
 class Hosts:
-    """`count` hosts, whose links carry `rate` (as tc writes it) each way. Use in a with statement."""
+    """`count` hosts, whose links carry `rate` (as tc writes it) each way. Use in a with statement.
 
-    def __init__(self, count, rate):
+    ipv6: their links have IPv6 addresses only, rather than IPv4 addresses only."""
+
+    def __init__(self, count, rate, ipv6=False):
         self.spaces = []
         self.count = count
         self.rate = rate
+        self.ipv6 = ipv6
 
     def __enter__(self):
         try:
@@ -70,7 +73,10 @@ class Hosts:
             space = self.spaces[-1]
             switch.run(f"ip link add port{host} type veth peer name eth0 netns {space.holder.pid}")
             switch.run(f"ip link set port{host} master switch up")
-            space.run(f"ip address add {self.address(host)}/24 dev eth0")
+            if self.ipv6:  # nodad: usable at once
+                space.run(f"ip -6 address add {self.address(host)}/64 dev eth0 nodad")
+            else:
+                space.run(f"ip address add {self.address(host)}/24 dev eth0")
             space.run("ip link set eth0 up")
             space.run("ip link set lo up")
             limit = f"root tbf rate {self.rate} burst 128kb latency 100ms"
@@ -78,11 +84,16 @@ class Hosts:
             switch.run(f"tc qdisc add dev port{host} {limit}")
 
     def address(self, host):
-        return f"10.77.0.{host + 1}"
+        return f"fd77::{host + 1}" if self.ipv6 else f"10.77.0.{host + 1}"
 
     def enter(self, host):
         """What to put before a command that is to run there."""
         return self.spaces[host + 1].enter
+
+    def enter_with_names(self, host, names):
+        """The same, with the file `names` in the place of /etc/hosts for that command alone."""
+        mount = f'mount --bind "{names}" /etc/hosts && exec "$0" "$@"'
+        return [*self.enter(host), "unshare", "--mount", "sh", "-c", mount]
 
     def sent_bytes(self, host):
         """Over its link, so far."""

@@ -58,6 +58,24 @@ class Training(unittest.TestCase):
         self.assertGreater(fewer_models, 6 * STEPS)
         self.assertLess(fewer_models, most(3))
 
+    def test_hosts_with_ipv6_alone_train_together(self):
+        """Three hosts without an IPv4 address: the daemon on one of them, a worker on each. Worker 2 is given the name of the
+        daemon's host, the others its address."""
+        config = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 3\n'
+        with hosts.Hosts(3, "100mbit", ipv6=True) as at, \
+                cluster.Cluster(BIN, config, inside=at.enter(0), address=at.address(0)) as c:  # fmt: skip
+            names = c.dir / "hosts"
+            names.write_text(f"{at.address(0)} daemon-host\n")
+            workers = [c.worker(rank, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter(rank)) for rank in (0, 1)]
+            workers.append(c.worker(2, steps=STEPS, step_ms=1, size=FLOATS, inside=at.enter_with_names(2, names),
+                                    controller=f"tcp://daemon-host:{c.port}"))  # fmt: skip
+            ends = [worker.end() for worker in workers]
+            self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+            for worker in workers:
+                self.assertEqual([sorted(step["members"]) for step in worker.steps()], [[0, 1, 2]] * STEPS)
+            for host in range(3):
+                self.assertGreater(at.sent_bytes(host), STEPS * 4 * FLOATS)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

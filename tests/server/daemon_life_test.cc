@@ -254,6 +254,14 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, HasSubstr("prd_updates_dropped_total 0"));
 }
 
+// Debian 12's HTTP library has no IPv6; with another one the daemon starts.
+TEST(DaemonLife, MetricsOverIpv6WorkOrTheErrorSaysWhatIsMissing) {
+  const int port = Tcp().FreePort();
+  DaemonProcess daemon(Jobs("*"), "metrics = \"[::1]:" + std::to_string(port) + "\"");
+  if (daemon.Start()) GTEST_SKIP() << "this civetweb has IPv6";
+  EXPECT_THAT(daemon.log(), HasSubstr("built without IPv6"));
+}
+
 // A file system of a few MiB in memory, where the system allows that.
 class SmallDisk {
  public:

@@ -2,6 +2,8 @@
 #include "worker/mesh/mesh.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -161,6 +163,31 @@ TEST(MeshTest, RealChunkSizeOverIpcAndTcp) {
     Team team(3, {{DType::kF32, 700'001}}, 400 + tcp, {}, tcp);
     team.ReduceAndCheck(Everyone(3), 1);
     team.ReduceAndCheck(Everyone(3), 2);
+  }
+}
+
+bool HasIpv6Loopback() {
+  const int fd = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_in6 address{.sin6_family = AF_INET6,
+                             .sin6_port = 0,
+                             .sin6_flowinfo = 0,
+                             .sin6_addr = IN6ADDR_LOOPBACK_INIT,
+                             .sin6_scope_id = 0};
+  const bool bound =
+      fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (fd >= 0) ::close(fd);
+  return bound;
+}
+
+// PRD_ADDRESS may have the brackets of an endpoint.
+TEST(MeshTest, HostsReachEachOtherOverIpv6) {
+  if (!HasIpv6Loopback()) GTEST_SKIP() << "this host has no IPv6";
+  for (const char* address : {"::1", "[::1]"}) {
+    Mesh::Options options;
+    options.address = address;
+    Team team(3, {{DType::kF32, 5000}}, 450, options, /*tcp=*/true);
+    EXPECT_TRUE(team.node(0).mesh->endpoints().back().starts_with("tcp://[::1]:"));
+    team.ReduceAndCheck(Everyone(3), 1);
   }
 }
 

@@ -81,9 +81,11 @@ Status Mesh::Bind() {
                 static_cast<unsigned long long>(options_.incarnation));
   pull_.bind(name);
   endpoints_.push_back(name);
-  const bool v6 = options_.address.find(':') != std::string::npos;
-  if (v6) pull_.set(zmq::sockopt::ipv6, true);
-  pull_.bind("tcp://" + (v6 ? "[" + options_.address + "]" : options_.address) + ":*");
+  std::string address = options_.address;
+  const bool ipv6 = address.find(':') != std::string::npos;
+  if (ipv6 && address.front() != '[') address = "[" + address + "]";
+  pull_.set(zmq::sockopt::ipv6, ipv6);
+  pull_.bind("tcp://" + address + ":*");
   endpoints_.push_back(pull_.get(zmq::sockopt::last_endpoint));
   return Status::Ok();
 }

@@ -81,6 +81,7 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
     peer.push.set(zmq::sockopt::linger, kLingerMs);
     peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
     peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
+    peer.push.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
     const std::string name = "inproc://prd-peer-" + std::to_string(++monitors_);
     constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
