@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "config/engine_text.h"
 #include "engines/words.h"
+#include "tools/prdctl/columns.h"
 #include "tools/prdctl/commands_exchange.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/present.h"
@@ -43,31 +44,72 @@ std::string LastGroup(const WorkerRow& worker) {
   return std::to_string(worker.last_group) + (worker.last_ok ? "" : " failed");
 }
 
-// Where no groups train: what each is at, and beside it what keeps it, or may.
-void PrintExchangers(const Present& present, const ExchangeMeter& exchange,
-                     const Console& console) {
-  const bool shards = HasStore(present.plan);
-  std::vector<Table::Column> columns = {
-      {"RANK", Align::kRight}, {"STATE"}, {shards ? "CLOCK" : "ITERATION", Align::kRight}};
-  for (std::string& title : ExchangeTitles(exchange)) {
-    columns.push_back({std::move(title), Align::kRight});
-  }
-  for (const char* title : {"STEP", "HEARD", "PID"}) columns.push_back({title, Align::kRight});
-  columns.push_back({"HOST"});
-  Table table(std::move(columns));
-  for (const WorkerRow& w : present.workers) {
-    const auto row = exchange.workers().find(w.rank);
-    std::vector<std::string> cells = {
-        std::to_string(w.rank), w.detail.empty() ? w.state : w.state + " (" + w.detail + ")",
-        std::to_string(row == exchange.workers().end() ? w.iteration : row->second.iteration)};
-    for (std::string& cell : ExchangeCells(exchange, w.rank)) cells.push_back(std::move(cell));
-    cells.push_back(Age(w.step_ns));
-    cells.push_back(w.heard_ns ? Age(w.heard_ns) + " ago" : "");
-    cells.push_back(std::to_string(w.pid));
-    cells.push_back(w.host_name);
-    table.Add(std::move(cells));
-  }
-  table.Print(console.out);
+// A worker of `prdctl workers`.
+struct WorkerLine {
+  const Present* present;
+  const WorkerRow* worker;
+  std::optional<ExchangeLine> exchange;  // where no groups train
+};
+
+const char* IterationTitle(const Plan& plan) {
+  return CountsRounds(plan) ? "ROUND" : HasStore(plan) ? "CLOCK" : "ITERATION";
+}
+
+std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
+  using Line = WorkerLine;
+  std::vector<Column<Line>> columns = {
+      {"RANK", "rank", "", "", [](const Line& w) { return w.worker->rank; }, Shown::kAlways},
+      {"STATE", "state", "", "what it does; in brackets, what else there is to say",
+       [](const Line& w) { return w.worker->state; }, Shown::kAlways,
+       [](const Line& w) {
+         const WorkerRow& row = *w.worker;
+         return row.detail.empty() ? row.state : row.state + " (" + row.detail + ")";
+       },
+       Align::kLeft},
+      {"", "detail", "", "what stands in brackets", [](const Line& w) { return w.worker->detail; },
+       Shown::kInJson},
+      {"", "here", "", "it has not gone", [](const Line& w) { return w.worker->here; },
+       Shown::kInJson},
+      {IterationTitle(plan), "iteration", "",
+       "where it is: its iteration; under ROUND, the newest round in its replica; under CLOCK, its "
+       "clock",
+       [](const Line& w) {
+         if (w.exchange) return Json(w.exchange->worker->iteration);
+         return Unknown(*w.present, *w.worker) ? Json(nullptr) : Json(w.worker->iteration);
+       },
+       Shown::kAlways},
+      {"LAST GROUP", "last_group", "", "the last one that it reported on",
+       [](const Line& w) {
+         return w.worker->last_group == kNoGroup ? Json(nullptr) : Json(w.worker->last_group);
+       },
+       TrainsInGroups(plan) ? Shown::kWhereTold : Shown::kInJson,
+       [](const Line& w) { return LastGroup(*w.worker); }},
+      {"", "last_ok", "", "that group succeeded", [](const Line& w) { return w.worker->last_ok; },
+       Shown::kInJson},
+      {"", "owed_gradients", "gradients", "its gradients that are in no round yet",
+       [](const Line& w) { return w.worker->owed; }, Shown::kInJson},
+      {"", "local_steps", "steps", "local steps since its last round, as it last told",
+       [](const Line& w) { return w.worker->local_steps; }, Shown::kInJson},
+  };
+  Append<Line>(
+      ExchangeColumns(), [](const Line& w) { return w.exchange; }, &columns);
+  const std::vector<Column<Line>> rest = {
+      {"STEP", "step_ns", "ns", "its last step, waiting excluded",
+       [](const Line& w) { return OrNull(w.worker->step_ns); }, Shown::kAlways},
+      {"HEARD", "heard_ns", "ns", "how long ago it was last heard of",
+       [](const Line& w) { return OrNull(w.worker->heard_ns); }, Shown::kAlways,
+       [](const Line& w) {
+         return w.worker->heard_ns ? Age(w.worker->heard_ns) + " ago" : std::string();
+       }},
+      {"PID", "pid", "", "of its process", [](const Line& w) { return w.worker->pid; },
+       Shown::kAlways},
+      {"HOST", "host_name", "", "its host's name",
+       [](const Line& w) { return w.worker->host_name; }, Shown::kAlways, nullptr, Align::kLeft},
+      {"", "why", "", "why it waits, what it last did, or why it is gone",
+       [](const Line& w) { return w.worker->why; }, Shown::kInJson},
+  };
+  columns.insert(columns.end(), rest.begin(), rest.end());
+  return columns;
 }
 
 // The options of the run's engine that are not at their defaults.
@@ -128,53 +170,27 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   Result<Present> present = LoadPresent(source, *info);
   if (!present.ok()) return present.status();
   // What they are at now comes from all that was recorded, not from the controller's state.
-  Result<ExchangeMeter> exchange = Exchanges(present->plan)
-                                       ? MeasureExchange(source, *info)
-                                       : Result<ExchangeMeter>(ExchangeMeter());
+  const bool exchanges = !TrainsInGroups(present->plan);
+  Result<ExchangeMeter> exchange =
+      exchanges ? MeasureExchange(source, *info) : Result<ExchangeMeter>(ExchangeMeter());
   if (!exchange.ok()) return exchange.status();
+  std::vector<WorkerLine> lines;
+  for (const WorkerRow& worker : present->workers) {
+    lines.push_back({&*present, &worker,
+                     exchanges ? LineOf(*exchange, worker.rank) : std::optional<ExchangeLine>()});
+  }
+  const std::vector<Column<WorkerLine>> columns = WorkerColumns(present->plan);
   if (console.json) {
     Json workers = Json::array();
-    for (const WorkerRow& w : present->workers) {
-      workers.push_back(
-          {{"rank", w.rank},
-           {"state", w.state},
-           {"detail", w.detail},
-           {"here", w.here},
-           {"iteration", Unknown(*present, w) ? Json(nullptr) : Json(w.iteration)},
-           {"last_group", w.last_group == kNoGroup ? Json(nullptr) : Json(w.last_group)},
-           {"last_ok", w.last_ok},
-           {"owed_gradients", w.owed},
-           {"local_steps", w.local_steps},
-           {"host_name", w.host_name},
-           {"pid", w.pid},
-           {"step_ns", OrNull(w.step_ns)},
-           {"heard_ns", OrNull(w.heard_ns)},
-           {"why", w.why}});
-      if (Exchanges(present->plan)) AddExchange(*exchange, w.rank, &workers.back());
+    for (const WorkerLine& line : lines) {
+      workers.push_back(Json::object());
+      AddValues(columns, line, &workers.back());
     }
     console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
-  if (Exchanges(present->plan)) {
-    PrintExchangers(*present, *exchange, console);
-    return Status::Ok();
-  }
-  Table table({{"RANK", Align::kRight},
-               {"STATE"},
-               {CountsRounds(present->plan) ? "ROUND" : "ITERATION", Align::kRight},
-               {"LAST GROUP", Align::kRight},
-               {"STEP", Align::kRight},
-               {"HEARD", Align::kRight},
-               {"PID", Align::kRight},
-               {"HOST"}});
-  for (const WorkerRow& w : present->workers) {
-    table.Add({std::to_string(w.rank), w.detail.empty() ? w.state : w.state + " (" + w.detail + ")",
-               Unknown(*present, w) ? "" : std::to_string(w.iteration), LastGroup(w),
-               Age(w.step_ns), w.heard_ns ? Age(w.heard_ns) + " ago" : "", std::to_string(w.pid),
-               w.host_name});
-  }
-  table.Print(console.out);
+  TableOf(columns, lines).Print(console.out);
   if (FollowsSchedule(present->plan)) {
     console.out
         << "workers follow a schedule (prdctl groups) and report neither steps nor groups\n";
@@ -182,13 +198,15 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   return Status::Ok();
 }
 
+std::string WorkersColumns() { return HelpOf(WorkerColumns({})); }
+
 Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,
                const Console& console) {
   Result<RunInfo> info = FindRun(source, run);
   if (!info.ok()) return info.status();
   Result<Present> present = LoadPresent(source, *info);
   if (!present.ok()) return present.status();
-  if (Exchanges(present->plan)) {
+  if (!TrainsInGroups(present->plan)) {
     Result<ExchangeMeter> exchange = MeasureExchange(source, *info);
     if (!exchange.ok()) return exchange.status();
     for (WorkerRow& w : present->workers) w.others = OthersOf(*exchange, w.rank);

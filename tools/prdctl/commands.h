@@ -24,6 +24,9 @@ struct Console {
 
 // `options`: also those of each run's engine that are not at their defaults.
 Status ShowJobs(HistorySource& source, bool options, const Console& console);
+// The columns of ShowWorkers and ShowStragglers, for --help.
+std::string WorkersColumns();
+std::string StragglersColumns();
 Status ShowWorkers(HistorySource& source, const std::string& run, const Console& console);
 // Of one rank, or of all.
 Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,

@@ -121,6 +121,13 @@ std::string ShardsDot(const ExchangeMeter& meter) {
   return dot;
 }
 
+void AddExchange(const ExchangeMeter& meter, Rank rank, Json* worker) {
+  const std::optional<ExchangeLine> line = LineOf(meter, rank);
+  if (!line) return;
+  (*worker)["iteration"] = line->worker->iteration;
+  AddValues(ExchangeColumns(), *line, worker);
+}
+
 Json NeighboursJson(const ExchangeMeter& meter) {
   Json json = {{"max_iteration_gap", meter.max_iteration_gap()},
                {"workers", Json::array()},
@@ -230,51 +237,60 @@ Result<ExchangeMeter> MeasureExchange(HistorySource& source, const RunInfo& run)
   return meter;
 }
 
-std::vector<std::string> ExchangeTitles(const ExchangeMeter& meter) {
-  if (Shards(meter)) return {"AHEAD", "OWNS", "HOLDS"};
-  return {"TOKENS", "QUEUED", "JUMPS (SKIPPED)", "DROPPED", "SUPPRESSED"};
+std::optional<ExchangeLine> LineOf(const ExchangeMeter& meter, Rank rank) {
+  const auto found = meter.workers().find(rank);
+  if (found == meter.workers().end()) return std::nullopt;
+  return ExchangeLine{&meter, &found->second};
 }
 
-std::vector<std::string> ExchangeCells(const ExchangeMeter& meter, Rank rank) {
-  const auto found = meter.workers().find(rank);
-  if (found == meter.workers().end()) {
-    return std::vector<std::string>(ExchangeTitles(meter).size());
-  }
-  const ExchangeRow& worker = found->second;
-  if (Shards(meter)) {
-    const Held held = HeldOf(meter, rank);
-    const std::optional<Iteration> slowest = meter.Slowest();
-    return {worker.trains && slowest ? std::to_string(worker.iteration - *slowest) : "",
-            std::to_string(held.owned), std::to_string(held.copies)};
-  }
-  return {worker.trains ? TokensText(meter, rank) : "", std::to_string(worker.queued),
-          std::to_string(worker.jumps) +
-              (worker.jumps > 0 ? " (" + std::to_string(worker.skipped) + ")" : ""),
-          std::to_string(worker.dropped), std::to_string(worker.suppressed)};
-}
-
-void AddExchange(const ExchangeMeter& meter, Rank rank, Json* worker) {
-  const auto found = meter.workers().find(rank);
-  if (found == meter.workers().end()) return;
-  const ExchangeRow& row = found->second;
-  (*worker)["iteration"] = row.iteration;
-  (*worker)["waits"] = row.signalled.has_value();
-  if (Shards(meter)) {
-    const Held held = HeldOf(meter, rank);
-    const std::optional<Iteration> slowest = meter.Slowest();
-    (*worker)["ahead"] = row.trains && slowest ? Json(row.iteration - *slowest) : Json(nullptr);
-    (*worker)["shards_owned"] = held.owned;
-    (*worker)["shards_held"] = held.copies;
-    return;
-  }
-  const std::optional<Tokens> tokens = meter.FewestTokens(rank);
-  (*worker)["tokens"] = tokens ? Json(tokens->count) : Json(nullptr);
-  (*worker)["tokens_of"] = tokens ? Json(tokens->of) : Json(nullptr);
-  (*worker)["queued_updates"] = row.queued;
-  (*worker)["jumps"] = row.jumps;
-  (*worker)["skipped_iterations"] = row.skipped;
-  (*worker)["dropped_updates"] = row.dropped;
-  (*worker)["suppressed_updates"] = row.suppressed;
+const std::vector<Column<ExchangeLine>>& ExchangeColumns() {
+  using Line = ExchangeLine;
+  static const std::vector<Column<Line>> columns = {
+      {"", "waits", "", "its signal, which asks for the next iteration, stands",
+       [](const Line& of) { return of.worker->signalled.has_value(); }, Shown::kInJson},
+      {"AHEAD", "ahead", "iterations", "how far it is ahead of the slowest worker",
+       [](const Line& of) {
+         const std::optional<Iteration> slowest = of.meter->Slowest();
+         return of.worker->trains && slowest ? Json(of.worker->iteration - *slowest)
+                                             : Json(nullptr);
+       }},
+      {"TOKENS", "tokens", "", "the fewest tokens that it has, and of whom",
+       [](const Line& of) {
+         const std::optional<Tokens> tokens = of.meter->FewestTokens(of.worker->rank);
+         return tokens ? Json(tokens->count) : Json(nullptr);
+       },
+       Shown::kWhereTold,
+       [](const Line& of) {
+         return of.worker->trains ? TokensText(*of.meter, of.worker->rank) : std::string();
+       }},
+      {"", "tokens_of", "", "whose these are",
+       [](const Line& of) {
+         const std::optional<Tokens> tokens = of.meter->FewestTokens(of.worker->rank);
+         return tokens ? Json(tokens->of) : Json(nullptr);
+       },
+       Shown::kInJson},
+      {"QUEUED", "queued_updates", "updates", "in its queues, at its last signal",
+       [](const Line& of) { return of.worker->queued; }},
+      {"JUMPS (SKIPPED)", "jumps", "",
+       "times that it went on by more than one iteration, and the iterations skipped with them",
+       [](const Line& of) { return of.worker->jumps; }, Shown::kWhereNotZero,
+       [](const Line& of) {
+         return std::to_string(of.worker->jumps) +
+                (of.worker->jumps > 0 ? " (" + std::to_string(of.worker->skipped) + ")" : "");
+       }},
+      {"", "skipped_iterations", "iterations", "the iterations skipped",
+       [](const Line& of) { return of.worker->skipped; }, Shown::kInJson},
+      {"DROPPED", "dropped_updates", "updates", "updates that came to it and were never used",
+       [](const Line& of) { return of.worker->dropped; }},
+      {"SUPPRESSED", "suppressed_updates", "updates",
+       "updates of its own that were not sent: their receiver was past them",
+       [](const Line& of) { return of.worker->suppressed; }},
+      {"OWNS", "shards_owned", "shards", "shards that it owns",
+       [](const Line& of) { return HeldOf(*of.meter, of.worker->rank).owned; }},
+      {"HOLDS", "shards_held", "shards", "shards of others that it has copies of",
+       [](const Line& of) { return HeldOf(*of.meter, of.worker->rank).copies; }},
+  };
+  return columns;
 }
 
 std::vector<std::pair<Rank, std::string>> OthersOf(const ExchangeMeter& meter, Rank rank) {

@@ -2,10 +2,12 @@
 #ifndef PRD_TOOLS_PRDCTL_COMMANDS_EXCHANGE_H_
 #define PRD_TOOLS_PRDCTL_COMMANDS_EXCHANGE_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tools/prdctl/columns.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
@@ -16,10 +18,15 @@ namespace prd::ctl {
 // All records of the run.
 Result<ExchangeMeter> MeasureExchange(HistorySource& source, const RunInfo& run);
 
-// Columns of `prdctl workers` beside those of all engines, and their cells.
-std::vector<std::string> ExchangeTitles(const ExchangeMeter& meter);
-std::vector<std::string> ExchangeCells(const ExchangeMeter& meter, Rank rank);
-void AddExchange(const ExchangeMeter& meter, Rank rank, Json* worker);
+// A worker of a run without groups that train.
+struct ExchangeLine {
+  const ExchangeMeter* meter;
+  const ExchangeRow* worker;
+};
+// None of a rank that the records do not know.
+std::optional<ExchangeLine> LineOf(const ExchangeMeter& meter, Rank rank);
+// Beside its rank, state and iteration.
+const std::vector<Column<ExchangeLine>>& ExchangeColumns();
 
 // What the others do that a worker exchanges with, where that has to do with its going on.
 std::vector<std::pair<Rank, std::string>> OthersOf(const ExchangeMeter& meter, Rank rank);

@@ -3,7 +3,6 @@
 #include "common/base/static_schedule.h"
 #include "engines/words.h"
 #include "tools/prdctl/commands.h"
-#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/replay.h"
 #include "tools/prdctl/schedule.h"
@@ -191,7 +190,7 @@ class GroupsView {
                    << Number(100 * share, 1)
                    << "%) had a member in another group as they were drawn (conflicts)\n";
     }
-    if (Exchanges(plan())) {
+    if (!TrainsInGroups(plan())) {
       console_.out << "no groups train under this engine: prdctl graph --table shows "
                    << (HasNeighbours(plan()) ? "the neighbours" : "where the shards are")
                    << ", prdctl workers what each worker is at\n";

@@ -1,10 +1,10 @@
-// Runs whose workers form no groups to train: neighbours that send each other updates (hop), and
-// parameters in shards that live in the workers (ssp). What they are at, whom they wait for, and
-// where things are, from the records one by one.
+// Runs whose workers form no groups to train: neighbours send each other updates, or parameters are
+// in shards that live in the workers. What workers are at, whom they wait for, and where things
+// are, from the records one by one.
 //
-// Iterations are as the controller counts them (engines/engine.h): for hop the one that a worker
-// has entered, for ssp its clock. Tokens (Hop, section 4.2) are those counts' differences: of the
-// queue from j to i there are Iter(j) - Iter(i) + max_ig.
+// Iterations are as the controller counts them (engines/engine.h): among neighbours the one that a
+// worker has entered, of a store the worker's clock. Tokens (Hop, section 4.2) are those counts'
+// differences: of the queue from j to i there are Iter(j) - Iter(i) + max_ig.
 #ifndef PRD_TOOLS_PRDCTL_EXCHANGE_H_
 #define PRD_TOOLS_PRDCTL_EXCHANGE_H_
 
@@ -20,9 +20,6 @@
 
 namespace prd::ctl {
 
-// Whether the engine is one of these.
-inline bool Exchanges(const Plan& plan) { return !TrainsInGroups(plan); }
-
 // What a rank is at, and what it did so far.
 struct ExchangeRow {
   Rank rank = kNoRank;
@@ -32,7 +29,7 @@ struct ExchangeRow {
   // Its signal, which asks for the next one, stands since then.
   std::optional<Instant> signalled;
 
-  std::uint32_t queued = 0;      // updates in its queues, at its last signal (hop)
+  std::uint32_t queued = 0;      // updates in its queues, at its last signal
   std::uint64_t dropped = 0;     // updates that came to it and were never used
   std::uint64_t suppressed = 0;  // of its own, not sent because their receiver was past them
   std::uint64_t jumps = 0;       // of more than one iteration
@@ -41,7 +38,7 @@ struct ExchangeRow {
   DurationNs waited_ns = 0;  // for others
   double cost_ns = 0;        // waiting of others that is owed to it
   // How often it was let go on so many iterations ahead of the slowest: of those who get its
-  // updates, or (ssp) of all.
+  // updates, or of all where a store has them.
   std::map<Iteration, std::uint64_t> ahead;
 };
 
@@ -96,7 +93,7 @@ class ExchangeMeter {
 
  private:
   using Arrivals = std::vector<std::pair<Instant, Rank>>;
-  // When it was in which iteration, or had stored which update (ssp), of the last ones.
+  // When it was in which iteration, or had stored which update, of the last ones.
   struct Track {
     std::map<Iteration, Instant> entered;
     bool cut = false;

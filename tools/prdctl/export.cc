@@ -125,7 +125,7 @@ void TraceExporter::SortThread(int thread, int place) {
 int TraceExporter::Background(Rank rank) {
   const int thread = kBackground + rank;
   if (!busy_until_.contains(thread)) {
-    const char* name = CountsLocalSteps(tracker_.plan()) ? " groups" : " rounds";
+    const char* name = TrainsInRounds(tracker_.plan()) ? " rounds" : " groups";
     NameThread(thread, "rank " + std::to_string(rank) + name);
     SortThread(rank, 2 * rank);
     SortThread(thread, 2 * rank + 1);
@@ -195,7 +195,7 @@ void TraceExporter::OnPlaces(const Record& record) {
 }
 
 void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
-  if (!Exchanges(tracker_.plan())) {
+  if (TrainsInGroups(tracker_.plan())) {
     return Mark(answer.ready ? "query: ready" : "query: go on", answer.rank, now,
                 Dump({{"iteration", answer.iteration},
                       {"local_steps", answer.local_steps},
@@ -214,8 +214,7 @@ void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
   Slice("compute", rank, thread.entered, computed, Dump(args));
-  const bool neighbours = HasNeighbours(tracker_.plan());
-  Slice(neighbours ? "receive" : "push", rank, computed, now,
+  Slice(HasNeighbours(tracker_.plan()) ? "receive" : "push", rank, computed, now,
         Dump({{"queued", ready.queued},
               {"dropped", ready.dropped},
               {"suppressed", ready.suppressed}}));
@@ -233,7 +232,7 @@ void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelop
 
 void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
   Thread& thread = threads_[rank];
-  if (Exchanges(tracker_.plan())) {
+  if (!TrainsInGroups(tracker_.plan())) {
     OnExchanged(now, rank, ready);
   } else if (thread.counter.Ends(ready)) {
     Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
@@ -260,9 +259,8 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   if (group.kind == GroupKind::kRound) {
     return OnRound(record.now, rank, group, finished, std::move(args));
   }
-  if (group.kind == GroupKind::kTrain) {
-    const Plan& plan = tracker_.plan();
-    if (DecouplesSteps(plan)) return OnAhead(record.now, rank, group, finished, args);
+  if (group.kind == GroupKind::kTrain && DecouplesSteps(tracker_.plan())) {
+    return OnAhead(record.now, rank, group, finished, args);
   }
   const DurationNs age = record.now - start_;
   const Instant began = record.now - Possible(finished.reduce_ns, age);

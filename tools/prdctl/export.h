@@ -50,21 +50,22 @@ class CsvExporter : public Exporter {
 // wait slice of wait_ns; a report ends a reduce slice of reduce_ns. Where the way of the messages
 // would make slices overlap, the later one begins when the earlier one ends.
 //
-// Rounds that run while a worker computes (eager) are on a second thread of the worker, so that
+// Rounds that run while a worker computes are on a second thread of the worker, so that
 // both are seen side by side: reduce, named "reduce (passive)" where it gave nothing, and fetch,
 // from the order to take the result from a peer to the answer. The worker's wait for a round is on
 // its first thread, and ends with the result. Dropped updates and answered queries are instants.
 //
-// Groups formed ahead (prague, ad-psgd): a member waits from its signal until the group starts,
+// Groups drawn ahead: a member waits from its signal until the group starts,
 // when the last one's training loop waits, and reduces from then on; a passive part in another
 // group interrupts the wait. Groups in the background are on the second thread; with a run_ahead
 // the time for which a signal stood is there, too ("signalled"), since the training loop went on.
 // Of workers that follow a schedule there are marks alone: their groups are not in the history.
 //
-// Without groups (hop, ssp) a worker computes from the answer to its last signal on, for step_ns;
-// what passes from there to its next signal is named receive (hop: the neighbours' updates, and
-// their average) or push (ssp; the read before the step is in it, too), and from the signal to the
-// answer it waits. Jumps, and changes of the graph or of the placement of shards, are instants.
+// Without groups that train, a worker computes from the answer to its last signal on, for step_ns;
+// what passes from there to its next signal is named receive (the neighbours' updates, and
+// their average) or push (to the shards; the read before the step is in it, too), and from the
+// signal to the answer it waits. Jumps, and changes of the graph or of the placement of shards, are
+// instants.
 class TraceExporter : public Exporter {
  public:
   explicit TraceExporter(std::ostream* out) : out_(out) {}

@@ -65,6 +65,15 @@ Plan PlanOf(const RunStarted& started) {
   return spec.ok() ? MakeEngine(spec->engine)->plan() : Plan();
 }
 
+Result<Plan> PlanOf(HistorySource& source, const RunInfo& run) {
+  Plan plan;
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, run.run, 0, [&](const Record& record) {
+    if (const auto* started = std::get_if<RunStarted>(&record.body)) plan = PlanOf(*started);
+    return false;
+  }));
+  return plan;
+}
+
 GroupTracker::Change GroupTracker::Add(const Record& record) {
   Change change;
   if (record.index == 0) start_ = record.now;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/history.h"
+#include "tools/prdctl/source.h"
 
 namespace prd::ctl {
 
@@ -25,7 +26,7 @@ struct MemberRow {
   // formed, since when it had been computing then.
   std::optional<Instant> came, computing;
   DurationNs step_ns = 0;         // of the step before the signal
-  std::uint32_t local_steps = 0;  // since its last round (esync), by that signal
+  std::uint32_t local_steps = 0;  // since its last round, by that signal
   std::optional<Outcome> outcome;
   std::optional<Instant> reported;  // as the controller heard it
   DurationNs wait_ns = 0;           // its own measures, once reported; none where passive
@@ -95,6 +96,8 @@ class StepCounter {
 // How the run's workers go about their steps, by its engine. The default where this version of prd
 // cannot read its config.
 Plan PlanOf(const RunStarted& started);
+// The same, by the run's first record.
+Result<Plan> PlanOf(HistorySource& source, const RunInfo& run);
 
 // Follows a run. Memory is that of the groups that run now, not of the history.
 class GroupTracker {

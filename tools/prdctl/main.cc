@@ -41,9 +41,9 @@ Examples:
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
   prdctl stragglers                      who is slow, and what the others lost to it
   prdctl group 12                        of a round: who gave gradients, who only got the sum
-  prdctl groups --kind train             prague: which groups wait, for whom, and what is drawn next
+  prdctl groups --kind train             which groups wait, for whom, and what is drawn next
   prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
-  prdctl graph --table                   hop: tokens, who waits for whom; ssp: where the shards are
+  prdctl graph --table                   neighbours: tokens, who waits for whom; where shards are
   prdctl export --format trace -o t.json for ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does the history lead to its decisions?
@@ -163,31 +163,27 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       [&f](auto& s, auto& c) { return ShowJobs(s, f.options, c); }, false)
       ->add_flag("--options", f.options,
                  "Also the engine's options that are not at their defaults");
-  add("workers",
-      "State, iteration (the newest round, under eager and esync), what it owes, step time, last "
-      "heard, pid, host.\n"
-      "hop: the fewest tokens it has, and of whom; updates queued at its last signal; jumps, and "
-      "iterations skipped with them; updates that came to it and were not used (dropped), and "
-      "updates of its own not sent because their receiver was past them (suppressed). ssp: its "
-      "clock, how far that is ahead of the slowest, shards that it owns and has copies of",
-      [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
+  CLI::App* workers =
+      add("workers", "State, position, step time, last heard, pid and host of each worker",
+          [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
+  workers->footer(WorkersColumns() + "\n");
 
   CLI::App* groups =
       add("groups",
           "The last groups, with their reasons.\n"
-          "Where groups form ahead (prague, ad-psgd): waits: announced, but the members named "
-          "compute still; running: all are in it; pending: drawn, and a member has asked for it, "
-          "but groups before it go first; buffered: drawn for when its members ask. "
+          "Where groups are drawn before their members have signalled: waits: announced, but the "
+          "members named compute still; running: all are in it; pending: drawn, and a member has "
+          "asked for it, but groups before it go first; buffered: drawn for when its members ask. "
           "\"passive\": members that take part on another one's account. A conflict: a group "
-          "drawn while a member was in another one. prague's static generator: the schedule in "
-          "force, by phases, since the workers draw these groups themselves and report none",
+          "drawn while a member was in another one. Workers that draw their groups themselves "
+          "report none: then the schedule in force is shown, by phases",
           [&f](auto& s, auto& c) { return Groups(s, f, c); });
   groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
   groups
       ->add_option(
           "--kind", f.kind,
           "Only groups of this kind. train: a step's; round: of gradients, in which all take part "
-          "while they compute (eager); average: of models between rounds (eager)")
+          "while they compute; average: of models between rounds")
       ->check(CLI::IsMember({"train", "round", "average", "initial", "final"}));
   groups->add_flag("--failed", f.failed, "Only groups that failed");
   groups->add_option("--since", f.since,
@@ -209,8 +205,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* explain =
       app.add_subcommand("explain",
                          "Why each worker waits, or what it last did; of one "
-                         "worker also what the other members of its group do (prague, ad-psgd), or "
-                         "its neighbours (hop), or the clocks of the others (ssp)");
+                         "worker also what the others do: the members of its group, its "
+                         "neighbours, or, of a store, all others");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
       ->check(CLI::NonNegativeNumber);
@@ -221,38 +217,32 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* stragglers = add(
       "stragglers",
       "Who is slow, what the others lost waiting for it, and what of its work was not used.\n"
-      "eager: rounds without a gradient of it (all, and most in a row), and gradients that were "
-      "lost when it went. backup: rounds without it, updates of it dropped because they came too "
-      "late (and their share of all it had), and why. esync: local steps with which it came to a "
-      "round, mean (least-most), rounds it was taken out of or joined too late for, updates "
-      "dropped. prague, ad-psgd: a wait counts from the signal on, for groups before its own and "
-      "for "
-      "members that compute; groups of its own, and those in which it was passive. With overlap, "
-      "waits do not stop the training loop. prague's static generator reports no steps. hop: it "
-      "waits for updates of neighbours that are not so far, then for their tokens; iterations "
-      "skipped, and updates that were not used or not sent. ssp: it waits for the slowest clocks; "
-      "how often it read how many clocks ahead of the slowest worker",
+      "Where groups are drawn ahead, a wait counts from the signal on, for groups before its own "
+      "and for members that compute. Where the averages run in the background, waits do not stop "
+      "the training loop. Without groups, a worker waits for updates of neighbours that are not "
+      "so far, then for their tokens; or, of a store, for the slowest clocks",
       [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
+  stragglers->footer(StragglersColumns() + "\n");
   stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
   CLI::App* graph = add(
       "graph",
-      "Who synchronised with whom, as a DOT graph. Of rounds of gradients (eager), "
-      "where everybody gets the sum: who contributed to the same. Of a static schedule: in how "
-      "many of its phases a pair meets.\n"
-      "hop: who sends updates to whom, with their weights, and at which iteration each is; red: "
-      "who waits, and an update or token that is missing. ssp: who has copies of whose shards; "
-      "--table: where each shard is",
+      "Who synchronised with whom, as a DOT graph. Of rounds of gradients, where everybody gets "
+      "the sum: who contributed to the same. Of a static schedule: in how many of its phases a "
+      "pair meets.\n"
+      "Of neighbours: who sends updates to whom, with their weights, and at which iteration each "
+      "is; red: who waits, and an update or token that is missing. Of a store: who has copies of "
+      "whose shards; --table: where each shard is",
       [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, f.table, c); });
   graph->add_flag("--table", f.table, "Prints a table, for people");
   graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
   CLI::App* gap =
       add("spectral-gap",
-          "How fast updates spread: rho and 1 - rho. For engines that average within "
-          "groups, or by a static schedule, or with neighbours (hop; there also as the paper "
-          "counts it); where updates reach everybody (eager, backup, esync, ssp) it is refused",
+          "How fast updates spread: rho and 1 - rho. Of engines that average models within groups, "
+          "by a static schedule, or with neighbours (these also as the paper of Hop counts it). "
+          "Refused where updates reach everybody at once",
           [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
 
@@ -326,7 +316,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json", flags.json, "Print JSON");
   AddCommands(app, flags, command);
-  for (CLI::App* sub : app.get_subcommands({})) sub->footer("Examples, exit codes: prdctl --help");
+  for (CLI::App* sub : app.get_subcommands({})) {
+    sub->footer(sub->get_footer() + "Examples, exit codes: prdctl --help");
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -22,8 +22,8 @@ struct WorkerRow {
   Iteration iteration = 0;        // the newest round in its replica, where the engine counts rounds
   GroupId last_group = kNoGroup;  // the last one it reported on, and how
   bool last_ok = false;
-  std::uint32_t owed = 0;         // gradients in no round yet (eager)
-  std::uint32_t local_steps = 0;  // since its last round, as last told (esync)
+  std::uint32_t owed = 0;         // gradients in no round yet
+  std::uint32_t local_steps = 0;  // since its last round, as last told
   std::string host_name;
   std::uint32_t pid = 0;
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell

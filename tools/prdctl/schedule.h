@@ -1,5 +1,5 @@
-// The schedules of a run whose workers draw their groups themselves (FollowsSchedule; Prague's
-// static generator): the history holds whom they were for, and none of the groups.
+// The schedules of a run whose workers draw their groups themselves (FollowsSchedule): the
+// history holds whom they were for, and none of the groups.
 #ifndef PRD_TOOLS_PRDCTL_SCHEDULE_H_
 #define PRD_TOOLS_PRDCTL_SCHEDULE_H_
 

@@ -41,6 +41,18 @@ Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
 // newest of all. kNotFound says which there are.
 Result<RunInfo> FindRun(HistorySource& source, const std::string& words);
 
+// Finds the run, and gives all of its records to `meter`.
+template <typename Meter>
+Result<RunInfo> Measure(HistorySource& source, const std::string& words, Meter& meter) {
+  Result<RunInfo> run = FindRun(source, words);
+  if (!run.ok()) return run;
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, run->run, 0, [&](const Record& record) {
+    meter.Add(record);
+    return true;
+  }));
+  return run;
+}
+
 }  // namespace prd::ctl
 
 #endif  // PRD_TOOLS_PRDCTL_SOURCE_H_

@@ -20,8 +20,6 @@ void PaceMeter::Add(const Record& record) {
   if (record.index == 0) start_ = record.now;
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     OnMessage(from->envelope, record.now - start_);
-  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
-    serial_ = started->engine == "eager" || started->engine == "backup";
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     joined_.insert(joined->rank);
     tallies_[joined->rank].without_now = 0;
@@ -56,7 +54,9 @@ void PaceMeter::OnEnded(const GroupRow& group) {
   round_ended_ = *group.ended;
   if (group.kind == GroupKind::kAverage || !group.AnyResult()) return;
   ++rounds_;
-  std::set<Rank> without = joined_;
+  std::set<Rank> without;
+  if (AllOrNone(tracker_.plan()))
+    without = joined_;  // who is not in it has its result all the same
   for (const MemberRow& member : group.members) {
     if (!(member.weight > 0)) continue;
     without.erase(member.rank);
@@ -115,12 +115,14 @@ void PaceMeter::ShareOutAhead(const GroupRow& group) {
 }
 
 void PaceMeter::ShareOut(const GroupRow& group) {
+  // Rounds run one at a time, and workers that are not in one signal meanwhile.
+  const bool in_turn = AllOrNone(tracker_.plan()) && !AsksBeforeGroups(tracker_.plan());
   std::vector<std::pair<Instant, Rank>> arrivals;
   for (const MemberRow& member : group.members) {
     if (!member.ready) continue;
     tallies_[member.rank].waited_ns += group.formed - *member.ready;
     Instant since = *member.ready;
-    if (serial_ && since < round_ended_) {
+    if (in_turn && since < round_ended_) {
       round_ns_ += round_ended_ - since;
       since = round_ended_;
     }
@@ -182,7 +184,7 @@ PaceReport PaceMeter::Report() const {
                     .train_groups = tracker_.train_groups(),
                     .conflicts = tracker_.conflicts(),
                     .plan = tracker_.plan()};
-  const bool exchanges = Exchanges(report.plan);
+  const bool exchanges = !TrainsInGroups(report.plan);
   if (exchanges) {
     report.waited_ns = exchange_.waited_ns();
     report.controller_ns = exchange_.controller_ns();

@@ -10,21 +10,21 @@
 // and the group's announcement is the controller's; but where rounds run one at a time, and the
 // last one kept the next from forming, it is that round's until it ended.
 //
-// Where groups form ahead (prague, ad-psgd), a worker waits from its signal on: first for groups
+// Where groups are drawn ahead, a worker waits from its signal on: first for groups
 // that its group's members are in before, until its group is announced; then for those members,
 // passive ones among them, whose training loops still compute, to whom that is owed. In the
 // background nobody waits for members. To take part passively is no wait of its own. With a
 // run_ahead a signal's wait does not stop the training loop: it is how old the signal got. Of a
 // schedule's groups nothing is known here.
 //
-// Without groups (hop, ssp) a worker that has computed waits for the updates of neighbours that
+// Without groups that train, a worker that has computed waits for the updates of neighbours that
 // have not entered the iteration whose update it needs, then, with its signal, for whose tokens or
 // clocks it needs; to those that is owed. What passes while nobody is missing is moving_ns or
 // controller_ns.
 //
-// Engines of rounds (eager, backup, esync) let a round go on without some workers. What that costs
-// the model is counted beside: rounds that took effect without anything of a worker, what it
-// computed and the job did not use, and gradients that went with it.
+// Where all workers hold one model, a round may go on without some of them. What that costs the
+// model is counted beside: rounds that took effect without anything of a worker, what it computed
+// and the job did not use, and gradients that went with it.
 #ifndef PRD_TOOLS_PRDCTL_STRAGGLERS_H_
 #define PRD_TOOLS_PRDCTL_STRAGGLERS_H_
 
@@ -54,25 +54,26 @@ struct WorkerPace {
   std::uint64_t own_groups = 0;
   std::uint64_t passive_groups = 0;
 
-  // Rounds that took effect: with something of it, and, while it was there, without.
+  // Where all workers hold one model, rounds that took effect: with something of it, and, while it
+  // was there, without.
   std::uint64_t rounds_in = 0;
   std::uint64_t rounds_without = 0;
   std::uint64_t longest_without = 0;  // of these in a row
 
-  std::uint64_t dropped = 0;  // its updates that came too late (backup, esync)
+  std::uint64_t dropped = 0;  // its updates that came too late
   Instant last_dropped;
   std::string dropped_because;  // the last one
   // Of what it had for rounds: dropped / (dropped + rounds_in).
   double dropped_share = 0;
 
-  std::uint64_t gradients_lost = 0;  // that were in no round when it left, or was lost (eager)
+  std::uint64_t gradients_lost = 0;  // that were in no round when it left, or was lost
 
-  // Local steps with which it came to a round (esync); 0 as long as it came to none.
+  // Local steps with which it came to a round; 0 as long as it came to none.
   double mean_local_steps = 0;
   std::uint32_t fewest_local_steps = 0;
   std::uint32_t most_local_steps = 0;
 
-  ExchangeRow exchange;  // hop, ssp
+  ExchangeRow exchange;  // where no groups train
 };
 
 struct PaceReport {
@@ -82,7 +83,7 @@ struct PaceReport {
   DurationNs round_ns = 0;          // by all, for the round before theirs to end
   DurationNs queued_ns = 0;         // by all, for groups formed ahead before theirs to end
   DurationNs controller_ns = 0;     // by all, from then, or the last signal, to the announcement
-  DurationNs moving_ns = 0;         // of all, for updates on their way (hop, ssp)
+  DurationNs moving_ns = 0;         // of all, for updates on their way
   std::uint64_t rounds = 0;         // that took effect
   std::uint64_t train_groups = 0;   // formed
   std::uint64_t conflicts = 0;      // of these (GroupFormed)
@@ -129,7 +130,6 @@ class PaceMeter {
   ExchangeMeter exchange_;
   std::map<Rank, Tally> tallies_;
   std::set<Rank> joined_;
-  bool serial_ = false;  // the engine has one round at a time, and workers signal meanwhile
   Instant round_ended_;  // the last one
   std::uint64_t rounds_ = 0;
   DurationNs round_ns_ = 0;

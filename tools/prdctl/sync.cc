@@ -11,19 +11,18 @@ namespace prd::ctl {
 
 namespace {
 
-// Why the number would mean nothing; empty where it means something.
-std::string WhyNoGap(const std::string& engine) {
-  if (engine == "eager") {
-    return "rounds of eager give all workers the same sum of gradients and mix no models, so there "
-           "is no averaging whose gap could be told; `prdctl stragglers` tells whose gradients "
-           "come late";
+// Why the number would mean nothing; empty where it means something. `left_out`: rounds were
+// without workers that were there.
+std::string WhyNoGap(const Plan& plan, bool left_out) {
+  if (TrainsInRounds(plan)) {
+    return "rounds give all workers the same sum of gradients and mix no models, so there is no "
+           "averaging whose gap could be told; `prdctl stragglers` tells whose gradients come late";
   }
-  if (engine == "backup" || engine == "esync") {
-    return "all workers go on from the result of every round of " + engine +
-           ", who was late by copying it, so updates always reach everybody at once; `prdctl "
-           "stragglers` tells what was dropped";
+  if (AllOrNone(plan) && (left_out || AsksBeforeGroups(plan))) {
+    return "all workers go on from the result of every round, who was late by copying it, so "
+           "updates always reach everybody at once; `prdctl stragglers` tells what was dropped";
   }
-  if (engine == "ssp") {
+  if (HasStore(plan)) {
     return "the workers share one set of parameters, in shards, so updates reach everybody who "
            "reads; `prdctl stragglers` tells how far ahead of the slowest each reads";
   }
@@ -48,11 +47,14 @@ bool Counts(const GroupRow& group) {
 }  // namespace
 
 void SyncMeter::Add(const Record& record) {
-  if (const auto* started = std::get_if<RunStarted>(&record.body)) engine_ = started->engine;
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) plan_ = PlanOf(*started);
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
   schedules_.Add(record);
   const GroupTracker::Change change = tracker_.Add(record);
+  if (change.formed != nullptr && change.formed->kind == GroupKind::kTrain) {
+    left_out_ = left_out_ || change.formed->members.size() < active_.size();
+  }
   if (!change.ended || !Counts(*change.ended)) return;
   const bool round = change.ended->kind == GroupKind::kRound;
   Shares shares;
@@ -117,7 +119,7 @@ std::map<std::pair<Rank, Rank>, std::uint64_t> SyncMeter::Pairs() const {
 }
 
 Result<SpectralGap> SyncMeter::Gap() const {
-  if (const std::string why = WhyNoGap(engine_); !why.empty()) {
+  if (const std::string why = WhyNoGap(plan_, left_out_); !why.empty()) {
     return Status(Code::kFailedPrecondition, "no spectral gap: " + why);
   }
   if (groups_ == 0 && schedule() == nullptr) {

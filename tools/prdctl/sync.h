@@ -4,10 +4,10 @@
 // is the matrix W_k that is the identity but for the rows of S, which hold w. The mean over the
 // groups that succeeded is E[W_k], and
 //   rho = max(|lambda_2|, |lambda_N|) of E[W_k],
-// 0 when every group is everybody (all-reduce), 1 when some workers never hear of the others. The
-// smaller rho, the better updates spread: the gap is 1 - rho. Figure 4: N = 3, P = 2, all equally
-// fast, each pair 1/3 of the groups: 0.5; one worker half as fast, the pair of the fast ones 1/2
-// and the others 1/4 each: 0.625.
+// 0 when every group is everybody (a plain all-reduce), 1 when some workers never hear of the
+// others. The smaller rho, the better updates spread: the gap is 1 - rho. Figure 4: N = 3, P = 2,
+// all equally fast, each pair 1/3 of the groups: 0.5; one worker half as fast, the pair of the fast
+// ones 1/2 and the others 1/4 each: 0.625.
 //
 // Constant weights make E[W_k] symmetric, as the paper has it. Dynamic weights do not; its rows
 // still sum to 1, so 1 is its largest eigenvalue and rho is the second largest modulus of the
@@ -15,14 +15,15 @@
 // group, the members' weights are scaled to sum to 1: that share pulls all of them to one point,
 // which is not disagreement.
 //
-// Rounds of gradients (eager) give the same sum to every member, while only contributors give; they
+// Rounds of gradients give the same sum to every member, while only contributors give; they
 // mix nobody's parameters with anybody's. The graph shows whose gradients met: an edge for two that
 // both contributed; who only received is nobody's neighbour there. A spectral gap is refused: what
 // a round does is no average (its matrix would not be doubly stochastic, nor its rows sum to 1),
-// and rho would not say how far replicas are apart. So it is for backup and esync: who was late
-// copies the result, so that a round reaches everybody although its group is not everybody.
+// and rho would not say how far replicas are apart. So it is where all workers hold one model and a
+// round leaves workers out: who was late copies the result, so that a round reaches everybody
+// although its group is not everybody.
 //
-// Workers that draw their groups themselves (prague, static) report none: there the schedule is
+// Workers that draw their groups themselves report none: there the schedule is
 // what counts, W_k is what a slot does (its groups are disjoint), and E[W_k] the mean over the four
 // phases.
 #ifndef PRD_TOOLS_PRDCTL_SYNC_H_
@@ -81,7 +82,8 @@ class SyncMeter {
   GroupTracker tracker_;
   ScheduleTracker schedules_;
   std::size_t window_;
-  std::string engine_;
+  Plan plan_;
+  bool left_out_ = false;  // a training group was without a worker that was there
   std::uint64_t groups_ = 0;
   bool rounds_ = false;
   GroupCounts counts_;

@@ -140,6 +140,8 @@ TEST_F(CliTest, ExitCodesAndMessages) {
   };
   expect(Prdctl("--help"), 0, "Exit codes:");
   expect(Prdctl("groups --help"), 0, "--follow");
+  expect(Prdctl("stragglers --help"), 0, "PASSED OVER");
+  expect(Prdctl("workers --help"), 0, "suppressed_updates");
   expect(Prdctl("--version"), 0, "prdctl ");
   expect(Prdctl(""), 2, "no command");
   expect(Prdctl("jbos"), 2, "jbos");

@@ -22,6 +22,7 @@ namespace prd::ctl {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::vector<Record>& RunOf(const EngineOptions& engine) {
   static std::map<std::string, std::vector<Record>> runs;
@@ -132,6 +133,9 @@ TEST(RoundsTest, GraphJoinsContributorsAndThereIsNoGap) {
     for (const Record& record : RunOf(engine)) other.Add(record);
     EXPECT_THAT(other.Gap().status().message(), HasSubstr("reach everybody"));
   }
+  SyncMeter together(0);  // the same reduction, and nobody is left out
+  for (const Record& record : RunOf(AllReduceOptions{})) together.Add(record);
+  EXPECT_NEAR(together.Gap()->rho, 0, 1e-12);
 }
 
 TEST(RoundsTest, DropsAreCountedWithTheirShareAndReason) {
@@ -151,6 +155,41 @@ TEST(RoundsTest, DropsAreCountedWithTheirShareAndReason) {
   const auto show = [&](const Console& c) { return ShowStragglers(source, "", 1.5, c); };
   EXPECT_THAT(Text(show), HasSubstr("1 (50.0%)"));
   EXPECT_THAT(Text(show), HasSubstr("rank 2 lost an update at 0.010 s, its last: late by 3 ms"));
+}
+
+// ---- columns ----
+
+TEST(ColumnsTest, ATableHasThoseThatARowHasAValueFor) {
+  const std::vector<Record>& late = RunOf(BackupOptions{});
+  const std::vector<Record>& together = RunOf(AllReduceOptions{});
+  MemorySource source = SourceOf(late), other = SourceOf(together);
+  const std::string with = Text([&](auto& c) { return ShowStragglers(source, "", 1.5, c); });
+  EXPECT_THAT(with, HasSubstr("PASSED OVER  IN A ROW"));
+  EXPECT_THAT(with, Not(HasSubstr("JUMPS")));
+  const std::string without = Text([&](auto& c) { return ShowStragglers(other, "", 1.5, c); });
+  EXPECT_THAT(without, HasSubstr("COST OTHERS\n"));
+}
+
+TEST(ColumnsTest, JsonHasThemAll) {
+  std::set<std::string> keys;
+  for (const EngineOptions& engine :
+       {EngineOptions(AllReduceOptions{}), EngineOptions(BackupOptions{}),
+        EngineOptions(SspOptions{})}) {
+    MemorySource source = SourceOf(RunOf(engine));
+    std::set<std::string> found;
+    for (const auto& show :
+         {ShowWorkers, +[](HistorySource&of, const std::string&run, const Console&c) {
+            return ShowStragglers(of, run, 1.5, c);
+          }}) {
+      const Json json = Printed([&](const Console& c) { return show(source, "", c); });
+      for (const auto& [key, value] : json["workers"][0].items()) found.insert(key);
+    }
+    if (keys.empty()) keys = found;
+    EXPECT_EQ(found, keys);
+  }
+  for (const char* key : {"rounds_without", "jumps", "shards_owned", "last_dropped_s"}) {
+    EXPECT_TRUE(keys.contains(key)) << key;
+  }
 }
 
 // ---- runs of the simulator ----

@@ -6,6 +6,18 @@
 #include "config/config.h"
 
 namespace prd::ctl {
+
+std::string DefaultSpecOf(const std::string& engine) {
+  for (const EngineOptions& options : AllEngines()) {
+    if (EngineName(options) != engine) continue;
+    JobSpec spec;
+    spec.name = "j";
+    spec.engine = options;
+    return JobSpecToToml(spec);
+  }
+  return "";
+}
+
 namespace {
 
 // Workers that say what is needed to go on, in virtual time.

@@ -17,12 +17,17 @@ namespace prd::ctl {
 
 constexpr DurationNs kMs = kMillisecond;
 
+// As TOML; "" where no engine has this name.
+std::string DefaultSpecOf(const std::string& engine);
+
 // Writes records one after the other; times are ms after the run's start.
 class Story {
  public:
+  // Without a spec, that of the engine with all defaults, if there is one of this name.
   explicit Story(RunId run = 1, const std::string& engine = "e", const std::string& spec = "")
       : run_(run) {
-    At(0).Write(RunStarted{.job = "j", .engine = engine, .spec = spec});
+    At(0).Write(RunStarted{
+        .job = "j", .engine = engine, .spec = spec.empty() ? DefaultSpecOf(engine) : spec});
   }
 
   Story& At(std::int64_t ms) {
