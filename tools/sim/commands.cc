@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "tools/sim/compare.h"
-#include "tools/sim/papers.h"
+#include "tools/sim/papers/papers.h"
 #include "tools/sim/plot.h"
 #include "tools/sim/recorded.h"
 #include "tools/sim/report.h"
@@ -307,7 +307,7 @@ int RunReplay(const CommandOptions& options) {
 }
 
 int RunPapersCommand(const CommandOptions& options) {
-  const Papers papers = RunPapers(options.seed, options.updates);
+  const std::vector<Paper> papers = RunPapers(options.seed, options.updates);
   if (options.json) {
     Print(JsonPapers(papers));
   } else {
