@@ -7,8 +7,15 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/visit.h"
+
 namespace prd {
 namespace {
+
+template <typename T>
+concept ListsFields = requires(T& m, int visitor) {
+  Visit(m, visitor);
+};
 
 // Draws a value for any field by its type.
 class Draw {
@@ -49,10 +56,18 @@ class Draw {
     (*this)(value.first);
     (*this)(value.second);
   }
+  template <ListsFields T>
+  void operator()(T& m) {
+    Visit(m, *this);
+  }
+  template <typename T>
+  Draw& operator()(const char*, T& field, Visible = Visible::kAlways) {
+    (*this)(field);
+    return *this;
+  }
   // Kinds without fields.
   template <typename T>
-  requires std::is_empty_v<T>
-  void operator()(T&) {}
+  requires(std::is_empty_v<T> && !ListsFields<T>) void operator()(T&) {}
 
   void operator()(Payload& value) { Enum(value, Payload::kChange); }
   void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
@@ -63,19 +78,6 @@ class Draw {
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
   }
 
-  void operator()(Hello& m) {
-    Fields(m.version, m.job, m.rank, m.world_size, m.host, m.host_name, m.pid, m.endpoints,
-           m.model_bytes, m.model_hash, m.iteration);
-  }
-  void operator()(Ready& m) {
-    Fields(m.iteration, m.step_ns, m.samples, m.waiting, m.gradients, m.local_steps, m.rtt_ns,
-           m.queued, m.dropped, m.suppressed);
-  }
-  void operator()(Finished& m) {
-    Fields(m.group, m.outcome, m.detail, m.wait_ns, m.reduce_ns, m.bytes, m.included);
-  }
-  void operator()(Adopted& m) { Fields(m.ok, m.iteration, m.detail, m.included); }
-  void operator()(Leave& m) { Fields(m.reason); }
   void operator()(Welcome& m) {
     Fields(m.run, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms, m.heartbeat_ms);
   }
@@ -102,44 +104,18 @@ class Draw {
   void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
   void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready, m.next, m.workers); }
-  void operator()(Placed& m) { Fields(m.epoch); }
   void operator()(Opened& m) { Fields(m.epoch); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
     m.from.resize(m.in.size());
     m.slots = std::max(m.slots, 1u);
   }
-  void operator()(ShardPlace& m) { Fields(m.owner, m.holders, m.source); }
   void operator()(Placement& m) { Fields(m.epoch, m.members, m.shards, m.at, m.reason); }
-  void operator()(InEdge& m) { Fields(m.rank, m.weight, m.from); }
-  void operator()(NeighboursSet& m) {
-    Fields(m.rank, m.at, m.in, m.out, m.own_weight, m.slots, m.reason);
-  }
-  void operator()(PlacementSet& m) { Fields(m.epoch, m.members, m.at, m.shards, m.reason); }
-  void operator()(PlacementOpened& m) { Fields(m.epoch, m.members); }
   void operator()(Schedule& m) { Fields(m.first, m.members, m.hosts, m.reason); }
   void operator()(Released& m) { Fields(m.reason); }
   void operator()(Refused& m) { Fields(m.code, m.reason, m.retry_ms); }
 
   void operator()(FromWorker& m) { m.envelope = RandomWorkerEnvelope(prng_, prng_.Next()); }
-  void operator()(LeaseExpired& m) { Fields(m.rank, m.incarnation); }
-  void operator()(RunStarted& m) { Fields(m.job, m.engine, m.spec, m.wall_ns); }
-  void operator()(WorkerJoined& m) {
-    Fields(m.rank, m.incarnation, m.host_name, m.pid, m.iteration, m.reason);
-  }
-  void operator()(WorkerLeft& m) { Fields(m.rank, m.incarnation, m.why, m.reason, m.gradients); }
-  void operator()(GroupShare& m) { Fields(m.rank, m.weight, m.iteration, m.passive); }
-  void operator()(GroupFormed& m) {
-    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason, m.conflict);
-  }
-  void operator()(GroupEnded& m) { Fields(m.id, m.ok, m.reason); }
-  void operator()(AdoptOrdered& m) { Fields(m.rank, m.source, m.reason, m.result); }
-  void operator()(UpdateDropped& m) { Fields(m.rank, m.iteration, m.reason); }
-  void operator()(QueryAnswered& m) {
-    Fields(m.rank, m.iteration, m.local_steps, m.ready, m.reason, m.next);
-  }
-  void operator()(ScheduleSet& m) { Fields(m.first, m.members, m.hosts, m.reason); }
-  void operator()(RunEnded& m) { Fields(m.reason); }
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
 
   void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }

@@ -1,6 +1,7 @@
 #include "tools/prdctl/json.h"
 
 #include "common/base/static_schedule.h"
+#include "common/base/visit.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -18,193 +19,60 @@ const char* OutcomeName(Outcome outcome) {
   return "unknown";
 }
 
-// Each adds its type and fields.
-struct WorkerMessage {
-  Json& out;
-  void operator()(const Hello& m) const {
-    out["type"] = "hello";
-    out["job"] = m.job;
-    out["wanted_rank"] = m.rank;
-    out["world_size"] = m.world_size;
-    out["host"] = m.host;
-    out["host_name"] = m.host_name;
-    out["pid"] = m.pid;
-    out["endpoints"] = m.endpoints;
-    out["model_bytes"] = m.model_bytes;
-    out["iteration"] = m.iteration;
+// Adds the fields that are shown to an object.
+class FieldWriter {
+ public:
+  explicit FieldWriter(Json& out) : out_(out) {}
+
+  template <typename T>
+  FieldWriter& operator()(const char* name, const T& value, Visible visible = Visible::kAlways) {
+    const bool zero = visible == Visible::kUnlessZero && value == T();
+    if (visible != Visible::kNever && !zero) out_[name] = Of(value);
+    return *this;
   }
-  void operator()(const Ready& m) const {
-    out["type"] = "ready";
-    out["iteration"] = m.iteration;
-    out["step_ns"] = m.step_ns;
-    out["samples"] = m.samples;
-    out["waiting"] = m.waiting;
-    if (m.gradients > 0) out["gradients"] = m.gradients;
-    if (m.local_steps > 0) out["local_steps"] = m.local_steps;
-    if (m.rtt_ns > 0) out["rtt_ns"] = m.rtt_ns;
-    if (m.queued > 0) out["queued"] = m.queued;
-    if (m.dropped > 0) out["dropped"] = m.dropped;
-    if (m.suppressed > 0) out["suppressed"] = m.suppressed;
+
+ private:
+  template <typename T>
+  static Json Of(const T& value) {
+    if constexpr (requires { Visit(value, std::declval<FieldWriter&>()); }) {
+      Json fields = Json::object();
+      Visit(value, FieldWriter(fields));
+      return fields;
+    } else {
+      return value;
+    }
   }
-  void operator()(const Finished& m) const {
-    out["type"] = "finished";
-    out["group"] = m.group;
-    out["outcome"] = OutcomeName(m.outcome);
-    if (!m.detail.empty()) out["detail"] = m.detail;
-    out["wait_ns"] = m.wait_ns;
-    out["reduce_ns"] = m.reduce_ns;
-    out["bytes"] = m.bytes;
-    if (m.included > 0) out["included"] = m.included;
+  static Json Of(const Outcome& value) { return OutcomeName(value); }
+  static Json Of(const GroupKind& value) { return KindName(value); }
+  static Json Of(const LeftReason& value) { return LeftWord(value); }
+  template <typename T>
+  static Json Of(const std::vector<T>& values) {
+    Json all = Json::array();
+    for (const T& value : values) all.push_back(Of(value));
+    return all;
   }
-  void operator()(const Adopted& m) const {
-    out["type"] = "adopted";
-    out["ok"] = m.ok;
-    out["iteration"] = m.iteration;
-    if (!m.detail.empty()) out["detail"] = m.detail;
-    if (m.included > 0) out["included"] = m.included;
+  template <typename T>
+  static Json Of(const SharedList<T>& values) {
+    Json all = Json::array();
+    for (const T& value : values) all.push_back(Of(value));
+    return all;
   }
-  void operator()(const Finish&) const { out["type"] = "finish"; }
-  void operator()(const Leave& m) const {
-    out["type"] = "leave";
-    out["reason"] = m.reason;
-  }
-  void operator()(const Heartbeat&) const { out["type"] = "heartbeat"; }
-  void operator()(const Placed& m) const {
-    out["type"] = "placed";
-    out["epoch"] = m.epoch;
-  }
+
+  Json& out_;
 };
 
-struct Body {
-  Json& out;
-  void operator()(const FromWorker& r) const {
-    out["input"] = true;
-    out["rank"] = r.envelope.rank;
-    out["incarnation"] = r.envelope.incarnation;
-    out["seq"] = r.envelope.seq;
-    std::visit(WorkerMessage{out}, r.envelope.body);
-  }
-  void operator()(const LeaseExpired& r) const {
-    out["input"] = true;
-    out["type"] = "lease_expired";
-    out["rank"] = r.rank;
-    out["incarnation"] = r.incarnation;
-  }
-  void operator()(const DeadlineReached&) const {
-    out["input"] = true;
-    out["type"] = "deadline_reached";
-  }
-  void operator()(const RunStarted& r) const {
-    out["type"] = "run_started";
-    out["job"] = r.job;
-    out["engine"] = r.engine;
-    out["spec"] = r.spec;
-    out["wall_ns"] = r.wall_ns;
-  }
-  void operator()(const WorkerJoined& r) const {
-    out["type"] = "worker_joined";
-    out["rank"] = r.rank;
-    out["incarnation"] = r.incarnation;
-    out["host_name"] = r.host_name;
-    out["pid"] = r.pid;
-    out["iteration"] = r.iteration;
-    out["reason"] = r.reason;
-  }
-  void operator()(const WorkerLeft& r) const {
-    out["type"] = "worker_left";
-    out["rank"] = r.rank;
-    out["incarnation"] = r.incarnation;
-    out["why"] = LeftWord(r.why);
-    out["reason"] = r.reason;
-    if (r.gradients > 0) out["gradients"] = r.gradients;
-  }
-  void operator()(const GroupFormed& r) const {
-    out["type"] = "group_formed";
-    out["group"] = r.id;
-    out["kind"] = KindName(r.kind);
-    out["iteration"] = r.iteration;
-    out["initial_weight"] = r.initial_weight;
-    Json members = Json::array();
-    for (const GroupShare& share : r.members) {
-      Json member = {
-          {"rank", share.rank}, {"weight", share.weight}, {"iteration", share.iteration}};
-      if (share.passive) member["passive"] = true;
-      members.push_back(std::move(member));
-    }
-    out["members"] = std::move(members);
-    out["reason"] = r.reason;
-    if (r.conflict) out["conflict"] = true;
-  }
-  void operator()(const GroupEnded& r) const {
-    out["type"] = "group_ended";
-    out["group"] = r.id;
-    out["ok"] = r.ok;
-    if (!r.reason.empty()) out["reason"] = r.reason;
-  }
-  void operator()(const AdoptOrdered& r) const {
-    out["type"] = "adopt_ordered";
-    out["rank"] = r.rank;
-    out["source"] = r.source;
-    out["reason"] = r.reason;
-    if (r.result != kNoGroup) out["result"] = r.result;
-  }
-  void operator()(const UpdateDropped& r) const {
-    out["type"] = "update_dropped";
-    out["rank"] = r.rank;
-    out["iteration"] = r.iteration;
-    out["reason"] = r.reason;
-  }
-  void operator()(const QueryAnswered& r) const {
-    out["type"] = "query_answered";
-    out["rank"] = r.rank;
-    out["iteration"] = r.iteration;
-    out["local_steps"] = r.local_steps;
-    out["ready"] = r.ready;
-    out["next"] = r.next;
-    out["reason"] = r.reason;
-  }
-  void operator()(const ScheduleSet& r) const {
-    out["type"] = "schedule_set";
-    out["first"] = r.first;
-    out["members"] = r.members;
-    out["hosts"] = r.hosts;
-    out["reason"] = r.reason;
-  }
-  void operator()(const NeighboursSet& r) const {
-    out["type"] = "neighbours_set";
-    out["rank"] = r.rank;
-    out["at"] = r.at;
-    out["in"] = Json::array();
-    for (const InEdge& edge : r.in) {
-      out["in"].push_back({{"rank", edge.rank}, {"weight", edge.weight}, {"from", edge.from}});
-    }
-    out["out"] = r.out;
-    out["own_weight"] = r.own_weight;
-    out["slots"] = r.slots;
-    out["reason"] = r.reason;
-  }
-  void operator()(const PlacementSet& r) const {
-    out["type"] = "placement_set";
-    out["epoch"] = r.epoch;
-    out["members"] = r.members;
-    out["at"] = r.at;
-    out["shards"] = Json::array();
-    for (const ShardPlace& place : r.shards) {
-      out["shards"].push_back(
-          {{"owner", place.owner}, {"holders", place.holders}, {"source", place.source}});
-    }
-    out["reason"] = r.reason;
-  }
-  void operator()(const PlacementOpened& r) const {
-    out["type"] = "placement_opened";
-    out["epoch"] = r.epoch;
-    out["members"] = r.members;
-  }
-  void operator()(const RunEnded& r) const {
-    out["type"] = "run_ended";
-    out["reason"] = r.reason;
-  }
-};
+template <typename Body>
+void AddBody(const Body& body, Json* out) {
+  (*out)["type"] = TypeName(body);
+  Visit(body, FieldWriter(*out));
+}
+
+void AddBody(const FromWorker& from, Json* out) {
+  (*out)["rank"] = from.envelope.rank;
+  (*out)["incarnation"] = from.envelope.incarnation;
+  (*out)["seq"] = from.envelope.seq;
+  std::visit([out](const auto& body) { AddBody(body, out); }, from.envelope.body);
+}
 
 }  // namespace
 
@@ -219,9 +87,11 @@ Json ToJson(const RunInfo& run) {
 }
 
 Json ToJson(const Record& record) {
-  Json json = {
-      {"run", record.run}, {"index", record.index}, {"now_ns", record.now.ns}, {"input", false}};
-  std::visit(Body{json}, record.body);
+  Json json = {{"run", record.run},
+               {"index", record.index},
+               {"now_ns", record.now.ns},
+               {"input", IsInput(record.body)}};
+  std::visit([&json](const auto& body) { AddBody(body, &json); }, record.body);
   return json;
 }
 
