@@ -112,7 +112,7 @@ class World : public Transport, public History {
 
   void ToController(const WorkerEnvelope& envelope) {
     Post([this, envelope] {
-      if (pump == nullptr || stalled) return;
+      if (pump == nullptr || stalled || Swallows(scenario.mutation, envelope)) return;
       pump->Receive(now, 0, envelope);
       Pumped();
     });
@@ -198,6 +198,9 @@ class World : public Transport, public History {
     spec.lease_ms = 400;
     spec.heartbeat_ms = 100;
     spec.text = "spec";
+    spec.make_engine = [this](const EngineOptions& options) {
+      return MakeMutant(options, scenario.mutation, scenario.workers);
+    };
     return spec;
   }
 
@@ -207,11 +210,13 @@ class World : public Transport, public History {
   }
 
   void StartController() {
+    front_ = MakeMutantHistory(scenario.mutation, this);
     RunId first = 1;
     for (const auto& [run, list] : records) first = std::max(first, run + 1);
     pump = std::make_unique<Pump>(
         Pump::Options{.first_run = first, .snapshot_every = 97},
-        [this](const std::string& name) -> Result<JobSpec> { return Spec(name); }, this, this);
+        [this](const std::string& name) -> Result<JobSpec> { return Spec(name); },
+        front_ != nullptr ? front_.get() : static_cast<History*>(this), this);
     stalled = false;
     for (const auto& [run, list] : records) {
       std::uint64_t from = 0;
@@ -250,6 +255,7 @@ class World : public Transport, public History {
   std::priority_queue<Event> queue_;
   std::uint64_t order_ = 0;
   Prng prng_;
+  std::unique_ptr<History> front_;  // between the pump and the records, with a bug
 };
 
 // ---- the worker ----

@@ -15,6 +15,7 @@
 #include "common/base/link.h"
 #include "common/base/prng.h"
 #include "engines/pump.h"
+#include "tools/sim/mutation.h"
 
 namespace prd::sim {
 
@@ -39,6 +40,7 @@ struct Scenario {
   double slow_factor = 1;  // of rank 0
   DurationNs faults_until = 3 * kSecond;
   DurationNs give_up = 120 * kSecond;
+  Mutation mutation = Mutation::kNone;
 };
 
 struct Verdict {

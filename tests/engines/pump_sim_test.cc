@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tests/engines/cluster_sim.h"
+#include "tests/sim/mutant_hunt.h"
 
 namespace prd::sim {
 namespace {
@@ -117,6 +118,47 @@ INSTANTIATE_TEST_SUITE_P(
                .append_fails = 0.05,
                .controller_dies = 0.05}}),
     [](const auto& storm) { return std::string(storm.param.name); });
+
+// Lines of tests/sim/mutants.md.
+TEST(PumpSim, DISABLED_MutantTable) {
+  const Faults storms[] = {
+      {.loss = 0.1, .duplicate = 0.1, .late = 0.1},
+      {.reduce_fails = 0.15, .fetch_fails = 0.3},
+      {.reduce_fails = 0.05, .fetch_fails = 0.2, .worker_dies = 0.05, .late = 0.2},
+      {.controller_dies = 0.1},
+      {.append_fails = 0.3},
+      {.loss = 0.05,
+       .duplicate = 0.05,
+       .reduce_fails = 0.05,
+       .fetch_fails = 0.1,
+       .worker_dies = 0.02,
+       .late = 0.1,
+       .append_fails = 0.05,
+       .controller_dies = 0.05}};
+  const auto engines_of = [](const Mutant& mutant) {
+    std::vector<EngineOptions> engines = Engines();
+    if (mutant.engine) {
+      std::erase_if(engines, [&](const EngineOptions& engine) {
+        return EngineName(engine) != EngineName(*mutant.engine);
+      });
+    }
+    return engines;
+  };
+  std::vector<Mutant> mutants = AllMutants();
+  std::erase_if(mutants, [&](const Mutant& of) {
+    return engines_of(of).empty() || (of.engine && !ChangesDecisions(of.mutation));
+  });
+  Hunt("pump_sim", mutants, 100, [&](const Mutant& mutant, std::uint64_t seed) {
+    const std::vector<EngineOptions> engines = engines_of(mutant);
+    const Scenario scenario{.seed = seed,
+                            .engine = engines[seed % engines.size()],
+                            .faults = storms[seed % std::size(storms)],
+                            .slow_factor = 3,
+                            .mutation = mutant.mutation};
+    Expect(RunCluster(scenario), scenario);
+    return HasFailure();
+  });
+}
 
 TEST(PumpSim, EqualSeedsGiveEqualHistories) {
   for (const EngineOptions& engine : Engines()) {

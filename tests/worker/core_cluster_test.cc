@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "tests/sim/mutant_hunt.h"
 #include "tests/worker/virtual_pump.h"
 
 namespace prd {
@@ -25,8 +26,10 @@ struct Faults {
 
 class Cluster : public VirtualPump {
  public:
-  Cluster(std::uint64_t seed, int workers, EngineOptions engine, Faults faults)
-      : VirtualPump(seed, std::move(engine), workers, {faults.loss, faults.duplicate, 5 * kSecond}),
+  Cluster(std::uint64_t seed, int workers, EngineOptions engine, Faults faults,
+          sim::Mutation mutation = sim::Mutation::kNone)
+      : VirtualPump(seed, std::move(engine), workers, {faults.loss, faults.duplicate, 5 * kSecond},
+                    mutation),
         faults_(faults) {
     for (int i = 0; i < workers; ++i) {
       workers_.push_back(std::make_unique<Worker>());
@@ -392,6 +395,41 @@ TEST(CoreClusterTest, EverybodyFinishesAndNobodyBreaksTheProtocol) {
   EXPECT_GT(restarts, 50u);
   EXPECT_GT(lost, 50u);
   EXPECT_LT(late, lost / 2);
+}
+
+// Lines of tests/sim/mutants.md.
+TEST(CoreClusterTest, DISABLED_MutantTable) {
+  const auto settings_of = [](const sim::Mutant& mutant) {
+    std::vector<Setting> settings = Settings();
+    if (mutant.engine) {
+      std::erase_if(settings, [&](const Setting& setting) {
+        return EngineName(setting.engine) != EngineName(*mutant.engine);
+      });
+    }
+    return settings;
+  };
+  std::vector<sim::Mutant> mutants = sim::AllMutants();
+  std::erase_if(mutants, [&](const sim::Mutant& of) {
+    return settings_of(of).empty() || (of.engine && !sim::ChangesDecisions(of.mutation) &&
+                                       of.mutation != sim::Mutation::kRunsTooFar &&
+                                       of.mutation != sim::Mutation::kScheduleTwisted);
+  });
+  sim::Hunt("core_cluster", mutants, 500, [&](const sim::Mutant& mutant, std::uint64_t seed) {
+    const std::vector<Setting> settings = settings_of(mutant);
+    const Setting& setting = settings[seed % settings.size()];
+    Cluster cluster(seed, 5, setting.engine, setting.faults, mutant.mutation);
+    if (!cluster.Run()) return true;
+    for (const Status& status : cluster.statuses()) {
+      const bool too_late = setting.faults.mute > 0 && status.code() == Code::kUnavailable &&
+                            status.message().find("ended without") != std::string::npos;
+      if (!status.ok() && !too_late) return true;
+    }
+    for (const Record& record : cluster.records()) {
+      const auto* left = std::get_if<WorkerLeft>(&record.body);
+      if (left != nullptr && left->why == LeftReason::kEvicted) return true;
+    }
+    return HasFailure();
+  });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/sim/mutant_hunt.h"
 #include "tests/worker/virtual_pump.h"
 
 namespace prd {
@@ -35,8 +36,10 @@ double Gradient(double x, int worker) { return 0.1 * (x - worker); }
 
 class Walk : public VirtualPump {
  public:
-  Walk(std::uint64_t seed, const HopOptions& options, Faults faults)
-      : VirtualPump(seed, options, kWorkers, {faults.loss, faults.duplicate, 4 * kSecond}),
+  Walk(std::uint64_t seed, const HopOptions& options, Faults faults,
+       sim::Mutation mutation = sim::Mutation::kNone)
+      : VirtualPump(seed, options, kWorkers, {faults.loss, faults.duplicate, 4 * kSecond},
+                    mutation),
         options_(options),
         faults_(faults) {
     for (int i = 0; i < kWorkers; ++i) {
@@ -358,7 +361,9 @@ class Walk : public VirtualPump {
     });
   }
   void Do(int i, const DropPull& action) {
-    EXPECT_EQ(Of(i).pulls.erase(action.ticket), 1u);
+    if (mutation_ != sim::Mutation::kDropIgnored) {
+      EXPECT_EQ(Of(i).pulls.erase(action.ticket), 1u);
+    }
     ++dropped_;
   }
   void Do(int i, const PublishUpdate& action) {
@@ -371,11 +376,13 @@ class Walk : public VirtualPump {
   void Do(int i, const MixUpdates& action) {
     Worker& worker = Of(i);
     EXPECT_TRUE(worker.calling && !worker.applying);
+    std::vector<MixUpdates::Update> updates(action.updates.begin(), action.updates.end());
+    if (mutation_ == sim::Mutation::kUpdateTwice && !updates.empty()) updates.front().weight *= 2;
     double sum = action.own_weight;
     double x = action.own_weight * worker.x;
     std::set<Iteration> stamps;
     std::set<Incarnation> from;
-    for (const MixUpdates::Update& update : action.updates) {
+    for (const MixUpdates::Update& update : updates) {
       const auto pull = worker.pulls.find(update.ticket);
       ASSERT_TRUE(pull != worker.pulls.end() && pull->second.value);
       EXPECT_TRUE(from.insert(pull->second.from).second) << "two updates of one neighbour";
@@ -544,6 +551,32 @@ TEST(NeighboursWalkTest, StandardTrainingIsItsRecursionWhateverTheNetworkDoes) {
     }
   }
   EXPECT_GT(held, 8 * kSeeds);
+}
+
+// Lines of tests/sim/mutants.md.
+TEST(NeighboursWalkTest, DISABLED_MutantTable) {
+  std::vector<sim::Mutant> mutants = sim::AllMutants();
+  std::erase_if(mutants, [](const sim::Mutant& of) {
+    return of.engine && EngineName(*of.engine) != EngineName(HopOptions{});
+  });
+  sim::Hunt("neighbours_walk", mutants, 500, [](const sim::Mutant& mutant, std::uint64_t seed) {
+    const std::vector<Setting> settings = Settings();
+    const Faults all[] = {kCalm, kLossy, kRestarts, kLosses};
+    const HopOptions& options = settings[seed % settings.size()].options;
+    const Faults& faults = all[seed / settings.size() % std::size(all)];
+    Walk walk(seed, options, faults, mutant.mutation);
+    if (!walk.Run()) return true;
+    if (faults.mute == 0 && !walk.Clean()) return true;
+    for (const Record& record : walk.records()) {
+      const auto* left = std::get_if<WorkerLeft>(&record.body);
+      if (left != nullptr && left->why == LeftReason::kEvicted) return true;
+    }
+    const bool standard = options.backups == 0 && options.staleness == 0 && faults.mute == 0;
+    if (standard && !CopiedLate(walk)) {
+      ExpectRecursion(walk, options.order == HopOptions::Order::kSerial);
+    }
+    return HasFailure();
+  });
 }
 
 }  // namespace

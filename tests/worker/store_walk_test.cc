@@ -17,6 +17,7 @@
 #include <set>
 #include <utility>
 
+#include "tests/sim/mutant_hunt.h"
 #include "tests/worker/virtual_pump.h"
 
 namespace prd {
@@ -54,8 +55,9 @@ struct KeptShard {
 
 class Cluster : public VirtualPump {
  public:
-  Cluster(std::uint64_t seed, int workers, SspOptions options, Faults faults)
-      : VirtualPump(seed, options, workers, {faults.loss, faults.duplicate, 8 * kSecond}),
+  Cluster(std::uint64_t seed, int workers, SspOptions options, Faults faults,
+          sim::Mutation mutation = sim::Mutation::kNone)
+      : VirtualPump(seed, options, workers, {faults.loss, faults.duplicate, 8 * kSecond}, mutation),
         options_(options),
         faults_(faults) {
     for (int i = 0; i < workers; ++i) {
@@ -429,7 +431,9 @@ class Cluster : public VirtualPump {
       if (serve.parcel.kind == Parcel::Kind::kShard) what.pending = {};
     }
     const bool fails = Chance(faults_.pull_fails);
-    At(Delay(), [this, asked, what = std::move(what), enclosure = serve.enclosure, fails] {
+    Enclosure with = serve.enclosure;
+    if (mutation_ == sim::Mutation::kClockForgotten) with.clocks.clear();
+    At(Delay(), [this, asked, what = std::move(what), enclosure = with, fails] {
       EndPull(asked, fails ? nullptr : &what, enclosure);
     });
   }
@@ -475,6 +479,8 @@ class Cluster : public VirtualPump {
     Worker& worker = Of(i);
     if (keep.ticket != 0) {
       worker.kept[keep.shard] = TakePulled(i, keep.ticket);
+      std::vector<double>& values = worker.kept[keep.shard].values.values;
+      if (mutation_ == sim::Mutation::kCopyDamaged && !values.empty()) values.back() += 0.1;
       return;
     }
     KeptShard kept{.values = Cut(worker.parameters, keep.shard, worker.shards), .pending = {}};
@@ -486,6 +492,7 @@ class Cluster : public VirtualPump {
     const Row delta =
         add.ticket == 0 ? worker.delta.at(add.shard) : TakePulled(i, add.ticket).values;
     KeptShard& kept = worker.kept.at(add.shard);
+    if (mutation_ == sim::Mutation::kDeltaLost && delta.tags.front().second % 5 == 4) return;
     for (const Tag& tag : delta.tags) {
       ASSERT_FALSE(kept.values.Has(tag) || kept.pending.Has(tag))
           << "update " << tag.second << " of " << tag.first << " is added twice";
@@ -669,6 +676,30 @@ TEST(StoreWalkTest, NothingAcknowledgedIsLostAndAllFinish) {
   EXPECT_GT(reads, 100'000);
   EXPECT_GT(deaths, 50);
   EXPECT_GT(handovers, 500);
+}
+
+// Lines of tests/sim/mutants.md.
+TEST(StoreWalkTest, DISABLED_MutantTable) {
+  std::vector<sim::Mutant> mutants = sim::AllMutants();
+  std::erase_if(mutants, [](const sim::Mutant& of) {
+    return of.engine && EngineName(*of.engine) != EngineName(SspOptions{});
+  });
+  sim::Hunt("store_walk", mutants, 100, [](const sim::Mutant& mutant, std::uint64_t seed) {
+    const std::vector<SspOptions> all = Options();
+    const std::vector<Setting> settings = Settings();
+    const Faults& faults = settings[seed / all.size() % settings.size()].faults;
+    Cluster cluster(seed, 5, all[seed % all.size()], faults, mutant.mutation);
+    if (!cluster.Run()) return true;
+    for (const Status& status : cluster.statuses()) {
+      const bool lost = faults.mute + faults.death > 0;
+      if (!status.ok() && !(lost && status.code() == Code::kUnavailable)) return true;
+    }
+    for (const Record& record : cluster.records()) {
+      const auto* left = std::get_if<WorkerLeft>(&record.body);
+      if (left != nullptr && left->why == LeftReason::kEvicted) return true;
+    }
+    return HasFailure();
+  });
 }
 
 }  // namespace

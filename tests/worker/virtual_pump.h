@@ -15,6 +15,7 @@
 
 #include "common/base/prng.h"
 #include "engines/pump.h"
+#include "tools/sim/mutation.h"
 #include "worker/core/session_core.h"
 
 namespace prd {
@@ -39,12 +40,16 @@ class VirtualPump : private History, private Transport {
     DurationNs until = 0;  // these and all other faults happen
   };
 
-  VirtualPump(std::uint64_t seed, EngineOptions engine, int workers, Network network)
-      : random_(seed), network_(network) {
+  VirtualPump(std::uint64_t seed, EngineOptions engine, int workers, Network network,
+              sim::Mutation mutation = sim::Mutation::kNone)
+      : random_(seed), mutation_(mutation), network_(network) {
     spec_.engine = std::move(engine);
     spec_.workers = workers;
     spec_.lease_ms = 2000;
     spec_.heartbeat_ms = 200;
+    spec_.make_engine = [mutation, workers](const EngineOptions& options) {
+      return sim::MakeMutant(options, mutation, workers);
+    };
     RestartController();
   }
 
@@ -79,7 +84,9 @@ class VirtualPump : private History, private Transport {
       spec.name = name;
       return spec;
     };
-    pump_.reset(new Pump(Pump::Options{}, catalog, this, this));
+    front_ = sim::MakeMutantHistory(mutation_, this);
+    History* const history = front_ != nullptr ? front_.get() : this;
+    pump_.reset(new Pump(Pump::Options{}, catalog, history, this));
     std::map<RunId, std::vector<Record>> runs;
     for (const Record& record : records_) runs[record.run].push_back(record);
     for (const auto& [run, records] : runs) {
@@ -97,6 +104,7 @@ class VirtualPump : private History, private Transport {
     if (Chance(network_.loss)) return;
     for (int copies = Chance(network_.duplicate) ? 2 : 1; copies > 0; --copies) {
       At(Delay(), [this, envelope] {
+        if (sim::Swallows(mutation_, envelope)) return;
         pump_->Receive(now_, 0, envelope);
         EXPECT_TRUE(pump_->Flush().ok());
       });
@@ -121,6 +129,7 @@ class VirtualPump : private History, private Transport {
 
   Prng random_;
   Instant now_;
+  const sim::Mutation mutation_;
 
  private:
   struct Event {
@@ -138,7 +147,8 @@ class VirtualPump : private History, private Transport {
     return Status::Ok();
   }
   Status SaveSnapshot(RunId, std::uint64_t, std::string_view) override { return Status::Ok(); }
-  void Send(const ControllerEnvelope& envelope) override {
+  void Send(const ControllerEnvelope& original) override {
+    const ControllerEnvelope envelope = sim::Twisted(mutation_, original).value_or(original);
     Leaves(envelope);
     if (Chance(network_.loss)) return;
     for (int copies = Chance(network_.duplicate) ? 2 : 1; copies > 0; --copies) {
@@ -151,6 +161,7 @@ class VirtualPump : private History, private Transport {
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;
   std::vector<Record> records_;
+  std::unique_ptr<History> front_;  // between the pump and the records, with a bug
   std::unique_ptr<Pump> pump_;
 };
 

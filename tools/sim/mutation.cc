@@ -168,6 +168,8 @@ std::string_view MutationName(Mutation mutation) {
       return "slow-divided";
     case Mutation::kDrawnAtRandom:
       return "drawn-at-random";
+    case Mutation::kStrangerPaired:
+      return "stranger-paired";
     case Mutation::kTokenMore:
       return "token-more";
     case Mutation::kJumpTooFar:
@@ -268,6 +270,10 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
     if (mutation == Mutation::kDrawnAtRandom) {
       prague->generator = PragueOptions::Generator::kRandom;
     }
+  }
+  if (auto* pairs = std::get_if<AdPsgdOptions>(&other);
+      pairs && mutation == Mutation::kStrangerPaired) {
+    pairs->graph = {.kind = Graph::Kind::kComplete, .edges = {}};
   }
   if (auto* hop = std::get_if<HopOptions>(&other); hop && hop->max_iteration_gap > 0) {
     hop->max_iteration_gap += mutation == Mutation::kTokenMore ? 1 : 0;

@@ -33,6 +33,7 @@ enum class Mutation : std::uint8_t {
   kScheduleTwisted,          // some workers are told of other hosts in a schedule
   kSlowDivided,              // prague's smart generator takes workers that are a request slower
   kDrawnAtRandom,            // prague draws random groups where it should divide
+  kStrangerPaired,           // ad-psgd pairs workers that are no neighbours
   kTokenMore,                // hop has a token more than max_iteration_gap
   kJumpTooFar,               // hop lets workers skip further than max_jump
   kWeightSkewed,             // a worker's neighbours weigh more for it, and it less
