@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "engines/violation.h"
+
 namespace prd {
 
-EngineDriver::EngineDriver(Engine* engine, std::uint64_t seed, Rank max_workers, Watch watch)
-    : engine_(engine), random_(seed), max_workers_(max_workers), watch_(std::move(watch)) {}
+EngineDriver::EngineDriver(Engine* engine, std::uint64_t seed, Rank max_workers)
+    : engine_(engine), random_(seed), max_workers_(max_workers) {}
 
 std::vector<Rank> EngineDriver::In(State state) const {
   std::vector<Rank> ranks;
@@ -20,11 +22,15 @@ std::string EngineDriver::Apply(const Event& event) {
   Applied& applied = applied_.emplace_back();
   applied.now = now_;
   applied.event = event;
-  engine_->Step(now_, event, &next_group_, &applied.effects);
+  try {
+    engine_->Step(now_, event, &next_group_, &applied.effects);
+  } catch (const Violation& violation) {
+    return violation.what();
+  }
   for (const Effect& effect : applied.effects) {
     if (auto wrong = Heed(effect, event); !wrong.empty()) return wrong;
   }
-  return watch_(applied);
+  return "";
 }
 
 std::string EngineDriver::Heed(const Effect& effect, const Event& cause) {

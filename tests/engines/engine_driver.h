@@ -1,10 +1,10 @@
 // Drives an engine with random events that keep to the contract of engines/event.h, as a job would:
-// workers join, signal, reduce, fail, die and come back, in any order and at any speed.
+// workers join, signal, reduce, fail, die and come back, in any order and at any speed. Give it an
+// EngineWatch, and the engine is held to its invariants, too.
 #ifndef PRD_TESTS_ENGINES_ENGINE_DRIVER_H_
 #define PRD_TESTS_ENGINES_ENGINE_DRIVER_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -22,12 +22,9 @@ struct Applied {
   Effects effects;
 };
 
-// "" or what is wrong with the engine.
-using Watch = std::function<std::string(const Applied&)>;
-
 class EngineDriver {
  public:
-  EngineDriver(Engine* engine, std::uint64_t seed, Rank max_workers, Watch watch);
+  EngineDriver(Engine* engine, std::uint64_t seed, Rank max_workers);
 
   // Each returns "" or the first thing that is wrong; nothing is done after that.
   // Random events, faults among them.
@@ -115,7 +112,6 @@ class EngineDriver {
   Engine* const engine_;
   Prng random_;
   const Rank max_workers_;
-  const Watch watch_;
   Instant now_;
   GroupId next_group_ = 1;
   std::map<Rank, Worker> workers_;

@@ -10,17 +10,12 @@
 
 #include "common/base/static_schedule.h"
 #include "engines/draw.h"
+#include "engines/engine_watch.h"
 #include "engines/prague/prague.h"
 #include "engines/registry.h"
 #include "gtest/gtest.h"
-#include "tests/engines/ad_psgd_model.h"
-#include "tests/engines/backup_model.h"
-#include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
-#include "tests/engines/esync_model.h"
 #include "tests/engines/hop_world.h"
-#include "tests/engines/p_reduce_model.h"
-#include "tests/engines/prague_model.h"
 #include "tests/engines/ssp_world.h"
 
 namespace prd {
@@ -32,9 +27,14 @@ std::string StateOf(Engine* engine) {
   return ar.bytes();
 }
 
-std::unique_ptr<Engine> Copy(const EngineOptions& options, Engine* engine) {
+// Held to its invariants.
+std::unique_ptr<EngineWatch> Watched(const EngineOptions& options) {
+  return std::make_unique<EngineWatch>(MakeEngine(options), options);
+}
+
+std::unique_ptr<EngineWatch> Copy(const EngineOptions& options, Engine* engine) {
   const std::string state = StateOf(engine);
-  auto copy = MakeEngine(options);
+  auto copy = Watched(options);
   StateArchive ar = StateArchive::Loader(state);
   copy->Archive(ar);
   EXPECT_TRUE(ar.ok() && ar.AtEnd());
@@ -46,7 +46,7 @@ std::unique_ptr<Engine> Copy(const EngineOptions& options, Engine* engine) {
 // events the state went through bytes.
 void ExpectReplay(const EngineOptions& options, const std::vector<Applied>& applied,
                   std::uint64_t final_hash, bool snapshots) {
-  auto engine = MakeEngine(options);
+  auto engine = Watched(options);
   Prng random(applied.size());
   GroupId next_group = 1;
   for (const Applied& one : applied) {
@@ -62,9 +62,8 @@ void ExpectReplay(const EngineOptions& options, const std::vector<Applied>& appl
   EXPECT_EQ(HashBytes(StateOf(engine.get())), final_hash);
 }
 
-void RunOnce(const EngineOptions& options, Engine* engine, const Watch& watch, std::uint64_t seed,
-             Rank max_workers) {
-  EngineDriver driver(engine, seed, max_workers, watch);
+void RunOnce(const EngineOptions& options, Engine* engine, std::uint64_t seed, Rank max_workers) {
+  EngineDriver driver(engine, seed, max_workers);
   for (int round = 0; round < 3; ++round) {
     ASSERT_EQ(driver.Storm(500), "") << "seed " << seed;
     ASSERT_EQ(driver.Calm(10), "") << "seed " << seed;
@@ -76,102 +75,49 @@ void RunOnce(const EngineOptions& options, Engine* engine, const Watch& watch, s
 }
 
 TEST(EngineRandomTest, PReduceKeepsItsRules) {
-  int bridges = 0;
-  int holds = 0;
+  std::int64_t bridges = 0;
+  std::int64_t holds = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     // Many workers, or hardly more than a group has.
     auto workers = static_cast<Rank>(2 + random.Below(14));
     const auto options = Draw<PReduceOptions>(&random, seed % 2 == 0 ? workers : 6);
     if (seed % 2 == 1) workers = options.group_size + static_cast<Rank>(random.Below(3));
-    const auto engine = MakeEngine(options);
-    PReduceModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, workers);
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, workers);
     if (HasFatalFailure()) return;
-    bridges += model.bridges();
-    holds += model.holds();
+    bridges += engine->rules().Counter("bridges");
+    holds += engine->rules().Counter("holds");
   }
   EXPECT_GT(bridges, 100) << "the runs must reach the filter";
   EXPECT_GT(holds, 20);
 }
 
-// Every round has every joined worker; weights are uniform or by samples.
-class AllReduceModel {
- public:
-  explicit AllReduceModel(const AllReduceOptions& options) : options_(options) {}
-
-  std::string Check(const Applied& applied) {
-    if (const auto* joined = std::get_if<JoinedEvent>(&applied.event)) joined_.insert(joined->rank);
-    if (const auto* ready = std::get_if<ReadyEvent>(&applied.event)) {
-      ready_[ready->rank] = ready->ready;
-    }
-    if (const auto* left = std::get_if<LeftEvent>(&applied.event)) {
-      joined_.erase(left->rank);
-      ready_.erase(left->rank);
-    }
-    const bool due = !joined_.empty() && ready_.size() == joined_.size();
-    if (applied.effects.size() != (due ? 1u : 0u)) return "a round too many or too few";
-    return due ? CheckRound(std::get<FormGroup>(applied.effects[0])) : "";
-  }
-
- private:
-  std::string CheckRound(const FormGroup& group) {
-    double total = 0;
-    Iteration newest = 0;
-    bool by_samples = options_.weights == AllReduceOptions::Weights::kSamples;
-    for (const auto& [rank, ready] : ready_) {
-      by_samples = by_samples && ready.samples > 0;
-      total += static_cast<double>(ready.samples);
-      newest = std::max(newest, ready.iteration);
-    }
-    std::set<Rank> members;
-    for (const GroupShare& member : group.members) {
-      members.insert(member.rank);
-      const double weight = by_samples ? static_cast<double>(ready_[member.rank].samples) / total
-                                       : 1 / static_cast<double>(joined_.size());
-      if (std::abs(weight - member.weight) > 1e-12) return "wrong weight";
-    }
-    if (members != joined_ || members.size() != group.members.size()) return "not everybody once";
-    if (group.iteration != newest || group.initial_weight != 0) return "wrong iteration";
-    ready_.clear();
-    return "";
-  }
-
-  const AllReduceOptions options_;
-  std::set<Rank> joined_;
-  std::map<Rank, Ready> ready_;
-};
-
 TEST(EngineRandomTest, AllReduceKeepsItsRules) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     Prng random(seed);
     const auto options = Draw<AllReduceOptions>(&random, 9);
-    const auto engine = MakeEngine(options);
-    AllReduceModel model(options);
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + seed % 9));
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + seed % 9));
     if (HasFatalFailure()) return;
   }
 }
 
 TEST(EngineRandomTest, EagerKeepsItsRules) {
-  int bounds = 0;
-  int holds = 0;
-  int averages = 0;
-  int failures = 0;
+  std::int64_t bounds = 0;
+  std::int64_t holds = 0;
+  std::int64_t averages = 0;
+  std::int64_t failures = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     const auto options = Draw<EagerOptions>(&random, 9);
-    const auto engine = MakeEngine(options);
-    EagerModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(9)));
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + random.Below(9)));
     if (HasFatalFailure()) return;
-    bounds += model.bounds();
-    holds += model.holds();
-    averages += model.averages();
-    failures += model.failures();
+    bounds += engine->rules().Counter("bounds");
+    holds += engine->rules().Counter("holds");
+    averages += engine->rules().Counter("averages");
+    failures += engine->rules().Counter("failures");
   }
   EXPECT_GT(bounds, 1000) << "the runs must reach the bound on staleness";
   EXPECT_GT(holds, 50);
@@ -180,42 +126,38 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
 }
 
 TEST(EngineRandomTest, BackupKeepsItsRules) {
-  int rounds = 0;
-  int dropped = 0;
+  std::int64_t rounds = 0;
+  std::int64_t dropped = 0;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
     const auto options = Draw<BackupOptions>(&random, 9);
-    const auto engine = MakeEngine(options);
-    BackupModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, workers);
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, workers);
     if (HasFatalFailure()) return;
-    rounds += model.rounds();
-    dropped += model.dropped();
+    rounds += engine->rules().Counter("rounds");
+    dropped += engine->rules().Counter("dropped");
   }
   EXPECT_GT(rounds, 5000);
   EXPECT_GT(dropped, 5000) << "the runs must reach late gradients";
 }
 
 TEST(EngineRandomTest, EsyncKeepsItsRules) {
-  int rounds = 0;
-  int dropped = 0;
-  int taken_out = 0;
-  int local_steps = 0;
+  std::int64_t rounds = 0;
+  std::int64_t dropped = 0;
+  std::int64_t taken_out = 0;
+  std::int64_t local_steps = 0;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
     const auto options = Draw<EsyncOptions>(&random, 9);
-    const auto engine = MakeEngine(options);
-    EsyncModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, workers);
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, workers);
     if (HasFatalFailure()) return;
-    rounds += model.rounds();
-    dropped += model.dropped();
-    taken_out += model.taken_out();
-    local_steps += model.local_steps();
+    rounds += engine->rules().Counter("rounds");
+    dropped += engine->rules().Counter("dropped");
+    taken_out += engine->rules().Counter("taken_out");
+    local_steps += engine->rules().Counter("local_steps");
   }
   EXPECT_GT(rounds, 3000);
   EXPECT_GT(dropped, 500) << "the runs must reach late updates";
@@ -224,22 +166,20 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
 }
 
 TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
-  int pairs = 0;
-  int conflicts = 0;
-  int redrawn = 0;
-  int alone = 0;
+  std::int64_t pairs = 0;
+  std::int64_t conflicts = 0;
+  std::int64_t redrawn = 0;
+  std::int64_t alone = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     const auto options = Draw<AdPsgdOptions>(&random, 9);
-    const auto engine = MakeEngine(options);
-    AdPsgdModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(9)));
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + random.Below(9)));
     if (HasFatalFailure()) return;
-    pairs += model.pairs();
-    conflicts += model.conflicts();
-    redrawn += model.redrawn();
-    alone += model.alone();
+    pairs += engine->rules().Counter("pairs");
+    conflicts += engine->rules().Counter("conflicts");
+    redrawn += engine->rules().Counter("redrawn");
+    alone += engine->rules().Counter("alone");
   }
   EXPECT_GT(pairs, 20000);
   EXPECT_GT(conflicts, 5000) << "the runs must reach pairs that share a worker";
@@ -248,12 +188,12 @@ TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
 }
 
 struct PragueCounts {
-  int divisions = 0;
-  int in_two_phases = 0;
-  int excluded = 0;
-  int served = 0;
-  int conflicts = 0;
-  int redraws = 0;
+  std::int64_t divisions = 0;
+  std::int64_t in_two_phases = 0;
+  std::int64_t excluded = 0;
+  std::int64_t served = 0;
+  std::int64_t conflicts = 0;
+  std::int64_t redraws = 0;
 };
 
 PragueCounts RunPrague(PragueOptions::Generator generator) {
@@ -262,17 +202,16 @@ PragueCounts RunPrague(PragueOptions::Generator generator) {
     Prng random(seed);
     auto options = Draw<PragueOptions>(&random, 14);
     options.generator = generator;
-    const auto engine = MakeEngine(options);
-    PragueModel model(options, engine.get());
-    const Watch watch = [&](const Applied& applied) { return model.Check(applied); };
-    RunOnce(options, engine.get(), watch, seed, static_cast<Rank>(1 + random.Below(14)));
+
+    const auto engine = Watched(options);
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + random.Below(14)));
     if (testing::Test::HasFatalFailure()) return counts;
-    counts.divisions += model.divisions();
-    counts.in_two_phases += model.in_two_phases();
-    counts.excluded += model.excluded();
-    counts.served += model.served();
-    counts.conflicts += model.conflicts();
-    counts.redraws += model.redraws();
+    counts.divisions += engine->rules().Counter("divisions");
+    counts.in_two_phases += engine->rules().Counter("in_two_phases");
+    counts.excluded += engine->rules().Counter("excluded");
+    counts.served += engine->rules().Counter("served");
+    counts.conflicts += engine->rules().Counter("conflicts");
+    counts.redraws += engine->rules().Counter("redraws");
   }
   return counts;
 }
@@ -299,7 +238,7 @@ TEST(EngineRandomTest, PragueStaticSaysWhoIsThere) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     Prng random(seed);
     options.workers_per_host = static_cast<int>(random.Below(4));
-    auto engine = MakeEngine(options);
+    auto engine = Watched(options);
     std::map<Rank, std::string> joined;
     std::optional<Instant> due;
     Instant now;
@@ -364,19 +303,19 @@ void RunWorld(const EngineOptions& options, Engine* engine, World* world, std::u
 }
 
 TEST(EngineRandomTest, HopKeepsItsRules) {
-  int waits = 0;
-  int jumps = 0;
-  int rewired = 0;
+  std::int64_t waits = 0;
+  std::int64_t jumps = 0;
+  std::int64_t rewired = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     const auto options = Draw<HopOptions>(&random, 12);
-    const auto engine = MakeEngine(options);
+    const auto engine = Watched(options);
     HopWorld world(options, engine.get());
     RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(12)));
     if (HasFatalFailure()) return;
-    waits += world.waits();
-    jumps += world.jumps();
-    rewired += world.rewired();
+    waits += engine->rules().Counter("waits");
+    jumps += engine->rules().Counter("jumps");
+    rewired += engine->rules().Counter("rewired");
   }
   EXPECT_GT(waits, 2000) << "the runs must reach token queues that are empty";
   EXPECT_GT(jumps, 500) << "the runs must reach skipped iterations";
@@ -384,22 +323,21 @@ TEST(EngineRandomTest, HopKeepsItsRules) {
 }
 
 TEST(EngineRandomTest, SspKeepsItsRules) {
-  int placements = 0;
-  int late = 0;
-  int moved = 0;
-  int lost = 0;
+  std::int64_t placements = 0;
+  std::int64_t late = 0;
+  std::int64_t moved = 0;
+  std::int64_t lost = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     const auto options = Draw<SspOptions>(&random, 10);
-    const auto engine = MakeEngine(options);
+    const auto engine = Watched(options);
     SspWorld world(options, engine.get());
     RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(10)));
     if (HasFatalFailure()) return;
-    EXPECT_EQ(world.lost(), world.expected()) << "lost without need, seed " << seed;
-    placements += world.placements();
-    late += world.late();
-    moved += world.moved();
-    lost += world.lost();
+    placements += engine->rules().Counter("placements");
+    late += engine->rules().Counter("late");
+    moved += engine->rules().Counter("moved");
+    lost += engine->rules().Counter("lost");
   }
   EXPECT_GT(placements, 3000);
   EXPECT_GT(late, 500) << "the runs must reach changes before a placement is open";
@@ -417,7 +355,7 @@ std::string StateInAStorm(const EngineOptions& options) {
   } else if (const auto* ssp = std::get_if<SspOptions>(&options)) {
     wrong = SspWorld(*ssp, engine.get()).Storm(&random, 400, 9);
   } else {
-    wrong = EngineDriver(engine.get(), 7, 9, [](const Applied&) { return ""; }).Storm(400);
+    wrong = EngineDriver(engine.get(), 7, 9).Storm(400);
   }
   EXPECT_EQ(wrong, "");
   return StateOf(engine.get());

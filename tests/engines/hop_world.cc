@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engines/hop/topology.h"
+#include "engines/violation.h"
 
 namespace prd {
 
@@ -217,7 +218,11 @@ std::string HopWorld::Apply(const Event& event) {
   Applied& applied = applied_.emplace_back();
   applied.now = now_;
   applied.event = event;
-  engine_->Step(now_, event, &next_group_, &applied.effects);
+  try {
+    engine_->Step(now_, event, &next_group_, &applied.effects);
+  } catch (const Violation& violation) {
+    return violation.what();
+  }
   std::set<Rank> told;
   for (const Effect& effect : applied.effects) {
     std::string wrong = "another effect";

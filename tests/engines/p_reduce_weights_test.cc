@@ -5,9 +5,9 @@
 #include <map>
 
 #include "common/base/prng.h"
+#include "engines/p_reduce/rules.h"
 #include "engines/p_reduce/weights.h"
 #include "gtest/gtest.h"
-#include "tests/engines/p_reduce_model.h"
 
 namespace prd {
 namespace {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engines/ssp/ssp.h"
+#include "engines/violation.h"
 
 namespace prd {
 
@@ -266,7 +267,11 @@ std::string SspWorld::Apply(const Event& event) {
       alive_with_[i].insert(place.holders.begin(), place.holders.end());
     }
   }
-  engine_->Step(now_, event, &next_group_, &applied.effects);
+  try {
+    engine_->Step(now_, event, &next_group_, &applied.effects);
+  } catch (const Violation& violation) {
+    return violation.what();
+  }
   for (const Effect& effect : applied.effects) {
     std::string wrong = "another effect";
     if (const auto* answer = std::get_if<Answer>(&effect)) wrong = Heed(*answer);

@@ -54,9 +54,7 @@ std::vector<Mutant> AllMutants() {
     for (EngineOptions& engine : engines) all.push_back({mutation, std::move(engine)});
   };
   add(Mutation::kNone, AllEngines());  // the control
-  std::vector<Mutation> mutations = AllMutations();
-  mutations.push_back(Mutation::kStrangerPaired);  // which prdsim does not find yet
-  for (const Mutation mutation : mutations) {
+  for (const Mutation mutation : AllMutations()) {
     switch (mutation) {
       case Mutation::kNone:
         break;

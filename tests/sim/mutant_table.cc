@@ -7,15 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "engines/engine_watch.h"
 #include "engines/registry.h"
-#include "tests/engines/ad_psgd_model.h"
-#include "tests/engines/backup_model.h"
-#include "tests/engines/eager_model.h"
 #include "tests/engines/engine_driver.h"
-#include "tests/engines/esync_model.h"
 #include "tests/engines/hop_world.h"
-#include "tests/engines/p_reduce_model.h"
-#include "tests/engines/prague_model.h"
 #include "tests/engines/ssp_world.h"
 #include "tests/sim/mutant_hunt.h"
 #include "tests/sim/sim_testing.h"
@@ -33,8 +28,8 @@ bool SweepFinds(const std::vector<Workload>& workloads, const Mutant& mutant, st
 }
 
 // "" or what is wrong.
-std::string RunDriver(Engine* engine, std::uint64_t seed, Rank workers, const Watch& watch) {
-  EngineDriver driver(engine, seed, workers, watch);
+std::string RunDriver(Engine* engine, std::uint64_t seed, Rank workers) {
+  EngineDriver driver(engine, seed, workers);
   for (int round = 0; round < 3; ++round) {
     if (auto wrong = driver.Storm(500); !wrong.empty()) return wrong;
     if (auto wrong = driver.Calm(10); !wrong.empty()) return wrong;
@@ -52,42 +47,21 @@ std::string RunWorld(World world, std::uint64_t seed, Rank workers) {
   return world.Drain(&random);
 }
 
-template <typename Model>
-std::string RunModel(Model model, Engine* engine, std::uint64_t seed, Rank workers) {
-  return RunDriver(engine, seed, workers,
-                   [&](const Applied& applied) { return model.Check(applied); });
-}
-
 bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
   const auto workers = static_cast<Rank>(1 + Prng(seed).Below(kMostVaried));
   EngineOptions drawn = DrawEngine(seed, workers, OneEngine{.engine = *mutant.engine});
-  if (auto* prague = std::get_if<PragueOptions>(&drawn)) {  // what the model follows
-    prague->workers_per_host = 0;
-    if (prague->generator == PragueOptions::Generator::kStatic) {
-      prague->generator = PragueOptions::Generator::kSmart;
-    }
+  auto* prague = std::get_if<PragueOptions>(&drawn);
+  if (prague != nullptr && prague->generator == PragueOptions::Generator::kStatic) {
+    prague->generator = PragueOptions::Generator::kSmart;  // that forms groups
   }
-  const auto engine = MakeMutant(drawn, mutant.mutation, workers);
-  Engine* const of = engine.get();
+  EngineWatch engine(MakeMutant(drawn, mutant.mutation, workers), drawn);
   std::string wrong;
-  if (const auto* options = std::get_if<PReduceOptions>(&drawn)) {
-    wrong = RunModel(PReduceModel(*options, of), of, seed, workers);
-  } else if (const auto* eager = std::get_if<EagerOptions>(&drawn)) {
-    wrong = RunModel(EagerModel(*eager, of), of, seed, workers);
-  } else if (const auto* backup = std::get_if<BackupOptions>(&drawn)) {
-    wrong = RunModel(BackupModel(*backup, of), of, seed, workers);
-  } else if (const auto* esync = std::get_if<EsyncOptions>(&drawn)) {
-    wrong = RunModel(EsyncModel(*esync, of), of, seed, workers);
-  } else if (const auto* prague = std::get_if<PragueOptions>(&drawn)) {
-    wrong = RunModel(PragueModel(*prague, of), of, seed, workers);
-  } else if (const auto* ad_psgd = std::get_if<AdPsgdOptions>(&drawn)) {
-    wrong = RunModel(AdPsgdModel(*ad_psgd, of), of, seed, workers);
-  } else if (const auto* hop = std::get_if<HopOptions>(&drawn)) {
-    wrong = RunWorld(HopWorld(*hop, of), seed, workers);
+  if (const auto* hop = std::get_if<HopOptions>(&drawn)) {
+    wrong = RunWorld(HopWorld(*hop, &engine), seed, workers);
   } else if (const auto* ssp = std::get_if<SspOptions>(&drawn)) {
-    wrong = RunWorld(SspWorld(*ssp, of), seed, workers);
-  } else {  // all-reduce, whose model is in engine_random_test.cc
-    wrong = RunDriver(of, seed, workers, [](const Applied&) { return ""; });
+    wrong = RunWorld(SspWorld(*ssp, &engine), seed, workers);
+  } else {
+    wrong = RunDriver(&engine, seed, workers);
   }
   return !wrong.empty();
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "engines/violation.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/event_queue.h"
@@ -12,7 +13,6 @@
 #include "tools/sim/history_store.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/step_times.h"
-#include "tools/sim/violation.h"
 
 namespace prd::sim {
 namespace {

@@ -114,8 +114,11 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kDrawnAtRandom:
       expected = found.result.invariant == "slow-worker" ? "slow-worker" : "division";
       break;
+    case Mutation::kStrangerPaired:
+      expected = "neighbours";
+      break;
     case Mutation::kTokenMore:
-      expected = "gap";
+      expected = "tokens";
       break;
     case Mutation::kJumpTooFar:
       expected = "jump";
@@ -148,7 +151,7 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
       expected = "update-stored";
       break;
     case Mutation::kSourceForgotten:
-      expected = "update-kept";
+      expected = "source";
       break;
     case Mutation::kClockForgotten:
       expected = "update-once";

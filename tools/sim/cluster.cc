@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "engines/violation.h"
 #include "tools/sim/controller.h"
 #include "tools/sim/sim_worker.h"
-#include "tools/sim/violation.h"
 
 namespace prd::sim {
 namespace {

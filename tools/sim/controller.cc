@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "config/config.h"
-#include "tools/sim/engine_watch.h"
-#include "tools/sim/violation.h"
+#include "engines/engine_watch.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

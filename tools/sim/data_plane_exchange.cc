@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tools/sim/violation.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

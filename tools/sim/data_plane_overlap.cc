@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
+#include "engines/violation.h"
 #include "tools/sim/data_plane.h"
-#include "tools/sim/violation.h"
 
 namespace prd::sim {
 namespace {

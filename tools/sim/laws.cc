@@ -6,7 +6,7 @@
 #include <string>
 
 #include "common/base/static_schedule.h"
-#include "tools/sim/violation.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

@@ -225,6 +225,7 @@ std::vector<Mutation> AllMutations() {
           Mutation::kScheduleTwisted,
           Mutation::kSlowDivided,
           Mutation::kDrawnAtRandom,
+          Mutation::kStrangerPaired,
           Mutation::kTokenMore,
           Mutation::kJumpTooFar,
           Mutation::kWeightSkewed,

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "tools/sim/violation.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

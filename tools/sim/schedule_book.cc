@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/static_schedule.h"
-#include "tools/sim/violation.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

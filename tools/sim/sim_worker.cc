@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tools/sim/violation.h"
+#include "engines/violation.h"
 
 namespace prd::sim {
 namespace {

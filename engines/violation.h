@@ -1,14 +1,14 @@
-// A broken invariant ends the run at once: what comes after it would only hide its cause.
-#ifndef PRD_TOOLS_SIM_VIOLATION_H_
-#define PRD_TOOLS_SIM_VIOLATION_H_
+// A broken invariant ends a run at once: what comes after it would only hide its cause.
+#ifndef PRD_ENGINES_VIOLATION_H_
+#define PRD_ENGINES_VIOLATION_H_
 
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-namespace prd::sim {
+namespace prd {
 
-// Thrown through the pure code under test; the simulation is over then and nothing is used again.
+// Thrown through the pure code under test; the run is over then and nothing is used again.
 class Violation : public std::runtime_error {
  public:
   Violation(std::string invariant, const std::string& what)
@@ -19,6 +19,6 @@ class Violation : public std::runtime_error {
   std::string invariant_;
 };
 
-}  // namespace prd::sim
+}  // namespace prd
 
-#endif  // PRD_TOOLS_SIM_VIOLATION_H_
+#endif  // PRD_ENGINES_VIOLATION_H_

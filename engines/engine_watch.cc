@@ -1,41 +1,10 @@
-#include "tools/sim/engine_watch.h"
+#include "engines/engine_watch.h"
 
 #include <algorithm>
 
 #include "common/base/static_schedule.h"
-#include "tools/sim/all_reduce_rules.h"
-#include "tools/sim/backup_rules.h"
-#include "tools/sim/eager_rules.h"
-#include "tools/sim/esync_rules.h"
-#include "tools/sim/hop_rules.h"
-#include "tools/sim/p_reduce_rules.h"
-#include "tools/sim/prague_rules.h"
-#include "tools/sim/ssp_rules.h"
-#include "tools/sim/violation.h"
 
-namespace prd::sim {
-
-std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options) {
-  if (std::holds_alternative<AllReduceOptions>(options)) return std::make_unique<AllReduceRules>();
-  if (const auto* of = std::get_if<PReduceOptions>(&options)) {
-    return std::make_unique<PReduceRules>(*of);
-  }
-  if (const auto* of = std::get_if<EagerOptions>(&options)) {
-    return std::make_unique<EagerRules>(*of);
-  }
-  if (const auto* of = std::get_if<BackupOptions>(&options)) {
-    return std::make_unique<BackupRules>(*of);
-  }
-  if (const auto* of = std::get_if<EsyncOptions>(&options)) {
-    return std::make_unique<EsyncRules>(*of);
-  }
-  if (const auto* of = std::get_if<PragueOptions>(&options)) {
-    return std::make_unique<PragueRules>(*of);
-  }
-  if (const auto* of = std::get_if<HopOptions>(&options)) return std::make_unique<HopRules>(*of);
-  if (const auto* of = std::get_if<SspOptions>(&options)) return std::make_unique<SspRules>(*of);
-  return nullptr;
-}
+namespace prd {
 
 EngineWatch::Worker& EngineWatch::At(Rank rank) {
   const auto index = static_cast<std::size_t>(rank);
@@ -135,7 +104,7 @@ void EngineWatch::CheckSchedule(const SetSchedule& set, GroupId* id) {
 }
 
 void EngineWatch::CheckDrawn() const {
-  if (!DrawnAhead(plan_) || joined_ > kMostWatched) return;
+  if (!DrawnAhead(plan_) || joined_ > kMaxWatched) return;
   const std::vector<Drawn> drawn = engine_->DrawnGroups();
   std::vector<GroupId> newest(workers_.size(), kNoGroup);
   for (const Drawn& group : drawn) {
@@ -152,7 +121,6 @@ void EngineWatch::CheckDrawn() const {
       newest[rank] = group.id;
     }
   }
-  if (rules_ != nullptr) rules_->CheckDrawn(drawn);
 }
 
 void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {
@@ -162,14 +130,15 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   engine_->Step(now, event, next_group, out);
   const std::span<const Effect> effects = std::span(*out).subspan(before);
   for (const Effect& effect : effects) CheckEffect(effect, &id);
-  if (rules_ != nullptr) rules_->Check(now, event, effects, joined_);
   CheckDrawn();
+  rules_->Check(
+      {.now = now, .event = event, .effects = effects, .joined = joined_, .engine = *engine_});
 }
 
 void EngineWatch::Archive(StateArchive& ar) {
   ar(workers_, joined_);
-  if (rules_ != nullptr) rules_->Archive(ar);
+  rules_->Archive(ar);
   engine_->Archive(ar);
 }
 
-}  // namespace prd::sim
+}  // namespace prd

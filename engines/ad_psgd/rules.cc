@@ -1,0 +1,225 @@
+#include "engines/ad_psgd/rules.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace prd {
+namespace {
+
+std::string Name(GroupId id) { return "group " + std::to_string(id); }
+
+class AdPsgdRules final : public EngineRules {
+ public:
+  explicit AdPsgdRules(const AdPsgdOptions& options) : options_(options) {}
+  void Check(const Decision& of) override;
+  void Archive(StateArchive& ar) override {
+    ar(present_, asking_, undone_, failed_, last_, unseen_);
+  }
+
+ private:
+  struct Pair {
+    Rank caller = kNoRank;
+    Rank other = kNoRank;
+    bool formed = false;
+    bool conflict = false;
+    std::set<Rank> in;  // those that have not reported and are there
+    bool Has(Rank rank) const { return rank == caller || rank == other; }
+    void Archive(StateArchive& ar) { ar(caller, other, formed, conflict, in); }
+  };
+
+  std::set<Rank> NeighboursOf(Rank rank) const;
+  // The workers that the event leaves without a pair for the signal that stands.
+  std::set<Rank> Follow(const Event& event);
+  void Add(GroupId id, const std::vector<GroupShare>& members, std::set<Rank>* askers);
+  void CheckAlone(std::span<const Effect> effects, std::set<Rank>* askers);
+  void CheckFormed(std::span<const Effect> effects);
+  void CheckWaiting(Instant now, const Engine& engine) const;
+
+  const AdPsgdOptions options_;
+  std::set<Rank> present_;
+  std::set<Rank> asking_;  // their signal stands
+  std::map<GroupId, Pair> undone_;
+  std::map<GroupId, Rank> failed_;  // for whom, until the group has ended
+  GroupId last_ = kNoGroup;
+  bool unseen_ = false;  // there have been more workers than are looked at
+};
+
+std::set<Rank> AdPsgdRules::NeighboursOf(Rank rank) const {
+  std::set<Rank> all;
+  const std::vector<Rank> ranks(present_.begin(), present_.end());
+  const auto at =
+      static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  if (options_.graph.kind == Graph::Kind::kRing) {
+    all = {ranks[(at + 1) % ranks.size()], ranks[(at + ranks.size() - 1) % ranks.size()]};
+  } else if (options_.graph.kind == Graph::Kind::kComplete) {
+    all = present_;
+  }
+  for (const auto& [a, b] : options_.graph.edges) {
+    if (a == rank && present_.contains(b)) all.insert(b);
+    if (b == rank && present_.contains(a)) all.insert(a);
+  }
+  all.erase(rank);
+  return all;
+}
+
+std::set<Rank> AdPsgdRules::Follow(const Event& event) {
+  std::set<Rank> askers;
+  if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
+    present_.insert(joined->rank);
+  } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+    asking_.insert(ready->rank);
+    askers.insert(ready->rank);
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    const auto found = undone_.find(finished->group);
+    if (found == undone_.end()) return askers;
+    Pair& pair = found->second;
+    pair.in.erase(finished->rank);
+    if (pair.caller == finished->rank && finished->ok) asking_.erase(finished->rank);
+    if (pair.caller == finished->rank && !finished->ok) failed_[finished->group] = pair.caller;
+  } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
+    if (failed_.contains(ended->group)) askers.insert(failed_.at(ended->group));
+    failed_.erase(ended->group);
+    Count("redrawn", std::ssize(askers));
+  } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    present_.erase(left->rank);
+    asking_.erase(left->rank);
+    std::erase_if(failed_, [&](const auto& entry) { return entry.second == left->rank; });
+    for (auto& [id, pair] : undone_) {
+      pair.in.erase(left->rank);
+      if (pair.formed || !pair.Has(left->rank)) continue;
+      if (pair.caller != left->rank) askers.insert(pair.caller);
+      pair.in.clear();
+    }
+    Count("redrawn", std::ssize(askers));
+  }
+  std::erase_if(undone_, [](const auto& entry) { return entry.second.in.empty(); });
+  return askers;
+}
+
+void AdPsgdRules::Add(GroupId id, const std::vector<GroupShare>& members, std::set<Rank>* askers) {
+  if (members.size() != 2 || members[0].passive == members[1].passive) {
+    throw Violation("pairs", Name(id) + " is no pair of one that asked and a passive one");
+  }
+  if (members[0].weight != 0.5 || members[1].weight != 0.5) {
+    throw Violation("pairs", Name(id) + " has other weights than one half each");
+  }
+  Pair pair{.caller = members[members[0].passive ? 1 : 0].rank,
+            .other = members[members[0].passive ? 0 : 1].rank};
+  if (askers->erase(pair.caller) == 0) {
+    throw Violation("pairs", Name(id) + " is drawn for " + NameOf(pair.caller) +
+                                 ", which has not asked, or has a pair");
+  }
+  if (!NeighboursOf(pair.caller).contains(pair.other)) {
+    throw Violation("neighbours", Name(id) + " is of " + NameOf(pair.caller) + " and " +
+                                      NameOf(pair.other) + ", which are no neighbours");
+  }
+  if (id <= last_) throw Violation("pairs", Name(id) + " is drawn after a later one");
+  for (const auto& [other, before] : undone_) {
+    const bool shares = before.in.contains(pair.caller) || before.in.contains(pair.other);
+    pair.conflict = pair.conflict || (shares && before.caller != pair.caller);
+  }
+  last_ = id;
+  pair.in = {pair.caller, pair.other};
+  Count("conflicts", pair.conflict ? 1 : 0);
+  Count("pairs");
+  undone_[id] = pair;
+}
+
+void AdPsgdRules::CheckAlone(std::span<const Effect> effects, std::set<Rank>* askers) {
+  for (const Effect& effect : effects) {
+    const auto* answer = std::get_if<Answer>(&effect);
+    if (answer == nullptr) continue;
+    if (askers->erase(answer->rank) == 0) {
+      throw Violation("pairs", NameOf(answer->rank) + " is answered, and has not asked");
+    }
+    if (!NeighboursOf(answer->rank).empty()) {
+      throw Violation("neighbours",
+                      NameOf(answer->rank) + " is told to go on alone, and has neighbours");
+    }
+    asking_.erase(answer->rank);
+    Count("alone");
+  }
+  if (askers->empty()) return;
+  throw Violation("pairs", NameOf(*askers->begin()) + " has asked, and no pair is drawn for it");
+}
+
+// All that no earlier pair stands in the way of have been formed now, and no others.
+void AdPsgdRules::CheckFormed(std::span<const Effect> effects) {
+  std::map<GroupId, FormGroup> formed;
+  for (const FormGroup& group : GroupsOf(effects)) formed[group.id] = group;
+  std::set<Rank> busy;
+  for (auto& [id, pair] : undone_) {
+    const bool free = !busy.contains(pair.caller) && !busy.contains(pair.other);
+    busy.insert(pair.in.begin(), pair.in.end());
+    const auto now = formed.find(id);
+    const bool forms = now != formed.end();
+    if (!pair.formed && !forms && free) {
+      throw Violation("atomic", Name(id) + " could form and does not");
+    }
+    if (!forms) continue;
+    if (pair.formed || !free) {
+      throw Violation("atomic", Name(id) + " forms beside an earlier one of a member");
+    }
+    if (now->second.conflict != pair.conflict) {
+      throw Violation("atomic", Name(id) + " has the wrong conflict");
+    }
+    pair.formed = true;
+    formed.erase(now);
+  }
+  if (formed.empty()) return;
+  throw Violation("atomic", Name(formed.begin()->first) + " forms and was never drawn");
+}
+
+void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
+  for (const Rank rank : present_) {
+    const auto asks = std::count_if(undone_.begin(), undone_.end(), [&](const auto& entry) {
+      return entry.second.caller == rank && entry.second.in.contains(rank);
+    });
+    const auto fails = std::count_if(failed_.begin(), failed_.end(),
+                                     [&](const auto& entry) { return entry.second == rank; });
+    if (asks + fails != (asking_.contains(rank) ? 1 : 0)) {
+      throw Violation("pairs", NameOf(rank) + " waits without a pair of its own, or has one");
+    }
+    if (engine.Explain(now, rank).empty() == asking_.contains(rank)) {
+      throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+    }
+  }
+}
+
+void AdPsgdRules::Check(const Decision& of) {
+  unseen_ = unseen_ || of.joined > kMaxWatched;
+  if (unseen_) return;
+  std::set<Rank> askers = Follow(of.event);
+  std::map<GroupId, std::vector<GroupShare>> fresh;
+  for (const FormGroup& group : GroupsOf(of.effects)) {
+    if (!undone_.contains(group.id)) fresh[group.id] = group.members;
+  }
+  std::set<GroupId> drawn;
+  for (const Engine::Drawn& group : of.engine.DrawnGroups()) {
+    drawn.insert(group.id);
+    if (!group.pending || group.reason.empty()) {
+      throw Violation("pairs", Name(group.id) + " is drawn for nobody");
+    }
+    if (!undone_.contains(group.id)) fresh[group.id] = group.members;
+  }
+  for (const auto& [id, members] : fresh) Add(id, members, &askers);
+  CheckAlone(of.effects, &askers);
+  CheckFormed(of.effects);
+  for (const auto& [id, pair] : undone_) {
+    if (pair.formed != drawn.contains(id)) continue;
+    throw Violation("atomic", Name(id) + " is drawn and has formed, or neither");
+  }
+  CheckWaiting(of.now, of.engine);
+}
+
+}  // namespace
+
+std::unique_ptr<EngineRules> MakeRules(const AdPsgdOptions& options) {
+  return std::make_unique<AdPsgdRules>(options);
+}
+
+}  // namespace prd

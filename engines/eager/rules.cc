@@ -1,0 +1,289 @@
+#include "engines/eager/rules.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/prng.h"
+#include "engines/ring_order.h"
+
+namespace prd {
+namespace {
+
+std::string Name(const FormGroup& group) {
+  return "round " + std::to_string(group.iteration) + " (group " + std::to_string(group.id) + ", " +
+         group.reason + ")";
+}
+
+class EagerRules final : public EngineRules {
+ public:
+  explicit EagerRules(const EagerOptions& options) : options_(options) {}
+  void Check(const Decision& of) override;
+  void Archive(StateArchive& ar) override {
+    ar(workers_, round_, last_sync_, running_, averaging_, hosts_, drawn_);
+  }
+
+ private:
+  struct Worker {
+    bool joined = false;
+    bool waiting = false;
+    bool in_round = false;    // which runs
+    Iteration iteration = 0;  // of its signal
+    std::uint32_t owed = 0;
+    std::int64_t passed = 0;  // rounds that succeeded without it, in a row
+    std::int32_t host = 0;
+    void Archive(StateArchive& ar) { ar(joined, waiting, in_round, iteration, owed, passed, host); }
+  };
+  Worker& At(Rank rank);
+  bool Arrived(const Worker& worker) const {
+    return worker.joined && worker.waiting && worker.iteration == round_ + 1;
+  }
+  bool Arrived(Rank rank) const { return Arrived(workers_[static_cast<std::size_t>(rank)]); }
+  std::int64_t Arrived() const;
+  bool SyncDue(std::int64_t joined) const;
+  bool Overdue(const Worker& worker) const;
+  bool AnyOverdue() const;
+  bool AnyOwed() const;
+  std::int64_t Needed(std::int64_t joined) const;
+
+  void Follow(const Decision& of);
+  void OnEnded(bool ok);
+  void DrawInitiator(std::int64_t joined);
+  void CheckMembers(const FormGroup& group, std::int64_t joined) const;
+  void CheckInitiator(const FormGroup& group) const;
+  void CheckRound(const FormGroup& group, std::int64_t joined);
+  void CheckAverage(const FormGroup& group, std::int64_t joined);
+  void CheckIdle(const Decision& of);
+  void CheckExplained(const Decision& of);
+
+  const EagerOptions options_;
+  std::vector<Worker> workers_;  // by rank
+  Iteration round_ = 0;          // the last one that succeeded
+  Iteration last_sync_ = 0;
+  GroupId running_ = kNoGroup;
+  bool averaging_ = false;
+  HostTable hosts_;
+  Rank drawn_ = kNoRank;  // for the next round
+};
+
+EagerRules::Worker& EagerRules::At(Rank rank) {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= workers_.size()) workers_.resize(index + 1);
+  return workers_[index];
+}
+
+std::int64_t EagerRules::Arrived() const {
+  return std::count_if(workers_.begin(), workers_.end(),
+                       [this](const Worker& worker) { return Arrived(worker); });
+}
+
+// A majority is half of the workers on average, which one round cannot tell.
+std::int64_t EagerRules::Needed(std::int64_t joined) const {
+  return options_.quorum == EagerOptions::kMajority ? 1 : std::min(options_.quorum, joined);
+}
+
+bool EagerRules::SyncDue(std::int64_t joined) const {
+  return options_.sync_every > 0 && joined > 1 && round_ - last_sync_ >= options_.sync_every;
+}
+
+bool EagerRules::Overdue(const Worker& worker) const {
+  return options_.max_stale_rounds > 0 && worker.joined && worker.owed == 0 && !Arrived(worker) &&
+         worker.passed >= options_.max_stale_rounds;
+}
+
+bool EagerRules::AnyOverdue() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [this](const Worker& worker) { return Overdue(worker); });
+}
+
+bool EagerRules::AnyOwed() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.owed > 0; });
+}
+
+void EagerRules::Follow(const Decision& of) {
+  if (const auto* joined = std::get_if<JoinedEvent>(&of.event)) {
+    At(joined->rank) = {
+        .joined = true, .iteration = joined->iteration, .host = hosts_.Add(joined->host)};
+    if (of.joined == 1) last_sync_ = round_ = joined->iteration;
+    if (running_ == kNoGroup) round_ = std::max(round_, joined->iteration);
+  } else if (const auto* ready = std::get_if<ReadyEvent>(&of.event)) {
+    Worker& worker = At(ready->rank);
+    worker.waiting = ready->ready.waiting;
+    worker.iteration = ready->ready.iteration;
+    worker.owed = ready->owed;
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&of.event)) {
+    if (!averaging_) At(finished->rank).owed = finished->owed;
+  } else if (const auto* left = std::get_if<LeftEvent>(&of.event)) {
+    hosts_.Remove(At(left->rank).host);
+    At(left->rank) = {};
+    if (drawn_ == left->rank) drawn_ = kNoRank;
+  } else if (const auto* ended = std::get_if<EndedEvent>(&of.event)) {
+    OnEnded(ended->ok);
+  }
+}
+
+void EagerRules::OnEnded(bool ok) {
+  running_ = kNoGroup;
+  Count("failures", ok ? 0 : 1);
+  if (std::exchange(averaging_, false)) {
+    if (ok) last_sync_ = round_;
+    return;
+  }
+  if (ok) ++round_;
+  for (Worker& worker : workers_) {
+    if (ok && worker.joined) worker.passed = worker.in_round ? 0 : worker.passed + 1;
+    if (ok && worker.joined && worker.passed == options_.max_stale_rounds) Count("bounds");
+    worker.in_round = false;
+    if (options_.max_stale_rounds > 0 && worker.passed > options_.max_stale_rounds) {
+      throw Violation("max-stale", "rank " + std::to_string(&worker - workers_.data()) +
+                                       " has been passed over in " + std::to_string(worker.passed) +
+                                       " rounds, allowed are " +
+                                       std::to_string(options_.max_stale_rounds));
+    }
+  }
+}
+
+void EagerRules::DrawInitiator(std::int64_t joined) {
+  if (options_.quorum != EagerOptions::kMajority || drawn_ != kNoRank) return;
+  if (running_ != kNoGroup || Arrived() == 0 || SyncDue(joined) || AnyOverdue()) return;
+  if (!AnyOwed() && Arrived() < joined) return;
+  std::vector<std::pair<std::int32_t, Rank>> there;  // by host, then rank
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].joined) there.emplace_back(workers_[i].host, static_cast<Rank>(i));
+  }
+  std::sort(there.begin(), there.end());
+  const std::uint64_t start = Prng(static_cast<std::uint64_t>(options_.seed)).Next();
+  Prng draw(start + static_cast<std::uint64_t>(round_ + 1));
+  drawn_ = there[draw.Below(there.size())].second;
+}
+
+void EagerRules::Check(const Decision& of) {
+  Follow(of);
+  const bool reported = std::holds_alternative<FinishedEvent>(of.event);
+  if (!reported) DrawInitiator(of.joined);
+  if (of.effects.size() > 1) throw Violation("everybody", "more than one decision on an event");
+  for (const Effect& effect : of.effects) {
+    const auto* group = std::get_if<FormGroup>(&effect);
+    if (group == nullptr) throw Violation("everybody", "a decision that is no group");
+    if (running_ != kNoGroup) throw Violation("quorum", Name(*group) + " starts while one runs");
+    CheckMembers(*group, of.joined);
+    if (group->kind == GroupKind::kAverage) {
+      CheckAverage(*group, of.joined);
+    } else {
+      CheckRound(*group, of.joined);
+    }
+    running_ = group->id;
+  }
+  if (!reported) CheckIdle(of);
+}
+
+void EagerRules::CheckMembers(const FormGroup& group, std::int64_t joined) const {
+  std::set<Rank> members;
+  std::vector<std::int32_t> hosts;
+  for (const GroupShare& member : group.members) {
+    const Worker& worker = workers_[static_cast<std::size_t>(member.rank)];
+    members.insert(member.rank);
+    if (hosts.empty() || hosts.back() != worker.host) hosts.push_back(worker.host);
+  }
+  if (std::ssize(members) != joined || members.size() != group.members.size()) {
+    throw Violation("everybody", Name(group) + " has not all who have joined, once");
+  }
+  std::sort(hosts.begin(), hosts.end());
+  if (group.reason.empty() || std::unique(hosts.begin(), hosts.end()) != hosts.end()) {
+    throw Violation("everybody", Name(group) + " has a host in two pieces, or no reason");
+  }
+}
+
+void EagerRules::CheckInitiator(const FormGroup& group) const {
+  if (options_.quorum != EagerOptions::kMajority) return;
+  if (drawn_ != kNoRank && Arrived(drawn_)) return;
+  throw Violation("initiator", Name(group) + " starts without rank " + std::to_string(drawn_) +
+                                   ", which is drawn for it");
+}
+
+void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
+  if (Arrived() < Needed(joined)) {
+    throw Violation("quorum", Name(group) + " starts with " + std::to_string(Arrived()) +
+                                  " arrived, where " + std::to_string(Needed(joined)) +
+                                  " are needed");
+  }
+  if (SyncDue(joined)) {
+    throw Violation("sync-every", Name(group) + " starts where an average is due");
+  }
+  if (AnyOverdue()) {
+    throw Violation("max-stale", Name(group) + " starts without one that is passed over too often");
+  }
+  CheckInitiator(group);
+  drawn_ = kNoRank;
+  if (group.kind != GroupKind::kRound || group.iteration != round_ + 1) {
+    throw Violation("everybody",
+                    Name(group) + " starts where round " + std::to_string(round_ + 1) + " is due");
+  }
+  for (const GroupShare& share : group.members) {
+    Worker& worker = At(share.rank);
+    const double due = worker.owed > 0 ? 1.0 / static_cast<double>(joined) : 0;
+    if (share.weight != due) {
+      throw Violation("contributors", NameOf(share.rank) + " owes " + std::to_string(worker.owed) +
+                                          " gradients and has " + std::to_string(share.weight) +
+                                          " in " + Name(group));
+    }
+    worker.in_round = worker.owed > 0 || Arrived(worker);
+  }
+}
+
+void EagerRules::CheckAverage(const FormGroup& group, std::int64_t joined) {
+  if (!SyncDue(joined) || Arrived() != joined || group.iteration != round_) {
+    throw Violation("sync-every", "models are averaged (" + group.reason + ") with " +
+                                      std::to_string(Arrived()) + " of " + std::to_string(joined) +
+                                      " arrived, " + std::to_string(round_ - last_sync_) +
+                                      " rounds after the last time");
+  }
+  for (const GroupShare& share : group.members) {
+    if (share.weight == 1.0 / static_cast<double>(joined)) continue;
+    throw Violation("sync-every", NameOf(share.rank) + " has another weight in an average");
+  }
+  averaging_ = true;
+  Count("averages");
+}
+
+void EagerRules::CheckIdle(const Decision& of) {
+  if (running_ != kNoGroup || Arrived() == 0) return;
+  const bool all = Arrived() == of.joined;
+  const bool drawn_there = drawn_ != kNoRank && Arrived(drawn_);
+  const bool enough =
+      options_.quorum == EagerOptions::kMajority ? drawn_there : Arrived() >= Needed(of.joined);
+  const bool may = all || (!AnyOverdue() && enough && AnyOwed() && !SyncDue(of.joined));
+  if (!may) return CheckExplained(of);
+  throw Violation("quorum", std::to_string(Arrived()) + " of " + std::to_string(of.joined) +
+                                " have arrived at round " + std::to_string(round_ + 1) +
+                                ", and nothing starts");
+}
+
+// Why those who have arrived wait: for an average, for one that is overdue, or for the initiator.
+void EagerRules::CheckExplained(const Decision& of) {
+  if (of.joined > kMaxWatched) return;
+  const auto first = std::find_if(workers_.begin(), workers_.end(),
+                                  [this](const Worker& worker) { return Arrived(worker); });
+  const std::string why = of.engine.Explain(of.now, static_cast<Rank>(first - workers_.begin()));
+  if (why.empty()) throw Violation("explained", "a worker has arrived and waits without a reason");
+  if (SyncDue(of.joined)) return;
+  if (AnyOverdue()) {
+    Count("holds");
+    if (why.starts_with("waits for rank")) return;
+    throw Violation("max-stale", "a worker is awaited that is overdue, and the reason is: " + why);
+  }
+  if (drawn_ == kNoRank || why.starts_with("waits for rank " + std::to_string(drawn_) + ","))
+    return;
+  throw Violation("initiator", "rank " + std::to_string(drawn_) + " is awaited, not: " + why);
+}
+
+}  // namespace
+
+std::unique_ptr<EngineRules> MakeRules(const EagerOptions& options) {
+  return std::make_unique<EagerRules>(options);
+}
+
+}  // namespace prd

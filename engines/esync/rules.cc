@@ -1,0 +1,332 @@
+#include "engines/esync/rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+namespace prd {
+namespace {
+
+constexpr DurationNs kLongestRoundTrip = 60 * kSecond;
+
+std::string Text(const std::optional<bool>& answer) {
+  if (!answer) return "nothing";
+  return *answer ? "READY" : "NOT-READY";
+}
+
+class EsyncRules final : public EngineRules {
+ public:
+  explicit EsyncRules(const EsyncOptions& options) : options_(options) {}
+  void Check(const Decision& of) override;
+  void Archive(StateArchive& ar) override { ar(records_, begun_, newest_, round_, running_); }
+
+ private:
+  struct Record {
+    std::optional<Iteration> base;  // the newest round in its model, where that is known
+    std::optional<DurationNs> c;
+    DurationNs longest = 0;
+    Instant last_finish;
+    std::int64_t k = 0;
+    bool counts = false;
+    bool ready = false;    // was told so
+    bool stands = false;   // at the barrier
+    bool reduces = false;  // in the group that runs, and has not its result
+    bool failed = false;
+    bool copies = false;  // a replica, or trains on the copy
+    bool untimed = false;
+    void Archive(StateArchive& ar) {
+      ar(base, c, longest, last_finish, k, counts, ready, stands, reduces, failed, copies, untimed);
+    }
+  };
+
+  bool Delayed() const { return options_.mode == EsyncOptions::Mode::kDelayedAck; }
+  void Follow(Instant now, const Event& event);
+  void OnJoined(Instant now, const JoinedEvent& event);
+  void OnFinished(Instant now, const FinishedEvent& event);
+  void OnEnded(Instant now, bool ok);
+  void Query(Instant now, Rank rank, const Ready& ready);
+  Rank Slowest() const;
+  void ForgetTheOverdue(Instant now);
+  bool QueryState(Instant now, Rank rank) const;
+  void DropOlder(Instant now);
+  void Drop(Instant now, Rank rank);
+  void TakeOut(Instant now);
+  std::optional<Instant> Deadline() const;
+  const FormGroup* CheckEffects(std::span<const Effect> effects);
+  void CheckGroup(const FormGroup& group);
+  void CheckExplained(const Decision& of) const;
+
+  const EsyncOptions options_;
+  std::map<Rank, Record> records_;
+  bool begun_ = false;
+  Iteration newest_ = 0;
+  Iteration round_ = 0;  // that runs
+  bool running_ = false;
+  // Due on the event at hand.
+  std::set<Rank> due_;  // to be dropped
+  std::optional<bool> answer_;
+};
+
+void EsyncRules::Drop(Instant now, Rank rank) {
+  due_.insert(rank);
+  Record& record = records_[rank];
+  record.base.reset();
+  record.copies = true;
+  record.ready = record.stands = false;
+  record.k = 0;
+  record.untimed = record.c.has_value();
+  record.last_finish = now;
+}
+
+// Whoever has counted, and trains on an older model than the newest, is dropped.
+void EsyncRules::DropOlder(Instant now) {
+  for (const auto& [rank, record] : records_) newest_ = std::max(newest_, record.base.value_or(0));
+  for (const auto& [rank, record] : records_) {
+    const bool first = !record.counts && !record.c;
+    if (record.base && *record.base < newest_ && !first && !record.failed) Drop(now, rank);
+  }
+}
+
+Rank EsyncRules::Slowest() const {
+  Rank slowest = kNoRank;
+  for (const auto& [rank, record] : records_) {
+    if (!record.counts) continue;
+    const bool slower = slowest == kNoRank || !record.c || *record.c > *records_.at(slowest).c;
+    if (slower) slowest = rank;
+    if (!record.c) break;
+  }
+  return slowest;
+}
+
+// One that catches up keeps nobody from being ready for longer than it may be overdue.
+void EsyncRules::ForgetTheOverdue(Instant now) {
+  while (options_.stall_factor > 0) {
+    Record& of = records_.at(Slowest());
+    const Instant overdue = of.last_finish + options_.stall_factor * of.longest;
+    if (!of.copies || !of.c || now < overdue) return;
+    of.counts = false;
+  }
+}
+
+// The line numbers are those of Algorithm 2.
+bool EsyncRules::QueryState(Instant now, Rank rank) const {
+  const Record& current = records_.at(rank);
+  const Rank slowest = Slowest();  // 4
+  if (running_ && *current.base == newest_) return false;
+  const Record& of = records_.at(slowest);
+  if (current.k == 0 || !of.c || of.reduces || of.failed || of.copies) return false;  // 5-6
+  const DurationNs rest = *of.c - (now - of.last_finish);                             // 7-8
+  return rank == slowest || of.ready || of.stands ||
+         *current.c + options_.margin_ms * kMillisecond > rest;  // 9
+}
+
+// Line 3. Of a worker that trains on meanwhile, the round trip is part of an iteration.
+void EsyncRules::Query(Instant now, Rank rank, const Ready& ready) {
+  Record& record = records_[rank];
+  const std::int64_t steps = ready.local_steps - record.k;
+  const bool ends = !record.untimed && steps > 0 && !(Delayed() && ready.waiting);
+  if (now > record.last_finish && (ends || !record.c)) {
+    record.c = (now - record.last_finish) / std::max<std::int64_t>(1, steps) +
+               (Delayed() ? std::clamp<DurationNs>(ready.rtt_ns, 0, kLongestRoundTrip) : 0);
+    record.longest = std::max(record.longest, *record.c);
+  }
+  begun_ = true;
+  record.k = ready.local_steps;
+  record.last_finish = now;
+  record.untimed = record.copies = false;
+  record.base = ready.iteration - 1;
+  record.counts = true;
+  if (*record.base < newest_) return Drop(now, rank);
+  if (!running_ && *record.base > newest_) DropOlder(now);
+  ForgetTheOverdue(now);
+  const bool told = record.ready;
+  const bool is_ready = told || QueryState(now, rank);
+  if (!Delayed() || (is_ready && !told && !ready.waiting)) answer_ = is_ready;
+  record.ready = is_ready;
+  record.stands = ready.waiting && (is_ready || Delayed());
+  if (record.stands) record.ready = true;
+}
+
+void EsyncRules::OnJoined(Instant now, const JoinedEvent& event) {
+  const bool there = std::any_of(records_.begin(), records_.end(),
+                                 [this](const auto& of) { return of.second.base == newest_; });
+  if (records_.empty()) newest_ = event.iteration;
+  Record& record = records_[event.rank];
+  record.base = event.iteration;
+  record.last_finish = now;
+  record.counts = !begun_;
+  if (!running_ && event.iteration < newest_ && !there) newest_ = 0;
+  if (!running_ && event.iteration > newest_) DropOlder(now);
+}
+
+void EsyncRules::OnFinished(Instant now, const FinishedEvent& event) {
+  Record& record = records_[event.rank];
+  record.reduces = record.ready = record.stands = false;
+  record.failed = !event.ok;
+  record.last_finish = now;
+  if (!event.ok) return;
+  record.base = round_;
+  record.k = 0;
+  record.longest = std::max(*record.c, record.longest - record.longest / 8);
+}
+
+void EsyncRules::OnEnded(Instant now, bool ok) {
+  running_ = false;
+  const bool known = std::any_of(records_.begin(), records_.end(), [&](const auto& of) {
+    return of.second.base && !(of.second.failed && ok);
+  });
+  for (auto& [rank, record] : records_) {
+    if (!record.failed) continue;
+    record.untimed = true;
+    record.last_finish = now;
+    if (ok) record.base.reset();
+    record.copies = ok;
+    record.ready = !ok;
+  }
+  newest_ = ok ? round_ : known ? 0 : newest_;
+  DropOlder(now);
+  for (auto& [rank, record] : records_) record.failed = false;
+}
+
+void EsyncRules::Follow(Instant now, const Event& event) {
+  if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
+    OnJoined(now, *joined);
+  } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+    Query(now, ready->rank, ready->ready);
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    OnFinished(now, *finished);
+  } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
+    OnEnded(now, ended->ok);
+  } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    records_.erase(left->rank);
+    if (records_.empty()) begun_ = false;
+  } else {
+    TakeOut(now);
+  }
+}
+
+// When every one of those that the round waits for is overdue.
+std::optional<Instant> EsyncRules::Deadline() const {
+  if (running_ || options_.stall_factor == 0) return std::nullopt;
+  bool anybody = false;
+  std::optional<Instant> last;
+  for (const auto& [rank, record] : records_) {
+    if (!record.counts) continue;
+    anybody = anybody || record.stands;
+    if (record.stands) continue;
+    if (!record.c || record.reduces) return std::nullopt;
+    const Instant overdue = record.last_finish + options_.stall_factor * record.longest;
+    last = last ? std::max(*last, overdue) : overdue;
+  }
+  return anybody ? last : std::nullopt;
+}
+
+void EsyncRules::TakeOut(Instant now) {
+  const std::optional<Instant> deadline = Deadline();
+  if (!deadline || now < *deadline) return;
+  for (auto& [rank, record] : records_) {
+    if (record.stands || !record.counts) continue;
+    record.counts = false;
+    Count("taken_out");
+  }
+}
+
+// The group that forms, or null.
+const FormGroup* EsyncRules::CheckEffects(std::span<const Effect> effects) {
+  std::set<Rank> dropped;
+  std::optional<bool> answer;
+  const FormGroup* formed = nullptr;
+  for (const Effect& effect : effects) {
+    if (const auto* late = std::get_if<CatchUp>(&effect)) {
+      if (formed != nullptr || !dropped.insert(late->rank).second || !due_.contains(late->rank)) {
+        throw Violation("dropped", NameOf(late->rank) + " loses its update: " + late->reason);
+      }
+    } else if (const auto* group = std::get_if<FormGroup>(&effect)) {
+      if (formed != nullptr) throw Violation("round", NameOf(*group) + " is a second one");
+      formed = group;
+    } else if (const auto* said = std::get_if<Answer>(&effect)) {
+      answer = said->ready;
+    } else {
+      throw Violation("round", "a decision of another engine");
+    }
+  }
+  if (answer != answer_) {
+    throw Violation("ready", "the worker is told " + Text(answer) + ", due is " + Text(answer_));
+  }
+  if (dropped.size() != due_.size()) {
+    throw Violation("dropped", std::to_string(due_.size()) + " updates are late, and " +
+                                   std::to_string(dropped.size()) + " are dropped");
+  }
+  Count("dropped", std::ssize(dropped));
+  return formed;
+}
+
+void EsyncRules::Check(const Decision& of) {
+  due_.clear();
+  answer_.reset();
+  Follow(of.now, of.event);
+  const FormGroup* formed = CheckEffects(of.effects);
+  bool due = !running_;
+  bool anybody = false;
+  for (const auto& [rank, record] : records_) {
+    due = due && (record.stands || !record.counts);
+    anybody = anybody || record.stands;
+  }
+  due = due && anybody;
+  if (due && formed == nullptr) throw Violation("round", "all wait, and no group forms");
+  if (!due && formed != nullptr) {
+    throw Violation("round", NameOf(*formed) + " forms while one runs, or does not wait for all");
+  }
+  if (due) CheckGroup(*formed);
+  CheckExplained(of);
+  if (of.engine.NextDeadline() != Deadline()) {
+    throw Violation("stall", "the engine's deadline is not when all who are awaited are overdue");
+  }
+}
+
+void EsyncRules::CheckExplained(const Decision& of) const {
+  if (of.joined > kMaxWatched) return;
+  for (const auto& [rank, record] : records_) {
+    const bool explained = !of.engine.Explain(of.now, rank).empty();
+    if (explained == record.stands) continue;
+    throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+  }
+}
+
+void EsyncRules::CheckGroup(const FormGroup& group) {
+  std::set<Rank> members;
+  const double weight = 1 / static_cast<double>(group.members.size());
+  for (const GroupShare& member : group.members) {
+    members.insert(member.rank);
+    if (std::abs(member.weight - weight) <= 1e-12 && member.iteration == newest_ + 1) continue;
+    throw Violation("round",
+                    NameOf(member.rank) + " has another weight or iteration in " + NameOf(group));
+  }
+  bool all = members.size() == group.members.size();
+  for (auto& [rank, record] : records_) {
+    all = all && members.contains(rank) == record.stands;
+    if (!record.stands) continue;
+    record.stands = record.ready = false;
+    record.reduces = true;
+    Count("local_steps", record.k > 1 ? 1 : 0);
+  }
+  if (!all) throw Violation("round", NameOf(group) + " has not all that wait, once");
+  if (group.iteration != newest_ + 1 || group.kind != GroupKind::kTrain) {
+    throw Violation("round", NameOf(group) + " is round " + std::to_string(group.iteration) +
+                                 ", due is " + std::to_string(newest_ + 1));
+  }
+  running_ = true;
+  round_ = group.iteration;
+  Count("rounds");
+}
+
+}  // namespace
+
+std::unique_ptr<EngineRules> MakeRules(const EsyncOptions& options) {
+  return std::make_unique<EsyncRules>(options);
+}
+
+}  // namespace prd

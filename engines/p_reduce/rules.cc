@@ -1,0 +1,377 @@
+#include "engines/p_reduce/rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "engines/p_reduce/p_reduce.h"
+
+namespace prd {
+namespace {
+
+// How long workers were held, beside how long their steps were.
+class HoldBudget {
+ public:
+  void Joined(Instant now, Rank rank) {
+    released_[rank] = now;
+    repeats_.erase(rank);
+  }
+  void Signalled(Instant now, Rank rank) {
+    if (!repeats_.contains(rank)) steps_[rank] = static_cast<double>(now - released_[rank]);
+    longest_step_ns_ = std::max(longest_step_ns_, steps_[rank]);
+  }
+  void Finished(Instant now, Rank rank, bool ok) {
+    released_[rank] = now;
+    ok ? repeats_.erase(rank) : repeats_.insert(rank).second;
+  }
+  void Formed(const FormGroup& group) {
+    for (const GroupShare& share : group.members) step_ns_ += steps_[share.rank];
+  }
+  // Between events at which Holds says so, the time until `promised` counts at most: a deadline may
+  // be passed late.
+  bool Begin(Instant now, std::size_t workers) {
+    if (since_) return false;
+    since_ = now;
+    size_ = static_cast<std::int64_t>(workers);
+    return true;
+  }
+  void Promise(Instant until) { promised_ = until; }
+  void End(Instant now) {
+    if (since_) held_ns_ += Held(std::min(now, promised_));
+    since_.reset();
+  }
+  double Promised() const { return held_ns_ + Held(promised_); }
+  double Allowed(int group_size) const {
+    return step_ns_ / GroupFilter::kHoldShareInverse + group_size * longest_step_ns_;
+  }
+  void Archive(StateArchive& ar) {
+    ar(since_, promised_, size_, held_ns_, step_ns_, longest_step_ns_, released_, steps_, repeats_);
+  }
+
+ private:
+  double Held(Instant until) const {
+    const auto ns = std::max<DurationNs>(0, until - *since_);
+    return static_cast<double>(size_) * static_cast<double>(ns);
+  }
+
+  std::optional<Instant> since_;
+  Instant promised_;
+  std::int64_t size_ = 0;
+  double held_ns_ = 0;  // worker-ns in all holds
+  double step_ns_ = 0;  // worker-ns in all steps of groups' members
+  double longest_step_ns_ = 0;
+  std::map<Rank, Instant> released_;
+  std::map<Rank, double> steps_;
+  std::set<Rank> repeats_;  // whose last group failed for them
+};
+
+class PReduceRules final : public EngineRules {
+ public:
+  explicit PReduceRules(const PReduceOptions& options) : options_(options) {}
+  void Check(const Decision& of) override;
+  void Archive(StateArchive& ar) override { ar(queue_, window_, component_, components_, budget_); }
+
+ private:
+  struct Waiting {
+    Rank rank = kNoRank;
+    Iteration iteration = 0;
+    Instant at;
+    void Archive(StateArchive& ar) { ar(rank, iteration, at); }
+  };
+
+  void Follow(Instant now, const Event& event);
+  void CheckGroup(const Decision& of, const FormGroup& group);
+  void CheckSize(Instant now, const FormGroup& group, std::size_t p) const;
+  void CheckIterations(const FormGroup& group) const;
+  void CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const;
+  void CheckBridge(const FormGroup& group, std::size_t p,
+                   const std::vector<std::size_t>& places) const;
+  void CheckWeights(const FormGroup& group, const Engine& engine) const;
+  void CheckQueue(const Decision& of, std::size_t p);
+  bool Bridging(std::int64_t joined) const {
+    return !component_.empty() && joined > options_.group_size;
+  }
+  // Of the split window; kNoRank for a worker it does not have.
+  Rank Component(Rank rank) const;
+  // Components among the queue's signals from `from` to before `to`.
+  std::set<Rank> Components(std::size_t from, std::size_t to) const;
+  void Link(const FormGroup& group);  // in the split window
+  void Close();                       // the window being collected
+
+  const PReduceOptions options_;
+  std::vector<Waiting> queue_;
+  std::vector<std::vector<Rank>> window_;  // groups being collected
+  std::vector<Rank> component_;            // of the split window, by rank; empty: it is not split
+  std::int64_t components_ = 0;
+  HoldBudget budget_;
+};
+
+Rank PReduceRules::Component(Rank rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  return index < component_.size() ? component_[index] : kNoRank;
+}
+
+std::set<Rank> PReduceRules::Components(std::size_t from, std::size_t to) const {
+  std::set<Rank> found;
+  for (std::size_t i = from; i < to; ++i) {
+    if (Component(queue_[i].rank) != kNoRank) found.insert(Component(queue_[i].rank));
+  }
+  return found;
+}
+
+void PReduceRules::Follow(Instant now, const Event& event) {
+  if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
+    budget_.Joined(now, joined->rank);
+  } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+    budget_.Signalled(now, ready->rank);
+    queue_.push_back({ready->rank, ready->ready.iteration, now});
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    budget_.Finished(now, finished->rank, finished->ok);
+  } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
+    std::erase_if(queue_, [&](const Waiting& one) { return one.rank == left->rank; });
+    window_.clear();  // its links must not count any more
+    component_.clear();
+  }
+}
+
+void PReduceRules::Check(const Decision& of) {
+  Follow(of.now, of.event);
+  for (const FormGroup& group : GroupsOf(of.effects)) CheckGroup(of, group);
+  CheckQueue(of, static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined)));
+}
+
+void PReduceRules::CheckGroup(const Decision& of, const FormGroup& group) {
+  const auto p = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined));
+  CheckSize(of.now, group, p);
+  CheckIterations(group);
+  if (group.members.size() == p) CheckOrder(group, p, Bridging(of.joined));
+  if (of.joined <= kMaxWatched) CheckWeights(group, of.engine);
+  if (component_.empty() && group.reason.find("component") != std::string::npos) {
+    throw Violation("bridge", NameOf(group) + " speaks of components where all are connected");
+  }
+  budget_.End(of.now);
+  budget_.Formed(group);
+  std::vector<Rank>& members = window_.emplace_back();
+  for (const GroupShare& share : group.members) members.push_back(share.rank);
+  std::erase_if(queue_, [&](const Waiting& one) {
+    return std::find(members.begin(), members.end(), one.rank) != members.end();
+  });
+  if (!component_.empty()) Link(group);
+  if (std::ssize(window_) >= EffectiveWindow(options_, of.joined)) Close();
+}
+
+void PReduceRules::CheckSize(Instant now, const FormGroup& group, std::size_t p) const {
+  const std::size_t members = group.members.size();
+  if (members > p || members > queue_.size()) {
+    throw Violation("group-size", NameOf(group) + " has " + std::to_string(members) + " of " +
+                                      std::to_string(p) + " members");
+  }
+  if (members == p) return;
+  const bool waited =
+      options_.max_wait_ms > 0 && now - queue_.front().at >= options_.max_wait_ms * kMillisecond;
+  if (waited && members >= 2 && members == queue_.size()) return;
+  throw Violation("group-size", NameOf(group) + " has " + std::to_string(members) + " of " +
+                                    std::to_string(queue_.size()) +
+                                    " that wait, or is before max_wait_ms");
+}
+
+void PReduceRules::CheckIterations(const FormGroup& group) const {
+  Iteration newest = 0;
+  for (const GroupShare& member : group.members) {
+    newest = std::max(newest, member.iteration);
+    const auto found = std::find_if(queue_.begin(), queue_.end(),
+                                    [&](const Waiting& one) { return one.rank == member.rank; });
+    if (found != queue_.end() && found->iteration == member.iteration) continue;
+    throw Violation("iterations", NameOf(member.rank) + " is in " + NameOf(group) +
+                                      " with another iteration than its signal's");
+  }
+  if (group.iteration == newest) return;
+  throw Violation("iterations", NameOf(group) + " goes on at " + std::to_string(group.iteration) +
+                                    ", the largest is " + std::to_string(newest));
+}
+
+void PReduceRules::CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    const bool in =
+        std::any_of(group.members.begin(), group.members.end(),
+                    [&](const GroupShare& share) { return share.rank == queue_[i].rank; });
+    if (in) places.push_back(i);
+  }
+  if (places.size() != p) throw Violation("fifo", NameOf(group) + " has a member twice");
+  const std::set<Rank> head = bridging ? Components(0, p) : std::set<Rank>();
+  if (places.back() == p - 1) {
+    if (head.size() != 1) return;
+    std::set<Rank> later = Components(p, queue_.size());
+    later.erase(*head.begin());
+    if (later.empty()) return;
+    throw Violation("bridge", NameOf(group) +
+                                  " keeps components of the last T groups apart while a "
+                                  "worker of another waits");
+  }
+  if (!bridging || head.size() > 1) {
+    throw Violation("fifo", NameOf(group) + " is not the head of the queue, and no bridge is due");
+  }
+  CheckBridge(group, p, places);
+}
+
+void PReduceRules::CheckBridge(const FormGroup& group, std::size_t p,
+                               const std::vector<std::size_t>& places) const {
+  std::set<Rank> joins;
+  for (const std::size_t place : places) {
+    if (Component(queue_[place].rank) != kNoRank) joins.insert(Component(queue_[place].rank));
+  }
+  if (joins.size() < 2 || (p >= 2 && places[p - 2] >= p)) {
+    throw Violation("bridge", NameOf(group) + " leaves the order and joins no components");
+  }
+  const auto first = std::find_if(queue_.begin(), queue_.end(), [this](const Waiting& one) {
+    return Component(one.rank) != kNoRank;
+  });
+  const auto other = std::find_if(first, queue_.end(), [&](const Waiting& one) {
+    return Component(one.rank) != kNoRank && Component(one.rank) != Component(first->rank);
+  });
+  if (other - queue_.begin() != static_cast<std::ptrdiff_t>(places.back()) ||
+      !group.reason.starts_with("bridged")) {
+    throw Violation("bridge", NameOf(group) + " passes over the earliest of another component");
+  }
+}
+
+void PReduceRules::CheckWeights(const FormGroup& group, const Engine& engine) const {
+  std::vector<Iteration> iterations;
+  for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
+  const std::vector<double> due = WeightsByTheBook(options_, iterations);
+  bool equal = std::abs(due.back() - group.initial_weight) <= 1e-9;
+  for (std::size_t i = 0; i < iterations.size(); ++i) {
+    equal = equal && std::abs(due[i] - group.members[i].weight) <= 1e-9;
+  }
+  if (!equal) throw Violation("weights", NameOf(group) + " has others than Eq. 9 gives");
+  if (group.initial_weight > 0 && !engine.plan().keep_initial) {
+    throw Violation("weights", NameOf(group) + " needs the initial model, and nobody keeps it");
+  }
+}
+
+// What does not form although P are ready is held: for a bridge, until a deadline, in budget.
+void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
+  if (p == 0 || queue_.size() < p) return budget_.End(of.now);
+  const bool bridging = Bridging(of.joined);
+  const std::optional<Instant> deadline = of.engine.NextDeadline();
+  if (!bridging || queue_.size() >= 2 * p || Components(0, queue_.size()).size() != 1 ||
+      !deadline) {
+    throw Violation("no-idle-queue", std::to_string(queue_.size()) + " signals wait, P is " +
+                                         std::to_string(p) +
+                                         (bridging ? ", a bridge is due" : ", no bridge is due") +
+                                         (deadline ? "" : ", and there is no deadline"));
+  }
+  if (budget_.Begin(of.now, p)) Count("holds");
+  budget_.Promise(*deadline);
+  if (budget_.Promised() <= budget_.Allowed(options_.group_size)) return;
+  throw Violation("hold-budget", std::to_string(queue_.size()) + " signals are held for longer");
+}
+
+void PReduceRules::Link(const FormGroup& group) {
+  Rank target = kNoRank;
+  for (const GroupShare& share : group.members) {
+    const Rank own = Component(share.rank);
+    if (own == kNoRank || own == target) continue;
+    if (target == kNoRank) {
+      target = own;
+      continue;
+    }
+    std::replace(component_.begin(), component_.end(), own, target);
+    --components_;
+    Count("bridges");
+  }
+  if (target == kNoRank) return;
+  for (const GroupShare& share : group.members) {
+    const auto index = static_cast<std::size_t>(share.rank);
+    if (index >= component_.size()) component_.resize(index + 1, kNoRank);
+    component_[index] = target;
+  }
+  if (components_ < 2) component_.clear();
+}
+
+void PReduceRules::Close() {
+  std::int64_t components = 0;
+  std::vector<Rank> parent;
+  const auto root = [&parent](Rank rank) {
+    while (parent[static_cast<std::size_t>(rank)] != rank) {
+      Rank& up = parent[static_cast<std::size_t>(rank)];
+      up = parent[static_cast<std::size_t>(up)];
+      rank = up;
+    }
+    return rank;
+  };
+  for (const std::vector<Rank>& group : window_) {
+    for (const Rank rank : group) {
+      const auto index = static_cast<std::size_t>(rank);
+      if (index >= parent.size()) parent.resize(index + 1, kNoRank);
+      if (parent[index] == kNoRank) {
+        parent[index] = rank;
+        ++components;
+      }
+      const Rank a = root(group.front());
+      const Rank b = root(rank);
+      if (a == b) continue;
+      parent[static_cast<std::size_t>(b)] = a;
+      --components;
+    }
+  }
+  window_.clear();
+  if (components < 2) return;  // and one that is still split goes on being bridged
+  components_ = components;
+  component_.assign(parent.size(), kNoRank);
+  for (std::size_t i = 0; i < parent.size(); ++i) {
+    if (parent[i] != kNoRank) component_[i] = root(static_cast<Rank>(i));
+  }
+}
+
+}  // namespace
+
+std::vector<double> WeightsByTheBook(const PReduceOptions& options,
+                                     const std::vector<Iteration>& iterations) {
+  using Missing = PReduceOptions::Missing;
+  const std::size_t size = iterations.size();
+  std::vector<double> weights(size + 1, 0.0);
+  if (options.weights == PReduceOptions::Weights::kConstant) {
+    for (std::size_t i = 0; i < size; ++i) weights[i] = 1.0 / static_cast<double>(size);
+    return weights;
+  }
+  const Iteration newest = *std::max_element(iterations.begin(), iterations.end());
+  std::vector<Iteration> relative;
+  for (const Iteration k : iterations) relative.push_back(newest - k + 1);
+  const Iteration largest = *std::max_element(relative.begin(), relative.end());
+  double given = 0;
+  for (Iteration r = 1; r <= largest; ++r) {
+    const double beta = (1 - options.alpha) * std::pow(options.alpha, static_cast<double>(r - 1)) /
+                        (1 - std::pow(options.alpha, static_cast<double>(largest)));
+    // Who stands for r: those at the nearest relative iteration there is, the newer of two.
+    Iteration stands = relative[0];
+    for (const Iteration one : relative) {
+      const Iteration nearer = std::abs(stands - r) - std::abs(one - r);
+      if (nearer > 0 || (nearer == 0 && one < stands)) stands = one;
+    }
+    if (stands != r && options.missing == Missing::kInitial) {
+      weights[size] += beta;
+    } else if (stands == r || options.missing == Missing::kNearest) {
+      const auto sharers = std::count(relative.begin(), relative.end(), stands);
+      for (std::size_t i = 0; i < size; ++i) {
+        if (relative[i] == stands) weights[i] += beta / static_cast<double>(sharers);
+      }
+    } else {
+      continue;
+    }
+    given += beta;
+  }
+  for (double& weight : weights) weight /= given;
+  return weights;
+}
+
+std::unique_ptr<EngineRules> MakeRules(const PReduceOptions& options) {
+  return std::make_unique<PReduceRules>(options);
+}
+
+}  // namespace prd
