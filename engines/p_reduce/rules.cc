@@ -249,7 +249,7 @@ void PReduceRules::CheckWeights(const FormGroup& group, const Engine& engine) co
     equal = equal && std::abs(due[i] - group.members[i].weight) <= 1e-9;
   }
   if (!equal) throw Violation("weights", NameOf(group) + " has others than Eq. 9 gives");
-  if (group.initial_weight > 0 && !engine.plan().keep_initial) {
+  if (group.initial_weight > 0 && !RowsOf(engine.plan()).initial) {
     throw Violation("weights", NameOf(group) + " needs the initial model, and nobody keeps it");
   }
 }

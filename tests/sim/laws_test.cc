@@ -294,6 +294,8 @@ class NeighbourBookTest : public testing::Test {
     Neighbourhood hood{.from = {0}, .own_weight = 0.5, .slots = 2, .at = 4};
     hood.in.push_back({.rank = 1, .incarnation = Who(1), .weight = 0.5});
     book_.Told(0, hood);
+    book_.Enters(0, 4);
+    for (const Iteration of : {3, 4, 5}) book_.Publishes(1, of);
   }
   static Incarnation Who(std::uint32_t worker) { return (Incarnation{7} << kWorkerBits) | worker; }
   void Mix(Iteration of, double weight) {
@@ -318,6 +320,15 @@ TEST_F(NeighbourBookTest, UpdatesAreOfTheIteration) {
   Breaks("update-age", [&] { Mix(5, 0.5); });
   Breaks("update-weights", [&] { Mix(4, 0.4); });
   Breaks("update-count", [&] { book_.Mixes(0, 1, {}); });
+}
+
+TEST_F(NeighbourBookTest, WhatIsSentAndAveragedIsTheReplicaThatWasEnteredWith) {
+  Breaks("recursion",
+         [&] { book_.Mixes(0, 0.5, {{.from = Who(1), .iteration = 4, .weight = 0.5, .tag = 9}}); });
+  book_.Enters(0, 4);
+  world_.replicas[0].tag = 7;  // its gradient is applied too early
+  Breaks("recursion", [&] { book_.Publishes(0, 4); });
+  Breaks("recursion", [&] { Mix(4, 0.5); });
 }
 
 TEST_F(NeighbourBookTest, QueuesHaveSlots) {

@@ -25,8 +25,8 @@ std::string Told(const SweepResult& sweep) {
 
 TEST(Sweep, SeedsOfAllFaultsOnAllEnginesAreClean) {
   const SweepResult sweep =
-      Sweep(FaultWorkloads(), {.first_seed = kFirstSeed, .seeds = 600, .threads = 2});
-  EXPECT_EQ(sweep.seeds, 600u);
+      Sweep(FaultWorkloads(), {.first_seed = kFirstSeed, .seeds = 1200, .threads = 2});
+  EXPECT_EQ(sweep.seeds, 1200u);
   EXPECT_TRUE(sweep.failures.empty()) << Told(sweep);
   EXPECT_EQ(sweep.by_engine.size(), AllEngines().size());
   EXPECT_GT(sweep.restarts, 100u);

@@ -330,6 +330,7 @@ void Exchange::Publish(std::uint32_t worker, Iteration iteration) {
     throw Violation("entry", Name(worker) + " publishes iteration " + std::to_string(iteration) +
                                  " in " + std::to_string(replica.iteration));
   }
+  neighbours_.Publishes(worker, iteration);
   sides_[worker].published[iteration] = {.values = replica.x, .tag = replica.tag};
 }
 
@@ -341,7 +342,8 @@ void Exchange::Mix(std::uint32_t worker, const MixUpdates& mix) {
     pulls.push_back(Use(worker, update.ticket, Parcel::Kind::kUpdate, 0));
     used.push_back({.from = pulls.back().from,
                     .iteration = pulls.back().parcel.stamp,
-                    .weight = update.weight});
+                    .weight = update.weight,
+                    .tag = pulls.back().load.tag});
   }
   if (mutation_ == Mutation::kUpdateTwice && !used.empty()) used.front().weight *= 2;
   neighbours_.Mixes(worker, mix.own_weight, used);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "engines/violation.h"
 
@@ -10,6 +11,11 @@ namespace prd::sim {
 namespace {
 
 std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
+
+// As the tag of a replica changes where its worker applies a gradient itself (sim_worker.cc).
+std::uint64_t WithGradient(std::uint32_t worker, std::uint64_t tag) {
+  return Prng(tag ^ worker).Next();
+}
 
 }  // namespace
 
@@ -71,6 +77,31 @@ void NeighbourBook::Offered(std::uint32_t worker, Incarnation from, Iteration la
   }
 }
 
+// Its replica is the one that it entered its iteration with, in the serial order with a gradient.
+void NeighbourBook::CheckEntered(std::uint32_t worker, const char* what) const {
+  const std::optional<std::uint64_t>& entered = sides_[worker].entered;
+  const std::uint64_t now = world_->replicas[worker].tag;
+  if (!entered || now == entered || (plan_.serial && now == WithGradient(worker, *entered))) return;
+  throw Violation("recursion", Name(worker) + what + " in iteration " +
+                                   std::to_string(world_->replicas[worker].iteration) +
+                                   " is not the replica that it entered it with");
+}
+
+void NeighbourBook::Publishes(std::uint32_t worker, Iteration iteration) {
+  CheckEntered(worker, "'s update");
+  sides_[worker].published[iteration] = world_->replicas[worker].tag;
+}
+
+void NeighbourBook::CheckSent(std::uint32_t worker, const Used& used) const {
+  if (!world_->Lives(used.from)) return;
+  const auto& published = sides_[WorkerOf(used.from)].published;
+  const auto sent = published.find(used.iteration);
+  if (sent != published.end() && sent->second == used.tag) return;
+  throw Violation("recursion", Name(worker) + " uses another update " +
+                                   std::to_string(used.iteration) + " of " +
+                                   Name(WorkerOf(used.from)) + " than that one sent");
+}
+
 bool NeighbourBook::Fits(const Side& side, Iteration iteration,
                          const std::vector<Used>& updates) const {
   return std::all_of(updates.begin(), updates.end(), [&](const Used& used) {
@@ -84,9 +115,12 @@ bool NeighbourBook::Fits(const Side& side, Iteration iteration,
 // that is entered (Hop, section 5).
 void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
                           const std::vector<Used>& updates) {
-  const Side& side = sides_[worker];
+  Side& side = sides_[worker];
   const Iteration now = world_->replicas[worker].iteration;
   const bool jumps = side.answered && *side.answered > now + 1;
+  const bool first = !std::exchange(side.mixed, true);
+  if (first && !jumps) CheckEntered(worker, "'s share of an average");
+  for (const Used& used : updates) CheckSent(worker, used);
   const bool here = Fits(side, now, updates);
   if (!here && !(jumps && Fits(side, *side.answered - 1, updates))) {
     std::string text;
@@ -163,6 +197,8 @@ void NeighbourBook::CheckWeights(std::uint32_t worker, Iteration iteration, doub
 
 void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
   Side& side = sides_[worker];
+  side.entered = world_->replicas[worker].tag;
+  side.mixed = false;
   const Iteration now = world_->replicas[worker].iteration;
   if (iteration == side.at && iteration != side.answered) return;  // as it was told with its graph
   if (iteration == now && !side.answered) return;
