@@ -57,21 +57,21 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   ReadText({"PRD_CURVE_SECRET_KEY"}, &options.curve_secret_key);
   std::int64_t rank = options.rank;
   std::int64_t world_size = options.world_size;
-  std::int64_t patience = options.patience.count();
-  std::int64_t timeout = options.reduce_timeout.count();
+  std::int64_t timeout = options.timeout.count();
+  std::int64_t reduce_timeout = options.reduce_timeout.count();
   std::int64_t communicators = options.max_communicators;
   PRD_RETURN_IF_ERROR(ReadNumber(
       {"PRD_RANK", "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0, kMaxInt, &rank));
   PRD_RETURN_IF_ERROR(ReadNumber(
       {"PRD_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1,
       kMaxInt, &world_size));
-  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_PATIENCE_MS"}, 0, kMaxMs, &patience));
-  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_REDUCE_TIMEOUT_MS"}, 1, kMaxMs, &timeout));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_TIMEOUT_MS", "PRD_PATIENCE_MS"}, 0, kMaxMs, &timeout));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_REDUCE_TIMEOUT_MS"}, 1, kMaxMs, &reduce_timeout));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_MAX_COMMUNICATORS"}, 1, kMaxInt, &communicators));
   options.rank = static_cast<int>(rank);
   options.world_size = static_cast<int>(world_size);
-  options.patience = std::chrono::milliseconds(patience);
-  options.reduce_timeout = std::chrono::milliseconds(timeout);
+  options.timeout = std::chrono::milliseconds(timeout);
+  options.reduce_timeout = std::chrono::milliseconds(reduce_timeout);
   options.max_communicators = static_cast<int>(communicators);
   return options;
 }

@@ -33,8 +33,13 @@ Status CheckOptions(const SessionOptions& options) {
     return Wrong("rank: found " + std::to_string(options.rank) + " of " +
                  std::to_string(options.world_size) + ", allowed is -1 or more, of 0 or more");
   }
-  if (options.patience.count() < 0 || options.reduce_timeout.count() <= 0) {
-    return Wrong("patience must be 0 or more, and reduce_timeout more than 0");
+  if (options.timeout.count() < 0) {
+    return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
+                 " ms, allowed is 0 (for ever) or more (PRD_TIMEOUT_MS)");
+  }
+  if (options.reduce_timeout.count() <= 0) {
+    return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
+                 " ms, allowed is 1 or more (PRD_REDUCE_TIMEOUT_MS)");
   }
   if (options.max_communicators < 1) {
     return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
@@ -100,7 +105,7 @@ class Session::Impl {
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
   bool interrupted() const { return background_->interrupted(); }
-  GroupWays group_ways() const {
+  GroupTransports group_transports() const {
     return {.collective = background_->groups(Way::kCollective),
             .exchange = background_->groups(Way::kExchange),
             .staged = background_->groups(Way::kStaged)};
@@ -201,7 +206,7 @@ Status Session::Impl::Attach(Replica replica) {
               .model_hash = ModelHash(replica_.parameters),
               .iteration = 0};
   SessionCore::Options core{.hello = std::move(hello),
-                            .patience = std::chrono::nanoseconds(options_.patience).count()};
+                            .patience = std::chrono::nanoseconds(options_.timeout).count()};
   // The background thread's, which may still hear answers to a call before this one that failed.
   const auto attach = [core, parameters, gradients = Layout(replica_.gradients), home,
                        background = background_.get()](SessionCore* session, Instant now,
@@ -423,7 +428,8 @@ bool Session::Interrupted() const { return impl_->interrupted(); }
 int Session::rank() const { return impl_->attached() ? impl_->welcome().rank : -1; }
 int Session::workers() const { return impl_->attached() ? impl_->welcome().workers : 0; }
 std::int64_t Session::iteration() const { return impl_->iteration(); }
-GroupWays Session::group_ways() const { return impl_->group_ways(); }
+GroupTransports Session::group_transports() const { return impl_->group_transports(); }
+GroupTransports Session::group_ways() const { return impl_->group_transports(); }
 std::string Session::engine() const {
   return impl_->attached() ? impl_->welcome().engine : std::string();
 }

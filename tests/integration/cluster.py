@@ -25,7 +25,7 @@ class Worker:
     def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False, controller=None):
         """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one;
         controller: the daemon's endpoint as this worker is told it."""
-        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_PATIENCE_MS="60000", **cluster.keys)
+        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_TIMEOUT_MS="60000", **cluster.keys)
         if rank is not None:
             env["PRD_RANK"] = str(rank)
         command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]

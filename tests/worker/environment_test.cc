@@ -44,6 +44,7 @@ class EnvironmentTest : public ::testing::Test {
                                            "SLURM_NTASKS",
                                            "OMPI_COMM_WORLD_SIZE",
                                            "PMI_SIZE",
+                                           "PRD_TIMEOUT_MS",
                                            "PRD_PATIENCE_MS",
                                            "PRD_REDUCE_TIMEOUT_MS",
                                            "PRD_MAX_COMMUNICATORS"};
@@ -54,7 +55,7 @@ TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
   const SessionOptions defaults;
   EXPECT_EQ(options.controller, defaults.controller);
   EXPECT_EQ(options.rank, -1);
-  EXPECT_EQ(options.patience, defaults.patience);
+  EXPECT_EQ(options.timeout, defaults.timeout);
   EXPECT_EQ(options.max_communicators, 64);
 }
 
@@ -63,7 +64,7 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
                                        {"PRD_JOB", "job"},
                                        {"PRD_RANK", "3"},
                                        {"PRD_WORLD_SIZE", "8"},
-                                       {"PRD_PATIENCE_MS", "0"},
+                                       {"PRD_TIMEOUT_MS", "0"},
                                        {"PRD_REDUCE_TIMEOUT_MS", "250"},
                                        {"PRD_MAX_COMMUNICATORS", "16"}})
                                      .value();
@@ -71,7 +72,7 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
   EXPECT_EQ(options.job, "job");
   EXPECT_EQ(options.rank, 3);
   EXPECT_EQ(options.world_size, 8);
-  EXPECT_EQ(options.patience, std::chrono::milliseconds(0));
+  EXPECT_EQ(options.timeout, std::chrono::milliseconds(0));
   EXPECT_EQ(options.reduce_timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(options.max_communicators, 16);
 }
@@ -81,6 +82,11 @@ TEST_F(EnvironmentTest, LaunchersAreUnderstoodAndPrdsOwnComeFirst) {
   EXPECT_EQ(With({{"RANK", "6"}}).value().rank, 6);
   EXPECT_EQ(With({{"PRD_RANK", "7"}}).value().rank, 7);
   EXPECT_EQ(With({{"PRD_RANK", ""}}).value().rank, 6) << "an empty one is not set";
+}
+
+TEST_F(EnvironmentTest, TheOldNameOfTheTimeoutCountsUnlessTheNewOneIsSet) {
+  EXPECT_EQ(With({{"PRD_PATIENCE_MS", "70"}}).value().timeout, std::chrono::milliseconds(70));
+  EXPECT_EQ(With({{"PRD_TIMEOUT_MS", "80"}}).value().timeout, std::chrono::milliseconds(80));
 }
 
 TEST_F(EnvironmentTest, WhatIsNoNumberInRangeIsNamed) {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the worker library to a temporary prefix, and builds and runs a consumer of it both ways:
-# find_package(prd) and pkg-config.
+# Installs the worker library to a temporary prefix. Builds and runs a consumer of it, and one that
+# was written against the header before, with find_package(prd) and with pkg-config.
 # Usage: install_test.sh BUILD_DIR SOURCE_DIR CXX CXX_FLAGS
 set -eu
 build=$1
@@ -18,12 +18,23 @@ cmake -S "$source" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
       -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_FLAGS="$flags" > "$work/log" &&
   cmake --build "$work/consumer" >> "$work/log" || { cat "$work/log"; exit 1; }
 "$work/consumer/consumer"
+"$work/consumer/old_consumer"
 
 PKG_CONFIG_PATH=$lib/pkgconfig
 export PKG_CONFIG_PATH
-"$cxx" -std=c++20 $flags "$source/main.cc" -o "$work/with_pkg_config" \
-  $(pkg-config --define-variable=prefix="$work/prefix" --cflags --libs prd)
+use=$(pkg-config --define-variable=prefix="$work/prefix" --cflags --libs prd)
+"$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror $flags "$source/main.cc" \
+  -o "$work/with_pkg_config" $use
+"$cxx" -std=c++20 -Wno-deprecated-declarations $flags "$source/old.cc" \
+  -o "$work/old_with_pkg_config" $use
 LD_LIBRARY_PATH=$lib "$work/with_pkg_config"
+LD_LIBRARY_PATH=$lib "$work/old_with_pkg_config"
+
+# The compiler says of each old name that it is one.
+"$cxx" -std=c++20 $flags -fsyntax-only "$source/old.cc" $use 2> "$work/log"
+for name in patience GroupWays group_ways; do
+  grep -q "$name.* deprecated" "$work/log" || { echo "$name is not deprecated"; exit 1; }
+done
 
 # Where the CUDA module is not installed, it starts as well.
 rm -f "$lib/libprd_cuda.so"

@@ -195,7 +195,7 @@ Result<Session> Open(const FakeDaemon& daemon, int rank,
   options.controller = daemon.endpoint();
   options.job = "job";
   options.rank = rank;
-  options.patience = std::chrono::seconds(30);
+  options.timeout = std::chrono::seconds(30);
   options.reduce_timeout = timeout;
   return Session::Create(options);
 }
@@ -300,44 +300,47 @@ INSTANTIATE_TEST_SUITE_P(StandIn, SessionDeviceTest,
                                   kMixes[std::get<1>(what.param)].name;
                          });
 
-// ---- which way groups go ----
+// ---- how groups are reduced ----
 
-std::uint64_t Sum(const GroupWays& ways) { return ways.collective + ways.exchange + ways.staged; }
+std::uint64_t Sum(const GroupTransports& groups) {
+  return groups.collective + groups.exchange + groups.staged;
+}
 
 // Both workers are in every group, and know of it when its step returns.
-TEST(SessionGroupWaysTest, EachGroupIsCountedByTheWayThatItWent) {
+TEST(SessionGroupTransportsTest, EachGroupIsCountedByItsTransport) {
   ASSERT_NE(Module(), nullptr) << dlerror();
   for (const bool device : {true, false}) {
     FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
-    std::vector<GroupWays> ways(2);
+    std::vector<GroupTransports> groups(2);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([&, rank] {
         const std::unique_ptr<Model> model = ModelOn(device, rank);
         Result<Session> session = Open(daemon, rank);
         ASSERT_TRUE(session.ok());
-        ASSERT_EQ(Sum(session->group_ways()), 0u);
+        ASSERT_EQ(Sum(session->group_transports()), 0u);
         ASSERT_TRUE(session->Attach(model->replica()).ok());
-        const std::uint64_t before = Sum(session->group_ways());
+        const std::uint64_t before = Sum(session->group_transports());
         // A communicator of the two is made meanwhile, if they have devices.
         std::uint64_t steps = 0;
-        while (steps < 5 || (device && session->group_ways().collective < 3 && steps < 20'000)) {
+        while (steps < 5 ||
+               (device && session->group_transports().collective < 3 && steps < 20'000)) {
           model->Give(1);
           const auto step = session->Step({.samples = 1, .stream = model->stream()});
           ASSERT_TRUE(step.ok()) << step.status().ToString();
-          ASSERT_EQ(Sum(session->group_ways()), before + ++steps);
+          ASSERT_EQ(Sum(session->group_transports()), before + ++steps);
         }
         ASSERT_TRUE(session->Finish().ok());
-        ways[static_cast<std::size_t>(rank)] = session->group_ways();
-        EXPECT_GT(Sum(session->group_ways()), before + steps);  // the final average
+        groups[static_cast<std::size_t>(rank)] = session->group_transports();
+        EXPECT_GT(Sum(session->group_transports()), before + steps);  // the final average
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_EQ(ways[0].collective, ways[1].collective);
-    EXPECT_EQ(ways[0].exchange, ways[1].exchange);
-    EXPECT_EQ(ways[0].staged, ways[1].staged);
-    EXPECT_EQ(device, ways[0].collective >= 3);
-    EXPECT_TRUE(device || Sum(ways[0]) == ways[0].staged);
+    EXPECT_EQ(groups[0].collective, groups[1].collective);
+    EXPECT_EQ(groups[0].exchange, groups[1].exchange);
+    EXPECT_EQ(groups[0].staged, groups[1].staged);
+    EXPECT_EQ(device, groups[0].collective >= 3);
+    EXPECT_TRUE(device || Sum(groups[0]) == groups[0].staged);
   }
 }
 

@@ -46,7 +46,7 @@ class Trainer {
     options.controller = daemon.endpoint();
     options.job = "job";
     options.rank = rank;
-    options.patience = std::chrono::seconds(30);
+    options.timeout = std::chrono::seconds(30);
     options.reduce_timeout = std::chrono::seconds(5);
     Result<Session> made = Session::Create(options);
     EXPECT_TRUE(made.ok()) << made.status().ToString();

@@ -267,12 +267,12 @@ TEST(SessionTest, CancelEndsTheWait) {
   canceller.join();
 }
 
-TEST(SessionTest, PatienceEndsWithoutAController) {
+TEST(SessionTest, TimeoutEndsAttachWithoutAController) {
   FakeDaemon daemon(testing::SpecFor(Pairs(), 1));
   SessionOptions options;
   options.controller = "ipc://@prd-test-nobody-listens-here";
   options.job = "job";
-  options.patience = std::chrono::milliseconds(50);
+  options.timeout = std::chrono::milliseconds(50);
   Result<Session> session = Session::Create(options);
   ASSERT_TRUE(session.ok());
   Worker memory(daemon, 0);

@@ -209,7 +209,7 @@ run() {
   wrong=0
   missed=0
   SECONDS=0
-  export CUDA_MODULE_LOADING="${CUDA_MODULE_LOADING:-EAGER}" # as prd/session.h says
+  export CUDA_MODULE_LOADING="${CUDA_MODULE_LOADING:-EAGER}" # worker/device/README.md says why
   export NCCL_DEBUG="${NCCL_DEBUG:-WARN}" NCCL_DEBUG_FILE="${NCCL_DEBUG_FILE:-$work/nccl.%p}"
   if [ "$stand_in" = true ]; then
     module="$(first_of "$bin" libprd_standin_module.so)"

@@ -21,7 +21,7 @@ std::string Number(std::optional<double> value) {
 
 }  // namespace
 
-std::string Encode(const prd::GroupWays& groups) {
+std::string Encode(const prd::GroupTransports& groups) {
   char text[128];
   std::snprintf(text, sizeof(text),
                 "{\"collective\":%" PRIu64 ",\"exchange\":%" PRIu64 ",\"staged\":%" PRIu64 "}",
@@ -45,8 +45,8 @@ void StepLog::Start(const prd::Session& session, std::int64_t start_ns, std::int
   Flush();
 }
 
-void StepLog::Step(const prd::StepResult& step, const prd::GroupWays& groups, std::int64_t end_ns,
-                   std::optional<double> loss) {
+void StepLog::Step(const prd::StepResult& step, const prd::GroupTransports& groups,
+                   std::int64_t end_ns, std::optional<double> loss) {
   if (!file_) return;
   std::fprintf(file_.get(),
                "{\"end_ns\":%" PRId64 ",\"iteration\":%" PRId64 ",\"group\":%" PRIu64
@@ -63,7 +63,7 @@ void StepLog::Step(const prd::StepResult& step, const prd::GroupWays& groups, st
                Encode(groups).c_str(), loss ? "false" : "true", Number(loss).c_str());
 }
 
-void StepLog::Finished(const prd::GroupWays& groups, std::int64_t end_ns,
+void StepLog::Finished(const prd::GroupTransports& groups, std::int64_t end_ns,
                        std::optional<double> validation_loss) {
   if (!file_) return;
   std::fprintf(file_.get(), "{\"finished\":true,\"groups\":%s,\"end_ns\":%" PRId64,

@@ -17,11 +17,11 @@ namespace example {
 // "reduce_ns","sent_bytes","attempts","groups","discarded","loss"}, where times are of the host's
 // monotonic clock, what StepResult has is as there (with several rounds, the group is the newest),
 // and a step that was cut short is discarded and has a loss of null. The loss of a replica on a
-// device is the last one that was read back, and null before the first. The groups are those so
-// far, by the way that they went (GroupWays): {"collective","exchange","staged"}. At a good end
-// {"finished":true,"groups","end_ns"}, with "validation_loss" where there is one. Lines are
+// device is the last one that was read back, and null before the first. "groups" counts the groups
+// so far by how they were reduced (GroupTransports): {"collective","exchange","staged"}. At a good
+// end {"finished":true,"groups","end_ns"}, with "validation_loss" where there is one. Lines are
 // buffered (Flush), so that a step costs about a microsecond.
-std::string Encode(const prd::GroupWays& groups);
+std::string Encode(const prd::GroupTransports& groups);
 
 class StepLog {
  public:
@@ -31,9 +31,9 @@ class StepLog {
   // step_ns: how long the worker's own steps are meant to take; 0 = as long as they do.
   void Start(const prd::Session& session, std::int64_t start_ns, std::int64_t step_ns);
   // No loss: the step was cut short.
-  void Step(const prd::StepResult& step, const prd::GroupWays& groups, std::int64_t end_ns,
+  void Step(const prd::StepResult& step, const prd::GroupTransports& groups, std::int64_t end_ns,
             std::optional<double> loss);
-  void Finished(const prd::GroupWays& groups, std::int64_t end_ns,
+  void Finished(const prd::GroupTransports& groups, std::int64_t end_ns,
                 std::optional<double> validation_loss);
   void Flush();
 

@@ -88,7 +88,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
     auto result = session.Step({.samples = samples, .discard = !whole});
     if (!result.ok()) return result.status();
-    log.Step(*result, session.group_ways(), MonotonicNs(), whole ? loss : std::nullopt);
+    log.Step(*result, session.group_transports(), MonotonicNs(), whole ? loss : std::nullopt);
     done.steps += whole ? 1 : 0;
     done.samples += samples;
     // Without a group each exchange is an update of its own.
@@ -144,7 +144,7 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   if (const std::optional<double> accuracy = learner.TestAccuracy()) {
     std::printf("{\"rank\":%d,\"test_accuracy\":%.6g}\n", done.rank, *accuracy);
   }
-  const prd::GroupWays groups = session->group_ways();
+  const prd::GroupTransports groups = session->group_transports();
   if (learner.Device() != "cpu") {
     std::printf("{\"rank\":%d,\"device\":\"%s\",\"groups\":%s}\n", done.rank,
                 learner.Device().c_str(), Encode(groups).c_str());

@@ -1,7 +1,7 @@
-// Status and Result<T>: how prd reports what went wrong across its boundaries.
+// Status and Result<T>: how a call of prd reports an error.
 //
-// Installed with the worker library, so this header includes the standard library only.
-// Both types are plain values: safe to copy, and safe to use from several threads when not shared.
+// Both types are plain values. They may be copied, and each copy may be used on another thread.
+// This header is installed with the worker library and includes the standard library only.
 #ifndef PRD_STATUS_H_
 #define PRD_STATUS_H_
 
@@ -16,17 +16,17 @@ namespace prd {
 
 enum class Code : std::uint8_t {
   kOk = 0,
-  kInvalidArgument,  // the caller's input is wrong, and stays wrong
-  kNotFound,
-  kAlreadyExists,
-  kFailedPrecondition,  // right input at the wrong moment
-  kUnavailable,         // try again later: a peer or the controller is away
-  kDeadlineExceeded,
-  kAborted,   // a reduction was called off; nothing was changed
-  kDataLoss,  // bytes on disk or from a peer are damaged
-  kResourceExhausted,
-  kCancelled,  // the user asked for it
-  kInternal,   // a bug in prd
+  kInvalidArgument,     // the caller's input is wrong; the same call fails again
+  kNotFound,            // there is no job, run or file of this name
+  kAlreadyExists,       // there is one of this name already
+  kFailedPrecondition,  // the call is not allowed in the present state
+  kUnavailable,         // a peer, the controller or a device is away; the call may succeed later
+  kDeadlineExceeded,    // it took longer than its time limit
+  kAborted,             // a peer or the controller called it off
+  kDataLoss,            // bytes on disk, or from a peer or the controller, are damaged or wrong
+  kResourceExhausted,   // no memory, file descriptors or room for a worker is left
+  kCancelled,           // the caller cancelled it
+  kInternal,            // a bug in prd, or an error of CUDA or NCCL
 };
 
 // The name of a code as it appears in messages and logs, e.g. "invalid argument".
@@ -83,8 +83,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A T or the reason why there is none. value() on an error ends the program with that reason: call
-// it only after ok(), or where an error is a bug (tests, examples).
+// A T, or the Status that says why there is none. value(), * and -> on an error print that Status
+// and abort the program: use them after ok(), or where an error is a bug (tests, examples).
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -117,7 +117,7 @@ class [[nodiscard]] Result {
 
 }  // namespace prd
 
-// Returns early with the status of an expression that failed.
+// Evaluates an expression that gives a Status. If the Status is not ok, the function returns it.
 #define PRD_RETURN_IF_ERROR(expr)              \
   do {                                         \
     ::prd::Status prd_status_ = (expr);        \
