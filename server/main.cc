@@ -20,19 +20,20 @@ constexpr int kFailed = 1;     // something that may be different the next time
 constexpr int kBadConfig = 2;  // the configuration or the command line
 
 constexpr const char* kAbout =
-    "prd keeps data-parallel training fast when workers are unequal: it takes ready signals from\n"
-    "training processes, decides who synchronises with whom, and records every decision.";
+    "prd keeps data-parallel training fast when workers are unequal. It takes a ready signal per\n"
+    "step from each training process, decides which of them synchronise, and records every\n"
+    "decision.";
 
 constexpr const char* kMore =
     "A first run:\n"
-    "  prd --config prd.toml --check-config    what is wrong with a file, by line\n"
+    "  prd --config prd.toml --check-config    checks the file; each error names its line\n"
     "  prd --config prd.toml                   runs in the foreground; the log is on stderr\n"
-    "  PRD_JOB=mnist ./trainer                 a training process built with the worker library\n"
-    "  prdctl jobs                             what is going on\n"
+    "  PRD_JOB=mnist ./trainer                 starts a program that links the worker library\n"
+    "  prdctl jobs                             shows the runs; prdctl --help has more\n"
     "\n"
-    "Signals: SIGHUP reads the file again (runs that begin later use it; a file with errors "
+    "Signals: SIGHUP reads the file again. Runs that begin later use it; a file with errors "
     "changes\n"
-    "nothing). SIGTERM and SIGINT stop; workers train on and find the next prd by themselves.\n"
+    "nothing. SIGTERM and SIGINT stop prd. Workers train on and find the next prd by themselves.\n"
     "Exit codes: 0 stopped or checked, 1 cannot run now, 2 wrong configuration or flags.";
 
 prd::Status CheckKeys(const prd::DaemonConfig& daemon) {
@@ -64,7 +65,7 @@ int Serve(prd::Config config) {
   prd::StartLog(config.daemon.log_level);
   auto notifier = prd::Notifier::FromEnvironment();
   if (!notifier.ok()) {
-    spdlog::warn("the service manager cannot be told how prd is: {}", notifier.status().message());
+    spdlog::warn("systemd will not be told prd's state: {}", notifier.status().message());
     notifier = prd::Notifier();
   }
   auto daemon = prd::Daemon::Start(std::move(config), std::move(*notifier), signals);
@@ -81,11 +82,12 @@ int main(int argc, char** argv) {
   bool engines = false;
   CLI::App app{kAbout, "prd"};
   app.footer(kMore);
-  app.add_option("--config", file, "The configuration, a TOML file")->capture_default_str();
-  app.add_flag("--check-config", check, "Check the configuration completely, say what is wrong");
-  app.add_flag("--list-keys", keys, "Every key of the configuration: default and what is allowed");
+  app.add_option("--config", file, "The configuration file (TOML)")->capture_default_str();
+  app.add_flag("--check-config", check, "Print all errors of the configuration, and exit");
+  app.add_flag("--list-keys", keys,
+               "Print every key of the configuration: its default, and the values allowed");
   app.add_flag("--engines-json", engines,
-               "The engines and their options, with types, ranges and defaults, as JSON");
+               "Print the engines and their options, with types, ranges and defaults, as JSON");
   app.set_version_flag("--version", std::string("prd ") + PRD_VERSION);
   try {
     app.parse(argc, argv);
@@ -103,8 +105,8 @@ int main(int argc, char** argv) {
   auto config = prd::LoadConfig(file);
   if (config.status().code() == prd::Code::kNotFound) {
     return Fail({prd::Code::kNotFound, config.status().message() +
-                                           "\n  There is a commented sample in " PRD_SAMPLES
-                                           "; copy it, or name a file with --config"},
+                                           "\n  A commented sample is in " PRD_SAMPLES
+                                           "; copy it, or name another file with --config"},
                 kBadConfig);
   }
   if (!config.ok()) return Fail(config.status(), kBadConfig);

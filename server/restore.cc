@@ -38,8 +38,9 @@ Status RestoreRun(Instant now, const RocksHistory& history, RunId run, Pump* pum
   if (snapshot.ok() && !snapshot->state.empty()) {
     const Status status = RestoreFrom(now, history, run, *spec, *snapshot, pump);
     if (status.ok()) return status;
-    spdlog::warn("run {}: its snapshot does not help ({}); replaying it from its first record", run,
-                 status.message());
+    spdlog::warn(
+        "run {}: its snapshot cannot be used ({}); replaying the run from its first record", run,
+        status.message());
   }
   return RestoreFrom(now, history, run, *spec, {}, pump);
 }

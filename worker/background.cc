@@ -48,7 +48,7 @@ Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& opti
 
 Status Background::Open(const SessionOptions& options) {
   wake_.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_.fd < 0) return Status(Code::kResourceExhausted, "no more file descriptors");
+  if (wake_.fd < 0) return Status(Code::kResourceExhausted, "no file descriptors are left");
   const Incarnation incarnation = DrawIncarnation();
   core_.GiveIncarnation(incarnation);
   Mesh::Options mesh{.incarnation = incarnation, .host = host_};

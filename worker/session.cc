@@ -23,15 +23,20 @@ Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, wh
 
 Status CheckOptions(const SessionOptions& options) {
   if (options.job.empty() || options.job.size() > kMaxNameBytes) {
-    return Wrong("job: a name of 1 to 256 bytes is needed (PRD_JOB)");
+    return Wrong("job: found a name of " + std::to_string(options.job.size()) +
+                 " bytes, allowed is 1 to 256 (PRD_JOB)");
   }
   if (options.controller.rfind("tcp://", 0) != 0 && options.controller.rfind("ipc://", 0) != 0) {
     return Wrong("controller: found \"" + options.controller +
                  "\", needed is tcp://HOST:PORT or ipc://PATH (PRD_CONTROLLER)");
   }
-  if (options.rank < -1 || options.world_size < 0) {
-    return Wrong("rank: found " + std::to_string(options.rank) + " of " +
-                 std::to_string(options.world_size) + ", allowed is -1 or more, of 0 or more");
+  if (options.rank < -1) {
+    return Wrong("rank: found " + std::to_string(options.rank) +
+                 ", allowed is -1 (the controller gives one) or more (PRD_RANK)");
+  }
+  if (options.world_size < 0) {
+    return Wrong("world_size: found " + std::to_string(options.world_size) +
+                 ", allowed is 0 (the job's config says) or more (PRD_WORLD_SIZE)");
   }
   if (options.timeout.count() < 0) {
     return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
@@ -43,14 +48,18 @@ Status CheckOptions(const SessionOptions& options) {
   }
   if (options.max_communicators < 1) {
     return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
-                 ", allowed is 1 or more");
+                 ", allowed is 1 or more (PRD_MAX_COMMUNICATORS)");
   }
   const std::size_t keys[] = {options.curve_server_key.size(), options.curve_public_key.size(),
                               options.curve_secret_key.size()};
   const bool none = std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == 0; });
   const bool all =
       std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == kCurveKeyBytes; });
-  if (!none && !all) return Wrong("curve keys: all three of 40 characters (Z85), or none");
+  if (!none && !all) {
+    return Wrong(
+        "curve_server_key, curve_public_key, curve_secret_key: allowed are three keys of 40 "
+        "characters (Z85), or none");
+  }
   return Status::Ok();
 }
 
@@ -59,11 +68,12 @@ Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
     const Tensor& tensor = tensors[i];
     const std::size_t size = DTypeSize(tensor.dtype);
     const std::string name = std::string(which) + "[" + std::to_string(i) + "]";
-    if (size == 0) return Wrong(name + ": no such dtype");
-    if (tensor.count > (std::size_t{1} << 48) / size) return Wrong(name + ": too large");
-    if (tensor.count != 0 && tensor.data == nullptr) return Wrong(name + ": no memory");
+    if (size == 0) return Wrong(name + ": its dtype is none of DType");
+    if (tensor.count > (std::size_t{1} << 48) / size) return Wrong(name + ": over 2^48 bytes");
+    if (tensor.count != 0 && tensor.data == nullptr)
+      return Wrong(name + ": data is null, but count is not 0");
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % size != 0) {
-      return Wrong(name + ": not aligned to its element size");
+      return Wrong(name + ": data is not aligned to the element size");
     }
   }
   return Status::Ok();
@@ -77,10 +87,13 @@ Status CheckReplica(const Replica& replica) {
         replica.parameters.begin(), replica.parameters.end(), replica.gradients.begin(),
         replica.gradients.end(),
         [](const Tensor& a, const Tensor& b) { return a.count == b.count && a.dtype == b.dtype; });
-    if (!same) return Wrong("gradients: number, sizes and dtypes differ from the parameters'");
+    if (!same)
+      return Wrong("gradients: needed are the number, sizes and dtypes of the parameters, or none");
   }
-  if (Layout(replica.parameters).bytes() == 0) return Wrong("parameters: there are none");
-  if (!replica.apply) return Wrong("apply: is not set");
+  if (Layout(replica.parameters).bytes() == 0)
+    return Wrong("parameters: found no elements, needed is one at least");
+  if (!replica.apply)
+    return Wrong("apply: found none, needed is the function that applies the gradients");
   return Status::Ok();
 }
 
@@ -159,8 +172,9 @@ class Session::Impl {
 };
 
 Status Session::Impl::Ready() const {
-  if (!attached_) return Status(Code::kFailedPrecondition, "the session is not attached");
-  if (over_) return Status(Code::kFailedPrecondition, "the session has finished or left");
+  if (!attached_) return Status(Code::kFailedPrecondition, "Attach has not succeeded yet");
+  if (over_)
+    return Status(Code::kFailedPrecondition, "the session has left the job, by Finish or Leave");
   return Status::Ok();
 }
 
@@ -187,7 +201,7 @@ Status Session::Impl::WaitForCaller() {
 }
 
 Status Session::Impl::Attach(Replica replica) {
-  if (attached_) return Status(Code::kFailedPrecondition, "the session is attached already");
+  if (attached_) return Status(Code::kFailedPrecondition, "Attach has succeeded already");
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
   Result<ReplicaHome> opened = OpenHome(replica, background_->wake(), options_);
   if (!opened.ok()) return opened.status();
@@ -224,7 +238,8 @@ Status Session::Impl::Attach(Replica replica) {
   attached_ = true;
   returned_ = Clock::now();
   if (NeedsGradients(welcome().plan) && replica_.gradients.empty()) {
-    const std::string why = "engine " + welcome().engine + " reduces gradients, and there are none";
+    const std::string why =
+        "engine " + welcome().engine + " reduces gradients, and the replica has none";
     (void)Leave(why).ok();
     return Wrong("gradients: " + why);
   }
@@ -322,10 +337,13 @@ std::int64_t Session::Impl::LocalStep(const Plan& plan, bool discard) {
 
 Result<StepResult> Session::Impl::Step(const StepInput& input) {
   PRD_RETURN_IF_ERROR(Ready());
-  if (input.samples < 0) return Wrong("samples: found " + std::to_string(input.samples));
+  if (input.samples < 0) {
+    return Wrong("samples: found " + std::to_string(input.samples) + ", allowed is 0 or more");
+  }
   const Plan plan = welcome().plan;
   if (NeedsGradients(plan) && replica_.gradients.empty()) {
-    return Status(Code::kFailedPrecondition, "the job's engine reduces gradients now");
+    return Status(Code::kFailedPrecondition, "the job began anew with engine " + welcome().engine +
+                                                 ", which reduces gradients; the replica has none");
   }
   const InOrder order(this, input.stream.value_or(replica_.stream));
   const Status settled = Settle();

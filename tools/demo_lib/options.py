@@ -6,16 +6,17 @@ import re
 import engines
 
 EPILOG = """\
-What happens: prd is started on a temporary state directory with a config that names the first engine; the
-workers (worker/examples) train on Fashion-MNIST, one of them five times slower than the others; then the same
-again with the next engine, by changing the config's line `engine` alone. Evaluation runs beside the training at
-the lowest priority, on snapshots. Every run ends after the same number of examples (--epochs), so that final
-accuracies compare like with like, and the clock is what differs; or after the same time (--seconds). The target
-counts as reached at the first of three evaluations in a row (one every half second) that are at it or better.
+What happens: the demo starts prd on a temporary state directory, with a config that names the first engine. The
+workers (worker/examples) train on Fashion-MNIST; one of them is five times slower than the others. Then the demo
+changes the config's line `engine`, and nothing else, and trains again. A process of the lowest priority evaluates
+snapshots of the model during the training. Every run ends after the same number of examples (--epochs), so that
+final accuracies can be compared and times differ; or after the same time (--seconds). The target counts as reached
+at the first of three evaluations in a row (one every half second) that reach it.
 
-An engine may be given options of its config table: --engines p-reduce:group_size=5,weights=constant,all-reduce
+An engine may have options, the keys of its config table: --engines p-reduce:group_size=5,weights=constant,all-reduce
+(prd --list-keys names all keys.)
 
-Settings, from the papers; what is also given on the command line counts instead:
+Settings are experiments from the papers. An option on the command line replaces the setting's:
   --setting esync        ESync, section 5: six workers, two of them 100 times slower; batch 64, 100 s each
   --setting hyperplane   eager-SGD (PPoPP 2020), 6.2.1: 8,192-dimensional regression, 8 workers, 48 epochs; in every
                          step one worker, drawn at random, is delayed by two thirds of a step (there 400 ms)
@@ -142,40 +143,42 @@ def make_parser():
     add = parser.add_argument
     add("--quick", action="store_true", help="shorter steps: under 3 minutes once built; rates are less exact")
     add("--setting", choices=list(SETTINGS), help="a paper's experiment (below)")
-    add("--engines", default="all-reduce,p-reduce", help="which, in this order (default: %(default)s)")
-    add("--workers", type=number(int, 2, 64), default=8, help="processes (default: %(default)s)")
+    add("--engines", default="all-reduce,p-reduce", help="engines to run, in this order (default: %(default)s)")
+    add("--workers", type=number(int, 2, 64), default=8, help="worker processes (default: %(default)s)")
     add("--slow", type=slow_worker, action="append", metavar="RANK:FACTOR",
-        help="that worker's steps last FACTOR times as long; may be repeated (default: the last rank, 5 times; none "
-        "with --inject)")
+        help="steps of the worker of this rank last FACTOR times as long; may be repeated (default: the last rank, "
+        "5 times; none with --inject)")
     add("--inject", type=injection, metavar="PATTERN",
-        help="delays on top of the steps. one:MS: in every step one worker, drawn at random, by MS; shifted:MIN:MAX: "
-        "all workers, from MIN to MAX ms, shifted by one worker after each step; random:FACTOR:P: each step of each "
-        "worker lasts FACTOR times as long with probability P (without :P, one over the workers)")
+        help="delays added to steps. one:MS: in every step one worker, drawn at random, by MS. shifted:MIN:MAX: all "
+        "workers, by MIN to MAX ms, shifted by one worker after each step. random:FACTOR:P: each step of each worker "
+        "lasts FACTOR times as long with probability P (default P: one over the workers)")
     add("--group-size", type=number(int, 2, 64), default=3, help="workers per group, of engines that have groups of one size (default: %(default)s)")
     add("--target", type=number(float, 0.01, 1e4), default=0.85,
         help="test accuracy to reach; for the hyperplane, loss (default: %(default)s)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=number(float, 0.01, 1000), help="passes over the data (default: 12)")
-    length.add_argument("--seconds", type=number(float, 1, 86400), help="a run ends after this long instead")
+    length.add_argument("--seconds", type=number(float, 1, 86400), help="end each run after this long instead")
     add("--seed", type=number(int, 0, 2**31), default=1,
-        help="of model, shards, batches and delays (default: %(default)s)")
-    add("--out", type=pathlib.Path, default=pathlib.Path("demo-out"), help="(default: %(default)s)")
+        help="seed of model, shards, batches and delays (default: %(default)s)")
+    add("--out", type=pathlib.Path, default=pathlib.Path("demo-out"),
+        help="directory of the results (default: %(default)s)")
     more = parser.add_argument_group("the training")
     add = more.add_argument
     add("--model", choices=["mlp", "cnn", "hyperplane"], default="mlp",
-        help="two for Fashion-MNIST, and hyperplane regression (default: %(default)s)")
-    add("--shards", choices=["iid", "labels"], default="iid", help="(default: %(default)s)")
+        help="mlp or cnn on Fashion-MNIST, or regression of a hyperplane (default: %(default)s)")
+    add("--shards", choices=["iid", "labels"], default="iid",
+        help="iid: a random part of the data for each worker; labels: one or two classes each (default: %(default)s)")
     add("--batch", type=number(int, 1, 10000), default=256, help="examples per step (default: %(default)s)")
     add("--lr", type=number(float, 0, 100), default=0.25, help="learning rate of SGD (default: %(default)s)")
     add("--lr-decay", type=number(float, 0, 1e9), default=400, metavar="STEPS",
         help="the rate falls as 1/(1 + iteration/STEPS); 0 = constant (default: %(default)s)")
     add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 100; --quick: 40)")
-    add("--limit-s", type=number(float, 1, 86400), help="gives a run up after this long (default: three times what "
-        "it should take)")
+    add("--limit-s", type=number(float, 1, 86400), help="give a run up after this long (default: three times "
+        "what it should take)")
     add("--kill", type=kill, action="append", default=[], metavar="WHO:SECONDS",
-        help="kill -9 of prd (it is started again at once) or of the worker of that rank (it is not), that long "
-        "into every run; may be repeated")
-    add("--data", default="/usr/share/datasets/fashion-mnist", help="(default: %(default)s)")
+        help="kill -9, that long into every run. WHO is prd, which is started again at once, or a worker's rank, "
+        "which is not; may be repeated")
+    add("--data", default="/usr/share/datasets/fashion-mnist", help="directory of Fashion-MNIST (default: %(default)s)")
     add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     return parser
 

@@ -13,45 +13,51 @@ namespace {
 
 CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
   CLI::App* command = app->add_subcommand(
-      "skew", "Eager rounds beside Open MPI's MPI_Allreduce when processes arrive one by one");
-  command->add_option("--processes", skew->processes, "N")
+      "skew", "Eager rounds beside Open MPI's MPI_Allreduce, where processes arrive one by one");
+  command->add_option("--processes", skew->processes, "How many processes, N")
       ->check(CLI::Range(2, 256))
       ->capture_default_str();
-  command->add_option("--skew-ms", skew->skew_ms, "Between the calls of process i and i + 1")
+  command
+      ->add_option("--skew-ms", skew->skew_ms,
+                   "Time between the calls of process i and process i + 1")
       ->check(CLI::Range(0.0, 1000.0))
       ->capture_default_str();
-  command->add_option("--bytes", skew->bytes, "Sizes to reduce, float32, bytes per process")
+  command->add_option("--bytes", skew->bytes, "Sizes to reduce: bytes of float32 per process")
       ->capture_default_str();
-  command->add_option("--iterations", skew->iterations, "Measured, per size and round")
+  command->add_option("--iterations", skew->iterations, "Iterations measured per size and round")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  command->add_option("--warmup", skew->warmup, "Iterations before them that do not count")
+  command->add_option("--warmup", skew->warmup, "Iterations before those, which do not count")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();
-  command->add_option("--rounds", skew->rounds, "Fresh processes each; MPI and prd take turns")
+  command
+      ->add_option("--rounds", skew->rounds,
+                   "Rounds, each with fresh processes; MPI and prd take turns")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--ops", skew->ops, "Which operations")
+  command->add_option("--ops", skew->ops, "Operations to measure (below)")
       ->check(CLI::IsMember(prd::bench::SkewOps()))
       ->capture_default_str();
   command->add_flag("--without-mpi", skew->without_mpi, "Leave MPI_Allreduce out");
-  command->add_option("--mpirun", skew->mpirun, "Open MPI's")->capture_default_str();
-  command->add_option("--daemon", skew->daemon, "The prd binary (default: the one beside this)");
-  command->add_flag("--json", *json, "A JSON object per operation; mpi_* are null without MPI");
+  command->add_option("--mpirun", skew->mpirun, "Open MPI's mpirun")->capture_default_str();
+  command->add_option("--daemon", skew->daemon,
+                      "The prd program (default: the one beside prdbench)");
+  command->add_flag("--json", *json,
+                    "Print a JSON object per operation; mpi_* are null without MPI");
   command->footer(
       "The microbenchmark of eager-SGD (Li et al., PPoPP 2020, section 6.1 and Fig. 8). In each\n"
-      "iteration all processes meet, process i of 1..N waits i x --skew-ms and calls the "
+      "iteration all processes meet; process i of 1..N waits i x --skew-ms, then calls the "
       "operation.\n"
       "Printed are the mean time from call to return over all processes and iterations, MPI's "
-      "with\n"
-      "the same arrivals, and the mean number of active processes: those whose gradient of this\n"
-      "iteration is in the round.\n"
+      "mean\n"
+      "with the same arrivals, and the mean number of active processes. A process is active in a\n"
+      "round that contains its gradient of this iteration.\n"
       "  solo        engine eager, quorum solo: the first to arrive starts the round\n"
       "  majority    engine eager, quorum majority\n"
-      "  all-reduce  engine all-reduce: the full collective, as MPI's\n"
-      "prd's processes are workers of a daemon that is started for this, with its history on.\n"
+      "  all-reduce  engine all-reduce: waits for all processes, as MPI's does\n"
+      "prd's processes are workers of a daemon that prdbench starts, with its history on.\n"
       "\n"
-      "All of it takes about a minute and a half. One size, in a hurry:\n"
+      "All of it takes about a minute and a half. One size, for a quick look:\n"
       "  prdbench skew --bytes 64 --rounds 1");
   return command;
 }
@@ -59,48 +65,50 @@ CLI::App* AddSkew(CLI::App* app, prd::bench::SkewOptions* skew, bool* json) {
 CLI::App* AddDevice(CLI::App* app, prd::bench::DeviceOptions* device, bool* json) {
   CLI::App* command = app->add_subcommand(
       "device",
-      "On a GPU: kernels beside plain copies; or --check, what is right across processes");
-  command->add_option("--device", device->device, "cuda:N")->capture_default_str();
-  command->add_option("--check", device->check, "Instead of the kernels")
+      "On a GPU: kernels beside plain copies; or, with --check, correct results across processes");
+  command->add_option("--device", device->device, "The device, cuda:N")->capture_default_str();
+  command->add_option("--check", device->check, "Run this check instead of the kernels (below)")
       ->check(CLI::IsMember(prd::bench::DeviceChecks()));
-  command->add_option("--bytes", device->bytes, "Of a row; the kernels need ten of them")
+  command->add_option("--bytes", device->bytes, "Bytes of a row; the kernels need ten rows")
       ->check(CLI::Range(1 << 16, 1 << 30))
       ->capture_default_str();
-  command->add_option("--seconds", device->seconds, "Per case of the kernels")
+  command->add_option("--seconds", device->seconds, "Seconds per kernel case")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  command->add_option("--processes", device->processes, "Of a check")
+  command->add_option("--processes", device->processes, "Processes of a check")
       ->check(CLI::Range(3, 32))
       ->capture_default_str();
-  command->add_option("--groups", device->groups, "Of `groups` and `leak`")
+  command->add_option("--groups", device->groups, "Groups of the checks `groups` and `leak`")
       ->check(CLI::Range(8, 1000000))
       ->capture_default_str();
-  command->add_option("--elements", device->elements, "Of each dtype, in a check")
+  command->add_option("--elements", device->elements, "Elements of each dtype in a check")
       ->check(CLI::Range(64, 1 << 26))
       ->capture_default_str();
-  command->add_option("--seed", device->seed, "Of memberships, weights and values")
+  command->add_option("--seed", device->seed, "Seed of memberships, weights and values")
       ->capture_default_str();
-  command->add_option("--timeout-ms", device->timeout_ms, "Of a reduction in a check")
+  command->add_option("--timeout-ms", device->timeout_ms, "Time limit of a reduction in a check")
       ->check(CLI::Range(100, 600000))
       ->capture_default_str();
-  command->add_option("--slack-bytes", device->slack_bytes, "That `leak` lets go, of all processes")
+  command
+      ->add_option("--slack-bytes", device->slack_bytes,
+                   "Growth of all processes that `leak` accepts")
       ->capture_default_str();
-  command->add_flag("--json", *json, "Is always so: a JSON object per result");
+  command->add_flag("--json", *json, "Always on: prints a JSON object per result");
   command->footer(
       "Checks, each one line {\"check\":..,\"ok\":..} and an exit code:\n"
       "  groups  groups of 2 to 4 processes in changing memberships, random weights, against "
       "float64\n"
-      "  dtypes  every dtype alone, and all in one model, by every way\n"
-      "  kill    a member is killed in mid-reduce: the others end with an error in time, nothing "
-      "is\n"
-      "          changed, groups without it go on with the communicators that they had\n"
+      "  dtypes  every dtype alone, and all in one model, by each transport\n"
+      "  kill    a member is killed during a reduction: the others get an error in time, and no\n"
+      "          parameter changes; groups without that member keep their communicators\n"
       "  leak    memory of the device, while communicators are made and given up all the time\n"
-      "All processes share the one GPU, which NCCL is for functional tests only (it goes through\n"
-      "sockets): the figures say what is right, not how fast several GPUs are.");
+      "All processes share one GPU. NCCL then goes through sockets, which it offers for "
+      "functional\n"
+      "tests only: the checks show correct results, not the speed of several GPUs.");
   return command;
 }
 
-// What BenchSkew starts; not for people.
+// BenchSkew starts this command; it is hidden.
 CLI::App* AddSkewProcess(CLI::App* app, prd::bench::SkewProcessOptions* process) {
   CLI::App* command = app->add_subcommand("skew-process", "One of prdbench skew's processes");
   command->group("");
@@ -116,9 +124,9 @@ CLI::App* AddSkewProcess(CLI::App* app, prd::bench::SkewProcessOptions* process)
 
 int main(int argc, char** argv) {
   CLI::App app{
-      "Benchmarks of prd. Every figure is measured now, on this machine, and printed with what it "
-      "stands beside; compare within a run only.\n"
-      "With --json, one JSON object per line and result."};
+      "Benchmarks of prd. Each figure is measured now, on this machine, and printed beside the "
+      "figure of what it is compared with. Compare within a run only.\n"
+      "With --json, prints one JSON object per line and result."};
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
@@ -133,56 +141,58 @@ int main(int argc, char** argv) {
   prd::bench::ReduceOptions reduce;
   CLI::App* reduce_cmd = app.add_subcommand(
       "reduce", "A group's weighted reduction among processes: first use, repeated use, bandwidth");
-  reduce_cmd->add_option("--workers", reduce.workers, "Processes")
+  reduce_cmd->add_option("--workers", reduce.workers, "Processes of the group")
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
-  reduce_cmd->add_option("--bytes", reduce.bytes, "Sizes to reduce, float32, bytes per worker")
+  reduce_cmd->add_option("--bytes", reduce.bytes, "Sizes to reduce: bytes of float32 per worker")
       ->capture_default_str();
-  reduce_cmd->add_option("--trials", reduce.trials, "Fresh sets of processes per size")
+  reduce_cmd->add_option("--trials", reduce.trials, "Trials per size, each with fresh processes")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   reduce_cmd->add_option("--repeats", reduce.repeats, "Reductions of a group after its first")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  reduce_cmd->add_flag("--tcp", reduce.tcp, "tcp between the processes, as between hosts");
+  reduce_cmd->add_flag("--tcp", reduce.tcp, "Use tcp between the processes, as between hosts");
   reduce_cmd->add_flag("--beside-torch", reduce.beside_torch,
-                       "PyTorch's all_reduce over Gloo, alternating with ours");
-  reduce_cmd->add_option("--python", reduce.python, "The Python that has torch")
+                       "Measure PyTorch's all_reduce over Gloo too, in turns with ours");
+  reduce_cmd->add_option("--python", reduce.python, "A Python that has torch")
       ->capture_default_str();
   reduce_cmd
-      ->add_option("--device", reduce.devices,
-                   "On GPUs, cuda:N,.. of the workers in turn: by every way, beside ncclAllReduce")
+      ->add_option(
+          "--device", reduce.devices,
+          "On GPUs: cuda:N,.. for the workers in turn. Each transport beside ncclAllReduce")
       ->delimiter(',');
-  reduce_cmd->add_option("--dtype", reduce.dtype, "With --device")
+  reduce_cmd->add_option("--dtype", reduce.dtype, "Element type, with --device")
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16"}))
       ->capture_default_str();
-  reduce_cmd->add_flag("--json", json, "A JSON object per result; with --device always");
+  reduce_cmd->add_flag("--json", json, "Print a JSON object per result; always with --device");
 
   prd::bench::BrokerOptions broker;
   CLI::App* broker_cmd = app.add_subcommand(
-      "broker", "The real daemon, history on, beside a bare ZeroMQ echo under the same load");
-  broker_cmd->add_option("--clients", broker.clients, "Workers, each with one signal under way")
+      "broker", "The real daemon, with its history, beside a bare ZeroMQ echo under the same load");
+  broker_cmd
+      ->add_option("--clients", broker.clients, "Workers; each has one ready signal under way")
       ->check(CLI::Range(3, 1024))
       ->capture_default_str();
-  broker_cmd->add_option("--group-size", broker.group_size, "P")
+  broker_cmd->add_option("--group-size", broker.group_size, "Workers per group, P")
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
-  broker_cmd->add_option("--seconds", broker.seconds, "Per round")
+  broker_cmd->add_option("--seconds", broker.seconds, "Seconds per round")
       ->check(CLI::Range(0.1, 600.0))
       ->capture_default_str();
-  broker_cmd->add_option("--rounds", broker.rounds, "Of each, alternating; medians are reported")
+  broker_cmd->add_option("--rounds", broker.rounds, "Rounds of each, in turns; medians are printed")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   broker_cmd->add_option("--daemon", broker.daemon,
-                         "The prd binary (default: the one beside this)");
-  broker_cmd->add_flag("--json", json, "A JSON object per result");
+                         "The prd program (default: the one beside prdbench)");
+  broker_cmd->add_flag("--json", json, "Print a JSON object per result");
 
   prd::bench::DeviceOptions device;
   CLI::App* device_cmd = AddDevice(&app, &device, &json);
 
   CLI::App* decide_cmd =
       app.add_subcommand("decide", "An engine's cost per ready signal, from 8 to 100,000 workers");
-  decide_cmd->add_flag("--json", json, "A JSON object per result");
+  decide_cmd->add_flag("--json", json, "Print a JSON object per result");
 
   prd::bench::SkewOptions skew;
   CLI::App* skew_cmd = AddSkew(&app, &skew, &json);

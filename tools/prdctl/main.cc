@@ -26,31 +26,32 @@ namespace prd::ctl {
 namespace {
 
 constexpr const char* kAbout =
-    "Shows what prd's jobs do and did: who synchronised with whom, why a worker waits, who is "
-    "slow.\n"
-    "Reads a running daemon's admin socket, or the files of a stopped one (--state-dir).";
+    "Shows what prd's jobs do and did: which workers synchronised with which, why a worker waits, "
+    "which workers are slow.\n"
+    "Asks a running daemon (--admin), or reads the history of a stopped one (--state-dir).";
 
 constexpr const char* kFooter =
-    R"(RUN is a run's number or a job's name (its newest run); left out, the newest run of all.
+    R"(A run is one execution of a job, from its first worker to its end. RUN is a run's number, or
+a job's name for the newest run of that job. Without RUN, the newest run of all is shown.
 
 Examples:
   prdctl jobs                            all runs in the history
-  prdctl workers mnist                   who is there, at which iteration, how fast
-  prdctl explain 3                       why rank 3 waits, or what it last did
+  prdctl workers mnist                   the workers of job mnist: iteration, pace, state
+  prdctl explain 3                       why rank 3 waits, or what rank 3 did last
   prdctl groups --follow                 groups as they form
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
-  prdctl stragglers                      who is slow, and what the others lost to it
-  prdctl group 12                        of a round: who gave gradients, who only got the sum
-  prdctl groups --kind train             which groups wait, for whom, and what is drawn next
-  prdctl graph | dot -Tsvg > sync.svg    who synchronised with whom
-  prdctl graph --table                   neighbours: tokens, who waits for whom; where shards are
-  prdctl export --format trace -o t.json for ui.perfetto.dev
+  prdctl groups --kind train             groups that wait, for which members, and the next
+  prdctl group 12                        members and weights; in a round, who gave gradients
+  prdctl stragglers                      which workers are slow, and what the others lost to them
+  prdctl graph | dot -Tsvg > sync.svg    which workers synchronised with which, as a picture
+  prdctl graph --table                   neighbours: tokens, waits on each edge; where each shard is
+  prdctl export --format trace -o t.json a trace to open at ui.perfetto.dev
   prdctl --state-dir /var/lib/prd replay 7
-                                         from the files: does the history lead to its decisions?
+                                         from the files: does run 7's history lead to its decisions?
   prdctl --json workers | jq '.workers[] | select(.state == "waiting") | .rank'
 
 Exit codes: 0 ok; 1 error; 2 wrong usage; 3 not found (run, rank, group, history);
-4 no daemon answers; 5 the history is damaged, or its replay decides otherwise.)";
+4 no daemon answers; 5 the history is damaged, or its replay gives other decisions.)";
 
 // Written to by the signal handler: what waits in poll sees it, whenever the signal comes.
 int stop_pipe[2] = {-1, -1};
@@ -182,31 +183,32 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   groups
       ->add_option(
           "--kind", f.kind,
-          "Only groups of this kind. train: a step's; round: of gradients, in which all take part "
-          "while they compute; average: of models between rounds")
+          "Only groups of this kind. train: of steps. round: of gradients, with all workers, while "
+          "they compute. average: of models, between rounds. initial, final: the common start and "
+          "the final average")
       ->check(CLI::IsMember({"train", "round", "average", "initial", "final"}));
   groups->add_flag("--failed", f.failed, "Only groups that failed");
   groups->add_option("--since", f.since,
-                     "Only groups formed this long before the newest record or later (90s, 5m)");
-  groups->add_option("--last", f.last_groups, "At most so many, 0 for all")->capture_default_str();
+                     "Only groups formed at most this long before the newest record (90s, 5m)");
+  groups->add_option("--last", f.last_groups, "How many groups at most; 0: all")
+      ->capture_default_str();
   groups->add_flag("--follow,-f", f.follow,
-                   "Go on with each new one, until the run ends or Ctrl-C");
+                   "Print each new group as it forms, until the run ends or Ctrl-C");
 
   CLI::App* group = app.add_subcommand(
       "group",
-      "One group: members, weights, waiting, reducing; of a round who contributes, who is "
-      "passive, and who had the result from a peer");
+      "One group: its members, their weights, how long each waited and reduced. Of a round: which "
+      "members gave gradients, which had none (passive), which copied the result from a peer");
   group->fallthrough();
   group->add_option("id", f.group, "The group's number")->required();
   group->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
 
-  CLI::App* explain =
-      app.add_subcommand("explain",
-                         "Why each worker waits, or what it last did; of one "
-                         "worker also what the others do: the members of its group, its "
-                         "neighbours, or, of a store, all others");
+  CLI::App* explain = app.add_subcommand(
+      "explain",
+      "Why each worker waits, or what it did last. For one worker also: what the other members of "
+      "its group do, what its neighbours do, or, of a store, the other workers' clocks");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
       ->check(CLI::NonNegativeNumber);
@@ -223,7 +225,9 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "so far, then for their tokens; or, of a store, for the slowest clocks",
       [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
   stragglers->footer(StragglersColumns() + "\n");
-  stragglers->add_option("--factor", f.slow_factor, "From which factor on a worker counts as slow")
+  stragglers
+      ->add_option("--factor", f.slow_factor,
+                   "A worker with steps this many times the median worker's counts as slow")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 
@@ -236,35 +240,37 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "is; red: who waits, and an update or token that is missing. Of a store: who has copies of "
       "whose shards; --table: where each shard is",
       [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, f.table, c); });
-  graph->add_flag("--table", f.table, "Prints a table, for people");
-  graph->add_option("--last", f.last, "Of the last so many groups (default: all)");
+  graph->add_flag("--table", f.table, "Print a table instead of DOT");
+  graph->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
   CLI::App* gap =
       add("spectral-gap",
-          "How fast updates spread: rho and 1 - rho. Of engines that average models within groups, "
-          "by a static schedule, or with neighbours (these also as the paper of Hop counts it). "
-          "Refused where updates reach everybody at once",
+          "How fast an update spreads to all workers: rho and the gap 1 - rho. For engines that "
+          "average within groups, by a static schedule, or with neighbours (these also as the paper "
+          "of Hop counts the gap). Refused where each update reaches all workers anyway",
           [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
-  gap->add_option("--last", f.last, "Of the last so many groups (default: all)");
+  gap->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
 
   CLI::App* exporting =
       add("export", "A run for other tools: JSON lines, CSV, a trace for Perfetto",
           [&f](auto& s, auto& c) { return ExportAs(s, f, c); });
   exporting
       ->add_option("--format", f.format,
-                   "jsonl: all records; csv: a line per group member; trace: for ui.perfetto.dev, "
-                   "where what runs in the background has a track beside the worker's own")
+                   "jsonl: all records. csv: one line per group and member. trace: for "
+                   "ui.perfetto.dev; work beside the training loop has a track of its own")
       ->check(CLI::IsMember({"jsonl", "csv", "trace"}))
       ->capture_default_str();
-  exporting->add_option("-o,--output", f.file, "A file instead of the standard output");
+  exporting->add_option("-o,--output", f.file, "Write to this file instead of the standard output");
 
-  add("replay", "Verifies that a run's inputs lead to its decisions, whatever its engine",
+  add("replay", "Run the engine again on the recorded inputs: does it decide the same?",
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });
-  add("status", "The daemon: version, uptime, counters (those that metrics serves)", ShowDaemon,
+  add("status", "The daemon: version, uptime, and the counters that Prometheus gets", ShowDaemon,
       false);
 
-  CLI::App* keygen = app.add_subcommand("keygen", "A new CURVE key pair: NAME.key and NAME.pub");
+  CLI::App* keygen =
+      app.add_subcommand("keygen", "Make a CURVE key pair: NAME.key (secret) and NAME.pub");
   keygen->fallthrough();
-  keygen->add_option("name", f.key_name, "Path of the files without .key and .pub")->required();
+  keygen->add_option("name", f.key_name, "Path of the two files, without .key and .pub")
+      ->required();
 }
 
 // 1 when output could not be written. A reader that went away (`| head`) is no error.

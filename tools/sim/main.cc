@@ -10,18 +10,21 @@ namespace {
 using prd::sim::CommandOptions;
 
 void AddFiles(CLI::App* command, CommandOptions* options) {
-  command->add_option("workload", options->files, "TOML files; later ones win")
+  command
+      ->add_option("workload", options->files,
+                   "TOML files; where several set a key, the last one counts")
       ->required()
       ->check(CLI::ExistingFile);
-  command->add_option("--workers", options->workers, "instead of the workload's")
+  command->add_option("--workers", options->workers, "Workers, instead of the workload's")
       ->check(CLI::Range(1, 1'000'000));
-  command->add_option("--steps", options->steps, "local steps per worker; 0: until time is over");
-  command->add_option("--seconds", options->seconds, "virtual seconds at most");
+  command->add_option("--steps", options->steps,
+                      "Local steps per worker; 0: until the time is over");
+  command->add_option("--seconds", options->seconds, "Virtual seconds at most");
 }
 
 void AddCommon(CLI::App* command, CommandOptions* options) {
-  command->add_option("--seed", options->seed, "of everything random")->capture_default_str();
-  command->add_flag("--json", options->json, "JSON instead of text");
+  command->add_option("--seed", options->seed, "Seed of all random draws")->capture_default_str();
+  command->add_flag("--json", options->json, "Print JSON instead of text");
 }
 
 void AddEngines(CLI::App* command, CommandOptions* options, const char* what) {
@@ -34,7 +37,8 @@ int main(int argc, char** argv) {
   CommandOptions options;
   int code = 0;
   CLI::App app(
-      "prdsim runs prd's engines, its controller and its workers in virtual time, from one seed.\n"
+      "prdsim runs prd's own engines, controller and worker protocol in virtual time.\n"
+      "A run follows from its workload file and its seed alone.\n"
       "Exit codes: 0 ok, 1 error, 2 usage, 3 an invariant is broken.");
   app.require_subcommand(1);
   app.failure_message(CLI::FailureMessage::help);
@@ -49,69 +53,72 @@ int main(int argc, char** argv) {
       "all-reduce\n"
       "  prdsim keys");
 
-  CLI::App* run = app.add_subcommand("run", "One run of a workload, with a report");
+  CLI::App* run = app.add_subcommand("run", "Runs a workload once, and reports");
   AddFiles(run, &options);
   AddCommon(run, &options);
-  AddEngines(run, &options, "ENGINE or ENGINE:KEY=VALUE,..., instead of the workload's");
-  run->add_option("--timeline", options.timeline, "draws what workers did, as SVG");
-  run->add_option("--timeline-seconds", options.timeline_s, "of it, from the beginning");
-  run->add_option("--loss", options.loss, "draws the loss over time, as SVG");
-  run->add_flag("--trace", options.trace, "prints every event and record");
+  AddEngines(run, &options, "ENGINE or ENGINE:KEY=VALUE,..., instead of the workload's engine");
+  run->add_option("--timeline", options.timeline, "Draw what each worker did into this SVG file");
+  run->add_option("--timeline-seconds", options.timeline_s, "How much of it, from the beginning");
+  run->add_option("--loss", options.loss, "Draw the loss over time into this SVG file");
+  run->add_flag("--trace", options.trace, "Print every event and record");
   run->callback([&] { code = prd::sim::Run(options); });
 
   CLI::App* sweep = app.add_subcommand(
       "sweep",
-      "Many seeds of many workloads: sizes, engines and options vary by seed, all "
-      "invariants are checked, every seed runs twice");
+      "Searches for bugs: many seeds of many workloads. Sizes, engines and options vary by seed; "
+      "all invariants are checked; each seed runs twice and has to end equally");
   AddFiles(sweep, &options);
   AddCommon(sweep, &options);
-  sweep->add_option("--seeds", options.seeds, "how many, from --seed on")->default_val(1000);
-  sweep->add_option("--threads", options.threads, "seeds at a time")
+  sweep->add_option("--seeds", options.seeds, "How many seeds, from --seed on")->default_val(1000);
+  sweep->add_option("--threads", options.threads, "Seeds at a time")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   AddEngines(sweep, &options,
-             "only this one: NAME with options drawn, or NAME:KEY=VALUE,... as given; "
-             "default: all there are");
-  sweep->add_flag("--as-is", options.as_is, "workloads as they are, only the seed changes");
-  sweep->add_flag("--once", options.once, "every seed once, half the time");
-  sweep->add_flag("--trace", options.trace, "prints every event and record");
-  sweep->add_option("--mutation", options.mutation, "plants a bug that the sweep should find")
+             "Only this engine: NAME with drawn options, or NAME:KEY=VALUE,... as given "
+             "(default: all engines)");
+  sweep->add_flag("--as-is", options.as_is,
+                  "Leave the workloads as they are; only the seed changes");
+  sweep->add_flag("--once", options.once, "Run each seed once: half the time");
+  sweep->add_flag("--trace", options.trace, "Print every event and record");
+  sweep->add_option("--mutation", options.mutation, "Plant this bug, which the sweep should find")
       ->capture_default_str();
   sweep->callback([&] { code = prd::sim::RunSweep(options); });
 
   CLI::App* compare =
-      app.add_subcommand("compare", "One workload under several engines, as a table");
+      app.add_subcommand("compare", "Runs one workload under several engines, and prints a table");
   AddFiles(compare, &options);
   AddCommon(compare, &options);
   AddEngines(compare, &options,
-             "ENGINE or ENGINE:KEY=VALUE,...; repeat it; default: all there are");
-  compare->add_option("--seeds", options.seeds, "runs per engine")->default_val(1);
-  compare->add_option("--loss", options.loss, "draws the losses over time, as SVG");
+             "ENGINE or ENGINE:KEY=VALUE,...; may be repeated (default: all engines)");
+  compare->add_option("--seeds", options.seeds, "Runs per engine")->default_val(1);
+  compare->add_option("--loss", options.loss, "Draw the losses over time into this SVG file");
   compare->callback([&] { code = prd::sim::RunCompare(options); });
 
   CLI::App* replay = app.add_subcommand(
-      "replay", "What the workers of a recorded run would have done under other engines");
-  replay->add_option("history", options.files, "JSON lines of prdctl export")
+      "replay", "Takes the step times of a recorded run, and runs them under other engines");
+  replay->add_option("history", options.files, "The run, as prdctl export --format jsonl wrote it")
       ->required()
       ->expected(1)
       ->check(CLI::ExistingFile);
   AddCommon(replay, &options);
-  AddEngines(replay, &options, "ENGINE or ENGINE:KEY=VALUE,...; repeat it; default: all there are");
+  AddEngines(replay, &options,
+             "ENGINE or ENGINE:KEY=VALUE,...; may be repeated (default: all engines)");
   replay
       ->add_option("--against", options.against,
-                   "another recorded run: predicts it, and says how far off")
+                   "Another recorded run: predict it, and print the error")
       ->check(CLI::ExistingFile);
   replay->callback([&] { code = prd::sim::RunReplay(options); });
 
-  CLI::App* papers =
-      app.add_subcommand("papers", "The papers' experiments, their figures beside ours");
+  CLI::App* papers = app.add_subcommand(
+      "papers", "Runs the papers' experiments, and prints their figures beside ours");
   AddCommon(papers, &options);
-  papers->add_option("--updates", options.updates, "per run: more are more exact")
+  papers->add_option("--updates", options.updates, "Updates per run; more make figures more exact")
       ->check(CLI::Range(50, 1'000'000))
       ->capture_default_str();
   papers->callback([&] { code = prd::sim::RunPapersCommand(options); });
 
-  app.add_subcommand("keys", "Every key of a workload, with its default and what is allowed")
+  app.add_subcommand("keys",
+                     "Prints every key of a workload file: its default, and the values allowed")
       ->callback([] { std::fputs(prd::sim::WorkloadReference().c_str(), stdout); });
 
   try {

@@ -78,7 +78,8 @@ void Exchange::Do(Instant, const Meet& action) {
   }
   for (auto& [ticket, pull] : pulls_) {
     if (pull.ended() || met.contains(pull.from)) continue;
-    Fail(ticket, &pull, Status(Code::kUnavailable, "there is nothing to be had from it any more"));
+    Fail(ticket, &pull,
+         Status(Code::kUnavailable, "the peer is no neighbour or keeper of shards any more"));
   }
   std::erase_if(asked_, [&](const auto& entry) {
     const Asked& asked = entry.second;
@@ -307,7 +308,9 @@ void Exchange::Do(Instant now, const StartPull& action) {
   pull.bytes = *bytes;
   const std::string endpoint = EndpointOf(action.from);
   if (!Say(action.from, endpoint, FrameKind::kPull, action.ticket, EncodeParcel(action.parcel))) {
-    return Fail(action.ticket, &pull, Status(Code::kUnavailable, "it cannot be reached"));
+    return Fail(
+        action.ticket, &pull,
+        Status(Code::kUnavailable, "the peer has no endpoint that can be reached from here"));
   }
   pull.endpoint = endpoint;
 }
@@ -357,7 +360,7 @@ bool Exchange::OnAnswer(Instant now, const FrameHeader& header,
   pull.progress = now;
   if (header.kind == FrameKind::kRefused) {
     pull.endpoint.clear();  // it knows
-    Fail(it->first, &pull, Status(Code::kNotFound, "refused"));
+    Fail(it->first, &pull, Status(Code::kNotFound, "the peer does not have it"));
     return true;
   }
   Status status = header.kind == FrameKind::kParcel ? TakeInfo(&pull, payload)
@@ -385,7 +388,7 @@ Status Exchange::TakePart(Pull* pull, const FrameHeader& header,
                           std::span<const std::byte> payload) {
   if (!pull->described || payload.empty() || header.offset != pull->received ||
       payload.size() > pull->bytes - pull->received) {
-    return Status(Code::kDataLoss, "bytes came that do not fit");
+    return Status(Code::kDataLoss, "the peer sent bytes that it did not announce");
   }
   std::memcpy(pull->buffer->data() + pull->received, payload.data(), payload.size());
   pull->received += payload.size();
@@ -396,7 +399,8 @@ void Exchange::EndPulls(Instant now) {
   std::vector<Ticket> ended;
   for (auto& [ticket, pull] : pulls_) {
     if (!pull.ended() && now - pull.progress > timeout_) {
-      Fail(ticket, &pull, Status(Code::kDeadlineExceeded, "nothing came for too long"));
+      Fail(ticket, &pull,
+           Status(Code::kDeadlineExceeded, "the peer sent nothing within the time limit"));
     }
     if (pull.ended() && !pull.reported) ended.push_back(ticket);
   }
