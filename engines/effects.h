@@ -1,5 +1,5 @@
-// What an engine decides. Each decision carries its reason in words, which the log, the history,
-// prdctl and the tests share.
+// The decisions of an engine. Each decision carries its reason in words. The log, the history,
+// prdctl and the tests show these words.
 #ifndef PRD_ENGINES_EFFECTS_H_
 #define PRD_ENGINES_EFFECTS_H_
 
@@ -13,15 +13,16 @@
 
 namespace prd {
 
-// These workers reduce together once, now. Members are joined and in no other running group. Of a
-// kTrain group they have a ready signal that waits, which this answers (DrawnAhead: they need none
-// yet, and for passive members it answers none); weights are >= 0 and sum to 1 with initial_weight.
-// Of a kRound, all joined workers are members; a contributor has weight
-// 1/members, the others 0; it answers the signals up to its iteration. Of a kAverage, all joined
-// workers are members with equal weights, and wait with a signal that stays unanswered.
+// These workers reduce together once, now. Members are joined and in no other running group.
+//   kTrain    answers a waiting signal of each member. DrawnAhead: members need no signal yet, and
+//             passive members get no answer. Weights are >= 0; with initial_weight they sum to 1.
+//   kRound    has all joined workers as members. A contributor has weight 1/members, the others 0.
+//             Answers the signals up to the round's iteration.
+//   kAverage  has all joined workers as members, with equal weights. Their signals wait, and stay
+//             unanswered.
 struct FormGroup {
-  // Taken from *next_group; DrawnAhead: when it was drawn. A worker's groups form in ascending
-  // order.
+  // Taken from *next_group; with DrawnAhead, when the group was drawn. A worker's groups form in
+  // ascending order of ids.
   GroupId id = kNoGroup;
   GroupKind kind = GroupKind::kTrain;
   std::vector<GroupShare> members;  // in ring order, no rank twice
@@ -32,31 +33,32 @@ struct FormGroup {
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
-// Answers a worker's signal without a group (Payload::kChange, DrawnAhead, NeighbourPlan,
-// StorePlan: QueryReply).
+// Answers a worker's signal without a group, by QueryReply (Payload::kChange, DrawnAhead, HasNeighbours,
+// HasStore).
 struct Answer {
   Rank rank = kNoRank;
-  bool ready = false;  // its next signal waits for a group; else it goes on locally
+  bool ready = false;  // the worker's next signal waits for a group; false: the worker trains on
   std::string reason;
-  // NeighbourPlan, StorePlan: where it goes on; at or beyond the signal's iteration.
+  // HasNeighbours, HasStore: where the worker goes on; at or beyond the signal's iteration.
   Iteration next = 0;
-  std::uint32_t workers = 0;  // StorePlan: that train now
+  std::uint32_t workers = 0;  // HasStore: workers that train now
   friend bool operator==(const Answer&, const Answer&) = default;
 };
 
-// What the worker computes, or has signalled, comes too late: it is dropped, and the worker copies
-// the newest replica. It is joined and in no running group. It signals again, with that replica's
-// iteration, once it has computed on it. When nobody has a newer one than its own, the job lets it
-// join anew instead: LeftEvent, JoinedEvent with its own iteration, and its signal if it has one.
+// The worker's work comes too late. What the worker computes or has signalled is dropped, and the
+// worker copies the newest replica. The worker is joined and in no running group. It signals again,
+// with the new replica's iteration, once it has computed on that replica. If no worker has a newer
+// replica, the job lets this worker join anew instead: LeftEvent, JoinedEvent with the worker's own
+// iteration, and its signal if there is one.
 struct CatchUp {
   Rank rank = kNoRank;
-  Iteration iteration = 0;  // that its model had
+  Iteration iteration = 0;  // of the worker's replica before
   std::string reason;
   friend bool operator==(const CatchUp&, const CatchUp&) = default;
 };
 
-// FollowsSchedule: all joined workers draw their groups themselves, from slot 0 on. The span of ids
-// is taken from *next_group: first to first + kScheduleSpan - 1 (common/base/static_schedule.h).
+// FollowsSchedule: all joined workers draw their groups themselves, from slot 0 on. The ids `first`
+// to `first` + kScheduleSpan - 1 are taken from *next_group (common/base/static_schedule.h).
 struct SetSchedule {
   GroupId first = kNoGroup;
   std::vector<Rank> members;        // ascending
@@ -65,10 +67,11 @@ struct SetSchedule {
   friend bool operator==(const SetSchedule&, const SetSchedule&) = default;
 };
 
-// Besides, records that are sent as they are: with whom a worker exchanges updates (NeighbourPlan),
-// and where the shards are (StorePlan). Those whom they name are joined, or hold shards.
+// NeighboursSet, PlacementSet and PlacementOpened (common/base/history.h) are records that are sent
+// as they are: a worker's neighbours (HasNeighbours), and where the shards are (HasStore). The
+// workers in them are joined, or hold shards.
 
-// In the order of decision. The shell makes all of them durable before it sends any.
+// In the order of decision. The daemon makes all effects durable before it sends any.
 using Effect = std::variant<FormGroup, Answer, CatchUp, SetSchedule, NeighboursSet, PlacementSet,
                             PlacementOpened>;
 using Effects = std::vector<Effect>;

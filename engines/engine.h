@@ -1,7 +1,7 @@
 // The contract of a consistency engine: who synchronises with whom, when, and with which weights.
 //
-// An engine is pure: values in, effects out. It reads no clock, draws no random bits but from a
-// seed in its options, starts no thread and touches no file, socket, environment or log. Not thread
+// An engine is pure: values in, effects out. It reads no clock, starts no thread and touches no
+// file, socket, environment or log. Its random bits come from a seed in its options. Not thread
 // safe: one caller at a time.
 //
 // Iterations. A worker starts at iteration 0, or at its source's. What it counts from there follows
@@ -42,11 +42,11 @@ class Engine {
   // What the worker library does at each step under this engine.
   virtual Plan plan() const = 0;
 
-  // How workers that come late get in.
+  // How a worker joins a job that runs already.
   enum class Joining : std::uint8_t {
-    kAnytime,  // they copy a running peer's (newest) replica, and are joined then
-    kBarrier,  // joined at once between two rounds; their signal comes once they have copied
-    kPause,    // between two rounds; signals of all are held back while they copy, then they join
+    kAnytime,  // it copies the newest replica of a running peer, and then joins
+    kBarrier,  // it joins at once, between two rounds; it signals once it has copied a replica
+    kPause,    // between two rounds it copies, then joins; all signals are held back meanwhile
   };
   virtual Joining joining() const { return Joining::kAnytime; }
 
@@ -58,25 +58,25 @@ class Engine {
   // When Step wants a DeadlineEvent, if nothing happens before.
   virtual std::optional<Instant> NextDeadline() const = 0;
 
-  // Why this worker, whose signal is waiting, has no group yet: "waiting: 2 of 3 ready; ..." Empty
-  // when no signal of it is waiting. DrawnAhead: also of one in a group whose others have not come
-  // yet; FollowsSchedule, NeighbourPlan, StorePlan: of every joined worker, where it has more to
-  // say than that it computes.
+  // Why this worker's signal has no group yet: "waiting: 2 of 3 ready; ..." Empty when no signal of
+  // the worker is waiting. DrawnAhead: also for a worker in a group whose other members have not
+  // come yet. FollowsSchedule, HasNeighbours, HasStore: for every joined worker that does more
+  // than compute.
   virtual std::string Explain(Instant now, Rank rank) const = 0;
 
-  // A group that is drawn and not formed yet: it has its id, and takes its turn.
+  // A group that is drawn and not formed yet. It has its id, and takes its turn by that id.
   struct Drawn {
     GroupId id = kNoGroup;
     std::vector<GroupShare> members;
-    // A member has asked for it already; it waits behind the groups before it. Else it is there for
-    // when they ask (Prague's group buffer).
+    // A member has asked for the group, which waits for the groups before it. False: no member has
+    // asked yet (Prague's group buffer).
     bool pending = false;
     std::string reason;
   };
-  // DrawnAhead: in ascending order of ids. For people; costs as much as there are.
+  // DrawnAhead: all of them, by ascending id. For display; costs O(groups).
   virtual std::vector<Drawn> DrawnGroups() const { return {}; }
 
-  // The whole state, for snapshots and for comparing a replay (archive.h). Options are not part.
+  // The whole state without the options, for snapshots and to compare a replay (archive.h).
   virtual void Archive(StateArchive& ar) = 0;
 };
 

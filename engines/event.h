@@ -1,5 +1,5 @@
-// What an engine is told. Every event concerns workers by rank; the job around the engine
-// (engines/job.h) has already checked that ranks, groups and iterations make sense.
+// The events that an engine gets. They name workers by rank. The job around the engine
+// (engines/job.h) has checked ranks, groups and iterations before.
 #ifndef PRD_ENGINES_EVENT_H_
 #define PRD_ENGINES_EVENT_H_
 
@@ -13,21 +13,21 @@
 
 namespace prd {
 
-// A worker begins to train at this iteration, its replica being that of a running one (or the
-// job's common start). `host` is equal for workers that share a host.
+// A worker begins to train at this iteration. Its replica is the job's common start, or a copy of a
+// running worker's. `host` is equal for workers that share a host.
 struct JoinedEvent {
   Rank rank = kNoRank;
   Iteration iteration = 0;
   std::string host;
 };
 
-// A ready signal. The worker is joined, and has no other signal with `waiting` unanswered; unless
-// the plan TrainsInRounds or is DrawnAhead, it is in no running group. After
-// a kTrain group that failed for it, the worker signals again with the same iteration.
-// (DrawnAhead: not; its signal stands until a FinishedEvent with ok of a group that it was not
-// passive in, or an Answer.) (Where a round must be committed by all or none, the job repairs
-// members that missed a round which others have before their next signal gets here.) `owed` counts
-// the worker's gradients in no round yet, as far as the controller knows.
+// A ready signal. The worker is joined, and no other signal of it with `waiting` is unanswered. The
+// worker is in no running group, except under plans that TrainsInRounds or are DrawnAhead. After a kTrain group
+// that failed for the worker, the worker signals again with the same iteration. With DrawnAhead
+// the signal stands instead, until an Answer, or a FinishedEvent with ok of a group in which the
+// worker was not passive. Where all or none must commit a round, the job first repairs members that
+// missed the round, and passes their next signal on after that. `owed` counts the worker's
+// gradients that are in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
   Ready ready;
@@ -42,32 +42,34 @@ struct FinishedEvent {
   std::uint32_t owed = 0;  // kRound: its gradients in no round now
 };
 
-// Every member has reported or is gone: the group no longer exists. Comes after the reports, once.
+// Every member has reported or is gone: the group no longer exists. Comes once, after the reports.
 struct EndedEvent {
   GroupId group = kNoGroup;
-  // kTrain of parameters, and kAverage: every member has the result. Other kTrain groups: a
-  // member that is still there has it, and those for whom it failed now copy its replica. kRound:
-  // every member that is still there has it (the job has repaired those for whom it had failed).
-  // False, for these two: nobody has it.
+  // True means, by kind of group:
+  //   kTrain of parameters, kAverage: every member has the result.
+  //   other kTrain: a member that is still there has the result, and the members for whom the group
+  //                 failed now copy its replica. False: no member has it.
+  //   kRound:       every member that is still there has the result; the job has repaired those for
+  //                 whom the group had failed. False: no member has it.
   bool ok = false;
 };
 
-// StorePlan: the shards that the worker owns under this placement are complete, here and on
-// their other holders. The placement may have been superseded.
+// HasStore: the shards that the worker owns under this placement are complete, on the worker
+// and on their other holders. A newer placement may have replaced this one.
 struct PlacedEvent {
   Rank rank = kNoRank;
   std::uint64_t epoch = 0;
 };
 
-// The worker trains no more: forget its signal. StorePlan: one that has finished goes on
-// holding shards; when it is gone, this comes again, with another reason. Running groups it was in
-// are aborted by the job; their other members still report Finished, after this.
+// The worker trains no more, and its signal is void. HasStore: a worker that has finished goes
+// on holding shards; when it is gone, this event comes again, with another reason. The job aborts
+// running groups with the worker; their other members report Finished after this event.
 struct LeftEvent {
   Rank rank = kNoRank;
   LeftReason why = LeftReason::kLeft;
 };
 
-// now >= NextDeadline().
+// The time that NextDeadline gave has come.
 struct DeadlineEvent {};
 
 using Event = std::variant<JoinedEvent, ReadyEvent, FinishedEvent, EndedEvent, LeftEvent,

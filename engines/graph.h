@@ -1,6 +1,6 @@
-// A communication graph over a job's ranks: who may synchronise with whom (decentralised training:
-// AD-PSGD, Hop), over those workers that are present. What a user sets, and the undirected
-// neighbours of ad-psgd; hop's are in engines/hop/topology.h.
+// A communication graph over the present workers of a job: which workers may synchronise with which
+// (decentralised training: AD-PSGD, Hop). Here are the user's setting and undirected neighbours;
+// engines/hop/topology.h has directed ones.
 #ifndef PRD_ENGINES_GRAPH_H_
 #define PRD_ENGINES_GRAPH_H_
 
@@ -65,8 +65,8 @@ class Neighbours {
   void Leave(Rank rank);
   bool Has(Rank rank) const;
 
-  // REQUIRES, all: Has(rank). `index` < Count(rank); for a ring the lower neighbour comes first,
-  // but the order depends on who has come and gone for a complete graph.
+  // REQUIRES, all: Has(rank); `index` < Count(rank). On a ring the lower neighbour comes first. On
+  // a complete graph the order depends on the joins and leaves before.
   std::size_t Count(Rank rank) const;
   Rank At(Rank rank, std::size_t index) const;
   std::vector<Rank> Of(Rank rank) const;  // ascending

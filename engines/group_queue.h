@@ -1,18 +1,18 @@
-// Groups that are drawn and not done, in one order: the group buffers, the lock vector and the
-// queue of pending groups of Prague (Luo et al., ASPLOS 2020, sections 4.1 and 5.1) in one.
+// Groups that are drawn and not done, in one order. They stand for Prague's group buffers, lock
+// vector and queue of pending groups (Luo et al., ASPLOS 2020, sections 4.1 and 5.1).
 //
-// Each worker has the line of those undone groups that include it, in the order in which they were
-// drawn. A group runs when it is at the front of all its members' lines: that is its lock on them,
-// given back when the member is through. All lines follow one order, that of the ids, so every
-// member meets its groups in the same order, the oldest undone group can always run, and no draw
-// can make a deadlock, whatever the groups are. Two groups that share a worker never run at once.
+// Each worker has a line of the undone groups that include it, in the order in which they were
+// drawn. A group runs when it is at the front of all its members' lines. That is its lock on each
+// member, released when the member is done with the group. All lines are ordered by id, so the
+// oldest undone group can always run, and no draw can make a deadlock. Two groups that share a
+// worker never run at once.
 //
-// A group has a caller, on whose account it was drawn. With `shared`, it answers each member's
-// request (Prague's divisions, section 5.1), and the caller need not be one of them; else the
-// caller's alone, and the others are passive.
+// A group was drawn for a request of its caller. With `shared` it answers each member's request
+// (Prague's divisions, section 5.1), and the caller need not be a member. Otherwise it answers the
+// caller's request alone, and the other members are passive.
 //
-// Costs: Draw, Done and Drop O(members), but for the members' longer lines when one drops out of
-// their middle. Pure; not thread safe.
+// Draw, Done and Drop cost O(members). Dropping a group out of the middle of a line also costs
+// O(length of the line). Pure; not thread safe.
 #ifndef PRD_ENGINES_GROUP_QUEUE_H_
 #define PRD_ENGINES_GROUP_QUEUE_H_
 
@@ -59,20 +59,20 @@ class GroupQueue {
   // members are distinct ranks >= 0, the caller among them unless it is shared.
   bool Draw(GroupId id, Rank caller, std::vector<Rank> members, bool shared, std::string reason);
 
-  // The groups that have got to the front of all their members' lines since the last call, by
-  // ascending id: they are formed from now on. The pointers are valid until the next Draw; Done and
+  // The groups that have reached the front of all their members' lines since the last call, by
+  // ascending id. They are formed from now on. The pointers are valid until the next Draw; Done and
   // Drop may end their groups.
   std::vector<Group*> TakeRunnable();
 
-  // This member is through with a formed group, one way or another; with the last one, the group is
-  // gone. REQUIRES: it is at the front of the member's line, and formed.
+  // This member is done with a formed group, which succeeded or failed for it. After the last
+  // member the group is gone. REQUIRES: the group is formed, and at the front of the member's line.
   void Done(Rank rank, GroupId id);
 
   // Takes back a group that is not formed. REQUIRES: it is in the line of this member of it.
   void Drop(Rank member, GroupId id);
 
-  // This worker takes part in nothing any more. Groups with it that are not formed are dropped,
-  // and returned by ascending id; from a formed one it is taken out.
+  // The worker leaves all groups. Groups with it that are not formed are dropped, and returned by
+  // ascending id. It is taken out of a formed group.
   std::vector<Group> Leave(Rank rank);
 
   // No undone group includes this worker: Prague's empty group buffer.
@@ -84,13 +84,13 @@ class GroupQueue {
   // This member of the group has neither reported on it nor gone. REQUIRES: a group in a line.
   bool Waits(const Group& group, std::size_t member) const { return group.done[member] == 0; }
 
-  // Soon this worker's line is used: with many workers, reading it is what costs.
+  // This worker's line is used soon: with many workers, reading it is the cost.
   void Prefetch(Rank rank) const {
     const auto index = static_cast<std::size_t>(rank);
     if (index < lines_.size()) __builtin_prefetch(&lines_[index]);
   }
 
-  // All undone groups, by ascending id. For people and tests.
+  // All undone groups, by ascending id. For display and tests.
   std::vector<const Group*> All() const;
   std::size_t size() const { return groups_.size() - free_.size(); }
 

@@ -1,9 +1,9 @@
 // A job around its engine: everything that does not depend on which engine decides.
 //
-// Ranks and incarnations, links, the common start, late workers, the life of groups (who has
-// reported, what an abort means), rounds that all or none must commit, the final average. Pure like
-// the engines: Step applies one input and appends records and messages; the same inputs give the
-// same state. Not thread safe.
+// That is: ranks and incarnations, links, the common start, late workers, the life of groups (which
+// members have reported, what an abort means), rounds that all or none must commit, and the final
+// average. Pure like the engines: Step applies one input and appends records and messages; the same
+// inputs give the same state. Not thread safe.
 //
 // The life of a worker:
 //   Hello -> kJoining -(start barrier)-> kStarting: in the initial group -> kActive
@@ -11,13 +11,13 @@
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
 //   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
 //
-// Where the parameters are in shards (HasStore) a worker that has finished goes on
-// holding its own until it is gone.
+// Where the parameters are in shards (HasStore), a worker that has finished holds its shards
+// until it is gone.
 //
-// Groups that all members or none must commit: the initial and the final one, and training groups
-// of plans that are AllOrNone. If any member has the result of such a group, the group is
-// committed: members for whom it failed are ordered to Adopt the replica of one that has it; or, of
-// a kRound, its result, before the round ends.
+// Some groups must be committed by all members or by none: the initial group, the final group, and
+// groups that train under plans that are AllOrNone. If any member has the result of
+// such a group, the group is committed: members for whom it failed copy (Adopt) the replica of one
+// that has it. Of a kRound they copy the result alone, before the round ends.
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
@@ -45,12 +45,12 @@ namespace prd {
 struct JobSpec {
   std::string name;  // the name the workers gave, e.g. "mnist-7" for the pattern "mnist-*"
   EngineOptions engine;
-  int workers = 0;  // that the common start waits for; 0 = the first worker's world size, or 1
+  int workers = 0;  // the common start waits for these; 0 = the first worker's world size, or 1
   int max_workers = 4096;  // ranks are below this, whatever a message says
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
   std::string text;  // this spec as normalised TOML (config/), kept in history
-  // Builds the engine. Whoever wants to look over its shoulder wraps MakeEngine's (the simulator).
+  // Builds the engine. The simulator wraps the engine of MakeEngine in one that checks it.
   std::function<std::unique_ptr<Engine>(const EngineOptions&)> make_engine = MakeEngine;
 };
 
@@ -85,26 +85,27 @@ class Job {
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
     Iteration iteration = 0;
-    GroupId group = kNoGroup;       // running, not yet reported on
-    GroupId last_group = kNoGroup;  // the last one it reported on, and how
+    GroupId group = kNoGroup;       // runs, and the worker has not reported on it
+    GroupId last_group = kNoGroup;  // the last group that the worker reported on, and its outcome
     bool last_ok = false;
-    std::optional<Ready> signal;  // not answered; with the engine, or held back (below)
-    Iteration signalled = 0;      // of the newest one
-    std::uint32_t owed = 0;       // TrainsInRounds: its gradients in no round yet
-    // Its signal is held back: it failed in an all-or-none group that still runs, or copies a
-    // replica.
+    std::optional<Ready> signal;  // not answered; the engine has it, or it is held back (below)
+    Iteration signalled = 0;      // of the newest signal
+    std::uint32_t owed = 0;       // TrainsInRounds: the worker's gradients in no round yet
+    // The signal is held back: the worker failed in an all-or-none group that still runs, or copies
+    // a replica.
     bool held = false;
-    bool withheld = false;  // its signal is, while somebody copies (Joining::kPause)
-    // Said Finish before all others had the common start, or before an order to copy got there.
+    bool withheld = false;  // the signal is held back while another worker copies (kPause)
+    // The worker said Finish before all others had the common start, or before an order to copy a
+    // replica reached it.
     bool finish_held = false;
-    // The replica that it copied was outdated when it got there: what it does on it is dropped.
+    // The replica that the worker copied was outdated on arrival: its work on it is dropped.
     bool outdated = false;
-    Rank source = kNoRank;  // whose replica it copies now, or whose result of its `group`
-    int fetches = 0;        // of that result that have failed
-    // Has no replica of the job yet. In a job of rounds such a worker may be kActive already; it is
-    // stranded while it copies nobody's, because nobody has one to give.
+    Rank source = kNoRank;  // the worker copies this rank's replica, or its result of `group`
+    int fetches = 0;        // failed attempts to copy that result
+    // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
+    // is stranded if no worker has a replica that it could copy.
     bool bare = true;
-    Instant since;  // of the last thing it did
+    Instant since;  // of the worker's last input
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);
   };
@@ -129,7 +130,7 @@ class Job {
   // one.
   void Start(Instant now, std::int64_t wall_ns, JobOutput* out);
 
-  // What to do with a worker's message, given the present state. Changes nothing.
+  // Whether to step a worker's message, given the present state. Changes nothing.
   struct Admission {
     enum class Verdict { kStep, kDuplicate, kGap, kRefuse } verdict;
     Rank rank = kNoRank;  // of the sender; kNoRank for a Hello to be stepped
@@ -143,7 +144,7 @@ class Job {
 
   std::optional<Instant> NextDeadline() const { return engine_->NextDeadline(); }
 
-  // Why this worker waits, or what it last did.
+  // Why this worker waits, or what it did last.
   std::string Explain(Instant now, Rank rank) const;
 
   RunId run() const { return run_; }
@@ -160,8 +161,8 @@ class Job {
 
   // The link of a worker that is there, for retransmission.
   const LinkEnd<ControllerBody>& link(Rank rank) const { return workers_[Index(rank)].link; }
-  // An acknowledgement that came with a heartbeat or a duplicate. Not an input: forgetting what was
-  // received changes nothing that a replay could miss, it only sends less again.
+  // An acknowledgement that came with a heartbeat or a duplicate. Not an input: it only shortens
+  // what is sent again, and a replay decides the same without it.
   void OnAck(Rank rank, Seq ack) { workers_[Index(rank)].link.OnAck(ack); }
 
   void Archive(StateArchive& ar);
@@ -177,11 +178,11 @@ class Job {
   bool Present(Rank rank) const;
   // Reductions that all members or none must commit.
   bool AllOrNone(GroupKind kind) const;
-  // Formed by the engine, which is told of it.
+  // The engine forms such groups, and gets their events.
   static bool OfEngine(GroupKind kind) {
     return kind != GroupKind::kInitial && kind != GroupKind::kFinal;
   }
-  // Of a group that answers this member's signal once it has succeeded.
+  // The group's success answers this member's signal.
   bool AnsweredByEnd(const Running& group, Rank rank) const;
   int Count(State state) const { return counts_[static_cast<std::size_t>(state)]; }
   void SetState(Rank rank, State state);
@@ -243,9 +244,9 @@ class Job {
   bool ended_ = false;
   int live_ = 0;  // workers not kAbsent
   std::array<int, kStates> counts_{};
-  int stranded_ = 0;              // workers of whom Stranded is true (derived)
-  int withheld_ = 0;              // workers of whom withheld is true (derived)
-  std::vector<Rank> behind_;      // whom a CatchUp could not help; empty between two Steps
+  int stranded_ = 0;              // workers for which Stranded is true (derived)
+  int withheld_ = 0;              // workers for which withheld is true (derived)
+  std::vector<Rank> behind_;      // workers that no CatchUp could help; empty between two Steps
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;

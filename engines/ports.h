@@ -1,5 +1,5 @@
-// What the pump needs from its surroundings: the daemon gives RocksDB and ZeroMQ, the simulator
-// and the tests their own.
+// The interfaces through which the pump records and sends. The daemon implements them with RocksDB
+// and ZeroMQ; the simulator and the tests have implementations of their own.
 #ifndef PRD_ENGINES_PORTS_H_
 #define PRD_ENGINES_PORTS_H_
 
@@ -13,21 +13,21 @@
 
 namespace prd {
 
-// Where records become durable.
+// Makes records durable.
 class History {
  public:
   virtual ~History() = default;
 
-  // All records or none, in one write. On return with ok they survive a kill of the process.
-  // After an error the pump gives the same records again later.
+  // Writes all records or none. Once it has returned ok, they survive a kill of the process. After
+  // an error the pump appends the same records again later.
   virtual Status Append(std::span<const Record> records) = 0;
 
-  // Keeps the state of a run after all records with an index below `index`, so that a replay can
-  // start there. Losing a snapshot costs time only.
+  // Keeps the state of a run after all records with an index below `index`. A replay can start
+  // there. A snapshot that is lost costs time only.
   virtual Status SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) = 0;
 };
 
-// Where messages go. May lose, delay, duplicate and reorder: the link makes up for it.
+// Sends messages. May lose, delay, duplicate and reorder them: the link (link.h) repairs that.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -42,26 +42,26 @@ class Pump {
   // Both ports must outlive the pump.
   Pump(Options options, Catalog catalog, History* history, Transport* transport);
 
-  // Takes over a run from history: the newest snapshot (empty: none) of the state before record
-  // `from`, and all records from there on in order. Checks that the replay decides what is
-  // recorded; kDataLoss tells where it does not, or where a record is missing. A run that has
-  // ended is accepted and not kept. Leases of its workers start anew at `now`.
+  // Restores a run from the history: the newest snapshot (empty: none) of the state before record
+  // `from`, and all records from `from` on, in order. Checks that the replay makes the recorded
+  // decisions. kDataLoss says where it does not, or which record is missing. A run that has ended
+  // is accepted and not kept. Leases of its workers start anew at `now`.
   Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                  std::uint64_t from, std::span<const Record> records);
 
-  // Applies a message of a worker. Nothing leaves before Flush. wall_ns is Unix time, for people.
+  // Applies a message of a worker. Sends nothing before Flush. wall_ns is Unix time, for display.
   // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
   void Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
 
   // Expires leases and engine deadlines that are due.
   void Tick(Instant now);
 
-  // Appends everything decided since the last Flush, then sends. On an error nothing was sent, and
-  // the next Flush tries the same again.
+  // Appends all decisions since the last Flush, then sends them. After an error nothing was sent,
+  // and the next Flush tries the same again.
   Status Flush();
   bool pending() const { return !records_.empty() || !sends_.empty(); }
 
-  // When Tick has something to do at the latest.
+  // The next time at which Tick has something to do.
   std::optional<Instant> NextDeadline() const;
 
   // The runs that have not ended, by id.
@@ -94,7 +94,7 @@ class Pump {
     Instant floor;                                // nobody counts as silent since before this
     std::uint64_t snapshot_at = 0;
   };
-  struct Ack {  // owed to a worker unless something else carries it before
+  struct Ack {  // due to a worker, unless another message carries it before
     Instant due;
     RunId run = kNoRun;
     Rank rank = kNoRank;
@@ -124,8 +124,8 @@ class Pump {
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
-  // Incarnations that are over, for a Hello of theirs that was long on its way: the newest ones,
-  // after a restart those whose end is in the records that were read.
+  // The newest incarnations that are over: a late Hello of theirs is refused. After a restart,
+  // those whose end is in the records that were read.
   std::set<Incarnation> gone_;
   std::deque<Incarnation> gone_order_;
   JobOutput output_;  // of one step; kept for its memory

@@ -1,5 +1,5 @@
-// What prdctl talks to: answers admin requests from the history and the pump. A request that waits
-// for a record holds up nobody else. Not thread safe.
+// The socket that prdctl talks to: answers admin requests from the history and the pump. A request
+// that waits for a record does not delay other requests. Not thread safe.
 #ifndef PRD_SERVER_ADMIN_SOCKET_H_
 #define PRD_SERVER_ADMIN_SOCKET_H_
 
@@ -27,11 +27,11 @@ class AdminSocket {
                                                    const std::string& endpoint,
                                                    const RocksHistory* history, StatusOf status);
 
-  // Answers the requests that have come, and those waiting for records that are there now or whose
-  // time is up. Takes a bounded number at a time.
+  // Answers new requests, and waiting ones if their records are there now or their time is up.
+  // Takes a bounded number at a time.
   void Serve(Instant now);
 
-  // When Serve has something to do at the latest.
+  // The next time at which Serve has something to do.
   std::optional<Instant> NextDeadline() const;
 
   zmq::socket_ref socket() { return socket_; }

@@ -9,12 +9,12 @@
 
 namespace prd {
 
-// Who may open the file of an ipc endpoint.
+// Access to the file of an ipc endpoint.
 enum class Access { kOwner, kByUmask };
 
-// Binds and returns the endpoint with the port that was given for "*". The file of an ipc endpoint
-// that a daemon which is gone has left is replaced, one that a living one answers at is not
-// (kAlreadyExists). `key` is the config key, for messages.
+// Binds, and returns the endpoint with the port that the system chose for "*". Replaces the file of
+// an ipc endpoint that a dead daemon has left. kAlreadyExists: a process answers at it. `key` is
+// the config key, for messages.
 Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, const std::string& key,
                          Access access);
 

@@ -1,9 +1,9 @@
 // The daemon: sockets, clock, history and signals around the pump, in one thread.
 //
-// Each turn reads what workers have sent, lets the pump decide, appends one batch to the history,
-// sends, and only then reads on. While the history has no room, no message of a worker is read and
-// nothing is sent; it is tried again with growing pauses, and nothing is lost. When a write fails
-// half-way, the daemon ends: the next one goes on from what is recorded.
+// Each turn reads workers' messages, lets the pump decide, appends one batch to the history, sends,
+// and only then reads on. While the history has no room, the daemon reads no worker's message and
+// sends nothing. It tries again with growing pauses, and nothing is lost. If a write fails
+// half-way, the daemon ends, and the next one goes on from the recorded history.
 #ifndef PRD_SERVER_DAEMON_H_
 #define PRD_SERVER_DAEMON_H_
 
@@ -30,8 +30,8 @@ namespace prd {
 
 class Daemon {
  public:
-  // Opens the history, takes over the runs in it, and listens. `signals` is a signalfd of SIGTERM,
-  // SIGINT and SIGHUP, which are blocked in all threads. Errors say what to do.
+  // Opens the history, restores its runs, and listens. `signals` is a signalfd of SIGTERM, SIGINT
+  // and SIGHUP, which are blocked in all threads. Errors say what to do.
   static Result<std::unique_ptr<Daemon>> Start(Config config, Notifier notifier, int signals);
   ~Daemon();
 

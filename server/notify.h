@@ -1,4 +1,4 @@
-// The service manager's side channel (sd_notify(3)), spoken directly: one datagram per message to
+// Tells systemd the daemon's state (sd_notify(3)) without its library: one datagram per message to
 // the socket that NOTIFY_SOCKET names.
 #ifndef PRD_SERVER_NOTIFY_H_
 #define PRD_SERVER_NOTIFY_H_
@@ -17,22 +17,22 @@ namespace prd {
 class Notifier {
  public:
   Notifier() = default;  // tells nobody
-  // By NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. What cannot be right is an error that names
-  // the variable; none set means that nobody listens.
+  // From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID. An error names the variable that is wrong.
+  // If none is set, messages go nowhere.
   static Result<Notifier> FromEnvironment();
 
   Notifier(Notifier&& other) noexcept;
   Notifier& operator=(Notifier&& other) noexcept;
   ~Notifier();
 
-  // "READY=1", "STATUS=...", several lines. Lost if nobody reads; never blocks for long.
+  // "READY=1", "STATUS=...", several lines. Lost if systemd does not read; never blocks for long.
   void Send(const std::string& message) const;
   void Ready() const { Send("READY=1"); }
   void Stopping() const { Send("STOPPING=1"); }
   void Reloading() const;
 
   bool enabled() const { return fd_ >= 0; }
-  // How often "WATCHDOG=1" is due: half of what the service manager waits. nullopt: not wanted.
+  // How often "WATCHDOG=1" is due: half of systemd's limit. nullopt: systemd does not want it.
   std::optional<DurationNs> watchdog_interval() const { return watchdog_interval_; }
 
  private:

@@ -1,4 +1,4 @@
-// Takes over from the history what was going when the last daemon stopped.
+// Restores from the history the runs that had not ended when the last daemon stopped.
 #ifndef PRD_SERVER_RESTORE_H_
 #define PRD_SERVER_RESTORE_H_
 
@@ -19,7 +19,7 @@ struct RestoreSummary {
   std::size_t restored = 0;
   std::size_t set_aside = 0;  // could not be restored: logged, kept in the history, not continued
 };
-// An error is one of the history as a whole; a run that cannot be restored is none.
+// Fails only if the history as a whole cannot be read. A run that cannot be restored is set aside.
 Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Pump* pump);
 
 }  // namespace prd

@@ -1,4 +1,4 @@
-// Where workers connect: the ROUTER socket, as the pump's transport and as the source of messages.
+// The ROUTER socket that workers connect to: the pump's transport, and the source of its messages.
 // Not thread safe.
 #ifndef PRD_SERVER_WORKER_SOCKET_H_
 #define PRD_SERVER_WORKER_SOCKET_H_
@@ -24,8 +24,8 @@ class WorkerSocket final : public Transport {
   struct Options {
     std::string endpoint;
     std::int64_t max_message_bytes = 65'536;
-    // With keys, clients must encrypt, and be let in by the context's ZAP handler (zap.h), which
-    // must be there before.
+    // With keys, clients must encrypt, and the context's ZAP handler (zap.h) admits them. The
+    // handler must exist before the socket.
     std::optional<CurveKeys> keys;
   };
 
@@ -44,7 +44,7 @@ class WorkerSocket final : public Transport {
 
   void Send(const ControllerEnvelope& envelope) override;
 
-  // Forgets the ways to all other incarnations: those refused, and those that are gone.
+  // Forgets the routes to all other incarnations: those refused, and those that are gone.
   void Prune(const std::unordered_set<Incarnation>& keep);
 
   // As bound: with the port that was given for "*".

@@ -1,5 +1,5 @@
-// Who may connect (ZeroMQ RFC 27): answers libzmq's question for every new CURVE connection.
-// Without this handler any key would be let in.
+// Admits known CURVE keys (ZeroMQ RFC 27): answers libzmq's request for every new connection.
+// Without this handler every key would be admitted.
 #ifndef PRD_SERVER_ZAP_H_
 #define PRD_SERVER_ZAP_H_
 
@@ -24,10 +24,10 @@ class ZapHandler {
   static Result<std::unique_ptr<ZapHandler>> Make(zmq::context_t& context,
                                                   const std::vector<std::string>& keys);
 
-  // From now on these; connections that are there stay.
+  // From now on these keys are admitted. Existing connections stay.
   void SetKeys(const std::vector<std::string>& keys);
 
-  // Answers the questions that wait.
+  // Answers the waiting requests.
   void Serve();
 
   zmq::socket_ref socket() { return socket_; }

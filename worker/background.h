@@ -1,10 +1,11 @@
 // The one thread of a session: it owns all sockets, drives the protocol (core/session_core.h) and
 // the data plane (mesh/mesh.h), and does what the user's thread asks for.
 //
-// The user's thread holds the store's mutex while `apply` runs. Who reads or commits a replica here
-// puts it off then, until `apply` returns and the call that ran it wakes this thread; heartbeats
-// and answers to peers go on. Only who drops an incarnation's results, joins a run, or
-// (StorePlan) makes a shard of its own parameters, waits.
+// The user's thread holds the store's mutex while `apply` runs. Meanwhile this thread does not read
+// or commit the replica; it goes on with heartbeats and answers to peers. When `apply` has
+// returned, the call that ran it wakes this thread. This thread waits for the mutex in three cases:
+// to drop an incarnation's results, to join a run, and (HasStore) to make a shard of the
+// parameters.
 #ifndef PRD_WORKER_BACKGROUND_H_
 #define PRD_WORKER_BACKGROUND_H_
 
@@ -38,12 +39,12 @@ class Background : private MeshEvents {
   static Result<std::unique_ptr<Background>> Start(const SessionOptions& options);
   ~Background() override;  // stops the thread; does not say goodbye
 
-  // What the user's thread is to do before it goes on with a call; nothing: the call is done.
+  // What the user's thread has to do before it goes on with a call. Without a duty the call is done.
   struct Reply {
     std::optional<ApplyNow> duty;
     CallDone done;  // without a duty
-    // Without a duty: the call goes on; `done` is what will come of it if its reduction, which the
-    // caller's stream waits for, succeeds. What came of it, Settle returns.
+    // Without a duty: the call goes on. `done` is its result if the reduction succeeds for which
+    // the caller's stream waits. Settle returns the result that it had.
     bool early = false;
     std::chrono::steady_clock::time_point at;  // of the answer
   };
@@ -57,11 +58,11 @@ class Background : private MeshEvents {
   // From any thread, and from signal handlers.
   void Cancel();
 
-  // The replica is there from now on. On the thread, in a request that attaches.
+  // From now on the replica is in this memory. On the thread, in a request that attaches.
   void MoveTo(ReplicaHome home);
-  // Of what is to be looked at: from any thread.
+  // Makes the thread look at its inputs. Any thread.
   void Wake() { eventfd_write(wake_.fd, 1); }
-  // The eventfd that does it.
+  // The eventfd that wakes the thread.
   int wake() const { return wake_.fd; }
 
   ReplicaStore* store() { return &store_; }
@@ -101,8 +102,7 @@ class Background : private MeshEvents {
   void OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
 
-  // An eventfd. A device may write to it for as long as the store has memory there, so it is closed
-  // last.
+  // An eventfd. A device may write to it while the store has memory there, so it is closed last.
   struct EventFd {
     EventFd() = default;
     EventFd(const EventFd&) = delete;

@@ -1,7 +1,7 @@
-// The admin protocol, between prdctl and a running daemon: requests and one reply each, over
-// ZeroMQ REQ/REP. schemas/admin.capnp is its wire form. It is small on purpose: the run's history
-// holds nearly everything, and prdctl computes what it shows from that, the same way for a running
-// daemon and for the files of a stopped one.
+// The admin protocol, between prdctl and a running daemon: requests with one reply each, over
+// ZeroMQ REQ/REP. schemas/admin.capnp is its wire form. It is small on purpose: prdctl computes
+// nearly all that it shows from the run's history, in the same way for a running daemon and for the
+// files of a stopped one.
 #ifndef PRD_COMMON_BASE_ADMIN_H_
 #define PRD_COMMON_BASE_ADMIN_H_
 

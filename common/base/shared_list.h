@@ -1,6 +1,6 @@
-// A list that is made once and then copied often: copies share it. A group's announcement goes to
-// each of its members with all of them in it, and is kept until acknowledged; copied in depth, that
-// was most of the controller's work in a round of many.
+// A list that is made once and copied often: its copies share the items. The announcement of a
+// group lists all members, goes to each of them, and is kept until acknowledged. Deep copies of it
+// were most of the controller's work in a round of many workers.
 #ifndef PRD_COMMON_BASE_SHARED_LIST_H_
 #define PRD_COMMON_BASE_SHARED_LIST_H_
 
@@ -14,8 +14,8 @@
 
 namespace prd {
 
-// Reads like a vector. Whoever changes it while others share it gets a copy of its own first.
-// Copies may be read by several threads; one object by one thread at a time, as ever.
+// Reads like a vector. A copy that is changed while others share its items gets its own items
+// first. Several threads may read several copies; one object is for one thread at a time.
 template <typename T>
 class SharedList {
  public:

@@ -12,8 +12,8 @@
 //      synchronise. L.W. 0 with L.W. m-1, if m > 2. L.W. 2 does not; L.W. 3 with 4, 5 with 6, ...
 //      up to m-2.
 //   3: as phase 1.
-// Who is left over, or would be alone, does not synchronise in that slot. Phases 0 and 1 connect
-// all workers. Pure.
+// A worker that is left over, or would be alone, does not synchronise in that slot. Phases 0 and 1
+// connect all workers. Pure.
 #ifndef PRD_COMMON_BASE_STATIC_SCHEDULE_H_
 #define PRD_COMMON_BASE_STATIC_SCHEDULE_H_
 

@@ -1,4 +1,4 @@
-// The system's clocks, for shells: pure code is told the time.
+// The system's clocks. Pure code does not read them: it gets the time as an argument.
 #ifndef PRD_COMMON_IO_CLOCK_H_
 #define PRD_COMMON_IO_CLOCK_H_
 
@@ -19,7 +19,7 @@ inline std::int64_t ReadClockNs(clockid_t clock) {
 // ns since an origin that changes at a reboot only; never runs backwards.
 inline std::int64_t MonotonicNs() { return ReadClockNs(CLOCK_MONOTONIC); }
 
-// ns of Unix time, for people; may jump.
+// ns of Unix time, for display; may jump.
 inline std::int64_t WallNs() { return ReadClockNs(CLOCK_REALTIME); }
 
 }  // namespace prd

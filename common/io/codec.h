@@ -16,7 +16,7 @@
 
 namespace prd {
 
-// Replaces *out and keeps its memory, for those who send or store many.
+// Replaces *out and uses its memory again, for callers that send or store many.
 void EncodeTo(const WorkerEnvelope& envelope, std::string* out);
 void EncodeTo(const ControllerEnvelope& envelope, std::string* out);
 void EncodeTo(const Record& record, std::string* out);

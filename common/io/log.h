@@ -16,7 +16,7 @@ namespace prd {
 void StartLog(const std::string& level);
 void SetLogLevel(const std::string& level);
 
-// For lines whose number others decide: one per interval, and then how many there were.
+// For log lines that peers can cause: lets one through per interval, with the number left out.
 class LogLimit {
  public:
   explicit LogLimit(DurationNs interval) : interval_(interval) {}

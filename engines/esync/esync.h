@@ -10,10 +10,9 @@
 //    from its last query, to its query, and so contains the query's round trip; with delayed ACK,
 //    where it trains on meanwhile, the round trip that it has measured is added. No other clock is
 //    read, and none is compared with another.
-//  - While the slowest is still in a group, catches up, or has never signalled, nobody is ready:
-//  all
-//    workers' first iteration is the test that Algorithm 1, line 3, begins with.
-//  - Who joins later counts from its first query on; until then it delays nobody.
+//  - While the slowest is still in a group, catches up, or has never signalled, no worker is ready.
+//    The first iteration of all workers is the test that Algorithm 1, line 3, begins with.
+//  - A worker that joins later counts from its first query on; until then it delays no other.
 //  - With stall_factor, a worker that all others wait for is taken out of the round when it is
 //    overdue, and while it catches up it does not keep others from being ready for longer than
 //    that either. It counts again from its next query on.

@@ -8,11 +8,11 @@
 //   runs       run -> its RunInfo, written with its first and its last record
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
-// Errors: kDataLoss for damaged or missing records, naming run and index; kResourceExhausted when
-// the disk has no room: nothing was touched, and the same call works when there is room again;
-// kUnavailable for other failures of the disk, after which broken() tells that this object writes
-// no more: what was acknowledged is there for the next one; kAlreadyExists when another process has
-// the directory open.
+// Errors. kDataLoss: records are damaged or missing; the message names run and index.
+// kResourceExhausted: the disk has no room; nothing was changed, and the same call works when there
+// is room again. kUnavailable: another failure of the disk; broken() is then true, and this object
+// writes no more, but acknowledged records are there for the next one. kAlreadyExists: another
+// process has the directory open.
 //
 // Thread safety: none for writers; Read, ListRuns and ReadSnapshot may run beside each other.
 #ifndef PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
@@ -43,14 +43,14 @@ class RocksHistory final : public History {
   struct Options {
     bool sync = false;                // Append returns when the records are on the disk
     std::int64_t retain_runs = 1000;  // ended runs kept per job name, >= 1; older ones are removed
-    // Room that is left alone, for RocksDB's own writes; an eighth of the disk if that is less.
+    // Free bytes that are left for RocksDB's own writes; an eighth of the disk if that is less.
     std::uint64_t reserve_bytes = 64 << 20;
   };
 
   // Opens for writing; makes the directory (not its parents) if it is not there.
   static Result<std::unique_ptr<RocksHistory>> Open(const std::string& dir, Options options);
-  // What is in the directory now, also beside a running daemon; later records are not seen.
-  // kNotFound when there is no history.
+  // Opens the directory's present content, also beside a running daemon. Later records are not
+  // seen. kNotFound when there is no history.
   static Result<std::unique_ptr<RocksHistory>> OpenReadOnly(const std::string& dir);
   ~RocksHistory() override;
 
@@ -67,13 +67,13 @@ class RocksHistory final : public History {
   // The `now` of the run's newest record; nullopt if it has none.
   Result<std::optional<Instant>> LastNow(RunId run) const;
 
-  // Marks a run that cannot be restored: it is left as it is and never continued.
+  // Marks a run that cannot be restored: its records stay, and it is never continued.
   Status SetAside(RunId run, const std::string& reason);
 
   // The highest run there is or was since Open; kNoRun if none.
   RunId last_run() const { return last_run_; }
-  // Of the next record of a run, by what was appended since Open; nullopt for others and ended
-  // ones.
+  // The index of a run's next record, if records of the run were appended since Open and the run
+  // has not ended; otherwise nullopt.
   std::optional<std::uint64_t> NextIndex(RunId run) const;
 
   // A write failed half-way.

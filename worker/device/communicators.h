@@ -1,8 +1,8 @@
-// The NCCL communicators of one worker, and what their members agree about.
+// The NCCL communicators of one worker, and how their members agree about them.
 //
-// A communicator is made, used and given up by all its members, none of whom may assume what the
-// others have. Its leader is the member with the lowest rank, whose words reach each member in the
-// order in which they were said:
+// All members make, use and give up a communicator together, and no member may assume what the
+// others have. The communicator's leader is its member with the lowest rank. Messages of the leader
+// reach each member in the order in which the leader sent them:
 //
 //   leader                                    member
 //   kPropose(comm, members)             ->    has it room? takes it, or gives another one up
@@ -14,38 +14,41 @@
 //   kUse(comm, the newest of those), once all are ready: of groups after that one
 //   kRetire(comm): no further group uses it
 //
-// A group's leader, too, is its member with the lowest rank. It decides how the group is reduced
-// and says so to its members (kWay): by an all-reduce on the communicator of just these members; by
-// sends and receives on one that covers them (has more members); or staged through the CPU mesh. A
-// member waits for that word if, and only if, it has a communicator that covers the group and is
-// ready here, and takes the staged way at once if not. That is safe in both directions:
-//   - The leader says something whenever a member may wait: nobody is ready before all have begun
-//     to make it, so the leader has it too, or has told the member that it is broken.
-//   - The leader uses a communicator for groups only that no member had begun when it became ready
-//     there (kReady, kUse): group ids ascend, so every member waits for the word.
-// So members of CPU jobs and of groups with CPU workers send no message for it.
+// A group's leader is also its member with the lowest rank. It decides how the group is reduced and
+// tells the members (kWay): by an all-reduce on the communicator of just these members; by sends
+// and receives on a communicator that covers them (has more members); or staged through the CPU
+// mesh. A member waits for kWay if it has a communicator that covers the group and is ready here.
+// Every other member takes the staged way at once. That is safe in both directions:
+//   - The leader sends kWay whenever a member may wait. No member is ready before all have begun to
+//     make the communicator; so the leader has it too, or has told the member that it is broken.
+//   - The leader uses a communicator only for groups that no member had begun when the communicator
+//     became ready there (kReady, kUse). Group ids ascend, so every member waits for kWay.
+// Members of CPU jobs, and of groups with CPU workers, therefore send no such message.
 //
-// When one is made: of the members of kInitial, kAverage and kRound at once, as a cover: for groups
-// of some of its members, who may be led by others than its leader. Of a kTrain once it has
-// recurred (Options::recurs). At most one is being made per worker; whoever is busy declines, and
-// the leader tries again after a later group. Each costs memory (NCCL issue 964: 544 to 688 MB on
-// 8 GPUs) and time (issue 534), so a worker has at most Options::limit. Where that is reached, the
-// one of the lowest score is given up, if the newcomer's is twice as high; otherwise it declines.
-// The score of a set of members is the number of its groups, halved every kHalfLife group ids;
-// equal ones: the one whose newest group is older. All members of a set are in all its groups, so
-// they have the same scores, and give up in the same order.
+// When a communicator is made. The members of kInitial, kAverage and kRound make one at once, as a
+// cover: it serves groups of some of its members, which may have other leaders than the cover. The
+// members of a kTrain make one when their group has recurred (Options::recurs). A worker makes one
+// at a time. A busy worker declines, and the leader tries again after a later group. Each
+// communicator costs memory (NCCL issue 964: 544 to 688 MB on 8 GPUs) and time (issue 534), so a
+// worker has at most Options::limit. At the limit a worker gives up the one of the lowest score, if
+// the new one's score is twice as high; otherwise it declines the new one. The score of a set of
+// members is the number of its groups, halved every kHalfLife group ids. Of equal scores the set
+// with the older newest group goes. All members of a set are in all its groups, so they have the
+// same scores, and give up in the same order.
 //
-// A cover is given up in two steps, as its groups have many leaders: each member tells all others
-// that it will lead no further group on it (kRetired), and keeps it until it has heard that of all.
+// A cover is given up in two steps, since its groups have many leaders. Each member tells all
+// others that it leads no further group on the cover (kRetired), and keeps it until all have said
+// so.
 //
-// A communicator one of whose members failed, was aborted or is gone (its connection broke, its
-// incarnation changed) is broken: who notices tells all members, who abort it once what runs on it
-// here has ended. Others are not touched. Of a cover, the survivor with the lowest rank proposes
-// another, without those who are gone; it also grows by those whom its groups bring.
+// A communicator is broken when a member failed, was aborted or is gone (its connection broke, or
+// its incarnation changed). The worker that notices tells all members, and each aborts the
+// communicator once the reduction on it has ended there. Other communicators go on. Of a broken
+// cover, the surviving member with the lowest rank proposes another, without the members that are
+// gone. A cover also grows by the members that its groups bring.
 //
-// What is lost with a connection is made good: a member that waits asks the group's leader now and
-// then, and any member asks the communicator's (kAsk), who repeats its word, or that it does not
-// have such a communicator (kGone).
+// Messages lost with a connection are repeated. A waiting member asks the group's leader now and
+// then, and any member asks the communicator's leader (kAsk). The leader repeats its message, or
+// says that it does not have such a communicator (kGone).
 //
 // One thread; no clock, no sockets: messages go in and out as values.
 #ifndef PRD_WORKER_DEVICE_COMMUNICATORS_H_
@@ -99,7 +102,7 @@ struct CommMessage {
     kDecline = 2,  // refusal, reason
     kCreate = 3,   // id
     kReady = 4,    // group: the newest that has begun here
-    kBroken = 5,   // reason; members: who are gone, if that is why
+    kBroken = 5,   // reason; members: those that are gone, if that is why
     kRetire = 6,
     kGiveUp = 7,    // asks the leader to retire it
     kWay = 8,       // group, way
@@ -131,10 +134,10 @@ class Communicators {
  public:
   static constexpr std::size_t kLimit = 64;
   static constexpr GroupId kHalfLife = 4096;
-  // Looked after so often while one is being made.
+  // How often Service runs while a communicator is being made.
   static constexpr DurationNs kPoll = 20 * kMillisecond;
-  // Remembered at most: sets of members with their scores, words for groups that have not begun
-  // here yet, and members. Whatever is forgotten costs time alone.
+  // How many are remembered: sets of members with their scores, kWay for groups that have not begun
+  // here yet, and members. Forgetting one costs only time.
   static constexpr std::size_t kMaxSets = 1024;
   static constexpr std::size_t kMaxWays = 256;
   static constexpr std::size_t kMaxKnown = 4096;
@@ -165,39 +168,38 @@ class Communicators {
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  // Is this incarnation in this run from now on; kNoRun: none. Aborts all, and says nothing: its
-  // peers see its connections break, or another incarnation in its place.
+  // From now on this worker is this incarnation in this run; kNoRun: in none. Aborts all, and sends
+  // nothing: peers see the connections break, or another incarnation in this one's place.
   void Join(Incarnation self, RunId run);
 
-  // A group begins here; ids ascend. As its leader: decides, and tells the members if any may wait.
-  // nullopt: the leader's word is waited for, Told has it once it is here (after any other call).
-  // One group at a time: another Begin is the End of the one before, which failed.
+  // A group begins here; ids ascend. Its leader decides, and tells the members if any may wait.
+  // nullopt: this member waits for the leader; after any later call Told may have the choice. One
+  // group at a time: another Begin is the End of the group before, which failed.
   std::optional<Choice> Begin(Instant now, const Group& group);
   std::optional<Choice> Told(const Group& group) const;
-  // It is over, here; nothing is said about it any more. Of one that succeeded, its set counts; the
-  // communicator of one that did not is broken.
+  // The group is over here. If it succeeded, its set counts towards a communicator; if not, its
+  // communicator is broken.
   void End(Instant now, const Group& group, bool ok);
   // nullopt: there is no such communicator that is ready, it is broken, or it does not have all
   // these members.
   std::optional<Use> Find(CommId id, const Group& group) const;
-  // Begin to End of a reduction that has asked something of it: it is not aborted meanwhile, unless
-  // by Break.
+  // Around a reduction that uses the communicator: only Break aborts it between the two calls.
   void Hold(CommId id);
   void Release(CommId id);
   // Why one that is held is broken; empty: it is not.
   std::string WhyBroken(CommId id) const;
 
-  // What ran on it was given up: aborts it here and tells all its members.
+  // The reduction on it was given up: aborts the communicator here and tells all its members.
   void Break(Instant now, CommId id, const std::string& why);
 
   // From a worker of this run.
   void OnMessage(Instant now, Incarnation from, const CommMessage& message);
-  // Its connection broke.
+  // The peer's connection broke.
   void OnLost(Instant now, Incarnation peer);
-  // What is to be sent, in this order.
+  // The messages to send, in this order.
   std::vector<Outgoing> TakeOutgoing() { return std::exchange(outgoing_, {}); }
-  // Whose connections are to be watched: members of all that are here. The number changes when they
-  // do.
+  // The members of all communicators here: their connections are to be watched. The version changes
+  // when they do.
   std::vector<GroupMember> Peers() const;
   std::uint64_t peers_version() const { return peers_version_; }
 
@@ -214,7 +216,7 @@ class Communicators {
     bool making = false;         // one is being made, now
   };
   Counters counters() const;
-  // Ids and members of those that this worker takes for usable, by id.
+  // Ids and members of the communicators that this worker takes for usable, by id.
   std::map<CommId, std::vector<Incarnation>> Usable() const;
 
  private:
@@ -237,9 +239,9 @@ class Communicators {
     bool asked = false;    // its leader was asked to retire it
     bool broken = false;
     std::string why;
-    std::set<Incarnation> answered;  // its leader: who accepted or declined; then, who is ready
+    std::set<Incarnation> answered;  // leader: members that answered; later, that are ready
     std::optional<Refusal> refused;
-    std::set<Incarnation> quit;  // a cover: who leads no further group on it
+    std::set<Incarnation> quit;  // a cover: members that lead no further group on it
     Instant deadline;            // of kProposed and kMaking
     Instant check_at;            // of a cover that is given up: to be over; of others: its leader
                                  // is asked whether it has it still

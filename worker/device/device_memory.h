@@ -1,9 +1,9 @@
 // A replica in the memory of a device.
 //
-// All of this class's arithmetic runs on one stream of its own, in the order in which it is asked
-// for. The caller's stream and this one are ordered by events: TakeFromCaller makes this one wait
-// for what the caller has enqueued, GiveToCaller makes the caller's wait for what is here. Neither
-// waits on the processor, and the device is never synchronised.
+// All arithmetic of this class runs on one stream of its own, in the order of the calls. Events
+// order this stream and the caller's. TakeFromCaller makes this stream wait for the caller's work
+// so far; GiveToCaller makes the caller's stream wait for the work here. Neither waits on the
+// processor, and the device is never synchronised.
 //
 // Combine with host operands copies them in and out in pieces, on two more streams: while one is
 // copied in, the one before is combined, and the one before that is copied out; its bytes are
@@ -62,11 +62,11 @@ class DeviceMemory : public Memory {
   // Blocks, in the kernel, until the caller's stream has got to where it is now.
   Status WaitForCaller();
 
-  // Lets go of what is not in use any more. Part of Combine, Zero and Allocate*; for who asks for
-  // nothing for a while. Owners' destructors run in it.
+  // Frees memory that is no longer in use. Combine, Zero and Allocate* do this too; call it while
+  // nothing else is called for long. Owners' destructors run in it.
   void Sweep();
 
-  // For who puts more on the same device (plane.h).
+  // For more work on the same device (plane.h).
   const std::shared_ptr<Gpu>& gpu() const;
   Gpu::Stream stream() const;
   // Of this layout, whose tensors are on the device; made when it is first asked for, and kept

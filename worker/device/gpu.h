@@ -1,17 +1,17 @@
 // The calls of CUDA and NCCL that prd uses, for one device and one session.
 //
-// worker/cuda makes them; so does a stand-in of the tests, which shows that what is built on this
-// class calls as it must, and nothing about GPUs. Methods are thin: what is decided is decided by
-// their callers. Handles are opaque, and belong to the Gpu that gave them.
+// worker/cuda implements them. So does a stand-in in the tests, which checks that callers of this
+// class call as they must, and proves nothing about GPUs. Methods are thin: callers decide. Handles
+// are opaque, and belong to the Gpu that gave them.
 //
-// Asynchronous as CUDA is: what takes a stream is done in the stream's order, after the call has
-// returned; an error of what runs is told by a later call, and stays. A call's Status: kUnavailable
-// (no driver, no such device, NCCL is not there), kResourceExhausted (out of memory), kAborted (the
-// communicator failed or was abandoned), kInternal (any other CUDA or NCCL error; its text is in
-// the message).
+// Calls with a stream are asynchronous, as in CUDA: the work runs in the stream's order, after the
+// call has returned. A later call reports an error of that work, and every one after it does, too.
+// A call's Status: kUnavailable (no driver, no such device, no NCCL), kResourceExhausted (out of
+// memory), kAborted (the communicator failed or was abandoned), kInternal (any other error of CUDA
+// or NCCL, with its text).
 //
-// Threads: any, but for one communicator one at a time. None blocks but Synchronize, MallocHost,
-// and Malloc where no memory is left but what is being taken back.
+// Threads: any thread; calls for one communicator come one at a time. Synchronize and MallocHost
+// block. So does Malloc, if no memory is left until freed memory has been taken back.
 #ifndef PRD_WORKER_DEVICE_GPU_H_
 #define PRD_WORKER_DEVICE_GPU_H_
 
@@ -45,7 +45,7 @@ class Gpu {
 
   virtual ~Gpu() = default;
 
-  // "NVIDIA H200 (cuda:0)", for people.
+  // "NVIDIA H200 (cuda:0)", for messages.
   virtual std::string name() const = 0;
   // "13.0", "2.28.9"; the second is empty while NCCL is not there: nccl() says why.
   virtual std::string cuda_version() const = 0;
@@ -62,7 +62,7 @@ class Gpu {
   // Pinned host memory.
   virtual Result<std::byte*> MallocHost(std::size_t bytes) = 0;
   virtual void FreeHost(std::byte* data) = 0;
-  // Bytes of the device that nobody has: of all processes on it.
+  // Bytes of the device that no process on it has.
   virtual Result<std::size_t> FreeMemory() = 0;
   // Either way between pinned and device memory, or within the device.
   virtual Status Copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
@@ -83,7 +83,7 @@ class Gpu {
   virtual Result<bool> Done(Event event) = 0;
   virtual Status Synchronize(Event event) = 0;
   // Writes 1 to the eventfd when the stream gets there (cudaLaunchHostFunc). After an error it may
-  // not: whoever waits for it asks Done now and then.
+  // not, so a caller that waits also asks Done now and then.
   virtual Status Notify(Stream stream, int eventfd) = 0;
 
   // ---- kernels ----
@@ -115,9 +115,8 @@ class Gpu {
   };
   virtual Status Launch(const Combine& combine, Stream stream) = 0;
   // *word = *flag, and *said = *flag + 1, as one step of the stream: `flag` and `said` are words of
-  // pinned host memory, `word` one of the device. So whoever may still call a result off writes 1
-  // to the flag, and learns from `said`, once it is not 0, whether launches that skip on `word`
-  // have written (1) or not (2).
+  // pinned host memory, `word` one of the device. To call a result off, write 1 to `flag`. Once
+  // `said` is not 0, it says whether the launches that skip on `word` have written (1) or not (2).
   virtual Status Decide(const std::uint32_t* flag, std::uint32_t* word, std::uint32_t* said,
                         Stream stream) = 0;
 

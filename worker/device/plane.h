@@ -1,25 +1,25 @@
-// Reductions on the device: what Mesh does with a group whose way is not the staged one.
+// Reductions on the device: of groups that are not staged through the mesh.
 //
 // A reduction reads this worker's own part, and puts the result into a row of the device, out of
-// place. kCollective: one ncclAllReduce per dtype, weights in the reduction, on a stream of its
-// own. kExchange, of P members: everybody sends shard j of its own part to member j, who adds them
-// with their weights (Gpu::Launch) and sends the sum to all: two grouped calls, 2 (P-1)/P rows each
-// way. A member of weight 0 brings zeros, whatever its memory holds.
+// place. kCollective is one ncclAllReduce per dtype, with the weights in it. kExchange, of P
+// members: each member sends shard j of its own part to member j. Member j adds the shards with
+// their weights (Gpu::Launch) and sends the sum to all. These are two grouped calls, and 2 (P-1)/P
+// rows each way. A member of weight 0 brings zeros, whatever its memory holds.
 //
-// One at a time: two reductions of this worker never wait for each other. All of NCCL's collectives
-// of a worker are asked for here, on one thread.
+// One reduction at a time: two reductions of this worker never wait for each other. All NCCL
+// collectives of a worker are asked for here, on one thread.
 //
-// Called off at any time, by the owner or a failure here: the communicator is aborted, and the
-// result is not committed. With `commit`, the result goes on from the row to the tensors in the
-// stream's own order, without the processor (Gpu::Decide), so that the caller's stream may be made
-// to wait for it before it is there; called off, either all of it is written or nothing, and Ended
-// says which.
+// The owner, or a failure here, may call a reduction off at any time. The communicator is then
+// aborted, and the result is not committed. With `commit`, the device moves the result from the row
+// to the tensors in the stream's order, without the processor (Gpu::Decide). The caller's stream
+// can wait for the result before it is there. A reduction with `commit` that is called off has
+// written all of the result or none, and Ended says which.
 //
-// Order. NCCL, and what prepares its operands, is on a stream of the plane's own. It waits for the
-// memory's stream as it was at the Start; so what is still read there of the row of an earlier
-// reduction is read before it is written again. The memory's stream waits for it before the
-// commit. What an abandoned reduction still has on the stream runs before the next one's, on the
-// same rows; its flag words are its own until then.
+// Order. NCCL, and the work that prepares its operands, has a stream of the plane's own. This
+// stream waits for the memory's stream as it was at Start; so work there that reads the row of an
+// earlier reduction ends before the row is written again. The memory's stream waits for this one
+// before the commit. Work of an abandoned reduction runs on the stream before the next reduction's,
+// on the same rows; its flag words are its own until then.
 //
 // One thread: the session's background thread.
 #ifndef PRD_WORKER_DEVICE_PLANE_H_
@@ -50,13 +50,13 @@ class DevicePlane {
     DurationNs timeout = 10 * kSecond;  // of a reduction that has begun
     Communicators::Options communicators;
   };
-  // Waits for NCCL to hand over what it was asked for, in the kernel, for as long as this; then
-  // looks again at every deadline. (It hands over on a thread of its own, in some 10 us, but for
-  // the first time, when connections are made.)
+  // How long to wait, in the kernel, until NCCL has handed its work to the device. After that,
+  // every deadline looks again. NCCL hands over on a thread of its own, in some 10 us; the first
+  // time takes longer, since NCCL then makes connections.
   static constexpr DurationNs kSettle = kMillisecond;
   static constexpr DurationNs kPoll = 20 * kMillisecond;
-  // A reduction whose communicator is broken by another member: for so long it may still end, as
-  // it can if it has all that the others sent.
+  // How long a reduction may go on after another member broke its communicator: it can still end if
+  // it has all that the others sent.
   static constexpr DurationNs kGrace = 250 * kMillisecond;
 
   // What a group reduces here.
@@ -75,24 +75,24 @@ class DevicePlane {
 
   Communicators& communicators() { return communicators_; }
 
-  // Begins. REQUIRES: none runs; the choice is not kStaged. The own part is read from where it is
-  // as the memory's stream has it now. What goes wrong, Ended says.
+  // Begins. The own part is read as the memory's stream has it now. Ended reports errors. REQUIRES:
+  // none runs; the choice is not kStaged.
   void Start(Instant now, const Group& group, const Communicators::Choice& choice,
              const Part& part);
-  // All of it is handed to the device: `commit` will be done, or not, in the memory's stream.
+  // All work is handed to the device: the commit happens, or not, in the memory's stream.
   bool Enqueued() const;
-  // To be asked in every turn until it says something. nullopt: it runs. Ok: the result is in
-  // result(), and with commit in the tensors, in the order of the memory's stream. Not ok: nothing
-  // was changed; the communicator is broken, and its members know. kAborted: a member is gone or
-  // gave up; kDeadlineExceeded; kCancelled: Cancel; the device's own failure.
+  // To be called in every turn until it returns a Status. nullopt: the reduction runs. Ok: the
+  // result is in result(), and with `commit` in the tensors, in the order of the memory's stream.
+  // Not ok: nothing was changed; the communicator is broken, and its members know. kAborted: a
+  // member is gone or gave up; kDeadlineExceeded; kCancelled: Cancel; or the device's own failure.
   std::optional<Status> Ended(Instant now);
   // REQUIRES: Ended gave ok. A row, which stays as it is until the next Start; the initial model's
   // part is in it.
   const std::byte* result() const { return staging_.data(); }
-  // Gives it up: it does not run any more. But once Enqueued with commit, it runs until the device
-  // has said whether it was written, and Ended says that. Without one that runs, does nothing.
+  // Gives the reduction up. Once it is Enqueued with `commit`, it runs until the device has said
+  // whether the result was written; Ended reports that. Does nothing if no reduction runs.
   void Cancel(Instant now, const std::string& why);
-  // Its time begins again: members are known to be on their way.
+  // Starts the time limit anew: members are known to be on their way.
   void Extend(Instant now);
   bool running() const { return run_.has_value(); }
   // Handed to peers: bytes of the row times 2 (P-1)/P, of a member of P. Of the newest one.

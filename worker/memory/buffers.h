@@ -1,5 +1,5 @@
-// Host memory that is used again: for what is pulled, and for what is sent while its owner goes on.
-// A large block that came fresh from the system would cost more to clear than to fill.
+// Host memory that is used again: for bytes that are pulled, and for copies that are sent while the
+// original changes. A large new block of the system costs more to clear than to fill.
 #ifndef PRD_WORKER_MEMORY_BUFFERS_H_
 #define PRD_WORKER_MEMORY_BUFFERS_H_
 
@@ -24,14 +24,14 @@ zmq::message_t Borrow(const std::byte* data, std::size_t size, const std::shared
       [](void*, void* hint) { delete static_cast<Owner*>(hint); }, new Owner(owner));
 }
 
-// What it holds at first is anything.
+// Its first content is undefined.
 class Buffer {
  public:
   std::byte* data() { return memory_.data(); }
   const std::byte* data() const { return memory_.data(); }
   std::size_t size() const { return size_; }
 
-  // What it is to hold is on its way here; null: it is here.
+  // The transfer that fills the buffer; null: it is full.
   void Expect(std::shared_ptr<Transfer> transfer) { transfer_ = std::move(transfer); }
   // Bytes from the front that are here.
   std::size_t ready() const { return transfer_ == nullptr ? size_ : transfer_->ready(); }
@@ -52,13 +52,13 @@ class Buffers {
   // With memory from there: Memory::AllocateHost.
   explicit Buffers(std::function<Row(std::size_t)> allocate) : allocate_(std::move(allocate)) {}
 
-  // One that nobody uses, of this size. It comes back by itself when the last pointer to it goes:
-  // on any thread, and also when this object is gone.
+  // An unused buffer of this size. It returns to the pool when the last pointer to it goes, on any
+  // thread, also after this object is gone.
   std::shared_ptr<Buffer> Get(std::size_t bytes);
 
-  // Gives back to the system what nobody uses.
+  // Gives unused buffers back to the system.
   void Trim();
-  // Nothing that was made until now is used again.
+  // No buffer made so far is used again.
   void Forget() { unused_ = std::make_shared<Unused>(); }
 
  private:

@@ -15,7 +15,7 @@
 
 namespace prd {
 
-// A share: as it is, for f64, and as a float for the other dtypes.
+// A share: exact for f64, and as a float for the other dtypes.
 struct Weight {
   double exact = 0;
   float single = 0;
@@ -25,15 +25,15 @@ struct Weight {
 // times 1/3 as a float is more than 1, and would let parameters grow a little in every group. Zeros
 // stay zeros.
 std::vector<Weight> RoundWeights(const std::vector<double>& weights);
-// The same for who multiplies in the dtype itself (NCCL): `single` is a number of f16 or bf16. A
-// weight that is too small for that may become 0.
+// The same for arithmetic in the dtype itself (NCCL): `single` is a number of f16 or bf16. A weight
+// that is too small for the dtype may become 0.
 std::vector<Weight> RoundWeights(const std::vector<double>& weights, DType dtype);
 
 // dst = weight * src; weight 0 gives zeros whatever src holds. dst may be src, and may not overlap
 // it otherwise.
 void Scale(DType dtype, void* dst, const void* src, std::size_t bytes, Weight weight);
 
-// acc += weight * src; weight 0 leaves acc as it is, whatever src holds. No overlap.
+// acc += weight * src; weight 0 does not change acc, whatever src holds. No overlap.
 void AddScaled(DType dtype, void* acc, const void* src, std::size_t bytes, Weight weight);
 
 }  // namespace prd

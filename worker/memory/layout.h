@@ -1,8 +1,8 @@
 // The tensors of a replica as one row of bytes, which reductions and copies cut into shards and
 // chunks.
 //
-// Tensors stand in the row by dtype (f64, f32, f16, bf16), then in the caller's order: a cut at a
-// multiple of 8 bytes never splits an element, and what is of one dtype is in one piece. Equal
+// The row has the tensors by dtype (f64, f32, f16, bf16), then in the caller's order. So a cut at a
+// multiple of 8 bytes never splits an element, and all elements of a dtype are in one piece. Equal
 // tensors give equal rows on every worker.
 #ifndef PRD_WORKER_MEMORY_LAYOUT_H_
 #define PRD_WORKER_MEMORY_LAYOUT_H_

@@ -1,10 +1,10 @@
-// Where a replica lives, and the arithmetic there: host memory, or that of a device
-// (worker/device/device_memory.h). All else that the data plane does to a replica is written with
-// the one operation of this class, Combine.
+// Where a replica lives, and the arithmetic there: host memory, or a device's memory
+// (worker/device/device_memory.h). The data plane does everything to a replica with the one
+// operation of this class, Combine.
 //
-// A device does things later and in order: what is asked of it is done after what was asked before,
-// and what fails is known later still. So nothing here returns a Status: after a failure nothing is
-// done any more, and who drives the session asks failure() and ends it.
+// A device works later, in the order of the calls, and reports failures later still. So no call
+// returns a Status. After a failure no call has an effect; the session's background thread asks
+// failure() and ends the session.
 //
 // Threads: as replica_store.h says of the rows; failure() any.
 #ifndef PRD_WORKER_MEMORY_MEMORY_H_
@@ -23,7 +23,7 @@
 
 namespace prd {
 
-// A row of bytes that a Memory gave. What it holds at first is anything. Movable.
+// A row of bytes that a Memory gave. Its first content is undefined. Movable.
 class Row {
  public:
   using Free = std::function<void(std::byte*)>;
@@ -37,7 +37,7 @@ class Row {
     return *this;
   }
 
-  // Of a device, nothing that the processor may touch.
+  // On a device, an address that the processor may not touch.
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
@@ -48,14 +48,14 @@ class Row {
   std::size_t size_ = 0;
 };
 
-// What is on its way to host memory, in order. Null where such a pointer stands: all is there.
+// A copy to host memory that is under way, in order. A null pointer to one: all bytes are there.
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // Bytes that are there, from the front: of the range that was combined. Does not block. After a
-  // failure all of them, and they are anything.
+  // How many bytes of the combined range are there, from its front. Does not block. After a failure
+  // all of them, with undefined content.
   virtual std::size_t ready() = 0;
-  // Blocks, in the kernel, until all are there.
+  // Blocks, in the kernel, until all bytes are there.
   virtual void Wait() = 0;
 };
 
@@ -67,8 +67,8 @@ class Memory {
     std::byte* data = nullptr;
     // `data` is a part of a row of AllocateHost. Of host memory it makes no difference.
     bool host = false;
-    // Of a host place: kept until it is not used any more. May be null: it then stays as it is
-    // until the Transfer is through, or for as long as this Memory.
+    // Owns a host place until it is no longer in use. Null: the caller keeps the place unchanged
+    // until the Transfer is complete, or for as long as this Memory exists.
     std::shared_ptr<const void> owner;
   };
   struct Input {
@@ -86,11 +86,11 @@ class Memory {
 
   virtual bool device() const { return false; }
 
-  // Rows here, and rows of host memory for what goes to and fro. After a failure, rows that nothing
-  // is done with.
+  // A row of this memory, and a row of host memory for bytes that go to and fro. After a failure, a
+  // row that no call changes.
   virtual Row Allocate(std::size_t bytes) = 0;
   virtual Row AllocateHost(std::size_t bytes) = 0;
-  // Makes it empty, or of exactly this size; its bytes are kept if that is the size it has.
+  // Gives the row this size, 0 for empty. A row that has the size already keeps its bytes.
   void Size(Row* row, std::size_t bytes) {
     if (row->size() == bytes) return;
     *row = Row();
@@ -99,9 +99,9 @@ class Memory {
 
   // to = factor * (sum of weight * from), each of `to`, over [offset, offset + length) of the row
   // (layout.h): dtype by dtype, in this order, as kernels.h does it, with the same bits everywhere.
-  // An input of weight 0 is not read; with none left, or factor 0, the result is zeros, whatever
-  // the inputs hold. An output may be the first input, and overlaps no other. At most one output is
-  // in host memory; the pointer tells of it. `to` is not empty.
+  // An input of weight 0 is not read. With no input left, or factor 0, the result is zeros,
+  // whatever the inputs hold. An output may be the first input, and overlaps no other input. At
+  // most one output is in host memory; the returned Transfer is of that one. `to` is not empty.
   // REQUIRES: the range is as layout.h wants it.
   virtual std::shared_ptr<Transfer> Combine(const Layout& layout, std::size_t offset,
                                             std::size_t length, std::span<const Place> to,
@@ -115,16 +115,18 @@ class Memory {
   }
   virtual void Zero(std::byte* data, std::size_t bytes) = 0;
 
-  // A device orders what is asked of it here after, or before, what the caller's stream has or gets
-  // (DeviceMemory). Called with the store's mutex held, or while the caller waits.
+  // A device orders its work after the work on the caller's stream so far (TakeFromCaller), or
+  // before later work there (GiveToCaller); see DeviceMemory. Called with the store's mutex held,
+  // or while the caller waits.
   virtual void TakeFromCaller() {}
   virtual void GiveToCaller() {}
 
-  // The first failure; nothing has been done since. kUnavailable, kResourceExhausted, kInternal.
+  // The first failure, after which no call has an effect. kUnavailable, kResourceExhausted,
+  // kInternal.
   virtual Status failure() const { return Status::Ok(); }
 };
 
-// The processor's. Everything is done at once, on the thread that asks.
+// Memory of the processor. Every call works at once, on the calling thread.
 class HostMemory : public Memory {
  public:
   Row Allocate(std::size_t bytes) override;

@@ -1,5 +1,5 @@
-// What a worker's communicators (worker/device/communicators.h) say to their members, over the
-// connections of a mesh. Every mesh has one: a worker without a device declines.
+// Carries the messages of a worker's communicators (worker/device/communicators.h) over the
+// connections of a mesh. Every mesh has one: a worker without a device declines proposals.
 //
 // Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_COMM_LINK_H_
@@ -30,7 +30,7 @@ class CommLink {
   // A kComm frame to this incarnation. False: it counts for nothing.
   bool OnFrame(Instant now, const FrameHeader& header, const zmq::message_t& payload);
   void OnLost(Instant now, const std::string& endpoint);
-  // Sends what there is to say, and watches whom there is to be watched.
+  // Sends the communicators' messages, and watches the connections to their members.
   void Service(Instant now);
   std::optional<Instant> NextDeadline() const { return communicators_->NextDeadline(); }
 

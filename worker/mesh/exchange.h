@@ -1,14 +1,14 @@
 // Notes, pulls and shards between workers (worker/core/exchange.h) over the connections of a mesh.
 //
-// A pull is a kPull to the peer, and from there kParcel with the size and what the parcel comes
-// with, then its bytes in order in parts, or kRefused. The source sends a part only once the one
-// before has been handed to the network: pulls of one peer take turns, and one that is slow holds
-// up only itself. The puller knows the size beforehand and takes no other; its bytes go straight to
-// where they stay until the core uses them. Published updates and deltas are sent to all who pull
-// them from one row.
+// The puller sends kPull to the peer. The peer answers kRefused; or kParcel, with the size and the
+// enclosure, and then the bytes in parts, in order. The peer sends a part only when the part before
+// has been handed to the network. So pulls of one peer take turns, and a slow puller delays only
+// itself. The puller knows the size beforehand and takes no other. The bytes stay where they are
+// received until the core uses them. Published updates and deltas are sent to all pullers from one
+// row.
 //
-// What does not fit in any way fails the pull that it is for, with kDataLoss, or counts for
-// nothing. Part of Mesh: used by the background thread alone.
+// A frame that does not fit its pull fails the pull with kDataLoss; any other wrong frame is
+// dropped. Part of Mesh: used by the background thread alone.
 #ifndef PRD_WORKER_MESH_EXCHANGE_H_
 #define PRD_WORKER_MESH_EXCHANGE_H_
 
@@ -40,7 +40,8 @@ class ExchangeEvents {
  public:
   virtual ~ExchangeEvents() = default;
   virtual void OnNote(Incarnation /*from*/, const Note& /*note*/) {}
-  // Wants Serve or Refuse. Its peer may stop waiting at any time; they then come to nothing.
+  // To be answered by Serve or Refuse. The peer may stop waiting at any time; then neither has an
+  // effect.
   virtual void OnRequest(Incarnation /*from*/, Request /*request*/, const Parcel& /*parcel*/) {}
   // Once for each StartPull without DropPull. Not ok: kUnavailable (the peer is gone, or none of
   // those that were met), kNotFound (it refused), kDeadlineExceeded (nothing came for the time
@@ -52,11 +53,11 @@ class ExchangeEvents {
 class Exchange {
  public:
   static constexpr std::size_t kPartBytes = 512 << 10;
-  // Of one peer. What it asks for beyond is refused.
+  // Requests of one peer; more are refused.
   static constexpr std::size_t kMaxRequests = 256;
   // Notes and requests of peers that are not met yet are kept for when they are.
   static constexpr std::size_t kMaxEarly = 256;
-  // Notes beyond are dropped while so much waits to be sent to their peer.
+  // Notes to a peer are dropped while this many frames wait to be sent to it.
   static constexpr std::size_t kMaxQueued = 256;
 
   struct Counters {
@@ -68,11 +69,11 @@ class Exchange {
   // The pointers must outlive it.
   Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout);
 
-  // Is this incarnation in this run from now on; kNoRun: none. Forgets everything.
+  // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everything.
   void Join(Incarnation self, RunId run, const Plan& plan);
 
-  // The actions of worker/core/exchange.h. What is required of the core there is checked; tickets
-  // that are used are those of pulls that ended ok.
+  // The actions of worker/core/exchange.h. Their requirements are checked. An action uses only
+  // tickets of pulls that ended ok.
   void Do(Instant now, const Meet& action);
   void Do(Instant now, const SendNote& action);
   void Do(Instant now, const StartPull& action);
@@ -95,7 +96,7 @@ class Exchange {
   bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnLost(const std::string& endpoint);
 
-  // Sends what can be sent, and reports what came and what has ended.
+  // Sends as much as connections take, and reports notes, requests and ended pulls.
   void Service(Instant now);
   // Of the next Service that has something to do, whatever comes in.
   std::optional<Instant> NextDeadline() const;

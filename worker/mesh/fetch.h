@@ -1,5 +1,5 @@
-// Copying a whole replica, or a round's result, from a running peer: the side that wants it and the
-// side that gives it.
+// Copying a whole replica, or a round's result, from a running peer: the receiving side and the
+// sending side.
 #ifndef PRD_WORKER_MESH_FETCH_H_
 #define PRD_WORKER_MESH_FETCH_H_
 
@@ -28,11 +28,11 @@ std::string EncodeReturnAddress(const std::string& host, const std::vector<std::
 // Bounded; nullopt for what is not a return address.
 std::optional<GroupMember> DecodeReturnAddress(std::string_view text);
 
-// One replica, or one round's result, on its way here. Keeps what has come; the store is not
-// written before it is committed.
+// One replica, or one round's result, on its way here. Keeps the bytes that have come. The store is
+// not written before Commit.
 class IncomingReplica {
  public:
-  // `result`: the kRound whose result is wanted, kNoGroup for the replica.
+  // `result`: the kRound to copy the result of, or kNoGroup for the replica.
   IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result)
       : store_(store), plan_(plan), result_(result) {}
 
@@ -42,9 +42,9 @@ class IncomingReplica {
   // kNotFound, that the source has no such result.
   Status OnFrame(const FrameHeader& header, zmq::message_t payload);
   bool Complete() const;
-  // Replaces parameters, iteration, initial model and inbox; of plans that keep a base, that too.
-  // The outbox is empty then. Returns the iteration that the replica is of, what is in the inbox
-  // counted. REQUIRES: Complete(), of a replica; store->mutex is held.
+  // Replaces parameters, iteration, initial model and inbox, and the base if the plan keeps one.
+  // Empties the outbox. Returns the replica's iteration, with what is in the inbox. REQUIRES:
+  // Complete(), of a replica; store->mutex is held.
   Iteration Commit();
   // A result, as a row in host memory, and its round. REQUIRES: Complete(), of a result; once.
   std::shared_ptr<Buffer> TakeResult();
@@ -70,8 +70,9 @@ struct RoundResult {
   Memory::Place row;
 };
 
-// Gives the replica to those who ask. The copy is taken at one moment between two steps, once for
-// all that wait then, and sent from there. A round's result is copied when it is asked for.
+// Sends the replica to peers that ask. The replica is copied at one moment between two steps, once
+// for all peers that wait then, and sent from the copy. A round's result is copied when a peer
+// asks.
 class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;
@@ -85,7 +86,7 @@ class ReplicaServer {
   // twice, are ignored.
   void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
                  const RoundResult& newest);
-  // Sends what can be sent. When the caller's thread is inside `apply`, waits for a later call.
+  // Sends as much as connections take. While the caller's thread is inside `apply`, copies nothing.
   void Service(Instant now, DurationNs timeout);
   void OnLost(const std::string& endpoint);
   // Keeps connections in use that a rest would stop watching.

@@ -1,9 +1,9 @@
 // What workers send each other: a message of two parts, this header and a payload.
 //
-// The header is 72 bytes, little-endian, in the order of the struct. Anybody who can reach the port
-// can send bytes to it, so nothing is believed before it is checked: a frame counts only if it
-// carries both incarnations, the receiver's and a member's that the receiver expects it from.
-// Incarnations are random and only the controller hands them out.
+// The header is 72 bytes, little-endian, in the order of the struct. Any process that reaches the
+// port can send bytes to it, so every field is checked. A frame counts only if it carries two
+// incarnations: the receiver's, and that of a member from which the receiver expects it.
+// Incarnations are random, and only the controller hands them out.
 #ifndef PRD_WORKER_MESH_FRAME_H_
 #define PRD_WORKER_MESH_FRAME_H_
 
@@ -24,20 +24,20 @@ enum class FrameKind : std::uint32_t {
   kRing = 1,     // a chunk of a reduction on its way around the ring
   kDirect = 2,   // a member's whole contribution to a small reduction, not weighted
   kFail = 3,     // the sender gave this group up; no payload
-  kFetch = 4,    // "send me your replica, or a round's result"; the payload says where to
-  kReplica = 5,  // what comes (ReplicaInfo), then
-  kChunk = 6,    // its bytes in order
-  kGone = 7,     // the sender does not have that result (any more); no payload
+  kFetch = 4,    // "send me your replica, or a round's result"; the payload is the return address
+  kReplica = 5,  // answers kFetch with a ReplicaInfo; then
+  kChunk = 6,    // the bytes, in order
+  kGone = 7,     // answers kFetch: the sender does not have that result; no payload
   kTree = 8,     // a small reduction's row on its way up or down the tree
-  kPing = 9,     // "do you still mean to take part?"; the payload says where to answer
-  kPong = 10,    // the sender does: it takes part, or will; no payload
-  // Outside of groups (exchange.h). `group` is the number that the puller has given the pull.
+  kPing = 9,     // "will you take part?"; the payload is the return address
+  kPong = 10,    // answers kPing: the sender takes part, or will; no payload
+  // Outside of groups (exchange.h). `group` is the puller's number of the pull.
   kNote = 11,     // a Note
   kPull = 12,     // "send me this Parcel"
-  kParcel = 13,   // what comes (ParcelInfo), then
-  kPart = 14,     // its bytes in order
-  kRefused = 15,  // the sender does not have it, or not for this peer; no payload
-  kStop = 16,     // the puller does not want it any more; no payload
+  kParcel = 13,   // answers kPull with a ParcelInfo; then
+  kPart = 14,     // the bytes, in order
+  kRefused = 15,  // answers kPull: the sender does not have it, or not for this peer; no payload
+  kStop = 16,     // the puller ends the pull; no payload
   kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
 };
 

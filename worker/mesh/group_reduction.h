@@ -1,15 +1,15 @@
-// One group on one member: what it reduces here, which way, and where the result goes.
+// One group on one member: what it reduces, by which transport, and where the result goes.
 //
-// What is reduced, and where the result goes, is said by whoever starts it. The way is the
-// choice of the group's leader (worker/device/communicators.h): on the device, by its plane, or
-// staged, by a Reduction (reduction.h) over the peers' connections. Of a replica on a device, what
-// is staged is copied to host memory first, and the result from there; frames that come before
-// count later. So a group goes through: taken (what is contributed is fixed), chosen, begun (on the
-// plane, or able to hear frames), ended.
+// Its caller says what is reduced, and where the result goes (Mesh::StartReduce). The group's leader
+// chooses the transport (worker/device/communicators.h): on the device, by its plane; or staged, by
+// a Reduction (reduction.h) over the peers' connections. A staged group of a replica on a device
+// copies its part to host memory first, and the result back; frames that arrive before are kept.
+// The stages of a group: taken (its part is fixed), chosen (the transport), begun (on the plane, or
+// able to take frames), ended.
 //
-// On the plane, what goes straight into the parameters is committed by the device itself, in its
-// stream's order (DevicePlane::Part::commit): once that is enqueued, the caller need not wait any
-// more. If it fails after that, the parameters are as they were, and what is tried next waits until
+// On the plane, the device itself commits a result that goes straight into the parameters, in its
+// stream's order (DevicePlane::Part::commit). Once that is enqueued, the caller need not wait. If
+// the reduction fails after that, the parameters are unchanged, and the next attempt waits until
 // the caller is back (ReplicaStore::away).
 //
 // Part of Mesh: used by the background thread alone.
@@ -41,7 +41,7 @@ namespace prd {
 
 class GroupReduction {
  public:
-  // What is the mesh's, and outlives it.
+  // Parts of the mesh, which outlive the reduction.
   struct Context {
     ReplicaStore* store = nullptr;
     Peers* peers = nullptr;
@@ -68,32 +68,32 @@ class GroupReduction {
   // The same, and its members have been told.
   void CallOff(Status why);
 
-  // Goes on as far as it goes by itself. True when it hears frames from now on.
+  // Advances as far as it can without a frame. True: it takes frames from now on.
   bool Advance(Instant now);
   bool hears() const { return hears_; }
-  // A frame of this group: kFail, or any while it hears. False: it counts for nothing.
+  // A frame of this group: kFail, or any frame while hears(). False: the frame is dropped.
   bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   bool OnPong(Instant now, Incarnation from);
   void OnLost(const std::string& endpoint);
-  // The next frame of own bytes, if their taker is ready. False: there is none now.
+  // Sends the next frame of own bytes, if its receiver is ready. False: there is none now.
   bool SendOwn(Instant now);
 
-  // True once: what comes on the device after what is there has the result, if it succeeds.
+  // True once: later work on the device sees the result, if the reduction succeeds.
   bool HandedOver();
 
-  // nullopt: it runs, or waits for the store's mutex. Otherwise it is over, and the result where it
-  // belongs, or all members told that there is none. Once.
+  // nullopt: it runs, or waits for the store's mutex. Otherwise it is over: the result is where it
+  // belongs, or all members have been told that it failed. Returns that once.
   std::optional<Status> End(Instant now);
   std::uint64_t sent_bytes() const;
   // REQUIRES: it ended ok.
   const Communicators::Choice& choice() const { return *choice_; }
-  // Of a kRound that ended ok: where its result is until the next reduction starts. Of others none.
+  // Where the result of a kRound that ended ok is, until the next reduction starts. Else none.
   RoundResult result() const;
 
   std::optional<Instant> NextDeadline() const;
-  // Frames that come now are to be kept: it may come to hear them.
+  // Frames that come now are to be kept: it may take them later.
   bool waits() const { return failure_.ok() && !hears_ && !started_; }
-  // Its row is on its way to host memory.
+  // The own part is being copied to host memory.
   bool copies() const { return waits() && copied_; }
 
  private:

@@ -1,18 +1,18 @@
 // The data plane of one worker: reductions and replica copies with its peers over ZeroMQ, and
 // reductions between devices.
 //
-// Any subset of workers reduces at once: no communicator, no set-up. One PULL socket, bound to an
-// ipc and a tcp endpoint, takes everything that comes; one PUSH per peer (peers.h) is made when it
-// is first needed. Nothing here blocks or spins: the owner waits on the poll items and the
-// deadline, then calls Service. One reduction and one fetch at a time; any number of peers may copy
-// this worker's replica meanwhile.
+// Any subset of workers can reduce, without a communicator or other set-up. One PULL socket, bound
+// to an ipc and a tcp endpoint, receives everything. One PUSH socket per peer (peers.h) is made
+// when it is first needed. No call blocks or spins: the owner waits on the poll items and the
+// deadline, then calls Service. A mesh runs one reduction and one fetch at a time. Any number of
+// peers may copy this worker's replica meanwhile.
 //
 // A group goes through the mesh, or over the device that the replica is on (group_reduction.h).
 //
-// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction;
-// where members may be late, it is asked first (silence.h). A mesh answers, whatever its worker's
-// training loop does, for a group that runs here, or that it may yet be told to start; not for one
-// that it has completed, given up or called off.
+// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction. If
+// members may be late, the mesh asks the peer first (silence.h). The peer's mesh answers whatever
+// its training loop does: for a group that runs there or may yet be started there, and not for a
+// group that it has completed, given up or called off.
 //
 // Not thread safe: used by the session's background thread alone.
 #ifndef PRD_WORKER_MESH_MESH_H_
@@ -49,9 +49,9 @@ class MeshEvents : public ExchangeEvents {
  public:
   // ok: the result is where it belongs (StartReduce). Otherwise all is as it was.
   virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
-  // Of a group whose result goes straight into the parameters, on a device: all is enqueued, and
-  // what is enqueued after it there has the result, if it succeeds; OnReduced will tell. At most
-  // once, before that.
+  // For a group whose result goes straight into the parameters, on a device: the reduction is
+  // enqueued, and later work on the device sees the result if the reduction succeeds. OnReduced
+  // says whether it did. Called at most once, before OnReduced.
   virtual void OnHandedOver(GroupId /*group*/, std::uint64_t /*sent_bytes*/) {}
   // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
   // or the round's. Otherwise the store is as it was.
@@ -60,9 +60,9 @@ class MeshEvents : public ExchangeEvents {
 
 class Mesh {
  public:
-  // The same on all workers of a job: they are part of the protocol. Measured on two cores, 4
+  // Equal on all workers of a job: they are part of the protocol. Measured on two cores, 4
   // processes: 64 MiB takes about as long with chunks of 256 KiB to 1 MiB, and longer with smaller
-  // ones; going directly is 1.2 to 2 times as fast as the ring up to 128 KiB, but its bytes grow
+  // ones. Up to 128 KiB, direct sends are 1.2 to 2 times as fast as the ring, but their bytes grow
   // with the group.
   static constexpr std::size_t kChunkBytes = 512 << 10;
   static constexpr std::size_t kDirectBytes = 64 << 10;
@@ -83,14 +83,13 @@ class Mesh {
   // Where peers reach this mesh: "ipc://..", "tcp://..".
   const std::vector<std::string>& endpoints() const { return endpoints_; }
 
-  // The store's memory is another one from now on, and so is the device, null if it is none. What
-  // is in the store's rows is lost, and with it all that this mesh is in. The plane is of the
-  // memory, which outlives the mesh, or the next call of this.
+  // From now on the store uses this memory, and reductions this plane (null: no device). The
+  // store's rows are lost, and all that this mesh was doing. The memory outlives the plane.
   void UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane> plane);
 
-  // Answers to this incarnation from now on, in no run; drops what was under way without events.
-  // This and JoinRun empty outbox and inbox, and forget all of the exchange; JoinRun forgets the
-  // base.
+  // From now on this mesh belongs to this incarnation, in no run. Drops all work under way, without
+  // events. SetIncarnation and JoinRun empty outbox and inbox, and forget all of the exchange;
+  // JoinRun also forgets the base.
   void SetIncarnation(Incarnation incarnation);
   void JoinRun(RunId run, const Plan& plan);
 
@@ -113,19 +112,20 @@ class Mesh {
   // is empty fail with kFailedPrecondition.
   void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0);
   void CancelReduce();
-  // Of one that a device is about to commit: called off if that can be; OnReduced says what came.
+  // Calls off a reduction that a device is about to commit, if that is still possible. OnReduced
+  // reports the outcome.
   void GiveUpReduce(const std::string& why);
-  // Neither this group nor an earlier one will be started here (any more). What runs goes on.
+  // Neither this group nor an earlier one will be started here. A running one goes on.
   void CallOff(GroupId group) { last_group_ = std::max(last_group_, group); }
-  // The source's replica (with its inbox, which AveragesInBackground adds to it; for
-  // Payload::kChange and StorePlan its base), or the result of a kRound that failed here: it then
-  // goes where the round would have put it, the outbox being contributed as `contributed` says.
-  // kNotFound when the source does not have that result any more.
+  // Copies the source's replica, or the result of a kRound that failed here. A replica comes with
+  // its inbox, which AveragesInBackground adds to it; under Payload::kChange and HasStore it is the
+  // base. A result goes where the round would have put it; `contributed`: the outbox was part of
+  // it. kNotFound: the source does not have that result any more.
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false);
   void CancelFetch();
 
-  // What workers ask of each other outside of groups, whatever else runs (exchange.h).
+  // The exchange outside of groups, whatever else runs (exchange.h).
   template <typename Action>
   void Do(Instant now, const Action& action) requires requires(Exchange& exchange) {
     exchange.Do(now, action);
@@ -135,8 +135,8 @@ class Mesh {
     if constexpr (std::is_same_v<Action, Meet>) Rest();
   }
 
-  // Moves everything as far as it goes now. What is complete is committed when the store's mutex is
-  // free: whoever holds it for long calls for another Service when done.
+  // Moves everything as far as it goes now. A complete result is committed when the store's mutex
+  // is free. A thread that holds the mutex for long wakes the owner when done, for another Service.
   void Service(Instant now);
   std::optional<Instant> NextDeadline() const;
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
@@ -197,9 +197,8 @@ class Mesh {
   Exchange exchange_;
   RunId run_ = kNoRun;
   Plan plan_;
-  // Where what is reduced is in host memory until it is committed. Kept from one reduction to the
-  // next: to hold the received messages instead would save a copy, and cost more in memory that
-  // comes and goes.
+  // Results in host memory until they are committed. Kept from one reduction to the next. To hold
+  // the received messages instead would save a copy, and cost more for memory that comes and goes.
   Buffers buffers_;
   RoundResult newest_;             // of a kRound; until the next reduction starts
   GroupId last_group_ = kNoGroup;  // the newest one started here

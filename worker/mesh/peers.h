@@ -1,7 +1,7 @@
 // Connections to other workers' meshes: one PUSH per peer, made when it is first needed.
 //
-// Sending never blocks: what a connection does not take yet waits in a queue here. A connection
-// that breaks is reported, and dropped with all that waited for it. Not thread safe.
+// Sending never blocks: frames that a connection does not take yet wait in a queue here. A broken
+// connection is reported, and dropped with its queue. Not thread safe.
 #ifndef PRD_WORKER_MESH_PEERS_H_
 #define PRD_WORKER_MESH_PEERS_H_
 
@@ -28,17 +28,17 @@ class Peers {
   Peers(zmq::context_t* context, std::string host) : context_(context), host_(std::move(host)) {}
   ~Peers();
 
-  // Where to reach a member from here. kInvalidArgument when it says nothing usable.
+  // Where to reach a member from here. kInvalidArgument: none of its endpoints can be used.
   Result<std::string> EndpointOf(const GroupMember& member) const;
 
-  // Makes sure that there is a connection, and watches it from now on: Service reports its loss.
-  // kUnavailable when the system has no more to give.
+  // Connects if there is no connection yet, and watches it from now on: Service reports its loss.
+  // kUnavailable: the system has no more sockets.
   Status Use(const std::string& endpoint);
-  // The same, and a rest does not end it, until all who keep it have released it.
+  // The same. Rest does not stop watching it until every keeper has released it.
   enum class Keeper : std::uint8_t { kExchange = 1, kCommunicators = 2 };
   Status Keep(const std::string& endpoint, Keeper keeper);
   void Release(const std::string& endpoint, Keeper keeper);
-  // Stops watching all but what is kept, or still has something to send.
+  // Stops watching all connections, except those that are kept or have frames to send.
   void Rest();
 
   // Queues a frame. REQUIRES: Use(endpoint) before, and no loss reported since.
@@ -47,13 +47,14 @@ class Peers {
   bool Idle(const std::string& endpoint) const;
   // Frames that wait.
   std::size_t Queued(const std::string& endpoint) const;
-  // Sends a frame without payload to a peer that need not be in use, and is not then. Queues one of
-  // its kind at most, and none where nothing else does. False when it was not sent.
+  // Sends a frame without payload to a peer that need not be in use, and that this call does not
+  // put in use. Queues the frame only if the peer is in use and no frame of its kind is queued.
+  // False: the frame was not sent.
   bool Offer(const std::string& endpoint, const FrameHeader& header);
-  // Forgets what waits for all peers: of a reduction that was given up.
+  // Drops the queued frames of a group that was given up, for all peers.
   void DropQueued(std::uint64_t group);
 
-  // Sends what can be sent; returns the endpoints that broke, which are dropped.
+  // Sends as much as connections take. Returns the endpoints that broke, and drops them.
   std::vector<std::string> Service();
 
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);

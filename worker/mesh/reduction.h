@@ -1,10 +1,10 @@
-// One weighted reduction as one member sees it: which bytes to send, what to do with those that
-// come, and the result. No sockets, no clock; not thread safe.
+// One weighted reduction as one member sees it: which bytes to send, how to add received bytes, and
+// the result. No sockets, no clock; not thread safe.
 //
-// Contributors are the Q of the n members whose weight is not 0; the others are nulls: they bring
-// nothing, not even NaN, and get the result (passive participants in eager-SGD; Li et al., PPoPP
-// 2020, section 5). The weights say who is what, so all members agree without a message, and what
-// is moved follows the contributors.
+// Contributors are the Q of the n members with a weight other than 0. The others are nulls: they
+// bring nothing, not even NaN, and get the result (passive participants in eager-SGD; Li et al.,
+// PPoPP 2020, section 5). All members see the weights, and so agree on the contributors without a
+// message. Only contributors' bytes are moved.
 //
 // Ring (reduce-scatter, then all-gather; Patarasuk and Yuan, 2009). At places 0..Q-1 stand the
 // contributors, at Q..n-1 the nulls, both in the order of their positions. The row of bytes is cut
@@ -79,12 +79,12 @@ class Reduction {
   // dtypes alone matter. Neither row nor initial model is read before NextOwn or OnFrame.
   Reduction(const Layout* row, Options options);
 
-  // Whether this member sends something to that one, or should notice its loss because it waits for
-  // what comes through it.
+  // Whether this member sends to that one, or waits for bytes that come through it, and so has to
+  // notice its loss.
   bool Needs(std::size_t position) const;
 
-  // Whether something that this member has to say is still to come, or own frames wait until it
-  // takes what was sent: while that is so, the reduction cannot complete without it.
+  // Whether frames of that member are still to come, or own frames wait until it has taken earlier
+  // ones. While that is so, the reduction cannot complete without it.
   bool Awaits(std::size_t position) const;
 
   // Ring: the member that NextOwn's frames go to; better made when the connection there is idle.
@@ -109,8 +109,7 @@ class Reduction {
   // The result as a row of bytes, in staging. REQUIRES: Complete().
   const std::byte* result() const;
 
-  // Writes the result to the tensors of `row`, for those who want it there: the only change to
-  // them. REQUIRES: Complete().
+  // Writes the result to the tensors of `row`. No other call changes them. REQUIRES: Complete().
   void Commit() const;
 
  private:

@@ -18,8 +18,8 @@
 namespace prd {
 
 struct ReplicaStore {
-  // Held by whoever writes the parameters or the fields below: the caller's thread around `apply`,
-  // the background thread around a commit. Held together, they change together: who holds it sees
+  // Held by the thread that writes the parameters or the fields below: the caller's around `apply`,
+  // the background thread around a commit. All of them change under one lock, so its holder sees
   // the replica between two steps.
   std::mutex mutex;
   // Written under the mutex; atomic so that the caller may ask for it at any time, in `apply` too.
@@ -50,13 +50,12 @@ struct ReplicaStore {
   Iteration inbox_iteration = 0;
   Iteration inbox_gain = 0;
   bool background = false;  // AveragesInBackground
-  // The caller was let go before the reduction that it waited for was through (a device's stream
-  // waits for that instead): until it is back, nothing else of a group reads or writes the
-  // parameters.
+  // The call returned before its reduction had ended; a device's stream waits for that instead.
+  // Until the caller is back, no other group reads or writes the parameters.
   std::atomic<bool> away = false;
   // Payload::kChange: the parameters as after the round `iteration` (w_t of ESync, Algorithm 1).
-  // StorePlan: the parameters as they were read last, without this worker's own update. Who
-  // copies the replica gets the base.
+  // HasStore: the parameters as they were read last, without this worker's own update. A peer
+  // that copies the replica gets the base.
   Row base;
 
   // The rows are there from now on, and empty. The background thread, in no run; not with the
@@ -76,8 +75,8 @@ struct ReplicaStore {
   // rounds; 0 but under AveragesInBackground. REQUIRES: mutex is held by the caller's thread.
   std::int64_t AddInbox();
 
-  // What a mesh does besides; the background thread. REQUIRES: mutex is held (TakeDifference: or
-  // the caller waits).
+  // For a mesh, on the background thread. REQUIRES: mutex is held (TakeDifference: or the caller
+  // waits).
   //
   // Adds a round's result, a row, to the inbox, or lets it replace what is there if it is newer.
   void AddToInbox(const Memory::Place& result, Iteration round, bool latest_only);
@@ -96,17 +95,17 @@ struct ReplicaStore {
     double weight;
   };
   void Mix(double own_weight, std::span<const Weighted> others);
-  // The parameters become a row, or its sum with the initial model's share. Of kInitial and kFinal,
-  // and of a copied replica, the caller says what else becomes of it.
+  // The parameters become the row, or its sum with the initial model's share. After kInitial,
+  // kFinal and a copied replica, the caller sets the other rows.
   void SetParameters(const Memory::Place& row, Weight initial_share = {0, 0});
   // initial = parameters.
   void KeepInitial();
   // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();
-  // inbox += average - outbox, the average (a row, and the initial model's share) being worth
-  // `gain` iterations. What the groups of one worker add this way one after another is what they
-  // would give in place. REQUIRES: owes.
+  // inbox += average - outbox. The average is a row and the initial model's share, and is worth
+  // `gain` iterations. Groups that add their differences one after another give what they would
+  // give in place. REQUIRES: owes.
   void AddDifference(const Memory::Place& average, Iteration gain, Weight initial_share = {0, 0});
 
   // The memory of the tensors is the caller's. Set once, before a mesh uses the store.

@@ -1,10 +1,10 @@
 // The memory of a sharded store (StorePlan) in one worker: the shards that it keeps,
 // as owner or holder, and its own update on its way to them.
 //
-// A kept shard is a row of its values and, in lockstep, behind it one of what is pending. Slices
-// are of the moment in which they are asked for: a shard that changes leaves them as they are, and
-// all who ask between two changes share one copy. The background thread's own; what touches the
-// replica takes the store's mutex.
+// A kept shard is a row of its values and, in lockstep, a row of pending updates behind it. A slice
+// keeps the bytes of the moment when it was asked for, also when the shard changes later. All
+// slices between two changes share one copy. Used by the background thread alone; calls that touch
+// the replica take the store's mutex.
 #ifndef PRD_WORKER_MESH_SHARDS_H_
 #define PRD_WORKER_MESH_SHARDS_H_
 
@@ -29,7 +29,7 @@ struct ByteRange {
 // some are empty. REQUIRES: shard < shards.
 ByteRange ShardRange(std::size_t bytes, std::uint32_t shards, std::uint32_t shard);
 
-// Bytes that stay as they are for as long as somebody points to them.
+// Bytes that do not change while a pointer to them is left.
 struct Slice {
   std::shared_ptr<const Buffer> buffer;  // null: there is no such thing
   ByteRange range;
@@ -69,7 +69,7 @@ class Shards {
  private:
   struct Shard {
     std::shared_ptr<Buffer> row;
-    std::weak_ptr<const Buffer> values;  // copies that somebody still points to
+    std::weak_ptr<const Buffer> values;  // copies that are still pointed to
     std::weak_ptr<const Buffer> state;
   };
   Shard& At(std::uint32_t shard);

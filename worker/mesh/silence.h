@@ -1,9 +1,9 @@
-// How long a reduction has been silent, and what follows: give it up, or ask first.
+// How long a reduction has been silent, and whether to give it up or to ask its members first.
 //
-// A peer that sends nothing for a time limit fails the reduction. Where members may begin at
-// different times (kTrain under DrawnAhead) silence alone is no failure: after a third of that
-// time the members that are still needed are asked (kPing), again after the second, and it is
-// enough that each answers (kPong) before the last is over.
+// A peer that sends nothing for a time limit fails the reduction. If members may begin at different
+// times (kTrain under DrawnAhead), silence alone is no failure. After one third of the time limit,
+// and again after two thirds, the members that are still needed are asked (kPing). The reduction
+// goes on if each of them answers (kPong) before the time limit ends.
 #ifndef PRD_WORKER_MESH_SILENCE_H_
 #define PRD_WORKER_MESH_SILENCE_H_
 
@@ -23,7 +23,7 @@ class Silence {
   Silence(Instant now, DurationNs timeout, bool asks)
       : timeout_(timeout), asks_(asks), progress_(now) {}
 
-  // Something came, or went.
+  // A frame came, or was sent.
   void Progress(Instant now);
   // The member at this position answered. False: it was not asked, or has answered before.
   bool Answered(Instant now, std::size_t position);
@@ -32,9 +32,9 @@ class Silence {
   Instant At() const;
   enum class Step : std::uint8_t { kWait, kAsk, kGiveUp };
   Step Next(Instant now) const;
-  // REQUIRES: Next said kAsk. Returns whom to ask: of those that are awaited, who has not answered.
+  // Returns the members to ask: those awaited that have not answered. REQUIRES: Next said kAsk.
   const std::vector<std::size_t>& Ask(Instant now, std::vector<std::size_t> awaited);
-  // Why it is given up, for people.
+  // Why the reduction is given up, in words.
   std::string Reason(const SharedList<GroupMember>& members) const;
 
  private:
