@@ -91,7 +91,7 @@ struct Hello {
   rank @2 :Int32 = -1;        # -1: the controller chooses
   worldSize @3 :Int32;        # workers the launcher started; 0: not told
   host @4 :Text;              # equal for workers that share a host; opaque
-  hostName @5 :Text;          # for people
+  hostName @5 :Text;          # human-readable
   pid @6 :UInt32;
   endpoints @7 :List(Text);   # of this worker's mesh; valid as long as the incarnation
   modelBytes @8 :UInt64;
@@ -115,7 +115,7 @@ struct Ready {
 struct Finished {
   group @0 :UInt64;      # of a Group the worker was sent
   outcome @1 :Outcome;
-  detail @2 :Text;       # for people; empty when ok
+  detail @2 :Text;       # human-readable; empty when ok
   waitNs @3 :Int64;      # from Ready sent to Group received
   reduceNs @4 :Int64;    # from Group received to the end
   bytes @5 :UInt64;      # sent to peers
@@ -125,7 +125,7 @@ struct Finished {
 struct Adopted {
   ok @0 :Bool;
   iteration @1 :Int64;   # the source's, when ok
-  detail @2 :Text;       # for people; why not ok
+  detail @2 :Text;       # human-readable; why not ok
   included @3 :UInt32;   # as in Finished, where Adopt asked for a result
 }
 
@@ -134,7 +134,7 @@ struct Placed {
 }
 
 struct Leave {
-  reason @0 :Text;       # for people
+  reason @0 :Text;       # human-readable
 }
 
 # ---- controller to worker; everything is set by the controller ----
@@ -218,18 +218,18 @@ struct Group {
   members @2 :List(GroupMember);   # in ring order
   iteration @3 :Int64;             # where members continue after success
   initialWeight @4 :Float64;       # finite; the initial model's share
-  reason @5 :Text;                 # for people
+  reason @5 :Text;                 # human-readable
 }
 
 struct Abort {
   group @0 :UInt64;
-  reason @1 :Text;         # for people
+  reason @1 :Text;         # human-readable
   undone @2 :Bool;         # nobody has the result of that round
 }
 
 struct Adopt {
   source @0 :GroupMember;  # its weight has no meaning
-  reason @1 :Text;         # for people
+  reason @1 :Text;         # human-readable
   result @2 :UInt64;       # 0: the whole replica; else the result of that round
 }
 
@@ -245,7 +245,7 @@ struct Schedule {
   first @0 :UInt64;               # the lowest id of its groups
   members @1 :List(GroupMember);  # by rank, ascending; weights have no meaning
   hosts @2 :List(Int32);          # by member: equal for those that count as on one host
-  reason @3 :Text;                # for people
+  reason @3 :Text;                # human-readable
 }
 
 struct Neighbourhood {
@@ -255,7 +255,7 @@ struct Neighbourhood {
   ownWeight @3 :Float64;       # finite
   slots @4 :UInt32;            # iterations of which updates are kept, by neighbour; never 0
   at @5 :Int64;                # the receiver's iteration, if that is higher than its own
-  reason @6 :Text;             # for people
+  reason @6 :Text;             # human-readable
 }
 
 struct ShardPlace {
@@ -269,7 +269,7 @@ struct Placement {
   members @1 :List(GroupMember);  # weights have no meaning
   shards @2 :List(ShardPlace);    # by shard
   at @3 :Int64;                   # the receiver's clock, if that is higher than its own
-  reason @4 :Text;                # for people
+  reason @4 :Text;                # human-readable
 }
 
 struct Opened {
@@ -277,11 +277,11 @@ struct Opened {
 }
 
 struct Released {
-  reason @0 :Text;         # for people
+  reason @0 :Text;         # human-readable
 }
 
 struct Refused {
   code @0 :Code;           # never ok
-  reason @1 :Text;         # for people
+  reason @1 :Text;         # human-readable
   retryMs @2 :UInt32;      # milliseconds; counts for unavailable
 }

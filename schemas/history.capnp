@@ -49,7 +49,7 @@ struct RunStarted {
   job @0 :Text;
   engine @1 :Text;
   spec @2 :Text;      # the job's config as normalised TOML; for the whole run
-  wallNs @3 :Int64;   # Unix time in nanoseconds, for people
+  wallNs @3 :Int64;   # Unix time in nanoseconds, for display
 }
 
 struct WorkerJoined {

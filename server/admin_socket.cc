@@ -103,7 +103,7 @@ void AdminSocket::Reply(const std::vector<std::string>& route, const AdminReply&
   const std::string bytes = Encode(reply);
   try {
     for (const std::string& part : route) {
-      // Without patience: who does not take its answers gets none.
+      // Never blocks: a client that does not read its answers gets none.
       if (!socket_.send(zmq::buffer(part), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
         return;
       }

@@ -79,7 +79,7 @@ bool WorkerSocket::Receive(std::size_t* budget, WorkerEnvelope* envelope) {
   return false;
 }
 
-// Whoever sent the message in route_ may be no worker at all, so the answer is for people.
+// The sender of the message in route_ may be no worker at all, so the answer is human-readable.
 void WorkerSocket::Refuse(const Status& why) {
   ++counters_.malformed;
   std::uint64_t skipped = 0;

@@ -1,6 +1,6 @@
 // Keys of ZeroMQ's CURVE encryption, as Z85 texts of 40 characters, and the files they are kept in.
 //
-// A key file has one key per line, the line's first word; what follows it is for people. Empty
+// A key file has one key per line, the line's first word; the rest of the line is a comment. Empty
 // lines and lines that begin with "# " do not count (the space matters: keys may begin with '#').
 // The daemon's secret key file holds one secret key, from which the public one is computed, and
 // must not be readable by everybody; the file of authorized keys holds the public key of every

@@ -92,7 +92,7 @@ def interrupted(*_):
 
 
 def introduction(options):
-    """What is about to be run, as a line for people."""
+    """What is about to be run, as a line of text."""
     slow = "".join(f", worker {rank} {factor:g} times slower" for rank, factor in options.slow.items())
     delays = f", delays {options.inject} (ms)" if options.inject else ""
     length = f"{options.seconds:g} s" if options.seconds else f"{options.epochs:g} epochs"

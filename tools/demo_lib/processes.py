@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class DemoError(Exception):
-    """What went wrong, for people."""
+    """What went wrong, in words."""
 
 
 def _die_with_parent(parent):

@@ -331,7 +331,7 @@ def ratio(numerator, denominator):
 
 
 def comparison(runs):
-    """What `runs` show against the first of them, as lines for people."""
+    """What `runs` show against the first of them, as lines of text."""
     lines = []
     base = runs[0]
     for run in runs[1:]:

@@ -44,7 +44,7 @@ class Board {
 
   // REQUIRES: 0 <= iteration < iterations(), 0 <= process < processes().
   Sample& at(int iteration, int process);
-  // Of the MPI library, for people; written by process 0, read once all have ended.
+  // Of the MPI library, for display; written by process 0, read once all have ended.
   void SetLibrary(const std::string& name);
   std::string library() const;
 

@@ -48,7 +48,7 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id, cons
 // `slow_factor`: from which factor on a worker is called slow.
 Status ShowStragglers(HistorySource& source, const std::string& run, double slow_factor,
                       const Console& console);
-// `last`: of the successful training groups; 0 is all. `table`: for people, else for graphviz.
+// `last`: of the successful training groups; 0 is all. `table`: a table; else DOT, for graphviz.
 Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last, bool table,
                  const Console& console);
 Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_t last,

@@ -1,4 +1,4 @@
-// How prdctl writes numbers, times and tables for people.
+// Numbers, times and tables as prdctl prints them.
 #ifndef PRD_TOOLS_PRDCTL_TEXT_H_
 #define PRD_TOOLS_PRDCTL_TEXT_H_
 

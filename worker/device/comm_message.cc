@@ -81,7 +81,7 @@ std::optional<CommMessage> DecodeCommMessage(std::span<const std::byte> bytes) {
   if (id != 0) std::memcpy(message.id.data(), bytes.data(), id);
   if (members != 0) std::memcpy(message.members.data(), bytes.data() + id, members);
   bytes = bytes.subspan(id + members);
-  for (const std::byte byte : bytes) {  // for people: nothing that a terminal obeys
+  for (const std::byte byte : bytes) {  // human-readable: no terminal codes
     const char c = static_cast<char>(byte);
     message.reason.push_back(c >= ' ' && c <= '~' ? c : '?');
   }
