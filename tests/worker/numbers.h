@@ -55,6 +55,43 @@ inline double DecodeHalf(std::uint16_t bits, int fraction, int bias) {
   return sign * std::ldexp(mantissa + (1 << fraction), exponent - bias - fraction);
 }
 
+// One element of the dtype, at an address of any alignment.
+template <typename T>
+T Load(const void* data) {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
+}
+inline double Decode(DType dtype, const void* data) {
+  switch (dtype) {
+    case DType::kF32:
+      return Load<float>(data);
+    case DType::kF64:
+      return Load<double>(data);
+    case DType::kF16:
+      return DecodeHalf(Load<std::uint16_t>(data), 10, 15);
+    case DType::kBF16:
+      return DecodeHalf(Load<std::uint16_t>(data), 7, 127);
+  }
+  return 0;
+}
+template <typename T>
+void Store(T value, void* data) {
+  std::memcpy(data, &value, sizeof value);
+}
+inline void Encode(DType dtype, double value, void* data) {
+  switch (dtype) {
+    case DType::kF32:
+      return Store(static_cast<float>(value), data);
+    case DType::kF64:
+      return Store(value, data);
+    case DType::kF16:
+      return Store(EncodeHalf(value, 10, 15), data);
+    case DType::kBF16:
+      return Store(EncodeHalf(value, 7, 127), data);
+  }
+}
+
 class Numbers {
  public:
   Numbers(DType dtype, std::size_t count)
@@ -63,46 +100,14 @@ class Numbers {
   std::size_t size() const { return count_; }
   Tensor tensor() { return {bytes_.data(), count_, dtype_}; }
 
-  double Get(std::size_t i) const {
-    switch (dtype_) {
-      case DType::kF32:
-        return Load<float>(i);
-      case DType::kF64:
-        return Load<double>(i);
-      case DType::kF16:
-        return DecodeHalf(Load<std::uint16_t>(i), 10, 15);
-      case DType::kBF16:
-        return DecodeHalf(Load<std::uint16_t>(i), 7, 127);
-    }
-    return 0;
-  }
+  double Get(std::size_t i) const { return Decode(dtype_, bytes_.data() + i * DTypeSize(dtype_)); }
   void Set(std::size_t i, double value) {
-    switch (dtype_) {
-      case DType::kF32:
-        return Store(i, static_cast<float>(value));
-      case DType::kF64:
-        return Store(i, value);
-      case DType::kF16:
-        return Store(i, EncodeHalf(value, 10, 15));
-      case DType::kBF16:
-        return Store(i, EncodeHalf(value, 7, 127));
-    }
+    Encode(dtype_, value, bytes_.data() + i * DTypeSize(dtype_));
   }
   // Bit for bit.
   friend bool operator==(const Numbers& a, const Numbers& b) { return a.bytes_ == b.bytes_; }
 
  private:
-  template <typename T>
-  T Load(std::size_t i) const {
-    T value;
-    std::memcpy(&value, bytes_.data() + i * sizeof value, sizeof value);
-    return value;
-  }
-  template <typename T>
-  void Store(std::size_t i, T value) {
-    std::memcpy(bytes_.data() + i * sizeof value, &value, sizeof value);
-  }
-
   DType dtype_;
   std::size_t count_;
   std::vector<std::byte> bytes_;

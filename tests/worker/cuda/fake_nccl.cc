@@ -11,6 +11,8 @@
 #include <mutex>
 #include <set>
 
+#include "tests/worker/numbers.h"
+
 namespace {
 
 using prd::testing::FakeNccl;
@@ -29,61 +31,11 @@ ncclResult_t Wrong(const char* what) {
   return ncclInvalidUsage;
 }
 
-// By the formats' definitions, slow and plain: what the module makes of a weight is what is tested.
-double Half(std::uint16_t bits, int fraction, int bias) {
-  const int exponent = (bits & 0x7fff) >> fraction;
-  const int mantissa = bits & ((1 << fraction) - 1);
-  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  const double size = exponent == 0
-                          ? __builtin_ldexp(mantissa, 1 - bias - fraction)
-                          : __builtin_ldexp(mantissa + (1 << fraction), exponent - bias - fraction);
-  return sign * size;
-}
-
-double Decode(ncclDataType_t dtype, const void* data) {
-  float single;
-  double exact;
-  std::uint16_t half;
-  switch (dtype) {
-    case ncclFloat32:
-      return std::memcpy(&single, data, 4), static_cast<double>(single);
-    case ncclFloat64:
-      return std::memcpy(&exact, data, 8), exact;
-    case ncclFloat16:
-      return std::memcpy(&half, data, 2), Half(half, 10, 15);
-    case ncclBfloat16:
-      return std::memcpy(&half, data, 2), Half(half, 7, 127);
-    default:
-      return 0;
-  }
-}
-
-std::size_t SizeOf(ncclDataType_t dtype) {
-  return dtype == ncclFloat64 ? 8 : dtype == ncclFloat32 ? 4 : 2;
-}
-
-// To the nearest: the one of the two neighbours that is nearer, found by trying.
-void Encode(ncclDataType_t dtype, double value, void* data) {
-  const auto single = static_cast<float>(value);
-  if (dtype == ncclFloat64) {
-    std::memcpy(data, &value, 8);
-  } else if (dtype == ncclFloat32) {
-    std::memcpy(data, &single, 4);
-  } else {
-    const int fraction = dtype == ncclFloat16 ? 10 : 7, bias = dtype == ncclFloat16 ? 15 : 127;
-    const bool negative = __builtin_signbit(value);
-    const double size = negative ? -value : value;
-    std::uint16_t low = 0, high = static_cast<std::uint16_t>(0x7fff & ~((1 << fraction) - 1));
-    while (high - low > 1) {
-      const auto middle = static_cast<std::uint16_t>((low + high) / 2);
-      (Half(middle, fraction, bias) <= size ? low : high) = middle;
-    }
-    const double below = size - Half(low, fraction, bias);
-    const double above = Half(high, fraction, bias) - size;
-    const bool up = above < below || (above == below && (low & 1) != 0);
-    const auto bits = static_cast<std::uint16_t>((up ? high : low) | (negative ? 0x8000 : 0));
-    std::memcpy(data, &bits, 2);
-  }
+prd::DType DTypeOf(ncclDataType_t dtype) {
+  return dtype == ncclFloat64   ? prd::DType::kF64
+         : dtype == ncclFloat32 ? prd::DType::kF32
+         : dtype == ncclFloat16 ? prd::DType::kF16
+                                : prd::DType::kBF16;
 }
 
 }  // namespace
@@ -197,7 +149,7 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
   const std::lock_guard lock(mutex);
   if (Busy(comm)) return Wrong("an operator is made while the communicator is busy");
   if (residence != ncclScalarHostImmediate) return Wrong("a scalar that is not immediate");
-  comm->operators[next] = {dtype, Decode(dtype, scalar)};
+  comm->operators[next] = {dtype, prd::testing::Decode(DTypeOf(dtype), scalar)};
   *op = static_cast<ncclRedOp_t>(next++);
   ++fake.operators;
   if (fake.operators > fake.most_operators) fake.most_operators = fake.operators;
@@ -224,10 +176,11 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
     if (found->second.dtype != dtype) return Wrong("an operator of another dtype");
     weight = found->second.weight;
   }
-  const std::size_t size = SizeOf(dtype);
+  const prd::DType numbers = DTypeOf(dtype);
+  const std::size_t size = prd::DTypeSize(numbers);
   for (std::size_t i = 0; i < count * size; i += size) {
-    Encode(dtype, weight * Decode(dtype, static_cast<const char*>(from) + i),
-           static_cast<char*>(to) + i);
+    const double value = prd::testing::Decode(numbers, static_cast<const char*>(from) + i);
+    prd::testing::Encode(numbers, weight * value, static_cast<char*>(to) + i);
   }
   return Asked(comm);
 }
