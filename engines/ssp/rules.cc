@@ -167,10 +167,10 @@ void SspRules::CheckSources(const PlacementSet& set) {
     Count("moved", place.owner != shards_[i].owner ? 1 : 0);
     const bool anew = place.source == kNoRank;
     Count("lost", anew ? 1 : 0);
-    if (anew ? shards_[i].had_by.empty() : workers_.contains(place.source)) continue;
+    if (anew ? shards_[i].had_by.empty() : shards_[i].had_by.contains(place.source)) continue;
     throw Violation("source", "shard " + std::to_string(i) +
                                   (anew ? " begins anew, and is there: "
-                                        : " comes from one that is not there: ") +
+                                        : " comes from one that has not all of it: ") +
                                   set.reason);
   }
 }

@@ -12,8 +12,8 @@
 // The number of shards stays. Each shard has an owner and `replicas` holders among the members, or
 // all others. Owners have equal numbers of shards, or one fewer; holders, or two fewer.
 //
-// source: a shard begins anew only if nobody that may have all of it is there; else it comes from a
-// worker that is there.
+// source: a shard comes from a worker that may have all of it, and is there. It begins anew only if
+// there is none.
 //
 // opened: what is opened is the newest placement, once all its members that are left have said
 // Placed; and they are told.

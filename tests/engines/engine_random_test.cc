@@ -15,8 +15,6 @@
 #include "engines/registry.h"
 #include "gtest/gtest.h"
 #include "tests/engines/engine_driver.h"
-#include "tests/engines/hop_world.h"
-#include "tests/engines/ssp_world.h"
 
 namespace prd {
 namespace {
@@ -63,15 +61,11 @@ void ExpectReplay(const EngineOptions& options, const std::vector<Applied>& appl
 }
 
 void RunOnce(const EngineOptions& options, Engine* engine, std::uint64_t seed, Rank max_workers) {
-  EngineDriver driver(engine, seed, max_workers);
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_EQ(driver.Storm(500), "") << "seed " << seed;
-    ASSERT_EQ(driver.Calm(10), "") << "seed " << seed;
-  }
-  ASSERT_EQ(driver.Drain(), "") << "seed " << seed;
+  const auto driver = MakeDriver(engine, seed, max_workers);
+  ASSERT_EQ(driver->Run(), "") << "seed " << seed;
   const std::uint64_t hash = HashBytes(StateOf(engine));
-  ExpectReplay(options, driver.applied(), hash, false);
-  ExpectReplay(options, driver.applied(), hash, true);
+  ExpectReplay(options, driver->applied(), hash, false);
+  ExpectReplay(options, driver->applied(), hash, true);
 }
 
 TEST(EngineRandomTest, PReduceKeepsItsRules) {
@@ -287,21 +281,6 @@ TEST(EngineRandomTest, PragueStaticSaysWhoIsThere) {
   }
 }
 
-// The same for engines whose workers have no groups.
-template <typename World>
-void RunWorld(const EngineOptions& options, Engine* engine, World* world, std::uint64_t seed,
-              Rank max_workers) {
-  Prng random(seed);
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_EQ(world->Storm(&random, 500, max_workers), "") << "seed " << seed;
-    ASSERT_EQ(world->Calm(&random, 10), "") << "seed " << seed;
-  }
-  ASSERT_EQ(world->Drain(&random), "") << "seed " << seed;
-  const std::uint64_t hash = HashBytes(StateOf(engine));
-  ExpectReplay(options, world->applied(), hash, false);
-  ExpectReplay(options, world->applied(), hash, true);
-}
-
 TEST(EngineRandomTest, HopKeepsItsRules) {
   std::int64_t waits = 0;
   std::int64_t jumps = 0;
@@ -310,8 +289,7 @@ TEST(EngineRandomTest, HopKeepsItsRules) {
     Prng random(seed);
     const auto options = Draw<HopOptions>(&random, 12);
     const auto engine = Watched(options);
-    HopWorld world(options, engine.get());
-    RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(12)));
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + random.Below(12)));
     if (HasFatalFailure()) return;
     waits += engine->rules().Counter("waits");
     jumps += engine->rules().Counter("jumps");
@@ -331,8 +309,7 @@ TEST(EngineRandomTest, SspKeepsItsRules) {
     Prng random(seed);
     const auto options = Draw<SspOptions>(&random, 10);
     const auto engine = Watched(options);
-    SspWorld world(options, engine.get());
-    RunWorld(options, engine.get(), &world, seed, static_cast<Rank>(1 + random.Below(10)));
+    RunOnce(options, engine.get(), seed, static_cast<Rank>(1 + random.Below(10)));
     if (HasFatalFailure()) return;
     placements += engine->rules().Counter("placements");
     late += engine->rules().Counter("late");
@@ -348,16 +325,7 @@ TEST(EngineRandomTest, SspKeepsItsRules) {
 // What an engine saves in the midst of a storm.
 std::string StateInAStorm(const EngineOptions& options) {
   const auto engine = MakeEngine(options);
-  Prng random(7);
-  std::string wrong;
-  if (const auto* hop = std::get_if<HopOptions>(&options)) {
-    wrong = HopWorld(*hop, engine.get()).Storm(&random, 400, 9);
-  } else if (const auto* ssp = std::get_if<SspOptions>(&options)) {
-    wrong = SspWorld(*ssp, engine.get()).Storm(&random, 400, 9);
-  } else {
-    wrong = EngineDriver(engine.get(), 7, 9).Storm(400);
-  }
-  EXPECT_EQ(wrong, "");
+  EXPECT_EQ(MakeDriver(engine.get(), 7, 9)->Storm(400), "");
   return StateOf(engine.get());
 }
 

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "engines/engine_watch.h"
 #include "engines/hop/hop.h"
 #include "engines/hop/topology.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engines/hop_world.h"
+#include "tests/engines/neighbour_driver.h"
 
 namespace prd {
 namespace {
@@ -34,8 +35,9 @@ std::vector<HopPlace> Ranks(Rank workers) {
 
 // An engine and its workers, started.
 struct Started {
-  Started(const HopOptions& options, Rank workers) : engine(options), world(options, &engine) {
-    EXPECT_TRUE(options.Check(workers).ok()) << options.Check(workers).message();
+  Started(const HopOptions& options, Rank workers, std::uint64_t seed = 1)
+      : engine(MakeEngine(options), options), world(&engine, seed, workers) {
+    EXPECT_TRUE(Validate(options, workers).ok()) << Validate(options, workers).message();
     for (Rank rank = 0; rank < workers; ++rank) EXPECT_EQ(world.Join(rank), "");
     EXPECT_EQ(world.PassDeadline(), "");
   }
@@ -55,8 +57,8 @@ struct Started {
 
   Iteration Gap(Rank i, Rank j) const { return world.Iter(i) - world.Iter(j); }
 
-  Hop engine;
-  HopWorld world;
+  EngineWatch engine;
+  NeighbourDriver world;
 };
 
 constexpr Iteration kNoBound = 1'000'000'000;
@@ -185,7 +187,7 @@ TEST(HopPaperTest, WithBackupsOnlyTokensBoundTheGap) {
     }
   }
   EXPECT_THAT(
-      (HopOptions{.max_iteration_gap = 0, .backups = 1}.Check(8).message()),
+      Validate(HopOptions{.max_iteration_gap = 0, .backups = 1}, 8).message(),
       testing::StartsWith("max_iteration_gap: found 0, allowed is 1 to 10000 with backups"));
 }
 
@@ -357,7 +359,7 @@ TEST(HopPaperTest, GraphsStayDoublyStochasticAndConnectedAsWorkersGo) {
       }
     }
     options.graph.edges.assign(edges.begin(), edges.end());
-    ASSERT_TRUE(options.Check(workers).ok()) << options.Check(workers).message();
+    ASSERT_TRUE(Validate(options, workers).ok()) << Validate(options, workers).message();
     std::vector<HopPlace> present = Ranks(workers);
     for (HopPlace& place : present) place.host = static_cast<std::int32_t>(random.Below(3));
     while (!present.empty()) {
@@ -381,9 +383,9 @@ TEST(HopPaperTest, Equation1) {
   EXPECT_DOUBLE_EQ(TopologyOf(directed, Ranks(4)).nodes[2].own_weight, 0.5);
   // Rank 0 has more to it than from it.
   const HopOptions uneven{.graph = List({{0, 1}, {1, 0}, {1, 2}, {2, 0}}), .directed = true};
-  EXPECT_THAT(uneven.Check(3).message(), testing::HasSubstr("not doubly stochastic"));
+  EXPECT_THAT(Validate(uneven, 3).message(), testing::HasSubstr("not doubly stochastic"));
   const HopOptions one_way{.graph = List({{0, 1}, {1, 2}}), .directed = true};
-  EXPECT_EQ(one_way.Check(3).message(),
+  EXPECT_EQ(Validate(one_way, 3).message(),
             "graph: found no path from rank 1 to rank 0, allowed is a connected graph");
 }
 
@@ -513,9 +515,8 @@ TEST(HopPaperTest, JumpsOnDirectedGraphsWaitForNobodyForEver) {
                  .backups = static_cast<int>(seed % 2),
                  .max_jump = 6,
                  .skip_behind = 1},
-                9);
-    Prng random(seed);
-    ASSERT_EQ(run.world.Calm(&random, 200), "") << seed;
+                9, seed);
+    ASSERT_EQ(run.world.Calm(200), "") << seed;
   }
 }
 

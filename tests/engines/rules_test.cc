@@ -10,8 +10,6 @@
 #include "engines/engine_watch.h"
 #include "gtest/gtest.h"
 #include "tests/engines/engine_driver.h"
-#include "tests/engines/hop_world.h"
-#include "tests/engines/ssp_world.h"
 
 namespace prd {
 namespace {
@@ -49,15 +47,7 @@ std::string Run(const EngineOptions& options, const Spoil& spoil) {
   auto spoilt = std::make_unique<SpoiltEngine>(MakeEngine(options), spoil);
   const SpoiltEngine* const inner = spoilt.get();
   EngineWatch engine(std::move(spoilt), options);
-  Prng random(3);
-  std::string wrong;
-  if (const auto* hop = std::get_if<HopOptions>(&options)) {
-    wrong = HopWorld(*hop, &engine).Storm(&random, 2000, 6);
-  } else if (const auto* ssp = std::get_if<SspOptions>(&options)) {
-    wrong = SspWorld(*ssp, &engine).Storm(&random, 2000, 6);
-  } else {
-    wrong = EngineDriver(&engine, 3, 6).Storm(2000);
-  }
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(inner->spoilt()) << "nothing to spoil";
   return wrong;
 }
@@ -186,7 +176,7 @@ TEST(RulesTest, EagerDrawsTheInitiator) {
   EagerOptions other = options;
   other.seed = 2;
   EngineWatch engine(MakeEngine(other), options);
-  const std::string wrong = EngineDriver(&engine, 3, 6).Storm(2000);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("initiator") || wrong.starts_with("quorum")) << wrong;
 }
 
@@ -202,7 +192,7 @@ TEST(RulesTest, Esync) {
           {"round", options, Forget<FormGroup>},
           {"dropped", options, Forget<CatchUp>}});
   EngineWatch engine(MakeEngine(slower), options);
-  const std::string wrong = EngineDriver(&engine, 3, 6).Storm(2000);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("stall: ")) << wrong;
 }
 
@@ -228,7 +218,7 @@ TEST(RulesTest, Prague) {
   PragueOptions patient = smart;
   patient.slowdown_threshold = 1;
   EngineWatch engine(MakeEngine(smart), patient);
-  const std::string wrong = EngineDriver(&engine, 3, 6).Storm(2000);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("slow-worker: ")) << wrong;
 }
 
@@ -259,7 +249,7 @@ TEST(RulesTest, AdPsgd) {
   AdPsgdOptions ring = options;
   ring.graph.kind = Graph::Kind::kRing;
   EngineWatch engine(MakeEngine(options), ring);
-  const std::string wrong = EngineDriver(&engine, 3, 6).Storm(2000);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("neighbours: ")) << wrong;
 }
 
@@ -290,8 +280,7 @@ TEST(RulesTest, Hop) {
   HopOptions tighter = options;
   tighter.max_iteration_gap = 1;
   EngineWatch engine(MakeEngine(options), tighter);
-  Prng random(3);
-  const std::string wrong = HopWorld(options, &engine).Storm(&random, 2000, 6);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("slots: ")) << wrong;
 }
 

@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "engines/engine_watch.h"
 #include "engines/ssp/placement.h"
 #include "engines/ssp/ssp.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engines/ssp_world.h"
+#include "tests/engines/store_driver.h"
 #include "tests/plans.h"
 
 namespace prd {
@@ -19,8 +20,9 @@ using testing::HasSubstr;
 
 // An engine and its workers, whose shards are placed.
 struct Started {
-  Started(const SspOptions& options, Rank workers) : engine(options), world(options, &engine) {
-    EXPECT_TRUE(options.Check(workers).ok());
+  Started(const SspOptions& options, Rank workers)
+      : engine(MakeEngine(options), options), world(&engine) {
+    EXPECT_TRUE(Validate(options, workers).ok());
     for (Rank rank = 0; rank < workers; ++rank) EXPECT_EQ(world.Join(rank), "");
     EXPECT_EQ(world.PassDeadline(), "");
     EXPECT_EQ(world.PlaceAll(), "");
@@ -38,8 +40,8 @@ struct Started {
     }
   }
 
-  Ssp engine;
-  SspWorld world;
+  EngineWatch engine;
+  StoreDriver world;
 };
 
 // "The slowest and fastest workers must be <= s clocks apart - otherwise, the fastest worker is
@@ -184,7 +186,7 @@ TEST(SspPaperTest, ADeathWhileShardsMove) {
   EXPECT_THAT(run.engine.Explain({}, 0), HasSubstr("placement 2 of the shards is not open"));
   ASSERT_EQ(run.world.PassDeadline(), "");
   ASSERT_EQ(run.world.PlaceAll(), "");
-  EXPECT_EQ(run.world.lost(), 0);
+  EXPECT_EQ(run.engine.rules().Counter("lost"), 0);
   EXPECT_THAT(run.world.placement().members, ElementsAre(0, 2, 3));
   EXPECT_EQ(run.world.placement().epoch, 3u);
 }
@@ -197,10 +199,10 @@ TEST(SspPaperTest, AsManyDeathsAsReplicas) {
       ASSERT_EQ(run.world.Signal(0), "");
       for (Rank rank = 0; rank < deaths; ++rank) ASSERT_EQ(run.world.Leave(rank), "");
       ASSERT_EQ(run.world.PassDeadline(), "");
-      EXPECT_EQ(run.world.lost() == 0, deaths <= replicas) << replicas << " " << deaths;
-      EXPECT_EQ(run.world.lost(), run.world.expected());
+      EXPECT_EQ(run.engine.rules().Counter("lost") == 0, deaths <= replicas)
+          << replicas << " " << deaths;
       const bool says = run.world.placement().reason.find("updates were lost") != std::string::npos;
-      EXPECT_EQ(says, run.world.lost() > 0);
+      EXPECT_EQ(says, run.engine.rules().Counter("lost") > 0);
       ASSERT_EQ(run.world.PlaceAll(), "");
     }
   }

@@ -10,8 +10,6 @@
 #include "engines/engine_watch.h"
 #include "engines/registry.h"
 #include "tests/engines/engine_driver.h"
-#include "tests/engines/hop_world.h"
-#include "tests/engines/ssp_world.h"
 #include "tests/sim/mutant_hunt.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/sweep.h"
@@ -27,26 +25,6 @@ bool SweepFinds(const std::vector<Workload>& workloads, const Mutant& mutant, st
   return !RunSeed(workloads, options, seed).result.invariant.empty();
 }
 
-// "" or what is wrong.
-std::string RunDriver(Engine* engine, std::uint64_t seed, Rank workers) {
-  EngineDriver driver(engine, seed, workers);
-  for (int round = 0; round < 3; ++round) {
-    if (auto wrong = driver.Storm(500); !wrong.empty()) return wrong;
-    if (auto wrong = driver.Calm(10); !wrong.empty()) return wrong;
-  }
-  return driver.Drain();
-}
-
-template <typename World>
-std::string RunWorld(World world, std::uint64_t seed, Rank workers) {
-  Prng random(seed);
-  for (int round = 0; round < 3; ++round) {
-    if (auto wrong = world.Storm(&random, 500, workers); !wrong.empty()) return wrong;
-    if (auto wrong = world.Calm(&random, 10); !wrong.empty()) return wrong;
-  }
-  return world.Drain(&random);
-}
-
 bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
   const auto workers = static_cast<Rank>(1 + Prng(seed).Below(kMostVaried));
   EngineOptions drawn = DrawEngine(seed, workers, OneEngine{.engine = *mutant.engine});
@@ -55,15 +33,7 @@ bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
     prague->generator = PragueOptions::Generator::kSmart;  // that forms groups
   }
   EngineWatch engine(MakeMutant(drawn, mutant.mutation, workers), drawn);
-  std::string wrong;
-  if (const auto* hop = std::get_if<HopOptions>(&drawn)) {
-    wrong = RunWorld(HopWorld(*hop, &engine), seed, workers);
-  } else if (const auto* ssp = std::get_if<SspOptions>(&drawn)) {
-    wrong = RunWorld(SspWorld(*ssp, &engine), seed, workers);
-  } else {
-    wrong = RunDriver(&engine, seed, workers);
-  }
-  return !wrong.empty();
+  return !MakeDriver(&engine, seed, workers)->Run().empty();
 }
 
 void Main(const std::string& driver, std::uint64_t most) {

@@ -1,11 +1,11 @@
 // The driver for engines whose groups form before their members are ready (DrawnAhead).
 #include <algorithm>
 
-#include "tests/engines/engine_driver.h"
+#include "tests/engines/group_driver.h"
 
 namespace prd {
 
-std::string EngineDriver::FormAhead(const FormGroup& group) {
+std::string GroupDriver::FormAhead(const FormGroup& group) {
   const std::string name = "group " + std::to_string(group.id);
   if (group.kind != GroupKind::kTrain || group.members.empty()) return name + " is none";
   if (group.reason.empty()) return name + " has no reason";
@@ -27,7 +27,7 @@ std::string EngineDriver::FormAhead(const FormGroup& group) {
   return sum > 0.999999 && sum < 1.000001 ? "" : name + "'s weights do not sum to 1";
 }
 
-std::string EngineDriver::AnswerAhead(const Answer& answer) {
+std::string GroupDriver::AnswerAhead(const Answer& answer) {
   const auto found = workers_.find(answer.rank);
   if (found == workers_.end() || found->second.state != State::kWaiting) {
     return "an answer to nothing";
@@ -40,7 +40,7 @@ std::string EngineDriver::AnswerAhead(const Answer& answer) {
 
 // One member's report; the last one ends the group. Unless it takes part in the background, its
 // signal comes first.
-std::string EngineDriver::ReportAhead(GroupId id, bool ok) {
+std::string GroupDriver::ReportAhead(GroupId id, bool ok) {
   Running& group = groups_[id];
   ok = ok && !group.failed;
   const std::size_t index = random_.Below(group.pending.size());
@@ -69,7 +69,7 @@ std::string EngineDriver::ReportAhead(GroupId id, bool ok) {
 }
 
 // Who finishes has no signal that stands, and its group runs on; who dies takes it along.
-std::string EngineDriver::LeaveAhead(Rank rank) {
+std::string GroupDriver::LeaveAhead(Rank rank) {
   const Worker worker = workers_[rank];
   const bool finishes = worker.state == State::kComputing && random_.Below(2) == 0;
   workers_.erase(rank);
@@ -86,7 +86,7 @@ std::string EngineDriver::LeaveAhead(Rank rank) {
   return Apply(EndedEvent{.group = id, .ok = false});
 }
 
-bool EngineDriver::Finishing(Rank rank) const {
+bool GroupDriver::Finishing(Rank rank) const {
   return std::any_of(groups_.begin(), groups_.end(),
                      [rank](const auto& entry) { return entry.second.finishing.contains(rank); });
 }
