@@ -33,8 +33,8 @@ struct FormGroup {
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 
-// Answers a worker's signal without a group, by QueryReply (Payload::kChange, DrawnAhead, HasNeighbours,
-// HasStore).
+// Answers a worker's signal without a group, by QueryReply (Payload::kChange, DrawnAhead,
+// HasNeighbours, HasStore).
 struct Answer {
   Rank rank = kNoRank;
   bool ready = false;  // the worker's next signal waits for a group; false: the worker trains on

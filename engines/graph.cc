@@ -74,9 +74,9 @@ std::string ToText(const Graph& graph) {
 
 Status Validate(const Graph& graph, int workers, bool directed) {
   if (graph.kind != Graph::Kind::kEdges) return Status::Ok();
-  if (graph.edges.empty() || graph.edges.size() > Graph::kMostEdges) {
+  if (graph.edges.empty() || graph.edges.size() > Graph::kMaxEdges) {
     return Wrong(std::to_string(graph.edges.size()) + " edges",
-                 "1 to " + std::to_string(Graph::kMostEdges));
+                 "1 to " + std::to_string(Graph::kMaxEdges));
   }
   if (Status status = CheckEdges(graph.edges, directed); !status.ok()) return status;
   Adjacent adjacent;  // every rank of the list has its entry in both

@@ -33,7 +33,7 @@ struct Graph {
   };
   using Edge = std::pair<Rank, Rank>;
   static constexpr Rank kHighestRank = 999'999;  // in a list
-  static constexpr std::size_t kMostEdges = 1'000'000;
+  static constexpr std::size_t kMaxEdges = 1'000'000;
 
   Kind kind = Kind::kRing;
   std::vector<Edge> edges;  // kEdges

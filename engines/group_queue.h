@@ -30,7 +30,7 @@ namespace prd {
 class GroupQueue {
  public:
   // Far above any number that a job allows.
-  static constexpr std::size_t kMostRanks = std::size_t{1} << 24;
+  static constexpr std::size_t kMaxRanks = std::size_t{1} << 24;
 
   struct Group {
     GroupId id = kNoGroup;
@@ -96,7 +96,7 @@ class GroupQueue {
 
   // Loading fails where lines and groups do not fit together, or a member is not below `ranks`: the
   // length of the owner's table, which its snapshot has paid for.
-  void Archive(StateArchive& ar, std::size_t ranks = kMostRanks);
+  void Archive(StateArchive& ar, std::size_t ranks = kMaxRanks);
 
  private:
   using Place = std::uint32_t;  // in groups_

@@ -177,7 +177,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   if (DrawnAhead(plan_)) worker.iteration = ready.iteration;
   worker.owed += ready.gradients;
   worker.since = now_;
-  if (!worker.held) HandSignal(rank);
+  if (!worker.signal_held) HandSignal(rank);
   return {};
 }
 
@@ -204,13 +204,14 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   if (ok) {
     if (AnsweredByEnd(group, rank)) worker.signal.reset();
     if (!DrawnAhead(plan_) || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
-    worker.bare = worker.outdated = false;
+    worker.no_replica = worker.outdated = false;
     if (round && worker.signal && worker.signal->iteration <= group.iteration)
       worker.signal.reset();
   }
   // Until the last member has reported, it is open whether those who failed go on from where they
   // are or from the others' result; and nobody trains before the common start is made.
-  if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind))) worker.held = true;
+  if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind)))
+    worker.signal_held = true;
   // Who has said Finish may be in a round that was announced before.
   if (OfEngine(group.kind) && worker.state == State::kActive) {
     ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = ok, .owed = worker.owed});
@@ -237,20 +238,20 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
       OrderAdopt(rank, other, "rank " + std::to_string(source) + " did not answer");
     } else if (worker.state == State::kAdopting) {
       SetState(rank, State::kJoining);
-    } else if (worker.bare) {
+    } else if (worker.no_replica) {
       ++stranded_;  // and held until somebody has a replica
     } else {
-      worker.held = false;  // nobody has anything better than its own
+      worker.signal_held = false;  // nobody has anything better than its own
     }
     return {};
   }
   worker.iteration = adopted.iteration;
-  worker.held = false;
-  worker.bare = false;
+  worker.signal_held = false;
+  worker.no_replica = false;
   if (worker.state != State::kAdopting) return {};
   // A round may have formed although signals were held back: somebody left.
   if (joining_ == Engine::Joining::kPause && (!groups_.empty() || adopted.iteration < Newest())) {
-    worker.bare = worker.outdated = true;
+    worker.no_replica = worker.outdated = true;
     SetState(rank, State::kJoining);
   } else {
     worker.outdated = false;
@@ -319,7 +320,7 @@ std::string Job::OnFinish(Rank rank) {
   const bool waits =
       worker.signal && worker.signal->waiting && !(TrainsInRounds(plan_) && in_round);
   if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||
-      worker.held) {
+      worker.signal_held) {
     return "finished while " + Explain(now_, rank);
   }
   worker.signal.reset();
@@ -389,14 +390,14 @@ void Job::HandSignal(Rank rank) {
 }
 
 void Job::SetWithheld(Rank rank, bool withheld) {
-  withheld_ += int{withheld} - int{At(rank).withheld};
-  At(rank).withheld = withheld;
+  withheld_ += int{withheld} - int{At(rank).signal_withheld};
+  At(rank).signal_withheld = withheld;
 }
 
 // Nobody copies a replica any more.
 void Job::HandWithheld() {
   for (Rank rank = 0; Index(rank) < workers_.size() && withheld_ > 0; ++rank) {
-    if (!At(rank).withheld) continue;
+    if (!At(rank).signal_withheld) continue;
     SetWithheld(rank, false);
     HandSignal(rank);
   }
@@ -407,7 +408,7 @@ Iteration Job::Newest() const {
   Iteration newest = 0;
   for (const Worker& w : workers_) {
     const bool trains = w.state == State::kActive || w.state == State::kFinishing;
-    if (trains && !w.bare) newest = std::max(newest, w.iteration);
+    if (trains && !w.no_replica) newest = std::max(newest, w.iteration);
   }
   return newest;
 }
@@ -424,7 +425,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
     const Worker& w = workers_[Index(r)];
     const bool has_model = w.state == State::kActive || w.state == State::kFinishing ||
                            (w.state == State::kFinal && taker.state == State::kFinal);
-    if (!has_model || r == rank || w.held || w.bare || w.source != kNoRank) continue;
+    if (!has_model || r == rank || w.signal_held || w.no_replica || w.source != kNoRank) continue;
     if (taker.state != State::kFinal && w.iteration < newest) continue;
     const int score = (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
     if (score > best_score) {
@@ -438,7 +439,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
 void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   Worker& worker = At(rank);
   worker.source = source;
-  worker.held = true;
+  worker.signal_held = true;
   worker.since = now_;
   worker.signal.reset();
   SetWithheld(rank, false);

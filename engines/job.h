@@ -93,8 +93,8 @@ class Job {
     std::uint32_t owed = 0;       // TrainsInRounds: the worker's gradients in no round yet
     // The signal is held back: the worker failed in an all-or-none group that still runs, or copies
     // a replica.
-    bool held = false;
-    bool withheld = false;  // the signal is held back while another worker copies (kPause)
+    bool signal_held = false;
+    bool signal_withheld = false;  // the signal is held back while another worker copies (kPause)
     // The worker said Finish before all others had the common start, or before an order to copy a
     // replica reached it.
     bool finish_held = false;
@@ -104,7 +104,7 @@ class Job {
     int fetches = 0;        // failed attempts to copy that result
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
     // is stranded if no worker has a replica that it could copy.
-    bool bare = true;
+    bool no_replica = true;
     Instant since;  // of the worker's last input
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);

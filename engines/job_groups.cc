@@ -153,7 +153,7 @@ void Job::Announce(GroupKind kind, FormGroup form) {
     Worker& worker = At(share.rank);
     PRD_CHECK(worker.state != State::kAbsent && worker.group == kNoGroup);
     const bool waits = worker.signal && worker.signal->waiting;
-    PRD_CHECK(!OfEngine(kind) || (worker.state == State::kActive && !worker.held));
+    PRD_CHECK(!OfEngine(kind) || (worker.state == State::kActive && !worker.signal_held));
     const bool ahead = kind == GroupKind::kTrain && DrawnAhead(plan_);
     PRD_CHECK(waits || ahead || (kind != GroupKind::kTrain && kind != GroupKind::kAverage));
     worker.group = form.id;
@@ -261,7 +261,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
   if (group.kind == GroupKind::kInitial) {
     started_ = started_ || !ok.empty();
     for (const Rank rank : ok) {
-      At(rank).held = false;
+      At(rank).signal_held = false;
       Activate(rank, group.iteration, "common start");
     }
     for (const Rank rank : ok) {  // once the engine knows all of them
@@ -270,7 +270,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
     }
     for (const Rank rank : failed) {
       At(rank).signal.reset();
-      At(rank).held = false;
+      At(rank).signal_held = false;
       SetState(rank, State::kJoining);
     }
     return;
@@ -279,10 +279,10 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
     if (!ok.empty()) {
       OrderAdopt(rank, ok.front(), "others have the result of the group that failed here");
     } else if (group.kind == GroupKind::kFinal) {
-      At(rank).held = false;
+      At(rank).signal_held = false;
       SetState(rank, State::kFinishing);
     } else {
-      At(rank).held = false;
+      At(rank).signal_held = false;
       HandSignal(rank);
     }
   }
@@ -344,7 +344,7 @@ void Job::AdmitJoiners() {
 
 bool Job::Stranded(Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
-  return worker.state == State::kActive && worker.bare && worker.source == kNoRank;
+  return worker.state == State::kActive && worker.no_replica && worker.source == kNoRank;
 }
 
 // Workers of the barrier that have nothing to train yet: copies of whoever has a replica now, or
@@ -361,7 +361,7 @@ void Job::HelpStranded() {
       continue;
     }
     SetState(rank, State::kJoining);
-    At(rank).held = false;
+    At(rank).signal_held = false;
     Write(WorkerLeft{.rank = rank,
                      .incarnation = At(rank).incarnation,
                      .why = LeftReason::kLeft,
@@ -386,7 +386,7 @@ void Job::Rejoin() {
                      .reason = "nobody has a newer model: joins anew with its own"});
     ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kLeft});
     Activate(rank, At(rank).iteration, "goes on with its own model");
-    if (!At(rank).held) HandSignal(rank);
+    if (!At(rank).signal_held) HandSignal(rank);
   }
 }
 

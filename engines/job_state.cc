@@ -12,7 +12,7 @@ constexpr std::uint32_t kStateVersion = 7;
 
 }  // namespace
 
-// ---- for people ----
+// ---- explanations ----
 
 std::string Job::Explain(Instant now, Rank rank) const {
   if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
@@ -60,11 +60,11 @@ std::string Job::Explain(Instant now, Rank rank) const {
     case State::kFinal:
       return "has the final average; waiting for the others to have it";
     case State::kActive:
-      if (worker.signal && worker.held) {
+      if (worker.signal && worker.signal_held) {
         return "ready; held back until all members of group " + std::to_string(worker.last_group) +
                " have reported";
       }
-      if (worker.withheld) return "ready; held back while a late worker copies a model";
+      if (worker.signal_withheld) return "ready; held back while a late worker copies a model";
       if (worker.signal && worker.signal->waiting) return engine_->Explain(now, rank);
       return "computing after iteration " + std::to_string(worker.iteration) + " for " + age +
              last +
@@ -85,7 +85,8 @@ void Job::Worker::Archive(StateArchive& ar) {
   ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
      waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
      ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
-     owed, held, withheld, finish_held, outdated, source, fetches, bare, since, link);
+     owed, signal_held, signal_withheld, finish_held, outdated, source, fetches, no_replica, since,
+     link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -119,7 +120,7 @@ Status Job::Load(std::string_view state) {
     if (!Present(rank)) continue;
     ++live_;
     if (Stranded(rank)) ++stranded_;
-    if (At(rank).withheld) ++withheld_;
+    if (At(rank).signal_withheld) ++withheld_;
     by_incarnation_[At(rank).incarnation] = rank;
   }
   return Status::Ok();

@@ -17,7 +17,7 @@ constexpr std::size_t kMessagesPerTurn = 512;
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
 constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
-constexpr DurationNs kDrainPatience = 2 * kSecond;
+constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
 
 }  // namespace
@@ -160,7 +160,7 @@ void Daemon::Housekeep(Instant now) {
 // daemon by themselves.
 void Daemon::Drain() {
   notifier_.Stopping();
-  const Instant until = Now() + kDrainPatience;
+  const Instant until = Now() + kDrainTimeout;
   bool flushed = !stalled_since_ || Flush(Now());
   if (flushed) TakeMessages(Now(), false);
   while (flushed = Flush(Now()), !flushed && !failed_ && Now() < until) {

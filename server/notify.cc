@@ -45,8 +45,8 @@ Result<Notifier> Notifier::FromEnvironment() {
   if (notifier.fd_ < 0) {
     return Status(Code::kUnavailable, std::string("NOTIFY_SOCKET: ") + std::strerror(errno));
   }
-  const timeval patience{.tv_sec = 0, .tv_usec = 200'000};
-  ::setsockopt(notifier.fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const timeval timeout{.tv_sec = 0, .tv_usec = 200'000};
+  ::setsockopt(notifier.fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
   notifier.length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size);
   const char* interval = std::getenv("WATCHDOG_USEC");
   if (interval == nullptr) return notifier;

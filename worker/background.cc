@@ -332,15 +332,15 @@ void Background::OnHandedOver(GroupId group, std::uint64_t sent_bytes) {
   Answer({.done = {Status::Ok(), *std::move(outcome)}, .early = true});
 }
 
-void Background::OnNote(Incarnation from, const Note& note) {
+void Background::OnNote(Incarnation from, const PeerMessage& note) {
   core_.OnNote(Now(), from, note, &actions_);
 }
 
-void Background::OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) {
+void Background::OnRequest(Incarnation from, prd::Request request, const PeerItem& parcel) {
   core_.OnRequest(Now(), from, request, parcel, &actions_);
 }
 
-void Background::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) {
+void Background::OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) {
   core_.OnPulled(Now(), ticket, status, enclosure, &actions_);
 }
 

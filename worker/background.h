@@ -39,7 +39,8 @@ class Background : private MeshEvents {
   static Result<std::unique_ptr<Background>> Start(const SessionOptions& options);
   ~Background() override;  // stops the thread; does not say goodbye
 
-  // What the user's thread has to do before it goes on with a call. Without a duty the call is done.
+  // What the user's thread has to do before it goes on with a call. Without a duty the call is
+  // done.
   struct Reply {
     std::optional<ApplyNow> duty;
     CallDone done;  // without a duty
@@ -98,9 +99,9 @@ class Background : private MeshEvents {
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
-  void OnNote(Incarnation from, const Note& note) override;
-  void OnRequest(Incarnation from, prd::Request request, const Parcel& parcel) override;
-  void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
+  void OnNote(Incarnation from, const PeerMessage& note) override;
+  void OnRequest(Incarnation from, prd::Request request, const PeerItem& parcel) override;
+  void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
 
   // An eventfd. A device may write to it while the store has memory there, so it is closed last.
   struct EventFd {

@@ -220,7 +220,7 @@ Status Session::Impl::Attach(Replica replica) {
               .model_hash = ModelHash(replica_.parameters),
               .iteration = 0};
   SessionCore::Options core{.hello = std::move(hello),
-                            .patience = std::chrono::nanoseconds(options_.timeout).count()};
+                            .timeout = std::chrono::nanoseconds(options_.timeout).count()};
   // The background thread's, which may still hear answers to a call before this one that failed.
   const auto attach = [core, parameters, gradients = Layout(replica_.gradients), home,
                        background = background_.get()](SessionCore* session, Instant now,

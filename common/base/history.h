@@ -1,6 +1,6 @@
 // What the controller writes down: the inputs of a run in the order they were applied, and between
 // them the decisions they led to. The inputs alone restore a controller exactly (replay); the
-// decisions are there for people, for prdctl, and to prove a replay right. schemas/history.capnp is
+// decisions serve readers, prdctl, and the proof that a replay is right. schemas/history.capnp is
 // the stored form, common/io/codec.h the translation.
 #ifndef PRD_COMMON_BASE_HISTORY_H_
 #define PRD_COMMON_BASE_HISTORY_H_
@@ -45,7 +45,7 @@ struct RunStarted {
   std::string engine;
   std::string spec;  // the job's config as TOML, normalised: what replay builds the engine from
   std::int64_t wall_ns =
-      0;  // Unix time when the run began, for people; with `now` it dates every record
+      0;  // Unix time when the run began, for display; with `now` it dates every record
   friend bool operator==(const RunStarted&, const RunStarted&) = default;
 };
 

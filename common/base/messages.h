@@ -35,7 +35,7 @@ struct Hello {
   Rank rank = kNoRank;          // kNoRank: the controller gives the lowest free one
   std::int32_t world_size = 0;  // workers the launcher started (torchrun's WORLD_SIZE); 0 = unknown
   std::string host;             // equal for workers that share a host (boot id), so that ipc works
-  std::string host_name;        // for people
+  std::string host_name;        // human-readable
   std::uint32_t pid = 0;
   std::vector<std::string>
       endpoints;                  // where peers reach this worker's mesh: "ipc://..", "tcp://.."
@@ -61,7 +61,7 @@ struct Ready {
   std::uint32_t local_steps = 0;
   // The worker's own measure of a round trip to the controller, 0 = unknown.
   DurationNs rtt_ns = 0;
-  // NeighbourPlan, for people: updates in its queues now; and since the signal before, those that
+  // NeighbourPlan, for display: updates in its queues now; and since the signal before, those that
   // came and were never used, and those of its own that were not sent because their receiver was
   // past them (Hop, section 6.2).
   std::uint32_t queued = 0;

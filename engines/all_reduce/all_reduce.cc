@@ -12,7 +12,7 @@ namespace prd {
 namespace {
 
 // More samples than this in one batch count as this many, so that their sum cannot overflow.
-constexpr std::int64_t kMostSamples = std::numeric_limits<std::uint32_t>::max();
+constexpr std::int64_t kMaxStoredSamples = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
@@ -58,8 +58,8 @@ void AllReduce::OnReady(const ReadyEvent& event) {
   PRD_CHECK(!worker.waiting);
   worker.waiting = true;
   worker.iteration = event.ready.iteration;
-  worker.samples =
-      static_cast<std::uint32_t>(std::clamp<std::int64_t>(event.ready.samples, 0, kMostSamples));
+  worker.samples = static_cast<std::uint32_t>(
+      std::clamp<std::int64_t>(event.ready.samples, 0, kMaxStoredSamples));
   samples_ += worker.samples;
   not_told_ += worker.samples == 0 ? 1 : 0;
   ++waiting_;

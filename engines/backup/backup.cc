@@ -13,8 +13,8 @@ namespace {
 
 // Of a loaded state: far enough from overflow that any two can be subtracted.
 bool Plausible(Instant instant) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 4;
-  return instant.ns >= -kMost && instant.ns <= kMost;
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 4;
+  return instant.ns >= -kMax && instant.ns <= kMax;
 }
 
 std::string Number(std::int64_t value) { return std::to_string(value); }

@@ -261,7 +261,7 @@ void Hop::SetNeighbours(const Topology::Node& node, std::uint32_t slots, Effects
   out->push_back(std::move(set));
 }
 
-// ---- for people ----
+// ---- explanations ----
 
 std::string Hop::Explain(Instant, Rank rank) const {
   if (!Joined(rank)) return "";

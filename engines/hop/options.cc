@@ -12,18 +12,18 @@ namespace {
 
 // Those of a directed list: with each rank that is taken out the others get more edges, up to all
 // with all, and the controller does nothing else meanwhile.
-constexpr std::size_t kMostDirectedEdges = 2000;
+constexpr std::size_t kMaxDirectedEdges = 2000;
 // Workers for whom the smallest number of neighbours is looked up.
-constexpr int kMostLookedAt = 4096;
+constexpr int kMaxLookedAt = 4096;
 
 Status CheckGraph(const HopOptions& options, int workers) {
   const Graph& graph = options.graph;
   if (options.directed && graph.kind != Graph::Kind::kEdges) {
     return Wrong("directed", "true", "false, unless graph is a list of edges");
   }
-  if (options.directed && graph.edges.size() > kMostDirectedEdges) {
+  if (options.directed && graph.edges.size() > kMaxDirectedEdges) {
     return Wrong("graph", std::to_string(graph.edges.size()) + " edges",
-                 "1 to " + std::to_string(kMostDirectedEdges) + " directed ones");
+                 "1 to " + std::to_string(kMaxDirectedEdges) + " directed ones");
   }
   PRD_RETURN_IF_ERROR(Validate(graph, workers, options.directed));
   if (options.directed && !Equation1IsDoublyStochastic(graph.edges)) {
@@ -39,7 +39,7 @@ Status CheckGraph(const HopOptions& options, int workers) {
 Status CheckBackups(const HopOptions& options, int workers) {
   const bool known =
       options.graph.kind != Graph::Kind::kHierarchical || options.workers_per_host > 0;
-  if (options.backups == 0 || workers == 0 || workers > kMostLookedAt || !known) {
+  if (options.backups == 0 || workers == 0 || workers > kMaxLookedAt || !known) {
     return Status::Ok();
   }
   std::vector<HopPlace> present;

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kLargestClique = 64;
 
 // Beyond so many looks, LongestWayBack answers with a bound.
-constexpr std::size_t kMostLooks = 100'000'000;
+constexpr std::size_t kMaxLooks = 100'000'000;
 
 using Edges = std::vector<Graph::Edge>;  // undirected: the lower rank first; some are there twice
 
@@ -274,7 +274,7 @@ std::vector<std::uint32_t> LongestWayBack(const Topology& topology) {
                                [](const Topology::In& in, Rank out) { return in.rank == out; });
   }
   const std::size_t count = topology.nodes.size();
-  const bool large = count * edges > kMostLooks;
+  const bool large = count * edges > kMaxLooks;
   for (std::size_t i = 0; i < count; ++i) {
     if (topology.nodes[i].in.empty()) {
       ways.push_back(0);

@@ -11,8 +11,8 @@ namespace {
 // The link of a root with this many signals. Counts stop at the type's limit: they are for
 // comparing components, and no window gets near it.
 std::int32_t RootLink(std::int64_t signals) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  return static_cast<std::int32_t>(-std::min(signals, kMost));
+  constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  return static_cast<std::int32_t>(-std::min(signals, kMax));
 }
 
 }  // namespace

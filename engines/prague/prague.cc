@@ -15,7 +15,7 @@ namespace prd {
 namespace {
 
 // Counts beyond it come from a damaged snapshot.
-constexpr std::int64_t kMostRequests = std::int64_t{1} << 62;
+constexpr std::int64_t kMaxRequests = std::int64_t{1} << 62;
 
 constexpr std::size_t kShownSlow = 8;
 
@@ -333,7 +333,7 @@ bool Prague::ConsistentWorker(Rank rank) const {
 }
 
 bool Prague::Consistent() const {
-  if (most_requests_ < 0 || most_requests_ > kMostRequests) return false;
+  if (most_requests_ < 0 || most_requests_ > kMaxRequests) return false;
   std::map<Rank, std::uint32_t> failing;
   for (const auto& [id, ranks] : failed_) {
     if (ranks.empty()) return false;

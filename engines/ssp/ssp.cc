@@ -164,7 +164,7 @@ void Ssp::SetPlacement(Effects* out) {
   if (set.members.empty()) return;
   if (epoch_ == 0) {
     shards_.resize(options_.shards > 0 ? static_cast<std::size_t>(options_.shards)
-                                       : std::min(2 * set.members.size(), kMostShards));
+                                       : std::min(2 * set.members.size(), kMaxShards));
   }
   // Where nobody trains any more, what is read is of where the last of them was let go.
   const bool anew = std::all_of(set.members.begin(), set.members.end(),
@@ -227,7 +227,7 @@ void Ssp::OpenIfPlaced(Effects* out) {
   out->emplace_back(PlacementOpened{.epoch = epoch_, .members = members_});
 }
 
-// ---- for people ----
+// ---- explanations ----
 
 std::string Ssp::Explain(Instant, Rank rank) const {
   if (!Present(rank)) return "";

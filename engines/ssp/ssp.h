@@ -37,7 +37,7 @@ class Ssp final : public Engine {
  public:
   static constexpr DurationNs kSettle = 5 * kMillisecond;
   // Shards, where their number is left to the engine: two per worker, and no more than this.
-  static constexpr std::size_t kMostShards = 4096;
+  static constexpr std::size_t kMaxShards = 4096;
 
   // REQUIRES: Validate(options, 0) is ok.
   explicit Ssp(const SspOptions& options) : options_(options) {}

@@ -84,7 +84,7 @@ TEST_F(AdminTest, RefusesWhatItCannotAnswer) {
   socket.connect(daemon_.admin());
   socket.send(zmq::str_buffer("what is up?"), zmq::send_flags::none);
   zmq::message_t message;
-  socket.set(zmq::sockopt::rcvtimeo, kPatienceMs);
+  socket.set(zmq::sockopt::rcvtimeo, kTimeoutMs);
   ASSERT_TRUE(socket.recv(message));
   const auto reply = DecodeAdminReply({static_cast<const char*>(message.data()), message.size()});
   ASSERT_TRUE(reply.ok() && std::holds_alternative<AdminError>(*reply));

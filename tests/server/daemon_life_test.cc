@@ -240,7 +240,7 @@ TEST(DaemonLife, ServesMetrics) {
   Pair pair(daemon);
   pair.Round(1);
   std::string text;
-  const std::int64_t end = MonotonicNs() + kPatienceMs * kMillisecond;
+  const std::int64_t end = MonotonicNs() + kTimeoutMs * kMillisecond;
   while (text.find("prd_groups_formed_total{engine=\"p-reduce\"} 2") == std::string::npos) {
     ASSERT_LT(MonotonicNs(), end) << text;
     text = Tcp().Get(port, "/metrics");

@@ -49,10 +49,10 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Until `done`, or the patience is over.
+// Until `done`, or the timeout is over.
 template <typename Done>
 bool WaitUntil(Done done) {
-  const std::int64_t end = MonotonicNs() + kPatienceMs * kMillisecond;
+  const std::int64_t end = MonotonicNs() + kTimeoutMs * kMillisecond;
   while (!done()) {
     if (MonotonicNs() > end) return false;
     ::poll(nullptr, 0, 5);
@@ -140,7 +140,7 @@ int DaemonProcess::WaitForEnd() {
 
 std::string DaemonProcess::NextNotice() {
   pollfd item{.fd = notices_, .events = POLLIN, .revents = 0};
-  const std::int64_t end = MonotonicNs() + kPatienceMs * kMillisecond;
+  const std::int64_t end = MonotonicNs() + kTimeoutMs * kMillisecond;
   while (::poll(&item, 1, 50) == 0) {
     // Gone without a word: nothing more will come.
     if (MonotonicNs() > end || HasEnded(pid_)) return "";
@@ -166,7 +166,7 @@ AdminReply DaemonProcess::Ask(const AdminRequest& request) {
   zmq::context_t context;
   zmq::socket_t socket(context, zmq::socket_type::req);
   socket.set(zmq::sockopt::linger, 0);
-  socket.set(zmq::sockopt::rcvtimeo, kPatienceMs);
+  socket.set(zmq::sockopt::rcvtimeo, kTimeoutMs);
   socket.connect(admin());
   socket.send(zmq::buffer(Encode(request)), zmq::send_flags::none);
   zmq::message_t reply;

@@ -14,7 +14,7 @@
 namespace prd {
 
 // For whatever a test waits for; none depends on being quicker.
-inline constexpr int kPatienceMs = 60'000;
+inline constexpr int kTimeoutMs = 60'000;
 
 struct Ended {
   int code = -1;  // exit code, or -1 when it did not exit by itself

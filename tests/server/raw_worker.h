@@ -71,7 +71,7 @@ class RawWorker {
   void WaitsFor(RawWorker* peer) { peer_ = peer; }
 
   // The next envelope, whatever it is; nullopt when none comes within wait_ms.
-  std::optional<ControllerEnvelope> Receive(int wait_ms = kPatienceMs) {
+  std::optional<ControllerEnvelope> Receive(int wait_ms = kTimeoutMs) {
     socket_.set(zmq::sockopt::rcvtimeo, wait_ms);
     zmq::message_t message;
     if (!socket_.recv(message)) return std::nullopt;
@@ -84,7 +84,7 @@ class RawWorker {
   // The next message that is new, as a worker sees it. While nothing comes it does what a worker
   // does: beats and sends again what is not acknowledged.
   std::optional<ControllerBody> Next() {
-    for (int quiet = 0; quiet * 100 < kPatienceMs;) {
+    for (int quiet = 0; quiet * 100 < kTimeoutMs;) {
       std::optional<ControllerEnvelope> envelope = Receive(100);
       if (!envelope) {
         ++quiet;

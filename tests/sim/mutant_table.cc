@@ -26,7 +26,7 @@ bool SweepFinds(const std::vector<Workload>& workloads, const Mutant& mutant, st
 }
 
 bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
-  const auto workers = static_cast<Rank>(1 + Prng(seed).Below(kMostVaried));
+  const auto workers = static_cast<Rank>(1 + Prng(seed).Below(kMaxVaried));
   EngineOptions drawn = DrawEngine(seed, workers, OneEngine{.engine = *mutant.engine});
   auto* prague = std::get_if<PragueOptions>(&drawn);
   if (prague != nullptr && prague->generator == PragueOptions::Generator::kStatic) {

@@ -271,7 +271,7 @@ TEST_F(AheadTest, FinishWaitsForASignalThatStands) {
   EXPECT_EQ(s.Said<prd::Finish>().size(), 1u);
 }
 
-TEST_F(AheadTest, StepAfterOneThatLostPatienceDoesNotSignalWhatStands) {
+TEST_F(AheadTest, StepAfterOneThatTimedOutDoesNotSignalWhatStands) {
   s.Attach(kSecond);
   s.Welcome(kAhead);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));

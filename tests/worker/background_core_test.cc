@@ -302,7 +302,7 @@ TEST_F(BackgroundTest, FinishWithAnEmptyInboxIsSaidAtOnce) {
   EXPECT_EQ(s.Said<prd::Finish>().size(), 1u);
 }
 
-TEST_F(BackgroundTest, PatienceDoesNotEndAStepWhileItsGroupRuns) {
+TEST_F(BackgroundTest, TimeoutDoesNotEndAStepWhileItsGroupRuns) {
   s.Attach(kSecond);
   s.Welcome(Overlap(0));
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));

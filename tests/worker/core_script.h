@@ -22,11 +22,11 @@ class Script {
   Script() { core.GiveIncarnation(kMe); }
 
   // ---- the user ----
-  void Attach(DurationNs patience = 0) {
+  void Attach(DurationNs timeout = 0) {
     SessionCore::Options options;
     options.hello.job = "job";
     options.hello.rank = 3;
-    options.patience = patience;
+    options.timeout = timeout;
     core.Attach(now, options, &actions);
   }
   // `taken`: averages that the thread that calls Step has just added (AveragesInBackground).

@@ -268,7 +268,7 @@ TEST(LocalStepsTest, AbsentControllerIsNoticedWithoutAnswersToo) {
   EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
 }
 
-TEST(LocalStepsTest, AnswerToAStepThatRanOutOfPatienceIsNotForTheNext) {
+TEST(LocalStepsTest, AnswerToAStepThatTimedOutIsNotForTheNext) {
   Script s;
   s.Attach(kSecond);
   s.Welcome(kBlocking);

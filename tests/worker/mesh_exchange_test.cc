@@ -30,20 +30,23 @@ using testing::ValuesOf;
 
 constexpr std::size_t kLarge = 300'007;  // f32: 3 parts
 
-Parcel UpdateOf(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
+PeerItem UpdateOf(Iteration iteration) {
+  return {.kind = PeerItem::Kind::kUpdate, .stamp = iteration};
+}
 
 Incarnation IdOf(MeshWorker& worker) { return worker.node->AsMember(0).incarnation; }
 
 // Serves whatever it is asked for, with this enclosure.
-void ServeAll(MeshWorker& worker, const Enclosure& enclosure = {}) {
+void ServeAll(MeshWorker& worker, const ShardHeader& enclosure = {}) {
   Mesh* mesh = &worker.mesh();
-  worker.node->on_request = [mesh, enclosure](Incarnation, Request request, const Parcel& parcel) {
+  worker.node->on_request = [mesh, enclosure](Incarnation, Request request,
+                                              const PeerItem& parcel) {
     mesh->Do(MeshNow(), Serve{request, parcel, enclosure});
   };
 }
 
 void MeetAll(MeshJob& job) {
-  Meet meet;
+  SetPeers meet;
   for (std::size_t i = 0; i < job.size(); ++i) {
     if (job[i].node) meet.peers.push_back(job[i].node->AsMember(0));
   }
@@ -52,7 +55,7 @@ void MeetAll(MeshJob& job) {
   }
 }
 
-void StartPullOf(MeshWorker& taker, MeshWorker& source, Ticket ticket, const Parcel& parcel) {
+void StartPullOf(MeshWorker& taker, MeshWorker& source, Ticket ticket, const PeerItem& parcel) {
   taker.mesh().Do(MeshNow(), StartPull{ticket, IdOf(source), parcel});
 }
 
@@ -64,7 +67,7 @@ Code AwaitPull(const MeshJob& job, const MeshWorker& taker, Ticket ticket) {
 }
 
 Code PullNow(const MeshJob& job, MeshWorker& taker, MeshWorker& source, Ticket ticket,
-             const Parcel& parcel) {
+             const PeerItem& parcel) {
   StartPullOf(taker, source, ticket, parcel);
   return AwaitPull(job, taker, ticket);
 }
@@ -78,17 +81,17 @@ void Randomise(MeshWorker& worker, Prng& prng) {
 TEST(MeshExchangeTest, NotesArriveInOrderAndWhole) {
   MeshJob job(3, EveryDType(10), plans::kNeighbours);
   MeetAll(job);
-  std::vector<Note> notes;
+  std::vector<PeerMessage> notes;
   for (int i = 0; i < 100; ++i) {
-    notes.push_back({.kind = static_cast<Note::Kind>(i % 3),
-                     .parcel = {.kind = static_cast<Parcel::Kind>(i % 4),
+    notes.push_back({.kind = static_cast<PeerMessage::Kind>(i % 3),
+                     .parcel = {.kind = static_cast<PeerItem::Kind>(i % 4),
                                 .shard = static_cast<std::uint32_t>(i),
                                 .epoch = ~std::uint64_t{0} - static_cast<std::uint64_t>(i),
                                 .stamp = i == 0 ? -1 : kMaxExchangeNumber - i},
                      .version = i * 7 - 1,
                      .workers = static_cast<std::uint32_t>(-i)});
   }
-  for (const Note& note : notes) {
+  for (const PeerMessage& note : notes) {
     job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
     job[1].mesh().Do(MeshNow(), SendNote{IdOf(job[0]), note});
   }
@@ -106,8 +109,8 @@ TEST(MeshExchangeTest, WhatComesBeforeThePeerIsMetIsHeardThen) {
   MeshJob job(2, EveryDType(100), plans::kNeighbours);
   ServeAll(job[1]);
   job[1].mesh().Do(MeshNow(), PublishUpdate{3});
-  const Note note{.kind = Note::Kind::kOffer, .parcel = UpdateOf(3)};
-  job[0].mesh().Do(MeshNow(), Meet{{job[1].node->AsMember(0)}});
+  const PeerMessage note{.kind = PeerMessage::Kind::kOffer, .parcel = UpdateOf(3)};
+  job[0].mesh().Do(MeshNow(), SetPeers{{job[1].node->AsMember(0)}});
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
   StartPullOf(job[0], job[1], 1, UpdateOf(3));
   StartPullOf(job[0], job[1], 2, UpdateOf(3));
@@ -137,7 +140,7 @@ TEST(MeshExchangeTest, MixesWhatNeighboursPublished) {
       MeshJob job(0, shapes, plans::kNeighbours);
       constexpr std::size_t kWorkers = 4;
       std::vector<std::unique_ptr<MeshWorker>> workers;
-      Meet meet;
+      SetPeers meet;
       std::vector<MeshNode*> nodes;
       for (std::size_t i = 0; i < kWorkers; ++i) {
         Mesh::Options options;
@@ -288,7 +291,7 @@ TEST(MeshExchangeTest, ASlowPullerHoldsUpOnlyItself) {
 
   job[1].mesh().Do(MeshNow(), DropPull{1});
   EXPECT_EQ(job[1].mesh().exchanged().held_bytes, 0u);
-  const Note note{.kind = Note::Kind::kOffer, .parcel = UpdateOf(1)};
+  const PeerMessage note{.kind = PeerMessage::Kind::kOffer, .parcel = UpdateOf(1)};
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
   job[1].mesh().Do(MeshNow(), SendNote{IdOf(job[0]), note});
   ASSERT_TRUE(RunUntil(job.Nodes(),
@@ -378,11 +381,11 @@ class Store {
     kept.pending.assign(kept.values.size(), 0);
   }
   void KeepOf(std::size_t w, std::size_t from, std::uint32_t shard) {
-    Do(w, KeepShard{shard, Pull(w, from, Parcel::Kind::kState, shard)});
+    Do(w, KeepShard{shard, Pull(w, from, PeerItem::Kind::kState, shard)});
     kept_[w][shard] = kept_[from].at(shard);
   }
   void Push(std::size_t w, std::size_t owner, std::uint32_t shard, double factor, bool pending) {
-    const Ticket ticket = w == owner ? 0 : Pull(owner, w, Parcel::Kind::kDelta, shard);
+    const Ticket ticket = w == owner ? 0 : Pull(owner, w, PeerItem::Kind::kDelta, shard);
     Do(owner, AddDelta{shard, ticket, factor, pending});
     PlainShard& kept = kept_[owner].at(shard);
     std::vector<double>& row = pending ? kept.pending : kept.values;
@@ -397,7 +400,7 @@ class Store {
   }
   void Read(std::size_t w, std::size_t owner, std::uint32_t shard) {
     std::vector<double> expected = Parameters(w);
-    Do(w, ReadShard{shard, w == owner ? 0 : Pull(w, owner, Parcel::Kind::kShard, shard)});
+    Do(w, ReadShard{shard, w == owner ? 0 : Pull(w, owner, PeerItem::Kind::kShard, shard)});
     const std::vector<double>& values = kept_[owner].at(shard).values;
     const auto at = static_cast<std::ptrdiff_t>(Elements(shard).begin);
     std::copy(values.begin(), values.end(), expected.begin() + at);
@@ -409,11 +412,11 @@ class Store {
   Prng& prng() { return prng_; }
 
  private:
-  Ticket Pull(std::size_t taker, std::size_t source, Parcel::Kind kind, std::uint32_t shard) {
-    const Parcel parcel{.kind = kind, .shard = shard, .epoch = 1, .stamp = 2};
+  Ticket Pull(std::size_t taker, std::size_t source, PeerItem::Kind kind, std::uint32_t shard) {
+    const PeerItem parcel{.kind = kind, .shard = shard, .epoch = 1, .stamp = 2};
     EXPECT_EQ(PullNow(job_, job_[taker], job_[source], ++last_, parcel), Code::kOk);
-    const Enclosure& enclosure = job_[taker].node->pulled.at(last_).enclosure;
-    EXPECT_EQ(enclosure, (Enclosure{3, 2, {{1, 5}, {9, 0}}}));
+    const ShardHeader& enclosure = job_[taker].node->pulled.at(last_).enclosure;
+    EXPECT_EQ(enclosure, (ShardHeader{3, 2, {{1, 5}, {9, 0}}}));
     return last_;
   }
 
@@ -478,11 +481,11 @@ TEST(MeshExchangeTest, ShardsOfEveryDType) {
   const std::vector<double> trained = ValuesOf(job[1].parameters);
   job[1].mesh().Do(MeshNow(), TakeDelta{0.5});
   for (std::uint32_t s = 0; s < kShards; ++s) {
-    const Parcel delta{.kind = Parcel::Kind::kDelta, .shard = s, .epoch = 1, .stamp = 1};
+    const PeerItem delta{.kind = PeerItem::Kind::kDelta, .shard = s, .epoch = 1, .stamp = 1};
     ASSERT_EQ(PullNow(job, job[0], job[1], ++last, delta), Code::kOk);
     job[0].mesh().Do(MeshNow(), AddDelta{s, last, 0.5, true});
     job[0].mesh().Do(MeshNow(), MergePending{s});
-    const Parcel shard{.kind = Parcel::Kind::kShard, .shard = s, .epoch = 1, .stamp = 1};
+    const PeerItem shard{.kind = PeerItem::Kind::kShard, .shard = s, .epoch = 1, .stamp = 1};
     ASSERT_EQ(PullNow(job, job[1], job[0], ++last, shard), Code::kOk);
     job[1].mesh().Do(MeshNow(), ReadShard{s, last});
     job[0].mesh().Do(MeshNow(), ReadShard{s, 0});
@@ -493,7 +496,7 @@ TEST(MeshExchangeTest, ShardsOfEveryDType) {
   EXPECT_EQ(ValuesOf(job[0].parameters), expected);
   // What was read is what the next update starts from.
   job[1].mesh().Do(MeshNow(), TakeDelta{1});
-  const Parcel delta{.kind = Parcel::Kind::kDelta, .shard = 0, .epoch = 1, .stamp = 2};
+  const PeerItem delta{.kind = PeerItem::Kind::kDelta, .shard = 0, .epoch = 1, .stamp = 2};
   ASSERT_EQ(PullNow(job, job[0], job[1], ++last, delta), Code::kOk);
   job[0].mesh().Do(MeshNow(), AddDelta{0, last, 1, false});
   job[0].mesh().Do(MeshNow(), ReadShard{0, 0});
@@ -525,14 +528,14 @@ TEST(MeshExchangeTest, AShardThatChangesWhileItIsSent) {
     job[w].store().SetBase();
     job[w].mesh().Do(MeshNow(), CutShards{1});
   }
-  job[0].node->on_request = [&](Incarnation, Request request, const Parcel&) {
+  job[0].node->on_request = [&](Incarnation, Request request, const PeerItem&) {
     asked.push_back(request);
   };
   job[0].mesh().Do(MeshNow(), KeepShard{0, 0});
   Fill(&job[0].parameters, [] { return 1.0; });
   job[0].mesh().Do(MeshNow(), TakeDelta{1});
-  const Parcel shard{.kind = Parcel::Kind::kShard, .shard = 0};
-  const Parcel state{.kind = Parcel::Kind::kState, .shard = 0};
+  const PeerItem shard{.kind = PeerItem::Kind::kShard, .shard = 0};
+  const PeerItem state{.kind = PeerItem::Kind::kState, .shard = 0};
   for (std::size_t w = 1; w < 4; ++w) StartPullOf(job[w], job[0], 1, w == 3 ? state : shard);
   ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return asked.size() == 3; }));
   for (const Request request : asked) {
@@ -581,11 +584,11 @@ TEST(MeshExchangeTest, PullsThatCannotBe) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;  // not what ends them
   MeshJob job(3, EveryDType(1000), plans::Store(0), options);
-  job[0].mesh().Do(MeshNow(), Meet{{job[0].node->AsMember(0), job[1].node->AsMember(0)}});
-  job[1].mesh().Do(MeshNow(), Meet{{job[0].node->AsMember(0)}});
+  job[0].mesh().Do(MeshNow(), SetPeers{{job[0].node->AsMember(0), job[1].node->AsMember(0)}});
+  job[1].mesh().Do(MeshNow(), SetPeers{{job[0].node->AsMember(0)}});
   for (std::size_t w = 0; w < 2; ++w) job[w].mesh().Do(MeshNow(), CutShards{2});
-  const Parcel shard{.kind = Parcel::Kind::kShard, .shard = 1};
-  const Parcel none{.kind = Parcel::Kind::kShard, .shard = 2};
+  const PeerItem shard{.kind = PeerItem::Kind::kShard, .shard = 1};
+  const PeerItem none{.kind = PeerItem::Kind::kShard, .shard = 2};
   EXPECT_EQ(PullNow(job, job[0], job[2], 1, shard), Code::kUnavailable);  // not met
   EXPECT_EQ(PullNow(job, job[0], job[0], 2, shard), Code::kUnavailable);  // itself
   EXPECT_EQ(PullNow(job, job[0], job[1], 3, none), Code::kInvalidArgument);
@@ -595,7 +598,7 @@ TEST(MeshExchangeTest, PullsThatCannotBe) {
   job[1].mesh().Do(MeshNow(), CutShards{1});
   job[1].store().SetBase();
   job[1].mesh().Do(MeshNow(), KeepShard{0, 0});
-  const Parcel other{.kind = Parcel::Kind::kShard, .shard = 0};
+  const PeerItem other{.kind = PeerItem::Kind::kShard, .shard = 0};
   EXPECT_EQ(PullNow(job, job[0], job[1], 6, other), Code::kDataLoss);  // of another size
   EXPECT_EQ(job[0].mesh().exchanged().held_bytes, 0u);
   job[0].mesh().Do(MeshNow(), DropPull{6});  // it is over: nothing happens
@@ -611,7 +614,7 @@ TEST(MeshExchangeTest, ALostPeerFailsItsPullsAtOnceAlsoAfterAGroup) {
   MeshJob job(3, {{DType::kF32, kLarge}}, plans::kNeighbours, options);
   MeetAll(job);
   std::vector<Request> asked;
-  job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {
+  job[1].node->on_request = [&](Incarnation, Request request, const PeerItem&) {
     asked.push_back(request);
   };
   ServeAll(job[2]);
@@ -638,13 +641,13 @@ TEST(MeshExchangeTest, SilenceEndsAPullAndItsAnswerIsTooLate) {
   MeshJob job(2, EveryDType(1000), plans::kNeighbours, options);
   MeetAll(job);
   std::vector<Request> asked;
-  job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {
+  job[1].node->on_request = [&](Incarnation, Request request, const PeerItem&) {
     asked.push_back(request);
   };
   job[1].mesh().Do(MeshNow(), PublishUpdate{0});
   EXPECT_EQ(PullNow(job, job[0], job[1], 1, UpdateOf(0)), Code::kDeadlineExceeded);
   ASSERT_EQ(asked.size(), 1u);
-  const Note note{.parcel = UpdateOf(0)};
+  const PeerMessage note{.parcel = UpdateOf(0)};
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
   ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return !job[1].node->notes.empty(); }));
   // Before the note it heard that the pull is over.
@@ -660,14 +663,14 @@ TEST(MeshExchangeTest, WhoIsNotMetAnyMoreGetsAndGivesNothing) {
   MeetAll(job);
   std::vector<Request> asked;
   for (std::size_t w = 0; w < 2; ++w) {
-    job[w].node->on_request = [&](Incarnation, Request request, const Parcel&) {
+    job[w].node->on_request = [&](Incarnation, Request request, const PeerItem&) {
       asked.push_back(request);
     };
     job[w].mesh().Do(MeshNow(), PublishUpdate{0});
     StartPullOf(job[w], job[1 - w], 1, UpdateOf(0));
   }
   ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return asked.size() == 2; }));
-  job[0].mesh().Do(MeshNow(), Meet{});
+  job[0].mesh().Do(MeshNow(), SetPeers{});
   EXPECT_EQ(AwaitPull(job, job[0], 1), Code::kUnavailable);
   EXPECT_EQ(AwaitPull(job, job[1], 1), Code::kNotFound);
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), {.parcel = UpdateOf(0)}});
@@ -690,14 +693,14 @@ TEST(MeshExchangeTest, ANewIncarnationAndANewRunStartFromNothing) {
   job[0].mesh().JoinRun(1, plans::kNeighbours);
   GroupMember again = job[0].node->AsMember(0);
   again.incarnation = 4711;
-  job[0].mesh().Do(MeshNow(), Meet{{job[1].node->AsMember(0)}});
-  job[1].mesh().Do(MeshNow(), Meet{{again}});
+  job[0].mesh().Do(MeshNow(), SetPeers{{job[1].node->AsMember(0)}});
+  job[1].mesh().Do(MeshNow(), SetPeers{{again}});
   EXPECT_EQ(PullNow(job, job[0], job[1], 1, UpdateOf(0)), Code::kOk);
   // Its update is of that run.
   job[1].mesh().JoinRun(2, plans::kNeighbours);
   job[0].mesh().JoinRun(2, plans::kNeighbours);
-  job[0].mesh().Do(MeshNow(), Meet{{job[1].node->AsMember(0)}});
-  job[1].mesh().Do(MeshNow(), Meet{{again}});
+  job[0].mesh().Do(MeshNow(), SetPeers{{job[1].node->AsMember(0)}});
+  job[1].mesh().Do(MeshNow(), SetPeers{{again}});
   EXPECT_EQ(PullNow(job, job[0], job[1], 2, UpdateOf(0)), Code::kNotFound);
 }
 
@@ -748,7 +751,7 @@ TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
   constexpr std::size_t kBytes = 4000;
   MeshJob job(1, {{DType::kF32, kBytes / 4}}, plans::kNeighbours);
   Liar liar(job[0]);
-  job[0].mesh().Do(MeshNow(), Meet{{liar.AsMember()}});
+  job[0].mesh().Do(MeshNow(), SetPeers{{liar.AsMember()}});
   Ticket last = 0;
   const auto expect = [&](Code code, const std::function<void(Ticket)>& lie) {
     const Ticket ticket = ++last;
@@ -786,15 +789,15 @@ TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
     liar.Part(t, 0, 8);
     liar.Part(t, 0, 8);
   });
-  using Clocks = std::vector<Enclosure::Clock>;
-  const std::vector<Enclosure> wrong = {
+  using Clocks = std::vector<ShardHeader::Clock>;
+  const std::vector<ShardHeader> wrong = {
       {.version = -2, .readable = 0, .clocks = {}},
       {.version = 0, .readable = kMaxExchangeNumber + 1, .clocks = {}},
       {.version = 0, .readable = 0, .clocks = {{2, 0}, {1, 0}}},
       {.version = 0, .readable = 0, .clocks = {{1, 0}, {1, 0}}},
       {.version = 0, .readable = 0, .clocks = {{1, std::numeric_limits<std::int64_t>::min()}}},
       {.version = 0, .readable = 0, .clocks = Clocks(kMaxClocks + 1)}};
-  for (const Enclosure& enclosure : wrong) {
+  for (const ShardHeader& enclosure : wrong) {
     expect(Code::kDataLoss,
            [&](Ticket t) { liar.Describe(t, {.bytes = kBytes, .enclosure = enclosure}); });
   }
@@ -809,7 +812,7 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
   Prng prng(23);
   MeshJob job(2, EveryDType(50'000), plans::Store(0));
   Liar liar(job[0]);
-  Meet meet{{liar.AsMember(), job[0].node->AsMember(0), job[1].node->AsMember(0)}};
+  SetPeers meet{{liar.AsMember(), job[0].node->AsMember(0), job[1].node->AsMember(0)}};
   for (std::size_t w = 0; w < 2; ++w) {
     ServeAll(job[w]);
     job[w].mesh().Do(MeshNow(), meet);
@@ -828,7 +831,7 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
   for (std::uint64_t i = 0; i < kFrames; ++i) {
     if (i % 40 == 0) {
       open.insert(++last);
-      const Parcel parcel{.kind = Parcel::Kind::kState, .shard = last % 3 == 0 ? 0u : 1u};
+      const PeerItem parcel{.kind = PeerItem::Kind::kState, .shard = last % 3 == 0 ? 0u : 1u};
       job[0].mesh().Do(MeshNow(), StartPull{last, Liar::kId, parcel});
     }
     FrameHeader header{.kind = static_cast<FrameKind>(
@@ -844,9 +847,9 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
         for (char& c : payload) c = static_cast<char>(prng.Below(256));
         break;
       case 1: {
-        const Parcel parcel{.kind = static_cast<Parcel::Kind>(prng.Below(4)),
-                            .shard = static_cast<std::uint32_t>(prng.Below(5)),
-                            .stamp = static_cast<std::int64_t>(prng.Below(3))};
+        const PeerItem parcel{.kind = static_cast<PeerItem::Kind>(prng.Below(4)),
+                              .shard = static_cast<std::uint32_t>(prng.Below(5)),
+                              .stamp = static_cast<std::int64_t>(prng.Below(3))};
         const std::vector<std::byte> bytes = EncodeParcel(parcel);
         payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
         header.group = i;
@@ -874,7 +877,7 @@ TEST(MeshExchangeTest, NoiseHarmsNobody) {
   for (const Ticket ticket : open) job[0].mesh().Do(MeshNow(), DropPull{ticket});
   EXPECT_EQ(job[0].mesh().exchanged().held_bytes, 0u);
   EXPECT_EQ(ValuesOf(job[0].parameters), before);
-  const Parcel state{.kind = Parcel::Kind::kState, .shard = 2};
+  const PeerItem state{.kind = PeerItem::Kind::kState, .shard = 2};
   EXPECT_EQ(PullNow(job, job[0], job[1], ++last, state), Code::kOk);
   EXPECT_EQ(PullNow(job, job[1], job[0], ++last, state), Code::kOk);
 }
@@ -884,7 +887,7 @@ TEST(MeshExchangeTest, RequestsAreBounded) {
   MeshJob job(2, EveryDType(10), plans::kNeighbours);
   MeetAll(job);
   std::vector<Request> asked;
-  job[1].node->on_request = [&](Incarnation, Request request, const Parcel&) {
+  job[1].node->on_request = [&](Incarnation, Request request, const PeerItem&) {
     asked.push_back(request);
   };
   job[1].mesh().Do(MeshNow(), PublishUpdate{0});

@@ -35,14 +35,14 @@ void MeshNode::OnFetched(const Status& status, Iteration iteration) {
   fetched = {status, iteration};
 }
 
-void MeshNode::OnNote(Incarnation from, const Note& note) { notes.emplace_back(from, note); }
+void MeshNode::OnNote(Incarnation from, const PeerMessage& note) { notes.emplace_back(from, note); }
 
-void MeshNode::OnRequest(Incarnation from, Request request, const Parcel& parcel) {
+void MeshNode::OnRequest(Incarnation from, Request request, const PeerItem& parcel) {
   if (on_request) return on_request(from, request, parcel);
   mesh->Do(MeshNow(), Refuse{request});
 }
 
-void MeshNode::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) {
+void MeshNode::OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) {
   EXPECT_TRUE(pulled.emplace(ticket, Pulled{status, enclosure}).second) << "reported twice";
 }
 

@@ -28,9 +28,9 @@ class MeshNode : public MeshEvents {
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
   void OnHandedOver(GroupId group, std::uint64_t) override { handed_over = group; }
   void OnFetched(const Status& status, Iteration iteration) override;
-  void OnNote(Incarnation from, const Note& note) override;
-  void OnRequest(Incarnation from, Request request, const Parcel& parcel) override;
-  void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure) override;
+  void OnNote(Incarnation from, const PeerMessage& note) override;
+  void OnRequest(Incarnation from, Request request, const PeerItem& parcel) override;
+  void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
 
   GroupMember AsMember(double weight) const;
 
@@ -47,13 +47,13 @@ class MeshNode : public MeshEvents {
   GroupId handed_over = kNoGroup;
   struct Pulled {
     Status status;
-    Enclosure enclosure;
+    ShardHeader enclosure;
   };
   std::optional<Fetched> fetched;
-  std::vector<std::pair<Incarnation, Note>> notes;
+  std::vector<std::pair<Incarnation, PeerMessage>> notes;
   std::map<Ticket, Pulled> pulled;
   // Answers requests; without it they are refused.
-  std::function<void(Incarnation from, Request request, const Parcel& parcel)> on_request;
+  std::function<void(Incarnation from, Request request, const PeerItem& parcel)> on_request;
   ReplicaStore store;
   zmq::context_t context;
   std::unique_ptr<Mesh> mesh;

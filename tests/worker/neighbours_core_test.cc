@@ -25,7 +25,9 @@ constexpr Incarnation kOther = 3003;
 constexpr Plan kParallel = plans::kNeighbours;
 constexpr Plan kSerial{.by = NeighbourPlan{.serial = true}};
 
-Parcel Update(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
+PeerItem Update(Iteration iteration) {
+  return {.kind = PeerItem::Kind::kUpdate, .stamp = iteration};
+}
 
 // The one neighbour, in both directions.
 Neighbourhood Pair(Iteration at = 0, std::uint32_t slots = 4) {
@@ -70,7 +72,8 @@ class NeighboursTest : public ::testing::Test {
     if (const auto* done = std::get_if<CallDone>(&action)) {
       return done->status.ok() ? "done" : "failed";
     }
-    if (const auto* meet = std::get_if<Meet>(&action)) return "meet " + text(meet->peers.size());
+    if (const auto* meet = std::get_if<SetPeers>(&action))
+      return "meet " + text(meet->peers.size());
     if (std::holds_alternative<DropPull>(action)) return "drop";
     if (std::holds_alternative<RetireUpdate>(action)) return "retire";
     if (std::holds_alternative<Serve>(action)) return "serve";
@@ -82,7 +85,7 @@ class NeighboursTest : public ::testing::Test {
   void Offer(Iteration iteration, Incarnation from = kPeer) {
     s.core.OnNote(
         s.now, from,
-        {.kind = Note::Kind::kOffer, .parcel = Update(iteration), .version = iteration - 1},
+        {.kind = PeerMessage::Kind::kOffer, .parcel = Update(iteration), .version = iteration - 1},
         &s.actions);
   }
   void Pulled(Ticket ticket, bool ok = true) {
@@ -194,7 +197,8 @@ TEST_F(NeighboursTest, SaysWhatItsQueuesHold) {
   EXPECT_TRUE(s.Only<Ready>().waiting);
   s.Applied(0);
   Enter(1, 5);  // drops the update of 1, and needs none of 4
-  s.core.OnNote(s.now, kPeer, {.kind = Note::Kind::kDeclined, .parcel = Update(0)}, &s.actions);
+  s.core.OnNote(s.now, kPeer, {.kind = PeerMessage::Kind::kDeclined, .parcel = Update(0)},
+                &s.actions);
   s.Clear();
   s.Step(6);
   EXPECT_EQ(s.Only<Ready>().queued, 0u);
@@ -310,7 +314,7 @@ TEST_F(NeighboursTest, ACancelledStepEndsOnceApplyHasRun) {
   EXPECT_THAT(Did(), ElementsAre("failed"));
 }
 
-TEST_F(NeighboursTest, AStepThatRanOutOfPatienceIsGoneOnWith) {
+TEST_F(NeighboursTest, AStepThatTimedOutIsGoneOnWith) {
   s.Attach(kSecond);
   s.Welcome(kParallel);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));

@@ -574,7 +574,7 @@ TEST_F(RoundsTest, LeaveCallsTheRoundOff) {
   EXPECT_TRUE(s.actions.empty());
 }
 
-TEST_F(RoundsTest, StepAfterOneThatRanOutOfPatienceSignalsOnlyOnce) {
+TEST_F(RoundsTest, StepAfterOneThatTimedOutSignalsOnlyOnce) {
   s.Attach(kSecond);
   s.Welcome(kEager);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
@@ -598,7 +598,7 @@ TEST_F(RoundsTest, StepAfterOneThatRanOutOfPatienceSignalsOnlyOnce) {
   EXPECT_FALSE(s.Outcome().included);
 }
 
-TEST_F(RoundsTest, RunningRoundIsNotImpatience) {
+TEST_F(RoundsTest, RunningRoundDoesNotTimeOut) {
   s.Attach(kSecond);
   s.Welcome(kEager);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));

@@ -198,7 +198,7 @@ TEST_F(ScheduleTest, FinalGroupComesAfterTheScheduleAndKeepsTheCount) {
   EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kOk) << "this one is the controller's";
 }
 
-TEST_F(ScheduleTest, PatienceDoesNotEndAStepThatWaitsForItsPeers) {
+TEST_F(ScheduleTest, TimeoutDoesNotEndAStepThatWaitsForItsPeers) {
   s.Attach(kSecond);
   s.Welcome(kStatic);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
@@ -212,7 +212,7 @@ TEST_F(ScheduleTest, PatienceDoesNotEndAStepThatWaitsForItsPeers) {
   EXPECT_TRUE(s.Done()->ok());
 }
 
-TEST_F(ScheduleTest, PatienceEndsAStepThatWaitsForASchedule) {
+TEST_F(ScheduleTest, TimeoutEndsAStepThatWaitsForASchedule) {
   s.Attach(kSecond);
   s.Welcome(kStatic);
   s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));

@@ -382,7 +382,7 @@ TEST(SessionCoreTest, MembershipLostDuringApplyLetsTheStepEnd) {
   EXPECT_EQ(s.Outcome().iteration, 1);
 }
 
-TEST(SessionCoreTest, PatienceEndsAStepAndTheNextOneGoesOn) {
+TEST(SessionCoreTest, TimeoutEndsAStepAndTheNextOneGoesOn) {
   Script s;
   s.Attach(kSecond);
   s.Welcome();

@@ -10,14 +10,14 @@ constexpr Incarnation kMe = 100;     // rank 0
 constexpr Incarnation kOther = 101;  // rank 1
 constexpr Incarnation kThird = 102;  // rank 2
 
-Parcel Delta(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
-  return {.kind = Parcel::Kind::kDelta, .shard = shard, .epoch = epoch, .stamp = stamp};
+PeerItem Delta(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
+  return {.kind = PeerItem::Kind::kDelta, .shard = shard, .epoch = epoch, .stamp = stamp};
 }
-Parcel Shard(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
-  return {.kind = Parcel::Kind::kShard, .shard = shard, .epoch = epoch, .stamp = stamp};
+PeerItem Shard(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
+  return {.kind = PeerItem::Kind::kShard, .shard = shard, .epoch = epoch, .stamp = stamp};
 }
-Parcel State(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
-  return {.kind = Parcel::Kind::kState, .shard = shard, .epoch = epoch, .stamp = stamp};
+PeerItem State(std::uint32_t shard, std::int64_t stamp, std::uint64_t epoch = 1) {
+  return {.kind = PeerItem::Kind::kState, .shard = shard, .epoch = epoch, .stamp = stamp};
 }
 
 class ShardStoreTest : public ::testing::Test {
@@ -31,16 +31,16 @@ class ShardStoreTest : public ::testing::Test {
     store.SetPlacement(now, plan, placement, kMe, &actions);
   }
   void Open(std::uint64_t epoch = 1) { ASSERT_TRUE(store.Open(now, epoch, &actions)); }
-  void Offer(Incarnation from, const Parcel& parcel, std::int64_t version = 0) {
+  void Offer(Incarnation from, const PeerItem& parcel, std::int64_t version = 0) {
     store.OnNote(now, from, {.parcel = parcel, .version = version, .workers = 2}, &actions);
   }
-  void Stored(Incarnation from, const Parcel& parcel) {
-    store.OnNote(now, from, {.kind = Note::Kind::kStored, .parcel = parcel}, &actions);
+  void Stored(Incarnation from, const PeerItem& parcel) {
+    store.OnNote(now, from, {.kind = PeerMessage::Kind::kStored, .parcel = parcel}, &actions);
   }
-  void Ask(Incarnation from, Request request, const Parcel& parcel) {
+  void Ask(Incarnation from, Request request, const PeerItem& parcel) {
     store.OnRequest(from, request, parcel, &actions);
   }
-  void Pulled(Ticket ticket, bool ok = true, const Enclosure& enclosure = {}) {
+  void Pulled(Ticket ticket, bool ok = true, const ShardHeader& enclosure = {}) {
     store.OnPulled(now, ticket, ok ? Status::Ok() : Status(Code::kUnavailable, "gone"), enclosure,
                    &actions);
   }
@@ -57,11 +57,11 @@ class ShardStoreTest : public ::testing::Test {
     actions.clear();
     return all;
   }
-  bool SaysStored(Incarnation to, const Parcel& parcel) {
+  bool SaysStored(Incarnation to, const PeerItem& parcel) {
     bool said = false;
     for (const SendNote& send : Take<SendNote>()) {
-      said = said ||
-             (send.to == to && send.note.kind == Note::Kind::kStored && send.note.parcel == parcel);
+      said = said || (send.to == to && send.note.kind == PeerMessage::Kind::kStored &&
+                      send.note.parcel == parcel);
     }
     return said;
   }
@@ -204,8 +204,8 @@ TEST_F(ShardStoreTest, ANewOwnerTakesTheStateAndKnowsWhatIsInIt) {
   Pass(100 * kMillisecond);
   pulls = Take<StartPull>();
   ASSERT_EQ(pulls.size(), 1u);
-  const Enclosure state{.version = 7,
-                        .clocks = {{.worker = 5, .clock = 9}, {.worker = kOther, .clock = 4}}};
+  const ShardHeader state{.version = 7,
+                          .clocks = {{.worker = 5, .clock = 9}, {.worker = kOther, .clock = 4}}};
   Pulled(pulls[0].ticket, true, state);
   EXPECT_TRUE(store.TakePlaced());
   Open();
@@ -283,9 +283,9 @@ TEST_F(ShardStoreTest, NothingThatPeersSendBreaksIt) {
     for (const std::uint32_t shard : {0u, 1u, 2u, UINT32_MAX}) {
       for (const std::uint64_t epoch : {0u, 1u}) {
         for (const Incarnation from : {kOther, kThird, Incarnation{999}}) {
-          for (const auto kind : {Parcel::Kind::kUpdate, Parcel::Kind::kDelta, Parcel::Kind::kShard,
-                                  Parcel::Kind::kState}) {
-            const Parcel parcel{kind, shard, epoch, stamp};
+          for (const auto kind : {PeerItem::Kind::kUpdate, PeerItem::Kind::kDelta,
+                                  PeerItem::Kind::kShard, PeerItem::Kind::kState}) {
+            const PeerItem parcel{kind, shard, epoch, stamp};
             Offer(from, parcel, stamp);
             Stored(from, parcel);
             const std::size_t before = actions.size();

@@ -30,8 +30,9 @@ class StoreCoreTest : public ::testing::Test, public testing::Script {
     }
   }
   void SayStored(std::int64_t clock, std::uint64_t epoch = 1) {
-    const Parcel parcel{.kind = Parcel::Kind::kDelta, .shard = 1, .epoch = epoch, .stamp = clock};
-    core.OnNote(now, kPeer, {.kind = Note::Kind::kStored, .parcel = parcel}, &actions);
+    const PeerItem parcel{
+        .kind = PeerItem::Kind::kDelta, .shard = 1, .epoch = epoch, .stamp = clock};
+    core.OnNote(now, kPeer, {.kind = PeerMessage::Kind::kStored, .parcel = parcel}, &actions);
   }
   void SayMayRead(Iteration clock) {
     Say(QueryReply{.iteration = clock, .next = clock, .workers = 2});

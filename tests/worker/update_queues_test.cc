@@ -21,7 +21,7 @@ namespace {
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using enum Note::Kind;
+using enum PeerMessage::Kind;
 using Counters = UpdateQueues::Counters;
 
 constexpr Incarnation kLeft = 11;
@@ -29,9 +29,11 @@ constexpr Incarnation kRight = 12;
 constexpr Incarnation kFar = 13;
 constexpr Iteration kHuge = std::numeric_limits<Iteration>::max();
 
-Parcel Update(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
+PeerItem Update(Iteration iteration) {
+  return {.kind = PeerItem::Kind::kUpdate, .stamp = iteration};
+}
 
-std::string Text(const Note& note) {
+std::string Text(const PeerMessage& note) {
   const std::string what = std::to_string(note.parcel.stamp);
   if (note.kind == kDeclined) return "decline " + what;
   if (note.kind == kStored) return "stored " + what;
@@ -67,8 +69,8 @@ class UpdateQueuesTest : public ::testing::Test {
     double weight = 1;
     Iteration from = 0;
   };
-  void Meet(std::vector<In> in, std::vector<Incarnation> out, std::uint32_t slots = 3,
-            double own_weight = 1) {
+  void SetPeers(std::vector<In> in, std::vector<Incarnation> out, std::uint32_t slots = 3,
+                double own_weight = 1) {
     Neighbourhood hood{.own_weight = own_weight, .slots = slots};
     for (const In& edge : in) {
       hood.in.push_back({.incarnation = edge.peer, .weight = edge.weight});
@@ -77,7 +79,7 @@ class UpdateQueuesTest : public ::testing::Test {
     for (const Incarnation peer : out) hood.out.push_back({.incarnation = peer});
     queues.SetNeighbourhood(now, plan, hood, &actions);
   }
-  void Hear(Incarnation from, Note::Kind kind, Iteration iteration) {
+  void Hear(Incarnation from, PeerMessage::Kind kind, Iteration iteration) {
     const std::int64_t before = std::max<Iteration>(iteration, 0) - 1;
     queues.OnNote(from, {.kind = kind, .parcel = Update(iteration), .version = before}, &actions);
   }
@@ -129,7 +131,7 @@ class UpdateQueuesTest : public ::testing::Test {
 // ---- receiving ----
 
 TEST_F(UpdateQueuesTest, WaitsForTheUpdateOfThatIterationFromAll) {
-  Meet({{kLeft, 0.25}, {kRight, 0.25}}, {}, 3, 0.5);
+  SetPeers({{kLeft, 0.25}, {kRight, 0.25}}, {}, 3, 0.5);
   EXPECT_FALSE(queues.CanReceive(0));
   Offer(kLeft, 0);
   Offer(kRight, 1);
@@ -148,28 +150,28 @@ TEST_F(UpdateQueuesTest, WaitsForTheUpdateOfThatIterationFromAll) {
 }
 
 TEST_F(UpdateQueuesTest, WhoIsAloneGoesOnWithItsOwn) {
-  Meet({}, {});
+  SetPeers({}, {});
   EXPECT_TRUE(queues.CanReceive(7));
   EXPECT_THAT(Mix(7), IsEmpty());
 }
 
 // Section 6.1.
 TEST_F(UpdateQueuesTest, PullsSoManyIterationsAtOnceAndRemembersTheOthers) {
-  Meet({{kLeft}}, {}, 2);
+  SetPeers({{kLeft}}, {}, 2);
   for (Iteration i = 3; i >= 0; --i) Offer(kLeft, i);
   EXPECT_THAT(Did(), ElementsAre("pull 1 of 11 as #1", "pull 0 of 11 as #2"));
   Pulled(2);
   EXPECT_THAT(Mix(0), ElementsAre(0.5, 0.5));
   queues.MoveTo(1, &actions);
   EXPECT_THAT(Did(), ElementsAre("pull 2 of 11 as #3"));
-  Meet({{kLeft}}, {}, 3);
+  SetPeers({{kLeft}}, {}, 3);
   EXPECT_THAT(Did(), ElementsAre("pull 3 of 11 as #4"));
 }
 
 // Section 4.3, Figure 8.
 TEST_F(UpdateQueuesTest, GoesOnWithoutBackupsAndTakesWhatIsThere) {
   plan.backups = 1;
-  Meet({{kLeft, 0.2}, {kRight, 0.3}, {kFar, 0.1}}, {}, 3, 0.4);
+  SetPeers({{kLeft, 0.2}, {kRight, 0.3}, {kFar, 0.1}}, {}, 3, 0.4);
   Bring(kLeft, 0);
   EXPECT_FALSE(queues.CanReceive(0));
   Bring(kRight, 0);
@@ -185,7 +187,7 @@ TEST_F(UpdateQueuesTest, GoesOnWithoutBackupsAndTakesWhatIsThere) {
 
 TEST_F(UpdateQueuesTest, MoreBackupsThanNeighboursNeedNobody) {
   plan.backups = 5;
-  Meet({{kLeft}, {kRight}}, {});
+  SetPeers({{kLeft}, {kRight}}, {});
   EXPECT_TRUE(queues.CanReceive(0));
   EXPECT_THAT(Mix(0), IsEmpty());
 }
@@ -193,7 +195,7 @@ TEST_F(UpdateQueuesTest, MoreBackupsThanNeighboursNeedNobody) {
 // Section 6.2: what is past is declined, and dropped where it was here already.
 TEST_F(UpdateQueuesTest, DeclinesAndDropsWhatItIsPast) {
   plan.backups = 2;
-  Meet({{kLeft}, {kRight}, {kFar}}, {}, 2);
+  SetPeers({{kLeft}, {kRight}, {kFar}}, {}, 2);
   Bring(kLeft, 0);
   Offer(kRight, 0);
   Offer(kFar, 3);
@@ -209,7 +211,7 @@ TEST_F(UpdateQueuesTest, DeclinesAndDropsWhatItIsPast) {
 }
 
 TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesFromBeforeANeighbourWasOne) {
-  Meet({{kLeft, 1, 0}, {kRight, 1, 2}}, {});
+  SetPeers({{kLeft, 1, 0}, {kRight, 1, 2}}, {});
   Bring(kLeft, 0);
   EXPECT_TRUE(queues.CanReceive(0));
   Bring(kLeft, 1);
@@ -222,7 +224,7 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesFromBeforeANeighbourWasOne) {
 
 // Section 5: a sender that jumps from 1 to 5 has no updates of 2, 3 and 4.
 TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesThatTheirSenderSkipped) {
-  Meet({{kLeft}}, {}, 2);
+  SetPeers({{kLeft}}, {}, 2);
   const auto offer = [this](Iteration stamp, std::int64_t before) {
     queues.OnNote(kLeft, {.kind = kOffer, .parcel = Update(stamp), .version = before}, &actions);
   };
@@ -249,7 +251,7 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesThatTheirSenderSkipped) {
 TEST_F(UpdateQueuesTest, CountsWhoSkippedAmongTheBackups) {
   constexpr Incarnation kThird = 77;
   plan.backups = 1;
-  Meet({{kLeft}, {kRight}, {kThird}}, {}, 8);
+  SetPeers({{kLeft}, {kRight}, {kThird}}, {}, 8);
   const auto offer = [this](Incarnation from, Iteration stamp, std::int64_t before) {
     queues.OnNote(from, {.kind = kOffer, .parcel = Update(stamp), .version = before}, &actions);
   };
@@ -272,7 +274,7 @@ TEST_F(UpdateQueuesTest, CountsWhoSkippedAmongTheBackups) {
 // i - 7 + 1 times, so its own 4 times.
 TEST_F(UpdateQueuesTest, WeighsNewerUpdatesMore) {
   plan.staleness = 3;
-  Meet({{kLeft, 0.25}, {kRight, 0.25}}, {}, 1, 0.5);
+  SetPeers({{kLeft, 0.25}, {kRight, 0.25}}, {}, 1, 0.5);
   queues.MoveTo(10, &actions);
   Bring(kLeft, 7);
   EXPECT_FALSE(queues.CanReceive(10));
@@ -293,7 +295,7 @@ TEST_F(UpdateQueuesTest, WeighsNewerUpdatesMore) {
 
 TEST_F(UpdateQueuesTest, WithStalenessKeepsTheNewestAndPullsOneMore) {
   plan.staleness = 2;
-  Meet({{kLeft}}, {}, 1);
+  SetPeers({{kLeft}}, {}, 1);
   Offer(kLeft, 0);
   Offer(kLeft, 1);
   Offer(kLeft, 3);
@@ -318,7 +320,7 @@ TEST_F(UpdateQueuesTest, WithStalenessKeepsTheNewestAndPullsOneMore) {
 TEST_F(UpdateQueuesTest, WithStalenessAndBackupsSomeMayBeTooOld) {
   plan.staleness = 2;
   plan.backups = 1;
-  Meet({{kLeft}, {kRight}, {kFar}}, {}, 1);
+  SetPeers({{kLeft}, {kRight}, {kFar}}, {}, 1);
   for (const Incarnation peer : {kLeft, kRight, kFar}) Bring(peer, 0);
   EXPECT_TRUE(queues.CanReceive(2));
   EXPECT_FALSE(queues.CanReceive(3));
@@ -329,7 +331,7 @@ TEST_F(UpdateQueuesTest, WithStalenessAndBackupsSomeMayBeTooOld) {
 }
 
 TEST_F(UpdateQueuesTest, TriesFailedPullsAgain) {
-  Meet({{kLeft}}, {});
+  SetPeers({{kLeft}}, {});
   Offer(kLeft, 0);
   Did();
   Pulled(1, false);
@@ -352,7 +354,7 @@ TEST_F(UpdateQueuesTest, TriesFailedPullsAgain) {
 
 TEST_F(UpdateQueuesTest, WithStalenessTakesTheNextOneInsteadOfOneThatFailed) {
   plan.staleness = 4;
-  Meet({{kLeft}}, {}, 1);
+  SetPeers({{kLeft}}, {}, 1);
   Offer(kLeft, 0);
   Offer(kLeft, 1);
   Did();
@@ -370,7 +372,7 @@ TEST_F(UpdateQueuesTest, WithStalenessTakesTheNextOneInsteadOfOneThatFailed) {
 // ---- sending ----
 
 TEST_F(UpdateQueuesTest, KeepsAnUpdateUntilAllHaveAnswered) {
-  Meet({}, {kLeft, kRight});
+  SetPeers({}, {kLeft, kRight});
   queues.Publish(now, 0, &actions);
   EXPECT_THAT(Did(), ElementsAre("publish 0", "offer 0 after -1 to 11", "offer 0 after -1 to 12"));
   queues.Publish(now, 0, &actions);
@@ -399,7 +401,7 @@ TEST_F(UpdateQueuesTest, KeepsAnUpdateUntilAllHaveAnswered) {
 
 TEST_F(UpdateQueuesTest, WithStalenessOffersTheNewestAlone) {
   plan.staleness = 1;
-  Meet({}, {kLeft, kRight});
+  SetPeers({}, {kLeft, kRight});
   queues.Publish(now, 0, &actions);
   Request(kLeft, 1, 0);
   Did();
@@ -413,7 +415,7 @@ TEST_F(UpdateQueuesTest, WithStalenessOffersTheNewestAlone) {
 }
 
 TEST_F(UpdateQueuesTest, OffersAgainUntilThereIsAnAnswer) {
-  Meet({}, {kLeft});
+  SetPeers({}, {kLeft});
   queues.Publish(now, 0, &actions);
   Did();
   for (const int ms : {500, 1000, 2000, 4000, 4000}) {
@@ -428,7 +430,7 @@ TEST_F(UpdateQueuesTest, OffersAgainUntilThereIsAnAnswer) {
 }
 
 TEST_F(UpdateQueuesTest, KeepsNoMoreForThoseWhoNeverAnswer) {
-  Meet({}, {kLeft}, 3);
+  SetPeers({}, {kLeft}, 3);
   for (Iteration i = 0; i < 1000; ++i) {
     queues.Publish(now, i, &actions);
     ASSERT_LE(queues.published(), 67u);
@@ -444,15 +446,15 @@ TEST_F(UpdateQueuesTest, KeepsNoMoreForThoseWhoNeverAnswer) {
 // ---- neighbours come and go ----
 
 TEST_F(UpdateQueuesTest, MeetsAllNeighboursOnce) {
-  Meet({{kLeft}, {kRight}}, {kRight, kFar});
-  const auto& meet = std::get<prd::Meet>(actions.front());
+  SetPeers({{kLeft}, {kRight}}, {kRight, kFar});
+  const auto& meet = std::get<prd::SetPeers>(actions.front());
   std::vector<Incarnation> met;
   for (const GroupMember& peer : meet.peers) met.push_back(peer.incarnation);
   EXPECT_THAT(met, ElementsAre(kLeft, kRight, kFar));
 }
 
 TEST_F(UpdateQueuesTest, LetsGoOfFormerNeighboursAndOffersToNewOnes) {
-  Meet({{kLeft}, {kRight}}, {kLeft, kRight});
+  SetPeers({{kLeft}, {kRight}}, {kLeft, kRight});
   queues.Publish(now, 0, &actions);
   queues.Publish(now, 1, &actions);
   Hear(kLeft, kStored, 0);
@@ -460,7 +462,7 @@ TEST_F(UpdateQueuesTest, LetsGoOfFormerNeighboursAndOffersToNewOnes) {
   Bring(kRight, 0);
   Offer(kRight, 1);
   Did();
-  Meet({{kLeft}, {kFar, 1, 2}}, {kLeft, kFar});
+  SetPeers({{kLeft}, {kFar, 1, 2}}, {kLeft, kFar});
   EXPECT_THAT(Did(), ElementsAre("drop #2", "drop #3", "retire 0", "offer 1 after 0 to 13"));
   EXPECT_EQ(queues.TakeCounters(), (Counters{.queued = 1, .dropped = 1}));
   Pulled(3);
@@ -471,14 +473,14 @@ TEST_F(UpdateQueuesTest, LetsGoOfFormerNeighboursAndOffersToNewOnes) {
 
 // A sender that learns first that it is a neighbour again takes what is said before for an answer.
 TEST_F(UpdateQueuesTest, DoesNotWaitForWhatItHadAsAFormerNeighbour) {
-  Meet({{kLeft}, {kRight}}, {});
+  SetPeers({{kLeft}, {kRight}}, {});
   Bring(kRight, 0);
   Bring(kLeft, 0);
   Bring(kLeft, 1);
   Offer(kLeft, 1);
   EXPECT_THAT(Did(), ElementsAre("stored 1 to 11"));
-  Meet({{kRight}}, {});
-  Meet({{kLeft, 1, 1}, {kRight}}, {});
+  SetPeers({{kRight}}, {});
+  SetPeers({{kLeft, 1, 1}, {kRight}}, {});
   EXPECT_TRUE(queues.CanReceive(0));
   Bring(kRight, 1);
   EXPECT_TRUE(queues.CanReceive(1));
@@ -489,11 +491,11 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForWhatItHadAsAFormerNeighbour) {
 
 TEST_F(UpdateQueuesTest, WithStalenessRemembersTheNewestOfAFormerNeighbour) {
   plan.staleness = 2;
-  Meet({{kLeft}}, {}, 1);
+  SetPeers({{kLeft}}, {}, 1);
   Bring(kLeft, 4);
   EXPECT_THAT(Mix(4), ElementsAre(0.5, 0.5));
-  Meet({}, {}, 1);
-  Meet({{kLeft, 1, 4}}, {}, 1);
+  SetPeers({}, {}, 1);
+  SetPeers({{kLeft, 1, 4}}, {}, 1);
   EXPECT_TRUE(queues.CanReceive(6));
   EXPECT_FALSE(queues.CanReceive(7));
 }
@@ -502,28 +504,28 @@ TEST_F(UpdateQueuesTest, TakesOffersOfThoseWhoLearnOfItFirst) {
   Offer(kLeft, 0);
   Offer(kFar, 0);
   EXPECT_THAT(Did(), IsEmpty());
-  Meet({{kLeft}}, {});
+  SetPeers({{kLeft}}, {});
   EXPECT_THAT(Did(), ElementsAre("pull 0 of 11 as #1"));
   Offer(kRight, 0);
-  Meet({{kLeft}, {kRight}}, {});
+  SetPeers({{kLeft}, {kRight}}, {});
   EXPECT_THAT(Did(), ElementsAre("pull 0 of 12 as #2"));
 }
 
 TEST_F(UpdateQueuesTest, ClosedItLetsEverythingGo) {
-  Meet({{kLeft}, {kRight}}, {kLeft});
+  SetPeers({{kLeft}, {kRight}}, {kLeft});
   queues.Publish(now, 0, &actions);
   Bring(kLeft, 0);
   Offer(kRight, 0);
   Did();
   queues.Close(&actions);
   ASSERT_FALSE(actions.empty());
-  EXPECT_THAT(std::get<prd::Meet>(actions.back()).peers, IsEmpty());
+  EXPECT_THAT(std::get<prd::SetPeers>(actions.back()).peers, IsEmpty());
   EXPECT_THAT(Did(), ElementsAre("drop #1", "drop #2", "retire 0"));
   Offer(kLeft, 1);
   Pulled(2);
   Request(kLeft, 7, 0);
   queues.Publish(now, 1, &actions);
-  Meet({{kLeft}}, {kLeft});
+  SetPeers({{kLeft}}, {kLeft});
   queues.Close(&actions);
   EXPECT_THAT(Did(), ElementsAre("refuse 7"));
   EXPECT_FALSE(queues.NextDeadline());
@@ -532,23 +534,24 @@ TEST_F(UpdateQueuesTest, ClosedItLetsEverythingGo) {
 // ---- whatever a peer sends ----
 
 TEST_F(UpdateQueuesTest, DisregardsWhatMakesNoSense) {
-  Meet({{kLeft}}, {kRight});
+  SetPeers({{kLeft}}, {kRight});
   queues.Publish(now, 3, &actions);
   Did();
   for (const Iteration absurd : {Iteration{-1}, std::numeric_limits<Iteration>::min(), kHuge}) {
-    for (const Note::Kind kind : {kOffer, kStored, kDeclined, static_cast<Note::Kind>(9)}) {
+    for (const PeerMessage::Kind kind :
+         {kOffer, kStored, kDeclined, static_cast<PeerMessage::Kind>(9)}) {
       for (const Incarnation from : {kLeft, kRight, kFar}) Hear(from, kind, absurd);
     }
     Request(kRight, 1, absurd);
     EXPECT_THAT(Did(), ElementsAre("refuse 1"));
   }
-  Note shard{.kind = kOffer, .parcel = {.kind = Parcel::Kind::kShard, .stamp = 0}};
+  PeerMessage shard{.kind = kOffer, .parcel = {.kind = PeerItem::Kind::kShard, .stamp = 0}};
   queues.OnNote(kLeft, shard, &actions);
-  shard.parcel = {.kind = Parcel::Kind::kUpdate, .epoch = 1, .stamp = 0};
+  shard.parcel = {.kind = PeerItem::Kind::kUpdate, .epoch = 1, .stamp = 0};
   queues.OnNote(kLeft, shard, &actions);
   EXPECT_THAT(Did(), IsEmpty());
-  queues.OnRequest(kRight, 1, {.kind = Parcel::Kind::kDelta, .stamp = 3}, &actions);
-  queues.OnRequest(kRight, 2, {.kind = Parcel::Kind::kUpdate, .shard = 1, .stamp = 3}, &actions);
+  queues.OnRequest(kRight, 1, {.kind = PeerItem::Kind::kDelta, .stamp = 3}, &actions);
+  queues.OnRequest(kRight, 2, {.kind = PeerItem::Kind::kUpdate, .shard = 1, .stamp = 3}, &actions);
   Request(kLeft, 3, 3);  // gets none of its updates
   Request(kRight, 4, 2);
   Hear(kLeft, kStored, 3);
@@ -559,7 +562,7 @@ TEST_F(UpdateQueuesTest, DisregardsWhatMakesNoSense) {
 }
 
 TEST_F(UpdateQueuesTest, AFloodOfOffersTakesNoMoreMemory) {
-  Meet({{kLeft}}, {}, 2);
+  SetPeers({{kLeft}}, {}, 2);
   for (Iteration i = 0; i < 100'000; ++i) {
     Offer(kLeft, 1'000'000 - i);
     Offer(kFar, i);
@@ -572,7 +575,7 @@ TEST_F(UpdateQueuesTest, AFloodOfOffersTakesNoMoreMemory) {
   EXPECT_THAT(Did(), ElementsAre("pull 2 of 11 as #1"));
   queues.MoveTo(2'000'000, &actions);
   EXPECT_LE(Did().size(), 258u);
-  Meet({{kLeft}, {kFar}}, {}, 2);
+  SetPeers({{kLeft}, {kFar}}, {}, 2);
   EXPECT_LE(Did().size(), 4096u);
 }
 
@@ -598,7 +601,7 @@ class Anything : public UpdateQueuesTest {
           if (random.Below(2) > 0) in.push_back({p, 1, k_ + static_cast<Iteration>(p % 3)});
           if (random.Below(2) > 0) out.push_back(p);
         }
-        Meet(in, out, kSlots);
+        SetPeers(in, out, kSlots);
       } else if (what == 1 && queues.CanReceive(k_)) {
         queues.Mix(k_, &actions);
         k_ += 1 + static_cast<Iteration>(random.Below(2));
@@ -612,7 +615,8 @@ class Anything : public UpdateQueuesTest {
       } else if (what == 9) {
         Pass(static_cast<DurationNs>(random.Below(2 * kSecond)));
       } else {
-        Note note{.kind = static_cast<Note::Kind>(random.Below(4)), .parcel = Update(near())};
+        PeerMessage note{.kind = static_cast<PeerMessage::Kind>(random.Below(4)),
+                         .parcel = Update(near())};
         note.version = near();
         queues.OnNote(peer(), note, &actions);
       }

@@ -88,12 +88,12 @@ class Children:
         self._children.append(child)
         return child
 
-    def end(self, patience_s=5):
+    def end(self, timeout_s=5):
         """Asks the youngest first (workers before prd), then kills what has not ended in time."""
         for child in reversed(self._children):
             if child.running():
                 child.process.terminate()
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         for child in reversed(self._children):
             try:
                 child.process.wait(max(0, deadline - time.monotonic()))

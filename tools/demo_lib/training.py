@@ -151,7 +151,7 @@ class Run:
             self.settings.bin / "prd-evaluate",
             "--data", options.data, "--model", options.model, "--seed", str(options.seed),
             "--snapshot-dir", self.dir / "snapshots",
-            "--workers", str(options.workers), "--every-ms", str(options.evaluate_ms), "--patience-s", str(START_S),
+            "--workers", str(options.workers), "--every-ms", str(options.evaluate_ms), "--timeout-s", str(START_S),
         ]  # fmt: skip
         return children.start(
             "prd-evaluate", command, self.dir / "evaluate.log", ONE_THREAD, self.dir / "evaluations.jsonl"

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kTimeout = std::chrono::seconds(20);
 
 std::int64_t Now() { return Clock::now().time_since_epoch().count(); }
 
@@ -140,7 +140,7 @@ class Load {
                                .model_hash = 1});
     }
     std::size_t started = 0;
-    const auto end = Clock::now() + kPatience;
+    const auto end = Clock::now() + kTimeout;
     while (started < clients_.size() && Clock::now() < end) {
       started += Poll([this](Client* client, const std::string& bytes) {
         const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(bytes);
@@ -174,7 +174,7 @@ class Load {
     std::size_t answered = 0;
     bool sending = true;
     std::size_t waiting = clients_.size();
-    const auto give_up = end + kPatience;
+    const auto give_up = end + kTimeout;
     while (waiting > 0 && Clock::now() < give_up) {
       sending = Clock::now() < end;
       if (sending) answered_at_end_ = answered;

@@ -184,12 +184,12 @@ Result<std::vector<MeshTeam::Counters>> MeshTeam::CountersOf(const std::vector<i
   return all;
 }
 
-Status MeshTeam::Settle(const std::vector<int>& ranks, DurationNs patience) {
+Status MeshTeam::Settle(const std::vector<int>& ranks, DurationNs timeout) {
   constexpr timespec kLook{0, 20'000'000};
   constexpr int kTimes = 3;  // looks at which nothing has changed, and none is being made
   std::vector<Counters> last;
   int same = 0;
-  for (const Instant until = Now() + patience; Now() < until; nanosleep(&kLook, nullptr)) {
+  for (const Instant until = Now() + timeout; Now() < until; nanosleep(&kLook, nullptr)) {
     Result<std::vector<Counters>> counters = CountersOf(ranks);
     if (!counters.ok()) return counters.status();
     const bool making = std::any_of(counters->begin(), counters->end(),

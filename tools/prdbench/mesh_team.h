@@ -27,7 +27,7 @@ class MeshTeam : public Team {
     DurationNs timeout = 10 * kSecond;
     Communicators::Options communicators;
   };
-  // Patience with an answer.
+  // Timeout of an answer.
   static constexpr int kAnswerMs = 60'000;
 
   static Result<std::unique_ptr<MeshTeam>> Start(const Options& options);
@@ -72,7 +72,7 @@ class MeshTeam : public Team {
   // So many numbers of groups are left out: what was popular before counts for less.
   void Skip(GroupId groups) { groups_ += groups; }
   // Waits until making and giving up communicators has come to rest, or for so long.
-  Status Settle(const std::vector<int>& ranks, DurationNs patience = 20 * kSecond);
+  Status Settle(const std::vector<int>& ranks, DurationNs timeout = 20 * kSecond);
   struct Counters {
     std::uint64_t made = 0, broken = 0, given_up = 0, here = 0;  // Communicators::Counters
     bool making = false;

@@ -17,7 +17,7 @@
 namespace prd::bench {
 namespace {
 
-constexpr int kEndPatienceMs = 5'000;
+constexpr int kEndTimeoutMs = 5'000;
 constexpr std::size_t kLogShown = 4'000;  // bytes, from the end
 
 [[noreturn]] void Become(const std::vector<std::string>& command, const std::string& log,
@@ -49,7 +49,7 @@ std::string HowItEnded(int status) {
 
 Crew::~Crew() {
   Signal(SIGTERM);
-  for (int waited_ms = 0; !all_ended() && waited_ms < kEndPatienceMs; waited_ms += 100) {
+  for (int waited_ms = 0; !all_ended() && waited_ms < kEndTimeoutMs; waited_ms += 100) {
     std::vector<pollfd> items;
     AppendPollItems(&items);
     poll(items.data(), items.size(), 100);

@@ -76,7 +76,7 @@ Result<std::unique_ptr<WayTeam>> WayTeam::Start(Way way, const Options& options)
   return team;
 }
 
-Status WayTeam::Prepare(std::size_t bytes, DurationNs patience) {
+Status WayTeam::Prepare(std::size_t bytes, DurationNs timeout) {
   MeshTeam::Work work;
   work.bytes = bytes;
   if (way_ == Way::kExchange) {  // a communicator of all is made at once
@@ -88,7 +88,7 @@ Status WayTeam::Prepare(std::size_t bytes, DurationNs patience) {
   }
   work.shares = shares_;
   std::string last;
-  for (const Instant until = Now() + patience; Now() < until;) {
+  for (const Instant until = Now() + timeout; Now() < until;) {
     const Result<std::vector<MeshTeam::Outcome>> outcomes = team_->Run(work);
     if (!outcomes.ok()) return outcomes.status();
     if (Went(*outcomes, way_)) return Status::Ok();

@@ -37,7 +37,7 @@ class WayTeam {
 
   // Runs groups until they go that way: what there is to be made is made.
   // kDeadlineExceeded: they do not come to.
-  Status Prepare(std::size_t bytes, DurationNs patience = 60 * kSecond);
+  Status Prepare(std::size_t bytes, DurationNs timeout = 60 * kSecond);
   // The work's shares are shares() if it has none. kFailedPrecondition: it went another way.
   Result<std::vector<MeshTeam::Outcome>> Run(MeshTeam::Work work);
 

@@ -13,7 +13,7 @@ void Pause() {
 
 template <typename Done>
 Status Await(const Done& done, const char* what) {
-  for (const Instant until = Now() + WorkerComm::kPatience; !done(); Pause()) {
+  for (const Instant until = Now() + WorkerComm::kTimeout; !done(); Pause()) {
     if (Now() > until) return Status(Code::kDeadlineExceeded, what);
   }
   return Status::Ok();

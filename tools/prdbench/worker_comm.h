@@ -11,8 +11,8 @@ namespace prd::bench {
 
 class WorkerComm {
  public:
-  // Patience with what NCCL does.
-  static constexpr DurationNs kPatience = 40 * kSecond;
+  // Timeout of NCCL
+  static constexpr DurationNs kTimeout = 40 * kSecond;
 
   // comm-id, comm-init, plain and comm-abort of mesh_worker.h. Waits until it is done. `used`: the
   // communicator that prd has reduced on, or null.

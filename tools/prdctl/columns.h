@@ -1,4 +1,5 @@
-// Columns of tables, each described once: the table for people, the keys of --json and the list in
+// Columns of tables, each described once: the human-readable table, the keys of --json and the list
+// in
 // --help all come from one description.
 #ifndef PRD_TOOLS_PRDCTL_COLUMNS_H_
 #define PRD_TOOLS_PRDCTL_COLUMNS_H_

@@ -25,7 +25,7 @@ struct ExchangeLine {
 };
 // None of a rank that the records do not know.
 std::optional<ExchangeLine> LineOf(const ExchangeMeter& meter, Rank rank);
-// Beside its rank, state and iteration.
+// ExtraColumns its rank, state and iteration.
 const std::vector<Column<ExchangeLine>>& ExchangeColumns();
 
 // What the others do that a worker exchanges with, where that has to do with its going on.

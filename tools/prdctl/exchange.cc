@@ -147,8 +147,9 @@ void ExchangeMeter::OnAnswer(Instant now, const QueryAnswered& answer) {
   if (answer.next <= 0) return;  // an engine of groups
   if (worker.signalled) {
     const Instant since = *worker.signalled;
-    controller_ns_ += ShareOut(&worker, since, now,
-                               LeaveFor(answer.rank, std::min(answer.iteration, answer.next)), 0);
+    controller_ns_ +=
+        ShareOut(&worker, since, now,
+                 PermissionFor(answer.rank, std::min(answer.iteration, answer.next)), 0);
   }
   worker.signalled.reset();
   if (answer.next > answer.iteration) {
@@ -219,7 +220,7 @@ ExchangeMeter::Arrivals ExchangeMeter::UpdatesFor(Rank rank, Iteration iteration
 }
 
 // When those came where they must be before the worker may go on to `next`.
-ExchangeMeter::Arrivals ExchangeMeter::LeaveFor(Rank rank, Iteration next) const {
+ExchangeMeter::Arrivals ExchangeMeter::PermissionFor(Rank rank, Iteration next) const {
   Arrivals arrivals;
   if (const auto set = graph_.find(rank); set != graph_.end()) {
     if (max_iteration_gap_ == 0) return arrivals;
@@ -260,7 +261,7 @@ std::vector<Rank> ExchangeMeter::HeldBy(Rank rank) const {
   std::vector<Rank> by;
   const auto worker = workers_.find(rank);
   if (worker == workers_.end() || !worker->second.signalled) return by;
-  for (const auto& [at, other] : LeaveFor(rank, worker->second.iteration + 1)) {
+  for (const auto& [at, other] : PermissionFor(rank, worker->second.iteration + 1)) {
     if (at == kNotYet) by.push_back(other);
   }
   return by;

@@ -110,7 +110,7 @@ class ExchangeMeter {
   // When it came to the iteration or beyond; the latest there is where it has not.
   Instant Reached(Rank rank, Iteration iteration) const;
   Arrivals UpdatesFor(Rank rank, Iteration iteration) const;
-  Arrivals LeaveFor(Rank rank, Iteration next) const;
+  Arrivals PermissionFor(Rank rank, Iteration next) const;
   // Gives what of the time is waiting for nobody. `spare`: so many need not come.
   DurationNs ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals,
                       std::size_t spare);

@@ -255,19 +255,19 @@ void Cluster::Exchanged(const SimEvent& event) {
   if (event.kind == EventKind::kNote) {
     const std::optional<Exchange::Noted> noted = exchange_.OnNote(event.who, event.what);
     if (!noted) return;
-    const Note& note = noted->note;
+    const PeerMessage& note = noted->note;
     tell(noted->from, kNoteWords[static_cast<std::size_t>(note.kind)], note.parcel.stamp);
     worker.OnNote(*noted);
   } else if (event.kind == EventKind::kRequest) {
     const std::optional<Exchange::Requested> asked = exchange_.OnRequest(event.who, event.what);
     if (!asked) return;
-    const Parcel& parcel = asked->parcel;
+    const PeerItem& parcel = asked->parcel;
     tell(asked->from, kParcelWords[static_cast<std::size_t>(parcel.kind)], parcel.stamp);
     worker.OnRequest(*asked);
   } else {
     const std::optional<Exchange::Pulled> pulled = exchange_.OnPulled(event.who, event.what);
     if (!pulled) return;
-    const Parcel& parcel = pulled->parcel;
+    const PeerItem& parcel = pulled->parcel;
     tell(pulled->from,
          pulled->ok ? kParcelWords[static_cast<std::size_t>(parcel.kind)] : "nothing, for",
          parcel.stamp);

@@ -188,7 +188,7 @@ Result<std::optional<OneEngine>> Only(const CommandOptions& options) {
   const Result<EngineOptions> engine = ParseEngine(text);
   if (!engine.ok()) return engine.status();
   Status valid;
-  for (int workers = 1; workers <= kMostVaried; ++workers) {
+  for (int workers = 1; workers <= kMaxVaried; ++workers) {
     valid = Validate(*engine, workers);
     if (valid.ok()) break;
   }

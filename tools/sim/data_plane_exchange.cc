@@ -15,12 +15,12 @@ std::uint64_t Mixed(std::uint64_t value) { return Prng(value).Next(); }
 
 std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
 
-std::string Text(const Parcel& parcel) {
+std::string Text(const PeerItem& parcel) {
   static constexpr const char* kKinds[] = {"update ", "delta ", "shard ", "state "};
   return kKinds[static_cast<std::size_t>(parcel.kind)] + std::to_string(parcel.stamp) +
-         (parcel.kind == Parcel::Kind::kUpdate ? std::string()
-                                               : " of shard " + std::to_string(parcel.shard) +
-                                                     " in epoch " + std::to_string(parcel.epoch));
+         (parcel.kind == PeerItem::Kind::kUpdate ? std::string()
+                                                 : " of shard " + std::to_string(parcel.shard) +
+                                                       " in epoch " + std::to_string(parcel.epoch));
 }
 
 std::vector<double> Part(const std::vector<double>& of, std::pair<std::size_t, std::size_t> cut) {
@@ -74,7 +74,7 @@ void Exchange::CheckLent(std::uint32_t worker, bool lent, const Action& action) 
 bool Exchange::Perform(std::uint32_t worker, RunId run, bool lent, const Action& action) {
   Side& side = sides_[worker];
   CheckLent(worker, lent, action);
-  if (const auto* meet = std::get_if<Meet>(&action)) {
+  if (const auto* meet = std::get_if<SetPeers>(&action)) {
     side.peers.clear();
     for (const GroupMember& peer : meet->peers) side.peers.insert(peer.incarnation);
   } else if (const auto* send = std::get_if<prd::SendNote>(&action)) {
@@ -141,7 +141,7 @@ Instant Exchange::Arrival(std::uint32_t from, std::uint32_t to) {
 }
 
 void Exchange::SendNote(std::uint32_t worker, const prd::SendNote& send) {
-  Note note = send.note;
+  PeerMessage note = send.note;
   ++world_->messages;
   if (!sides_[worker].peers.contains(send.to)) return;
   const FaultsPart& faults = world_->workload.faults;
@@ -156,10 +156,11 @@ void Exchange::SendNote(std::uint32_t worker, const prd::SendNote& send) {
 std::optional<Exchange::Noted> Exchange::OnNote(std::uint32_t worker, std::uint64_t what) {
   const Mailed mailed = notes_.Take(what);
   if (!world_->Lives(mailed.to)) return std::nullopt;
-  if (mailed.note.kind == Note::Kind::kOffer && mailed.note.parcel.kind == Parcel::Kind::kDelta) {
+  if (mailed.note.kind == PeerMessage::Kind::kOffer &&
+      mailed.note.parcel.kind == PeerItem::Kind::kDelta) {
     sides_[worker].offers[{mailed.from, mailed.note.parcel}] = mailed.note;
-  } else if (mailed.note.kind == Note::Kind::kOffer &&
-             mailed.note.parcel.kind == Parcel::Kind::kUpdate) {
+  } else if (mailed.note.kind == PeerMessage::Kind::kOffer &&
+             mailed.note.parcel.kind == PeerItem::Kind::kUpdate) {
     neighbours_.Offered(worker, mailed.from, mailed.note.version, mailed.note.parcel.stamp);
   }
   return Noted{.from = mailed.from, .note = mailed.note};
@@ -174,7 +175,7 @@ void Exchange::StartPull(std::uint32_t worker, const prd::StartPull& start) {
                     Name(worker) + " uses ticket " + std::to_string(start.ticket) + " again");
   }
   side.newest_ticket = start.ticket;
-  if (start.parcel.kind == Parcel::Kind::kUpdate) {
+  if (start.parcel.kind == PeerItem::Kind::kUpdate) {
     const auto of_it = std::count_if(side.pulls.begin(), side.pulls.end(), [&](const auto& pull) {
       return pull.second.from == start.from;
     });
@@ -225,10 +226,10 @@ void Exchange::Refuse(std::uint32_t worker, Request request) {
 void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
   Side& side = sides_[worker];
   const auto it = side.requests.find(serve.request);
-  const Parcel& parcel = serve.parcel;
+  const PeerItem& parcel = serve.parcel;
   if (it == side.requests.end() || it->second.parcel.kind != parcel.kind ||
       it->second.parcel.shard != parcel.shard ||
-      (parcel.stamp != it->second.parcel.stamp && parcel.kind != Parcel::Kind::kState)) {
+      (parcel.stamp != it->second.parcel.stamp && parcel.kind != PeerItem::Kind::kState)) {
     throw Violation("served",
                     Name(worker) + " serves " + Text(parcel) + " where " +
                         (it == side.requests.end() ? "nothing" : Text(it->second.parcel)) +
@@ -239,14 +240,14 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
   const Incarnation own = world_->replicas[worker].incarnation;
   Load load;
   load.enclosure = serve.enclosure;
-  if (parcel.kind == Parcel::Kind::kUpdate) {
+  if (parcel.kind == PeerItem::Kind::kUpdate) {
     const auto update = side.published.find(parcel.stamp);
     if (update == side.published.end()) {
       throw Violation("served", Name(worker) + " has retired " + Text(parcel));
     }
     load.values = update->second.values;
     load.tag = update->second.tag;
-  } else if (parcel.kind == Parcel::Kind::kDelta) {
+  } else if (parcel.kind == PeerItem::Kind::kDelta) {
     if (side.delta_clock != parcel.stamp) {
       throw Violation("served", Name(worker) + " serves " + Text(parcel) + " and has that of " +
                                     std::to_string(side.delta_clock));
@@ -274,10 +275,10 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
                                     .load = std::move(load)}));
 }
 
-double Exchange::BytesOf(const Side& side, const Parcel& parcel, const Load& load) const {
+double Exchange::BytesOf(const Side& side, const PeerItem& parcel, const Load& load) const {
   const double all = world_->workload.reduce.bytes;
-  if (parcel.kind == Parcel::Kind::kUpdate) return all;
-  const bool pending = parcel.kind == Parcel::Kind::kState && load.copy->in_pending.size() > 0;
+  if (parcel.kind == PeerItem::Kind::kUpdate) return all;
+  const bool pending = parcel.kind == PeerItem::Kind::kState && load.copy->in_pending.size() > 0;
   return all / std::max(side.shards, 1u) * (pending ? 2 : 1);
 }
 
@@ -299,7 +300,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
   }
   pull.through = true;
   pull.load = std::move(answered.load);
-  if (pull.parcel.kind == Parcel::Kind::kUpdate) {
+  if (pull.parcel.kind == PeerItem::Kind::kUpdate) {
     neighbours_.Received(worker, pull.from, pull.parcel.stamp);
   }
   pulled.ok = true;
@@ -309,7 +310,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
 }
 
 // What was pulled under the ticket, which is used up.
-Exchange::Pull Exchange::Use(std::uint32_t worker, Ticket ticket, Parcel::Kind kind,
+Exchange::Pull Exchange::Use(std::uint32_t worker, Ticket ticket, PeerItem::Kind kind,
                              std::uint32_t shard) {
   auto node = sides_[worker].pulls.extract(ticket);
   if (node.empty() || !node.mapped().through || node.mapped().parcel.kind != kind ||
@@ -339,7 +340,7 @@ void Exchange::Mix(std::uint32_t worker, const MixUpdates& mix) {
   std::vector<NeighbourBook::Used> used;
   std::vector<Pull> pulls;
   for (const MixUpdates::Update& update : mix.updates) {
-    pulls.push_back(Use(worker, update.ticket, Parcel::Kind::kUpdate, 0));
+    pulls.push_back(Use(worker, update.ticket, PeerItem::Kind::kUpdate, 0));
     used.push_back({.from = pulls.back().from,
                     .iteration = pulls.back().parcel.stamp,
                     .weight = update.weight,
@@ -392,7 +393,7 @@ void Exchange::KeepShard(std::uint32_t worker, const prd::KeepShard& keep) {
   const Replica& replica = world_->replicas[worker];
   const auto cut = Cut(side, replica.x.size(), keep.shard);
   if (keep.ticket != 0) {
-    side.kept[keep.shard] = *Use(worker, keep.ticket, Parcel::Kind::kState, keep.shard).load.copy;
+    side.kept[keep.shard] = *Use(worker, keep.ticket, PeerItem::Kind::kState, keep.shard).load.copy;
     std::vector<double>& values = side.kept[keep.shard].values;
     if (mutation_ == Mutation::kCopyDamaged && !values.empty()) values.back() += 0.1;
   } else {
@@ -408,9 +409,9 @@ void Exchange::AddDelta(std::uint32_t worker, const prd::AddDelta& add) {
   Incarnation from = world_->replicas[worker].incarnation;
   Iteration clock = side.delta_clock;
   std::vector<double> delta;
-  std::optional<Note> offer;
+  std::optional<PeerMessage> offer;
   if (add.ticket != 0) {
-    Pull pull = Use(worker, add.ticket, Parcel::Kind::kDelta, add.shard);
+    Pull pull = Use(worker, add.ticket, PeerItem::Kind::kDelta, add.shard);
     from = pull.from;
     clock = pull.parcel.stamp;
     delta = std::move(pull.load.values);
@@ -443,7 +444,7 @@ void Exchange::ReadShard(std::uint32_t worker, RunId run, const prd::ReadShard& 
   Replica& replica = world_->replicas[worker];
   std::shared_ptr<const ShardCopy> pulled;
   if (read.ticket != 0) {
-    pulled = Use(worker, read.ticket, Parcel::Kind::kShard, read.shard).load.copy;
+    pulled = Use(worker, read.ticket, PeerItem::Kind::kShard, read.shard).load.copy;
   }
   const ShardCopy& copy = pulled != nullptr ? *pulled : Kept(worker, read.shard);
   if (pulled == nullptr) {

@@ -51,19 +51,19 @@ class Exchange {
   // What the events kNote, kRequest and kPulled tell worker `who`'s core; nullopt: nothing.
   struct Noted {
     Incarnation from = 0;
-    Note note;
+    PeerMessage note;
   };
   struct Requested {
     Incarnation from = 0;
     Request request = 0;
-    Parcel parcel;
+    PeerItem parcel;
   };
   struct Pulled {
     Ticket ticket = 0;
     bool ok = false;
-    Enclosure enclosure;
+    ShardHeader enclosure;
     Incarnation from = 0;
-    Parcel parcel;
+    PeerItem parcel;
   };
   std::optional<Noted> OnNote(std::uint32_t worker, std::uint64_t what);
   std::optional<Requested> OnRequest(std::uint32_t worker, std::uint64_t what);
@@ -76,18 +76,18 @@ class Exchange {
     std::vector<double> values;
     std::uint64_t tag = 0;
     std::shared_ptr<const ShardCopy> copy;  // kShard, kState
-    Enclosure enclosure;
+    ShardHeader enclosure;
   };
   struct Pull {
     Incarnation from = 0;
-    Parcel parcel;
+    PeerItem parcel;
     bool through = false;
     Load load;
   };
   struct Incoming {  // a peer's pull
     Incarnation from = 0;
     Ticket ticket = 0;
-    Parcel parcel;
+    PeerItem parcel;
   };
   struct Update {
     std::vector<double> values;
@@ -107,16 +107,17 @@ class Exchange {
     Iteration delta_clock = 0;
     Iteration read_clock = 0;  // of the reads to come, as far as the controller has told
     std::map<std::uint32_t, ShardCopy> kept;
-    std::map<std::pair<Incarnation, Parcel>, Note> offers;  // kDelta: the newest of each peer
+    std::map<std::pair<Incarnation, PeerItem>, PeerMessage>
+        offers;  // kDelta: the newest of each peer
   };
   struct Mailed {
     Incarnation from = 0, to = 0;
-    Note note;
+    PeerMessage note;
   };
   struct Asked {
     Incarnation from = 0, to = 0;
     Ticket ticket = 0;
-    Parcel parcel;
+    PeerItem parcel;
   };
   struct Answered {
     Incarnation from = 0, to = 0;
@@ -138,12 +139,12 @@ class Exchange {
   void ReadShard(std::uint32_t worker, RunId run, const prd::ReadShard& read);
   void CheckLent(std::uint32_t worker, bool lent, const Action& action) const;
 
-  Pull Use(std::uint32_t worker, Ticket ticket, Parcel::Kind kind, std::uint32_t shard);
+  Pull Use(std::uint32_t worker, Ticket ticket, PeerItem::Kind kind, std::uint32_t shard);
   ShardCopy& Kept(std::uint32_t worker, std::uint32_t shard);
   // Entries of the parameters in a shard: from, to.
   std::pair<std::size_t, std::size_t> Cut(const Side& side, std::size_t size,
                                           std::uint32_t shard) const;
-  double BytesOf(const Side& side, const Parcel& parcel, const Load& load) const;
+  double BytesOf(const Side& side, const PeerItem& parcel, const Load& load) const;
   void Fail(Incarnation from, Incarnation to, Ticket ticket);
   Instant Arrival(std::uint32_t from, std::uint32_t to);
 

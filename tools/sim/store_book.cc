@@ -175,7 +175,7 @@ void StoreBook::OnPlaced(Run* run, const PlacementSet& set) {
 // ---- updates ----
 
 void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
-                     double factor, bool pending, const std::optional<Note>& offer) const {
+                     double factor, bool pending, const std::optional<PeerMessage>& offer) const {
   const std::string what = Text(from, clock);
   if (copy.in_values.Has(from, clock) || copy.in_pending.Has(from, clock)) {
     throw Violation("update-once", what + " is added to " + Name(shard) + ", which has it");
@@ -202,10 +202,10 @@ void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation fro
 }
 
 void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
-                       const Parcel& parcel, const Enclosure& enclosure) {
+                       const PeerItem& parcel, const ShardHeader& enclosure) {
   const std::string what = Name(parcel.shard);
   bool right = enclosure.version == static_cast<std::int64_t>(copy.size());
-  for (const Enclosure::Clock& clock : enclosure.clocks) {
+  for (const ShardHeader::Clock& clock : enclosure.clocks) {
     const Iteration newest = std::max(copy.in_values.Newest(clock.worker).value_or(0),
                                       copy.in_pending.Newest(clock.worker).value_or(0));
     right = right && (newest == 0 || newest == clock.clock);
@@ -215,7 +215,7 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
                                    " updates, and is said to be of version " +
                                    std::to_string(enclosure.version) + ", or its clocks are wrong");
   }
-  if (parcel.kind != Parcel::Kind::kShard) return;
+  if (parcel.kind != PeerItem::Kind::kShard) return;
   // All members have heard of a placement that is open, and let go what they asked for before. Who
   // is lost, and has not heard of it, may answer that still.
   const Run& run = runs_[run_id];

@@ -73,10 +73,10 @@ class StoreBook {
 
   // To be added to a copy. `offer`: what came with a peer's.
   void Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
-            double factor, bool pending, const std::optional<Note>& offer) const;
+            double factor, bool pending, const std::optional<PeerMessage>& offer) const;
   // A copy as it leaves who keeps it.
-  void Serves(RunId run, const ShardCopy& copy, Incarnation reader, const Parcel& parcel,
-              const Enclosure& enclosure);
+  void Serves(RunId run, const ShardCopy& copy, Incarnation reader, const PeerItem& parcel,
+              const ShardHeader& enclosure);
   // Its owner itself reads it.
   void Reads(RunId run, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
              Iteration clock);

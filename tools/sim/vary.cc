@@ -17,8 +17,8 @@ int Between(Prng* prng, int from, int to) {
 
 // `drawn`, or the next number of workers that the options allow.
 int AllowedWorkers(const OneEngine& only, int drawn) {
-  for (int i = 0; i < kMostVaried; ++i) {
-    const int workers = (drawn - 1 + i) % kMostVaried + 1;
+  for (int i = 0; i < kMaxVaried; ++i) {
+    const int workers = (drawn - 1 + i) % kMaxVaried + 1;
     if (!only.as_given || Validate(only.engine, workers).ok()) return workers;
   }
   return drawn;
@@ -29,7 +29,7 @@ int AllowedWorkers(const OneEngine& only, int drawn) {
 Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only) {
   Prng prng(seed ^ kOwnSequence);
   Workload workload = base;
-  workload.cluster.workers = Between(&prng, 1, kMostVaried);
+  workload.cluster.workers = Between(&prng, 1, kMaxVaried);
   if (only) {
     workload.cluster.workers = AllowedWorkers(*only, static_cast<int>(workload.cluster.workers));
   }

@@ -17,10 +17,10 @@ struct OneEngine {
   bool as_given = false;  // its options; else they are drawn, too
 };
 
-constexpr int kMostVaried = 10;  // workers
+constexpr int kMaxVaried = 10;  // workers
 
 // `base` with what the seed says. Faults stay as they are; the job and the cluster change. The
-// number of workers is one that options as given allow, if any up to kMostVaried is.
+// number of workers is one that options as given allow, if any up to kMaxVaried is.
 Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneEngine>& only = {});
 
 }  // namespace prd::sim

@@ -100,7 +100,7 @@ struct CallDone {
 
 using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
                             GiveUpReduce, StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow,
-                            CallDone, Meet, SendNote, StartPull, DropPull, Serve, Refuse,
+                            CallDone, SetPeers, SendNote, StartPull, DropPull, Serve, Refuse,
                             SetIteration, PublishUpdate, RetireUpdate, MixUpdates, CutShards,
                             TakeDelta, KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;

@@ -1,10 +1,11 @@
 // What workers ask of each other outside of groups: the strategies NeighbourPlan and StorePlan.
 //
-// One mechanism for all of it. Who has something for a peer says so in a Note (an offer); the peer
-// pulls it when it wants it and has room for it, or declines; so nothing is sent that its receiver
-// has no use for (Hop, section 6.2: the receiver is asked before an update is sent), and a receiver
-// decides by itself how much memory it gives. What is pulled is a Parcel. The core decides, by
-// actions (actions.h); the data plane carries notes and parcels and does the arithmetic.
+// One mechanism for all of it. Who has something for a peer says so in a PeerMessage (an offer);
+// the peer pulls it when it wants it and has room for it, or declines; so nothing is sent that its
+// receiver has no use for (Hop, section 6.2: the receiver is asked before an update is sent), and a
+// receiver decides by itself how much memory it gives. What is pulled is a PeerItem. The core
+// decides, by actions (actions.h); the data plane carries notes and parcels and does the
+// arithmetic.
 //
 // Notes and requests may get lost, with a connection or a process: who waits for an answer says its
 // note again, or pulls again, after a while. All of them may therefore come twice, and late.
@@ -20,7 +21,7 @@
 namespace prd {
 
 // Names something that a worker can pull from a peer.
-struct Parcel {
+struct PeerItem {
   enum class Kind : std::uint8_t {
     kUpdate = 0,  // NeighbourPlan: the parameters that the peer sent in iteration `stamp`
     kDelta = 1,   // StorePlan, of the peer's update of clock `stamp`: the part in `shard`
@@ -31,28 +32,28 @@ struct Parcel {
   std::uint32_t shard = 0;
   std::uint64_t epoch = 0;  // of the Placement that it is asked for under; kUpdate: 0
   std::int64_t stamp = 0;
-  friend auto operator<=>(const Parcel&, const Parcel&) = default;
+  friend auto operator<=>(const PeerItem&, const PeerItem&) = default;
 };
 
-struct Note {
+struct PeerMessage {
   enum class Kind : std::uint8_t {
     kOffer = 0,     // "I have this parcel for you"
     kDeclined = 1,  // answers an offer: "I have no use for it"
     kStored = 2,    // answers an offer: "I have it"; of a kDelta: "and so have all holders"
   };
   Kind kind = Kind::kOffer;
-  Parcel parcel;
+  PeerItem parcel;
   // Of an offered kDelta: the shard's version that the update was computed on, and how many workers
   // train (its share in the parameters is one over that). Of an offered kUpdate: the iteration of
   // the sender's update before this one; it skipped those between the two (Hop, section 5), so that
   // nobody waits for them. `stamp` - 1 where there was none.
   std::int64_t version = 0;
   std::uint32_t workers = 0;
-  friend bool operator==(const Note&, const Note&) = default;
+  friend bool operator==(const PeerMessage&, const PeerMessage&) = default;
 };
 
 // What a kState or kShard comes with.
-struct Enclosure {
+struct ShardHeader {
   struct Clock {  // the newest update of a worker that is in the shard
     Incarnation worker = 0;
     std::int64_t clock = 0;
@@ -62,7 +63,7 @@ struct Enclosure {
   std::int64_t readable = 0;  // lockstep: the clock up to which updates are in its values; those
                               // after that are pending
   std::vector<Clock> clocks;  // kState; by worker, ascending
-  friend bool operator==(const Enclosure&, const Enclosure&) = default;
+  friend bool operator==(const ShardHeader&, const ShardHeader&) = default;
 };
 
 using Ticket = std::uint64_t;   // of a pull; the core numbers them from 1
@@ -75,19 +76,19 @@ using Request = std::uint64_t;  // of a peer's pull; the data plane numbers them
 
 // Whom notes and pulls go to from now on, by incarnation. Notes to others, and pulls from others,
 // come to nothing. What came from these before they were met, up to a limit, is heard now.
-struct Meet {
+struct SetPeers {
   std::vector<GroupMember> peers;
 };
 struct SendNote {
   Incarnation to = 0;
-  Note note;
+  PeerMessage note;
 };
 // Ends with SessionCore::OnPulled, once, unless it is cancelled. What was pulled is kept under the
 // ticket until an action below uses or drops it.
 struct StartPull {
   Ticket ticket = 0;
   Incarnation from = 0;
-  Parcel parcel;
+  PeerItem parcel;
 };
 // Also of one that has ended: forgets what it brought.
 struct DropPull {
@@ -96,8 +97,8 @@ struct DropPull {
 // Answers a request (SessionCore::OnRequest): the bytes are those of now.
 struct Serve {
   Request request = 0;
-  Parcel parcel;
-  Enclosure enclosure;
+  PeerItem parcel;
+  ShardHeader enclosure;
 };
 struct Refuse {
   Request request = 0;

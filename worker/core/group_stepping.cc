@@ -12,7 +12,7 @@ constexpr std::size_t kMaxUnacked = 1024;
 }  // namespace
 
 void GroupStepping::OnHello() {
-  told_ = false;
+  stop_requested_ = false;
   asked_.reset();
 }
 
@@ -24,7 +24,7 @@ bool GroupStepping::OnReplica(bool copied, Actions* out) {
 // What was counted and said since the last group is past.
 void GroupStepping::BeginRound() {
   local_steps_ = 0;
-  told_ = false;
+  stop_requested_ = false;
   asked_.reset();
 }
 
@@ -55,7 +55,8 @@ void GroupStepping::SignalAgain(Actions* out) {
   using Call = SessionCore::Call;
   const Call call = core().call_;
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
-  if (call == Call::kStep && core().discard_ && !told_) return core().StepDone(false, out);
+  if (call == Call::kStep && core().discard_ && !stop_requested_)
+    return core().StepDone(false, out);
   const bool stepping = call == Call::kStep || (call == Call::kFinish && !core().said_finish_);
   if (!stepping || !core().trains() || core().ready_waiting_) return;
   if (AsksBeforeGroups(core().plan())) return Ask(out);
@@ -101,7 +102,7 @@ void GroupStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
 // REQUIRES: the step in progress may be signalled now.
 void GroupStepping::Ask(Actions* out) {
   Ready& ready = core().ready_;
-  ready.waiting = !AcknowledgesLate(core().plan()) || told_;
+  ready.waiting = !AcknowledgesLate(core().plan()) || stop_requested_;
   if (!ready.waiting && core().link_.unacked().size() >= kMaxUnacked) return;
   ready.iteration = core().iteration_ + 1;
   ready.local_steps = local_steps_;
@@ -127,7 +128,7 @@ void GroupStepping::OnReply(const QueryReply& reply, Actions* out) {
   // A reply to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
   if (AcknowledgesLate(core().plan())) {
-    if (reply.local_steps <= asked_->local_steps) told_ = told_ || reply.ready;
+    if (reply.local_steps <= asked_->local_steps) stop_requested_ = stop_requested_ || reply.ready;
     return;
   }
   if (!core().ready_waiting_ || reply.local_steps != asked_->local_steps || reply.ready) return;

@@ -23,7 +23,7 @@ class GroupStepping : public Stepping {
   void OnStepEnds() override;
   void Continue(Actions* out) override;
   void SignalAgain(Actions* out) override;
-  bool IsAwaited() const override { return told_; }
+  bool IsAwaited() const override { return stop_requested_; }
   bool EndsWithReduction() const override;
   void OnTrained(Outcome outcome, const std::string& detail, Actions* out) override;
   void OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) override;
@@ -37,7 +37,7 @@ class GroupStepping : public Stepping {
 
   std::uint32_t local_steps_ = 0;  // since the last group; of plans that reduce changes
   std::optional<Ready> asked_;     // the last Ready of this round
-  bool told_ = false;              // AcknowledgesLate: the next signal waits for the round's group
+  bool stop_requested_ = false;    // AcknowledgesLate: the next signal waits for the round's group
 };
 
 }  // namespace prd

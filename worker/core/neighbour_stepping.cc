@@ -171,16 +171,16 @@ void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out)
   Continue(out);
 }
 
-void NeighbourStepping::OnNote(Incarnation from, const Note& note, Actions* out) {
+void NeighbourStepping::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
   updates_.OnNote(from, note, out);
 }
 
-void NeighbourStepping::OnRequest(Incarnation from, Request request, const Parcel& parcel,
+void NeighbourStepping::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
                                   Actions* out) {
   updates_.OnRequest(from, request, parcel, out);
 }
 
-void NeighbourStepping::OnPulled(Ticket ticket, const Status& status, const Enclosure&,
+void NeighbourStepping::OnPulled(Ticket ticket, const Status& status, const ShardHeader&,
                                  Actions* out) {
   updates_.OnPulled(core().now_, ticket, status, out);
 }

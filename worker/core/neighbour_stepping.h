@@ -26,9 +26,9 @@ class NeighbourStepping : public Stepping {
   void OnTrained(Outcome, const std::string&, Actions*) override {}  // has no such groups
   void OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) override;
   void OnMessage(const ControllerBody& body, Actions* out) override;
-  void OnNote(Incarnation from, const Note& note, Actions* out) override;
-  void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out) override;
-  void OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure,
+  void OnNote(Incarnation from, const PeerMessage& note, Actions* out) override;
+  void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out) override;
+  void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out) override;
   void OnTime(Actions* out) override;
   std::optional<Instant> NextDeadline() const override { return updates_.NextDeadline(); }

@@ -53,7 +53,7 @@ void OverlapStepping::OnSchedule(const Schedule& schedule, Actions* out) {
   }
   if (core().BesideRuns()) {
     out->push_back(CancelReduce{});
-    core().since_.reduced += core().now_ - core().beside_.at;
+    core().carried_over_.reduced += core().now_ - core().beside_.at;
     core().beside_ = {};
   }
   schedule_ = schedule;

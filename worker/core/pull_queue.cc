@@ -10,7 +10,7 @@ constexpr DurationNs kAgainMax = 2 * kSecond;
 
 }  // namespace
 
-bool PullQueue::Want(Incarnation from, const Parcel& parcel, Actions* out) {
+bool PullQueue::Want(Incarnation from, const PeerItem& parcel, Actions* out) {
   const Key key{from, parcel.shard};
   const auto [it, first] = items_.try_emplace(key);
   Item& item = it->second;

@@ -24,14 +24,14 @@ class PullQueue {
  public:
   struct Pull {
     Incarnation from = 0;
-    Parcel parcel;
+    PeerItem parcel;
   };
 
   explicit PullQueue(std::size_t limit) : limit_(limit) {}
 
   // One per peer and shard: a parcel with a higher stamp takes the place of the one before it.
   // False, and nothing changes, unless it is the first or its stamp is higher.
-  bool Want(Incarnation from, const Parcel& parcel, Actions* out);
+  bool Want(Incarnation from, const PeerItem& parcel, Actions* out);
   // Starts what may start; takes tickets from *next_ticket.
   void Start(Instant now, Ticket* next_ticket, Actions* out);
   // That has this ticket, if there is one.
@@ -50,7 +50,7 @@ class PullQueue {
  private:
   using Key = std::pair<Incarnation, std::uint32_t>;  // peer, shard
   struct Item {
-    Parcel parcel;
+    PeerItem parcel;
     Ticket ticket = 0;     // 0: waits
     DurationNs after = 0;  // between the last failure and the next try
   };

@@ -50,7 +50,7 @@ void RoundStepping::Continue(Actions* out) {
   if (core().work_ != Work::kNone || !core().trains()) return;
   if (arrival_due_) {
     if (core().ready_waiting_ || GaveToRound()) return;
-    Arrive(out);
+    OnStepArrived(out);
   }
   if (unapplied_) return ApplyRounds(out);
   if (call == Call::kFinish && (owed_ == 0 || core().said_finish_)) return core().SayFinish(out);
@@ -63,7 +63,7 @@ void RoundStepping::Continue(Actions* out) {
 }
 
 // The step in progress gives its gradient, and says that it is here.
-void RoundStepping::Arrive(Actions* out) {
+void RoundStepping::OnStepArrived(Actions* out) {
   const bool discard = core().discard_;
   arrival_due_ = false;
   if (!discard) {
@@ -190,7 +190,7 @@ void RoundStepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
 
 void RoundStepping::OnResultFetched(const Status& status, Actions* out) {
   Beside& round = core().beside_;
-  core().since_.reduced += core().now_ - round.at;
+  core().carried_over_.reduced += core().now_ - round.at;
   Adopted adopted{.ok = status.ok(), .iteration = 0, .detail = status.message()};
   round.state = Beside::State::kFailed;
   if (status.ok()) {

@@ -36,7 +36,7 @@ class RoundStepping : public Stepping {
  private:
   bool GaveToRound() const;
   std::uint32_t HaveResult();
-  void Arrive(Actions* out);
+  void OnStepArrived(Actions* out);
   void ApplyRounds(Actions* out);
 
   // Rounds are known by their iteration; SessionCore::iteration_ is that of the newest one that

@@ -98,10 +98,10 @@ void SessionCore::Done(Status status, Actions* out) {
 void SessionCore::StepDone(bool copied, Actions* out) {
   step_.iteration = iteration_;
   step_.adopted = copied;
-  step_.attempts += since_.attempts;
-  step_.sent_bytes += since_.sent_bytes;
-  step_.reduced += since_.reduced;
-  since_ = {};
+  step_.attempts += carried_over_.attempts;
+  step_.sent_bytes += carried_over_.sent_bytes;
+  step_.reduced += carried_over_.reduced;
+  carried_over_ = {};
   stepping().OnStepEnds();
   Done(Status::Ok(), out);
 }
@@ -413,7 +413,7 @@ void SessionCore::HasReplica(bool copied, Actions* out) {
 
 void SessionCore::BeginBeside(Group group, Iteration gain, bool contributes, Actions* out) {
   group_bytes_ = 0;
-  if (!Passive(group)) ++since_.attempts;
+  if (!Passive(group)) ++carried_over_.attempts;
   beside_ = {.state = Beside::State::kReduce,
              .group = std::move(group),
              .contributed = contributes,
@@ -425,8 +425,8 @@ void SessionCore::BeginBeside(Group group, Iteration gain, bool contributes, Act
 
 // The group beside the call is through.
 void SessionCore::EndBeside(Outcome outcome, const std::string& detail, Actions* out) {
-  since_.sent_bytes += group_bytes_;
-  since_.reduced += now_ - beside_.at;
+  carried_over_.sent_bytes += group_bytes_;
+  carried_over_.reduced += now_ - beside_.at;
   stepping().OnBesideThrough(outcome, detail, out);
 }
 
@@ -474,12 +474,12 @@ void SessionCore::OnConnected(Instant now, Actions* out) {
   if (contact_ == Contact::kMember) SendHeartbeat(out);
 }
 
-std::optional<Instant> SessionCore::PatienceEnds() const {
+std::optional<Instant> SessionCore::TimeoutEnds() const {
   const bool calling = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kFinish;
-  if (!calling || work_ != Work::kNone || BesideRuns() || options_.patience == 0) {
+  if (!calling || work_ != Work::kNone || BesideRuns() || options_.timeout == 0) {
     return std::nullopt;
   }
-  return std::max(call_at_, heard_) + options_.patience;
+  return std::max(call_at_, heard_) + options_.timeout;
 }
 
 void SessionCore::OnTime(Instant now, Actions* out) {
@@ -501,14 +501,13 @@ void SessionCore::OnTime(Instant now, Actions* out) {
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
-  const std::optional<Instant> patience = PatienceEnds();
-  if (patience && now >= *patience) {
-    std::string text = "the controller has not answered for " + Ms(options_.patience);
+  const std::optional<Instant> timeout = TimeoutEnds();
+  if (timeout && now >= *timeout) {
+    std::string text = "the controller has not answered for " + Ms(options_.timeout);
     if (!last_refusal_.empty())
-      text = "not admitted for " + Ms(options_.patience) + ": " + last_refusal_;
+      text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
     if (contact_ == Contact::kMember && other_run_ && !has_replica_) {
-      text =
-          "the run ended without this worker, and no other began within " + Ms(options_.patience);
+      text = "the run ended without this worker, and no other began within " + Ms(options_.timeout);
     }
     if (call_ == Call::kAttach) contact_ = Contact::kNone;
     Done(Status(Code::kUnavailable, text), out);
@@ -516,7 +515,7 @@ void SessionCore::OnTime(Instant now, Actions* out) {
 }
 
 std::optional<Instant> SessionCore::NextDeadline() const {
-  std::optional<Instant> next = PatienceEnds();
+  std::optional<Instant> next = TimeoutEnds();
   const auto consider = [&next](Instant at) {
     if (!next || at < *next) next = at;
   };

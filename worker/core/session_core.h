@@ -51,8 +51,8 @@ class SessionCore {
   SessionCore& operator=(SessionCore&&) noexcept;
 
   struct Options {
-    Hello hello;              // but for rank and iteration of later incarnations
-    DurationNs patience = 0;  // 0 = for ever
+    Hello hello;             // but for rank and iteration of later incarnations
+    DurationNs timeout = 0;  // 0 = for ever
     std::size_t max_members = 4096;
   };
 
@@ -95,10 +95,10 @@ class SessionCore {
                  Actions* out);
   void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out);
   // exchange.h: a note of a peer, its pull, and what became of a pull of this worker's.
-  void OnNote(Instant now, Incarnation from, const Note& note, Actions* out);
-  void OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
+  void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
+  void OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
                  Actions* out);
-  void OnPulled(Instant now, Ticket ticket, const Status& status, const Enclosure& enclosure,
+  void OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out);
   void OnTime(Instant now, Actions* out);
   // When OnTime has something to do at the latest.
@@ -151,7 +151,7 @@ class SessionCore {
   WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
   void SendHeartbeat(Actions* out);
   void Resend(Actions* out);
-  std::optional<Instant> PatienceEnds() const;
+  std::optional<Instant> TimeoutEnds() const;
 
   // Calls and their end.
   void Done(Status status, Actions* out);
@@ -237,7 +237,7 @@ class SessionCore {
   std::optional<std::variant<Group, Adopt>> held_;
 
   Beside beside_;
-  StepOutcome since_;  // attempts, sent_bytes and reduced beside calls since the last step
+  StepOutcome carried_over_;  // attempts, sent_bytes and reduced beside calls since the last step
 
   Call call_ = Call::kNone;
   Instant call_at_;

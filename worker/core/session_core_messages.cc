@@ -208,14 +208,14 @@ void SessionCore::OnRefused(const Refused& refused, Actions* out) {
 
 // ---- from peers ----
 
-void SessionCore::OnNote(Instant now, Incarnation from, const Note& note, Actions* out) {
+void SessionCore::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
   now_ = now;
   if (!is_member()) return;
   stepping().OnNote(from, note, out);
   stepping().Continue(out);
 }
 
-void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const Parcel& parcel,
+void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
                             Actions* out) {
   now_ = now;
   if (is_member()) {
@@ -227,7 +227,7 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
 }
 
 void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
-                           const Enclosure& enclosure, Actions* out) {
+                           const ShardHeader& enclosure, Actions* out) {
   now_ = now;
   if (!is_member()) return;
   stepping().OnPulled(ticket, status, enclosure, out);

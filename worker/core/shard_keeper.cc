@@ -11,12 +11,12 @@ constexpr DurationNs kSayMax = 4 * kSecond;
 bool Sound(std::int64_t count) { return count >= 0 && count <= kMaxClock; }
 
 // Whether what came with a kState can be that.
-bool Sound(const Enclosure& enclosure, const Parcel& parcel) {
+bool Sound(const ShardHeader& enclosure, const PeerItem& parcel) {
   if (!Sound(enclosure.version) || enclosure.version < parcel.stamp || !Sound(enclosure.readable)) {
     return false;
   }
   return std::all_of(enclosure.clocks.begin(), enclosure.clocks.end(),
-                     [](const Enclosure::Clock& clock) { return Sound(clock.clock); });
+                     [](const ShardHeader::Clock& clock) { return Sound(clock.clock); });
 }
 
 }  // namespace
@@ -82,9 +82,9 @@ void ShardKeeper::Own(Instant now, std::uint32_t shard, Actions* out) {
   ++unplaced_;
   for (const Rank rank : place.holders) owned.holders.push_back({.worker = map_.At(rank)});
   if (place.source != kNoRank && map_.At(place.source) != map_.self()) {
-    states_.Want(map_.At(place.source),
-                 {.kind = Parcel::Kind::kState, .shard = shard, .epoch = map_.epoch(), .stamp = 0},
-                 out);
+    states_.Want(
+        map_.At(place.source),
+        {.kind = PeerItem::Kind::kState, .shard = shard, .epoch = map_.epoch(), .stamp = 0}, out);
     return;
   }
   if (place.source == kNoRank) {
@@ -107,14 +107,15 @@ void ShardKeeper::Open(Actions* out) {
 
 // ---- updates ----
 
-void ShardKeeper::OnOffer(Instant now, Incarnation from, const Note& note, Actions* out) {
+void ShardKeeper::OnOffer(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
   if (note.parcel.shard >= map_.shards()) return;
   if (!Sound(note.parcel.stamp)) return;
-  if (note.parcel.kind == Parcel::Kind::kDelta) OnDeltaOffer(now, from, note, out);
-  if (note.parcel.kind == Parcel::Kind::kState) OnStateOffer(now, from, note, out);
+  if (note.parcel.kind == PeerItem::Kind::kDelta) OnDeltaOffer(now, from, note, out);
+  if (note.parcel.kind == PeerItem::Kind::kState) OnStateOffer(now, from, note, out);
 }
 
-void ShardKeeper::OnDeltaOffer(Instant now, Incarnation from, const Note& note, Actions* out) {
+void ShardKeeper::OnDeltaOffer(Instant now, Incarnation from, const PeerMessage& note,
+                               Actions* out) {
   const std::uint32_t shard = note.parcel.shard;
   const auto owned = owned_.find(shard);
   if (owned == owned_.end() || !Have(shard)) return;
@@ -131,7 +132,7 @@ void ShardKeeper::OnDeltaOffer(Instant now, Incarnation from, const Note& note, 
   deltas_.Start(now, &next_ticket_, out);
 }
 
-void ShardKeeper::AddOwn(Instant now, const Note& note, Actions* out) {
+void ShardKeeper::AddOwn(Instant now, const PeerMessage& note, Actions* out) {
   const Kept& kept = kept_.at(note.parcel.shard);
   const auto included = kept.included.find(map_.self());
   if (included != kept.included.end() && included->second.clock >= note.parcel.stamp) {
@@ -144,7 +145,7 @@ void ShardKeeper::AddOwn(Instant now, const Note& note, Actions* out) {
 
 // The part of an update that this is counts less if, since what it was computed on was read, more
 // updates have come than there are workers (Jiang et al., SIGMOD 2017).
-double ShardKeeper::Factor(const Kept& kept, const Note& note) const {
+double ShardKeeper::Factor(const Kept& kept, const PeerMessage& note) const {
   if (!staleness_aware_) return 1;
   const std::int64_t read = std::clamp<std::int64_t>(note.version, 0, kept.version);
   const auto delay = static_cast<double>(kept.version - read + 1);
@@ -152,7 +153,7 @@ double ShardKeeper::Factor(const Kept& kept, const Note& note) const {
   return workers / std::max(workers, delay);
 }
 
-void ShardKeeper::Add(Instant now, Incarnation from, Ticket ticket, const Note& note,
+void ShardKeeper::Add(Instant now, Incarnation from, Ticket ticket, const PeerMessage& note,
                       Actions* out) {
   const std::uint32_t shard = note.parcel.shard;
   Kept& kept = kept_.at(shard);
@@ -185,7 +186,8 @@ std::int64_t ShardKeeper::ReadOwn(std::uint32_t shard, std::int64_t clock, Actio
 
 // ---- copies ----
 
-void ShardKeeper::OnStateOffer(Instant now, Incarnation from, const Note& note, Actions* out) {
+void ShardKeeper::OnStateOffer(Instant now, Incarnation from, const PeerMessage& note,
+                               Actions* out) {
   const std::uint32_t shard = note.parcel.shard;
   if (map_.Owner(shard) != from || !map_.Holds(map_.self(), shard)) return;
   const auto it = kept_.find(shard);
@@ -200,14 +202,15 @@ void ShardKeeper::OnStateOffer(Instant now, Incarnation from, const Note& note, 
 }
 
 void ShardKeeper::SayState(Incarnation to, std::uint32_t shard, Actions* out) const {
-  const Parcel parcel{.kind = Parcel::Kind::kState,
-                      .shard = shard,
-                      .epoch = map_.epoch(),
-                      .stamp = kept_.at(shard).version};
-  out->push_back(SendNote{.to = to, .note = {.kind = Note::Kind::kStored, .parcel = parcel}});
+  const PeerItem parcel{.kind = PeerItem::Kind::kState,
+                        .shard = shard,
+                        .epoch = map_.epoch(),
+                        .stamp = kept_.at(shard).version};
+  out->push_back(
+      SendNote{.to = to, .note = {.kind = PeerMessage::Kind::kStored, .parcel = parcel}});
 }
 
-void ShardKeeper::OnStored(Instant now, Incarnation from, const Parcel& parcel, Actions* out) {
+void ShardKeeper::OnStored(Instant now, Incarnation from, const PeerItem& parcel, Actions* out) {
   const auto owned = owned_.find(parcel.shard);
   if (owned == owned_.end() || !Have(parcel.shard)) return;
   const std::int64_t version = std::min(parcel.stamp, kept_.at(parcel.shard).version);
@@ -227,8 +230,8 @@ void ShardKeeper::OfferStates(Instant now, std::uint32_t shard, Actions* out) {
     if (holder.offered || holder.confirmed >= version) continue;
     holder.offered = version;
     holder.again.Said(now);
-    const Parcel parcel{
-        .kind = Parcel::Kind::kState, .shard = shard, .epoch = map_.epoch(), .stamp = version};
+    const PeerItem parcel{
+        .kind = PeerItem::Kind::kState, .shard = shard, .epoch = map_.epoch(), .stamp = version};
     out->push_back(SendNote{.to = holder.worker, .note = {.parcel = parcel}});
   }
 }
@@ -246,15 +249,15 @@ void ShardKeeper::Confirm(std::uint32_t shard, Actions* out) {
   std::erase_if(owned.unconfirmed, [&](const auto& item) {
     const auto& [worker, included] = item;
     if (included.version > everywhere) return false;
-    const Parcel parcel{.kind = Parcel::Kind::kDelta,
-                        .shard = shard,
-                        .epoch = map_.epoch(),
-                        .stamp = included.clock};
+    const PeerItem parcel{.kind = PeerItem::Kind::kDelta,
+                          .shard = shard,
+                          .epoch = map_.epoch(),
+                          .stamp = included.clock};
     if (worker == map_.self()) {
       stored_.push_back(parcel);
     } else {
       out->push_back(
-          SendNote{.to = worker, .note = {.kind = Note::Kind::kStored, .parcel = parcel}});
+          SendNote{.to = worker, .note = {.kind = PeerMessage::Kind::kStored, .parcel = parcel}});
     }
     return true;
   });
@@ -262,7 +265,8 @@ void ShardKeeper::Confirm(std::uint32_t shard, Actions* out) {
 
 // ---- what peers pull, and what is pulled here ----
 
-void ShardKeeper::OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out) {
+void ShardKeeper::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
+                            Actions* out) {
   const std::uint32_t shard = parcel.shard;
   const auto refuse = [&] { out->push_back(Refuse{request}); };
   if (shard >= map_.shards() || !Sound(parcel.stamp)) return refuse();
@@ -270,7 +274,7 @@ void ShardKeeper::OnRequest(Incarnation from, Request request, const Parcel& par
   if (it == kept_.end()) return refuse();
   const bool owner = map_.Owner(shard) == map_.self() && Have(shard);
   Kept& kept = it->second;
-  if (parcel.kind == Parcel::Kind::kShard) {
+  if (parcel.kind == PeerItem::Kind::kShard) {
     if (!owner) return refuse();
     MergeUpTo(shard, parcel.stamp, out);
     out->push_back(Serve{.request = request,
@@ -283,7 +287,7 @@ void ShardKeeper::OnRequest(Incarnation from, Request request, const Parcel& par
       source != kNoRank && map_.At(source) == map_.self() && map_.Owner(shard) == from;
   if (!hands_over && !(owner && map_.Holds(from, shard))) return refuse();
   if (kept.version < parcel.stamp) return refuse();
-  Enclosure enclosure{.version = kept.version, .readable = kept.readable};
+  ShardHeader enclosure{.version = kept.version, .readable = kept.readable};
   for (const auto& [worker, included] : kept.included) {
     enclosure.clocks.push_back({.worker = worker, .clock = included.clock});
   }
@@ -291,7 +295,7 @@ void ShardKeeper::OnRequest(Incarnation from, Request request, const Parcel& par
 }
 
 bool ShardKeeper::OnPulled(Instant now, Ticket ticket, const Status& status,
-                           const Enclosure& enclosure, Actions* out) {
+                           const ShardHeader& enclosure, Actions* out) {
   if (const auto delta = deltas_.Find(ticket)) {
     if (status.ok()) {
       deltas_.Succeeded(ticket);
@@ -317,12 +321,12 @@ bool ShardKeeper::OnPulled(Instant now, Ticket ticket, const Status& status,
 }
 
 void ShardKeeper::Keep(Instant now, Incarnation from, Ticket ticket, std::uint32_t shard,
-                       const Enclosure& enclosure, Actions* out) {
+                       const ShardHeader& enclosure, Actions* out) {
   Kept kept{.epoch = map_.epoch(),
             .version = enclosure.version,
             .readable = enclosure.readable,
             .included = {}};
-  for (const Enclosure::Clock& clock : enclosure.clocks) {
+  for (const ShardHeader::Clock& clock : enclosure.clocks) {
     if (!map_.Has(clock.worker)) continue;
     kept.included[clock.worker] = {.clock = clock.clock, .version = enclosure.version};
   }
@@ -343,10 +347,10 @@ void ShardKeeper::OnTime(Instant now, Actions* out) {
       if (!holder.offered || now < holder.again.at()) continue;
       holder.offered = kept_.at(shard).version;
       holder.again.SaidOnce(now);
-      const Parcel parcel{.kind = Parcel::Kind::kState,
-                          .shard = shard,
-                          .epoch = map_.epoch(),
-                          .stamp = *holder.offered};
+      const PeerItem parcel{.kind = PeerItem::Kind::kState,
+                            .shard = shard,
+                            .epoch = map_.epoch(),
+                            .stamp = *holder.offered};
       out->push_back(SendNote{.to = holder.worker, .note = {.parcel = parcel}});
     }
   }

@@ -87,20 +87,20 @@ class ShardKeeper {
   // kShard, and AddOwn and ReadOwn, that the placement is open.
 
   // An offer of a kDelta or kState.
-  void OnOffer(Instant now, Incarnation from, const Note& note, Actions* out);
+  void OnOffer(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
   // A holder has the kState.
-  void OnStored(Instant now, Incarnation from, const Parcel& parcel, Actions* out);
+  void OnStored(Instant now, Incarnation from, const PeerItem& parcel, Actions* out);
   // Of a kShard or kState.
-  void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out);
+  void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out);
   // False: the ticket is none of these.
-  bool OnPulled(Instant now, Ticket ticket, const Status& status, const Enclosure& enclosure,
+  bool OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out);
   // This worker's own update of a shard that it owns, with the note that it would offer it with.
-  void AddOwn(Instant now, const Note& note, Actions* out);
+  void AddOwn(Instant now, const PeerMessage& note, Actions* out);
   // Reads the shard, which is owned here, at this clock. Returns its version.
   std::int64_t ReadOwn(std::uint32_t shard, std::int64_t clock, Actions* out);
   // Own updates that are stored since the last call.
-  std::vector<Parcel> TakeStored() { return std::exchange(stored_, {}); }
+  std::vector<PeerItem> TakeStored() { return std::exchange(stored_, {}); }
 
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
@@ -117,7 +117,7 @@ class ShardKeeper {
   struct Kept {
     std::uint64_t epoch = 0;  // the last placement under which it is the owner's
     std::int64_t version = 0;
-    std::int64_t readable = 0;  // lockstep: as in Enclosure
+    std::int64_t readable = 0;  // lockstep: as in ShardHeader
     std::map<Incarnation, Included> included;
   };
   struct Holder {
@@ -129,19 +129,19 @@ class ShardKeeper {
   struct Owned {
     bool placed = false;
     std::vector<Holder> holders;
-    std::map<Incarnation, Note> offers;           // that are being pulled
+    std::map<Incarnation, PeerMessage> offers;    // that are being pulled
     std::map<Incarnation, Included> unconfirmed;  // pushers who wait for kStored
   };
 
   bool Have(std::uint32_t shard) const;  // as the present placement has it
   void Own(Instant now, std::uint32_t shard, Actions* out);
-  void OnDeltaOffer(Instant now, Incarnation from, const Note& note, Actions* out);
-  void OnStateOffer(Instant now, Incarnation from, const Note& note, Actions* out);
-  void Add(Instant now, Incarnation from, Ticket ticket, const Note& note, Actions* out);
-  double Factor(const Kept& kept, const Note& note) const;
+  void OnDeltaOffer(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
+  void OnStateOffer(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
+  void Add(Instant now, Incarnation from, Ticket ticket, const PeerMessage& note, Actions* out);
+  double Factor(const Kept& kept, const PeerMessage& note) const;
   void MergeUpTo(std::uint32_t shard, std::int64_t clock, Actions* out);
   void Keep(Instant now, Incarnation from, Ticket ticket, std::uint32_t shard,
-            const Enclosure& enclosure, Actions* out);
+            const ShardHeader& enclosure, Actions* out);
   void SayState(Incarnation to, std::uint32_t shard, Actions* out) const;
   void OfferStates(Instant now, std::uint32_t shard, Actions* out);
   void Confirm(std::uint32_t shard, Actions* out);
@@ -157,7 +157,7 @@ class ShardKeeper {
   std::map<std::uint32_t, Kept> kept_;
   std::map<std::uint32_t, Owned> owned_;
   std::size_t unplaced_ = 0;  // of owned_
-  std::vector<Parcel> stored_;
+  std::vector<PeerItem> stored_;
   PullQueue deltas_{kDeltasAtOnce};
   PullQueue states_{kStatesAtOnce};
 };

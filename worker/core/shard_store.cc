@@ -7,8 +7,8 @@ namespace prd {
 namespace {
 
 // Under which parcels are exchanged only once the placement is open.
-bool NeedsOpen(Parcel::Kind kind) {
-  return kind == Parcel::Kind::kDelta || kind == Parcel::Kind::kShard;
+bool NeedsOpen(PeerItem::Kind kind) {
+  return kind == PeerItem::Kind::kDelta || kind == PeerItem::Kind::kShard;
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ void ShardStore::SetPlacement(Instant now, const StorePlan& plan, const Placemen
     versions_.resize(placement.shards.size());
     out->push_back(CutShards{static_cast<std::uint32_t>(placement.shards.size())});
   }
-  Meet meet;
+  SetPeers meet;
   for (const GroupMember& member : placement.members) {
     if (member.incarnation != self) meet.peers.push_back(member);
   }
@@ -106,18 +106,18 @@ void ShardStore::BeginPush(Instant now, Actions* out) {
 
 void ShardStore::Offer(Instant now, std::uint32_t shard, Actions* out) {
   const PlacementMap& map = keeper_.map();
-  const Note note{.kind = Note::Kind::kOffer,
-                  .parcel = {.kind = Parcel::Kind::kDelta,
-                             .shard = shard,
-                             .epoch = map.epoch(),
-                             .stamp = push_.clock},
-                  .version = versions_[shard],
-                  .workers = push_.workers};
+  const PeerMessage note{.kind = PeerMessage::Kind::kOffer,
+                         .parcel = {.kind = PeerItem::Kind::kDelta,
+                                    .shard = shard,
+                                    .epoch = map.epoch(),
+                                    .stamp = push_.clock},
+                         .version = versions_[shard],
+                         .workers = push_.workers};
   if (map.Owner(shard) == map.self()) return keeper_.AddOwn(now, note, out);
   out->push_back(SendNote{.to = map.Owner(shard), .note = note});
 }
 
-void ShardStore::Stored(const Parcel& parcel) {
+void ShardStore::Stored(const PeerItem& parcel) {
   if (!open_ || push_.left == 0 || parcel.stamp != push_.clock || push_.stored[parcel.shard])
     return;
   push_.stored[parcel.shard] = true;
@@ -125,7 +125,7 @@ void ShardStore::Stored(const Parcel& parcel) {
 }
 
 void ShardStore::TakeOwnStored() {
-  for (const Parcel& parcel : keeper_.TakeStored()) Stored(parcel);
+  for (const PeerItem& parcel : keeper_.TakeStored()) Stored(parcel);
 }
 
 // ---- reading ----
@@ -150,10 +150,12 @@ void ShardStore::BeginRead(Instant now, Actions* out) {
       continue;
     }
     ++read_.left;
-    reads_.Want(
-        map.Owner(shard),
-        {.kind = Parcel::Kind::kShard, .shard = shard, .epoch = map.epoch(), .stamp = read_.clock},
-        out);
+    reads_.Want(map.Owner(shard),
+                {.kind = PeerItem::Kind::kShard,
+                 .shard = shard,
+                 .epoch = map.epoch(),
+                 .stamp = read_.clock},
+                out);
   }
   reads_.Start(now, keeper_.next_ticket(), out);
 }
@@ -171,7 +173,7 @@ void ShardStore::StopReading(Actions* out) {
 
 // ---- peers ----
 
-bool ShardStore::Early(const Parcel& parcel, bool needs_open) const {
+bool ShardStore::Early(const PeerItem& parcel, bool needs_open) const {
   return parcel.epoch > epoch() || (parcel.epoch == epoch() && needs_open && !open_);
 }
 
@@ -185,35 +187,36 @@ void ShardStore::AdmitEarly(Instant now, Actions* out) {
   }
 }
 
-void ShardStore::OnNote(Instant now, Incarnation from, const Note& note, Actions* out) {
-  const Parcel& parcel = note.parcel;
-  const bool offer = note.kind == Note::Kind::kOffer;
+void ShardStore::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
+  const PeerItem& parcel = note.parcel;
+  const bool offer = note.kind == PeerMessage::Kind::kOffer;
   if (Early(parcel, offer && NeedsOpen(parcel.kind))) {
-    if (early_notes_.size() < kMostEarly) early_notes_[{from, note.kind, parcel}] = note;
+    if (early_notes_.size() < kMaxEarly) early_notes_[{from, note.kind, parcel}] = note;
     return;
   }
   if (parcel.epoch != epoch() || !keeper_.map().Has(from)) return;
   if (parcel.shard >= keeper_.map().shards()) return;
   if (offer) {
     keeper_.OnOffer(now, from, note, out);
-  } else if (note.kind == Note::Kind::kStored && parcel.kind == Parcel::Kind::kState) {
+  } else if (note.kind == PeerMessage::Kind::kStored && parcel.kind == PeerItem::Kind::kState) {
     keeper_.OnStored(now, from, parcel, out);
-  } else if (note.kind == Note::Kind::kStored && parcel.kind == Parcel::Kind::kDelta) {
+  } else if (note.kind == PeerMessage::Kind::kStored && parcel.kind == PeerItem::Kind::kDelta) {
     if (keeper_.map().Owner(parcel.shard) == from) Stored(parcel);
   }
   TakeOwnStored();
 }
 
-void ShardStore::OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out) {
+void ShardStore::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
+                           Actions* out) {
   const PlacementMap& map = keeper_.map();
-  if (Early(parcel, NeedsOpen(parcel.kind)) && early_requests_.size() < kMostEarly) {
+  if (Early(parcel, NeedsOpen(parcel.kind)) && early_requests_.size() < kMaxEarly) {
     early_requests_[request] = {from, parcel};
     return;
   }
   const bool present = parcel.epoch == epoch() && map.Has(from) && parcel.shard < map.shards();
-  if (!present || (NeedsOpen(parcel.kind) && !open_) || parcel.kind == Parcel::Kind::kUpdate) {
+  if (!present || (NeedsOpen(parcel.kind) && !open_) || parcel.kind == PeerItem::Kind::kUpdate) {
     out->push_back(Refuse{request});
-  } else if (parcel.kind != Parcel::Kind::kDelta) {
+  } else if (parcel.kind != PeerItem::Kind::kDelta) {
     keeper_.OnRequest(from, request, parcel, out);
   } else if (map.Owner(parcel.shard) == from && parcel.stamp == push_.clock && push_.clock > 0) {
     out->push_back(Serve{.request = request, .parcel = parcel, .enclosure = {}});
@@ -223,7 +226,7 @@ void ShardStore::OnRequest(Incarnation from, Request request, const Parcel& parc
 }
 
 void ShardStore::OnPulled(Instant now, Ticket ticket, const Status& status,
-                          const Enclosure& enclosure, Actions* out) {
+                          const ShardHeader& enclosure, Actions* out) {
   const auto pull = reads_.Find(ticket);
   if (!pull) {
     keeper_.OnPulled(now, ticket, status, enclosure, out);

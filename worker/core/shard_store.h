@@ -55,9 +55,9 @@ class ShardStore {
   // True once per Read, when it is through.
   bool TakeRead();
 
-  void OnNote(Instant now, Incarnation from, const Note& note, Actions* out);
-  void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out);
-  void OnPulled(Instant now, Ticket ticket, const Status& status, const Enclosure& enclosure,
+  void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
+  void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out);
+  void OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out);
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
@@ -81,18 +81,18 @@ class ShardStore {
     std::size_t left = 0;
   };
 
-  bool Early(const Parcel& parcel, bool needs_open) const;
+  bool Early(const PeerItem& parcel, bool needs_open) const;
   void AdmitEarly(Instant now, Actions* out);
   void BeginPush(Instant now, Actions* out);
   void Offer(Instant now, std::uint32_t shard, Actions* out);
-  void Stored(const Parcel& parcel);
+  void Stored(const PeerItem& parcel);
   void TakeOwnStored();
   void BeginRead(Instant now, Actions* out);
 
   // A worker that reads has so many parts of the parameters twice.
   static constexpr std::size_t kReadsAtOnce = 16;
   // Of each kind. What does not fit comes again: notes are said, and pulls tried, again.
-  static constexpr std::size_t kMostEarly = 4096;
+  static constexpr std::size_t kMaxEarly = 4096;
 
   ShardKeeper keeper_;
   bool open_ = false;
@@ -101,8 +101,8 @@ class ShardStore {
   Pushing push_;
   Reading read_;
   PullQueue reads_{kReadsAtOnce};
-  std::map<std::tuple<Incarnation, Note::Kind, Parcel>, Note> early_notes_;
-  std::map<Request, std::pair<Incarnation, Parcel>> early_requests_;
+  std::map<std::tuple<Incarnation, PeerMessage::Kind, PeerItem>, PeerMessage> early_notes_;
+  std::map<Request, std::pair<Incarnation, PeerItem>> early_requests_;
 };
 
 }  // namespace prd

@@ -47,7 +47,7 @@ void Stepping::OnMessage(const ControllerBody& body, Actions* out) {
               out);
 }
 
-void Stepping::OnRequest(Incarnation, Request request, const Parcel&, Actions* out) {
+void Stepping::OnRequest(Incarnation, Request request, const PeerItem&, Actions* out) {
   out->push_back(Refuse{request});
 }
 

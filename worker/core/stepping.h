@@ -99,9 +99,9 @@ class Stepping {
   // QueryReply, Schedule, Neighbourhood, Placement, Opened.
   virtual void OnMessage(const ControllerBody& body, Actions* out);
   // exchange.h
-  virtual void OnNote(Incarnation, const Note&, Actions*) {}
-  virtual void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out);
-  virtual void OnPulled(Ticket, const Status&, const Enclosure&, Actions*) {}
+  virtual void OnNote(Incarnation, const PeerMessage&, Actions*) {}
+  virtual void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out);
+  virtual void OnPulled(Ticket, const Status&, const ShardHeader&, Actions*) {}
   virtual void OnTime(Actions*) {}
   virtual std::optional<Instant> NextDeadline() const { return std::nullopt; }
 

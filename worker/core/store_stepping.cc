@@ -168,16 +168,16 @@ void StoreStepping::OnAnswer(const QueryReply& reply, Actions* out) {
   Continue(out);
 }
 
-void StoreStepping::OnNote(Incarnation from, const Note& note, Actions* out) {
+void StoreStepping::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
   store_.OnNote(core().now_, from, note, out);
 }
 
-void StoreStepping::OnRequest(Incarnation from, Request request, const Parcel& parcel,
+void StoreStepping::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
                               Actions* out) {
   store_.OnRequest(from, request, parcel, out);
 }
 
-void StoreStepping::OnPulled(Ticket ticket, const Status& status, const Enclosure& enclosure,
+void StoreStepping::OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure,
                              Actions* out) {
   store_.OnPulled(core().now_, ticket, status, enclosure, out);
 }

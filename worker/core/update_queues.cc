@@ -19,15 +19,15 @@ constexpr std::size_t kMaxEarly = 4096;
 // that are still of use far below.
 constexpr std::size_t kMaxUnanswered = 64;
 
-Parcel Update(Iteration iteration) {
-  return {.kind = Parcel::Kind::kUpdate, .shard = 0, .epoch = 0, .stamp = iteration};
+PeerItem Update(Iteration iteration) {
+  return {.kind = PeerItem::Kind::kUpdate, .shard = 0, .epoch = 0, .stamp = iteration};
 }
 
-void Say(Note::Kind kind, Incarnation to, Iteration iteration, Actions* out) {
-  out->push_back(SendNote{to, Note{.kind = kind, .parcel = Update(iteration)}});
+void Say(PeerMessage::Kind kind, Incarnation to, Iteration iteration, Actions* out) {
+  out->push_back(SendNote{to, PeerMessage{.kind = kind, .parcel = Update(iteration)}});
 }
 
-bool Possible(const Note& note) {
+bool Possible(const PeerMessage& note) {
   const Iteration iteration = note.parcel.stamp;
   return note.parcel == Update(iteration) && iteration >= 0 && iteration <= kMaxIteration;
 }
@@ -47,7 +47,7 @@ void UpdateQueues::SetNeighbourhood(Instant now, const NeighbourPlan& plan,
   std::map<Incarnation, GroupMember> peers;
   for (const GroupMember& member : hood.in) peers.emplace(member.incarnation, member);
   for (const GroupMember& member : hood.out) peers.emplace(member.incarnation, member);
-  Meet meet;
+  SetPeers meet;
   for (auto& [incarnation, member] : peers) meet.peers.push_back(std::move(member));
   out->push_back(std::move(meet));
   SetSenders(hood, out);
@@ -109,7 +109,7 @@ void UpdateQueues::Close(Actions* out) {
   early_.clear();
   out_.clear();
   published_.clear();
-  if (std::exchange(met_, false)) out->push_back(Meet{});
+  if (std::exchange(met_, false)) out->push_back(SetPeers{});
 }
 
 // ---- receiving ----
@@ -189,12 +189,12 @@ void UpdateQueues::DropPast(Incarnation from, Sender* sender, Actions* out) {
   while (!pulls.empty() && pulls.begin()->first < oldest()) {
     const auto& [iteration, pull] = *pulls.begin();
     Drop(pull, out);
-    if (!pull.here) Say(Note::Kind::kDeclined, from, iteration, out);
+    if (!pull.here) Say(PeerMessage::Kind::kDeclined, from, iteration, out);
     pulls.erase(pulls.begin());
   }
   auto& offered = sender->offered;
   while (!offered.empty() && *offered.begin() < oldest()) {
-    Say(Note::Kind::kDeclined, from, *offered.begin(), out);
+    Say(PeerMessage::Kind::kDeclined, from, *offered.begin(), out);
     offered.erase(offered.begin());
   }
   auto& skips = sender->skips;
@@ -214,20 +214,20 @@ void UpdateQueues::DropAll(const Sender& sender, Actions* out) {
   for (const auto& [iteration, pull] : sender.pulls) Drop(pull, out);
 }
 
-void UpdateQueues::OnOffer(Incarnation from, const Note& note, Actions* out) {
+void UpdateQueues::OnOffer(Incarnation from, const PeerMessage& note, Actions* out) {
   Sender& sender = in_.at(from);
   const Iteration iteration = note.parcel.stamp;
   const bool skipped = iteration > k_ && note.version >= -1 && note.version < iteration - 1;
   if (skipped && sender.skips.size() < kMaxOffered) sender.skips[iteration] = note.version;
   const auto pull = sender.pulls.find(iteration);
   if (pull != sender.pulls.end()) {
-    if (pull->second.here) Say(Note::Kind::kStored, from, iteration, out);
+    if (pull->second.here) Say(PeerMessage::Kind::kStored, from, iteration, out);
     return;
   }
   const bool newer_comes = !sender.pulls.empty() && iteration < sender.pulls.rbegin()->first;
   const bool superseded = staleness_ > 0 && (iteration <= sender.newest || newer_comes);
   if (iteration < oldest() || superseded) {
-    return Say(Note::Kind::kDeclined, from, iteration, out);
+    return Say(PeerMessage::Kind::kDeclined, from, iteration, out);
   }
   sender.offered.insert(iteration);
   if (staleness_ > 0) sender.offered = {*sender.offered.rbegin()};
@@ -274,7 +274,7 @@ void UpdateQueues::OnPulled(Instant now, Ticket ticket, const Status& status, Ac
   }
   pull.here = true;
   sender.newest = std::max(sender.newest, iteration);
-  Say(Note::Kind::kStored, from, iteration, out);
+  Say(PeerMessage::Kind::kStored, from, iteration, out);
   while (staleness_ > 0 && sender.pulls.begin()->first < iteration) {
     Drop(sender.pulls.begin()->second, out);
     sender.pulls.erase(sender.pulls.begin());
@@ -314,22 +314,23 @@ void UpdateQueues::SayOffer(Instant now, Incarnation to, Iteration iteration, Ac
   Offer& offer = update.offers[to];
   offer.again_after = std::clamp(2 * offer.again_after, kOfferAgain, kOfferAgainMax);
   offer.again_at = now + offer.again_after;
-  Note note{.kind = Note::Kind::kOffer, .parcel = Update(iteration), .version = update.before};
+  PeerMessage note{
+      .kind = PeerMessage::Kind::kOffer, .parcel = Update(iteration), .version = update.before};
   out->push_back(SendNote{to, note});
 }
 
-void UpdateQueues::OnAnswer(Incarnation from, const Note& note, Actions* out) {
+void UpdateQueues::OnAnswer(Incarnation from, const PeerMessage& note, Actions* out) {
   const auto update = published_.find(note.parcel.stamp);
   if (update == published_.end()) return;
   auto& offers = update->second.offers;
   const auto offer = offers.find(from);
   if (offer == offers.end()) return;
-  if (note.kind == Note::Kind::kDeclined && !offer->second.pulled) ++suppressed_;
+  if (note.kind == PeerMessage::Kind::kDeclined && !offer->second.pulled) ++suppressed_;
   offers.erase(offer);
   RetireOld(out);
 }
 
-void UpdateQueues::OnRequest(Incarnation from, Request request, const Parcel& parcel,
+void UpdateQueues::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
                              Actions* out) {
   const auto update = published_.find(parcel.stamp);
   if (parcel != Update(parcel.stamp) || !out_.contains(from) || update == published_.end()) {
@@ -344,9 +345,9 @@ void UpdateQueues::OnRequest(Incarnation from, Request request, const Parcel& pa
 
 // ---- both ----
 
-void UpdateQueues::OnNote(Incarnation from, const Note& note, Actions* out) {
+void UpdateQueues::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
   if (closed_ || !Possible(note)) return;
-  if (note.kind != Note::Kind::kOffer) return OnAnswer(from, note, out);
+  if (note.kind != PeerMessage::Kind::kOffer) return OnAnswer(from, note, out);
   if (in_.contains(from)) return OnOffer(from, note, out);
   if (early_.size() < kMaxEarly) early_.emplace_back(from, note);
 }

@@ -62,8 +62,8 @@ class UpdateQueues {
   Counters TakeCounters();
 
   // exchange.h. Whatever they bring: what makes no sense is disregarded, or refused.
-  void OnNote(Incarnation from, const Note& note, Actions* out);
-  void OnRequest(Incarnation from, Request request, const Parcel& parcel, Actions* out);
+  void OnNote(Incarnation from, const PeerMessage& note, Actions* out);
+  void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out);
   void OnPulled(Instant now, Ticket ticket, const Status& status, Actions* out);
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
@@ -103,8 +103,8 @@ class UpdateQueues {
   bool Waits(const Sender& sender, Iteration k) const;
   bool Skipped(const Sender& sender, Iteration k) const;
 
-  void OnOffer(Incarnation from, const Note& note, Actions* out);
-  void OnAnswer(Incarnation from, const Note& note, Actions* out);
+  void OnOffer(Incarnation from, const PeerMessage& note, Actions* out);
+  void OnAnswer(Incarnation from, const PeerMessage& note, Actions* out);
   void StartPulls(Incarnation from, Sender* sender, Actions* out);
   void Start(Incarnation from, Iteration iteration, Pull* pull, Actions* out);
   void Drop(const Pull& pull, Actions* out);
@@ -132,7 +132,7 @@ class UpdateQueues {
   // any more: they are not waited for.
   std::map<Incarnation, std::set<Iteration>> let_go_;
   // Offers of those who have learned before this worker that it is their neighbour.
-  std::vector<std::pair<Incarnation, Note>> early_;
+  std::vector<std::pair<Incarnation, PeerMessage>> early_;
 
   std::set<Incarnation> out_;
   std::map<Iteration, Published> published_;

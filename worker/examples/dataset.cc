@@ -10,7 +10,7 @@
 namespace example {
 namespace {
 
-constexpr std::size_t kMostExamples = 1'000'000;  // what a header may claim, before memory is taken
+constexpr std::size_t kMaxExamples = 1'000'000;  // what a header may claim, before memory is taken
 
 struct GzClose {
   void operator()(gzFile_s* file) const { gzclose(file); }
@@ -41,9 +41,9 @@ class IdxFile {
 
   std::size_t Count() {
     const std::size_t count = Word();
-    if (count == 0 || count > kMostExamples) {
+    if (count == 0 || count > kMaxExamples) {
       throw std::runtime_error(path_ + ": number of examples: found " + std::to_string(count) +
-                               ", allowed is 1 to " + std::to_string(kMostExamples));
+                               ", allowed is 1 to " + std::to_string(kMaxExamples));
     }
     return count;
   }

@@ -42,7 +42,7 @@ struct Args {
   std::size_t workers = 1;
   std::int64_t every_ms = 1000;
   double live_s = 10;
-  double patience_s = 120;
+  double timeout_s = 120;
   bool keep = false;
 };
 
@@ -69,7 +69,7 @@ bool ParseArgs(int argc, char** argv, Args* args, int* exit_code) {
                  "A worker without a snapshot for this long is dead, and left out")
       ->check(CLI::Range(0.1, 86'400.0))
       ->capture_default_str();
-  app.add_option("--patience-s", args->patience_s, "How long to wait for the first snapshots")
+  app.add_option("--timeout-s", args->timeout_s, "How long to wait for the first snapshots")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
   app.add_flag("--keep", args->keep, "Leaves used snapshots in the folder; else they are removed");
@@ -156,7 +156,7 @@ class Evaluation {
 
  private:
   bool WaitForStart() {
-    const std::int64_t until_ns = MonotonicNs() + static_cast<std::int64_t>(args_.patience_s * 1e9);
+    const std::int64_t until_ns = MonotonicNs() + static_cast<std::int64_t>(args_.timeout_s * 1e9);
     while (snapshots_.Look(), snapshots_.workers() < args_.workers) {
       if (g_stop || MonotonicNs() > until_ns) {
         std::fprintf(stderr, "prd-evaluate: %zu of %zu workers have left a snapshot in %s\n",

@@ -67,7 +67,7 @@ bool Exchange::Say(Incarnation to, const std::string& endpoint, FrameKind kind,
   return true;
 }
 
-void Exchange::Do(Instant, const Meet& action) {
+void Exchange::Do(Instant, const SetPeers& action) {
   std::map<Incarnation, std::string> met;
   std::set<std::string> endpoints;
   for (const GroupMember& peer : action.peers) {
@@ -138,13 +138,13 @@ bool Exchange::OnAsking(Instant now, const FrameHeader& header, zmq::message_t p
 }
 
 bool Exchange::OnNote(const FrameHeader& header, std::span<const std::byte> payload) {
-  const std::optional<Note> note = DecodeNote(payload);
+  const std::optional<PeerMessage> note = DecodeNote(payload);
   if (note) events_->OnNote(header.from, *note);
   return note.has_value();
 }
 
 bool Exchange::OnPull(Instant now, const FrameHeader& header, std::span<const std::byte> payload) {
-  const std::optional<Parcel> parcel = DecodeParcel(payload);
+  const std::optional<PeerItem> parcel = DecodeParcel(payload);
   const std::string endpoint = EndpointOf(header.from);
   std::size_t open = 0;
   bool again = false;
@@ -222,15 +222,15 @@ void Exchange::Do(Instant, const Refuse& action) {
   asked_.erase(it);
 }
 
-Slice Exchange::Find(const Parcel& parcel) {
-  if (parcel.kind == Parcel::Kind::kUpdate) {
+Slice Exchange::Find(const PeerItem& parcel) {
+  if (parcel.kind == PeerItem::Kind::kUpdate) {
     const auto it = updates_.find(parcel.stamp);
     return it == updates_.end() ? Slice{} : Slice{it->second, {0, it->second->size()}};
   }
   if (parcel.shard >= shards_.count()) return {};
-  if (parcel.kind == Parcel::Kind::kDelta) return shards_.Delta(parcel.shard);
-  return parcel.kind == Parcel::Kind::kShard ? shards_.Values(parcel.shard)
-                                             : shards_.State(parcel.shard);
+  if (parcel.kind == PeerItem::Kind::kDelta) return shards_.Delta(parcel.shard);
+  return parcel.kind == PeerItem::Kind::kShard ? shards_.Values(parcel.shard)
+                                               : shards_.State(parcel.shard);
 }
 
 // Bytes of a slice that are in host memory; of a device that failed none.
@@ -288,11 +288,11 @@ void Exchange::SendParts(Instant now) {
 
 // ---- getting ----
 
-std::optional<std::size_t> Exchange::BytesOf(const Parcel& parcel) const {
-  if (parcel.kind == Parcel::Kind::kUpdate) return store_->parameters.bytes();
+std::optional<std::size_t> Exchange::BytesOf(const PeerItem& parcel) const {
+  if (parcel.kind == PeerItem::Kind::kUpdate) return store_->parameters.bytes();
   if (parcel.shard >= shards_.count()) return std::nullopt;
-  return parcel.kind == Parcel::Kind::kState ? shards_.StateBytes(parcel.shard)
-                                             : shards_.RangeOf(parcel.shard).length;
+  return parcel.kind == PeerItem::Kind::kState ? shards_.StateBytes(parcel.shard)
+                                               : shards_.RangeOf(parcel.shard).length;
 }
 
 void Exchange::Do(Instant now, const StartPull& action) {
@@ -407,7 +407,7 @@ void Exchange::EndPulls(Instant now) {
   for (const Ticket ticket : ended) {
     Pull& pull = pulls_.at(ticket);
     const Status status = pull.failure;
-    const Enclosure enclosure = std::move(pull.enclosure);
+    const ShardHeader enclosure = std::move(pull.enclosure);
     pull.reported = true;
     if (!status.ok()) pulls_.erase(ticket);
     events_->OnPulled(ticket, status, enclosure);

@@ -39,15 +39,15 @@ namespace prd {
 class ExchangeEvents {
  public:
   virtual ~ExchangeEvents() = default;
-  virtual void OnNote(Incarnation /*from*/, const Note& /*note*/) {}
+  virtual void OnNote(Incarnation /*from*/, const PeerMessage& /*note*/) {}
   // To be answered by Serve or Refuse. The peer may stop waiting at any time; then neither has an
   // effect.
-  virtual void OnRequest(Incarnation /*from*/, Request /*request*/, const Parcel& /*parcel*/) {}
+  virtual void OnRequest(Incarnation /*from*/, Request /*request*/, const PeerItem& /*parcel*/) {}
   // Once for each StartPull without DropPull. Not ok: kUnavailable (the peer is gone, or none of
   // those that were met), kNotFound (it refused), kDeadlineExceeded (nothing came for the time
   // limit), kDataLoss (it sent what does not fit), kInvalidArgument (there is no such shard).
   virtual void OnPulled(Ticket /*ticket*/, const Status& /*status*/,
-                        const Enclosure& /*enclosure*/) {}
+                        const ShardHeader& /*enclosure*/) {}
 };
 
 class Exchange {
@@ -74,7 +74,7 @@ class Exchange {
 
   // The actions of worker/core/exchange.h. Their requirements are checked. An action uses only
   // tickets of pulls that ended ok.
-  void Do(Instant now, const Meet& action);
+  void Do(Instant now, const SetPeers& action);
   void Do(Instant now, const SendNote& action);
   void Do(Instant now, const StartPull& action);
   void Do(Instant now, const DropPull& action);
@@ -116,7 +116,7 @@ class Exchange {
     bool described = false;          // kParcel has come
     std::shared_ptr<Buffer> buffer;  // from then on
     std::size_t received = 0;
-    Enclosure enclosure;
+    ShardHeader enclosure;
     Instant progress;
     Status failure;
     bool reported = false;
@@ -151,8 +151,8 @@ class Exchange {
   Status TakeInfo(Pull* pull, std::span<const std::byte> payload);
   Status TakePart(Pull* pull, const FrameHeader& header, std::span<const std::byte> payload);
 
-  std::optional<std::size_t> BytesOf(const Parcel& parcel) const;
-  Slice Find(const Parcel& parcel);
+  std::optional<std::size_t> BytesOf(const PeerItem& parcel) const;
+  Slice Find(const PeerItem& parcel);
   void Fail(Ticket ticket, Pull* pull, Status status);
   void Hold(Pull* pull);
   std::shared_ptr<Buffer> LetGo(Pull* pull);

@@ -85,23 +85,23 @@ std::optional<T> Whole(std::span<const std::byte> bytes) {
 
 bool InRange(std::int64_t number) { return number >= -1 && number <= kMaxExchangeNumber; }
 
-WireParcel ToWire(const Parcel& parcel) {
+WireParcel ToWire(const PeerItem& parcel) {
   return {static_cast<std::uint32_t>(parcel.kind), parcel.shard, parcel.epoch, parcel.stamp};
 }
 
-std::optional<Parcel> FromWire(const WireParcel& wire) {
-  if (wire.kind > static_cast<std::uint32_t>(Parcel::Kind::kState) || !InRange(wire.stamp)) {
+std::optional<PeerItem> FromWire(const WireParcel& wire) {
+  if (wire.kind > static_cast<std::uint32_t>(PeerItem::Kind::kState) || !InRange(wire.stamp)) {
     return std::nullopt;
   }
-  return Parcel{.kind = static_cast<Parcel::Kind>(wire.kind),
-                .shard = wire.shard,
-                .epoch = wire.epoch,
-                .stamp = wire.stamp};
+  return PeerItem{.kind = static_cast<PeerItem::Kind>(wire.kind),
+                  .shard = wire.shard,
+                  .epoch = wire.epoch,
+                  .stamp = wire.stamp};
 }
 
 }  // namespace
 
-std::vector<std::byte> EncodeNote(const Note& note) {
+std::vector<std::byte> EncodeNote(const PeerMessage& note) {
   std::vector<std::byte> bytes;
   Append(&bytes, WireNote{.parcel = ToWire(note.parcel),
                           .kind = static_cast<std::uint32_t>(note.kind),
@@ -110,35 +110,35 @@ std::vector<std::byte> EncodeNote(const Note& note) {
   return bytes;
 }
 
-std::optional<Note> DecodeNote(std::span<const std::byte> bytes) {
+std::optional<PeerMessage> DecodeNote(std::span<const std::byte> bytes) {
   const auto wire = Whole<WireNote>(bytes);
   const auto parcel = wire ? FromWire(wire->parcel) : std::nullopt;
-  if (!parcel || wire->kind > static_cast<std::uint32_t>(Note::Kind::kStored) ||
+  if (!parcel || wire->kind > static_cast<std::uint32_t>(PeerMessage::Kind::kStored) ||
       !InRange(wire->version)) {
     return std::nullopt;
   }
-  return Note{.kind = static_cast<Note::Kind>(wire->kind),
-              .parcel = *parcel,
-              .version = wire->version,
-              .workers = wire->workers};
+  return PeerMessage{.kind = static_cast<PeerMessage::Kind>(wire->kind),
+                     .parcel = *parcel,
+                     .version = wire->version,
+                     .workers = wire->workers};
 }
 
-std::vector<std::byte> EncodeParcel(const Parcel& parcel) {
+std::vector<std::byte> EncodeParcel(const PeerItem& parcel) {
   std::vector<std::byte> bytes;
   Append(&bytes, ToWire(parcel));
   return bytes;
 }
 
-std::optional<Parcel> DecodeParcel(std::span<const std::byte> bytes) {
+std::optional<PeerItem> DecodeParcel(std::span<const std::byte> bytes) {
   const auto wire = Whole<WireParcel>(bytes);
   return wire ? FromWire(*wire) : std::nullopt;
 }
 
 std::vector<std::byte> EncodeParcelInfo(const ParcelInfo& info) {
   std::vector<std::byte> bytes;
-  const Enclosure& enclosure = info.enclosure;
+  const ShardHeader& enclosure = info.enclosure;
   Append(&bytes, WireParcelInfo{info.bytes, enclosure.version, enclosure.readable});
-  for (const Enclosure::Clock& clock : enclosure.clocks) {
+  for (const ShardHeader::Clock& clock : enclosure.clocks) {
     Append(&bytes, WireClock{clock.worker, clock.clock});
   }
   return bytes;
@@ -155,7 +155,7 @@ std::optional<ParcelInfo> DecodeParcelInfo(std::span<const std::byte> bytes) {
   ParcelInfo info{
       .bytes = wire->bytes,
       .enclosure = {.version = wire->version, .readable = wire->readable, .clocks = {}}};
-  std::vector<Enclosure::Clock>& clocks = info.enclosure.clocks;
+  std::vector<ShardHeader::Clock>& clocks = info.enclosure.clocks;
   for (; !bytes.empty(); bytes = bytes.subspan(sizeof(WireClock))) {
     const auto clock = Whole<WireClock>(bytes.first(sizeof(WireClock)));
     if (!InRange(clock->clock) || (!clocks.empty() && clocks.back().worker >= clock->worker)) {

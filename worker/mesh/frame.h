@@ -32,8 +32,8 @@ enum class FrameKind : std::uint32_t {
   kPing = 9,     // "will you take part?"; the payload is the return address
   kPong = 10,    // answers kPing: the sender takes part, or will; no payload
   // Outside of groups (exchange.h). `group` is the puller's number of the pull.
-  kNote = 11,     // a Note
-  kPull = 12,     // "send me this Parcel"
+  kNote = 11,     // a PeerMessage
+  kPull = 12,     // "send me this PeerItem"
   kParcel = 13,   // answers kPull with a ParcelInfo; then
   kPart = 14,     // the bytes, in order
   kRefused = 15,  // answers kPull: the sender does not have it, or not for this peer; no payload
@@ -83,13 +83,13 @@ inline constexpr std::size_t kMaxClocks = 4096;
 
 struct ParcelInfo {
   std::uint64_t bytes = 0;
-  Enclosure enclosure;  // at most kMaxClocks clocks
+  ShardHeader enclosure;  // at most kMaxClocks clocks
 };
 
-std::vector<std::byte> EncodeNote(const Note& note);
-std::optional<Note> DecodeNote(std::span<const std::byte> bytes);
-std::vector<std::byte> EncodeParcel(const Parcel& parcel);
-std::optional<Parcel> DecodeParcel(std::span<const std::byte> bytes);
+std::vector<std::byte> EncodeNote(const PeerMessage& note);
+std::optional<PeerMessage> DecodeNote(std::span<const std::byte> bytes);
+std::vector<std::byte> EncodeParcel(const PeerItem& parcel);
+std::optional<PeerItem> DecodeParcel(std::span<const std::byte> bytes);
 std::vector<std::byte> EncodeParcelInfo(const ParcelInfo& info);
 std::optional<ParcelInfo> DecodeParcelInfo(std::span<const std::byte> bytes);
 

@@ -1,11 +1,11 @@
 // One group on one member: what it reduces, by which transport, and where the result goes.
 //
-// Its caller says what is reduced, and where the result goes (Mesh::StartReduce). The group's leader
-// chooses the transport (worker/device/communicators.h): on the device, by its plane; or staged, by
-// a Reduction (reduction.h) over the peers' connections. A staged group of a replica on a device
-// copies its part to host memory first, and the result back; frames that arrive before are kept.
-// The stages of a group: taken (its part is fixed), chosen (the transport), begun (on the plane, or
-// able to take frames), ended.
+// Its caller says what is reduced, and where the result goes (Mesh::StartReduce). The group's
+// leader chooses the transport (worker/device/communicators.h): on the device, by its plane; or
+// staged, by a Reduction (reduction.h) over the peers' connections. A staged group of a replica on
+// a device copies its part to host memory first, and the result back; frames that arrive before are
+// kept. The stages of a group: taken (its part is fixed), chosen (the transport), begun (on the
+// plane, or able to take frames), ended.
 //
 // On the plane, the device itself commits a result that goes straight into the parameters, in its
 // stream's order (DevicePlane::Part::commit). Once that is enqueued, the caller need not wait. If

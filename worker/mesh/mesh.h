@@ -132,7 +132,7 @@ class Mesh {
   }
   {
     exchange_.Do(now, action);
-    if constexpr (std::is_same_v<Action, Meet>) Rest();
+    if constexpr (std::is_same_v<Action, SetPeers>) Rest();
   }
 
   // Moves everything as far as it goes now. A complete result is committed when the store's mutex

@@ -13,17 +13,17 @@ import tempfile
 import time
 import unittest
 
-PATIENCE_S = 240
+TIMEOUT_S = 240
 
 
 def gpu_check(*arguments, **environment):
     return subprocess.run(
-        [SOURCE / "tools" / "gpu-check", *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
+        [SOURCE / "tools" / "gpu-check", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
         env={**os.environ, "PRD_BIN": str(BIN), **environment})
 
 
 def until(done):
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not done():
         if time.monotonic() > deadline:
             raise TimeoutError
@@ -112,7 +112,7 @@ class GpuCheck(unittest.TestCase):
                               stdout=subprocess.PIPE, text=True, env={**os.environ, "PRD_BIN": str(BIN)}) as check:
             until(lambda: out.exists() and '"step":"kernels"' in out.read_text())
             check.send_signal(signal.SIGTERM)
-            stdout, _ = check.communicate(timeout=PATIENCE_S)
+            stdout, _ = check.communicate(timeout=TIMEOUT_S)
         self.assertEqual(check.returncode, 1)
         self.assertEqual(out.read_text(), stdout)
         lines = [json.loads(line) for line in stdout.splitlines()]
@@ -204,7 +204,7 @@ class Training(unittest.TestCase):
 
     def train(self, steps, **environment):
         with self.start(steps, **environment) as process:
-            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         return process.returncode, json.loads(stdout), stderr
 
     def test_tells_that_nccl_carried_its_groups(self):
@@ -229,7 +229,7 @@ class Training(unittest.TestCase):
         process = self.start(100_000, PRD_STANDIN_HANG_COLLECTIVES="1")
         until(lambda: all((self.dir / "training" / f"steps.{rank}").exists() for rank in range(4)))
         os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=TIMEOUT_S)
         self.assertEqual(process.returncode, 1)
         until(lambda: not alive_in(process.pid))
 

@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 PROCESSES = 4
 
 
@@ -22,7 +22,7 @@ def skew(*arguments):
 
 
 def run(*arguments):
-    return subprocess.run(skew(*arguments), capture_output=True, text=True, timeout=PATIENCE_S)
+    return subprocess.run(skew(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def processes_of(bench):
@@ -40,7 +40,7 @@ def processes_of(bench):
 
 class Skew(unittest.TestCase):
     def until(self, condition):
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
@@ -102,7 +102,7 @@ class Skew(unittest.TestCase):
         bench = self.start()
         self.until(lambda: len(processes_of(bench)) == PROCESSES)
         bench.send_signal(signal.SIGINT)
-        out, err = bench.communicate(timeout=PATIENCE_S)
+        out, err = bench.communicate(timeout=TIMEOUT_S)
         self.assertEqual(bench.returncode, 130, err)
         self.assertEqual(out, "")
         self.assertEqual(processes_of(bench), [])
@@ -112,7 +112,7 @@ class Skew(unittest.TestCase):
         bench = self.start()
         self.until(lambda: len(processes_of(bench)) == PROCESSES)
         os.kill(processes_of(bench)[0], signal.SIGKILL)
-        _, err = bench.communicate(timeout=PATIENCE_S)
+        _, err = bench.communicate(timeout=TIMEOUT_S)
         self.assertEqual(bench.returncode, 1, err)
         self.assertRegex(err, r"all-reduce: process \d was ended by signal 9")
         self.assertEqual(processes_of(bench), [])

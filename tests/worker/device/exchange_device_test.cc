@@ -25,11 +25,11 @@ class Jobs {
         hosts_(std::vector<bool>(kWorkers, false), shapes, plan, seed),
         devices_(on_device, shapes, plan, seed) {
     for (PlacedJob* job : {&hosts_, &devices_}) {
-      Meet meet;
+      SetPeers meet;
       for (std::size_t i = 0; i < kWorkers; ++i) {
         Mesh* mesh = &(*job)[i].mesh();
         meet.peers.push_back((*job)[i].node->AsMember(0));
-        (*job)[i].node->on_request = [mesh](Incarnation, Request request, const Parcel& parcel) {
+        (*job)[i].node->on_request = [mesh](Incarnation, Request request, const PeerItem& parcel) {
           mesh->Do(MeshNow(), Serve{request, parcel, {}});
         };
       }
@@ -56,7 +56,7 @@ class Jobs {
     for (PlacedJob* job : {&hosts_, &devices_}) (*job)[worker].store().SetBase();
   }
   // Told, and not waited for.
-  Ticket Pull(std::size_t taker, std::size_t source, const Parcel& parcel) {
+  Ticket Pull(std::size_t taker, std::size_t source, const PeerItem& parcel) {
     ++last_;
     for (PlacedJob* job : {&hosts_, &devices_}) {
       const Incarnation from = (*job)[source].node->AsMember(0).incarnation;
@@ -94,9 +94,11 @@ class Jobs {
   std::vector<std::pair<std::size_t, Ticket>> open_;
 };
 
-Parcel UpdateOf(Iteration iteration) { return {.kind = Parcel::Kind::kUpdate, .stamp = iteration}; }
+PeerItem UpdateOf(Iteration iteration) {
+  return {.kind = PeerItem::Kind::kUpdate, .stamp = iteration};
+}
 
-Parcel OfShard(Parcel::Kind kind, std::uint32_t shard) {
+PeerItem OfShard(PeerItem::Kind kind, std::uint32_t shard) {
   return {.kind = kind, .shard = shard, .epoch = 1, .stamp = 2};
 }
 
@@ -152,14 +154,14 @@ class Shared {
         return Train(w, prng.Unit());
       case 1:
       case 2:
-        return jobs_.Do(owner_[s], AddDelta{s, Get(owner_[s], w, Parcel::Kind::kDelta, s),
+        return jobs_.Do(owner_[s], AddDelta{s, Get(owner_[s], w, PeerItem::Kind::kDelta, s),
                                             prng.Unit(), lockstep_});
       case 3:
         if (lockstep_) jobs_.Do(owner_[s], MergePending{s});
         return;
       case 4:
       case 5:
-        return jobs_.Do(w, ReadShard{s, Get(w, owner_[s], Parcel::Kind::kShard, s)});
+        return jobs_.Do(w, ReadShard{s, Get(w, owner_[s], PeerItem::Kind::kShard, s)});
       default:
         return Move(w, s);
     }
@@ -170,7 +172,7 @@ class Shared {
     jobs_.Randomise(w);
     jobs_.Do(w, TakeDelta{share});
   }
-  Ticket Get(std::size_t taker, std::size_t source, Parcel::Kind kind, std::uint32_t shard) {
+  Ticket Get(std::size_t taker, std::size_t source, PeerItem::Kind kind, std::uint32_t shard) {
     if (taker == source) return 0;
     const Ticket ticket = jobs_.Pull(taker, source, OfShard(kind, shard));
     jobs_.AwaitPulls();
@@ -178,7 +180,7 @@ class Shared {
   }
   void Move(std::size_t w, std::uint32_t s) {
     if (w == owner_[s]) return;
-    jobs_.Do(w, KeepShard{s, Get(w, owner_[s], Parcel::Kind::kState, s)});
+    jobs_.Do(w, KeepShard{s, Get(w, owner_[s], PeerItem::Kind::kState, s)});
     jobs_.Do(owner_[s], ForgetShard{s});
     owner_[s] = w;
   }

@@ -172,7 +172,7 @@ class PlaneTest : public ::testing::Test {
   }
 
   // A staged group of these succeeds: so they share a communicator soon.
-  void Meet(const std::vector<Rank>& ranks, GroupKind kind = GroupKind::kTrain) {
+  void SetPeers(const std::vector<Rank>& ranks, GroupKind kind = GroupKind::kTrain) {
     const Group group = GroupOf({.ranks = ranks}, kind);
     for (const Rank rank : ranks) (void)At(rank).comms().Begin(now_, group);
     Deliver();
@@ -342,8 +342,8 @@ class PlaneWalkTest : public PlaneTest, public ::testing::WithParamInterface<std
 TEST_P(PlaneWalkTest, EveryWayGivesWhatTheWeightsSay) {
   for (const bool exchange : {false, true}) {
     Make(6, kMixed, GetParam(), exchange ? 1000 : 1);
-    Meet({0, 1, 2, 3, 4, 5}, GroupKind::kInitial);
-    if (!exchange) Meet({1, 4, 3, 0});
+    SetPeers({0, 1, 2, 3, 4, 5}, GroupKind::kInitial);
+    if (!exchange) SetPeers({1, 4, 3, 0});
     for (const bool commit : {true, false}) {
       for (const bool from_row : {true, false}) {
         Reduction each{.ranks = {4, 1, 3, 0}, .commit = commit, .from_row = from_row};
@@ -369,7 +369,7 @@ TEST_P(PlaneWalkTest, EveryWayGivesWhatTheWeightsSay) {
 // Changing groups one after another, as far as each worker is concerned: many at once.
 TEST_P(PlaneWalkTest, GroupsThatShareSomeMembersFollowEachOther) {
   Make(6, {{DType::kF32, 50}}, GetParam());
-  Meet({0, 1, 2, 3, 4, 5}, GroupKind::kInitial);
+  SetPeers({0, 1, 2, 3, 4, 5}, GroupKind::kInitial);
   for (int i = 0; i < 25 && !HasFailure(); ++i) {
     Reduction each;
     std::vector<Rank> all = {0, 1, 2, 3, 4, 5};
@@ -390,9 +390,9 @@ TEST_P(PlaneWalkTest, CalledOffAtAnyTimeItIsAllOrNothing) {
   for (int turns = 0; turns < 60 && !HasFailure(); ++turns) {
     const bool exchange = random_.Below(2) == 0;
     const Reduction each{.ranks = {0, 2, 4}, .commit = random_.Below(4) != 0};
-    if (exchange) Meet({0, 1, 2, 3, 4}, GroupKind::kInitial);
-    if (!exchange) Meet({0, 2, 4});
-    if (turns == 0) Meet({1, 3});
+    if (exchange) SetPeers({0, 1, 2, 3, 4}, GroupKind::kInitial);
+    if (!exchange) SetPeers({0, 2, 4});
+    if (turns == 0) SetPeers({1, 3});
     Fill(each);
     const Group group = GroupOf(each);
     const Communicators::Choice choice = Agree(group);
@@ -437,7 +437,7 @@ TEST_F(PlaneTest, EachDTypeAloneAndInOnePiece) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
     for (const std::size_t count : {1u, 3u, 64u, 1001u}) {
       Make(4, {{dtype, count}});
-      Meet({0, 1, 2, 3}, GroupKind::kInitial);
+      SetPeers({0, 1, 2, 3}, GroupKind::kInitial);
       Reduce({.ranks = {0, 1, 2, 3}, .weights = {0.4, 0.3, 0.2, 0.1}, .expect = Way::kCollective});
       Reduce({.ranks = {2, 1, 3}, .expect = Way::kExchange});
     }
@@ -448,7 +448,7 @@ TEST_F(PlaneTest, MoreMembersThanALaunchTakes) {
   Make(20, {{DType::kF32, 333}, {DType::kF16, 30}});
   std::vector<Rank> all;
   for (Rank rank = 0; rank < 20; ++rank) all.push_back(rank);
-  Meet(all, GroupKind::kInitial);
+  SetPeers(all, GroupKind::kInitial);
   all.erase(all.begin());
   Reduce({.ranks = all, .expect = Way::kExchange});
 }
@@ -456,8 +456,8 @@ TEST_F(PlaneTest, MoreMembersThanALaunchTakes) {
 // A member that never comes: the others give up in time, and what else they have stays.
 TEST_F(PlaneTest, AMemberThatNeverComesFailsItInTime) {
   Make(4, kMixed);
-  Meet({0, 1, 2, 3}, GroupKind::kInitial);
-  Meet({0, 1});
+  SetPeers({0, 1, 2, 3}, GroupKind::kInitial);
+  SetPeers({0, 1});
   const Reduction each{.ranks = {0, 1, 2, 3}};
   Fill(each);
   const Group group = GroupOf(each);
@@ -487,7 +487,7 @@ TEST_F(PlaneTest, AMemberThatNeverComesFailsItInTime) {
 
 TEST_F(PlaneTest, WhoIsOnItsWayIsWaitedForLonger) {
   Make(2, {{DType::kF32, 10}});
-  Meet({0, 1}, GroupKind::kInitial);
+  SetPeers({0, 1}, GroupKind::kInitial);
   const Reduction each{.ranks = {0, 1}};
   Fill(each);
   const Group group = GroupOf(each);
@@ -507,7 +507,7 @@ TEST_F(PlaneTest, WhoIsOnItsWayIsWaitedForLonger) {
 
 TEST_F(PlaneTest, WhatIsBrokenBeforeTheStartFailsAtOnce) {
   Make(3, kMixed);
-  Meet({0, 1, 2}, GroupKind::kInitial);
+  SetPeers({0, 1, 2}, GroupKind::kInitial);
   const Reduction each{.ranks = {0, 1, 2}};
   const Group group = GroupOf(each);
   const Communicators::Choice choice = Agree(group);
@@ -522,7 +522,7 @@ TEST_F(PlaneTest, WhatIsBrokenBeforeTheStartFailsAtOnce) {
 
 TEST_F(PlaneTest, ACommunicatorsErrorEndsIt) {
   Make(2, kMixed);
-  Meet({0, 1}, GroupKind::kInitial);
+  SetPeers({0, 1}, GroupKind::kInitial);
   const Reduction each{.ranks = {0, 1}};
   Fill(each);
   const Group group = GroupOf(each);
@@ -540,7 +540,7 @@ TEST_F(PlaneTest, ADeviceThatFailsEndsItWithItsError) {
   for (std::uint64_t k = 1; k < 40; ++k) {
     for (const bool operation : {false, true}) {
       Make(2, kMixed, k);
-      Meet({0, 1}, GroupKind::kInitial);
+      SetPeers({0, 1}, GroupKind::kInitial);
       const Reduction each{.ranks = {0, 1}};
       Fill(each);
       const Group group = GroupOf(each);
@@ -561,7 +561,7 @@ TEST_F(PlaneTest, ADeviceThatFailsEndsItWithItsError) {
 
 TEST_F(PlaneTest, TheEventfdTellsOfTheEnd) {
   Make(2, kMixed);
-  Meet({0, 1}, GroupKind::kInitial);
+  SetPeers({0, 1}, GroupKind::kInitial);
   for (const bool commit : {true, false}) {
     const Reduction each{.ranks = {0, 1}, .commit = commit};
     Fill(each);
