@@ -12,7 +12,7 @@
 //
 // schedule: a schedule takes its span of ids, and has all who have joined.
 //
-// And by the invariants of the engine's own (engines/NAME/rules.h).
+// And by the invariants of the engine's own (engines/NAME/rules.cc).
 #ifndef PRD_ENGINES_ENGINE_WATCH_H_
 #define PRD_ENGINES_ENGINE_WATCH_H_
 
@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "engines/registry.h"
 #include "engines/rules.h"
 
 namespace prd {
@@ -30,7 +31,9 @@ namespace prd {
 class EngineWatch final : public Engine {
  public:
   EngineWatch(std::unique_ptr<Engine> engine, const EngineOptions& options)
-      : engine_(std::move(engine)), plan_(engine_->plan()), rules_(MakeRules(options)) {}
+      : engine_(std::move(engine)),
+        plan_(engine_->plan()),
+        rules_(std::visit([](const auto& of) { return of.Rules(); }, options)) {}
 
   Plan plan() const override { return engine_->plan(); }
   Joining joining() const override { return engine_->joining(); }

@@ -14,6 +14,7 @@
 namespace prd {
 
 class Engine;
+class EngineRules;
 
 struct EngineAbout {
   std::string_view name;   // in config files, commands and the history
@@ -28,6 +29,8 @@ struct EngineAbout {
 //   Status Check(int workers) const;       what no key alone can say: ok or Wrong(). `workers` that
 //                                          the job starts with, 0: not known
 //   std::unique_ptr<Engine> Make() const;  REQUIRES: every key is in its range, Check is ok
+//   std::unique_ptr<EngineRules> Rules() const;
+//                                          its invariants, for the simulator and tests (rules.h)
 //
 // and, where keys that are drawn at random one by one do not go together,
 //
@@ -39,6 +42,7 @@ concept OptionsOfAnEngine = std::equality_comparable<T> &&
   options.Describe(fields);
   { of.Check(workers) } -> std::same_as<Status>;
   { of.Make() } -> std::same_as<std::unique_ptr<Engine>>;
+  { of.Rules() } -> std::same_as<std::unique_ptr<EngineRules>>;
 };
 
 }  // namespace prd

@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "engines/engine.h"
-#include "engines/registry.h"
 #include "engines/violation.h"
 
 namespace prd {
@@ -51,8 +50,6 @@ class EngineRules {
  private:
   std::map<std::string_view, std::int64_t> counters_;  // names are literals
 };
-
-std::unique_ptr<EngineRules> MakeRules(const EngineOptions& options);
 
 // For the sentences of violations.
 inline std::string NameOf(Rank rank) { return "rank " + std::to_string(rank); }

@@ -51,6 +51,7 @@ struct AdPsgdOptions {
   }
   Status Check(int workers) const;
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const AdPsgdOptions&, const AdPsgdOptions&) = default;
 };

@@ -29,6 +29,7 @@ struct AllReduceOptions {
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const AllReduceOptions&, const AllReduceOptions&) = default;
 };

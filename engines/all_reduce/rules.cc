@@ -1,10 +1,20 @@
-#include "engines/all_reduce/rules.h"
+// The invariants of engine all-reduce: every iteration, every live worker, one round.
+//
+// whole-round: a round has all joined workers in it, each once. It forms as soon as all of them are
+// ready, and is the only decision.
+//
+// weights: by their samples where all have told some, else equal.
+//
+// iterations: a round is of the newest iteration that a member offers a gradient for.
+#include "engines/rules.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 #include <string>
+
+#include "engines/all_reduce/options.h"
 
 namespace prd {
 namespace {
@@ -77,8 +87,9 @@ void AllReduceRules::CheckRound(const FormGroup& group, std::int64_t joined) {
 
 }  // namespace
 
-std::unique_ptr<EngineRules> MakeRules(const AllReduceOptions& options) {
-  return std::make_unique<AllReduceRules>(options);
+// Counts rounds.
+std::unique_ptr<EngineRules> AllReduceOptions::Rules() const {
+  return std::make_unique<AllReduceRules>(*this);
 }
 
 }  // namespace prd

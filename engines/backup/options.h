@@ -28,6 +28,7 @@ struct BackupOptions {
   }
   Status Check(int workers) const;
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const BackupOptions&, const BackupOptions&) = default;
 };

@@ -1,10 +1,28 @@
-#include "engines/backup/rules.h"
+// The invariants of engine backup (Chen et al., 2016), beside a reference that looks at every
+// worker at every event and decides for itself what the event must lead to.
+//
+// quorum: a round has N - b members or more of the N that have joined: all that wait, each once.
+// One round runs at a time, and a round forms as soon as so many wait.
+//
+// weights: they are equal.
+//
+// iterations: a round's members offer gradients for its iteration, which follows the newest that is
+// known to be committed.
+//
+// dropped: what is computed on a replica older than the newest is dropped, at once, and before a
+// round forms; and nothing else is.
+//
+// explained: a worker has a reason to wait while it waits, and only then (in jobs of up to
+// kMaxWatched workers).
+#include "engines/rules.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 #include <string>
+
+#include "engines/backup/options.h"
 
 namespace prd {
 namespace {
@@ -177,8 +195,9 @@ void BackupRules::CheckRound(const FormGroup& group) {
 
 }  // namespace
 
-std::unique_ptr<EngineRules> MakeRules(const BackupOptions& options) {
-  return std::make_unique<BackupRules>(options);
+// Counts rounds, dropped.
+std::unique_ptr<EngineRules> BackupOptions::Rules() const {
+  return std::make_unique<BackupRules>(*this);
 }
 
 }  // namespace prd

@@ -60,6 +60,7 @@ struct EagerOptions {
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const EagerOptions&, const EagerOptions&) = default;
 };

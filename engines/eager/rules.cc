@@ -1,4 +1,26 @@
-#include "engines/eager/rules.h"
+// The invariants of engine eager (Li et al., PPoPP 2020), beside a reference of its controller that
+// looks at every worker at every event.
+//
+// quorum: a round starts with as many arrived as `quorum` says, of those that have joined
+// (majority: one at least). None starts while one runs, and one starts as soon as it may.
+//
+// initiator: a round of a majority is started by the worker that the seed says (section 4.2), drawn
+// here anew among those there, by host and rank, when the round first could start. Who waits for
+// that worker is told its rank.
+//
+// max-stale: no worker is passed over in more than max_stale_rounds rounds in a row that succeed:
+// neither contributing nor having arrived.
+//
+// contributors: who owes gradients contributes with weight 1/n, nobody else has a weight.
+//
+// sync-every: of sync_every rounds the last is followed by an average with equal weights, once all
+// have arrived. The average changes no iteration.
+//
+// everybody: a group has all who have joined, each once, and the workers of a host one after
+// another. It is the only decision on its event, and has a reason. Rounds are numbered one by one.
+//
+// explained: a worker that has arrived, and waits, has a reason (up to kMaxWatched workers).
+#include "engines/rules.h"
 
 #include <algorithm>
 #include <set>
@@ -7,6 +29,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "engines/eager/options.h"
 #include "engines/ring_order.h"
 
 namespace prd {
@@ -282,8 +305,10 @@ void EagerRules::CheckExplained(const Decision& of) {
 
 }  // namespace
 
-std::unique_ptr<EngineRules> MakeRules(const EagerOptions& options) {
-  return std::make_unique<EagerRules>(options);
+// Counts bounds (workers passed over as often as they may be), holds (rounds that wait for one),
+// averages, failures.
+std::unique_ptr<EngineRules> EagerOptions::Rules() const {
+  return std::make_unique<EagerRules>(*this);
 }
 
 }  // namespace prd

@@ -47,6 +47,7 @@ struct EsyncOptions {
   }
   Status Check(int workers) const;
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const EsyncOptions&, const EsyncOptions&) = default;
 };

@@ -83,6 +83,7 @@ struct HopOptions {
   Status Check(int workers) const;
   void Fit(Prng* prng, int workers);
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const HopOptions&, const HopOptions&) = default;
 };

@@ -67,6 +67,7 @@ struct PReduceOptions {
   Status Check(int workers) const;
   void Fit(Prng* prng, int workers);
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const PReduceOptions&, const PReduceOptions&) = default;
 };

@@ -370,8 +370,9 @@ std::vector<double> WeightsByTheBook(const PReduceOptions& options,
   return weights;
 }
 
-std::unique_ptr<EngineRules> MakeRules(const PReduceOptions& options) {
-  return std::make_unique<PReduceRules>(options);
+// Counts bridges, holds.
+std::unique_ptr<EngineRules> PReduceOptions::Rules() const {
+  return std::make_unique<PReduceRules>(*this);
 }
 
 }  // namespace prd

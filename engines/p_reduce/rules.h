@@ -30,9 +30,6 @@
 
 namespace prd {
 
-// Counts bridges, holds.
-std::unique_ptr<EngineRules> MakeRules(const PReduceOptions& options);
-
 // Eq. 9 and section 3.3.3 word for word: walks over every relative iteration. The weights are in
 // the order of `iterations`, the initial model's share is last.
 std::vector<double> WeightsByTheBook(const PReduceOptions& options,

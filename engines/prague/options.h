@@ -77,6 +77,7 @@ struct PragueOptions {
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const PragueOptions&, const PragueOptions&) = default;
 };

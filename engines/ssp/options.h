@@ -51,6 +51,7 @@ struct SspOptions {
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const SspOptions&, const SspOptions&) = default;
 };

@@ -1,4 +1,26 @@
-#include "engines/ssp/rules.h"
+// The invariants of engine ssp (Ho et al., NIPS 2013), beside clocks that are counted in the
+// paper's words, and who may have which shard.
+//
+// bound: nobody is let on to a clock that is more than s beyond what each worker that trains has
+// stored. Who may be let on is let on at once; so the slowest is, and there is no deadlock.
+//
+// clocks: who is let on goes on to the clock that it asked for, among all who train. A worker that
+// comes, and has not asked, begins at the clock that all have stored; where nobody trains, at the
+// highest that anybody was let on to.
+//
+// placement: epochs ascend by one. Members are all who have joined, or have finished and are there.
+// The number of shards stays. Each shard has an owner and `replicas` holders among the members, or
+// all others. Owners have equal numbers of shards, or one fewer; holders, or two fewer.
+//
+// source: a shard comes from a worker that may have all of it, and is there. It begins anew only if
+// there is none.
+//
+// opened: what is opened is the newest placement, once all its members that are left have said
+// Placed; and they are told.
+//
+// explained: a worker has a reason to wait while it waits, or a placement is not open (in jobs of
+// up to kMaxWatched workers).
+#include "engines/rules.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,6 +28,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "engines/ssp/options.h"
 
 namespace prd {
 namespace {
@@ -268,8 +292,8 @@ void SspRules::Check(const Decision& of) {
 
 }  // namespace
 
-std::unique_ptr<EngineRules> MakeRules(const SspOptions& options) {
-  return std::make_unique<SspRules>(options);
-}
+// Counts placements, late (superseded before they were open), moved (shards whose owner has
+// changed), lost (shards that nobody had any more).
+std::unique_ptr<EngineRules> SspOptions::Rules() const { return std::make_unique<SspRules>(*this); }
 
 }  // namespace prd

@@ -26,6 +26,7 @@ struct ToyOptions {
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;
+  std::unique_ptr<EngineRules> Rules() const;
 
   friend bool operator==(const ToyOptions&, const ToyOptions&) = default;
 };

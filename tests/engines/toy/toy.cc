@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engines/engine.h"
+#include "engines/rules.h"
 #include "tests/engines/toy/options.h"
 
 namespace prd {
@@ -62,7 +63,29 @@ class Toy final : public Engine {
   std::map<Rank, Iteration> waiting_;
 };
 
+// partners: a group has a worker alone, or two whose ranks make them partners.
+class ToyRules final : public EngineRules {
+ public:
+  explicit ToyRules(const ToyOptions& options) : shift_(options.shift) {}
+  void Check(const Decision& of) override {
+    for (const FormGroup& group : GroupsOf(of.effects)) {
+      const bool alone = group.members.size() == 1;
+      const auto pair = [&](Rank rank) { return (rank + shift_) / 2; };
+      if (!alone && pair(group.members.at(0).rank) != pair(group.members.at(1).rank)) {
+        throw Violation("partners", NameOf(group) + " has no pair");
+      }
+      Count(alone ? "alone" : "pairs");
+    }
+  }
+  void Archive(StateArchive&) override {}
+
+ private:
+  const int shift_;
+};
+
 }  // namespace
+
+std::unique_ptr<EngineRules> ToyOptions::Rules() const { return std::make_unique<ToyRules>(*this); }
 
 std::unique_ptr<Engine> ToyOptions::Make() const { return std::make_unique<Toy>(*this); }
 
