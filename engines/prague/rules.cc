@@ -95,6 +95,7 @@ class PragueRules final : public EngineRules {
   void CheckDivision(const Event& event, const Groups& fresh, const std::set<Rank>& idle);
   void CheckPhases(const Groups& fresh, const std::map<std::string, std::set<Rank>>& hosts);
   void CheckFormed(const Decision& of);
+  void CheckFormedInLarge(const Decision& of) const;
   void CheckPending(const Engine& engine) const;
   void CheckWaits(const Decision& of) const;
 
@@ -391,6 +392,17 @@ void PragueRules::CheckWaits(const Decision& of) const {
   }
 }
 
+// What one group alone shows.
+void PragueRules::CheckFormedInLarge(const Decision& of) const {
+  for (const FormGroup& group : GroupsOf(of.effects)) {
+    const auto active = std::count_if(group.members.begin(), group.members.end(),
+                                      [](const GroupShare& share) { return !share.passive; });
+    if (Smart() || (std::ssize(group.members) <= options_.group_size && active == 1)) continue;
+    throw Violation("group-size", NameOf(group) + " has " + std::to_string(group.members.size()) +
+                                      " members, " + std::to_string(active) + " not passive");
+  }
+}
+
 void PragueRules::Check(const Decision& of) {
   if (options_.generator == PragueOptions::Generator::kStatic) {
     for (const FormGroup& group : GroupsOf(of.effects)) {
@@ -399,7 +411,7 @@ void PragueRules::Check(const Decision& of) {
     return;
   }
   unseen_ = unseen_ || of.joined > kMaxWatched;
-  if (unseen_) return;
+  if (unseen_) return CheckFormedInLarge(of);
   Follow(of);
   const std::set<Rank> idle = Idle();
   const Groups fresh = Collect(of);

@@ -1,5 +1,5 @@
-// Every invariant of every engine is broken on purpose, once, and found under its name: the real
-// engine decides, and the first decision that the case knows how to spoil is spoilt.
+// The invariants of engines are broken on purpose, and found under their names: the real engine
+// decides, and the first decision that the case knows how to spoil is spoilt.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -40,6 +40,29 @@ class SpoiltEngine final : public Engine {
   std::unique_ptr<Engine> engine_;
   const Spoil spoil_;
   bool spoilt_ = false;
+};
+
+// Says nothing of those who wait.
+class SilentEngine final : public Engine {
+ public:
+  explicit SilentEngine(const EngineOptions& options) : engine_(MakeEngine(options)) {}
+
+  Plan plan() const override { return engine_->plan(); }
+  Joining joining() const override { return engine_->joining(); }
+  void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override {
+    engine_->Step(now, event, next_group, out);
+  }
+  // Long after what it waits for.
+  std::optional<Instant> NextDeadline() const override {
+    const auto deadline = engine_->NextDeadline();
+    return deadline ? std::optional(*deadline + 3600 * kSecond) : std::nullopt;
+  }
+  std::string Explain(Instant, Rank) const override { return ""; }
+  std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
+  void Archive(StateArchive& ar) override { engine_->Archive(ar); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
 };
 
 // What is wrong with a run of the engine, spoilt.
@@ -251,6 +274,52 @@ TEST(RulesTest, AdPsgd) {
   EngineWatch engine(MakeEngine(options), ring);
   const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("neighbours: ")) << wrong;
+}
+
+TEST(RulesTest, WhoWaitsHasAReason) {
+  const EagerOptions all{.quorum = 6, .sync_every = 0};
+  const std::vector<EngineOptions> engines = {all, BackupOptions{.backups = 0},
+                                              EsyncOptions{.stall_factor = 0}, AdPsgdOptions{}};
+  for (const EngineOptions& options : engines) {
+    EngineWatch engine(std::make_unique<SilentEngine>(options), options);
+    const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
+    EXPECT_TRUE(wrong.starts_with("explained: ")) << EngineName(options) << ": " << wrong;
+  }
+}
+
+TEST(RulesTest, PReduceHoldsNobodyForLong) {
+  const PReduceOptions options{.group_size = 2, .history_window = 4};
+  std::string wrong;
+  for (std::uint64_t seed = 1; seed < 200 && wrong.empty(); ++seed) {
+    EngineWatch engine(std::make_unique<SilentEngine>(options), options);
+    wrong = MakeDriver(&engine, seed, 4)->Storm(2000);
+  }
+  EXPECT_TRUE(wrong.starts_with("hold-budget: ")) << wrong;
+}
+
+// Theorem 1: here the worker is at fault, which goes on without its neighbour's update.
+TEST(RulesTest, HopsGap) {
+  const HopOptions options{.graph = {.kind = Graph::Kind::kRing, .edges = {}},
+                           .max_iteration_gap = 0};
+  EngineWatch engine(MakeEngine(options), options);
+  GroupId next_group = 1;
+  Effects effects;
+  for (Rank rank = 0; rank < 2; ++rank) {
+    engine.Step({0}, JoinedEvent{.rank = rank, .host = "h"}, &next_group, &effects);
+  }
+  const Instant settled = *engine.NextDeadline();
+  engine.Step(settled, DeadlineEvent{}, &next_group, &effects);
+  const auto signal = [&](Iteration iteration) {
+    engine.Step(settled, ReadyEvent{.rank = 0, .ready = {.iteration = iteration}}, &next_group,
+                &effects);
+  };
+  signal(1);
+  try {
+    signal(2);
+    ADD_FAILURE() << "not found";
+  } catch (const Violation& violation) {
+    EXPECT_EQ(violation.invariant(), "gap") << violation.what();
+  }
 }
 
 TEST(RulesTest, Hop) {
