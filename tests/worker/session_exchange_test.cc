@@ -202,7 +202,6 @@ TEST(SessionExchangeTest, HopIsItsMatrixStepByStep) {
       Rows models(kWorkers, Row(kCount, 1.0));
       for (int k = 0; k < kSteps; ++k) {
         Rows sent = models;
-        const bool serial = order == HopOptions::Order::kSerial;
         for (int r = 0; serial && r < kWorkers; ++r) {
           for (std::size_t i = 0; i < kCount; ++i) {
             double& x = sent[static_cast<std::size_t>(r)][i];

@@ -242,12 +242,12 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       [&f](auto& s, auto& c) { return ShowGraph(s, f.run, f.last, f.table, c); });
   graph->add_flag("--table", f.table, "Print a table instead of DOT");
   graph->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
-  CLI::App* gap =
-      add("spectral-gap",
-          "How fast an update spreads to all workers: rho and the gap 1 - rho. For engines that "
-          "average within groups, by a static schedule, or with neighbours (these also as the paper "
-          "of Hop counts the gap). Refused where each update reaches all workers anyway",
-          [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
+  CLI::App* gap = add(
+      "spectral-gap",
+      "How fast an update spreads to all workers: rho and the gap 1 - rho. For engines that "
+      "average within groups, by a static schedule, or with neighbours (these also as the paper "
+      "of Hop counts the gap). Refused where each update reaches all workers anyway",
+      [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
 
   CLI::App* exporting =
