@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "engines/draw.h"
 #include "engines/engine_watch.h"
 #include "engines/registry.h"
 #include "tests/engines/engine_driver.h"
@@ -26,8 +27,9 @@ bool SweepFinds(const std::vector<Workload>& workloads, const Mutant& mutant, st
 }
 
 bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
-  const auto workers = static_cast<Rank>(1 + Prng(seed).Below(kMaxVaried));
-  EngineOptions drawn = DrawEngine(seed, workers, OneEngine{.engine = *mutant.engine});
+  Prng random(seed);
+  const auto workers = static_cast<Rank>(1 + random.Below(kMaxVaried));
+  EngineOptions drawn = Draw(*mutant.engine, &random, workers);
   auto* prague = std::get_if<PragueOptions>(&drawn);
   if (prague != nullptr && prague->generator == PragueOptions::Generator::kStatic) {
     prague->generator = PragueOptions::Generator::kSmart;  // that forms groups
