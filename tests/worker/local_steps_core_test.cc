@@ -305,7 +305,7 @@ TEST(LocalStepsTest, FinishIsSaidOnceTheSignalThatWaitsIsAnswered) {
   EXPECT_TRUE(s.Said<Ready>().empty());
 }
 
-// ---- other strategies ----
+// ---- other plans ----
 
 // Changes reduced every n steps, without asking: steps between two signals end at once.
 TEST(LocalStepsTest, ASignalEveryFewStepsIsAnsweredByItsGroup) {

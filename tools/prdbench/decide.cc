@@ -269,7 +269,7 @@ class Loop {
   GroupId next_guide_ = 1;
   GroupId next_timed_ = 1;
   Effects effects_;
-  std::vector<InRounds> in_rounds_;   // by rank; empty under other strategies
+  std::vector<InRounds> in_rounds_;   // by rank; empty under other plans
   std::vector<Ahead> ahead_;          // by rank; empty unless DrawnAhead
   bool exchanges_;                    // each signal has an answer of its own
   std::map<GroupId, Held> held_;      // formed, and not begun

@@ -1,14 +1,14 @@
-// What workers ask of each other outside of groups: the strategies NeighbourPlan and StorePlan.
+// What workers ask of each other outside of groups: under plans with neighbours or a store.
 //
-// One mechanism for all of it. Who has something for a peer says so in a PeerMessage (an offer);
-// the peer pulls it when it wants it and has room for it, or declines; so nothing is sent that its
-// receiver has no use for (Hop, section 6.2: the receiver is asked before an update is sent), and a
-// receiver decides by itself how much memory it gives. What is pulled is a PeerItem. The core
-// decides, by actions (actions.h); the data plane carries notes and parcels and does the
-// arithmetic.
+// There is one mechanism. A worker that has an item for a peer offers it in a PeerMessage. The peer
+// pulls the item when it wants it and has room for it, or declines. So a worker sends nothing that
+// its receiver has no use for (Hop, section 6.2: the receiver is asked before an update is sent),
+// and a receiver decides how much memory it gives. The core decides, by actions (actions.h); the
+// data plane carries messages and items, and does the arithmetic.
 //
-// Notes and requests may get lost, with a connection or a process: who waits for an answer says its
-// note again, or pulls again, after a while. All of them may therefore come twice, and late.
+// Messages and requests may be lost with a connection or a process. A worker that waits for an
+// answer repeats its message, or pulls again, after a while. So each of them may come twice, and
+// late.
 #ifndef PRD_WORKER_CORE_EXCHANGE_H_
 #define PRD_WORKER_CORE_EXCHANGE_H_
 
@@ -37,7 +37,7 @@ struct PeerItem {
 
 struct PeerMessage {
   enum class Kind : std::uint8_t {
-    kOffer = 0,     // "I have this parcel for you"
+    kOffer = 0,     // "I have this item for you"
     kDeclined = 1,  // answers an offer: "I have no use for it"
     kStored = 2,    // answers an offer: "I have it"; of a kDelta: "and so have all holders"
   };
@@ -74,8 +74,8 @@ using Request = std::uint64_t;  // of a peer's pull; the data plane numbers them
 // All but StartPull and Serve are done at once, before any later action. They touch parameters only
 // while the training loop is in a call, or (PublishUpdate) read them between two steps.
 
-// Whom notes and pulls go to from now on, by incarnation. Notes to others, and pulls from others,
-// come to nothing. What came from these before they were met, up to a limit, is heard now.
+// From now on, messages and pulls go to these peers only, by incarnation. Messages from others, and
+// pulls from others, come to nothing. What came from these peers before, up to a limit, counts now.
 struct SetPeers {
   std::vector<GroupMember> peers;
 };

@@ -66,7 +66,7 @@ class SessionCore {
 
   // Says Hello; done once the replica is the job's.
   void Attach(Instant now, Options options, Actions* out);
-  // Local work is done; done once a group has reduced with this worker, or as the strategy has it.
+  // Local work is done; done once a group has reduced with this worker, or as the plan has it.
   // `ready.iteration` as in engine.h for plans of parameters and of gradients; for the others it,
   // and all that concerns gradients and local steps, is set here. Not signalled when an earlier
   // signal is still unanswered. `discard`: the local work was cut short and does not count.
