@@ -209,7 +209,7 @@ class Training(unittest.TestCase):
 
     def test_tells_that_nccl_carried_its_groups(self):
         code, line, stderr = self.train(200)
-        self.assertEqual((code, line["ok"]), (0, True), stderr)
+        self.assertEqual((code, line["ok"]), (0, True), f"{line}\n{stderr}")
         self.assertGreater(line["groups"]["collective"], 0)
         self.assertGreater(line["nccl_share"], 0.5)
         self.assertEqual(line["steps"], 200)
