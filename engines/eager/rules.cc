@@ -298,6 +298,10 @@ void EagerRules::CheckExplained(const Decision& of) {
     if (why.starts_with("waits for rank")) return;
     throw Violation("max-stale", "a worker is awaited that is overdue, and the reason is: " + why);
   }
+  if (!AnyOwed()) {  // also where the initiator has arrived: its step was cut short
+    if (why.starts_with("waiting: nobody has a gradient")) return;
+    throw Violation("explained", "nobody owes a gradient, and the reason is: " + why);
+  }
   if (drawn_ == kNoRank || why.starts_with("waits for rank " + std::to_string(drawn_) + ","))
     return;
   throw Violation("initiator", "rank " + std::to_string(drawn_) + " is awaited, not: " + why);
