@@ -60,9 +60,15 @@ Status CheckLease(const JobSpec& spec) {
 }
 
 Status CheckWorkers(const JobSpec& spec) {
-  if (spec.workers <= spec.max_workers) return Status::Ok();
-  return Wrong("workers", std::to_string(spec.workers),
-               "up to max_workers (" + std::to_string(spec.max_workers) + ")");
+  if (spec.workers > spec.max_workers) {
+    return Wrong("workers", std::to_string(spec.workers),
+                 "up to max_workers (" + std::to_string(spec.max_workers) + ")");
+  }
+  const int most = spec.workers > 0 ? spec.workers : spec.max_workers;
+  if (spec.min_workers <= most) return Status::Ok();
+  return Wrong("min_workers", std::to_string(spec.min_workers),
+               "up to " + std::string(spec.workers > 0 ? "workers" : "max_workers") + " (" +
+                   std::to_string(most) + ")");
 }
 
 }  // namespace
@@ -145,7 +151,15 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
   fields.Whole("max_workers", &spec->max_workers, {1, kMaxWorkers, "workers"},
                "Ranks are below this, whatever a message says: a bound on memory, to be raised for "
                "larger jobs.");
+  fields.Whole("min_workers", &spec->min_workers, {1, kMaxWorkers, "workers"},
+               "Workers that a start needs at least when they come back from a run that the daemon "
+               "has lost (its state directory was emptied, or an older copy was put back). Such a "
+               "start waits start_grace_ms for the others. A job's first start waits for all "
+               "`workers`.");
   fields.Check(CheckWorkers(*spec));
+  fields.Whole("start_grace_ms", &spec->start_grace_ms, {0, kHourMs, "ms"},
+               "How long that start waits for workers that have not come back. They join the "
+               "running job later.");
   fields.Whole("lease_ms", &spec->lease_ms, {20, kHourMs, "ms"},
                "A worker that was silent for this long is dead: its groups are called off and the "
                "others go on without it. Shorter finds deaths sooner; longer forgives a host that "

@@ -69,11 +69,20 @@ struct LeftEvent {
   LeftReason why = LeftReason::kLeft;
 };
 
+// The link between two joined workers was found broken, or works again. When a worker joins, all
+// its links work. An engine that chooses who is in a group puts no such two into one; but for a
+// worker whose links are all broken, which trains in a group of its own.
+struct LinkEvent {
+  Rank a = kNoRank;  // a < b
+  Rank b = kNoRank;
+  bool works = false;
+};
+
 // The time that NextDeadline gave has come.
 struct DeadlineEvent {};
 
 using Event = std::variant<JoinedEvent, ReadyEvent, FinishedEvent, EndedEvent, LeftEvent,
-                           DeadlineEvent, PlacedEvent>;
+                           DeadlineEvent, PlacedEvent, LinkEvent>;
 
 }  // namespace prd
 

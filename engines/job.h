@@ -47,6 +47,10 @@ struct JobSpec {
   EngineOptions engine;
   int workers = 0;  // the common start waits for these; 0 = the first worker's world size, or 1
   int max_workers = 4096;  // ranks are below this, whatever a message says
+  // A start of workers that have trained before goes on without those that are missing, after
+  // start_grace_ms, with at least min_workers.
+  int min_workers = 1;
+  std::uint32_t start_grace_ms = 3000;
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
   std::string text;  // this spec as normalised TOML (config/), kept in history

@@ -16,6 +16,7 @@ Status Diverged(const Record& record, const std::string& what) {
 Input ToInput(const RecordBody& body) {
   if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
   if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
+  if (const auto* lost = std::get_if<HistoryLost>(&body)) return *lost;
   return DeadlineReached{};
 }
 

@@ -19,6 +19,8 @@ $Cxx.namespace("prd::wire");
 #              unique within a state directory, never used again.
 # rank         Set by the worker's launcher or, for -1, by the controller. One live worker at a time
 #              holds it; after a death another incarnation may.
+# identity     128 random bits in two halves, drawn by the controller when a run starts. Tells the run
+#              from all others, whatever state directory they are in. Both halves 0: none.
 # incarnation  Drawn at random by the worker when it says Hello, never 0. Lives as long as its link.
 # group        Set by the controller, from 1. Unique within a run, never used again.
 # seq, ack     Per direction of one incarnation's link, from 1. A seq lives until the other side has
@@ -82,7 +84,11 @@ struct WorkerEnvelope {
     leave @10 :Leave;
     heartbeat @11 :Void;   # seq 0
     placed @12 :Placed;
+    probed @13 :Probed;
   }
+  identityHigh @14 :UInt64;   # 0 until Welcome, as the next
+  identityLow @15 :UInt64;
+  oldest @16 :UInt64 = 1;     # the lowest seq that the worker can send again
 }
 
 struct Hello {
@@ -97,6 +103,8 @@ struct Hello {
   modelBytes @8 :UInt64;
   modelHash @9 :UInt64;
   iteration @10 :Int64;
+  formerHigh @11 :UInt64;     # identity of the run in which the replica was trained
+  formerLow @12 :UInt64;
 }
 
 struct Ready {
@@ -120,6 +128,7 @@ struct Finished {
   reduceNs @4 :Int64;    # from Group received to the end
   bytes @5 :UInt64;      # sent to peers
   included @6 :UInt32;   # gradients of this worker's in the result of a round
+  unreachable @7 :List(Int32);   # ranks of members that did not answer
 }
 
 struct Adopted {
@@ -131,6 +140,11 @@ struct Adopted {
 
 struct Placed {
   epoch @0 :UInt64;      # of a Placement the worker was sent
+}
+
+struct Probed {
+  rank @0 :Int32;          # of a target of the newest Probe, as the next
+  incarnation @1 :UInt64;
 }
 
 struct Leave {
@@ -150,13 +164,16 @@ struct ControllerEnvelope {
     adopt @6 :Adopt;
     released @7 :Released;      # the last message of a link
     refused @8 :Refused;        # seq 0
-    heartbeatAck @9 :Void;      # seq 0
+    heartbeatAck @9 :HeartbeatAck;   # seq 0
     queryReply @10 :QueryReply;
     schedule @11 :Schedule;
     neighbourhood @12 :Neighbourhood;
     placement @13 :Placement;
     opened @14 :Opened;
+    probe @15 :Probe;
   }
+  identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
+  identityLow @17 :UInt64;
 }
 
 struct Welcome {
@@ -168,6 +185,8 @@ struct Welcome {
   leaseMs @5 :UInt32;      # milliseconds
   heartbeatMs @6 :UInt32;  # milliseconds
   plan @7 :Plan;           # for the whole run
+  identityHigh @8 :UInt64;
+  identityLow @9 :UInt64;
 }
 
 # How workers go about their steps (common/base/plan.h).
@@ -219,6 +238,7 @@ struct Group {
   iteration @3 :Int64;             # where members continue after success
   initialWeight @4 :Float64;       # finite; the initial model's share
   reason @5 :Text;                 # human-readable
+  ringOnly @6 :Bool;               # members send only to those next to them
 }
 
 struct Abort {
@@ -274,6 +294,14 @@ struct Placement {
 
 struct Opened {
   epoch @0 :UInt64;            # of the newest Placement
+}
+
+struct Probe {
+  targets @0 :List(GroupMember);   # weights have no meaning
+}
+
+struct HeartbeatAck {
+  waitsFor @0 :Text;       # human-readable; why the job has not begun for this worker
 }
 
 struct Released {

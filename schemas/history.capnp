@@ -37,6 +37,8 @@ struct Record {
     neighboursSet @16 :NeighboursSet;
     placementSet @17 :PlacementSet;
     placementOpened @18 :PlacementOpened;
+    historyLost @19 :LeaseExpired;           # an input
+    linkChanged @20 :LinkChanged;
   }
 }
 
@@ -50,6 +52,8 @@ struct RunStarted {
   engine @1 :Text;
   spec @2 :Text;      # the job's config as normalised TOML; for the whole run
   wallNs @3 :Int64;   # Unix time in nanoseconds, for display
+  identityHigh @4 :UInt64;   # of the run; 0 in histories of earlier versions, as the next
+  identityLow @5 :UInt64;
 }
 
 struct WorkerJoined {
@@ -155,6 +159,13 @@ struct PlacementSet {
 struct PlacementOpened {
   epoch @0 :UInt64;
   members @1 :List(Int32);        # ranks, ascending
+}
+
+struct LinkChanged {
+  a @0 :Int32;                    # ranks, a < b
+  b @1 :Int32;
+  works @2 :Bool;
+  reason @3 :Text;
 }
 
 struct RunEnded {

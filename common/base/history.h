@@ -31,12 +31,20 @@ struct LeaseExpired {
   friend bool operator==(const LeaseExpired&, const LeaseExpired&) = default;
 };
 
-// The deadline that the job's engine had asked for was reached.
+// A message of this worker proved that the controller has lost the end of this run's history: it
+// had received more of the worker, or sent it more, than it knows.
+struct HistoryLost {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  friend bool operator==(const HistoryLost&, const HistoryLost&) = default;
+};
+
+// The deadline that the job or its engine had asked for was reached.
 struct DeadlineReached {
   friend bool operator==(const DeadlineReached&, const DeadlineReached&) = default;
 };
 
-using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached>;
+using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost>;
 
 // ---- decisions ----
 
@@ -46,6 +54,7 @@ struct RunStarted {
   std::string spec;  // the job's config as TOML, normalised: what replay builds the engine from
   std::int64_t wall_ns =
       0;  // Unix time when the run began, for display; with `now` it dates every record
+  RunIdentity identity;
   friend bool operator==(const RunStarted&, const RunStarted&) = default;
 };
 
@@ -181,16 +190,25 @@ struct PlacementOpened {
   friend bool operator==(const PlacementOpened&, const PlacementOpened&) = default;
 };
 
-// The last worker has gone.
+// The link between two workers was found broken, or works again.
+struct LinkChanged {
+  Rank a = kNoRank;  // a < b
+  Rank b = kNoRank;
+  bool works = false;
+  std::string reason;  // "rank 1 did not reach rank 2 in group 96"
+  friend bool operator==(const LinkChanged&, const LinkChanged&) = default;
+};
+
+// The last worker has gone, or the run cannot be continued (HistoryLost).
 struct RunEnded {
   std::string reason;
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody =
-    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
-                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
-                 ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened>;
+using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
+                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded,
+                                UpdateDropped, QueryAnswered, ScheduleSet, NeighboursSet,
+                                PlacementSet, PlacementOpened, HistoryLost, LinkChanged>;
 
 struct Record {
   RunId run = kNoRun;
@@ -200,10 +218,10 @@ struct Record {
   friend bool operator==(const Record&, const Record&) = default;
 };
 
-// True for the three kinds that replay feeds back in.
+// True for the kinds that replay feeds back in.
 inline bool IsInput(const RecordBody& body) {
   return std::holds_alternative<FromWorker>(body) || std::holds_alternative<LeaseExpired>(body) ||
-         std::holds_alternative<DeadlineReached>(body);
+         std::holds_alternative<DeadlineReached>(body) || std::holds_alternative<HistoryLost>(body);
 }
 
 }  // namespace prd

@@ -3,6 +3,8 @@
 #define PRD_COMMON_BASE_IDS_H_
 
 #include <cstdint>
+#include <cstdio>
+#include <string>
 
 namespace prd {
 
@@ -30,6 +32,25 @@ using Seq = std::uint64_t;
 // from 1.
 using RunId = std::uint64_t;
 inline constexpr RunId kNoRun = 0;
+
+// Which execution of a job that is, wherever its controller keeps state: 128 random bits, drawn
+// when the run starts. All zero: none. A RunId alone may come again, when a controller has lost its
+// history.
+struct RunIdentity {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  bool known() const { return high != 0 || low != 0; }
+  void Archive(auto& ar) { ar(high, low); }
+  friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
+};
+
+// 32 hexadecimal digits.
+inline std::string ToText(const RunIdentity& identity) {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(identity.high),
+                static_cast<unsigned long long>(identity.low));
+  return text;
+}
 
 }  // namespace prd
 

@@ -23,7 +23,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 // ---- worker to controller ----
 
@@ -42,6 +42,9 @@ struct Hello {
   std::uint64_t model_bytes = 0;  // of all parameters
   std::uint64_t model_hash = 0;   // of dtypes and sizes; equal for every worker of a job
   Iteration iteration = 0;        // of the replica it brings; counts only in the common start
+  // The run in which that replica was trained; none: the replica is as the training program made
+  // it.
+  RunIdentity former;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -86,6 +89,9 @@ struct Finished {
   std::uint64_t bytes = 0;   // sent to peers for it
   // kRound: gradients of this worker's that are in the result.
   std::uint32_t included = 0;
+  // kFailed: members that did not answer, or to whom the connection broke. The worker itself is
+  // well, and so may they be: their links to each other may be broken.
+  std::vector<Rank> unreachable;
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
@@ -107,6 +113,13 @@ struct Placed {
   friend bool operator==(const Placed&, const Placed&) = default;
 };
 
+// A target of the newest Probe answers, and has been told so. Said once per target and Probe.
+struct Probed {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  friend bool operator==(const Probed&, const Probed&) = default;
+};
+
 // Session::Finish: no more steps; wait for the final average of all live workers.
 struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
@@ -123,14 +136,19 @@ struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed>;
+using WorkerBody =
+    std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed, Probed>;
 
 struct WorkerEnvelope {
-  RunId run = kNoRun;   // from Welcome; kNoRun until then
-  Rank rank = kNoRank;  // from Welcome; kNoRank until then
+  RunId run = kNoRun;    // from Welcome; kNoRun until then
+  RunIdentity identity;  // the same
+  Rank rank = kNoRank;   // from Welcome; kNoRank until then
   Incarnation incarnation = 0;
   Seq seq = 0;
   Seq ack = 0;  // the last controller message received in order
+  // The lowest of its messages that the worker can send again; the controller has acknowledged all
+  // before. With `ack` it proves that a controller has forgotten what it had received, or sent.
+  Seq oldest = 1;
   WorkerBody body;
   friend bool operator==(const WorkerEnvelope&, const WorkerEnvelope&) = default;
 };
@@ -139,6 +157,7 @@ struct WorkerEnvelope {
 
 struct Welcome {
   RunId run = kNoRun;
+  RunIdentity identity;
   Rank rank = kNoRank;
   std::string job;
   std::string engine;
@@ -147,7 +166,7 @@ struct Welcome {
   std::uint32_t lease_ms = 0;
   std::uint32_t heartbeat_ms = 0;
   void Archive(StateArchive& ar) {
-    ar(run, rank, job, engine, plan, workers, lease_ms, heartbeat_ms);
+    ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -187,8 +206,13 @@ struct Group {
   SharedList<GroupMember> members;
   Iteration iteration = 0;    // where members continue if the reduction succeeds
   double initial_weight = 0;  // the initial model's share, which each member adds from its own copy
+  // Members send only to those next to them in this order, the last one's next being the first: the
+  // link between two others is broken.
+  bool ring_only = false;
   std::string reason;
-  void Archive(StateArchive& ar) { ar(id, kind, members, iteration, initial_weight, reason); }
+  void Archive(StateArchive& ar) {
+    ar(id, kind, members, iteration, initial_weight, ring_only, reason);
+  }
   friend bool operator==(const Group&, const Group&) = default;
 };
 
@@ -292,6 +316,15 @@ struct Opened {
   friend bool operator==(const Opened&, const Opened&) = default;
 };
 
+// Find out whether these workers answer, until each has: the links to them were broken. Replaces
+// the Probe before; none: ask nobody any more. Costs no step. Each that answers is reported by
+// Probed.
+struct Probe {
+  SharedList<GroupMember> targets;  // weights have no meaning
+  void Archive(StateArchive& ar) { ar(targets); }
+  friend bool operator==(const Probe&, const Probe&) = default;
+};
+
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
@@ -312,14 +345,16 @@ struct Refused {
 
 // seq 0.
 struct HeartbeatAck {
-  void Archive(StateArchive&) {}
+  std::string waits_for;  // why the job has not begun for this worker; empty: it has
+  void Archive(StateArchive& ar) { ar(waits_for); }
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
 using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
-                                    QueryReply, Schedule, Neighbourhood, Placement, Opened>;
+                                    QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe>;
 
 struct ControllerEnvelope {
+  RunIdentity identity;         // of the run; none in a Refused that comes from no run
   Incarnation incarnation = 0;  // whom it is for
   Seq seq = 0;
   Seq ack = 0;  // the last worker message received in order

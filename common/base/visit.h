@@ -32,6 +32,7 @@ void Visit(Is<Hello> auto& m, auto&& visit) {
   visit("world_size", m.world_size)("host", m.host)("host_name", m.host_name)("pid", m.pid);
   visit("endpoints", m.endpoints)("model_bytes", m.model_bytes);
   visit("model_hash", m.model_hash, Visible::kNever)("iteration", m.iteration);
+  visit("former", m.former, kUnlessZero);
 }
 constexpr const char* TypeName(const Ready&) { return "ready"; }
 void Visit(Is<Ready> auto& m, auto&& visit) {
@@ -45,7 +46,7 @@ constexpr const char* TypeName(const Finished&) { return "finished"; }
 void Visit(Is<Finished> auto& m, auto&& visit) {
   visit("group", m.group)("outcome", m.outcome)("detail", m.detail, kUnlessZero);
   visit("wait_ns", m.wait_ns)("reduce_ns", m.reduce_ns)("bytes", m.bytes);
-  visit("included", m.included, kUnlessZero);
+  visit("included", m.included, kUnlessZero)("unreachable", m.unreachable, kUnlessZero);
 }
 constexpr const char* TypeName(const Adopted&) { return "adopted"; }
 void Visit(Is<Adopted> auto& m, auto&& visit) {
@@ -60,6 +61,10 @@ constexpr const char* TypeName(const Heartbeat&) { return "heartbeat"; }
 void Visit(Is<Heartbeat> auto&, auto&&) {}
 constexpr const char* TypeName(const Placed&) { return "placed"; }
 void Visit(Is<Placed> auto& m, auto&& visit) { visit("epoch", m.epoch); }
+constexpr const char* TypeName(const Probed&) { return "probed"; }
+void Visit(Is<Probed> auto& m, auto&& visit) {
+  visit("target", m.rank)("target_incarnation", m.incarnation);
+}
 
 // ---- inputs ----
 
@@ -69,12 +74,17 @@ void Visit(Is<LeaseExpired> auto& m, auto&& visit) {
 }
 constexpr const char* TypeName(const DeadlineReached&) { return "deadline_reached"; }
 void Visit(Is<DeadlineReached> auto&, auto&&) {}
+constexpr const char* TypeName(const HistoryLost&) { return "history_lost"; }
+void Visit(Is<HistoryLost> auto& m, auto&& visit) {
+  visit("rank", m.rank)("incarnation", m.incarnation);
+}
 
 // ---- decisions ----
 
 constexpr const char* TypeName(const RunStarted&) { return "run_started"; }
 void Visit(Is<RunStarted> auto& m, auto&& visit) {
   visit("job", m.job)("engine", m.engine)("spec", m.spec)("wall_ns", m.wall_ns);
+  visit("identity", m.identity, kUnlessZero);
 }
 constexpr const char* TypeName(const WorkerJoined&) { return "worker_joined"; }
 void Visit(Is<WorkerJoined> auto& m, auto&& visit) {
@@ -137,6 +147,10 @@ void Visit(Is<PlacementSet> auto& m, auto&& visit) {
 constexpr const char* TypeName(const PlacementOpened&) { return "placement_opened"; }
 void Visit(Is<PlacementOpened> auto& m, auto&& visit) {
   visit("epoch", m.epoch)("members", m.members);
+}
+constexpr const char* TypeName(const LinkChanged&) { return "link_changed"; }
+void Visit(Is<LinkChanged> auto& m, auto&& visit) {
+  visit("a", m.a)("b", m.b)("works", m.works)("reason", m.reason);
 }
 constexpr const char* TypeName(const RunEnded&) { return "run_ended"; }
 void Visit(Is<RunEnded> auto& m, auto&& visit) { visit("reason", m.reason); }

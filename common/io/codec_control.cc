@@ -37,6 +37,8 @@ void WriteHello(const Hello& from, wire::Hello::Builder to) {
   to.setModelBytes(from.model_bytes);
   to.setModelHash(from.model_hash);
   to.setIteration(from.iteration);
+  to.setFormerHigh(from.former.high);
+  to.setFormerLow(from.former.low);
 }
 
 Hello ReadHello(wire::Hello::Reader from) {
@@ -50,7 +52,8 @@ Hello ReadHello(wire::Hello::Reader from) {
           .endpoints = ReadTexts(from.getEndpoints()),
           .model_bytes = from.getModelBytes(),
           .model_hash = from.getModelHash(),
-          .iteration = from.getIteration()};
+          .iteration = from.getIteration(),
+          .former = {from.getFormerHigh(), from.getFormerLow()}};
 }
 
 void WriteFinished(const Finished& from, wire::Finished::Builder to) {
@@ -61,6 +64,9 @@ void WriteFinished(const Finished& from, wire::Finished::Builder to) {
   to.setReduceNs(from.reduce_ns);
   to.setBytes(from.bytes);
   to.setIncluded(from.included);
+  if (from.unreachable.empty()) return;
+  WriteNumbers<Rank>(from.unreachable,
+                     to.initUnreachable(static_cast<unsigned>(from.unreachable.size())));
 }
 
 Finished ReadFinished(wire::Finished::Reader from) {
@@ -70,7 +76,8 @@ Finished ReadFinished(wire::Finished::Reader from) {
           .wait_ns = from.getWaitNs(),
           .reduce_ns = from.getReduceNs(),
           .bytes = from.getBytes(),
-          .included = from.getIncluded()};
+          .included = from.getIncluded(),
+          .unreachable = ReadNumbers<Rank>(from.getUnreachable())};
 }
 
 struct WriteWorkerBody {
@@ -102,6 +109,11 @@ struct WriteWorkerBody {
   void operator()(const Leave& from) { to.initLeave().setReason(ToText(from.reason)); }
   void operator()(const Heartbeat&) { to.setHeartbeat(); }
   void operator()(const Placed& from) { to.initPlaced().setEpoch(from.epoch); }
+  void operator()(const Probed& from) {
+    auto probed = to.initProbed();
+    probed.setRank(from.rank);
+    probed.setIncarnation(from.incarnation);
+  }
 };
 
 WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
@@ -138,6 +150,9 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       return Heartbeat{};
     case wire::WorkerEnvelope::PLACED:
       return Placed{.epoch = from.getPlaced().getEpoch()};
+    case wire::WorkerEnvelope::PROBED:
+      return Probed{.rank = from.getProbed().getRank(),
+                    .incarnation = from.getProbed().getIncarnation()};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -241,10 +256,13 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setLeaseMs(from.lease_ms);
   to.setHeartbeatMs(from.heartbeat_ms);
   WritePlan(from.plan, to.initPlan());
+  to.setIdentityHigh(from.identity.high);
+  to.setIdentityLow(from.identity.low);
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
   return {.run = from.getRun(),
+          .identity = {from.getIdentityHigh(), from.getIdentityLow()},
           .rank = from.getRank(),
           .job = ToString(from.getJob()),
           .engine = ToString(from.getEngine()),
@@ -260,6 +278,7 @@ void WriteGroup(const Group& from, wire::Group::Builder to) {
   WriteMembers(from.members, to.initMembers(static_cast<unsigned>(from.members.size())));
   to.setIteration(from.iteration);
   to.setInitialWeight(from.initial_weight);
+  to.setRingOnly(from.ring_only);
   to.setReason(ToText(from.reason));
 }
 
@@ -269,6 +288,7 @@ Group ReadGroup(wire::Group::Reader from) {
           .members = ReadMembers(from.getMembers()),
           .iteration = from.getIteration(),
           .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
+          .ring_only = from.getRingOnly(),
           .reason = ToString(from.getReason())};
 }
 
@@ -353,7 +373,10 @@ struct WriteControllerBody {
     refused.setReason(ToText(from.reason));
     refused.setRetryMs(from.retry_ms);
   }
-  void operator()(const HeartbeatAck&) { to.setHeartbeatAck(); }
+  void operator()(const HeartbeatAck& from) {
+    auto ack = to.initHeartbeatAck();
+    if (!from.waits_for.empty()) ack.setWaitsFor(ToText(from.waits_for));
+  }
   void operator()(const QueryReply& from) {
     auto reply = to.initQueryReply();
     reply.setIteration(from.iteration);
@@ -366,6 +389,10 @@ struct WriteControllerBody {
   void operator()(const Neighbourhood& from) { WriteNeighbourhood(from, to.initNeighbourhood()); }
   void operator()(const Placement& from) { WritePlacement(from, to.initPlacement()); }
   void operator()(const Opened& from) { to.initOpened().setEpoch(from.epoch); }
+  void operator()(const Probe& from) {
+    auto probe = to.initProbe();
+    WriteMembers(from.targets, probe.initTargets(static_cast<unsigned>(from.targets.size())));
+  }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -391,7 +418,7 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
                      .retry_ms = refused.getRetryMs()};
     }
     case wire::ControllerEnvelope::HEARTBEAT_ACK:
-      return HeartbeatAck{};
+      return HeartbeatAck{.waits_for = ToString(from.getHeartbeatAck().getWaitsFor())};
     case wire::ControllerEnvelope::QUERY_REPLY: {
       const auto reply = from.getQueryReply();
       return QueryReply{.iteration = reply.getIteration(),
@@ -408,12 +435,15 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return ReadPlacement(from.getPlacement());
     case wire::ControllerEnvelope::OPENED:
       return Opened{.epoch = from.getOpened().getEpoch()};
+    case wire::ControllerEnvelope::PROBE:
+      return Probe{.targets = ReadMembers(from.getProbe().getTargets())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
 
 ControllerEnvelope ReadControllerEnvelope(wire::ControllerEnvelope::Reader from) {
-  return {.incarnation = from.getIncarnation(),
+  return {.identity = {from.getIdentityHigh(), from.getIdentityLow()},
+          .incarnation = from.getIncarnation(),
           .seq = from.getSeq(),
           .ack = from.getAck(),
           .body = ReadControllerBody(from)};
@@ -443,19 +473,24 @@ SharedList<ShardPlace> ReadShards(capnp::List<wire::ShardPlace>::Reader from) {
 
 void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to) {
   to.setRun(from.run);
+  to.setIdentityHigh(from.identity.high);
+  to.setIdentityLow(from.identity.low);
   to.setRank(from.rank);
   to.setIncarnation(from.incarnation);
   to.setSeq(from.seq);
   to.setAck(from.ack);
+  to.setOldest(from.oldest);
   std::visit(WriteWorkerBody{to}, from.body);
 }
 
 WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from) {
   return {.run = from.getRun(),
+          .identity = {from.getIdentityHigh(), from.getIdentityLow()},
           .rank = from.getRank(),
           .incarnation = from.getIncarnation(),
           .seq = from.getSeq(),
           .ack = from.getAck(),
+          .oldest = from.getOldest(),
           .body = ReadWorkerBody(from)};
 }
 
@@ -468,6 +503,8 @@ void EncodeTo(const WorkerEnvelope& envelope, std::string* out) {
 void EncodeTo(const ControllerEnvelope& envelope, std::string* out) {
   WireBuilder message;
   auto to = message.Init<wire::ControllerEnvelope>();
+  to.setIdentityHigh(envelope.identity.high);
+  to.setIdentityLow(envelope.identity.low);
   to.setIncarnation(envelope.incarnation);
   to.setSeq(envelope.seq);
   to.setAck(envelope.ack);

@@ -64,12 +64,26 @@ struct WriteBody {
     expired.setIncarnation(from.incarnation);
   }
   void operator()(const DeadlineReached&) { to.setDeadlineReached(); }
+  void operator()(const HistoryLost& from) {
+    auto lost = to.initHistoryLost();
+    lost.setRank(from.rank);
+    lost.setIncarnation(from.incarnation);
+  }
+  void operator()(const LinkChanged& from) {
+    auto changed = to.initLinkChanged();
+    changed.setA(from.a);
+    changed.setB(from.b);
+    changed.setWorks(from.works);
+    changed.setReason(ToText(from.reason));
+  }
   void operator()(const RunStarted& from) {
     auto started = to.initRunStarted();
     started.setJob(ToText(from.job));
     started.setEngine(ToText(from.engine));
     started.setSpec(ToText(from.spec));
     started.setWallNs(from.wall_ns);
+    started.setIdentityHigh(from.identity.high);
+    started.setIdentityLow(from.identity.low);
   }
   void operator()(const WorkerJoined& from) {
     auto joined = to.initWorkerJoined();
@@ -170,7 +184,8 @@ RunStarted ReadStarted(wire::RunStarted::Reader from) {
   return {.job = ToString(from.getJob()),
           .engine = ToString(from.getEngine()),
           .spec = ToString(from.getSpec()),
-          .wall_ns = from.getWallNs()};
+          .wall_ns = from.getWallNs(),
+          .identity = {from.getIdentityHigh(), from.getIdentityLow()}};
 }
 
 WorkerJoined ReadJoined(wire::WorkerJoined::Reader from) {
@@ -253,6 +268,16 @@ RecordBody ReadBody(wire::Record::Reader from) {
       return ReadNeighbours(from.getNeighboursSet());
     case wire::Record::PLACEMENT_SET:
       return ReadPlacementSet(from.getPlacementSet());
+    case wire::Record::HISTORY_LOST:
+      return HistoryLost{.rank = from.getHistoryLost().getRank(),
+                         .incarnation = from.getHistoryLost().getIncarnation()};
+    case wire::Record::LINK_CHANGED: {
+      const auto changed = from.getLinkChanged();
+      return LinkChanged{.a = changed.getA(),
+                         .b = changed.getB(),
+                         .works = changed.getWorks(),
+                         .reason = ToString(changed.getReason())};
+    }
     case wire::Record::PLACEMENT_OPENED: {
       const auto opened = from.getPlacementOpened();
       return PlacementOpened{.epoch = opened.getEpoch(),

@@ -40,6 +40,9 @@ JobSpec RandomSpec(Random& draw) {
   spec.name = draw.Name();
   spec.workers = static_cast<int>(draw.In(0, 40));
   spec.max_workers = static_cast<int>(draw.In(std::max(spec.workers, 1), 100'000));
+  spec.min_workers =
+      static_cast<int>(draw.In(1, spec.workers > 0 ? spec.workers : spec.max_workers));
+  spec.start_grace_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
   const std::vector<EngineOptions> engines = AllEngines();
@@ -62,6 +65,8 @@ TEST(SpecTest, RoundTripIsExact) {
     EXPECT_EQ(read->workers, spec.workers);
     EXPECT_EQ(read->max_workers, spec.max_workers);
     EXPECT_EQ(read->lease_ms, spec.lease_ms);
+    EXPECT_EQ(read->min_workers, spec.min_workers);
+    EXPECT_EQ(read->start_grace_ms, spec.start_grace_ms);
     EXPECT_EQ(read->heartbeat_ms, spec.heartbeat_ms);
     EXPECT_EQ(read->text, text);
     EXPECT_EQ(JobSpecToToml(*read), text);
@@ -77,6 +82,8 @@ name = "mnist"
 engine = "p-reduce"
 workers = 0
 max_workers = 4096
+min_workers = 1
+start_grace_ms = 3000
 lease_ms = 2000
 heartbeat_ms = 500
 

@@ -78,8 +78,10 @@ class Draw {
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
   }
 
+  void operator()(RunIdentity& m) { Fields(m.high, m.low); }
   void operator()(Welcome& m) {
-    Fields(m.run, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms, m.heartbeat_ms);
+    Fields(m.run, m.identity, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms,
+           m.heartbeat_ms);
   }
   void operator()(Plan& m) {
     (*this)(m.every);
@@ -99,12 +101,14 @@ class Draw {
     Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive);
   }
   void operator()(Group& m) {
-    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.reason);
+    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.ring_only, m.reason);
   }
   void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
   void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready, m.next, m.workers); }
   void operator()(Opened& m) { Fields(m.epoch); }
+  void operator()(Probe& m) { Fields(m.targets); }
+  void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
     m.from.resize(m.in.size());
@@ -159,14 +163,15 @@ void DrawKind(Prng& prng, std::size_t kind, std::variant<Ts...>& body) {
 
 WorkerEnvelope RandomWorkerEnvelope(Prng& prng, std::size_t kind) {
   WorkerEnvelope envelope;
-  Draw(prng).Fields(envelope.run, envelope.rank, envelope.incarnation, envelope.seq, envelope.ack);
+  Draw(prng).Fields(envelope.run, envelope.identity, envelope.rank, envelope.incarnation,
+                    envelope.seq, envelope.ack, envelope.oldest);
   DrawKind(prng, kind, envelope.body);
   return envelope;
 }
 
 ControllerEnvelope RandomControllerEnvelope(Prng& prng, std::size_t kind) {
   ControllerEnvelope envelope;
-  Draw(prng).Fields(envelope.incarnation, envelope.seq, envelope.ack);
+  Draw(prng).Fields(envelope.identity, envelope.incarnation, envelope.seq, envelope.ack);
   DrawKind(prng, kind, envelope.body);
   return envelope;
 }

@@ -70,6 +70,14 @@ std::string Words(const FromWorker& from) {
 std::string Words(const RunStarted& started) { return "run of " + started.engine + " starts"; }
 std::string Words(const RunEnded& ended) { return "run ends: " + ended.reason; }
 std::string Words(const DeadlineReached&) { return "a deadline of the engine"; }
+std::string Words(const HistoryLost& lost) {
+  return "rank " + std::to_string(lost.rank) + " proves that the history lost its end";
+}
+std::string Words(const LinkChanged& changed) {
+  return "the link between ranks " + std::to_string(changed.a) + " and " +
+         std::to_string(changed.b) + (changed.works ? " works again" : " is broken") + ": " +
+         changed.reason;
+}
 
 // Where a copy of the controller writes to and sends to.
 class Nowhere final : public History, public Transport {

@@ -27,6 +27,11 @@ struct BodyHash {
   }
   void operator()(const LeaseExpired& expired) { Add(expired.incarnation); }
   void operator()(const DeadlineReached&) {}
+  void operator()(const HistoryLost& lost) { Add(lost.incarnation); }
+  void operator()(const LinkChanged& changed) {
+    Add(Number(changed.a));
+    Add(Number(changed.b) * 2 + (changed.works ? 1 : 0));
+  }
   void operator()(const RunStarted& started) { Add(HashBytes(started.engine)); }
   void operator()(const WorkerJoined& joined) {
     Add(joined.incarnation);
