@@ -111,7 +111,9 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   fields.Flag("sync", &config->sync,
               "false: what is decided is in the operating system's hands before it is announced, "
               "and survives a kill of prd. true: it is on the disk, and survives a power cut; on "
-              "most disks that costs milliseconds per batch, which every worker waits for.");
+              "most disks that costs milliseconds per batch, which every worker waits for. After a "
+              "power cut without it, a run whose last records are gone ends; its workers start a "
+              "new one from the replicas that they have.");
   fields.Whole("retain_runs", &config->retain_runs, {1, 1'000'000'000, "runs"},
                "Ended runs kept per job name; older ones are removed from state_dir.");
   fields.Whole("snapshot_every", &config->snapshot_every, {1, 1'000'000'000'000, "records"},

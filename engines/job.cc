@@ -15,15 +15,24 @@ Job::Job(RunId run, JobSpec spec)
       plan_(engine_->plan()),
       joining_(engine_->joining()) {}
 
-void Job::Start(Instant now, std::int64_t wall_ns, JobOutput* out) {
+void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutput* out) {
   PRD_CHECK(next_index_ == 0);
   now_ = now;
+  identity_ = identity;
   out_ = out;
   Write(RunStarted{.job = spec_.name,
                    .engine = std::string(EngineName(spec_.engine)),
                    .spec = spec_.text,
-                   .wall_ns = wall_ns});
+                   .wall_ns = wall_ns,
+                   .identity = identity});
   out_ = nullptr;
+}
+
+std::optional<Instant> Job::NextDeadline() const {
+  const std::optional<Instant> engine = engine_->NextDeadline();
+  const bool grace = grace_ends_ && now_ < *grace_ends_;
+  if (!grace) return engine;
+  return engine ? std::min(*engine, *grace_ends_) : grace_ends_;
 }
 
 // ---- one input ----
@@ -64,9 +73,14 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     Write(*expired);
     Remove(expired->rank, LeftReason::kLost,
            "its lease of " + std::to_string(spec_.lease_ms) + " ms ran out");
+  } else if (const auto* lost = std::get_if<HistoryLost>(&input)) {
+    Write(*lost);
+    EndLost(*lost);
   } else {
     Write(DeadlineReached{});
-    ToEngine(DeadlineEvent{});
+    const std::optional<Instant> engine = engine_->NextDeadline();
+    const bool grace = grace_ends_ && *grace_ends_ <= now && !(engine && *engine <= now);
+    if (!grace) ToEngine(DeadlineEvent{});
   }
   Progress();
   out_ = nullptr;
@@ -110,6 +124,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.host_name = hello.host_name;
   worker.pid = hello.pid;
   worker.endpoints = hello.endpoints;
+  worker.returns = hello.former.known();
   worker.iteration = hello.iteration;
   worker.link.OnReceive(envelope.seq);
   SetState(rank, State::kJoining);
@@ -120,6 +135,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
     start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
   }
   Send(rank, Welcome{.run = run_,
+                     .identity = identity_,
                      .rank = rank,
                      .job = spec_.name,
                      .engine = std::string(EngineName(spec_.engine)),
@@ -364,6 +380,36 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   std::erase(groups_.at(gone.group).pending, rank);
   FailGroup(gone.group, "rank " + std::to_string(rank) + " is gone: " + reason);
   EndIfDone(gone.group);
+}
+
+// The controller does not know what it has told its workers, or heard from them. They come back to
+// a new run, with the replicas that they have.
+void Job::EndLost(const HistoryLost& lost) {
+  const std::string why = "the history of run " + std::to_string(run_) +
+                          " has lost its end: rank " + std::to_string(lost.rank) +
+                          " knows of messages that it does not have";
+  for (const auto& [id, group] : groups_) {
+    Write(GroupEnded{.id = id, .ok = false, .reason = "the run ends"});
+  }
+  groups_.clear();
+  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+    if (!Present(rank)) continue;
+    const Worker gone = At(rank);
+    out_->sends.push_back({rank,
+                           {.incarnation = gone.incarnation,
+                            .body = Refused{.code = Code::kAborted, .reason = why}}});
+    SetState(rank, State::kAbsent);
+    At(rank) = Worker{};
+    Write(WorkerLeft{.rank = rank,
+                     .incarnation = gone.incarnation,
+                     .why = LeftReason::kLost,
+                     .reason = why,
+                     .gradients = gone.owed});
+  }
+  by_incarnation_.clear();
+  live_ = stranded_ = withheld_ = 0;
+  ended_ = true;
+  Write(RunEnded{.reason = why});
 }
 
 void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {

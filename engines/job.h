@@ -88,6 +88,7 @@ class Job {
     std::string host_name;
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
+    bool returns = false;  // its replica was trained in a former run, or life of this one
     Iteration iteration = 0;
     GroupId group = kNoGroup;       // runs, and the worker has not reported on it
     GroupId last_group = kNoGroup;  // the last group that the worker reported on, and its outcome
@@ -132,7 +133,7 @@ class Job {
 
   // Appends the RunStarted record. Call once for a new run, before any Step; not for a restored
   // one.
-  void Start(Instant now, std::int64_t wall_ns, JobOutput* out);
+  void Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutput* out);
 
   // Whether to step a worker's message, given the present state. Changes nothing.
   struct Admission {
@@ -146,12 +147,13 @@ class Job {
   // worker that is there; DeadlineReached only when now >= NextDeadline(); now does not decrease.
   void Step(Instant now, const Input& input, JobOutput* out);
 
-  std::optional<Instant> NextDeadline() const { return engine_->NextDeadline(); }
+  std::optional<Instant> NextDeadline() const;
 
   // Why this worker waits, or what it did last.
   std::string Explain(Instant now, Rank rank) const;
 
   RunId run() const { return run_; }
+  const RunIdentity& identity() const { return identity_; }
   const JobSpec& spec() const { return spec_; }
   int start_workers() const { return start_workers_; }
   bool ended() const { return ended_; }  // the last worker has gone; the run takes nothing more
@@ -167,7 +169,12 @@ class Job {
   const LinkEnd<ControllerBody>& link(Rank rank) const { return workers_[Index(rank)].link; }
   // An acknowledgement that came with a heartbeat or a duplicate. Not an input: it only shortens
   // what is sent again, and a replay decides the same without it.
-  void OnAck(Rank rank, Seq ack) { workers_[Index(rank)].link.OnAck(ack); }
+  bool OnAck(Rank rank, Seq ack) { return workers_[Index(rank)].link.OnAck(ack); }
+
+  // Why the job has not begun for this worker; empty: it has.
+  std::string WaitsFor(Instant now, Rank rank) const;
+  // The start that workers wait for, in words; empty: nobody waits for one.
+  std::string StartWaits(Instant now) const;
 
   void Archive(StateArchive& ar);
   // Loads what SaveState(*this) gave, for the same spec. An error leaves the job unusable.
@@ -233,6 +240,9 @@ class Job {
   bool Stranded(Rank rank) const;
   void HelpStranded();
   void Progress();
+  void EndLost(const HistoryLost& lost);
+  int NeededForStart();
+  void StartWeights(FormGroup* form) const;
   void Collective(GroupKind kind, State from, State to);
 
   const RunId run_;
@@ -241,10 +251,13 @@ class Job {
   const Plan plan_;
   const Engine::Joining joining_;
 
+  RunIdentity identity_;
   std::uint64_t next_index_ = 0;
   Instant now_;
-  int start_workers_ = 0;  // 0 until known
-  bool started_ = false;   // the common start has been made
+  int start_workers_ = 0;              // 0 until known
+  bool started_ = false;               // the common start has been made
+  bool begun_ = false;                 // it has been made before, in this run
+  std::optional<Instant> grace_ends_;  // a start of returning workers goes on then
   bool ended_ = false;
   int live_ = 0;  // workers not kAbsent
   std::array<int, kStates> counts_{};

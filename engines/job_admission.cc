@@ -82,6 +82,11 @@ Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
     if (!refusal) return {.verdict = Verdict::kStep};
     return {.verdict = Verdict::kRefuse, .refusal = std::move(refusal)};
   }
+  if (envelope.identity.high != identity_.high) {
+    return refuse(Code::kAborted, "run " + std::to_string(run_) +
+                                      " is another one here: the controller has lost its history, "
+                                      "or its state directory is another");
+  }
   if (!Present(envelope.rank) ||
       workers_[Index(envelope.rank)].incarnation != envelope.incarnation) {
     return refuse(Code::kAborted, "rank " + std::to_string(envelope.rank) + " of job " +

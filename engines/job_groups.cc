@@ -7,6 +7,12 @@
 #include "engines/job.h"
 
 namespace prd {
+namespace {
+
+// Whether all replicas have the same parameters once all are through with the same groups.
+bool ReplicasAreEqual(const Plan& plan) { return AllOrNone(plan) || TrainsInRounds(plan); }
+
+}  // namespace
 
 // ---- groups ----
 
@@ -260,6 +266,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
                  const std::vector<Rank>& failed) {
   if (group.kind == GroupKind::kInitial) {
     started_ = started_ || !ok.empty();
+    begun_ = begun_ || started_;
     for (const Rank rank : ok) {
       At(rank).signal_held = false;
       Activate(rank, group.iteration, "common start");
@@ -299,11 +306,7 @@ void Job::Collective(GroupKind kind, State from, State to) {
     SetState(rank, to);
   }
   if (kind == GroupKind::kInitial) {
-    form.members.front().weight = 1;
-    form.iteration = form.members.front().iteration;
-    form.reason = "common start: " + std::to_string(form.members.size()) +
-                  " workers take the parameters of rank " +
-                  std::to_string(form.members.front().rank);
+    StartWeights(&form);
   } else {
     for (GroupShare& share : form.members) {
       share.weight = 1.0 / static_cast<double>(form.members.size());
@@ -315,6 +318,51 @@ void Job::Collective(GroupKind kind, State from, State to) {
     return std::pair(At(a.rank).host, a.rank) < std::pair(At(b.rank).host, b.rank);
   });
   Announce(kind, std::move(form));
+}
+
+// Whose parameters the common start takes: the lowest rank's, if all are new. Workers that have
+// trained before start from what they have learned.
+void Job::StartWeights(FormGroup* form) const {
+  std::vector<GroupShare*> returning;
+  for (GroupShare& share : form->members) {
+    if (workers_[Index(share.rank)].returns) returning.push_back(&share);
+  }
+  const std::string start =
+      "common start: " + std::to_string(form->members.size()) + " workers take ";
+  if (returning.size() > 1 && !ReplicasAreEqual(plan_)) {
+    for (GroupShare* share : returning) {
+      share->weight = 1.0 / static_cast<double>(returning.size());
+      form->iteration = std::max(form->iteration, share->iteration);
+    }
+    form->reason = start + "the average of the " + std::to_string(returning.size()) +
+                   " that have trained before";
+    return;
+  }
+  GroupShare* source = &form->members.front();
+  if (!returning.empty()) {
+    source =
+        *std::max_element(returning.begin(), returning.end(),
+                          [](const auto* a, const auto* b) { return a->iteration < b->iteration; });
+  }
+  source->weight = 1;
+  form->iteration = source->iteration;
+  form->reason = start + "the parameters of rank " + std::to_string(source->rank) +
+                 (returning.empty() ? "" : ", the newest of those that have trained before");
+}
+
+// How many workers must be here for a common start. One of workers that have trained before goes on
+// without the others after a while: they may never come back.
+int Job::NeededForStart() {
+  bool returns = false;
+  for (const Worker& worker : workers_) {
+    returns = returns || (worker.state == State::kJoining && (begun_ || worker.returns));
+  }
+  if (!returns) {
+    grace_ends_.reset();
+    return start_workers_;
+  }
+  if (!grace_ends_) grace_ends_ = now_ + spec_.start_grace_ms * kMillisecond;
+  return now_ < *grace_ends_ ? start_workers_ : std::min(start_workers_, spec_.min_workers);
 }
 
 // Lets late workers copy a running one's replica.
@@ -395,9 +443,13 @@ void Job::Progress() {
   if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
-  if (!started_ && Count(State::kStarting) == 0 && start_workers_ > 0 &&
-      Count(State::kJoining) >= start_workers_) {
-    Collective(GroupKind::kInitial, State::kJoining, State::kStarting);
+  if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
+    if (Count(State::kJoining) >= NeededForStart()) {
+      grace_ends_.reset();
+      Collective(GroupKind::kInitial, State::kJoining, State::kStarting);
+    }
+  } else {
+    grace_ends_.reset();
   }
   if (live_ > 0 && Count(State::kFinishing) == live_ && groups_.empty()) {
     Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);

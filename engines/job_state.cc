@@ -45,9 +45,7 @@ std::string Job::Explain(Instant now, Rank rank) const {
                                      (worker.last_ok ? ", ok" : ", failed here");
   switch (worker.state) {
     case State::kJoining:
-      return started_ ? "waiting for the running round to end before it copies a model"
-                      : "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
-                            " of " + std::to_string(start_workers_) + " workers are here";
+      return WaitsFor(now, rank);
     case State::kStarting:
       return "has the common start; waiting for the others to have it";
     case State::kFinishing: {
@@ -77,16 +75,39 @@ std::string Job::Explain(Instant now, Rank rank) const {
   return "waiting";
 }
 
+std::string Job::WaitsFor(Instant now, Rank rank) const {
+  if (!Present(rank) || workers_[Index(rank)].state != State::kJoining) return {};
+  if (started_) return "waiting for the running round to end before it copies a model";
+  return StartWaits(now);
+}
+
+std::string Job::StartWaits(Instant now) const {
+  if (started_ || Count(State::kJoining) == 0) return {};
+  std::vector<Rank> missing;
+  for (Rank rank = 0; rank < start_workers_; ++rank) {
+    if (!Present(rank)) missing.push_back(rank);
+  }
+  std::string text = "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
+                     " of " + std::to_string(start_workers_) + " workers are here";
+  if (!missing.empty()) text += "; missing: " + words::Ranks(missing);
+  if (!grace_ends_) return text;
+  if (now < *grace_ends_) {
+    return text + "; goes on without the missing in " + words::Duration(*grace_ends_ - now) +
+           " (start_grace_ms)";
+  }
+  return text + "; goes on with " + std::to_string(spec_.min_workers) + " (min_workers)";
+}
+
 // ---- the state as a value ----
 
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, iteration, group, last_group, last_ok,
-     waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
-     ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
-     owed, signal_held, signal_withheld, finish_held, outdated, source, fetches, no_replica, since,
-     link);
+  ar(state, incarnation, host, host_name, pid, endpoints, returns, iteration, group, last_group,
+     last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
+     ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
+     ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated, source,
+     fetches, no_replica, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -98,8 +119,8 @@ void Job::Archive(StateArchive& ar) {
   std::uint32_t version = kStateVersion;
   ar(version);
   if (version != kStateVersion) ar.Fail();
-  ar(next_index_, now_, start_workers_, started_, ended_, model_hash_, next_group_, workers_,
-     groups_);
+  ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, ended_,
+     model_hash_, next_group_, workers_, groups_);
   engine_->Archive(ar);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "engines/replay.h"
 
 namespace prd {
@@ -14,6 +15,10 @@ constexpr DurationNs kAckDelay = 100 * kMillisecond;
 
 constexpr std::size_t kMaxJobName = 256;
 
+// Messages kept while a restored run waits for its workers. Others come again.
+constexpr std::size_t kMaxHeld = 4096;
+constexpr std::uint32_t kRetryRestoredMs = 100;
+
 // More than workers can lose while one of their messages is under way.
 constexpr std::size_t kMaxGone = 65'536;
 
@@ -21,14 +26,22 @@ std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
 
 DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
 
+std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
+  PRD_CHECK(random != nullptr);
+  for (;;) {
+    if (const std::uint64_t drawn = random(); drawn != 0) return drawn;
+  }
+}
+
 }  // namespace
 
 Pump::Pump(Options options, Catalog catalog, History* history, Transport* transport)
-    : options_(options),
+    : options_(std::move(options)),
       catalog_(std::move(catalog)),
       history_(history),
       transport_(transport),
-      next_run_(options.first_run) {}
+      next_run_(options_.first_run),
+      life_(DrawNonZero(options_.random)) {}
 
 // ---- restore ----
 
@@ -59,8 +72,10 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   watch.snapshot_at = job->next_index();
   for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
     if (job->workers()[Index(rank)].state == Job::State::kAbsent) continue;
-    // What was on its way when the controller stopped is sent again at the first heartbeat.
-    Heard(now, *job, rank).sent_before = job->link(rank).last_out();
+    Contact& contact = Heard(now, *job, rank);
+    contact.restored = true;
+    contact.restored_out = job->link(rank).last_out();
+    ++watch.unheard;
   }
   jobs_[run] = std::move(job);
   return Status::Ok();
@@ -114,6 +129,15 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     job = fresh.get();
   }
   const Job::Admission admission = job->Admit(envelope);
+  if (fresh == nullptr && watches_[job->run()].unheard > 0 &&
+      admission.verdict == Job::Admission::Verdict::kStep) {
+    Refuse(envelope.incarnation,
+           {.code = Code::kUnavailable,
+            .reason = "the daemon has just started, and waits to hear from the workers of job " +
+                      hello.job,
+            .retry_ms = kRetryRestoredMs});
+    return;
+  }
   switch (admission.verdict) {
     case Job::Admission::Verdict::kRefuse:
       Refuse(envelope.incarnation, *admission.refusal);
@@ -130,7 +154,7 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   }
   if (fresh != nullptr) {
     output_.records.clear();
-    fresh->Start(now, wall_ns, &output_);
+    fresh->Start(now, wall_ns, {DrawNonZero(options_.random), life_}, &output_);
     for (Record& record : output_.records) records_.push_back(std::move(record));
     by_name_[hello.job] = next_run_;
     watches_[next_run_].floor = now;
@@ -146,8 +170,23 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
     return;
   }
   const Rank rank = admission.rank;
-  Contact& contact = Heard(now, *job, rank);
-  switch (admission.verdict) {
+  const bool restored = watches_[job->run()].contacts[Index(rank)].restored;
+  if (!restored && envelope.ack > job->link(rank).last_out()) {
+    Refuse(envelope.incarnation,
+           {.code = Code::kAborted,
+            .reason = "rank " + std::to_string(rank) + " acknowledges what it was not sent"});
+    return;
+  }
+  if (!restored && envelope.identity.low != life_) return;  // from before the restart; comes again
+  Heard(now, *job, rank);
+  if (restored && !Confirm(now, job, rank, envelope)) return;
+  Watch& watch = watches_[job->run()];
+  if (watch.unheard > 0) {
+    if (envelope.seq != 0 && watch.held.size() < kMaxHeld) watch.held.push_back(envelope);
+    return;
+  }
+  Contact& contact = watch.contacts[Index(rank)];
+  switch (job->Admit(envelope).verdict) {
     case Job::Admission::Verdict::kStep:
       if (envelope.seq != 0) {
         StepJob(now, job, FromWorker{envelope});
@@ -156,21 +195,59 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
       job->OnAck(rank, envelope.ack);
       Resend(job, rank, contact.sent_before);
       contact.sent_before = job->link(rank).last_out();
-      Acknowledge(job, rank);
+      Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kDuplicate:
       // The worker lacks our answer, or only its acknowledgement.
       ++counters_.duplicates;
       job->OnAck(rank, envelope.ack);
       Resend(job, rank, job->link(rank).last_out());
-      Acknowledge(job, rank);
+      Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kGap:
       ++counters_.gaps;
-      Acknowledge(job, rank);
+      Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kRefuse:
       return;
+  }
+}
+
+// The first words of a restored worker in this life. False: there is nothing more to do with the
+// message.
+bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope) {
+  if (envelope.identity.low != life_) {  // it has not heard of this life yet
+    Acknowledge(now, job, rank);
+    return false;
+  }
+  Watch& watch = watches_[job->run()];
+  Contact& contact = watch.contacts[Index(rank)];
+  const LinkEnd<ControllerBody>& link = job->link(rank);
+  if (envelope.ack > contact.restored_out || envelope.oldest > link.last_in() + 1) {
+    ++counters_.histories_lost;
+    watch.held.clear();
+    StepJob(now, job, HistoryLost{.rank = rank, .incarnation = envelope.incarnation});
+    return false;
+  }
+  contact.restored = false;
+  --watch.unheard;
+  job->OnAck(rank, envelope.ack);
+  // What was on its way when the controller stopped.
+  Resend(job, rank, link.last_out());
+  contact.sent_before = link.last_out();
+  TakeHeld(now, job);
+  return !job->ended();
+}
+
+// All workers of a restored run have been heard, or are gone.
+void Pump::TakeHeld(Instant now, Job* job) {
+  Watch& watch = watches_[job->run()];
+  if (watch.unheard > 0) return;
+  std::vector<WorkerEnvelope> held;
+  held.swap(watch.held);
+  for (const WorkerEnvelope& envelope : held) {
+    if (job->ended()) return;
+    OnMember(now, job, envelope);
   }
 }
 
@@ -179,13 +256,23 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   output_.sends.clear();
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
-  for (Record& record : output_.records) records_.push_back(std::move(record));
   Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
     if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);
-    watch.contacts[Index(send.rank)].acked = send.envelope.ack;
+    Contact& contact = watch.contacts[Index(send.rank)];
+    // Nothing goes to a worker that may know of messages that this controller has forgotten.
+    if (contact.restored && send.envelope.seq != 0) continue;
+    contact.acked = send.envelope.ack;
+    send.envelope.identity = IdentityOf(*job);
     sends_.push_back(std::move(send.envelope));
   }
+  for (const Record& record : output_.records) {
+    if (watch.unheard == 0) break;
+    const auto* left = std::get_if<WorkerLeft>(&record.body);
+    if (left == nullptr || Index(left->rank) >= watch.contacts.size()) continue;
+    if (std::exchange(watch.contacts[Index(left->rank)].restored, false)) --watch.unheard;
+  }
+  for (Record& record : output_.records) records_.push_back(std::move(record));
   const auto* from = std::get_if<FromWorker>(&input);
   if (from == nullptr) return;
   Rank rank = from->envelope.rank;
@@ -225,11 +312,13 @@ void Pump::Refuse(Incarnation to, Refused refusal) {
   sends_.push_back({.incarnation = to, .body = std::move(refusal)});
 }
 
-void Pump::Acknowledge(Job* job, Rank rank) {
+void Pump::Acknowledge(Instant now, Job* job, Rank rank) {
   const Seq ack = job->link(rank).last_in();
   watches_[job->run()].contacts[Index(rank)].acked = ack;
-  sends_.push_back(
-      {.incarnation = job->workers()[Index(rank)].incarnation, .ack = ack, .body = HeartbeatAck{}});
+  sends_.push_back({.identity = IdentityOf(*job),
+                    .incarnation = job->workers()[Index(rank)].incarnation,
+                    .ack = ack,
+                    .body = HeartbeatAck{.waits_for = job->WaitsFor(now, rank)}});
 }
 
 void Pump::Resend(Job* job, Rank rank, Seq up_to) {
@@ -237,7 +326,8 @@ void Pump::Resend(Job* job, Rank rank, Seq up_to) {
   for (const auto& [seq, body] : link.unacked()) {
     if (seq > up_to) break;
     ++counters_.resent;
-    sends_.push_back({.incarnation = job->workers()[Index(rank)].incarnation,
+    sends_.push_back({.identity = IdentityOf(*job),
+                      .incarnation = job->workers()[Index(rank)].incarnation,
                       .seq = seq,
                       .ack = link.last_in(),
                       .body = body});
@@ -265,6 +355,8 @@ void Pump::Tick(Instant now) {
     if (job->ended()) continue;
     if (slept && now - *last_tick_ > LeaseNs(*job) / 2) watches_[run].floor = now;
     CheckLeases(now, job.get());
+    TakeHeld(now, job.get());
+    if (watches_[run].unheard > 0) continue;
     const std::optional<Instant> deadline = job->NextDeadline();
     if (!job->ended() && deadline && *deadline <= now) StepJob(now, job.get(), DeadlineReached{});
   }
@@ -303,7 +395,7 @@ void Pump::PayAcks(Instant now) {
     contact.owed = false;
     if (it->second->workers()[Index(ack.rank)].state == Job::State::kAbsent) continue;
     if (contact.acked < it->second->link(ack.rank).last_in()) {
-      Acknowledge(it->second.get(), ack.rank);
+      Acknowledge(now, it->second.get(), ack.rank);
     }
   }
 }
@@ -314,8 +406,8 @@ std::optional<Instant> Pump::NextDeadline() const {
     if (!next || at < *next) next = at;
   };
   for (const auto& [run, job] : jobs_) {
-    if (const std::optional<Instant> at = job->NextDeadline()) consider(*at);
     const Watch& watch = watches_.at(run);
+    if (const auto at = job->NextDeadline(); at && watch.unheard == 0) consider(*at);
     if (!watch.checks.empty()) consider(watch.checks.front().first);
   }
   if (!acks_.empty()) consider(acks_.front().due);

@@ -37,6 +37,8 @@ class Pump {
   struct Options {
     RunId first_run = 1;                     // above every run in the history
     std::uint64_t snapshot_every = 100'000;  // records of a run between snapshots
+    // Random bits that no other process draws: identities of runs, and of this pump's life.
+    std::function<std::uint64_t()> random;
   };
 
   // Both ports must outlive the pump.
@@ -46,6 +48,11 @@ class Pump {
   // `from`, and all records from `from` on, in order. Checks that the replay makes the recorded
   // decisions. kDataLoss says where it does not, or which record is missing. A run that has ended
   // is accepted and not kept. Leases of its workers start anew at `now`.
+  //
+  // A restored run takes no input until each of its workers has been heard in this life of the
+  // controller, or its lease has run out. What a worker then says that it has received and sent
+  // proves whether the history has lost its end. Such a run ends (HistoryLost); its workers come
+  // back to a new one.
   Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                  std::uint64_t from, std::span<const Record> records);
 
@@ -77,22 +84,27 @@ class Pump {
     std::uint64_t resent = 0;
     std::uint64_t leases_expired = 0;
     std::uint64_t records = 0;
+    std::uint64_t histories_lost = 0;  // runs that ended because their history had lost its end
   };
   const Counters& counters() const { return counters_; }
 
  private:
   struct Contact {  // with one worker, by rank
     Instant heard;
-    bool watched = false;  // has an entry in `checks`
-    bool owed = false;     // has an entry in `acks_`
-    Seq acked = 0;         // the last acknowledgement sent
-    Seq sent_before = 0;   // last_out at the heartbeat before: what is still unacked was lost
+    bool watched = false;   // has an entry in `checks`
+    bool owed = false;      // has an entry in `acks_`
+    Seq acked = 0;          // the last acknowledgement sent
+    Seq sent_before = 0;    // last_out at the heartbeat before: what is still unacked was lost
+    bool restored = false;  // not heard yet in this life
+    Seq restored_out = 0;   // last_out in the history
   };
   struct Watch {  // over the workers of a run
     std::vector<Contact> contacts;
     std::deque<std::pair<Instant, Rank>> checks;  // of leases, in order of time
     Instant floor;                                // nobody counts as silent since before this
     std::uint64_t snapshot_at = 0;
+    int unheard = 0;                   // workers that are `restored`
+    std::vector<WorkerEnvelope> held;  // came while some were; to be taken when none is
   };
   struct Ack {  // due to a worker, unless another message carries it before
     Instant due;
@@ -103,9 +115,12 @@ class Pump {
   void StepJob(Instant now, Job* job, const Input& input);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
+  bool Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
+  void TakeHeld(Instant now, Job* job);
+  RunIdentity IdentityOf(const Job& job) const { return {job.identity().high, life_}; }
   void NoteGone(const Job& job, std::span<const Record> records);
   void Refuse(Incarnation to, Refused refusal);
-  void Acknowledge(Job* job, Rank rank);
+  void Acknowledge(Instant now, Job* job, Rank rank);
   void Resend(Job* job, Rank rank, Seq up_to);
   Contact& Heard(Instant now, const Job& job, Rank rank);
   void CheckLeases(Instant now, Job* job);
@@ -118,6 +133,7 @@ class Pump {
   History* history_;
   Transport* transport_;
   RunId next_run_;
+  std::uint64_t life_;  // of this pump
   std::map<RunId, std::unique_ptr<Job>> jobs_;
   std::map<RunId, Watch> watches_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended

@@ -15,6 +15,8 @@ namespace {
 // Messages per turn: enough to make a batch worthwhile, few enough to keep a turn short.
 constexpr std::size_t kMessagesPerTurn = 512;
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
+constexpr DurationNs kFirstStartWait = 5 * kSecond;
+constexpr DurationNs kLongestStartWait = 300 * kSecond;
 constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
@@ -149,11 +151,30 @@ void Daemon::Housekeep(Instant now) {
                              (stalled_since_ ? "; the history cannot be written, see the log" : "");
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
+  TellStarts(now);
   if (metrics_ == nullptr) return;
   metrics_->SetCounters(Counters());
   for (const auto& [engine, groups] : recorder_->groups()) metrics_->SetGroups(engine, groups);
   metrics_->SetGauge("jobs", static_cast<double>(pump_->jobs().size()));
   metrics_->SetGauge("workers", static_cast<double>(workers));
+  metrics_->SetGauge("jobs_waiting_for_start", static_cast<double>(start_waits_.size()));
+}
+
+void Daemon::TellStarts(Instant now) {
+  std::map<RunId, StartWait> waits;
+  for (const auto& [run, job] : pump_->jobs()) {
+    const std::string why = job->StartWaits(now);
+    if (why.empty()) continue;
+    const auto known = start_waits_.find(run);
+    StartWait& wait = waits[run] = known != start_waits_.end()
+                                       ? known->second
+                                       : StartWait{now + kFirstStartWait, kFirstStartWait};
+    if (now < wait.at) continue;
+    spdlog::warn("run {} of job {}: {}", run, job->spec().name, why);
+    wait.pause = std::min(2 * wait.pause, kLongestStartWait);
+    wait.at = now + wait.pause;
+  }
+  start_waits_ = std::move(waits);
 }
 
 // Takes what has already come, but no new workers; then goes. Workers train on, and find the next
@@ -195,6 +216,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_blocked", socket.blocked},
           {"connections_denied", zap_ == nullptr ? 0 : zap_->denied()},
           {"leases_expired", pump.leases_expired},
+          {"histories_lost", pump.histories_lost},
           {"records", pump.records},
           {"rounds_formed", decided.rounds_formed},
           {"round_contributors", decided.round_contributors},

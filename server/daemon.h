@@ -8,6 +8,7 @@
 #define PRD_SERVER_DAEMON_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,7 @@ class Daemon {
   void TakeMessages(Instant now, bool hellos);
   bool Flush(Instant now);
   void Housekeep(Instant now);
+  void TellStarts(Instant now);
   void Drain();
 
   Result<JobSpec> FindSpec(const std::string& job) const;
@@ -84,6 +86,13 @@ class Daemon {
 
   // While the history cannot be written:
   std::optional<Instant> stalled_since_;
+  // Runs that wait for their common start: when the log says so next, and how long after that
+  // again.
+  struct StartWait {
+    Instant at;
+    DurationNs pause = 0;
+  };
+  std::map<RunId, StartWait> start_waits_;
   Instant retry_at_;
   DurationNs retry_pause_ = 0;
   std::uint64_t history_errors_ = 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <random>
 #include <sstream>
 #include <utility>
 
@@ -108,7 +109,12 @@ Status Daemon::Recover() {
   clock_offset_ = std::max<DurationNs>(0, *last - Instant{MonotonicNs()});
   pump_ = std::make_unique<Pump>(
       Pump::Options{.first_run = history_->last_run() + 1,
-                    .snapshot_every = config_.daemon.snapshot_every},
+                    .snapshot_every = config_.daemon.snapshot_every,
+                    .random =
+                        [] {
+                          std::random_device device;
+                          return std::uint64_t{device()} << 32 | device();
+                        }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());

@@ -25,6 +25,8 @@ const char* HelpOf(const std::string& counter) {
       {"queries_ready", "State queries of workers answered: come to the round"},
       {"queries_not_ready", "State queries of workers answered: train on"},
       {"results_fetched", "Orders to take a failed round's result from a peer that has it"},
+      {"histories_lost",
+       "Runs that ended because a worker knew of messages that their history had lost"},
       {"gradients_lost", "Gradients in no round yet when their worker went"}};
   const auto found = help.find(counter);
   return found == help.end() ? "Since the daemon started" : found->second;

@@ -98,6 +98,11 @@ void Recorder::Note(const Record& record) {
   } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
     spdlog::info("run {}: rank {} copies the model of rank {}: {}", run, adopt->rank, adopt->source,
                  adopt->reason);
+  } else if (const auto* lost = std::get_if<HistoryLost>(&record.body)) {
+    spdlog::warn(
+        "run {}: its history has lost its end: rank {} knows of messages that it does not have; "
+        "the workers begin a new run with the replicas that they have",
+        run, lost->rank);
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
     spdlog::info("run {} ended: {}", run, ended->reason);

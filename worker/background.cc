@@ -29,6 +29,11 @@ Incarnation DrawIncarnation() {
   }
 }
 
+// What frames between workers of the run carry in place of its number, which may come again.
+std::uint64_t FrameRun(const Welcome& welcome) {
+  return welcome.identity.known() ? welcome.identity.high : welcome.run;
+}
+
 }  // namespace
 
 Background::Background(const SessionOptions&) : host_(HostId()) { welcome_.rank = kNoRank; }
@@ -266,7 +271,7 @@ void Background::Perform(Instant now) {
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
-        mesh_->JoinRun(join->welcome.run, join->welcome.plan);
+        mesh_->JoinRun(FrameRun(join->welcome), join->welcome.plan);
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {

@@ -28,10 +28,12 @@ class LinkEnd {
     return unacked_.back();
   }
 
-  // Forgets what the peer has received. An `ack` of messages never sent is ignored.
-  void OnAck(Seq ack) {
-    if (ack > last_out_) return;
+  // Forgets what the peer has received. False: it acknowledges messages never sent, and nothing
+  // changes.
+  bool OnAck(Seq ack) {
+    if (ack > last_out_) return false;
     while (!unacked_.empty() && unacked_.front().first <= ack) unacked_.pop_front();
+    return true;
   }
 
   Verdict Check(Seq seq) const {
@@ -46,6 +48,8 @@ class LinkEnd {
 
   Seq last_in() const { return last_in_; }    // what to acknowledge
   Seq last_out() const { return last_out_; }  // what an ack can reach
+  // The first message that can be sent again: the peer has received all before.
+  Seq oldest() const { return last_out_ - unacked_.size() + 1; }
   const std::deque<Entry>& unacked() const { return unacked_; }
 
   // Two ends that differ only in what has been acknowledged hash alike.

@@ -50,7 +50,7 @@ class PumpTest : public testing::Test {
   }
   std::unique_ptr<Pump> Make(std::uint64_t snapshot_every = 1000) {
     return std::make_unique<Pump>(
-        Pump::Options{.snapshot_every = snapshot_every},
+        Pump::Options{.snapshot_every = snapshot_every, .random = [this] { return ++drawn_; }},
         [](const std::string& name) -> Result<JobSpec> {
           if (name == "toy") return Spec();
           return Status(Code::kNotFound, "no job matches " + name);
@@ -70,12 +70,19 @@ class PumpTest : public testing::Test {
             .seq = 1,
             .body = Hello{.job = job, .rank = rank, .host = "h", .endpoints = {"tcp://x:1"}}};
   }
-  static WorkerEnvelope From(Rank rank, Seq seq, Seq ack, WorkerBody body) {
+  // In the newest life of the controller that anybody has heard of.
+  WorkerEnvelope From(Rank rank, Seq seq, Seq ack, WorkerBody body) const {
+    RunIdentity identity;
+    for (const ControllerEnvelope& envelope : ports_.sent) {
+      if (envelope.identity.known()) identity = envelope.identity;
+    }
     return {.run = 1,
+            .identity = identity,
             .rank = rank,
             .incarnation = 10u + static_cast<Incarnation>(rank),
             .seq = seq,
             .ack = ack,
+            .oldest = std::max<Seq>(seq, 1),
             .body = std::move(body)};
   }
   void StartTwo() {
@@ -84,6 +91,7 @@ class PumpTest : public testing::Test {
     for (Rank r = 0; r < 2; ++r) Receive(1, From(r, 2, 2, Finished{.group = 1}));
   }
 
+  std::uint64_t drawn_ = 0;
   Ports ports_;
   std::unique_ptr<Pump> pump_ = Make();
 };
@@ -199,6 +207,9 @@ TEST_F(PumpTest, ALateCopyOfAHelloDoesNotBringALostIncarnationBack) {
   EXPECT_TRUE(refused());
   WorkerEnvelope again = HelloOf(1);
   again.incarnation = 12;
+  Receive(1800, again);  // rank 0 has not been heard yet
+  EXPECT_EQ(std::get<Refused>(ports_.sent.back().body).code, Code::kUnavailable);
+  for (int i = 0; i < 2; ++i) Receive(1800, From(0, 0, 2, Heartbeat{}));
   const int welcomes = ports_.Count<Welcome>();
   Receive(1800, again);
   EXPECT_EQ(ports_.Count<Welcome>(), welcomes + 1);
@@ -237,10 +248,156 @@ TEST_F(PumpTest, RestoresFromRecordsAndFromASnapshot) {
     ASSERT_TRUE(status.ok()) << status.ToString();
     EXPECT_EQ(pump_->jobs().at(1)->StateHash(), hash);
   }
-  // The group's other member signals: both are told, and the first one's acknowledgement stands.
-  ports_.sent.clear();
+  // The group's other member signals: both are told, once the first one has been heard, too.
+  Receive(10, From(0, 0, 2, Heartbeat{}));  // hears of the restart
+  const int groups = ports_.Count<Group>();
   Receive(10, From(1, 3, 2, Ready{.iteration = 1}));
-  EXPECT_EQ(ports_.Count<Group>(), 2);
+  EXPECT_EQ(ports_.Count<Group>(), groups);
+  Receive(10, From(0, 0, 2, Heartbeat{}));
+  EXPECT_EQ(ports_.Count<Group>(), groups + 2);
+  EXPECT_EQ(pump_->counters().histories_lost, 0u);
+}
+
+// Two workers that have reduced together, and a controller that starts with `kept` of its records.
+class ForgettingTest : public PumpTest {
+ protected:
+  ForgettingTest() {
+    StartTwo();
+    for (Rank r = 0; r < 2; ++r) Receive(2, From(r, 3, 2, Ready{.iteration = 1}));
+    EXPECT_EQ(ports_.Count<Group>(), 4);
+    for (Rank r = 0; r < 2; ++r) Receive(3, From(r, 4, 3, Finished{.group = 2}));
+  }
+  // Records up to the input before the last `inputs`.
+  void Restart(int inputs) {
+    std::vector<Record> kept = ports_.records;
+    for (; inputs > 0; --inputs) {
+      while (!IsInput(kept.back().body)) kept.pop_back();
+      kept.pop_back();
+    }
+    ports_.records = kept;
+    ports_.sent.clear();
+    pump_ = Make();
+    ASSERT_TRUE(pump_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, kept).ok());
+    Receive(9, Old(0, {.ack = 3}));  // hears of the restart
+    ASSERT_EQ(ports_.Count<HeartbeatAck>(), 1);
+  }
+  struct Numbers {
+    Seq ack = 0;
+    Seq oldest = 1;
+  };
+  WorkerEnvelope Old(Rank rank, Numbers numbers) const {
+    WorkerEnvelope envelope = From(rank, 0, numbers.ack, Heartbeat{});
+    envelope.identity = ports_.sent.empty() ? RunIdentity{2, 1} : envelope.identity;
+    envelope.oldest = numbers.oldest;
+    return envelope;
+  }
+  void ComeBack(std::int64_t ms, Rank rank, Iteration iteration) {
+    WorkerEnvelope hello = HelloOf(rank);
+    hello.incarnation += 100;
+    std::get<Hello>(hello.body).former = {2, 1};
+    std::get<Hello>(hello.body).iteration = iteration;
+    Receive(ms, hello);
+  }
+  bool EndedAsLost() {
+    int refused = 0;
+    for (const ControllerEnvelope& envelope : ports_.sent) {
+      const auto* body = std::get_if<Refused>(&envelope.body);
+      if (body != nullptr && body->code == Code::kAborted) ++refused;
+    }
+    return refused == 2 && pump_->jobs().empty() && pump_->counters().histories_lost == 1 &&
+           std::holds_alternative<RunEnded>(ports_.records.back().body);
+  }
+};
+
+TEST_F(ForgettingTest, NothingLostGoesOn) {
+  Restart(0);
+  Receive(9, Old(0, {.ack = 3, .oldest = 5}));
+  Receive(9, Old(1, {.ack = 3, .oldest = 5}));
+  Receive(9, Old(1, {.ack = 3, .oldest = 5}));
+  EXPECT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(ports_.Count<Refused>(), 0);
+}
+
+TEST_F(ForgettingTest, WhatWasSentIsForgotten) {
+  Restart(3);  // the second Ready, which formed the group, and both reports
+  Receive(9, Old(0, {.ack = 3, .oldest = 4}));
+  EXPECT_TRUE(EndedAsLost());
+}
+
+TEST_F(ForgettingTest, WhatWasReceivedIsForgotten) {
+  Restart(1);  // the last report
+  Receive(9, Old(0, {.ack = 3, .oldest = 5}));
+  EXPECT_EQ(pump_->jobs().size(), 1u);
+  Receive(9, Old(1, {.ack = 3, .oldest = 5}));
+  EXPECT_TRUE(EndedAsLost());
+}
+
+// A message from before the restart says nothing of what its worker received since.
+TEST_F(ForgettingTest, OnlyWordsOfThisLifeCount) {
+  Restart(3);
+  WorkerEnvelope stale = Old(0, {.ack = 2, .oldest = 4});
+  stale.identity.low = 1;
+  Receive(9, stale);
+  EXPECT_EQ(pump_->jobs().size(), 1u);
+  Receive(9, Old(0, {.ack = 3, .oldest = 4}));
+  EXPECT_TRUE(EndedAsLost());
+}
+
+TEST_F(ForgettingTest, TheLeaseOfAWorkerThatNeverComesRunsOut) {
+  Restart(0);
+  for (std::int64_t ms = 9; ms < 1500; ms += 100) {
+    Receive(ms, Old(0, {.ack = 3, .oldest = 5}));
+    Tick(ms);
+  }
+  EXPECT_EQ(pump_->counters().leases_expired, 1u);
+  Receive(1500, From(0, 5, 3, Ready{.iteration = 2}));
+  EXPECT_EQ(ports_.Count<Group>(), 1);  // of one
+}
+
+TEST_F(ForgettingTest, ThoseWhoComeBackStartFromTheirAverage) {
+  Restart(3);
+  Receive(9, Old(0, {.ack = 3, .oldest = 4}));
+  ASSERT_TRUE(EndedAsLost());
+  ComeBack(10, 0, 4);
+  ComeBack(11, 1, 7);
+  const auto* formed = std::get_if<GroupFormed>(&ports_.records.back().body);
+  ASSERT_NE(formed, nullptr);
+  EXPECT_EQ(formed->iteration, 7);
+  EXPECT_EQ(formed->members[0].weight, 0.5);
+  EXPECT_EQ(formed->members[1].weight, 0.5);
+}
+
+TEST_F(ForgettingTest, AStartOfThoseWhoComeBackGoesOnWithoutTheOthers) {
+  Restart(3);
+  Receive(9, Old(0, {.ack = 3, .oldest = 4}));
+  ComeBack(10, 1, 7);
+  const Job& job = *pump_->jobs().at(2);
+  EXPECT_THAT(
+      job.Explain({20 * kMillisecond}, 1),
+      HasSubstr("1 of 2 workers are here; missing: rank 0; goes on without the missing in"));
+  for (std::int64_t ms = 100; ms <= 3100; ms += 100) {
+    WorkerEnvelope beat = From(1, 0, 1, Heartbeat{});
+    beat.run = 2;
+    beat.incarnation += 100;
+    Receive(ms, beat);
+    Tick(ms);
+  }
+  ASSERT_EQ(ports_.Count<Group>(), 1);
+  const auto& group = std::get<Group>(ports_.sent.back().body);
+  EXPECT_EQ(group.kind, GroupKind::kInitial);
+  EXPECT_EQ(group.iteration, 7);
+}
+
+// No deadline has come for workers that are new: they wait for all.
+TEST_F(PumpTest, AFirstStartWaitsForAllAndSaysForWhom) {
+  Receive(0, HelloOf(1));
+  for (std::int64_t ms = 500; ms <= 10'000; ms += 500) {
+    Receive(ms, From(1, 0, 1, Heartbeat{}));
+    Tick(ms);
+  }
+  EXPECT_EQ(ports_.Count<Group>(), 0);
+  EXPECT_EQ(std::get<HeartbeatAck>(ports_.sent.back().body).waits_for,
+            "waiting for the common start: 1 of 2 workers are here; missing: rank 0");
 }
 
 TEST_F(PumpTest, AHistoryThatCannotBeIsRefused) {

@@ -94,6 +94,9 @@ class RawWorker {
       }
       if (envelope->incarnation != 0 && envelope->incarnation != incarnation_) continue;
       if (!std::holds_alternative<Refused>(envelope->body)) link_.OnAck(envelope->ack);
+      const bool restarted = identity_.known() && envelope->identity.low != identity_.low;
+      if (envelope->identity.known()) identity_ = envelope->identity;
+      if (restarted) Nudge();
       using Verdict = LinkEnd<WorkerBody>::Verdict;
       if (envelope->seq != 0 && link_.OnReceive(envelope->seq) != Verdict::kDeliver) continue;
       if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) {
@@ -132,10 +135,12 @@ class RawWorker {
  private:
   WorkerEnvelope Envelope(Seq seq, WorkerBody body) const {
     return {.run = run_,
+            .identity = identity_,
             .rank = rank_,
             .incarnation = incarnation_,
             .seq = seq,
             .ack = link_.last_in(),
+            .oldest = link_.oldest(),
             .body = std::move(body)};
   }
 
@@ -143,6 +148,7 @@ class RawWorker {
   zmq::socket_t socket_;
   const Incarnation incarnation_;
   RunId run_ = kNoRun;
+  RunIdentity identity_;
   Rank rank_ = kNoRank;
   LinkEnd<WorkerBody> link_;
   RawWorker* peer_ = nullptr;

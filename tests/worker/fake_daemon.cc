@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
+#include <random>
 #include <utility>
 
 #include "common/base/check.h"
@@ -40,7 +42,9 @@ void FakeDaemon::MakePump() {
     spec.name = name;
     return spec;
   };
-  pump_ = std::unique_ptr<Pump>(new Pump(Pump::Options{}, catalog, this, this));
+  pump_ = std::unique_ptr<Pump>(new Pump(
+      {.random = [device = std::make_shared<std::random_device>()] { return (*device)(); }},
+      catalog, this, this));
   std::map<RunId, std::vector<Record>> runs;
   for (const Record& record : records_) runs[record.run].push_back(record);
   for (const auto& [run, records] : runs) {

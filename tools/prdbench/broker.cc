@@ -108,6 +108,7 @@ struct Client {
   zmq::socket_t socket;
   Incarnation incarnation = 0;
   RunId run = kNoRun;
+  RunIdentity identity;
   Rank rank = kNoRank;
   Iteration iteration = 0;
   LinkEnd<WorkerBody> link;
@@ -151,6 +152,7 @@ class Load {
         }
         if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) {
           client->run = welcome->run;
+          client->identity = envelope->identity;
           client->rank = welcome->rank;
         }
         const auto* group = std::get_if<Group>(&envelope->body);
@@ -246,10 +248,12 @@ class Load {
  private:
   static WorkerEnvelope Envelope(Client* client, WorkerBody body) {
     return {.run = client->run,
+            .identity = client->identity,
             .rank = client->rank,
             .incarnation = client->incarnation,
             .seq = client->link.last_out() + 1,
             .ack = client->link.last_in(),
+            .oldest = client->link.oldest(),
             .body = std::move(body)};
   }
 

@@ -11,6 +11,7 @@ namespace prd::sim {
 namespace {
 
 constexpr DurationNs kRetryWrite = 10 * kMillisecond;
+constexpr std::uint64_t kIdentities = 0x6964656e74000000u;
 
 std::string Words(const WorkerJoined& joined) {
   return "rank " + std::to_string(joined.rank) + " joins at iteration " +
@@ -97,6 +98,7 @@ std::string Describe(const Record& record) {
 Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen)
     : world_(world),
       mutation_(mutation),
+      identities_(world->seed ^ kIdentities),
       laws_(MakeEngine(world->workload.job.engine)->plan()),
       store_(world->workload.controller.keep_records != 0, [this, seen](const Record& record) {
         laws_.Seen(record);
@@ -131,7 +133,8 @@ std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
   for (const auto& [id, run] : store_.runs()) first = std::max(first, id + 1);
   const ControllerPart& part = world_->workload.controller;
   const Pump::Options options{.first_run = first,
-                              .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every)};
+                              .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every),
+                              .random = [this] { return identities_.Next(); }};
   auto pump = std::make_unique<Pump>(
       options, [this](const std::string& name) { return Spec(name); }, history, transport);
   for (const auto& [id, run] : store_.runs()) {

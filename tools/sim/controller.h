@@ -53,6 +53,7 @@ class Controller final : private Transport {
 
   World* world_;
   Mutation mutation_;
+  Prng identities_;  // of its own: no other draw depends on them
   Laws laws_;
   HistoryStore store_;
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations

@@ -70,9 +70,10 @@ struct Replica {
 };
 
 struct World {
-  World(const Workload& what, std::uint64_t seed)
+  World(const Workload& what, std::uint64_t run)
       : workload(what),
-        prng(seed),
+        seed(run),
+        prng(run),
         replicas(static_cast<std::size_t>(what.cluster.workers)),
         cut_until(static_cast<std::size_t>(what.cluster.workers)),
         last_up_(static_cast<std::size_t>(what.cluster.workers)),
@@ -111,6 +112,7 @@ struct World {
   const Workload& workload;
   Instant now;
   EventQueue queue;
+  const std::uint64_t seed;  // of the run
   Prng prng;
   std::vector<Replica> replicas;   // by worker
   std::vector<Instant> cut_until;  // by worker: no control message gets through before

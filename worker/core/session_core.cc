@@ -36,10 +36,12 @@ std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"
 
 WorkerEnvelope SessionCore::Envelope(Seq seq, WorkerBody body) const {
   return {.run = run_,
+          .identity = identity_,
           .rank = run_ == kNoRun ? kNoRank : welcome_.rank,
           .incarnation = incarnation_,
           .seq = seq,
           .ack = link_.last_in(),
+          .oldest = link_.oldest(),
           .body = std::move(body)};
 }
 
@@ -75,6 +77,9 @@ void SessionCore::SayHello(Actions* out) {
   contact_ = Contact::kHello;
   link_ = {};
   run_ = kNoRun;
+  identity_ = {};
+  lives_.clear();
+  waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
   last_group_ = kNoGroup;
   held_.reset();
@@ -163,7 +168,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
-  home_run_ = kNoRun;
+  former_ = {};
   SayHello(out);
 }
 
@@ -400,7 +405,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
 
 void SessionCore::HasReplica(bool copied, Actions* out) {
   has_replica_ = true;
-  home_run_ = run_;
+  former_ = identity_;
   beside_ = {};
   if (!stepping().OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
@@ -492,6 +497,7 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     Hello hello = options_.hello;
     if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
     hello.iteration = iteration_;
+    hello.former = former_;
     Push(std::move(hello), out);
   }
   const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
@@ -506,8 +512,9 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     std::string text = "the controller has not answered for " + Ms(options_.timeout);
     if (!last_refusal_.empty())
       text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
-    if (contact_ == Contact::kMember && other_run_ && !has_replica_) {
-      text = "the run ended without this worker, and no other began within " + Ms(options_.timeout);
+    if (contact_ == Contact::kMember && !has_replica_) {
+      text = "the job has not begun for this worker within " + Ms(options_.timeout) +
+             (waits_for_.empty() ? std::string() : ": " + waits_for_);
     }
     if (call_ == Call::kAttach) contact_ = Contact::kNone;
     Done(Status(Code::kUnavailable, text), out);

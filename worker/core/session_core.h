@@ -181,7 +181,8 @@ class SessionCore {
   // Messages.
   void Receive(const ControllerEnvelope& envelope, Actions* out);
   void OnWelcome(const Welcome& welcome, Actions* out);
-  void OnHeartbeatAck();
+  bool OfThisRun(const RunIdentity& identity, Actions* out);
+  void OnHeartbeatAck(const HeartbeatAck& ack);
   void OnAdopt(const Adopt& adopt, Actions* out);
   void OnGroup(const Group& group, Actions* out);
   void OnAbort(const Abort& abort, Actions* out);
@@ -214,9 +215,11 @@ class SessionCore {
   std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
 
   // The controller's view of this incarnation.
-  RunId home_run_ = kNoRun;   // the last one that gave a replica; before that, the first one
-  bool other_run_ = false;    // this one is not home_run_
-  bool has_replica_ = false;  // the common start, or a peer's model
+  RunIdentity identity_;              // the newest of this incarnation's run
+  std::vector<std::uint64_t> lives_;  // of the controller before that, with this incarnation
+  RunIdentity former_;                // the run in which the replica was trained
+  std::string waits_for_;             // why the job has not begun here, in the controller's words
+  bool has_replica_ = false;          // the common start, or a peer's model
   // A Ready that nothing has answered; with AveragesInBackground, whose group has not succeeded
   // yet.
   bool ready_waiting_ = false;

@@ -1,4 +1,5 @@
 // SessionCore: what comes from the controller, and from peers outside of groups.
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -7,6 +8,11 @@
 #include "worker/core/session_core_limits.h"
 
 namespace prd {
+namespace {
+
+constexpr std::size_t kMaxLives = 16;
+
+}  // namespace
 
 // ---- from the controller ----
 
@@ -21,7 +27,6 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
       envelope.incarnation != incarnation_ || hello_due_) {
     return;
   }
-  if (contact_ == Contact::kMember && (has_replica_ || !other_run_)) heard_ = now_;
   if (const auto* refused = std::get_if<Refused>(&envelope.body)) {
     return OnRefused(*refused, out);
   }
@@ -30,16 +35,23 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     if (welcome == nullptr || envelope.seq != 1) return;
     link_.OnReceive(envelope.seq);
     link_.OnAck(envelope.ack);
+    identity_ = envelope.identity;
     return OnWelcome(*welcome, out);
   }
+  if (!OfThisRun(envelope.identity, out)) return;
+  if (has_replica_) heard_ = now_;
   const std::size_t unacked = link_.unacked().size();
-  link_.OnAck(envelope.ack);
+  if (!link_.OnAck(envelope.ack)) {
+    return OnRefused({.code = Code::kAborted,
+                      .reason = "the controller acknowledges what this worker has not sent"},
+                     out);
+  }
   if (link_.unacked().size() < unacked) {
     resend_after_ = kResendFirst;
     resend_at_ = now_ + resend_after_;
     stepping().OnAcked(out);
   }
-  if (std::holds_alternative<HeartbeatAck>(envelope.body)) OnHeartbeatAck();
+  if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body)) OnHeartbeatAck(*ack);
   if (envelope.seq == 0) return;
   if (link_.OnReceive(envelope.seq) != LinkEnd<WorkerBody>::Verdict::kDeliver) {
     heartbeat_at_ = now_;  // says what was received, and so what was not
@@ -54,9 +66,25 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
   stepping().OnMessage(envelope.body, out);
 }
 
+// False: the message is of another run, or of a life of the controller that is over. A controller
+// that has started again is told at once what this worker has sent and received.
+bool SessionCore::OfThisRun(const RunIdentity& identity, Actions* out) {
+  if (identity == identity_) return true;
+  if (identity.high != identity_.high) return false;
+  if (std::find(lives_.begin(), lives_.end(), identity.low) != lives_.end()) return false;
+  if (lives_.size() == kMaxLives) lives_.erase(lives_.begin());
+  lives_.push_back(identity_.low);
+  identity_ = identity;
+  SendHeartbeat(out);
+  resend_after_ = kResendFirst / 2;
+  Resend(out);
+  return true;
+}
+
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
 // not measured when it could be that to an earlier heartbeat.
-void SessionCore::OnHeartbeatAck() {
+void SessionCore::OnHeartbeatAck(const HeartbeatAck& ack) {
+  waits_for_ = ack.waits_for;
   if (std::exchange(heartbeats_out_, 0) != 1) return;
   const DurationNs rtt = now_ - heartbeat_sent_;
   rtt_ns_ = rtt_ns_ == 0 ? rtt : rtt_ns_ + (rtt - rtt_ns_) / 8;
@@ -90,10 +118,6 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
                 out);
   }
   contact_ = Contact::kMember;
-  // Its run ended, or the controller lost its history, while this worker was away. A new run may
-  // never get the workers it waits for.
-  if (home_run_ == kNoRun) home_run_ = welcome.run;
-  other_run_ = home_run_ != welcome.run;
   if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan);
   welcome_ = welcome;
   run_ = welcome.run;
