@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,7 +64,12 @@ class RawWorker {
     for (const auto& [seq, body] : link_.unacked()) SendEnvelope(Envelope(seq, body));
   }
 
+  // A daemon that has started again takes nothing from a worker that has not heard of it.
   void Nudge() {
+    while (auto envelope = Take(0)) {
+      if (envelope->identity.known()) identity_ = envelope->identity;
+      taken_.push_back(std::move(*envelope));
+    }
     ResendAll();
     if (run_ != kNoRun) Heartbeat();
   }
@@ -72,6 +78,12 @@ class RawWorker {
 
   // The next envelope, whatever it is; nullopt when none comes within wait_ms.
   std::optional<ControllerEnvelope> Receive(int wait_ms = kTimeoutMs) {
+    if (taken_.empty()) return Take(wait_ms);
+    ControllerEnvelope envelope = std::move(taken_.front());
+    taken_.pop_front();
+    return envelope;
+  }
+  std::optional<ControllerEnvelope> Take(int wait_ms) {
     socket_.set(zmq::sockopt::rcvtimeo, wait_ms);
     zmq::message_t message;
     if (!socket_.recv(message)) return std::nullopt;
@@ -96,7 +108,8 @@ class RawWorker {
       if (!std::holds_alternative<Refused>(envelope->body)) link_.OnAck(envelope->ack);
       const bool restarted = identity_.known() && envelope->identity.low != identity_.low;
       if (envelope->identity.known()) identity_ = envelope->identity;
-      if (restarted) Nudge();
+      if (restarted) ResendAll();
+      if (restarted) Heartbeat();
       using Verdict = LinkEnd<WorkerBody>::Verdict;
       if (envelope->seq != 0 && link_.OnReceive(envelope->seq) != Verdict::kDeliver) continue;
       if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) {
@@ -149,6 +162,7 @@ class RawWorker {
   const Incarnation incarnation_;
   RunId run_ = kNoRun;
   RunIdentity identity_;
+  std::deque<ControllerEnvelope> taken_;  // received, and not looked at
   Rank rank_ = kNoRank;
   LinkEnd<WorkerBody> link_;
   RawWorker* peer_ = nullptr;
