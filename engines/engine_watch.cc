@@ -123,6 +123,14 @@ void EngineWatch::CheckDrawn() const {
   }
 }
 
+void EngineWatch::CheckGone(Instant now, const Event& event) const {
+  const auto* left = std::get_if<LeftEvent>(&event);
+  if (left == nullptr || (HasStore(plan_) && left->why == LeftReason::kFinished)) return;
+  const std::string why = engine_->Explain(now, left->rank);
+  if (why.empty()) return;
+  throw Violation("explained", NameOf(left->rank) + " has left, and its reason to wait is: " + why);
+}
+
 void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {
   Apply(event);
   const std::size_t before = out->size();
@@ -131,6 +139,7 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   const std::span<const Effect> effects = std::span(*out).subspan(before);
   for (const Effect& effect : effects) CheckEffect(effect, &id);
   CheckDrawn();
+  CheckGone(now, event);
   rules_->Check(
       {.now = now, .event = event, .effects = effects, .joined = joined_, .engine = *engine_});
 }

@@ -12,6 +12,9 @@
 //
 // schedule: a schedule takes its span of ids, and has all who have joined.
 //
+// explained: a worker that has left has no reason to wait (but one that has finished, and goes on
+// holding shards).
+//
 // And by the invariants of the engine's own (engines/NAME/rules.cc).
 #ifndef PRD_ENGINES_ENGINE_WATCH_H_
 #define PRD_ENGINES_ENGINE_WATCH_H_
@@ -60,6 +63,7 @@ class EngineWatch final : public Engine {
   void CheckGroup(const FormGroup& group);
   void CheckSchedule(const SetSchedule& set, GroupId* id);
   void CheckDrawn() const;
+  void CheckGone(Instant now, const Event& event) const;
 
   std::unique_ptr<Engine> engine_;
   const Plan plan_;

@@ -42,10 +42,11 @@ class SpoiltEngine final : public Engine {
   bool spoilt_ = false;
 };
 
-// Says nothing of those who wait.
+// Says `why` of everybody, whether they wait or not.
 class SilentEngine final : public Engine {
  public:
-  explicit SilentEngine(const EngineOptions& options) : engine_(MakeEngine(options)) {}
+  explicit SilentEngine(const EngineOptions& options, std::string why = "")
+      : engine_(MakeEngine(options)), why_(std::move(why)) {}
 
   Plan plan() const override { return engine_->plan(); }
   Joining joining() const override { return engine_->joining(); }
@@ -57,12 +58,13 @@ class SilentEngine final : public Engine {
     const auto deadline = engine_->NextDeadline();
     return deadline ? std::optional(*deadline + 3600 * kSecond) : std::nullopt;
   }
-  std::string Explain(Instant, Rank) const override { return ""; }
+  std::string Explain(Instant, Rank) const override { return why_; }
   std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
   void Archive(StateArchive& ar) override { engine_->Archive(ar); }
 
  private:
   std::unique_ptr<Engine> engine_;
+  const std::string why_;
 };
 
 // What is wrong with a run of the engine, spoilt.
@@ -285,6 +287,14 @@ TEST(RulesTest, WhoWaitsHasAReason) {
     const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
     EXPECT_TRUE(wrong.starts_with("explained: ")) << EngineName(options) << ": " << wrong;
   }
+}
+
+TEST(RulesTest, WhoHasLeftWaitsForNothing) {
+  const AllReduceOptions options;
+  EngineWatch engine(std::make_unique<SilentEngine>(options, "waiting"), options);
+  const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
+  EXPECT_TRUE(wrong.starts_with("explained: rank ")) << wrong;
+  EXPECT_TRUE(wrong.ends_with(" has left, and its reason to wait is: waiting")) << wrong;
 }
 
 TEST(RulesTest, PReduceHoldsNobodyForLong) {

@@ -77,7 +77,7 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
       expected = "weights";
       break;
     case Mutation::kDeadInQueue:
-      expected = found.result.invariant == "members" ? "members" : "live";
+      expected = found.result.invariant == "members" ? "members" : "explained";
       // Or the rules of an engine that counts those who wait, or that has a deadline for them.
       if (found.result.invariant == "quorum" || found.result.invariant == "round" ||
           found.result.invariant == "stall") {
