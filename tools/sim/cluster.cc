@@ -219,6 +219,9 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kPoll:
       workers_[event.who].OnPoll(event.what);
       break;
+    case EventKind::kStops:
+      workers_[event.who].OnStops(event.what);
+      break;
     case EventKind::kReduced:
       Reduced(data_.OnReduced(event.what));
       break;
@@ -388,7 +391,7 @@ void Cluster::CheckEnd() {
 }
 
 std::string Cluster::Line(const Trace& trace) {
-  static constexpr std::array<const char*, 16> kNames = {"worker -> controller",
+  static constexpr std::array<const char*, 17> kNames = {"worker -> controller",
                                                          "controller -> worker",
                                                          "controller's turn",
                                                          "controller starts",
@@ -403,7 +406,8 @@ std::string Cluster::Line(const Trace& trace) {
                                                          "evaluation",
                                                          "note",
                                                          "asked by a peer",
-                                                         "pulled"};
+                                                         "pulled",
+                                                         "its user stops it"};
   char line[160];
   std::snprintf(line, sizeof line, "%12.6f s  worker %-4u %-21s %s %llu",
                 static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,

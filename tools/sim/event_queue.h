@@ -28,6 +28,7 @@ enum class EventKind : std::uint8_t {
   kNote,  // a note arrives at worker `who`; this and the next two: `what` = its place in the mail
   kRequest,  // a peer's pull does
   kPulled,   // what it pulled does, or that it failed
+  kStops,    // the user of worker `who` cancels the call of step `what`
 };
 
 struct SimEvent {

@@ -7,6 +7,8 @@
 namespace prd::sim {
 namespace {
 
+constexpr double kStopsWithinMs = 100;  // of the call of its step
+
 std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
 
 const char* PhaseName(SimWorker::Phase phase) {
@@ -154,11 +156,18 @@ void SimWorker::OnStepDone(std::uint64_t ticket) {
   World* world = parts_->world;
   Sliced(Slice::Kind::kCompute);
   if (world->Fault(world->workload.faults.worker_dies)) return Die();
-  if (world->Fault(world->workload.faults.worker_leaves)) {
-    phase_ = Phase::kLeaving;
-    return Tell([&](Actions* out) { core_.Leave(world->now, "simulated", out); });
-  }
+  if (world->Fault(world->workload.faults.worker_leaves)) return SayLeave();
   EndStep(false);
+}
+
+void SimWorker::SayLeave() {
+  phase_ = Phase::kLeaving;
+  Tell([&](Actions* out) { core_.Leave(parts_->world->now, "simulated", out); });
+}
+
+void SimWorker::OnStops(std::uint64_t step) {
+  if (step != step_ || phase_ != Phase::kStepping) return;
+  Tell([&](Actions* out) { core_.Cancel(parts_->world->now, out); });
 }
 
 void SimWorker::EndStep(bool discard) {
@@ -181,6 +190,10 @@ void SimWorker::EndStep(bool discard) {
   const Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
                     .step_ns = world->now - step_begun_,
                     .samples = world->workload.cluster.samples};
+  if (world->Fault(world->workload.faults.worker_stops)) {
+    world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kStops,
+                      number_, step_);
+  }
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
 }
 
@@ -212,6 +225,7 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 
 void SimWorker::OnCallDone(const CallDone& done) {
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
+  if (done.status.code() == Code::kCancelled) return SayLeave();
   if (!done.status.ok()) {
     error_ = done.status.ToString();
     phase_ = Phase::kFailed;

@@ -61,6 +61,7 @@ class SimWorker {
   void OnWake(Instant at);
   void OnStepDone(std::uint64_t ticket);
   void OnPoll(std::uint64_t step);
+  void OnStops(std::uint64_t step);
   void OnReduced(const DataPlane::Result& result);
   void OnFetched(const DataPlane::Result& result);
   void OnNote(const Exchange::Noted& noted);
@@ -83,6 +84,7 @@ class SimWorker {
   void BeginStep();
   void EndCompute();
   void EndStep(bool discard);
+  void SayLeave();
   void PollSoon();
   void ApplyGradient();
   void OnApplyNow(const ApplyNow& apply);

@@ -92,6 +92,7 @@ struct FaultsPart {
   double fetch_fails = 0;
   double worker_dies = 0;    // per step; killed, and comes back within return_ms
   double worker_leaves = 0;  // per step; says Leave, and comes back as another process
+  double worker_stops = 0;   // per step; cancels the call of the step, then the same
   double return_ms = 2000;
   double late = 0;  // of a worker to start up to late_ms after the others
   double late_ms = 2000;
