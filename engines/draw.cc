@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-// Sets what it is shown. Every fourth number stays at its default.
+// Sets what it is shown. Every fourth number and every fourth name stays at its default.
 class Drawer final : public Fields {
  public:
   Drawer(Prng* prng, int workers) : prng_(prng), workers_(workers) {}
@@ -22,13 +22,15 @@ class Drawer final : public Fields {
   void operator()(const Field::Flag& of) { *of.value = prng_->Below(2) == 0; }
   void operator()(const Field::Whole& of) {
     const auto [from, to] = of.range.draw;
-    if (from <= to && prng_->Below(4) > 0) *of.value = Between(from, to);
+    if (from <= to && Changes()) *of.value = Between(from, to);
   }
   void operator()(const Field::Real& of) {
     const auto [from, below] = of.range.draw;
-    if (from < below && prng_->Below(4) > 0) *of.value = from + (below - from) * prng_->Unit();
+    if (from < below && Changes()) *of.value = from + (below - from) * prng_->Unit();
   }
-  void operator()(const Field::Name& of) { *of.value = prng_->Below(of.names.size()); }
+  void operator()(const Field::Name& of) {
+    if (Changes()) *of.value = prng_->Below(of.names.size());
+  }
   void operator()(const Field::NameOrPairs& of) {
     of.pairs->clear();
     *of.value = prng_->Below(of.names.size() + (workers_ > 1 ? 1 : 0));
@@ -39,6 +41,7 @@ class Drawer final : public Fields {
   void Add(const Field& field) override { std::visit(*this, field.kind); }
 
  private:
+  bool Changes() { return prng_->Below(4) > 0; }
   std::int64_t Between(std::int64_t from, std::int64_t to) {
     return from +
            static_cast<std::int64_t>(prng_->Below(static_cast<std::uint64_t>(to - from) + 1));

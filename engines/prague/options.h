@@ -45,10 +45,10 @@ struct PragueOptions {
                  "Workers per group; fewer joined workers are one group. Larger groups mix models "
                  "more per step and wait more, for members or for other groups. 3 is the paper's "
                  "(section 7.1.3). \"static\" has sizes of its own.");
-    fields.Whole("section_length", &section_length, {1, 100'000, "steps", {1, 4}},
+    fields.Whole("section_length", &section_length, {1, 100'000, "steps", {1, 2}},
                  "Every how many steps a worker asks for a group. More spend less time on averages "
                  "and let the models drift apart further (section 7.2, Figure 17).");
-    fields.Whole("slowdown_threshold", &slowdown_threshold, {1, 1'000'000'000, "groups", {1, 8}},
+    fields.Whole("slowdown_threshold", &slowdown_threshold, {1, 1'000'000'000, "groups", {1, 4}},
                  "\"smart\": C_thres (section 5.3). Groups that a worker may have requested fewer "
                  "than another that still draws it into its own. Lower tells slow workers sooner; "
                  "it must be more than workers of equal speed come apart by chance, and more than "

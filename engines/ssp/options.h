@@ -28,7 +28,7 @@ struct SspOptions {
   int shards = 0;
 
   void Describe(Fields& fields) {
-    fields.Whole("staleness", &staleness, {-1, 1'000'000, "clocks", {-1, 4}},
+    fields.Whole("staleness", &staleness, {-1, 1'000'000, "clocks", {-1, 2}},
                  "s: steps that a worker may be ahead of the slowest, and updates of others that "
                  "it may not see yet: at clock c it reads all updates up to c - s - 1. 0: "
                  "everybody waits for everybody in each step, with the result of bulk-synchronous "
