@@ -1,9 +1,11 @@
 #include "tools/sim/mutation.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 
+#include "common/base/fields.h"
 #include "engines/p_reduce/p_reduce.h"
 #include "tools/sim/world.h"
 
@@ -130,6 +132,116 @@ class LazyHistory final : public History {
   std::vector<Record> taken_;
 };
 
+// A bug that is another value of one option.
+struct OptionBug {
+  Mutation mutation;
+  std::string_view key;
+  bool (*planted)(const Plan&);  // where engines have the key that do not have the bug
+  std::int64_t least = 0;        // a number from here on
+  std::int64_t more = 0;         // is so much larger
+  std::string_view from = {};    // this name, or where this is empty any name,
+  std::string_view to = {};      // is that one instead
+};
+
+bool Anywhere(const Plan&) { return true; }
+
+constexpr OptionBug kOptionBugs[] = {
+    {.mutation = Mutation::kStaleByOne,
+     .key = "max_stale_rounds",
+     .planted = Anywhere,
+     .least = 1,
+     .more = 1},
+    {.mutation = Mutation::kReadyTooEarly, .key = "margin_ms", .planted = Anywhere, .more = 1000},
+    {.mutation = Mutation::kStragglerAwaited,
+     .key = "backups",
+     .planted = TrainsInGroups,
+     .least = 1,
+     .more = -1},
+    {.mutation = Mutation::kSlowDivided,
+     .key = "slowdown_threshold",
+     .planted = Anywhere,
+     .more = 1},
+    {.mutation = Mutation::kDrawnAtRandom,
+     .key = "generator",
+     .planted = Anywhere,
+     .from = "smart",
+     .to = "random"},
+    {.mutation = Mutation::kStrangerPaired,
+     .key = "graph",
+     .planted = TrainsInGroups,
+     .to = "complete"},
+    {.mutation = Mutation::kTokenMore,
+     .key = "max_iteration_gap",
+     .planted = Anywhere,
+     .least = 1,
+     .more = 1},
+    {.mutation = Mutation::kJumpTooFar,
+     .key = "max_jump",
+     .planted = Anywhere,
+     .least = 1,
+     .more = 3},
+    {.mutation = Mutation::kClockTooFar,
+     .key = "staleness",
+     .planted = HasStore,
+     .least = 1,
+     .more = 1},
+};
+
+// Changes the bug's option.
+class Spoiler final : public Fields {
+ public:
+  explicit Spoiler(const OptionBug& bug) : bug_(bug) {}
+
+  void Table(std::string_view, bool, std::string_view,
+             const std::function<void(Fields&)>& describe) override {
+    describe(*this);
+  }
+  void Check(const Status&) override {}
+
+  void operator()(const Field::Whole& of) const {
+    if (*of.value >= bug_.least) *of.value += bug_.more;
+  }
+  void operator()(const Field::Name& of) const { Rename(of.names, of.value); }
+  void operator()(const Field::NameOrPairs& of) const {
+    Rename(of.names, of.value);
+    of.pairs->clear();
+  }
+  template <typename Other>
+  void operator()(const Other&) const {}
+
+ protected:
+  void Add(const Field& field) override {
+    if (field.key == bug_.key) std::visit(*this, field.kind);
+  }
+
+ private:
+  void Rename(Field::Names names, std::size_t* value) const {
+    if (!bug_.from.empty() && names[*value] != bug_.from) return;
+    *value =
+        static_cast<std::size_t>(std::find(names.begin(), names.end(), bug_.to) - names.begin());
+  }
+
+  const OptionBug& bug_;
+};
+
+// The options with the bug, if the bug is one of these options.
+EngineOptions Spoilt(EngineOptions options, Mutation mutation, int workers) {
+  for (const OptionBug& bug : kOptionBugs) {
+    if (bug.mutation != mutation || !bug.planted(MakeEngine(options)->plan())) continue;
+    Spoiler spoiler(bug);
+    Describe(&options, spoiler);
+  }
+  if (mutation != Mutation::kWindowOffByOne) return options;
+  std::visit(  // the window that counts, which its option alone does not say
+      [workers](auto& of) {
+        if constexpr (requires { EffectiveWindow(of, workers); }) {
+          of.history_window = static_cast<int>(EffectiveWindow(of, workers)) + 1;
+        }
+      },
+      options);
+  return options;
+}
+
 }  // namespace
 
 std::string_view MutationName(Mutation mutation) {
@@ -246,45 +358,8 @@ std::vector<Mutation> AllMutations() {
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
-  if (mutation == Mutation::kWindowOffByOne) {
-    EngineOptions other = options;
-    if (auto* of = std::get_if<PReduceOptions>(&other)) {
-      of->history_window = static_cast<int>(EffectiveWindow(*of, workers)) + 1;
-    }
-    return MakeEngine(other);
-  }
-  EngineOptions other = options;
-  if (auto* eager = std::get_if<EagerOptions>(&other); eager && mutation == Mutation::kStaleByOne) {
-    eager->max_stale_rounds += eager->max_stale_rounds > 0 ? 1 : 0;
-  }
-  if (auto* esync = std::get_if<EsyncOptions>(&other);
-      esync && mutation == Mutation::kReadyTooEarly) {
-    esync->margin_ms += 1000;
-  }
-  if (auto* backup = std::get_if<BackupOptions>(&other);
-      backup && mutation == Mutation::kStragglerAwaited) {
-    backup->backups = std::max(0, backup->backups - 1);
-  }
-  if (auto* prague = std::get_if<PragueOptions>(&other);
-      prague && prague->generator == PragueOptions::Generator::kSmart) {
-    if (mutation == Mutation::kSlowDivided) ++prague->slowdown_threshold;
-    if (mutation == Mutation::kDrawnAtRandom) {
-      prague->generator = PragueOptions::Generator::kRandom;
-    }
-  }
-  if (auto* pairs = std::get_if<AdPsgdOptions>(&other);
-      pairs && mutation == Mutation::kStrangerPaired) {
-    pairs->graph = {.kind = Graph::Kind::kComplete, .edges = {}};
-  }
-  if (auto* hop = std::get_if<HopOptions>(&other); hop && hop->max_iteration_gap > 0) {
-    hop->max_iteration_gap += mutation == Mutation::kTokenMore ? 1 : 0;
-    hop->max_jump += mutation == Mutation::kJumpTooFar && hop->max_jump > 0 ? 3 : 0;
-  }
-  if (auto* ssp = std::get_if<SspOptions>(&other); ssp && ssp->staleness > 0) {
-    ssp->staleness += mutation == Mutation::kClockTooFar ? 1 : 0;
-  }
-  const bool tokens = mutation == Mutation::kTokenMore;
-  if ((other != options) != tokens) return MakeEngine(other);
+  const EngineOptions spoilt = Spoilt(options, mutation, workers);
+  if (mutation == Mutation::kTokenMore && spoilt == options) return MakeEngine(options);
   switch (mutation) {
     case Mutation::kWeightNotNormalised:
     case Mutation::kDeadInQueue:
@@ -299,9 +374,9 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
     case Mutation::kSourceForgotten:
     case Mutation::kDelayIgnored:
     case Mutation::kOpenedEarly:
-      return std::make_unique<MutantEngine>(MakeEngine(other), mutation);
+      return std::make_unique<MutantEngine>(MakeEngine(spoilt), mutation);
     default:
-      return MakeEngine(options);
+      return MakeEngine(spoilt);
   }
 }
 
