@@ -42,7 +42,12 @@ class Script {
   void Say(ControllerBody body) { SayAt(++seq, std::move(body)); }
   void SayAt(Seq at, ControllerBody body) {
     core.OnEnvelope(
-        now, {.incarnation = core.incarnation(), .seq = at, .ack = heard, .body = std::move(body)},
+        now,
+        {.identity = identity,
+         .incarnation = core.incarnation(),
+         .seq = at,
+         .ack = heard,
+         .body = std::move(body)},
         &actions);
   }
   void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
@@ -158,6 +163,7 @@ class Script {
     core.OnTime(now, &actions);
   }
 
+  RunIdentity identity = {7, 8};  // of the controller's envelopes
   SessionCore core;
   Actions actions;
   Instant now{1'000'000'000};
