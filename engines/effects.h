@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/archive.h"
 #include "common/base/history.h"
 #include "common/base/ids.h"
 
@@ -30,6 +31,9 @@ struct FormGroup {
   double initial_weight = 0;        // share of the initial model (GroupPlan::keep_initial)
   std::string reason;
   bool conflict = false;  // as in GroupFormed (common/base/history.h)
+  void Archive(StateArchive& ar) {
+    ar(id, kind, members, iteration, initial_weight, reason, conflict);
+  }
   friend bool operator==(const FormGroup&, const FormGroup&) = default;
 };
 

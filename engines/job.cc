@@ -56,6 +56,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
         wrong = OnAdopted(rank, *adopted);
       if (const auto* placed = std::get_if<Placed>(&envelope.body)) wrong = OnPlaced(rank, *placed);
+      if (const auto* probed = std::get_if<Probed>(&envelope.body)) wrong = OnProbed(rank, *probed);
       if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
           At(rank).state == State::kActive && At(rank).finish_held) {
         wrong = OnFinish(rank);
@@ -83,6 +84,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     if (!grace) ToEngine(DeadlineEvent{});
   }
   Progress();
+  look_at_held_ = false;
   out_ = nullptr;
 }
 
@@ -126,6 +128,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.endpoints = hello.endpoints;
   worker.returns = hello.former.known();
   worker.iteration = hello.iteration;
+  worker.first_group = next_group_;
   worker.link.OnReceive(envelope.seq);
   SetState(rank, State::kJoining);
   by_incarnation_[envelope.incarnation] = rank;
@@ -198,8 +201,9 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
 }
 
 std::string Job::OnFinished(Rank rank, const Finished& finished) {
+  if (finished.group == kNoGroup) return OnLinkReport(rank, finished);
   Worker& worker = At(rank);
-  if (finished.group == kNoGroup || worker.group != finished.group || worker.source != kNoRank) {
+  if (worker.group != finished.group || worker.source != kNoRank) {
     return "a report on group " + std::to_string(finished.group) + " while " + Explain(now_, rank);
   }
   const GroupId id = finished.group;
@@ -210,6 +214,7 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
     return "a report on group " + std::to_string(id) + " with " +
            std::to_string(finished.included) + " gradients, owing " + std::to_string(worker.owed);
   }
+  if (std::string wrong = NoteUnreachable(rank, finished); !wrong.empty()) return wrong;
   worker.owed -= finished.included;
   std::erase(group.pending, rank);
   (ok ? group.ok : group.failed).push_back(rank);
@@ -266,7 +271,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.no_replica = false;
   if (worker.state != State::kAdopting) return {};
   // A round may have formed although signals were held back: somebody left.
-  if (joining_ == Engine::Joining::kPause && (!groups_.empty() || adopted.iteration < Newest())) {
+  if (joining_ == Engine::Joining::kPause && (!NothingRuns() || adopted.iteration < Newest())) {
     worker.no_replica = worker.outdated = true;
     SetState(rank, State::kJoining);
   } else {
@@ -368,6 +373,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
   --live_;
+  ForgetLinks(rank);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,
                    .why = why,
@@ -423,6 +429,7 @@ void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
                      .iteration = iteration,
                      .reason = reason});
   ToEngine(JoinedEvent{.rank = rank, .iteration = iteration, .host = worker.host});
+  TellLinks(rank);
 }
 
 void Job::HandSignal(Rank rank) {
@@ -466,14 +473,15 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
   Rank best = kNoRank;
   int best_score = -1;
-  constexpr int kBest = 3;
+  constexpr int kBest = 7;
   for (Rank r = 0; Index(r) < workers_.size() && best_score < kBest; ++r) {
     const Worker& w = workers_[Index(r)];
     const bool has_model = w.state == State::kActive || w.state == State::kFinishing ||
                            (w.state == State::kFinal && taker.state == State::kFinal);
     if (!has_model || r == rank || w.signal_held || w.no_replica || w.source != kNoRank) continue;
     if (taker.state != State::kFinal && w.iteration < newest) continue;
-    const int score = (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
+    const int score =
+        (links_.Has(rank, r) ? 0 : 4) + (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
     if (score > best_score) {
       best = r;
       best_score = score;

@@ -18,6 +18,12 @@
 // groups that train under plans that are AllOrNone. If any member has the result of
 // such a group, the group is committed: members for whom it failed copy (Adopt) the replica of one
 // that has it. Of a kRound they copy the result alone, before the round ends.
+//
+// Two workers that are there may not reach each other. A member that names another one as
+// unreachable breaks their link, and probes the other until it answers; then the link works again.
+// A group of which two members do not reach each other runs in a ring in which those are not
+// adjacent. Where there is no such ring, the group is held back until the link works, or until
+// other members can be had (job_links.cc).
 #ifndef PRD_ENGINES_JOB_H_
 #define PRD_ENGINES_JOB_H_
 
@@ -37,6 +43,7 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "engines/engine.h"
+#include "engines/links.h"
 #include "engines/registry.h"
 #include "prd/status.h"
 
@@ -105,6 +112,7 @@ class Job {
     bool finish_held = false;
     // The replica that the worker copied was outdated on arrival: its work on it is dropped.
     bool outdated = false;
+    GroupId first_group = kNoGroup;  // it can be in no group before this one
     Rank source = kNoRank;  // the worker copies this rank's replica, or its result of `group`
     int fetches = 0;        // failed attempts to copy that result
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
@@ -164,6 +172,8 @@ class Job {
   int live() const { return live_; }
   const std::map<GroupId, Running>& groups() const { return groups_; }
   const Engine& engine() const { return *engine_; }
+  // The links between present workers that are broken, by lower and higher rank.
+  const std::map<std::pair<Rank, Rank>, BrokenLink>& broken_links() const { return broken_; }
 
   // The link of a worker that is there, for retransmission.
   const LinkEnd<ControllerBody>& link(Rank rank) const { return workers_[Index(rank)].link; }
@@ -208,6 +218,7 @@ class Job {
   std::string OnFinished(Rank rank, const Finished& finished);
   std::string OnAdopted(Rank rank, const Adopted& adopted);
   std::string OnPlaced(Rank rank, const Placed& placed);
+  std::string OnProbed(Rank rank, const Probed& probed);
   std::string OnFinish(Rank rank);
   std::string OnLeave(Rank rank, const Leave& leave);
 
@@ -239,6 +250,28 @@ class Job {
   void AdmitJoiners();
   bool Stranded(Rank rank) const;
   void HelpStranded();
+  // Links and held groups (job_links.cc).
+  std::string OnLinkReport(Rank rank, const Finished& finished);
+  std::string NoteUnreachable(Rank rank, const Finished& finished);
+  void BreakLinks(Rank asks, const std::vector<Rank>& others, const std::string& where);
+  void MendLink(Rank one, Rank other, const std::string& reason);
+  void ForgetOldestLink(Rank asks);
+  void ForgetLinks(Rank rank);
+  void TellLinks(Rank rank);
+  void LinkToEngine(Rank a, Rank b, bool works);
+  void SendProbe(Rank rank);
+  bool Arrange(FormGroup* form, bool* ring_only) const;
+  bool CanMeet(State from) const;
+  bool CanHold(GroupKind kind) const;
+  bool CanBegin(const FormGroup& form) const;
+  bool OthersWouldHelp(const FormGroup& form) const;
+  void LookAtHeld();
+  void DropHeld(const FormGroup& form);
+  bool NothingRuns() const { return groups_.empty() && held_.empty(); }
+  std::string WordsOn(Instant now, Rank a, Rank b) const;
+  std::string ExplainLinks(Instant now, Rank rank) const;
+  std::string ExplainHeld(Instant now, Rank rank) const;
+  std::string ExplainWorker(Instant now, Rank rank) const;
   void Progress();
   void EndLost(const HistoryLost& lost);
   int NeededForStart();
@@ -268,6 +301,11 @@ class Job {
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
   std::map<GroupId, Running> groups_;
+  // Formed by the engine and held back: no worker and no record knows of them yet.
+  std::vector<FormGroup> held_;
+  std::map<std::pair<Rank, Rank>, BrokenLink> broken_;  // by lower and higher rank
+  BrokenLinks links_;                                   // the same pairs (derived)
+  bool look_at_held_ = false;  // a link or a worker has changed; false between two Steps
   std::map<Incarnation, Rank> by_incarnation_;  // of those present, for a repeated Hello
 
   JobOutput* out_ = nullptr;  // during Step

@@ -141,11 +141,17 @@ void Job::Announce(PlacementOpened opened) {
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {
+  bool ring_only = false;
+  if (!links_.empty() && !Arrange(&form, &ring_only) && CanHold(kind)) {
+    held_.push_back(std::move(form));
+    return;
+  }
   Group group{.id = form.id,
               .kind = kind,
               .members = {},
               .iteration = form.iteration,
               .initial_weight = form.initial_weight,
+              .ring_only = ring_only,
               .reason = form.reason};
   Running running{.kind = kind,
                   .members = form.members,
@@ -369,7 +375,7 @@ int Job::NeededForStart() {
 void Job::AdmitJoiners() {
   // Where all share every round, replicas stand still while none runs. Either the joiner is part of
   // the barrier from now on, so that none begins before it has caught up; or signals are held back.
-  if (joining_ != Engine::Joining::kAnytime && !groups_.empty()) return;
+  if (joining_ != Engine::Joining::kAnytime && !NothingRuns()) return;
   bool source_found = true;
   int left = Count(State::kJoining);
   for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
@@ -440,18 +446,20 @@ void Job::Rejoin() {
 
 void Job::Progress() {
   if (!behind_.empty()) Rejoin();
+  if (!held_.empty()) LookAtHeld();
   if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
-    if (Count(State::kJoining) >= NeededForStart()) {
+    if (Count(State::kJoining) >= NeededForStart() && CanMeet(State::kJoining)) {
       grace_ends_.reset();
       Collective(GroupKind::kInitial, State::kJoining, State::kStarting);
     }
   } else {
     grace_ends_.reset();
   }
-  if (live_ > 0 && Count(State::kFinishing) == live_ && groups_.empty()) {
+  if (live_ > 0 && Count(State::kFinishing) == live_ && groups_.empty() &&
+      CanMeet(State::kFinishing)) {
     Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);
   }
   if (Count(State::kFinal) > 0 && groups_.empty()) {

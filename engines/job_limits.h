@@ -15,6 +15,7 @@ inline constexpr Iteration kMaxJump = 1'000'000;  // of a ready signal over the 
 inline constexpr std::int64_t kMaxSamples = std::int64_t{1} << 50;
 inline constexpr std::uint32_t kMaxOwed = 1'000'000;  // gradients of a worker in no round
 inline constexpr int kMaxFetches = 8;                 // of a round's result by one worker
+inline constexpr std::size_t kMaxBrokenLinks = 64;    // that one worker has named
 inline constexpr std::size_t kMaxName = 256;          // bytes
 inline constexpr std::size_t kMaxEndpoints = 8;
 

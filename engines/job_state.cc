@@ -16,6 +16,10 @@ constexpr std::uint32_t kStateVersion = 8;
 
 std::string Job::Explain(Instant now, Rank rank) const {
   if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
+  return ExplainWorker(now, rank) + ExplainLinks(now, rank);
+}
+
+std::string Job::ExplainWorker(Instant now, Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
   const std::string age = words::Duration(now - worker.since);
   if (worker.group != kNoGroup && worker.source != kNoRank) {
@@ -36,6 +40,7 @@ std::string Job::Explain(Instant now, Rank rank) const {
            age + "; not through yet: " + words::Ranks(group.pending) +
            (group.aborted ? "; called off: " + group.failure : "");
   }
+  if (const std::string held = ExplainHeld(now, rank); !held.empty()) return held;
   if (worker.source != kNoRank) {
     return "copying the model of rank " + std::to_string(worker.source) + " for " + age;
   }
@@ -106,8 +111,8 @@ void Job::Worker::Archive(StateArchive& ar) {
   ar(state, incarnation, host, host_name, pid, endpoints, returns, iteration, group, last_group,
      last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
      ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
-     ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated, source,
-     fetches, no_replica, since, link);
+     ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
+     first_group, source, fetches, no_replica, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -120,22 +125,32 @@ void Job::Archive(StateArchive& ar) {
   ar(version);
   if (version != kStateVersion) ar.Fail();
   ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, ended_,
-     model_hash_, next_group_, workers_, groups_);
+     model_hash_, next_group_, workers_, groups_, held_, broken_);
   engine_->Archive(ar);
 }
 
 Status Job::Load(std::string_view state) {
   StateArchive ar = StateArchive::Loader(state);
   Archive(ar);
-  if (!ar.ok() || !ar.AtEnd()) {
-    return Status(Code::kDataLoss, "the snapshot of run " + std::to_string(run_) +
-                                       " is damaged, or of another version of prd");
-  }
+  const Status damaged(Code::kDataLoss, "the snapshot of run " + std::to_string(run_) +
+                                            " is damaged, or of another version of prd");
+  if (!ar.ok() || !ar.AtEnd()) return damaged;
   live_ = 0;
   stranded_ = 0;
   withheld_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
+  links_ = {};
+  for (const auto& [pair, link] : broken_) {
+    const auto [a, b] = pair;
+    if (a >= b || !Present(a) || !Present(b) || (link.asks != a && link.asks != b)) return damaged;
+    links_.Set(a, b, false);
+  }
+  for (const FormGroup& form : held_) {
+    for (const GroupShare& share : form.members) {
+      if (!Present(share.rank)) return damaged;
+    }
+  }
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     ++counts_[static_cast<std::size_t>(At(rank).state)];
     if (!Present(rank)) continue;

@@ -63,6 +63,9 @@ class Puppet final : public Engine {
       text = "left " + std::to_string(left->rank);
     } else if (const auto* placed = std::get_if<PlacedEvent>(&event)) {
       text = "placed " + std::to_string(placed->rank) + " " + std::to_string(placed->epoch);
+    } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+      text = "link " + std::to_string(link->a) + " " + std::to_string(link->b) +
+             (link->works ? " works" : " broken");
     }
     script_->heard.push_back(text);
   }
