@@ -398,6 +398,9 @@ void Job::EndLost(const HistoryLost& lost) {
     Write(GroupEnded{.id = id, .ok = false, .reason = "the run ends"});
   }
   groups_.clear();
+  held_.clear();
+  broken_.clear();
+  links_ = {};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     if (!Present(rank)) continue;
     const Worker gone = At(rank);

@@ -10,8 +10,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engines/engine.h"
+#include "engines/links.h"
 #include "engines/violation.h"
 
 namespace prd {
@@ -56,6 +58,32 @@ inline std::string NameOf(Rank rank) { return "rank " + std::to_string(rank); }
 inline std::string NameOf(const FormGroup& group) {
   return "group " + std::to_string(group.id) + " (" + group.reason + ")";
 }
+
+// Of engines that choose who is in a group.
+//
+// broken-link: no group that forms has two members that do not reach each other.
+class LinkRule {
+ public:
+  // Before anything is checked.
+  void Follow(const Event& event) {
+    if (const auto* link = std::get_if<LinkEvent>(&event))
+      broken_.Set(link->a, link->b, link->works);
+    if (const auto* left = std::get_if<LeftEvent>(&event)) broken_.Forget(left->rank);
+  }
+  void Check(const FormGroup& group) const {
+    std::vector<Rank> ranks;
+    for (const GroupShare& share : group.members) ranks.push_back(share.rank);
+    const auto pair = broken_.Among(ranks);
+    if (!pair) return;
+    throw Violation("broken-link", NameOf(group) + " has " + NameOf(pair->first) + " and " +
+                                       NameOf(pair->second) + ", which do not reach each other");
+  }
+  const BrokenLinks& broken() const { return broken_; }
+  void Archive(StateArchive& ar) { ar(broken_); }
+
+ private:
+  BrokenLinks broken_;
+};
 
 }  // namespace prd
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <unordered_set>
 
 #include "common/io/clock.h"
@@ -158,6 +159,11 @@ void Daemon::Housekeep(Instant now) {
   metrics_->SetGauge("jobs", static_cast<double>(pump_->jobs().size()));
   metrics_->SetGauge("workers", static_cast<double>(workers));
   metrics_->SetGauge("jobs_waiting_for_start", static_cast<double>(start_waits_.size()));
+  std::map<std::string, std::size_t> links;
+  for (const auto& [run, job] : pump_->jobs()) {
+    links[job->spec().name] += job->broken_links().size();
+  }
+  metrics_->SetLinks(links);
 }
 
 void Daemon::TellStarts(Instant now) {

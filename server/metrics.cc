@@ -49,6 +49,8 @@ struct Metrics::Impl {
   std::map<std::string, prometheus::Counter*> counters;
   std::map<std::string, prometheus::Gauge*> gauges;
   prometheus::Family<prometheus::Counter>* groups = nullptr;
+  prometheus::Family<prometheus::Gauge>* links = nullptr;
+  std::map<std::string, prometheus::Gauge*> links_of;  // by job
   prometheus::Histogram* flush = nullptr;
 };
 
@@ -62,6 +64,10 @@ Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
                         .Name("prd_groups_formed_total")
                         .Help("Groups announced, by engine")
                         .Register(*impl->registry);
+    impl->links = &prometheus::BuildGauge()
+                       .Name("prd_links_broken")
+                       .Help("Pairs of a job's workers that do not reach each other")
+                       .Register(*impl->registry);
     impl->flush = &prometheus::BuildHistogram()
                        .Name("prd_flush_seconds")
                        .Help("Recording and sending what one turn of the controller decided")
@@ -96,6 +102,19 @@ void Metrics::SetCounters(const std::vector<std::pair<std::string, std::uint64_t
 
 void Metrics::SetGroups(const std::string& engine, std::uint64_t formed) {
   Impl::Raise(impl_->groups->Add({{"engine", engine}}), formed);
+}
+
+void Metrics::SetLinks(const std::map<std::string, std::size_t>& broken) {
+  std::erase_if(impl_->links_of, [&](const auto& entry) {
+    if (broken.contains(entry.first)) return false;
+    impl_->links->Remove(entry.second);
+    return true;
+  });
+  for (const auto& [job, count] : broken) {
+    prometheus::Gauge*& gauge = impl_->links_of[job];
+    if (gauge == nullptr) gauge = &impl_->links->Add({{"job", job}});
+    gauge->Set(static_cast<double>(count));
+  }
 }
 
 void Metrics::SetGauge(const std::string& name, double value) {

@@ -3,7 +3,9 @@
 #ifndef PRD_SERVER_METRICS_H_
 #define PRD_SERVER_METRICS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +26,8 @@ class Metrics {
   // without the label would make sums over the family double.
   void SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters);
   void SetGroups(const std::string& engine, std::uint64_t formed);
+  // Broken links between a job's workers, by the names of the jobs that run.
+  void SetLinks(const std::map<std::string, std::size_t>& broken);
   void SetGauge(const std::string& name, double value);
   // From the first message of a turn to the last send.
   void ObserveFlush(DurationNs took);

@@ -85,6 +85,14 @@ void Recorder::Note(const Record& record) {
                  joined->pid, joined->host_name, joined->iteration, joined->reason);
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     spdlog::info("run {}: rank {} {}: {}", run, left->rank, Word(left->why), left->reason);
+  } else if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
+    if (link->works) {
+      spdlog::info("run {}: the link between ranks {} and {} works: {}", run, link->a, link->b,
+                   link->reason);
+    } else {
+      spdlog::warn("run {}: the link between ranks {} and {} is broken: {}", run, link->a, link->b,
+                   link->reason);
+    }
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     spdlog::debug("run {}: rank {}: an update is dropped: {}", run, late->rank, late->reason);
   } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {

@@ -71,6 +71,8 @@ void AdPsgd::Step(Instant now, const Event& event, GroupId* next_group, Effects*
     return OnJoined(*joined);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(*left, next_group, out);
+  } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+    OnLink(*link, next_group, out);
   }
   FormRunnable(out);
 }
@@ -105,6 +107,7 @@ void AdPsgd::OnLeft(const LeftEvent& event, GroupId* next_group, Effects* out) {
   hosts_.Remove(At(event.rank).host);
   At(event.rank) = {};
   neighbours_.Leave(event.rank);
+  links_.Forget(event.rank);
   for (const GroupQueue::Group& group : queue_.Leave(event.rank)) {
     if (group.caller == event.rank) continue;
     Draw(group.caller, "; again, as " + Name(event.rank) + " left before " + Name(group) + " ran",
@@ -112,20 +115,48 @@ void AdPsgd::OnLeft(const LeftEvent& event, GroupId* next_group, Effects* out) {
   }
 }
 
+void AdPsgd::OnLink(const LinkEvent& event, GroupId* next_group, Effects* out) {
+  PRD_CHECK(Joined(event.a) && Joined(event.b));
+  links_.Set(event.a, event.b, event.works);
+  if (event.works) return;
+  std::vector<std::pair<GroupId, Rank>> drawn;  // and for whom
+  for (std::size_t i = 0; i < queue_.Length(event.a); ++i) {
+    const GroupQueue::Group& group = queue_.At(event.a, i);
+    if (!group.formed && Other(group, event.a) == event.b)
+      drawn.emplace_back(group.id, group.caller);
+  }
+  for (const auto& [id, caller] : drawn) queue_.Drop(event.a, id);
+  for (const auto& [id, caller] : drawn) {
+    Draw(caller, "; again, as the link of group " + std::to_string(id) + " is broken", next_group,
+         out);
+  }
+}
+
 void AdPsgd::Draw(Rank rank, const std::string& again, GroupId* next_group, Effects* out) {
   Worker& worker = At(rank);
-  const std::size_t count = neighbours_.Count(rank);
+  std::size_t count = neighbours_.Count(rank);
+  std::vector<Rank> reached;  // where not all are
+  if (links_.HasAny(rank)) {
+    reached = neighbours_.Of(rank);
+    std::erase_if(reached, [&](Rank other) { return links_.Has(rank, other); });
+  }
+  const bool some = links_.HasAny(rank) && reached.size() < count;
+  if (some) count = reached.size();
   if (count == 0) {
     worker.asked = kNoGroup;
-    out->push_back(
-        Answer{.rank = rank, .ready = false, .reason = "no neighbour: goes on alone" + again});
+    out->push_back(Answer{
+        .rank = rank,
+        .ready = false,
+        .reason = (some ? "reaches no neighbour: goes on alone" : "no neighbour: goes on alone") +
+                  again});
     return;
   }
   worker.asked = (*next_group)++;
   const auto index = static_cast<std::size_t>(Prng(draws_ + worker.asked).Below(count));
-  const Rank other = neighbours_.At(rank, index);
+  const Rank other = some ? reached[index] : neighbours_.At(rank, index);
   std::string reason = Name(rank) + " drew " + Name(other) + " of " + std::to_string(count) +
-                       (count == 1 ? " neighbour" : " neighbours") + again;
+                       (count == 1 ? " neighbour" : " neighbours") +
+                       (some ? " that it reaches" : "") + again;
   queue_.Draw(worker.asked, rank, {rank, other}, false, std::move(reason));
 }
 
@@ -203,7 +234,7 @@ std::vector<Engine::Drawn> AdPsgd::DrawnGroups() const {
 }
 
 void AdPsgd::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, failed_);
+  ar(workers_, hosts_, failed_, links_);
   queue_.Archive(ar, workers_.size());
   neighbours_.Archive(ar, workers_.size());
   if (!ar.saving() && !Consistent()) ar.Fail();

@@ -16,6 +16,8 @@
 //  - Workers come and go: who asked and whose neighbour left before their turn gets another one at
 //    once, and so does who asked when the group failed for it, once the group has ended. Both go to
 //    the end of the line. Who has no present neighbour is told to go on alone.
+//  - A neighbour that a worker does not reach is not drawn, and who has drawn it and is not in that
+//    group yet gets another one.
 #ifndef PRD_ENGINES_AD_PSGD_AD_PSGD_H_
 #define PRD_ENGINES_AD_PSGD_AD_PSGD_H_
 
@@ -29,6 +31,7 @@
 #include "engines/engine.h"
 #include "engines/graph.h"
 #include "engines/group_queue.h"
+#include "engines/links.h"
 #include "engines/ring_order.h"
 
 namespace prd {
@@ -61,6 +64,7 @@ class AdPsgd final : public Engine {
   void OnJoined(const JoinedEvent& event);
   void OnFinished(const FinishedEvent& event);
   void OnLeft(const LeftEvent& event, GroupId* next_group, Effects* out);
+  void OnLink(const LinkEvent& event, GroupId* next_group, Effects* out);
   // Draws a neighbour for this worker, whose signal stands, or answers it. `again`: why it is not
   // the first, or empty.
   void Draw(Rank rank, const std::string& again, GroupId* next_group, Effects* out);
@@ -75,6 +79,7 @@ class AdPsgd final : public Engine {
   std::vector<Worker> workers_;  // by rank
   HostTable hosts_;
   Neighbours neighbours_;
+  BrokenLinks links_;
   GroupQueue queue_;
   // Groups that failed for who had asked, and have not ended: who gets another one then.
   std::map<GroupId, Rank> failed_;

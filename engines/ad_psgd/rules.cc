@@ -5,8 +5,10 @@
 // each. It was drawn for a signal that stands, or once more for one whose pair failed or whose
 // neighbour left; a signal has one pair at a time, and no pair is drawn for anybody else.
 //
+// broken-link: as in engines/rules.h.
+//
 // neighbours: the two are joined, and neighbours in the graph of those who have joined. A worker
-// that has no neighbour there is told to go on alone, and no other worker is.
+// that has no neighbour there that it reaches is told to go on alone, and no other worker is.
 //
 // atomic: a pair forms as soon as no pair drawn earlier has a member of it that is not through, and
 // not before. It says `conflict` if there was such a pair of another asker when it was drawn.
@@ -35,7 +37,7 @@ class AdPsgdRules final : public EngineRules {
   explicit AdPsgdRules(const AdPsgdOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
   void Archive(StateArchive& ar) override {
-    ar(present_, asking_, undone_, failed_, last_, unseen_);
+    ar(present_, asking_, undone_, failed_, last_, unseen_, links_);
   }
 
  private:
@@ -64,6 +66,7 @@ class AdPsgdRules final : public EngineRules {
   std::map<GroupId, Rank> failed_;  // for whom, until the group has ended
   GroupId last_ = kNoGroup;
   bool unseen_ = false;  // there have been more workers than are looked at
+  LinkRule links_;
 };
 
 std::set<Rank> AdPsgdRules::NeighboursOf(Rank rank) const {
@@ -81,6 +84,7 @@ std::set<Rank> AdPsgdRules::NeighboursOf(Rank rank) const {
     if (b == rank && present_.contains(a)) all.insert(a);
   }
   all.erase(rank);
+  std::erase_if(all, [&](Rank other) { return links_.broken().Has(rank, other); });
   return all;
 }
 
@@ -113,6 +117,13 @@ std::set<Rank> AdPsgdRules::Follow(const Event& event) {
       pair.in.clear();
     }
     Count("redrawn", std::ssize(askers));
+  } else if (const auto* link = std::get_if<LinkEvent>(&event); link && !link->works) {
+    for (auto& [id, pair] : undone_) {
+      if (pair.formed || !pair.Has(link->a) || !pair.Has(link->b)) continue;
+      askers.insert(pair.caller);
+      pair.in.clear();
+    }
+    Count("parted", std::ssize(askers));
   }
   std::erase_if(undone_, [](const auto& entry) { return entry.second.in.empty(); });
   return askers;
@@ -209,6 +220,8 @@ void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
 }
 
 void AdPsgdRules::Check(const Decision& of) {
+  links_.Follow(of.event);
+  for (const FormGroup& group : GroupsOf(of.effects)) links_.Check(group);
   unseen_ = unseen_ || of.joined > kMaxWatched;
   if (unseen_) return;
   std::set<Rank> askers = Follow(of.event);

@@ -52,6 +52,8 @@ void Backup::Step(Instant now, const Event& event, GroupId* next_group, Effects*
     OnLeft(*left);
   } else if (std::holds_alternative<EndedEvent>(event)) {
     OnEnded(now, std::get<EndedEvent>(event), out);
+  } else {
+    return;  // the first to come are in a round, whatever links are broken
   }
   FormIfEnough(now, next_group, out);
 }

@@ -70,6 +70,8 @@ void Eager::Step(Instant, const Event& event, GroupId* next_group, Effects* out)
     OnJoined(*joined);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(*left);
+  } else if (std::holds_alternative<LinkEvent>(event)) {
+    return;  // all are in each round
   }
   FormNext(next_group, out);
 }

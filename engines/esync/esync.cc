@@ -54,7 +54,7 @@ void Esync::Step(Instant now, const Event& event, GroupId* next_group, Effects* 
     OnLeft(*left);
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
     OnEnded(now, *ended, out);
-  } else {
+  } else if (std::holds_alternative<DeadlineEvent>(event)) {
     OnDeadline(now);
   }
   FormIfAllWait(now, next_group, out);

@@ -224,7 +224,7 @@ void EsyncRules::Follow(Instant now, const Event& event) {
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     records_.erase(left->rank);
     if (records_.empty()) begun_ = false;
-  } else {
+  } else if (std::holds_alternative<DeadlineEvent>(event)) {
     TakeOut(now);
   }
 }

@@ -42,6 +42,8 @@ void PReduce::Step(Instant now, const Event& event, GroupId* next_group, Effects
     OnJoined(now, *joined);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(now, *left);
+  } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+    OnLink(*link);
   } else if (!std::holds_alternative<DeadlineEvent>(event)) {
     return;  // Ended: every member has its Finished
   }
@@ -92,9 +94,15 @@ void PReduce::OnLeft(Instant now, const LeftEvent& event) {
     std::erase_if(queue_, [&](const Signal& signal) { return signal.rank == event.rank; });
   }
   hosts_.Remove(worker.host);
+  links_.Forget(event.rank);
   worker = {};
   --joined_;
   Resize();
+}
+
+void PReduce::OnLink(const LinkEvent& event) {
+  PRD_CHECK(Joined(event.a) && Joined(event.b));
+  links_.Set(event.a, event.b, event.works);
 }
 
 void PReduce::Resize() {
@@ -109,9 +117,13 @@ bool PReduce::Overdue(Instant now) const {
 
 std::optional<Instant> PReduce::NextDeadline() const {
   std::optional<Instant> next = filter_.Deadline();
-  if (options_.max_wait_ms > 0 && queue_.size() >= 2) {
-    const Instant overdue = queue_.front().at + options_.max_wait_ms * kMillisecond;
+  if (options_.max_wait_ms == 0 || queue_.size() < 2) return next;
+  const bool impaired = Impaired();
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    if (impaired && Around(i).size() < 2) continue;
+    const Instant overdue = queue_[i].at + options_.max_wait_ms * kMillisecond;
     if (!next || overdue < *next) next = overdue;
+    break;  // signals are in the order in which they came
   }
   return next;
 }
@@ -126,6 +138,11 @@ std::string PReduce::FifoReason() const {
 
 void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
   while (size_ > 0 && queue_.size() >= 1) {
+    if (Impaired()) {
+      filter_.EndHold(now);
+      if (!FormAround(now, next_group, out)) return;
+      continue;
+    }
     GroupFilter::Choice choice;
     if (queue_.size() < size_) {
       if (!Overdue(now)) return;
@@ -143,6 +160,65 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
     std::string reason = choice.outsider > 0 ? choice.note : FifoReason() + choice.note;
     Form(now, size_, choice, std::move(reason), next_group, out);
   }
+}
+
+bool PReduce::Impaired() const {
+  return !links_.empty() && std::any_of(queue_.begin(), queue_.end(), [this](const Signal& signal) {
+    return links_.HasAny(signal.rank);
+  });
+}
+
+std::vector<std::size_t> PReduce::Around(std::size_t place) const {
+  std::vector<std::size_t> places = {place};
+  std::vector<Rank> taken = {queue_[place].rank};
+  for (std::size_t i = 0; i < queue_.size() && places.size() < size_; ++i) {
+    if (i == place || !links_.Reaches(queue_[i].rank, taken)) continue;
+    places.push_back(i);
+    taken.push_back(queue_[i].rank);
+  }
+  return places;
+}
+
+bool PReduce::HasAllItReaches(Rank rank) const {
+  const auto reached = joined_ - 1 - static_cast<std::int64_t>(links_.Of(rank).size());
+  return reached == std::count_if(queue_.begin(), queue_.end(), [&](const Signal& signal) {
+           return signal.rank != rank && !links_.Has(signal.rank, rank);
+         });
+}
+
+bool PReduce::FormAround(Instant now, GroupId* next_group, Effects* out) {
+  const std::size_t turn = (static_cast<std::size_t>(joined_) + size_ - 1) / size_;
+  for (std::size_t first = 0; first < queue_.size(); ++first) {
+    const std::vector<std::size_t> places = Around(first);
+    const std::size_t size = places.size();
+    const Rank rank = queue_[first].rank;
+    const std::string of = Number(size) + " of " + Number(size_);
+    std::string reason;
+    if (size == size_) {
+      reason = of + " ready that reach each other";
+    } else if (HasAllItReaches(rank)) {
+      reason = size == 1 ? "rank " + std::to_string(rank) + " reaches nobody: trains alone"
+                         : of + ": nobody else whom rank " + std::to_string(rank) + " reaches";
+    } else if (size > 1 && queue_[first].passed >= turn) {
+      reason =
+          of + ": rank " + std::to_string(rank) + " was passed over " + Number(turn) + " times";
+    } else if (size > 1 && options_.max_wait_ms > 0 &&
+               now - queue_[first].at >= options_.max_wait_ms * kMillisecond) {
+      reason = "closed at " + of + " after max_wait_ms " + std::to_string(options_.max_wait_ms);
+    } else {
+      continue;
+    }
+    for (std::size_t i = 0; i < first; ++i) ++queue_[i].passed;
+    std::vector<Signal> queue;  // the chosen ones first, the others in order
+    for (const std::size_t place : places) queue.push_back(queue_[place]);
+    for (std::size_t i = 0; i < queue_.size(); ++i) {
+      if (std::find(places.begin(), places.end(), i) == places.end()) queue.push_back(queue_[i]);
+    }
+    queue_ = std::move(queue);
+    Form(now, size, {}, std::move(reason), next_group, out);
+    return true;
+  }
+  return false;
 }
 
 void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& choice,
@@ -176,6 +252,12 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
 
 std::string PReduce::Explain(Instant now, Rank rank) const {
   if (!Joined(rank) || workers_[static_cast<std::size_t>(rank)].state != State::kWaiting) return "";
+  if (links_.HasAny(rank)) {
+    std::size_t place = 0;
+    while (queue_[place].rank != rank) ++place;
+    return "waiting: " + Number(Around(place).size()) + " of " + Number(size_) +
+           " ready that reach each other";
+  }
   std::string text = "waiting: " + Number(queue_.size()) + " of " + Number(size_) + " ready";
   const std::string held = filter_.Explain(now);
   if (!held.empty()) text += "; " + held;
@@ -184,7 +266,7 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
 }
 
 void PReduce::Archive(StateArchive& ar) {
-  ar(workers_, queue_, filter_, hosts_, joined_);
+  ar(workers_, queue_, filter_, hosts_, joined_, links_);
   if (ar.saving()) return;
   if (!Consistent()) return ar.Fail();
   size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));

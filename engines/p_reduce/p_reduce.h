@@ -11,6 +11,10 @@
 //    them, so one count is the only one that says anything about it.
 //  - With max_wait_ms, a queue whose head has waited that long is closed as a smaller group of at
 //    least two (one alone has nobody to reduce with, and goes on waiting).
+//  - While a worker waits that does not reach all others, signals are taken in their order and, for
+//    each, those after and before it that reach all taken so far, up to P. Fewer than P are a group
+//    if all whom the first one reaches wait, or if as many groups as take everybody once have
+//    passed it over. Who reaches nobody trains alone. The group filter does not act meanwhile.
 //  - With overlap, workers compute on meanwhile (AveragesInBackground). No decision depends on it:
 //  a
 //    worker has one signal at a time, and its next one follows its group's end.
@@ -23,6 +27,7 @@
 #include <vector>
 
 #include "engines/engine.h"
+#include "engines/links.h"
 #include "engines/p_reduce/group_filter.h"
 #include "engines/p_reduce/options.h"
 #include "engines/ring_order.h"
@@ -66,9 +71,17 @@ class PReduce final : public Engine {
   void OnReady(Instant now, const ReadyEvent& event);
   void OnFinished(Instant now, const FinishedEvent& event);
   void OnLeft(Instant now, const LeftEvent& event);
+  void OnLink(const LinkEvent& event);
   // After a change of the number of joined workers.
   void Resize();
   bool Overdue(Instant now) const;
+  // Somebody waits who does not reach all others.
+  bool Impaired() const;
+  // Places in the queue of a group around this one, whose members reach each other.
+  std::vector<std::size_t> Around(std::size_t place) const;
+  // All joined workers that it reaches wait.
+  bool HasAllItReaches(Rank rank) const;
+  bool FormAround(Instant now, GroupId* next_group, Effects* out);
   void FormAll(Instant now, GroupId* next_group, Effects* out);
   // Forms the group of the queue's first `size`, or the one chosen.
   void Form(Instant now, std::size_t size, const GroupFilter::Choice& choice, std::string reason,
@@ -78,9 +91,11 @@ class PReduce final : public Engine {
 
   const PReduceOptions options_;
   std::vector<Worker> workers_;  // by rank
-  std::vector<Signal> queue_;    // waiting, in the order of arrival; fewer than 2P
+  std::vector<Signal>
+      queue_;  // waiting, in the order of arrival; fewer than 2P but for broken links
   GroupFilter filter_;
   HostTable hosts_;
+  BrokenLinks links_;
   std::int64_t joined_ = 0;
   std::size_t size_ = 0;     // the effective P; 0 without workers (derived from joined_)
   std::int64_t window_ = 1;  // the effective T (derived)

@@ -73,18 +73,24 @@ class PReduceRules final : public EngineRules {
  public:
   explicit PReduceRules(const PReduceOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
-  void Archive(StateArchive& ar) override { ar(queue_, window_, component_, components_, budget_); }
+  void Archive(StateArchive& ar) override {
+    ar(queue_, window_, component_, components_, budget_, joined_, links_);
+  }
 
  private:
   struct Waiting {
     Rank rank = kNoRank;
     Iteration iteration = 0;
     Instant at;
-    void Archive(StateArchive& ar) { ar(rank, iteration, at); }
+    std::size_t passed = 0;
+    void Archive(StateArchive& ar) { ar(rank, iteration, at, passed); }
   };
 
   void Follow(Instant now, const Event& event);
   void CheckGroup(const Decision& of, const FormGroup& group);
+  bool Impaired() const;
+  // Who is due to be in a group; nobody: no group is. `now`: max_wait_ms counts until then.
+  std::vector<Rank> DueAround(std::optional<Instant> now, std::size_t p);
   void CheckSize(Instant now, const FormGroup& group, std::size_t p) const;
   void CheckIterations(const FormGroup& group) const;
   void CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const;
@@ -108,7 +114,44 @@ class PReduceRules final : public EngineRules {
   std::vector<Rank> component_;            // of the split window, by rank; empty: it is not split
   std::int64_t components_ = 0;
   HoldBudget budget_;
+  std::set<Rank> joined_;
+  LinkRule links_;
 };
+
+bool PReduceRules::Impaired() const {
+  return std::any_of(queue_.begin(), queue_.end(),
+                     [this](const Waiting& one) { return links_.broken().HasAny(one.rank); });
+}
+
+std::vector<Rank> PReduceRules::DueAround(std::optional<Instant> now, std::size_t p) {
+  const BrokenLinks& broken = links_.broken();
+  for (std::size_t first = 0; first < queue_.size(); ++first) {
+    const Rank rank = queue_[first].rank;
+    std::vector<Rank> group = {rank};
+    std::set<Rank> waiting;
+    for (const Waiting& one : queue_) {
+      waiting.insert(one.rank);
+      const bool reaches = std::none_of(group.begin(), group.end(), [&](Rank member) {
+        return member == one.rank || broken.Has(member, one.rank);
+      });
+      if (reaches && group.size() < p) group.push_back(one.rank);
+    }
+    const bool all_here = std::all_of(joined_.begin(), joined_.end(), [&](Rank other) {
+      return other == rank || broken.Has(rank, other) || waiting.contains(other);
+    });
+    const bool passed = queue_[first].passed * p >= joined_.size();
+    const bool waited = options_.max_wait_ms > 0 && now &&
+                        *now - queue_[first].at >= options_.max_wait_ms * kMillisecond;
+    const bool small = group.size() >= 2 && (passed || waited);
+    if (group.size() < p && !all_here && !small) continue;
+    for (std::size_t i = 0; i < first; ++i) ++queue_[i].passed;
+    Count("around");
+    Count("small", group.size() < p ? 1 : 0);
+    Count("alone", group.size() == 1 ? 1 : 0);
+    return group;
+  }
+  return {};
+}
 
 Rank PReduceRules::Component(Rank rank) const {
   const auto index = static_cast<std::size_t>(rank);
@@ -126,6 +169,7 @@ std::set<Rank> PReduceRules::Components(std::size_t from, std::size_t to) const 
 void PReduceRules::Follow(Instant now, const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
     budget_.Joined(now, joined->rank);
+    joined_.insert(joined->rank);
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     budget_.Signalled(now, ready->rank);
     queue_.push_back({ready->rank, ready->ready.iteration, now});
@@ -133,12 +177,14 @@ void PReduceRules::Follow(Instant now, const Event& event) {
     budget_.Finished(now, finished->rank, finished->ok);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     std::erase_if(queue_, [&](const Waiting& one) { return one.rank == left->rank; });
+    joined_.erase(left->rank);
     window_.clear();  // its links must not count any more
     component_.clear();
   }
 }
 
 void PReduceRules::Check(const Decision& of) {
+  links_.Follow(of.event);
   Follow(of.now, of.event);
   for (const FormGroup& group : GroupsOf(of.effects)) CheckGroup(of, group);
   CheckQueue(of, static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined)));
@@ -146,9 +192,20 @@ void PReduceRules::Check(const Decision& of) {
 
 void PReduceRules::CheckGroup(const Decision& of, const FormGroup& group) {
   const auto p = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined));
-  CheckSize(of.now, group, p);
-  CheckIterations(group);
-  if (group.members.size() == p) CheckOrder(group, p, Bridging(of.joined));
+  links_.Check(group);
+  if (Impaired()) {
+    std::set<Rank> members;
+    for (const GroupShare& share : group.members) members.insert(share.rank);
+    const std::vector<Rank> due = DueAround(of.now, p);
+    if (members != std::set<Rank>(due.begin(), due.end())) {
+      throw Violation("around", NameOf(group) + " has others than are due");
+    }
+    CheckIterations(group);
+  } else {
+    CheckSize(of.now, group, p);
+    CheckIterations(group);
+    if (group.members.size() == p) CheckOrder(group, p, Bridging(of.joined));
+  }
   if (of.joined <= kMaxWatched) CheckWeights(group, of.engine);
   if (component_.empty() && group.reason.find("component") != std::string::npos) {
     throw Violation("bridge", NameOf(group) + " speaks of components where all are connected");
@@ -256,6 +313,13 @@ void PReduceRules::CheckWeights(const FormGroup& group, const Engine& engine) co
 
 // What does not form although P are ready is held: for a bridge, until a deadline, in budget.
 void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
+  if (Impaired()) {
+    if (!DueAround(std::nullopt, p).empty()) {
+      throw Violation("around",
+                      std::to_string(queue_.size()) + " signals wait, and a group of some is due");
+    }
+    return budget_.End(of.now);
+  }
   if (p == 0 || queue_.size() < p) return budget_.End(of.now);
   const bool bridging = Bridging(of.joined);
   const std::optional<Instant> deadline = of.engine.NextDeadline();

@@ -6,6 +6,11 @@
 //
 // fifo: first come, first grouped, but for a bridge.
 //
+// broken-link: as in engines/rules.h.
+//
+// around: while a worker waits that does not reach all others, groups are those of a reference of
+// p_reduce.h's rule for that, and bridges are not due. A worker alone reaches nobody.
+//
 // bridge: when a window of T groups fell apart, then until its components are joined (or another
 // falls apart, or a worker leaves) a group that keeps it apart forms only if nobody of another
 // component waits. Else the earliest worker of another component than the head's takes the place of

@@ -39,6 +39,41 @@ std::vector<Rank> RandomGroup(Prng* random, const std::vector<Rank>& ranks, Rank
   return group;
 }
 
+std::vector<Rank> RandomGroupAround(Prng* random, const std::vector<Rank>& ranks, Rank caller,
+                                    std::size_t size, const BrokenLinks& broken) {
+  std::vector<Rank> group = RandomGroup(random, ranks, caller, size);
+  if (!broken.Among(group)) return group;
+  std::vector<Rank> others = ranks;
+  Shuffle(random, &others);
+  group = {caller};
+  for (const Rank rank : others) {
+    if (group.size() == size) break;
+    if (rank != caller && broken.Reaches(rank, group)) group.push_back(rank);
+  }
+  return group;
+}
+
+void Part(std::vector<std::vector<Rank>>* groups, const BrokenLinks& broken) {
+  std::vector<Rank> left;
+  for (std::vector<Rank>& group : *groups) {
+    std::vector<Rank> kept;
+    for (const Rank rank : group) (broken.Reaches(rank, kept) ? kept : left).push_back(rank);
+    group = std::move(kept);
+    if (group.size() > 1) continue;
+    left.insert(left.end(), group.begin(), group.end());
+    group.clear();
+  }
+  for (const Rank rank : left) {
+    std::vector<Rank>* best = nullptr;
+    for (std::vector<Rank>& group : *groups) {
+      const bool better = best == nullptr || group.size() < best->size();
+      if (!group.empty() && better && broken.Reaches(rank, group)) best = &group;
+    }
+    best != nullptr ? best->push_back(rank) : groups->push_back({rank});
+  }
+  std::erase_if(*groups, [](const std::vector<Rank>& group) { return group.size() < 2; });
+}
+
 std::vector<std::vector<Rank>> RandomDivision(Prng* random, std::vector<Rank> ranks,
                                               std::size_t size) {
   Shuffle(random, &ranks);

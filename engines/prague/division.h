@@ -10,6 +10,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/prng.h"
+#include "engines/links.h"
 
 namespace prd {
 
@@ -18,6 +19,15 @@ namespace prd {
 // the caller among them.
 std::vector<Rank> RandomGroup(Prng* random, const std::vector<Rank>& ranks, Rank caller,
                               std::size_t size);
+
+// As RandomGroup, but of workers that reach each other, and fewer where no more can be added. O(n).
+std::vector<Rank> RandomGroupAround(Prng* random, const std::vector<Rank>& ranks, Rank caller,
+                                    std::size_t size, const BrokenLinks& broken);
+
+// Takes out of each group those that do not reach all before them in it, and puts each into the
+// smallest group that it reaches all of. Who finds none is in no group any more, and nor is who is
+// left alone.
+void Part(std::vector<std::vector<Rank>>* groups, const BrokenLinks& broken);
 
 // Partitions these into floor(n / size) random groups, at least one, whose sizes differ by one at
 // most (section 5.1, Global Division). O(n). REQUIRES: size >= 1, ranks not empty.

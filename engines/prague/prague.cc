@@ -53,6 +53,8 @@ void Prague::Step(Instant now, const Event& event, GroupId* next_group, Effects*
     OnJoined(now, *joined);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(now, *left, next_group);
+  } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+    OnLink(*link, next_group);
   } else {
     OnDeadline(next_group, out);
   }
@@ -138,10 +140,15 @@ void Prague::OnLeft(Instant now, const LeftEvent& event, GroupId* next_group) {
     std::erase_if(failed_, [](const auto& entry) { return entry.second.empty(); });
   }
   hosts_.Remove(At(event.rank).host);
+  links_.Forget(event.rank);
   At(event.rank).joined = false;
   UpdateIdle(event.rank);
   At(event.rank) = {};
   joined_.erase(std::lower_bound(joined_.begin(), joined_.end(), event.rank));
+  Redraw(Release(dropped), "as rank " + std::to_string(event.rank) + " is gone", next_group);
+}
+
+std::vector<Rank> Prague::Release(const std::vector<GroupQueue::Group>& dropped) {
   std::vector<Rank> asked;
   for (const GroupQueue::Group& group : dropped) {
     for (const Rank rank : group.members) {
@@ -152,7 +159,26 @@ void Prague::OnLeft(Instant now, const LeftEvent& event, GroupId* next_group) {
       asked.push_back(rank);
     }
   }
-  Redraw(asked, "as rank " + std::to_string(event.rank) + " is gone", next_group);
+  return asked;
+}
+
+void Prague::OnLink(const LinkEvent& event, GroupId* next_group) {
+  PRD_CHECK(Joined(event.a) && Joined(event.b));
+  links_.Set(event.a, event.b, event.works);
+  if (event.works) return;
+  std::vector<GroupQueue::Group> dropped;
+  for (std::size_t i = 0; i < queue_.Length(event.a); ++i) {
+    const GroupQueue::Group& group = queue_.At(event.a, i);
+    const auto& members = group.members;
+    if (group.formed || std::find(members.begin(), members.end(), event.b) == members.end())
+      continue;
+    dropped.push_back(group);
+  }
+  for (const GroupQueue::Group& group : dropped) queue_.Drop(event.a, group.id);
+  Redraw(Release(dropped),
+         "as ranks " + std::to_string(event.a) + " and " + std::to_string(event.b) +
+             " do not reach each other",
+         next_group);
 }
 
 void Prague::OnDeadline(GroupId* next_group, Effects* out) {
@@ -190,8 +216,11 @@ void Prague::DrawAhead(Rank rank, const std::string& why, GroupId* next_group) {
 
 void Prague::DrawRandom(Rank rank, const std::string& why, GroupId* next_group) {
   Prng random(Prng(static_cast<std::uint64_t>(options_.seed)).Next() + ++draws_);
-  std::vector<Rank> members =
-      RandomGroup(&random, joined_, rank, static_cast<std::size_t>(options_.group_size));
+  const auto size = static_cast<std::size_t>(options_.group_size);
+  std::vector<Rank> members = links_.empty()
+                                  ? RandomGroup(&random, joined_, rank, size)
+                                  : RandomGroupAround(&random, joined_, rank, size, links_);
+  const bool fewer = members.size() < std::min(size, joined_.size());
   for (const Rank member : members) {
     __builtin_prefetch(&At(member));
     queue_.Prefetch(member);
@@ -199,9 +228,13 @@ void Prague::DrawRandom(Rank rank, const std::string& why, GroupId* next_group) 
   std::sort(members.begin(), members.end(), RingOrder());
   const GroupId id = (*next_group)++;
   At(rank).own = id;
+  const bool alone = fewer && members.size() == 1;
   queue_.Draw(id, rank, std::move(members), false,
               (why.empty() ? "drawn for rank " : "drawn again for rank ") + std::to_string(rank) +
-                  (why.empty() ? "" : ", ") + why);
+                  (why.empty() ? "" : ", ") + why +
+                  (alone   ? "; reaches nobody: trains alone"
+                   : fewer ? "; no others reach all of them"
+                           : ""));
 }
 
 void Prague::Divide(Rank caller, const std::string& why, GroupId* next_group) {
@@ -218,17 +251,27 @@ void Prague::Divide(Rank caller, const std::string& why, GroupId* next_group) {
   const bool one_host = std::all_of(
       ranks.begin(), ranks.end(), [&](Rank rank) { return HostOf(rank) == HostOf(ranks.front()); });
   if (!options_.inter_intra || one_host) {
-    return DrawDivided(caller, RandomDivision(&random, ranks, size), reason, next_group);
+    DrawDivided(caller, RandomDivision(&random, ranks, size), reason, next_group);
+  } else {
+    InterIntraGroups groups = InterIntraDivision(
+        &random, ranks, [this](Rank rank) { return HostOf(rank); }, size);
+    DrawDivided(caller, std::move(groups.heads), reason + "; inter: heads of hosts", next_group);
+    DrawDivided(caller, std::move(groups.others), reason + "; inter: within a host", next_group);
+    DrawDivided(caller, std::move(groups.intra), reason + "; intra: all of a host", next_group);
   }
-  InterIntraGroups groups = InterIntraDivision(
-      &random, ranks, [this](Rank rank) { return HostOf(rank); }, size);
-  DrawDivided(caller, std::move(groups.heads), reason + "; inter: heads of hosts", next_group);
-  DrawDivided(caller, std::move(groups.others), reason + "; inter: within a host", next_group);
-  DrawDivided(caller, std::move(groups.intra), reason + "; intra: all of a host", next_group);
+  if (links_.empty()) return;
+  if (queue_.Empty(caller)) {
+    queue_.Draw((*next_group)++, caller, {caller}, true,
+                reason + "; alone: reaches nobody who is idle");
+  }
+  for (const Rank rank : ranks) UpdateIdle(rank);
 }
 
 void Prague::DrawDivided(Rank caller, std::vector<std::vector<Rank>> groups,
                          const std::string& reason, GroupId* next_group) {
+  const bool part = std::any_of(groups.begin(), groups.end(),
+                                [this](const auto& group) { return links_.Among(group); });
+  if (part) Part(&groups, links_);
   for (std::vector<Rank>& members : groups) {
     std::sort(members.begin(), members.end(), RingOrder());
     queue_.Draw((*next_group)++, caller, std::move(members), true, reason);
@@ -303,7 +346,7 @@ std::vector<Engine::Drawn> Prague::DrawnGroups() const {
 // ---- state ----
 
 void Prague::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, most_requests_, draws_, settles_, failed_);
+  ar(workers_, hosts_, most_requests_, draws_, settles_, failed_, links_);
   queue_.Archive(ar, workers_.size());
   idle_.Archive(ar, workers_.size());
   if (ar.saving()) return;

@@ -25,6 +25,10 @@
 //    again in the same way once all of its members have reported; what has succeeded for a member
 //    has answered it. So every request that stands has an undone group, or an end to wait for, and
 //    the oldest undone group can always run: nobody waits for ever.
+//  - Two workers that do not reach each other are in no group together. A group that is drawn and
+//    not formed when their link breaks is drawn again. A random group has fewer members where no
+//    others reach all of them. Of a division, who does not reach its group moves to another one, or
+//    stays idle; a caller that finds no group has one of its own, and goes on alone.
 //  - A start of N workers makes one schedule, and ahead of requests no random groups of the first
 //    few: both wait for kSettle after a worker has come (static: or gone).
 #ifndef PRD_ENGINES_PRAGUE_PRAGUE_H_
@@ -38,6 +42,7 @@
 
 #include "engines/engine.h"
 #include "engines/group_queue.h"
+#include "engines/links.h"
 #include "engines/prague/idle.h"
 #include "engines/prague/options.h"
 #include "engines/ring_order.h"
@@ -90,7 +95,10 @@ class Prague final : public Engine {
   void OnFinished(Instant now, const FinishedEvent& event, GroupId* next_group);
   void OnEnded(const EndedEvent& event, GroupId* next_group);
   void OnLeft(Instant now, const LeftEvent& event, GroupId* next_group);
+  void OnLink(const LinkEvent& event, GroupId* next_group);
   void OnDeadline(GroupId* next_group, Effects* out);
+  // Groups that are drawn, not formed, and will not be: for whom they were.
+  std::vector<Rank> Release(const std::vector<GroupQueue::Group>& dropped);
 
   // Random: a new group for this worker, unless it has one, or none is due. `why` is empty, or
   // says why it is not the first.
@@ -120,6 +128,7 @@ class Prague final : public Engine {
   std::vector<Worker> workers_;  // by rank
   std::vector<Rank> joined_;     // ascending (derived)
   HostTable hosts_;
+  BrokenLinks links_;
   GroupQueue queue_;
   IdleWorkers idle_;                // smart: the joined ones in no undone group
   std::int64_t most_requests_ = 0;  // c_w of any worker so far

@@ -4,6 +4,11 @@
 // group-size: random. A group has group_size members, or all joined workers when they are fewer,
 // one of which asked and is not passive. A worker has one such group at a time.
 //
+// broken-link: as in engines/rules.h. While there are such links, a random group may be smaller if
+// nobody else reaches all of its members. A division of idle workers that do not all reach each
+// other need not be even: it has its caller and nobody who is slow, and whoever it leaves out does
+// not reach one of the others.
+//
 // division: smart. A request of a worker that is in a group that is not through, or has been
 // served, draws nothing. Any other divides the idle workers, those in no such group, but for the
 // slow ones: into floor(n / group_size) groups whose sizes differ by one at most. Where they are on
@@ -58,7 +63,9 @@ class PragueRules final : public EngineRules {
  public:
   explicit PragueRules(const PragueOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
-  void Archive(StateArchive& ar) override { ar(workers_, groups_, most_requests_, unseen_); }
+  void Archive(StateArchive& ar) override {
+    ar(workers_, groups_, most_requests_, unseen_, links_);
+  }
 
  private:
   struct Group {
@@ -88,6 +95,9 @@ class PragueRules final : public EngineRules {
   void Follow(const Decision& of);
   void OnFinished(const FinishedEvent& finished);
   void OnLeft(const LeftEvent& left);
+  void OnBroken(const LinkEvent& link);
+  bool CanGrow(const Group& group) const;
+  void CheckParted(Rank caller, const std::vector<Rank>& idle, const std::map<Rank, int>& count);
   // The groups drawn by this event. None has changed, none is gone.
   Groups Collect(const Decision& of) const;
   Group See(GroupId id, const std::vector<GroupShare>& shares) const;
@@ -104,6 +114,7 @@ class PragueRules final : public EngineRules {
   Groups groups_;                   // not through
   std::int64_t most_requests_ = 0;  // of anybody so far
   bool unseen_ = false;             // there have been more workers than are looked at
+  LinkRule links_;
 };
 
 std::set<Rank> PragueRules::Idle() const {
@@ -143,6 +154,20 @@ void PragueRules::OnLeft(const LeftEvent& left) {
   }
 }
 
+void PragueRules::OnBroken(const LinkEvent& link) {
+  const auto parted = [&](const Group& group) {
+    return !group.formed && group.undone.contains(link.a) && group.undone.contains(link.b);
+  };
+  Count("parted", std::erase_if(groups_, [&](const auto& entry) { return parted(entry.second); }));
+}
+
+bool PragueRules::CanGrow(const Group& group) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return !group.undone.contains(entry.first) &&
+           links_.broken().Reaches(entry.first, group.members);
+  });
+}
+
 void PragueRules::Follow(const Decision& of) {
   bool due = false;
   if (const auto* joined = std::get_if<JoinedEvent>(&of.event)) {
@@ -163,6 +188,8 @@ void PragueRules::Follow(const Decision& of) {
     for (auto& [rank, worker] : workers_) worker.failing.erase(ended->group);
   } else if (const auto* left = std::get_if<LeftEvent>(&of.event)) {
     OnLeft(*left);
+  } else if (const auto* link = std::get_if<LinkEvent>(&of.event); link && !link->works) {
+    OnBroken(*link);
   }
   const bool answered = std::any_of(of.effects.begin(), of.effects.end(), [](const Effect& of_it) {
     return std::holds_alternative<Answer>(of_it);
@@ -220,7 +247,10 @@ PragueRules::Groups PragueRules::Collect(const Decision& of) const {
 void PragueRules::CheckRandom(const Groups& fresh) {
   const std::size_t size = std::min(static_cast<std::size_t>(options_.group_size), workers_.size());
   for (const auto& [id, group] : fresh) {
-    if (group.members.size() != size) {
+    if (links_.broken().Among(group.members)) {
+      throw Violation("broken-link", Name(id) + " is drawn of two that do not reach each other");
+    }
+    if (group.members.size() > size || (group.members.size() < size && CanGrow(group))) {
       throw Violation("group-size", Name(id) + " has " + std::to_string(group.members.size()) +
                                         " members, due are " + std::to_string(size));
     }
@@ -267,6 +297,13 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
                                     ", and its request draws one");
   }
   Count("divisions");
+  std::vector<Rank> quick;
+  for (const Rank rank : idle) {
+    if (caller.requests - workers_.at(rank).requests < options_.slowdown_threshold) {
+      quick.push_back(rank);
+    }
+  }
+  const bool apart = links_.broken().Among(quick).has_value();
   std::map<std::string, std::set<Rank>> hosts;
   std::size_t n = 0;
   for (const Rank rank : idle) {
@@ -279,13 +316,14 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
                                          ", which has " + std::to_string(requests));
     }
     if (slow) continue;
-    if (!count.contains(rank)) {
+    if (!count.contains(rank) && !apart) {
       throw Violation("division", NameOf(rank) + " is idle and not slow, and is not divided");
     }
     ++n;
     hosts[workers_.at(rank).host].insert(rank);
   }
   Count("excluded", n < idle.size() ? 1 : 0);
+  if (apart) return CheckParted(ready->rank, quick, count);
   if (options_.inter_intra && hosts.size() > 1) return CheckPhases(fresh, hosts);
   const auto once = [](const auto& entry) { return entry.second == 1; };
   if (std::all_of(count.begin(), count.end(), once) &&
@@ -294,6 +332,20 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
   }
   throw Violation("division", std::to_string(n) + " idle workers are divided into " +
                                   std::to_string(fresh.size()) + " groups, unevenly or not once");
+}
+
+void PragueRules::CheckParted(Rank caller, const std::vector<Rank>& idle,
+                              const std::map<Rank, int>& count) {
+  Count("divisions_apart");
+  if (!count.contains(caller)) throw Violation("division", NameOf(caller) + " divides others");
+  for (const Rank rank : idle) {
+    const auto found = count.find(rank);
+    if (found != count.end() && found->second > 2) {
+      throw Violation("division", NameOf(rank) + " is in three groups of a division");
+    }
+    if (found != count.end() || !links_.broken().Reaches(rank, idle)) continue;
+    throw Violation("division", NameOf(rank) + " is idle, reaches all, and is not divided");
+  }
 }
 
 // Section 5.2.
@@ -410,6 +462,8 @@ void PragueRules::Check(const Decision& of) {
     }
     return;
   }
+  links_.Follow(of.event);
+  for (const FormGroup& group : GroupsOf(of.effects)) links_.Check(group);
   unseen_ = unseen_ || of.joined > kMaxWatched;
   if (unseen_) return CheckFormedInLarge(of);
   Follow(of);

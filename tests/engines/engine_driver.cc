@@ -21,6 +21,7 @@ std::unique_ptr<EngineDriver> MakeDriver(Engine* engine, std::uint64_t seed, Ran
 }
 
 std::string EngineDriver::Apply(const Event& event) {
+  if (const auto* left = std::get_if<LeftEvent>(&event)) broken_.Forget(left->rank);
   Applied& applied = applied_.emplace_back();
   applied.now = now_;
   applied.event = event;
@@ -52,9 +53,35 @@ Rank EngineDriver::FreeRank() {
   return rank;
 }
 
+std::string EngineDriver::SetLink(Rank a, Rank b, bool works) {
+  if (a == b || broken_.Has(a, b) != works) return "";
+  broken_.Set(a, b, works);
+  return Apply(LinkEvent{.a = std::min(a, b), .b = std::max(a, b), .works = works});
+}
+
+// One link, or all of a worker's, or all.
+std::string EngineDriver::ChangeLinks() {
+  const std::vector<Rank> present = Present();
+  if (present.empty()) return "";
+  const Rank a = present[link_draws_.Below(present.size())];
+  const Rank b = present[link_draws_.Below(present.size())];
+  const std::uint64_t dice = link_draws_.Below(20);
+  if (dice > 1) return SetLink(a, b, broken_.Has(a, b));
+  for (const Rank one : present) {
+    for (const Rank other : present) {
+      if (dice == 1 && one != a) continue;
+      if (auto wrong = SetLink(one, other, dice == 0); !wrong.empty()) return wrong;
+    }
+  }
+  return "";
+}
+
 std::string EngineDriver::Storm(int events) {
   for (int i = 0; i < events; ++i) {
     now_.ns += static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(pace_)));
+    if (breaks_links_ && link_draws_.Below(20) == 0) {
+      if (auto wrong = ChangeLinks(); !wrong.empty()) return wrong;
+    }
     const auto deadline = engine_->NextDeadline();
     const std::vector<Rank> present = Present();
     const std::uint64_t dice = random_.Below(100);

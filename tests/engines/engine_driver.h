@@ -13,6 +13,7 @@
 
 #include "common/base/prng.h"
 #include "engines/engine.h"
+#include "engines/links.h"
 
 namespace prd {
 
@@ -42,9 +43,17 @@ class EngineDriver {
 
  protected:
   // Events of a storm are up to `pace` apart, and so many percent of them are a worker that leaves.
+  // In storms of every third seed links break, and work again; what is broken when the calm comes
+  // stays so.
   EngineDriver(Engine* engine, std::uint64_t seed, Rank max_workers, DurationNs pace,
                std::uint64_t leaves)
-      : engine_(engine), random_(seed), max_workers_(max_workers), pace_(pace), leaves_(leaves) {}
+      : engine_(engine),
+        random_(seed),
+        max_workers_(max_workers),
+        pace_(pace),
+        leaves_(leaves),
+        breaks_links_(seed % 3 == 2),
+        link_draws_(seed) {}
 
   std::string Apply(const Event& event);
 
@@ -63,6 +72,9 @@ class EngineDriver {
   virtual void ForgetSteps() = 0;
   virtual bool AllHave(int steps) const = 0;
 
+  std::string ChangeLinks();
+  std::string SetLink(Rank a, Rank b, bool works);
+
   // A rank that is not there.
   Rank FreeRank();
   template <typename T>
@@ -75,6 +87,9 @@ class EngineDriver {
   const Rank max_workers_;
   const DurationNs pace_;
   const std::uint64_t leaves_;
+  const bool breaks_links_;
+  Prng link_draws_;  // of their own: events without links are the same
+  BrokenLinks broken_;
   Instant now_;
   GroupId next_group_ = 1;
 

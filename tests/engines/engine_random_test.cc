@@ -69,9 +69,11 @@ void RunOnce(const EngineOptions& options, Engine* engine, std::uint64_t seed, R
 }
 
 TEST(EngineRandomTest, PReduceKeepsItsRules) {
+  std::int64_t small = 0;
+  std::int64_t alone = 0;
   std::int64_t bridges = 0;
   std::int64_t holds = 0;
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     Prng random(seed);
     // Many workers, or hardly more than a group has.
     auto workers = static_cast<Rank>(2 + random.Below(14));
@@ -82,9 +84,13 @@ TEST(EngineRandomTest, PReduceKeepsItsRules) {
     if (HasFatalFailure()) return;
     bridges += engine->rules().Counter("bridges");
     holds += engine->rules().Counter("holds");
+    small += engine->rules().Counter("small");
+    alone += engine->rules().Counter("alone");
   }
   EXPECT_GT(bridges, 100) << "the runs must reach the filter";
   EXPECT_GT(holds, 20);
+  EXPECT_GT(small, 1000) << "the runs must reach workers that do not reach each other";
+  EXPECT_GT(alone, 100);
 }
 
 TEST(EngineRandomTest, AllReduceKeepsItsRules) {
@@ -163,6 +169,7 @@ TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
   std::int64_t pairs = 0;
   std::int64_t conflicts = 0;
   std::int64_t redrawn = 0;
+  std::int64_t parted = 0;
   std::int64_t alone = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
@@ -174,11 +181,13 @@ TEST(EngineRandomTest, AdPsgdKeepsItsRules) {
     conflicts += engine->rules().Counter("conflicts");
     redrawn += engine->rules().Counter("redrawn");
     alone += engine->rules().Counter("alone");
+    parted += engine->rules().Counter("parted");
   }
   EXPECT_GT(pairs, 20000);
   EXPECT_GT(conflicts, 5000) << "the runs must reach pairs that share a worker";
   EXPECT_GT(redrawn, 500) << "the runs must reach failures and partners that leave";
   EXPECT_GT(alone, 500);
+  EXPECT_GT(parted, 20) << "the runs must reach pairs whose link breaks before their turn";
 }
 
 struct PragueCounts {
@@ -188,6 +197,8 @@ struct PragueCounts {
   std::int64_t served = 0;
   std::int64_t conflicts = 0;
   std::int64_t redraws = 0;
+  std::int64_t parted = 0;
+  std::int64_t apart = 0;
 };
 
 PragueCounts RunPrague(PragueOptions::Generator generator) {
@@ -206,6 +217,8 @@ PragueCounts RunPrague(PragueOptions::Generator generator) {
     counts.served += engine->rules().Counter("served");
     counts.conflicts += engine->rules().Counter("conflicts");
     counts.redraws += engine->rules().Counter("redraws");
+    counts.parted += engine->rules().Counter("parted");
+    counts.apart += engine->rules().Counter("divisions_apart");
   }
   return counts;
 }
@@ -215,6 +228,7 @@ TEST(EngineRandomTest, PragueRandomKeepsItsRules) {
   EXPECT_GT(counts.conflicts, 10000) << "the runs must reach groups that overlap";
   EXPECT_GT(counts.served, 500) << "the runs must reach groups that are through before a request";
   EXPECT_GT(counts.redraws, 1000) << "the runs must reach failures";
+  EXPECT_GT(counts.parted, 100) << "the runs must reach links that break before a group's turn";
 }
 
 TEST(EngineRandomTest, PragueSmartKeepsItsRules) {
@@ -224,6 +238,8 @@ TEST(EngineRandomTest, PragueSmartKeepsItsRules) {
   EXPECT_GT(counts.excluded, 1000) << "the runs must reach slow workers";
   EXPECT_GT(counts.served, 1000) << "the runs must reach groups that are through before a request";
   EXPECT_GT(counts.redraws, 500) << "the runs must reach failures";
+  EXPECT_GT(counts.parted, 10) << "the runs must reach links that break before a group's turn";
+  EXPECT_GT(counts.apart, 300) << "the runs must reach idle workers that do not reach each other";
 }
 
 // A schedule of exactly those who are there, kSettle after the first change since the last one.

@@ -249,6 +249,7 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, Not(HasSubstr("\nprd_groups_formed_total ")));
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
+  EXPECT_THAT(text, HasSubstr("prd_links_broken{job="));
   EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
   EXPECT_THAT(text, HasSubstr("prd_rounds_formed_total 0"));
   EXPECT_THAT(text, HasSubstr("prd_updates_dropped_total 0"));

@@ -245,6 +245,39 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   return Status::Ok();
 }
 
+Status ShowLinks(HistorySource& source, const std::string& run, const Console& console) {
+  Result<RunInfo> info = FindRun(source, run);
+  if (!info.ok()) return info.status();
+  Result<Present> present = LoadPresent(source, *info);
+  if (!present.ok()) return present.status();
+  Json links = Json::array();
+  Table table({{"A", Align::kRight},
+               {"B", Align::kRight},
+               {"BROKEN FOR", Align::kRight},
+               {"ASKED BY", Align::kRight},
+               {"WHY"}});
+  for (const LinkRow& link : present->links) {
+    links.push_back({{"a", link.a},
+                     {"b", link.b},
+                     {"broken_ns", link.broken_ns},
+                     {"asked_by", link.asks},
+                     {"reason", link.reason}});
+    table.Add({std::to_string(link.a), std::to_string(link.b), words::Duration(link.broken_ns),
+               std::to_string(link.asks), link.reason});
+  }
+  if (console.json) {
+    console.out << Dump({{"run", ToJson(*info)}, {"links", std::move(links)}}) << '\n';
+    return Status::Ok();
+  }
+  console.out << Title(*info) << '\n';
+  if (links.empty()) {
+    console.out << "no link between workers is known to be broken\n";
+  } else {
+    table.Print(console.out);
+  }
+  return Status::Ok();
+}
+
 Status ShowDaemon(HistorySource& source, const Console& console) {
   Result<DaemonStatus> daemon = source.Daemon();
   if (!daemon.ok()) return daemon.status();

@@ -31,6 +31,8 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
 // Of one rank, or of all.
 Status Explain(HistorySource& source, const std::string& run, std::optional<Rank> rank,
                const Console& console);
+// The links between workers that are broken.
+Status ShowLinks(HistorySource& source, const std::string& run, const Console& console);
 Status ShowDaemon(HistorySource& source, const Console& console);
 // kDataLoss where the replay differs from what is recorded.
 Status Replay(HistorySource& source, const std::string& run, const Console& console);

@@ -38,6 +38,7 @@ Examples:
   prdctl jobs                            all runs in the history
   prdctl workers mnist                   the workers of job mnist: iteration, pace, state
   prdctl explain 3                       why rank 3 waits, or what rank 3 did last
+  prdctl links                           which workers do not reach each other
   prdctl groups --follow                 groups as they form
   prdctl groups --rank 3 --failed        the last failed groups of rank 3
   prdctl groups --kind train             groups that wait, for which members, and the next
@@ -215,6 +216,13 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   explain->add_option("-r,--run", f.run, "Run number or job name (default: newest run)");
   explain->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); }; });
+
+  add("links",
+      "Which workers live and do not reach each other, for how long, and why the controller takes "
+      "their link for broken. ASKED BY: the worker that probes the other one; the link works again "
+      "once that answers. Engines that choose who is in a group put no such two into one; others "
+      "go around the link where they can, or wait. Links that no group needed are not known",
+      [&f](auto& s, auto& c) { return ShowLinks(s, f.run, c); });
 
   CLI::App* stragglers = add(
       "stragglers",

@@ -291,7 +291,8 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }
   const Job& job = *replayer.job();
-  Present present{.run = run, .plan = job.engine().plan(), .now = job.last_now(), .workers = {}};
+  Present present{
+      .run = run, .plan = job.engine().plan(), .now = job.last_now(), .workers = {}, .links = {}};
   std::map<Rank, DurationNs> silences;
   if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
     // A run that has ended is explained as of its end.
@@ -301,6 +302,13 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     }
   } else if (daemon.status().code() != Code::kFailedPrecondition) {
     return daemon.status();
+  }
+  for (const auto& [pair, link] : job.broken_links()) {
+    present.links.push_back({.a = pair.first,
+                             .b = pair.second,
+                             .asks = link.asks,
+                             .broken_ns = present.now - link.since,
+                             .reason = link.reason});
   }
   std::map<Rank, WorkerRow> rows;
   for (const auto& [rank, trail] : trails) {

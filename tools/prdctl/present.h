@@ -34,6 +34,15 @@ struct WorkerRow {
   std::vector<std::pair<Rank, std::string>> others;
 };
 
+// A link between two workers that is broken.
+struct LinkRow {
+  Rank a = kNoRank;  // a < b
+  Rank b = kNoRank;
+  Rank asks = kNoRank;       // of the two, the one that probes the other
+  DurationNs broken_ns = 0;  // for so long
+  std::string reason;
+};
+
 // All workers that are there, and those of the records read that have gone, by rank. `now` is the
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
@@ -41,6 +50,7 @@ struct Present {
   Plan plan;  // of the run's engine
   Instant now;
   std::vector<WorkerRow> workers;
+  std::vector<LinkRow> links;  // those that are broken, by a and b
 };
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);

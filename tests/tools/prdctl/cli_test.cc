@@ -95,6 +95,8 @@ TEST_F(CliTest, EveryCommandReadsTheFilesOfAStoppedDaemon) {
                               "explain",
                               "explain 2",
                               "explain --run 1",
+                              "links",
+                              "links 1",
                               "stragglers",
                               "graph",
                               "graph --last 5",

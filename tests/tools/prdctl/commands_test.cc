@@ -99,5 +99,51 @@ TEST(FindRunTest, ByNumberNameOrNewest) {
             "run: found \"7\", there are runs 3 to 8 of the jobs 5x, a, b");
 }
 
+TEST(CommandsTest, LinksThatAreBrokenAreNamed) {
+  RealRun plan{.step_ns = {10 * kMs, 13 * kMs, 12 * kMs, 11 * kMs}, .steps = 1000};
+  plan.until_ms = 300;
+  MemorySource whole;
+  auto records = MakeRun(1, PReduceSpec(4), plan);
+  whole.Add(InfoOf(records), records);
+  EXPECT_TRUE(Printed([&](const Console& c) { return ShowLinks(whole, "", c); })["links"].empty());
+  std::ostringstream out;
+  ASSERT_TRUE(ShowLinks(whole, "", {.out = out}).ok());
+  EXPECT_THAT(out.str(), HasSubstr("no link between workers is known to be broken"));
+
+  plan.parted = 1;
+  plan.from = 2;
+  records = MakeRun(1, PReduceSpec(4), plan);
+  MemorySource source;
+  source.Add(InfoOf(records), records);
+  const Json links = Printed([&](const Console& c) { return ShowLinks(source, "", c); })["links"];
+  ASSERT_EQ(links.size(), 1u);
+  EXPECT_EQ(links[0]["a"], 1);
+  EXPECT_EQ(links[0]["b"], 2);
+  EXPECT_EQ(links[0]["asked_by"], 1);
+  EXPECT_GT(links[0]["broken_ns"].get<DurationNs>(), 0);
+  EXPECT_THAT(links[0]["reason"].get<std::string>(), HasSubstr("rank 1 did not reach rank 2"));
+  out.str("");
+  ASSERT_TRUE(ShowLinks(source, "", {.out = out}).ok());
+  EXPECT_THAT(out.str(), HasSubstr("BROKEN FOR"));
+  out.str("");
+  ASSERT_TRUE(Explain(source, "", 2, {.out = out}).ok());
+  EXPECT_THAT(out.str(), HasSubstr("the link between ranks 1 and 2 is broken for"));
+  // One group was lost to it, and the two are in no other.
+  int failed = 0;
+  int together = 0;
+  for (const Record& record : records) {
+    const auto* ended = std::get_if<GroupEnded>(&record.body);
+    failed += ended != nullptr && !ended->ok ? 1 : 0;
+    const auto* formed = std::get_if<GroupFormed>(&record.body);
+    if (formed == nullptr || formed->kind != GroupKind::kTrain) continue;
+    int of = 0;
+    for (const GroupShare& share : formed->members)
+      of += share.rank == 1 || share.rank == 2 ? 1 : 0;
+    together += of == 2 ? 1 : 0;
+  }
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(together, 1);
+}
+
 }  // namespace
 }  // namespace prd::ctl

@@ -77,6 +77,13 @@ class Virtual {
 
   Worker& Of(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
 
+  static bool Has(const Group& group, Rank rank) {
+    for (const GroupMember& member : group.members) {
+      if (member.rank == rank) return true;
+    }
+    return false;
+  }
+
   void Later(DurationNs by, Rank rank, WorkerBody body) {
     said_.push_back(std::move(body));
     agenda_.insert({now_.ns - kSecond + by, said_.size() - 1, rank});
@@ -126,6 +133,14 @@ class Virtual {
         next_[group->id] = group->iteration;
         if (group->kind == GroupKind::kFinal) final_.insert(group->id);
         const bool train = group->kind == GroupKind::kTrain;
+        if (train && send.rank == plan_.parted && Has(*group, plan_.from)) {
+          Later(plan_.reduce_ns, send.rank,
+                Finished{.group = group->id,
+                         .outcome = Outcome::kFailed,
+                         .detail = "no answer",
+                         .unreachable = {plan_.from}});
+          continue;
+        }
         Later(plan_.reduce_ns, send.rank,
               Finished{.group = group->id,
                        .detail = {},

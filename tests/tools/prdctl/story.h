@@ -137,6 +137,8 @@ struct RealRun {
   DurationNs reduce_ns = kMillisecond;
   Rank dies = kNoRank;  // its lease runs out ...
   std::int64_t dies_ms = 0;
+  Rank parted = kNoRank;  // it fails each group with this one, as it does not reach it, ...
+  Rank from = kNoRank;
   std::int64_t until_ms = 1'000'000;  // the history ends here, in the middle of things
 };
 
