@@ -271,7 +271,8 @@ void Background::Perform(Instant now) {
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
-        mesh_->JoinRun(FrameRun(join->welcome), join->welcome.plan);
+        mesh_->JoinRun(FrameRun(join->welcome), join->welcome.plan,
+                       std::max<std::uint32_t>(join->welcome.lease_ms, 1) * kMillisecond);
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
@@ -284,6 +285,8 @@ void Background::Perform(Instant now) {
         mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed);
       } else if (std::holds_alternative<CancelFetch>(action)) {
         mesh_->CancelFetch();
+      } else if (const auto* probe = std::get_if<ProbePeers>(&action)) {
+        mesh_->Probe(now, probe->targets);
       } else if (std::holds_alternative<Deposit>(action)) {
         store_.Deposit();
       } else if (const auto* interrupt = std::get_if<Interrupt>(&action)) {
@@ -321,8 +324,13 @@ void Background::Answer(Reply reply) {
   answered_.notify_all();
 }
 
-void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) {
-  core_.OnReduced(Now(), group, status, sent_bytes, &actions_);
+void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
+                           const std::vector<Rank>& unreachable) {
+  core_.OnReduced(Now(), group, status, sent_bytes, &actions_, unreachable);
+}
+
+void Background::OnProbed(Rank rank, Incarnation incarnation) {
+  core_.OnProbed(Now(), rank, incarnation, &actions_);
 }
 
 void Background::OnHandedOver(GroupId group, std::uint64_t sent_bytes) {

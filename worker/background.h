@@ -96,7 +96,9 @@ class Background : private MeshEvents {
   std::optional<Reply> Await(std::chrono::nanoseconds wait);
   void Fail(const std::string& what);
 
-  void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
+  void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
+                 const std::vector<Rank>& unreachable) override;
+  void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
   void OnNote(Incarnation from, const PeerMessage& note) override;

@@ -66,7 +66,7 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
       {"PRD_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1,
       kMaxInt, &world_size));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_TIMEOUT_MS", "PRD_PATIENCE_MS"}, 0, kMaxMs, &timeout));
-  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_REDUCE_TIMEOUT_MS"}, 1, kMaxMs, &reduce_timeout));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_REDUCE_TIMEOUT_MS"}, 0, kMaxMs, &reduce_timeout));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_MAX_COMMUNICATORS"}, 1, kMaxInt, &communicators));
   options.rank = static_cast<int>(rank);
   options.world_size = static_cast<int>(world_size);

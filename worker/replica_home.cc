@@ -49,9 +49,11 @@ Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOpti
   home.device = memory->get();
   home.memory = std::move(memory).value();
   home.device->SetCallerStream(replica.stream);
-  const DevicePlane::Options plane_options{
-      .timeout = std::chrono::nanoseconds(options.reduce_timeout).count(),
+  DevicePlane::Options plane_options{
       .communicators = {.limit = static_cast<std::size_t>(options.max_communicators)}};
+  if (options.reduce_timeout.count() != 0) {
+    plane_options.timeout = std::chrono::nanoseconds(options.reduce_timeout).count();
+  }
   Result<std::unique_ptr<DevicePlane>> plane =
       DevicePlane::Create(home.device, wake, plane_options);
   if (!plane.ok()) return plane.status();

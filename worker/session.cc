@@ -42,9 +42,9 @@ Status CheckOptions(const SessionOptions& options) {
     return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
                  " ms, allowed is 0 (for ever) or more (PRD_TIMEOUT_MS)");
   }
-  if (options.reduce_timeout.count() <= 0) {
+  if (options.reduce_timeout.count() < 0) {
     return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
-                 " ms, allowed is 1 or more (PRD_REDUCE_TIMEOUT_MS)");
+                 " ms, allowed is 0 (the job's lease) or more (PRD_REDUCE_TIMEOUT_MS)");
   }
   if (options.max_communicators < 1) {
     return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +

@@ -645,8 +645,11 @@ TEST(MeshExchangeTest, SilenceEndsAPullAndItsAnswerIsTooLate) {
     asked.push_back(request);
   };
   job[1].mesh().Do(MeshNow(), PublishUpdate{0});
-  EXPECT_EQ(PullNow(job, job[0], job[1], 1, UpdateOf(0)), Code::kDeadlineExceeded);
-  ASSERT_EQ(asked.size(), 1u);
+  StartPullOf(job[0], job[1], 1, UpdateOf(0));
+  ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return asked.size() == 1; }));
+  // From now on the source says nothing.
+  ASSERT_TRUE(RunUntil({job[0].node.get()}, [&] { return job[0].node->pulled.contains(1); }));
+  EXPECT_EQ(job[0].node->pulled.at(1).status.code(), Code::kDeadlineExceeded);
   const PeerMessage note{.parcel = UpdateOf(0)};
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
   ASSERT_TRUE(RunUntil(job.Nodes(), [&] { return !job[1].node->notes.empty(); }));

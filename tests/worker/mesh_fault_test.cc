@@ -109,6 +109,31 @@ TEST(MeshFaultTest, VanishedPeerFailsTheGroupAtOnceOnAllMembers) {
   EXPECT_EQ(a.values, std::vector<float>(kCount, 2.75f));
 }
 
+// Around the ring A, B, C: A has all of the result, and so looks out for nobody, when B dies with
+// A's last frame. C, which waits for what B would have passed on, notices at once.
+TEST(MeshFaultTest, APeerThatDiesWithWhatACompletedMemberSentFailsTheGroupAtOnce) {
+  Mesh::Options options;
+  options.timeout = 600 * kSecond;  // not what ends the wait
+  options.direct_bytes = 0;
+  Node a(1, options), c(3, options);
+  auto b = std::make_unique<Node>(2.f, options);
+  MeshNode* const at_a = a.mesh.get();
+  MeshNode* const at_b = b->mesh.get();
+  MeshNode* const at_c = c.mesh.get();
+  const auto heard = [](const MeshNode* node) { return node->mesh->counters().received; };
+  const Group group = Among({at_a, at_b, at_c}, 1);
+  for (MeshNode* node : {at_a, at_b, at_c}) node->mesh->StartReduce(MeshNow(), group);
+  // One chunk to each shard: four frames come to each member.
+  ASSERT_TRUE(RunUntil({at_a, at_c}, [&] { return heard(at_a) == 1; }));
+  ASSERT_TRUE(RunUntil({at_b, at_c}, [&] { return heard(at_b) == 2 && heard(at_c) == 3; }));
+  ASSERT_TRUE(RunUntil({at_a}, [&] { return at_a->reduced.has_value(); }));
+  EXPECT_TRUE(at_a->reduced->status.ok());
+  b.reset();
+  ASSERT_TRUE(RunUntil({at_c}, [&] { return at_c->reduced.has_value(); }));
+  EXPECT_EQ(at_c->reduced->status.code(), Code::kUnavailable);
+  EXPECT_EQ(at_c->reduced->unreachable, std::vector<Rank>{group.members[1].rank});
+}
+
 TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
   int up[2];
   int down[2];

@@ -26,7 +26,7 @@ Plan Local(double outer_rate) {
   return {.by = GroupPlan{.payload = Payload::kChange, .asks = true, .outer_rate = outer_rate}};
 }
 
-// Nothing in these tests should wait for a time limit (RunUntil says when one does).
+// Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;

@@ -25,9 +25,11 @@ class MeshNode : public MeshEvents {
   MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
            std::vector<Tensor> gradients = {});
 
-  void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) override;
+  void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
+                 const std::vector<Rank>& unreachable) override;
   void OnHandedOver(GroupId group, std::uint64_t) override { handed_over = group; }
   void OnFetched(const Status& status, Iteration iteration) override;
+  void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnNote(Incarnation from, const PeerMessage& note) override;
   void OnRequest(Incarnation from, Request request, const PeerItem& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
@@ -38,6 +40,7 @@ class MeshNode : public MeshEvents {
     GroupId group = kNoGroup;
     Status status;
     std::uint64_t sent = 0;
+    std::vector<Rank> unreachable;
   };
   struct Fetched {
     Status status;
@@ -50,6 +53,7 @@ class MeshNode : public MeshEvents {
     ShardHeader enclosure;
   };
   std::optional<Fetched> fetched;
+  std::vector<std::pair<Rank, Incarnation>> probed;
   std::vector<std::pair<Incarnation, PeerMessage>> notes;
   std::map<Ticket, Pulled> pulled;
   // Answers requests; without it they are refused.

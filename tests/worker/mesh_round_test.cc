@@ -30,7 +30,7 @@ using Values = std::vector<double>;
 constexpr Plan kEager = plans::kRounds;
 constexpr Plan kNewest = plans::kNewestRound;
 
-// Nothing in these tests should wait for a time limit (RunUntil says when one does).
+// Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes = Mesh::kDirectBytes, std::size_t chunk = 1024) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;

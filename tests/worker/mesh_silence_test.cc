@@ -1,5 +1,5 @@
-// Silence where members may begin late (kTrain under DrawnAhead): who is asked, who answers, and
-// what becomes of the group. In a time of the tests' own.
+// Silence in groups: who is asked, who answers, and what becomes of the group. In a time of the
+// tests' own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -204,7 +204,8 @@ TEST(MeshSilenceTest, OneAnswerIsEnoughForTheWholeTimeout) {
   EXPECT_EQ(silence.reduced(0)->status.code(), Code::kDeadlineExceeded);
 }
 
-TEST(MeshSilenceTest, WhoIsThroughWithAGroupDoesNotAnswerForIt) {
+// It says so if it belongs to the run still, and then it is not taken to be out of reach.
+TEST(MeshSilenceTest, WhoIsThroughWithAGroupIsNotWaitedFor) {
   enum class How { kCalledOff, kCancelled, kFailed, kLaterGroup, kOtherRun, kOtherIncarnation };
   for (const How how : {How::kCalledOff, How::kCancelled, How::kFailed, How::kLaterGroup,
                         How::kOtherRun, How::kOtherIncarnation}) {
@@ -232,32 +233,36 @@ TEST(MeshSilenceTest, WhoIsThroughWithAGroupDoesNotAnswerForIt) {
     }
     ASSERT_TRUE(silence.reduced(0));
     EXPECT_EQ(silence.reduced(0)->status.code(), Code::kDeadlineExceeded);
+    const bool gone = how == How::kOtherRun || how == How::kOtherIncarnation;
+    EXPECT_EQ(silence.reduced(0)->unreachable,
+              gone ? std::vector<Rank>{group.members[1].rank} : std::vector<Rank>{});
   }
 }
 
-// A plan whose members begin together asks nobody, and waits for nobody.
-TEST(MeshSilenceTest, WithoutAheadNobodyIsAsked) {
-  for (const Plan& plan : {Plan{}, plans::Background(1)}) {
-    Silence silence(2, plan, ByRing());
-    const Group group = silence.Announce({0, 1});
-    silence.Start(0, group);
-    silence.Turns({0, 1});
-    const std::uint64_t heard = silence.Heard(1);
-    silence.now = silence.now + 2 * kThird;
-    silence.Turns({0, 1});
-    EXPECT_EQ(silence.Heard(1), heard);
-    EXPECT_FALSE(silence.reduced(0));
-    silence.now = silence.now + kThird;
-    silence.Turns({0, 1});
-    ASSERT_TRUE(silence.reduced(0));
+// Under every plan, and also before the final average: whoever answers is waited for, and a member
+// that does not answer is named.
+TEST(MeshSilenceTest, MembersOfEveryGroupAreAsked) {
+  const Plan plans[] = {Plan{}, plans::Background(1), kWaits};
+  for (const Plan& plan : plans) {
+    for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kFinal}) {
+      Silence silence(2, plan, ByRing());
+      const Group group = silence.job.MakeGroup(kind, 0, {0, 1}, {0.5, 0.5});
+      silence.Start(0, group);
+      silence.Turns({0, 1});
+      for (int third = 0; third < 9; ++third) {
+        ASSERT_TRUE(silence.Third({0, 1}, 2));
+        ASSERT_FALSE(silence.reduced(0));
+      }
+      for (int third = 0; third < 3; ++third) {
+        EXPECT_FALSE(silence.reduced(0));
+        silence.now = silence.now + kThird;
+        silence.Turns({0});
+      }
+      ASSERT_TRUE(silence.reduced(0));
+      EXPECT_EQ(silence.reduced(0)->status.code(), Code::kDeadlineExceeded);
+      EXPECT_EQ(silence.reduced(0)->unreachable, std::vector<Rank>{group.members[1].rank});
+    }
   }
-  Silence silence(2, kWaits, ByRing());  // the final average, for one
-  const Group group = silence.job.MakeGroup(GroupKind::kFinal, 0, {0, 1}, {0.5, 0.5});
-  silence.Start(0, group);
-  silence.Turns({0, 1});
-  silence.now = silence.now + 3 * kThird;
-  silence.Turns({0, 1});
-  EXPECT_TRUE(silence.reduced(0));
 }
 
 TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {

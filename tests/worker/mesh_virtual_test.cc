@@ -31,7 +31,7 @@ constexpr Plan kOverlap = plans::Background(4);
 constexpr Plan kAhead = plans::Background(0, Membership::kAhead);
 constexpr Plan kMixes = {.by = GroupPlan{.any_time = true, .run_ahead = 4, .keep_initial = true}};
 
-// Nothing in these tests should wait for a time limit (RunUntil says when one does).
+// Nothing in these tests waits for a time limit.
 Mesh::Options Patient(std::size_t direct_bytes) {
   Mesh::Options options;
   options.timeout = 60 * kSecond;

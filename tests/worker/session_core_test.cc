@@ -253,6 +253,54 @@ TEST(SessionCoreTest, UnacknowledgedMessagesAreSentAgainInOrderWithBackoff) {
   EXPECT_EQ(s.Said<Finished>().size(), 1u);
 }
 
+TEST(SessionCoreTest, AFailedGroupNamesTheMembersThatWereOutOfReach) {
+  for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kFinal}) {
+    Script s;
+    s.Join();
+    if (kind == GroupKind::kTrain) s.Step(1);
+    if (kind == GroupKind::kFinal) s.core.Finish(s.now, &s.actions);
+    s.Clear();
+    s.Say(Script::MakeGroup(2, kind));
+    s.core.OnReduced(s.now, 2, Status(Code::kDeadlineExceeded, "silent"), 0, &s.actions, {4});
+    EXPECT_EQ(s.Only<Finished>().unreachable, std::vector<Rank>{4});
+    s.Clear();
+    s.Say(Script::MakeGroup(3, kind));
+    s.core.OnReduced(s.now, 3, Status(Code::kAborted, "given up"), 0, &s.actions);
+    EXPECT_EQ(s.Only<Finished>().unreachable, std::vector<Rank>());
+    s.Clear();
+    s.Say(Script::MakeGroup(4, kind));
+    s.Say(Abort{.group = 4, .reason = "r"});
+    EXPECT_EQ(s.Only<Finished>().unreachable, std::vector<Rank>());
+  }
+}
+
+TEST(SessionCoreTest, ProbesAreForTheMeshAndTheirAnswersForTheController) {
+  const auto targets = [](const Script& s) {
+    std::vector<std::size_t> counts;
+    for (const Action& action : s.actions) {
+      if (const auto* probe = std::get_if<ProbePeers>(&action)) {
+        counts.push_back(probe->targets.size());
+      }
+    }
+    return counts;
+  };
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Clear();
+  s.Say(Probe{.targets = Script::MakeGroup(9).members});
+  EXPECT_EQ(targets(s), std::vector<std::size_t>{2});
+  s.core.OnProbed(s.now, 4, kPeer, &s.actions);
+  EXPECT_EQ(s.Only<Probed>(), (Probed{.rank = 4, .incarnation = kPeer}));
+  EXPECT_FALSE(s.Done().has_value()) << "the step goes on";
+  s.Clear();
+  s.Say(Released{});
+  EXPECT_EQ(targets(s), std::vector<std::size_t>{0}) << "with the session the probe is over";
+  s.Clear();
+  s.core.OnProbed(s.now, 4, kPeer, &s.actions);
+  EXPECT_TRUE(s.Said<Probed>().empty());
+}
+
 TEST(SessionCoreTest, MessagesForAnotherIncarnationAreNotForUs) {
   Script s;
   s.Join();

@@ -69,6 +69,11 @@ struct StartFetch {
   bool contributed = false;   // this worker's outbox was part of that round
 };
 struct CancelFetch {};
+// Ask these until each has answered, instead of those of the ProbePeers before. Each answer is an
+// OnProbed.
+struct ProbePeers {
+  SharedList<GroupMember> targets;
+};
 // TrainsInRounds: add the gradients to the outbox, before any later action.
 struct Deposit {};
 // What Session::Interrupted says from now on.
@@ -98,11 +103,12 @@ struct CallDone {
 
 // Besides, those of exchange.h.
 
-using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                            GiveUpReduce, StartFetch, CancelFetch, Deposit, Interrupt, ApplyNow,
-                            CallDone, SetPeers, SendNote, StartPull, DropPull, Serve, Refuse,
-                            SetIteration, PublishUpdate, RetireUpdate, MixUpdates, CutShards,
-                            TakeDelta, KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
+using Action =
+    std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
+                 GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt, ApplyNow,
+                 CallDone, SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
+                 PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta, KeepShard, AddDelta,
+                 MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;
 
 }  // namespace prd

@@ -46,6 +46,11 @@ WorkerEnvelope SessionCore::Envelope(Seq seq, WorkerBody body) const {
 }
 
 void SessionCore::Push(WorkerBody body, Actions* out) {
+  auto* finished = std::get_if<Finished>(&body);
+  if (finished != nullptr && finished->outcome == Outcome::kFailed &&
+      finished->group == failed_group_) {
+    finished->unreachable = unreachable_;
+  }
   if (link_.unacked().empty()) {
     resend_after_ = kResendFirst;
     resend_at_ = now_ + resend_after_;
@@ -151,6 +156,7 @@ void SessionCore::DropWork(Actions* out) {
 // The session can do nothing more.
 void SessionCore::Over(Status status, Actions* out) {
   DropWork(out);
+  if (std::exchange(probes_, false)) out->push_back(ProbePeers{});
   contact_ = Contact::kOver;
   over_ = status;
   held_.reset();
@@ -338,8 +344,10 @@ void SessionCore::FailHeld(const std::string& why, Actions* out) {
 }
 
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
-                            std::uint64_t sent_bytes, Actions* out) {
+                            std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable) {
   now_ = now;
+  failed_group_ = status.ok() ? kNoGroup : group;
+  unreachable_ = std::move(unreachable);
   const Outcome outcome = status.ok()                     ? Outcome::kOk
                           : decides_ == Decides::kGivenUp ? Outcome::kAborted
                                                           : Outcome::kFailed;

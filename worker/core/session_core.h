@@ -91,8 +91,9 @@ class SessionCore {
   void OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out);
   // The connection to the controller is there (again).
   void OnConnected(Instant now, Actions* out);
+  // `unreachable`: members that did not answer, or to which the connection broke.
   void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
-                 Actions* out);
+                 Actions* out, std::vector<Rank> unreachable = {});
   void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out);
   // exchange.h: a note of a peer, its pull, and what became of a pull of this worker's.
   void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
@@ -100,6 +101,8 @@ class SessionCore {
                  Actions* out);
   void OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out);
+  // A target of the newest ProbePeers answered.
+  void OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out);
   void OnTime(Instant now, Actions* out);
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
@@ -237,6 +240,10 @@ class SessionCore {
   Group group_;  // of kReduce and kApply
   Instant group_at_;
   std::uint64_t group_bytes_ = 0;
+  // Of the last group that failed on the data plane.
+  GroupId failed_group_ = kNoGroup;
+  std::vector<Rank> unreachable_;
+  bool probes_ = false;  // the newest ProbePeers had targets
   std::optional<std::variant<Group, Adopt>> held_;
 
   Beside beside_;

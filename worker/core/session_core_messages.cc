@@ -63,6 +63,11 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     return OnReleased(*released, out);
   }
   if (const auto* adopt = std::get_if<Adopt>(&envelope.body)) return OnAdopt(*adopt, out);
+  if (const auto* probe = std::get_if<Probe>(&envelope.body)) {
+    probes_ = !probe->targets.empty();
+    out->push_back(ProbePeers{probe->targets});
+    return;
+  }
   stepping().OnMessage(envelope.body, out);
 }
 
@@ -248,6 +253,11 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
     out->push_back(Refuse{request});
   }
   stepping().Continue(out);
+}
+
+void SessionCore::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
+  now_ = now;
+  if (is_member()) Push(Probed{.rank = rank, .incarnation = incarnation}, out);
 }
 
 void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,

@@ -21,13 +21,17 @@ std::span<const std::byte> BytesOfMessage(const zmq::message_t& message) {
 
 }  // namespace
 
-Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout)
+Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events)
     : store_(store),
       peers_(peers),
       events_(events),
-      timeout_(timeout),
       buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }),
       shards_(store, &buffers_) {}
+
+void Exchange::SetAsking(DurationNs timeout, std::string address) {
+  timeout_ = timeout;
+  address_ = std::move(address);
+}
 
 void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   self_ = self;
@@ -38,6 +42,7 @@ void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   early_.clear();
   pulls_.clear();
   asked_.clear();
+  unreachable_.clear();
   updates_.clear();
   shards_.Reset(HasStore(plan) && StoreOf(plan)->staleness == 0);
   buffers_.Trim();
@@ -102,6 +107,25 @@ void Exchange::OnLost(const std::string& endpoint) {
     Fail(ticket, &pull, Status(Code::kUnavailable, "the connection was lost"));
   }
   std::erase_if(asked_, [&](const auto& entry) { return entry.second.endpoint == endpoint; });
+}
+
+bool Exchange::IsAsked(Instant now, const FrameHeader& ping) {
+  for (auto& [request, asked] : asked_) {
+    if (asked.from != ping.from || asked.number != ping.group) continue;
+    asked.progress = now;
+    return true;
+  }
+  return std::any_of(early_.begin(), early_.end(), [&ping](const Early& frame) {
+    return frame.header.kind == FrameKind::kPull && frame.header.from == ping.from &&
+           frame.header.group == ping.group;
+  });
+}
+
+bool Exchange::OnPong(Instant now, const FrameHeader& header) {
+  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
+  const auto it = pulls_.find(header.group);
+  return it != pulls_.end() && it->second.from == header.from && !it->second.ended() &&
+         it->second.silence.Answered(now, 0, over);
 }
 
 // ---- notes and requests ----
@@ -278,6 +302,7 @@ void Exchange::SendParts(Instant now) {
           served && (Ready(asked.slice) > asked.sent || asked.sent == asked.slice.range.length);
       const bool sends = there && peers_->Idle(asked.endpoint);
       const bool over = sends ? !SendPart(now, &asked) : served && now - asked.progress > timeout_;
+      if (sends && over) peers_->Sent(Topic::kPull, asked.from, asked.number, asked.endpoint);
       any = any || sends;
       it = over ? asked_.erase(it) : std::next(it);
     }
@@ -296,11 +321,14 @@ std::optional<std::size_t> Exchange::BytesOf(const PeerItem& parcel) const {
 }
 
 void Exchange::Do(Instant now, const StartPull& action) {
-  const auto [it, fresh] = pulls_.try_emplace(action.ticket);
+  const auto [it, fresh] = pulls_.try_emplace(action.ticket, Pull{.from = action.from,
+                                                                  .endpoint = {},
+                                                                  .buffer = nullptr,
+                                                                  .enclosure = {},
+                                                                  .silence = Silence(now, timeout_),
+                                                                  .failure = {}});
   PRD_CHECK(fresh);
   Pull& pull = it->second;
-  pull.from = action.from;
-  pull.progress = now;
   const std::optional<std::size_t> bytes = BytesOf(action.parcel);
   if (!bytes) {
     return Fail(action.ticket, &pull, Status(Code::kInvalidArgument, "there is no such shard"));
@@ -357,7 +385,7 @@ bool Exchange::OnAnswer(Instant now, const FrameHeader& header,
   const auto it = pulls_.find(header.group);
   if (it == pulls_.end() || it->second.from != header.from || it->second.ended()) return false;
   Pull& pull = it->second;
-  pull.progress = now;
+  pull.silence.Progress(now);
   if (header.kind == FrameKind::kRefused) {
     pull.endpoint.clear();  // it knows
     Fail(it->first, &pull, Status(Code::kNotFound, "the peer does not have it"));
@@ -395,13 +423,35 @@ Status Exchange::TakePart(Pull* pull, const FrameHeader& header,
   return Status::Ok();
 }
 
+void Exchange::WatchPull(Instant now, Ticket ticket, Pull* pull) {
+  switch (pull->silence.Next(now)) {
+    case Silence::Step::kWait:
+      return;
+    case Silence::Step::kAsk:
+      for ([[maybe_unused]] const std::size_t peer : pull->silence.Ask(now, {0})) {
+        const FrameHeader header{.kind = FrameKind::kPing,
+                                 .run = run_,
+                                 .group = ticket,
+                                 .from = self_,
+                                 .to = pull->from,
+                                 .stage = static_cast<std::uint32_t>(Topic::kPull),
+                                 .length = address_.size()};
+        (void)peers_->Signal(now, pull->endpoint, header, zmq::message_t(address_));
+      }
+      return;
+    case Silence::Step::kGiveUp:
+      const bool answered = pull->silence.silent().empty();
+      if (!answered) unreachable_.push_back(pull->endpoint);
+      Fail(ticket, pull,
+           Status(Code::kDeadlineExceeded, answered ? "the peer has nothing more to send"
+                                                    : "the peer sent nothing for too long"));
+  }
+}
+
 void Exchange::EndPulls(Instant now) {
   std::vector<Ticket> ended;
   for (auto& [ticket, pull] : pulls_) {
-    if (!pull.ended() && now - pull.progress > timeout_) {
-      Fail(ticket, &pull,
-           Status(Code::kDeadlineExceeded, "the peer sent nothing within the time limit"));
-    }
+    if (!pull.ended()) WatchPull(now, ticket, &pull);
     if (pull.ended() && !pull.reported) ended.push_back(ticket);
   }
   for (const Ticket ticket : ended) {
@@ -478,15 +528,14 @@ void Exchange::Service(Instant now) {
 std::optional<Instant> Exchange::NextDeadline() const {
   if (due_) return Instant{0};
   std::optional<Instant> next;
-  const auto consider = [&](Instant progress) {
-    const Instant at = progress + timeout_;
+  const auto consider = [&next](Instant at) {
     if (!next || at < *next) next = at;
   };
   for (const auto& [ticket, pull] : pulls_) {
-    if (!pull.ended()) consider(pull.progress);
+    if (!pull.ended()) consider(pull.silence.At());
   }
   for (const auto& [request, asked] : asked_) {
-    if (asked.slice.buffer != nullptr) consider(asked.progress);
+    if (asked.slice.buffer != nullptr) consider(asked.progress + timeout_);
   }
   return next;
 }

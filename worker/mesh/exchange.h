@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
@@ -32,6 +33,7 @@
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
 #include "worker/mesh/shards.h"
+#include "worker/mesh/silence.h"
 
 namespace prd {
 
@@ -44,8 +46,9 @@ class ExchangeEvents {
   // effect.
   virtual void OnRequest(Incarnation /*from*/, Request /*request*/, const PeerItem& /*parcel*/) {}
   // Once for each StartPull without DropPull. Not ok: kUnavailable (the peer is gone, or none of
-  // those that were met), kNotFound (it refused), kDeadlineExceeded (nothing came for the time
-  // limit), kDataLoss (it sent what does not fit), kInvalidArgument (there is no such shard).
+  // those that were met), kNotFound (it refused), kDeadlineExceeded (it sent nothing and does not
+  // answer, or nothing is to come any more), kDataLoss (it sent what does not fit),
+  // kInvalidArgument (there is no such shard).
   virtual void OnPulled(Ticket /*ticket*/, const Status& /*status*/,
                         const ShardHeader& /*enclosure*/) {}
 };
@@ -67,7 +70,10 @@ class Exchange {
   };
 
   // The pointers must outlive it.
-  Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events, DurationNs timeout);
+  Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events);
+
+  // How silent peers are asked from now on: the time limit, and EncodeReturnAddress.
+  void SetAsking(DurationNs timeout, std::string address);
 
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everything.
   void Join(Incarnation self, RunId run, const Plan& plan);
@@ -95,6 +101,13 @@ class Exchange {
   // A frame of the kinds from kNote on, to this incarnation. False: it counts for nothing.
   bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnLost(const std::string& endpoint);
+  // Whether that ping is about a pull that is not answered yet. The ping shows that the peer still
+  // waits.
+  bool IsAsked(Instant now, const FrameHeader& ping);
+  // False: it counts for nothing.
+  bool OnPong(Instant now, const FrameHeader& header);
+  // Endpoints of peers that did not answer, once: their connections are better given up.
+  std::vector<std::string> TakeUnreachable() { return std::exchange(unreachable_, {}); }
 
   // Sends as much as connections take, and reports notes, requests and ended pulls.
   void Service(Instant now);
@@ -117,7 +130,7 @@ class Exchange {
     std::shared_ptr<Buffer> buffer;  // from then on
     std::size_t received = 0;
     ShardHeader enclosure;
-    Instant progress;
+    Silence silence;
     Status failure;
     bool reported = false;
 
@@ -160,12 +173,14 @@ class Exchange {
 
   void HearEarly(Instant now);
   void SendParts(Instant now);
+  void WatchPull(Instant now, Ticket ticket, Pull* pull);
   void EndPulls(Instant now);
 
   ReplicaStore* store_;
   Peers* peers_;
   ExchangeEvents* events_;
-  DurationNs timeout_;
+  DurationNs timeout_ = 0;
+  std::string address_;
   Incarnation self_ = 0;
   RunId run_ = kNoRun;
   bool due_ = false;  // Service has something to do at once
@@ -175,6 +190,7 @@ class Exchange {
   std::map<Ticket, Pull> pulls_;
   std::map<Request, Asked> asked_;
   Request requests_ = 0;
+  std::vector<std::string> unreachable_;
 
   Buffers buffers_;
   std::map<Iteration, std::shared_ptr<Buffer>> updates_;  // published

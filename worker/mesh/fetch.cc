@@ -223,6 +223,10 @@ void ReplicaServer::Service(Instant now, DurationNs timeout) {
       sending.progress = now;
       done = !SendNext(&sending);
     }
+    if (done) {
+      const FrameHeader& request = sending.request;
+      peers_->Sent(Topic::kFetch, request.from, request.group, sending.endpoint);
+    }
     return done || now - sending.progress > timeout;
   });
 }
@@ -264,6 +268,17 @@ bool ReplicaServer::SendNext(Sending* sending) {
   peers_->Send(sending->endpoint, header,
                Borrow(row->data() + sending->offset, header.length, row));
   sending->offset += header.length;
+  return true;
+}
+
+bool ReplicaServer::IsAsked(Instant now, const FrameHeader& ping) {
+  const auto same = [&ping](const Sending& sending) {
+    return sending.request.from == ping.from && sending.request.group == ping.group;
+  };
+  if (std::any_of(waiting_.begin(), waiting_.end(), same)) return true;
+  const auto it = std::find_if(sending_.begin(), sending_.end(), same);
+  if (it == sending_.end()) return false;
+  it->progress = now;
   return true;
 }
 

@@ -87,8 +87,12 @@ class ReplicaServer {
   void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
                  const RoundResult& newest);
   // Sends as much as connections take. While the caller's thread is inside `apply`, copies nothing.
+  // Forgets peers that take nothing, and do not ask, for the time limit.
   void Service(Instant now, DurationNs timeout);
   void OnLost(const std::string& endpoint);
+  // Whether that ping is about a request that is not answered yet. The ping shows that the peer
+  // still waits.
+  bool IsAsked(Instant now, const FrameHeader& ping);
   // Keeps connections in use that a rest would stop watching.
   void Hold();
   std::optional<Instant> NextDeadline(DurationNs timeout) const;

@@ -29,8 +29,8 @@ enum class FrameKind : std::uint32_t {
   kChunk = 6,    // the bytes, in order
   kGone = 7,     // answers kFetch: the sender does not have that result; no payload
   kTree = 8,     // a small reduction's row on its way up or down the tree
-  kPing = 9,     // "will you take part?"; the payload is the return address
-  kPong = 10,    // answers kPing: the sender takes part, or will; no payload
+  kPing = 9,     // "is something to come from you?"; the payload is the return address
+  kPong = 10,    // answers kPing; no payload
   // Outside of groups (exchange.h). `group` is the puller's number of the pull.
   kNote = 11,     // a PeerMessage
   kPull = 12,     // "send me this PeerItem"
@@ -39,6 +39,20 @@ enum class FrameKind : std::uint32_t {
   kRefused = 15,  // answers kPull: the sender does not have it, or not for this peer; no payload
   kStop = 16,     // the puller ends the pull; no payload
   kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
+};
+
+// What a kPing asks about, and a kPong with it: the header's stage.
+enum class Topic : std::uint32_t {
+  kGroup = 0,  // the receiver's part in this group
+  kFetch = 1,  // the answer to the sender's fetch of this number
+  kPull = 2,   // the same of a pull
+  kLife = 3,   // nothing: whether the receiver answers
+};
+inline constexpr std::uint32_t kTopics = 4;
+// The header's chunk of a kPong.
+enum class Answer : std::uint32_t {
+  kToCome = 0,  // something is to come, or on its way
+  kOver = 1,    // nothing is to come any more
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.
@@ -51,9 +65,10 @@ struct FrameHeader {
   std::uint64_t group = 0;  // group id; of a fetch: a number the requester chose
   Incarnation from = 0;
   Incarnation to = 0;
-  // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kChunk: the CopiedRow
+  // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kChunk: the CopiedRow. kPing, kPong: the
+  // Topic
   std::uint32_t stage = 0;
-  std::uint32_t chunk = 0;   // kRing: within the shard
+  std::uint32_t chunk = 0;   // kRing: within the shard. kPong: the Answer
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes

@@ -14,11 +14,13 @@ GroupReduction::GroupReduction(Context context, Instant now, const Group& group,
       gain_(gain),
       shape_(&context_.store->parameters),
       endpoints_(group.members.size()),
-      silence_(now, context_.timeout, MayBeLate()) {
+      silence_(now, context_.timeout) {
   position_ = PositionOf(context_.self).value_or(0);
   failure_ = Choose(what);
   if (failure_.ok()) failure_ = CheckInitial();
-  if (failure_.ok()) {
+  if (failure_.ok() && group_.ring_only) {
+    choice_ = Communicators::Choice{.way = Way::kStaged};  // a communicator needs every link
+  } else if (failure_.ok()) {
     asked_ = true;
     choice_ = context_.communicators->Begin(now, group_);
   }
@@ -130,7 +132,8 @@ void GroupReduction::Staged() {
                              .position = position_,
                              .initial_weight = group_.initial_weight,
                              .chunk_bytes = context_.chunk_bytes,
-                             .direct_bytes = context_.direct_bytes};
+                             .direct_bytes = context_.direct_bytes,
+                             .ring_only = group_.ring_only};
   for (const GroupMember& each : group_.members) options.weights.push_back(each.weight);
   if (!device() && group_.initial_weight != 0) options.initial = store->initial.data();
   staging_ = context_.buffers->Get(shape_->bytes());
@@ -186,10 +189,18 @@ void GroupReduction::Connect() {
     if (!runs()) continue;
     if (!endpoint.ok()) {
       failure_ = endpoint.status();
+      unreachable_ = {i};
     } else if (reduction_ && reduction_->Needs(i)) {
       failure_ = context_.peers->Use(*endpoint);
     }
   }
+}
+
+// Whether there is to be a connection to that member: in any group, unless Group::ring_only.
+bool GroupReduction::IsNeighbour(std::size_t position) const {
+  const std::size_t members = endpoints_.size();
+  return !group_.ring_only || (position + 1) % members == position_ ||
+         (position_ + 1) % members == position;
 }
 
 // ---- frames ----
@@ -200,7 +211,7 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::messag
   const std::string rank = "rank " + std::to_string(member(*from).rank);
   if (header.kind == FrameKind::kFail) {
     failure_ = Status(Code::kAborted, rank + " gave the group up");
-    told_ = true;
+    told_ = !group_.ring_only;  // that member may not reach all others
     return true;
   }
   if (!hears_) return false;
@@ -212,10 +223,11 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::messag
   return true;
 }
 
-bool GroupReduction::OnPong(Instant now, Incarnation from) {
-  const std::optional<std::size_t> position = PositionOf(from);
-  if (!position || !silence_.Answered(now, *position)) return false;
-  if (started_) context_.plane->Extend(now);
+bool GroupReduction::OnPong(Instant now, const FrameHeader& header) {
+  const std::optional<std::size_t> position = PositionOf(header.from);
+  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
+  if (!position || !silence_.Answered(now, *position, over)) return false;
+  if (started_ && !over) context_.plane->Extend(now);
   return true;
 }
 
@@ -259,8 +271,9 @@ void GroupReduction::CallOff(Status why) {
 void GroupReduction::OnLost(const std::string& endpoint) {
   if (!runs() || Complete() || ended_) return;
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (endpoints_[i] != endpoint) continue;
+    if (endpoints_[i] != endpoint || !IsNeighbour(i)) continue;
     endpoints_[i].clear();
+    unreachable_.push_back(i);
     if (started_) continue;  // the plane hears of it, and may be about to be through
     failure_ = Status(Code::kUnavailable,
                       "the connection to rank " + std::to_string(member(i).rank) + " was lost");
@@ -285,25 +298,51 @@ void GroupReduction::WatchSilence(Instant now) {
     case Silence::Step::kAsk:
       return Ask(now);
     case Silence::Step::kGiveUp:
-      return Fail(Status(Code::kDeadlineExceeded, silence_.Reason(group_.members)));
+      return GiveUp();
   }
 }
 
 void GroupReduction::Ask(Instant now) {
   for (const std::size_t position : silence_.Ask(now, Awaited())) {
-    failure_ = context_.peers->Use(endpoints_[position]);
-    if (!runs()) return;
-    SendTo(position, {.kind = FrameKind::kPing}, zmq::message_t(context_.address));
+    const FrameHeader header{.kind = FrameKind::kPing,
+                             .run = context_.run,
+                             .group = group_.id,
+                             .from = context_.self,
+                             .to = member(position).incarnation,
+                             .stage = static_cast<std::uint32_t>(Topic::kGroup),
+                             .length = context_.address.size()};
+    (void)context_.peers->Signal(now, endpoints_[position], header,
+                                 zmq::message_t(context_.address));
   }
 }
 
-// Those that wait for what will not come any more need not wait for a time limit.
+void GroupReduction::GiveUp() {
+  std::string who;
+  for (const std::size_t position : silence_.silent()) {
+    who += (who.empty() ? ", nor do these answer: rank " : ", ") +
+           std::to_string(member(position).rank);
+  }
+  unreachable_ = silence_.silent();
+  Fail(Status(Code::kDeadlineExceeded, "nothing was received for too long" + who));
+}
+
+// Those that wait for what will not come any more need not wait for a time limit. Where only
+// neighbours reach each other, the word goes around the ring.
 void GroupReduction::TellOthers() {
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (i == position_ || endpoints_[i].empty() || !context_.peers->Use(endpoints_[i]).ok()) {
+    if (i == position_ || endpoints_[i].empty() || !IsNeighbour(i) ||
+        !context_.peers->Use(endpoints_[i]).ok()) {
       continue;
     }
     SendTo(i, {.kind = FrameKind::kFail}, zmq::message_t());
+  }
+}
+
+// Members that ask whether more is to come are told as long as it is on its way.
+void GroupReduction::RememberSent() {
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    if (!reduction_ || !reduction_->Needs(i)) continue;
+    context_.peers->Sent(Topic::kGroup, member(i).incarnation, group_.id, endpoints_[i]);
   }
 }
 
@@ -352,6 +391,7 @@ std::optional<Status> GroupReduction::End(Instant now) {
     const std::unique_lock lock(context_.store->mutex, std::try_to_lock);
     if (!lock.owns_lock()) return std::nullopt;  // the caller is inside `apply`
     status = Commit();
+    RememberSent();
   } else {
     context_.peers->DropQueued(group_.id);
     GiveUpPlane(now, status.message());

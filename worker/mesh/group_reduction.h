@@ -73,7 +73,7 @@ class GroupReduction {
   bool hears() const { return hears_; }
   // A frame of this group: kFail, or any frame while hears(). False: the frame is dropped.
   bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
-  bool OnPong(Instant now, Incarnation from);
+  bool OnPong(Instant now, const FrameHeader& header);
   void OnLost(const std::string& endpoint);
   // Sends the next frame of own bytes, if its receiver is ready. False: there is none now.
   bool SendOwn(Instant now);
@@ -85,6 +85,9 @@ class GroupReduction {
   // belongs, or all members have been told that it failed. Returns that once.
   std::optional<Status> End(Instant now);
   std::uint64_t sent_bytes() const;
+  // The positions of members that could not be reached. REQUIRES: it ended, and not ok.
+  const std::vector<std::size_t>& unreachable() const { return unreachable_; }
+  const GroupMember& member(std::size_t position) const { return group_.members[position]; }
   // REQUIRES: it ended ok.
   const Communicators::Choice& choice() const { return *choice_; }
   // Where the result of a kRound that ended ok is, until the next reduction starts. Else none.
@@ -99,10 +102,10 @@ class GroupReduction {
  private:
   enum class Reduces { kParameters, kGradients, kDifference, kOutbox, kVirtual };
 
-  const GroupMember& member(std::size_t position) const { return group_.members[position]; }
   bool device() const { return context_.store->memory->device(); }
   bool contributes() const { return member(position_).weight != 0; }
   bool MayBeLate() const { return DrawnAhead(context_.plan) && group_.kind == GroupKind::kTrain; }
+  bool IsNeighbour(std::size_t position) const;
   bool OnPlane() const { return choice_ && choice_->way != Way::kStaged; }
   std::optional<std::size_t> PositionOf(Incarnation incarnation) const;
   bool Complete() const { return reduction_ && reduction_->Complete(); }
@@ -122,6 +125,8 @@ class GroupReduction {
   void WatchSilence(Instant now);
   std::vector<std::size_t> Awaited() const;
   void Ask(Instant now);
+  void GiveUp();
+  void RememberSent();
   bool Ended(Instant now);
   void GiveUpPlane(Instant now, const std::string& why);
   bool CommittedAnyhow(Instant now);
@@ -157,6 +162,7 @@ class GroupReduction {
 
   std::vector<std::string> endpoints_;  // by position; empty: nothing to be told there
   Silence silence_;
+  std::vector<std::size_t> unreachable_;  // positions
   Status failure_;
   bool told_ = false;  // all members have been told that it failed
 };

@@ -21,6 +21,7 @@ constexpr int kFramesPerService = 64;
 constexpr std::size_t kMinEarlyBytes = 16 << 20;
 // What a device tells of by the session's eventfd, as a net below.
 constexpr DurationNs kPoll = 20 * kMillisecond;
+constexpr DurationNs kProbeInterval = 250 * kMillisecond;
 // Groups remembered that have lost such frames and cannot succeed here any more.
 constexpr std::size_t kMaxIncomplete = 64;
 
@@ -37,13 +38,14 @@ void TeachMallocToKeepChunks() {
 
 Mesh::Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events)
     : options_(std::move(options)),
+      timeout_(options_.timeout != 0 ? options_.timeout : kDefaultLease),
       store_(store),
       events_(events),
       pull_(*context, zmq::socket_type::pull),
       peers_(context, options_.host),
       link_(&peers_),
       server_(store, &peers_),
-      exchange_(store, &peers_, events, options_.timeout),
+      exchange_(store, &peers_, events),
       buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
 
 Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
@@ -106,12 +108,17 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   }
   early_.clear();
   early_bytes_ = 0;
+  probed_.clear();
   Rest();
 }
 
-void Mesh::JoinRun(RunId run, const Plan& plan) {
+void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease) {
+  timeout_ = options_.timeout != 0 ? options_.timeout : lease;
+  peers_.SetTimeout(timeout_);
+  probed_.clear();
   newest_ = {};
   store_->Prepare(plan);
+  exchange_.SetAsking(timeout_, EncodeReturnAddress(options_.host, endpoints_));
   exchange_.Join(options_.incarnation, run, plan);
   link_.Join(options_.incarnation, run);
   Warm();
@@ -147,7 +154,7 @@ void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration 
                                         .run = run_,
                                         .plan = plan_,
                                         .address = EncodeReturnAddress(options_.host, endpoints_),
-                                        .timeout = options_.timeout,
+                                        .timeout = timeout_,
                                         .chunk_bytes = options_.chunk_bytes,
                                         .direct_bytes = options_.direct_bytes};
   active_.emplace(context, now, group, what, gain);
@@ -190,7 +197,7 @@ void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bo
                              .number = ++fetches_,
                              .replica = IncomingReplica(store_, plan_, result),
                              .contributed = contributed,
-                             .progress = now,
+                             .silence = Silence(now, timeout_),
                              .failure = {}});
   more_to_do_ = true;
   Result<std::string> endpoint = peers_.EndpointOf(source);
@@ -211,6 +218,15 @@ void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bo
 void Mesh::CancelFetch() {
   fetching_.reset();
   Rest();
+}
+
+void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
+  probed_.clear();
+  probe_at_ = now;
+  for (const GroupMember& target : targets) {
+    const Result<std::string> endpoint = peers_.EndpointOf(target);
+    if (endpoint.ok()) probed_.push_back({target, *endpoint});
+  }
 }
 
 // ---- what comes in ----
@@ -244,12 +260,9 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     case FrameKind::kFail:
       return OnGroupFrame(now, header, std::move(payload));
     case FrameKind::kPing:
-      return OnPing(header, payload);
+      return OnPing(now, header, payload);
     case FrameKind::kPong:
-      ++(header.run == run_ && active_ && active_->id() == header.group &&
-                 active_->OnPong(now, header.from)
-             ? counters_.received
-             : counters_.dropped);
+      ++(header.run == run_ && OnPong(now, header) ? counters_.received : counters_.dropped);
       return;
     case FrameKind::kFetch: {
       const auto to =
@@ -272,7 +285,7 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
         return;
       }
       ++counters_.received;
-      fetching_->progress = now;
+      fetching_->silence.Progress(now);
       fetching_->failure = fetching_->replica.OnFrame(header, std::move(payload));
       return;
     case FrameKind::kComm:
@@ -329,22 +342,88 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
   }
 }
 
+// ---- questions ----
+
 // From anybody who knows this incarnation: who is in a group that is not announced here yet, is
 // not known. A peer that gets no answer asks again.
-void Mesh::OnPing(const FrameHeader& header, const zmq::message_t& payload) {
-  const bool running = active_ && active_->id() == header.group && active_->runs();
-  const bool to_come = DrawnAhead(plan_) && header.group > last_group_;
+void Mesh::OnPing(Instant now, const FrameHeader& header, const zmq::message_t& payload) {
   const auto to = DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
   const Result<std::string> endpoint =
       to ? peers_.EndpointOf(*to) : Result<std::string>(Status(Code::kInvalidArgument, "none"));
-  const FrameHeader pong{.kind = FrameKind::kPong,
-                         .run = run_,
-                         .group = header.group,
-                         .from = options_.incarnation,
-                         .to = header.from};
-  const bool sent = header.run == run_ && run_ != kNoRun && (running || to_come) && endpoint.ok() &&
-                    peers_.Offer(*endpoint, pong);
+  bool sent = header.run == run_ && run_ != kNoRun && endpoint.ok() && header.stage < kTopics;
+  if (sent) {
+    const FrameHeader pong{.kind = FrameKind::kPong,
+                           .run = run_,
+                           .group = header.group,
+                           .from = options_.incarnation,
+                           .to = header.from,
+                           .stage = header.stage,
+                           .chunk = static_cast<std::uint32_t>(AnswerTo(now, header, *endpoint))};
+    sent = peers_.Signal(now, *endpoint, pong, zmq::message_t());
+  }
   ++(sent ? counters_.received : counters_.dropped);
+}
+
+Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint) {
+  const auto topic = static_cast<Topic>(ping.stage);
+  bool to_come = peers_.OnTheirWay(topic, ping.from, ping.group, endpoint);
+  if (topic == Topic::kGroup) {
+    const bool running = active_ && active_->id() == ping.group && active_->runs();
+    to_come = to_come || running || ping.group > last_group_;
+  } else if (topic == Topic::kFetch) {
+    to_come = server_.IsAsked(now, ping) || to_come;
+  } else if (topic == Topic::kPull) {
+    to_come = exchange_.IsAsked(now, ping) || to_come;
+  }
+  return to_come ? Answer::kToCome : Answer::kOver;
+}
+
+bool Mesh::OnPong(Instant now, const FrameHeader& header) {
+  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
+  switch (static_cast<Topic>(header.stage)) {
+    case Topic::kGroup:
+      return active_ && active_->id() == header.group && active_->OnPong(now, header);
+    case Topic::kFetch:
+      return fetching_ && fetching_->number == header.group &&
+             fetching_->source.incarnation == header.from &&
+             fetching_->silence.Answered(now, 0, over);
+    case Topic::kPull:
+      return exchange_.OnPong(now, header);
+    case Topic::kLife: {
+      const auto it = std::find_if(probed_.begin(), probed_.end(), [&](const Probed& probed) {
+        return probed.member.incarnation == header.from;
+      });
+      if (it == probed_.end()) return false;
+      const Rank rank = it->member.rank;
+      probed_.erase(it);
+      events_->OnProbed(rank, header.from);
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Mesh::Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
+                std::uint64_t number) {
+  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
+  const FrameHeader header{.kind = FrameKind::kPing,
+                           .run = run_,
+                           .group = number,
+                           .from = options_.incarnation,
+                           .to = to,
+                           .stage = static_cast<std::uint32_t>(topic),
+                           .length = address.size()};
+  return peers_.Signal(now, endpoint, header, zmq::message_t(address));
+}
+
+void Mesh::AskProbed(Instant now) {
+  if (probed_.empty() || now < probe_at_) return;
+  probe_at_ = now + kProbeInterval;
+  for (std::size_t left = std::min(probed_.size(), kProbedAtOnce); left > 0; --left) {
+    const Probed& next = probed_.front();
+    (void)Ping(now, next.endpoint, next.member.incarnation, Topic::kLife, 0);
+    std::rotate(probed_.begin(), probed_.begin() + 1, probed_.end());
+  }
 }
 
 void Mesh::OnLost(Instant now, const std::string& endpoint) {
@@ -360,12 +439,19 @@ void Mesh::OnLost(Instant now, const std::string& endpoint) {
   if (active_) active_->OnLost(endpoint);
 }
 
+// Of a peer that does not answer: what its connection has taken may wait there for longer than the
+// link is broken, so that a new one is better.
+void Mesh::GiveUp(Instant now, const std::string& endpoint) {
+  peers_.Drop(endpoint);
+  OnLost(now, endpoint);
+}
+
 // ---- turns ----
 
 void Mesh::Service(Instant now) {
   now_ = now;
   more_to_do_ = false;
-  for (const std::string& endpoint : peers_.Service()) OnLost(now, endpoint);
+  const std::vector<std::string> lost = peers_.Service();
   if (active_) Advance(now);
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
@@ -373,15 +459,20 @@ void Mesh::Service(Instant now) {
     busy = (active_ && active_->SendOwn(now)) || busy;
   }
   more_to_do_ = more_to_do_ || busy;
+  // A peer that was through may have sent all that it had to before it closed the connection.
+  for (const std::string& endpoint : lost) OnLost(now, endpoint);
   if (active_) Advance(now);  // its leader's word may have come
   if (active_ && active_->HandedOver()) {
     events_->OnHandedOver(active_->id(), active_->sent_bytes());
   }
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
-  if (!server_.idle()) server_.Service(now, options_.timeout);
+  if (!server_.idle()) server_.Service(now, timeout_);
   exchange_.Service(now);
+  for (const std::string& endpoint : exchange_.TakeUnreachable()) GiveUp(now, endpoint);
   link_.Service(now);
+  AskProbed(now);
+  peers_.CloseUnused(now);
 }
 
 void Mesh::FinishReduce(Instant now) {
@@ -394,18 +485,25 @@ void Mesh::FinishReduce(Instant now) {
     counters_.newest = active_->choice();
     ++counters_.groups[static_cast<std::size_t>(counters_.newest.way)];
   }
+  std::vector<Rank> unreachable;
+  std::vector<std::string> given_up;
+  if (!status->ok()) {
+    for (const std::size_t position : active_->unreachable()) {
+      const GroupMember& member = active_->member(position);
+      unreachable.push_back(member.rank);
+      const Result<std::string> endpoint = peers_.EndpointOf(member);
+      if (endpoint.ok()) given_up.push_back(*endpoint);
+    }
+  }
   active_.reset();
+  for (const std::string& endpoint : given_up) GiveUp(now, endpoint);
   Rest();
-  events_->OnReduced(group, *status, sent);
+  events_->OnReduced(group, *status, sent, unreachable);
 }
 
 void Mesh::FinishFetch(Instant now) {
-  if (fetching_->failure.ok() && !fetching_->replica.Complete()) {
-    if (now - fetching_->progress <= options_.timeout) return;
-    fetching_->failure =
-        Status(Code::kDeadlineExceeded,
-               "rank " + std::to_string(fetching_->source.rank) + " sent nothing for too long");
-  }
+  if (fetching_->failure.ok() && !fetching_->replica.Complete()) WatchFetch(now);
+  if (fetching_->failure.ok() && !fetching_->replica.Complete()) return;
   Status status = fetching_->failure;
   Iteration iteration = 0;
   if (status.ok()) {
@@ -416,6 +514,27 @@ void Mesh::FinishFetch(Instant now) {
   fetching_.reset();
   Rest();
   events_->OnFetched(status, iteration);
+}
+
+void Mesh::WatchFetch(Instant now) {
+  const std::string rank = "rank " + std::to_string(fetching_->source.rank);
+  switch (fetching_->silence.Next(now)) {
+    case Silence::Step::kWait:
+      return;
+    case Silence::Step::kAsk:
+      for ([[maybe_unused]] const std::size_t source : fetching_->silence.Ask(now, {0})) {
+        (void)Ping(now, fetching_->endpoint, fetching_->source.incarnation, Topic::kFetch,
+                   fetching_->number);
+      }
+      return;
+    case Silence::Step::kGiveUp:
+      const bool answered = fetching_->silence.silent().empty();
+      const std::string endpoint = fetching_->endpoint;
+      fetching_->failure =
+          Status(Code::kDeadlineExceeded,
+                 rank + (answered ? " has nothing more to send" : " sent nothing for too long"));
+      if (!answered) GiveUp(now, endpoint);
+  }
 }
 
 Iteration Mesh::CommitFetch() {
@@ -435,7 +554,7 @@ void Mesh::Rest() {
 
 std::optional<Instant> Mesh::NextDeadline() const {
   if (more_to_do_) return Instant{0};
-  std::optional<Instant> next = server_.NextDeadline(options_.timeout);
+  std::optional<Instant> next = server_.NextDeadline(timeout_);
   const auto consider = [&](Instant at) {
     if (!next || at + kMillisecond < *next) next = at + kMillisecond;
   };
@@ -447,9 +566,11 @@ std::optional<Instant> Mesh::NextDeadline() const {
     if (const auto at = plane_->NextDeadline()) consider(*at);
   }
   if (fetching_ && !fetching_->replica.Complete()) {
-    consider(fetching_->progress + options_.timeout);
+    consider(fetching_->silence.At());
   }
   if (const auto at = exchange_.NextDeadline()) consider(*at);
+  if (const auto at = peers_.NextDeadline()) consider(*at);
+  if (!probed_.empty()) consider(probe_at_);
   return next;
 }
 

@@ -9,10 +9,13 @@
 //
 // A group goes through the mesh, or over the device that the replica is on (group_reduction.h).
 //
-// A peer that sends nothing for Options::timeout while a reduction needs it fails the reduction. If
-// members may be late, the mesh asks the peer first (silence.h). The peer's mesh answers whatever
-// its training loop does: for a group that runs there or may yet be started there, and not for a
-// group that it has completed, given up or called off.
+// A reduction, a fetch or a pull that hears nothing asks the peers that it needs (silence.h), and
+// fails if one of them does not answer within the time limit, which is the job's lease. A peer's
+// mesh answers whatever its training loop does. It says that something is to come if it does what
+// was asked for, may yet begin it, or has sent all over a connection that stands. So a slow or late
+// peer is waited for. A reduction reports the members that it could not reach.
+//
+// Probes (Probe) ask peers whether they answer, beside all else.
 //
 // Not thread safe: used by the session's background thread alone.
 #ifndef PRD_WORKER_MESH_MESH_H_
@@ -47,8 +50,10 @@ namespace prd {
 // Called from Mesh::Service only, once for each StartReduce and StartFetch that is not cancelled.
 class MeshEvents : public ExchangeEvents {
  public:
-  // ok: the result is where it belongs (StartReduce). Otherwise all is as it was.
-  virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes) = 0;
+  // ok: the result is where it belongs (StartReduce). Otherwise all is as it was. `unreachable`:
+  // members that did not answer, or to which the connection broke.
+  virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
+                         const std::vector<Rank>& unreachable) = 0;
   // For a group whose result goes straight into the parameters, on a device: the reduction is
   // enqueued, and later work on the device sees the result if the reduction succeeds. OnReduced
   // says whether it did. Called at most once, before OnReduced.
@@ -56,6 +61,8 @@ class MeshEvents : public ExchangeEvents {
   // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
   // or the round's. Otherwise the store is as it was.
   virtual void OnFetched(const Status& status, Iteration iteration) = 0;
+  // A target of the newest Probe has answered. Once per target and Probe.
+  virtual void OnProbed(Rank /*rank*/, Incarnation /*incarnation*/) {}
 };
 
 class Mesh {
@@ -66,12 +73,15 @@ class Mesh {
   // with the group.
   static constexpr std::size_t kChunkBytes = 512 << 10;
   static constexpr std::size_t kDirectBytes = 64 << 10;
+  static constexpr DurationNs kDefaultLease = 10 * kSecond;
+  // Targets of a probe that are asked at once, in turns.
+  static constexpr std::size_t kProbedAtOnce = 64;
 
   struct Options {
     Incarnation incarnation = 0;
     std::string host;                   // as in Hello
     std::string address = "127.0.0.1";  // of this host, for peers on others
-    DurationNs timeout = 10 * kSecond;  // a peer silent for this long during a reduction or a fetch
+    DurationNs timeout = 0;             // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
   };
@@ -91,7 +101,7 @@ class Mesh {
   // events. SetIncarnation and JoinRun empty outbox and inbox, and forget all of the exchange;
   // JoinRun also forgets the base.
   void SetIncarnation(Incarnation incarnation);
-  void JoinRun(RunId run, const Plan& plan);
+  void JoinRun(RunId run, const Plan& plan, DurationNs lease = kDefaultLease);
 
   // Reduces with the group: what this member contributes, and where the result goes, says `what`.
   //   parameters -> parameters   in place
@@ -124,6 +134,8 @@ class Mesh {
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false);
   void CancelFetch();
+  // Asks these until each has answered (OnProbed), instead of those of the Probe before.
+  void Probe(Instant now, const SharedList<GroupMember>& targets);
 
   // The exchange outside of groups, whatever else runs (exchange.h).
   template <typename Action>
@@ -159,8 +171,12 @@ class Mesh {
     std::uint64_t number = 0;
     IncomingReplica replica;
     bool contributed = false;
-    Instant progress;
+    Silence silence;
     Status failure;
+  };
+  struct Probed {
+    GroupMember member;
+    std::string endpoint;
   };
   struct Early {  // a frame of a group that is not announced here yet
     FrameHeader header;
@@ -176,16 +192,24 @@ class Mesh {
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
-  void OnPing(const FrameHeader& header, const zmq::message_t& payload);
+  void OnPing(Instant now, const FrameHeader& header, const zmq::message_t& payload);
+  bool OnPong(Instant now, const FrameHeader& header);
+  Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
+  bool Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
+            std::uint64_t number);
+  void AskProbed(Instant now);
   void HearFailures(Instant now);
   void KeepEarly(const FrameHeader& header, zmq::message_t payload);
   void OnLost(Instant now, const std::string& endpoint);
+  void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
   void FinishFetch(Instant now);
+  void WatchFetch(Instant now);
   Iteration CommitFetch();
   void Rest();
 
   Options options_;
+  DurationNs timeout_;
   ReplicaStore* store_;
   MeshEvents* events_;
   zmq::socket_t pull_;
@@ -205,6 +229,8 @@ class Mesh {
   std::optional<GroupReduction> active_;
   std::optional<Fetching> fetching_;
   std::uint64_t fetches_ = 0;
+  std::deque<Probed> probed_;  // that have not answered; those to be asked next in front
+  Instant probe_at_;
   std::deque<Early> early_;
   std::size_t early_bytes_ = 0;
   std::deque<GroupId> incomplete_;  // groups of which early frames had to be dropped

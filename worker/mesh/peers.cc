@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace prd {
 namespace {
@@ -11,6 +12,14 @@ constexpr int kSendHighWater = 8;
 // What has been handed to the network is still sent for this long when the session ends.
 constexpr int kLingerMs = 2000;
 constexpr std::size_t kMaxEndpointBytes = 256;
+// Signals under way per connection; more are dropped. A peer of an exchange may have 256 requests.
+constexpr int kSignalHighWater = 512;
+// An attempt to connect for signals, the time until the next one, and unacknowledged signals.
+constexpr int kSignalConnectMs = 300;
+constexpr int kSignalReconnectMs = 100;
+constexpr int kSignalUnackedMs = 500;
+// Signal connections that were not used for this long are closed.
+constexpr DurationNs kSignalsKept = 10 * kSecond;
 
 bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
@@ -60,6 +69,12 @@ void Peers::Release(const std::string& endpoint, Keeper keeper) {
   it->second.kept &= static_cast<std::uint8_t>(~static_cast<std::uint8_t>(keeper));
 }
 
+zmq::socket_t Peers::MakePush(const std::string& endpoint) const {
+  zmq::socket_t push(*context_, zmq::socket_type::push);
+  push.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
+  return push;
+}
+
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   auto it = peers_.find(endpoint);
   if (it != peers_.end() && (it->second.broken || Broken(&it->second))) {
@@ -77,12 +92,15 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   if (peers_.size() >= kMaxConnections) Evict();
   try {
     Peer peer;
-    peer.push = zmq::socket_t(*context_, zmq::socket_type::push);
+    peer.push = MakePush(endpoint);
     peer.push.set(zmq::sockopt::linger, kLingerMs);
     peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
     peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
-    peer.push.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
-    const std::string name = "inproc://prd-peer-" + std::to_string(++monitors_);
+    const int timeout_ms = static_cast<int>(
+        std::clamp<DurationNs>(timeout_ / kMillisecond, 1, std::numeric_limits<int>::max()));
+    peer.push.set(zmq::sockopt::connect_timeout, timeout_ms);
+    peer.push.set(zmq::sockopt::tcp_maxrt, timeout_ms);
+    const std::string name = "inproc://prd-peer-" + std::to_string(++made_);
     constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                             ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
@@ -94,6 +112,7 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
     peer.monitor.connect(name);
     peer.push.connect(endpoint);
     peer.last_use = ++uses_;
+    peer.made = made_;
     return &peers_.emplace(endpoint, std::move(peer)).first->second;
   } catch (const zmq::error_t& error) {
     return Status(Code::kUnavailable, "connecting to " + endpoint + ": " + error.what());
@@ -131,18 +150,82 @@ std::size_t Peers::Queued(const std::string& endpoint) const {
   return it == peers_.end() ? 0 : it->second.queue.size();
 }
 
-bool Peers::Offer(const std::string& endpoint, const FrameHeader& header) {
-  const Result<Peer*> connected = Connect(endpoint);
-  if (!connected.ok()) return false;
-  Peer* peer = *connected;
-  const auto same = [&header](const Frame& frame) { return frame.header.kind == header.kind; };
-  if (std::any_of(peer->queue.begin(), peer->queue.end(), same)) return false;
-  peer->queue.push_back({header, zmq::message_t()});
-  if (!peer->used) (void)peer->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
-  Flush(peer);
-  if (peer->used || peer->queue.empty()) return true;
-  peer->queue.clear();
-  return false;
+bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
+                   zmq::message_t payload) {
+  try {
+    SignalConnection* connection = ConnectSignals(endpoint);
+    connection->last_use = now;
+    zmq::socket_t& push = connection->push;
+    (void)push.get(zmq::sockopt::events);  // sees what was taken meanwhile
+    const auto bytes = EncodeHeader(header);
+    zmq::message_t first(bytes.data(), bytes.size());
+    if (!push.send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
+    (void)push.send(payload, zmq::send_flags::dontwait);
+  } catch (const zmq::error_t&) {
+    return false;  // an endpoint that cannot be used, or the system has no more sockets
+  }
+  return true;
+}
+
+Peers::SignalConnection* Peers::ConnectSignals(const std::string& endpoint) {
+  const auto it = signals_.find(endpoint);
+  if (it != signals_.end()) return &it->second;
+  SignalConnection made;
+  made.push = MakePush(endpoint);
+  made.push.set(zmq::sockopt::linger, 0);
+  made.push.set(zmq::sockopt::sndhwm, kSignalHighWater);
+  made.push.set(zmq::sockopt::reconnect_ivl, kSignalReconnectMs);
+  made.push.set(zmq::sockopt::connect_timeout, kSignalConnectMs);
+  made.push.set(zmq::sockopt::tcp_maxrt, kSignalUnackedMs);
+  made.push.connect(endpoint);
+  if (signals_.size() >= kMaxSignalConnections) {
+    signals_.erase(std::min_element(signals_.begin(), signals_.end(), [](auto& a, auto& b) {
+      return a.second.last_use < b.second.last_use;
+    }));
+  }
+  return &signals_.emplace(endpoint, std::move(made)).first->second;
+}
+
+void Peers::CloseUnused(Instant now) {
+  std::erase_if(signals_, [&](auto& entry) { return now - entry.second.last_use > kSignalsKept; });
+}
+
+std::optional<Instant> Peers::NextDeadline() const {
+  std::optional<Instant> next;
+  for (const auto& [endpoint, connection] : signals_) {
+    const Instant at = connection.last_use + kSignalsKept;
+    if (!next || at < *next) next = at;
+  }
+  return next;
+}
+
+void Peers::Sent(Topic topic, Incarnation to, std::uint64_t number, const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end()) return;
+  sent_.push_back({topic, to, number, it->second.made});
+  if (sent_.size() > kMaxSent) sent_.pop_front();
+}
+
+bool Peers::OnTheirWay(Topic topic, Incarnation to, std::uint64_t number,
+                       const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end() || it->second.broken) return false;
+  if (Broken(&it->second)) {
+    it->second.broken = it->second.used;
+    if (!it->second.used) peers_.erase(it);  // nobody looked
+    return false;
+  }
+  return std::any_of(sent_.begin(), sent_.end(), [&](const SentTo& sent) {
+    return sent.topic == topic && sent.to == to && sent.number == number &&
+           sent.made == it->second.made;
+  });
+}
+
+void Peers::Drop(const std::string& endpoint) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end()) return;
+  if (!Broken(&it->second)) zmq_socket_monitor(it->second.push.handle(), nullptr, 0);
+  peers_.erase(it);
 }
 
 void Peers::DropQueued(std::uint64_t group) {

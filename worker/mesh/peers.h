@@ -1,19 +1,26 @@
-// Connections to other workers' meshes: one PUSH per peer, made when it is first needed.
+// Connections to other workers' meshes: one PUSH per peer for data, and one for signals, each made
+// when it is first needed.
 //
-// Sending never blocks: frames that a connection does not take yet wait in a queue here. A broken
-// connection is reported, and dropped with its queue. Not thread safe.
+// Sending never blocks. Data frames that a connection does not take yet wait in a queue here. A
+// broken data connection is reported, and dropped with its queue. Data that the peer's host does
+// not acknowledge within the time limit breaks the connection.
+//
+// Signals (pings and pongs) may be lost, and do not wait behind data. ZeroMQ makes a broken signal
+// connection anew, within half a second of a link's repair. Not thread safe.
 #ifndef PRD_WORKER_MESH_PEERS_H_
 #define PRD_WORKER_MESH_PEERS_H_
 
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
+#include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/mesh/frame.h"
 
@@ -23,10 +30,16 @@ class Peers {
  public:
   // Connections kept at most: the one unused for longest makes room.
   static constexpr std::size_t kMaxConnections = 256;
+  static constexpr std::size_t kMaxSignalConnections = 128;
+  // Frames that are remembered to be on their way (Sent).
+  static constexpr std::size_t kMaxSent = 256;
 
   // `host` as in Hello: equal hosts are reached by ipc.
   Peers(zmq::context_t* context, std::string host) : context_(context), host_(std::move(host)) {}
   ~Peers();
+
+  // Of connections that are made from now on: how long data may be unacknowledged.
+  void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
 
   // Where to reach a member from here. kInvalidArgument: none of its endpoints can be used.
   Result<std::string> EndpointOf(const GroupMember& member) const;
@@ -47,19 +60,31 @@ class Peers {
   bool Idle(const std::string& endpoint) const;
   // Frames that wait.
   std::size_t Queued(const std::string& endpoint) const;
-  // Sends a frame without payload to a peer that need not be in use, and that this call does not
-  // put in use. Queues the frame only if the peer is in use and no frame of its kind is queued.
-  // False: the frame was not sent.
-  bool Offer(const std::string& endpoint, const FrameHeader& header);
+  // Sends a frame on the peer's signal connection. False: the frame was not sent.
+  bool Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
+              zmq::message_t payload);
   // Drops the queued frames of a group that was given up, for all peers.
   void DropQueued(std::uint64_t group);
+  // All data frames for this are with the connection to that peer: whatever of them has not come
+  // there is on its way as long as the connection stands.
+  void Sent(Topic topic, Incarnation to, std::uint64_t number, const std::string& endpoint);
+  // Whether they may be on their way to that endpoint.
+  bool OnTheirWay(Topic topic, Incarnation to, std::uint64_t number, const std::string& endpoint);
+  // Gives up the data connection, which will not be reported: the next use makes a new one. What
+  // the connection has taken may still arrive.
+  void Drop(const std::string& endpoint);
 
   // Sends as much as connections take. Returns the endpoints that broke, and drops them.
   std::vector<std::string> Service();
+  // Closes signal connections that were not used for long.
+  void CloseUnused(Instant now);
+  // Of the next CloseUnused that has something to do.
+  std::optional<Instant> NextDeadline() const;
 
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
 
   std::size_t connections() const { return peers_.size(); }
+  std::size_t signal_connections() const { return signals_.size(); }
 
  private:
   struct Frame {
@@ -74,18 +99,35 @@ class Peers {
     std::uint8_t kept = 0;  // Keepers
     bool broken = false;    // in use; to be reported
     std::uint64_t last_use = 0;
+    std::uint64_t made = 0;  // of the connections made here, from 1
+  };
+  struct SentTo {
+    Topic topic = Topic::kGroup;
+    Incarnation to = 0;
+    std::uint64_t number = 0;
+    std::uint64_t made = 0;  // of the connection
   };
 
+  struct SignalConnection {
+    zmq::socket_t push;
+    Instant last_use;
+  };
+
+  zmq::socket_t MakePush(const std::string& endpoint) const;
   Result<Peer*> Connect(const std::string& endpoint);
+  SignalConnection* ConnectSignals(const std::string& endpoint);
   bool Flush(Peer* peer);
   bool Broken(Peer* peer);
   void Evict();
 
   zmq::context_t* context_;
   std::string host_;
+  DurationNs timeout_ = 10 * kSecond;
   std::map<std::string, Peer> peers_;
+  std::map<std::string, SignalConnection> signals_;
   std::uint64_t uses_ = 0;
-  std::uint64_t monitors_ = 0;  // for names
+  std::uint64_t made_ = 0;
+  std::deque<SentTo> sent_;  // the newest kMaxSent
 };
 
 }  // namespace prd

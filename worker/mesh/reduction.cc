@@ -31,9 +31,12 @@ Reduction::Reduction(const Layout* row, Options options)
     return options_.weights[position] != 0;
   });
   contributors_ = static_cast<std::size_t>(nulls - ring_.begin());
-  place_ = static_cast<std::size_t>(std::find(ring_.begin(), ring_.end(), options_.position) -
-                                    ring_.begin());
-  if (row_->bytes() <= options_.direct_bytes) {
+  if (options_.ring_only && contributors_ > 0) {
+    std::iota(ring_.begin(), ring_.end(), 0);
+    contributors_ = members_;
+  }
+  place_ = PlaceOf(options_.position);
+  if (row_->bytes() <= options_.direct_bytes && !options_.ring_only) {
     way_ = members_ <= kDirectMembers ? Way::kDirect : Way::kTree;
   }
   if (row_->bytes() == 0) return;
@@ -100,17 +103,14 @@ std::size_t Reduction::After(std::size_t stage) const {
 
 bool Reduction::Needs(std::size_t position) const {
   if (position == options_.position || alone() || row_->bytes() == 0) return false;
-  const bool other_contributes = options_.weights[position] != 0;
-  if (way_ == Way::kDirect) return contributes() || other_contributes;
+  if (way_ == Way::kDirect) return contributes() || options_.weights[position] != 0;
   if (way_ == Way::kTree) {
     const std::size_t other = PlaceOf(position);
     return ParentOf(place_) == other || ParentOf(other) == place_;
   }
   const std::size_t passing = contributors_ - 1;  // any stage that does not sum
-  if (position == After(passing) || (contributes() && position == After(0))) return true;
-  // The member before the lost one looks out for it, too, but a contributor may be through when
-  // nulls are still passing the result on.
-  return position == Before(passing) && !(contributes() && other_contributes);
+  if (position == After(passing) || position == Before(passing)) return true;
+  return contributes() && (position == After(0) || position == Before(0));
 }
 
 bool Reduction::AwaitsChunks(std::size_t position) const {
@@ -205,10 +205,13 @@ Reduction::Outgoing Reduction::NextRing() {
   out.payload.rebuild(length);
   std::byte* to = Bytes(&out.payload);
   const Weight weight = weights_[options_.position];
-  row_->ForEach(offset, length,
-                [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
-                  Scale(dtype, to + at, data, run, weight);
-                });
+  if (!adds()) std::memset(to, 0, length);
+  if (adds()) {
+    row_->ForEach(offset, length,
+                  [&](DType dtype, const std::byte* data, std::size_t run, std::size_t at) {
+                    Scale(dtype, to + at, data, run, weight);
+                  });
+  }
   if (contributors_ == 1) Keep(offset, out.payload);
   return out;
 }
@@ -326,7 +329,7 @@ Status Reduction::OnRing(std::size_t from, const FrameHeader& header, zmq::messa
   }
   received_[stage][header.chunk] = true;
   --missing_;
-  if (Sums(stage)) {
+  if (Sums(stage) && adds()) {
     std::byte* acc = Bytes(&payload);
     const Weight weight = weights_[options_.position];
     row_->ForEach(offset, length,

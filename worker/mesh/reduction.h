@@ -17,6 +17,9 @@
 // stage's goes on as the next stage's, at once. So a row moves (Q-1) + (n-1) times in all, each
 // shard is summed in one order, by one chain of members, and everybody gets the same bits.
 //
+// Where only neighbours may send to each other (Options::ring_only), the ring is that of the
+// members' positions, whatever the row's size, and nulls stand in it as contributors of zeros.
+//
 // Direct, for small rows in groups of up to kDirectMembers: every contributor sends everybody else
 // its own bytes, and everybody sums them in the order of positions. A row moves Q (n-1) times.
 //
@@ -60,6 +63,7 @@ class Reduction {
     std::byte* staging = nullptr;
     std::size_t chunk_bytes = 0;   // a multiple of 8; equal on all members
     std::size_t direct_bytes = 0;  // rows up to this are small; equal on all members
+    bool ring_only = false;        // Group::ring_only
   };
 
   // The same on all workers of a job. Measured on 4 cores, 64 bytes: directly among 4 members 0.25
@@ -79,8 +83,9 @@ class Reduction {
   // dtypes alone matter. Neither row nor initial model is read before NextOwn or OnFrame.
   Reduction(const Layout* row, Options options);
 
-  // Whether this member sends to that one, or waits for bytes that come through it, and so has to
-  // notice its loss.
+  // Whether this member sends to that one, or waits for bytes from it, and so has to notice its
+  // loss. Around the ring that is the member after this one, and the one before: when the one
+  // before dies, the member before that may have completed, and then looks out for nobody.
   bool Needs(std::size_t position) const;
 
   // Whether frames of that member are still to come, or own frames wait until it has taken earlier
@@ -118,6 +123,7 @@ class Reduction {
     std::size_t end = 0;
   };
   bool contributes() const { return place_ < contributors_; }
+  bool adds() const { return options_.weights[options_.position] != 0; }
   // Of this place in the tree. The root is its own parent.
   static std::size_t ParentOf(std::size_t place) {
     return place == 0 ? 0 : (place - 1) / kTreeFanOut;
