@@ -65,9 +65,9 @@ struct SessionOptions {
     std::chrono::milliseconds timeout{60'000};
     [[deprecated("use timeout")]] std::chrono::milliseconds patience;
   };
-  // A reduction, or a copy of a peer's replica, fails when a peer that it needs has sent nothing and
-  // does not answer for this long. A peer that is late or slow, and answers, is waited for. 0: the
-  // job's lease (lease_ms of its config). PRD_REDUCE_TIMEOUT_MS.
+  // A reduction, or a copy of a peer's replica, fails when a peer that it needs has sent nothing
+  // and does not answer for this long. A peer that is late or slow, and answers, is waited for. 0:
+  // the job's lease (lease_ms of its config). PRD_REDUCE_TIMEOUT_MS.
   std::chrono::milliseconds reduce_timeout{0};
   // NCCL communicators that this worker keeps at most, 1 or more. PRD_MAX_COMMUNICATORS.
   int max_communicators = 64;
