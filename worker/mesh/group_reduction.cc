@@ -302,8 +302,11 @@ void GroupReduction::WatchSilence(Instant now) {
   }
 }
 
+// The data connection tells at once if the member's process is gone.
 void GroupReduction::Ask(Instant now) {
   for (const std::size_t position : silence_.Ask(now, Awaited())) {
+    failure_ = context_.peers->Use(endpoints_[position]);
+    if (!runs()) return;
     const FrameHeader header{.kind = FrameKind::kPing,
                              .run = context_.run,
                              .group = group_.id,

@@ -11,6 +11,8 @@ namespace {
 constexpr int kSendHighWater = 8;
 // What has been handed to the network is still sent for this long when the session ends.
 constexpr int kLingerMs = 2000;
+// An attempt to connect, at most: the network waits longer and longer before it tries again.
+constexpr DurationNs kConnectAtMost = 2 * kSecond;
 constexpr std::size_t kMaxEndpointBytes = 256;
 // Signals under way per connection; more are dropped. A peer of an exchange may have 256 requests.
 constexpr int kSignalHighWater = 512;
@@ -23,6 +25,11 @@ constexpr DurationNs kSignalsKept = 10 * kSecond;
 
 bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
+}
+
+int Milliseconds(DurationNs time) {
+  constexpr DurationNs kMost = std::numeric_limits<int>::max();
+  return static_cast<int>(std::clamp<DurationNs>(time / kMillisecond, 1, kMost));
 }
 
 }  // namespace
@@ -96,10 +103,8 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
     peer.push.set(zmq::sockopt::linger, kLingerMs);
     peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
     peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
-    const int timeout_ms = static_cast<int>(
-        std::clamp<DurationNs>(timeout_ / kMillisecond, 1, std::numeric_limits<int>::max()));
-    peer.push.set(zmq::sockopt::connect_timeout, timeout_ms);
-    peer.push.set(zmq::sockopt::tcp_maxrt, timeout_ms);
+    peer.push.set(zmq::sockopt::connect_timeout, Milliseconds(std::min(timeout_, kConnectAtMost)));
+    peer.push.set(zmq::sockopt::tcp_maxrt, Milliseconds(timeout_));
     const std::string name = "inproc://prd-peer-" + std::to_string(++made_);
     constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                             ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |

@@ -109,8 +109,10 @@ bool Reduction::Needs(std::size_t position) const {
     return ParentOf(place_) == other || ParentOf(other) == place_;
   }
   const std::size_t passing = contributors_ - 1;  // any stage that does not sum
-  if (position == After(passing) || position == Before(passing)) return true;
-  return contributes() && (position == After(0) || position == Before(0));
+  if (position == After(passing) || (contributes() && position == After(0))) return true;
+  // The member before the lost one looks out for it, too, but a contributor may be through when
+  // nulls are still passing the result on.
+  return position == Before(passing) && !(contributes() && PlaceOf(position) < contributors_);
 }
 
 bool Reduction::AwaitsChunks(std::size_t position) const {

@@ -83,9 +83,9 @@ class Reduction {
   // dtypes alone matter. Neither row nor initial model is read before NextOwn or OnFrame.
   Reduction(const Layout* row, Options options);
 
-  // Whether this member sends to that one, or waits for bytes from it, and so has to notice its
-  // loss. Around the ring that is the member after this one, and the one before: when the one
-  // before dies, the member before that may have completed, and then looks out for nobody.
+  // Whether this member sends to that one, or waits for bytes that come through it, and so has to
+  // notice its loss at once. Around the ring a member looks out for the one after it. Where it has
+  // completed, the loss is noticed by those who wait in vain: they look out for whom they await.
   bool Needs(std::size_t position) const;
 
   // Whether frames of that member are still to come, or own frames wait until it has taken earlier
