@@ -122,7 +122,7 @@ bool Exchange::IsAsked(Instant now, const FrameHeader& ping) {
 }
 
 bool Exchange::OnPong(Instant now, const FrameHeader& header) {
-  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
+  const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
   const auto it = pulls_.find(header.group);
   return it != pulls_.end() && it->second.from == header.from && !it->second.ended() &&
          it->second.silence.Answered(now, 0, over);

@@ -53,6 +53,7 @@ inline constexpr std::uint32_t kTopics = 4;
 enum class Answer : std::uint32_t {
   kToCome = 0,  // something is to come, or on its way
   kOver = 1,    // nothing is to come any more
+  kBegun = 2,   // kGroup: the sender's device has begun, and is to come through without being asked
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.

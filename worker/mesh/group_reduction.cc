@@ -225,9 +225,12 @@ bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::messag
 
 bool GroupReduction::OnPong(Instant now, const FrameHeader& header) {
   const std::optional<std::size_t> position = PositionOf(header.from);
-  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
-  if (!position || !silence_.Answered(now, *position, over)) return false;
-  if (started_ && !over) context_.plane->Extend(now);
+  const auto is = [&header](Answer answer) {
+    return header.chunk == static_cast<std::uint32_t>(answer);
+  };
+  if (!position || !silence_.Answered(now, *position, is(Answer::kOver))) return false;
+  // It may begin late; once all have begun, the plane's own time limit counts.
+  if (started_ && is(Answer::kToCome)) context_.plane->Extend(now);
   return true;
 }
 

@@ -62,6 +62,8 @@ class GroupReduction {
   void Cancel(Instant now);
 
   GroupId id() const { return group_.id; }
+  // It has begun on the plane.
+  bool OnDevice() const { return started_; }
   // It has not failed yet.
   bool runs() const { return failure_.ok(); }
   void Fail(Status why);

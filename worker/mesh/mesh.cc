@@ -369,6 +369,7 @@ Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& e
   bool to_come = peers_.OnTheirWay(topic, ping.from, ping.group, endpoint);
   if (topic == Topic::kGroup) {
     const bool running = active_ && active_->id() == ping.group && active_->runs();
+    if (running && active_->OnDevice()) return Answer::kBegun;
     to_come = to_come || running || ping.group > last_group_;
   } else if (topic == Topic::kFetch) {
     to_come = server_.IsAsked(now, ping) || to_come;
@@ -379,7 +380,7 @@ Answer Mesh::AnswerTo(Instant now, const FrameHeader& ping, const std::string& e
 }
 
 bool Mesh::OnPong(Instant now, const FrameHeader& header) {
-  const bool over = header.chunk != static_cast<std::uint32_t>(Answer::kToCome);
+  const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
   switch (static_cast<Topic>(header.stage)) {
     case Topic::kGroup:
       return active_ && active_->id() == header.group && active_->OnPong(now, header);
