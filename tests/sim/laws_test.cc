@@ -341,5 +341,45 @@ TEST_F(NeighbourBookTest, AWorkerEntersWhatItWasAnsweredAndIsNotTooFarAhead) {
   Breaks("in-edge", [&] { book_.Enters(0, 6); });
 }
 
+// Looks once per 10 ns, from 100 on.
+class HangWatchTest : public testing::Test {
+ protected:
+  using Doing = HangWatch::Doing;
+  using Workers = std::vector<HangWatch::Worker>;
+  HangWatchTest() { watch_.Disturbed({100}); }
+  HangWatch watch_{10};
+};
+
+TEST_F(HangWatchTest, WhoGetsNowhereInACallHangs) {
+  EXPECT_EQ(watch_.due().ns, 100);
+  EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 4, 9}, {Doing::kComputes, 7, 9}}));
+  EXPECT_EQ(watch_.due().ns, 110);
+  EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 5, 10}, {Doing::kComputes, 8, 10}}));
+  EXPECT_EQ(watch_.due().ns, 120);
+  EXPECT_TRUE(watch_.Hangs({{Doing::kWaits, 5, 10}, {Doing::kComputes, 9, 11}}));
+}
+
+TEST_F(HangWatchTest, AFaultThatLastsPutsItOff) {
+  EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 4, 9}}));
+  watch_.Disturbed({105});
+  EXPECT_EQ(watch_.due().ns, 105);
+  EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 4, 9}}));
+  EXPECT_EQ(watch_.due().ns, 115);
+  EXPECT_TRUE(watch_.Hangs({{Doing::kWaits, 4, 9}}));
+}
+
+TEST_F(HangWatchTest, OthersMayWaitForWhoComputesOneStepAllTheTime) {
+  const Workers slow = {{Doing::kWaits, 4, 9}, {Doing::kComputes, 3, 8}};
+  EXPECT_FALSE(watch_.Hangs(slow));
+  EXPECT_FALSE(watch_.Hangs(slow));
+}
+
+TEST_F(HangWatchTest, WhoFinishesWaitsForThoseWhoTrain) {
+  EXPECT_FALSE(watch_.Hangs({{Doing::kFinishes, 9, 9}, {Doing::kWaits, 3, 8}}));
+  EXPECT_FALSE(watch_.Hangs({{Doing::kFinishes, 9, 9}, {Doing::kWaits, 4, 9}}));
+  EXPECT_FALSE(watch_.Hangs({{Doing::kFinishes, 9, 9}, {Doing::kThrough, 4, 9}}));
+  EXPECT_TRUE(watch_.Hangs({{Doing::kFinishes, 9, 9}, {Doing::kThrough, 4, 9}}));
+}
+
 }  // namespace
 }  // namespace prd::sim

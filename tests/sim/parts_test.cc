@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "engines/violation.h"
@@ -245,6 +248,201 @@ TEST(Objectives, TheLeastLossIsFound) {
   EXPECT_GT(before, 0.1);
   EXPECT_GE(objective->Loss(mean), -1e-9);
   EXPECT_LT(objective->Loss(mean), 0.02);
+}
+
+// ---- forgetting ----
+
+// Three writes of run 1 at 10, 20 and 30 ns with a snapshot after the second; run 2 begins with the
+// third.
+class ForgettingStore : public testing::Test {
+ protected:
+  ForgettingStore()
+      : store_(
+            true, [](const Record&) {}, true) {
+    Write({At(1, 0, 10), At(1, 1, 10)});
+    Write({At(1, 2, 20)});
+    EXPECT_TRUE(store_.SaveSnapshot(1, 3, "three").ok());
+    Write({At(1, 3, 30), At(2, 0, 30)});
+  }
+  static Record At(RunId run, std::uint64_t index, std::int64_t ns) {
+    return {.run = run, .index = index, .now = {ns}, .body = DeadlineReached{}};
+  }
+  void Write(const std::vector<Record>& records) { EXPECT_TRUE(store_.Append(records).ok()); }
+  HistoryStore store_;
+};
+
+TEST_F(ForgettingStore, WithoutItsEndItIsAsItWas) {
+  EXPECT_EQ(store_.writes(), 4u);
+  store_.Forget(1);
+  EXPECT_FALSE(store_.runs().contains(2));
+  EXPECT_EQ(store_.runs().at(1).records.size(), 3u);
+  EXPECT_EQ(store_.runs().at(1).snapshot, "three");
+  store_.Forget(1);
+  EXPECT_EQ(store_.runs().at(1).snapshot, "");
+  EXPECT_EQ(store_.runs().at(1).snapshot_index, 0u);
+  Write({At(1, 3, 25)});  // as if the fourth record had never been
+  EXPECT_EQ(store_.runs().at(1).next_index, 4u);
+}
+
+TEST_F(ForgettingStore, AnOldCopyHasNothingNewer) {
+  EXPECT_EQ(store_.WritesSince({20}), 1u);
+  EXPECT_EQ(store_.WritesSince({19}), 3u);
+  store_.Forget(store_.WritesSince({0}));
+  EXPECT_TRUE(store_.runs().empty());
+}
+
+// ---- links ----
+
+// A group of workers that begin it together; each has an incarnation of its own.
+class LinkedGroup : public testing::Test {
+ protected:
+  explicit LinkedGroup(std::int64_t workers = 4) {
+    workload_.cluster.workers = workers;
+    workload_.faults.link_cuts_per_s = 1;
+    workload_.job.lease_ms = 100;
+    world_.emplace(workload_, 1);
+    data_.emplace(&*world_);
+    for (std::uint32_t i = 0; i < workers; ++i) {
+      world_->replicas[i].incarnation = Who(i);
+      world_->replicas[i].tag = 5;
+    }
+  }
+  static Incarnation Who(std::uint32_t worker) { return (Incarnation{7} << kWorkerBits) | worker; }
+  void Begin(GroupId id, bool ring_only) {
+    std::vector<GroupMember> members;
+    const auto n = static_cast<std::uint32_t>(world_->replicas.size());
+    for (std::uint32_t i = 0; i < n; ++i) {
+      members.push_back({.rank = static_cast<Rank>(i), .incarnation = Who(i), .weight = 1.0 / n});
+    }
+    const Group group{.id = id,
+                      .members = SharedList<GroupMember>(std::move(members)),
+                      .iteration = 1,
+                      .ring_only = ring_only};
+    for (std::uint32_t i = 0; i < n; ++i) data_->Begin(i, 1, {.group = group}, Plan());
+  }
+  // Runs until nothing is left to happen, or so long.
+  void Run(DurationNs within = kSecond) {
+    const Instant end = world_->now + within;
+    while (!world_->queue.empty()) {
+      const SimEvent event = world_->queue.Pop();
+      if (event.at > end) return;
+      world_->now = event.at;
+      std::vector<DataPlane::Result> results;
+      if (event.kind == EventKind::kReduced) results = data_->OnReduced(event.what);
+      if (event.kind == EventKind::kReduceFails) results = data_->OnFails(event.who, event.what);
+      if (event.kind == EventKind::kSilent) results = data_->OnSilent(event.who, event.what);
+      if (event.kind == EventKind::kProbe) {
+        for (const GroupMember& of : data_->OnProbe(event.who, event.what)) {
+          probed_.emplace_back(world_->now, of.rank);
+        }
+      }
+      for (DataPlane::Result& result : results) {
+        at_[result.worker] = world_->now;
+        results_[result.worker] = std::move(result);
+      }
+    }
+  }
+  void CutBothWays(std::uint32_t a, std::uint32_t b, Instant until) {
+    world_->links.Cut(a, b, until);
+    world_->links.Cut(b, a, until);
+  }
+
+  Workload workload_;
+  std::optional<World> world_;
+  std::optional<DataPlane> data_;
+  std::map<std::uint32_t, DataPlane::Result> results_;
+  std::map<std::uint32_t, Instant> at_;
+  std::vector<std::pair<Instant, Rank>> probed_;
+};
+
+constexpr DurationNs kLease = 100 * kMillisecond;
+
+TEST_F(LinkedGroup, ACutLinkFailsItAfterALeaseAndItsEndsNameEachOther) {
+  CutBothWays(1, 2, {10 * kSecond});
+  Begin(1, false);
+  Run();
+  ASSERT_EQ(results_.size(), 4u);
+  for (const auto& [worker, result] : results_) {
+    EXPECT_FALSE(result.ok) << worker;
+    EXPECT_GE(at_[worker].ns, kLease) << worker;
+    EXPECT_LE(at_[worker].ns, kLease + 2 * kMillisecond) << worker;
+  }
+  EXPECT_EQ(results_[1].unreachable, std::vector<Rank>{2});
+  EXPECT_EQ(results_[2].unreachable, std::vector<Rank>{1});
+  EXPECT_TRUE(results_[0].unreachable.empty());
+  EXPECT_TRUE(results_[3].unreachable.empty());
+}
+
+// A question needs an answer.
+TEST_F(LinkedGroup, OneDirectionIsEnoughToBreakIt) {
+  world_->links.Cut(1, 2, {10 * kSecond});
+  Begin(1, false);
+  Run();
+  EXPECT_EQ(results_[1].unreachable, std::vector<Rank>{2});
+  EXPECT_EQ(results_[2].unreachable, std::vector<Rank>{1});
+}
+
+TEST_F(LinkedGroup, ARingNeedsOnlyLinksBetweenNeighbours) {
+  CutBothWays(0, 2, {10 * kSecond});
+  Begin(1, true);
+  Run();
+  ASSERT_EQ(results_.size(), 4u);
+  for (const auto& [worker, result] : results_) EXPECT_TRUE(result.ok) << worker;
+  CutBothWays(0, 3, {10 * kSecond});  // the last one's next is the first
+  Begin(2, true);
+  Run();
+  EXPECT_EQ(results_[3].unreachable, std::vector<Rank>{0});
+}
+
+TEST_F(LinkedGroup, ALinkThatIsBackInTimeFailsNothing) {
+  CutBothWays(1, 2, {kLease / 2});
+  Begin(1, false);
+  Run();
+  for (const auto& [worker, result] : results_) EXPECT_TRUE(result.ok) << worker;
+  EXPECT_GE(at_[0].ns, kLease / 2);
+}
+
+TEST_F(LinkedGroup, ASlowLinkIsNotABrokenOne) {
+  world_->links.Slow(1, 2, {kLease}, 5 * kLease);
+  Begin(1, false);
+  Run();
+  ASSERT_EQ(results_.size(), 4u);
+  for (const auto& [worker, result] : results_) EXPECT_TRUE(result.ok) << worker;
+  EXPECT_GE(at_[0].ns, 5 * kLease);
+}
+
+TEST_F(LinkedGroup, WhoStandsStillDoesNotAnswer) {
+  world_->stopped_until[3] = {10 * kSecond};
+  Begin(1, false);
+  Run(kSecond);
+  for (const std::uint32_t worker : {0u, 1u, 2u}) {
+    EXPECT_EQ(results_[worker].unreachable, std::vector<Rank>{3}) << worker;
+  }
+}
+
+TEST_F(LinkedGroup, WhoHasDiedIsUnreachableAtOnce) {
+  Begin(1, false);
+  data_->Gone(3);
+  world_->replicas[3].incarnation = 0;
+  Run();
+  EXPECT_EQ(results_[0].unreachable, std::vector<Rank>{3});
+  EXPECT_LE(at_[0].ns, 2 * kMillisecond);
+}
+
+TEST_F(LinkedGroup, AProbeAsksUntilItIsAnswered) {
+  CutBothWays(0, 1, {kSecond});
+  CutBothWays(0, 2, {30 * kSecond});
+  const std::vector<GroupMember> targets = {{.rank = 1, .incarnation = Who(1)},
+                                            {.rank = 2, .incarnation = Who(2)}};
+  data_->Probe(0, SharedList<GroupMember>(std::vector<GroupMember>(targets)));
+  Run(10 * kSecond);
+  ASSERT_EQ(probed_.size(), 1u);
+  EXPECT_EQ(probed_[0].second, 1);
+  EXPECT_GE(probed_[0].first.ns, kSecond);
+  EXPECT_LE(probed_[0].first.ns, kSecond + 300 * kMillisecond);
+  data_->Probe(0, {});
+  Run(60 * kSecond);
+  EXPECT_EQ(probed_.size(), 1u);
 }
 
 }  // namespace

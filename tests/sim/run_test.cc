@@ -165,10 +165,36 @@ TEST(Run, AStuckWorkerIsExplained) {
       "[cluster]\nworkers = 4\nsteps = 50\nseconds = 20.0\n"
       "[job]\nname = \"sim\"\nengine = \"all-reduce\"\n");
   const RunResult run = Simulate(workload, {.seed = 1, .mutation = Mutation::kLostFinished});
-  EXPECT_EQ(run.invariant, "live");
+  EXPECT_EQ(run.invariant, "no-hang");
   EXPECT_NE(run.violation.find("the controller says: in group"), std::string::npos)
       << run.violation;
   EXPECT_FALSE(run.last_events.empty());
+}
+
+constexpr const char* kStops =
+    "[cluster]\nworkers = 6\nsteps = 150\nseconds = 120.0\n"
+    "[job]\nname = \"sim\"\nengine = \"p-reduce\"\nlease_ms = 400\nheartbeat_ms = 100\n"
+    "[faults]\nuntil_ms = 2000.0\n";
+
+// Who stands still for longer than its lease is lost, and comes back with its own replica.
+TEST(Run, WorkersThatStandStillAreLostAndGoOn) {
+  const RunResult run = Good(FromText(std::string(kStops) + "worker_stops_per_s = 0.3\n"));
+  EXPECT_TRUE(run.all_finished);
+  EXPECT_GE(run.stats.expired, 1u);
+  EXPECT_GE(run.stats.failed_groups, 1u);
+}
+
+TEST(Run, AControllerThatStandsStillLosesNobody) {
+  const RunResult run = Good(FromText(std::string(kStops) + "controller_stops_per_s = 1.0\n"));
+  EXPECT_TRUE(run.all_finished);
+  EXPECT_GT(run.seconds, 3.0);
+  EXPECT_EQ(run.stats.expired, 0u);
+}
+
+// The controller shows the wall clock's time, and decides nothing by it.
+TEST(Run, StepsOfTheWallClockHaveNoEffect) {
+  const RunResult run = Good(FromText(std::string(kStops) + "clock_steps_per_s = 10.0\n"));
+  EXPECT_EQ(run.hash, Good(FromText(kStops)).hash);
 }
 
 }  // namespace

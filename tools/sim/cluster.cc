@@ -51,7 +51,8 @@ class Cluster {
         data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
         exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
         controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
-        workers_(static_cast<std::size_t>(workload.cluster.workers)) {
+        workers_(static_cast<std::size_t>(workload.cluster.workers)),
+        hangs_(2 * world_.LeaseNs() + 5 * kSecond) {
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
@@ -87,7 +88,18 @@ class Cluster {
   void Exchanged(const SimEvent& event);
   void Reduced(const std::vector<DataPlane::Result>& results);
   void Faults();
+  void LinkFaults(std::uint32_t worker, double share);
+  void LookForHangs(Instant until);
+  std::vector<HangWatch::Worker> Doings() const;
+  // It is for a worker's process.
+  static bool IsFor(const SimEvent& event);
   void Evaluate();
+  std::uint64_t Order(const SimWorker& worker) const {
+    const auto order = order_.find(worker.run_key());
+    return order == order_.end() ? 0 : order->second;
+  }
+  std::uint64_t FirstDone() const;
+  bool TooLate(const SimWorker& worker) const;
   bool Finished() const;
   bool Joining(const SimWorker& worker) const;  // waits for a common start
   void CheckEnd();
@@ -115,17 +127,25 @@ class Cluster {
   std::array<Trace, kRemembered> traces_;
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
-  std::set<Incarnation> lost_;  // whose leases ran out
+  std::set<Incarnation> lost_;            // whose leases ran out
+  std::map<RunId, RunId> keys_;           // of the newest run of each number
+  std::map<RunId, std::uint64_t> order_;  // of runs, by key, as they began
+  std::uint64_t runs_ = 0;
+  HangWatch hangs_;
 };
 
 void Cluster::Seen(const Record& record) {
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    keys_[record.run] = KeyOf(record.run, started->identity);
+    order_[keys_[record.run]] = ++runs_;
+  }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
   if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].run = kNoRun;  // nobody copies from it any more
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
-  if (const auto* set = std::get_if<ScheduleSet>(&record.body)) data_.Seen(record.run, *set);
-  exchange_.Seen(record);
+  if (const auto* set = std::get_if<ScheduleSet>(&record.body)) data_.Seen(keys_[record.run], *set);
+  exchange_.Seen(keys_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -165,7 +185,12 @@ void Cluster::Loop() {
       world_.now = end;
       break;
     }
+    if (workload_.faults.until_ms > 0) LookForHangs(event.at);
     world_.now = event.at;
+    if (IsFor(event) && world_.Stopped(event.who)) {  // it takes them in order, later
+      world_.queue.Push(world_.stopped_until[event.who], event.kind, event.who, event.what);
+      continue;
+    }
     ++events_;
     Handle(event);
     if (options_.trace) options_.trace(Line(traces_[events_ % kRemembered]));
@@ -211,7 +236,7 @@ void Cluster::Handle(const SimEvent& event) {
       Faults();
       break;
     case EventKind::kWorkerWakes:
-      workers_[event.who].OnWake(event.at);
+      workers_[event.who].OnWake(Instant{static_cast<std::int64_t>(event.what)});
       break;
     case EventKind::kStepDone:
       workers_[event.who].OnStepDone(event.what);
@@ -227,6 +252,12 @@ void Cluster::Handle(const SimEvent& event) {
       break;
     case EventKind::kReduceFails:
       Reduced(data_.OnFails(event.who, event.what));
+      break;
+    case EventKind::kProbe:
+      workers_[event.who].OnProbed(data_.OnProbe(event.who, event.what));
+      break;
+    case EventKind::kSilent:
+      Reduced(data_.OnSilent(event.who, event.what));
       break;
     case EventKind::kFetched: {
       const std::optional<DataPlane::Result> result = data_.OnFetched(event.who, event.what);
@@ -289,9 +320,109 @@ void Cluster::Faults() {
   for (Instant& until : world_.cut_until) {
     if (world_.Fault(faults.partitions_per_s * share)) {
       until = world_.now + FromMs(faults.partition_ms * world_.prng.Unit());
+      world_.Disturbed(until);
     }
   }
+  controller_.MayStop(kFaultPeriod);
+  if (world_.links.on()) {
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) LinkFaults(i, share);
+  }
   if (world_.FaultsOn()) world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+}
+
+// Of links, and of a worker that stands still.
+void Cluster::LinkFaults(std::uint32_t worker, double share) {
+  const FaultsPart& faults = workload_.faults;
+  const auto other = [&] {
+    const auto drawn = static_cast<std::uint32_t>(world_.dice.Below(workers_.size() - 1));
+    return drawn + (drawn >= worker ? 1 : 0);
+  };
+  if (workers_.size() > 1 && world_.Rolled(faults.link_cuts_per_s * share)) {
+    const std::uint32_t to = other();
+    const Instant until = world_.now + FromMs(faults.link_cut_ms * world_.dice.Unit());
+    world_.links.Cut(worker, to, until);
+    if (!world_.Rolled(faults.one_way)) world_.links.Cut(to, worker, until);
+    world_.Disturbed(until);
+  }
+  if (workers_.size() > 1 && world_.Rolled(faults.slow_links_per_s * share)) {
+    const std::uint32_t to = other();
+    const Instant until = world_.now + FromMs(faults.slow_link_ms * world_.dice.Unit());
+    world_.links.Slow(worker, to, until, FromMs(faults.slow_link_ms * world_.dice.Unit()));
+    world_.Disturbed(until);
+  }
+  if (world_.Rolled(faults.worker_stops_per_s * share) && !world_.Stopped(worker) &&
+      workers_[worker].phase() != SimWorker::Phase::kAway) {
+    const Instant until = world_.now + world_.StopNs();
+    exchange_.Stopped(worker);
+    world_.stopped_until[worker] = until;
+    world_.Disturbed(until);
+  }
+}
+
+bool Cluster::IsFor(const SimEvent& event) {
+  switch (event.kind) {
+    case EventKind::kToWorker:
+    case EventKind::kWorkerWakes:
+    case EventKind::kStepDone:
+    case EventKind::kPoll:
+    case EventKind::kStops:
+    case EventKind::kReduceFails:
+    case EventKind::kFetched:
+    case EventKind::kNote:
+    case EventKind::kRequest:
+    case EventKind::kPulled:
+    case EventKind::kProbe:
+    case EventKind::kSilent:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What everybody does from the last event on, until the one at hand.
+void Cluster::LookForHangs(Instant until) {
+  if (until.ns < FromMs(workload_.faults.until_ms)) return;
+  hangs_.Disturbed(std::max(world_.disturbed_until, Instant{FromMs(workload_.faults.until_ms)}));
+  while (hangs_.due() <= until) {
+    world_.now = hangs_.due();
+    if (!hangs_.Hangs(Doings())) continue;
+    throw Violation("no-hang",
+                    "2 leases and 5 s without faults, and some have got nowhere:" + Stuck());
+  }
+}
+
+std::vector<HangWatch::Worker> Cluster::Doings() const {
+  // A job's first start, and that of workers that all come anew, waits for those who are missing.
+  const bool away = std::any_of(workers_.begin(), workers_.end(), [](const SimWorker& worker) {
+    return worker.phase() == SimWorker::Phase::kAway;
+  });
+  std::vector<HangWatch::Worker> seen;
+  for (const SimWorker& worker : workers_) {
+    HangWatch::Worker& of = seen.emplace_back();
+    of.progress = static_cast<std::uint64_t>(worker.steps()) + worker.lives();
+    of.step = worker.computed();
+    switch (worker.phase()) {
+      case SimWorker::Phase::kComputing:
+        of.doing = HangWatch::Doing::kComputes;
+        break;
+      case SimWorker::Phase::kAttaching:
+      case SimWorker::Phase::kStepping:
+      case SimWorker::Phase::kLeaving:
+        of.doing = HangWatch::Doing::kWaits;
+        break;
+      case SimWorker::Phase::kFinishing:
+        of.doing = HangWatch::Doing::kFinishes;
+        break;
+      case SimWorker::Phase::kAway:
+      case SimWorker::Phase::kDone:
+      case SimWorker::Phase::kFailed:
+        of.doing = HangWatch::Doing::kThrough;
+        break;
+    }
+    const bool lacks = worker.phase() == SimWorker::Phase::kAttaching && away && Joining(worker);
+    if (lacks || TooLate(worker)) of.doing = HangWatch::Doing::kThrough;
+  }
+  return seen;
 }
 
 // The loss of the mean of all live replicas.
@@ -335,19 +466,29 @@ bool Cluster::Joining(const SimWorker& worker) const {
          job->second->workers()[rank].state == Job::State::kJoining;
 }
 
-bool Cluster::Finished() const {
-  RunId first_done = 0;
+// The first run that somebody has finished, as runs began; 0: none.
+std::uint64_t Cluster::FirstDone() const {
+  std::uint64_t first = 0;
   for (const SimWorker& worker : workers_) {
     if (worker.phase() != SimWorker::Phase::kDone) continue;
-    first_done = first_done == 0 ? worker.run() : std::min(first_done, worker.run());
+    const std::uint64_t run = Order(worker);
+    first = first == 0 ? run : std::min(first, run);
   }
-  if (first_done == 0) return false;
-  // Who comes (back) after the others are done is in a run of its own, and waits there for a
-  // common start: nothing is wrong with that.
-  return std::all_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
-    return worker.phase() == SimWorker::Phase::kDone ||
-           (worker.run() > first_done && Joining(worker));
-  });
+  return first;
+}
+
+// Who comes (back) after others are done is in a run of its own, and waits there for a common
+// start: nothing is wrong with that.
+bool Cluster::TooLate(const SimWorker& worker) const {
+  const std::uint64_t first = FirstDone();
+  return first > 0 && Order(worker) > first && Joining(worker);
+}
+
+bool Cluster::Finished() const {
+  return FirstDone() > 0 &&
+         std::all_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
+           return worker.phase() == SimWorker::Phase::kDone || TooLate(worker);
+         });
 }
 
 std::string Cluster::Stuck() const {
@@ -373,15 +514,15 @@ void Cluster::CheckEnd() {
     }
   }
   if (workload_.cluster.steps > 0 && !stop_ && !Finished()) {
-    throw Violation("live", "faults have stopped, and some do not finish by " +
-                                std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
+    throw Violation("no-hang", "faults have stopped, and some do not finish by " +
+                                   std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
   }
   std::map<RunId, std::uint64_t> tags;
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
     if (lost_.contains(workers_[i].incarnation())) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
-    if (tags.try_emplace(workers_[i].run(), tag).first->second != tag) {
+    if (tags.try_emplace(workers_[i].run_key(), tag).first->second != tag) {
       throw Violation("replicas-agree",
                       "worker " + std::to_string(i) + " ends with another replica than others");
     }
@@ -391,7 +532,7 @@ void Cluster::CheckEnd() {
 }
 
 std::string Cluster::Line(const Trace& trace) {
-  static constexpr std::array<const char*, 17> kNames = {"worker -> controller",
+  static constexpr std::array<const char*, 19> kNames = {"worker -> controller",
                                                          "controller -> worker",
                                                          "controller's turn",
                                                          "controller starts",
@@ -407,7 +548,10 @@ std::string Cluster::Line(const Trace& trace) {
                                                          "note",
                                                          "asked by a peer",
                                                          "pulled",
-                                                         "its user stops it"};
+                                                         "its user stops it",
+
+                                                         "probes",
+                                                         "hears nothing"};
   char line[160];
   std::snprintf(line, sizeof line, "%12.6f s  worker %-4u %-21s %s %llu",
                 static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,

@@ -1,9 +1,9 @@
 // A whole job in virtual time: the production pump and engines, the library's session cores, a
 // network, a data plane, and faults, from one seed. The same workload and seed give the same run.
 //
-// Faults happen until the workload says so (the safety phase); then everybody must come to an end
-// (the liveness phase):
-//   live            once faults have stopped, every worker finishes; nobody waits for ever
+// Faults happen until the workload says so (the safety phase); then everybody must go on, and come
+// to an end (the liveness phase): laws.h, no-hang. And at the end:
+//   live            no call of the library has failed
 //   replicas-agree  all who finish a run together end with the same replica; who has the final
 //                   average and is lost to the controller before it can say so may end with an
 //                   earlier one

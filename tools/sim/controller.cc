@@ -88,6 +88,10 @@ class Nowhere final : public History, public Transport {
   void Send(const ControllerEnvelope&) override {}
 };
 
+bool Forgets(const FaultsPart& faults) {
+  return faults.forget > 0 || faults.wipe > 0 || faults.old_copy > 0;
+}
+
 }  // namespace
 
 std::string Describe(const Record& record) {
@@ -99,11 +103,14 @@ Controller::Controller(World* world, Mutation mutation, std::function<void(const
     : world_(world),
       mutation_(mutation),
       identities_(world->seed ^ kIdentities),
-      laws_(MakeEngine(world->workload.job.engine)->plan()),
-      store_(world->workload.controller.keep_records != 0, [this, seen](const Record& record) {
-        laws_.Seen(record);
-        seen(record);
-      }) {
+      store_(
+          world->workload.controller.keep_records != 0,
+          [this, seen](const Record& record) {
+            laws_->Seen(record);
+            seen(record);
+          },
+          Forgets(world->workload.faults)) {
+  laws_.emplace(MakeEngine(world->workload.job.engine)->plan());
   store_.SetFate([this] {
     if (world_->Fault(world_->workload.faults.append_fails)) return HistoryStore::Fate::kFails;
     if (world_->Fault(world_->workload.faults.torn)) return HistoryStore::Fate::kTorn;
@@ -187,8 +194,33 @@ void Controller::Die() {
   front_ = MakeMutantHistory(mutation_, &store_);
   turn_at_ = {INT64_MAX};
   ++restarts_;
+  if (world_->now < stopped_until_) stopped_until_ = busy_until_ = world_->now;
   const double away = world_->workload.faults.controller_away_ms * world_->prng.Unit();
   world_->queue.Push(world_->now + FromMs(away), EventKind::kControllerStarts);
+  world_->Disturbed(world_->now + FromMs(away));
+  if (Forgets(world_->workload.faults)) MayForget();
+}
+
+// What is left in the history is what the laws are about from now on: nothing that a controller
+// does can follow from what it has forgotten.
+void Controller::MayForget() {
+  const FaultsPart& faults = world_->workload.faults;
+  std::size_t lost = 0;
+  if (world_->Rolled(faults.wipe)) {
+    lost = store_.writes();
+  } else if (world_->Rolled(faults.old_copy)) {
+    lost = store_.WritesSince(world_->now - FromMs(faults.old_copy_ms * world_->dice.Unit()));
+  } else if (world_->Rolled(faults.forget)) {
+    const auto most = static_cast<std::uint64_t>(faults.forget_batches);
+    lost = std::min(store_.writes(), static_cast<std::size_t>(1 + world_->dice.Below(most)));
+  }
+  if (lost == 0) return;
+  store_.Forget(lost);
+  hashes_.clear();
+  laws_.emplace(MakeEngine(world_->workload.job.engine)->plan());
+  for (const auto& [id, run] : store_.runs()) {
+    for (const Record& record : run.records) laws_->Seen(record);
+  }
 }
 
 void Controller::MayDie(DurationNs period) {
@@ -196,6 +228,19 @@ void Controller::MayDie(DurationNs period) {
   if (world_->Fault(world_->workload.faults.controller_dies_per_s * share) && pump_ != nullptr) {
     Die();
   }
+}
+
+void Controller::MayStop(DurationNs period) {
+  const FaultsPart& faults = world_->workload.faults;
+  const double share = static_cast<double>(period) / kSecond;
+  if (world_->Rolled(faults.clock_steps_per_s * share)) {
+    wall_ahead_ = FromMs(faults.clock_step_ms * (2 * world_->dice.Unit() - 1));
+  }
+  if (!world_->Rolled(faults.controller_stops_per_s * share) || pump_ == nullptr) return;
+  stopped_until_ = world_->now + world_->StopNs();
+  busy_until_ = std::max(busy_until_, stopped_until_);
+  world_->Disturbed(stopped_until_);
+  TurnAt(stopped_until_);
 }
 
 // ---- messages ----
@@ -224,7 +269,8 @@ void Controller::Turn() {
   if (stalled_) return Flush();
   const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
   busy_until_ = world_->now + FromUs(us);
-  for (const WorkerEnvelope& envelope : inbox_) pump_->Receive(world_->now, 0, envelope);
+  const std::int64_t wall_ns = world_->now.ns + wall_ahead_;
+  for (const WorkerEnvelope& envelope : inbox_) pump_->Receive(world_->now, wall_ns, envelope);
   inbox_.clear();
   pump_->Tick(world_->now);
   Flush();
@@ -245,7 +291,7 @@ void Controller::Flush() {
 }
 
 void Controller::Send(const ControllerEnvelope& envelope) {
-  laws_.Sent(envelope);
+  laws_->Sent(envelope);
   const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
   world_->SendToWorker(other ? *other : envelope);
 }

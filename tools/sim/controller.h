@@ -1,7 +1,7 @@
 // The controller: the production pump with a history in memory, an inbox, and a way to die.
 //
-//   replay-state    a controller that recovers has the state it had, from a snapshot and from the
-//                   first record alike
+//   replay-state    a controller that recovers has the state it had, but for one that has forgotten
+//                   some of it, from a snapshot and from the first record alike
 //   recorded-first  (laws.h) for every message it sends
 #ifndef PRD_TOOLS_SIM_CONTROLLER_H_
 #define PRD_TOOLS_SIM_CONTROLLER_H_
@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ class Controller final : private Transport {
   void Start();  // at first, and after a crash
   void Receive(WorkerEnvelope envelope);
   void Turn();
-  // kFault: dies with the probability of the workload.
+  // kFault: dies, stands still, or finds its wall clock changed, with the workload's probabilities.
   void MayDie(DurationNs period);
+  void MayStop(DurationNs period);
 
   const Pump* pump() const { return pump_.get(); }
   const HistoryStore& store() const { return store_; }
@@ -48,19 +50,22 @@ class Controller final : private Transport {
   std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
   void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;
   void Die();
+  void MayForget();
   void Flush();
   void TurnAt(Instant at);
 
   World* world_;
   Mutation mutation_;
-  Prng identities_;  // of its own: no other draw depends on them
-  Laws laws_;
+  Prng identities_;           // of its own: no other draw depends on them
+  std::optional<Laws> laws_;  // of what is in the history
   HistoryStore store_;
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations
   std::unique_ptr<Pump> pump_;
   std::vector<WorkerEnvelope> inbox_;
   bool stalled_ = false;  // the last write failed
   Instant busy_until_;
+  Instant stopped_until_;
+  DurationNs wall_ahead_ = 0;   // of the wall clock, to the other one
   Instant turn_at_{INT64_MAX};  // the earliest turn that is scheduled
   std::uint64_t restarts_ = 0;
   std::map<RunId, std::uint64_t> hashes_;  // when it last died, if nothing was open then

@@ -9,6 +9,7 @@ namespace {
 
 // Until a member notices that another has vanished.
 constexpr DurationNs kNoticed = kMillisecond;
+constexpr DurationNs kProbeGap = 250 * kMillisecond;
 
 std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
 
@@ -72,6 +73,7 @@ std::uint64_t DataPlane::Find(RunId run, const StartReduce& start, const Plan& p
     reduction.incarnations.push_back(member.incarnation);
     if (world_->Lives(member.incarnation)) continue;
     reduction.broken = true;
+    reduction.gave_up.push_back(WorkerOf(member.incarnation));
     ++reduction.through;
   }
   return serial;
@@ -116,12 +118,18 @@ void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start,
   current_[worker] = serial;
   world_->replicas[worker].last_round.reset();
   reduction.arrived.push_back(worker);
+  if (world_->links.on() && reduction.members.size() > 1) {
+    world_->queue.Push(world_->now + world_->LeaseNs(), EventKind::kSilent, worker, serial);
+  }
   if (reduction.broken) {
-    FailSoon(worker, serial);
+    for (const std::uint32_t by : reduction.gave_up) {
+      if (world_->links.Pass(world_->now, by, worker)) return FailSoon(worker, serial);
+    }
   } else if (reduction.arrived.size() == reduction.members.size()) {
-    world_->queue.Push(
-        world_->now + RingCost(world_->workload, reduction.members, reduction.Contributors()),
-        EventKind::kReduced, worker, serial);
+    const DurationNs cost =
+        RingCost(world_->workload, reduction.members, reduction.Contributors()) +
+        Slowness(reduction);
+    world_->queue.Push(world_->now + cost, EventKind::kReduced, worker, serial);
   }
 }
 
@@ -130,13 +138,45 @@ void DataPlane::FailSoon(std::uint32_t worker, std::uint64_t serial) {
   world_->queue.Push(world_->now + kNoticed + jitter, EventKind::kReduceFails, worker, serial);
 }
 
-void DataPlane::Break(std::uint64_t serial) {
+// The member tells the others, as far as it reaches them.
+void DataPlane::Break(std::uint64_t serial, std::uint32_t by) {
   Reduction& reduction = reductions_.at(serial);
-  if (reduction.broken) return;
-  reduction.broken = true;
+  reduction.gave_up.push_back(by);
+  if (std::exchange(reduction.broken, true) && !world_->links.on()) return;
   for (const std::uint32_t worker : reduction.arrived) {
-    if (current_[worker] == serial) FailSoon(worker, serial);
+    const bool told = world_->links.Pass(world_->now, by, worker);
+    if (current_[worker] == serial && told) FailSoon(worker, serial);
   }
+}
+
+bool DataPlane::Linked(const Reduction& reduction, std::size_t a, std::size_t b) {
+  const std::size_t n = reduction.members.size();
+  return a != b && (!reduction.group.ring_only || (a + 1) % n == b || (b + 1) % n == a);
+}
+
+Instant DataPlane::Clear(const Reduction& reduction) const {
+  Instant clear = world_->now;
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    clear = std::max(clear, world_->stopped_until[reduction.members[i]]);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!Linked(reduction, i, j)) continue;
+      clear = std::max(clear, world_->links.WholeFrom(reduction.members[i], reduction.members[j]));
+    }
+  }
+  return clear;
+}
+
+DurationNs DataPlane::Slowness(const Reduction& reduction) const {
+  DurationNs most = 0;
+  for (std::size_t i = 0; i < reduction.members.size() && world_->links.on(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!Linked(reduction, i, j)) continue;
+      most = std::max(
+          most, world_->links.Slowness(world_->now, reduction.members[i], reduction.members[j]));
+    }
+  }
+  if (most > 0) world_->Disturbed(world_->now + most);
+  return most;
 }
 
 // A member is through with it, with or without a result.
@@ -150,13 +190,14 @@ void DataPlane::Through(std::uint64_t serial) {
 void DataPlane::Cancel(std::uint32_t worker) {
   const std::uint64_t serial = std::exchange(current_[worker], 0);
   if (serial == 0) return;
-  Break(serial);
+  Break(serial, worker);
   Through(serial);
 }
 
 void DataPlane::Gone(std::uint32_t worker) {
   CancelFetch(worker);
   Cancel(worker);
+  Probe(worker, {});
   book_.Lost(worker);
   world_->replicas[worker].inbox.clear();
   world_->replicas[worker].overlap = {};
@@ -171,23 +212,57 @@ void DataPlane::Gone(std::uint32_t worker) {
     if (std::find(here.begin(), here.end(), worker) == here.end()) awaited.push_back(serial);
   }
   for (const std::uint64_t serial : awaited) {
-    Break(serial);
+    Break(serial, worker);
     Through(serial);
   }
 }
 
 std::vector<DataPlane::Result> DataPlane::OnFails(std::uint32_t worker, std::uint64_t serial) {
   if (current_[worker] != serial) return {};
+  return {Failed(worker, serial, false)};
+}
+
+std::vector<DataPlane::Result> DataPlane::OnSilent(std::uint32_t worker, std::uint64_t serial) {
+  if (current_[worker] != serial) return {};
+  Result result = Failed(worker, serial, true);
+  if (!result.unreachable.empty() || current_[worker] == 0) return {std::move(result)};
+  world_->queue.Push(world_->now + world_->LeaseNs(), EventKind::kSilent, worker, serial);
+  return {};
+}
+
+// The worker gives up. `asked`: but only if somebody does not answer, or has given up before it.
+DataPlane::Result DataPlane::Failed(std::uint32_t worker, std::uint64_t serial, bool asked) {
+  const Reduction& reduction = reductions_.at(serial);
+  Result result{.worker = worker, .group = reduction.group.id};
+  const auto place = static_cast<std::size_t>(
+      std::find(reduction.members.begin(), reduction.members.end(), worker) -
+      reduction.members.begin());
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const Incarnation member = reduction.incarnations[i];
+    if (!Linked(reduction, place, i)) continue;
+    if (asked ? world_->Answers(worker, member) : world_->Lives(member)) continue;
+    result.unreachable.push_back(reduction.group.members[i].rank);
+  }
+  if (asked && !reduction.broken && result.unreachable.empty()) return result;
   current_[worker] = 0;
-  const GroupId group = reductions_.at(serial).group.id;
   if (mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
+  if (world_->links.on()) Break(serial, worker);
   Through(serial);
-  return {{.worker = worker, .group = group, .ok = false}};
+  return result;
 }
 
 std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   const auto it = reductions_.find(serial);
   if (it == reductions_.end() || it->second.broken) return {};
+  if (world_->links.on()) {
+    const Instant clear = Clear(it->second);
+    if (clear > world_->now) {
+      world_->queue.Push(
+          clear + RingCost(world_->workload, it->second.members, it->second.Contributors()),
+          EventKind::kReduced, it->second.members[0], serial);
+      return {};
+    }
+  }
   const Reduction reduction = std::move(it->second);
   by_group_.erase({reduction.run, reduction.group.id});
   reductions_.erase(it);
@@ -388,6 +463,32 @@ std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
   return rounds;
 }
 
+// ---- probes ----
+
+void DataPlane::Probe(std::uint32_t worker, const SharedList<GroupMember>& targets) {
+  Ask& ask = asks_[worker];
+  ask.targets.assign(targets.begin(), targets.end());
+  ++ask.number;
+  if (!ask.targets.empty()) {
+    world_->queue.Push(world_->now + kNoticed, EventKind::kProbe, worker, ask.number);
+  }
+}
+
+std::vector<GroupMember> DataPlane::OnProbe(std::uint32_t worker, std::uint64_t number) {
+  Ask& ask = asks_[worker];
+  if (ask.number != number) return {};
+  std::vector<GroupMember> answered;
+  std::erase_if(ask.targets, [&](const GroupMember& target) {
+    if (!world_->Answers(worker, target.incarnation)) return false;
+    answered.push_back(target);
+    return true;
+  });
+  if (!ask.targets.empty()) {
+    world_->queue.Push(world_->now + kProbeGap, EventKind::kProbe, worker, number);
+  }
+  return answered;
+}
+
 // ---- copies ----
 
 void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan) {
@@ -401,7 +502,10 @@ void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, 
   copy.run = run;
   copy.what = fetch;
   copy.from_base = TrainsInGroups(plan) && RowsOf(plan).base;
-  world_->queue.Push(world_->now + FromUs(us), EventKind::kFetched, worker, ++copy.ticket);
+  copy.since = world_->now;
+  const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(source));
+  if (slow > 0) world_->Disturbed(world_->now + slow);
+  world_->queue.Push(world_->now + FromUs(us) + slow, EventKind::kFetched, worker, ++copy.ticket);
 }
 
 std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
@@ -409,6 +513,14 @@ std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std:
   if (copy.ticket != ticket) return std::nullopt;
   const Incarnation from = copy.what.source.incarnation;
   Result result{.worker = worker, .group = copy.what.result};
+  if (world_->links.on() && world_->Lives(from) && !world_->Answers(worker, from)) {
+    if (world_->now - copy.since >= world_->LeaseNs()) return result;
+    const Instant whole = std::max(world_->links.WholeFrom(worker, WorkerOf(from)),
+                                   world_->stopped_until[WorkerOf(from)]);
+    world_->queue.Push(std::min(whole, copy.since + world_->LeaseNs()), EventKind::kFetched, worker,
+                       ticket);
+    return std::nullopt;
+  }
   if (!world_->Lives(from) || world_->Fault(world_->workload.faults.fetch_fails)) return result;
   if (copy.what.result == kNoGroup) {
     CopyReplica(worker, copy);

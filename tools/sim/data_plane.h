@@ -3,9 +3,14 @@
 //
 // A reduction begins when its last member begins it, takes the time of a ring (workload.h), and
 // then every member has the result, but for those on whom it fails. A member that is called off or
-// dies breaks it: the others notice within a few ms. A failed reduction changes nothing. However
-// long a member computes before it begins, the others wait: pings, by which they would know that it
-// lives, are not modelled. What is reduced, and where results go, is as in worker/mesh/mesh.h.
+// dies breaks it: the others notice within a few ms. A failed reduction changes nothing. What is
+// reduced, and where results go, is as in worker/mesh/mesh.h.
+//
+// While a link that a reduction needs is cut (links.h), or a member stands still, nothing moves. A
+// member that has heard of nothing for a lease asks those whose data it needs: all others, or with
+// Group::ring_only those next to it. Those who do not answer are unreachable, and the group fails.
+// If all answer, however long one computes before it begins, it waits on. Who fails tells those
+// that it reaches.
 //
 //   replicas-agree  members of a group that reduces gradients, or differences to a common base,
 //   have
@@ -51,7 +56,8 @@ class DataPlane {
         book_(world, mutation),
         current_(world->replicas.size(), 0),
         newest_(world->replicas.size()),
-        fetches_(world->replicas.size()) {}
+        fetches_(world->replicas.size()),
+        asks_(world->replicas.size()) {}
 
   // A record of a run has become durable.
   void Seen(RunId run, const ScheduleSet& set);
@@ -68,13 +74,22 @@ class DataPlane {
     std::uint32_t worker = 0;
     GroupId group = kNoGroup;
     bool ok = false;
-    std::uint64_t bytes = 0;     // sent
-    std::uint32_t included = 0;  // kRound: gradients of this worker's in the result
-    DurationNs took = 0;         // from when the last member began
+    std::uint64_t bytes = 0;             // sent
+    std::uint32_t included = 0;          // kRound: gradients of this worker's in the result
+    DurationNs took = 0;                 // from when the last member began
+    std::vector<Rank> unreachable = {};  // as in Finished
   };
-  // What the events kReduced and kReduceFails say: who has which result now. Values are in place.
+  // What the events kReduced, kReduceFails and kSilent say: who has which result now. Values are in
+  // place.
   std::vector<Result> OnReduced(std::uint64_t serial);
   std::vector<Result> OnFails(std::uint32_t worker, std::uint64_t serial);
+  std::vector<Result> OnSilent(std::uint32_t worker, std::uint64_t serial);
+
+  // Asks the targets, at once and from time to time, until each has answered; instead of those
+  // before. Asks are numbered: kProbe has the number.
+  void Probe(std::uint32_t worker, const SharedList<GroupMember>& targets);
+  // The event kProbe: who answers. They are asked no more.
+  std::vector<GroupMember> OnProbe(std::uint32_t worker, std::uint64_t ask);
 
   // The source's replica, or the result of a kRound that it has.
   void Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan);
@@ -107,6 +122,7 @@ class DataPlane {
     std::size_t through = 0;  // members for whom it is over
     Plan plan;
     bool broken = false;
+    std::vector<std::uint32_t> gave_up;  // those of them without a result
     std::size_t Contributors() const;
     Reduced what;
     bool Overlaps() const { return what == Reduced{Payload::kParameters, Landing::kInbox}; }
@@ -122,8 +138,13 @@ class DataPlane {
     StartFetch what;
     bool from_base = false;  // the source's base is what counts
     std::uint64_t ticket = 0;
+    Instant since;
   };
 
+  struct Ask {
+    std::vector<GroupMember> targets;
+    std::uint64_t number = 0;
+  };
   struct Met {  // the newest group that a worker was in
     RunId run = kNoRun;
     Incarnation incarnation = 0;
@@ -132,9 +153,15 @@ class DataPlane {
 
   std::uint64_t Find(RunId run, const StartReduce& start, const Plan& plan);
   void CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan);
-  void Break(std::uint64_t serial);
+  void Break(std::uint64_t serial, std::uint32_t by);
   void FailSoon(std::uint32_t worker, std::uint64_t serial);
+  Result Failed(std::uint32_t worker, std::uint64_t serial, bool asked);
   void Through(std::uint64_t serial);
+  // Whether two of a reduction's members send to each other; by places.
+  static bool Linked(const Reduction& reduction, std::size_t a, std::size_t b);
+  // When all links that the reduction needs are whole, and all its members run; now, if they are.
+  Instant Clear(const Reduction& reduction) const;
+  DurationNs Slowness(const Reduction& reduction) const;
   void CheckBefore(const Reduction& reduction) const;
   Sum SumUp(const Reduction& reduction) const;
   std::vector<double> Mean(const Reduction& reduction) const;
@@ -163,6 +190,7 @@ class DataPlane {
   std::vector<std::uint64_t> current_;                           // by worker; 0: none
   std::vector<Met> newest_;                                      // by worker
   std::vector<Copy> fetches_;                                    // by worker
+  std::vector<Ask> asks_;                                        // by worker
   std::uint64_t next_serial_ = 1;
   std::uint64_t bytes_ = 0;
 };

@@ -144,6 +144,7 @@ void Exchange::SendNote(std::uint32_t worker, const prd::SendNote& send) {
   PeerMessage note = send.note;
   ++world_->messages;
   if (!sides_[worker].peers.contains(send.to)) return;
+  if (!world_->links.Pass(world_->now, worker, WorkerOf(send.to))) return;
   const FaultsPart& faults = world_->workload.faults;
   const int copies = world_->Fault(faults.loss) ? 0 : world_->Fault(faults.duplicate) ? 2 : 1;
   for (int i = 0; i < copies; ++i) {
@@ -190,15 +191,27 @@ void Exchange::StartPull(std::uint32_t worker, const prd::StartPull& start) {
   }
   const std::uint32_t source = WorkerOf(start.from);
   ++world_->messages;
+  if (!Whole(worker, source)) return FailLate(start.from, own, start.ticket);
+  if (world_->Stopped(source)) FailLate(start.from, own, start.ticket);
   world_->queue.Push(
       Arrival(worker, source), EventKind::kRequest, source,
       asked_.Put({.from = own, .to = start.from, .ticket = start.ticket, .parcel = start.parcel}));
 }
 
-void Exchange::Fail(Incarnation from, Incarnation to, Ticket ticket) {
+void Exchange::Stopped(std::uint32_t worker) {
+  const Incarnation stopped = world_->replicas[worker].incarnation;
+  for (std::uint32_t i = 0; i < sides_.size(); ++i) {
+    for (const auto& [ticket, pull] : sides_[i].pulls) {
+      if (pull.from != stopped || pull.through) continue;
+      FailLate(stopped, world_->replicas[i].incarnation, ticket);
+    }
+  }
+}
+
+void Exchange::Fail(Incarnation from, Incarnation to, Ticket ticket, DurationNs after) {
   const auto jitter = static_cast<DurationNs>(world_->prng.Below(kNoticed));
   world_->queue.Push(
-      world_->now + kNoticed + jitter, EventKind::kPulled, WorkerOf(to),
+      world_->now + after + kNoticed + jitter, EventKind::kPulled, WorkerOf(to),
       answered_.Put({.from = from, .to = to, .ticket = ticket, .ok = false, .load = {}}));
 }
 
@@ -207,6 +220,10 @@ std::optional<Exchange::Requested> Exchange::OnRequest(std::uint32_t worker, std
   Side& side = sides_[worker];
   if (!world_->Lives(asked.to) || !side.peers.contains(asked.from)) {
     Fail(asked.to, asked.from, asked.ticket);
+    return std::nullopt;
+  }
+  if (!Whole(worker, WorkerOf(asked.from))) {
+    FailLate(asked.to, asked.from, asked.ticket);
     return std::nullopt;
   }
   const Request request = side.next_request++;
@@ -258,15 +275,20 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
     store_.Serves(run, copy, incoming.from, parcel, serve.enclosure);
     load.copy = std::make_shared<const ShardCopy>(copy);
   }
+  if (!Whole(worker, WorkerOf(incoming.from))) {
+    return FailLate(own, incoming.from, incoming.ticket);
+  }
   const ReducePart& reduce = world_->workload.reduce;
   const bool local = world_->HostOf(worker) == world_->HostOf(WorkerOf(incoming.from));
   const double bytes = BytesOf(side, parcel, load);
   const double speed = local ? reduce.local_bandwidth_mb_per_s : reduce.bandwidth_mb_per_s;
   Instant& busy = busy_[{worker, WorkerOf(incoming.from)}];
   busy = std::max(busy, world_->now) + FromUs(bytes / speed);  // a MB/s is a byte per us
+  const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(incoming.from));
+  if (slow > 0) world_->Disturbed(busy + slow);
   bytes_ += static_cast<std::uint64_t>(bytes);
   stats_->workers[worker].sent += static_cast<std::uint64_t>(bytes);
-  world_->queue.Push(busy + FromUs(local ? reduce.local_latency_us : reduce.latency_us),
+  world_->queue.Push(busy + slow + FromUs(local ? reduce.local_latency_us : reduce.latency_us),
                      EventKind::kPulled, WorkerOf(incoming.from),
                      answered_.Put({.from = own,
                                     .to = incoming.from,
@@ -294,6 +316,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
                 .enclosure = {},
                 .from = pull.from,
                 .parcel = pull.parcel};
+  if (!answered.ok && pull.through) return std::nullopt;  // it came before the time was over
   if (!answered.ok || !world_->Lives(answered.from)) {
     side.pulls.erase(it);
     return pulled;

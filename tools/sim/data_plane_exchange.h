@@ -5,6 +5,8 @@
 // with either process, and what a worker sends to those it was not told of goes nowhere. A pull
 // takes a request, and then its bytes over the link's bandwidth, those between the same two one
 // after another; it fails when its source dies, refuses, or does not know the puller, and by fault.
+// Over a link that is cut no note gets through; a pull over it, or from a worker that stands still,
+// fails after a lease.
 //
 //   tickets   a pull is used once, when it is through, and for what it brought; numbers are not
 //             used twice
@@ -37,12 +39,14 @@ class Exchange {
   Exchange(World* world, const Plan& plan, Stats* stats, Mutation mutation);
 
   // A record has become durable.
-  void Seen(const Record& record) { store_.Seen(record); }
+  void Seen(RunId run, const Record& record) { store_.Seen(run, record); }
 
   // Carries out an action of exchange.h. `lent`: the training loop is in a call. False: it is none.
   bool Perform(std::uint32_t worker, RunId run, bool lent, const Action& action);
   // The worker's process is gone, or another incarnation now.
   void Gone(std::uint32_t worker);
+  // It stands still from now on.
+  void Stopped(std::uint32_t worker);
   // Its core is told these next.
   void Told(std::uint32_t worker, const ControllerBody& body);
   // It says this for the first time.
@@ -145,7 +149,13 @@ class Exchange {
   std::pair<std::size_t, std::size_t> Cut(const Side& side, std::size_t size,
                                           std::uint32_t shard) const;
   double BytesOf(const Side& side, const PeerItem& parcel, const Load& load) const;
-  void Fail(Incarnation from, Incarnation to, Ticket ticket);
+  void Fail(Incarnation from, Incarnation to, Ticket ticket, DurationNs after = 0);
+  void FailLate(Incarnation from, Incarnation to, Ticket ticket) {
+    Fail(from, to, ticket, world_->LeaseNs());
+  }
+  bool Whole(std::uint32_t a, std::uint32_t b) const {
+    return world_->links.WholeFrom(a, b) <= world_->now;
+  }
   Instant Arrival(std::uint32_t from, std::uint32_t to);
 
   World* world_;

@@ -17,7 +17,7 @@ enum class EventKind : std::uint8_t {
   kTurn,              // the controller takes its inbox, then Tick and Flush
   kControllerStarts,  // ... after a crash
   kFault,             // the controller may crash now
-  kWorkerWakes,       // a deadline of the session core
+  kWorkerWakes,       // a deadline of the session core, `what` ns
   kStepDone,          // the local step of `what`'th phase is computed
   kPoll,              // worker `who` looks whether its step `what` is to be cut short
   kReduced,           // the reduction `what` is through
@@ -29,6 +29,8 @@ enum class EventKind : std::uint8_t {
   kRequest,  // a peer's pull does
   kPulled,   // what it pulled does, or that it failed
   kStops,    // the user of worker `who` cancels the call of step `what`
+  kProbe,    // worker `who` asks those again that it probes
+  kSilent,   // worker `who` has not heard of the others in the reduction `what` for a lease
 };
 
 struct SimEvent {

@@ -1,5 +1,6 @@
 #include "tools/sim/history_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 
@@ -108,6 +109,7 @@ std::uint64_t HashRecord(const Record& record) {
 Status HistoryStore::Append(std::span<const Record> records) {
   const Fate fate = fate_ ? fate_() : Fate::kFine;
   if (fate == Fate::kFails) return Status(Code::kResourceExhausted, "no space left on device");
+  if (forgets_) writes_.emplace_back().at = records.back().now;
   if (fate == Fate::kTorn) {
     for (const Record& record : records.first(below_(records.size() + 1))) Keep(record);
     throw ControllerDied{};
@@ -132,13 +134,54 @@ void HistoryStore::Keep(const Record& record) {
   ++records_;
   seen_(record);
   if (keep_) run.records.push_back(record);
+  if (forgets_) writes_.back().records.push_back(record.run);
 }
 
 Status HistoryStore::SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) {
   if (!keep_) return Status::Ok();
-  runs_[run].snapshot_index = index;
-  runs_[run].snapshot.assign(state);
+  Run& of = runs_[run];
+  if (forgets_) {
+    writes_.push_back({.at = writes_.back().at,
+                       .records = {},
+                       .run = run,
+                       .snapshot_index = of.snapshot_index,
+                       .snapshot = std::move(of.snapshot)});
+  }
+  of.snapshot_index = index;
+  of.snapshot.assign(state);
   return Status::Ok();
+}
+
+// ---- forgetting ----
+
+std::size_t HistoryStore::WritesSince(Instant at) const {
+  const auto first = std::find_if(writes_.begin(), writes_.end(),
+                                  [&](const Write& write) { return write.at > at; });
+  return static_cast<std::size_t>(writes_.end() - first);
+}
+
+void HistoryStore::Forget(std::size_t writes) {
+  hash_ = Mix(hash_, writes);
+  for (; writes > 0; --writes) {
+    Undo(writes_.back());
+    writes_.pop_back();
+  }
+}
+
+void HistoryStore::Undo(const Write& write) {
+  if (write.run != kNoRun) {
+    runs_[write.run].snapshot_index = write.snapshot_index;
+    runs_[write.run].snapshot = write.snapshot;
+  }
+  for (const RunId id : write.records) {  // of one run, their order means nothing here
+    Run& run = runs_[id];
+    run.records.pop_back();
+    if (--run.next_index == 0) {
+      runs_.erase(id);
+      continue;
+    }
+    run.last = run.records.back().now;
+  }
 }
 
 }  // namespace prd::sim

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "common/base/static_schedule.h"
 #include "engines/violation.h"
@@ -455,6 +456,27 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
   if (std::holds_alternative<QueryReply>(envelope.body) && !run.workers[rank].answered) {
     throw Violation("recorded-first", "an answer is sent before it is recorded");
   }
+}
+
+// ---- what workers do ----
+
+bool HangWatch::Hangs(std::vector<Worker> workers) {
+  next_ = due() + limit_;
+  const std::vector<Worker> before = std::exchange(before_, std::move(workers));
+  bool waits = false;     // somebody, for an answer
+  bool finishes = false;  // somebody, all the time
+  bool goes_on = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Worker& was = before[i];
+    const Worker& is = before_[i];
+    const bool computes = is.doing == Doing::kComputes;
+    if (computes && was.doing == Doing::kComputes && was.step == is.step) return false;
+    const bool nowhere = was.progress == is.progress && was.doing == is.doing;
+    goes_on = goes_on || !nowhere || computes;
+    waits = waits || (nowhere && is.doing == Doing::kWaits);
+    finishes = finishes || (nowhere && is.doing == Doing::kFinishes);
+  }
+  return waits || (finishes && !goes_on);
 }
 
 }  // namespace prd::sim

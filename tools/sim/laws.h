@@ -27,9 +27,15 @@
 //   finished-once        every member reports on a group once, and a group ends when all have
 //   no-evictions         neither end of the real protocol breaks it
 //   history-whole        records follow each other without a hole (history_store.h)
+//
+// And one of what workers do:
+//   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
+//                        of the library for longer than 2 leases and 5 s, while nobody computes one
+//                        step all that time; and all finish before the run's time is over
 #ifndef PRD_TOOLS_SIM_LAWS_H_
 #define PRD_TOOLS_SIM_LAWS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -109,6 +115,40 @@ class Laws {
   const Plan plan_;
   std::map<RunId, Run> runs_;
   std::unordered_map<Incarnation, Life> lives_;  // looked up only, never walked
+};
+
+// no-hang: looks at all workers once per `limit`, from the last fault on.
+class HangWatch {
+ public:
+  enum class Doing : std::uint8_t {
+    kComputes,
+    kWaits,     // in Attach, Step or Leave
+    kFinishes,  // waits for those who train
+    kThrough,   // or not there
+  };
+  struct Worker {
+    Doing doing = Doing::kThrough;
+    std::uint64_t progress = 0;  // grows with each step completed, and each life
+    std::uint64_t step = 0;      // that it computes
+  };
+
+  explicit HangWatch(DurationNs limit) : limit_(limit) {}
+
+  // Faults, or what comes of them, last until then.
+  void Disturbed(Instant until) {
+    if (until > quiet_) before_.clear();
+    quiet_ = std::max(quiet_, until);
+  }
+  // When Hangs is to be asked next.
+  Instant due() const { return before_.empty() ? quiet_ : next_; }
+  // Whether somebody has got nowhere since it was asked before. Ask at due().
+  bool Hangs(std::vector<Worker> workers);
+
+ private:
+  const DurationNs limit_;
+  Instant quiet_;
+  Instant next_;
+  std::vector<Worker> before_;
 };
 
 }  // namespace prd::sim

@@ -52,13 +52,15 @@ void SimWorker::Schedule() {
   const std::optional<Instant> next = core_.NextDeadline();
   if (!next || phase_ == Phase::kAway || (wake_ && *wake_ <= *next)) return;
   wake_ = std::max(*next, parts_->world->now);
-  parts_->world->queue.Push(*wake_, EventKind::kWorkerWakes, number_);
+  parts_->world->queue.Push(*wake_, EventKind::kWorkerWakes, number_,
+                            static_cast<std::uint64_t>(wake_->ns));
 }
 
 // ---- life ----
 
 void SimWorker::Start() {
   World* world = parts_->world;
+  ++lives_;
   core_ = SessionCore();
   core_.GiveIncarnation(world->NewIncarnation(number_));
   phase_ = Phase::kAttaching;
@@ -291,6 +293,9 @@ void SimWorker::OnFetched(const DataPlane::Result& result) {
   Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
 }
 
+// The session core neither asks for this nor hears of it yet.
+void SimWorker::OnProbed(const std::vector<GroupMember>&) {}
+
 void SimWorker::OnNote(const Exchange::Noted& noted) {
   Tell([&](Actions* out) { core_.OnNote(parts_->world->now, noted.from, noted.note, out); });
 }
@@ -363,7 +368,7 @@ void SimWorker::Perform(Action* action) {
     CheckIncluded(send->envelope.body);
     const Seq seq = send->envelope.seq;
     if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
-      parts_->exchange->Says(number_, run(), send->envelope.body);
+      parts_->exchange->Says(number_, run_key(), send->envelope.body);
       if (signal_ == 0) since_signal_ = 1;
       signal_ = said_ = seq;
     }
@@ -378,7 +383,7 @@ void SimWorker::Perform(Action* action) {
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
     begun_group_ = start->group;
-    parts_->data->Begin(number_, core_.welcome().run, *start, core_.welcome().plan);
+    parts_->data->Begin(number_, run_key(), *start, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {
       Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
@@ -386,7 +391,7 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
-    parts_->data->Fetch(number_, core_.welcome().run, *fetch, core_.welcome().plan);
+    parts_->data->Fetch(number_, run_key(), *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (std::holds_alternative<Deposit>(*action)) {
@@ -401,7 +406,7 @@ void SimWorker::Perform(Action* action) {
   } else {
     const bool lent =
         phase_ == Phase::kStepping || phase_ == Phase::kAttaching || phase_ == Phase::kFinishing;
-    parts_->exchange->Perform(number_, run(), lent, *action);
+    parts_->exchange->Perform(number_, run_key(), lent, *action);
   }
 }
 

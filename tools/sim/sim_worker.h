@@ -64,15 +64,19 @@ class SimWorker {
   void OnStops(std::uint64_t step);
   void OnReduced(const DataPlane::Result& result);
   void OnFetched(const DataPlane::Result& result);
+  void OnProbed(const std::vector<GroupMember>& answered);
   void OnNote(const Exchange::Noted& noted);
   void OnRequest(const Exchange::Requested& requested);
   void OnPulled(const Exchange::Pulled& pulled);
 
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
+  RunId run_key() const { return KeyOf(core_.welcome().run, core_.welcome().identity); }
   Rank rank() const { return core_.welcome().rank; }
   Incarnation incarnation() const { return core_.incarnation(); }
   std::int64_t steps() const { return steps_; }
+  std::uint64_t lives() const { return lives_; }    // processes that it has been
+  std::uint64_t computed() const { return step_; }  // grows with each step begun or computed
   std::string Where() const;
 
  private:
@@ -109,6 +113,7 @@ class SimWorker {
   Phase phase_ = Phase::kAway;
   SessionCore core_;
   std::int64_t steps_ = 0;  // over all its lives
+  std::uint64_t lives_ = 0;
   GroupId group_ = kNoGroup;
   Instant begun_;  // the slice in progress
   Instant step_begun_;

@@ -79,13 +79,14 @@ void Stats::Forget(Rank rank) {
 }
 
 void Stats::Seen(const Record& record) {
-  if (record.run > run_) {  // a job that begins anew has workers of its own
+  // A job that begins anew has workers of its own.
+  if (std::holds_alternative<RunStarted>(record.body)) {
     run_ = record.run;
     running_.clear();
     at_.clear();
     iteration_.clear();
   }
-  if (record.run < run_) return;
+  if (record.run != run_) return;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(*formed);
   if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(record.now, *ended);
   if (const auto* of = std::get_if<QueryAnswered>(&record.body); of != nullptr && answers_) {

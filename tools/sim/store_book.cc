@@ -102,8 +102,8 @@ Iteration UpdateSet::Newest() const {
 
 // ---- the history ----
 
-void StoreBook::Seen(const Record& record) {
-  Run& run = runs_[record.run];
+void StoreBook::Seen(RunId run_id, const Record& record) {
+  Run& run = runs_[run_id];
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     run.there[joined->rank] = joined->incarnation;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {

@@ -69,7 +69,7 @@ class StoreBook {
       : world_(world), plan_(plan), stats_(stats) {}
 
   // A record has become durable.
-  void Seen(const Record& record);
+  void Seen(RunId run, const Record& record);
 
   // To be added to a copy. `offer`: what came with a peer's.
   void Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,

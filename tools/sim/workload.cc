@@ -78,6 +78,21 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("controller_dies_per_s", &part->controller_dies_per_s, {0, 1000});
   Ms(f, "controller_away_ms", &part->controller_away_ms);
   Chance(f, "torn", &part->torn);
+  Chance(f, "forget", &part->forget);
+  f.Whole("forget_batches", &part->forget_batches, {1, kMany, "batches"});
+  Chance(f, "wipe", &part->wipe);
+  Chance(f, "old_copy", &part->old_copy);
+  Ms(f, "old_copy_ms", &part->old_copy_ms);
+  f.Real("controller_stops_per_s", &part->controller_stops_per_s, {0, 1000});
+  f.Real("worker_stops_per_s", &part->worker_stops_per_s, {0, 1000});
+  f.Real("stop_leases", &part->stop_leases, {1, 1000});
+  f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000});
+  Ms(f, "link_cut_ms", &part->link_cut_ms);
+  Chance(f, "one_way", &part->one_way);
+  f.Real("slow_links_per_s", &part->slow_links_per_s, {0, 1000});
+  Ms(f, "slow_link_ms", &part->slow_link_ms);
+  f.Real("clock_steps_per_s", &part->clock_steps_per_s, {0, 1000});
+  Ms(f, "clock_step_ms", &part->clock_step_ms);
 }
 
 void Describe(Fields& f, ControllerPart* part) {

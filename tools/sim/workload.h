@@ -80,8 +80,8 @@ struct ReducePart {
   double local_bandwidth_mb_per_s = 4000;
 };
 
-// [faults]: probabilities of what goes wrong until `until_ms`; nothing does afterwards, so that
-// everybody must then come to an end.
+// [faults]: probabilities of what goes wrong until `until_ms`; nothing new does afterwards, so that
+// everybody must then go on (law no-hang in laws.h) and come to an end.
 struct FaultsPart {
   double until_ms = 0;
   double loss = 0;  // of a control message
@@ -100,6 +100,28 @@ struct FaultsPart {
   double controller_dies_per_s = 0;
   double controller_away_ms = 300;
   double torn = 0;  // of a write to end in the controller's death, half on disk
+  // Of a death of the controller: its history comes back without the last batches of records, up to
+  // forget_batches; empty; or as it was up to old_copy_ms before.
+  double forget = 0;
+  std::int64_t forget_batches = 20;
+  double wipe = 0;
+  double old_copy = 0;
+  double old_copy_ms = 1000;
+  // A process stands still for 1 to stop_leases leases, then takes all that has come meanwhile.
+  double controller_stops_per_s = 0;
+  double worker_stops_per_s = 0;  // per worker
+  double stop_leases = 30;
+  // Per worker: its link to another one loses everything for up to link_cut_ms; of these links a
+  // share, one_way, in one direction alone.
+  double link_cuts_per_s = 0;
+  double link_cut_ms = 2000;
+  double one_way = 0;
+  // Per worker: for up to slow_link_ms, what goes over its link to another one takes up to as much
+  // longer.
+  double slow_links_per_s = 0;
+  double slow_link_ms = 1500;
+  double clock_steps_per_s = 0;  // the controller's wall clock jumps by up to clock_step_ms
+  double clock_step_ms = 3'600'000;
 };
 
 // [controller]

@@ -12,6 +12,7 @@
 #include "common/base/messages.h"
 #include "common/base/prng.h"
 #include "tools/sim/event_queue.h"
+#include "tools/sim/links.h"
 #include "tools/sim/workload.h"
 
 namespace prd::sim {
@@ -20,6 +21,12 @@ namespace prd::sim {
 inline constexpr int kWorkerBits = 20;
 inline std::uint32_t WorkerOf(Incarnation incarnation) {
   return static_cast<std::uint32_t>(incarnation & ((1u << kWorkerBits) - 1));
+}
+
+// Tells runs from each other: by their identities, so that a number that comes again after its
+// controller has lost everything is another run.
+inline RunId KeyOf(RunId run, const RunIdentity& identity) {
+  return identity.known() ? identity.high : run;
 }
 
 // What a round of gradients came to (GroupKind::kRound).
@@ -70,12 +77,17 @@ struct Replica {
 };
 
 struct World {
+  static constexpr std::uint64_t kOwnSequence = 0x6469636500000000u;
+
   World(const Workload& what, std::uint64_t run)
       : workload(what),
         seed(run),
         prng(run),
         replicas(static_cast<std::size_t>(what.cluster.workers)),
         cut_until(static_cast<std::size_t>(what.cluster.workers)),
+        dice(Prng(seed ^ kOwnSequence).Next()),
+        stopped_until(static_cast<std::size_t>(what.cluster.workers)),
+        links(what.faults),
         last_up_(static_cast<std::size_t>(what.cluster.workers)),
         last_down_(static_cast<std::size_t>(what.cluster.workers)) {}
 
@@ -84,6 +96,25 @@ struct World {
   bool Fault(double probability) {
     return probability > 0 && FaultsOn() && prng.Unit() < probability;
   }
+  // The same with `dice`.
+  bool Rolled(double probability) {
+    return probability > 0 && FaultsOn() && dice.Unit() < probability;
+  }
+  // What goes wrong now lasts until then.
+  void Disturbed(Instant until) { disturbed_until = std::max(disturbed_until, until); }
+  bool Stopped(std::uint32_t worker) const { return now < stopped_until[worker]; }
+  // Its process is there and runs, and a question to it and its answer get through.
+  bool Answers(std::uint32_t worker, Incarnation asked) const {
+    const std::uint32_t other = WorkerOf(asked);
+    return Lives(asked) && !Stopped(other) && links.Pass(now, worker, other) &&
+           links.Pass(now, other, worker);
+  }
+  // How long a process stands still that is stopped now.
+  DurationNs StopNs() {
+    const double leases = 1 + (workload.faults.stop_leases - 1) * dice.Unit();
+    return static_cast<DurationNs>(leases * static_cast<double>(LeaseNs()));
+  }
+  DurationNs LeaseNs() const { return workload.job.lease_ms * kMillisecond; }
   Incarnation NewIncarnation(std::uint32_t worker) {
     return (((prng.Next() >> 1) | 1) << kWorkerBits) | worker;
   }
@@ -116,6 +147,12 @@ struct World {
   Prng prng;
   std::vector<Replica> replicas;   // by worker
   std::vector<Instant> cut_until;  // by worker: no control message gets through before
+  // For faults that came after others: a sequence of their own, so that runs without them stay the
+  // same.
+  Prng dice;
+  std::vector<Instant> stopped_until;  // by worker: its process stands still before
+  Links links;
+  Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
   Mail<WorkerEnvelope> to_controller;
   Mail<ControllerEnvelope> to_worker;
   std::uint64_t messages = 0;  // sent, also those that were lost
