@@ -27,10 +27,12 @@ bool Applies(const Job& job, const Record& record) {
     return from->envelope.seq != 0 &&
            job.Admit(from->envelope).verdict == Job::Admission::Verdict::kStep;
   }
-  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) {
-    return expired->rank >= 0 && static_cast<std::size_t>(expired->rank) < job.workers().size() &&
-           job.workers()[static_cast<std::size_t>(expired->rank)].state != Job::State::kAbsent;
-  }
+  const auto present = [&job](Rank rank) {
+    return rank >= 0 && static_cast<std::size_t>(rank) < job.workers().size() &&
+           job.workers()[static_cast<std::size_t>(rank)].state != Job::State::kAbsent;
+  };
+  if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
+  if (const auto* lost = std::get_if<HistoryLost>(&record.body)) return present(lost->rank);
   const std::optional<Instant> deadline = job.NextDeadline();
   return deadline && *deadline <= record.now;
 }
