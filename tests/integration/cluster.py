@@ -1,19 +1,18 @@
 """A daemon and workers as real processes, for the integration tests. Standard library only."""
 from concurrent import futures
-import contextlib
 import json
 import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/demo_lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/job_lib"))
+import daemon as daemon_lib
 from processes import free_port
 
 DEADLINE_S = 90  # for whatever a test waits for; none depends on being quicker
@@ -114,7 +113,8 @@ class Cluster:
         self.inside = inside
         self.keys = {}  # what a worker has in its environment to be let in
         if address != "127.0.0.1":
-            daemon += self.make_keys()
+            lines, self.keys = daemon_lib.make_keys(self.bin, self.dir)
+            daemon += lines
         self.admin = f"ipc://{self.dir}/admin.sock"
         self.config = self.dir / "prd.toml"
         self.config.write_text(
@@ -124,19 +124,6 @@ class Cluster:
         self.daemon = None
         self.workers = []
         self.log = open(self.dir / "prd.log", "a+")
-
-    def make_keys(self):
-        """Gives the daemon's part of the config."""
-        for name in ("daemon", "worker"):
-            subprocess.run([f"{self.bin}/prdctl", "keygen", f"{self.dir}/{name}"], check=True, capture_output=True)
-
-        def key(file):
-            return (self.dir / file).read_text().strip()
-
-        self.keys = {"PRD_CURVE_SERVER_KEY": key("daemon.pub"), "PRD_CURVE_PUBLIC_KEY": key("worker.pub"),
-                     "PRD_CURVE_SECRET_KEY": key("worker.key")}  # fmt: skip
-        return (f'\ncurve_secret_key_file = "{self.dir}/daemon.key"\n'
-                f'curve_authorized_keys_file = "{self.dir}/worker.pub"\n')  # fmt: skip
 
     def __enter__(self):
         self.start_daemon()
@@ -156,22 +143,12 @@ class Cluster:
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def start_daemon(self):
-        notify = self.dir / "notify.sock"
-        notify.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
-            ready.bind(str(notify))
-            ready.settimeout(1)
-            deadline = time.monotonic() + DEADLINE_S
+        with daemon_lib.ReadySocket(self.dir) as ready:
             self.daemon = subprocess.Popen(
                 [*self.inside, f"{self.bin}/prd", "--config", str(self.config)],
-                env=dict(os.environ, NOTIFY_SOCKET=str(notify)), stdout=self.log, stderr=self.log,
+                env=dict(os.environ, **ready.environment), stdout=self.log, stderr=self.log,
             )
-            said = b""
-            while b"READY=1" not in said:
-                if self.daemon.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"prd is not ready: {(self.dir / 'prd.log').read_text()[-2000:]}")
-                with contextlib.suppress(TimeoutError):
-                    said = ready.recv(4096)
+            ready.wait(self.daemon.poll, self.dir / "prd.log", DEADLINE_S)
 
     def kill_daemon(self):
         self.daemon.kill()

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1] / "job_lib"))
 import engines
 import options as command_line
 import processes
 import report
 import summary
 import training
-from processes import DemoError
+from processes import ToolError
 from progress import Progress
 
 
@@ -56,7 +57,7 @@ def save(options, results, runs):
     try:
         report.plot(curves, measure, options.target, options.workers, options.out / f"{measure}.svg")
     except (OSError, subprocess.SubprocessError) as error:
-        raise DemoError(f"gnuplot: {getattr(error, 'stderr', None) or error}") from None
+        raise ToolError(f"gnuplot: {getattr(error, 'stderr', None) or error}") from None
 
 
 def demo(options, work_dir):
@@ -117,7 +118,7 @@ def main():
     sys.stdout.flush()
     try:
         demo(options, work_dir)
-    except DemoError as error:
+    except ToolError as error:
         print(f"\ntools/demo: {error}\nlogs are in {work_dir}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import engines
+from arguments import number
 
 EPILOG = """\
 What happens: the demo starts prd on a temporary state directory, with a config that names the first engine. The
@@ -118,21 +119,6 @@ def kill(text):
     if value[0] != "prd" and value[0] < 0 or not 0 <= value[1] <= 86400:
         raise argparse.ArgumentTypeError(f"found '{text}', allowed is prd:SECONDS or RANK:SECONDS")
     return value
-
-
-def number(kind, low, high):
-    """An argparse type: a number in [low, high]."""
-
-    def parse(text):
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"found '{text}', allowed is {low} to {high}")
-        return value
-
-    return parse
 
 
 def make_parser():

@@ -1,17 +1,16 @@
 """One training run of the demo: prd with a config, the workers, and the evaluator beside them."""
 import json
 import pathlib
-import select
-import socket
 import subprocess
 import time
 
+import daemon
 import engines
 import history
 import options as command_line
 import processes
 import summary
-from processes import DemoError
+from processes import ToolError
 
 JOB = "demo"
 START_S = 120  # for all workers to load, join and begin
@@ -68,7 +67,7 @@ class Run:
         self._unread = 0
 
     def check_config(self):
-        """Raises DemoError if prd would refuse the config, so that no run before this one is in vain."""
+        """Raises ToolError if prd would refuse the config, so that no run before this one is in vain."""
         (self.dir / "snapshots").mkdir(parents=True)
         self.write_config(processes.free_port())
         self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
@@ -100,23 +99,13 @@ class Run:
         )
 
     def start_prd(self, children):
-        """Starts the daemon and waits until it says, as to systemd, that it is ready."""
-        notify = self.dir / "notify.sock"
-        notify.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
-            ready.bind(str(notify))
+        """Starts the daemon and waits until it is ready."""
+        with daemon.ReadySocket(self.dir) as ready:
             prd = children.start(
-                "prd", [self.settings.bin / "prd", "--config", self.config], self.dir / "prd.log",
-                {"NOTIFY_SOCKET": str(notify)},
+                "prd", [self.settings.bin / "prd", "--config", self.config], self.dir / "prd.log", ready.environment
             )
-            deadline = time.monotonic() + 30
-            while True:
-                if not prd.running():
-                    raise DemoError(prd.how_it_ended())
-                if select.select([ready], [], [], 0.1)[0] and b"READY=1" in ready.recv(4096):
-                    return prd
-                if time.monotonic() > deadline:
-                    raise DemoError("prd was not ready within 30 s; its log ends so:\n" + processes.tail(prd.log))
+            ready.wait(prd.process.poll, prd.log, 30)
+        return prd
 
     def start_worker(self, children, rank, port):
         options = self.settings.options
@@ -181,7 +170,7 @@ class Run:
         while True:
             for child in (prd, *workers, evaluator):
                 if not child.running():
-                    raise DemoError(child.how_it_ended())
+                    raise ToolError(child.how_it_ended())
             self.read_evaluations()
             now = time.monotonic()
             if self.evaluations and training_since is None:
@@ -191,9 +180,9 @@ class Run:
                 break
             self.progress.show(self, begun)
             if training_since is None and now - begun > START_S + 10:
-                raise DemoError(f"the training did not begin within {START_S} s")
+                raise ToolError(f"the training did not begin within {START_S} s")
             if training_since is not None and now - training_since > limit_s:
-                raise DemoError(
+                raise ToolError(
                     f"{self.engine.text}: {done:.0%} of the run within the time limit of {limit_s:.0f} s; allow more "
                     "with --limit-s"
                 )
@@ -225,10 +214,10 @@ class Run:
     def check_replicas(self):
         final = next((e for e in self.evaluations if e["final"]), None)
         if final is None:
-            raise DemoError("prd-evaluate printed no final line")
+            raise ToolError("prd-evaluate printed no final line")
         workers = self.settings.options.workers - len(self.killed)
         if final["live"] != workers or final["spread"] != 0:
-            raise DemoError(
+            raise ToolError(
                 f"{self.engine.text}: {final['live']} of {workers} workers ended, with models that differ by up to "
                 f"{final['spread']}; all should have the same"
             )
@@ -241,12 +230,12 @@ class Run:
         return logs
 
     def result(self):
-        """The object for summary.json. Raises DemoError."""
+        """The object for summary.json. Raises ToolError."""
         logs = self.logs()
         name = self.engine.name
         for log in logs:
             if log.start["engine"] != name:
-                raise DemoError(f"worker {log.start['rank']} trained under {log.start['engine']}, not {name}")
+                raise ToolError(f"worker {log.start['rank']} trained under {log.start['engine']}, not {name}")
         records = self.dir / "records.jsonl"
         self.prdctl("export", JOB, "--format", "jsonl", "-o", records)
         with open(records, encoding="utf-8") as file:
@@ -258,17 +247,17 @@ class Run:
         )
 
     def program(self, what, name, *arguments):
-        """Runs a program to its end. Raises DemoError if it does not end well."""
+        """Runs a program to its end. Raises ToolError if it does not end well."""
         command = [self.settings.bin / name, *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         except OSError as error:
-            raise DemoError(f"{name} cannot be started: {error}") from None
+            raise ToolError(f"{name} cannot be started: {error}") from None
         if done.returncode != 0:
-            raise DemoError(f"{what} ended with exit code {done.returncode}: {done.stderr.strip()}")
+            raise ToolError(f"{what} ended with exit code {done.returncode}: {done.stderr.strip()}")
 
     def prdctl(self, command, *arguments):
-        """Runs prdctl on the history of the ended run. Raises DemoError."""
+        """Runs prdctl on the history of the ended run. Raises ToolError."""
         self.program(f"prdctl {command}", "prdctl", "--state-dir", self.settings.dir / "state", command, *arguments)
 
     def check_history(self):

@@ -8,7 +8,7 @@ import sys
 import tomllib
 import unittest
 
-sys.path.insert(0, os.path.join(os.environ["PRD_SOURCE_DIR"], "tools/demo_lib"))
+sys.path[:0] = [os.path.join(os.environ["PRD_SOURCE_DIR"], "tools", folder) for folder in ("demo_lib", "job_lib")]
 import engines  # noqa: E402
 import history  # noqa: E402
 import options as command_line  # noqa: E402

@@ -1,4 +1,4 @@
-"""Child processes that are watched, ended by their ids, and never outlive the demo; and ports for them."""
+"""Child processes that are watched, ended by their ids, and never outlive the program; and ports for them."""
 import contextlib
 import ctypes
 import os
@@ -12,12 +12,12 @@ import time
 PR_SET_PDEATHSIG = 1
 
 
-class DemoError(Exception):
+class ToolError(Exception):
     """What went wrong, in words."""
 
 
 def _die_with_parent(parent):
-    # Also when the demo itself is killed: the kernel ends the child then.
+    # Also when the program itself is killed: the kernel ends the child then.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was killed before the line above
         os._exit(1)
@@ -42,9 +42,12 @@ def free_port():
 
 
 class Child:
-    """A process with its standard error (and output, if `output` is no other file) in a log."""
+    """A process with its standard error (and output, if `output` is no other file) in a log.
 
-    def __init__(self, name, command, log, environment=None, output=None):
+    piped: its output can be read from .process.stdout.
+    """
+
+    def __init__(self, name, command, log, environment=None, output=None, piped=False):
         self.name = name
         self.log = log
         with open(log, "ab") as errors, open(output or log, "ab") as out:
@@ -52,15 +55,15 @@ class Child:
                 self.process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=out,
+                    stdout=subprocess.PIPE if piped else out,
                     stderr=errors,
                     env=dict(os.environ, **(environment or {})),
-                    # Ctrl-C in the terminal is for the demo, which then ends its children in order.
+                    # Ctrl-C in the terminal is for the program, which then ends its children in order.
                     start_new_session=True,
                     preexec_fn=lambda parent=os.getpid(): _die_with_parent(parent),
                 )
             except OSError as error:
-                raise DemoError(f"{name} cannot be started: {error}") from None
+                raise ToolError(f"{name} cannot be started: {error}") from None
 
     def running(self):
         return self.process.poll() is None
@@ -104,14 +107,14 @@ class Children:
 
 
 def wait_all(children, timeout_s, what):
-    """Waits until these have ended with exit code 0. Raises DemoError otherwise."""
+    """Waits until these have ended with exit code 0. Raises ToolError otherwise."""
     deadline = time.monotonic() + timeout_s
     for child in children:
         try:
             child.process.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise DemoError(
+            raise ToolError(
                 f"{child.name} did not end within {timeout_s:.0f} s of {what}; its log ends so:\n{tail(child.log)}"
             ) from None
         if child.process.returncode != 0:
-            raise DemoError(child.how_it_ended())
+            raise ToolError(child.how_it_ended())
