@@ -48,8 +48,9 @@ int main(int argc, char** argv) {
   double step_ms = 20;
   std::size_t size = 10'000;
   bool leave = false;
-  std::string device;
+  std::string device, stop_file;
   app.add_option("--steps", steps, "Local steps before Finish");
+  app.add_option("--stop-file", stop_file, "Fewer steps: until this file exists");
   app.add_option("--step-ms", step_ms, "How long computing a step takes");
   app.add_option("--size", size, "Floats in the model");
   app.add_option("--device", device, "cuda:N: the model is there, of PRD_CUDA_MODULE");
@@ -83,7 +84,8 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
 
   const float target = static_cast<float>(session->rank());
-  for (int step = 0; step < steps; ++step) {
+  const auto stopped = [&] { return !stop_file.empty() && access(stop_file.c_str(), F_OK) == 0; };
+  for (int step = 0; step < steps && !stopped(); ++step) {
     model->ComputeGradient(target);
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
     auto result = session->Step({.samples = 32});

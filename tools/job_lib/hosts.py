@@ -79,9 +79,25 @@ class Hosts:
                 space.run(f"ip address add {self.address(host)}/24 dev eth0")
             space.run("ip link set eth0 up")
             space.run("ip link set lo up")
-            limit = f"root tbf rate {self.rate} burst 128kb latency 100ms"
-            space.run(f"tc qdisc add dev eth0 {limit}")
-            switch.run(f"tc qdisc add dev port{host} {limit}")
+            self.set_rate(host, self.rate)
+
+    def set_rate(self, host, rate):
+        """What its link carries from now on, as tc writes it, each way."""
+        limit = f"root tbf rate {rate} burst 128kb latency 100ms"
+        self.spaces[host + 1].run(f"tc qdisc replace dev eth0 {limit}")
+        self.spaces[0].run(f"tc qdisc replace dev port{host} {limit}")
+
+    def cut(self, host, other, one_way=False):
+        """Nothing that one sends reaches the other, or (one_way) that `host` sends `other`. Their other links stay."""
+        self._change_routes("add", host, other, one_way)
+
+    def mend(self, host, other, one_way=False):
+        """Ends a cut."""
+        self._change_routes("delete", host, other, one_way)
+
+    def _change_routes(self, change, host, other, one_way):
+        for at, to in ((host, other),) if one_way else ((host, other), (other, host)):
+            self.spaces[at + 1].run(f"ip -{6 if self.ipv6 else 4} route {change} blackhole {self.address(to)}")
 
     def address(self, host):
         return f"fd77::{host + 1}" if self.ipv6 else f"10.77.0.{host + 1}"
