@@ -58,6 +58,23 @@ def pace(steps, intervals, rate):
     return made / (time_s * rate) if time_s > 0 and rate > 0 else None
 
 
+def lost(steps, down, window, base_rate, edges):
+    """The live time that gave no steps, in seconds of the whole job, by the kind of fault that began or ended last.
+
+    edges: (time, kind) of every begin and end of a fault, sorted. "": before the first.
+    """
+    found = {}
+    if not base_rate:
+        return found
+    parts = [(window[0], ""), *((min(max(time, window[0]), window[1]), kind) for time, kind in edges), (window[1], "")]
+    for (start, kind), (end, _) in zip(parts, parts[1:]):
+        live = [without((start, end), intervals) if end > start else [] for intervals in down]
+        allowed_s = sum(map(total, live)) / len(steps)
+        made = sum(count(times, part) for times, mine in zip(steps, live) for part in mine)
+        found[kind] = found.get(kind, 0) + allowed_s - made / base_rate
+    return found
+
+
 def figures(steps, down, window, base_rate):
     """What a run gave in the window.
 

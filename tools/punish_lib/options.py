@@ -1,6 +1,7 @@
 """The command line. Pure but for the question which engines there are."""
 import argparse
 import pathlib
+import re
 
 import engines
 import schedule
@@ -10,8 +11,8 @@ QUICK_KINDS = ("kill", "stop", "kill-daemon")
 QUIET_S = 5  # with two leases: how soon every live worker must have stepped
 
 LAWS = {
-    "no-hang": "every live worker that is under no fault makes a step within two leases + 5 s after its last step, after the "
-    "start or end of any fault, and after its own start; also after the last fault",
+    "no-hang": "a live worker that is under no fault makes a step within two leases + 5 s. This time begins anew with each of "
+    "its steps, when any fault begins or ends, and when its process starts",
     "no-death": "no worker ends but by a fault, before it is told to",
     "daemon-lives": "the daemon ends by a fault or SIGTERM only, and answers prdctl at the end",
     "one-run": "at the end one run of the job goes on, and every live worker is in it",
@@ -32,7 +33,7 @@ The kinds of faults:
 %(kinds)s
 cut and slow put each worker into a network namespace of its own, and disk-full puts the daemon's state_dir onto a
 file system in memory: these three need root. What this machine cannot do is skipped, and one line says why. clock is
-always skipped: one process alone cannot be given another wall clock; prdsim does that.
+always skipped: one process alone cannot be given another wall clock; prdsim does that. With --quick faults are shorter.
 
 The laws, all of which must hold:
 %(laws)s
@@ -48,6 +49,7 @@ Steps are those of all workers, as lines of their output. A worker's time is not
   - for all workers while the daemon is stopped, or its disk is full; and from its kill -9 until it is ready again.
 All other time is live: what the survivors lose until a lease has run out, what a worker needs to be let in again, a
 slow link. Steps made in time that is not live do not count. The longest gap is the longest live time without a step.
+The live time without steps is also told by the fault that began or ended last: it shows which kind costs most.
 The pace at a cut link is the steps per second of the two workers at its ends, from two leases after the cut until its
 end, divided by their baseline: what the cut of one link leaves them.
 
@@ -95,6 +97,12 @@ def kinds(text):
     return names
 
 
+def rate(text):
+    if not re.fullmatch(r"[1-9][0-9]{0,5}[kmg]bit", text):
+        raise argparse.ArgumentTypeError(f"found '{text}', allowed is a whole number and kbit, mbit or gbit, as 20mbit")
+    return text
+
+
 def setting(text):
     key, equals, value = text.partition("=")
     if not equals or not key.replace("_", "").isalpha() or not value:
@@ -103,7 +111,9 @@ def setting(text):
 
 
 def make_parser():
-    texts = {"kinds": listing({name: kind.about for name, kind in schedule.KINDS.items()}), "laws": listing(LAWS)}
+    about = {name: "{}; {:g} to {:g} s".format(kind.about, *kind.length_s) for name, kind in schedule.KINDS.items()}
+    about["clock"] = schedule.KINDS["clock"].about + "; always skipped (below)"
+    texts = {"kinds": listing(about), "laws": listing(LAWS)}
     parser = argparse.ArgumentParser(
         prog="tools/punish", usage="tools/punish [options] [-- COMMAND ...]",
         description="Runs a job of real processes, breaks what can break, for a chosen time, and checks that nothing hangs "
@@ -128,7 +138,7 @@ def make_parser():
     add("--job", type=setting, action="append", default=[], metavar="KEY=VALUE", help="another key of [[job]], as in the config; may be repeated")
     add("--step-ms", type=number(float, 1, 60_000), default=50, help="how long a worker computes a step (default: %(default)s)")
     add("--floats", type=number(int, 1, 10**9), default=10_000, help="in the model (default: %(default)s)")
-    add("--slow-rate", default="20mbit", metavar="RATE", help="of a slow link, as tc writes it (default: %(default)s)")
+    add("--slow-rate", type=rate, default="20mbit", metavar="RATE", help="of a slow link, as tc writes it (default: %(default)s)")
     add("--load-seconds", type=number(float, 0, 3600), default=0, help="that a fresh COMMAND needs until it joins (default: %(default)s)")
     add("--step-line", default='"step"', metavar="TEXT", help="a line of a worker's output that holds TEXT is a step (default: %(default)s)")
     add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)

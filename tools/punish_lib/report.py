@@ -55,6 +55,9 @@ def table(results):
     lines = ["  ".join(c.ljust(widths[c]) for c in columns).rstrip()]
     lines += ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
     for result in results:
+        if result.get("lost_s"):
+            parts = ", ".join(f"{seconds:.1f} s {('after ' + kind) if kind else 'before any'}" for kind, seconds in result["lost_s"].items())
+            lines.append(f"{result['engine']}: live time of the whole job without steps: {parts}")
         for law, found in result["findings"].items():
             lines.append(f"{result['engine']}: {law}: {len(found)} times; first: {found[0]}")
     return lines

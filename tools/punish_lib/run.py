@@ -33,6 +33,7 @@ class Run:
         self.watch = goodput.Watch(options.workers, options.patience_s)
         self.down = [[] for _ in range(options.workers)]  # [start, end] of each rank, end None: still
         self.cut = [[] for _ in range(options.workers)]  # the same, of cut links alone
+        self.edges = []  # (when, kind) of all begins and ends of faults
         self.active = {}  # fault -> its intervals in `down`
         self.killed_daemon = None  # the fault because of which the daemon is away
         self.copies = {}  # old-state's fault -> the copy to put back
@@ -226,7 +227,7 @@ class Run:
         elif kind == "disk-full":
             job.place.disk.fill()
         now = time.monotonic()
-        self.watch.edge(now)
+        self.edge(now, kind)
         self.active[fault] = []
         if fault.stops_victims:
             for rank in fault.ranks or range(self.options.workers):
@@ -258,9 +259,13 @@ class Run:
             job.place.disk.free()
         self.over(fault)
 
+    def edge(self, now, kind):
+        self.watch.edge(now)
+        self.edges.append((now, kind))
+
     def over(self, fault):
         now = time.monotonic()
-        self.watch.edge(now)
+        self.edge(now, fault.kind)
         for interval in self.active.pop(fault):
             interval[1] = now + (self.options.load_seconds if fault.kind == "kill" else 0)
         self.say("over", f"{self.describe(fault)}: over", **self.fields(fault))
@@ -404,6 +409,7 @@ class Run:
             window = (self.begun, end)
             figures = goodput.figures(self.job.steps, down, window, self.base_rate)
             cut = [[(start + 2 * self.options.lease_ms / 1000, stop or end) for start, stop in parts] for parts in self.cut]
+            figures["lost_s"] = goodput.lost(self.job.steps, down, window, self.base_rate, self.edges)
             figures["cut_pace"] = goodput.pace(self.job.steps, cut, self.base_rate / self.options.workers)
         kinds = {}
         for fault in sorted(self.faults, key=lambda fault: fault.start)[: self._struck]:

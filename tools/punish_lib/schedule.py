@@ -20,7 +20,7 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("kill", 1, (1, 10), (0.3, 1.5), True, "kill -9 of a worker, which is started again when the fault ends"),
+        Kind("kill", 1, (1, 30), (0.3, 1.5), True, "kill -9 of a worker, which is started again when the fault ends"),
         Kind("stop", 1, (1, 30), (0.5, 3), True, "SIGSTOP of a worker, then SIGCONT"),
         Kind("stop-daemon", 0, (1, 30), (0.5, 3), True, "SIGSTOP of the daemon, then SIGCONT"),
         Kind("kill-daemon", 0, (0.2, 5), (0.2, 1), True, "kill -9 of the daemon, which is started again"),

@@ -29,7 +29,7 @@ class Schedule(unittest.TestCase):
         faults = draw(1, ["kill", "cut", "old-state"], workers=4, seconds=150, every=20)
         self.assertEqual(
             [(fault.kind, fault.ranks, round(fault.start, 3), round(fault.end, 3)) for fault in faults],
-            [("kill", (3,), 12.710, 21.006), ("old-state", (), 77.792, 78.412), ("cut", (2, 0), 89.883, 94.061),
+            [("kill", (3,), 12.710, 37.221), ("old-state", (), 77.792, 78.412), ("cut", (2, 0), 89.883, 94.061),
              ("kill", (3,), 146.618, 150)],
         )  # fmt: skip
 
@@ -117,6 +117,14 @@ class Goodput(unittest.TestCase):
         self.assertEqual(self.figures([[10, 20]], [[(25, 100)]])["longest_gap_s"], [10])
         self.assertEqual(self.figures([[10, 20]], [[(90, 100)]])["longest_gap_s"], [70])
 
+    def test_what_is_lost_is_told_by_the_last_fault(self):
+        # 40 s of both while the second is dead, and 10 s more of the second.
+        steps = [self.every(0.5, (0, 20), (60, 100)), self.every(0.5, (0, 20), (70, 100))]
+        edges = [(20, "kill"), (60, "kill"), (80, "cut")]
+        found = goodput.lost(steps, [[], [(20, 60)]], (0, 100), 4, edges)
+        self.assertEqual(found, {"": 0, "kill": 20 + 5, "cut": 0})
+        self.assertEqual(goodput.lost(steps, [[], []], (0, 100), 4, []), {"": 45})
+
     def test_pace_in_intervals(self):
         steps = [self.every(0.5, (0, 100)), self.every(2, (0, 100)), []]
         self.assertEqual(goodput.pace(steps, [[(10, 20)], [(10, 20)], []], 2), 25 / 40)
@@ -183,7 +191,7 @@ class CommandLine(unittest.TestCase):
 
     def test_wrong_options_are_refused(self):
         for text in ("--faults kill,bite", "--faults kill,kill", "--engine hope", "--workers 1", "--minutes 0", "--job a",
-                     "--every x", "--", "--seed -1"):  # fmt: skip
+                     "--every x", "--", "--seed -1", "--slow-rate 20"):  # fmt: skip
             err = io.StringIO()
             with self.subTest(text), contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as end:
                 self.parse(text)
