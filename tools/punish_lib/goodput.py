@@ -98,38 +98,49 @@ def figures(steps, down, window, base_rate):
 
 
 class Watch:
-    """The law no-hang, as time goes on: whose last step is too long ago.
+    """The law no-hang, as time goes on: who should have made a step by now.
 
-    A worker's patience begins at its last step, or at the last moment at which any fault began or ended, or its process
-    was started, whichever is later. It does not run while the worker is under a fault of its own.
+    A worker's patience begins at its last step, or when it need step again: a fault of its own is over, its process was
+    started. A fault of others that begins or ends may cost it a lease more, and never more than the patience anew.
     """
 
-    def __init__(self, workers, patience_s):
+    def __init__(self, workers, patience_s, lease_s):
         self._patience_s = patience_s
-        self._since = [NEVER] * workers  # NEVER: not to be watched
+        self._lease_s = lease_s
+        self._since = [NEVER] * workers  # when the patience began; NEVER: not to be watched
+        self._due = [NEVER] * workers
         self._hung = set()
 
     def begin(self, now):
-        self._since = [now] * len(self._since)
+        for rank in range(len(self._since)):
+            self.from_(rank, now)
+
+    def from_(self, rank, when):
+        """Its patience begins then."""
+        self._since[rank] = max(self._since[rank], when)
+        self._due[rank] = max(self._due[rank], when + self._patience_s)
 
     def step(self, rank, now):
-        self._since[rank] = max(now, self._since[rank])
-        self._hung.discard(rank)
+        if self._since[rank] > NEVER:
+            self._since[rank] = NEVER  # also before a moment set ahead
+            self._due[rank] = NEVER
+            self.from_(rank, now)
+            self._hung.discard(rank)
 
     def edge(self, now):
-        self._since = [max(since, now) for since in self._since]
-
-    def later(self, rank, until):
-        """It need not step before `until`."""
-        self._since[rank] = max(self._since[rank], until)
+        """A fault begins or ends."""
+        self._due = [max(due, min(due + self._lease_s, now + self._patience_s)) for due in self._due]
 
     def hangs(self, now, excused):
-        """The workers that hang since the last call, and for how long they have not stepped. excused: not to be asked."""
+        """The workers that hang since the last call, and for how long they have not stepped. excused: need not step."""
         found = []
-        for rank, since in enumerate(self._since):
+        for rank, due in enumerate(self._due):
+            if self._since[rank] == NEVER or rank in self._hung and rank not in excused:
+                continue
             if rank in excused:
-                self._since[rank] = max(since, now)
-            elif since > NEVER and now - since > self._patience_s and rank not in self._hung:
+                self.from_(rank, now)
+                self._hung.discard(rank)
+            elif now > due:
                 self._hung.add(rank)
-                found.append((rank, now - since))
+                found.append((rank, now - self._since[rank]))
         return found

@@ -1,4 +1,5 @@
 """Punishes a job: real processes, real faults. See --help."""
+import os
 import pathlib
 import random
 import shutil
@@ -18,6 +19,9 @@ import schedule
 from processes import ToolError
 
 
+KEPT = "kept"
+
+
 def interrupted(*_):
     raise KeyboardInterrupt
 
@@ -29,6 +33,15 @@ def catalogue(bin_dir):
     except (OSError, subprocess.SubprocessError) as error:
         sys.exit(f"tools/punish: prd cannot be started: {error}")
     return engines.catalogue(said.stdout)
+
+
+def work_folder():
+    """A temporary folder; those of a punish that was killed are removed. What a broken law has left stays (KEPT)."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob("prd-punish-*-*"):
+        owner = folder.name.split("-")[2]
+        if owner.isdigit() and not pathlib.Path(f"/proc/{owner}").exists() and not (folder / KEPT).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+    return pathlib.Path(tempfile.mkdtemp(prefix=f"prd-punish-{os.getpid()}-"))
 
 
 def punish(options, engine, faults, folder, stream, results):
@@ -67,7 +80,7 @@ def main():
         file=stream, flush=True,
     )  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
-    work_dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-punish-"))
+    work_dir = work_folder()
     results, code = [], 1
     try:
         for engine in options.engines:
@@ -83,6 +96,7 @@ def main():
     report.write(options.out / "summary.json", results, options.json)
     print(f"left in {options.out}: summary.json, events-ENGINE.jsonl", file=stream)
     if code == 1:
+        (work_dir / KEPT).touch()
         print(f"logs and state_dirs are in {work_dir}", file=stream)
     else:
         shutil.rmtree(work_dir, ignore_errors=True)

@@ -11,8 +11,9 @@ QUICK_KINDS = ("kill", "stop", "kill-daemon")
 QUIET_S = 5  # with two leases: how soon every live worker must have stepped
 
 LAWS = {
-    "no-hang": "a live worker that is under no fault makes a step within two leases + 5 s. This time begins anew with each of "
-    "its steps, when any fault begins or ends, and when its process starts",
+    "no-hang": "a live worker makes a step within two leases + 5 s of its last one, of the end of a fault of its own or of the "
+    "daemon's, and of the start of its process. Every fault of others that begins or ends meanwhile may cost a lease more. "
+    "While a link is cut, workers may wait if prdctl workers says of one that it waits for a link",
     "no-death": "no worker ends but by a fault, before it is told to",
     "daemon-lives": "the daemon ends by a fault or SIGTERM only, and answers prdctl at the end",
     "one-run": "at the end one run of the job goes on, and every live worker is in it",

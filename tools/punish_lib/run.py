@@ -3,6 +3,7 @@ import contextlib
 import heapq
 import itertools
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ JOIN_S = 60  # for all workers to make their first step
 END_S = 30  # from being told to end to the last worker's end
 RESPAWN_S = 2  # until a worker that ended by itself is started again, as a launcher would
 PROGRESS_S = 10
+LINK = re.compile(r"\blinks?\b")
 DAEMON_ENDS = ("kill-daemon", "old-state", "wipe")
 
 
@@ -30,7 +32,7 @@ class Run:
         self.log = log
         self.faults = faults
         self.findings = {law: [] for law in LAWS}
-        self.watch = goodput.Watch(options.workers, options.patience_s)
+        self.watch = goodput.Watch(options.workers, options.patience_s, options.lease_ms / 1000)
         self.down = [[] for _ in range(options.workers)]  # [start, end] of each rank, end None: still
         self.cut = [[] for _ in range(options.workers)]  # the same, of cut links alone
         self.edges = []  # (when, kind) of all begins and ends of faults
@@ -158,8 +160,7 @@ class Run:
         if self.begun is None or self.told_to_end:
             return
         for rank, silent_s in self.watch.hangs(now, self.excused()):
-            self.broken("no-hang", f"worker {rank} has made no step for {silent_s:.1f} s")
-            self.explain(rank)
+            self.hangs(rank, f"worker {rank} has made no step for {silent_s:.1f} s")
         self.show_explains()
         if now - self._shown[0] > PROGRESS_S:
             self.progress(now)
@@ -191,7 +192,7 @@ class Run:
 
     def start_again(self, rank):
         self.job.start_worker(rank)
-        self.watch.later(rank, time.monotonic() + self.options.load_seconds)
+        self.watch.from_(rank, time.monotonic() + self.options.load_seconds)
 
     # Faults.
 
@@ -308,6 +309,17 @@ class Run:
             self.say("progress", f"{rate:.1f} steps/s, {live} of {self.options.workers} workers live", steps_per_s=round(rate, 3),
                      live=live)  # fmt: skip
         self._shown = (now, steps)
+
+    def hangs(self, rank, text):
+        """Breaks no-hang, unless a link is cut, and prdctl says of some worker that it waits for a link."""
+        if any(fault.kind == "cut" for fault in self.active):
+            code, said = self.job.prdctl("workers", timeout_s=3)
+            named = [row["why"] for row in jobs.json.loads(said)["workers"] if LINK.search(row["why"])] if code == 0 else []
+            if named:
+                self.say("waits", f"{text}; prdctl names the link: {named[0]}", rank=rank)
+                return
+        self.broken("no-hang", text)
+        self.explain(rank)
 
     def explain(self, rank):
         """Asks prdctl beside the run why a worker hangs."""

@@ -123,6 +123,12 @@ class Driver(FromOutside):
         punish.kill()
         self.finish(punish)
         self.wait_for(lambda: not self.left_over(), "end of the processes")
+        # Its folder goes with the next one's.
+        [folder] = (self.dir / "tmp").iterdir()
+        code, _, _ = self.finish(self.start("--workers", "2", "--", "false"))
+        self.assertEqual(code, 1)
+        self.assertFalse(folder.exists())
+        self.assertEqual(len(list((self.dir / "tmp").iterdir())), 1)  # what is left for that error
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class Goodput(unittest.TestCase):
 
 class NoHang(unittest.TestCase):
     def watch(self):
-        watch = goodput.Watch(2, 9)
+        watch = goodput.Watch(2, patience_s=9, lease_s=2)
         watch.begin(100)
         return watch
 
@@ -147,11 +147,19 @@ class NoHang(unittest.TestCase):
         watch.step(1, 200)
         self.assertEqual(watch.hangs(210, set()), [(1, 10)])
 
-    def test_a_fault_that_begins_or_ends_gives_everybody_time(self):
+    def test_a_fault_of_others_that_begins_or_ends_costs_a_lease_at_most(self):
+        watch = self.watch()
+        watch.edge(101)  # the patience anew is less than a lease
+        self.assertEqual(watch.hangs(110, {1}), [])
+        self.assertEqual(watch.hangs(110.5, {1}), [(0, 10.5)])
         watch = self.watch()
         watch.edge(108)
-        self.assertEqual(watch.hangs(117, set()), [])
-        self.assertEqual(len(watch.hangs(117.1, set())), 2)
+        watch.edge(108)
+        self.assertEqual(watch.hangs(113, {1}), [])
+        self.assertEqual(watch.hangs(113.5, {1}), [(0, 13.5)])
+        watch.step(0, 120)
+        self.assertEqual(watch.hangs(129, {1}), [])
+        self.assertEqual(watch.hangs(129.5, {1}), [(0, 9.5)])
 
     def test_nobody_need_step_under_a_fault(self):
         watch = self.watch()
@@ -160,13 +168,22 @@ class NoHang(unittest.TestCase):
         self.assertEqual(watch.hangs(140, {1}), [(0, 10)])
         self.assertEqual(watch.hangs(149, set()), [])
         self.assertEqual(watch.hangs(149.5, set()), [(1, 9.5)])
+        self.assertEqual(watch.hangs(160, {0}), [])
+        self.assertEqual(watch.hangs(169.5, set()), [(0, 9.5)])
 
     def test_before_it_begins_and_while_it_loads_nobody_hangs(self):
-        self.assertEqual(goodput.Watch(2, 9).hangs(1000, set()), [])
+        watch = goodput.Watch(2, 9, 2)
+        watch.step(0, 5)
+        watch.edge(6)
+        self.assertEqual(watch.hangs(1000, set()), [])
         watch = self.watch()
-        watch.later(0, 120)
+        watch.from_(0, 120)
         self.assertEqual(watch.hangs(125, {1}), [])
         self.assertEqual(watch.hangs(130, {1}), [(0, 10)])
+        watch = self.watch()
+        watch.from_(0, 120)
+        watch.step(0, 105)
+        self.assertEqual(watch.hangs(115, {1}), [(0, 10)])
 
 
 class CommandLine(unittest.TestCase):
