@@ -12,8 +12,9 @@ QUIET_S = 5  # with two leases: how soon every live worker must have stepped
 
 LAWS = {
     "no-hang": "a live worker makes a step within two leases + 5 s of its last one, of the end of a fault of its own or of the "
-    "daemon's, and of the start of its process. Every fault of others that begins or ends meanwhile may cost a lease more. "
-    "While a link is cut, workers may wait if prdctl workers says of one that it waits for a link",
+    "daemon's, and of the start of its process. Every other fault that begins or ends meanwhile may cost a lease more. "
+    "A cut link excuses nobody, for there are other links; but while it is cut workers may wait if prdctl workers says of "
+    "one that it waits for a link",
     "no-death": "no worker ends but by a fault, before it is told to",
     "daemon-lives": "the daemon ends by a fault or SIGTERM only, and answers prdctl at the end",
     "one-run": "at the end one run of the job goes on, and every live worker is in it",
@@ -50,6 +51,7 @@ Steps are those of all workers, as lines of their output. A worker's time is not
   - for all workers while the daemon is stopped, or its disk is full; and from its kill -9 until it is ready again.
 All other time is live: what the survivors lose until a lease has run out, what a worker needs to be let in again, a
 slow link. Steps made in time that is not live do not count. The longest gap is the longest live time without a step.
+Engines whose groups do not divide the number of workers may be quicker with fewer, and then have a goodput above 1.
 The live time without steps is also told by the fault that began or ended last: it shows which kind costs most.
 The pace at a cut link is the steps per second of the two workers at its ends, from two leases after the cut until its
 end, divided by their baseline: what the cut of one link leaves them.

@@ -59,7 +59,7 @@ def table(results):
             parts = ", ".join(f"{seconds:.1f} s {('after ' + kind) if kind else 'before any'}" for kind, seconds in result["lost_s"].items())
             lines.append(f"{result['engine']}: live time of the whole job without steps: {parts}")
         for law, found in result["findings"].items():
-            lines.append(f"{result['engine']}: {law}: {len(found)} times; first: {found[0]}")
+            lines.append(f"{result['engine']}: {law}: {len(found)} times; first: {found[0].splitlines()[0]}")
     return lines
 
 

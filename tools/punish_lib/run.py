@@ -1,16 +1,15 @@
 """One run: the job starts, trains without faults, is punished, comes to rest, ends, and is checked."""
-import contextlib
 import heapq
 import itertools
-import pathlib
+import json
 import re
 import signal
-import subprocess
 import time
 
+import checks
+import faults
 import goodput
 import job as jobs
-import schedule
 from options import LAWS
 from processes import ToolError
 
@@ -20,26 +19,29 @@ END_S = 30  # from being told to end to the last worker's end
 RESPAWN_S = 2  # until a worker that ended by itself is started again, as a launcher would
 PROGRESS_S = 10
 LINK = re.compile(r"\blinks?\b")
-DAEMON_ENDS = ("kill-daemon", "old-state", "wipe")
+
+
+def named(ranks):
+    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 class Run:
     """REQUIRES: job is entered. log: report.Log."""
 
-    def __init__(self, options, job, log, faults):
+    def __init__(self, options, job, log, schedule):
         self.options = options
         self.job = job
         self.log = log
-        self.faults = faults
+        self.schedule = schedule  # the faults
         self.findings = {law: [] for law in LAWS}
         self.watch = goodput.Watch(options.workers, options.patience_s, options.lease_ms / 1000)
         self.down = [[] for _ in range(options.workers)]  # [start, end] of each rank, end None: still
         self.cut = [[] for _ in range(options.workers)]  # the same, of cut links alone
         self.edges = []  # (when, kind) of all begins and ends of faults
         self.active = {}  # fault -> its intervals in `down`
-        self.killed_daemon = None  # the fault because of which the daemon is away
-        self.copies = {}  # old-state's fault -> the copy to put back
-        self.kept = []  # (what, folder) of state_dirs that were in use
+        self.away = None  # the fault because of which there is no daemon
+        self.punisher = faults.Faults(job, options.slow_rate)
+        self.checks = checks.Checks(job, self.broken)
         self.begun = None  # when the first fault could come
         self.ended = None
         self.base_rate = None
@@ -47,6 +49,7 @@ class Run:
         self._actions = []
         self._order = itertools.count()
         self._explains = []
+        self._explain_from = 0.0
         self._struck = 0
         self._shown = (0.0, 0)
 
@@ -63,7 +66,7 @@ class Run:
         self.measure()
         self.begun = time.monotonic()
         self.watch.begin(self.begun)
-        for fault in self.faults:
+        for fault in self.schedule:
             if fault.kind == "old-state":
                 self.at(self.begun + fault.start - fault.age, lambda fault=fault: self.copy(fault))
             self.at(self.begun + fault.start, lambda fault=fault: self.strike(fault))
@@ -102,15 +105,15 @@ class Run:
     def rest(self):
         """No more faults: within the patience of no-hang every live worker steps."""
         self.say("rest", f"no more faults; every worker must step within {self.options.patience_s:g} s")
-        since = time.monotonic()
-        while not self.job.daemon_ready(0.05) and time.monotonic() < since + jobs.START_S:
+        deadline = time.monotonic() + jobs.START_S
+        while self.away is not None and time.monotonic() < deadline:
             self.loop(time.monotonic() + 0.05)
         since = time.monotonic()
         self.loop(since + self.options.patience_s)
-        for worker in self.job.workers:
-            if worker.live and not (self.job.steps[worker.rank] and self.job.steps[worker.rank][-1] > since):
-                self.broken("no-hang", f"worker {worker.rank} has made no step since the last fault ended; {self.why(worker.rank)}")
-        self.check_run()
+        silent = [w.rank for w in self.job.workers if w.live and not any(step > since for step in self.job.steps[w.rank][-1:])]
+        if silent:
+            self.broken("no-hang", f"{named(silent)}: no step since the last fault ended; {self.checks.why(silent[0])}")
+        self.checks.running()
 
     def end(self):
         """Ends the job in order, then the daemon, and looks at what is left."""
@@ -126,9 +129,10 @@ class Run:
         while any(worker.live for worker in self.job.workers) and time.monotonic() < deadline:
             self.loop(time.monotonic() + 0.1)
         self.loop(time.monotonic() + 0.1)
-        self.check_ends((0, -signal.SIGTERM, 128 + signal.SIGTERM) if by_signal else (0,))
-        self.stop_daemon()
-        self.check_histories()
+        self.checks.ends((0, -signal.SIGTERM, 128 + signal.SIGTERM) if by_signal else (0,), END_S)
+        self.checks.daemon_ends()
+        replayed = self.checks.histories(self.punisher.kept)
+        self.say("checked", f"{replayed} runs of {1 + len(self.punisher.kept)} state_dirs replayed")
 
     # The loop.
 
@@ -159,106 +163,66 @@ class Run:
                 self.at(now + RESPAWN_S, lambda worker=worker: self.respawn(worker))
         if self.begun is None or self.told_to_end:
             return
-        for rank, silent_s in self.watch.hangs(now, self.excused()):
-            self.hangs(rank, f"worker {rank} has made no step for {silent_s:.1f} s")
+        if hanging := self.watch.hangs(now, self.excused()):
+            ranks = [rank for rank, _ in hanging]
+            self.hang(ranks, f"{named(ranks)}: no step for {max(silent_s for _, silent_s in hanging):.1f} s")
         self.show_explains()
         if now - self._shown[0] > PROGRESS_S:
             self.progress(now)
 
     def look_at_daemon(self):
-        if self.killed_daemon is None and self.job.daemon is not None and not self.job.daemon.running() and not self.told_to_end:
+        """One that ends by itself is started again, as systemd would."""
+        released = self.away is None or self.job.starting is not None
+        if released and not self.job.daemon.running() and not self.told_to_end:
             self.broken("daemon-lives", self.job.daemon.how_it_ended())
             self.job.kill_daemon()
             self.job.begin_daemon()
             time.sleep(0.2)  # one that cannot start is not to be started a thousand times a second
-        if self.killed_daemon is not None and self.job.starting is not None:
-            if not self.job.daemon.running():
-                self.broken("daemon-lives", "started again: " + self.job.daemon.how_it_ended())
-                self.job.kill_daemon()
-                self.job.begin_daemon()
-                time.sleep(0.2)
-            elif self.job.daemon_ready():
-                fault, self.killed_daemon = self.killed_daemon, None
-                self.over(fault)
+        if self.job.starting is not None and self.job.daemon_ready() and self.away is not None:
+            fault, self.away = self.away, None
+            self.over(fault)
 
     def excused(self):
-        """The ranks that need not step: under a fault, or dead."""
-        under = {rank for rank, intervals in enumerate(self.down) if intervals and intervals[-1][1] is None}
-        return under | {worker.rank for worker in self.job.workers if not worker.live}
+        """The ranks that need not step: dead, stopped, or without a daemon. Who is at the end of a cut link has other links."""
+        dead = {worker.rank for worker in self.job.workers if not worker.live}
+        struck = (fault.ranks or range(self.options.workers) for fault in self.active if fault.stops_victims and fault.kind != "cut")
+        return dead.union(*struck)
 
     def respawn(self, worker):
-        if self.job.workers[worker.rank] is worker and not self.told_to_end:
-            self.start_again(worker.rank)
-
-    def start_again(self, rank):
-        self.job.start_worker(rank)
-        self.watch.from_(rank, time.monotonic() + self.options.load_seconds)
+        struck = any(fault.kind == "kill" and worker.rank in fault.ranks for fault in self.active)
+        if self.job.workers[worker.rank] is worker and not struck and not self.told_to_end:
+            self.job.start_worker(worker.rank)
+            self.watch.from_(worker.rank, time.monotonic() + self.options.load_seconds)
 
     # Faults.
 
     def copy(self, fault):
-        """The copy that old-state is to put back."""
-        folder = self.job.dir / f"copy-{len(self.copies)}"
-        took_s = self.job.copy_state(folder)
-        self.copies[fault] = folder
+        took_s = self.punisher.copy(fault)
         self.say("copy", f"state_dir copied in {1000 * took_s:.0f} ms, to be put back {fault.age:.1f} s later", took_s=round(took_s, 4))
 
     def strike(self, fault):
-        job, kind = self.job, fault.kind
         self._struck += 1
-        if kind == "kill":
-            job.workers[fault.ranks[0]].expected_to_end = True
-            jobs.kill(job.workers[fault.ranks[0]].child)
-        elif kind == "stop":
-            jobs.send(job.workers[fault.ranks[0]].child, signal.SIGSTOP)
-        elif kind == "stop-daemon":
-            jobs.send(job.daemon, signal.SIGSTOP)
-        elif kind in DAEMON_ENDS:
-            self.killed_daemon = fault
-            job.kill_daemon()
-            if kind != "kill-daemon":
-                self.kept.append((f"{kind} at {fault.start:.1f} s", job.dir / f"kept-{len(self.kept)}"))
-                job.take_state(self.kept[-1][1])
-            if kind == "old-state":
-                job.put_state(self.copies[fault])
-        elif kind == "cut":
-            job.place.hosts.cut(*fault.ranks, one_way=fault.one_way)
-        elif kind == "slow":
-            job.place.hosts.set_rate(fault.ranks[0], self.options.slow_rate)
-        elif kind == "disk-full":
-            job.place.disk.fill()
+        if fault.kind in faults.AWAY:
+            self.away = fault
+        self.punisher.strike(fault)
         now = time.monotonic()
-        self.edge(now, kind)
+        self.edge(now, fault.kind)
         self.active[fault] = []
         if fault.stops_victims:
             for rank in fault.ranks or range(self.options.workers):
                 self.active[fault].append([now, None])
                 self.down[rank].append(self.active[fault][-1])
-                if kind == "cut":
+                if fault.kind == "cut":
                     self.cut[rank].append(self.active[fault][-1])
-        self.say("fault", self.describe(fault), **self.fields(fault))
+        self.say("fault", faults.in_words(fault), **faults.as_fields(fault))
 
     def release(self, fault):
-        """Ends a fault; a daemon that starts again is back only when it is ready."""
-        job, kind = self.job, fault.kind
-        if fault not in self.active:
-            return
-        if kind == "kill":
-            self.start_again(fault.ranks[0])
-        elif kind == "stop":
-            jobs.send(job.workers[fault.ranks[0]].child, signal.SIGCONT)
-        elif kind == "stop-daemon":
-            jobs.send(job.daemon, signal.SIGCONT)
-        elif kind in DAEMON_ENDS:
-            job.begin_daemon()
-            return
-        elif kind == "cut":
-            job.place.hosts.mend(*fault.ranks, one_way=fault.one_way)
-        elif kind == "slow":
-            job.place.hosts.set_rate(fault.ranks[0], job.place.hosts.rate)
-        elif kind == "disk-full":
-            job.place.disk.free()
-        self.over(fault)
+        """Ends a fault. A daemon that starts again is back only when it is ready."""
+        self.punisher.release(fault)
+        if fault.kind == "kill":
+            self.watch.from_(fault.ranks[0], time.monotonic() + self.options.load_seconds)
+        if fault is not self.away:
+            self.over(fault)
 
     def edge(self, now, kind):
         self.watch.edge(now)
@@ -269,26 +233,7 @@ class Run:
         self.edge(now, fault.kind)
         for interval in self.active.pop(fault):
             interval[1] = now + (self.options.load_seconds if fault.kind == "kill" else 0)
-        self.say("over", f"{self.describe(fault)}: over", **self.fields(fault))
-
-    @staticmethod
-    def describe(fault):
-        """In words, for the terminal."""
-        who = "daemon" if fault.strikes_daemon else f"worker {fault.ranks[0]}"
-        if fault.kind == "cut":
-            who = f"link from worker {fault.ranks[0]} to {fault.ranks[1]}" if fault.one_way else (
-                f"link between workers {min(fault.ranks)} and {max(fault.ranks)}")
-        old = f", copy {fault.age:.1f} s old" if fault.kind == "old-state" else ""
-        return f"{fault.kind:<11} {who} for {fault.end - fault.start:.1f} s{old}"
-
-    @staticmethod
-    def fields(fault):
-        fields = {"kind": fault.kind, "ranks": list(fault.ranks), "for_s": round(fault.end - fault.start, 3)}
-        if fault.kind == "old-state":
-            fields["age_s"] = round(fault.age, 3)
-        if fault.kind == "cut":
-            fields["one_way"] = fault.one_way
-        return fields
+        self.say("over", f"{faults.in_words(fault)}: over", **faults.as_fields(fault))
 
     # What is said.
 
@@ -310,21 +255,22 @@ class Run:
                      live=live)  # fmt: skip
         self._shown = (now, steps)
 
-    def hangs(self, rank, text):
+    def hang(self, ranks, text):
         """Breaks no-hang, unless a link is cut, and prdctl says of some worker that it waits for a link."""
         if any(fault.kind == "cut" for fault in self.active):
             code, said = self.job.prdctl("workers", timeout_s=3)
-            named = [row["why"] for row in jobs.json.loads(said)["workers"] if LINK.search(row["why"])] if code == 0 else []
-            if named:
-                self.say("waits", f"{text}; prdctl names the link: {named[0]}", rank=rank)
+            waits = [row["why"] for row in json.loads(said)["workers"] if LINK.search(row["why"])] if code == 0 else []
+            if waits:
+                self.say("waits", f"{text}; prdctl names the link: {waits[0]}", ranks=ranks)
                 return
         self.broken("no-hang", text)
-        self.explain(rank)
+        self.explain(ranks[0])
 
     def explain(self, rank):
         """Asks prdctl beside the run why a worker hangs."""
-        if any(running.running() for running, _, _ in self._explains):
-            return  # its answer tells of all
+        if time.monotonic() < self._explain_from:
+            return  # the answer that is on its way tells of all
+        self._explain_from = time.monotonic() + PROGRESS_S
         output = self.job.dir / f"explain-{next(self._order)}.txt"
         command = [self.options.bin / "prdctl", "--admin", self.job.admin, "explain"]
         self._explains.append((self.job.children.start("prdctl", command, output), rank, output))
@@ -335,80 +281,6 @@ class Run:
             lines = entry[2].read_text(errors="replace").strip().splitlines()
             line = next((line.strip() for line in lines if line.split()[:1] == [str(entry[1])]), lines[-1] if lines else "nothing")
             self.say("explain", f"prdctl explain: {line}", lines=lines)
-
-    def why(self, rank):
-        """What prdctl says that a worker waits for."""
-        code, text = self.job.prdctl("workers", timeout_s=20)
-        if code != 0:
-            return f"prdctl workers ended with {code}: {text}"
-        rows = [row for row in jobs.json.loads(text)["workers"] if row["rank"] == rank]
-        return f"prdctl says: {rows[0]['why']}" if rows else "the daemon does not know it"
-
-    # Checks at the end.
-
-    def check_run(self):
-        """The laws daemon-lives and one-run, while the job still goes on."""
-        code, text = self.job.prdctl("status", timeout_s=20)
-        if code != 0:
-            self.broken("daemon-lives", f"prdctl status ended with {code}: {text}")
-            return
-        code, text = self.job.prdctl("jobs", timeout_s=20)
-        going = [run["run"] for run in jobs.json.loads(text)["runs"] if not run["ended"]] if code == 0 else []
-        if len(going) != 1:
-            self.broken("one-run", f"runs that go on: {going}" if code == 0 else f"prdctl jobs ended with {code}: {text}")
-            return
-        code, text = self.job.prdctl("workers", str(going[0]), timeout_s=20)
-        here = {row["rank"] for row in jobs.json.loads(text)["workers"] if row["here"]} if code == 0 else set()
-        missing = [worker.rank for worker in self.job.workers if worker.live and worker.rank not in here]
-        if missing:
-            self.broken("one-run", f"workers {missing} live and are not in run {going[0]}")
-
-    def check_ends(self, allowed):
-        """The laws ends, same-model and no-leak."""
-        for worker in self.job.workers:
-            if worker.live:
-                self.broken("ends", f"worker {worker.rank} has not ended within {END_S} s of being told to; {self.why(worker.rank)}")
-                jobs.kill(worker.child)
-            elif worker.child.process.returncode not in allowed:
-                self.broken("ends", f"{worker.child.how_it_ended().partition(';')[0]}: {worker.last_words()}")
-        ends = [worker.finished() for worker in self.job.workers]
-        sums = {end["sum"] for end in ends if end is not None and "sum" in end}
-        if len(sums) > 1:
-            self.broken("same-model", f"sums of the parameters: {sorted(sums)}")
-        for pid in self.job.leaked():
-            with contextlib.suppress(OSError):
-                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                self.broken("no-leak", f"process {pid} still runs: {command}")
-
-    def stop_daemon(self):
-        if not self.job.daemon.running():
-            return  # told before
-        self.job.daemon.process.terminate()
-        try:
-            code = self.job.daemon.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.broken("daemon-lives", "the daemon does not end within 30 s of SIGTERM")
-            self.job.kill_daemon()
-            return
-        if code != 0:
-            self.broken("daemon-lives", f"on SIGTERM {self.job.daemon.how_it_ended()}")
-
-    def check_histories(self):
-        """The law replays."""
-        replayed = 0
-        for what, state in [*self.kept, ("at the end", self.job.place.state_seen)]:
-            code, text = self.job.prdctl("jobs", state=state)
-            if code != 0:
-                self.broken("replays", f"state_dir, {what}: prdctl jobs ended with {code}: {text}")
-                continue
-            for run in jobs.json.loads(text)["runs"]:
-                code, text = self.job.prdctl("replay", str(run["run"]), state=state, timeout_s=600)
-                replayed += 1
-                if code != 0:
-                    self.broken("replays", f"state_dir, {what}: prdctl replay {run['run']} ended with {code}: {text}")
-                if what == "at the end" and not run["ended"] and not self.findings["ends"]:
-                    self.broken("ends", f"run {run['run']} has not ended, though all workers have")
-        self.say("checked", f"{replayed} runs of {1 + len(self.kept)} state_dirs replayed")
 
     # The result.
 
@@ -424,7 +296,7 @@ class Run:
             figures["lost_s"] = goodput.lost(self.job.steps, down, window, self.base_rate, self.edges)
             figures["cut_pace"] = goodput.pace(self.job.steps, cut, self.base_rate / self.options.workers)
         kinds = {}
-        for fault in sorted(self.faults, key=lambda fault: fault.start)[: self._struck]:
+        for fault in sorted(self.schedule, key=lambda fault: fault.start)[: self._struck]:
             kinds[fault.kind] = kinds.get(fault.kind, 0) + 1
         return {
             "engine": self.job.engine.text,

@@ -96,7 +96,7 @@ class Driver(FromOutside):
         [result] = map(json.loads, out.splitlines())
         broken = {law for law, holds in result["laws"].items() if not holds}
         self.assertEqual(broken, {"no-hang", "one-run"}, result)
-        self.assertTrue(all(found.startswith("worker 0 ") for found in result["findings"]["no-hang"]), result)
+        self.assertTrue(all(found.startswith("worker 0:") for found in result["findings"]["no-hang"]), result)
         self.assertIn("LAW BROKEN: no-hang: worker 0", err)
         self.assertEqual(self.left_over(), [])
 
