@@ -63,7 +63,9 @@ def of_session(leader):
 
 def send(child, sent):
     """Sends a signal to a child and its children."""
-    for pid in of_session(child.process.pid):
+    # The child itself is known by being waited for, also if it has another environment by now.
+    itself = {child.process.pid} if child.running() else set()
+    for pid in itself.union(of_session(child.process.pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sent)
 
@@ -90,13 +92,12 @@ def toml(value):
 
 
 class Worker:
-    """One rank's process, and those after it. Its steps are counted as its output is read."""
+    """One process of a rank, and its children."""
 
     def __init__(self, rank, child):
         self.rank = rank
         self.child = child
         self.expected_to_end = False  # it was killed, or told to end
-        self.stopped = False
         self.said = []  # its last lines that are no steps
         self.unread = b""
 
