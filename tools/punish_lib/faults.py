@@ -30,8 +30,9 @@ class Faults:
         elif fault.kind in AWAY:
             job.kill_daemon()
             if fault.kind != "kill-daemon":
-                self.kept.append((f"{fault.kind} at {fault.start:.1f} s", job.dir / f"kept-{len(self.kept)}"))
-                job.take_state(self.kept[-1][1])
+                folder = job.dir / f"kept-{len(self.kept)}"
+                if job.take_state(folder):
+                    self.kept.append((f"{fault.kind} at {fault.start:.1f} s", folder))
             if fault.kind == "old-state":
                 job.put_state(self._copies[fault])
         elif fault.kind == "cut":

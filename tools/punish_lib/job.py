@@ -247,9 +247,12 @@ class Job:
         return states == {"T"}
 
     def take_state(self, to):
-        """Moves what a killed daemon left to `to`; it has no state_dir then."""
+        """Moves what a killed daemon left, if anything, to `to`; it has no state_dir then. Gives whether there was one."""
+        if not self.place.state_seen.exists():  # it was wiped, and nobody has made another
+            return False
         shutil.copytree(self.place.state_seen, to)
         shutil.rmtree(self.place.state_seen)
+        return True
 
     def put_state(self, back):
         shutil.copytree(back, self.place.state_seen)
@@ -276,7 +279,7 @@ class Job:
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self.options.workers),
             **self.keys,
-            **ONE_THREAD,
+            **({} if self.options.command else ONE_THREAD),
             **marked(),
         }
         child = self.children.start(
@@ -288,14 +291,14 @@ class Job:
         os.set_blocking(child.process.stdout.fileno(), False)
         self._selector.register(child.process.stdout, selectors.EVENT_READ, worker)
         if rank < len(self.workers):
-            self.drain(self.workers[rank])
+            self.forget(self.workers[rank])
             self.workers[rank] = worker
         else:
             self.workers.append(worker)
         return worker
 
-    def drain(self, worker):
-        """Reads the rest of what an ended worker said, and forgets it."""
+    def forget(self, worker):
+        """REQUIRES: it has ended."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(worker.child.process.stdout)
         worker.child.process.stdout.close()
