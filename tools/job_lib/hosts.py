@@ -111,15 +111,6 @@ class Hosts:
         mount = f'mount --bind "{names}" /etc/hosts && exec "$0" "$@"'
         return [*self.enter(host), "unshare", "--mount", "sh", "-c", mount]
 
-    def cut(self, a, b):
-        """From now on nothing gets from one of these hosts to the other."""
-        for host, other in ((a, b), (b, a)):
-            self.spaces[host + 1].run(f"ip route add blackhole {self.address(other)}/32")
-
-    def mend(self, a, b):
-        for host, other in ((a, b), (b, a)):
-            self.spaces[host + 1].run(f"ip route del blackhole {self.address(other)}/32")
-
     def sent_bytes(self, host):
         """Over its link, so far."""
         return json.loads(self.spaces[host + 1].run("ip -json -statistics link show eth0"))[0]["stats64"]["tx"]["bytes"]
