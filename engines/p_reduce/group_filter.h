@@ -50,10 +50,9 @@ struct Signal {
   Rank rank = kNoRank;
   std::int32_t host = 0;
   Iteration iteration = 0;
-  Instant at;                // when it came
-  DurationNs step = 0;       // the worker's last step by the controller's clock
-  std::uint32_t passed = 0;  // groups that formed of later ones, as it could not have one
-  void Archive(StateArchive& ar) { ar(rank, host, iteration, at, step, passed); }
+  Instant at;           // when it came
+  DurationNs step = 0;  // the worker's last step by the controller's clock
+  void Archive(StateArchive& ar) { ar(rank, host, iteration, at, step); }
 };
 
 class GroupFilter {

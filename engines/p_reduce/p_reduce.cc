@@ -95,6 +95,7 @@ void PReduce::OnLeft(Instant now, const LeftEvent& event) {
   }
   hosts_.Remove(worker.host);
   links_.Forget(event.rank);
+  passed_.erase(event.rank);
   worker = {};
   --joined_;
   Resize();
@@ -162,10 +163,9 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
   }
 }
 
-bool PReduce::Impaired() const {
-  return !links_.empty() && std::any_of(queue_.begin(), queue_.end(), [this](const Signal& signal) {
-    return links_.HasAny(signal.rank);
-  });
+bool PReduce::AnyImpaired() const {
+  return std::any_of(queue_.begin(), queue_.end(),
+                     [this](const Signal& signal) { return links_.HasAny(signal.rank); });
 }
 
 std::vector<std::size_t> PReduce::Around(std::size_t place) const {
@@ -199,7 +199,7 @@ bool PReduce::FormAround(Instant now, GroupId* next_group, Effects* out) {
     } else if (HasAllItReaches(rank)) {
       reason = size == 1 ? "rank " + std::to_string(rank) + " reaches nobody: trains alone"
                          : of + ": nobody else whom rank " + std::to_string(rank) + " reaches";
-    } else if (size > 1 && queue_[first].passed >= turn) {
+    } else if (size > 1 && passed_.contains(rank) && passed_.at(rank) >= turn) {
       reason =
           of + ": rank " + std::to_string(rank) + " was passed over " + Number(turn) + " times";
     } else if (size > 1 && options_.max_wait_ms > 0 &&
@@ -208,7 +208,7 @@ bool PReduce::FormAround(Instant now, GroupId* next_group, Effects* out) {
     } else {
       continue;
     }
-    for (std::size_t i = 0; i < first; ++i) ++queue_[i].passed;
+    for (std::size_t i = 0; i < first; ++i) ++passed_[queue_[i].rank];
     std::vector<Signal> queue;  // the chosen ones first, the others in order
     for (const std::size_t place : places) queue.push_back(queue_[place]);
     for (std::size_t i = 0; i < queue_.size(); ++i) {
@@ -242,6 +242,7 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
     group.iteration = std::max(group.iteration, signal.iteration);
     step_sum += signal.step;
     At(signal.rank).state = State::kReducing;
+    if (!passed_.empty()) passed_.erase(signal.rank);
   }
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(size));
   group.initial_weight = SetWeights(options_, &group.members);
@@ -266,7 +267,7 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
 }
 
 void PReduce::Archive(StateArchive& ar) {
-  ar(workers_, queue_, filter_, hosts_, joined_, links_);
+  ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_);
   if (ar.saving()) return;
   if (!Consistent()) return ar.Fail();
   size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));

@@ -22,6 +22,7 @@
 #define PRD_ENGINES_P_REDUCE_P_REDUCE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -76,7 +77,8 @@ class PReduce final : public Engine {
   void Resize();
   bool Overdue(Instant now) const;
   // Somebody waits who does not reach all others.
-  bool Impaired() const;
+  bool Impaired() const { return !links_.empty() && AnyImpaired(); }
+  bool AnyImpaired() const;
   // Places in the queue of a group around this one, whose members reach each other.
   std::vector<std::size_t> Around(std::size_t place) const;
   // All joined workers that it reaches wait.
@@ -96,6 +98,8 @@ class PReduce final : public Engine {
   GroupFilter filter_;
   HostTable hosts_;
   BrokenLinks links_;
+  // Of those who wait: the groups that formed of later signals, as this worker could not have one.
+  std::map<Rank, std::uint32_t> passed_;
   std::int64_t joined_ = 0;
   std::size_t size_ = 0;     // the effective P; 0 without workers (derived from joined_)
   std::int64_t window_ = 1;  // the effective T (derived)
