@@ -136,12 +136,12 @@ void AdPsgd::Draw(Rank rank, const std::string& again, GroupId* next_group, Effe
   Worker& worker = At(rank);
   std::size_t count = neighbours_.Count(rank);
   std::vector<Rank> reached;  // where not all are
+  bool some = false;
   if (links_.HasAny(rank)) {
     reached = neighbours_.Of(rank);
-    std::erase_if(reached, [&](Rank other) { return links_.Has(rank, other); });
+    some = std::erase_if(reached, [&](Rank other) { return links_.Has(rank, other); }) > 0;
+    count = reached.size();
   }
-  const bool some = links_.HasAny(rank) && reached.size() < count;
-  if (some) count = reached.size();
   if (count == 0) {
     worker.asked = kNoGroup;
     out->push_back(Answer{
@@ -155,8 +155,9 @@ void AdPsgd::Draw(Rank rank, const std::string& again, GroupId* next_group, Effe
   const auto index = static_cast<std::size_t>(Prng(draws_ + worker.asked).Below(count));
   const Rank other = some ? reached[index] : neighbours_.At(rank, index);
   std::string reason = Name(rank) + " drew " + Name(other) + " of " + std::to_string(count) +
-                       (count == 1 ? " neighbour" : " neighbours") +
-                       (some ? " that it reaches" : "") + again;
+                       (count == 1 ? " neighbour" : " neighbours");
+  if (some) reason += " that it reaches";
+  reason += again;
   queue_.Draw(worker.asked, rank, {rank, other}, false, std::move(reason));
 }
 
