@@ -269,9 +269,10 @@ void Prague::Divide(Rank caller, const std::string& why, GroupId* next_group) {
 
 void Prague::DrawDivided(Rank caller, std::vector<std::vector<Rank>> groups,
                          const std::string& reason, GroupId* next_group) {
-  const bool part = std::any_of(groups.begin(), groups.end(),
-                                [this](const auto& group) { return links_.Among(group); });
-  if (part) Part(&groups, links_);
+  const auto is_parted = [this](const auto& group) { return links_.Among(group).has_value(); };
+  if (!links_.empty() && std::any_of(groups.begin(), groups.end(), is_parted)) {
+    Part(&groups, links_);
+  }
   for (std::vector<Rank>& members : groups) {
     std::sort(members.begin(), members.end(), RingOrder());
     queue_.Draw((*next_group)++, caller, std::move(members), true, reason);
