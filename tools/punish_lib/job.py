@@ -17,6 +17,7 @@ from processes import ToolError
 NAME = "punish"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 MARK = f"PRD_PUNISH={os.getpid()}"  # in the environment of all that is started
+GROUP_SIZE = 2  # unless asked for: few workers then wait for a group, and the pace is in proportion to who lives
 START_S = 60  # for a daemon to be ready
 
 CONFIG = """\
@@ -171,7 +172,7 @@ class Job:
                 engine=self.engine.name, workers=self.options.workers, lease_ms=self.options.lease_ms,
                 heartbeat_ms=self.options.lease_ms // 4,
                 more="\n".join(f"{key} = {toml(value)}" for key, value in self.options.job),
-                tables=engines.tables(self.engine, [self.engine], min(3, self.options.workers)),
+                tables=engines.tables(self.engine, [self.engine], GROUP_SIZE),
             )
         )  # fmt: skip
         checked = subprocess.run(

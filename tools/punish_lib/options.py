@@ -51,7 +51,8 @@ Steps are those of all workers, as lines of their output. A worker's time is not
   - for all workers while the daemon is stopped, or its disk is full; and from its kill -9 until it is ready again.
 All other time is live: what the survivors lose until a lease has run out, what a worker needs to be let in again, a
 slow link. Steps made in time that is not live do not count. The longest gap is the longest live time without a step.
-Engines whose groups do not divide the number of workers may be quicker with fewer, and then have a goodput above 1.
+Groups have 2 members unless --engine says otherwise. With larger ones that do not divide the number of workers fewer
+workers may be as quick, and the goodput above 1.
 The live time without steps is also told by the fault that began or ended last: it shows which kind costs most.
 The pace at a cut link is the steps per second of the two workers at its ends, from two leases after the cut until its
 end, divided by their baseline: what the cut of one link leaves them.
@@ -67,7 +68,7 @@ Examples:
   tools/punish --quick
   tools/punish --minutes 30 --engine p-reduce,all-reduce
   tools/punish --faults old-state,wipe --every 20 --seed 7
-  tools/punish --faults cut --engine p-reduce:group_size=2 --workers 4
+  tools/punish --faults cut --engine p-reduce:group_size=3,hop:backups=1 --workers 4
 
 What it leaves in --out: events-ENGINE.jsonl, one JSON object per event, with the time in seconds since the first fault
 could come; summary.json. If a law is broken, also where the logs and the state_dirs are.
