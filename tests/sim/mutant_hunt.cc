@@ -60,6 +60,8 @@ std::vector<Mutant> AllMutants() {
         break;
       case Mutation::kAnnouncedBeforeRecorded:
       case Mutation::kLostFinished:
+      case Mutation::kForgottenAckIgnored:
+      case Mutation::kLowestRankWins:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:
@@ -83,6 +85,7 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kStragglerAwaited:
         add(mutation, {BackupOptions{}});
         break;
+      case Mutation::kBrokenPairGrouped:
       case Mutation::kInboxOverwritten:
       case Mutation::kRunsTooFar:
         add(mutation, {PReduceOptions{}, PragueOptions{}, AdPsgdOptions{}});
@@ -144,6 +147,7 @@ bool ChangesDecisions(Mutation mutation) {
     case Mutation::kClockTooFar:
     case Mutation::kSourceForgotten:
     case Mutation::kOpenedEarly:
+    case Mutation::kBrokenPairGrouped:
       return true;
     default:
       return false;

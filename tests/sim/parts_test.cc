@@ -412,7 +412,7 @@ TEST_F(LinkedGroup, ASlowLinkIsNotABrokenOne) {
 }
 
 TEST_F(LinkedGroup, WhoStandsStillDoesNotAnswer) {
-  world_->stopped_until[3] = {10 * kSecond};
+  world_->frozen_until[3] = {10 * kSecond};
   Begin(1, false);
   Run(kSecond);
   for (const std::uint32_t worker : {0u, 1u, 2u}) {

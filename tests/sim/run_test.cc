@@ -171,21 +171,21 @@ TEST(Run, AStuckWorkerIsExplained) {
   EXPECT_FALSE(run.last_events.empty());
 }
 
-constexpr const char* kStops =
+constexpr const char* kFreezes =
     "[cluster]\nworkers = 6\nsteps = 150\nseconds = 120.0\n"
     "[job]\nname = \"sim\"\nengine = \"p-reduce\"\nlease_ms = 400\nheartbeat_ms = 100\n"
     "[faults]\nuntil_ms = 2000.0\n";
 
 // Who stands still for longer than its lease is lost, and comes back with its own replica.
 TEST(Run, WorkersThatStandStillAreLostAndGoOn) {
-  const RunResult run = Good(FromText(std::string(kStops) + "worker_stops_per_s = 0.3\n"));
+  const RunResult run = Good(FromText(std::string(kFreezes) + "worker_freezes_per_s = 0.3\n"));
   EXPECT_TRUE(run.all_finished);
   EXPECT_GE(run.stats.expired, 1u);
   EXPECT_GE(run.stats.failed_groups, 1u);
 }
 
 TEST(Run, AControllerThatStandsStillLosesNobody) {
-  const RunResult run = Good(FromText(std::string(kStops) + "controller_stops_per_s = 1.0\n"));
+  const RunResult run = Good(FromText(std::string(kFreezes) + "controller_freezes_per_s = 1.0\n"));
   EXPECT_TRUE(run.all_finished);
   EXPECT_GT(run.seconds, 3.0);
   EXPECT_EQ(run.stats.expired, 0u);
@@ -193,8 +193,41 @@ TEST(Run, AControllerThatStandsStillLosesNobody) {
 
 // The controller shows the wall clock's time, and decides nothing by it.
 TEST(Run, StepsOfTheWallClockHaveNoEffect) {
-  const RunResult run = Good(FromText(std::string(kStops) + "clock_steps_per_s = 10.0\n"));
-  EXPECT_EQ(run.hash, Good(FromText(kStops)).hash);
+  const RunResult run = Good(FromText(std::string(kFreezes) + "clock_steps_per_s = 10.0\n"));
+  EXPECT_EQ(run.hash, Good(FromText(kFreezes)).hash);
+}
+
+// A controller whose history loses its end, or all of it, or is put back as it was, again and
+// again; one of the workers is killed and does not come back before the others have gone on without
+// it.
+TEST(Run, NobodyHangsWhenTheHistoryIsLostUnderAnyEngine) {
+  const Workload base = FromText(
+      "[cluster]\nworkers = 5\nsteps = 150\nseconds = 120.0\n"
+      "[job]\nname = \"sim\"\nengine = \"p-reduce\"\nlease_ms = 400\nheartbeat_ms = 100\n"
+      "start_grace_ms = 1000\n"
+      "[faults]\nuntil_ms = 2500.0\ncontroller_dies_per_s = 1.5\nforget = 0.4\nwipe = 0.4\n"
+      "old_copy = 1.0\nworker_dies = 0.003\nreturn_ms = 60000.0\n");
+  for (const EngineOptions& engine : AllEngines()) {
+    Workload workload = base;
+    workload.job.engine = engine;
+    std::uint64_t restarts = 0, lost = 0, averages = 0, expired = 0;
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      const RunResult run = Simulate(
+          workload, {.seed = seed, .on_record = [&](const Record& record) {
+                       lost += std::holds_alternative<HistoryLost>(record.body) ? 1 : 0;
+                       const auto* formed = std::get_if<GroupFormed>(&record.body);
+                       if (formed == nullptr || formed->kind != GroupKind::kInitial) return;
+                       averages += formed->reason.find("trained before") != std::string::npos;
+                     }});
+      EXPECT_EQ(run.invariant, "") << EngineText(engine) << ", seed " << seed << run.violation;
+      restarts += run.restarts;
+      expired += run.stats.expired;
+    }
+    EXPECT_GE(restarts, 20u) << EngineText(engine);
+    EXPECT_GE(lost, 3u) << EngineText(engine);
+    EXPECT_GE(averages, 5u) << EngineText(engine);
+    EXPECT_GE(expired, 1u) << EngineText(engine);
+  }
 }
 
 }  // namespace

@@ -38,11 +38,13 @@ TEST(Sweep, SeedsOfAllFaultsOnAllEnginesAreClean) {
 // A bug of one engine that is rarely seen.
 std::optional<OneEngine> OnlyFor(Mutation mutation) {
   if (mutation == Mutation::kWindowOffByOne) return OneEngine{.engine = PReduceOptions{}};
+  if (mutation == Mutation::kBrokenPairGrouped) return OneEngine{.engine = PReduceOptions{}};
   if (mutation == Mutation::kStaleByOne) return OneEngine{.engine = EagerOptions{}};
   if (mutation >= Mutation::kTokenMore && mutation <= Mutation::kDropIgnored) {
     return OneEngine{.engine = HopOptions{}};
   }
-  if (mutation >= Mutation::kClockTooFar) return OneEngine{.engine = SspOptions{}};
+  if (mutation >= Mutation::kClockTooFar && mutation <= Mutation::kOpenedEarly)
+    return OneEngine{.engine = SspOptions{}};
   return std::nullopt;
 }
 
@@ -168,6 +170,15 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
       break;
     case Mutation::kOpenedEarly:
       expected = "opened";
+      break;
+    case Mutation::kForgottenAckIgnored:
+      expected = "no-hang";
+      break;
+    case Mutation::kBrokenPairGrouped:
+      expected = "broken-link";
+      break;
+    case Mutation::kLowestRankWins:
+      expected = "returning-start";
       break;
     case Mutation::kNone:
       break;

@@ -187,8 +187,8 @@ void Cluster::Loop() {
     }
     if (workload_.faults.until_ms > 0) LookForHangs(event.at);
     world_.now = event.at;
-    if (IsFor(event) && world_.Stopped(event.who)) {  // it takes them in order, later
-      world_.queue.Push(world_.stopped_until[event.who], event.kind, event.who, event.what);
+    if (IsFor(event) && world_.Frozen(event.who)) {  // it takes them in order, later
+      world_.queue.Push(world_.frozen_until[event.who], event.kind, event.who, event.what);
       continue;
     }
     ++events_;
@@ -323,7 +323,7 @@ void Cluster::Faults() {
       world_.Disturbed(until);
     }
   }
-  controller_.MayStop(kFaultPeriod);
+  controller_.MayFreeze(kFaultPeriod);
   if (world_.links.on()) {
     for (std::uint32_t i = 0; i < workers_.size(); ++i) LinkFaults(i, share);
   }
@@ -350,11 +350,11 @@ void Cluster::LinkFaults(std::uint32_t worker, double share) {
     world_.links.Slow(worker, to, until, FromMs(faults.slow_link_ms * world_.dice.Unit()));
     world_.Disturbed(until);
   }
-  if (world_.Rolled(faults.worker_stops_per_s * share) && !world_.Stopped(worker) &&
+  if (world_.Rolled(faults.worker_freezes_per_s * share) && !world_.Frozen(worker) &&
       workers_[worker].phase() != SimWorker::Phase::kAway) {
-    const Instant until = world_.now + world_.StopNs();
-    exchange_.Stopped(worker);
-    world_.stopped_until[worker] = until;
+    const Instant until = world_.now + world_.FreezeNs();
+    exchange_.Frozen(worker);
+    world_.frozen_until[worker] = until;
     world_.Disturbed(until);
   }
 }

@@ -194,7 +194,7 @@ void Controller::Die() {
   front_ = MakeMutantHistory(mutation_, &store_);
   turn_at_ = {INT64_MAX};
   ++restarts_;
-  if (world_->now < stopped_until_) stopped_until_ = busy_until_ = world_->now;
+  if (world_->now < frozen_until_) frozen_until_ = busy_until_ = world_->now;
   const double away = world_->workload.faults.controller_away_ms * world_->prng.Unit();
   world_->queue.Push(world_->now + FromMs(away), EventKind::kControllerStarts);
   world_->Disturbed(world_->now + FromMs(away));
@@ -216,6 +216,7 @@ void Controller::MayForget() {
   }
   if (lost == 0) return;
   store_.Forget(lost);
+  world_->forgot = world_->now;
   hashes_.clear();
   laws_.emplace(MakeEngine(world_->workload.job.engine)->plan());
   for (const auto& [id, run] : store_.runs()) {
@@ -230,17 +231,17 @@ void Controller::MayDie(DurationNs period) {
   }
 }
 
-void Controller::MayStop(DurationNs period) {
+void Controller::MayFreeze(DurationNs period) {
   const FaultsPart& faults = world_->workload.faults;
   const double share = static_cast<double>(period) / kSecond;
   if (world_->Rolled(faults.clock_steps_per_s * share)) {
     wall_ahead_ = FromMs(faults.clock_step_ms * (2 * world_->dice.Unit() - 1));
   }
-  if (!world_->Rolled(faults.controller_stops_per_s * share) || pump_ == nullptr) return;
-  stopped_until_ = world_->now + world_->StopNs();
-  busy_until_ = std::max(busy_until_, stopped_until_);
-  world_->Disturbed(stopped_until_);
-  TurnAt(stopped_until_);
+  if (!world_->Rolled(faults.controller_freezes_per_s * share) || pump_ == nullptr) return;
+  frozen_until_ = world_->now + world_->FreezeNs();
+  busy_until_ = std::max(busy_until_, frozen_until_);
+  world_->Disturbed(frozen_until_);
+  TurnAt(frozen_until_);
 }
 
 // ---- messages ----
@@ -270,7 +271,10 @@ void Controller::Turn() {
   const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
   busy_until_ = world_->now + FromUs(us);
   const std::int64_t wall_ns = world_->now.ns + wall_ahead_;
-  for (const WorkerEnvelope& envelope : inbox_) pump_->Receive(world_->now, wall_ns, envelope);
+  for (WorkerEnvelope& envelope : inbox_) {
+    Conceal(mutation_, *pump_, &envelope);
+    pump_->Receive(world_->now, wall_ns, envelope);
+  }
   inbox_.clear();
   pump_->Tick(world_->now);
   Flush();

@@ -35,7 +35,7 @@ class Controller final : private Transport {
   void Turn();
   // kFault: dies, stands still, or finds its wall clock changed, with the workload's probabilities.
   void MayDie(DurationNs period);
-  void MayStop(DurationNs period);
+  void MayFreeze(DurationNs period);
 
   const Pump* pump() const { return pump_.get(); }
   const HistoryStore& store() const { return store_; }
@@ -64,7 +64,7 @@ class Controller final : private Transport {
   std::vector<WorkerEnvelope> inbox_;
   bool stalled_ = false;  // the last write failed
   Instant busy_until_;
-  Instant stopped_until_;
+  Instant frozen_until_;
   DurationNs wall_ahead_ = 0;   // of the wall clock, to the other one
   Instant turn_at_{INT64_MAX};  // the earliest turn that is scheduled
   std::uint64_t restarts_ = 0;

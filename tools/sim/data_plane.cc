@@ -55,15 +55,19 @@ std::uint64_t DataPlane::Find(RunId run, const StartReduce& start, const Plan& p
   std::uint64_t& serial = by_group_[{run, group.id}];
   if (serial != 0) {
     const Reduction& known = reductions_.at(serial);
-    if (group.kind != known.group.kind || group.members != known.group.members ||
-        start.what != known.what) {
+    const bool same = group.kind == known.group.kind && group.members == known.group.members &&
+                      start.what == known.what;
+    if (same) return serial;
+    // A controller that has forgotten the one forms another.
+    if (!world_->forgot || *world_->forgot < known.since) {
       throw Violation("same-group",
                       "members differ in what group " + std::to_string(group.id) + " is");
     }
-    return serial;
   }
   serial = next_serial_++;
   Reduction& reduction = reductions_[serial];
+  reduction.serial = serial;
+  reduction.since = world_->now;
   reduction.run = run;
   reduction.group = group;
   reduction.plan = plan;
@@ -87,7 +91,7 @@ void DataPlane::Seen(RunId run, const ScheduleSet& set) {
     if (reduction.run != run || reduction.group.id >= set.first || !reduction.broken) return false;
     const auto here = [&](std::uint32_t worker) { return current_[worker] == serial; };
     if (std::any_of(reduction.arrived.begin(), reduction.arrived.end(), here)) return false;
-    by_group_.erase({run, reduction.group.id});
+    Forget(reduction);
     return true;
   });
 }
@@ -157,7 +161,7 @@ bool DataPlane::Linked(const Reduction& reduction, std::size_t a, std::size_t b)
 Instant DataPlane::Clear(const Reduction& reduction) const {
   Instant clear = world_->now;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    clear = std::max(clear, world_->stopped_until[reduction.members[i]]);
+    clear = std::max(clear, world_->frozen_until[reduction.members[i]]);
     for (std::size_t j = 0; j < i; ++j) {
       if (!Linked(reduction, i, j)) continue;
       clear = std::max(clear, world_->links.WholeFrom(reduction.members[i], reduction.members[j]));
@@ -183,8 +187,13 @@ DurationNs DataPlane::Slowness(const Reduction& reduction) const {
 void DataPlane::Through(std::uint64_t serial) {
   const auto it = reductions_.find(serial);
   if (++it->second.through < it->second.members.size()) return;
-  by_group_.erase({it->second.run, it->second.group.id});
+  Forget(it->second);
   reductions_.erase(it);
+}
+
+void DataPlane::Forget(const Reduction& reduction) {
+  const auto known = by_group_.find({reduction.run, reduction.group.id});
+  if (known != by_group_.end() && known->second == reduction.serial) by_group_.erase(known);
 }
 
 void DataPlane::Cancel(std::uint32_t worker) {
@@ -264,7 +273,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     }
   }
   const Reduction reduction = std::move(it->second);
-  by_group_.erase({reduction.run, reduction.group.id});
+  Forget(reduction);
   reductions_.erase(it);
   CheckBefore(reduction);
   const Sum sum = SumUp(reduction);
@@ -291,7 +300,37 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
   return results;
 }
 
+// What those who have trained before have learned is not lost.
+void DataPlane::CheckStart(const Reduction& reduction) const {
+  std::vector<std::size_t> returning;
+  Iteration newest = 0;
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const Replica& replica = world_->replicas[reduction.members[i]];
+    if (!replica.trained) continue;
+    returning.push_back(i);
+    newest = std::max(newest, replica.iteration);
+  }
+  const bool equal = AllOrNone(reduction.plan) || TrainsInRounds(reduction.plan);
+  const double share = 1.0 / static_cast<double>(returning.size());
+  for (const std::size_t i : returning) {
+    const double weight = reduction.group.members[i].weight;
+    const Iteration iteration = world_->replicas[reduction.members[i]].iteration;
+    if (equal ? weight == 1 && iteration == newest : weight != share) {
+      if (equal) return;
+      throw Violation("returning-start",
+                      "worker " + std::to_string(reduction.members[i]) +
+                          " has trained before, as " + std::to_string(returning.size()) +
+                          " have, and counts " + std::to_string(weight) + " in the common start");
+    }
+  }
+  if (!equal || returning.empty()) return;
+  throw Violation("returning-start", "the common start takes no replica of iteration " +
+                                         std::to_string(newest) +
+                                         ", which is the newest of those that have trained before");
+}
+
 void DataPlane::CheckBefore(const Reduction& reduction) const {
+  if (reduction.group.kind == GroupKind::kInitial) CheckStart(reduction);
   const std::string name = "group " + std::to_string(reduction.group.id);
   const Landing landing = reduction.what.landing;
   const bool base = landing == Landing::kBase;
@@ -322,7 +361,8 @@ DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
   Sum sum{.values = Mean(reduction), .tag = Mix(group.id ^ (reduction.run << 32)), .round = {}};
   if (group.kind == GroupKind::kRound) {
     sum.round =
-        std::make_shared<const RoundResult>(RoundResult{.group = group.id,
+        std::make_shared<const RoundResult>(RoundResult{.number = reduction.serial,
+                                                        .group = group.id,
                                                         .round = group.iteration,
                                                         .sum = std::move(sum.values),
                                                         .gradients = GradientsOf(reduction)});
@@ -411,6 +451,7 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
   }
   if (kind != GroupKind::kInitial) return;
   book_.Started(reduction.run, reduction.group.iteration);
+  replica.trained = true;
   replica.initial = replica.x;
   replica.run = reduction.run;
   replica.newest = reduction.group.iteration;
@@ -516,7 +557,7 @@ std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std:
   if (world_->links.on() && world_->Lives(from) && !world_->Answers(worker, from)) {
     if (world_->now - copy.since >= world_->LeaseNs()) return result;
     const Instant whole = std::max(world_->links.WholeFrom(worker, WorkerOf(from)),
-                                   world_->stopped_until[WorkerOf(from)]);
+                                   world_->frozen_until[WorkerOf(from)]);
     world_->queue.Push(std::min(whole, copy.since + world_->LeaseNs()), EventKind::kFetched, worker,
                        ticket);
     return std::nullopt;
@@ -538,6 +579,7 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   const Replica& source = world_->replicas[WorkerOf(copy.what.source.incarnation)];
   Replica& own = world_->replicas[worker];
   book_.Lost(worker);
+  own.trained = true;
   own.x = copy.from_base ? source.base : source.x;
   own.initial = source.initial;
   own.base = source.base;

@@ -24,6 +24,8 @@
 //   group-order     a worker meets its groups in ascending order of ids, and so do all that it
 //                   shares two with
 //   same-group      all members have been told of the same group
+//   returning-start a common start takes what those have learned who have trained before: the
+//                   newest replica where all are equal by design, else the average of theirs
 // and those of gradient_book.h and schedule_book.h.
 #ifndef PRD_TOOLS_SIM_DATA_PLANE_H_
 #define PRD_TOOLS_SIM_DATA_PLANE_H_
@@ -114,6 +116,8 @@ class DataPlane {
 
  private:
   struct Reduction {
+    std::uint64_t serial = 0;
+    Instant since;
     RunId run = kNoRun;
     Group group;
     std::vector<std::uint32_t> members;  // in ring order
@@ -157,12 +161,14 @@ class DataPlane {
   void FailSoon(std::uint32_t worker, std::uint64_t serial);
   Result Failed(std::uint32_t worker, std::uint64_t serial, bool asked);
   void Through(std::uint64_t serial);
+  void Forget(const Reduction& reduction);
   // Whether two of a reduction's members send to each other; by places.
   static bool Linked(const Reduction& reduction, std::size_t a, std::size_t b);
   // When all links that the reduction needs are whole, and all its members run; now, if they are.
   Instant Clear(const Reduction& reduction) const;
   DurationNs Slowness(const Reduction& reduction) const;
   void CheckBefore(const Reduction& reduction) const;
+  void CheckStart(const Reduction& reduction) const;
   Sum SumUp(const Reduction& reduction) const;
   std::vector<double> Mean(const Reduction& reduction) const;
   std::vector<std::uint64_t> GradientsOf(const Reduction& reduction) const;

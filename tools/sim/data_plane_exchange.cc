@@ -192,18 +192,18 @@ void Exchange::StartPull(std::uint32_t worker, const prd::StartPull& start) {
   const std::uint32_t source = WorkerOf(start.from);
   ++world_->messages;
   if (!Whole(worker, source)) return FailLate(start.from, own, start.ticket);
-  if (world_->Stopped(source)) FailLate(start.from, own, start.ticket);
+  if (world_->Frozen(source)) FailLate(start.from, own, start.ticket);
   world_->queue.Push(
       Arrival(worker, source), EventKind::kRequest, source,
       asked_.Put({.from = own, .to = start.from, .ticket = start.ticket, .parcel = start.parcel}));
 }
 
-void Exchange::Stopped(std::uint32_t worker) {
-  const Incarnation stopped = world_->replicas[worker].incarnation;
+void Exchange::Frozen(std::uint32_t worker) {
+  const Incarnation frozen = world_->replicas[worker].incarnation;
   for (std::uint32_t i = 0; i < sides_.size(); ++i) {
     for (const auto& [ticket, pull] : sides_[i].pulls) {
-      if (pull.from != stopped || pull.through) continue;
-      FailLate(stopped, world_->replicas[i].incarnation, ticket);
+      if (pull.from != frozen || pull.through) continue;
+      FailLate(frozen, world_->replicas[i].incarnation, ticket);
     }
   }
 }

@@ -46,7 +46,7 @@ class Exchange {
   // The worker's process is gone, or another incarnation now.
   void Gone(std::uint32_t worker);
   // It stands still from now on.
-  void Stopped(std::uint32_t worker);
+  void Frozen(std::uint32_t worker);
   // Its core is told these next.
   void Told(std::uint32_t worker, const ControllerBody& body);
   // It says this for the first time.

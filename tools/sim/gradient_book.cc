@@ -40,7 +40,7 @@ std::uint32_t GradientBook::Took(std::uint32_t worker, RunId run, const RoundRes
   }
   Enter(run, result, replica.lineage).takers.push_back(worker);
   replica.newest = result.round;
-  replica.lineage = Mix(replica.lineage ^ result.group);
+  replica.lineage = Mix(replica.lineage ^ result.group ^ (result.number << 32));
   if (!contributed) return 0;
   const auto included = static_cast<std::uint32_t>(replica.owed.size());
   for (const std::uint64_t number : replica.owed) {
@@ -61,13 +61,17 @@ GradientBook::Round& GradientBook::Enter(RunId run, const RoundResult& result,
                                          std::uint64_t before) {
   const auto [it, first] = rounds_.try_emplace({run, result.round});
   Round& round = it->second;
-  if (!first && round.group == result.group) {
+  if (!first && round.group == result.group && round.number == result.number) {
     if (round.before == before) return round;
     throw Violation("rounds-agree", RoundText(result.round, result.group) +
                                         " is taken on top of different rounds before it");
   }
   if (!first) Undo(run, result.round, round);
-  round = {.group = result.group, .before = before, .gradients = result.gradients, .takers = {}};
+  round = {.group = result.group,
+           .number = result.number,
+           .before = before,
+           .gradients = result.gradients,
+           .takers = {}};
   for (const std::uint64_t number : result.gradients) {
     Gradient& gradient = At(number);
     if (gradient.group != kNoGroup) {

@@ -48,6 +48,7 @@ class GradientBook {
   };
   struct Round {
     GroupId group = kNoGroup;
+    std::uint64_t number = 0;  // of the reduction
     std::uint64_t before = 0;  // lineage of those who take it
     std::vector<std::uint64_t> gradients;
     std::vector<std::uint32_t> takers;

@@ -49,6 +49,10 @@ void Laws::Seen(const Record& record) {
   if (const auto* from = std::get_if<FromWorker>(&record.body)) OnMessage(record, from->envelope);
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) OnJoined(run, *joined);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, *left);
+  if (std::holds_alternative<HistoryLost>(record.body)) run->lost = true;
+  if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
+    run->broken = run->broken || !link->works;
+  }
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) OnFormed(run, *formed);
   if (const auto* ended = std::get_if<GroupEnded>(&record.body)) OnEnded(run, *ended);
   if (const auto* ordered = std::get_if<AdoptOrdered>(&record.body)) OnOrdered(run, *ordered);
@@ -228,6 +232,8 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {
   const std::string name = "group " + Number(formed.id);
   CheckId(*run, formed);
+  for (GroupId id = run->last_group + 1; run->broken && id < formed.id; ++id) run->held.insert(id);
+  run->held.erase(formed.id);
   run->last_group = std::max(run->last_group, formed.id);
   if (formed.members.empty()) throw Violation("members", name + " has none");
   CheckWeights(formed);
@@ -261,8 +267,9 @@ void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
   const bool train = formed.kind == GroupKind::kTrain;
   if (FollowsSchedule(plan_) && train)
     throw Violation("schedule", name + " forms beside the schedule");
-  const bool follows =
-      DrawnAhead(plan_) ? train || formed.id > run.last_group : formed.id == run.last_group + 1;
+  const bool ahead = (run.broken && formed.id > run.last_group) || run.held.contains(formed.id);
+  const bool follows = ahead || (DrawnAhead(plan_) ? train || formed.id > run.last_group
+                                                   : formed.id == run.last_group + 1);
   if (!follows) {
     throw Violation("history-whole", name + " follows group " + Number(run.last_group));
   }
@@ -352,6 +359,13 @@ void Laws::CheckRound(const Run& run, const GroupFormed& formed) const {
 
 void Laws::OnEnded(Run* run, const GroupEnded& ended) {
   const auto it = run->groups.find(ended.id);
+  if (it != run->groups.end() && run->lost) {
+    for (Worker& worker : run->workers) {
+      if (worker.group == ended.id) worker.group = kNoGroup;
+    }
+    run->groups.erase(it);
+    return;
+  }
   if (it == run->groups.end() || !it->second.pending.empty()) {
     throw Violation("finished-once",
                     "group " + Number(ended.id) + " ends, and " +

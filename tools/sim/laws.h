@@ -26,7 +26,8 @@
 //                        Hello may be heard anew once its first answer has been lost for a lease
 //   finished-once        every member reports on a group once, and a group ends when all have
 //   no-evictions         neither end of the real protocol breaks it
-//   history-whole        records follow each other without a hole (history_store.h)
+//   history-whole        records follow each other without a hole (history_store.h), and so do
+//                        groups, until a link is broken
 //
 // And one of what workers do:
 //   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
@@ -38,6 +39,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -83,6 +85,10 @@ class Laws {
     std::vector<Worker> workers;  // by rank
     std::map<GroupId, Running> groups;
     GroupId last_group = kNoGroup;
+    bool lost = false;  // its end, as a worker has proven: it ends as it is
+    // A link has been broken: a group may be held back, and form later or never.
+    bool broken = false;
+    std::set<GroupId> held;
   };
   struct Life {  // of an incarnation
     RunId run = kNoRun;

@@ -42,6 +42,9 @@ class MutantEngine final : public Engine {
 
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override {
     const std::size_t before = out->size();
+    if (mutation_ == Mutation::kBrokenPairGrouped && std::holds_alternative<LinkEvent>(event)) {
+      return;
+    }
     if (mutation_ == Mutation::kDeadInQueue) {
       if (const auto* ready = std::get_if<ReadyEvent>(&event)) waiting_.insert(ready->rank);
       if (const auto* left = std::get_if<LeftEvent>(&event);
@@ -316,6 +319,12 @@ std::string_view MutationName(Mutation mutation) {
       return "delay-ignored";
     case Mutation::kOpenedEarly:
       return "opened-early";
+    case Mutation::kForgottenAckIgnored:
+      return "forgotten-ack-ignored";
+    case Mutation::kBrokenPairGrouped:
+      return "broken-pair-grouped";
+    case Mutation::kLowestRankWins:
+      return "lowest-rank-wins";
   }
   return "unknown";
 }
@@ -354,7 +363,10 @@ std::vector<Mutation> AllMutations() {
           Mutation::kCopyDamaged,
           Mutation::kDeltaLost,
           Mutation::kDelayIgnored,
-          Mutation::kOpenedEarly};
+          Mutation::kOpenedEarly,
+          Mutation::kForgottenAckIgnored,
+          Mutation::kBrokenPairGrouped,
+          Mutation::kLowestRankWins};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -374,6 +386,7 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
     case Mutation::kSourceForgotten:
     case Mutation::kDelayIgnored:
     case Mutation::kOpenedEarly:
+    case Mutation::kBrokenPairGrouped:
       return std::make_unique<MutantEngine>(MakeEngine(spoilt), mutation);
     default:
       return MakeEngine(spoilt);
@@ -389,6 +402,16 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     std::get<Placement>(twisted.body).shards = SharedList<ShardPlace>(std::move(places));
     return twisted;
   }
+  const auto* group = std::get_if<Group>(&envelope.body);
+  if (mutation == Mutation::kLowestRankWins && group != nullptr &&
+      group->kind == GroupKind::kInitial) {
+    std::vector<GroupMember> members(group->members.begin(), group->members.end());
+    for (GroupMember& member : members) member.weight = 0;
+    members.front().weight = 1;
+    ControllerEnvelope twisted = envelope;
+    std::get<Group>(twisted.body).members = SharedList<GroupMember>(std::move(members));
+    return twisted;
+  }
   if (mutation != Mutation::kScheduleTwisted || WorkerOf(envelope.incarnation) % 2 == 0 ||
       !std::holds_alternative<Schedule>(envelope.body)) {
     return std::nullopt;
@@ -402,6 +425,17 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
 std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store) {
   if (mutation != Mutation::kAnnouncedBeforeRecorded) return nullptr;
   return std::make_unique<LazyHistory>(store);
+}
+
+void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope) {
+  if (mutation != Mutation::kForgottenAckIgnored) return;
+  const auto job = pump.jobs().find(envelope->run);
+  if (job == pump.jobs().end()) return;
+  const auto rank = static_cast<std::size_t>(envelope->rank);
+  const std::vector<Job::Worker>& workers = job->second->workers();
+  if (rank >= workers.size() || workers[rank].incarnation != envelope->incarnation) return;
+  envelope->ack = std::min(envelope->ack, workers[rank].link.last_out());
+  envelope->oldest = std::min(envelope->oldest, workers[rank].link.last_in() + 1);
 }
 
 bool Swallows(Mutation mutation, const WorkerEnvelope& envelope) {

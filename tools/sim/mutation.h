@@ -11,6 +11,7 @@
 
 #include "engines/engine.h"
 #include "engines/ports.h"
+#include "engines/pump.h"
 #include "engines/registry.h"
 
 namespace prd::sim {
@@ -49,8 +50,11 @@ enum class Mutation : std::uint8_t {
   kClockForgotten,           // who gets a shard does not learn which updates are in it
   kCopyDamaged,              // a holder's copy has other values
   kDeltaLost,                // an update is not added, and said to be
-  kDelayIgnored,  // staleness-aware, a delayed update counts in full; else one counts less
-  kOpenedEarly,   // a placement opens at once
+  kDelayIgnored,         // staleness-aware, a delayed update counts in full; else one counts less
+  kOpenedEarly,          // a placement opens at once
+  kForgottenAckIgnored,  // the controller does not see that a worker knows of more than it does
+  kBrokenPairGrouped,    // the engine is not told that a link is broken
+  kLowestRankWins,  // a start of workers that have trained before takes the lowest rank's replica
 };
 
 std::string_view MutationName(Mutation mutation);
@@ -65,6 +69,9 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
 
 // A history in front of `store` with the bug, or null.
 std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store);
+
+// A message of a worker that has just arrived, as the controller is to take it.
+void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope);
 
 // True if this message of a worker, which has just arrived, is to be lost for good.
 bool Swallows(Mutation mutation, const WorkerEnvelope& envelope);

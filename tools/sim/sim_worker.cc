@@ -281,7 +281,8 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
   last_result_ = result;
   if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
-    core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out);
+    core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out,
+                    result.unreachable);
   });
 }
 
@@ -293,8 +294,11 @@ void SimWorker::OnFetched(const DataPlane::Result& result) {
   Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
 }
 
-// The session core neither asks for this nor hears of it yet.
-void SimWorker::OnProbed(const std::vector<GroupMember>&) {}
+void SimWorker::OnProbed(const std::vector<GroupMember>& answered) {
+  for (const GroupMember& of : answered) {
+    Tell([&](Actions* out) { core_.OnProbed(parts_->world->now, of.rank, of.incarnation, out); });
+  }
+}
 
 void SimWorker::OnNote(const Exchange::Noted& noted) {
   Tell([&](Actions* out) { core_.OnNote(parts_->world->now, noted.from, noted.note, out); });
@@ -378,6 +382,7 @@ void SimWorker::Perform(Action* action) {
     parts_->exchange->Gone(number_);
     replica().incarnation = become->incarnation;
     signal_ = said_ = heard_ = 0;
+    last_result_ = {};
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
@@ -394,6 +399,8 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Fetch(number_, run_key(), *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
+  } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
+    parts_->data->Probe(number_, probe->targets);
   } else if (std::holds_alternative<Deposit>(*action)) {
     parts_->data->Deposit(number_);
   } else if (const auto* interrupt = std::get_if<Interrupt>(action)) {

@@ -216,10 +216,9 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
                                    std::to_string(enclosure.version) + ", or its clocks are wrong");
   }
   if (parcel.kind != PeerItem::Kind::kShard) return;
-  // All members have heard of a placement that is open, and let go what they asked for before. Who
-  // is lost, and has not heard of it, may answer that still.
-  const Run& run = runs_[run_id];
-  if (parcel.epoch < run.epoch && run.opened == run.epoch) return;
+  // All members have heard of a placement that was opened, and let go what they asked for before.
+  // Who is lost, and has not heard of it, may answer that still.
+  if (parcel.epoch < runs_[run_id].opened) return;
   Reads(run_id, copy, reader, parcel.shard, parcel.stamp);
 }
 

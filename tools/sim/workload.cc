@@ -83,9 +83,9 @@ void Describe(Fields& f, FaultsPart* part) {
   Chance(f, "wipe", &part->wipe);
   Chance(f, "old_copy", &part->old_copy);
   Ms(f, "old_copy_ms", &part->old_copy_ms);
-  f.Real("controller_stops_per_s", &part->controller_stops_per_s, {0, 1000});
-  f.Real("worker_stops_per_s", &part->worker_stops_per_s, {0, 1000});
-  f.Real("stop_leases", &part->stop_leases, {1, 1000});
+  f.Real("controller_freezes_per_s", &part->controller_freezes_per_s, {0, 1000});
+  f.Real("worker_freezes_per_s", &part->worker_freezes_per_s, {0, 1000});
+  f.Real("freeze_leases", &part->freeze_leases, {1, 1000});
   f.Real("link_cuts_per_s", &part->link_cuts_per_s, {0, 1000});
   Ms(f, "link_cut_ms", &part->link_cut_ms);
   Chance(f, "one_way", &part->one_way);

@@ -107,10 +107,10 @@ struct FaultsPart {
   double wipe = 0;
   double old_copy = 0;
   double old_copy_ms = 1000;
-  // A process stands still for 1 to stop_leases leases, then takes all that has come meanwhile.
-  double controller_stops_per_s = 0;
-  double worker_stops_per_s = 0;  // per worker
-  double stop_leases = 30;
+  // A process stands still for 1 to freeze_leases leases, then takes all that has come meanwhile.
+  double controller_freezes_per_s = 0;
+  double worker_freezes_per_s = 0;  // per worker
+  double freeze_leases = 30;
   // Per worker: its link to another one loses everything for up to link_cut_ms; of these links a
   // share, one_way, in one direction alone.
   double link_cuts_per_s = 0;

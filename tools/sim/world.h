@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ inline RunId KeyOf(RunId run, const RunIdentity& identity) {
 
 // What a round of gradients came to (GroupKind::kRound).
 struct RoundResult {
+  std::uint64_t number = 0;  // of the reduction: after a loss of history another group has this id
   GroupId group = kNoGroup;
   Iteration round = 0;
   std::vector<double> sum;               // empty when nothing is trained
@@ -56,6 +58,7 @@ struct Replica {
   std::uint64_t tag = 0;         // equal replicas have equal tags, also when nothing is trained
   std::uint64_t initial_tag = 0;
   Iteration iteration = 0;
+  bool trained = false;         // is or was a job's, in this process
   RunId run = kNoRun;           // that counts on this replica
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
@@ -86,7 +89,7 @@ struct World {
         replicas(static_cast<std::size_t>(what.cluster.workers)),
         cut_until(static_cast<std::size_t>(what.cluster.workers)),
         dice(Prng(seed ^ kOwnSequence).Next()),
-        stopped_until(static_cast<std::size_t>(what.cluster.workers)),
+        frozen_until(static_cast<std::size_t>(what.cluster.workers)),
         links(what.faults),
         last_up_(static_cast<std::size_t>(what.cluster.workers)),
         last_down_(static_cast<std::size_t>(what.cluster.workers)) {}
@@ -102,16 +105,16 @@ struct World {
   }
   // What goes wrong now lasts until then.
   void Disturbed(Instant until) { disturbed_until = std::max(disturbed_until, until); }
-  bool Stopped(std::uint32_t worker) const { return now < stopped_until[worker]; }
+  bool Frozen(std::uint32_t worker) const { return now < frozen_until[worker]; }
   // Its process is there and runs, and a question to it and its answer get through.
   bool Answers(std::uint32_t worker, Incarnation asked) const {
     const std::uint32_t other = WorkerOf(asked);
-    return Lives(asked) && !Stopped(other) && links.Pass(now, worker, other) &&
+    return Lives(asked) && !Frozen(other) && links.Pass(now, worker, other) &&
            links.Pass(now, other, worker);
   }
-  // How long a process stands still that is stopped now.
-  DurationNs StopNs() {
-    const double leases = 1 + (workload.faults.stop_leases - 1) * dice.Unit();
+  // How long a process stands still that is frozen now.
+  DurationNs FreezeNs() {
+    const double leases = 1 + (workload.faults.freeze_leases - 1) * dice.Unit();
     return static_cast<DurationNs>(leases * static_cast<double>(LeaseNs()));
   }
   DurationNs LeaseNs() const { return workload.job.lease_ms * kMillisecond; }
@@ -150,9 +153,10 @@ struct World {
   // For faults that came after others: a sequence of their own, so that runs without them stay the
   // same.
   Prng dice;
-  std::vector<Instant> stopped_until;  // by worker: its process stands still before
+  std::vector<Instant> frozen_until;  // by worker: its process stands still before
   Links links;
-  Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
+  std::optional<Instant> forgot;  // when the controller last did
+  Instant disturbed_until;        // a fault that has begun lasts until then, as far as is known
   Mail<WorkerEnvelope> to_controller;
   Mail<ControllerEnvelope> to_worker;
   std::uint64_t messages = 0;  // sent, also those that were lost
