@@ -7,12 +7,6 @@
 #include "engines/job.h"
 
 namespace prd {
-namespace {
-
-// Whether all replicas have the same parameters once all are through with the same groups.
-bool ReplicasAreEqual(const Plan& plan) { return AllOrNone(plan) || TrainsInRounds(plan); }
-
-}  // namespace
 
 // ---- groups ----
 

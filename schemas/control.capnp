@@ -19,8 +19,10 @@ $Cxx.namespace("prd::wire");
 #              unique within a state directory, never used again.
 # rank         Set by the worker's launcher or, for -1, by the controller. One live worker at a time
 #              holds it; after a death another incarnation may.
-# identity     128 random bits in two halves, drawn by the controller when a run starts. Tells the run
-#              from all others, whatever state directory they are in. Both halves 0: none.
+# identity     128 random bits. The high half is drawn when the run starts: it tells the run from all
+#              others, whatever state directory they are in. The low half is drawn when the
+#              controller's process starts. A worker repeats the newest identity that it was sent.
+#              Both halves 0: none.
 # incarnation  Drawn at random by the worker when it says Hello, never 0. Lives as long as its link.
 # group        Set by the controller, from 1. Unique within a run, never used again.
 # seq, ack     Per direction of one incarnation's link, from 1. A seq lives until the other side has
@@ -121,7 +123,7 @@ struct Ready {
 }
 
 struct Finished {
-  group @0 :UInt64;      # of a Group the worker was sent
+  group @0 :UInt64;      # of a Group the worker was sent; 0: a report on links alone
   outcome @1 :Outcome;
   detail @2 :Text;       # human-readable; empty when ok
   waitNs @3 :Int64;      # from Ready sent to Group received

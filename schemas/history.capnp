@@ -53,7 +53,7 @@ struct RunStarted {
   spec @2 :Text;      # the job's config as normalised TOML; for the whole run
   wallNs @3 :Int64;   # Unix time in nanoseconds, for display
   identityHigh @4 :UInt64;   # of the run; 0 in histories of earlier versions, as the next
-  identityLow @5 :UInt64;
+  identityLow @5 :UInt64;    # of the controller that started it
 }
 
 struct WorkerJoined {

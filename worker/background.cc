@@ -333,6 +333,8 @@ void Background::OnProbed(Rank rank, Incarnation incarnation) {
   core_.OnProbed(Now(), rank, incarnation, &actions_);
 }
 
+void Background::OnOutOfReach(Rank rank) { core_.OnOutOfReach(Now(), rank, &actions_); }
+
 void Background::OnHandedOver(GroupId group, std::uint64_t sent_bytes) {
   std::optional<StepOutcome> outcome = core_.HandedOver(group);
   if (!outcome) return;

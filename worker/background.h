@@ -98,6 +98,7 @@ class Background : private MeshEvents {
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
                  const std::vector<Rank>& unreachable) override;
+  void OnOutOfReach(Rank rank) override;
   void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;

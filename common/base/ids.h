@@ -33,12 +33,11 @@ using Seq = std::uint64_t;
 using RunId = std::uint64_t;
 inline constexpr RunId kNoRun = 0;
 
-// Which execution of a job that is, wherever its controller keeps state: 128 random bits, drawn
-// when the run starts. All zero: none. A RunId alone may come again, when a controller has lost its
-// history.
+// Which execution of a job that is, and in which life of its controller. Both are random: a RunId
+// alone may come again, when a controller has lost its history. All zero: none.
 struct RunIdentity {
-  std::uint64_t high = 0;
-  std::uint64_t low = 0;
+  std::uint64_t high = 0;  // drawn when the run starts, never 0
+  std::uint64_t low = 0;   // drawn when the controller's process starts, never 0
   bool known() const { return high != 0 || low != 0; }
   void Archive(auto& ar) { ar(high, low); }
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;

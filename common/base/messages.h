@@ -80,6 +80,8 @@ enum class Outcome : std::uint8_t {
 };
 
 // The worker is through with a group, one way or another. Sent exactly once per group and member.
+// Where no group trains that is reported (neighbours, store, schedule), also of no group: kFailed,
+// to name those whom the worker does not reach.
 struct Finished {
   GroupId group = kNoGroup;
   Outcome outcome = Outcome::kOk;
@@ -141,7 +143,7 @@ using WorkerBody =
 
 struct WorkerEnvelope {
   RunId run = kNoRun;    // from Welcome; kNoRun until then
-  RunIdentity identity;  // the same
+  RunIdentity identity;  // the newest that the controller sent
   Rank rank = kNoRank;   // from Welcome; kNoRank until then
   Incarnation incarnation = 0;
   Seq seq = 0;

@@ -54,6 +54,8 @@ bool AllOrNone(const Plan& plan) {
   return TrainsInGroups(plan) && !Reduces(plan, Payload::kParameters);
 }
 
+bool ReplicasAreEqual(const Plan& plan) { return AllOrNone(plan) || TrainsInRounds(plan); }
+
 bool DrawnAhead(const Plan& plan) { return Groups(plan).members != Membership::kAnnounced; }
 
 bool FollowsSchedule(const Plan& plan) { return Groups(plan).members == Membership::kSchedule; }

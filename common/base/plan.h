@@ -118,6 +118,8 @@ bool TrainsInGroups(const Plan& plan);
 bool TrainsInRounds(const Plan& plan);
 // All workers hold one model: all members of a group that trains commit its result, or none does.
 bool AllOrNone(const Plan& plan);
+// All replicas have the same parameters once all are through with the same groups.
+bool ReplicasAreEqual(const Plan& plan);
 // Groups may be drawn, and announced, before their members have signalled. Members keep their own
 // count of iterations.
 bool DrawnAhead(const Plan& plan);

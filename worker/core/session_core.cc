@@ -47,7 +47,7 @@ WorkerEnvelope SessionCore::Envelope(Seq seq, WorkerBody body) const {
 
 void SessionCore::Push(WorkerBody body, Actions* out) {
   auto* finished = std::get_if<Finished>(&body);
-  if (finished != nullptr && finished->outcome == Outcome::kFailed &&
+  if (finished != nullptr && finished->outcome == Outcome::kFailed && finished->group != kNoGroup &&
       finished->group == failed_group_) {
     finished->unreachable = unreachable_;
   }
@@ -84,6 +84,7 @@ void SessionCore::SayHello(Actions* out) {
   run_ = kNoRun;
   identity_ = {};
   lives_.clear();
+  out_of_reach_.clear();
   waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
   last_group_ = kNoGroup;
@@ -313,7 +314,12 @@ void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* ou
   const bool trained = group_.kind == GroupKind::kTrain;
   work_ = Work::kNone;
   idle_at_ = now_;
-  if (trained && FollowsSchedule(plan())) return;
+  if (trained && FollowsSchedule(plan())) {
+    if (outcome == Outcome::kFailed && group_.id == failed_group_) {
+      ReportOutOfReach(unreachable_, out);
+    }
+    return;
+  }
   const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
   Push(Finished{.group = group_.id,
                 .outcome = outcome,
@@ -322,6 +328,18 @@ void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* ou
                 .reduce_ns = now_ - group_at_,
                 .bytes = group_bytes_},
        out);
+}
+
+// Where no group that trains is reported. Now and then: what fails is tried again at once.
+void SessionCore::ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out) {
+  Finished report{.group = kNoGroup, .outcome = Outcome::kFailed};
+  for (const Rank rank : ranks) {
+    const auto [it, fresh] = out_of_reach_.try_emplace(rank, now_);
+    if (!fresh && now_ - it->second < kSecond) continue;
+    it->second = now_;
+    report.unreachable.push_back(rank);
+  }
+  if (!report.unreachable.empty()) Push(std::move(report), out);
 }
 
 void SessionCore::GiveUpWork(const std::string& why, Actions* out) {

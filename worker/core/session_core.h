@@ -27,6 +27,7 @@
 #define PRD_WORKER_CORE_SESSION_CORE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -101,6 +102,8 @@ class SessionCore {
                  Actions* out);
   void OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
                 Actions* out);
+  // A peer that this worker exchanges with does not answer (HasNeighbours, HasStore).
+  void OnOutOfReach(Instant now, Rank rank, Actions* out);
   // A target of the newest ProbePeers answered.
   void OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out);
   void OnTime(Instant now, Actions* out);
@@ -169,6 +172,7 @@ class SessionCore {
   void BeginHeld(Actions* out);
   void Begin(Group group, Actions* out);
   void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
+  void ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out);
   void Report(Outcome outcome, const std::string& detail, Actions* out);
   void GiveUpWork(const std::string& why, Actions* out);
   void DropWork(Actions* out);
@@ -243,7 +247,8 @@ class SessionCore {
   // Of the last group that failed on the data plane.
   GroupId failed_group_ = kNoGroup;
   std::vector<Rank> unreachable_;
-  bool probes_ = false;  // the newest ProbePeers had targets
+  bool probes_ = false;                   // the newest ProbePeers had targets
+  std::map<Rank, Instant> out_of_reach_;  // reported without a group, and when last
   std::optional<std::variant<Group, Adopt>> held_;
 
   Beside beside_;

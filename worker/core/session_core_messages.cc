@@ -255,6 +255,11 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
   stepping().Continue(out);
 }
 
+void SessionCore::OnOutOfReach(Instant now, Rank rank, Actions* out) {
+  now_ = now;
+  if (trains()) ReportOutOfReach({rank}, out);
+}
+
 void SessionCore::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
   now_ = now;
   if (is_member()) Push(Probed{.rank = rank, .incarnation = incarnation}, out);

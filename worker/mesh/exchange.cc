@@ -43,6 +43,8 @@ void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   pulls_.clear();
   asked_.clear();
   unreachable_.clear();
+  ranks_.clear();
+  out_of_reach_.clear();
   updates_.clear();
   shards_.Reset(HasStore(plan) && StoreOf(plan)->staleness == 0);
   buffers_.Trim();
@@ -77,6 +79,7 @@ void Exchange::Do(Instant, const SetPeers& action) {
   std::set<std::string> endpoints;
   for (const GroupMember& peer : action.peers) {
     if (peer.incarnation == self_) continue;
+    ranks_[peer.incarnation] = peer.rank;
     const Result<std::string> endpoint = peers_->EndpointOf(peer);
     met[peer.incarnation] = endpoint.ok() ? *endpoint : std::string();
     if (endpoint.ok()) endpoints.insert(*endpoint);
@@ -96,6 +99,7 @@ void Exchange::Do(Instant, const SetPeers& action) {
     if (!endpoints.contains(endpoint)) peers_->Release(endpoint, Peers::Keeper::kExchange);
   }
   met_ = std::move(met);
+  std::erase_if(ranks_, [this](const auto& entry) { return !met_.contains(entry.first); });
   buffers_.Trim();
   due_ = true;  // some may have been heard already
 }
@@ -104,6 +108,7 @@ void Exchange::OnLost(const std::string& endpoint) {
   for (auto& [ticket, pull] : pulls_) {
     if (pull.endpoint != endpoint || pull.ended()) continue;
     pull.endpoint.clear();  // nothing to be told there
+    NoteOutOfReach(pull.from);
     Fail(ticket, &pull, Status(Code::kUnavailable, "the connection was lost"));
   }
   std::erase_if(asked_, [&](const auto& entry) { return entry.second.endpoint == endpoint; });
@@ -441,11 +446,18 @@ void Exchange::WatchPull(Instant now, Ticket ticket, Pull* pull) {
       return;
     case Silence::Step::kGiveUp:
       const bool answered = pull->silence.silent().empty();
-      if (!answered) unreachable_.push_back(pull->endpoint);
+      if (!answered) {
+        unreachable_.push_back(pull->endpoint);
+        NoteOutOfReach(pull->from);
+      }
       Fail(ticket, pull,
            Status(Code::kDeadlineExceeded, answered ? "the peer has nothing more to send"
                                                     : "the peer sent nothing for too long"));
   }
+}
+
+void Exchange::NoteOutOfReach(Incarnation peer) {
+  if (const auto it = ranks_.find(peer); it != ranks_.end()) out_of_reach_.insert(it->second);
 }
 
 void Exchange::EndPulls(Instant now) {
@@ -462,6 +474,7 @@ void Exchange::EndPulls(Instant now) {
     if (!status.ok()) pulls_.erase(ticket);
     events_->OnPulled(ticket, status, enclosure);
   }
+  for (const Rank rank : std::exchange(out_of_reach_, {})) events_->OnOutOfReach(rank);
 }
 
 // ---- the replica ----

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -51,6 +52,8 @@ class ExchangeEvents {
   // kInvalidArgument (there is no such shard).
   virtual void OnPulled(Ticket /*ticket*/, const Status& /*status*/,
                         const ShardHeader& /*enclosure*/) {}
+  // A peer that a pull waits for does not answer, or the connection to it broke.
+  virtual void OnOutOfReach(Rank /*rank*/) {}
 };
 
 class Exchange {
@@ -175,6 +178,7 @@ class Exchange {
   void SendParts(Instant now);
   void WatchPull(Instant now, Ticket ticket, Pull* pull);
   void EndPulls(Instant now);
+  void NoteOutOfReach(Incarnation peer);
 
   ReplicaStore* store_;
   Peers* peers_;
@@ -186,6 +190,8 @@ class Exchange {
   bool due_ = false;  // Service has something to do at once
 
   std::map<Incarnation, std::string> met_;  // their endpoints; empty: it has none to be used
+  std::map<Incarnation, Rank> ranks_;       // of those
+  std::set<Rank> out_of_reach_;             // to be reported
   std::deque<Early> early_;
   std::map<Ticket, Pull> pulls_;
   std::map<Request, Asked> asked_;
