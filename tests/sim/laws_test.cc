@@ -359,6 +359,12 @@ TEST_F(HangWatchTest, WhoGetsNowhereInACallHangs) {
   EXPECT_TRUE(watch_.Hangs({{Doing::kWaits, 5, 10}, {Doing::kComputes, 9, 11}}));
 }
 
+TEST_F(HangWatchTest, LongStepsGiveTime) {
+  EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 4, 9}}));
+  watch_.Computed(5);
+  EXPECT_EQ(watch_.due().ns, 130);
+}
+
 TEST_F(HangWatchTest, AFaultThatLastsPutsItOff) {
   EXPECT_FALSE(watch_.Hangs({{Doing::kWaits, 4, 9}}));
   watch_.Disturbed({105});

@@ -94,11 +94,7 @@ class Cluster {
   // It is for a worker's process.
   static bool IsFor(const SimEvent& event);
   void Evaluate();
-  std::uint64_t Order(const SimWorker& worker) const {
-    const auto order = order_.find(worker.run_key());
-    return order == order_.end() ? 0 : order->second;
-  }
-  std::uint64_t FirstDone() const;
+  RunId FirstDone() const;
   bool TooLate(const SimWorker& worker) const;
   bool Finished() const;
   bool Joining(const SimWorker& worker) const;  // waits for a common start
@@ -127,25 +123,25 @@ class Cluster {
   std::array<Trace, kRemembered> traces_;
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
-  std::set<Incarnation> lost_;            // whose leases ran out
-  std::map<RunId, RunId> keys_;           // of the newest run of each number
-  std::map<RunId, std::uint64_t> order_;  // of runs, by key, as they began
-  std::uint64_t runs_ = 0;
+  std::set<Incarnation> lost_;      // whose leases ran out
+  std::map<RunId, RunId> numbers_;  // World::NumberOf the newest run with each id
   HangWatch hangs_;
 };
 
 void Cluster::Seen(const Record& record) {
   if (const auto* started = std::get_if<RunStarted>(&record.body)) {
-    keys_[record.run] = KeyOf(record.run, started->identity);
-    order_[keys_[record.run]] = ++runs_;
+    const RunId number = world_.runs.size() + 1;
+    world_.runs.emplace(started->identity.high, number);
+    numbers_[record.run] = number;
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
   if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].run = kNoRun;  // nobody copies from it any more
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
-  if (const auto* set = std::get_if<ScheduleSet>(&record.body)) data_.Seen(keys_[record.run], *set);
-  exchange_.Seen(keys_[record.run], record);
+  if (const auto* set = std::get_if<ScheduleSet>(&record.body))
+    data_.Seen(numbers_[record.run], *set);
+  exchange_.Seen(numbers_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
@@ -383,11 +379,14 @@ bool Cluster::IsFor(const SimEvent& event) {
 void Cluster::LookForHangs(Instant until) {
   if (until.ns < FromMs(workload_.faults.until_ms)) return;
   hangs_.Disturbed(std::max(world_.disturbed_until, Instant{FromMs(workload_.faults.until_ms)}));
+  hangs_.Computed(world_.longest_step);
   while (hangs_.due() <= until) {
     world_.now = hangs_.due();
     if (!hangs_.Hangs(Doings())) continue;
-    throw Violation("no-hang",
-                    "2 leases and 5 s without faults, and some have got nowhere:" + Stuck());
+    throw Violation(
+        "no-hang",
+        "2 leases, 5 s and four of the longest steps without faults, and some have got nowhere:" +
+            Stuck());
   }
 }
 
@@ -466,12 +465,12 @@ bool Cluster::Joining(const SimWorker& worker) const {
          job->second->workers()[rank].state == Job::State::kJoining;
 }
 
-// The first run that somebody has finished, as runs began; 0: none.
-std::uint64_t Cluster::FirstDone() const {
-  std::uint64_t first = 0;
+// The first run that somebody has finished; kNoRun: none.
+RunId Cluster::FirstDone() const {
+  RunId first = kNoRun;
   for (const SimWorker& worker : workers_) {
     if (worker.phase() != SimWorker::Phase::kDone) continue;
-    const std::uint64_t run = Order(worker);
+    const RunId run = worker.run_number();
     first = first == 0 ? run : std::min(first, run);
   }
   return first;
@@ -480,8 +479,8 @@ std::uint64_t Cluster::FirstDone() const {
 // Who comes (back) after others are done is in a run of its own, and waits there for a common
 // start: nothing is wrong with that.
 bool Cluster::TooLate(const SimWorker& worker) const {
-  const std::uint64_t first = FirstDone();
-  return first > 0 && Order(worker) > first && Joining(worker);
+  const RunId first = FirstDone();
+  return first > 0 && worker.run_number() > first && Joining(worker);
 }
 
 bool Cluster::Finished() const {
@@ -522,7 +521,7 @@ void Cluster::CheckEnd() {
     if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
     if (lost_.contains(workers_[i].incarnation())) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
-    if (tags.try_emplace(workers_[i].run_key(), tag).first->second != tag) {
+    if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
       throw Violation("replicas-agree",
                       "worker " + std::to_string(i) + " ends with another replica than others");
     }

@@ -308,13 +308,13 @@ void DataPlane::CheckStart(const Reduction& reduction) const {
     const Replica& replica = world_->replicas[reduction.members[i]];
     if (!replica.trained) continue;
     returning.push_back(i);
-    newest = std::max(newest, replica.iteration);
+    newest = std::max(newest, replica.told);
   }
   const bool equal = AllOrNone(reduction.plan) || TrainsInRounds(reduction.plan);
   const double share = 1.0 / static_cast<double>(returning.size());
   for (const std::size_t i : returning) {
     const double weight = reduction.group.members[i].weight;
-    const Iteration iteration = world_->replicas[reduction.members[i]].iteration;
+    const Iteration iteration = world_->replicas[reduction.members[i]].told;
     if (equal ? weight == 1 && iteration == newest : weight != share) {
       if (equal) return;
       throw Violation("returning-start",

@@ -475,7 +475,7 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
 // ---- what workers do ----
 
 bool HangWatch::Hangs(std::vector<Worker> workers) {
-  next_ = due() + limit_;
+  looked_ = due();
   const std::vector<Worker> before = std::exchange(before_, std::move(workers));
   bool waits = false;     // somebody, for an answer
   bool finishes = false;  // somebody, all the time

@@ -31,8 +31,9 @@
 //
 // And one of what workers do:
 //   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
-//                        of the library for longer than 2 leases and 5 s, while nobody computes one
-//                        step all that time; and all finish before the run's time is over
+//                        of the library for longer than 2 leases, 5 s and four of the longest steps
+//                        there were, while nobody computes one step all that time; and all finish
+//                        before the run's time is over
 #ifndef PRD_TOOLS_SIM_LAWS_H_
 #define PRD_TOOLS_SIM_LAWS_H_
 
@@ -123,7 +124,7 @@ class Laws {
   std::unordered_map<Incarnation, Life> lives_;  // looked up only, never walked
 };
 
-// no-hang: looks at all workers once per `limit`, from the last fault on.
+// no-hang: looks at all workers once per `limit`, and what steps take, from the last fault on.
 class HangWatch {
  public:
   enum class Doing : std::uint8_t {
@@ -145,15 +146,18 @@ class HangWatch {
     if (until > quiet_) before_.clear();
     quiet_ = std::max(quiet_, until);
   }
+  // Somebody has computed a step for so long. Who waits may wait for one after another.
+  void Computed(DurationNs took) { steps_ = std::max(steps_, 4 * took); }
   // When Hangs is to be asked next.
-  Instant due() const { return before_.empty() ? quiet_ : next_; }
+  Instant due() const { return before_.empty() ? quiet_ : looked_ + limit_ + steps_; }
   // Whether somebody has got nowhere since it was asked before. Ask at due().
   bool Hangs(std::vector<Worker> workers);
 
  private:
   const DurationNs limit_;
   Instant quiet_;
-  Instant next_;
+  DurationNs steps_ = 0;
+  Instant looked_;
   std::vector<Worker> before_;
 };
 

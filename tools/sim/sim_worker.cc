@@ -1,5 +1,6 @@
 #include "tools/sim/sim_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engines/violation.h"
@@ -128,6 +129,9 @@ void SimWorker::BeginStep() {
 
 void SimWorker::EndCompute() {
   World* world = parts_->world;
+  if (world->frozen_until[number_] <= step_begun_) {
+    world->longest_step = std::max(world->longest_step, world->now - step_begun_);
+  }
   parts_->changed.clear();
   parts_->devices->End(world->now, number_, &parts_->changed);
   for (const Devices::Finish& finish : parts_->changed) {
@@ -371,8 +375,10 @@ void SimWorker::Perform(Action* action) {
   if (auto* send = std::get_if<SendToController>(action)) {
     CheckIncluded(send->envelope.body);
     const Seq seq = send->envelope.seq;
+    const auto* hello = std::get_if<Hello>(&send->envelope.body);
+    if (hello != nullptr) replica().told = hello->iteration;
     if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
-      parts_->exchange->Says(number_, run_key(), send->envelope.body);
+      parts_->exchange->Says(number_, run_number(), send->envelope.body);
       if (signal_ == 0) since_signal_ = 1;
       signal_ = said_ = seq;
     }
@@ -388,7 +394,7 @@ void SimWorker::Perform(Action* action) {
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
     begun_group_ = start->group;
-    parts_->data->Begin(number_, run_key(), *start, core_.welcome().plan);
+    parts_->data->Begin(number_, run_number(), *start, core_.welcome().plan);
   } else if (std::holds_alternative<CancelReduce>(*action)) {
     if (phase_ == Phase::kStepping && !Overlaps()) {
       Sliced(Ahead() ? Slice::Kind::kWait : Slice::Kind::kReduce);
@@ -396,7 +402,7 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
-    parts_->data->Fetch(number_, run_key(), *fetch, core_.welcome().plan);
+    parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
@@ -413,7 +419,7 @@ void SimWorker::Perform(Action* action) {
   } else {
     const bool lent =
         phase_ == Phase::kStepping || phase_ == Phase::kAttaching || phase_ == Phase::kFinishing;
-    parts_->exchange->Perform(number_, run_key(), lent, *action);
+    parts_->exchange->Perform(number_, run_number(), lent, *action);
   }
 }
 

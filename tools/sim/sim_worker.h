@@ -71,7 +71,7 @@ class SimWorker {
 
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }
-  RunId run_key() const { return KeyOf(core_.welcome().run, core_.welcome().identity); }
+  RunId run_number() const { return parts_->world->NumberOf(core_.welcome().identity); }
   Rank rank() const { return core_.welcome().rank; }
   Incarnation incarnation() const { return core_.incarnation(); }
   std::int64_t steps() const { return steps_; }

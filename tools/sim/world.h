@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,12 +23,6 @@ namespace prd::sim {
 inline constexpr int kWorkerBits = 20;
 inline std::uint32_t WorkerOf(Incarnation incarnation) {
   return static_cast<std::uint32_t>(incarnation & ((1u << kWorkerBits) - 1));
-}
-
-// Tells runs from each other: by their identities, so that a number that comes again after its
-// controller has lost everything is another run.
-inline RunId KeyOf(RunId run, const RunIdentity& identity) {
-  return identity.known() ? identity.high : run;
 }
 
 // What a round of gradients came to (GroupKind::kRound).
@@ -59,6 +54,7 @@ struct Replica {
   std::uint64_t initial_tag = 0;
   Iteration iteration = 0;
   bool trained = false;         // is or was a job's, in this process
+  Iteration told = 0;           // its iteration, in its worker's newest Hello
   RunId run = kNoRun;           // that counts on this replica
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
@@ -118,6 +114,12 @@ struct World {
     return static_cast<DurationNs>(leases * static_cast<double>(LeaseNs()));
   }
   DurationNs LeaseNs() const { return workload.job.lease_ms * kMillisecond; }
+  // Runs as they began, from 1: what a RunId is while no controller forgets, after which it may
+  // come again.
+  RunId NumberOf(const RunIdentity& run) const {
+    const auto found = runs.find(run.high);
+    return found == runs.end() ? kNoRun : found->second;
+  }
   Incarnation NewIncarnation(std::uint32_t worker) {
     return (((prng.Next() >> 1) | 1) << kWorkerBits) | worker;
   }
@@ -155,8 +157,10 @@ struct World {
   Prng dice;
   std::vector<Instant> frozen_until;  // by worker: its process stands still before
   Links links;
-  std::optional<Instant> forgot;  // when the controller last did
-  Instant disturbed_until;        // a fault that has begun lasts until then, as far as is known
+  std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
+  DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
+  std::optional<Instant> forgot;        // when the controller last did
+  Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
   Mail<WorkerEnvelope> to_controller;
   Mail<ControllerEnvelope> to_worker;
   std::uint64_t messages = 0;  // sent, also those that were lost
