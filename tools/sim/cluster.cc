@@ -52,7 +52,7 @@ class Cluster {
         exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
         controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)),
-        hangs_(2 * world_.LeaseNs() + 5 * kSecond) {
+        hangs_(2 * world_.LeaseNs() + 5 * kSecond, FollowsSchedule(PlanOf(workload)) ? 16 : 4) {
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
@@ -385,8 +385,7 @@ void Cluster::LookForHangs(Instant until) {
     if (!hangs_.Hangs(Doings())) continue;
     throw Violation(
         "no-hang",
-        "2 leases, 5 s and four of the longest steps without faults, and some have got nowhere:" +
-            Stuck());
+        "2 leases, 5 s and some steps without faults, and some have got nowhere:" + Stuck());
   }
 }
 

@@ -216,7 +216,7 @@ void Controller::MayForget() {
   }
   if (lost == 0) return;
   store_.Forget(lost);
-  world_->forgot = world_->now;
+  world_->forgot = true;
   hashes_.clear();
   laws_.emplace(MakeEngine(world_->workload.job.engine)->plan());
   for (const auto& [id, run] : store_.runs()) {

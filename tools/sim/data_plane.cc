@@ -52,22 +52,23 @@ std::uint64_t DataPlane::SentBy(const Reduction& reduction, std::size_t member) 
 
 std::uint64_t DataPlane::Find(RunId run, const StartReduce& start, const Plan& plan) {
   const Group& group = start.group;
-  std::uint64_t& serial = by_group_[{run, group.id}];
-  if (serial != 0) {
+  std::vector<std::uint64_t>& serials = by_group_[{run, group.id}];
+  for (const std::uint64_t serial : serials) {
     const Reduction& known = reductions_.at(serial);
-    const bool same = group.kind == known.group.kind && group.members == known.group.members &&
-                      start.what == known.what;
-    if (same) return serial;
-    // A controller that has forgotten the one forms another.
-    if (!world_->forgot || *world_->forgot < known.since) {
+    if (group.kind == known.group.kind && group.members == known.group.members &&
+        start.what == known.what) {
+      return serial;
+    }
+    // A controller that has forgotten one group may form another.
+    if (!world_->forgot) {
       throw Violation("same-group",
                       "members differ in what group " + std::to_string(group.id) + " is");
     }
   }
-  serial = next_serial_++;
+  const std::uint64_t serial = next_serial_++;
+  serials.push_back(serial);
   Reduction& reduction = reductions_[serial];
   reduction.serial = serial;
-  reduction.since = world_->now;
   reduction.run = run;
   reduction.group = group;
   reduction.plan = plan;
@@ -193,7 +194,8 @@ void DataPlane::Through(std::uint64_t serial) {
 
 void DataPlane::Forget(const Reduction& reduction) {
   const auto known = by_group_.find({reduction.run, reduction.group.id});
-  if (known != by_group_.end() && known->second == reduction.serial) by_group_.erase(known);
+  std::erase(known->second, reduction.serial);
+  if (known->second.empty()) by_group_.erase(known);
 }
 
 void DataPlane::Cancel(std::uint32_t worker) {

@@ -117,7 +117,6 @@ class DataPlane {
  private:
   struct Reduction {
     std::uint64_t serial = 0;
-    Instant since;
     RunId run = kNoRun;
     Group group;
     std::vector<std::uint32_t> members;  // in ring order
@@ -191,12 +190,12 @@ class DataPlane {
   const std::function<void(const Group&)> unreported_;
   GradientBook book_;
   ScheduleBook schedules_;
-  std::map<std::uint64_t, Reduction> reductions_;                // by serial
-  std::map<std::pair<RunId, GroupId>, std::uint64_t> by_group_;  // serials
-  std::vector<std::uint64_t> current_;                           // by worker; 0: none
-  std::vector<Met> newest_;                                      // by worker
-  std::vector<Copy> fetches_;                                    // by worker
-  std::vector<Ask> asks_;                                        // by worker
+  std::map<std::uint64_t, Reduction> reductions_;                             // by serial
+  std::map<std::pair<RunId, GroupId>, std::vector<std::uint64_t>> by_group_;  // serials
+  std::vector<std::uint64_t> current_;                                        // by worker; 0: none
+  std::vector<Met> newest_;                                                   // by worker
+  std::vector<Copy> fetches_;                                                 // by worker
+  std::vector<Ask> asks_;                                                     // by worker
   std::uint64_t next_serial_ = 1;
   std::uint64_t bytes_ = 0;
 };

@@ -33,7 +33,8 @@
 //   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
 //                        of the library for longer than 2 leases, 5 s and four of the longest steps
 //                        there were, while nobody computes one step all that time; and all finish
-//                        before the run's time is over
+//                        before the run's time is over. Who is ahead in a schedule waits until
+//                        others have taken its steps: sixteen steps there.
 #ifndef PRD_TOOLS_SIM_LAWS_H_
 #define PRD_TOOLS_SIM_LAWS_H_
 
@@ -139,24 +140,26 @@ class HangWatch {
     std::uint64_t step = 0;      // that it computes
   };
 
-  explicit HangWatch(DurationNs limit) : limit_(limit) {}
+  // `steps`: of the longest there were, how many one may wait for, one after another.
+  explicit HangWatch(DurationNs limit, int steps = 4) : limit_(limit), steps_(steps) {}
 
   // Faults, or what comes of them, last until then.
   void Disturbed(Instant until) {
     if (until > quiet_) before_.clear();
     quiet_ = std::max(quiet_, until);
   }
-  // Somebody has computed a step for so long. Who waits may wait for one after another.
-  void Computed(DurationNs took) { steps_ = std::max(steps_, 4 * took); }
+  // The longest step that anybody has computed.
+  void Computed(DurationNs longest) { longest_ = longest; }
   // When Hangs is to be asked next.
-  Instant due() const { return before_.empty() ? quiet_ : looked_ + limit_ + steps_; }
+  Instant due() const { return before_.empty() ? quiet_ : looked_ + limit_ + steps_ * longest_; }
   // Whether somebody has got nowhere since it was asked before. Ask at due().
   bool Hangs(std::vector<Worker> workers);
 
  private:
   const DurationNs limit_;
   Instant quiet_;
-  DurationNs steps_ = 0;
+  const int steps_;
+  DurationNs longest_ = 0;
   Instant looked_;
   std::vector<Worker> before_;
 };

@@ -377,6 +377,8 @@ void SimWorker::Perform(Action* action) {
     const Seq seq = send->envelope.seq;
     const auto* hello = std::get_if<Hello>(&send->envelope.body);
     if (hello != nullptr) replica().told = hello->iteration;
+    const auto* adopted = std::get_if<Adopted>(&send->envelope.body);
+    if (adopted != nullptr && adopted->ok) replica().told = adopted->iteration;
     if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
       parts_->exchange->Says(number_, run_number(), send->envelope.body);
       if (signal_ == 0) since_signal_ = 1;

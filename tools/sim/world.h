@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +53,7 @@ struct Replica {
   std::uint64_t initial_tag = 0;
   Iteration iteration = 0;
   bool trained = false;         // is or was a job's, in this process
-  Iteration told = 0;           // its iteration, in its worker's newest Hello
+  Iteration told = 0;           // its iteration, in its worker's newest Hello or Adopted
   RunId run = kNoRun;           // that counts on this replica
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
@@ -159,7 +158,7 @@ struct World {
   Links links;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
   DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
-  std::optional<Instant> forgot;        // when the controller last did
+  bool forgot = false;                  // the controller, ever
   Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
   Mail<WorkerEnvelope> to_controller;
   Mail<ControllerEnvelope> to_worker;
