@@ -127,7 +127,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.pid = hello.pid;
   worker.endpoints = hello.endpoints;
   worker.returns = hello.former.known();
-  worker.iteration = hello.iteration;
+  worker.brought = worker.iteration = hello.iteration;
   worker.first_group = next_group_;
   worker.link.OnReceive(envelope.seq);
   SetState(rank, State::kJoining);

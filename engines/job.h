@@ -95,7 +95,8 @@ class Job {
     std::string host_name;
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
-    bool returns = false;  // its replica was trained in a former run, or life of this one
+    bool returns = false;   // its replica was trained in a former run, or life of this one
+    Iteration brought = 0;  // the iteration of the replica that it came with
     Iteration iteration = 0;
     GroupId group = kNoGroup;       // runs, and the worker has not reported on it
     GroupId last_group = kNoGroup;  // the last group that the worker reported on, and its outcome

@@ -409,6 +409,7 @@ void Job::HelpStranded() {
       continue;
     }
     SetState(rank, State::kJoining);
+    At(rank).iteration = At(rank).brought;  // it has no other replica
     At(rank).signal_held = false;
     Write(WorkerLeft{.rank = rank,
                      .incarnation = At(rank).incarnation,

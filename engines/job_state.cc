@@ -108,8 +108,8 @@ std::string Job::StartWaits(Instant now) const {
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, returns, iteration, group, last_group,
-     last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
+  ar(state, incarnation, host, host_name, pid, endpoints, returns, brought, iteration, group,
+     last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
      ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
      first_group, source, fetches, no_replica, since, link);

@@ -41,14 +41,13 @@ class Script {
   // ---- the controller ----
   void Say(ControllerBody body) { SayAt(++seq, std::move(body)); }
   void SayAt(Seq at, ControllerBody body) {
-    core.OnEnvelope(
-        now,
-        {.identity = identity,
-         .incarnation = core.incarnation(),
-         .seq = at,
-         .ack = heard,
-         .body = std::move(body)},
-        &actions);
+    core.OnEnvelope(now,
+                    {.identity = identity,
+                     .incarnation = core.incarnation(),
+                     .seq = at,
+                     .ack = heard,
+                     .body = std::move(body)},
+                    &actions);
   }
   void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
   void Welcome(const Plan& plan = plans::kModels) {
