@@ -58,16 +58,14 @@ struct SessionOptions {
   // The address of this host at which workers on other hosts reach this one. Empty: the address
   // that routes to the controller. Workers on one host also use ipc. PRD_ADDRESS.
   std::string address;
-  // How long Attach, Step and Finish wait for a controller that does not answer, or does not admit
-  // this worker, before they return kUnavailable. 0: for ever. PRD_TIMEOUT_MS (was
-  // PRD_PATIENCE_MS).
+  // How long Attach, Step and Finish wait for a controller that does not answer or admit them, and
+  // for the job's start, before they return kUnavailable. 0: for ever. PRD_TIMEOUT_MS.
   union {
     std::chrono::milliseconds timeout{60'000};
     [[deprecated("use timeout")]] std::chrono::milliseconds patience;
   };
-  // A reduction, or a copy of a peer's replica, fails when a peer that it needs has sent nothing
-  // and does not answer for this long. A peer that is late or slow, and answers, is waited for. 0:
-  // the job's lease (lease_ms of its config). PRD_REDUCE_TIMEOUT_MS.
+  // How long a peer may be silent and leave questions unanswered, before a reduction or a copy that
+  // needs it fails. 0: the job's lease_ms. PRD_REDUCE_TIMEOUT_MS.
   std::chrono::milliseconds reduce_timeout{0};
   // NCCL communicators that this worker keeps at most, 1 or more. PRD_MAX_COMMUNICATORS.
   int max_communicators = 64;
