@@ -35,7 +35,8 @@ void Follow(const Record& record, Trails* trails) {
       trail.ready = *ready;
       trail.answered.reset();
     }
-    if (std::holds_alternative<Finished>(from->envelope.body)) trail.answered = record.now;
+    const auto* finished = std::get_if<Finished>(&from->envelope.body);
+    if (finished != nullptr && finished->group != kNoGroup) trail.answered = record.now;
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
     (*trails)[answer->rank].answered = record.now;
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {

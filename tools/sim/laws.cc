@@ -142,6 +142,7 @@ void Laws::OnAdopted(Run* run, Rank rank, const Adopted& adopted) {
 }
 
 void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
+  if (finished.group == kNoGroup && !finished.unreachable.empty()) return;  // of links alone
   const auto it = run->groups.find(finished.group);
   if (it == run->groups.end() || std::erase(it->second.pending, rank) != 1) {
     throw Violation("finished-once", RankText(rank) + " reports on group " +
