@@ -85,6 +85,8 @@ void SessionCore::SayHello(Actions* out) {
   identity_ = {};
   lives_.clear();
   out_of_reach_.clear();
+  failed_group_ = kNoGroup;  // the next run's groups have the same numbers
+  unreachable_.clear();
   waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
   last_group_ = kNoGroup;
