@@ -77,6 +77,8 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
   } else if (const auto* lost = std::get_if<HistoryLost>(&input)) {
     Write(*lost);
     EndLost(*lost);
+  } else if (const auto* refused = std::get_if<HelloRefused>(&input)) {
+    Write(*refused);
   } else {
     Write(DeadlineReached{});
     const std::optional<Instant> engine = engine_->NextDeadline();

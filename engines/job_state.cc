@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 8;
+constexpr std::uint32_t kStateVersion = 9;
 
 }  // namespace
 

@@ -17,6 +17,7 @@ Input ToInput(const RecordBody& body) {
   if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
   if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
   if (const auto* lost = std::get_if<HistoryLost>(&body)) return *lost;
+  if (const auto* refused = std::get_if<HelloRefused>(&body)) return *refused;
   return DeadlineReached{};
 }
 
@@ -33,6 +34,7 @@ bool Applies(const Job& job, const Record& record) {
   };
   if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
   if (const auto* lost = std::get_if<HistoryLost>(&record.body)) return present(lost->rank);
+  if (std::holds_alternative<HelloRefused>(record.body)) return true;
   const std::optional<Instant> deadline = job.NextDeadline();
   return deadline && *deadline <= record.now;
 }

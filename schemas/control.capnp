@@ -69,6 +69,18 @@ enum GroupKind {
   average @4;
 }
 
+enum OnNonfinite {
+  pass @0;
+  drop @1;
+  stop @2;
+}
+
+# Steps and samples that were trained, and their goal; 0: not told, or none.
+struct Trained {
+  steps @0 :Int64;
+  samples @1 :Int64;
+}
+
 # ---- worker to controller; everything is set by the worker ----
 
 struct WorkerEnvelope {
@@ -87,6 +99,10 @@ struct WorkerEnvelope {
     heartbeat @11 :Void;   # seq 0
     placed @12 :Placed;
     probed @13 :Probed;
+    progressed @17 :Progressed;
+    pause @18 :Void;
+    resume @19 :Void;
+    askMembers @20 :Void;
   }
   identityHigh @14 :UInt64;   # 0 until Welcome, as the next
   identityLow @15 :UInt64;
@@ -107,6 +123,10 @@ struct Hello {
   iteration @10 :Int64;
   formerHigh @11 :UInt64;     # identity of the run in which the replica was trained
   formerLow @12 :UInt64;
+  launch @13 :Text;           # 0 to 256 bytes, opaque
+  goal @14 :Trained;
+  own @15 :Trained;
+  jobTrained @16 :Trained;
 }
 
 struct Ready {
@@ -120,6 +140,15 @@ struct Ready {
   queued @7 :UInt32;     # updates in its queues; for neighbours, as the next two
   dropped @8 :UInt32;    # updates that came and were not used, since the signal before
   suppressed @9 :UInt32; # its own updates that were not sent, since then
+  ownSteps @10 :Int64;   # trained by the worker so far; 0: not told, as the next
+  ownSamples @11 :Int64;
+  nonfinite @12 :UInt32; # steps since the report before
+}
+
+struct Progressed {
+  ownSteps @0 :Int64;    # as in Ready, as the next two
+  ownSamples @1 :Int64;
+  nonfinite @2 :UInt32;
 }
 
 struct Finished {
@@ -131,6 +160,7 @@ struct Finished {
   bytes @5 :UInt64;      # sent to peers
   included @6 :UInt32;   # gradients of this worker's in the result of a round
   unreachable @7 :List(Int32);   # ranks of members that did not answer
+  digest @8 :UInt64;     # of the parameters, where the group asked for it; 0: none
 }
 
 struct Adopted {
@@ -173,9 +203,19 @@ struct ControllerEnvelope {
     placement @13 :Placement;
     opened @14 :Opened;
     probe @15 :Probe;
+    resumed @18 :Void;
+    members @19 :Members;
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
+  steps @20 :Int64;           # trained by the job so far, as the next
+  samples @21 :Int64;
+  workers @22 :Int32;         # that are there now
+  done @23 :Bool;             # the job's goal is reached
+}
+
+struct Members {
+  members @0 :List(GroupMember);   # weights have no meaning
 }
 
 struct Welcome {
@@ -189,6 +229,9 @@ struct Welcome {
   plan @7 :Plan;           # for the whole run
   identityHigh @8 :UInt64;
   identityLow @9 :UInt64;
+  own @10 :Trained;        # by the holder of the rank so far
+  goal @11 :Trained;
+  onNonfinite @12 :OnNonfinite;
 }
 
 # How workers go about their steps (common/base/plan.h).
@@ -241,6 +284,8 @@ struct Group {
   initialWeight @4 :Float64;       # finite; the initial model's share
   reason @5 :Text;                 # human-readable
   ringOnly @6 :Bool;               # members send only to those next to them
+  digest @7 :Bool;                 # Finished tells one
+  last @8 :Bool;                   # the steps that it ends reach the job's goal
 }
 
 struct Abort {
@@ -303,7 +348,7 @@ struct Probe {
 }
 
 struct HeartbeatAck {
-  waitsFor @0 :Text;       # human-readable; why the job has not begun for this worker
+  waitsFor @0 :Text;       # human-readable; why, or for whom, this worker waits
 }
 
 struct Released {

@@ -39,6 +39,9 @@ struct Record {
     placementOpened @18 :PlacementOpened;
     historyLost @19 :LeaseExpired;           # an input
     linkChanged @20 :LinkChanged;
+    helloRefused @21 :HelloRefused;          # an input
+    replicasDiffer @22 :ReplicasDiffer;
+    goalReached @23 :Control.Trained;
   }
 }
 
@@ -70,6 +73,7 @@ enum LeftReason {
   left @1;
   lost @2;
   evicted @3;
+  paused @4;
 }
 
 struct WorkerLeft {
@@ -168,6 +172,22 @@ struct LinkChanged {
   reason @3 :Text;
 }
 
+struct HelloRefused {
+  rank @0 :Int32;                 # -1: it asked for any
+  hostName @1 :Text;
+  pid @2 :UInt32;
+  code @3 :Control.Code;          # never ok
+  reason @4 :Text;
+}
+
+struct ReplicasDiffer {
+  group @0 :UInt64;               # after which they were compared
+  iteration @1 :Int64;            # of the group
+  ranks @2 :List(Int32);          # ascending; none: all are equal again
+  reason @3 :Text;
+}
+
 struct RunEnded {
   reason @0 :Text;
+  finished @1 :Bool;              # its workers ended it themselves
 }

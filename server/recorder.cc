@@ -15,6 +15,8 @@ const char* Word(LeftReason why) {
       return "was lost";
     case LeftReason::kEvicted:
       return "was evicted";
+    case LeftReason::kPaused:
+      return "pauses";
   }
   return "is gone";
 }
@@ -111,6 +113,19 @@ void Recorder::Note(const Record& record) {
         "run {}: its history has lost its end: rank {} knows of messages that it does not have; "
         "the workers begin a new run with the replicas that they have",
         run, lost->rank);
+  } else if (const auto* refused = std::get_if<HelloRefused>(&record.body)) {
+    spdlog::warn("run {}: rank {} (pid {} on {}) is refused: {}", run, refused->rank, refused->pid,
+                 refused->host_name, refused->reason);
+  } else if (const auto* differ = std::get_if<ReplicasDiffer>(&record.body)) {
+    if (differ->ranks.empty()) {
+      spdlog::info("run {}: all replicas are equal again, after group {}", run, differ->group);
+    } else {
+      spdlog::warn("run {}: replicas differ after group {}: {}", run, differ->group,
+                   differ->reason);
+    }
+  } else if (const auto* goal = std::get_if<GoalReached>(&record.body)) {
+    spdlog::info("run {}: its goal is reached, with {} steps and {} samples", run,
+                 goal->trained.steps, goal->trained.samples);
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
     spdlog::info("run {} ended: {}", run, ended->reason);

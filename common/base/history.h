@@ -39,12 +39,22 @@ struct HistoryLost {
   friend bool operator==(const HistoryLost&, const HistoryLost&) = default;
 };
 
+// This worker was not admitted to the run. Noted now and then, for who waits for it.
+struct HelloRefused {
+  Rank rank = kNoRank;
+  std::string host_name;
+  std::uint32_t pid = 0;
+  Code code = Code::kInvalidArgument;
+  std::string reason;
+  friend bool operator==(const HelloRefused&, const HelloRefused&) = default;
+};
+
 // The deadline that the job or its engine had asked for was reached.
 struct DeadlineReached {
   friend bool operator==(const DeadlineReached&, const DeadlineReached&) = default;
 };
 
-using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost>;
+using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost, HelloRefused>;
 
 // ---- decisions ----
 
@@ -74,6 +84,7 @@ enum class LeftReason : std::uint8_t {
   kLeft = 1,      // said so
   kLost = 2,      // its lease ran out
   kEvicted = 3,   // broke the protocol
+  kPaused = 4,    // does something else than training, and comes back
 };
 
 struct WorkerLeft {
@@ -199,16 +210,34 @@ struct LinkChanged {
   friend bool operator==(const LinkChanged&, const LinkChanged&) = default;
 };
 
+// Replicas that are to be equal are not, or are again.
+struct ReplicasDiffer {
+  GroupId group = kNoGroup;  // after which they were compared
+  Iteration iteration = 0;   // of the group
+  std::vector<Rank> ranks;   // whose parameters are not those of most members, ascending; none: all
+                             // are equal again
+  std::string reason;
+  friend bool operator==(const ReplicasDiffer&, const ReplicasDiffer&) = default;
+};
+
+// The job has reached its goal: every worker is told that training is done.
+struct GoalReached {
+  Trained trained;
+  friend bool operator==(const GoalReached&, const GoalReached&) = default;
+};
+
 // The last worker has gone, or the run cannot be continued (HistoryLost).
 struct RunEnded {
   std::string reason;
+  bool finished = false;  // its workers ended it themselves: none of them belongs to another run
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody = std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined,
-                                WorkerLeft, GroupFormed, GroupEnded, AdoptOrdered, RunEnded,
-                                UpdateDropped, QueryAnswered, ScheduleSet, NeighboursSet,
-                                PlacementSet, PlacementOpened, HistoryLost, LinkChanged>;
+using RecordBody =
+    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
+                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
+                 ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
+                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached>;
 
 struct Record {
   RunId run = kNoRun;
@@ -221,7 +250,8 @@ struct Record {
 // True for the kinds that replay feeds back in.
 inline bool IsInput(const RecordBody& body) {
   return std::holds_alternative<FromWorker>(body) || std::holds_alternative<LeaseExpired>(body) ||
-         std::holds_alternative<DeadlineReached>(body) || std::holds_alternative<HistoryLost>(body);
+         std::holds_alternative<DeadlineReached>(body) ||
+         std::holds_alternative<HistoryLost>(body) || std::holds_alternative<HelloRefused>(body);
 }
 
 }  // namespace prd

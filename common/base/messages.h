@@ -23,7 +23,32 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 6;
+inline constexpr std::uint32_t kProtocolVersion = 7;
+
+// What has been trained: steps that were completed and not discarded, and the samples in them, as
+// far as they were told.
+struct Trained {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+  bool known() const { return steps != 0 || samples != 0; }
+  void Archive(auto& ar) { ar(steps, samples); }
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// How far a job is.
+struct JobProgress {
+  Trained trained;           // by all workers
+  std::int32_t workers = 0;  // that are there now
+  bool done = false;         // the job's goal is reached
+  friend bool operator==(const JobProgress&, const JobProgress&) = default;
+};
+
+// What becomes of a step whose gradients are not all finite.
+enum class OnNonfinite : std::uint8_t {
+  kPass = 0,  // it counts as any other; the controller is told
+  kDrop = 1,  // it is discarded; the controller is told
+  kStop = 2,  // its worker leaves the job
+};
 
 // ---- worker to controller ----
 
@@ -45,6 +70,14 @@ struct Hello {
   // The run in which that replica was trained; none: the replica is as the training program made
   // it.
   RunIdentity former;
+  // Which start of the training program this is, in the words of its launcher; empty: not told.
+  // Workers of two launches are never in one run.
+  std::string launch;
+  Trained goal;  // the job is done there; 0: no goal. Counts where the config has none
+  Trained own;   // by this worker so far, as far as it knows
+  // By all workers of the job so far, as far as this worker knows: from a checkpoint, or from a
+  // former run.
+  Trained job_trained;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -70,6 +103,8 @@ struct Ready {
   std::uint32_t queued = 0;
   std::uint32_t dropped = 0;
   std::uint32_t suppressed = 0;
+  Trained own;                  // by this worker so far, this step included
+  std::uint32_t nonfinite = 0;  // steps that were not all finite, since the report before
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -94,6 +129,8 @@ struct Finished {
   // kFailed: members that did not answer, or to whom the connection broke. The worker itself is
   // well, and so may they be: their links to each other may be broken.
   std::vector<Rank> unreachable;
+  // Where the Group asked for it: of the parameters with its result. Equal for equal bits; 0: none.
+  std::uint64_t digest = 0;
   friend bool operator==(const Finished&, const Finished&) = default;
 };
 
@@ -122,6 +159,29 @@ struct Probed {
   friend bool operator==(const Probed&, const Probed&) = default;
 };
 
+// What the worker has trained, where no Ready has told it for a while.
+struct Progressed {
+  Trained own;
+  std::uint32_t nonfinite = 0;  // as in Ready
+  friend bool operator==(const Progressed&, const Progressed&) = default;
+};
+
+// The training loop does something else than training, for a time: the others go on without this
+// worker. No signal of the worker that waits is unanswered.
+struct Pause {
+  friend bool operator==(const Pause&, const Pause&) = default;
+};
+
+// It trains again. Answered by Resumed; before that maybe by Adopt, if others have gone on.
+struct Resume {
+  friend bool operator==(const Resume&, const Resume&) = default;
+};
+
+// Who has a replica of the job now? Answered by Members.
+struct AskMembers {
+  friend bool operator==(const AskMembers&, const AskMembers&) = default;
+};
+
 // Session::Finish: no more steps; wait for the final average of all live workers.
 struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
@@ -138,8 +198,8 @@ struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-using WorkerBody =
-    std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed, Probed>;
+using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed,
+                                Probed, Progressed, Pause, Resume, AskMembers>;
 
 struct WorkerEnvelope {
   RunId run = kNoRun;    // from Welcome; kNoRun until then
@@ -167,8 +227,12 @@ struct Welcome {
   std::int32_t workers = 0;  // that the job starts with
   std::uint32_t lease_ms = 0;
   std::uint32_t heartbeat_ms = 0;
+  Trained own;   // by the worker that had this rank before, or as the worker's Hello says
+  Trained goal;  // the job's; 0: none
+  OnNonfinite on_nonfinite = OnNonfinite::kPass;
   void Archive(StateArchive& ar) {
-    ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms);
+    ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms, own, goal,
+       on_nonfinite);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -211,9 +275,11 @@ struct Group {
   // Members send only to those next to them in this order, the last one's next being the first: the
   // link between two others is broken.
   bool ring_only = false;
+  bool digest = false;  // members tell the digest of their parameters with the result
+  bool last = false;    // the job's goal is reached with the steps that this group ends
   std::string reason;
   void Archive(StateArchive& ar) {
-    ar(id, kind, members, iteration, initial_weight, ring_only, reason);
+    ar(id, kind, members, iteration, initial_weight, ring_only, digest, last, reason);
   }
   friend bool operator==(const Group&, const Group&) = default;
 };
@@ -327,6 +393,19 @@ struct Probe {
   friend bool operator==(const Probe&, const Probe&) = default;
 };
 
+// Answers Resume: the worker trains again, with the replica that it has now.
+struct Resumed {
+  void Archive(StateArchive&) {}
+  friend bool operator==(const Resumed&, const Resumed&) = default;
+};
+
+// Answers AskMembers.
+struct Members {
+  SharedList<GroupMember> members;  // by rank, ascending; weights have no meaning
+  void Archive(StateArchive& ar) { ar(members); }
+  friend bool operator==(const Members&, const Members&) = default;
+};
+
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
@@ -347,19 +426,23 @@ struct Refused {
 
 // seq 0.
 struct HeartbeatAck {
-  std::string waits_for;  // why the job has not begun for this worker; empty: it has
+  // Why the job has not begun for this worker, or for whom the worker has waited for some seconds;
+  // empty: it does not wait.
+  std::string waits_for;
   void Archive(StateArchive& ar) { ar(waits_for); }
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
-                                    QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe>;
+using ControllerBody =
+    std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply,
+                 Schedule, Neighbourhood, Placement, Opened, Probe, Resumed, Members>;
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run
   Incarnation incarnation = 0;  // whom it is for
   Seq seq = 0;
   Seq ack = 0;  // the last worker message received in order
+  JobProgress progress;
   ControllerBody body;
   friend bool operator==(const ControllerEnvelope&, const ControllerEnvelope&) = default;
 };

@@ -32,7 +32,11 @@ void Visit(Is<Hello> auto& m, auto&& visit) {
   visit("world_size", m.world_size)("host", m.host)("host_name", m.host_name)("pid", m.pid);
   visit("endpoints", m.endpoints)("model_bytes", m.model_bytes);
   visit("model_hash", m.model_hash, Visible::kNever)("iteration", m.iteration);
-  visit("former", m.former, kUnlessZero);
+  visit("former", m.former, kUnlessZero)("launch", m.launch, kUnlessZero);
+  visit("goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero);
+  visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
+  visit("job_steps", m.job_trained.steps, kUnlessZero);
+  visit("job_samples", m.job_trained.samples, kUnlessZero);
 }
 constexpr const char* TypeName(const Ready&) { return "ready"; }
 void Visit(Is<Ready> auto& m, auto&& visit) {
@@ -41,12 +45,15 @@ void Visit(Is<Ready> auto& m, auto&& visit) {
   visit("local_steps", m.local_steps, kUnlessZero)("rtt_ns", m.rtt_ns, kUnlessZero);
   visit("queued", m.queued, kUnlessZero)("dropped", m.dropped, kUnlessZero);
   visit("suppressed", m.suppressed, kUnlessZero);
+  visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
+  visit("nonfinite", m.nonfinite, kUnlessZero);
 }
 constexpr const char* TypeName(const Finished&) { return "finished"; }
 void Visit(Is<Finished> auto& m, auto&& visit) {
   visit("group", m.group)("outcome", m.outcome)("detail", m.detail, kUnlessZero);
   visit("wait_ns", m.wait_ns)("reduce_ns", m.reduce_ns)("bytes", m.bytes);
   visit("included", m.included, kUnlessZero)("unreachable", m.unreachable, kUnlessZero);
+  visit("digest", m.digest, kUnlessZero);
 }
 constexpr const char* TypeName(const Adopted&) { return "adopted"; }
 void Visit(Is<Adopted> auto& m, auto&& visit) {
@@ -66,6 +73,18 @@ void Visit(Is<Probed> auto& m, auto&& visit) {
   visit("target", m.rank)("target_incarnation", m.incarnation);
 }
 
+constexpr const char* TypeName(const Progressed&) { return "progressed"; }
+void Visit(Is<Progressed> auto& m, auto&& visit) {
+  visit("own_steps", m.own.steps)("own_samples", m.own.samples);
+  visit("nonfinite", m.nonfinite, kUnlessZero);
+}
+constexpr const char* TypeName(const Pause&) { return "pause"; }
+void Visit(Is<Pause> auto&, auto&&) {}
+constexpr const char* TypeName(const Resume&) { return "resume"; }
+void Visit(Is<Resume> auto&, auto&&) {}
+constexpr const char* TypeName(const AskMembers&) { return "ask_members"; }
+void Visit(Is<AskMembers> auto&, auto&&) {}
+
 // ---- inputs ----
 
 constexpr const char* TypeName(const LeaseExpired&) { return "lease_expired"; }
@@ -77,6 +96,12 @@ void Visit(Is<DeadlineReached> auto&, auto&&) {}
 constexpr const char* TypeName(const HistoryLost&) { return "history_lost"; }
 void Visit(Is<HistoryLost> auto& m, auto&& visit) {
   visit("rank", m.rank)("incarnation", m.incarnation);
+}
+
+constexpr const char* TypeName(const HelloRefused&) { return "hello_refused"; }
+void Visit(Is<HelloRefused> auto& m, auto&& visit) {
+  visit("rank", m.rank)("host_name", m.host_name)("pid", m.pid)("code", m.code);
+  visit("reason", m.reason);
 }
 
 // ---- decisions ----
@@ -153,7 +178,17 @@ void Visit(Is<LinkChanged> auto& m, auto&& visit) {
   visit("a", m.a)("b", m.b)("works", m.works)("reason", m.reason);
 }
 constexpr const char* TypeName(const RunEnded&) { return "run_ended"; }
-void Visit(Is<RunEnded> auto& m, auto&& visit) { visit("reason", m.reason); }
+void Visit(Is<RunEnded> auto& m, auto&& visit) {
+  visit("reason", m.reason)("finished", m.finished, kUnlessZero);
+}
+constexpr const char* TypeName(const ReplicasDiffer&) { return "replicas_differ"; }
+void Visit(Is<ReplicasDiffer> auto& m, auto&& visit) {
+  visit("group", m.group)("iteration", m.iteration)("ranks", m.ranks)("reason", m.reason);
+}
+constexpr const char* TypeName(const GoalReached&) { return "goal_reached"; }
+void Visit(Is<GoalReached> auto& m, auto&& visit) {
+  visit("steps", m.trained.steps)("samples", m.trained.samples);
+}
 
 }  // namespace prd
 

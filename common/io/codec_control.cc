@@ -23,6 +23,15 @@ double Finite(double value, const char* field) {
   return value;
 }
 
+void WriteTrained(const Trained& from, wire::Trained::Builder to) {
+  to.setSteps(from.steps);
+  to.setSamples(from.samples);
+}
+
+Trained ReadTrained(wire::Trained::Reader from) {
+  return {.steps = from.getSteps(), .samples = from.getSamples()};
+}
+
 // ---- worker to controller ----
 
 void WriteHello(const Hello& from, wire::Hello::Builder to) {
@@ -39,6 +48,10 @@ void WriteHello(const Hello& from, wire::Hello::Builder to) {
   to.setIteration(from.iteration);
   to.setFormerHigh(from.former.high);
   to.setFormerLow(from.former.low);
+  to.setLaunch(ToText(from.launch));
+  if (from.goal.known()) WriteTrained(from.goal, to.initGoal());
+  if (from.own.known()) WriteTrained(from.own, to.initOwn());
+  if (from.job_trained.known()) WriteTrained(from.job_trained, to.initJobTrained());
 }
 
 Hello ReadHello(wire::Hello::Reader from) {
@@ -53,7 +66,11 @@ Hello ReadHello(wire::Hello::Reader from) {
           .model_bytes = from.getModelBytes(),
           .model_hash = from.getModelHash(),
           .iteration = from.getIteration(),
-          .former = {from.getFormerHigh(), from.getFormerLow()}};
+          .former = {from.getFormerHigh(), from.getFormerLow()},
+          .launch = ToString(from.getLaunch()),
+          .goal = ReadTrained(from.getGoal()),
+          .own = ReadTrained(from.getOwn()),
+          .job_trained = ReadTrained(from.getJobTrained())};
 }
 
 void WriteFinished(const Finished& from, wire::Finished::Builder to) {
@@ -64,6 +81,7 @@ void WriteFinished(const Finished& from, wire::Finished::Builder to) {
   to.setReduceNs(from.reduce_ns);
   to.setBytes(from.bytes);
   to.setIncluded(from.included);
+  to.setDigest(from.digest);
   if (from.unreachable.empty()) return;
   WriteNumbers<Rank>(from.unreachable,
                      to.initUnreachable(static_cast<unsigned>(from.unreachable.size())));
@@ -77,7 +95,8 @@ Finished ReadFinished(wire::Finished::Reader from) {
           .reduce_ns = from.getReduceNs(),
           .bytes = from.getBytes(),
           .included = from.getIncluded(),
-          .unreachable = ReadNumbers<Rank>(from.getUnreachable())};
+          .unreachable = ReadNumbers<Rank>(from.getUnreachable()),
+          .digest = from.getDigest()};
 }
 
 struct WriteWorkerBody {
@@ -96,6 +115,9 @@ struct WriteWorkerBody {
     ready.setQueued(from.queued);
     ready.setDropped(from.dropped);
     ready.setSuppressed(from.suppressed);
+    ready.setOwnSteps(from.own.steps);
+    ready.setOwnSamples(from.own.samples);
+    ready.setNonfinite(from.nonfinite);
   }
   void operator()(const Finished& from) { WriteFinished(from, to.initFinished()); }
   void operator()(const Adopted& from) {
@@ -114,6 +136,15 @@ struct WriteWorkerBody {
     probed.setRank(from.rank);
     probed.setIncarnation(from.incarnation);
   }
+  void operator()(const Progressed& from) {
+    auto progressed = to.initProgressed();
+    progressed.setOwnSteps(from.own.steps);
+    progressed.setOwnSamples(from.own.samples);
+    progressed.setNonfinite(from.nonfinite);
+  }
+  void operator()(const Pause&) { to.setPause(); }
+  void operator()(const Resume&) { to.setResume(); }
+  void operator()(const AskMembers&) { to.setAskMembers(); }
 };
 
 WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
@@ -131,7 +162,9 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
                    .rtt_ns = ready.getRttNs(),
                    .queued = ready.getQueued(),
                    .dropped = ready.getDropped(),
-                   .suppressed = ready.getSuppressed()};
+                   .suppressed = ready.getSuppressed(),
+                   .own = {.steps = ready.getOwnSteps(), .samples = ready.getOwnSamples()},
+                   .nonfinite = ready.getNonfinite()};
     }
     case wire::WorkerEnvelope::FINISHED:
       return ReadFinished(from.getFinished());
@@ -153,6 +186,18 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
     case wire::WorkerEnvelope::PROBED:
       return Probed{.rank = from.getProbed().getRank(),
                     .incarnation = from.getProbed().getIncarnation()};
+    case wire::WorkerEnvelope::PROGRESSED: {
+      const auto progressed = from.getProgressed();
+      return Progressed{
+          .own = {.steps = progressed.getOwnSteps(), .samples = progressed.getOwnSamples()},
+          .nonfinite = progressed.getNonfinite()};
+    }
+    case wire::WorkerEnvelope::PAUSE:
+      return Pause{};
+    case wire::WorkerEnvelope::RESUME:
+      return Resume{};
+    case wire::WorkerEnvelope::ASK_MEMBERS:
+      return AskMembers{};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -258,6 +303,9 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   WritePlan(from.plan, to.initPlan());
   to.setIdentityHigh(from.identity.high);
   to.setIdentityLow(from.identity.low);
+  if (from.own.known()) WriteTrained(from.own, to.initOwn());
+  if (from.goal.known()) WriteTrained(from.goal, to.initGoal());
+  to.setOnNonfinite(ToWireEnum<wire::OnNonfinite>(from.on_nonfinite));
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -269,7 +317,10 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
           .plan = ReadPlan(from.getPlan()),
           .workers = from.getWorkers(),
           .lease_ms = from.getLeaseMs(),
-          .heartbeat_ms = from.getHeartbeatMs()};
+          .heartbeat_ms = from.getHeartbeatMs(),
+          .own = ReadTrained(from.getOwn()),
+          .goal = ReadTrained(from.getGoal()),
+          .on_nonfinite = ToEnum(from.getOnNonfinite(), OnNonfinite::kStop, "on nonfinite")};
 }
 
 void WriteGroup(const Group& from, wire::Group::Builder to) {
@@ -279,6 +330,8 @@ void WriteGroup(const Group& from, wire::Group::Builder to) {
   to.setIteration(from.iteration);
   to.setInitialWeight(from.initial_weight);
   to.setRingOnly(from.ring_only);
+  to.setDigest(from.digest);
+  to.setLast(from.last);
   to.setReason(ToText(from.reason));
 }
 
@@ -289,6 +342,8 @@ Group ReadGroup(wire::Group::Reader from) {
           .iteration = from.getIteration(),
           .initial_weight = Finite(from.getInitialWeight(), "initial weight"),
           .ring_only = from.getRingOnly(),
+          .digest = from.getDigest(),
+          .last = from.getLast(),
           .reason = ToString(from.getReason())};
 }
 
@@ -393,6 +448,11 @@ struct WriteControllerBody {
     auto probe = to.initProbe();
     WriteMembers(from.targets, probe.initTargets(static_cast<unsigned>(from.targets.size())));
   }
+  void operator()(const Resumed&) { to.setResumed(); }
+  void operator()(const Members& from) {
+    auto members = to.initMembers();
+    WriteMembers(from.members, members.initMembers(static_cast<unsigned>(from.members.size())));
+  }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -437,6 +497,10 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return Opened{.epoch = from.getOpened().getEpoch()};
     case wire::ControllerEnvelope::PROBE:
       return Probe{.targets = ReadMembers(from.getProbe().getTargets())};
+    case wire::ControllerEnvelope::RESUMED:
+      return Resumed{};
+    case wire::ControllerEnvelope::MEMBERS:
+      return Members{.members = ReadMembers(from.getMembers().getMembers())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -446,6 +510,9 @@ ControllerEnvelope ReadControllerEnvelope(wire::ControllerEnvelope::Reader from)
           .incarnation = from.getIncarnation(),
           .seq = from.getSeq(),
           .ack = from.getAck(),
+          .progress = {.trained = {.steps = from.getSteps(), .samples = from.getSamples()},
+                       .workers = from.getWorkers(),
+                       .done = from.getDone()},
           .body = ReadControllerBody(from)};
 }
 
@@ -508,6 +575,10 @@ void EncodeTo(const ControllerEnvelope& envelope, std::string* out) {
   to.setIncarnation(envelope.incarnation);
   to.setSeq(envelope.seq);
   to.setAck(envelope.ack);
+  to.setSteps(envelope.progress.trained.steps);
+  to.setSamples(envelope.progress.trained.samples);
+  to.setWorkers(envelope.progress.workers);
+  to.setDone(envelope.progress.done);
   std::visit(WriteControllerBody{to}, envelope.body);
   message.ToBytes(out);
 }

@@ -116,7 +116,31 @@ struct WriteBody {
     ordered.setReason(ToText(from.reason));
     ordered.setResult(from.result);
   }
-  void operator()(const RunEnded& from) { to.initRunEnded().setReason(ToText(from.reason)); }
+  void operator()(const RunEnded& from) {
+    auto ended = to.initRunEnded();
+    ended.setReason(ToText(from.reason));
+    ended.setFinished(from.finished);
+  }
+  void operator()(const HelloRefused& from) {
+    auto refused = to.initHelloRefused();
+    refused.setRank(from.rank);
+    refused.setHostName(ToText(from.host_name));
+    refused.setPid(from.pid);
+    refused.setCode(ToWireEnum<wire::Code>(from.code));
+    refused.setReason(ToText(from.reason));
+  }
+  void operator()(const ReplicasDiffer& from) {
+    auto differ = to.initReplicasDiffer();
+    differ.setGroup(from.group);
+    differ.setIteration(from.iteration);
+    WriteNumbers<Rank>(from.ranks, differ.initRanks(static_cast<unsigned>(from.ranks.size())));
+    differ.setReason(ToText(from.reason));
+  }
+  void operator()(const GoalReached& from) {
+    auto trained = to.initGoalReached();
+    trained.setSteps(from.trained.steps);
+    trained.setSamples(from.trained.samples);
+  }
   void operator()(const UpdateDropped& from) {
     auto dropped = to.initUpdateDropped();
     dropped.setRank(from.rank);
@@ -200,7 +224,7 @@ WorkerJoined ReadJoined(wire::WorkerJoined::Reader from) {
 WorkerLeft ReadLeft(wire::WorkerLeft::Reader from) {
   return {.rank = from.getRank(),
           .incarnation = from.getIncarnation(),
-          .why = ToEnum(from.getWhy(), LeftReason::kEvicted, "why"),
+          .why = ToEnum(from.getWhy(), LeftReason::kPaused, "why"),
           .reason = ToString(from.getReason()),
           .gradients = from.getGradients()};
 }
@@ -257,7 +281,8 @@ RecordBody ReadBody(wire::Record::Reader from) {
                           .result = ordered.getResult()};
     }
     case wire::Record::RUN_ENDED:
-      return RunEnded{.reason = ToString(from.getRunEnded().getReason())};
+      return RunEnded{.reason = ToString(from.getRunEnded().getReason()),
+                      .finished = from.getRunEnded().getFinished()};
     case wire::Record::UPDATE_DROPPED:
       return ReadDropped(from.getUpdateDropped());
     case wire::Record::QUERY_ANSWERED:
@@ -278,6 +303,24 @@ RecordBody ReadBody(wire::Record::Reader from) {
                          .works = changed.getWorks(),
                          .reason = ToString(changed.getReason())};
     }
+    case wire::Record::HELLO_REFUSED: {
+      const auto refused = from.getHelloRefused();
+      return HelloRefused{.rank = refused.getRank(),
+                          .host_name = ToString(refused.getHostName()),
+                          .pid = refused.getPid(),
+                          .code = ToErrorCode(refused.getCode()),
+                          .reason = ToString(refused.getReason())};
+    }
+    case wire::Record::REPLICAS_DIFFER: {
+      const auto differ = from.getReplicasDiffer();
+      return ReplicasDiffer{.group = differ.getGroup(),
+                            .iteration = differ.getIteration(),
+                            .ranks = ReadNumbers<Rank>(differ.getRanks()),
+                            .reason = ToString(differ.getReason())};
+    }
+    case wire::Record::GOAL_REACHED:
+      return GoalReached{{.steps = from.getGoalReached().getSteps(),
+                          .samples = from.getGoalReached().getSamples()}};
     case wire::Record::PLACEMENT_OPENED: {
       const auto opened = from.getPlacementOpened();
       return PlacementOpened{.epoch = opened.getEpoch(),

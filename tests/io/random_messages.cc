@@ -73,15 +73,19 @@ class Draw {
   void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
-  void operator()(LeftReason& value) { Enum(value, LeftReason::kEvicted); }
+  void operator()(LeftReason& value) { Enum(value, LeftReason::kPaused); }
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
   }
 
+  void operator()(OnNonfinite& value) { Enum(value, OnNonfinite::kStop); }
+
   void operator()(RunIdentity& m) { Fields(m.high, m.low); }
+  void operator()(Trained& m) { Fields(m.steps, m.samples); }
+  void operator()(JobProgress& m) { Fields(m.trained, m.workers, m.done); }
   void operator()(Welcome& m) {
     Fields(m.run, m.identity, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms,
-           m.heartbeat_ms);
+           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite);
   }
   void operator()(Plan& m) {
     (*this)(m.every);
@@ -101,13 +105,15 @@ class Draw {
     Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive);
   }
   void operator()(Group& m) {
-    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.ring_only, m.reason);
+    Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.ring_only, m.digest, m.last,
+           m.reason);
   }
   void operator()(Abort& m) { Fields(m.group, m.reason, m.undone); }
   void operator()(Adopt& m) { Fields(m.source, m.reason, m.result); }
   void operator()(QueryReply& m) { Fields(m.iteration, m.local_steps, m.ready, m.next, m.workers); }
   void operator()(Opened& m) { Fields(m.epoch); }
   void operator()(Probe& m) { Fields(m.targets); }
+  void operator()(Members& m) { Fields(m.members); }
   void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
@@ -171,7 +177,8 @@ WorkerEnvelope RandomWorkerEnvelope(Prng& prng, std::size_t kind) {
 
 ControllerEnvelope RandomControllerEnvelope(Prng& prng, std::size_t kind) {
   ControllerEnvelope envelope;
-  Draw(prng).Fields(envelope.identity, envelope.incarnation, envelope.seq, envelope.ack);
+  Draw(prng).Fields(envelope.identity, envelope.incarnation, envelope.seq, envelope.ack,
+                    envelope.progress);
   DrawKind(prng, kind, envelope.body);
   return envelope;
 }

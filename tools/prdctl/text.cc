@@ -92,6 +92,8 @@ const char* LeftWord(LeftReason why) {
       return "lost";
     case LeftReason::kEvicted:
       return "evicted";
+    case LeftReason::kPaused:
+      return "paused";
   }
   return "unknown";
 }

@@ -17,11 +17,13 @@ namespace {
 constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
 constexpr std::size_t kRemembered = 32;
 
-constexpr std::array<const char*, 9> kWorkerWords = {
-    "Hello", "Ready", "Finished", "Adopted", "Finish", "Leave", "Heartbeat", "Placed", "Probed"};
-constexpr std::array<const char*, 13> kControllerWords = {
-    "Welcome",    "Group",    "Abort",         "Adopt",     "Released", "Refused", "HeartbeatAck",
-    "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",   "Probe"};
+constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords = {
+    "Hello",  "Ready",  "Finished",   "Adopted", "Finish", "Leave",     "Heartbeat",
+    "Placed", "Probed", "Progressed", "Pause",   "Resume", "AskMembers"};
+constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
+    "Welcome",   "Group",        "Abort",      "Adopt",    "Released",
+    "Refused",   "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood",
+    "Placement", "Opened",       "Probe",      "Resumed",  "Members"};
 
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};

@@ -80,6 +80,16 @@ std::string Words(const LinkChanged& changed) {
          changed.reason;
 }
 
+std::string Words(const HelloRefused& refused) {
+  return "rank " + std::to_string(refused.rank) + " is refused: " + refused.reason;
+}
+std::string Words(const ReplicasDiffer& differ) {
+  return "replicas differ after group " + std::to_string(differ.group) + ": " + differ.reason;
+}
+std::string Words(const GoalReached& goal) {
+  return "the goal is reached with " + std::to_string(goal.trained.steps) + " steps";
+}
+
 // Where a copy of the controller writes to and sends to.
 class Nowhere final : public History, public Transport {
  public:

@@ -33,6 +33,12 @@ struct BodyHash {
     Add(Number(changed.a));
     Add(Number(changed.b) * 2 + (changed.works ? 1 : 0));
   }
+  void operator()(const HelloRefused& refused) { Add(Number(refused.rank)); }
+  void operator()(const ReplicasDiffer& differ) {
+    Add(differ.group);
+    for (const Rank rank : differ.ranks) Add(Number(rank));
+  }
+  void operator()(const GoalReached& goal) { Add(Number(goal.trained.steps)); }
   void operator()(const RunStarted& started) { Add(HashBytes(started.engine)); }
   void operator()(const WorkerJoined& joined) {
     Add(joined.incarnation);
