@@ -173,6 +173,42 @@ TEST_F(UndoneRound, AGradientOfAWorkerThatLivesIsOwedAgain) {
   EXPECT_THROW(book_.CheckEnd(), Violation);
 }
 
+// The controller has begun anew without worker 2, which finds the announcement of an older group.
+class LateRound : public UndoneRound {
+ protected:
+  void TakesItsOwn() {
+    const std::uint64_t gradient = book_.Deposit(2);
+    book_.Took(2, 1, {.group = 4, .round = 1, .sum = {}, .gradients = {gradient}}, true);
+  }
+};
+
+TEST_F(LateRound, OfAWorkerThatTheRunCountsOnIsAViolation) {
+  try {
+    TakesItsOwn();
+    FAIL() << "worker 0 has another group as round 1";
+  } catch (const Violation& violation) {
+    EXPECT_EQ(violation.invariant(), "rounds-agree");
+  }
+}
+
+TEST_F(LateRound, OfARemovedWorkerIsNoneOfTheRuns) {
+  world_.replicas[2].removed = true;
+  TakesItsOwn();
+  EXPECT_TRUE(world_.replicas[2].owed.empty());
+  EXPECT_NO_THROW(book_.Took(1, 1, {.group = 5, .round = 1, .sum = {}, .gradients = {1}}, true))
+      << "round 1 is still that of group 5";
+  EXPECT_NO_THROW(book_.CheckEnd());
+}
+
+// The others' round stands, and so does the removed worker's gradient in it.
+TEST_F(LateRound, OfARemovedWorkerMayBeTheRuns) {
+  world_.replicas[1].removed = true;
+  book_.Took(1, 1, {.group = 5, .round = 1, .sum = {}, .gradients = {1}}, true);
+  EXPECT_NO_THROW(book_.CheckEnd());
+  AnotherGroup();
+  EXPECT_NO_THROW(book_.CheckEnd()) << "its gradient is lost with the round";
+}
+
 Record Numbered(std::uint64_t index) {
   return {.run = 1, .index = index, .now = {static_cast<std::int64_t>(index)}, .body = RunEnded{}};
 }

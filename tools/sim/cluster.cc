@@ -138,7 +138,7 @@ void Cluster::Seen(const Record& record) {
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
   if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
-    world_.replicas[WorkerOf(left->incarnation)].run = kNoRun;  // nobody copies from it any more
+    world_.replicas[WorkerOf(left->incarnation)].removed = true;
   }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body))

@@ -214,6 +214,7 @@ void DataPlane::Gone(std::uint32_t worker) {
   world_->replicas[worker].overlap = {};
   world_->replicas[worker].last_round.reset();
   world_->replicas[worker].run = kNoRun;
+  world_->replicas[worker].removed = false;
   const Incarnation incarnation = world_->replicas[worker].incarnation;
   std::vector<std::uint64_t> awaited;  // groups that it has not been told of
   for (const auto& [serial, reduction] : reductions_) {
@@ -452,7 +453,7 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
     replica.overlap = {};
   }
   if (kind != GroupKind::kInitial) return;
-  book_.Started(reduction.run, reduction.group.iteration);
+  if (!replica.removed) book_.Started(reduction.run, reduction.group.iteration);
   replica.trained = true;
   replica.initial = replica.x;
   replica.run = reduction.run;
@@ -592,7 +593,7 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   own.overlap = {};
   own.newest = source.newest;
   own.lineage = source.lineage;
-  own.run = source.run;
+  own.run = copy.run;
 }
 
 }  // namespace prd::sim

@@ -38,14 +38,19 @@ std::uint32_t GradientBook::Took(std::uint32_t worker, RunId run, const RoundRes
                                            RoundText(result.round, result.group) + " after round " +
                                            std::to_string(replica.newest));
   }
-  Enter(run, result, replica.lineage).takers.push_back(worker);
+  Round* const round = replica.removed ? Find(run, result) : &Enter(run, result, replica.lineage);
+  if (round != nullptr) round->takers.push_back(worker);
   replica.newest = result.round;
   replica.lineage = Mix(replica.lineage ^ result.group ^ (result.number << 32));
   if (!contributed) return 0;
   const auto included = static_cast<std::uint32_t>(replica.owed.size());
   for (const std::uint64_t number : replica.owed) {
-    const Gradient& gradient = At(number);
+    Gradient& gradient = At(number);
     if (gradient.group == result.group && gradient.run == run) continue;
+    if (replica.removed) {
+      gradient.lost = true;
+      continue;
+    }
     throw Violation("gradients-once", "gradient " + std::to_string(number) + " of " +
                                           WorkerText(worker) + " leaves its outbox with " +
                                           RoundText(result.round, result.group) +
@@ -55,6 +60,13 @@ std::uint32_t GradientBook::Took(std::uint32_t worker, RunId run, const RoundRes
   replica.owed.clear();
   replica.outbox.clear();
   return included;
+}
+
+GradientBook::Round* GradientBook::Find(RunId run, const RoundResult& result) {
+  const auto found = rounds_.find({run, result.round});
+  if (found == rounds_.end()) return nullptr;
+  Round& round = found->second;
+  return round.group == result.group && round.number == result.number ? &round : nullptr;
 }
 
 GradientBook::Round& GradientBook::Enter(RunId run, const RoundResult& result,
@@ -90,7 +102,7 @@ GradientBook::Round& GradientBook::Enter(RunId run, const RoundResult& result,
 void GradientBook::Undo(RunId run, Iteration number, const Round& round) {
   for (std::uint32_t i = 0; i < world_->replicas.size(); ++i) {
     const Replica& other = world_->replicas[i];
-    if (other.run != run || other.newest < number) continue;
+    if (other.run != run || other.removed || other.newest < number) continue;
     throw Violation("rounds-agree", WorkerText(i) + " has " + RoundText(number, round.group) +
                                         ", and others take another group as that round");
   }

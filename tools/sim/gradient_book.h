@@ -3,9 +3,15 @@
 //
 //   gradients-once   a gradient is in one round, or was lost with its worker, or is still owed; in
 //                    none twice, and none vanishes
-//   rounds-agree     of a round there is one result, and all who live have that one, on top of the
-//                    same rounds before it
+//   rounds-agree     of a round there is one result, and all whom the run counts on have that one,
+//                    on top of the same rounds before it
 //   rounds-in-order  a worker takes each round once, in order
+//
+// The run does not count on an incarnation that the controller has removed. Such a worker may take
+// a round all the same: it stood still, or was cut off, and finds the group's announcement when it
+// is back. Others may have that round from another group by then. Its gradients are lost with it,
+// and its result is none of the run's: it comes back with another incarnation, and copies a
+// replica or takes part in a common start. So before its removal, so after it.
 #ifndef PRD_TOOLS_SIM_GRADIENT_BOOK_H_
 #define PRD_TOOLS_SIM_GRADIENT_BOOK_H_
 
@@ -55,6 +61,8 @@ class GradientBook {
   };
 
   Gradient& At(std::uint64_t number) { return gradients_[number - 1]; }
+  // The same result, where it is in the books.
+  Round* Find(RunId run, const RoundResult& result);
   // Into the books, if it is not there; all who had another one must be gone.
   Round& Enter(RunId run, const RoundResult& result, std::uint64_t before);
   void Undo(RunId run, Iteration number, const Round& round);

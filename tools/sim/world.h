@@ -55,6 +55,7 @@ struct Replica {
   bool trained = false;         // is or was a job's, in this process
   Iteration told = 0;           // its iteration, in its worker's newest Hello or Adopted
   RunId run = kNoRun;           // that counts on this replica
+  bool removed = false;         // its incarnation, by the controller: nobody counts on it any more
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
   // TrainsInRounds: what is owed, as a sum and by number; results that have not been applied, in
