@@ -360,7 +360,8 @@ void Background::OnPulled(Ticket ticket, const Status& status, const ShardHeader
 }
 
 void Background::OnFetched(const Status& status, Iteration iteration) {
-  core_.OnFetched(Now(), status, iteration, &actions_);
+  const Iteration in_inbox = std::max<Iteration>(0, iteration - store_.iteration);
+  core_.OnFetched(Now(), status, iteration, &actions_, status.ok() ? in_inbox : 0);
 }
 
 }  // namespace prd

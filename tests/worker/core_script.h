@@ -78,9 +78,9 @@ class Script {
     const Status status = ok ? Status::Ok() : Status(Code::kUnavailable, "gone");
     core.OnReduced(now, id, status, 10, &actions);
   }
-  void Fetched(Iteration iteration, bool ok = true) {
+  void Fetched(Iteration iteration, bool ok = true, Iteration in_inbox = 0) {
     const Status status = ok ? Status::Ok() : Status(Code::kUnavailable, "gone");
-    core.OnFetched(now, status, ok ? iteration : 0, &actions);
+    core.OnFetched(now, status, ok ? iteration : 0, &actions, in_inbox);
   }
   void SayAdopt(GroupId result = kNoGroup) {
     Say(Adopt{.source = {.rank = 4, .incarnation = kPeer}, .reason = "r", .result = result});

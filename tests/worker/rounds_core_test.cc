@@ -682,5 +682,77 @@ TEST_F(RoundsTest, RoundsBeforeTheReplicaOrUnderAnotherPlanEndTheSession) {
   }
 }
 
+// ---- a new incarnation ----
+
+class RoundsHelloTest : public RoundsTest {
+ protected:
+  // Its incarnation is over, and it may say Hello again.
+  void Refuse() {
+    s.core.GiveIncarnation(3003);
+    s.Clear();
+    s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+    s.Pass(kSecond);
+  }
+  // Of a copied replica of iteration 5, two rounds are in the inbox.
+  void CopyWithInbox() {
+    JoinAndStep();
+    s.SayAdopt();
+    s.Fetched(5, true, 2);
+    EXPECT_TRUE(s.Outcome().adopted);
+    EXPECT_EQ(s.Only<Adopted>().iteration, 5);
+    s.Clear();
+  }
+};
+
+TEST_F(RoundsHelloTest, TellsOfNoRoundInItsInbox) {
+  JoinAndStep();
+  s.Round(2, 1, true);
+  s.Reduced(2);
+  s.Applied(1);
+  s.Round(3, 2, false);
+  s.Reduced(3);  // outside a call
+  Refuse();
+  EXPECT_EQ(s.Only<Hello>().iteration, 1);
+}
+
+TEST_F(RoundsHelloTest, TellsOfNoRoundInACopiedInbox) {
+  CopyWithInbox();
+  Refuse();
+  EXPECT_EQ(s.Only<Hello>().iteration, 3);
+  // Nor does the next one.
+  s.core.GiveIncarnation(4004);
+  s.Clear();
+  s.Aside(Refused{.code = Code::kAborted, .reason = "another run"});
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Only<Hello>().iteration, 3);
+}
+
+TEST_F(RoundsHelloTest, TellsOfACopiedInboxOnceItIsApplied) {
+  CopyWithInbox();
+  s.Step(0);
+  EXPECT_EQ(s.Count<ApplyNow>(), 1u);
+  s.Applied(5, 2);
+  Refuse();
+  EXPECT_EQ(s.Only<Hello>().iteration, 5);
+}
+
+// The round that `apply` works on is in the replica when others read it.
+TEST_F(RoundsHelloTest, WaitsForApply) {
+  JoinAndStep();
+  s.Round(2, 1, true);
+  s.Reduced(2);
+  EXPECT_EQ(s.Count<ApplyNow>(), 1u);
+  Refuse();
+  EXPECT_EQ(s.Said<Hello>().size(), 0u);
+  EXPECT_FALSE(s.core.NextDeadline().has_value()) << "nothing is to be done until then";
+  s.Applied(1);
+  EXPECT_TRUE(s.Done()->ok());
+  ASSERT_TRUE(s.core.NextDeadline().has_value());
+  EXPECT_LE(*s.core.NextDeadline(), s.now);
+  s.Pass(0);
+  EXPECT_EQ(s.Only<Hello>().iteration, 1);
+  EXPECT_EQ(s.core.incarnation(), 3003u);
+}
+
 }  // namespace
 }  // namespace prd

@@ -294,8 +294,10 @@ void SimWorker::OnFetched(const DataPlane::Result& result) {
   const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
   const bool rounds = TrainsInRounds(parts_->plan);
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
+  const Iteration in_inbox = iteration - replica().iteration;
   last_result_ = result;
-  Tell([&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out); });
+  Tell(
+      [&](Actions* out) { core_.OnFetched(parts_->world->now, status, iteration, out, in_inbox); });
 }
 
 void SimWorker::OnProbed(const std::vector<GroupMember>& answered) {
@@ -340,6 +342,16 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
                                         std::to_string(last_result_.included) + " are");
 }
 
+// What it brings is its parameters: whatever else there was is given up. Under a store it tells the
+// clock that it was let to, whose shards it may not have read.
+void SimWorker::CheckTold(const Hello& hello) {
+  const bool tells = replica().trained && !HasStore(parts_->plan);
+  if (!tells || hello.iteration == replica().iteration) return;
+  throw Violation("told", "worker " + std::to_string(number_) + " says Hello with iteration " +
+                              std::to_string(hello.iteration) + ", and its parameters are of " +
+                              std::to_string(replica().iteration));
+}
+
 bool SimWorker::Passive(GroupId group) const {
   if (begun_group_.id != group || !Ahead()) return false;
   for (const GroupMember& member : begun_group_.members) {
@@ -376,7 +388,10 @@ void SimWorker::Perform(Action* action) {
     CheckIncluded(send->envelope.body);
     const Seq seq = send->envelope.seq;
     const auto* hello = std::get_if<Hello>(&send->envelope.body);
-    if (hello != nullptr) replica().told = hello->iteration;
+    if (hello != nullptr) {
+      if (!std::exchange(greeted_, true)) CheckTold(*hello);
+      replica().told = hello->iteration;
+    }
     const auto* adopted = std::get_if<Adopted>(&send->envelope.body);
     if (adopted != nullptr && adopted->ok) replica().told = adopted->iteration;
     if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
@@ -389,6 +404,7 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Gone(number_);
     parts_->exchange->Gone(number_);
     replica().incarnation = become->incarnation;
+    greeted_ = false;
     signal_ = said_ = heard_ = 0;
     last_result_ = {};
   } else if (const auto* start = std::get_if<StartReduce>(action)) {

@@ -3,6 +3,7 @@
 //
 //   lent        the replica is read or changed from outside only while its training loop is in a
 //               call, but for rounds, and for averages in the background
+//   told        a Hello says the iteration of the parameters that the worker brings
 //   run-ahead   in the background, a step returns only while the signal that stands is not older
 //               than the plan allows: of so many synchronising steps, its own among them
 #ifndef PRD_TOOLS_SIM_SIM_WORKER_H_
@@ -93,6 +94,7 @@ class SimWorker {
   void ApplyGradient();
   void OnApplyNow(const ApplyNow& apply);
   void CheckIncluded(const WorkerBody& body) const;
+  void CheckTold(const Hello& hello);
   void Die();
   void Away(double within_ms);
   void Schedule();
@@ -122,6 +124,7 @@ class SimWorker {
   DataPlane::Result last_result_;  // of a round
   std::optional<Instant> wake_;    // the event that counts
   Group begun_group_;              // the newest that it has begun
+  bool greeted_ = false;           // this incarnation has said Hello
   Seq signal_ = 0;                 // the newest, as long as it stands; 0: none does
   Seq said_ = 0;                   // the newest
   Seq heard_ = 0;                  // the controller's newest message in order

@@ -87,6 +87,7 @@ void RoundStepping::ApplyRounds(Actions* out) {
 
 void RoundStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
+  core().in_inbox_ = 0;
   newest_ = std::max(newest_, iteration);
   unapplied_ = newest_ > iteration;
   const bool newest_only = TakesNewestOnly(core().plan());

@@ -77,7 +77,8 @@ void SessionCore::Resend(Actions* out) {
   }
 }
 
-// A new life: as a new incarnation, as soon as there is one.
+// A new life: as a new incarnation, as soon as there is one. What it brings is the replica as it is
+// once `apply` has run, if it runs now; results in the inbox are given up.
 void SessionCore::SayHello(Actions* out) {
   contact_ = Contact::kHello;
   link_ = {};
@@ -390,6 +391,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   if (!status.ok()) return BeginHeld(out);
   if (kind == GroupKind::kTrain) return;
   iteration_ = group_.iteration;
+  in_inbox_ = 0;
   Report(Outcome::kOk, {}, out);
   if (kind == GroupKind::kInitial) return HasReplica(false, out);
   if (kind == GroupKind::kFinal) {
@@ -407,7 +409,8 @@ void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds,
   stepping().OnApplied(iteration, rounds, out);
 }
 
-void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out) {
+void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
+                            Iteration in_inbox) {
   now_ = now;
   if (beside_.state == Beside::State::kFetch) return stepping().OnResultFetched(status, out);
   if (work_ != Work::kFetch) return;
@@ -424,6 +427,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
     return BeginHeld(out);
   }
   iteration_ = iteration;
+  in_inbox_ = in_inbox;
   if (said_finish_ && final_announced_) {
     final_done_ = true;  // the others' average
     return;
@@ -517,8 +521,9 @@ std::optional<Instant> SessionCore::TimeoutEnds() const {
 
 void SessionCore::OnTime(Instant now, Actions* out) {
   now_ = now;
-  if (hello_due_ && now >= hello_at_ && next_incarnation_ != 0) {
+  if (hello_due_ && now >= hello_at_ && next_incarnation_ != 0 && work_ != Work::kApply) {
     hello_due_ = false;
+    iteration_ -= std::exchange(in_inbox_, 0);
     hello_at_ = now + kHelloGap;
     incarnation_ = std::exchange(next_incarnation_, 0);
     out->push_back(BecomeIncarnation{incarnation_});
@@ -556,7 +561,7 @@ std::optional<Instant> SessionCore::NextDeadline() const {
   };
   if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
     if (hello_due_) {
-      consider(hello_at_);
+      if (work_ != Work::kApply) consider(hello_at_);
     } else if (!link_.unacked().empty()) {
       consider(resend_at_);
     }

@@ -95,7 +95,9 @@ class SessionCore {
   // `unreachable`: members that did not answer, or to which the connection broke.
   void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
                  Actions* out, std::vector<Rank> unreachable = {});
-  void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out);
+  // `in_inbox`: how many of the replica's iterations are rounds in its inbox (TrainsInRounds).
+  void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
+                 Iteration in_inbox = 0);
   // exchange.h: a note of a peer, its pull, and what became of a pull of this worker's.
   void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
   void OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
@@ -219,6 +221,7 @@ class SessionCore {
   Welcome welcome_;
   RunId run_ = kNoRun;
   Iteration iteration_ = 0;
+  Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
   std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
 
   // The controller's view of this incarnation.
