@@ -1,5 +1,5 @@
 // Hop's and SSP's bounds are reached, and not passed: each by a run with a worker that is far
-// slower than the others.
+// slower than the others. And workers under both find cut links.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -119,6 +119,36 @@ TEST(SspBounds, LockstepTrainsAllReducesModel) {
   EXPECT_NEAR(loss("ssp:staleness=0"), expected, 1e-9);
   EXPECT_NEAR(loss("ssp:staleness=0,shards=3,replicas=2"), expected, 1e-9);
 }
+
+// ---- links ----
+
+// Workers that pull from each other find that a link is cut, and their job names it until the probe
+// of the two gets through.
+class CutExchange : public testing::TestWithParam<const char*> {};
+
+TEST_P(CutExchange, NamesCutLinksUntilTheyAreWhole) {
+  Workload workload = FromText(
+      "[job]\nname = \"sim\"\nengine = \"hop\"\nlease_ms = 400\nheartbeat_ms = 100\n"
+      "[compute]\nmean_ms = 50.0\n[cluster]\nworkers = 4\nworkers_per_host = 1\nsteps = 80\n"
+      "seconds = 60.0\n"
+      "[faults]\nuntil_ms = 3000.0\nlink_cuts_per_s = 0.5\nlink_cut_ms = 3000.0\none_way = 1.0\n");
+  workload.job.engine = ParseEngine(GetParam()).value();
+  int broken = 0, whole = 0;
+  RunOptions options;
+  options.on_record = [&](const Record& record) {
+    const auto* link = std::get_if<LinkChanged>(&record.body);
+    if (link != nullptr) ++(link->works ? whole : broken);
+    EXPECT_FALSE(std::holds_alternative<LeaseExpired>(record.body));
+  };
+  const RunResult run = Simulate(workload, options);
+  EXPECT_EQ(run.invariant, "") << run.violation;
+  EXPECT_TRUE(run.all_finished);
+  EXPECT_GT(broken, 0);
+  EXPECT_EQ(whole, broken);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CutExchange, testing::Values("hop", "ssp"),
+                         [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
 }  // namespace prd::sim

@@ -52,7 +52,9 @@ class Cluster {
         devices_(workload),
         data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
         exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
-        controller_(&world_, options.mutation, [this](const Record& record) { Seen(record); }),
+        controller_(
+            &world_, options.mutation, [this](const Record& record) { Seen(record); },
+            [this] { Forgot(); }),
         workers_(static_cast<std::size_t>(workload.cluster.workers)),
         hangs_(2 * world_.LeaseNs() + 5 * kSecond, FollowsSchedule(PlanOf(workload)) ? 16 : 4) {
     parts_ = {.world = &world_,
@@ -83,6 +85,7 @@ class Cluster {
   };
 
   void Seen(const Record& record);
+  void Forgot();
   void Unreported(const Group& group);
   void Begin();
   void Loop();
@@ -147,6 +150,12 @@ void Cluster::Seen(const Record& record) {
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
   if (options_.on_record) options_.on_record(record);
+}
+
+void Cluster::Forgot() {
+  for (const auto& [id, run] : controller_.store().runs()) {
+    exchange_.Forgot(numbers_[id], run.records);
+  }
 }
 
 // A group that its members drew themselves, as the history would tell of it.

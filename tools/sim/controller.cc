@@ -109,10 +109,12 @@ std::string Describe(const Record& record) {
          ": " + std::visit([](const auto& of) { return Words(of); }, record.body);
 }
 
-Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen)
+Controller::Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen,
+                       std::function<void()> forgot)
     : world_(world),
       mutation_(mutation),
       identities_(world->seed ^ kIdentities),
+      forgot_(std::move(forgot)),
       store_(
           world->workload.controller.keep_records != 0,
           [this, seen](const Record& record) {
@@ -232,6 +234,7 @@ void Controller::MayForget() {
   for (const auto& [id, run] : store_.runs()) {
     for (const Record& record : run.records) laws_->Seen(record);
   }
+  forgot_();
 }
 
 void Controller::MayDie(DurationNs period) {

@@ -27,8 +27,10 @@ std::string Describe(const Record& record);
 
 class Controller final : private Transport {
  public:
-  // `seen` gets every record that has become durable.
-  Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen);
+  // `seen` gets every record that has become durable; `forgot` is called when the newest are so no
+  // more.
+  Controller(World* world, Mutation mutation, std::function<void(const Record&)> seen,
+             std::function<void()> forgot);
 
   void Start();  // at first, and after a crash
   void Receive(WorkerEnvelope envelope);
@@ -58,6 +60,7 @@ class Controller final : private Transport {
   Mutation mutation_;
   Prng identities_;           // of its own: no other draw depends on them
   std::optional<Laws> laws_;  // of what is in the history
+  const std::function<void()> forgot_;
   HistoryStore store_;
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations
   std::unique_ptr<Pump> pump_;

@@ -208,11 +208,18 @@ void Exchange::Frozen(std::uint32_t worker) {
   }
 }
 
-void Exchange::Fail(Incarnation from, Incarnation to, Ticket ticket, DurationNs after) {
+void Exchange::Fail(Incarnation from, Incarnation to, Ticket ticket, bool late) {
   const auto jitter = static_cast<DurationNs>(world_->prng.Below(kNoticed));
   world_->queue.Push(
-      world_->now + after + kNoticed + jitter, EventKind::kPulled, WorkerOf(to),
-      answered_.Put({.from = from, .to = to, .ticket = ticket, .ok = false, .load = {}}));
+      world_->now + (late ? world_->LeaseNs() : 0) + kNoticed + jitter, EventKind::kPulled,
+      WorkerOf(to),
+      answered_.Put(
+          {.from = from, .to = to, .ticket = ticket, .ok = false, .late = late, .load = {}}));
+}
+
+bool Exchange::OutOfReach(std::uint32_t worker, const Answered& failed) const {
+  if (failed.late) return !world_->Answers(worker, failed.from);
+  return world_->replicas[WorkerOf(failed.from)].incarnation == 0;
 }
 
 std::optional<Exchange::Requested> Exchange::OnRequest(std::uint32_t worker, std::uint64_t what) {
@@ -318,6 +325,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
                 .parcel = pull.parcel};
   if (!answered.ok && pull.through) return std::nullopt;  // it came before the time was over
   if (!answered.ok || !world_->Lives(answered.from)) {
+    pulled.out_of_reach = side.peers.contains(answered.from) && OutOfReach(worker, answered);
     side.pulls.erase(it);
     return pulled;
   }

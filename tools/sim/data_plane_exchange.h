@@ -6,7 +6,8 @@
 // takes a request, and then its bytes over the link's bandwidth, those between the same two one
 // after another; it fails when its source dies, refuses, or does not know the puller, and by fault.
 // Over a link that is cut no note gets through; a pull over it, or from a worker that stands still,
-// fails after a lease.
+// fails after a lease. The puller's core is told if the other one does not answer even then, or if
+// its process is gone.
 //
 //   tickets   a pull is used once, when it is through, and for what it brought; numbers are not
 //             used twice
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -40,6 +42,8 @@ class Exchange {
 
   // A record has become durable.
   void Seen(RunId run, const Record& record) { store_.Seen(run, record); }
+  // The controller has forgotten the end of a run; these are left.
+  void Forgot(RunId run, std::span<const Record> left) { store_.Forgot(run, left); }
 
   // Carries out an action of exchange.h. `lent`: the training loop is in a call. False: it is none.
   bool Perform(std::uint32_t worker, RunId run, bool lent, const Action& action);
@@ -68,6 +72,7 @@ class Exchange {
     ShardHeader enclosure;
     Incarnation from = 0;
     PeerItem parcel;
+    bool out_of_reach = false;  // why it failed: the peer does not answer, or its process is gone
   };
   std::optional<Noted> OnNote(std::uint32_t worker, std::uint64_t what);
   std::optional<Requested> OnRequest(std::uint32_t worker, std::uint64_t what);
@@ -127,6 +132,7 @@ class Exchange {
     Incarnation from = 0, to = 0;
     Ticket ticket = 0;
     bool ok = false;
+    bool late = false;  // not ok: after a lease of silence
     Load load;
   };
 
@@ -149,10 +155,9 @@ class Exchange {
   std::pair<std::size_t, std::size_t> Cut(const Side& side, std::size_t size,
                                           std::uint32_t shard) const;
   double BytesOf(const Side& side, const PeerItem& parcel, const Load& load) const;
-  void Fail(Incarnation from, Incarnation to, Ticket ticket, DurationNs after = 0);
-  void FailLate(Incarnation from, Incarnation to, Ticket ticket) {
-    Fail(from, to, ticket, world_->LeaseNs());
-  }
+  void Fail(Incarnation from, Incarnation to, Ticket ticket, bool late = false);
+  void FailLate(Incarnation from, Incarnation to, Ticket ticket) { Fail(from, to, ticket, true); }
+  bool OutOfReach(std::uint32_t worker, const Answered& failed) const;
   bool Whole(std::uint32_t a, std::uint32_t b) const {
     return world_->links.WholeFrom(a, b) <= world_->now;
   }

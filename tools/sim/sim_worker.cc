@@ -321,6 +321,9 @@ void SimWorker::OnPulled(const Exchange::Pulled& pulled) {
   Tell([&](Actions* out) {
     core_.OnPulled(parts_->world->now, pulled.ticket, status, pulled.enclosure, out);
   });
+  if (!pulled.out_of_reach) return;
+  const auto rank = static_cast<Rank>(WorkerOf(pulled.from));
+  Tell([&](Actions* out) { core_.OnOutOfReach(parts_->world->now, rank, out); });
 }
 
 // What the core tells of its own gradients is what the data plane knows.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engines/violation.h"
 
@@ -129,6 +130,7 @@ void StoreBook::Seen(RunId run_id, const Record& record) {
     OnPlaced(&run, *set);
   } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
     run.opened = opened->epoch;
+    run.behind = false;
     run.had = run.members;
     run.gone = 0;
     run.copies = std::numeric_limits<std::size_t>::max();
@@ -136,6 +138,17 @@ void StoreBook::Seen(RunId run_id, const Record& record) {
       shard.excused = false;
       run.copies = std::min(run.copies, shard.place.holders.size());
     }
+  }
+}
+
+void StoreBook::Forgot(RunId run_id, std::span<const Record> left) {
+  Run& run = runs_[run_id];
+  Run before = std::exchange(run, {});
+  for (const Record& record : left) Seen(run_id, record);
+  run.behind = before.behind || run.epoch != before.epoch || run.opened != before.opened;
+  for (std::size_t i = 0; i < std::min(run.shards.size(), before.shards.size()); ++i) {
+    before.shards[i].place = std::move(run.shards[i].place);
+    run.shards[i] = std::move(before.shards[i]);
   }
 }
 
@@ -225,7 +238,7 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
 void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
                       Iteration clock) {
   Run& run = runs_[run_id];
-  if (shard >= run.shards.size()) return;
+  if (shard >= run.shards.size() || run.behind) return;
   const bool member = std::any_of(run.members.begin(), run.members.end(),
                                   [&](const auto& of) { return of.second == reader; });
   if (!member) return;  // it is lost, and has not heard of it
@@ -278,7 +291,8 @@ void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t num
 void StoreBook::SaysReady(RunId run_id, Incarnation worker, Iteration clock,
                           const FindCopy& find) const {
   const auto run = runs_.find(run_id);
-  if (run == runs_.end() || run->second.epoch != run->second.opened) return;
+  if (run == runs_.end() || run->second.behind) return;
+  if (run->second.epoch != run->second.opened) return;
   const auto& members = run->second.members;
   if (std::none_of(members.begin(), members.end(),
                    [&](const auto& member) { return member.second == worker; })) {

@@ -22,6 +22,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +71,10 @@ class StoreBook {
 
   // A record has become durable.
   void Seen(RunId run, const Record& record);
+  // The controller has forgotten the end of a run; these are left. Who is there, and has gone, is
+  // as they say; what is known of the shards stays. Where a placement was forgotten, nothing is
+  // checked until the next one is opened.
+  void Forgot(RunId run, std::span<const Record> left);
 
   // To be added to a copy. `offer`: what came with a peer's.
   void Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
@@ -107,6 +112,7 @@ class StoreBook {
     std::map<Rank, Incarnation> had;
     std::size_t copies = 0;
     std::size_t gone = 0;
+    bool behind = false;  // workers may know of a placement that the controller has forgotten
     std::vector<Shard> shards;
   };
   void OnPlaced(Run* run, const PlacementSet& set);
