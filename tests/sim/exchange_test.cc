@@ -131,7 +131,7 @@ TEST_P(CutExchange, NamesCutLinksUntilTheyAreWhole) {
       "[job]\nname = \"sim\"\nengine = \"hop\"\nlease_ms = 400\nheartbeat_ms = 100\n"
       "[compute]\nmean_ms = 50.0\n[cluster]\nworkers = 4\nworkers_per_host = 1\nsteps = 80\n"
       "seconds = 60.0\n"
-      "[faults]\nuntil_ms = 3000.0\nlink_cuts_per_s = 0.5\nlink_cut_ms = 3000.0\none_way = 1.0\n");
+      "[faults]\nuntil_ms = 3000.0\nlink_cuts_per_s = 0.5\nlink_cut_ms = 3000.0\n");
   workload.job.engine = ParseEngine(GetParam()).value();
   int broken = 0, whole = 0;
   RunOptions options;

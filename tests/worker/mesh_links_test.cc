@@ -404,6 +404,36 @@ TEST(MeshLinksTest, APullFailsWithItsLinkAndWaitsForALateAnswer) {
   }
 }
 
+// What is offered may never arrive, so that nobody pulls. A peer that answers may take its time.
+TEST(MeshLinksTest, AnOfferNamesAPeerThatDoesNotAnswer) {
+  const PeerMessage offer{.kind = PeerMessage::Kind::kOffer,
+                          .parcel = {.kind = PeerItem::Kind::kUpdate, .stamp = 0}};
+  for (const auto& [there, back] :
+       {std::pair(State::kCut, State::kCut), std::pair(State::kCut, State::kWhole),
+        std::pair(State::kWhole, State::kCut), std::pair(State::kWhole, State::kWhole)}) {
+    Links links(2, plans::kNeighbours, kByRing);
+    Mesh& offers = links.job[0].mesh();
+    offers.Do(links.now, SetPeers{links.MemberSeenBy(0, 1).get()});
+    links.job[1].mesh().Do(links.now, SetPeers{links.MemberSeenBy(1, 0).get()});
+    links.wires.Set(0, 1, there);
+    links.wires.Set(1, 0, back);
+    const SendNote note{links.job[1].node->AsMember(0).incarnation, offer};
+    offers.Do(links.now, note);
+    const std::vector<Rank>& named = links.job[0].node->out_of_reach;
+    for (int third = 0; third < 2; ++third) links.Later(kThird);
+    EXPECT_TRUE(named.empty()) << "within the lease";
+    for (int third = 0; third < 7; ++third) links.Later(kThird);
+    if (there == State::kWhole && back == State::kWhole) {
+      EXPECT_TRUE(named.empty());
+      continue;
+    }
+    EXPECT_EQ(named, links.Ranks({1}));
+    offers.Do(links.now, note);  // again, as long as nobody has answered it
+    for (int third = 0; third < 4; ++third) links.Later(kThird);
+    EXPECT_EQ(named, links.Ranks({1, 1}));
+  }
+}
+
 // A source that has lost the request says so.
 TEST(MeshLinksTest, APullThatItsPeerDoesNotKnowFails) {
   const PeerItem item{.kind = PeerItem::Kind::kUpdate, .stamp = 0};

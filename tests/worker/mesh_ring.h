@@ -33,6 +33,7 @@ class MeshNode : public MeshEvents {
   void OnNote(Incarnation from, const PeerMessage& note) override;
   void OnRequest(Incarnation from, Request request, const PeerItem& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
+  void OnOutOfReach(Rank rank) override { out_of_reach.push_back(rank); }
 
   GroupMember AsMember(double weight) const;
 
@@ -56,6 +57,7 @@ class MeshNode : public MeshEvents {
   std::vector<std::pair<Rank, Incarnation>> probed;
   std::vector<std::pair<Incarnation, PeerMessage>> notes;
   std::map<Ticket, Pulled> pulled;
+  std::vector<Rank> out_of_reach;
   // Answers requests; without it they are refused.
   std::function<void(Incarnation from, Request request, const PeerItem& parcel)> on_request;
   ReplicaStore store;

@@ -1,8 +1,6 @@
 #include "tools/sim/cluster.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <memory>
 #include <set>
 #include <utility>
@@ -10,23 +8,12 @@
 #include "engines/violation.h"
 #include "tools/sim/controller.h"
 #include "tools/sim/sim_worker.h"
+#include "tools/sim/trace.h"
 
 namespace prd::sim {
 namespace {
 
 constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
-constexpr std::size_t kRemembered = 32;
-
-constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords = {
-    "Hello",  "Ready",  "Finished",   "Adopted", "Finish", "Leave",     "Heartbeat",
-    "Placed", "Probed", "Progressed", "Pause",   "Resume", "AskMembers"};
-constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
-    "Welcome",   "Group",        "Abort",      "Adopt",    "Released",
-    "Refused",   "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood",
-    "Placement", "Opened",       "Probe",      "Resumed",  "Members"};
-
-constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
-constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 
 Plan PlanOf(const Workload& workload) { return MakeEngine(workload.job.engine)->plan(); }
 
@@ -77,13 +64,6 @@ class Cluster {
   RunResult Run();
 
  private:
-  struct Trace {
-    SimEvent event;
-    const char* word = "";
-    std::uint64_t id = 0;
-    std::optional<std::uint32_t> peer;
-  };
-
   void Seen(const Record& record);
   void Forgot();
   void Unreported(const Group& group);
@@ -105,9 +85,6 @@ class Cluster {
   bool Joining(const SimWorker& worker) const;  // waits for a common start
   void CheckEnd();
   std::string Stuck() const;
-  void Remember(const SimEvent& event);
-  static std::string Line(const Trace& trace);
-  std::vector<std::string> LastEvents() const;
   void Fill(RunResult* result);
 
   const Workload& workload_;
@@ -124,8 +101,7 @@ class Cluster {
   std::vector<SimWorker> workers_;
   std::size_t settled_ = 0;  // workers that are through, for a quick look
   bool stop_ = false;
-  std::uint64_t events_ = 0;
-  std::array<Trace, kRemembered> traces_;
+  Traces traces_;
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
   std::set<Incarnation> lost_;      // whose leases ran out
@@ -198,32 +174,26 @@ void Cluster::Loop() {
       world_.queue.Push(world_.frozen_until[event.who], event.kind, event.who, event.what);
       continue;
     }
-    ++events_;
     Handle(event);
-    if (options_.trace) options_.trace(Line(traces_[events_ % kRemembered]));
-    if (options_.max_events != 0 && events_ >= options_.max_events) break;
+    if (options_.trace) options_.trace(traces_.Line());
+    if (options_.max_events != 0 && traces_.events() >= options_.max_events) break;
   }
 }
 
-void Cluster::Remember(const SimEvent& event) {
-  Trace& trace = traces_[events_ % kRemembered];
-  trace = {.event = event, .word = "", .id = 0, .peer = {}};
-}
-
 void Cluster::Handle(const SimEvent& event) {
-  Remember(event);
-  Trace& trace = traces_[events_ % kRemembered];
+  traces_.Begin(event);
+  Traces::Trace& trace = traces_.newest();
   switch (event.kind) {
     case EventKind::kToController: {
       WorkerEnvelope envelope = world_.to_controller.Take(event.what);
-      trace.word = kWorkerWords[envelope.body.index()];
+      trace.word = WordOf(envelope.body);
       trace.id = envelope.seq;
       if (world_.now >= world_.cut_until[event.who]) controller_.Receive(std::move(envelope));
       break;
     }
     case EventKind::kToWorker: {
       const ControllerEnvelope envelope = world_.to_worker.Take(event.what);
-      trace.word = kControllerWords[envelope.body.index()];
+      trace.word = WordOf(envelope.body);
       trace.id = envelope.seq;
       if (world_.now >= world_.cut_until[event.who]) workers_[event.who].OnEnvelope(envelope);
       // What a worker's end, or its coming too late, begins with.
@@ -280,6 +250,7 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kNote:
     case EventKind::kRequest:
     case EventKind::kPulled:
+    case EventKind::kUnheard:
       Exchanged(event);
       break;
   }
@@ -287,7 +258,7 @@ void Cluster::Handle(const SimEvent& event) {
 
 void Cluster::Exchanged(const SimEvent& event) {
   SimWorker& worker = workers_[event.who];
-  Trace& trace = traces_[events_ % kRemembered];
+  Traces::Trace& trace = traces_.newest();
   const auto tell = [&](Incarnation from, const char* word, std::int64_t stamp) {
     trace.peer = WorkerOf(from);
     trace.word = word;
@@ -297,21 +268,24 @@ void Cluster::Exchanged(const SimEvent& event) {
     const std::optional<Exchange::Noted> noted = exchange_.OnNote(event.who, event.what);
     if (!noted) return;
     const PeerMessage& note = noted->note;
-    tell(noted->from, kNoteWords[static_cast<std::size_t>(note.kind)], note.parcel.stamp);
+    tell(noted->from, WordOf(note.kind), note.parcel.stamp);
     worker.OnNote(*noted);
   } else if (event.kind == EventKind::kRequest) {
     const std::optional<Exchange::Requested> asked = exchange_.OnRequest(event.who, event.what);
     if (!asked) return;
     const PeerItem& parcel = asked->parcel;
-    tell(asked->from, kParcelWords[static_cast<std::size_t>(parcel.kind)], parcel.stamp);
+    tell(asked->from, WordOf(parcel.kind), parcel.stamp);
     worker.OnRequest(*asked);
+  } else if (event.kind == EventKind::kUnheard) {
+    const std::optional<Rank> peer = exchange_.OnUnheard(event.who, event.what);
+    if (!peer) return;
+    trace.peer = static_cast<std::uint32_t>(*peer);
+    worker.OnOutOfReach(*peer);
   } else {
     const std::optional<Exchange::Pulled> pulled = exchange_.OnPulled(event.who, event.what);
     if (!pulled) return;
     const PeerItem& parcel = pulled->parcel;
-    tell(pulled->from,
-         pulled->ok ? kParcelWords[static_cast<std::size_t>(parcel.kind)] : "nothing, for",
-         parcel.stamp);
+    tell(pulled->from, pulled->ok ? WordOf(parcel.kind) : "nothing, for", parcel.stamp);
     worker.OnPulled(*pulled);
   }
 }
@@ -378,6 +352,7 @@ bool Cluster::IsFor(const SimEvent& event) {
     case EventKind::kNote:
     case EventKind::kRequest:
     case EventKind::kPulled:
+    case EventKind::kUnheard:
     case EventKind::kProbe:
     case EventKind::kSilent:
       return true;
@@ -540,46 +515,10 @@ void Cluster::CheckEnd() {
   controller_.CheckReplay();
 }
 
-std::string Cluster::Line(const Trace& trace) {
-  static constexpr std::array<const char*, 19> kNames = {"worker -> controller",
-                                                         "controller -> worker",
-                                                         "controller's turn",
-                                                         "controller starts",
-                                                         "faults",
-                                                         "worker's deadline",
-                                                         "step computed",
-                                                         "step polls",
-                                                         "reduced",
-                                                         "reduction fails",
-                                                         "model copied",
-                                                         "worker starts",
-                                                         "evaluation",
-                                                         "note",
-                                                         "asked by a peer",
-                                                         "pulled",
-                                                         "its user stops it",
-
-                                                         "probes",
-                                                         "hears nothing"};
-  char line[160];
-  std::snprintf(line, sizeof line, "%12.6f s  worker %-4u %-21s %s %llu",
-                static_cast<double>(trace.event.at.ns) / 1e9, trace.event.who,
-                kNames[static_cast<std::size_t>(trace.event.kind)], trace.word,
-                static_cast<unsigned long long>(trace.id));
-  return trace.peer ? line + (", worker " + std::to_string(*trace.peer)) : line;
-}
-
-std::vector<std::string> Cluster::LastEvents() const {
-  std::vector<std::string> lines;
-  const std::uint64_t first = events_ >= kRemembered ? events_ - kRemembered + 1 : 1;
-  for (std::uint64_t i = first; i <= events_; ++i) lines.push_back(Line(traces_[i % kRemembered]));
-  return lines;
-}
-
 void Cluster::Fill(RunResult* result) {
   result->all_finished = Finished();
   result->seconds = static_cast<double>(world_.now.ns) / 1e9;
-  result->events = events_;
+  result->events = traces_.events();
   result->messages = world_.messages;
   result->records = controller_.store().records();
   result->restarts = controller_.restarts();
@@ -610,7 +549,7 @@ RunResult Cluster::Run() {
   } catch (const Violation& violation) {
     result.invariant = violation.invariant();
     result.violation = violation.what();
-    result.last_events = LastEvents();
+    result.last_events = traces_.LastLines();
   }
   Fill(&result);
   return result;

@@ -144,6 +144,7 @@ void Exchange::SendNote(std::uint32_t worker, const prd::SendNote& send) {
   PeerMessage note = send.note;
   ++world_->messages;
   if (!sides_[worker].peers.contains(send.to)) return;
+  if (note.kind == PeerMessage::Kind::kOffer) WatchOffer(worker, send.to);
   if (!world_->links.Pass(world_->now, worker, WorkerOf(send.to))) return;
   const FaultsPart& faults = world_->workload.faults;
   const int copies = world_->Fault(faults.loss) ? 0 : world_->Fault(faults.duplicate) ? 2 : 1;
@@ -157,6 +158,7 @@ void Exchange::SendNote(std::uint32_t worker, const prd::SendNote& send) {
 std::optional<Exchange::Noted> Exchange::OnNote(std::uint32_t worker, std::uint64_t what) {
   const Mailed mailed = notes_.Take(what);
   if (!world_->Lives(mailed.to)) return std::nullopt;
+  sides_[worker].offered.erase(mailed.from);
   if (mailed.note.kind == PeerMessage::Kind::kOffer &&
       mailed.note.parcel.kind == PeerItem::Kind::kDelta) {
     sides_[worker].offers[{mailed.from, mailed.note.parcel}] = mailed.note;
@@ -165,6 +167,32 @@ std::optional<Exchange::Noted> Exchange::OnNote(std::uint32_t worker, std::uint6
     neighbours_.Offered(worker, mailed.from, mailed.note.version, mailed.note.parcel.stamp);
   }
   return Noted{.from = mailed.from, .note = mailed.note};
+}
+
+void Exchange::WatchOffer(std::uint32_t worker, Incarnation to) {
+  if (!world_->links.on()) return;
+  const auto [watch, fresh] = sides_[worker].offered.try_emplace(to, next_watch_);
+  if (!fresh) return;
+  ++next_watch_;
+  world_->queue.Push(
+      world_->now + world_->LeaseNs() + kNoticed, EventKind::kUnheard, worker,
+      watches_.Put(
+          {.from = world_->replicas[worker].incarnation, .to = to, .number = watch->second}));
+}
+
+std::optional<Rank> Exchange::OnUnheard(std::uint32_t worker, std::uint64_t what) {
+  const Watch watch = watches_.Take(what);
+  Side& side = sides_[worker];
+  const auto offered = side.offered.find(watch.to);
+  if (!world_->Lives(watch.from) || offered == side.offered.end() ||
+      offered->second != watch.number) {
+    return std::nullopt;
+  }
+  side.offered.erase(offered);
+  if (!side.peers.contains(watch.to)) return std::nullopt;
+  if (!world_->Answers(worker, watch.to)) return static_cast<Rank>(WorkerOf(watch.to));
+  WatchOffer(worker, watch.to);
+  return std::nullopt;
 }
 
 // ---- pulls ----
@@ -233,6 +261,7 @@ std::optional<Exchange::Requested> Exchange::OnRequest(std::uint32_t worker, std
     FailLate(asked.to, asked.from, asked.ticket);
     return std::nullopt;
   }
+  side.offered.erase(asked.from);
   const Request request = side.next_request++;
   side.requests[request] = {.from = asked.from, .ticket = asked.ticket, .parcel = asked.parcel};
   return Requested{.from = asked.from, .request = request, .parcel = asked.parcel};
@@ -329,6 +358,7 @@ std::optional<Exchange::Pulled> Exchange::OnPulled(std::uint32_t worker, std::ui
     side.pulls.erase(it);
     return pulled;
   }
+  side.offered.erase(answered.from);
   pull.through = true;
   pull.load = std::move(answered.load);
   if (pull.parcel.kind == PeerItem::Kind::kUpdate) {

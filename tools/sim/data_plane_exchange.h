@@ -7,7 +7,8 @@
 // after another; it fails when its source dies, refuses, or does not know the puller, and by fault.
 // Over a link that is cut no note gets through; a pull over it, or from a worker that stands still,
 // fails after a lease. The puller's core is told if the other one does not answer even then, or if
-// its process is gone.
+// its process is gone. So is the core of a worker that has offered something to one of whom it has
+// heard nothing for a lease, and who does not answer.
 //
 //   tickets   a pull is used once, when it is through, and for what it brought; numbers are not
 //             used twice
@@ -77,6 +78,8 @@ class Exchange {
   std::optional<Noted> OnNote(std::uint32_t worker, std::uint64_t what);
   std::optional<Requested> OnRequest(std::uint32_t worker, std::uint64_t what);
   std::optional<Pulled> OnPulled(std::uint32_t worker, std::uint64_t what);
+  // What the event kUnheard tells it: who is out of reach; nullopt: nobody.
+  std::optional<Rank> OnUnheard(std::uint32_t worker, std::uint64_t what);
 
   std::uint64_t bytes() const { return bytes_; }
 
@@ -105,6 +108,7 @@ class Exchange {
   struct Side {
     std::set<Incarnation> peers;
     std::map<Ticket, Pull> pulls;
+    std::map<Incarnation, std::uint64_t> offered;  // who is not heard of since; watches' numbers
     Ticket newest_ticket = 0;
     std::map<Request, Incoming> requests;
     Request next_request = 1;
@@ -123,6 +127,10 @@ class Exchange {
     Incarnation from = 0, to = 0;
     PeerMessage note;
   };
+  struct Watch {
+    Incarnation from = 0, to = 0;
+    std::uint64_t number = 0;
+  };
   struct Asked {
     Incarnation from = 0, to = 0;
     Ticket ticket = 0;
@@ -137,6 +145,7 @@ class Exchange {
   };
 
   void SendNote(std::uint32_t worker, const prd::SendNote& send);
+  void WatchOffer(std::uint32_t worker, Incarnation to);
   void StartPull(std::uint32_t worker, const prd::StartPull& start);
   void Serve(std::uint32_t worker, RunId run, const prd::Serve& serve);
   void Refuse(std::uint32_t worker, Request request);
@@ -171,6 +180,8 @@ class Exchange {
   StoreBook store_;
   std::vector<Side> sides_;  // by worker
   Mail<Mailed> notes_;
+  Mail<Watch> watches_;
+  std::uint64_t next_watch_ = 1;
   Mail<Asked> asked_;
   Mail<Answered> answered_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, Instant> last_;  // arrival of a note

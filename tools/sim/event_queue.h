@@ -30,6 +30,7 @@ enum class EventKind : std::uint8_t {
   kPulled,   // what it pulled does, or that it failed
   kStops,    // the user of worker `who` cancels the call of step `what`
   kProbe,    // worker `who` asks those again that it probes
+  kUnheard,  // worker `who` has not heard of a peer for a lease; `what` = its place in the mail
   kSilent,   // worker `who` has not heard of the others in the reduction `what` for a lease
 };
 

@@ -321,8 +321,10 @@ void SimWorker::OnPulled(const Exchange::Pulled& pulled) {
   Tell([&](Actions* out) {
     core_.OnPulled(parts_->world->now, pulled.ticket, status, pulled.enclosure, out);
   });
-  if (!pulled.out_of_reach) return;
-  const auto rank = static_cast<Rank>(WorkerOf(pulled.from));
+  if (pulled.out_of_reach) OnOutOfReach(static_cast<Rank>(WorkerOf(pulled.from)));
+}
+
+void SimWorker::OnOutOfReach(Rank rank) {
   Tell([&](Actions* out) { core_.OnOutOfReach(parts_->world->now, rank, out); });
 }
 

@@ -69,6 +69,7 @@ class SimWorker {
   void OnNote(const Exchange::Noted& noted);
   void OnRequest(const Exchange::Requested& requested);
   void OnPulled(const Exchange::Pulled& pulled);
+  void OnOutOfReach(Rank rank);
 
   Phase phase() const { return phase_; }
   RunId run() const { return core_.welcome().run; }

@@ -13,6 +13,7 @@ namespace {
 
 // Sent per peer before the owner gets to look at its other sockets.
 constexpr int kPartsPerService = 4;
+constexpr std::uint64_t kOffers = 0;        // what a ping is about, where pulls have their tickets
 constexpr std::size_t kMaxEarlyBytes = 64;  // of one payload: notes and requests are smaller
 
 std::span<const std::byte> BytesOfMessage(const zmq::message_t& message) {
@@ -41,6 +42,7 @@ void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   met_.clear();
   early_.clear();
   pulls_.clear();
+  offered_.clear();
   asked_.clear();
   unreachable_.clear();
   ranks_.clear();
@@ -100,6 +102,7 @@ void Exchange::Do(Instant, const SetPeers& action) {
   }
   met_ = std::move(met);
   std::erase_if(ranks_, [this](const auto& entry) { return !met_.contains(entry.first); });
+  std::erase_if(offered_, [this](const auto& entry) { return !met_.contains(entry.first); });
   buffers_.Trim();
   due_ = true;  // some may have been heard already
 }
@@ -127,6 +130,10 @@ bool Exchange::IsAsked(Instant now, const FrameHeader& ping) {
 }
 
 bool Exchange::OnPong(Instant now, const FrameHeader& header) {
+  if (header.group == kOffers) {
+    const auto offered = offered_.find(header.from);
+    return offered != offered_.end() && offered->second.Answered(now, 0, false);
+  }
   const bool over = header.chunk == static_cast<std::uint32_t>(Answer::kOver);
   const auto it = pulls_.find(header.group);
   return it != pulls_.end() && it->second.from == header.from && !it->second.ended() &&
@@ -135,13 +142,17 @@ bool Exchange::OnPong(Instant now, const FrameHeader& header) {
 
 // ---- notes and requests ----
 
-void Exchange::Do(Instant, const SendNote& action) {
+void Exchange::Do(Instant now, const SendNote& action) {
   const std::vector<std::byte> bytes = EncodeNote(action.note);
-  (void)Say(action.to, EndpointOf(action.to), FrameKind::kNote, 0, bytes);
+  const std::string endpoint = EndpointOf(action.to);
+  (void)Say(action.to, endpoint, FrameKind::kNote, 0, bytes);
+  const bool offer = action.note.kind == PeerMessage::Kind::kOffer;
+  if (offer && !endpoint.empty()) offered_.try_emplace(action.to, now, timeout_);
 }
 
 bool Exchange::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
   if (header.run != run_ || run_ == kNoRun || header.from == self_) return false;
+  offered_.erase(header.from);
   switch (header.kind) {
     case FrameKind::kNote:
     case FrameKind::kPull:
@@ -428,20 +439,41 @@ Status Exchange::TakePart(Pull* pull, const FrameHeader& header,
   return Status::Ok();
 }
 
+void Exchange::Ask(Instant now, Incarnation peer, const std::string& endpoint,
+                   std::uint64_t number) {
+  const FrameHeader header{.kind = FrameKind::kPing,
+                           .run = run_,
+                           .group = number,
+                           .from = self_,
+                           .to = peer,
+                           .stage = static_cast<std::uint32_t>(Topic::kPull),
+                           .length = address_.size()};
+  (void)peers_->Signal(now, endpoint, header, zmq::message_t(address_));
+}
+
+// What was offered is offered again until it is answered, and then watched again.
+void Exchange::WatchOffers(Instant now) {
+  for (auto it = offered_.begin(); it != offered_.end();) {
+    auto& [peer, silence] = *it;
+    const Silence::Step step = silence.Next(now);
+    if (step == Silence::Step::kAsk && !silence.Ask(now, {0}).empty()) {
+      Ask(now, peer, EndpointOf(peer), kOffers);
+    }
+    if (step == Silence::Step::kGiveUp) {
+      unreachable_.push_back(EndpointOf(peer));
+      NoteOutOfReach(peer);
+    }
+    it = step == Silence::Step::kGiveUp ? offered_.erase(it) : std::next(it);
+  }
+}
+
 void Exchange::WatchPull(Instant now, Ticket ticket, Pull* pull) {
   switch (pull->silence.Next(now)) {
     case Silence::Step::kWait:
       return;
     case Silence::Step::kAsk:
       for ([[maybe_unused]] const std::size_t peer : pull->silence.Ask(now, {0})) {
-        const FrameHeader header{.kind = FrameKind::kPing,
-                                 .run = run_,
-                                 .group = ticket,
-                                 .from = self_,
-                                 .to = pull->from,
-                                 .stage = static_cast<std::uint32_t>(Topic::kPull),
-                                 .length = address_.size()};
-        (void)peers_->Signal(now, pull->endpoint, header, zmq::message_t(address_));
+        Ask(now, pull->from, pull->endpoint, ticket);
       }
       return;
     case Silence::Step::kGiveUp:
@@ -535,6 +567,7 @@ void Exchange::Do(Instant, const ForgetShard& action) { shards_.Forget(action.sh
 void Exchange::Service(Instant now) {
   if (std::exchange(due_, false)) HearEarly(now);
   SendParts(now);
+  WatchOffers(now);
   EndPulls(now);
 }
 
@@ -547,6 +580,7 @@ std::optional<Instant> Exchange::NextDeadline() const {
   for (const auto& [ticket, pull] : pulls_) {
     if (!pull.ended()) consider(pull.silence.At());
   }
+  for (const auto& [peer, silence] : offered_) consider(silence.At());
   for (const auto& [request, asked] : asked_) {
     if (asked.slice.buffer != nullptr) consider(asked.progress + timeout_);
   }

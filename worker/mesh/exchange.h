@@ -52,7 +52,8 @@ class ExchangeEvents {
   // kInvalidArgument (there is no such shard).
   virtual void OnPulled(Ticket /*ticket*/, const Status& /*status*/,
                         const ShardHeader& /*enclosure*/) {}
-  // A peer that a pull waits for does not answer, or the connection to it broke.
+  // A peer that a pull waits for does not answer, or the connection to it broke. Or a peer that was
+  // offered something neither says anything nor answers.
   virtual void OnOutOfReach(Rank /*rank*/) {}
 };
 
@@ -176,7 +177,9 @@ class Exchange {
 
   void HearEarly(Instant now);
   void SendParts(Instant now);
+  void Ask(Instant now, Incarnation peer, const std::string& endpoint, std::uint64_t number);
   void WatchPull(Instant now, Ticket ticket, Pull* pull);
+  void WatchOffers(Instant now);
   void EndPulls(Instant now);
   void NoteOutOfReach(Incarnation peer);
 
@@ -194,6 +197,7 @@ class Exchange {
   std::set<Rank> out_of_reach_;             // to be reported
   std::deque<Early> early_;
   std::map<Ticket, Pull> pulls_;
+  std::map<Incarnation, Silence> offered_;  // peers not heard of since an offer to them
   std::map<Request, Asked> asked_;
   Request requests_ = 0;
   std::vector<std::string> unreachable_;
