@@ -55,6 +55,8 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (const auto* done = std::get_if<Finished>(&envelope.body)) wrong = OnFinished(rank, *done);
       if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
         wrong = OnAdopted(rank, *adopted);
+      if (const auto* told = std::get_if<Progressed>(&envelope.body))
+        wrong = CountReport(rank, told->own);
       if (const auto* placed = std::get_if<Placed>(&envelope.body)) wrong = OnPlaced(rank, *placed);
       if (const auto* probed = std::get_if<Probed>(&envelope.body)) wrong = OnProbed(rank, *probed);
       if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
@@ -120,7 +122,10 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
     rank = 0;
     while (Present(rank)) ++rank;
   }
-  if (Index(rank) >= workers_.size()) workers_.resize(Index(rank) + 1);
+  if (Index(rank) >= workers_.size()) {
+    workers_.resize(Index(rank) + 1);
+    tallies_.resize(workers_.size());
+  }
   Worker& worker = At(rank);
   worker = Worker{};
   worker.incarnation = envelope.incarnation;
@@ -129,6 +134,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.pid = hello.pid;
   worker.endpoints = hello.endpoints;
   worker.returns = hello.former.known();
+  worker.job_trained = hello.job_trained;
   worker.brought = worker.iteration = hello.iteration;
   worker.first_group = next_group_;
   worker.link.OnReceive(envelope.seq);
@@ -147,11 +153,13 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .plan = plan_,
                      .workers = start_workers_,
                      .lease_ms = spec_.lease_ms,
-                     .heartbeat_ms = spec_.heartbeat_ms});
+                     .heartbeat_ms = spec_.heartbeat_ms,
+                     .own = CountHello(rank, hello)});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {
   Worker& worker = At(rank);
+  if (std::string wrong = CountReport(rank, ready.own); !wrong.empty()) return wrong;
   if (worker.outdated) {
     Write(UpdateDropped{.rank = rank,
                         .iteration = worker.iteration,

@@ -19,6 +19,10 @@
 // such a group, the group is committed: members for whom it failed copy (Adopt) the replica of one
 // that has it. Of a kRound they copy the result alone, before the round ends.
 //
+// Workers tell what they have trained so far, each over its whole life. The job keeps a tally for
+// each rank, which outlives the worker that held the rank, and the sum of what the tallies have
+// grown. Every message says how far the job is (job_training.cc).
+//
 // Two workers that are there may not reach each other. A member that names another one as
 // unreachable breaks their link, and probes the other until it answers; then the link works again.
 // A group of which two members do not reach each other runs in a ring in which those are not
@@ -96,6 +100,7 @@ class Job {
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
     bool returns = false;   // its replica was trained in a former run, or life of this one
+    Trained job_trained;    // by all workers of the job before, as its Hello says
     Iteration brought = 0;  // the iteration of the replica that it came with
     Iteration iteration = 0;
     GroupId group = kNoGroup;       // runs, and the worker has not reported on it
@@ -122,6 +127,14 @@ class Job {
     Instant since;  // of the worker's last input
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);
+  };
+
+  // What was trained under one rank in this run, whoever held it.
+  struct Tally {
+    bool known = false;  // a worker has held the rank
+    Trained first;       // what the first of them brought,
+    Trained last;        // and the newest told, both counted over its whole life
+    void Archive(StateArchive& ar) { ar(known, first, last); }
   };
 
   // A group whose members have not all reported.
@@ -171,6 +184,10 @@ class Job {
   // By rank; absent ones have state kAbsent.
   const std::vector<Worker>& workers() const { return workers_; }
   int live() const { return live_; }
+  // By rank, as long as workers().
+  const std::vector<Tally>& tallies() const { return tallies_; }
+  // How far the job is, as its workers are told.
+  JobProgress progress() const;
   const std::map<GroupId, Running>& groups() const { return groups_; }
   const Engine& engine() const { return *engine_; }
   // The links between present workers that are broken, by lower and higher rank.
@@ -214,6 +231,10 @@ class Job {
 
   std::optional<Refused> CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const;
   void OnHello(const WorkerEnvelope& envelope);
+  // What has been trained (job_training.cc).
+  Trained CountHello(Rank rank, const Hello& hello);
+  std::string CountReport(Rank rank, const Trained& own);
+  void TakeStart(const FormGroup& start);
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);
@@ -301,6 +322,9 @@ class Job {
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
+  std::vector<Tally> tallies_;  // by rank
+  Trained before_;              // by the job before this run, as those of the first start said
+  Trained gained_;              // in this run: all that the tallies have grown
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<FormGroup> held_;

@@ -36,6 +36,12 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
   if (hello.iteration < 0 || hello.iteration > kMaxIteration) {
     return no("iteration: found " + std::to_string(hello.iteration) + ", out of range");
   }
+  for (const Trained& told : {hello.own, hello.job_trained, hello.goal}) {
+    if (InRange(told)) continue;
+    return no("steps and samples trained, and a goal: found " + std::to_string(told.steps) +
+              " steps and " + std::to_string(told.samples) + " samples, allowed are 0 to " +
+              std::to_string(kMaxTrained));
+  }
   std::size_t longest = std::max(hello.host.size(), hello.host_name.size());
   for (const std::string& endpoint : hello.endpoints) longest = std::max(longest, endpoint.size());
   if (longest > kMaxName || hello.endpoints.empty() || hello.endpoints.size() > kMaxEndpoints) {

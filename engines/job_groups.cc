@@ -306,6 +306,7 @@ void Job::Collective(GroupKind kind, State from, State to) {
     SetState(rank, to);
   }
   if (kind == GroupKind::kInitial) {
+    TakeStart(form);
     StartWeights(&form);
   } else {
     for (GroupShare& share : form.members) {

@@ -7,12 +7,18 @@
 #include <cstdint>
 
 #include "common/base/ids.h"
+#include "common/base/messages.h"
 
 namespace prd {
 
 inline constexpr Iteration kMaxIteration = Iteration{1} << 53;
 inline constexpr Iteration kMaxJump = 1'000'000;  // of a ready signal over the one before
 inline constexpr std::int64_t kMaxSamples = std::int64_t{1} << 50;
+inline constexpr std::int64_t kMaxTrained = std::int64_t{1} << 53;  // steps, or samples, of a job
+inline bool InRange(const Trained& trained) {
+  return trained.steps >= 0 && trained.steps <= kMaxTrained && trained.samples >= 0 &&
+         trained.samples <= kMaxTrained;
+}
 inline constexpr std::uint32_t kMaxOwed = 1'000'000;  // gradients of a worker in no round
 inline constexpr int kMaxFetches = 8;                 // of a round's result by one worker
 inline constexpr std::size_t kMaxBrokenLinks = 64;    // that one worker has named

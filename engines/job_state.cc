@@ -108,9 +108,9 @@ std::string Job::StartWaits(Instant now) const {
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, returns, brought, iteration, group,
-     last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
-     ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
+  ar(state, incarnation, host, host_name, pid, endpoints, returns, job_trained, brought, iteration,
+     group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
+     ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
      first_group, source, fetches, no_replica, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
@@ -125,7 +125,7 @@ void Job::Archive(StateArchive& ar) {
   ar(version);
   if (version != kStateVersion) ar.Fail();
   ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, ended_,
-     model_hash_, next_group_, workers_, groups_, held_, broken_);
+     model_hash_, next_group_, workers_, tallies_, before_, gained_, groups_, held_, broken_);
   engine_->Archive(ar);
 }
 
@@ -135,6 +135,7 @@ Status Job::Load(std::string_view state) {
   const Status damaged(Code::kDataLoss, "the snapshot of run " + std::to_string(run_) +
                                             " is damaged, or of another version of prd");
   if (!ar.ok() || !ar.AtEnd()) return damaged;
+  if (tallies_.size() != workers_.size()) return damaged;
   live_ = 0;
   stranded_ = 0;
   withheld_ = 0;

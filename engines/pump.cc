@@ -264,6 +264,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     if (contact.restored && send.envelope.seq != 0) continue;
     contact.acked = send.envelope.ack;
     send.envelope.identity = IdentityOf(*job);
+    send.envelope.progress = job->progress();
     sends_.push_back(std::move(send.envelope));
   }
   for (const Record& record : output_.records) {
@@ -318,6 +319,7 @@ void Pump::Acknowledge(Instant now, Job* job, Rank rank) {
   sends_.push_back({.identity = IdentityOf(*job),
                     .incarnation = job->workers()[Index(rank)].incarnation,
                     .ack = ack,
+                    .progress = job->progress(),
                     .body = HeartbeatAck{.waits_for = job->WaitsFor(now, rank)}});
 }
 
@@ -330,6 +332,7 @@ void Pump::Resend(Job* job, Rank rank, Seq up_to) {
                       .incarnation = job->workers()[Index(rank)].incarnation,
                       .seq = seq,
                       .ack = link.last_in(),
+                      .progress = job->progress(),
                       .body = body});
   }
 }

@@ -168,6 +168,28 @@ TEST_F(PumpTest, AnAcknowledgementThatNothingCarriesIsSentAlone) {
   EXPECT_EQ(ports_.Count<HeartbeatAck>(), before + 2);
 }
 
+TEST_F(PumpTest, EveryMessageOfARunSaysHowFarItsJobIs) {
+  StartTwo();
+  Receive(2, From(0, 3, 2, Ready{.iteration = 1, .own = {1, 64}}));
+  Receive(2, From(1, 3, 2, Ready{.iteration = 1, .own = {1, 16}}));
+  const JobProgress both{.trained = {2, 80}, .workers = 2};
+  EXPECT_EQ(ports_.Count<Group>(), 4);
+  EXPECT_EQ(ports_.sent.back().progress, both);
+  const auto next = [&](std::int64_t ms, const WorkerEnvelope& envelope) {
+    ports_.sent.clear();
+    Receive(ms, envelope);
+    Tick(ms + 110);
+    EXPECT_FALSE(ports_.sent.empty());
+    for (const ControllerEnvelope& sent : ports_.sent) EXPECT_EQ(sent.progress, both);
+  };
+  next(3, From(0, 0, 2, Heartbeat{}));                              // an acknowledgement
+  next(200, From(0, 3, 2, Ready{.iteration = 1, .own = {1, 64}}));  // what is sent again
+  next(400, From(1, 4, 3, Finished{.group = 2}));                   // a late acknowledgement
+  ports_.sent.clear();
+  Receive(600, HelloOf(0, "other"));
+  EXPECT_EQ(ports_.sent.back().progress, JobProgress());
+}
+
 TEST_F(PumpTest, ALeaseRunsOutAndAHeartbeatKeepsIt) {
   StartTwo();
   for (std::int64_t ms = 100; ms <= 1600; ms += 100) {
