@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/endpoint.h"
+#include "engines/job_limits.h"
 
 namespace prd {
 namespace {
@@ -170,6 +171,16 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
                "Time between heartbeats, less than half of lease_ms. They come from a thread of "
                "the worker library, so a long step is not a death.");
   fields.Check(CheckLease(*spec));
+  fields.Whole(
+      "goal_steps", &spec->goal.steps, {0, kMaxTrained, "steps"},
+      "The job is done once its workers have made so many steps, all together. Each worker "
+      "then learns from its next step that training is done. 0: no such goal. With neither "
+      "goal_steps nor goal_samples, the goal of the first worker that tells one counts "
+      "(PRD_GOAL_STEPS, PRD_GOAL_SAMPLES).");
+  fields.Whole(
+      "goal_samples", &spec->goal.samples, {0, kMaxTrained, "samples"},
+      "The same, in samples, as workers tell them at their steps. With both goals, the one "
+      "that is reached first counts.");
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const EngineAbout& about = About(engines[i]);
     const std::string paper = about.paper.empty() ? "" : std::string(about.paper) + ". ";

@@ -13,7 +13,8 @@ Job::Job(RunId run, JobSpec spec)
       spec_(std::move(spec)),
       engine_(spec_.make_engine(spec_.engine)),
       plan_(engine_->plan()),
-      joining_(engine_->joining()) {}
+      joining_(engine_->joining()),
+      goal_(spec_.goal) {}
 
 void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutput* out) {
   PRD_CHECK(next_index_ == 0);
@@ -142,6 +143,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   by_incarnation_[envelope.incarnation] = rank;
   ++live_;
   if (model_hash_ == 0) model_hash_ = hello.model_hash;
+  if (!goal_.known() && !begun_) goal_ = hello.goal;
   if (start_workers_ == 0) {
     start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
   }
@@ -154,7 +156,8 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .workers = start_workers_,
                      .lease_ms = spec_.lease_ms,
                      .heartbeat_ms = spec_.heartbeat_ms,
-                     .own = CountHello(rank, hello)});
+                     .own = CountHello(rank, hello),
+                     .goal = goal_});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {

@@ -21,7 +21,8 @@
 //
 // Workers tell what they have trained so far, each over its whole life. The job keeps a tally for
 // each rank, which outlives the worker that held the rank, and the sum of what the tallies have
-// grown. Every message says how far the job is (job_training.cc).
+// grown. Every message says how far the job is. From when the job reaches its goal, every message
+// and every group that trains says so (job_training.cc).
 //
 // Two workers that are there may not reach each other. A member that names another one as
 // unreachable breaks their link, and probes the other until it answers; then the link works again.
@@ -64,6 +65,7 @@ struct JobSpec {
   std::uint32_t start_grace_ms = 3000;
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
+  Trained goal;      // the job is done there: with the steps or with the samples. 0: no goal
   std::string text;  // this spec as normalised TOML (config/), kept in history
   // Builds the engine. The simulator wraps the engine of MakeEngine in one that checks it.
   std::function<std::unique_ptr<Engine>(const EngineOptions&)> make_engine = MakeEngine;
@@ -234,6 +236,7 @@ class Job {
   // What has been trained (job_training.cc).
   Trained CountHello(Rank rank, const Hello& hello);
   std::string CountReport(Rank rank, const Trained& own);
+  void LookForGoal();
   void TakeStart(const FormGroup& start);
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
@@ -325,6 +328,8 @@ class Job {
   std::vector<Tally> tallies_;  // by rank
   Trained before_;              // by the job before this run, as those of the first start said
   Trained gained_;              // in this run: all that the tallies have grown
+  Trained goal_;                // 0: none (yet)
+  bool done_ = false;           // the job has reached it
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<FormGroup> held_;

@@ -146,6 +146,7 @@ void Job::Announce(GroupKind kind, FormGroup form) {
               .iteration = form.iteration,
               .initial_weight = form.initial_weight,
               .ring_only = ring_only,
+              .last = done_ && OfEngine(kind),
               .reason = form.reason};
   Running running{.kind = kind,
                   .members = form.members,
@@ -267,6 +268,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
   if (group.kind == GroupKind::kInitial) {
     started_ = started_ || !ok.empty();
     begun_ = begun_ || started_;
+    LookForGoal();
     for (const Rank rank : ok) {
       At(rank).signal_held = false;
       Activate(rank, group.iteration, "common start");

@@ -125,7 +125,8 @@ void Job::Archive(StateArchive& ar) {
   ar(version);
   if (version != kStateVersion) ar.Fail();
   ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, ended_,
-     model_hash_, next_group_, workers_, tallies_, before_, gained_, groups_, held_, broken_);
+     model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_, done_, groups_, held_,
+     broken_);
   engine_->Archive(ar);
 }
 

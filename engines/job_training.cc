@@ -26,7 +26,7 @@ std::string Text(const Trained& trained) {
 }  // namespace
 
 JobProgress Job::progress() const {
-  return {.trained = Sum(before_, gained_), .workers = live_, .done = false};
+  return {.trained = Sum(before_, gained_), .workers = live_, .done = done_};
 }
 
 // Gives what the worker has trained so far: what it says, or what was last told under its rank, if
@@ -41,6 +41,7 @@ Trained Job::CountHello(Rank rank, const Hello& hello) {
   gained_ = Sum(gained_, {.steps = last.steps - tally.last.steps,
                           .samples = last.samples - tally.last.samples});
   tally.last = last;
+  LookForGoal();
   return last;
 }
 
@@ -54,7 +55,18 @@ std::string Job::CountReport(Rank rank, const Trained& own) {
   }
   gained_ = Sum(gained_, more);
   tally.last = own;
+  LookForGoal();
   return {};
+}
+
+void Job::LookForGoal() {
+  if (done_ || !begun_) return;
+  const Trained trained = progress().trained;
+  const bool steps = goal_.steps > 0 && trained.steps >= goal_.steps;
+  const bool samples = goal_.samples > 0 && trained.samples >= goal_.samples;
+  if (!steps && !samples) return;
+  done_ = true;
+  Write(GoalReached{trained});
 }
 
 // Until the common start has been made, whoever begins it says what came before.

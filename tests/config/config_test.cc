@@ -44,6 +44,8 @@ engine = "p-reduce"
 workers = 8
 lease_ms = 900
 heartbeat_ms = 100
+goal_steps = 100000
+goal_samples = 9007199254740992
 [job.p-reduce]
 group_size = 4
 weights = "constant"
@@ -64,6 +66,7 @@ overlap_steps = 4
   EXPECT_EQ(spec.workers, 8);
   EXPECT_EQ(spec.lease_ms, 900u);
   EXPECT_EQ(spec.heartbeat_ms, 100u);
+  EXPECT_EQ(spec.goal, (Trained{100'000, std::int64_t{1} << 53}));
   EXPECT_EQ(spec.engine,
             EngineOptions(PReduceOptions{.group_size = 4,
                                          .weights = PReduceOptions::Weights::kConstant,
@@ -197,6 +200,9 @@ TEST(ConfigTest, RulesOverSeveralKeys) {
               HasSubstr("f.toml:1: job.heartbeat_ms: found 500"));
   EXPECT_THAT(ErrorOf(std::string(kJob) + "workers = 9\nmax_workers = 8\n"),
               HasSubstr("f.toml:4: job.workers: found 9, allowed is up to max_workers (8)"));
+  EXPECT_THAT(ErrorOf(std::string(kJob) + "goal_samples = 9007199254740993\n"),
+              HasSubstr("f.toml:4: job.goal_samples: found 9007199254740993, allowed is a whole "
+                        "number from 0 to 9007199254740992 (samples)"));
   // A wrong key is not reported twice.
   EXPECT_EQ(ErrorOf(std::string(kJob) + "lease_ms = -1\nheartbeat_ms = 5000\n"),
             "f.toml:4: job.lease_ms: found -1, allowed is a whole number from 20 to 3600000 (ms)");

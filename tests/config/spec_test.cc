@@ -45,6 +45,7 @@ JobSpec RandomSpec(Random& draw) {
   spec.start_grace_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
+  spec.goal = {draw.In(0, std::int64_t{1} << 53), draw.In(0, 100)};
   const std::vector<EngineOptions> engines = AllEngines();
   const auto engine = static_cast<std::size_t>(draw.In(0, std::ssize(engines) - 1));
   Prng prng(static_cast<std::uint64_t>(draw.In(0, 1'000'000)));
@@ -68,6 +69,7 @@ TEST(SpecTest, RoundTripIsExact) {
     EXPECT_EQ(read->min_workers, spec.min_workers);
     EXPECT_EQ(read->start_grace_ms, spec.start_grace_ms);
     EXPECT_EQ(read->heartbeat_ms, spec.heartbeat_ms);
+    EXPECT_EQ(read->goal, spec.goal);
     EXPECT_EQ(read->text, text);
     EXPECT_EQ(JobSpecToToml(*read), text);
   }
@@ -86,6 +88,8 @@ min_workers = 1
 start_grace_ms = 3000
 lease_ms = 2000
 heartbeat_ms = 500
+goal_steps = 0
+goal_samples = 0
 
 [job.p-reduce]
 group_size = 3

@@ -154,5 +154,91 @@ TEST_F(JobTrainingTest, NoTallyOverflows) {
   ExpectReplays(job_->spec());
 }
 
+// ---- the goal ----
+
+TEST_F(JobTrainingTest, TheGoalIsReachedOnceAndSaidFromThenOn) {
+  JobSpec spec;
+  spec.goal = {.steps = 6};
+  Running(AllReduceOptions{}, 3, spec);
+  for (Rank r = 0; r < 3; ++r) Say(r, Ready{.iteration = 1, .own = {1, 0}});
+  EXPECT_FALSE(Sent<Group>(0)->last);
+  for (Rank r = 0; r < 3; ++r) Done(r);
+  for (Rank r = 0; r < 2; ++r) Say(r, Ready{.iteration = 2, .own = {2, 0}});
+  EXPECT_EQ(Recorded<GoalReached>(), nullptr);
+  EXPECT_FALSE(job_->progress().done);
+  Say(2, Ready{.iteration = 2, .own = {2, 0}});
+  ASSERT_NE(Recorded<GoalReached>(), nullptr);
+  EXPECT_EQ(*Recorded<GoalReached>(), GoalReached{{.steps = 6}});
+  EXPECT_TRUE(job_->progress().done);
+  for (Rank r = 0; r < 3; ++r) {
+    ASSERT_NE(Sent<Group>(r), nullptr) << "the step that reaches the goal ends with a group";
+    EXPECT_TRUE(Sent<Group>(r)->last);
+  }
+  for (Rank r = 0; r < 3; ++r) Done(r);
+  for (Rank r = 0; r < 3; ++r) {  // a step more is allowed
+    Say(r, Ready{.iteration = 3, .own = {3, 0}});
+    EXPECT_EQ(Recorded<GoalReached>(), nullptr);
+  }
+  EXPECT_TRUE(Sent<Group>(0)->last);
+  for (Rank r = 0; r < 3; ++r) Done(r);
+  for (Rank r = 0; r < 3; ++r) Say(r, Finish{});
+  EXPECT_FALSE(Sent<Group>(0)->last) << "the final average ends no steps";
+  ExpectReplays(job_->spec());
+}
+
+TEST_F(JobTrainingTest, AGoalMayBeInSamples) {
+  JobSpec spec;
+  spec.goal = {.steps = 100, .samples = 50};
+  Running(PReduceOptions{}, 2, spec);
+  Tell(0, 1, 49);
+  EXPECT_EQ(Recorded<GoalReached>(), nullptr);
+  Tell(1, 1, 1);
+  ASSERT_NE(Recorded<GoalReached>(), nullptr);
+  EXPECT_EQ(Recorded<GoalReached>()->trained, (Trained{2, 50}));
+}
+
+// Where the config has none: of the first that tells one before the start.
+TEST_F(JobTrainingTest, AWorkerMayTellTheGoal) {
+  const auto join = [this](Rank rank, Trained goal) {
+    WorkerEnvelope hello = HelloOf(rank);
+    std::get<Hello>(hello.body).goal = goal;
+    incarnation_[rank] = hello.incarnation;
+    seq_[rank] = 1;
+    Step(FromWorker{hello});
+    return Sent<Welcome>(rank)->goal;
+  };
+  Make(PReduceOptions{}, 3);
+  EXPECT_EQ(join(0, {}), Trained());
+  EXPECT_EQ(join(1, {.steps = 7}), Trained{.steps = 7});
+  EXPECT_EQ(join(2, {.samples = 5}), Trained{.steps = 7});
+  for (Rank r = 0; r < 3; ++r) Done(r);
+  Tell(0, 7);
+  EXPECT_NE(Recorded<GoalReached>(), nullptr);
+  EXPECT_EQ(join(3, {.steps = 9}), Trained{.steps = 7});
+
+  JobSpec spec;
+  spec.goal = {.samples = 5};
+  Make(PReduceOptions{}, 1, spec);
+  EXPECT_EQ(join(0, {.steps = 7}), Trained{.samples = 5}) << "the config's counts";
+
+  Make(PReduceOptions{}, 1);
+  join(0, {});
+  Done(0);
+  EXPECT_EQ(join(1, {.steps = 7}), Trained()) << "the job has begun without";
+}
+
+// Also one that is behind when the job begins again.
+TEST_F(JobTrainingTest, AJobThatHasTrainedEnoughIsDoneWhenItBegins) {
+  JobSpec spec;
+  spec.goal = {.steps = 100};
+  Make(PReduceOptions{}, 1, spec);
+  JoinWith(0, {100, 0}, {100, 0});
+  EXPECT_FALSE(job_->progress().done) << "it has not begun";
+  Done(0);
+  EXPECT_NE(Recorded<GoalReached>(), nullptr);
+  EXPECT_TRUE(job_->progress().done);
+  ExpectReplays(job_->spec());
+}
+
 }  // namespace
 }  // namespace prd
