@@ -359,6 +359,7 @@ std::string Job::OnFinish(Rank rank) {
   }
   worker.signal.reset();
   SetWithheld(rank, false);
+  worker.stopped_at = gained_.steps;
   SetState(rank, State::kFinishing);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = worker.incarnation,

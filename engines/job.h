@@ -126,7 +126,8 @@ class Job {
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
     // is stranded if no worker has a replica that it could copy.
     bool no_replica = true;
-    Instant since;  // of the worker's last input
+    std::int64_t stopped_at = 0;  // the job's steps in this run when the worker stopped training
+    Instant since;                // of the worker's last input
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);
   };
@@ -238,6 +239,8 @@ class Job {
   std::string CountReport(Rank rank, const Trained& own);
   void LookForGoal();
   void TakeStart(const FormGroup& start);
+  std::vector<Rank> Stale(const FormGroup& final) const;
+  void FinalWeights(FormGroup* form) const;
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);

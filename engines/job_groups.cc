@@ -311,11 +311,7 @@ void Job::Collective(GroupKind kind, State from, State to) {
     TakeStart(form);
     StartWeights(&form);
   } else {
-    for (GroupShare& share : form.members) {
-      share.weight = 1.0 / static_cast<double>(form.members.size());
-      form.iteration = std::max(form.iteration, share.iteration);
-    }
-    form.reason = "final average of all " + std::to_string(form.members.size()) + " workers";
+    FinalWeights(&form);
   }
   std::sort(form.members.begin(), form.members.end(), [this](const auto& a, const auto& b) {
     return std::pair(At(a.rank).host, a.rank) < std::pair(At(b.rank).host, b.rank);

@@ -112,7 +112,7 @@ void Job::Worker::Archive(StateArchive& ar) {
      group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
      ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
-     first_group, source, fetches, no_replica, since, link);
+     first_group, source, fetches, no_replica, stopped_at, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

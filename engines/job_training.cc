@@ -4,9 +4,12 @@
 
 #include "engines/job.h"
 #include "engines/job_limits.h"
+#include "engines/words.h"
 
 namespace prd {
 namespace {
+
+constexpr std::int64_t kStaleShare = 20;
 
 // Of two numbers that are not above kMaxTrained: nor is the sum.
 std::int64_t Sum(std::int64_t a, std::int64_t b) { return std::min(a + b, kMaxTrained); }
@@ -75,6 +78,63 @@ void Job::TakeStart(const FormGroup& start) {
   before_ = {};
   for (const GroupShare& share : start.members)
     before_ = Larger(before_, At(share.rank).job_trained);
+}
+
+// ---- the final average ----
+
+// Those whose replicas others have left behind: they count for nothing in the final average, and
+// take it. Where replicas are equal by design, all that are not the newest. Elsewhere those whose
+// workers stopped so long before the last one that the job has since made more than a twentieth of
+// the steps of this run, and more than each worker may be ahead of what it has told, twice.
+std::vector<Rank> Job::Stale(const FormGroup& final) const {
+  Iteration newest = 0;
+  std::int64_t last = 0;
+  for (const GroupShare& share : final.members) {
+    newest = std::max(newest, share.iteration);
+    last = std::max(last, workers_[Index(share.rank)].stopped_at);
+  }
+  const std::int64_t told_at_once = std::int64_t{StepsPerSignal(plan_)} + RunAhead(plan_);
+  const std::int64_t untold = 2 * told_at_once * std::ssize(final.members);
+  const std::int64_t bound = std::max(untold, gained_.steps / kStaleShare);
+  std::vector<Rank> stale;
+  for (const GroupShare& share : final.members) {
+    const bool behind = ReplicasAreEqual(plan_)
+                            ? share.iteration < newest
+                            : last - workers_[Index(share.rank)].stopped_at > bound;
+    if (behind) stale.push_back(share.rank);
+  }
+  return stale;
+}
+
+void Job::FinalWeights(FormGroup* form) const {
+  const std::vector<Rank> stale = Stale(*form);
+  std::vector<Rank> count;
+  std::int64_t last = 0;
+  for (const GroupShare& share : form->members) {
+    form->iteration = std::max(form->iteration, share.iteration);
+    last = std::max(last, workers_[Index(share.rank)].stopped_at);
+    if (!std::binary_search(stale.begin(), stale.end(), share.rank)) count.push_back(share.rank);
+  }
+  for (GroupShare& share : form->members) {
+    const bool counts = std::binary_search(count.begin(), count.end(), share.rank);
+    share.weight = counts ? 1.0 / static_cast<double>(count.size()) : 0;
+  }
+  if (stale.empty()) {
+    form->reason = "final average of all " + std::to_string(count.size()) + " workers";
+    return;
+  }
+  const bool equal = ReplicasAreEqual(plan_);
+  std::int64_t before = 0;
+  for (const Rank rank : stale) {
+    const Worker& worker = workers_[Index(rank)];
+    before =
+        std::max(before, equal ? form->iteration - worker.iteration : last - worker.stopped_at);
+  }
+  const bool one = stale.size() == 1;
+  form->reason = "final average of " + words::Ranks(count) + "; " + words::Ranks(stale) +
+                 " stopped " + (one ? "" : "up to ") + std::to_string(before) +
+                 (equal ? " iteration" : " step") + (before == 1 ? "" : "s") + " before and " +
+                 (one ? "takes" : "take") + " it";
 }
 
 }  // namespace prd

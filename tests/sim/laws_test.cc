@@ -342,6 +342,80 @@ TEST_F(NeighbourBookTest, AWorkerEntersWhatItWasAnsweredAndIsNotTooFarAhead) {
 }
 
 // Looks once per 10 ns, from 100 on.
+// ---- what is trained ----
+
+class TrainingLawsTest : public LawsTest {
+ protected:
+  explicit TrainingLawsTest(const Plan& plan = {}) : LawsTest(plan) {}
+  void Tell(Rank rank, std::int64_t steps) { Message(rank, Progressed{.own = {.steps = steps}}); }
+  void End(Rank rank) {
+    Message(rank, Finish{});
+    Seen(WorkerLeft{.rank = rank, .incarnation = Who(rank), .why = LeftReason::kFinished});
+  }
+  void Final(double weight, Iteration other = 5) {
+    Seen(GroupFormed{.id = 1,
+                     .kind = GroupKind::kFinal,
+                     .members = {{.rank = 0, .weight = weight, .iteration = other},
+                                 {.rank = 1, .weight = 1 - weight, .iteration = 5}},
+                     .iteration = 5});
+  }
+};
+class EqualTrainingLawsTest : public TrainingLawsTest {
+ protected:
+  EqualTrainingLawsTest() : TrainingLawsTest(plans::kGradients) {}
+};
+
+TEST_F(TrainingLawsTest, WhoStoppedLongBeforeDoesNotCount) {
+  Tell(0, 100);
+  Tell(1, 100);
+  End(0);
+  Tell(1, 111);
+  End(1);
+  Breaks("final-average", [&] { Final(0.5); });
+}
+
+TEST_F(TrainingLawsTest, WhoStoppedShortlyBeforeCounts) {
+  Tell(0, 100);
+  Tell(1, 100);
+  End(0);
+  Tell(1, 110);
+  End(1);
+  Breaks("final-average", [&] { Final(0); });
+}
+
+TEST_F(TrainingLawsTest, AGoodEndBreaksNothing) {
+  Tell(0, 100);
+  End(0);
+  Tell(1, 106);
+  End(1);
+  Final(0);
+}
+
+TEST_F(EqualTrainingLawsTest, OfEqualReplicasTheNewestCount) {
+  End(0);
+  Tell(1, 106);
+  End(1);
+  Breaks("final-average", [&] { Final(0.5, 4); });
+}
+
+TEST_F(TrainingLawsTest, AGoalIsReachedOnce) {
+  Seen(GoalReached{});
+  Breaks("goal", [&] { Seen(GoalReached{}); });
+}
+
+TEST_F(TrainingLawsTest, WhatIsToldIsRecorded) {
+  Tell(0, 3);
+  const auto say = [&](std::int64_t steps, bool done) {
+    laws_.Sent({.incarnation = 100,
+                .seq = 2,
+                .progress = {.trained = {.steps = steps}, .done = done},
+                .body = Abort{}});
+  };
+  say(3, false);
+  Breaks("recorded-first", [&] { say(4, false); });
+  Breaks("recorded-first", [&] { say(3, true); });
+}
+
 class HangWatchTest : public testing::Test {
  protected:
   using Doing = HangWatch::Doing;

@@ -63,6 +63,9 @@ void Laws::Seen(const Record& record) {
   if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
     for (const Rank rank : opened->members) At(run, rank).opened = true;
   }
+  if (std::holds_alternative<GoalReached>(record.body) && std::exchange(run->done, true)) {
+    throw Violation("goal", "a job that is done reaches its goal");
+  }
   if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
     Worker& worker = At(run, dropped->rank);
     if (worker.group != kNoGroup) {
@@ -88,9 +91,10 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   life.seq = envelope.seq;
   life.run = record.run;
   life.there = true;
+  Run* run = &runs_[record.run];
+  OnTold(run, envelope.rank, envelope.body);
   if (hello) return;
   life.rank = envelope.rank;
-  Run* run = &runs_[record.run];
   Worker& worker = At(run, envelope.rank);
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
     worker.incarnation = envelope.incarnation;
@@ -191,6 +195,7 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   worker.incarnation = joined.incarnation;
   worker.iteration = joined.iteration;
   worker.joined = true;
+  run->begun = true;
 }
 
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
@@ -208,6 +213,7 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   }
   worker.joined = false;
   if (left.why == LeftReason::kFinished) {
+    worker.stopped = run->gained;
     worker.waiting = worker.open = false;
     return;
   }
@@ -239,6 +245,8 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
   if (formed.members.empty()) throw Violation("members", name + " has none");
   CheckWeights(formed);
   CheckRound(*run, formed);
+  CheckFinal(*run, formed);
+  TakeStart(run, formed);
   const bool train = formed.kind == GroupKind::kTrain;
   Running& running = run->groups[formed.id];
   running.kind = formed.kind;
@@ -447,6 +455,7 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
                     "the history");
   }
   const Run& run = runs_.at(life->second.run);
+  CheckProgress(run, envelope.progress);
   const auto rank = static_cast<std::size_t>(life->second.rank);
   const bool known = life->second.rank >= 0 && rank < run.workers.size();
   if (const auto* group = std::get_if<Group>(&envelope.body);

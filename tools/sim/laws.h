@@ -21,7 +21,12 @@
 //   gradients            a worker's gradients are in rounds, or lost with it as its end says, and
 //                        nobody finishes while it owes one
 //   answers              a signal gets one answer at most
-//   recorded-first       what is announced is in the history before it is sent
+//   final-average        where replicas are equal by design, the newest count in it; elsewhere
+//                        those whose workers stopped when hardly more was to be trained; alike,
+//                        and the others not at all
+//   goal                 a job reaches its goal once
+//   recorded-first       what is announced is in the history before it is sent, and so is what a
+//                        message says of the job's training
 //   messages-once        the messages of an incarnation are acted on in order, each once; but a
 //                        Hello may be heard anew once its first answer has been lost for a lease
 //   finished-once        every member reports on a group once, and a group ends when all have
@@ -71,11 +76,17 @@ class Laws {
     bool waiting = false;       // which waits for a group,
     bool open = false;          // and has no answer
     bool joined = false;
-    bool ordered = false;    // this rank to adopt, at least once
-    bool answered = false;   // a query, at least once
-    bool scheduled = false;  // in a schedule, at least once
-    bool placed = false;     // neighbours or a placement of shards, at least once
-    bool opened = false;     // a placement that was opened, at least once
+    bool ordered = false;      // this rank to adopt, at least once
+    bool answered = false;     // a query, at least once
+    bool scheduled = false;    // in a schedule, at least once
+    bool placed = false;       // neighbours or a placement of shards, at least once
+    bool opened = false;       // a placement that was opened, at least once
+    std::int64_t stopped = 0;  // steps that the run had when the worker stopped training
+  };
+  struct Told {               // under a rank
+    bool known = false;       // a worker has held it
+    std::int64_t own = 0;     // the newest steps told
+    std::int64_t before = 0;  // the job's, as its newest Hello says
   };
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -91,6 +102,11 @@ class Laws {
     // A link has been broken: a group may be held back, and form later or never.
     bool broken = false;
     std::set<GroupId> held;
+    std::map<Rank, Told> told;
+    std::int64_t before = 0;  // steps of the job before this run
+    std::int64_t gained = 0;  // in this run
+    bool begun = false;       // the common start has been made
+    bool done = false;        // the goal has been reached
   };
   struct Life {  // of an incarnation
     RunId run = kNoRun;
@@ -119,6 +135,11 @@ class Laws {
   void OnScheduled(Run* run, const ScheduleSet& set);
   void OnNeighbours(Run* run, const NeighboursSet& set);
   void OnPlaced(Run* run, const PlacementSet& set);
+  // What is trained (laws_training.cc).
+  static void OnTold(Run* run, Rank rank, const WorkerBody& body);
+  void CheckFinal(const Run& run, const GroupFormed& formed) const;
+  static void TakeStart(Run* run, const GroupFormed& formed);
+  static void CheckProgress(const Run& run, const JobProgress& progress);
 
   const Plan plan_;
   std::map<RunId, Run> runs_;

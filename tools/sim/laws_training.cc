@@ -1,0 +1,68 @@
+// Laws: what is trained, whose replicas the final average is of, the goal.
+#include <algorithm>
+#include <string>
+
+#include "engines/violation.h"
+#include "tools/sim/laws.h"
+
+namespace prd::sim {
+
+void Laws::OnTold(Run* run, Rank rank, const WorkerBody& body) {
+  const auto* hello = std::get_if<Hello>(&body);
+  const auto* ready = std::get_if<Ready>(&body);
+  const auto* progressed = std::get_if<Progressed>(&body);
+  if (hello == nullptr && ready == nullptr && progressed == nullptr) return;
+  Told& told = run->told[hello != nullptr ? hello->rank : rank];
+  const std::int64_t own = hello != nullptr   ? hello->own.steps
+                           : ready != nullptr ? ready->own.steps
+                                              : progressed->own.steps;
+  if (hello != nullptr) told.before = hello->job_trained.steps;
+  if (told.known) run->gained += std::max<std::int64_t>(0, own - told.own);
+  told.own = std::max(told.known ? told.own : 0, own);
+  told.known = true;
+}
+
+void Laws::TakeStart(Run* run, const GroupFormed& formed) {
+  if (formed.kind != GroupKind::kInitial || run->begun) return;
+  run->before = 0;
+  for (const GroupShare& share : formed.members) {
+    run->before = std::max(run->before, run->told[share.rank].before);
+  }
+}
+
+void Laws::CheckFinal(const Run& run, const GroupFormed& formed) const {
+  if (formed.kind != GroupKind::kFinal) return;
+  const auto stopped = [&run](const GroupShare& share) {
+    return run.workers[static_cast<std::size_t>(share.rank)].stopped;
+  };
+  Iteration newest = 0;
+  std::int64_t last = 0;
+  for (const GroupShare& share : formed.members) {
+    newest = std::max(newest, share.iteration);
+    last = std::max(last, stopped(share));
+  }
+  const std::int64_t between_reports = std::int64_t{StepsPerSignal(plan_)} + RunAhead(plan_);
+  const auto counts = [&](const GroupShare& share) {
+    if (ReplicasAreEqual(plan_)) return share.iteration == newest;
+    const std::int64_t more = last - stopped(share);
+    return more <= 2 * between_reports * std::ssize(formed.members) || more <= run.gained / 20;
+  };
+  const auto count = std::count_if(formed.members.begin(), formed.members.end(), counts);
+  for (const GroupShare& share : formed.members) {
+    if (share.weight == (counts(share) ? 1.0 / static_cast<double>(count) : 0)) continue;
+    throw Violation("final-average", "rank " + std::to_string(share.rank) + " has weight " +
+                                         std::to_string(share.weight) + " in it, as one of " +
+                                         std::to_string(count) + " that count" +
+                                         (counts(share) ? "" : ", which it does not: ") +
+                                         formed.reason);
+  }
+}
+
+void Laws::CheckProgress(const Run& run, const JobProgress& progress) {
+  if (progress.trained.steps <= run.before + run.gained && (run.done || !progress.done)) return;
+  throw Violation("recorded-first", "a message tells of " + std::to_string(progress.trained.steps) +
+                                        " steps, and recorded are " +
+                                        std::to_string(run.before + run.gained));
+}
+
+}  // namespace prd::sim
