@@ -106,6 +106,10 @@ Reduced ReducedInTraining(const Plan& plan) {
   }
 }
 
+bool WeighsSamples(const Plan& plan) {
+  return TrainsInGroups(plan) && !Reduces(plan, Payload::kParameters);
+}
+
 double OuterRate(const Plan& plan) { return Groups(plan).outer_rate; }
 
 bool TakesNewestOnly(const Plan& plan) { return Groups(plan).newest_only; }

@@ -180,6 +180,10 @@ struct Reduced {
 // REQUIRES: TrainsInGroups. All other groups replace parameters by an average of parameters.
 Reduced ReducedInTraining(const Plan& plan);
 
+// What members contribute may be weighted by the samples in it, if the engine's options say so: it
+// is a gradient, or a change. An average of parameters, an exchange with neighbours and a push to a
+// shard are not, unless their engine's options say otherwise.
+bool WeighsSamples(const Plan& plan);
 // The share of the mean change that is added to the base.
 double OuterRate(const Plan& plan);
 // Of several results in the inbox the training loop applies the newest alone.

@@ -94,6 +94,17 @@ TEST(PlanTest, InTheSerialOrderNeighboursApplyFirst) {
   EXPECT_TRUE(AppliesFirst({.by = NeighbourPlan{.serial = true}}));
 }
 
+TEST(PlanTest, SamplesWeighGradientsAndChanges) {
+  for (const Plan& plan : {plans::kGradients, plans::kRounds, plans::kNewestRound, plans::kAsked,
+                           plans::kAskedLate, plans::kChangeEvery8}) {
+    EXPECT_TRUE(WeighsSamples(plan));
+  }
+  for (const Plan& plan : {plans::kModels, plans::kAhead, plans::kSchedule, plans::Background(2),
+                           plans::kNeighbours, plans::kStore}) {
+    EXPECT_FALSE(WeighsSamples(plan));
+  }
+}
+
 TEST(PlanTest, StepsAndGroupsAreOneToOneUnlessDrawnAheadOrInTheBackground) {
   EXPECT_FALSE(DecouplesSteps(plans::kModels));
   EXPECT_FALSE(DecouplesSteps(plans::kRounds));
