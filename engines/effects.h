@@ -17,8 +17,8 @@ namespace prd {
 // These workers reduce together once, now. Members are joined and in no other running group.
 //   kTrain    answers a waiting signal of each member. DrawnAhead: members need no signal yet, and
 //             passive members get no answer. Weights are >= 0; with initial_weight they sum to 1.
-//   kRound    has all joined workers as members. A contributor has weight 1/members, the others 0.
-//             Answers the signals up to the round's iteration.
+//   kRound    has all joined workers as members. A contributor has a weight, the others 0; weights
+//             sum to 1 at most. Answers the signals up to the round's iteration.
 //   kAverage  has all joined workers as members, with equal weights. Their signals wait, and stay
 //             unanswered.
 struct FormGroup {

@@ -1,20 +1,13 @@
 #include "engines/all_reduce/all_reduce.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
+#include "engines/samples.h"
 #include "engines/words.h"
 
 namespace prd {
-
-namespace {
-
-// More samples than this in one batch count as this many, so that their sum cannot overflow.
-constexpr std::int64_t kMaxStoredSamples = std::numeric_limits<std::uint32_t>::max();
-
-}  // namespace
 
 std::unique_ptr<Engine> AllReduceOptions::Make() const {
   return std::make_unique<AllReduce>(*this);
@@ -58,21 +51,14 @@ void AllReduce::OnReady(const ReadyEvent& event) {
   PRD_CHECK(!worker.waiting);
   worker.waiting = true;
   worker.iteration = event.ready.iteration;
-  worker.samples = static_cast<std::uint32_t>(
-      std::clamp<std::int64_t>(event.ready.samples, 0, kMaxStoredSamples));
-  samples_ += worker.samples;
-  not_told_ += worker.samples == 0 ? 1 : 0;
+  worker.samples = StoredSamples(event.ready.samples);
   ++waiting_;
 }
 
 void AllReduce::OnLeft(const LeftEvent& event) {
   PRD_CHECK(Find(event.rank) != nullptr);
   Worker& worker = workers_[static_cast<std::size_t>(event.rank)];
-  if (worker.waiting) {
-    --waiting_;
-    samples_ -= worker.samples;
-    not_told_ -= worker.samples == 0 ? 1 : 0;
-  }
+  if (worker.waiting) --waiting_;
   --joined_;
   released_ = true;
   hosts_.Remove(host_numbers_[static_cast<std::size_t>(event.rank)]);
@@ -95,23 +81,20 @@ void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {
   FormGroup group;
   group.id = (*next_group)++;
   group.members.reserve(ring_.size());
-  const bool by_samples = options_.weights == AllReduceOptions::Weights::kSamples && not_told_ == 0;
-  const double uniform = 1.0 / static_cast<double>(joined_);
-  const double total = static_cast<double>(samples_);
+  SampleShares shares(options_.weights == AllReduceOptions::Weights::kSamples);
+  for (const Rank rank : ring_) shares.Add(workers_[static_cast<std::size_t>(rank)].samples);
   for (const Rank rank : ring_) {
     Worker& worker = workers_[static_cast<std::size_t>(rank)];
     worker.waiting = false;
     group.iteration = std::max(group.iteration, worker.iteration);
-    const double weight = by_samples ? static_cast<double>(worker.samples) / total : uniform;
-    group.members.push_back({.rank = rank, .weight = weight, .iteration = worker.iteration});
+    group.members.push_back(
+        {.rank = rank, .weight = shares.Of(worker.samples), .iteration = worker.iteration});
   }
-  group.reason = std::to_string(joined_) + " of " + std::to_string(joined_) + " ready; weights ";
-  group.reason += by_samples ? "by samples" : "uniform";
+  group.reason = std::to_string(joined_) + " of " + std::to_string(joined_) + " ready";
+  group.reason += shares.Words();
   if (released_) group.reason += "; workers have left since the last round";
   released_ = false;
   waiting_ = 0;
-  samples_ = 0;
-  not_told_ = 0;
   out->push_back(std::move(group));
 }
 
@@ -127,7 +110,7 @@ std::string AllReduce::Explain(Instant, Rank rank) const {
 }
 
 void AllReduce::Archive(StateArchive& ar) {
-  ar(workers_, host_numbers_, hosts_, joined_, waiting_, samples_, not_told_, released_);
+  ar(workers_, host_numbers_, hosts_, joined_, waiting_, released_);
   if (ar.saving()) return;
   ring_.clear();
   if (!Consistent()) ar.Fail();
@@ -136,20 +119,15 @@ void AllReduce::Archive(StateArchive& ar) {
 bool AllReduce::Consistent() const {
   std::int64_t joined = 0;
   std::int64_t waiting = 0;
-  std::int64_t samples = 0;
-  std::int64_t not_told = 0;
   if (host_numbers_.size() != workers_.size()) return false;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     const Worker& worker = workers_[i];
     if (worker.joined && !hosts_.Has(host_numbers_[i])) return false;
     if (worker.waiting && !worker.joined) return false;
     joined += worker.joined ? 1 : 0;
-    if (!worker.waiting) continue;
-    ++waiting;
-    samples += worker.samples;
-    not_told += worker.samples == 0 ? 1 : 0;
+    waiting += worker.waiting ? 1 : 0;
   }
-  return joined == joined_ && waiting == waiting_ && samples == samples_ && not_told == not_told_;
+  return joined == joined_ && waiting == waiting_;
 }
 
 }  // namespace prd

@@ -53,10 +53,8 @@ class AllReduce final : public Engine {
   HostTable hosts_;
   std::int64_t joined_ = 0;
   std::int64_t waiting_ = 0;
-  std::int64_t samples_ = 0;   // of all waiting signals
-  std::int64_t not_told_ = 0;  // waiting signals without samples
-  bool released_ = false;      // a worker has left since the last round: for the reason only
-  std::vector<Rank> ring_;     // the joined ranks in ring order; empty = to be made (derived state)
+  bool released_ = false;   // a worker has left since the last round: for the reason only
+  std::vector<Rank> ring_;  // the joined ranks in ring order; empty = to be made (derived state)
 };
 
 }  // namespace prd

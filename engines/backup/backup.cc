@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "engines/samples.h"
 #include "engines/words.h"
 
 namespace prd {
@@ -92,6 +93,7 @@ void Backup::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
   worker.state = State::kWaiting;
   worker.since = now;
   worker.model = event.ready.iteration - 1;
+  worker.samples = StoredSamples(event.ready.samples);
   List(event.rank);
   if (worker.model < newest_) return Drop(now, event.rank, out);
   waiting_.push_back(event.rank);
@@ -179,11 +181,15 @@ void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
                  Number(static_cast<std::int64_t>(Needed())) + " needed with " +
                  Number(options_.backups) +
                  (options_.backups == 1 ? " backup worker" : " backup workers");
+  SampleShares shares(options_.weights == BackupOptions::Weights::kSamples);
+  for (const Rank rank : waiting_) shares.Add(At(rank).samples);
+  group.reason += shares.Words();
   group.members.reserve(waiting_.size());
-  const double weight = 1.0 / static_cast<double>(waiting_.size());
   for (const Rank rank : WaitingInRingOrder()) {
-    At(rank).state = State::kReducing;
-    group.members.push_back({.rank = rank, .weight = weight, .iteration = group.iteration});
+    Worker& worker = At(rank);
+    worker.state = State::kReducing;
+    group.members.push_back(
+        {.rank = rank, .weight = shares.Of(worker.samples), .iteration = group.iteration});
   }
   waiting_.clear();
   running_ = group.id;

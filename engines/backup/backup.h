@@ -4,8 +4,9 @@
 // dropped when they come.
 //
 //  - The round of iteration i + 1, i being the newest that is committed, forms as soon as
-//    max(1, joined - b) signals for it wait, with all that wait then and equal weights. Signals
-//    that come while it runs wait for its end.
+//    max(1, joined - b) signals for it wait, with all that wait then. Their gradients are weighted
+//    by the samples in their batches (options.h, weights). Signals that come while it runs wait for
+//    its end.
 //  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
 //    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
 //    the result by the job's order.
@@ -49,12 +50,13 @@ class Backup final : public Engine {
     kCatchingUp,  // copies a replica, or computes on the copy: silent until its next signal
   };
   struct Worker {
-    Iteration model = 0;  // its replica's iteration; not known while it catches up
-    Instant since;        // when it signalled, or began to compute
+    Iteration model = 0;        // its replica's iteration; not known while it catches up
+    Instant since;              // when it signalled, or began to compute
+    std::uint32_t samples = 0;  // of its newest signal; 0: not told
     std::int32_t host = 0;
     State state = State::kAbsent;
     bool listed = false;  // its rank is in current_
-    void Archive(StateArchive& ar) { ar(model, since, host, state, listed); }
+    void Archive(StateArchive& ar) { ar(model, since, samples, host, state, listed); }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }

@@ -2,6 +2,7 @@
 #ifndef PRD_ENGINES_BACKUP_OPTIONS_H_
 #define PRD_ENGINES_BACKUP_OPTIONS_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "engines/options.h"
@@ -18,13 +19,21 @@ struct BackupOptions {
           "of equal speed of which any may be slow now and then; a worker that is always slow "
           "hardly contributes, and what only it has among its data is hardly learned."};
 
+  enum class Weights : std::uint8_t { kUniform, kSamples };
+
   int backups = 1;
+  Weights weights = Weights::kSamples;
 
   void Describe(Fields& fields) {
     fields.Whole("backups", &backups, {0, 100'000, "workers", {0, 4}},
                  "b, fewer than the workers: how many of them a round does without. A round waits "
                  "for one worker at least, however few are left. More wait less and drop more of "
                  "what is computed; 0 waits for all.");
+    fields.Choice(
+        "weights", &weights, {"uniform", "samples"},
+        "Of the gradients that a round takes. \"samples\": in proportion to the samples in "
+        "each one's batch; equal where batches are, or where a worker in the round did "
+        "not tell its samples. \"uniform\": equal.");
   }
   Status Check(int workers) const;
   std::unique_ptr<Engine> Make() const;

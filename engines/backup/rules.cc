@@ -4,7 +4,7 @@
 // quorum: a round has N - b members or more of the N that have joined: all that wait, each once.
 // One round runs at a time, and a round forms as soon as so many wait.
 //
-// weights: they are equal.
+// weights: by the members' samples where all have told some, else equal.
 //
 // iterations: a round's members offer gradients for its iteration, which follows the newest that is
 // known to be committed.
@@ -32,7 +32,7 @@ class BackupRules final : public EngineRules {
   explicit BackupRules(const BackupOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
   void Archive(StateArchive& ar) override {
-    ar(replicas_, joined_, waiting_, failed_, newest_, round_, running_);
+    ar(replicas_, joined_, waiting_, samples_, failed_, newest_, round_, running_);
   }
 
  private:
@@ -47,7 +47,8 @@ class BackupRules final : public EngineRules {
   std::map<Rank, Iteration> replicas_;  // of the workers whose iteration is known
   std::set<Rank> joined_;
   std::set<Rank> waiting_;
-  std::set<Rank> failed_;  // members of the round that runs for whom it has failed
+  std::map<Rank, std::int64_t> samples_;  // of the newest signal of each that has joined
+  std::set<Rank> failed_;                 // members of the round that runs for whom it has failed
   Iteration newest_ = 0;
   Iteration round_ = 0;  // that runs
   GroupId running_ = kNoGroup;
@@ -94,6 +95,7 @@ void BackupRules::Follow(const Event& event) {
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     const Iteration replica = ready->ready.iteration - 1;
     replicas_[ready->rank] = replica;
+    samples_[ready->rank] = ready->ready.samples;
     waiting_.insert(ready->rank);
     if (replica < newest_) {
       Drop(ready->rank);
@@ -112,6 +114,7 @@ void BackupRules::Follow(const Event& event) {
     joined_.erase(left->rank);
     replicas_.erase(left->rank);
     waiting_.erase(left->rank);
+    samples_.erase(left->rank);
     failed_.erase(left->rank);
   }
 }
@@ -167,12 +170,20 @@ void BackupRules::Check(const Decision& of) {
 }
 
 void BackupRules::CheckRound(const FormGroup& group) {
+  bool by_samples = options_.weights == BackupOptions::Weights::kSamples;
+  double total = 0;
+  for (const Rank rank : waiting_) {
+    by_samples = by_samples && samples_[rank] > 0;
+    total += static_cast<double>(samples_[rank]);
+  }
   std::set<Rank> members;
   for (const GroupShare& member : group.members) {
     members.insert(member.rank);
-    if (std::abs(member.weight * static_cast<double>(waiting_.size()) - 1) > 1e-12) {
+    const double due = by_samples ? static_cast<double>(samples_[member.rank]) / total
+                                  : 1 / static_cast<double>(waiting_.size());
+    if (std::abs(member.weight - due) > 1e-12) {
       throw Violation("weights", NameOf(member.rank) + " has " + std::to_string(member.weight) +
-                                     " in " + NameOf(group));
+                                     " in " + NameOf(group) + ", due is " + std::to_string(due));
     }
     if (member.iteration == newest_ + 1) continue;
     throw Violation("iterations", NameOf(member.rank) + " offers a gradient for iteration " +

@@ -82,6 +82,7 @@ void Eager::OnJoined(const JoinedEvent& event) {
   if (ranks > workers_.size()) workers_.resize(ranks);
   if (joined_ == 0) {
     formed_ = last_sync_ = event.iteration;
+    finishers_.clear();
   } else if (event.iteration > formed_) {
     formed_ = event.iteration;
     CountAll();
@@ -101,6 +102,7 @@ void Eager::OnReady(const ReadyEvent& event) {
   worker.iteration = event.ready.iteration;
   worker.waiting = event.ready.waiting;
   worker.owed = event.owed;
+  if (event.ready.gradients > 0) worker.samples = StoredSamples(event.ready.samples);
   Count(worker, 1);
 }
 
@@ -132,6 +134,7 @@ void Eager::OnLeft(const LeftEvent& event) {
   Worker& worker = At(event.rank);
   Count(worker, -1);
   hosts_.Remove(worker.host);
+  if (event.why == LeftReason::kFinished) finishers_.push_back({formed_, worker.samples});
   worker = {};
   if (initiator_ == event.rank) initiator_ = kNoRank;
   ring_.clear();
@@ -178,20 +181,36 @@ void Eager::DrawInitiator() {
   initiator_ = ring_[draw.Below(ring_.size())];
 }
 
+SampleShares Eager::Shares() {
+  const std::int64_t bound = options_.max_stale_rounds;
+  std::erase_if(finishers_, [&](const Finisher& finisher) {
+    return bound > 0 && formed_ - finisher.last_in >= bound;
+  });
+  SampleShares shares(options_.weights == EagerOptions::Weights::kSamples);
+  for (const Rank rank : ring_) shares.Add(At(rank).samples);
+  for (const Finisher& finisher : finishers_) shares.Add(finisher.samples);
+  return shares;
+}
+
 void Eager::FormRound(const std::string& why, GroupId* next_group, Effects* out) {
   SortRing();
   auto& group = std::get<FormGroup>(out->emplace_back(FormGroup{}));
   group.id = running_ = (*next_group)++;
   group.kind = GroupKind::kRound;
   group.iteration = formed_ + 1;
+  const SampleShares shares = Shares();
   group.reason = why + "; " + Number(owing_) + " of " + Number(joined_) + " contribute";
+  if (!finishers_.empty()) {
+    group.reason += "; " + Number(std::ssize(finishers_)) + " more have finished";
+  }
+  group.reason += shares.Words();
   group.members.reserve(ring_.size());
-  const double share = 1.0 / static_cast<double>(joined_);
   for (const Rank rank : ring_) {
     Worker& worker = At(rank);
     worker.in_round = worker.owed > 0 || Arrived(worker);
-    group.members.push_back(
-        {.rank = rank, .weight = worker.owed > 0 ? share : 0, .iteration = worker.iteration});
+    group.members.push_back({.rank = rank,
+                             .weight = worker.owed > 0 ? shares.Of(worker.samples) : 0,
+                             .iteration = worker.iteration});
   }
   ++formed_;
   initiator_ = kNoRank;
@@ -254,7 +273,7 @@ std::string Eager::WhyNoRound() const {
 }
 
 void Eager::Archive(StateArchive& ar) {
-  ar(workers_, hosts_, formed_, last_sync_, running_, averaging_, initiator_);
+  ar(workers_, hosts_, formed_, last_sync_, running_, averaging_, initiator_, finishers_);
   if (ar.saving()) return;
   ring_.clear();
   if (!Consistent()) return ar.Fail();
@@ -266,6 +285,9 @@ bool Eager::Consistent() const {
   for (const Worker& worker : workers_) {
     if (!Plausible(worker.iteration) || !Plausible(worker.last_in)) return false;
     if (worker.joined ? !hosts_.Has(worker.host) : worker.waiting || worker.owed > 0) return false;
+  }
+  for (const Finisher& finisher : finishers_) {
+    if (!Plausible(finisher.last_in)) return false;
   }
   if (running_ == kNoGroup && averaging_) return false;
   return initiator_ == kNoRank || Joined(initiator_);

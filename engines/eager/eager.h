@@ -4,7 +4,11 @@
 //  - Gradients are summed in rounds, numbered without a hole, one at a time. All joined workers are
 //    members of each, and all get its result. Those who owe gradients (in no round yet) contribute
 //    them, arrived or not; the others contribute nothing ("null gradients"). The sum is divided by
-//    all workers, not by the contributors (Algorithm 5, line 7).
+//    all workers, not by the contributors (Algorithm 5, line 7): each has its share of 1 by the
+//    samples in its newest batch (options.h, weights), and a contributor's weight is its share.
+//  - A worker that finishes keeps its share for the next max_stale_rounds rounds, as if it was
+//    passed over in them. Otherwise the gradients of the last few workers would move the model many
+//    times as far as before.
 //  - A worker arrives at round r with a signal that waits and has iteration r. Its gradient may be
 //    late for the round that its signal names: it is owed then, and goes into the next one.
 //  - Who starts a round is options.h, quorum. With "majority" the draw depends on the seed, the
@@ -27,6 +31,7 @@
 #include "engines/eager/options.h"
 #include "engines/engine.h"
 #include "engines/ring_order.h"
+#include "engines/samples.h"
 
 namespace prd {
 
@@ -47,13 +52,20 @@ class Eager final : public Engine {
     Iteration iteration = 0;  // of its last signal, or of its join
     Iteration last_in = 0;    // the newest round that it was not passed over in
     std::uint32_t owed = 0;
+    std::uint32_t samples = 0;  // of its newest gradient; 0: not told
     std::int32_t host = 0;
     bool joined = false;
     bool waiting = false;   // its last signal waits for the round of its iteration
     bool in_round = false;  // the running round does not pass it over
     void Archive(StateArchive& ar) {
-      ar(iteration, last_in, owed, host, joined, waiting, in_round);
+      ar(iteration, last_in, owed, samples, host, joined, waiting, in_round);
     }
+  };
+  // A worker that has finished.
+  struct Finisher {
+    Iteration last_in = 0;  // the newest round when it did
+    std::uint32_t samples = 0;
+    void Archive(StateArchive& ar) { ar(last_in, samples); }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
@@ -80,6 +92,8 @@ class Eager final : public Engine {
   std::string Starter();
   // Draws the initiator of the next round, unless there is one.
   void DrawInitiator();
+  // The workers' shares in the next round.
+  SampleShares Shares();
   void FormRound(const std::string& why, GroupId* next_group, Effects* out);
   void FormAverage(GroupId* next_group, Effects* out);
   void SortRing();
@@ -91,11 +105,12 @@ class Eager final : public Engine {
   const EagerOptions options_;
   std::vector<Worker> workers_;  // by rank
   HostTable hosts_;
-  Iteration formed_ = 0;        // the running round, or the last one that succeeded
-  Iteration last_sync_ = 0;     // the round after which models were averaged last
-  GroupId running_ = kNoGroup;  // a round or an average
-  bool averaging_ = false;      // the running group is an average
-  Rank initiator_ = kNoRank;    // drawn for the next round ("majority")
+  Iteration formed_ = 0;             // the running round, or the last one that succeeded
+  Iteration last_sync_ = 0;          // the round after which models were averaged last
+  GroupId running_ = kNoGroup;       // a round or an average
+  bool averaging_ = false;           // the running group is an average
+  Rank initiator_ = kNoRank;         // drawn for the next round ("majority")
+  std::vector<Finisher> finishers_;  // that have a share yet
 
   // Derived, of joined workers.
   std::int64_t joined_ = 0;

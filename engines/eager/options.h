@@ -24,12 +24,14 @@ struct EagerOptions {
   static constexpr std::int64_t kMajority = 0;
   static constexpr std::int64_t kSolo = 1;
   enum class Missed : std::uint8_t { kSum, kLatest };
+  enum class Weights : std::uint8_t { kUniform, kSamples };
 
   std::int64_t quorum = kMajority;
   std::int64_t seed = 1;
   std::int64_t max_stale_rounds = 16;
   std::int64_t sync_every = 500;
   Missed missed = Missed::kSum;
+  Weights weights = Weights::kSamples;
 
   void Describe(Fields& fields) {
     fields.NamedWhole(
@@ -57,6 +59,11 @@ struct EagerOptions {
                   "\"sum\": all of them, so that every gradient moves every model. \"latest\": the "
                   "newest alone, as in the paper, whose receive buffer is overwritten; the others "
                   "do not reach that worker's model before it is averaged.");
+    fields.Choice("weights", &weights, {"uniform", "samples"},
+                  "\"samples\": a gradient counts for the samples in its batch, over those in all "
+                  "workers' newest batches, contributed or not; the same as uniform where batches "
+                  "are equal, or where a worker has not told its samples yet. \"uniform\" "
+                  "(Algorithm 5, line 7): one over the workers.");
   }
   Status Check(int) const { return Status::Ok(); }
   std::unique_ptr<Engine> Make() const;

@@ -11,7 +11,9 @@
 // max-stale: no worker is passed over in more than max_stale_rounds rounds in a row that succeed:
 // neither contributing nor having arrived.
 //
-// contributors: who owes gradients contributes with weight 1/n, nobody else has a weight.
+// contributors: who owes gradients contributes with its share, nobody else has a weight. Shares are
+// by the samples of the workers' newest gradients where all have told some, else equal. Those have
+// one who have joined, and those who have finished, for max_stale_rounds rounds.
 //
 // sync-every: of sync_every rounds the last is followed by an average with equal weights, once all
 // have arrived. The average changes no iteration.
@@ -23,6 +25,8 @@
 #include "engines/rules.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -45,7 +49,7 @@ class EagerRules final : public EngineRules {
   explicit EagerRules(const EagerOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
   void Archive(StateArchive& ar) override {
-    ar(workers_, round_, last_sync_, running_, averaging_, hosts_, drawn_);
+    ar(workers_, finished_, round_, last_sync_, running_, averaging_, hosts_, drawn_);
   }
 
  private:
@@ -55,9 +59,17 @@ class EagerRules final : public EngineRules {
     bool in_round = false;    // which runs
     Iteration iteration = 0;  // of its signal
     std::uint32_t owed = 0;
-    std::int64_t passed = 0;  // rounds that succeeded without it, in a row
+    std::int64_t samples = 0;  // of its newest gradient
+    std::int64_t passed = 0;   // rounds that succeeded without it, in a row
     std::int32_t host = 0;
-    void Archive(StateArchive& ar) { ar(joined, waiting, in_round, iteration, owed, passed, host); }
+    void Archive(StateArchive& ar) {
+      ar(joined, waiting, in_round, iteration, owed, samples, passed, host);
+    }
+  };
+  struct Finished {
+    std::int64_t samples = 0;
+    std::int64_t rounds = 0;  // that succeeded since
+    void Archive(StateArchive& ar) { ar(samples, rounds); }
   };
   Worker& At(Rank rank);
   bool Arrived(const Worker& worker) const {
@@ -76,14 +88,17 @@ class EagerRules final : public EngineRules {
   void DrawInitiator(std::int64_t joined);
   void CheckMembers(const FormGroup& group, std::int64_t joined) const;
   void CheckInitiator(const FormGroup& group) const;
+  // The samples of all who have a share.
+  std::vector<std::int64_t> Samples() const;
   void CheckRound(const FormGroup& group, std::int64_t joined);
   void CheckAverage(const FormGroup& group, std::int64_t joined);
   void CheckIdle(const Decision& of);
   void CheckExplained(const Decision& of);
 
   const EagerOptions options_;
-  std::vector<Worker> workers_;  // by rank
-  Iteration round_ = 0;          // the last one that succeeded
+  std::vector<Worker> workers_;     // by rank
+  std::vector<Finished> finished_;  // since the last worker joined an empty job
+  Iteration round_ = 0;             // the last one that succeeded
   Iteration last_sync_ = 0;
   GroupId running_ = kNoGroup;
   bool averaging_ = false;
@@ -131,16 +146,20 @@ void EagerRules::Follow(const Decision& of) {
     At(joined->rank) = {
         .joined = true, .iteration = joined->iteration, .host = hosts_.Add(joined->host)};
     if (of.joined == 1) last_sync_ = round_ = joined->iteration;
+    if (of.joined == 1) finished_.clear();
     if (running_ == kNoGroup) round_ = std::max(round_, joined->iteration);
   } else if (const auto* ready = std::get_if<ReadyEvent>(&of.event)) {
     Worker& worker = At(ready->rank);
     worker.waiting = ready->ready.waiting;
     worker.iteration = ready->ready.iteration;
     worker.owed = ready->owed;
+    if (ready->ready.gradients > 0) worker.samples = ready->ready.samples;
   } else if (const auto* finished = std::get_if<FinishedEvent>(&of.event)) {
     if (!averaging_) At(finished->rank).owed = finished->owed;
   } else if (const auto* left = std::get_if<LeftEvent>(&of.event)) {
     hosts_.Remove(At(left->rank).host);
+    const std::int64_t started = running_ != kNoGroup && !averaging_ ? -1 : 0;
+    if (left->why == LeftReason::kFinished) finished_.push_back({At(left->rank).samples, started});
     At(left->rank) = {};
     if (drawn_ == left->rank) drawn_ = kNoRank;
   } else if (const auto* ended = std::get_if<EndedEvent>(&of.event)) {
@@ -156,6 +175,7 @@ void EagerRules::OnEnded(bool ok) {
     return;
   }
   if (ok) ++round_;
+  for (Finished& finished : finished_) finished.rounds += ok ? 1 : 0;
   for (Worker& worker : workers_) {
     if (ok && worker.joined) worker.passed = worker.in_round ? 0 : worker.passed + 1;
     if (ok && worker.joined && worker.passed == options_.max_stale_rounds) Count("bounds");
@@ -227,6 +247,18 @@ void EagerRules::CheckInitiator(const FormGroup& group) const {
                                    ", which is drawn for it");
 }
 
+std::vector<std::int64_t> EagerRules::Samples() const {
+  std::vector<std::int64_t> all;
+  for (const Worker& worker : workers_) {
+    if (worker.joined) all.push_back(worker.samples);
+  }
+  for (const Finished& finished : finished_) {
+    const std::int64_t bound = options_.max_stale_rounds;
+    if (bound == 0 || finished.rounds < bound) all.push_back(finished.samples);
+  }
+  return all;
+}
+
 void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
   if (Arrived() < Needed(joined)) {
     throw Violation("quorum", Name(group) + " starts with " + std::to_string(Arrived()) +
@@ -245,10 +277,18 @@ void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
     throw Violation("everybody",
                     Name(group) + " starts where round " + std::to_string(round_ + 1) + " is due");
   }
+  const std::vector<std::int64_t> samples = Samples();
+  const bool by_samples = options_.weights == EagerOptions::Weights::kSamples &&
+                          std::find(samples.begin(), samples.end(), 0) == samples.end();
+  const double total = std::accumulate(samples.begin(), samples.end(), 0.0);
+  Count("by_samples", by_samples ? 1 : 0);
+  Count("finished", std::ssize(samples) > joined ? 1 : 0);
   for (const GroupShare& share : group.members) {
     Worker& worker = At(share.rank);
-    const double due = worker.owed > 0 ? 1.0 / static_cast<double>(joined) : 0;
-    if (share.weight != due) {
+    double due = by_samples ? static_cast<double>(worker.samples) / total
+                            : 1 / static_cast<double>(samples.size());
+    if (worker.owed == 0) due = 0;
+    if (std::abs(share.weight - due) > 1e-12) {
       throw Violation("contributors", NameOf(share.rank) + " owes " + std::to_string(worker.owed) +
                                           " gradients and has " + std::to_string(share.weight) +
                                           " in " + Name(group));
@@ -310,7 +350,8 @@ void EagerRules::CheckExplained(const Decision& of) {
 }  // namespace
 
 // Counts bounds (workers passed over as often as they may be), holds (rounds that wait for one),
-// averages, failures.
+// averages, failures, by_samples (rounds with such weights), finished (rounds in which workers have
+// a share that have finished).
 std::unique_ptr<EngineRules> EagerOptions::Rules() const {
   return std::make_unique<EagerRules>(*this);
 }

@@ -1,10 +1,12 @@
 #include "engines/esync/esync.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "common/base/check.h"
+#include "engines/samples.h"
 #include "engines/words.h"
 
 namespace prd {
@@ -94,6 +96,11 @@ void Esync::Update(Instant now, const Ready& ready, Worker* worker) const {
   }
   worker->untimed = false;
   worker->last_finish = now;
+  if (steps > 0) {  // one, unless earlier queries were never said
+    worker->samples +=
+        static_cast<double>(StoredSamples(ready.samples)) * static_cast<double>(steps);
+    worker->untold = worker->untold || ready.samples == 0;
+  }
   worker->local_steps = ready.local_steps;
   worker->model = ready.iteration - 1;
 }
@@ -137,7 +144,7 @@ void Esync::OnFinished(Instant now, const FinishedEvent& event) {
   worker.last_finish = now;  // also after a failure, which is not a reason to call it overdue
   if (event.ok) {
     worker.model = last_iteration_;
-    worker.local_steps = 0;
+    worker.BeginRound();
     worker.longest = std::max(worker.capability, worker.longest - worker.longest / 8);
   }
   Set(event.rank, event.ok ? State::kTraining : State::kFailed, true);
@@ -151,6 +158,7 @@ void Esync::OnEnded(Instant now, const EndedEvent& event, Effects* out) {
       if (At(rank).state != State::kFailed) continue;
       At(rank).untimed = true;
       At(rank).last_finish = now;
+      if (event.ok) At(rank).BeginRound();
       Set(rank, state, true);
     }
   };
@@ -264,7 +272,7 @@ void Esync::Drop(Instant now, Rank rank, Effects* out) {
   out->emplace_back(
       CatchUp{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
   worker.last_finish = now;
-  worker.local_steps = 0;
+  worker.BeginRound();
   worker.untimed = worker.capability != kUnknown;
   Set(rank, State::kCatchingUp, worker.counts);
 }
@@ -295,14 +303,18 @@ void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {
   FormGroup group;
   group.id = (*next_group)++;
   group.iteration = newest_ + 1;
-  const double weight = 1.0 / static_cast<double>(waiting_);
+  SampleShares shares(options_.weights == EsyncOptions::Weights::kSamples);
+  for (const Rank rank : ring_) {
+    if (At(rank).state == State::kWaiting) shares.Add(At(rank).MeanSamples());
+  }
   std::uint32_t fewest = std::numeric_limits<std::uint32_t>::max();
   std::uint32_t most = 0;
   std::int64_t sum = 0;
   for (const Rank rank : ring_) {
     const Worker& worker = At(rank);
     if (worker.state != State::kWaiting) continue;
-    group.members.push_back({.rank = rank, .weight = weight, .iteration = group.iteration});
+    group.members.push_back(
+        {.rank = rank, .weight = shares.Of(worker.MeanSamples()), .iteration = group.iteration});
     fewest = std::min(fewest, worker.local_steps);
     most = std::max(most, worker.local_steps);
     sum += worker.local_steps;
@@ -311,7 +323,7 @@ void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {
   const std::int64_t members = std::ssize(group.members);
   group.reason = Number(members) + " of " + Number(joined_) + " ready; local iterations " +
                  Number(fewest) + " to " + Number(most) + ", " + Number(sum) + " in all" +
-                 taken_out_;
+                 shares.Words() + taken_out_;
   taken_out_.clear();
   running_ = group.id;
   last_ = group.id;
@@ -372,6 +384,7 @@ bool Esync::Consistent() const {
     if (worker.state == State::kAbsent && worker.counts) return false;
     if (worker.capability < kUnknown || worker.capability > kLongestIteration) return false;
     if (worker.longest < 0 || worker.longest > kLongestIteration) return false;
+    if (!std::isfinite(worker.samples) || worker.samples < 0) return false;
     if (!Plausible(worker.last_finish)) return false;
     if (worker.state == State::kAbsent) continue;
     if (!hosts_.Has(worker.host)) return false;

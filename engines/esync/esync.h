@@ -5,7 +5,8 @@
 //
 //  - A signal is a state query. It is answered READY when the worker could not end another local
 //    iteration before the slowest one ends its own (Algorithm 2, lines 5-12). When all that count
-//    for the round are ready and wait, they are a group with equal weights.
+//    for the round are ready and wait, they are a group. Their weights are by the samples in their
+//    batches (options.h, weights).
 //  - All times are the controller's: a worker's capability c is the time from its round's start, or
 //    from its last query, to its query, and so contains the query's round trip; with delayed ACK,
 //    where it trains on meanwhile, the round trip that it has measured is added. No other clock is
@@ -64,13 +65,23 @@ class Esync final : public Engine {
     DurationNs longest = 0;            // its longest local iteration of late; fades by the round
     Instant last_finish;               // its last query, or the start of the round for it
     std::uint32_t local_steps = 0;     // k
+    double samples = 0;                // in these
     std::int32_t host = 0;
     State state = State::kAbsent;
     bool counts = false;   // the round waits for it
     bool untimed = false;  // its next query does not tell how long an iteration takes
+    bool untold = false;   // the samples of one of its local iterations are not known
     void Archive(StateArchive& ar) {
-      ar(model, capability, longest, last_finish, local_steps, host, state, counts, untimed);
+      ar(model, capability, longest, last_finish, local_steps, samples, host, state, counts,
+         untimed, untold);
     }
+    void BeginRound() {
+      local_steps = 0;
+      samples = 0;
+      untold = false;
+    }
+    // Of a local iteration, on average; 0: not known.
+    double MeanSamples() const { return untold || local_steps == 0 ? 0 : samples / local_steps; }
   };
 
   struct Decision {

@@ -21,11 +21,13 @@ struct EsyncOptions {
           "count in every round."};
 
   enum class Mode : std::uint8_t { kBlocking, kDelayedAck };
+  enum class Weights : std::uint8_t { kUniform, kSamples };
 
   Mode mode = Mode::kBlocking;
   std::int64_t margin_ms = 1;
   double global_lr = 1;
   std::int64_t stall_factor = 8;
+  Weights weights = Weights::kSamples;
 
   void Describe(Fields& fields) {
     fields.Choice("mode", &mode, {"blocking", "delayed-ack"},
@@ -44,6 +46,12 @@ struct EsyncOptions {
                  "A worker that all others wait for is taken out of the round after this many "
                  "times its longest local iteration of late without a sign of life, 2 or more, and "
                  "copies the model when it is back. 0: never.");
+    fields.Choice(
+        "weights", &weights, {"uniform", "samples"},
+        "Of the workers' changes in their mean (Eq. 7). \"samples\": in proportion to the "
+        "samples in a local iteration's batch, on average over the round; equal where "
+        "batches are, however many local iterations each worker has done, or where a "
+        "worker has not told its samples. \"uniform\": equal, as in the paper.");
   }
   Status Check(int workers) const;
   std::unique_ptr<Engine> Make() const;

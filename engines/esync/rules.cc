@@ -8,8 +8,10 @@
 // dropped: what has counted and is trained on a model older than the newest is dropped, at once,
 // and before a group forms; and nothing else is.
 //
-// round: a group has all that wait, each once, with equal weights. One runs at a time, and one
-// forms as soon as all that count wait.
+// round: a group has all that wait, each once. One runs at a time, and one forms as soon as all
+// that count wait.
+//
+// weights: by the samples of a local iteration, on average, where all have told them, else equal.
 //
 // stall: the engine's deadline is when every worker that the others wait for is overdue:
 // stall_factor times its longest iteration of late after its last sign of life. Then none of them
@@ -22,9 +24,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "engines/esync/options.h"
 
@@ -51,6 +55,7 @@ class EsyncRules final : public EngineRules {
     DurationNs longest = 0;
     Instant last_finish;
     std::int64_t k = 0;
+    std::vector<std::int64_t> samples;  // of each of these
     bool counts = false;
     bool ready = false;    // was told so
     bool stands = false;   // at the barrier
@@ -59,7 +64,15 @@ class EsyncRules final : public EngineRules {
     bool copies = false;  // a replica, or trains on the copy
     bool untimed = false;
     void Archive(StateArchive& ar) {
-      ar(base, c, longest, last_finish, k, counts, ready, stands, reduces, failed, copies, untimed);
+      ar(base, c, longest, last_finish, k, samples, counts, ready, stands, reduces, failed, copies,
+         untimed);
+    }
+    // On average; 0: not known.
+    double Samples() const {
+      if (samples.empty() || std::find(samples.begin(), samples.end(), 0) != samples.end())
+        return 0;
+      return std::accumulate(samples.begin(), samples.end(), 0.0) /
+             static_cast<double>(samples.size());
     }
   };
 
@@ -98,6 +111,7 @@ void EsyncRules::Drop(Instant now, Rank rank) {
   record.copies = true;
   record.ready = record.stands = false;
   record.k = 0;
+  record.samples.clear();
   record.untimed = record.c.has_value();
   record.last_finish = now;
 }
@@ -156,6 +170,7 @@ void EsyncRules::Query(Instant now, Rank rank, const Ready& ready) {
   }
   begun_ = true;
   record.k = ready.local_steps;
+  record.samples.resize(ready.local_steps, ready.samples);
   record.last_finish = now;
   record.untimed = record.copies = false;
   record.base = ready.iteration - 1;
@@ -191,6 +206,7 @@ void EsyncRules::OnFinished(Instant now, const FinishedEvent& event) {
   if (!event.ok) return;
   record.base = round_;
   record.k = 0;
+  record.samples.clear();
   record.longest = std::max(*record.c, record.longest - record.longest / 8);
 }
 
@@ -203,7 +219,11 @@ void EsyncRules::OnEnded(Instant now, bool ok) {
     if (!record.failed) continue;
     record.untimed = true;
     record.last_finish = now;
-    if (ok) record.base.reset();
+    if (ok) {
+      record.base.reset();
+      record.k = 0;
+      record.samples.clear();
+    }
     record.copies = ok;
     record.ready = !ok;
   }
@@ -319,12 +339,25 @@ void EsyncRules::CheckExplained(const Decision& of) const {
 
 void EsyncRules::CheckGroup(const FormGroup& group) {
   std::set<Rank> members;
-  const double weight = 1 / static_cast<double>(group.members.size());
+  bool by_samples = options_.weights == EsyncOptions::Weights::kSamples;
+  double total = 0;
+  std::int64_t standing = 0;
+  for (const auto& [rank, record] : records_) {
+    if (!record.stands) continue;
+    ++standing;
+    by_samples = by_samples && record.Samples() > 0;
+    total += record.Samples();
+  }
   for (const GroupShare& member : group.members) {
     members.insert(member.rank);
-    if (std::abs(member.weight - weight) <= 1e-12 && member.iteration == newest_ + 1) continue;
-    throw Violation("round",
-                    NameOf(member.rank) + " has another weight or iteration in " + NameOf(group));
+    if (member.iteration != newest_ + 1) {
+      throw Violation("round", NameOf(member.rank) + " has another iteration in " + NameOf(group));
+    }
+    const double due =
+        by_samples ? records_[member.rank].Samples() / total : 1 / static_cast<double>(standing);
+    if (std::abs(member.weight - due) <= 1e-9) continue;
+    throw Violation("weights", NameOf(member.rank) + " has " + std::to_string(member.weight) +
+                                   " in " + NameOf(group) + ", due is " + std::to_string(due));
   }
   bool all = members.size() == group.members.size();
   for (auto& [rank, record] : records_) {
@@ -342,11 +375,13 @@ void EsyncRules::CheckGroup(const FormGroup& group) {
   running_ = true;
   round_ = group.iteration;
   Count("rounds");
+  Count("by_samples", by_samples ? 1 : 0);
 }
 
 }  // namespace
 
-// Counts rounds, dropped, taken_out (as stalled), local_steps (members with several in a round).
+// Counts rounds, dropped, taken_out (as stalled), local_steps (members with several in a round),
+// by_samples (rounds with such weights).
 std::unique_ptr<EngineRules> EsyncOptions::Rules() const {
   return std::make_unique<EsyncRules>(*this);
 }

@@ -50,9 +50,10 @@ struct Signal {
   Rank rank = kNoRank;
   std::int32_t host = 0;
   Iteration iteration = 0;
-  Instant at;           // when it came
-  DurationNs step = 0;  // the worker's last step by the controller's clock
-  void Archive(StateArchive& ar) { ar(rank, host, iteration, at, step); }
+  Instant at;                 // when it came
+  DurationNs step = 0;        // the worker's last step by the controller's clock
+  std::uint32_t samples = 0;  // in that step's batch; 0: not told
+  void Archive(StateArchive& ar) { ar(rank, host, iteration, at, step, samples); }
 };
 
 class GroupFilter {

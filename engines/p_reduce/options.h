@@ -17,7 +17,7 @@ struct PReduceOptions {
           "The first P ready workers average their models at once, and nobody waits for a slow "
           "worker. For unequal workers with alike shards."};
 
-  enum class Weights : std::uint8_t { kConstant, kDynamic };
+  enum class Weights : std::uint8_t { kConstant, kDynamic, kSamples };
   enum class Missing : std::uint8_t { kInitial, kNearest, kRenormalize };
 
   int group_size = 3;
@@ -34,10 +34,13 @@ struct PReduceOptions {
                  "P, workers per group. Larger groups mix models more per step and wait more: with "
                  "P near the number of workers it becomes all-reduce. 3 is enough for tens of "
                  "workers.");
-    fields.Choice("weights", &weights, {"constant", "dynamic"},
-                  "\"constant\" (section 3.1): 1/P each. \"dynamic\" (section 3.3): members that "
-                  "are behind in iterations count for less (Eq. 9), so that a straggler's old "
-                  "model does not pull the others back.");
+    fields.Choice(
+        "weights", &weights, {"constant", "dynamic", "samples"},
+        "\"constant\" (section 3.1): 1/P each. \"dynamic\" (section 3.3): members that "
+        "are behind in iterations count for less (Eq. 9), so that a straggler's old "
+        "model does not pull the others back. \"samples\": in proportion to the samples in "
+        "the batch of the step that each has signalled; 1/P where a member did not tell "
+        "them.");
     fields.Real("alpha", &alpha, {0, 1, {0, 1}},
                 "The decay of Eq. 9: nearer to 1 forgets older iterations more slowly, and so "
                 "comes nearer to constant weights.");

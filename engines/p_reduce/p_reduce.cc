@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "engines/p_reduce/weights.h"
+#include "engines/samples.h"
 #include "engines/words.h"
 
 namespace prd {
@@ -74,7 +75,8 @@ void PReduce::OnReady(Instant now, const ReadyEvent& event) {
                     .host = worker.host,
                     .iteration = event.ready.iteration,
                     .at = now,
-                    .step = worker.step});
+                    .step = worker.step,
+                    .samples = StoredSamples(event.ready.samples)});
 }
 
 void PReduce::OnFinished(Instant now, const FinishedEvent& event) {
@@ -244,8 +246,15 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
     At(signal.rank).state = State::kReducing;
     if (!passed_.empty()) passed_.erase(signal.rank);
   }
+  if (options_.weights == PReduceOptions::Weights::kSamples) {
+    SampleShares shares(true);
+    for (std::size_t i = 0; i < size; ++i) shares.Add(queue_[i].samples);
+    for (std::size_t i = 0; i < size; ++i) group.members[i].weight = shares.Of(queue_[i].samples);
+    group.reason += shares.Words();
+  } else {
+    group.initial_weight = SetWeights(options_, &group.members);
+  }
   queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(size));
-  group.initial_weight = SetWeights(options_, &group.members);
   std::sort(group.members.begin(), group.members.end(),
             InRingOrder([this](Rank rank) { return At(rank).host; }));
   filter_.Formed(now, group.members, step_sum, window_);

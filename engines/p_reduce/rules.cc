@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -81,9 +82,10 @@ class PReduceRules final : public EngineRules {
   struct Waiting {
     Rank rank = kNoRank;
     Iteration iteration = 0;
+    std::int64_t samples = 0;
     Instant at;
     std::size_t passed = 0;
-    void Archive(StateArchive& ar) { ar(rank, iteration, at, passed); }
+    void Archive(StateArchive& ar) { ar(rank, iteration, samples, at, passed); }
   };
 
   void Follow(Instant now, const Event& event);
@@ -96,6 +98,8 @@ class PReduceRules final : public EngineRules {
   void CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const;
   void CheckBridge(const FormGroup& group, std::size_t p,
                    const std::vector<std::size_t>& places) const;
+  // What is due, in the order of the members; the initial model's share is last.
+  std::vector<double> DueWeights(const FormGroup& group) const;
   void CheckWeights(const FormGroup& group, const Engine& engine) const;
   void CheckQueue(const Decision& of, std::size_t p);
   bool Bridging(std::int64_t joined) const {
@@ -172,7 +176,7 @@ void PReduceRules::Follow(Instant now, const Event& event) {
     joined_.insert(joined->rank);
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     budget_.Signalled(now, ready->rank);
-    queue_.push_back({ready->rank, ready->ready.iteration, now});
+    queue_.push_back({ready->rank, ready->ready.iteration, ready->ready.samples, now});
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
     budget_.Finished(now, finished->rank, finished->ok);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
@@ -297,15 +301,32 @@ void PReduceRules::CheckBridge(const FormGroup& group, std::size_t p,
   }
 }
 
+std::vector<double> PReduceRules::DueWeights(const FormGroup& group) const {
+  if (options_.weights != PReduceOptions::Weights::kSamples) {
+    std::vector<Iteration> iterations;
+    for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
+    return WeightsByTheBook(options_, iterations);
+  }
+  std::vector<double> due;
+  for (const GroupShare& member : group.members) {
+    const auto of = std::find_if(queue_.begin(), queue_.end(),
+                                 [&](const Waiting& one) { return one.rank == member.rank; });
+    due.push_back(of == queue_.end() ? 0 : static_cast<double>(of->samples));
+  }
+  if (std::find(due.begin(), due.end(), 0) != due.end()) std::fill(due.begin(), due.end(), 1);
+  const double total = std::accumulate(due.begin(), due.end(), 0.0);
+  for (double& weight : due) weight /= total;
+  due.push_back(0);
+  return due;
+}
+
 void PReduceRules::CheckWeights(const FormGroup& group, const Engine& engine) const {
-  std::vector<Iteration> iterations;
-  for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
-  const std::vector<double> due = WeightsByTheBook(options_, iterations);
+  const std::vector<double> due = DueWeights(group);
   bool equal = std::abs(due.back() - group.initial_weight) <= 1e-9;
-  for (std::size_t i = 0; i < iterations.size(); ++i) {
+  for (std::size_t i = 0; i < group.members.size(); ++i) {
     equal = equal && std::abs(due[i] - group.members[i].weight) <= 1e-9;
   }
-  if (!equal) throw Violation("weights", NameOf(group) + " has others than Eq. 9 gives");
+  if (!equal) throw Violation("weights", NameOf(group) + " has others than are due");
   if (group.initial_weight > 0 && !RowsOf(engine.plan()).initial) {
     throw Violation("weights", NameOf(group) + " needs the initial model, and nobody keeps it");
   }

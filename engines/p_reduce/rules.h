@@ -23,7 +23,8 @@
 //
 // iterations: members have the iteration of their signal, and go on at the largest.
 //
-// weights: they are those of Eq. 9 and section 3.3.3 (in jobs of up to kMaxWatched workers).
+// weights: they are those of Eq. 9 and section 3.3.3, or by the members' samples where all have
+// told some, else equal (in jobs of up to kMaxWatched workers).
 #ifndef PRD_ENGINES_P_REDUCE_RULES_H_
 #define PRD_ENGINES_P_REDUCE_RULES_H_
 
@@ -35,6 +36,7 @@
 
 namespace prd {
 
+// REQUIRES: options.weights is constant or dynamic.
 // Eq. 9 and section 3.3.3 word for word: walks over every relative iteration. The weights are in
 // the order of `iterations`, the initial model's share is last.
 std::vector<double> WeightsByTheBook(const PReduceOptions& options,

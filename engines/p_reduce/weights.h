@@ -9,6 +9,7 @@
 
 namespace prd {
 
+// REQUIRES: options.weights is constant or dynamic.
 // Fills in the weights of a group whose members' ranks and iterations are set, and returns the
 // initial model's share. The weights are >= 0 and, with that share, sum to 1 (to 1e-12). May
 // reorder the members.

@@ -7,6 +7,7 @@
 #include <queue>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engines/backup/backup.h"
@@ -164,6 +165,32 @@ TEST(BackupPaperTest, WhoIsSlowNowAndThenIsBackAtOnce) {
   ASSERT_EQ(GroupsOf(said).size(), 1u);
   EXPECT_EQ(GroupsOf(said)[0].members.size(), 2u);
   EXPECT_EQ(GroupsOf(said)[0].members[1].rank, 2);
+}
+
+// Unequal batches: the mean over all samples of a round. Who was dropped has no part in it.
+TEST(BackupPaperTest, GradientsCountByTheSamplesInTheirBatches) {
+  using Weights = BackupOptions::Weights;
+  const auto weights = [](Weights by, std::int64_t first, std::int64_t second) {
+    Backup engine({.backups = 1, .weights = by});
+    GroupId next = 1;
+    Effects said;
+    for (const Rank rank : {0, 1, 2}) {
+      engine.Step({}, JoinedEvent{.rank = rank, .host = "h"}, &next, &said);
+    }
+    const auto ready = [&](Rank rank, std::int64_t samples) {
+      engine.Step({}, ReadyEvent{.rank = rank, .ready = {.iteration = 1, .samples = samples}},
+                  &next, &said);
+    };
+    ready(2, first);
+    ready(0, second);
+    const FormGroup round = GroupsOf(said).at(0);
+    EXPECT_EQ(round.members.at(0).rank, 0);
+    return std::pair(round.members.at(0).weight, round.members.at(1).weight);
+  };
+  EXPECT_EQ(weights(Weights::kSamples, 64, 16), std::pair(0.2, 0.8));
+  EXPECT_EQ(weights(Weights::kSamples, 64, 64), std::pair(0.5, 0.5));
+  EXPECT_EQ(weights(Weights::kSamples, 64, 0), std::pair(0.5, 0.5)) << "one is not told";
+  EXPECT_EQ(weights(Weights::kUniform, 64, 16), std::pair(0.5, 0.5));
 }
 
 TEST(BackupOptionsTest, FewerThanTheWorkers) {

@@ -42,13 +42,13 @@ class EagerTest : public testing::Test {
     Step(JoinedEvent{.rank = rank, .iteration = last_, .host = "h"});
   }
 
-  void Leave(Rank rank) {
+  void Leave(Rank rank, LeftReason why = LeftReason::kLost) {
     processes_.erase(rank);
-    Step(LeftEvent{.rank = rank, .why = LeftReason::kLost});
+    Step(LeftEvent{.rank = rank, .why = why});
   }
 
   // Finishes the computation of a gradient. True when that starts a round (or an average).
-  bool Compute(Rank rank) {
+  bool Compute(Rank rank, std::int64_t samples = 0) {
     Process& process = processes_.at(rank);
     EXPECT_FALSE(process.waiting);
     const Iteration at = process.step + 1;
@@ -56,9 +56,10 @@ class EagerTest : public testing::Test {
     process.step = process.received;
     ++process.send_buffer;
     const bool running = round_.has_value();
-    Step(ReadyEvent{.rank = rank,
-                    .ready = {.iteration = at, .waiting = process.waiting, .gradients = 1},
-                    .owed = process.send_buffer});
+    Step(ReadyEvent{
+        .rank = rank,
+        .ready = {.iteration = at, .samples = samples, .waiting = process.waiting, .gradients = 1},
+        .owed = process.send_buffer});
     return !running && round_.has_value();
   }
 
@@ -111,6 +112,14 @@ class EagerTest : public testing::Test {
         contributions_[member.rank] = process.given;
       }
     }
+  }
+
+  double Weight(Rank rank) const {
+    for (const GroupShare& member : round_->members) {
+      if (member.rank == rank) return member.weight;
+    }
+    ADD_FAILURE() << "rank " << rank << " is no member";
+    return 0;
   }
 
   std::vector<Rank> Everybody() const {
@@ -210,6 +219,76 @@ TEST_F(EagerTest, WeightsAreOneOverAllWorkers) {
   for (const GroupShare& member : round_->members) {
     EXPECT_EQ(member.weight, member.rank == 5 ? 1.0 / 8 : 0.0);
   }
+}
+
+// Unequal batches: each gradient counts for its samples, over those of all workers, so that the sum
+// is the mean over a joint batch where all contribute.
+TEST_F(EagerTest, GradientsCountByTheSamplesInTheirBatches) {
+  Start(kSolo, 3);
+  ASSERT_TRUE(Compute(0, 16));
+  EXPECT_EQ(Weight(0), 1.0 / 3) << "the others have not told theirs yet";
+  Compute(1, 64);
+  Compute(2, 80);
+  End();
+  ASSERT_TRUE(Compute(0, 16));
+  EXPECT_THAT(Contributors(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(Weight(0), 0.1);
+  EXPECT_EQ(Weight(1), 0.4);
+  EXPECT_EQ(Weight(2), 0.5);
+  End();
+  EXPECT_FALSE(Compute(1, 64)) << "late";
+  ASSERT_TRUE(Compute(1, 64));
+  EXPECT_THAT(Contributors(), ElementsAre(1));
+  EXPECT_EQ(Weight(1), 0.4) << "those who contribute nothing have a share all the same";
+  End();
+  Compute(0, 0);
+  ASSERT_TRUE(Compute(0, 0));
+  EXPECT_EQ(Weight(0), 1.0 / 3) << "one is not told";
+
+  EagerOptions uniform = kSolo;
+  uniform.weights = EagerOptions::Weights::kUniform;
+  Start(uniform, 2);
+  Compute(0, 16);
+  Compute(1, 64);
+  End();
+  Compute(0, 16);
+  EXPECT_EQ(Weight(1), 0.5);
+}
+
+// The last workers of a job take no larger steps than all did together: who has finished has a
+// share for as many rounds as a worker may be passed over in.
+TEST_F(EagerTest, WhoHasFinishedKeepsAShareForAWhile) {
+  for (const std::int64_t tau : {0, 1, 4}) {
+    EagerOptions options = kSolo;
+    options.max_stale_rounds = tau;
+    Start(options, 4);
+    AllArrive();
+    while (round_) End();
+    for (const Rank rank : {0, 1, 2}) Leave(rank, LeftReason::kFinished);
+    for (std::int64_t round = 0; round < 20; ++round) {
+      ASSERT_TRUE(Compute(3));
+      EXPECT_EQ(Weight(3), tau == 0 || round < tau ? 0.25 : 1) << "round " << round;
+      if (round == 2) {
+        ASSERT_TRUE(End(false)) << "it starts anew, as if it had not been";
+        EXPECT_EQ(Weight(3), tau == 1 ? 1 : 0.25);
+      }
+      ASSERT_FALSE(End());
+    }
+    Leave(3);
+    Join(0);
+    ASSERT_TRUE(Compute(0));
+    EXPECT_EQ(Weight(0), 1) << "another start";
+    End();
+  }
+}
+
+// Whoever is lost has none.
+TEST_F(EagerTest, WhoIsLostHasNoShare) {
+  Start(kSolo, 4);
+  Leave(2);
+  Leave(0);
+  ASSERT_TRUE(Compute(1));
+  EXPECT_EQ(Weight(1), 0.5);
 }
 
 // Lemma 5.1 (3): "The subset of proposed updates included in the output is of size Q >= 1". Here

@@ -108,6 +108,8 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
   std::int64_t holds = 0;
   std::int64_t averages = 0;
   std::int64_t failures = 0;
+  std::int64_t by_samples = 0;
+  std::int64_t finished = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Prng random(seed);
     const auto options = Draw<EagerOptions>(&random, 9);
@@ -118,11 +120,15 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
     holds += engine->rules().Counter("holds");
     averages += engine->rules().Counter("averages");
     failures += engine->rules().Counter("failures");
+    by_samples += engine->rules().Counter("by_samples");
+    finished += engine->rules().Counter("finished");
   }
   EXPECT_GT(bounds, 1000) << "the runs must reach the bound on staleness";
   EXPECT_GT(holds, 50);
   EXPECT_GT(averages, 1000);
   EXPECT_GT(failures, 500);
+  EXPECT_GT(by_samples, 1000) << "the runs must reach unequal weights";
+  EXPECT_GT(finished, 100) << "the runs must reach rounds after a worker has finished";
 }
 
 TEST(EngineRandomTest, BackupKeepsItsRules) {
@@ -147,6 +153,7 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
   std::int64_t dropped = 0;
   std::int64_t taken_out = 0;
   std::int64_t local_steps = 0;
+  std::int64_t by_samples = 0;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
@@ -158,11 +165,13 @@ TEST(EngineRandomTest, EsyncKeepsItsRules) {
     dropped += engine->rules().Counter("dropped");
     taken_out += engine->rules().Counter("taken_out");
     local_steps += engine->rules().Counter("local_steps");
+    by_samples += engine->rules().Counter("by_samples");
   }
   EXPECT_GT(rounds, 3000);
   EXPECT_GT(dropped, 500) << "the runs must reach late updates";
   EXPECT_GT(taken_out, 200) << "the runs must reach stalls";
   EXPECT_GT(local_steps, 1000) << "the runs must reach several local iterations";
+  EXPECT_GT(by_samples, 500) << "the runs must reach unequal weights";
 }
 
 TEST(EngineRandomTest, AdPsgdKeepsItsRules) {

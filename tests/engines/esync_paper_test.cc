@@ -36,10 +36,14 @@ class Server {
   void Leave(Rank rank) { Step(LeftEvent{.rank = rank, .why = LeftReason::kLost}); }
 
   // QUERY-STATE(rank, k): the answer; nullopt when none is given.
-  std::optional<bool> Ask(Rank rank, std::uint32_t k, bool waiting = true, DurationNs rtt = 0) {
-    Step(ReadyEvent{
-        .rank = rank,
-        .ready = {.iteration = round_, .waiting = waiting, .local_steps = k, .rtt_ns = rtt}});
+  std::optional<bool> Ask(Rank rank, std::uint32_t k, bool waiting = true, DurationNs rtt = 0,
+                          std::int64_t samples = 0) {
+    Step(ReadyEvent{.rank = rank,
+                    .ready = {.iteration = round_,
+                              .samples = samples,
+                              .waiting = waiting,
+                              .local_steps = k,
+                              .rtt_ns = rtt}});
     if (said_.empty() || !std::holds_alternative<Answer>(said_[0])) return std::nullopt;
     return std::get<Answer>(said_[0]).ready;
   }
@@ -157,6 +161,57 @@ TEST(EsyncPaperTest, AllAggregateWithEqualWeights) {
   server.At(50);
   EXPECT_EQ(server.Ask(0, 1), false) << "the next round";
   EXPECT_EQ(OuterRate(Esync({.global_lr = 0.5}).plan()), 0.5);
+}
+
+// Unequal batches: a change counts for the samples in a batch, not for how many local iterations
+// its worker had time for. So the weights are those of Eq. 7 where batches are equal.
+TEST(EsyncPaperTest, ChangesCountByTheSamplesInALocalIteration) {
+  const auto weights = [](const EsyncOptions& options, std::vector<std::int64_t> fast,
+                          std::int64_t slow) {
+    Server server(2, options);
+    for (std::uint32_t step = 1; step <= 3; ++step) {
+      server.At(10 * step);
+      server.Ask(0, step, true, 0, fast[step - 1]);
+    }
+    server.At(40);
+    server.Ask(1, 1, true, 0, slow);
+    server.Ask(0, 4, true, 0, fast[3]);
+    return std::pair(server.group()->members[0].weight, server.group()->members[1].weight);
+  };
+  const std::pair equal(0.5, 0.5);
+  EXPECT_EQ(weights({}, {64, 64, 64, 64}, 64), equal);
+  EXPECT_EQ(weights({}, {64, 64, 64, 64}, 16), std::pair(0.8, 0.2));
+  EXPECT_EQ(weights({}, {48, 16, 48, 16}, 96), std::pair(0.25, 0.75)) << "32 on average";
+  EXPECT_EQ(weights({}, {64, 0, 64, 64}, 16), equal) << "one is not told";
+  EXPECT_EQ(weights({}, {64, 64, 64, 64}, 0), equal);
+  EXPECT_EQ(weights({.weights = EsyncOptions::Weights::kUniform}, {64, 64, 64, 64}, 16), equal);
+}
+
+// The samples of one round are not those of the next; a round that failed for all is the same one.
+TEST(EsyncPaperTest, SamplesAreThoseOfTheRound) {
+  Server server(2, {.margin_ms = 0});
+  // Rank 0 does two local iterations, rank 1 one.
+  const auto round = [&server](std::int64_t first, std::int64_t second) {
+    const std::int64_t begun = server.now().ns / kMillisecond;
+    server.At(begun + 5);
+    EXPECT_EQ(server.Ask(0, 1, true, 0, first), false);
+    server.At(begun + 20);
+    EXPECT_EQ(server.Ask(1, 1, true, 0, second), true);
+    EXPECT_EQ(server.Ask(0, 2, true, 0, first), true);
+    return server.group() ? server.group()->members[0].weight : 0;
+  };
+  EXPECT_EQ(round(64, 64), 0.5);
+  server.Finish();
+  EXPECT_EQ(round(16, 48), 0.25);
+  server.Finish({0, 1});
+  server.Ask(0, 2, true, 0, 16);
+  server.Ask(1, 1, true, 0, 48);
+  ASSERT_TRUE(server.group());
+  EXPECT_EQ(server.group()->members[0].weight, 0.25) << "signalled again";
+  server.Finish();
+  EXPECT_EQ(round(48, 16), 0.75);
+  server.Finish({0});  // rank 0 copies the result, and begins a round of its own
+  EXPECT_EQ(round(16, 48), 0.25);
 }
 
 // ---- Algorithm 2 ----

@@ -105,10 +105,16 @@ Iteration GroupDriver::NewestReplica() const {
   return newest;
 }
 
+std::int64_t GroupDriver::Samples(Rank rank) const {
+  const Worker& worker = workers_.at(rank);
+  const auto turn = rank + worker.iteration + worker.local_steps;
+  return turn % 13 == 0 ? 0 : 16 * (1 + turn % 4);
+}
+
 std::string GroupDriver::BeReadyToShare(Rank rank) {
   Worker& worker = workers_[rank];
   const Plan plan = engine_->plan();
-  Ready ready{.iteration = worker.iteration + 1};
+  Ready ready{.iteration = worker.iteration + 1, .samples = Samples(rank)};
   if (AsksBeforeGroups(plan)) {
     const bool stands = worker.again || (worker.told_ready && random_.Below(4) > 0);
     ready.waiting = !AcknowledgesLate(plan) || stands;
@@ -127,7 +133,9 @@ std::string GroupDriver::BeReady(Rank rank) {
   Worker& worker = workers_[rank];
   if (Rounds()) {
     // It has a gradient, unless its step was cut short, and waits, unless there is a result.
-    Ready ready{.iteration = worker.iteration + 1, .gradients = random_.Below(20) > 0 ? 1u : 0u};
+    Ready ready{.iteration = worker.iteration + 1,
+                .samples = Samples(rank),
+                .gradients = random_.Below(20) > 0 ? 1u : 0u};
     worker.owed += ready.gradients;
     ready.waiting = worker.received == worker.iteration;
     if (ready.waiting) {
@@ -295,8 +303,10 @@ std::string GroupDriver::EndRound(GroupId id) {
 std::string GroupDriver::LeaveOne(Rank rank) {
   if (Ahead()) return LeaveAhead(rank);
   GroupId id = workers_[rank].group;
-  const bool finishes = Shares() && workers_[rank].state == State::kComputing &&
-                        !workers_[rank].again && random_.Below(2) == 0;
+  const bool may_finish =
+      Shares() ? !workers_[rank].again : Rounds() && groups_.empty() && workers_[rank].owed == 0;
+  const bool finishes =
+      may_finish && workers_[rank].state == State::kComputing && random_.Below(2) == 0;
   if (finishes) finished_ = std::max(finished_, workers_[rank].iteration);
   workers_.erase(rank);
   for (auto& [other, group] : groups_) {

@@ -76,6 +76,9 @@ class GroupDriver final : public EngineDriver {
   std::string Form(const FormGroup& group);
   std::string BeReady(Rank rank);
   std::string Report(GroupId group, bool ok);
+  // In the batch of its next signal; now and then not told. Not drawn: events without samples are
+  // the same.
+  std::int64_t Samples(Rank rank) const;
   std::string BeReadyToShare(Rank rank);
   std::string ReportShared(GroupId group, bool ok);
   std::string EndShared(GroupId group);

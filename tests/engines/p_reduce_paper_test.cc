@@ -28,8 +28,8 @@ class PaperTest : public testing::Test {
     return GroupsOf(effects);
   }
 
-  std::vector<FormGroup> BeReady(Rank rank, Iteration iteration) {
-    return Step(ReadyEvent{.rank = rank, .ready = {.iteration = iteration}});
+  std::vector<FormGroup> BeReady(Rank rank, Iteration iteration, std::int64_t samples = 0) {
+    return Step(ReadyEvent{.rank = rank, .ready = {.iteration = iteration, .samples = samples}});
   }
 
   void Finish(const FormGroup& group) {
@@ -71,6 +71,22 @@ TEST_F(PaperTest, ConstantWeightsAreOneOverP) {
   ASSERT_EQ(formed.size(), 1u);
   for (const GroupShare& member : formed[0].members) EXPECT_DOUBLE_EQ(member.weight, 1.0 / 3);
   EXPECT_EQ(formed[0].initial_weight, 0);
+}
+
+// Not of the paper: models by the samples of their last steps, if asked for; whatever their
+// iterations are.
+TEST_F(PaperTest, WeightsBySamples) {
+  for (const std::int64_t third : {128, 0}) {
+    Start({.group_size = 3, .weights = PReduceOptions::Weights::kSamples}, 6);
+    BeReady(5, 1, 64);
+    BeReady(1, 9, 64);
+    const FormGroup formed = BeReady(2, 4, third).at(0);
+    ASSERT_EQ(Ranks(formed), (std::vector<Rank>{1, 2, 5}));
+    EXPECT_EQ(formed.members[1].weight, third > 0 ? 0.5 : 1.0 / 3) << "equal if one is not told";
+    EXPECT_EQ(formed.members[0].weight, third > 0 ? 0.25 : 1.0 / 3);
+    EXPECT_EQ(formed.members[2].weight, third > 0 ? 0.25 : 1.0 / 3);
+    EXPECT_EQ(formed.initial_weight, 0);
+  }
 }
 
 // Section 3.1.1: "multiple worker groups could execute partial reduce in parallel".
@@ -117,7 +133,7 @@ TEST_F(PaperTest, MembersContinueAtTheLargestIteration) {
 TEST_F(PaperTest, OnlyTheInitialApproximationNeedsTheInitialModel) {
   using Weights = PReduceOptions::Weights;
   using Missing = PReduceOptions::Missing;
-  for (const auto weights : {Weights::kConstant, Weights::kDynamic}) {
+  for (const auto weights : {Weights::kConstant, Weights::kDynamic, Weights::kSamples}) {
     for (const auto missing : {Missing::kInitial, Missing::kNearest, Missing::kRenormalize}) {
       const PReduce engine({.weights = weights, .missing = missing});
       EXPECT_EQ(RowsOf(engine.plan()).initial,

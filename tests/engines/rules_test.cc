@@ -213,7 +213,7 @@ TEST(RulesTest, Esync) {
            Change<Answer>([](Answer* answer) { return !std::exchange(answer->ready, true); })},
           {"ready", options, Forget<Answer>},
           {"round", options, kOneLess},
-          {"round", options, kOneHeavier},
+          {"weights", options, kOneHeavier},
           {"round", options, Forget<FormGroup>},
           {"dropped", options, Forget<CatchUp>}});
   EngineWatch engine(MakeEngine(slower), options);

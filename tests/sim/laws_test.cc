@@ -82,6 +82,20 @@ TEST_F(LawsTest, NegativeWeights) {
   Breaks("weights", [&] { Seen(formed); });
 }
 
+// A round has null gradients in it: what contributes may weigh less than 1, and never more.
+TEST_F(LawsTest, WeightsOfARoundSumToOneAtMost) {
+  Message(0, Ready{.iteration = 6, .gradients = 1});
+  Message(1, Ready{.iteration = 6});
+  GroupFormed formed = Group1();
+  formed.kind = GroupKind::kRound;
+  formed.members[0].weight = 0.2;
+  formed.members[1].weight = 0;
+  Seen(formed);
+  formed.id = 2;
+  formed.members[0].weight = 1.2;
+  Breaks("weights", [&] { Seen(formed); });
+}
+
 TEST_F(LawsTest, MembersNeedASignal) {
   Message(0, Ready{.iteration = 6});
   Breaks("members", [&] { Seen(Group1()); });

@@ -23,10 +23,9 @@ void CheckWeights(const GroupFormed& formed) {
   for (const GroupShare& member : formed.members) {
     sum += member.weight;
     wrong = wrong || !(member.weight >= 0);
-    const bool fits = member.weight == share || (round && member.weight == 0);
-    wrong = wrong || ((round || formed.kind == GroupKind::kAverage) && !fits);
+    wrong = wrong || (formed.kind == GroupKind::kAverage && member.weight != share);
   }
-  if (wrong || (!round && !(std::abs(sum - 1) < 1e-9))) {
+  if (wrong || !(round ? sum < 1 + 1e-9 : std::abs(sum - 1) < 1e-9)) {
     throw Violation("weights", "those of group " + Number(formed.id) + " sum to " +
                                    std::to_string(sum) + (wrong ? ", one is wrong" : ""));
   }

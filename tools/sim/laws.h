@@ -3,7 +3,7 @@
 //
 //   one-group            no worker is in two running groups
 //   weights              weights are >= 0 and sum to 1 with the initial model's share; those of a
-//                        kRound are 1/members or 0
+//                        kRound to 1 at most; those of a kAverage are equal
 //   members              a group's members are there, joined, and have a signal waiting (but for
 //                        those formed ahead: DrawnAhead); those of a kRound or kAverage are all
 //                        who have joined, and who contributes to a kRound owes a gradient; nobody
