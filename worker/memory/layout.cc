@@ -9,10 +9,11 @@ namespace prd {
 
 Layout::Layout(const std::vector<Tensor>& tensors) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const Tensor& tensor : tensors) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& tensor = tensors[i];
       if (tensor.dtype != dtype || tensor.count == 0) continue;
       const std::size_t end = bytes_ + tensor.count * DTypeSize(dtype);
-      pieces_.push_back({bytes_, end, static_cast<std::byte*>(tensor.data), tensor.dtype});
+      pieces_.push_back({bytes_, end, static_cast<std::byte*>(tensor.data), tensor.dtype, i});
       bytes_ = end;
     }
   }
@@ -27,6 +28,13 @@ std::vector<Layout::Piece> Layout::Runs() const {
     runs.back().end = piece.end;
   }
   return runs;
+}
+
+Layout::Element Layout::ElementAt(std::size_t at) const {
+  const auto piece =
+      std::upper_bound(pieces_.begin(), pieces_.end(), at,
+                       [](std::size_t byte, const Piece& p) { return byte < p.end; });
+  return {piece->tensor, (at - piece->begin) / DTypeSize(piece->dtype)};
 }
 
 Layout Layout::Over(std::byte* row) const {

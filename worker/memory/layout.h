@@ -28,11 +28,22 @@ class Layout {
     std::size_t begin, end;  // in the row
     std::byte* data;
     DType dtype;
+    std::size_t tensor = 0;  // its place in the caller's order
   };
   // In the order of the row, without gaps; none is empty.
   const std::vector<Piece>& pieces() const { return pieces_; }
-  // The same with all tensors of one dtype in one; their `data` is null.
+  // The same with all tensors of one dtype in one; their `data` is null, and `tensor` has no
+  // meaning.
   std::vector<Piece> Runs() const;
+
+  // One element: the caller's tensor, and its place in there.
+  struct Element {
+    std::size_t tensor = 0;
+    std::size_t index = 0;
+    friend bool operator==(const Element&, const Element&) = default;
+  };
+  // That of the row's byte `at`. REQUIRES: inside the row.
+  Element ElementAt(std::size_t at) const;
 
   // The same row where it stands in one piece, in the bytes() bytes at `row`.
   Layout Over(std::byte* row) const;

@@ -1,7 +1,10 @@
 #include "worker/memory/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "worker/memory/digest.h"
 
 namespace prd {
 namespace {
@@ -34,7 +37,64 @@ void CombineRun(DType dtype, std::byte* tensor, std::size_t run, std::size_t at,
   }
 }
 
+// Of a device's tensors that are read on the host: so much at a time, and two of them on their way.
+constexpr std::size_t kVisitBytes = 4 << 20;
+
 }  // namespace
+
+void Memory::Visit(const Layout& layout, const Visitor& f) {
+  bool more = true;
+  if (!device()) {
+    for (const Layout::Piece& piece : layout.pieces()) {
+      more = more && f(piece.dtype, piece.data, piece.end - piece.begin, piece.begin);
+    }
+    return;
+  }
+  struct Part {
+    std::shared_ptr<Row> row;
+    std::shared_ptr<Transfer> transfer;
+  };
+  std::array<Part, 2> parts;
+  const auto read = [&](std::size_t begin) {
+    if (begin >= layout.bytes()) return;
+    Part& part = parts[begin / kVisitBytes % 2];
+    const std::size_t length = std::min(kVisitBytes, layout.bytes() - begin);
+    if (part.row == nullptr) part.row = std::make_shared<Row>(AllocateHost(length));
+    const Place to = InHost(part.row->data(), part.row);
+    const Input from = {Tensors()};
+    part.transfer = Combine(layout, begin, length, std::span(&to, 1), std::span(&from, 1), {1, 1});
+  };
+  read(0);
+  for (std::size_t begin = 0; begin < layout.bytes() && more; begin += kVisitBytes) {
+    read(begin + kVisitBytes);
+    const Part& part = parts[begin / kVisitBytes % 2];
+    if (part.transfer != nullptr) part.transfer->Wait();
+    if (!failure().ok()) return;
+    layout.ForEach(begin, std::min(kVisitBytes, layout.bytes() - begin),
+                   [&](DType dtype, const std::byte*, std::size_t run, std::size_t at) {
+                     more = more && f(dtype, part.row->data() + at, run, begin + at);
+                   });
+  }
+}
+
+std::uint64_t Memory::DigestOf(const Layout& layout) {
+  Digest digest;
+  Visit(layout, [&digest](DType, const std::byte* data, std::size_t bytes, std::size_t) {
+    digest.Add(data, bytes);
+    return true;
+  });
+  return digest.End();
+}
+
+std::optional<Layout::Element> Memory::FirstNonfinite(const Layout& layout) {
+  std::optional<Layout::Element> first;
+  Visit(layout, [&](DType dtype, const std::byte* data, std::size_t bytes, std::size_t at) {
+    const std::optional<std::size_t> place = prd::FirstNonfinite(dtype, data, bytes);
+    if (place) first = layout.ElementAt(at + *place * DTypeSize(dtype));
+    return !place;
+  });
+  return first;
+}
 
 Row HostMemory::Allocate(std::size_t bytes) {
   return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -115,6 +116,13 @@ class Memory {
   }
   virtual void Zero(std::byte* data, std::size_t bytes) = 0;
 
+  // Of the bits of the row that these tensors are; never 0. The same of equal rows, whatever memory
+  // they are in. Blocks until it is there. After a failure, of anything.
+  std::uint64_t DigestOf(const Layout& layout);
+  // The first element of the row (so by dtype, layout.h) that is infinite or no number; nullopt:
+  // all are finite. Blocks.
+  std::optional<Layout::Element> FirstNonfinite(const Layout& layout);
+
   // A device orders its work after the work on the caller's stream so far (TakeFromCaller), or
   // before later work there (GiveToCaller); see DeviceMemory. Called with the store's mutex held,
   // or while the caller waits.
@@ -124,6 +132,12 @@ class Memory {
   // The first failure, after which no call has an effect. kUnavailable, kResourceExhausted,
   // kInternal.
   virtual Status failure() const { return Status::Ok(); }
+
+ private:
+  // Calls f(dtype, data, bytes, at) for runs of the row, in order, with the bytes in host memory;
+  // `at` is the run's place in the row. Stops where f returns false.
+  using Visitor = std::function<bool(DType, const std::byte*, std::size_t, std::size_t)>;
+  void Visit(const Layout& layout, const Visitor& f);
 };
 
 // Memory of the processor. Every call works at once, on the calling thread.

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -417,6 +418,44 @@ TEST(DeviceMemoryTest, TellsOfEachPieceThatIsInHostMemory) {
     twins.ExpectSame();
   }
   close(wake);
+}
+
+// What is asked about values gets the answer of the same tensors in host memory.
+TEST(DeviceMemoryTest, ReadsValuesThroughTheHost) {
+  HostMemory host;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    Twins twins(seed, MakeGpu(seed));
+    EXPECT_EQ(twins.memory->DigestOf(twins.on_device), host.DigestOf(twins.layout));
+    EXPECT_EQ(twins.memory->FirstNonfinite(twins.on_device), std::nullopt);
+  }
+  // More than is on its way at once, in tensors of several dtypes.
+  const std::shared_ptr<StandInGpu> gpu = MakeGpu(1);
+  const std::unique_ptr<DeviceMemory> memory = DeviceMemory::Create(gpu, -1).value();
+  const std::size_t counts[] = {900'003, 1, 1'500'001};
+  const DType dtypes[] = {DType::kF32, DType::kBF16, DType::kF64};
+  std::vector<std::vector<std::byte>> here;
+  std::vector<Tensor> on_host, on_device;
+  Prng random(3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::size_t bytes = counts[i] * DTypeSize(dtypes[i]);
+    here.emplace_back(bytes);
+    for (std::size_t at = 0; at < bytes; ++at) here[i][at] = std::byte(at % 61);
+    std::byte* there = gpu->Malloc(bytes).value();
+    gpu->Write(there, here[i].data(), bytes);
+    on_host.push_back({here[i].data(), counts[i], dtypes[i]});
+    on_device.push_back({there, counts[i], dtypes[i]});
+  }
+  const Layout there(on_device);
+  EXPECT_EQ(memory->DigestOf(there), host.DigestOf(Layout(on_host)));
+  EXPECT_EQ(memory->FirstNonfinite(there), std::nullopt);
+  const float infinite = std::numeric_limits<float>::infinity();
+  for (const std::size_t place : {counts[0] - 1, std::size_t{77'777}}) {
+    gpu->Write(static_cast<std::byte*>(on_device[0].data) + 4 * place, &infinite, 4);
+    EXPECT_EQ(memory->FirstNonfinite(there), (Layout::Element{0, place}));
+    std::memcpy(here[0].data() + 4 * place, &infinite, 4);
+    EXPECT_EQ(memory->DigestOf(there), host.DigestOf(Layout(on_host)));
+  }
+  for (const Tensor& tensor : on_device) gpu->Free(static_cast<std::byte*>(tensor.data));
 }
 
 TEST(DeviceMemoryTest, WaitsForTheCallersStream) {
