@@ -237,7 +237,11 @@ void Background::TakeRequests(Instant now) {
     const std::lock_guard lock(mutex_);
     request.swap(request_);
   }
-  if (request) request(&core_, now, &actions_);
+  if (!request) return;
+  // The caller is in a call until the answer. It may be a short one.
+  store_.lent = true;
+  mesh_->ServeWaiting(now);
+  request(&core_, now, &actions_);
 }
 
 void Background::ReceiveFromController(Instant now) {
@@ -318,6 +322,7 @@ void Background::SendEnvelope(const WorkerEnvelope& envelope) {
 }
 
 void Background::Answer(Reply reply) {
+  if (!reply.duty) store_.lent = false;
   const std::lock_guard lock(mutex_);
   reply_ = std::move(reply);
   reply_->at = std::chrono::steady_clock::now();
@@ -325,8 +330,8 @@ void Background::Answer(Reply reply) {
 }
 
 void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
-                           const std::vector<Rank>& unreachable) {
-  core_.OnReduced(Now(), group, status, sent_bytes, &actions_, unreachable);
+                           const std::vector<Rank>& unreachable, std::uint64_t digest) {
+  core_.OnReduced(Now(), group, status, sent_bytes, &actions_, unreachable, digest);
 }
 
 void Background::OnProbed(Rank rank, Incarnation incarnation) {

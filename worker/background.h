@@ -97,7 +97,7 @@ class Background : private MeshEvents {
   void Fail(const std::string& what);
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
-                 const std::vector<Rank>& unreachable) override;
+                 const std::vector<Rank>& unreachable, std::uint64_t digest) override;
   void OnOutOfReach(Rank rank) override;
   void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;

@@ -13,7 +13,8 @@ namespace prd {
 namespace {
 
 // `gpu`: where they are to be; null: the host.
-Status CheckTensors(const Gpu* gpu, const std::vector<Tensor>& tensors, const char* which) {
+template <typename T>  // Tensor, StateTensor
+Status CheckTensors(const Gpu* gpu, const std::vector<T>& tensors, const char* which) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].count == 0) continue;
     const void* data = tensors[i].data;
@@ -27,7 +28,8 @@ Status CheckTensors(const Gpu* gpu, const std::vector<Tensor>& tensors, const ch
 
 Status CheckReplica(const Gpu* gpu, const Replica& replica) {
   PRD_RETURN_IF_ERROR(CheckTensors(gpu, replica.parameters, "parameters"));
-  return CheckTensors(gpu, replica.gradients, "gradients");
+  PRD_RETURN_IF_ERROR(CheckTensors(gpu, replica.gradients, "gradients"));
+  return CheckTensors(gpu, replica.state, "state");
 }
 
 }  // namespace

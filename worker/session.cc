@@ -63,9 +63,10 @@ Status CheckOptions(const SessionOptions& options) {
   return Status::Ok();
 }
 
-Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
+template <typename T>  // Tensor, StateTensor
+Status CheckTensors(const std::vector<T>& tensors, const char* which) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = tensors[i];
+    const T& tensor = tensors[i];
     const std::size_t size = DTypeSize(tensor.dtype);
     const std::string name = std::string(which) + "[" + std::to_string(i) + "]";
     if (size == 0) return Wrong(name + ": its dtype is none of DType");
@@ -82,6 +83,7 @@ Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
 Status CheckReplica(const Replica& replica) {
   PRD_RETURN_IF_ERROR(CheckTensors(replica.parameters, "parameters"));
   PRD_RETURN_IF_ERROR(CheckTensors(replica.gradients, "gradients"));
+  PRD_RETURN_IF_ERROR(CheckTensors(replica.state, "state"));
   if (!replica.gradients.empty()) {
     const bool same = std::equal(
         replica.parameters.begin(), replica.parameters.end(), replica.gradients.begin(),
@@ -129,21 +131,21 @@ class Session::Impl {
 
  private:
   Status Ready() const;
-  void TakeFromCaller();
+  void TakeFromCaller(bool step_begins);
   Status WaitForCaller();
   template <typename F>
   std::int64_t WithReplica(F&& change);
   void RunApply(Iteration iteration);
   std::int64_t ApplyRounds();
-  std::int64_t DoDuty(const ApplyNow& duty);
+  std::int64_t DoDuty(const ApplyNow& duty, std::uint64_t* digest);
   std::int64_t LocalStep(const Plan& plan, bool discard);
   // A call of the session, between what the caller has enqueued before it on this stream and what
   // it enqueues after it.
   class InOrder {
    public:
-    InOrder(Impl* impl, void* stream) : impl_(impl) {
+    InOrder(Impl* impl, void* stream, bool step = false) : impl_(impl) {
       if (impl_->device_ != nullptr) impl_->device_->SetCallerStream(stream);
-      impl_->TakeFromCaller();
+      impl_->TakeFromCaller(step);
     }
     ~InOrder() { impl_->GiveToCaller(); }
     InOrder(const InOrder&) = delete;
@@ -178,18 +180,21 @@ Status Session::Impl::Ready() const {
   return Status::Ok();
 }
 
-// What the session does to the replica comes after what the caller has enqueued so far.
-void Session::Impl::TakeFromCaller() {
-  if (device_ == nullptr) return;
-  const std::lock_guard lock(background_->store()->mutex);
-  device_->TakeFromCaller();
+// What the session does to the replica comes after what the caller has enqueued so far, and with
+// the state that the caller has written.
+void Session::Impl::TakeFromCaller(bool step_begins) {
+  ReplicaStore* store = background_->store();
+  const std::lock_guard lock(store->mutex);
+  if (device_ != nullptr) device_->TakeFromCaller();
+  store->TakeAveraged(step_begins);
 }
 
 // What the caller enqueues from now on comes after what the session has done to the replica.
 void Session::Impl::GiveToCaller() {
-  if (device_ == nullptr) return;
-  const std::lock_guard lock(background_->store()->mutex);
-  device_->GiveToCaller();
+  ReplicaStore* store = background_->store();
+  const std::lock_guard lock(store->mutex);
+  store->GiveAveraged();
+  if (device_ != nullptr) device_->GiveToCaller();
 }
 
 // The engine is to hear of a step when the device has done it, not when it has been enqueued.
@@ -208,7 +213,6 @@ Status Session::Impl::Attach(Replica replica) {
   const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
   if (home->device != nullptr) home->device->TakeFromCaller();
   replica_ = std::move(replica);
-  const Layout parameters(replica_.parameters);
   Hello hello{.job = options_.job,
               .rank = options_.rank,
               .world_size = options_.world_size,
@@ -216,19 +220,15 @@ Status Session::Impl::Attach(Replica replica) {
               .host_name = HostName(),
               .pid = static_cast<std::uint32_t>(getpid()),
               .endpoints = background_->endpoints(),
-              .model_bytes = parameters.bytes(),
-              .model_hash = ModelHash(replica_.parameters),
+              .model_bytes = Layout(replica_.parameters).bytes(),
+              .model_hash = ModelHash(replica_.parameters, replica_.state),
               .iteration = 0};
   SessionCore::Options core{.hello = std::move(hello),
                             .timeout = std::chrono::nanoseconds(options_.timeout).count()};
   // The background thread's, which may still hear answers to a call before this one that failed.
-  const auto attach = [core, parameters, gradients = Layout(replica_.gradients), home,
-                       background = background_.get()](SessionCore* session, Instant now,
-                                                       Actions* out) {
-    background->MoveTo(std::move(*home));
-    ReplicaStore* store = background->store();
-    store->parameters = parameters;
-    store->gradients = gradients;
+  const auto attach = [this, core, home](SessionCore* session, Instant now, Actions* out) {
+    background_->MoveTo(std::move(*home));
+    background_->store()->SetTensors(replica_.parameters, replica_.gradients, replica_.state);
     session->Attach(now, core, out);
   };
   device_ = home->device;  // by the time that anything is done with it
@@ -260,10 +260,13 @@ std::int64_t Session::Impl::WithReplica(F&& change) {
 
 // Runs the caller's `apply`; the replica is then at `iteration`. REQUIRES: it is locked.
 void Session::Impl::RunApply(Iteration iteration) {
+  ReplicaStore* store = background_->store();
+  store->GiveAveraged();
   if (device_ != nullptr) device_->GiveToCaller();
   replica_.apply();
   if (device_ != nullptr) device_->TakeFromCaller();
-  background_->store()->iteration = iteration;
+  store->TakeAveraged();
+  store->iteration = iteration;
 }
 
 // Applies the results of the rounds that are here, as one; returns their number. REQUIRES: the
@@ -278,11 +281,13 @@ std::int64_t Session::Impl::ApplyRounds() {
 }
 
 // Returns whose results the replica got.
-std::int64_t Session::Impl::DoDuty(const ApplyNow& duty) {
+std::int64_t Session::Impl::DoDuty(const ApplyNow& duty, std::uint64_t* digest) {
   return WithReplica([&]() -> std::int64_t {
+    ReplicaStore* store = background_->store();
     if (duty.what == ApplyNow::What::kInboxOfGradients) return ApplyRounds();
-    if (duty.what == ApplyNow::What::kInboxOfChanges) return background_->store()->AddInbox();
+    if (duty.what == ApplyNow::What::kInboxOfChanges) return store->AddInbox();
     RunApply(duty.iteration);
+    if (duty.digest) *digest = store->memory->DigestOf(store->trained);
     return 1;
   });
 }
@@ -290,10 +295,11 @@ std::int64_t Session::Impl::DoDuty(const ApplyNow& duty) {
 CallDone Session::Impl::Drive(Background::Request request, bool may_be_early) {
   Background::Reply reply = background_->Call(std::move(request), may_be_early);
   while (reply.duty) {
-    const std::int64_t rounds = DoDuty(*reply.duty);
-    reply =
-        background_->Call([at = iteration(), rounds](SessionCore* core, Instant now, Actions* out) {
-          core->Applied(now, at, rounds, out);
+    std::uint64_t digest = 0;
+    const std::int64_t rounds = DoDuty(*reply.duty, &digest);
+    reply = background_->Call(
+        [at = iteration(), rounds, digest](SessionCore* core, Instant now, Actions* out) {
+          core->Applied(now, at, rounds, out, digest);
         });
   }
   if (reply.early) early_ = reply.done.step;
@@ -345,7 +351,7 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
     return Status(Code::kFailedPrecondition, "the job began anew with engine " + welcome().engine +
                                                  ", which reduces gradients; the replica has none");
   }
-  const InOrder order(this, input.stream.value_or(replica_.stream));
+  const InOrder order(this, input.stream.value_or(replica_.stream), true);
   const Status settled = Settle();
   // In any case, as where the group of this step fails.
   const std::int64_t taken = LocalStep(plan, input.discard);
@@ -389,7 +395,13 @@ StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
     result.members.push_back(member.rank);
     result.weights.push_back(member.weight);
   }
-  if (result.members.size() > 1) result.reduced_bytes = background_->store()->parameters.bytes();
+  if (result.members.size() > 1) {
+    const Plan plan = welcome().plan;
+    const bool gradients =
+        TrainsInGroups(plan) && ReducedInTraining(plan).payload == Payload::kGradients;
+    const ReplicaStore* store = background_->store();
+    result.reduced_bytes = (gradients ? store->gradients : store->parameters).bytes();
+  }
   result.sent_bytes = outcome.sent_bytes;
   result.waited = std::chrono::nanoseconds(outcome.waited);
   result.reduced = std::chrono::nanoseconds(outcome.reduced);

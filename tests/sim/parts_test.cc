@@ -344,7 +344,7 @@ class LinkedGroup : public testing::Test {
     }
   }
   static Incarnation Who(std::uint32_t worker) { return (Incarnation{7} << kWorkerBits) | worker; }
-  void Begin(GroupId id, bool ring_only) {
+  void Begin(GroupId id, bool ring_only, bool digest = false) {
     std::vector<GroupMember> members;
     const auto n = static_cast<std::uint32_t>(world_->replicas.size());
     for (std::uint32_t i = 0; i < n; ++i) {
@@ -353,7 +353,8 @@ class LinkedGroup : public testing::Test {
     const Group group{.id = id,
                       .members = SharedList<GroupMember>(std::move(members)),
                       .iteration = 1,
-                      .ring_only = ring_only};
+                      .ring_only = ring_only,
+                      .digest = digest};
     for (std::uint32_t i = 0; i < n; ++i) data_->Begin(i, 1, {.group = group}, Plan());
   }
   // Runs until nothing is left to happen, or so long.
@@ -428,6 +429,21 @@ TEST_F(LinkedGroup, ARingNeedsOnlyLinksBetweenNeighbours) {
   Begin(2, true);
   Run();
   EXPECT_EQ(results_[3].unreachable, std::vector<Rank>{0});
+}
+
+TEST_F(LinkedGroup, AGroupTellsTheDigestOfWhatItLeavesIfItIsAsked) {
+  for (std::uint32_t i = 0; i < 4; ++i) world_->replicas[i].x = {1.0 * i, 2, 3};
+  Begin(1, false, true);
+  Run();
+  const std::uint64_t digest = results_[0].digest;
+  EXPECT_NE(digest, 0u);
+  for (const auto& [worker, result] : results_) EXPECT_EQ(result.digest, digest) << worker;
+  EXPECT_EQ(world_->replicas[2].Digest(), digest);
+  world_->replicas[2].x[1] += 1e-9;
+  EXPECT_NE(world_->replicas[2].Digest(), digest);
+  Begin(2, false);
+  Run();
+  EXPECT_EQ(results_[0].digest, 0u);
 }
 
 TEST_F(LinkedGroup, ALinkThatIsBackInTimeFailsNothing) {

@@ -40,7 +40,7 @@ class PlacedWorker : public MeshWorker {
       : MeshWorker(options.shapes,
                    {.incarnation = IncarnationOf(options.rank), .timeout = options.timeout}) {
     if (options.device) Place(options);
-    Join(Layout(Views(&parameters)), Layout(Views(&gradients)), options.plan);
+    Join(Views(&parameters), Views(&gradients), options.plan);
   }
   ~PlacedWorker() override {
     node.reset();

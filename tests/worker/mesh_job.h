@@ -33,11 +33,12 @@ inline Tensors MakeTensors(const Shapes& shapes) {
   return tensors;
 }
 
-inline Layout LayoutOf(Tensors* tensors) {
+inline std::vector<Tensor> ViewsOf(Tensors* tensors) {
   std::vector<Tensor> views;
   for (Numbers& numbers : *tensors) views.push_back(numbers.tensor());
-  return Layout(views);
+  return views;
 }
+inline Layout LayoutOf(Tensors* tensors) { return Layout(ViewsOf(tensors)); }
 
 // One after another, in the caller's order.
 inline std::vector<double> ValuesOf(const Tensors& tensors) {
@@ -61,7 +62,7 @@ class MeshWorker {
   // Draws an incarnation where the options have none.
   MeshWorker(const Shapes& shapes, Mesh::Options options, const Plan& plan)
       : MeshWorker(shapes, std::move(options)) {
-    Join(LayoutOf(&parameters), LayoutOf(&gradients), plan);
+    Join(ViewsOf(&parameters), ViewsOf(&gradients), plan);
   }
   virtual ~MeshWorker() = default;
   MeshWorker(const MeshWorker&) = delete;
@@ -85,9 +86,9 @@ class MeshWorker {
     if (options.host.empty()) options.host = "host";
     node = std::make_unique<MeshNode>(options, std::vector<Tensor>());
   }
-  void Join(Layout at, Layout gradients_at, const Plan& plan) {
-    store().parameters = std::move(at);
-    store().gradients = std::move(gradients_at);
+  void Join(const std::vector<Tensor>& at, const std::vector<Tensor>& gradients_at,
+            const Plan& plan) {
+    store().SetTensors(at, gradients_at, {});
     mesh().JoinRun(1, plan);
   }
 };

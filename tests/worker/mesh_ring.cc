@@ -14,11 +14,10 @@ Instant MeshNow() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
 }
 
-MeshNode::MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
-                   std::vector<Tensor> gradients)
+MeshNode::MeshNode(Mesh::Options options, const std::vector<Tensor>& parameters,
+                   const std::vector<Tensor>& gradients)
     : options_(std::move(options)) {
-  store.parameters = Layout(parameters);
-  store.gradients = Layout(gradients);
+  store.SetTensors(parameters, gradients, {});
   Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context, options_, &store, this);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
   mesh = std::move(made).value();
@@ -26,10 +25,10 @@ MeshNode::MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
 }
 
 void MeshNode::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
-                         const std::vector<Rank>& unreachable) {
+                         const std::vector<Rank>& unreachable, std::uint64_t digest) {
   EXPECT_FALSE(reduced.has_value()) << "reported twice";
   EXPECT_TRUE(unreachable.empty() || !status.ok());
-  reduced = {group, status, sent_bytes, unreachable};
+  reduced = {group, status, sent_bytes, unreachable, digest};
 }
 
 void MeshNode::OnProbed(Rank rank, Incarnation incarnation) {

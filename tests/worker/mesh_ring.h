@@ -22,11 +22,11 @@ Instant MeshNow();
 class MeshNode : public MeshEvents {
  public:
   // `options.incarnation` is the node's identity; hosts that differ talk over tcp.
-  MeshNode(Mesh::Options options, std::vector<Tensor> parameters,
-           std::vector<Tensor> gradients = {});
+  MeshNode(Mesh::Options options, const std::vector<Tensor>& parameters,
+           const std::vector<Tensor>& gradients = {});
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
-                 const std::vector<Rank>& unreachable) override;
+                 const std::vector<Rank>& unreachable, std::uint64_t digest) override;
   void OnHandedOver(GroupId group, std::uint64_t) override { handed_over = group; }
   void OnFetched(const Status& status, Iteration iteration) override;
   void OnProbed(Rank rank, Incarnation incarnation) override;
@@ -42,6 +42,7 @@ class MeshNode : public MeshEvents {
     Status status;
     std::uint64_t sent = 0;
     std::vector<Rank> unreachable;
+    std::uint64_t digest = 0;
   };
   struct Fetched {
     Status status;

@@ -114,6 +114,42 @@ TEST(SessionCoreTest, StepWithReducedGradientsReportsAfterApply) {
   EXPECT_EQ(s.core.iteration(), 1);
 }
 
+// A digest that the group asks for is of the parameters with the result: after `apply`, where the
+// result is gradients, else as the data plane says.
+TEST(SessionCoreTest, TellsTheDigestThatAGroupAsksFor) {
+  for (const bool asked : {true, false}) {
+    Script s;
+    s.Join(plans::kGradients);
+    s.Step(1);
+    Group group = Script::MakeGroup(2);
+    group.digest = asked;
+    s.Say(group);
+    s.core.OnReduced(s.now, 2, Status::Ok(), 100, &s.actions);
+    EXPECT_EQ(std::get<ApplyNow>(s.actions.back()).digest, asked);
+    s.core.Applied(s.now, 1, 1, &s.actions, asked ? 77 : 0);
+    EXPECT_EQ(s.Only<Finished>().digest, asked ? 77u : 0u);
+    // The next group does not ask, and one that fails has nothing to tell.
+    s.actions.clear();
+    s.Step(2);
+    s.Say(Script::MakeGroup(3, GroupKind::kTrain, 2));
+    s.core.OnReduced(s.now, 3, Status::Ok(), 100, &s.actions);
+    EXPECT_FALSE(std::get<ApplyNow>(s.actions.back()).digest);
+    s.core.Applied(s.now, 2, 1, &s.actions);
+    EXPECT_EQ(s.Only<Finished>().digest, 0u);
+  }
+  for (const GroupKind kind : {GroupKind::kTrain, GroupKind::kAverage}) {
+    Script s;
+    s.Join(kind == GroupKind::kTrain ? plans::kModels : plans::kRounds);
+    s.Step(1);
+    s.actions.clear();
+    Group group = Script::MakeGroup(2, kind, 1);
+    group.digest = true;
+    s.Say(group);
+    s.core.OnReduced(s.now, 2, Status::Ok(), 100, &s.actions, {}, 78);
+    EXPECT_EQ(s.Only<Finished>().digest, 78u);
+  }
+}
+
 // Once a device is about to commit the result, it alone knows whether it did.
 TEST(SessionCoreTest, AnAbortOfWhatIsHandedOverIsReportedAsTheDeviceSaysItEnded) {
   for (const bool committed : {true, false}) {

@@ -2,9 +2,10 @@
 // stand-in for CUDA and NCCL (tests/standin), which shows that the calls are made as they must be,
 // and proves nothing about GPUs: what no event orders, it runs in any order.
 //
-// Every model starts at 0 and adds its gradients, on a stream of the training loop's own and
-// without waiting for it; every engine leaves the sum of what was added as it is, so that the model
-// at the end tells whether each gradient was counted once, in its place.
+// Every model starts at 0 and adds its gradients, to its parameters and to state of both kinds, on
+// a stream of the training loop's own and without waiting for it; every engine leaves the sum of
+// what was added as it is, so that the model at the end tells whether each gradient was counted
+// once, in its place.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -65,68 +66,86 @@ class Model {
   virtual void Give(float gradient) = 0;  // to every parameter
   // Where the model's work is, if that is not the replica's stream.
   virtual std::optional<void*> stream() const { return std::nullopt; }
-  virtual std::vector<float> Parameters() = 0;  // as they are after what was enqueued
+  // As they are after what was enqueued.
+  virtual std::vector<float> Parameters() = 0;
+  virtual std::vector<float> Averaged() = 0;
+  virtual std::vector<float> Kept() = 0;
 };
 
-Replica ReplicaOf(float* parameters, float* gradients) {
+Replica ReplicaOf(float* parameters, float* gradients, float* averaged, float* kept) {
   Replica replica;
   replica.parameters = {{parameters, kSize - 3, DType::kF32},
                         {parameters + kSize - 3, 3, DType::kF32}};
   replica.gradients = {{gradients, kSize - 3, DType::kF32},
                        {gradients + kSize - 3, 3, DType::kF32}};
+  replica.state = {{kept, kSize, DType::kF32},
+                   {averaged, kSize - 2, DType::kF32, true},
+                   {averaged + kSize - 2, 2, DType::kF32, true}};
   return replica;
 }
 
 class HostModel : public Model {
  public:
   Replica replica() override {
-    Replica replica = ReplicaOf(parameters_.data(), gradients_.data());
+    Replica replica =
+        ReplicaOf(parameters_.data(), gradients_.data(), averaged_.data(), kept_.data());
     replica.apply = [this] {
-      for (std::size_t i = 0; i < kSize; ++i) parameters_[i] += gradients_[i];
+      for (std::vector<float>* values : {&parameters_, &averaged_, &kept_}) {
+        for (std::size_t i = 0; i < kSize; ++i) (*values)[i] += gradients_[i];
+      }
     };
     return replica;
   }
   void Give(float gradient) override { gradients_.assign(kSize, gradient); }
   std::vector<float> Parameters() override { return parameters_; }
+  std::vector<float> Averaged() override { return averaged_; }
+  std::vector<float> Kept() override { return kept_; }
 
  private:
   std::vector<float> parameters_ = std::vector<float>(kSize, 0.f);
+  std::vector<float> averaged_ = std::vector<float>(kSize, 0.f);
+  std::vector<float> kept_ = std::vector<float>(kSize, 0.f);
   std::vector<float> gradients_ = std::vector<float>(kSize, 0.f);
 };
 
 class DeviceModel : public Model {
  public:
   explicit DeviceModel(int device) : device_(device), gpu_(OpenStandIn(device)) {
-    parameters_ = gpu_->Malloc(kBytes).value();
-    gradients_ = gpu_->Malloc(kBytes).value();
+    for (std::byte** data : {&parameters_, &gradients_, &averaged_, &kept_}) {
+      *data = gpu_->Malloc(kBytes).value();
+    }
     pinned_ = gpu_->MallocHost(kBytes).value();
     stream_ = gpu_->CreateStream().value();
     replicas_ = gpu_->CreateStream().value();
     copied_ = gpu_->CreateEvent().value();
-    Tensor whole{parameters_, kSize, DType::kF32};
-    table_ = gpu_->MakeTable(Layout({whole})).value();
-    EXPECT_TRUE(gpu_->Zero(parameters_, kBytes, replicas_).ok());
+    for (std::byte* data : {parameters_, averaged_, kept_}) {
+      tables_.push_back(gpu_->MakeTable(Layout({Tensor{data, kSize, DType::kF32}})).value());
+      EXPECT_TRUE(gpu_->Zero(data, kBytes, replicas_).ok());
+    }
     Order(replicas_, stream_);
   }
   ~DeviceModel() override {
     gpu_->DestroyStream(stream_);
     gpu_->DestroyStream(replicas_);
     gpu_->DestroyEvent(copied_);
-    table_.reset();
-    for (std::byte* data : {parameters_, gradients_}) gpu_->Free(data);
+    tables_.clear();
+    for (std::byte* data : {parameters_, gradients_, averaged_, kept_}) gpu_->Free(data);
     gpu_->FreeHost(pinned_);
   }
 
   Replica replica() override {
     Replica replica =
-        ReplicaOf(reinterpret_cast<float*>(parameters_), reinterpret_cast<float*>(gradients_));
+        ReplicaOf(reinterpret_cast<float*>(parameters_), reinterpret_cast<float*>(gradients_),
+                  reinterpret_cast<float*>(averaged_), reinterpret_cast<float*>(kept_));
     replica.device = "cuda:" + std::to_string(device_);
     replica.stream = replicas_;
     replica.apply = [this] {
       const Gpu::Input from[] = {{nullptr, {1, 1}}, {gradients_, {1, 1}}};
       std::byte* const to[] = {nullptr};
-      (void)gpu_->Launch({.table = table_.get(), .length = kBytes, .to = to, .from = from},
-                         stream_);
+      for (const auto& table : tables_) {
+        (void)gpu_->Launch({.table = table.get(), .length = kBytes, .to = to, .from = from},
+                           stream_);
+      }
     };
     return replica;
   }
@@ -151,20 +170,23 @@ class DeviceModel : public Model {
     gpu_->DestroyEvent(event);
     return through;
   }
-  std::vector<float> Parameters() override {
+  std::vector<float> Parameters() override { return Read(parameters_); }
+  std::vector<float> Averaged() override { return Read(averaged_); }
+  std::vector<float> Kept() override { return Read(kept_); }
+
+ private:
+  static constexpr std::size_t kBytes = kSize * sizeof(float);
+
+  std::vector<float> Read(const std::byte* data) {
     std::vector<float> values(kSize);
     Order(replicas_, stream_);  // Attach and Finish are on that one
     EXPECT_TRUE(gpu_->Synchronize(copied_).ok());
-    EXPECT_TRUE(gpu_->Copy(pinned_, parameters_, kBytes, stream_).ok());
+    EXPECT_TRUE(gpu_->Copy(pinned_, data, kBytes, stream_).ok());
     EXPECT_TRUE(gpu_->Record(copied_, stream_).ok());
     EXPECT_TRUE(gpu_->Synchronize(copied_).ok());
     std::memcpy(values.data(), pinned_, kBytes);
     return values;
   }
-
- private:
-  static constexpr std::size_t kBytes = kSize * sizeof(float);
-
   // `second` goes on after what `first` has now.
   void Order(Gpu::Stream first, Gpu::Stream second) {
     const Gpu::Event event = gpu_->CreateEvent().value();
@@ -177,11 +199,13 @@ class DeviceModel : public Model {
   std::unique_ptr<Gpu> gpu_;
   std::byte* parameters_ = nullptr;
   std::byte* gradients_ = nullptr;
+  std::byte* averaged_ = nullptr;
+  std::byte* kept_ = nullptr;
   std::byte* pinned_ = nullptr;
   Gpu::Stream stream_ = nullptr;    // of the steps
   Gpu::Stream replicas_ = nullptr;  // of all other calls
   Gpu::Event copied_ = nullptr;
-  std::shared_ptr<Gpu::Table> table_;
+  std::vector<std::shared_ptr<Gpu::Table>> tables_;  // of what `apply` adds to
 };
 
 std::unique_ptr<Model> ModelOn(bool device, int rank) {
@@ -256,7 +280,7 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
   JobSpec spec = SpecFor(strategy.engine, kWorkers);
   spec.lease_ms = 60'000;  // rounds without a lost worker would have another mean
   FakeDaemon daemon(spec);
-  std::vector<std::vector<float>> ends(kWorkers);
+  std::vector<std::vector<float>> ends(kWorkers), averaged(kWorkers), kept(kWorkers);
   std::barrier training(kWorkers);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kWorkers; ++rank) {
@@ -280,15 +304,25 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
       const Status finished = session->Finish();
       ASSERT_TRUE(finished.ok()) << finished.ToString();
       ends[place] = model->Parameters();
+      averaged[place] = model->Averaged();
+      kept[place] = model->Kept();
     });
   }
   for (std::thread& thread : threads) thread.join();
   const double mean = kSteps * 2.5;
-  for (const std::vector<float>& values : ends) {
-    ASSERT_EQ(values.size(), kSize);
-    for (std::size_t i = 0; i < kSize; ++i) {
-      ASSERT_NEAR(values[i], mean, 1e-4 * mean) << "element " << i;
+  for (const auto& all : {ends, averaged}) {
+    for (const std::vector<float>& values : all) {
+      ASSERT_EQ(values.size(), kSize);
+      for (std::size_t i = 0; i < kSize; ++i) {
+        ASSERT_NEAR(values[i], mean, 1e-4 * mean) << "element " << i;
+      }
     }
+  }
+  // What each worker has applied, which no average has changed: all gradients, or its own.
+  const bool own = kept[0][0] != kept[kWorkers - 1][0];
+  for (std::size_t rank = 0; rank < kWorkers; ++rank) {
+    const double applied = own ? kSteps * static_cast<double>(rank + 1) : mean;
+    for (const float value : kept[rank]) ASSERT_NEAR(value, applied, 1e-4 * mean) << rank;
   }
 }
 

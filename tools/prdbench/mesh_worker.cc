@@ -49,7 +49,8 @@ class MeshWorker : public MeshEvents {
     return 0;
   }
 
-  void OnReduced(GroupId, const Status& status, std::uint64_t, const std::vector<Rank>&) override {
+  void OnReduced(GroupId, const Status& status, std::uint64_t, const std::vector<Rank>&,
+                 std::uint64_t) override {
     running_ = false;
     const Status there = status.ok() ? memory_.Finish() : status;  // not only enqueued
     const Instant end = Now();

@@ -294,6 +294,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
     result.took = took;
     result.ok = alone || !world_->Fault(world_->workload.faults.reduce_fails);
     if (result.ok) result.included = Commit(reduction, sum, i);
+    if (result.ok && reduction.group.digest) result.digest = world_->replicas[worker].Digest();
     all = all && result.ok;
     if (!result.ok && mutation_ == Mutation::kGradientLost) world_->replicas[worker].owed.clear();
     bytes_ += sent;

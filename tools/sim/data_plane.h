@@ -80,6 +80,7 @@ class DataPlane {
     std::uint32_t included = 0;          // kRound: gradients of this worker's in the result
     DurationNs took = 0;                 // from when the last member began
     std::vector<Rank> unreachable = {};  // as in Finished
+    std::uint64_t digest = 0;            // as in Finished, if the result is in the parameters
   };
   // What the events kReduced, kReduceFails and kSilent say: who has which result now. Values are in
   // place.

@@ -226,7 +226,8 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
     if (rounds > 0) ApplyGradient();
     own.iteration = iteration;
   }
-  Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out); });
+  const std::uint64_t digest = apply.digest ? own.Digest() : 0;
+  Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out, digest); });
 }
 
 void SimWorker::OnCallDone(const CallDone& done) {
@@ -285,8 +286,8 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
   last_result_ = result;
   if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
-    core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out,
-                    result.unreachable);
+    core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out, result.unreachable,
+                    result.digest);
   });
 }
 

@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/base/archive.h"
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/prng.h"
@@ -73,6 +75,12 @@ struct Replica {
   std::uint64_t base_tag = 0;
 
   Overlap overlap;
+
+  // As Finished::digest.
+  std::uint64_t Digest() const {
+    const std::string_view values(reinterpret_cast<const char*>(x.data()), x.size() * sizeof x[0]);
+    return HashBytes(values, tag) | 1;
+  }
 };
 
 struct World {

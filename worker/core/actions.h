@@ -95,6 +95,7 @@ struct ApplyNow {
   };
   What what = What::kGradients;
   Iteration iteration = 0;
+  bool digest = false;  // Applied is to say the digest of the parameters (Group::digest)
 };
 struct CallDone {
   Status status;

@@ -301,6 +301,7 @@ void SessionCore::Begin(Group group, Actions* out) {
   if (trains && DrawnAhead(plan())) group_.iteration = iteration_;
   group_at_ = now_;
   group_bytes_ = 0;
+  digest_ = 0;
   step_.group = group_;
   if (!Passive(group_)) ++step_.attempts;
   if (trains) step_.waited += now_ - idle_at_;
@@ -310,7 +311,8 @@ void SessionCore::Begin(Group group, Actions* out) {
 // The caller is to apply, or add, what has come.
 void SessionCore::Apply(ApplyNow::What what, Iteration iteration, Actions* out) {
   work_ = Work::kApply;
-  out->push_back(ApplyNow{.what = what, .iteration = iteration});
+  const bool digest = group_.digest && group_.id != kNoGroup && what == ApplyNow::What::kGradients;
+  out->push_back(ApplyNow{.what = what, .iteration = iteration, .digest = digest});
 }
 
 void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* out) {
@@ -329,7 +331,8 @@ void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* ou
                 .detail = detail,
                 .wait_ns = waited ? group_at_ - ready_at_ : 0,
                 .reduce_ns = now_ - group_at_,
-                .bytes = group_bytes_},
+                .bytes = group_bytes_,
+                .digest = outcome == Outcome::kOk ? digest_ : 0},
        out);
 }
 
@@ -365,7 +368,8 @@ void SessionCore::FailHeld(const std::string& why, Actions* out) {
 }
 
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
-                            std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable) {
+                            std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable,
+                            std::uint64_t digest) {
   now_ = now;
   failed_group_ = status.ok() ? kNoGroup : group;
   unreachable_ = std::move(unreachable);
@@ -380,6 +384,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   }
   if (work_ != Work::kReduce || group_.id != group) return;
   group_bytes_ = sent_bytes;
+  digest_ = digest;
   step_.sent_bytes += sent_bytes;
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
@@ -402,8 +407,10 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   stepping().Continue(out);
 }
 
-void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out) {
+void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
+                          std::uint64_t digest) {
   now_ = now;
+  digest_ = digest;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
   stepping().OnApplied(iteration, rounds, out);

@@ -75,8 +75,10 @@ class SessionCore {
   // local step; `ready.iteration` has what they gained.
   void Step(Instant now, const Ready& ready, bool discard, std::int64_t taken, Actions* out);
   // `apply` has run, or the inbox was added, after ApplyNow: the replica is at this iteration, with
-  // the results of this many rounds more (TrainsInRounds, AveragesInBackground).
-  void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out);
+  // the results of this many rounds more (TrainsInRounds, AveragesInBackground). `digest`: of its
+  // parameters, if ApplyNow asked for it.
+  void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
+               std::uint64_t digest = 0);
   void Finish(Instant now, Actions* out);
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
@@ -92,9 +94,10 @@ class SessionCore {
   void OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out);
   // The connection to the controller is there (again).
   void OnConnected(Instant now, Actions* out);
-  // `unreachable`: members that did not answer, or to which the connection broke.
+  // `unreachable`: members that did not answer, or to which the connection broke. `digest`: of the
+  // parameters, if Group::digest asks for it and the result is in them.
   void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
-                 Actions* out, std::vector<Rank> unreachable = {});
+                 Actions* out, std::vector<Rank> unreachable = {}, std::uint64_t digest = 0);
   // `in_inbox`: how many of the replica's iterations are rounds in its inbox (TrainsInRounds).
   void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                  Iteration in_inbox = 0);
@@ -247,6 +250,7 @@ class SessionCore {
   Group group_;  // of kReduce and kApply
   Instant group_at_;
   std::uint64_t group_bytes_ = 0;
+  std::uint64_t digest_ = 0;
   // Of the last group that failed on the data plane.
   GroupId failed_group_ = kNoGroup;
   std::vector<Rank> unreachable_;

@@ -55,11 +55,18 @@ void Layout::Write(std::size_t offset, std::size_t length, const std::byte* from
   });
 }
 
-std::uint64_t ModelHash(const std::vector<Tensor>& tensors) {
+std::uint64_t ModelHash(const std::vector<Tensor>& tensors, const std::vector<StateTensor>& state) {
   std::string text;
-  for (const Tensor& tensor : tensors) {
+  const auto add = [&text](const auto& tensor) {
     text += std::to_string(static_cast<int>(tensor.dtype)) + ":" + std::to_string(tensor.count);
+  };
+  for (const Tensor& tensor : tensors) {
+    add(tensor);
     text += ";";
+  }
+  for (const StateTensor& tensor : state) {
+    add(tensor);
+    text += tensor.average ? "=" : "~";
   }
   const std::uint64_t hash = HashBytes(text);
   return hash == 0 ? 1 : hash;

@@ -73,8 +73,9 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-// Of number, order, dtypes and sizes; never 0.
-std::uint64_t ModelHash(const std::vector<Tensor>& tensors);
+// Of number, order, dtypes and sizes, and of state also whether it is averaged; never 0.
+std::uint64_t ModelHash(const std::vector<Tensor>& tensors,
+                        const std::vector<StateTensor>& state = {});
 
 }  // namespace prd
 

@@ -42,10 +42,11 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
                                              what + ", this worker " + std::to_string(here));
   };
   const bool replica = result_ == kNoGroup;
-  const auto& [parameters, initial, inbox] = info.bytes;
+  const auto& [parameters, initial, inbox, kept] = info.bytes;
   const std::uint64_t model = replica ? store_->parameters.bytes() : 0;
   PRD_RETURN_IF_ERROR(expect("parameters", parameters, model));
   if (initial != 0) PRD_RETURN_IF_ERROR(expect("the initial model", initial, model));
+  PRD_RETURN_IF_ERROR(expect("state", kept, replica ? store_->kept.bytes() : 0));
   const bool filled = info.inbox_rounds != 0;
   PRD_RETURN_IF_ERROR(expect("rounds' results", inbox, filled ? store_->gradients.bytes() : 0));
   if (info.iteration < 0 || info.inbox_iteration < 0 || info.inbox_rounds < 0 ||
@@ -109,6 +110,11 @@ Iteration IncomingReplica::Commit() {
   const std::shared_ptr<Buffer> parameters = Gather(CopiedRow::kParameters);
   store_->SetParameters(Memory::InHost(parameters->data(), parameters));
   if (RowsOf(plan_).base) store_->SetBase();
+  if (store_->kept.bytes() != 0) {
+    const std::shared_ptr<Buffer> kept = Gather(CopiedRow::kKept);
+    store_->memory->Combine(store_->kept, Memory::Tensors(),
+                            {{Memory::InHost(kept->data(), kept)}});
+  }
   Fill(&store_->initial, CopiedRow::kInitial, store_->parameters);
   store_->iteration = info_->iteration;
   store_->Empty();
@@ -173,7 +179,7 @@ std::shared_ptr<Buffer> ReplicaServer::Copy(const Layout& layout, const Memory::
 
 std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() {
   auto snapshot = std::make_shared<Snapshot>();
-  auto& [parameters, initial, inbox] = snapshot->rows;
+  auto& [parameters, initial, inbox, kept] = snapshot->rows;
   if (!store_->base.empty()) {
     parameters = Copy(store_->parameters, Memory::In(store_->base.data()));
   } else if (store_->background) {
@@ -185,13 +191,14 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() {
   if (!store_->initial.empty()) {
     initial = Copy(store_->parameters, Memory::In(store_->initial.data()));
   }
+  if (store_->kept.bytes() != 0) kept = Copy(store_->kept, Memory::Tensors());
   const bool filled = store_->inbox_rounds != 0 && !store_->background;
   if (filled) inbox = Copy(store_->gradients, Memory::In(store_->inbox.data()));
   const auto bytes = [](const std::shared_ptr<Buffer>& row) {
     return row == nullptr ? 0 : row->size();
   };
   snapshot->info = {.iteration = store_->iteration + store_->inbox_gain,
-                    .bytes = {bytes(parameters), bytes(initial), bytes(inbox)},
+                    .bytes = {bytes(parameters), bytes(initial), bytes(inbox), bytes(kept)},
                     .inbox_rounds = filled ? store_->inbox_rounds : 0,
                     .inbox_iteration = store_->inbox_iteration};
   return snapshot;
@@ -200,23 +207,25 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() {
 std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
     const RoundResult& result) {
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->rows.back() = Copy(store_->gradients, result.row);
+  snapshot->rows[static_cast<std::size_t>(CopiedRow::kInbox)] = Copy(store_->gradients, result.row);
   snapshot->info = {.iteration = result.round,
-                    .bytes = {0, 0, store_->gradients.bytes()},
+                    .bytes = {0, 0, store_->gradients.bytes(), 0},
                     .inbox_rounds = 1,
                     .inbox_iteration = result.round};
   return snapshot;
 }
 
+void ReplicaServer::ServeWaiting(Instant now) {
+  if (waiting_.empty() || (store_->kept.bytes() != 0 && !store_->lent)) return;
+  const std::unique_lock lock(store_->mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  const std::shared_ptr<const Snapshot> snapshot = TakeReplica();
+  for (Sending& sending : waiting_) Start(now, std::move(sending), snapshot);
+  waiting_.clear();
+}
+
 void ReplicaServer::Service(Instant now, DurationNs timeout) {
-  if (!waiting_.empty()) {
-    const std::unique_lock lock(store_->mutex, std::try_to_lock);
-    if (lock.owns_lock()) {
-      const std::shared_ptr<const Snapshot> snapshot = TakeReplica();
-      for (Sending& sending : waiting_) Start(now, std::move(sending), snapshot);
-      waiting_.clear();
-    }
-  }
+  ServeWaiting(now);
   std::erase_if(sending_, [&](Sending& sending) {
     bool done = false;
     while (!done && peers_->Idle(sending.endpoint) && !Arriving(sending)) {

@@ -42,8 +42,8 @@ class IncomingReplica {
   // kNotFound, that the source has no such result.
   Status OnFrame(const FrameHeader& header, zmq::message_t payload);
   bool Complete() const;
-  // Replaces parameters, iteration, initial model and inbox, and the base if the plan keeps one.
-  // Empties the outbox. Returns the replica's iteration, with what is in the inbox. REQUIRES:
+  // Replaces parameters, iteration, state, initial model and inbox, and the base if the plan keeps
+  // one. Empties the outbox. Returns the replica's iteration, with what is in the inbox. REQUIRES:
   // Complete(), of a replica; store->mutex is held.
   Iteration Commit();
   // A result, as a row in host memory, and its round. REQUIRES: Complete(), of a result; once.
@@ -71,8 +71,8 @@ struct RoundResult {
 };
 
 // Sends the replica to peers that ask. The replica is copied at one moment between two steps, once
-// for all peers that wait then, and sent from the copy. A round's result is copied when a peer
-// asks.
+// for all peers that wait then, and sent from the copy. Where it has state that is kept, peers wait
+// for the caller's next call (ReplicaStore::lent). A round's result is copied when a peer asks.
 class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;
@@ -86,7 +86,9 @@ class ReplicaServer {
   // twice, are ignored.
   void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
                  const RoundResult& newest);
-  // Sends as much as connections take. While the caller's thread is inside `apply`, copies nothing.
+  // Copies the replica for those who wait, if it may be read now: the caller is not inside `apply`.
+  void ServeWaiting(Instant now);
+  // The same, and sends as much as connections take.
   // Forgets peers that take nothing, and do not ask, for the time limit.
   void Service(Instant now, DurationNs timeout);
   void OnLost(const std::string& endpoint);

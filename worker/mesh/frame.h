@@ -57,8 +57,8 @@ enum class Answer : std::uint32_t {
 };
 
 // The rows of bytes that a fetch copies, in the order in which they come.
-enum class CopiedRow : std::uint32_t { kParameters = 0, kInitial = 1, kInbox = 2 };
-inline constexpr std::size_t kCopiedRows = 3;
+enum class CopiedRow : std::uint32_t { kParameters = 0, kInitial = 1, kInbox = 2, kKept = 3 };
+inline constexpr std::size_t kCopiedRows = 4;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kRing;
@@ -86,7 +86,8 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
 // The payload of kReplica, little-endian. A round's result is a replica of an inbox alone.
 struct ReplicaInfo {
   Iteration iteration = 0;
-  // By CopiedRow; 0 where there is none: no initial model is kept, the inbox is empty.
+  // By CopiedRow; 0 where there is none: no initial model is kept, the inbox is empty, no state is
+  // kept (ReplicaStore::kept).
   std::array<std::uint64_t, kCopiedRows> bytes{};
   std::int64_t inbox_rounds = 0;
   Iteration inbox_iteration = 0;

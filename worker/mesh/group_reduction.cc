@@ -57,6 +57,7 @@ Status GroupReduction::Choose(Reduced what) {
                   "no worker can reduce this, and have the result there");
   }
   if (what.payload == Payload::kGradients) shape_ = &store->gradients;
+  if (group_.kind == GroupKind::kInitial) shape_ = store->BeginsWith();
   if (inbox && store->inbox.size() != shape_->bytes()) {
     return Status(Code::kFailedPrecondition, "the job's plan keeps no inbox");
   }
@@ -165,7 +166,9 @@ bool GroupReduction::Commits() const {
 
 bool GroupReduction::HandedOver() {
   if (handed_over_ || !started_ || !runs() || !Commits()) return false;
-  return handed_over_ = context_.plane->Enqueued();
+  handed_over_ = context_.plane->Enqueued();
+  if (handed_over_) context_.store->shadow_newer = true;  // in the order of the memory's stream
+  return handed_over_;
 }
 
 void GroupReduction::StartPlane(Instant now) {
@@ -427,14 +430,17 @@ Status GroupReduction::Commit() {
   const Memory::Place place = ResultRow();
   // Of a host's, the initial model's part is in the result; so it is on the plane.
   const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
+  bool in_parameters = false;
   switch (what_) {
     case Reduces::kParameters:
+      in_parameters = true;
       CommitParameters(place, initial);
       break;
     case Reduces::kGradients:
       store->memory->Combine(store->gradients, Memory::Tensors(), {{place}});
       break;
     case Reduces::kDifference:
+      in_parameters = true;
       store->AddToBase(place, OuterRate(context_.plan));
       store->iteration = group_.iteration;
       break;
@@ -447,14 +453,20 @@ Status GroupReduction::Commit() {
       store->AddDifference(place, gain_, initial);
       break;
   }
+  if (group_.digest && in_parameters) digest_ = store->memory->DigestOf(store->trained);
   return Status::Ok();
 }
 
 void GroupReduction::CommitParameters(const Memory::Place& result, Weight initial) {
   ReplicaStore* store = context_.store;
-  if (!(started_ && Commits())) store->SetParameters(result, initial);
-  if (!MayBeLate()) store->iteration = group_.iteration;
   const GroupKind kind = group_.kind;
+  if (shape_ == &store->whole) {
+    store->SetWhole(result);
+  } else if (!(started_ && Commits())) {
+    store->SetParameters(result, initial);
+  }
+  store->shadow_newer = true;
+  if (!MayBeLate()) store->iteration = group_.iteration;
   if (kind == GroupKind::kInitial && RowsOf(context_.plan).initial) store->KeepInitial();
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) store->Empty();
   if (RowsOf(context_.plan).base) store->SetBase();

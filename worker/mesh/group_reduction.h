@@ -92,6 +92,9 @@ class GroupReduction {
   const GroupMember& member(std::size_t position) const { return group_.members[position]; }
   // REQUIRES: it ended ok.
   const Communicators::Choice& choice() const { return *choice_; }
+  // What Group::digest asks for, of one that ended ok; 0: not asked for, or the result is not in
+  // the parameters yet.
+  std::uint64_t digest() const { return digest_; }
   // Where the result of a kRound that ended ok is, until the next reduction starts. Else none.
   RoundResult result() const;
 
@@ -166,6 +169,7 @@ class GroupReduction {
   Silence silence_;
   std::vector<std::size_t> unreachable_;  // positions
   Status failure_;
+  std::uint64_t digest_ = 0;
   bool told_ = false;  // all members have been told that it failed
 };
 

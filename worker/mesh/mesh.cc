@@ -132,8 +132,7 @@ void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease) {
 void Mesh::Warm() {
   buffers_.Trim();
   if (store_->memory->device()) return;
-  const std::shared_ptr<Buffer> staging =
-      buffers_.Get(std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  const std::shared_ptr<Buffer> staging = buffers_.Get(store_->LongestRow());
   std::memset(staging->data(), 0, staging->size());
 }
 
@@ -325,8 +324,7 @@ void Mesh::HearFailures(Instant now) {
 }
 
 void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
-  const std::size_t limit =
-      std::max(kMinEarlyBytes, 2 * std::max(store_->parameters.bytes(), store_->gradients.bytes()));
+  const std::size_t limit = std::max(kMinEarlyBytes, 2 * store_->LongestRow());
   early_bytes_ += payload.size() + sizeof(Early);
   ++counters_.early;
   early_.push_back({header, std::move(payload)});
@@ -481,6 +479,7 @@ void Mesh::FinishReduce(Instant now) {
   if (!status) return;
   const GroupId group = active_->id();
   const std::uint64_t sent = active_->sent_bytes();
+  const std::uint64_t digest = active_->digest();
   if (status->ok()) {
     newest_ = active_->result();
     counters_.newest = active_->choice();
@@ -499,7 +498,7 @@ void Mesh::FinishReduce(Instant now) {
   active_.reset();
   for (const std::string& endpoint : given_up) GiveUp(now, endpoint);
   Rest();
-  events_->OnReduced(group, *status, sent, unreachable);
+  events_->OnReduced(group, *status, sent, unreachable, digest);
 }
 
 void Mesh::FinishFetch(Instant now) {

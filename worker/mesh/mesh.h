@@ -52,8 +52,10 @@ class MeshEvents : public ExchangeEvents {
  public:
   // ok: the result is where it belongs (StartReduce). Otherwise all is as it was. `unreachable`:
   // members that did not answer, or to which the connection broke.
+  // `digest`: of the parameters with the result, if Group::digest asks for it and the result goes
+  // there; else 0.
   virtual void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
-                         const std::vector<Rank>& unreachable) = 0;
+                         const std::vector<Rank>& unreachable, std::uint64_t digest) = 0;
   // For a group whose result goes straight into the parameters, on a device: the reduction is
   // enqueued, and later work on the device sees the result if the reduction succeeds. OnReduced
   // says whether it did. Called at most once, before OnReduced.
@@ -116,10 +118,10 @@ class Mesh {
   //                              the parameters are equal to base.
   // The replica's iteration becomes the group's where the result goes to the parameters or the
   // base, unless the group trains and was DrawnAhead. kInitial and kFinal empty outbox and inbox,
-  // and set the base. The result of a kRound can be fetched here until the next reduction starts.
-  // REQUIRES: none is running; the group has been checked (distinct members, this one among them,
-  // finite weights). Any other combination, a row that the plan does not keep, and an outbox that
-  // is empty fail with kFailedPrecondition.
+  // and set the base. kInitial reduces kept state with the parameters. The result of a kRound can
+  // be fetched here until the next reduction starts. REQUIRES: none is running; the group has been
+  // checked (distinct members, this one among them, finite weights). Any other combination, a row
+  // that the plan does not keep, and an outbox that is empty fail with kFailedPrecondition.
   void StartReduce(Instant now, const Group& group, Reduced what = {}, Iteration gain = 0);
   void CancelReduce();
   // Calls off a reduction that a device is about to commit, if that is still possible. OnReduced
@@ -146,6 +148,9 @@ class Mesh {
     exchange_.Do(now, action);
     if constexpr (std::is_same_v<Action, SetPeers>) Rest();
   }
+
+  // Copies the replica for peers that wait for it, if it may be read now.
+  void ServeWaiting(Instant now) { server_.ServeWaiting(now); }
 
   // Moves everything as far as it goes now. A complete result is committed when the store's mutex
   // is free. A thread that holds the mutex for long wakes the owner when done, for another Service.

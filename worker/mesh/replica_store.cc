@@ -20,6 +20,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
   const std::size_t bytes = NeedsGradients(plan) ? gradients.bytes() : parameters.bytes();
   const std::lock_guard lock(mutex);
   background = AveragesInBackground(plan);
+  mixes_first = HasNeighbours(plan) && !AppliesFirst(plan);
   Empty();
   memory->Size(&outbox, rows.outbox ? bytes : 0);
   memory->Size(&inbox, rows.inbox ? bytes : 0);
@@ -29,8 +30,57 @@ void ReplicaStore::Prepare(const Plan& plan) {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox, &base}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox, &base, &shadow, &given}) *row = Row();
   memory = std::move(other);
+}
+
+void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
+                              const std::vector<Tensor>& model_gradients,
+                              const std::vector<StateTensor>& state) {
+  const std::lock_guard lock(mutex);
+  std::vector<Tensor> mean, others, all = model;
+  for (const StateTensor& tensor : state) {
+    (tensor.average ? mean : others).push_back({tensor.data, tensor.count, tensor.dtype});
+  }
+  averaged = Layout(mean);
+  memory->Size(&shadow, averaged.bytes());
+  shadow_newer = false;
+  const Layout in_shadow = averaged.Over(shadow.data());
+  for (const Layout::Piece& piece : in_shadow.pieces()) {
+    all.push_back({piece.data, (piece.end - piece.begin) / DTypeSize(piece.dtype), piece.dtype});
+  }
+  trained = Layout(model);
+  gradients = Layout(model_gradients);
+  parameters = Layout(all);
+  kept = Layout(others);
+  all.insert(all.end(), others.begin(), others.end());
+  whole = Layout(all);
+  TakeAveraged();
+}
+
+void ReplicaStore::TakeAveraged(bool step_begins) {
+  if (averaged.bytes() == 0) return;
+  caller_newer = step_begins && mixes_first;
+  if (caller_newer) {
+    memory->Size(&given, shadow.size());
+    memory->Combine(averaged, Memory::In(given.data()), {{Memory::In(shadow.data())}});
+  } else {
+    memory->Combine(averaged, Memory::In(shadow.data()), {{Memory::Tensors()}});
+  }
+  shadow_newer = false;
+}
+
+void ReplicaStore::GiveAveraged() {
+  if (averaged.bytes() == 0) return;
+  const bool newer = shadow_newer.exchange(false);
+  const Memory::Place tensors = Memory::Tensors();
+  if (newer && caller_newer) {
+    memory->Combine(averaged, tensors,
+                    {{tensors}, {Memory::In(given.data()), kMinus}, {Memory::In(shadow.data())}});
+  } else if (newer) {
+    memory->Combine(averaged, tensors, {{Memory::In(shadow.data())}});
+  }
+  if (caller_newer) TakeAveraged();
 }
 
 void ReplicaStore::Empty() {
@@ -79,6 +129,7 @@ std::int64_t ReplicaStore::AddInbox() {
   if (!background || inbox_rounds == 0) return 0;
   PRD_CHECK(inbox.size() == parameters.bytes());
   memory->Combine(parameters, Memory::Tensors(), {{Memory::Tensors()}, {Memory::In(inbox.data())}});
+  shadow_newer = true;
   iteration += std::exchange(inbox_gain, 0);
   return std::exchange(inbox_rounds, 0);
 }
@@ -127,6 +178,7 @@ void ReplicaStore::AddToBase(const Memory::Place& mean, double share) {
   const Memory::Place to[] = {start, Memory::Tensors()};
   const Memory::Input from[] = {{start}, {mean, Share(share)}};
   memory->Combine(parameters, 0, parameters.bytes(), to, from);
+  shadow_newer = true;
 }
 
 std::shared_ptr<Transfer> ReplicaStore::TakeDelta(double share, const Memory::Place& delta) const {
@@ -143,11 +195,20 @@ void ReplicaStore::Mix(double own_weight, std::span<const Weighted> others) {
   for (std::size_t i = 0; i < others.size(); ++i) from.push_back({others[i].row, weights[i + 1]});
   const Memory::Place to = Memory::Tensors();
   memory->Combine(parameters, 0, parameters.bytes(), std::span(&to, 1), from);
+  shadow_newer = true;
 }
 
 void ReplicaStore::SetParameters(const Memory::Place& row, Weight initial_share) {
   memory->Combine(parameters, Memory::Tensors(),
                   {{row}, {Memory::In(initial.data()), initial_share}});
+  shadow_newer = true;
+  caller_newer = false;
+}
+
+void ReplicaStore::SetWhole(const Memory::Place& row) {
+  memory->Combine(whole, Memory::Tensors(), {{row}});
+  shadow_newer = true;
+  caller_newer = false;
 }
 
 void ReplicaStore::KeepInitial() {

@@ -2,6 +2,7 @@
 #ifndef PRD_WORKER_MESH_REPLICA_STORE_H_
 #define PRD_WORKER_MESH_REPLICA_STORE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,13 @@
 
 namespace prd {
 
+// State (Replica::state) is of two kinds. What is averaged is a part of the parameters here, as it
+// stands in a row of the store's own, the shadow: so all that is done to parameters is done to it.
+// The caller's thread copies it there when a call begins and after `apply`, and back before `apply`
+// and when a call ends; in between the tensors themselves are the caller's. Where a step averages
+// before it applies, what the caller has written since the call before is added after the average,
+// as gradients are: peers have got this worker's part already. State that is not averaged is copied
+// with a replica, and is read and written in the caller's memory, while the caller is in a call.
 struct ReplicaStore {
   // Held by the thread that writes the parameters or the fields below: the caller's around `apply`,
   // the background thread around a commit. All of them change under one lock, so its holder sees
@@ -58,6 +66,34 @@ struct ReplicaStore {
   // that copies the replica gets the base.
   Row base;
 
+  // Whether the caller is in a call (or in its `apply`, with the mutex), so that `kept` may be
+  // read. The background thread's alone.
+  bool lent = false;
+  Row shadow;
+  // The shadow has what the caller's tensors do not have yet.
+  std::atomic<bool> shadow_newer = false;
+  // The caller's tensors have what the shadow does not have yet: what makes them differ from
+  // `given`.
+  bool caller_newer = false;
+  Row given;
+  bool mixes_first = false;  // a step averages before it applies
+
+  // The tensors are these from now on, and their averaged state is taken. The background thread, in
+  // no run, while the caller waits; after UseMemory; without the mutex.
+  void SetTensors(const std::vector<Tensor>& model, const std::vector<Tensor>& model_gradients,
+                  const std::vector<StateTensor>& state);
+  // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
+  // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
+  void TakeAveraged(bool step_begins = false);
+  void GiveAveraged();
+  // What a group reduces that begins a run: parameters, and what is kept with them.
+  const Layout* BeginsWith() const { return kept.bytes() == 0 ? &parameters : &whole; }
+
+  // Of what a group reduces.
+  std::size_t LongestRow() const {
+    return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});
+  }
+
   // The rows are there from now on, and empty. The background thread, in no run; not with the
   // mutex.
   void UseMemory(std::unique_ptr<Memory> other);
@@ -98,6 +134,8 @@ struct ReplicaStore {
   // The parameters become the row, or its sum with the initial model's share. After kInitial,
   // kFinal and a copied replica, the caller sets the other rows.
   void SetParameters(const Memory::Place& row, Weight initial_share = {0, 0});
+  // Parameters and kept state become the row.
+  void SetWhole(const Memory::Place& row);
   // initial = parameters.
   void KeepInitial();
   // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
@@ -108,9 +146,13 @@ struct ReplicaStore {
   // give in place. REQUIRES: owes.
   void AddDifference(const Memory::Place& average, Iteration gain, Weight initial_share = {0, 0});
 
-  // The memory of the tensors is the caller's. Set once, before a mesh uses the store.
-  Layout parameters;
-  Layout gradients;  // empty when there are none
+  // The memory of the tensors is the caller's, but for the shadow.
+  Layout parameters;  // averaged state included
+  Layout gradients;   // empty when there are none
+  Layout trained;     // the parameters without state
+  Layout averaged;    // averaged state, in the caller's memory
+  Layout kept;        // state that is not averaged
+  Layout whole;       // parameters, then kept; where there is kept state
 };
 
 }  // namespace prd

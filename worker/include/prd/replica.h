@@ -35,8 +35,20 @@ struct Tensor {
   DType dtype = DType::kF32;
 };
 
+// A tensor of the replica that has no gradient: an optimiser's momentum, or the running statistics
+// of batch normalisation. As a Tensor; and:
+struct StateTensor {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kF32;
+  // True: whatever averages parameters averages this tensor with them, Finish included. Right for
+  // running statistics. False: the tensor is copied where a replica is copied, and never averaged
+  // (but see Replica::state). Right for momentum and other state of an optimiser.
+  bool average = false;
+};
+
 // One model replica. Number, order, sizes and dtypes of the tensors are equal on all workers of a
-// job; devices may differ.
+// job, and so is StateTensor::average; devices may differ.
 struct Replica {
   // Where all tensors are. "" or "cpu": host memory. "cuda:N", or "cuda" for the first: memory of
   // that device, as cudaMalloc gives it. A session uses at most one device.
@@ -49,6 +61,19 @@ struct Replica {
   // As many tensors as there are parameters, of the same sizes and dtypes. Or none: Attach then
   // fails if the job's engine reduces gradients.
   std::vector<Tensor> gradients;
+  // State that belongs to the parameters. A worker whose parameters become a copy of a peer's gets
+  // the peer's state with them: at the common start, when it joins a running job, after its lease
+  // ran out, after a group that failed here, and where the engine goes on without a step (`backup`,
+  // `esync`). Without that, the optimisers of replicas that are meant to be equal go apart for
+  // good.
+  //
+  // Session reads and writes state inside its calls alone. Between calls it is the caller's: a
+  // forward pass may write running statistics. What the caller writes there counts from the next
+  // call on. `apply` reads and writes state as well.
+  //
+  // A peer that copies state which is not averaged waits until this worker is in a call. Where a
+  // run begins with the average of several workers' models, that state is averaged once, too.
+  std::vector<StateTensor> state;
   // Applies the gradients to the parameters: the local optimiser step. Step calls `apply`, and
   // Finish does while results are left to apply, both on the caller's thread. One call of `apply`
   // may stand for several reductions. If `apply` throws, the worker leaves the job, and the

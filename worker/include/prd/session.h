@@ -20,7 +20,9 @@
 // Threads: one thread at a time calls a Session, except where a call says "any thread". Each
 // Session runs a background thread. It reads the parameters at any time and writes them only inside
 // Attach, Step and Finish. The caller reads the parameters at any time and writes them only before
-// Attach or inside `apply`. Waiting is done in the kernel, never by spinning.
+// Attach or inside `apply`. The Session reads and writes state (Replica::state) inside its calls
+// alone; the caller may at any other time, and inside `apply`. Waiting is done in the kernel, never
+// by spinning.
 //
 // Errors: kUnavailable may pass, and the call may be made again. kInvalidArgument and
 // kFailedPrecondition are for the caller to correct. Any other error of Step or Finish ends the
