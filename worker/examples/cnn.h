@@ -58,6 +58,8 @@ class Cnn {
   const CnnDevice& device() const { return *device_; }
   std::vector<Array> Parameters() const { return Arrays(parameters_); }
   std::vector<Array> Gradients() const { return Arrays(gradients_); }
+  // What momentum keeps of earlier gradients.
+  std::vector<Array> Velocity() const { return Arrays(velocity_); }
 
   // What ComputeGradients takes its batches from, in place of what was.
   void SetData(const Dataset& set);

@@ -24,6 +24,9 @@ class CnnLearner : public Learner {
   void* Stream() const override { return cnn_.device().stream(); }
   std::vector<Array> Parameters() override { return cnn_.Parameters(); }
   std::vector<Array> Gradients() override { return cnn_.Gradients(); }
+  std::vector<Array> State() override {
+    return args_.momentum == 0 ? std::vector<Array>() : cnn_.Velocity();
+  }
   std::vector<float> CopyParameters() override { return cnn_.CopyParameters(); }
   void TakePart(int rank, int workers) override;
   std::optional<double> ComputeGradients(const Interrupted& interrupted) override;

@@ -59,7 +59,11 @@ struct Model::Net {
   torch::nn::Sequential layers{nullptr};
   std::vector<float> mean_image;
   std::vector<torch::Tensor> parameters;
-  std::vector<torch::Tensor> velocity;  // empty until momentum is used
+  std::vector<torch::Tensor> velocity;  // empty until it is asked for, or used
+  void MakeVelocity() {
+    if (!velocity.empty()) return;
+    for (const torch::Tensor& p : parameters) velocity.push_back(torch::zeros_like(p));
+  }
 };
 
 Model::Model(const std::string& kind, std::uint64_t seed, std::vector<float> mean_image)
@@ -83,6 +87,13 @@ std::vector<Array> Model::Parameters() {
 std::vector<Array> Model::Gradients() {
   std::vector<Array> arrays;
   for (const torch::Tensor& p : net_->parameters) arrays.push_back(ArrayOf(p.grad()));
+  return arrays;
+}
+
+std::vector<Array> Model::Velocity() {
+  net_->MakeVelocity();
+  std::vector<Array> arrays;
+  for (const torch::Tensor& v : net_->velocity) arrays.push_back(ArrayOf(v));
   return arrays;
 }
 
@@ -115,9 +126,7 @@ std::optional<double> Model::ComputeGradients(const Dataset& set,
 
 void Model::ApplySgd(double learning_rate, double momentum) {
   const torch::NoGradGuard no_grad;
-  if (momentum != 0 && net_->velocity.empty()) {
-    for (const torch::Tensor& p : net_->parameters) net_->velocity.push_back(torch::zeros_like(p));
-  }
+  if (momentum != 0) net_->MakeVelocity();
   for (std::size_t i = 0; i < net_->parameters.size(); ++i) {
     torch::Tensor& p = net_->parameters[i];
     if (momentum == 0) {

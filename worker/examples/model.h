@@ -28,6 +28,7 @@ class Model {
 
   std::vector<Array> Parameters();
   std::vector<Array> Gradients();  // as Parameters
+  std::vector<Array> Velocity();   // as Parameters: what momentum keeps of earlier gradients
 
   // Fills the gradients with those of the mean cross-entropy over the batch, which is returned; or
   // nothing, with undefined gradients, if interrupted, which is asked before every layer, forwards

@@ -21,6 +21,9 @@ class FashionMnist : public example::Learner {
   std::vector<example::Array> Parameters() override { return model_.Parameters(); }
   std::vector<example::Array> Gradients() override { return model_.Gradients(); }
 
+  std::vector<example::Array> State() override {
+    return args_.momentum == 0 ? std::vector<example::Array>() : model_.Velocity();
+  }
   void TakePart(int rank, int workers) override {
     rank_ = rank;
     // In place of the whole: many workers share a host.

@@ -31,6 +31,13 @@ std::vector<prd::Tensor> Tensors(const std::vector<Array>& arrays) {
   return tensors;
 }
 
+// An optimiser's: copied with the parameters, so that replicas that are equal stay equal.
+std::vector<prd::StateTensor> States(const std::vector<Array>& arrays) {
+  std::vector<prd::StateTensor> states;
+  for (const auto& array : arrays) states.push_back({array.data, array.count, prd::DType::kF32});
+  return states;
+}
+
 // Writes a snapshot now and then.
 class Snapshots {
  public:
@@ -126,6 +133,7 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   replica.stream = learner.Stream();
   replica.parameters = Tensors(learner.Parameters());
   replica.gradients = Tensors(learner.Gradients());
+  replica.state = States(learner.State());
   replica.apply = [&] { learner.Apply(LearningRate(args, session->iteration())); };
   const prd::Status attached = session->Attach(std::move(replica));
   if (!attached.ok()) return fail("attach", attached);

@@ -29,6 +29,8 @@ class Learner {
   virtual void* Stream() const { return nullptr; }
   virtual std::vector<Array> Parameters() = 0;
   virtual std::vector<Array> Gradients() = 0;  // as Parameters
+  // What Apply keeps from one step to the next, beside the parameters.
+  virtual std::vector<Array> State() { return {}; }
   // All parameters in the host's memory. One whose arrays are elsewhere has its own.
   virtual std::vector<float> CopyParameters();
   // Which part of the data this worker learns from. Called once, before ComputeGradients.

@@ -92,6 +92,24 @@ TEST_F(CnnTest, StepsWithMomentumEndWhereThoseOfLibtorchDo) {
   ExpectNear(cnn_.CopyParameters(), model_.CopyParameters(), 1e-3);
 }
 
+TEST_F(CnnTest, ItsVelocityIsThatOfLibtorch) {
+  std::vector<float> found, expected;
+  for (std::size_t step = 0; step < 3; ++step) {
+    const std::vector<std::size_t> batch = FirstOf(kBatch, 1 + step % 2);
+    model_.ComputeGradients(data_, batch, kNever);
+    model_.ApplySgd(0.05, 0.9);
+    ASSERT_TRUE(cnn_.ComputeGradients(batch, kNever));
+    cnn_.ApplySgd(0.05, 0.9);
+  }
+  for (const Array& array : cnn_.Velocity()) {
+    found.insert(found.end(), array.data, array.data + array.count);
+  }
+  for (const Array& array : model_.Velocity()) {
+    expected.insert(expected.end(), array.data, array.data + array.count);
+  }
+  ExpectNear(found, expected, 1e-3);
+}
+
 TEST_F(CnnTest, AccuracyIsThatOfLibtorchAlsoWhereABatchIsNotFull) {
   static_assert(kExamples % kBatch != 0);
   EXPECT_DOUBLE_EQ(cnn_.Accuracy(data_), model_.Accuracy(data_));

@@ -85,6 +85,27 @@ TEST_P(ModelTest, ApplyGoesDownTheGradient) {
   EXPECT_LT(Loss(), before);
 }
 
+// The state that a worker gives to prd is what its steps use, from the first one on.
+TEST_P(ModelTest, ApplyGoesOnWithTheVelocityThatItIsGiven) {
+  const std::vector<Array> velocity = model_.Velocity();
+  const std::vector<Array> parameters = model_.Parameters();
+  ASSERT_EQ(velocity.size(), parameters.size());
+  for (std::size_t k = 0; k < velocity.size(); ++k) {
+    ASSERT_EQ(velocity[k].count, parameters[k].count);
+    std::fill_n(velocity[k].data, velocity[k].count, 2.0F);
+  }
+  const std::vector<float> before = model_.CopyParameters();
+  for (const Array& gradient : model_.Gradients()) {
+    std::fill_n(gradient.data, gradient.count, 1.0F);
+  }
+  model_.ApplySgd(0.5, 0.9);
+  const std::vector<float> after = model_.CopyParameters();
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    ASSERT_NEAR(after[i], before[i] - 0.5F * 2.8F, 1e-5);
+  }
+  EXPECT_FLOAT_EQ(model_.Velocity()[0].data[0], 2.8F);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, ModelTest, ::testing::Values("mlp", "cnn"),
                          [](const auto& kind) { return kind.param; });
 
