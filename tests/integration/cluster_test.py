@@ -136,6 +136,38 @@ class Training(unittest.TestCase):
             again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
             self.finish_equal(workers[:2] + [again])
 
+    def models_apart(self, config, velocity):
+        """Three workers train with momentum, towards targets of their own. Rank 0 is slow; rank 2 dies, and another takes
+        its rank. Gives the iterations after which two of them had different models, and how many were compared."""
+        with cluster.Cluster(BIN, config) as c:
+            workers = [c.worker(rank, steps=100, step_ms=60 if rank == 0 else 25, velocity=velocity) for rank in range(3)]
+            workers[1].wait_for(lambda line: line.get("step", -1) >= 10, "step 10")
+            workers[2].kill()
+            again = c.worker(2, steps=25, step_ms=25, velocity=velocity)
+            attached = again.wait_for(lambda line: "attached" in line, "attach")
+            self.assertGreater(attached["iteration"], 0)
+            ends = self.finish_equal(workers[:2] + [again])
+            self.assertGreater(ends[2]["applied"], 0, "the new one took part")
+            models = {}
+            for worker in [*workers, again]:
+                for step in worker.steps():
+                    models.setdefault(step["iteration"], []).append(step["model"])
+            models = {at: of for at, of in models.items() if len(of) > 1}
+            return [at for at, of in models.items() if len(set(of)) > 1], len(models)
+
+    def test_replicas_with_momentum_stay_equal(self):
+        """As long as the velocity is state of the replica (Replica::state), and goes with every copy of it."""
+        def trains(case):
+            engine, velocity = case
+            config = job(engine, 3) + ("[job.backup]\nbackups = 1\n" if engine == "backup" else "")
+            apart, compared = self.models_apart(config, velocity)
+            self.assertGreater(compared, 20)
+            if velocity == "state":
+                self.assertEqual(apart, [])
+            else:
+                self.assertGreater(len(apart), 5, "a difference that nobody sees")
+        self.side_by_side(trains, *[(e, v) for e in ("all-reduce", "backup") for v in ("state", "own")])
+
     def test_shared_rounds_survive_kills(self):
         """Engines whose rounds all share: the daemon dies, a worker dies, another takes its rank."""
         for engine, table in (("eager", '[job.eager]\nquorum = "solo"\nsync_every = 10\n'),

@@ -12,24 +12,33 @@ namespace {
 
 class HostModel : public ToyModel {
  public:
-  HostModel(std::size_t size, float first) : parameters_(size, first), gradient_(size) {}
+  HostModel(std::size_t size, float first, Velocity kind)
+      : kind_(kind), parameters_(size, first), gradient_(size), velocity_(size) {}
 
   prd::Replica replica() override {
     prd::Replica replica;
     replica.parameters = {{parameters_.data(), parameters_.size(), prd::DType::kF32}};
     replica.gradients = {{gradient_.data(), gradient_.size(), prd::DType::kF32}};
+    if (kind_ == Velocity::kState) {
+      replica.state = {{velocity_.data(), velocity_.size(), prd::DType::kF32}};
+    }
     return replica;
   }
   void ComputeGradient(float target) override {
     for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = parameters_[i] - target;
   }
   void Apply() override {
-    for (std::size_t i = 0; i < gradient_.size(); ++i) parameters_[i] -= 0.1F * gradient_[i];
+    const float momentum = kind_ == Velocity::kNone ? 0.F : 0.9F;
+    for (std::size_t i = 0; i < gradient_.size(); ++i) {
+      velocity_[i] = momentum * velocity_[i] + gradient_[i];
+      parameters_[i] -= 0.1F * velocity_[i];
+    }
   }
   std::vector<float> Parameters() override { return parameters_; }
 
  private:
-  std::vector<float> parameters_, gradient_;
+  const Velocity kind_;
+  std::vector<float> parameters_, gradient_, velocity_;
 };
 
 class DeviceModel : public ToyModel {
@@ -108,8 +117,8 @@ class DeviceModel : public ToyModel {
 
 }  // namespace
 
-std::unique_ptr<ToyModel> MakeHostModel(std::size_t size, float first) {
-  return std::make_unique<HostModel>(size, first);
+std::unique_ptr<ToyModel> MakeHostModel(std::size_t size, float first, Velocity velocity) {
+  return std::make_unique<HostModel>(size, first, velocity);
 }
 
 std::unique_ptr<ToyModel> MakeDeviceModel(const std::string& device, std::size_t size, float first,

@@ -17,13 +17,20 @@ class ToyModel {
   virtual prd::Replica replica() = 0;
   // gradient = parameters - target.
   virtual void ComputeGradient(float target) = 0;
-  // parameters -= 0.1 * gradient; on a device, enqueues it.
+  // parameters -= 0.1 * gradient; on a device, enqueues it. With momentum, of
+  // velocity = 0.9 * velocity + gradient.
   virtual void Apply() = 0;
   // As they are after all that was enqueued.
   virtual std::vector<float> Parameters() = 0;
 };
 
-std::unique_ptr<ToyModel> MakeHostModel(std::size_t size, float first);
+enum class Velocity {
+  kNone,
+  kOwn,    // prd does not know of it
+  kState,  // Replica::state
+};
+std::unique_ptr<ToyModel> MakeHostModel(std::size_t size, float first,
+                                        Velocity velocity = Velocity::kNone);
 // On `device` ("cuda:N") of the module that PRD_CUDA_MODULE names; null, and why, if there is none.
 std::unique_ptr<ToyModel> MakeDeviceModel(const std::string& device, std::size_t size, float first,
                                           std::string* error);

@@ -5,9 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -32,6 +34,15 @@ std::string List(const std::vector<int>& values) {
   return text + "]";
 }
 
+// Of the bits.
+std::string Hash(const std::vector<float>& values) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const float value : values) {
+    hash = (hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001b3u;
+  }
+  return std::to_string(hash);
+}
+
 int Fail(const char* where, const prd::Status& status) {
   std::string text = status.ToString();
   std::replace(text.begin(), text.end(), '"', '\'');
@@ -48,11 +59,14 @@ int main(int argc, char** argv) {
   double step_ms = 20;
   std::size_t size = 10'000;
   bool leave = false;
-  std::string device, stop_file;
+  std::string device, stop_file, velocity = "none";
   app.add_option("--steps", steps, "Local steps before Finish");
   app.add_option("--stop-file", stop_file, "Fewer steps: until this file exists");
   app.add_option("--step-ms", step_ms, "How long computing a step takes");
   app.add_option("--size", size, "Floats in the model");
+  app.add_option("--velocity", velocity,
+                 "own: trains with momentum; state: the same, and prd has it")
+      ->check(CLI::IsMember({"none", "own", "state"}));
   app.add_option("--device", device, "cuda:N: the model is there, of PRD_CUDA_MODULE");
   app.add_flag("--leave", leave, "Leave instead of Finish");
   CLI11_PARSE(app, argc, argv);
@@ -65,8 +79,12 @@ int main(int argc, char** argv) {
 
   const float own = static_cast<float>(getpid() % 1000);
   std::string error;
-  const std::unique_ptr<ToyModel> model =
-      device.empty() ? MakeHostModel(size, own) : MakeDeviceModel(device, size, own, &error);
+  const std::unique_ptr<ToyModel> model = device.empty()
+                                              ? MakeHostModel(size, own,
+                                                              velocity == "state" ? Velocity::kState
+                                                              : velocity == "own" ? Velocity::kOwn
+                                                                                  : Velocity::kNone)
+                                              : MakeDeviceModel(device, size, own, &error);
   if (model == nullptr) return Fail("device", prd::Status(prd::Code::kUnavailable, error));
   int applied = 0;
   prd::Replica replica = model->replica();
@@ -92,10 +110,11 @@ int main(int argc, char** argv) {
     if (!result.ok()) return Fail("step", result.status());
     std::printf(
         "{\"step\":%d,\"iteration\":%lld,\"group\":%llu,\"members\":%s,\"attempts\":%d,"
-        "\"adopted\":%s}\n",
+        "\"adopted\":%s,\"model\":\"%s\"}\n",
         step, static_cast<long long>(result->iteration),
         static_cast<unsigned long long>(result->group), List(result->members).c_str(),
-        result->attempts, result->adopted ? "true" : "false");
+        result->attempts, result->adopted ? "true" : "false",
+        velocity == "none" ? "" : Hash(model->Parameters()).c_str());
     std::fflush(stdout);
   }
   const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();
