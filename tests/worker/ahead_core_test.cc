@@ -52,7 +52,7 @@ TEST_F(AheadTest, GroupIsHeldWhileTheLoopComputes) {
   EXPECT_TRUE(s.Sent().empty());
   s.Step(1);
   ASSERT_EQ(s.actions.size(), 2u);
-  EXPECT_EQ(s.Only<Ready>(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
+  EXPECT_EQ(s.Signal(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
   EXPECT_EQ(At<Ready>(), 0) << "before it takes part";
   EXPECT_EQ(Started()->group.id, 2u);
   EXPECT_EQ(Started()->group.iteration, 1) << "its own count";

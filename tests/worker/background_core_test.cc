@@ -40,7 +40,7 @@ class BackgroundTest : public ::testing::Test {
 TEST_F(BackgroundTest, StepSignalsAndEndsAtOnce) {
   Join();
   s.Step(1);
-  EXPECT_EQ(s.Only<Ready>(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
+  EXPECT_EQ(s.Signal(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
   const StepOutcome step = s.Outcome();
   EXPECT_EQ(step.iteration, 1);
   EXPECT_EQ(step.rounds, 0);

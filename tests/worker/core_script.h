@@ -128,6 +128,12 @@ class Script {
     EXPECT_EQ(said.size(), 1u);
     return said.empty() ? T{} : said.front();
   }
+  // The only signal, but for the clocks (contract_core_test.cc).
+  Ready Signal() const {
+    Ready signal = Only<Ready>();
+    signal.own = {};
+    return signal;
+  }
   template <typename T>
   std::size_t Count() const {
     std::size_t count = 0;

@@ -30,7 +30,7 @@ TEST(LocalStepsTest, BlockingStepEndsWithTheAnswerOrTheRound) {
   Script s;
   s.Join(kBlocking);
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 1, true));
+  EXPECT_EQ(s.Signal(), Query(1, 1, true));
   s.Say(Reply(1, 1, false));
   ASSERT_TRUE(s.Done()->ok());
   EXPECT_EQ(s.Outcome().rounds, 0);
@@ -41,7 +41,7 @@ TEST(LocalStepsTest, BlockingStepEndsWithTheAnswerOrTheRound) {
   s.Clear();
 
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 2, true));
+  EXPECT_EQ(s.Signal(), Query(1, 2, true));
   s.Say(Reply(1, 2, true));
   EXPECT_FALSE(s.Done().has_value()) << "the round's group is to come";
   s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
@@ -56,7 +56,7 @@ TEST(LocalStepsTest, BlockingStepEndsWithTheAnswerOrTheRound) {
   s.Clear();
 
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(), Query(2, 1, true));
+  EXPECT_EQ(s.Signal(), Query(2, 1, true));
 }
 
 TEST(LocalStepsTest, AnswersThatMatchNothingAreIgnored) {
@@ -96,16 +96,16 @@ TEST(LocalStepsTest, FailedRoundIsSignalledAgainWithTheSameSteps) {
       s.Step(0);
     }
     const std::uint32_t steps = AcknowledgesLate(plan) ? 2 : 1;
-    EXPECT_EQ(s.Only<Ready>(), Query(1, steps, true));
+    EXPECT_EQ(s.Signal(), Query(1, steps, true));
     s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
     s.Clear();
     s.Reduced(2, false);
     EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kFailed);
-    EXPECT_EQ(s.Only<Ready>(), Query(1, steps, true));
+    EXPECT_EQ(s.Signal(), Query(1, steps, true));
     s.Say(Script::MakeGroup(3, GroupKind::kTrain, 1));
     s.Clear();
     s.Say(Abort{.group = 3, .reason = "so"});
-    EXPECT_EQ(s.Only<Ready>(), Query(1, steps, true));
+    EXPECT_EQ(s.Signal(), Query(1, steps, true));
     s.Say(Script::MakeGroup(4, GroupKind::kTrain, 1));
     s.Reduced(4);
     EXPECT_TRUE(s.Done()->ok());
@@ -119,7 +119,7 @@ TEST(LocalStepsTest, DelayedStepGoesOnUntilItIsTold) {
   for (std::uint32_t step = 1; step <= 3; ++step) {
     s.Clear();
     s.Step(0);
-    EXPECT_EQ(s.Only<Ready>(), Query(1, step, false));
+    EXPECT_EQ(s.Signal(), Query(1, step, false));
     ASSERT_TRUE(s.Done()->ok());
     EXPECT_EQ(s.Outcome().local_steps, step);
     EXPECT_EQ(s.Outcome().rounds, 0);
@@ -132,7 +132,7 @@ TEST(LocalStepsTest, DelayedStepGoesOnUntilItIsTold) {
   s.Clear();
   s.Step(0);
   EXPECT_FALSE(s.Interrupted());
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 4, true));
+  EXPECT_EQ(s.Signal(), Query(1, 4, true));
   EXPECT_FALSE(s.Done().has_value());
   s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
   s.Reduced(2);
@@ -143,7 +143,7 @@ TEST(LocalStepsTest, DelayedStepGoesOnUntilItIsTold) {
   s.Say(Reply(1, 4, true));  // of the round before
   EXPECT_FALSE(s.Interrupted());
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(), Query(2, 1, false));
+  EXPECT_EQ(s.Signal(), Query(2, 1, false));
 }
 
 TEST(LocalStepsTest, StepCutShortCountsNotAndWaitsForTheRoundWhenTold) {
@@ -159,7 +159,7 @@ TEST(LocalStepsTest, StepCutShortCountsNotAndWaitsForTheRoundWhenTold) {
   s.Clear();
   s.Step(0, true);
   EXPECT_FALSE(s.Interrupted());
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 1, true));
+  EXPECT_EQ(s.Signal(), Query(1, 1, true));
   s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
   s.Reduced(2);
   EXPECT_TRUE(s.Outcome().included);
@@ -188,7 +188,7 @@ TEST(LocalStepsTest, AdoptedReplicaStartsTheRoundAnew) {
   EXPECT_EQ(s.Outcome().local_steps, 0u);
   s.Clear();
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(), Query(7, 1, false)) << "nobody was told about this round";
+  EXPECT_EQ(s.Signal(), Query(7, 1, false)) << "nobody was told about this round";
 }
 
 TEST(LocalStepsTest, LostMembershipEndsTheRoundItWasToldOf) {
@@ -257,7 +257,7 @@ TEST(LocalStepsTest, AbsentControllerIsNoticedWithoutAnswersToo) {
   s.Acknowledge();
   s.heard = 10;
   s.Aside(HeartbeatAck{});
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 1025, false));
+  EXPECT_EQ(s.Signal(), Query(1, 1025, false));
   EXPECT_TRUE(s.Done()->ok());
   for (steps = 0; steps < 5000; ++steps) {
     s.Clear();
@@ -284,7 +284,7 @@ TEST(LocalStepsTest, AnswerToAStepThatTimedOutIsNotForTheNext) {
   EXPECT_TRUE(s.Said<Ready>().empty()) << "the first is unanswered";
   s.Say(Reply(1, 1, false));
   EXPECT_FALSE(s.Done().has_value());
-  EXPECT_EQ(s.Only<Ready>(), Query(1, 2, true));
+  EXPECT_EQ(s.Signal(), Query(1, 2, true));
   s.Say(Reply(1, 2, false));
   EXPECT_TRUE(s.Done()->ok());
 }

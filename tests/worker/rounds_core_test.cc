@@ -46,7 +46,7 @@ TEST_F(RoundsTest, StepDepositsSignalsAndAppliesTheRound) {
   s.Step(0);
   ASSERT_EQ(s.actions.size(), 2u);
   EXPECT_TRUE(std::holds_alternative<Deposit>(s.actions[0])) << "before the controller is told";
-  EXPECT_EQ(s.Only<Ready>(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6, .gradients = 1}));
+  EXPECT_EQ(s.Signal(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6, .gradients = 1}));
   s.Clear();
   s.now = s.now + 3 * kMillisecond;
   s.Round(2, 1, true);
@@ -84,7 +84,7 @@ TEST_F(RoundsTest, RoundStartsAtOnceOutsideACallAndGivesNothingWhereTheWeightIsZ
   s.Clear();
   // The next step finds it: it waits for nothing, and is not in it.
   s.Step(0);
-  EXPECT_EQ(s.Only<Ready>(),
+  EXPECT_EQ(s.Signal(),
             (Ready{.iteration = 1, .step_ns = 5, .samples = 6, .waiting = false, .gradients = 1}));
   EXPECT_EQ(s.Count<ApplyNow>(), 1u);
   s.Applied(1);
@@ -331,7 +331,7 @@ TEST_F(RoundsTest, DiscardedStepArrivesWithoutAGradient) {
   Join();
   s.Step(0, true);
   EXPECT_EQ(s.Count<Deposit>(), 0u);
-  EXPECT_EQ(s.Only<Ready>(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
+  EXPECT_EQ(s.Signal(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
   s.Round(2, 1, false);
   s.Reduced(2);
   s.Applied(1);

@@ -77,7 +77,7 @@ TEST(SessionCoreTest, StepWithAveragedModels) {
   s.Join();
   s.Step(1);
   ASSERT_EQ(s.Said<Ready>().size(), 1u);
-  EXPECT_EQ(s.Said<Ready>()[0], (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
+  EXPECT_EQ(s.Signal(), (Ready{.iteration = 1, .step_ns = 5, .samples = 6}));
   s.now = s.now + 7 * kMillisecond;
   s.Say(Script::MakeGroup(2, GroupKind::kTrain, 5));
   s.now = s.now + 3 * kMillisecond;

@@ -35,6 +35,8 @@ struct StepOutcome {
   // For groups to form; TrainsInRounds: until this step had something to apply;
   // AveragesInBackground: until the step might end.
   DurationNs waited = 0;
+  Trained own;        // by this worker so far, the step included
+  bool done = false;  // training is over with this step: the job's goal is reached
 };
 
 // ---- actions: what the shell does, in this order ----
@@ -69,6 +71,12 @@ struct StartFetch {
   bool contributed = false;   // this worker's outbox was part of that round
 };
 struct CancelFetch {};
+// Copy this member's parameters for the average that the caller asked for. Nothing of the replica
+// changes. OnCopiedForAverage follows, unless it is cancelled.
+struct CopyForAverage {
+  GroupMember source;
+};
+struct CancelCopyForAverage {};
 // Ask these until each has answered, instead of those of the ProbePeers before. Each answer is an
 // OnProbed.
 struct ProbePeers {
@@ -102,14 +110,19 @@ struct CallDone {
   StepOutcome step;  // of Step
 };
 
+// For the training program's log: what the call in progress waits for.
+struct LogLine {
+  std::string text;
+};
+
 // Besides, those of exchange.h.
 
-using Action =
-    std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                 GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt, ApplyNow,
-                 CallDone, SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
-                 PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta, KeepShard, AddDelta,
-                 MergePending, ReadShard, ForgetShard>;
+using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
+                            GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt,
+                            ApplyNow, CallDone, CopyForAverage, CancelCopyForAverage, LogLine,
+                            SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
+                            PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta,
+                            KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;
 
 }  // namespace prd

@@ -47,7 +47,7 @@ void GroupStepping::OnStepEnds() {
 }
 
 void GroupStepping::Continue(Actions* out) {
-  if (core().call_ == SessionCore::Call::kFinish) core().SayFinish(out);
+  if (core().Ends()) core().SayEnd(out);
 }
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
@@ -57,7 +57,7 @@ void GroupStepping::SignalAgain(Actions* out) {
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
   if (call == Call::kStep && core().discard_ && !stop_requested_)
     return core().StepDone(false, out);
-  const bool stepping = call == Call::kStep || (call == Call::kFinish && !core().said_finish_);
+  const bool stepping = call == Call::kStep || (core().Ends() && !core().said_finish_);
   if (!stepping || !core().trains() || core().ready_waiting_) return;
   if (AsksBeforeGroups(core().plan())) return Ask(out);
   core().SayReady(out);
@@ -138,7 +138,7 @@ void GroupStepping::OnReply(const QueryReply& reply, Actions* out) {
   }
   // The step that asked has ended without an answer, and this is a later one.
   if (core().call_ == Call::kStep) SignalAgain(out);
-  if (core().call_ == Call::kFinish) core().SayFinish(out);
+  if (core().Ends()) core().SayEnd(out);
 }
 
 }  // namespace prd

@@ -38,8 +38,8 @@ void NeighbourStepping::Continue(Actions* out) {
   const Call call = core().call_;
   if (!core().is_member() || call == Call::kLeave) return;
   Publish(out);
-  if (call == Call::kFinish) {
-    core().SayFinish(out);
+  if (core().Ends()) {
+    core().SayEnd(out);
     if (core().said_finish_) updates_.Close(out);
   }
   if (call != Call::kStep || core().work_ != Work::kNone || core().held_) return;

@@ -62,7 +62,7 @@ void OverlapStepping::Continue(Actions* out) {
   RunSlots(out);
   if (core().work_ != Work::kNone || !core().trains()) return;
   if (core().call_ == Call::kStep) return ContinueStep(out);
-  if (core().call_ == Call::kFinish) ContinueFinish(out);
+  if (core().Ends()) ContinueFinish(out);
 }
 
 void OverlapStepping::ContinueStep(Actions* out) {
@@ -87,7 +87,7 @@ void OverlapStepping::ContinueStep(Actions* out) {
 void OverlapStepping::ContinueFinish(Actions* out) {
   if (Scheduled() ? outstanding_ == 0 : !core().ready_waiting_) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
-    core().SayFinish(out);
+    core().SayEnd(out);
   }
   core().BeginHeld(out);
 }
@@ -147,10 +147,12 @@ bool OverlapStepping::HoldsAhead() const {
 
 bool OverlapStepping::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kTrain) return false;
-  if (core().cancelled_) {
-    core().Push(
-        Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "cancelled by its user"},
-        out);
+  const bool pauses = core().paused_ && !InBackground();
+  if (core().cancelled_ || pauses) {
+    core().Push(Finished{.group = group.id,
+                         .outcome = Outcome::kFailed,
+                         .detail = pauses ? "its training loop pauses" : "cancelled by its user"},
+                out);
   } else if (InBackground()) {
     BeginInBackground(group, out);
   } else {

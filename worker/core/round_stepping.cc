@@ -46,14 +46,14 @@ void RoundStepping::OnCallEnds(Actions*) { arrival_due_ = false; }
 // is. Finish does the same until this worker owes nothing.
 void RoundStepping::Continue(Actions* out) {
   const Call call = core().call_;
-  if (call != Call::kStep && call != Call::kFinish) return;
+  if (call != Call::kStep && !core().Ends()) return;
   if (core().work_ != Work::kNone || !core().trains()) return;
   if (arrival_due_) {
     if (core().ready_waiting_ || GaveToRound()) return;
     OnStepArrived(out);
   }
   if (unapplied_) return ApplyRounds(out);
-  if (call == Call::kFinish && (owed_ == 0 || core().said_finish_)) return core().SayFinish(out);
+  if (core().Ends() && (owed_ == 0 || core().said_finish_)) return core().SayEnd(out);
   if (core().ready_waiting_) return;
   Ready& ready = core().ready_;
   ready.iteration = core().iteration_ + 1;

@@ -28,8 +28,6 @@ constexpr std::size_t kResendAtOnce = 32;
 constexpr DurationNs kHelloGap = 100 * kMillisecond;
 constexpr DurationNs kLeaveWait = kSecond;
 
-std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"; }
-
 }  // namespace
 
 // ---- messages out ----
@@ -89,7 +87,8 @@ void SessionCore::SayHello(Actions* out) {
   failed_group_ = kNoGroup;  // the next run's groups have the same numbers
   unreachable_.clear();
   waits_for_.clear();
-  has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = false;
+  has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
+  if (call_ == Call::kResume) paused_ = false;
   last_group_ = kNoGroup;
   held_.reset();
   beside_ = {};
@@ -102,6 +101,15 @@ void SessionCore::SayHello(Actions* out) {
 
 // ---- calls ----
 
+void SessionCore::BeginCall(Call call) {
+  PRD_CHECK(call_ == Call::kNone);
+  call_ = call;
+  call_at_ = now_;
+  step_ = {};
+  if (has_replica_) waits_for_.clear();
+  line_at_ = FirstLine();
+}
+
 void SessionCore::Done(Status status, Actions* out) {
   stepping().OnCallEnds(out);
   call_ = Call::kNone;
@@ -111,21 +119,44 @@ void SessionCore::Done(Status status, Actions* out) {
 
 void SessionCore::StepDone(bool copied, Actions* out) {
   step_.iteration = iteration_;
+  step_.own = own_;
+  step_.done = IsDone();
   step_.adopted = copied;
   step_.attempts += carried_over_.attempts;
   step_.sent_bytes += carried_over_.sent_bytes;
   step_.reduced += carried_over_.reduced;
   carried_over_ = {};
   stepping().OnStepEnds();
+  if (now_ - told_at_ >= kTellEvery) TellTrainedSoon(out);
   Done(Status::Ok(), out);
+}
+
+// Whether the step that ends now is the last that the goal needs. Workers that end a step with one
+// result stop with the same one.
+bool SessionCore::IsDone() const {
+  const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
+  return together && step_.rounds > 0 ? step_.group.last : progress_.done;
+}
+
+// By Progressed, where no Ready has told it.
+void SessionCore::TellTrained(Actions* out) {
+  if (!trains() || (own_ == told_ && nonfinite_ == 0)) return;
+  Push(Progressed{.own = own_, .nonfinite = std::exchange(nonfinite_, 0)}, out);
+  told_ = own_;
+  told_at_ = now_;
+}
+
+// The same, where the controller answers.
+void SessionCore::TellTrainedSoon(Actions* out) {
+  if (link_.unacked().size() < kTellUnacked) TellTrained(out);
 }
 
 // The call in progress ends, if the session is over or cancelled.
 bool SessionCore::EndsCall(Actions* out) {
-  if (contact_ == Contact::kOver) {
-    Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
-  } else if (cancelled_) {
+  if (cancelled_) {
     Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  } else if (contact_ == Contact::kOver) {
+    Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
   } else {
     return false;
   }
@@ -141,6 +172,7 @@ std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
   outcome.iteration = group_.iteration;
   outcome.rounds = 1;
   outcome.included = true;
+  outcome.done = IsDone();
   return outcome;
 }
 
@@ -155,6 +187,8 @@ void SessionCore::DropWork(Actions* out) {
   if (work_ != Work::kApply) work_ = Work::kNone;
   group_.id = kNoGroup;
   beside_ = {};
+  if (std::exchange(copies_, false)) out->push_back(CancelCopyForAverage{});
+  average_from_.clear();
 }
 
 // The session can do nothing more.
@@ -171,45 +205,49 @@ void SessionCore::Over(Status status, Actions* out) {
 
 void SessionCore::Attach(Instant now, Options options, Actions* out) {
   now_ = now;
-  PRD_CHECK(call_ == Call::kNone);
-  call_ = Call::kAttach;
-  call_at_ = now;
-  step_ = {};
+  BeginCall(Call::kAttach);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
+  own_ = options_.hello.own;
+  progress_ = {.trained = options_.hello.job_trained};
+  nonfinite_ = 0;
+  paused_ = false;
   former_ = {};
+  answered_ = now;
   SayHello(out);
 }
 
 void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
                        Actions* out) {
   now_ = now;
-  PRD_CHECK(call_ == Call::kNone);
-  call_ = Call::kStep;
-  call_at_ = now;
-  step_ = {};
   idle_at_ = now;
   discard_ = discard;
+  BeginCall(Call::kStep);
   stepping().OnStep(ready, taken);
   UpdateInterrupt(out);
   if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (EndsCall(out)) return;
+  if (!discard) {
+    ++own_.steps;
+    own_.samples += ready.samples;
+  }
+  step_.own = own_;
   stepping().StartStep(out);
 }
 
 void SessionCore::Finish(Instant now, Actions* out) {
   now_ = now;
-  PRD_CHECK(call_ == Call::kNone);
-  call_ = Call::kFinish;
-  call_at_ = now;
-  step_ = {};
+  BeginCall(Call::kFinish);
+  End(out);
+}
+
+// Finish, and Pause.
+void SessionCore::End(Actions* out) {
   discard_ = false;
   stepping().OnFinish();
   UpdateInterrupt(out);
-  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  if (contact_ == Contact::kOver) return Done(over_, out);
+  if (EndsCall(out)) return;
   if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
   stepping().Continue(out);
 }
@@ -225,6 +263,7 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   held_.reset();
   CancelBeside("its session leaves", out);
   leave_by_ = now + kLeaveWait;
+  TellTrained(out);
   Push(prd::Leave{.reason = reason}, out);
 }
 
@@ -235,7 +274,7 @@ void SessionCore::Cancel(Instant now, Actions* out) {
   FailHeld("cancelled by its user", out);
   if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
   GiveUpWork("cancelled by its user", out);
-  Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  FailCall(Status(Code::kCancelled, "the session was cancelled"), out);
 }
 
 void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
@@ -244,6 +283,7 @@ void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
     CancelBeside(why.message(), out);
     FailHeld(why.message(), out);
     GiveUpWork(why.message(), out);
+    TellTrained(out);
     Push(prd::Leave{.reason = why.message()}, out);
   }
   Over(why, out);
@@ -253,13 +293,25 @@ void SessionCore::SayReady(Actions* out) {
   ready_waiting_ = ready_.waiting;
   ready_at_ = idle_at_ = now_;
   ready_.rtt_ns = rtt_ns_;
+  ready_.own = told_ = own_;
+  ready_.nonfinite = std::exchange(nonfinite_, 0);
+  told_at_ = now_;
   Push(ready_, out);
 }
 
-void SessionCore::SayFinish(Actions* out) {
+// The call in progress Ends, and has nothing left to do for training.
+void SessionCore::SayEnd(Actions* out) {
   if (!trains() || ready_waiting_ || said_finish_ || work_ != Work::kNone) return;
-  said_finish_ = true;
-  Push(prd::Finish{}, out);
+  TellTrained(out);
+  if (call_ == Call::kFinish) {
+    said_finish_ = true;
+    Push(prd::Finish{}, out);
+    return;
+  }
+  FailHeld("its training loop pauses", out);
+  Push(prd::Pause{}, out);
+  paused_ = true;
+  Done(Status::Ok(), out);
 }
 
 // ---- the data plane, for the call in progress ----
@@ -267,7 +319,7 @@ void SessionCore::SayFinish(Actions* out) {
 // Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
 // parameters be written.
 void SessionCore::BeginHeld(Actions* out) {
-  if (!held_ || work_ != Work::kNone || call_ == Call::kNone || call_ == Call::kLeave) return;
+  if (!held_ || work_ != Work::kNone || !Lends()) return;
   if (BesideRuns()) return;
   const auto* final = std::get_if<Group>(&*held_);
   if (final != nullptr && final->kind == GroupKind::kFinal && stepping().DelaysFinal(out)) return;
@@ -275,6 +327,7 @@ void SessionCore::BeginHeld(Actions* out) {
   held_.reset();
   if (const auto* adopt = std::get_if<Adopt>(&held)) {
     work_ = Work::kFetch;
+    source_ = adopt->source.rank;
     out->push_back(StartFetch{.source = adopt->source});
     return;
   }
@@ -449,6 +502,10 @@ void SessionCore::HasReplica(bool copied, Actions* out) {
   if (!stepping().OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
+  if (call_ == Call::kResume) {
+    step_.adopted = true;
+    return EndResume(out);
+  }
   stepping().Continue(out);
   BeginHeld(out);
 }
@@ -518,17 +575,10 @@ void SessionCore::OnConnected(Instant now, Actions* out) {
   if (contact_ == Contact::kMember) SendHeartbeat(out);
 }
 
-std::optional<Instant> SessionCore::TimeoutEnds() const {
-  const bool calling = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kFinish;
-  if (!calling || work_ != Work::kNone || BesideRuns() || options_.timeout == 0) {
-    return std::nullopt;
-  }
-  return std::max(call_at_, heard_) + options_.timeout;
-}
-
 void SessionCore::OnTime(Instant now, Actions* out) {
   now_ = now;
-  if (hello_due_ && now >= hello_at_ && next_incarnation_ != 0 && work_ != Work::kApply) {
+  const bool may_say = !paused_ && work_ != Work::kApply && next_incarnation_ != 0;
+  if (hello_due_ && may_say && now >= hello_at_) {
     hello_due_ = false;
     iteration_ -= std::exchange(in_inbox_, 0);
     hello_at_ = now + kHelloGap;
@@ -538,27 +588,24 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
     hello.iteration = iteration_;
     hello.former = former_;
+    hello.own = told_ = own_;
+    hello.job_trained = progress_.trained;
+    told_at_ = now;
     Push(std::move(hello), out);
   }
   const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
   if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(out);
-  if (contact_ == Contact::kMember && now >= heartbeat_at_) SendHeartbeat(out);
+  if (contact_ == Contact::kMember && now >= heartbeat_at_) {
+    SendHeartbeat(out);
+    if (call_ != Call::kLeave) TellTrainedSoon(out);
+  }
   if (is_member()) stepping().OnTime(out);
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
+  if (const auto line = LineAt(); line && now >= *line) SayLine(out);
   const std::optional<Instant> timeout = TimeoutEnds();
-  if (timeout && now >= *timeout) {
-    std::string text = "the controller has not answered for " + Ms(options_.timeout);
-    if (!last_refusal_.empty())
-      text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
-    if (contact_ == Contact::kMember && !has_replica_) {
-      text = "the job has not begun for this worker within " + Ms(options_.timeout) +
-             (waits_for_.empty() ? std::string() : ": " + waits_for_);
-    }
-    if (call_ == Call::kAttach) contact_ = Contact::kNone;
-    Done(Status(Code::kUnavailable, text), out);
-  }
+  if (timeout && now >= *timeout) TimedOut(out);
 }
 
 std::optional<Instant> SessionCore::NextDeadline() const {
@@ -568,7 +615,7 @@ std::optional<Instant> SessionCore::NextDeadline() const {
   };
   if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
     if (hello_due_) {
-      if (work_ != Work::kApply) consider(hello_at_);
+      if (!paused_ && work_ != Work::kApply) consider(hello_at_);
     } else if (!link_.unacked().empty()) {
       consider(resend_at_);
     }
@@ -578,6 +625,7 @@ std::optional<Instant> SessionCore::NextDeadline() const {
     if (const auto at = stepping_->NextDeadline()) consider(*at);
   }
   if (call_ == Call::kLeave) consider(leave_by_);
+  if (const auto at = LineAt()) consider(*at);
   return next;
 }
 

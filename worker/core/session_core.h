@@ -52,8 +52,11 @@ class SessionCore {
   SessionCore& operator=(SessionCore&&) noexcept;
 
   struct Options {
-    Hello hello;             // but for rank and iteration of later incarnations
-    DurationNs timeout = 0;  // 0 = for ever
+    // But for rank, iteration, own and job_trained of later incarnations.
+    Hello hello;
+    DurationNs timeout = 0;        // 0 = for ever
+    DurationNs start_timeout = 0;  // for the job's start; 0 = as `timeout`
+    std::string controller;        // where it is, for lines about waiting
     std::size_t max_members = 4096;
   };
 
@@ -80,6 +83,17 @@ class SessionCore {
   void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
                std::uint64_t digest = 0);
   void Finish(Instant now, Actions* out);
+  // Does what Finish does before it says so, and tells the controller that this worker pauses. From
+  // then on only Resume, Average and Leave may be called. The incarnation of a worker that pauses
+  // may end; the next one says Hello once the worker resumes.
+  void Pause(Instant now, Actions* out);
+  // Done once the worker trains again. `adopted` of the outcome: the replica was replaced.
+  void Resume(Instant now, Actions* out);
+  // Asks who has a replica, and has all of them copied but this worker's own (CopyForAverage).
+  // Where replicas are equal, done at once.
+  void Average(Instant now, Actions* out);
+  // The step about to come, or the one before, is not all finite. Told with the next report.
+  void NoteNonfinite() { ++nonfinite_; }
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const std::string& reason, Actions* out);
@@ -101,6 +115,7 @@ class SessionCore {
   // `in_inbox`: how many of the replica's iterations are rounds in its inbox (TrainsInRounds).
   void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                  Iteration in_inbox = 0);
+  void OnCopiedForAverage(Instant now, const Status& status, Actions* out);
   // exchange.h: a note of a peer, its pull, and what became of a pull of this worker's.
   void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
   void OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
@@ -123,6 +138,11 @@ class SessionCore {
   bool in_call() const { return call_ != Call::kNone; }
   Incarnation incarnation() const { return incarnation_; }
   Iteration iteration() const { return iteration_; }
+  // Local steps and samples of this worker, over all incarnations; and the job's, as far as told,
+  // which never fall.
+  const Trained& own() const { return own_; }
+  const JobProgress& progress() const { return progress_; }
+  bool paused() const { return paused_; }
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
   // FollowsSchedule: groups up to this id are over, begun or not.
@@ -130,7 +150,16 @@ class SessionCore {
 
   // ---- for the ways of stepping alone ----
 
-  enum class Call : std::uint8_t { kNone, kAttach, kStep, kFinish, kLeave };
+  enum class Call : std::uint8_t {
+    kNone,
+    kAttach,
+    kStep,
+    kFinish,
+    kLeave,
+    kPause,
+    kResume,
+    kAverage
+  };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
   // The group beside the call in progress: the newest kRound announced here, or the kTrain that
   // runs in the background. kFailed: its result is not here, but others may have it.
@@ -163,14 +192,23 @@ class SessionCore {
   void SendHeartbeat(Actions* out);
   void Resend(Actions* out);
   std::optional<Instant> TimeoutEnds() const;
+  void TimedOut(Actions* out);
 
   // Calls and their end.
+  void BeginCall(Call call);
+  void End(Actions* out);
   void Done(Status status, Actions* out);
   void StepDone(bool copied, Actions* out);
   void Over(Status status, Actions* out);
   bool EndsCall(Actions* out);
   void SayReady(Actions* out);
-  void SayFinish(Actions* out);
+  void SayEnd(Actions* out);
+  void EndResume(Actions* out);
+  void FailCall(Status status, Actions* out);
+  void CopyNextForAverage(Actions* out);
+  bool IsDone() const;
+  void TellTrained(Actions* out);
+  void TellTrainedSoon(Actions* out);
   void UpdateInterrupt(Actions* out);
 
   // The data plane's work for the call in progress, and beside it.
@@ -195,6 +233,9 @@ class SessionCore {
   void OnWelcome(const Welcome& welcome, Actions* out);
   bool OfThisRun(const RunIdentity& identity, Actions* out);
   void OnHeartbeatAck(const HeartbeatAck& ack);
+  void HearProgress(const JobProgress& progress);
+  void OnMembers(const Members& members, Actions* out);
+  void OnResumed(Actions* out);
   void OnAdopt(const Adopt& adopt, Actions* out);
   void OnGroup(const Group& group, Actions* out);
   void OnAbort(const Abort& abort, Actions* out);
@@ -213,6 +254,18 @@ class SessionCore {
     return beside_.state == Beside::State::kReduce || beside_.state == Beside::State::kFetch;
   }
   bool Passive(const Group& group) const;
+  // The caller is in a call in which parameters may be written.
+  bool Lends() const {
+    return call_ != Call::kNone && call_ != Call::kLeave && call_ != Call::kAverage;
+  }
+  // The call in progress ends training, for now or for good, once nothing is left to do.
+  bool Ends() const { return call_ == Call::kFinish || call_ == Call::kPause; }
+
+  // What the call in progress waits for, in words, and when the next line says so.
+  std::string WaitsFor() const;
+  Instant FirstLine() const;
+  std::optional<Instant> LineAt() const;
+  void SayLine(Actions* out);
 
   Options options_;
   Contact contact_ = Contact::kNone;
@@ -225,7 +278,15 @@ class SessionCore {
   RunId run_ = kNoRun;
   Iteration iteration_ = 0;
   Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
+  Trained own_;                         // over all incarnations
+  JobProgress progress_;                // the job's, as far as told
   std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
+
+  // What the controller has been told of own_ in this incarnation, and when; and steps that were
+  // not all finite since then.
+  Trained told_;
+  Instant told_at_;
+  std::uint32_t nonfinite_ = 0;
 
   // The controller's view of this incarnation.
   RunIdentity identity_;              // the newest of this incarnation's run
@@ -239,6 +300,8 @@ class SessionCore {
   bool said_finish_ = false;
   bool final_announced_ = false;  // the last group is the final average
   bool final_done_ = false;       // the final average is in the replica
+  bool paused_ = false;           // said Pause; until Resumed, or until it says Hello anew
+  bool said_resume_ = false;      // not answered
   Ready ready_;                   // the last one, for signalling again
   Instant ready_at_;
   Instant idle_at_;  // the step in progress waits for a group since then
@@ -266,9 +329,15 @@ class SessionCore {
   StepOutcome step_;
   bool discard_ = false;  // of the step in progress
   bool interrupt_ = false;
+  bool copies_ = false;                    // for kAverage; from average_from_.back()
+  std::vector<GroupMember> average_from_;  // who are to be copied yet
+  Rank source_ = kNoRank;                  // of kFetch
+  Instant line_at_;                        // the next line about waiting
+  std::map<Call, Instant> said_line_;      // the first line of the newest such call that had one
 
   Instant now_;       // of the input at work
   Instant heard_;     // from the controller, or since when it is missed
+  Instant answered_;  // the newest word of the controller, whatever it was
   Instant hello_at_;  // no Hello before this
   bool hello_due_ = false;
   Instant resend_at_;

@@ -27,6 +27,7 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
       envelope.incarnation != incarnation_ || hello_due_) {
     return;
   }
+  answered_ = now_;
   if (const auto* refused = std::get_if<Refused>(&envelope.body)) {
     return OnRefused(*refused, out);
   }
@@ -36,9 +37,12 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     link_.OnReceive(envelope.seq);
     link_.OnAck(envelope.ack);
     identity_ = envelope.identity;
+    progress_.done = false;  // of a run before
+    HearProgress(envelope.progress);
     return OnWelcome(*welcome, out);
   }
   if (!OfThisRun(envelope.identity, out)) return;
+  HearProgress(envelope.progress);
   if (has_replica_) heard_ = now_;
   const std::size_t unacked = link_.unacked().size();
   if (!link_.OnAck(envelope.ack)) {
@@ -68,7 +72,18 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     out->push_back(ProbePeers{probe->targets});
     return;
   }
+  if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
+  if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
   stepping().OnMessage(envelope.body, out);
+}
+
+// Messages outside the link's order may come late.
+void SessionCore::HearProgress(const JobProgress& progress) {
+  Trained& trained = progress_.trained;
+  trained.steps = std::max(trained.steps, progress.trained.steps);
+  trained.samples = std::max(trained.samples, progress.trained.samples);
+  progress_.workers = progress.workers;
+  progress_.done = progress_.done || progress.done;
 }
 
 // False: the message is of another run, or of a life of the controller that is over. A controller
@@ -107,7 +122,8 @@ void SessionCore::OnAdopt(const Adopt& adopt, Actions* out) {
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
 void SessionCore::UpdateInterrupt(Actions* out) {
   const bool copies = held_ && std::holds_alternative<Adopt>(*held_) && CopyVoidsStep(plan());
-  const bool on = call_ == Call::kNone && is_member() && (copies || stepping().IsAwaited());
+  const bool computes = (call_ == Call::kNone || call_ == Call::kAverage) && !paused_;
+  const bool on = computes && is_member() && (copies || stepping().IsAwaited());
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
 
@@ -126,6 +142,10 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
   if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan);
   welcome_ = welcome;
   run_ = welcome.run;
+  // A process that takes another one's place goes on with its count.
+  own_.steps = std::max(own_.steps, welcome.own.steps);
+  own_.samples = std::max(own_.samples, welcome.own.samples);
+  told_ = own_;
   heard_ = now_;
   last_refusal_.clear();
   out->push_back(JoinRun{welcome});
@@ -171,7 +191,7 @@ void SessionCore::OnGroup(const Group& group, Actions* out) {
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
-    if (call_ == Call::kNone || cancelled_ || busy) {
+    if (!Lends() || call_ == Call::kResume || cancelled_ || busy) {
       Push(Finished{.group = group.id,
                     .outcome = Outcome::kFailed,
                     .detail = "its training loop is not in a step any more"},
@@ -233,6 +253,9 @@ void SessionCore::OnRefused(const Refused& refused, Actions* out) {
   }
   DropWork(out);
   SayHello(out);
+  if (call_ == Call::kAverage) {
+    FailCall(Status(Code::kUnavailable, "the job has lost this worker: " + refused.reason), out);
+  }
 }
 
 // ---- from peers ----

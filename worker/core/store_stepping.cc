@@ -61,7 +61,8 @@ void StoreStepping::Continue(Actions* out) {
     c.ready_.waiting = true;
     c.SayReady(out);
   }
-  if (next_ == Next::kMayRead && (c.call_ == Call::kAttach || c.call_ == Call::kStep)) {
+  const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep || c.call_ == Call::kResume;
+  if (next_ == Next::kMayRead && reads) {
     next_ = Next::kRead;
     store_.Read(c.now_, c.iteration_, out);
   }
@@ -69,7 +70,7 @@ void StoreStepping::Continue(Actions* out) {
     next_ = Next::kNone;
     return OnRead(out);
   }
-  if (c.call_ == Call::kFinish) c.SayFinish(out);
+  if (c.Ends()) c.SayEnd(out);
 }
 
 // All shards are in the parameters.
@@ -81,6 +82,10 @@ void StoreStepping::OnRead(Actions* out) {
     return c.BeginHeld(out);
   }
   if (c.call_ == Call::kAttach) return c.Done(Status::Ok(), out);
+  if (c.call_ == Call::kResume) {
+    c.step_.adopted = true;
+    return c.EndResume(out);
+  }
   c.step_.waited = c.now_ - c.call_at_;
   if (!joins_) c.step_.rounds = 1;
   c.step_.included = !joins_ && counts_;

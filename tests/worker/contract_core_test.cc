@@ -1,0 +1,555 @@
+// What a training loop may rely on under every plan, message by message: clocks, the goal, pauses,
+// averages of all, and words about waiting.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/plans.h"
+#include "tests/worker/core_script.h"
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kMe;
+using testing::kPeer;
+using testing::Script;
+
+std::vector<std::string> Lines(const Script& s) {
+  std::vector<std::string> lines;
+  for (const Action& action : s.actions) {
+    if (const auto* line = std::get_if<LogLine>(&action)) lines.push_back(line->text);
+  }
+  return lines;
+}
+
+// ---- clocks ----
+
+TEST(ClocksTest, StepsThatAreNotDiscardedCountWithTheirSamples) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.Step(1);
+  EXPECT_EQ(s.Only<Ready>().own, (Trained{.steps = 1, .samples = 6}));
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  s.Applied(1);
+  EXPECT_EQ(s.Outcome().own, (Trained{.steps = 1, .samples = 6}));
+  s.Clear();
+  s.Step(2, true);
+  EXPECT_EQ(s.Outcome().own, (Trained{.steps = 1, .samples = 6})) << "discarded";
+  s.Clear();
+  s.Step(2);
+  EXPECT_EQ(s.Only<Ready>().own, (Trained{.steps = 2, .samples = 12}));
+}
+
+TEST(ClocksTest, StepsThatSaveTheSignalAreToldSoonAfter) {
+  Script s;
+  s.Join(plans::Every(8, plans::kModels));
+  s.Clear();
+  s.Step(1);
+  EXPECT_TRUE(s.Done()->ok());
+  s.Clear();
+  s.now = s.now + 150 * kMillisecond;
+  s.Step(2);
+  EXPECT_EQ(s.Only<Progressed>(), (Progressed{.own = {.steps = 2, .samples = 12}}));
+  s.Acknowledge();
+  s.Clear();
+  s.Step(3);
+  EXPECT_TRUE(s.Said<Progressed>().empty()) << "told less than 100 ms ago";
+  s.Clear();
+  s.Pass(kSecond);  // a heartbeat
+  EXPECT_EQ(s.Only<Progressed>().own.steps, 3);
+  s.Acknowledge();
+  s.Clear();
+  s.Pass(kSecond);
+  EXPECT_TRUE(s.Said<Progressed>().empty()) << "nothing new";
+}
+
+TEST(ClocksTest, WhatIsNotAcknowledgedDoesNotPileUp) {
+  Script s;
+  s.Join(plans::Every(1000, plans::kModels));
+  for (int step = 1; step <= 100; ++step) {
+    s.now = s.now + 150 * kMillisecond;
+    s.Step(step);
+  }
+  EXPECT_LE(s.Said<Progressed>().size(), 16u);
+  s.Acknowledge();
+  s.Clear();
+  s.now = s.now + 150 * kMillisecond;
+  s.Step(101);
+  EXPECT_EQ(s.Only<Progressed>().own.steps, 101);
+}
+
+TEST(ClocksTest, FinishAndLeaveTellWhatIsNotTold) {
+  for (const bool leave : {false, true}) {
+    Script s;
+    s.Join(plans::Every(8, plans::kModels));
+    s.Clear();
+    s.Step(1);
+    s.Clear();
+    leave ? s.core.Leave(s.now, "asked to", &s.actions) : s.core.Finish(s.now, &s.actions);
+    ASSERT_EQ(s.Sent().size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<Progressed>(s.Sent()[0].body));
+    EXPECT_EQ(s.Said<Leave>().size(), leave ? 1u : 0u);
+    EXPECT_EQ(s.Said<Finish>().size(), leave ? 0u : 1u);
+  }
+}
+
+TEST(ClocksTest, CountsGoOnOverANewIncarnationAndOverAProcessBeforeThisOne) {
+  Script s;
+  s.Attach();
+  s.seq = 0;
+  s.heard = 1;
+  s.Say(Welcome{.run = 9,
+                .rank = 3,
+                .plan = plans::kGradients,
+                .lease_ms = 2000,
+                .heartbeat_ms = 100,
+                .own = {.steps = 40, .samples = 400}});
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  s.Reduced(1);
+  s.Clear();
+  s.Step(1);
+  EXPECT_EQ(s.Only<Ready>().own, (Trained{.steps = 41, .samples = 406}));
+  s.Clear();
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  s.core.GiveIncarnation(kMe + 1);
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Only<Hello>().own, (Trained{.steps = 41, .samples = 406}));
+}
+
+TEST(ClocksTest, TheJobsProgressIsTheNewestToldAndNeverFalls) {
+  Script s;
+  SessionCore::Options options;
+  options.hello.job = "job";
+  options.hello.own = {.steps = 7, .samples = 70};
+  options.hello.job_trained = {.steps = 50, .samples = 500};
+  s.core.Attach(s.now, options, &s.actions);
+  EXPECT_EQ(s.Only<Hello>().own.steps, 7);
+  EXPECT_EQ(s.core.progress().trained.steps, 50) << "of the checkpoint";
+  const auto tell = [&s](JobProgress progress, ControllerBody body, Seq seq) {
+    s.core.OnEnvelope(s.now,
+                      {.identity = s.identity,
+                       .incarnation = kMe,
+                       .seq = seq,
+                       .ack = 1,
+                       .progress = progress,
+                       .body = std::move(body)},
+                      &s.actions);
+  };
+  tell({.trained = {.steps = 60, .samples = 600}, .workers = 2},
+       Welcome{.run = 9, .rank = 3, .heartbeat_ms = 100}, 1);
+  EXPECT_EQ(s.core.progress(), (JobProgress{.trained = {60, 600}, .workers = 2}));
+  tell({.trained = {.steps = 90, .samples = 900}, .workers = 3, .done = true}, HeartbeatAck{}, 0);
+  EXPECT_TRUE(s.core.progress().done);
+  tell({.trained = {.steps = 80, .samples = 800}, .workers = 3}, HeartbeatAck{}, 0);
+  EXPECT_EQ(s.core.progress(), (JobProgress{.trained = {90, 900}, .workers = 3, .done = true}));
+  // Another run goes on from there.
+  s.Clear();
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its history is lost"});
+  s.core.GiveIncarnation(kMe + 1);
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Only<Hello>().job_trained, (Trained{.steps = 90, .samples = 900}));
+}
+
+TEST(ClocksTest, StepsThatAreNotFiniteAreToldOnce) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.NoteNonfinite();
+  s.Step(1);
+  EXPECT_EQ(s.Only<Ready>().nonfinite, 1u);
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  s.Applied(1);
+  s.Clear();
+  s.Step(2);
+  EXPECT_EQ(s.Only<Ready>().nonfinite, 0u);
+  s.Say(Script::MakeGroup(3, GroupKind::kTrain, 2));
+  s.Reduced(3);
+  s.Applied(2);
+  s.Clear();
+  s.core.NoteNonfinite();
+  s.core.Leave(s.now, "not finite", &s.actions);
+  EXPECT_EQ(s.Only<Progressed>().nonfinite, 1u);
+}
+
+// ---- the goal ----
+
+class Goal : public Script {
+ public:
+  void Tell(bool done) {
+    core.OnEnvelope(now,
+                    {.identity = identity,
+                     .incarnation = core.incarnation(),
+                     .seq = 0,
+                     .ack = heard,
+                     .progress = {.done = done},
+                     .body = HeartbeatAck{}},
+                    &actions);
+  }
+};
+
+TEST(GoalTest, MembersOfTheLastGroupStopWithTheSameStep) {
+  Goal s;
+  s.Join(plans::kGradients);
+  s.Step(1);
+  s.Tell(true);  // but this step's group was formed before
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  s.Applied(1);
+  EXPECT_FALSE(s.Outcome().done);
+  s.Clear();
+  s.Step(2);
+  Group last = Script::MakeGroup(3, GroupKind::kTrain, 2);
+  last.last = true;
+  s.Say(last);
+  s.Reduced(3);
+  s.Applied(2);
+  EXPECT_TRUE(s.Outcome().done);
+  s.Clear();
+  s.Step(3, true);
+  EXPECT_TRUE(s.Outcome().done) << "no group ended it";
+}
+
+TEST(GoalTest, OthersStopOnceToldSo) {
+  Goal s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  EXPECT_FALSE(s.Outcome().done);
+  s.Clear();
+  s.Step(2);
+  s.Tell(true);
+  s.Say(Script::MakeGroup(3, GroupKind::kTrain, 2));
+  s.Reduced(3);
+  EXPECT_TRUE(s.Outcome().done);
+}
+
+// ---- pauses ----
+
+TEST(PauseTest, PauseSaysSoAndResumeWaitsForTheAnswer) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.Pause(s.now, &s.actions);
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.core.paused());
+  s.Acknowledge();
+  s.Clear();
+  // A group that was formed before the controller knew.
+  s.Say(Script::MakeGroup(2));
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kFailed);
+  s.Acknowledge();
+  s.Clear();
+  s.core.Resume(s.now, &s.actions);
+  EXPECT_EQ(s.Said<prd::Resume>().size(), 1u);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Say(Resumed{});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_FALSE(s.Outcome().adopted);
+  EXPECT_FALSE(s.core.paused());
+  s.Clear();
+  s.Step(1);
+  EXPECT_EQ(s.Said<Ready>().size(), 1u);
+}
+
+TEST(PauseTest, WhoResumesBehindTheOthersCopiesFirst) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.Pause(s.now, &s.actions);
+  s.Clear();
+  s.SayAdopt();
+  EXPECT_EQ(s.Count<StartFetch>(), 0u) << "the caller may be reading its parameters";
+  EXPECT_FALSE(s.Interrupted());
+  s.core.Resume(s.now, &s.actions);
+  EXPECT_EQ(s.Count<StartFetch>(), 1u);
+  s.Fetched(17);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Say(Resumed{});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.Outcome().adopted);
+  EXPECT_EQ(s.core.iteration(), 17);
+}
+
+TEST(PauseTest, WhatIsSignalledIsAnsweredFirst) {
+  Script s;
+  s.Join(plans::Background(2));
+  s.Step(1);
+  s.Clear();
+  s.core.Pause(s.now, &s.actions);
+  EXPECT_TRUE(s.Said<prd::Pause>().empty());
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  s.Applied(1);  // what the average changed is added
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+TEST(PauseTest, RoundsTakeWhatIsOwedFirst) {
+  Script s;
+  s.Join(plans::kRounds);
+  s.Step(0);
+  s.Round(2, 1, true);
+  s.Reduced(2);
+  s.Applied(1);
+  EXPECT_TRUE(s.Done()->ok());
+  s.Clear();
+  s.core.Pause(s.now, &s.actions);
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  s.Clear();
+  // A round that was announced before: nothing is owed.
+  s.Round(3, 2, false);
+  s.Reduced(3);
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kOk);
+}
+
+TEST(PauseTest, GroupsAnnouncedAheadAreGivenUp) {
+  Script s;
+  s.Join(plans::kAhead);
+  s.Say(Script::MakeGroup(2));
+  s.Clear();
+  s.core.Pause(s.now, &s.actions);
+  // Takes part in what it knows of, as in Finish, or gives it up: the pause ends in any case.
+  if (!s.Done()) s.Reduced(2);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  EXPECT_EQ(s.Said<Finished>().size(), 1u);
+  s.Clear();
+  s.Say(Script::MakeGroup(3));
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kFailed);
+  EXPECT_THAT(s.Only<Finished>().detail, HasSubstr("pauses"));
+}
+
+TEST(PauseTest, WhoIsLostInAPauseComesBackOnlyWhenItResumes) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.Pause(s.now, &s.actions);
+  s.Clear();
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  s.core.GiveIncarnation(kMe + 1);
+  s.Pass(kSecond);
+  s.Pass(kSecond);
+  EXPECT_TRUE(s.Said<Hello>().empty());
+  EXPECT_EQ(s.core.NextDeadline(), std::nullopt) << "nothing to wake for";
+  s.core.Resume(s.now, &s.actions);
+  EXPECT_EQ(s.Said<Hello>().size(), 1u);
+  EXPECT_FALSE(s.core.paused());
+  s.seq = 0;
+  s.heard = 1;
+  s.Say(Welcome{.run = 9, .rank = 3, .plan = plans::kGradients, .heartbeat_ms = 100});
+  s.SayAdopt();
+  s.Fetched(30);
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.Outcome().adopted);
+}
+
+TEST(PauseTest, ResumeThatTimesOutMayBeCalledAgain) {
+  Script s;
+  s.Attach(10 * kSecond);
+  s.Welcome(plans::kGradients);
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  s.Reduced(1);
+  s.Clear();
+  s.core.Pause(s.now, &s.actions);
+  s.Clear();
+  s.core.Resume(s.now, &s.actions);
+  s.Pass(11 * kSecond);
+  EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
+  s.Clear();
+  s.core.Resume(s.now, &s.actions);
+  EXPECT_TRUE(s.Said<prd::Resume>().empty()) << "said already";
+  s.Say(Resumed{});
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+// ---- the average of all ----
+
+Members MembersOf(const std::vector<Rank>& ranks) {
+  Members members;
+  members.members.push_back({.rank = 3, .incarnation = kMe});
+  for (const Rank rank : ranks) {
+    members.members.push_back({.rank = rank, .incarnation = kPeer + static_cast<unsigned>(rank)});
+  }
+  return members;
+}
+
+std::vector<Rank> Copied(const Script& s) {
+  std::vector<Rank> ranks;
+  for (const Action& action : s.actions) {
+    if (const auto* copy = std::get_if<CopyForAverage>(&action)) ranks.push_back(copy->source.rank);
+  }
+  return ranks;
+}
+
+TEST(AverageTest, AllOthersAreCopiedOneAfterAnother) {
+  Script s;
+  s.Join();
+  s.core.Average(s.now, &s.actions);
+  EXPECT_EQ(s.Said<AskMembers>().size(), 1u);
+  s.Say(MembersOf({4, 5}));
+  EXPECT_EQ(Copied(s), (std::vector<Rank>{4}));
+  s.core.OnCopiedForAverage(s.now, Status(Code::kUnavailable, "gone"), &s.actions);
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre(HasSubstr("leaves out rank 4: gone")));
+  EXPECT_EQ(Copied(s), (std::vector<Rank>{4, 5}));
+  EXPECT_FALSE(s.Done().has_value());
+  s.core.OnCopiedForAverage(s.now, Status::Ok(), &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+}
+
+TEST(AverageTest, EqualReplicasAskNobody) {
+  for (const Plan& plan : {plans::kGradients, plans::kAsked}) {
+    Script s;
+    s.Join(plan);
+    s.core.Average(s.now, &s.actions);
+    EXPECT_TRUE(s.Done()->ok());
+    EXPECT_TRUE(s.Said<AskMembers>().empty());
+  }
+}
+
+TEST(AverageTest, GroupsDoNotWriteTheReplicaMeanwhile) {
+  Script s;
+  s.Join();
+  s.core.Average(s.now, &s.actions);
+  s.Say(MembersOf({4}));
+  s.SayAdopt();
+  EXPECT_EQ(s.Count<StartFetch>(), 0u);
+  s.core.OnCopiedForAverage(s.now, Status::Ok(), &s.actions);
+  EXPECT_TRUE(s.Done()->ok());
+  s.Clear();
+  s.Step(1);
+  EXPECT_EQ(s.Count<StartFetch>(), 1u);
+}
+
+TEST(AverageTest, CancelAndALostLeaseEndIt) {
+  for (const bool cancel : {true, false}) {
+    Script s;
+    s.Join();
+    s.core.Average(s.now, &s.actions);
+    s.Say(MembersOf({4}));
+    if (cancel) {
+      s.core.Cancel(s.now, &s.actions);
+    } else {
+      s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+    }
+    EXPECT_EQ(s.Count<CancelCopyForAverage>(), 1u);
+    EXPECT_EQ(s.Done()->code(), cancel ? Code::kCancelled : Code::kUnavailable);
+  }
+}
+
+// ---- waiting ----
+
+TEST(WaitingTest, AttachSaysForWhomItWaits) {
+  Script s;
+  s.Attach();
+  s.Welcome();
+  s.Aside(HeartbeatAck{.waits_for = "waits for the common start: 2 of 3, missing rank 2"});
+  for (int second = 1; second <= 4; ++second) s.Pass(kSecond);
+  EXPECT_TRUE(Lines(s).empty());
+  s.Aside(HeartbeatAck{.waits_for = "waits for the common start: 2 of 3, missing rank 2"});
+  s.Pass(kSecond);
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre(
+                            "Attach has waited for 5 s: waits for the common start: 2 of 3, "
+                            "missing rank 2"));
+  for (int second = 6; second <= 130; ++second) {
+    s.Aside(HeartbeatAck{});
+    s.Pass(kSecond);
+  }
+  EXPECT_EQ(Lines(s).size(), 4u) << "after 5, 15, 60 and 120 s";
+}
+
+TEST(WaitingTest, AControllerThatDoesNotAnswerIsNamed) {
+  Script s;
+  SessionCore::Options options;
+  options.controller = "tcp://there:1";
+  s.core.Attach(s.now, options, &s.actions);
+  for (int second = 1; second <= 6; ++second) s.Pass(kSecond);
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre("Attach has waited for 5 s: the controller at "
+                                               "tcp://there:1 has not answered for 5 s"));
+}
+
+TEST(WaitingTest, ARefusalThatMayPassIsSaid) {
+  Script s;
+  s.Attach();
+  for (int second = 1; second <= 6; ++second) {
+    s.Aside(Refused{.code = Code::kUnavailable, .reason = "launch A still runs", .retry_ms = 500});
+    s.Pass(kSecond);
+  }
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre(HasSubstr("not admitted yet: launch A still runs")));
+}
+
+TEST(WaitingTest, StepNamesTheGroupAndTheCopyThatItWaitsFor) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  const auto pass = [&s](int seconds) {
+    for (int second = 0; second < seconds; ++second) {
+      s.Aside(HeartbeatAck{});
+      s.Pass(kSecond);
+    }
+  };
+  pass(6);
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre(HasSubstr("group 2 is reduced, with rank 4")));
+  s.Reduced(2, false);
+  s.SayAdopt();
+  s.Clear();
+  pass(10);
+  EXPECT_THAT(Lines(s), ::testing::ElementsAre(HasSubstr("the model of rank 4 is copied")));
+}
+
+TEST(WaitingTest, StepsThatAllWaitLongAreSaidOnceAMinute) {
+  Script s;
+  s.Join(plans::kGradients);
+  GroupId group = 2;
+  for (int step = 1; step <= 30; ++step) {  // of 7 s each: 210 s
+    s.Step(step);
+    for (int second = 0; second < 7; ++second) {
+      s.Aside(HeartbeatAck{});
+      s.Pass(kSecond);
+    }
+    s.Say(Script::MakeGroup(group, GroupKind::kTrain, step));
+    s.Reduced(group++);
+    s.Applied(step);
+    s.Acknowledge();
+    std::erase_if(s.actions,
+                  [](const Action& action) { return !std::holds_alternative<LogLine>(action); });
+  }
+  EXPECT_GE(Lines(s).size(), 3u);
+  EXPECT_LE(Lines(s).size(), 4u);
+}
+
+TEST(WaitingTest, StartTimeoutIsForTheStartAlone) {
+  Script s;
+  SessionCore::Options options;
+  options.timeout = 5 * kSecond;
+  options.start_timeout = 20 * kSecond;
+  s.core.Attach(s.now, options, &s.actions);
+  s.Welcome();
+  for (int second = 1; second <= 19; ++second) {
+    s.Aside(HeartbeatAck{.waits_for = "missing rank 2"});
+    s.Pass(kSecond);
+  }
+  EXPECT_FALSE(s.Done().has_value()) << "the controller answers";
+  s.Aside(HeartbeatAck{.waits_for = "missing rank 2"});
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
+  EXPECT_THAT(s.Done()->message(), HasSubstr("within 20000 ms: missing rank 2"));
+}
+
+TEST(WaitingTest, AControllerThatIsGoneBeforeTheStartEndsTheCallAfterTimeout) {
+  Script s;
+  SessionCore::Options options;
+  options.timeout = 5 * kSecond;
+  options.start_timeout = 60 * kSecond;
+  s.core.Attach(s.now, options, &s.actions);
+  s.Welcome();
+  for (int second = 1; second <= 6; ++second) s.Pass(kSecond);
+  EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
+  EXPECT_THAT(s.Done()->message(), HasSubstr("has not answered for 5000 ms"));
+}
+
+}  // namespace
+}  // namespace prd

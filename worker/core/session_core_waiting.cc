@@ -1,0 +1,130 @@
+// SessionCore: how long calls wait, and what they say about it.
+#include <algorithm>
+#include <utility>
+
+#include "worker/core/session_core.h"
+
+namespace prd {
+namespace {
+
+// When a call that waits says for whom: after these, and then every minute. The controller answers
+// heartbeats; without any word for kSilence (or three heartbeats) it is what is waited for.
+constexpr DurationNs kFirstLine = 5 * kSecond;
+constexpr DurationNs kSecondLine = 15 * kSecond;
+constexpr DurationNs kMinute = 60 * kSecond;
+constexpr DurationNs kSilence = 4 * kSecond;
+constexpr std::size_t kNamedInLine = 16;
+
+std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"; }
+std::string Seconds(DurationNs ns) { return std::to_string(ns / kSecond) + " s"; }
+
+const char* NameOf(SessionCore::Call call) {
+  switch (call) {
+    case SessionCore::Call::kAttach:
+      return "Attach";
+    case SessionCore::Call::kStep:
+      return "Step";
+    case SessionCore::Call::kFinish:
+      return "Finish";
+    case SessionCore::Call::kPause:
+      return "Pause";
+    case SessionCore::Call::kResume:
+      return "Resume";
+    case SessionCore::Call::kAverage:
+      return "Average";
+    case SessionCore::Call::kLeave:
+      return "Leave";
+    case SessionCore::Call::kNone:
+      break;
+  }
+  return "no call";
+}
+
+}  // namespace
+
+std::optional<Instant> SessionCore::TimeoutEnds() const {
+  const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
+  if (!calling || work_ != Work::kNone || BesideRuns() || copies_) return std::nullopt;
+  const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
+  std::optional<Instant> ends;
+  if (options_.timeout != 0) {
+    ends = std::max(call_at_, starts ? answered_ : heard_) + options_.timeout;
+  }
+  if (starts) {
+    const Instant start = std::max(call_at_, heard_) + options_.start_timeout;
+    if (!ends || start < *ends) ends = start;
+  }
+  return ends;
+}
+
+// ---- what a call waits for ----
+
+std::string SessionCore::WaitsFor() const {
+  const auto group = [this](const Group& running) {
+    std::string text = "group " + std::to_string(running.id) + " is reduced, with rank";
+    std::size_t named = 0;
+    for (const GroupMember& member : running.members) {
+      if (member.incarnation == incarnation_) continue;
+      if (++named > kNamedInLine) return text + " and others";
+      text += (named == 1 ? " " : ", ") + std::to_string(member.rank);
+    }
+    return text;
+  };
+  if (work_ == Work::kReduce) return group(group_);
+  if (work_ == Work::kFetch) return "the model of rank " + std::to_string(source_) + " is copied";
+  if (copies_) {
+    return "the model of rank " + std::to_string(average_from_.back().rank) + " is copied";
+  }
+  const DurationNs silence = now_ - answered_;
+  if (silence >= std::max(kSilence, 3 * kMillisecond * welcome_.heartbeat_ms)) {
+    return "the controller at " + options_.controller + " has not answered for " + Seconds(silence);
+  }
+  if (contact_ == Contact::kHello) {
+    return last_refusal_.empty() ? "the controller has not admitted this worker yet"
+                                 : "not admitted yet: " + last_refusal_;
+  }
+  if (!waits_for_.empty()) return waits_for_;
+  if (!has_replica_) return "the job has not begun for this worker";
+  if (BesideRuns()) return group(beside_.group);
+  if (call_ == Call::kFinish && said_finish_) return "other workers have not finished";
+  return "the engine " + welcome_.engine +
+         " has not let this worker go on; prdctl explain says for whom it waits";
+}
+
+// Who waits in each call says so once a minute.
+Instant SessionCore::FirstLine() const {
+  const Instant at = call_at_ + kFirstLine;
+  const auto said = said_line_.find(call_);
+  return said == said_line_.end() ? at : std::max(at, said->second + kMinute);
+}
+
+std::optional<Instant> SessionCore::LineAt() const {
+  const bool waits = call_ != Call::kNone && call_ != Call::kLeave && work_ != Work::kApply;
+  return waits ? std::optional<Instant>(line_at_) : std::nullopt;
+}
+
+void SessionCore::SayLine(Actions* out) {
+  const DurationNs waited = now_ - call_at_;
+  out->push_back(LogLine{std::string(NameOf(call_)) + " has waited for " + Seconds(waited) + ": " +
+                         WaitsFor()});
+  said_line_[call_] = now_;
+  const DurationNs next = waited < kSecondLine ? kSecondLine : (waited / kMinute + 1) * kMinute;
+  line_at_ = call_at_ + next;
+}
+
+void SessionCore::TimedOut(Actions* out) {
+  const bool starts = is_member() && !has_replica_;
+  const DurationNs start = options_.start_timeout != 0 ? options_.start_timeout : options_.timeout;
+  std::string text = "the controller has not answered for " + Ms(options_.timeout);
+  if (!last_refusal_.empty()) {
+    text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
+  }
+  if (starts && now_ >= std::max(call_at_, heard_) + start) {
+    text = "the job has not begun for this worker within " + Ms(start) +
+           (waits_for_.empty() ? std::string() : ": " + waits_for_);
+  }
+  if (call_ == Call::kAttach) contact_ = Contact::kNone;
+  FailCall(Status(Code::kUnavailable, text), out);
+}
+
+}  // namespace prd
