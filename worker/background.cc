@@ -36,7 +36,9 @@ std::uint64_t FrameRun(const Welcome& welcome) {
 
 }  // namespace
 
-Background::Background(const SessionOptions&) : host_(HostId()) { welcome_.rank = kNoRank; }
+Background::Background(const SessionOptions& options) : host_(HostId()), log_(options.log) {
+  welcome_.rank = kNoRank;
+}
 
 Result<std::unique_ptr<Background>> Background::Start(const SessionOptions& options) {
   std::unique_ptr<Background> background(new Background(options));
@@ -147,6 +149,14 @@ Welcome Background::welcome() const {
   return welcome_;
 }
 
+Background::Progress Background::progress() const {
+  const std::lock_guard lock(mutex_);
+  return {.job = progress_, .own = own_, .goal = welcome_.goal};
+}
+
+// The caller's thread: this one changes the mean only while a call averages.
+std::shared_ptr<Buffer> Background::TakeMean() { return mean_.Take(); }
+
 // ---- the background thread ----
 
 void Background::Run() {
@@ -180,6 +190,7 @@ void Background::Turn() {
   Perform(now);
   mesh_->CallOff(core_.called_off());
   mesh_->Service(now);
+  Publish();
   exchanged_bytes_.store(mesh_->exchanged().sent_bytes, std::memory_order_relaxed);
   for (std::size_t way = 0; way < groups_.size(); ++way) {
     groups_[way].store(mesh_->counters().groups[way], std::memory_order_relaxed);
@@ -227,6 +238,7 @@ void Background::LookAfterMemory(Instant now) {
 
 void Background::MoveTo(ReplicaHome home) {
   failure_seen_ = false;
+  mean_.Forget();
   if (home.device == nullptr && !store_.memory->device()) return;
   mesh_->UseMemory(std::move(home.memory), std::move(home.plane));
 }
@@ -289,6 +301,12 @@ void Background::Perform(Instant now) {
         mesh_->StartFetch(now, fetch->source, fetch->result, fetch->contributed);
       } else if (std::holds_alternative<CancelFetch>(action)) {
         mesh_->CancelFetch();
+      } else if (auto* copy = std::get_if<CopyForAverage>(&action)) {
+        mesh_->StartSample(now, copy->source);
+      } else if (std::holds_alternative<CancelCopyForAverage>(action)) {
+        mesh_->CancelSample();
+      } else if (const auto* line = std::get_if<LogLine>(&action)) {
+        log_.Say(line->text);
       } else if (const auto* probe = std::get_if<ProbePeers>(&action)) {
         mesh_->Probe(now, probe->targets);
       } else if (std::holds_alternative<Deposit>(action)) {
@@ -323,10 +341,18 @@ void Background::SendEnvelope(const WorkerEnvelope& envelope) {
 
 void Background::Answer(Reply reply) {
   if (!reply.duty) store_.lent = false;
+  Publish();
   const std::lock_guard lock(mutex_);
   reply_ = std::move(reply);
   reply_->at = std::chrono::steady_clock::now();
   answered_.notify_all();
+}
+
+void Background::Publish() {
+  if (core_.progress() == progress_ && core_.own() == own_) return;  // only this thread writes them
+  const std::lock_guard lock(mutex_);
+  progress_ = core_.progress();
+  own_ = core_.own();
 }
 
 void Background::OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
@@ -367,6 +393,11 @@ void Background::OnPulled(Ticket ticket, const Status& status, const ShardHeader
 void Background::OnFetched(const Status& status, Iteration iteration) {
   const Iteration in_inbox = std::max<Iteration>(0, iteration - store_.iteration);
   core_.OnFetched(Now(), status, iteration, &actions_, status.ok() ? in_inbox : 0);
+}
+
+void Background::OnSampled(const Status& status, const std::shared_ptr<Buffer>& row) {
+  if (status.ok()) mean_.Add(*row);
+  core_.OnCopiedForAverage(Now(), status, &actions_);
 }
 
 }  // namespace prd

@@ -27,9 +27,11 @@
 
 #include "prd/session.h"
 #include "worker/core/session_core.h"
+#include "worker/line_log.h"
 #include "worker/mesh/mesh.h"
 #include "worker/mesh/replica_store.h"
 #include "worker/replica_home.h"
+#include "worker/replica_mean.h"
 
 namespace prd {
 
@@ -66,6 +68,18 @@ class Background : private MeshEvents {
   // The eventfd that wakes the thread.
   int wake() const { return wake_.fd; }
 
+  // How far the worker and its job are, as far as known.
+  struct Progress {
+    JobProgress job;
+    Trained own;
+    Trained goal;
+  };
+  Progress progress() const;
+  LineLog& log() { return log_; }
+  // On the thread, in a request that averages; and what came of it, after the call.
+  void BeginMean() { mean_.Begin(); }
+  std::shared_ptr<Buffer> TakeMean();
+
   ReplicaStore* store() { return &store_; }
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }
   // Sent to peers outside of reductions, since the start.
@@ -93,6 +107,7 @@ class Background : private MeshEvents {
   void PerformExchange(Instant now, const Action& action);
   void SendEnvelope(const WorkerEnvelope& envelope);
   void Answer(Reply reply);
+  void Publish();
   std::optional<Reply> Await(std::chrono::nanoseconds wait);
   void Fail(const std::string& what);
 
@@ -102,6 +117,7 @@ class Background : private MeshEvents {
   void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
+  void OnSampled(const Status& status, const std::shared_ptr<Buffer>& row) override;
   void OnNote(Incarnation from, const PeerMessage& note) override;
   void OnRequest(Incarnation from, prd::Request request, const PeerItem& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
@@ -121,6 +137,7 @@ class Background : private MeshEvents {
   // The thread's own.
   std::string host_;
   ReplicaStore store_;
+  ReplicaMean mean_{&store_};  // the caller's after a call that averages
   zmq::context_t context_;
   zmq::socket_t controller_;
   bool blocked_ = false;  // the controller's connection is away
@@ -132,6 +149,7 @@ class Background : private MeshEvents {
   bool failure_seen_ = false;  // of the replica's memory
 
   // Shared.
+  LineLog log_;
   std::atomic<bool> cancel_{false};
   std::atomic<bool> stop_{false};
   std::atomic<bool> interrupted_{false};
@@ -143,6 +161,8 @@ class Background : private MeshEvents {
   std::optional<Reply> reply_;
   bool may_be_early_ = false;  // the call in progress
   Welcome welcome_;
+  JobProgress progress_;
+  Trained own_;
   std::string failure_;  // the thread is gone
 
   std::thread thread_;

@@ -43,14 +43,37 @@ void ReadText(std::initializer_list<const char*> names, std::string* to) {
   }
 }
 
+// Which start of the program this is, as its launcher tells it: equal for all that it started.
+std::string Launch() {
+  std::string launch;
+  ReadText({"PRD_LAUNCH"}, &launch);
+  if (!launch.empty()) return launch;
+  if (const char* job = Value("SLURM_JOB_ID")) {
+    launch = std::string("slurm-") + job;
+    for (const char* part : {"SLURM_STEP_ID", "SLURM_RESTART_COUNT"}) {
+      if (const char* value = Value(part)) launch += std::string(".") + value;
+    }
+    return launch;
+  }
+  ReadText({"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}, &launch);
+  return launch;
+}
+
 }  // namespace
 
 Result<SessionOptions> Session::OptionsFromEnvironment() {
   constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
   constexpr std::int64_t kMaxMs = std::int64_t{1} << 40;
+  constexpr std::int64_t kMaxGoal = std::int64_t{1} << 60;
   SessionOptions options;
   ReadText({"PRD_CONTROLLER"}, &options.controller);
-  ReadText({"PRD_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_NAME"}, &options.job);
+  ReadText({"PRD_JOB"}, &options.job);
+  if (options.job.empty()) {
+    ReadText({"TORCHELASTIC_RUN_ID"}, &options.job);
+    if (options.job == "none") options.job.clear();  // torchrun's default
+  }
+  if (options.job.empty()) ReadText({"SLURM_JOB_NAME"}, &options.job);
+  options.launch = Launch();
   ReadText({"PRD_ADDRESS"}, &options.address);
   ReadText({"PRD_CURVE_SERVER_KEY"}, &options.curve_server_key);
   ReadText({"PRD_CURVE_PUBLIC_KEY"}, &options.curve_public_key);
@@ -58,6 +81,7 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   std::int64_t rank = options.rank;
   std::int64_t world_size = options.world_size;
   std::int64_t timeout = options.timeout.count();
+  std::int64_t start_timeout = options.start_timeout.count();
   std::int64_t reduce_timeout = options.reduce_timeout.count();
   std::int64_t communicators = options.max_communicators;
   PRD_RETURN_IF_ERROR(ReadNumber(
@@ -66,11 +90,18 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
       {"PRD_WORLD_SIZE", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1,
       kMaxInt, &world_size));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_TIMEOUT_MS", "PRD_PATIENCE_MS"}, 0, kMaxMs, &timeout));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_START_TIMEOUT_MS"}, 0, kMaxMs, &start_timeout));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_REDUCE_TIMEOUT_MS"}, 0, kMaxMs, &reduce_timeout));
   PRD_RETURN_IF_ERROR(ReadNumber({"PRD_MAX_COMMUNICATORS"}, 1, kMaxInt, &communicators));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_GOAL_STEPS"}, 0, kMaxGoal, &options.goal_steps));
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_GOAL_SAMPLES"}, 0, kMaxGoal, &options.goal_samples));
+  std::int64_t check_tensors = 0;
+  PRD_RETURN_IF_ERROR(ReadNumber({"PRD_CHECK_TENSORS"}, 0, 1, &check_tensors));
+  options.check_tensors = check_tensors != 0;
   options.rank = static_cast<int>(rank);
   options.world_size = static_cast<int>(world_size);
   options.timeout = std::chrono::milliseconds(timeout);
+  options.start_timeout = std::chrono::milliseconds(start_timeout);
   options.reduce_timeout = std::chrono::milliseconds(reduce_timeout);
   options.max_communicators = static_cast<int>(communicators);
   return options;

@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "worker/background.h"
+#include "worker/device/gpu.h"
 #include "worker/host.h"
+#include "worker/tensor_watch.h"
 
 namespace prd {
 namespace {
@@ -18,6 +22,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr std::size_t kCurveKeyBytes = 40;  // Z85
 constexpr auto kLeaveWait = std::chrono::seconds(1);
+// Gradients that are looked at in every step where values that are not finite only count; larger
+// ones in one step of so many.
+constexpr std::size_t kLookedAtAlways = 64 << 20;
+constexpr std::int64_t kLookedAtEvery = 16;
 
 Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
 
@@ -41,6 +49,19 @@ Status CheckOptions(const SessionOptions& options) {
   if (options.timeout.count() < 0) {
     return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
                  " ms, allowed is 0 (for ever) or more (PRD_TIMEOUT_MS)");
+  }
+  if (options.start_timeout.count() < 0) {
+    return Wrong("start_timeout: found " + std::to_string(options.start_timeout.count()) +
+                 " ms, allowed is 0 (as timeout) or more (PRD_START_TIMEOUT_MS)");
+  }
+  if (options.launch.size() > kMaxNameBytes) {
+    return Wrong("launch: found " + std::to_string(options.launch.size()) +
+                 " bytes, allowed is 0 to 256 (PRD_LAUNCH)");
+  }
+  if (options.goal_steps < 0 || options.goal_samples < 0) {
+    return Wrong("goal_steps, goal_samples: found " + std::to_string(options.goal_steps) + " and " +
+                 std::to_string(options.goal_samples) +
+                 ", allowed is 0 (no goal) or more (PRD_GOAL_STEPS, PRD_GOAL_SAMPLES)");
   }
   if (options.reduce_timeout.count() < 0) {
     return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
@@ -80,17 +101,25 @@ Status CheckTensors(const std::vector<T>& tensors, const char* which) {
   return Status::Ok();
 }
 
+// Number, sizes and dtypes.
+bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other) {
+  return std::equal(
+      one.begin(), one.end(), other.begin(), other.end(),
+      [](const Tensor& a, const Tensor& b) { return a.count == b.count && a.dtype == b.dtype; });
+}
+
 Status CheckReplica(const Replica& replica) {
   PRD_RETURN_IF_ERROR(CheckTensors(replica.parameters, "parameters"));
   PRD_RETURN_IF_ERROR(CheckTensors(replica.gradients, "gradients"));
   PRD_RETURN_IF_ERROR(CheckTensors(replica.state, "state"));
-  if (!replica.gradients.empty()) {
-    const bool same = std::equal(
-        replica.parameters.begin(), replica.parameters.end(), replica.gradients.begin(),
-        replica.gradients.end(),
-        [](const Tensor& a, const Tensor& b) { return a.count == b.count && a.dtype == b.dtype; });
-    if (!same)
-      return Wrong("gradients: needed are the number, sizes and dtypes of the parameters, or none");
+  if (!replica.gradients.empty() && !SameShapes(replica.parameters, replica.gradients)) {
+    return Wrong("gradients: needed are the number, sizes and dtypes of the parameters, or none");
+  }
+  for (const TrainingCount& count : {replica.trained, replica.job_trained}) {
+    if (count.steps < 0 || count.samples < 0) {
+      return Wrong("trained, job_trained: found " + std::to_string(count.steps) + " steps and " +
+                   std::to_string(count.samples) + " samples, allowed is 0 or more");
+    }
   }
   if (Layout(replica.parameters).bytes() == 0)
     return Wrong("parameters: found no elements, needed is one at least");
@@ -110,16 +139,50 @@ class Session::Impl {
     if (attached_ && !over_) (void)Leave("its session was destroyed").ok();
   }
 
+  // Runs a call of the session, unless another one runs or this process is not the session's.
+  template <typename F>
+  auto Enter(const char* name, F&& call) -> decltype(call()) {
+    if (forked()) {
+      return Status(
+          Code::kFailedPrecondition,
+          "this process was forked from pid " + std::to_string(pid_) + ", which has the session");
+    }
+    const char* running = nullptr;
+    if (!running_.compare_exchange_strong(running, name)) {
+      const bool same = caller_ == std::this_thread::get_id();
+      return Status(
+          Code::kFailedPrecondition,
+          same ? std::string(name) + " was called inside " + running + ", from `apply` or the log"
+               : std::string("two threads call this session at once (") + name + " while " +
+                     running + " runs)");
+    }
+    caller_ = std::this_thread::get_id();
+    const struct Leaver {
+      Impl* impl;
+      ~Leaver() {
+        impl->caller_ = std::thread::id();
+        impl->running_ = nullptr;
+      }
+    } leaver{this};
+    return call();
+  }
+  bool forked() const { return getpid() != pid_; }
+
   Status Attach(Replica replica);
   Result<StepResult> Step(const StepInput& input);
-  Status Finish();
-  Status Leave(const std::string& reason);
+  Status Pause();
+  Status Resume();
+  Status Average(const std::vector<Tensor>& into);
+  Status Finish(const FinishOptions& options);
+  // `nonfinite`: because of the step about to come, which is told as not finite.
+  Status Leave(const std::string& reason, bool nonfinite = false);
   void Cancel() { background_->Cancel(); }
   void GiveToCaller();
 
   Welcome welcome() const { return background_->welcome(); }
   bool attached() const { return attached_; }
   bool interrupted() const { return background_->interrupted(); }
+  Progress progress() const;
   GroupTransports group_transports() const {
     return {.collective = background_->groups(Way::kCollective),
             .exchange = background_->groups(Way::kExchange),
@@ -131,6 +194,11 @@ class Session::Impl {
 
  private:
   Status Ready() const;
+  Status ReadyToTrain() const;
+  Status JoinJob(Replica replica);
+  Status CheckUse(const Welcome& welcome) const;
+  Result<bool> LookForNonfinite(const Welcome& welcome, bool discard);
+  Status CheckWritten();
   void TakeFromCaller(bool step_begins);
   Status WaitForCaller();
   template <typename F>
@@ -147,13 +215,17 @@ class Session::Impl {
       if (impl_->device_ != nullptr) impl_->device_->SetCallerStream(stream);
       impl_->TakeFromCaller(step);
     }
-    ~InOrder() { impl_->GiveToCaller(); }
+    ~InOrder() {
+      impl_->NoteParameters();
+      impl_->GiveToCaller();
+    }
     InOrder(const InOrder&) = delete;
     InOrder& operator=(const InOrder&) = delete;
 
    private:
     Impl* impl_;
   };
+  void NoteParameters();
   CallDone Drive(Background::Request request, bool may_be_early = false);
   Status Settle();
   void SettleSoon();
@@ -163,9 +235,17 @@ class Session::Impl {
   std::unique_ptr<Background> background_;
   Replica replica_;
   DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
+  std::optional<TensorWatch> watch_;
+  const pid_t pid_ = getpid();
+  std::atomic<const char*> running_ = nullptr;  // the call in progress
+  std::atomic<std::thread::id> caller_;         // its thread
+  Status attach_;                               // what the last one gave
   bool attached_ = false;
+  bool paused_ = false;
   bool over_ = false;
+  std::int64_t looked_ = 0;     // steps that might be looked at for values that are not finite
   Clock::time_point returned_;  // from the last call, or its reduction's end if that was later
+  Clock::duration computed_{};  // before Pause, since then
   // The last step returned before its reduction was through: what it said. And what came of it
   // besides, for the next step to tell.
   std::optional<StepOutcome> early_;
@@ -174,10 +254,34 @@ class Session::Impl {
 };
 
 Status Session::Impl::Ready() const {
-  if (!attached_) return Status(Code::kFailedPrecondition, "Attach has not succeeded yet");
+  if (!attached_) {
+    return Status(Code::kFailedPrecondition, attach_.ok() ? "Attach has not succeeded yet"
+                                                          : "Attach failed: " + attach_.ToString());
+  }
   if (over_)
     return Status(Code::kFailedPrecondition, "the session has left the job, by Finish or Leave");
   return Status::Ok();
+}
+
+Status Session::Impl::ReadyToTrain() const {
+  PRD_RETURN_IF_ERROR(Ready());
+  if (paused_)
+    return Status(Code::kFailedPrecondition, "the session is paused: Resume comes first");
+  return Status::Ok();
+}
+
+// The parameters are as the last call left them, where that is watched. REQUIRES: the device has
+// been told to wait for the caller.
+Status Session::Impl::CheckWritten() {
+  if (!watch_) return Status::Ok();
+  const std::lock_guard lock(background_->store()->mutex);
+  return watch_->Check(*background_->store()->memory);
+}
+
+void Session::Impl::NoteParameters() {
+  if (!watch_) return;
+  const std::lock_guard lock(background_->store()->mutex);
+  watch_->Note(*background_->store()->memory);
 }
 
 // What the session does to the replica comes after what the caller has enqueued so far, and with
@@ -207,6 +311,33 @@ Status Session::Impl::WaitForCaller() {
 
 Status Session::Impl::Attach(Replica replica) {
   if (attached_) return Status(Code::kFailedPrecondition, "Attach has succeeded already");
+  attach_ = JoinJob(std::move(replica));
+  if (!attached_) return attach_;
+  if (const Status wrong = CheckUse(welcome()); !wrong.ok()) {
+    (void)Leave(wrong.message()).ok();
+    return wrong;
+  }
+  if (options_.check_tensors) watch_.emplace(replica_.parameters, replica_.gradients);
+  NoteParameters();
+  return Status::Ok();
+}
+
+// Why this replica cannot be trained as the job wants.
+Status Session::Impl::CheckUse(const Welcome& welcome) const {
+  if (!replica_.gradients.empty()) return Status::Ok();
+  if (NeedsGradients(welcome.plan)) {
+    return Wrong("gradients: engine " + welcome.engine +
+                 " reduces gradients, and the replica has none");
+  }
+  if (welcome.on_nonfinite == OnNonfinite::kDrop) {
+    return Wrong(
+        "gradients: the job drops steps whose gradients are not finite (on_nonfinite = \"drop\"), "
+        "and the replica has none");
+  }
+  return Status::Ok();
+}
+
+Status Session::Impl::JoinJob(Replica replica) {
   PRD_RETURN_IF_ERROR(CheckReplica(replica));
   Result<ReplicaHome> opened = OpenHome(replica, background_->wake(), options_);
   if (!opened.ok()) return opened.status();
@@ -222,9 +353,17 @@ Status Session::Impl::Attach(Replica replica) {
               .endpoints = background_->endpoints(),
               .model_bytes = Layout(replica_.parameters).bytes(),
               .model_hash = ModelHash(replica_.parameters, replica_.state),
-              .iteration = 0};
-  SessionCore::Options core{.hello = std::move(hello),
-                            .timeout = std::chrono::nanoseconds(options_.timeout).count()};
+              .iteration = 0,
+              .launch = options_.launch,
+              .goal = {.steps = options_.goal_steps, .samples = options_.goal_samples},
+              .own = {.steps = replica_.trained.steps, .samples = replica_.trained.samples},
+              .job_trained = {.steps = replica_.job_trained.steps,
+                              .samples = replica_.job_trained.samples}};
+  SessionCore::Options core{
+      .hello = std::move(hello),
+      .timeout = std::chrono::nanoseconds(options_.timeout).count(),
+      .start_timeout = std::chrono::nanoseconds(options_.start_timeout).count(),
+      .controller = options_.controller};
   // The background thread's, which may still hear answers to a call before this one that failed.
   const auto attach = [this, core, home](SessionCore* session, Instant now, Actions* out) {
     background_->MoveTo(std::move(*home));
@@ -237,12 +376,6 @@ Status Session::Impl::Attach(Replica replica) {
   if (!done.status.ok()) return done.status;
   attached_ = true;
   returned_ = Clock::now();
-  if (NeedsGradients(welcome().plan) && replica_.gradients.empty()) {
-    const std::string why =
-        "engine " + welcome().engine + " reduces gradients, and the replica has none";
-    (void)Leave(why).ok();
-    return Wrong("gradients: " + why);
-  }
   return Status::Ok();
 }
 
@@ -262,9 +395,15 @@ std::int64_t Session::Impl::WithReplica(F&& change) {
 void Session::Impl::RunApply(Iteration iteration) {
   ReplicaStore* store = background_->store();
   store->GiveAveraged();
+  if (watch_) watch_->BeforeApply(*store->memory);
   if (device_ != nullptr) device_->GiveToCaller();
   replica_.apply();
   if (device_ != nullptr) device_->TakeFromCaller();
+  if (watch_) {
+    for (const std::string& line : watch_->AfterApply(*store->memory)) {
+      background_->log().Say(line);
+    }
+  }
   store->TakeAveraged();
   store->iteration = iteration;
 }
@@ -341,20 +480,49 @@ std::int64_t Session::Impl::LocalStep(const Plan& plan, bool discard) {
   });
 }
 
+// Whether the step's gradients, or the parameters where there are none, have a value that is not
+// finite. An error: the worker has left for that.
+Result<bool> Session::Impl::LookForNonfinite(const Welcome& welcome, bool discard) {
+  const bool gradients = !replica_.gradients.empty();
+  const bool passes = welcome.on_nonfinite == OnNonfinite::kPass;
+  // A device's tensors are read through host memory: too dear for who only counts.
+  if (discard || (passes && (!gradients || device_ != nullptr))) return false;
+  const bool large = background_->store()->gradients.bytes() > kLookedAtAlways;
+  if (passes && large && looked_++ % kLookedAtEvery != 0) return false;
+  std::optional<Layout::Element> found;
+  {
+    ReplicaStore* store = background_->store();
+    const std::lock_guard lock(store->mutex);
+    found = store->memory->FirstNonfinite(gradients ? store->gradients : store->trained);
+  }
+  if (!found || welcome.on_nonfinite != OnNonfinite::kStop) return found.has_value();
+  const std::int64_t step = background_->progress().own.steps + 1;
+  const std::string why = std::string(gradients ? "gradients[" : "parameters[") +
+                          std::to_string(found->tensor) +
+                          "] has a value that is not finite, in step " + std::to_string(step) +
+                          " (on_nonfinite = \"stop\")";
+  (void)Leave(why, true).ok();
+  return Status(Code::kFailedPrecondition, why);
+}
+
 Result<StepResult> Session::Impl::Step(const StepInput& input) {
-  PRD_RETURN_IF_ERROR(Ready());
+  PRD_RETURN_IF_ERROR(ReadyToTrain());
   if (input.samples < 0) {
     return Wrong("samples: found " + std::to_string(input.samples) + ", allowed is 0 or more");
   }
-  const Plan plan = welcome().plan;
-  if (NeedsGradients(plan) && replica_.gradients.empty()) {
-    return Status(Code::kFailedPrecondition, "the job began anew with engine " + welcome().engine +
-                                                 ", which reduces gradients; the replica has none");
+  const Welcome welcome = this->welcome();
+  const Plan& plan = welcome.plan;
+  if (const Status wrong = CheckUse(welcome); !wrong.ok()) {
+    return Status(Code::kFailedPrecondition, "the job began anew: " + wrong.message());
   }
   const InOrder order(this, input.stream.value_or(replica_.stream), true);
+  PRD_RETURN_IF_ERROR(CheckWritten());
   const Status settled = Settle();
+  const Result<bool> nonfinite = LookForNonfinite(welcome, input.discard);
+  if (!nonfinite.ok()) return nonfinite.status();
+  const bool discard = input.discard || (*nonfinite && welcome.on_nonfinite == OnNonfinite::kDrop);
   // In any case, as where the group of this step fails.
-  const std::int64_t taken = LocalStep(plan, input.discard);
+  const std::int64_t taken = LocalStep(plan, discard);
   PRD_RETURN_IF_ERROR(settled);
   PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
@@ -362,10 +530,12 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
                          .step_ns = computed.count(),
                          .samples = input.samples};
   const CallDone done = Drive(
-      [ready, discard = input.discard, taken](SessionCore* core, Instant now, Actions* out) {
+      [ready, discard, taken, nonfinite = *nonfinite](SessionCore* core, Instant now,
+                                                      Actions* out) {
+        if (nonfinite) core->NoteNonfinite();
         core->Step(now, ready, discard, taken, out);
       },
-      device_ != nullptr);
+      device_ != nullptr && !watch_);
   returned_ = Clock::now();
   if (!done.status.ok()) return done.status;
   StepOutcome outcome = done.step;
@@ -383,6 +553,8 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
 
 StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
   StepResult result;
+  result.steps = outcome.own.steps;
+  result.done = outcome.done;
   result.iteration = outcome.iteration;
   result.adopted = outcome.adopted;
   result.included = outcome.included;
@@ -408,10 +580,85 @@ StepResult Session::Impl::Describe(const StepOutcome& outcome) const {
   return result;
 }
 
-Status Session::Impl::Finish() {
-  PRD_RETURN_IF_ERROR(Ready());
+Progress Session::Impl::progress() const {
+  if (forked()) return {};
+  const Background::Progress now = background_->progress();
+  return {.steps = now.job.trained.steps,
+          .samples = now.job.trained.samples,
+          .workers = now.job.workers,
+          .goal_steps = now.goal.steps,
+          .goal_samples = now.goal.samples,
+          .done = now.job.done,
+          .own_steps = now.own.steps,
+          .own_samples = now.own.samples};
+}
+
+Status Session::Impl::Pause() {
+  PRD_RETURN_IF_ERROR(ReadyToTrain());
   const InOrder order(this, replica_.stream);
+  PRD_RETURN_IF_ERROR(CheckWritten());
   PRD_RETURN_IF_ERROR(Settle());
+  computed_ = Clock::now() - returned_;
+  const CallDone done =
+      Drive([](SessionCore* core, Instant now, Actions* out) { core->Pause(now, out); });
+  settled_.adopted = settled_.adopted || done.step.adopted;
+  paused_ = done.status.ok();
+  return done.status;
+}
+
+Status Session::Impl::Resume() {
+  PRD_RETURN_IF_ERROR(Ready());
+  if (!paused_) return Status(Code::kFailedPrecondition, "the session is not paused");
+  const InOrder order(this, replica_.stream);
+  PRD_RETURN_IF_ERROR(CheckWritten());
+  const CallDone done =
+      Drive([](SessionCore* core, Instant now, Actions* out) { core->Resume(now, out); });
+  settled_.adopted = settled_.adopted || done.step.adopted;
+  paused_ = !done.status.ok();
+  returned_ = Clock::now() - computed_;
+  return done.status;
+}
+
+Status Session::Impl::Average(const std::vector<Tensor>& into) {
+  PRD_RETURN_IF_ERROR(Ready());
+  PRD_RETURN_IF_ERROR(CheckTensors(into, "into"));
+  if (!SameShapes(into, replica_.parameters)) {
+    return Wrong("into: needed are the number, sizes and dtypes of the parameters");
+  }
+  const auto on_device = [this](const Tensor& tensor) {
+    return tensor.count == 0 || device_->gpu()->CheckPointer(tensor.data).ok();
+  };
+  const bool to_device = device_ != nullptr && std::all_of(into.begin(), into.end(), on_device);
+  for (std::size_t i = 0; !to_device && i < into.size(); ++i) {
+    const Status here = CheckHostPointer(into[i].data);
+    if (!here.ok()) return Wrong("into[" + std::to_string(i) + "]: " + here.message());
+  }
+  const InOrder order(this, replica_.stream);
+  PRD_RETURN_IF_ERROR(CheckWritten());
+  PRD_RETURN_IF_ERROR(Settle());
+  const CallDone done =
+      Drive([background = background_.get()](SessionCore* core, Instant now, Actions* out) {
+        background->BeginMean();
+        core->Average(now, out);
+      });
+  const std::shared_ptr<Buffer> mean = background_->TakeMean();
+  PRD_RETURN_IF_ERROR(done.status);
+  const Layout layout(into);
+  if (to_device) {
+    const std::lock_guard lock(background_->store()->mutex);
+    device_->Combine(layout, Memory::Tensors(), {{Memory::InHost(mean->data(), mean)}});
+  } else {
+    layout.Write(0, layout.bytes(), mean->data());
+  }
+  return background_->store()->memory->failure();
+}
+
+Status Session::Impl::Finish(const FinishOptions& options) {
+  PRD_RETURN_IF_ERROR(ReadyToTrain());
+  const InOrder order(this, replica_.stream);
+  PRD_RETURN_IF_ERROR(CheckWritten());
+  PRD_RETURN_IF_ERROR(Settle());
+  if (!options.wait) return Leave("finished, does not wait");
   const CallDone done =
       Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
   returned_ = Clock::now();
@@ -419,13 +666,15 @@ Status Session::Impl::Finish() {
   return done.status;
 }
 
-Status Session::Impl::Leave(const std::string& reason) {
+Status Session::Impl::Leave(const std::string& reason, bool nonfinite) {
   PRD_RETURN_IF_ERROR(Ready());
   SettleSoon();
   over_ = true;
   return background_
-      ->Call(
-          [reason](SessionCore* core, Instant now, Actions* out) { core->Leave(now, reason, out); })
+      ->Call([reason, nonfinite](SessionCore* core, Instant now, Actions* out) {
+        if (nonfinite) core->NoteNonfinite();
+        core->Leave(now, reason, out);
+      })
       .done.status;
 }
 
@@ -433,8 +682,20 @@ Status Session::Impl::Leave(const std::string& reason) {
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::Session(Session&&) noexcept = default;
-Session& Session::operator=(Session&&) noexcept = default;
-Session::~Session() = default;
+Session& Session::operator=(Session&& other) noexcept {
+  if (this != &other) {
+    Drop();
+    impl_ = std::move(other.impl_);
+  }
+  return *this;
+}
+Session::~Session() { Drop(); }
+
+// A forked child has none of the session's threads: it leaves all as it is.
+void Session::Drop() {
+  if (impl_ != nullptr && impl_->forked()) (void)impl_.release();
+  impl_.reset();
+}
 
 Result<Session> Session::Create(SessionOptions options) {
   PRD_RETURN_IF_ERROR(CheckOptions(options));
@@ -443,14 +704,32 @@ Result<Session> Session::Create(SessionOptions options) {
   return Session(std::make_unique<Impl>(std::move(options), std::move(background).value()));
 }
 
-Status Session::Attach(Replica replica) { return impl_->Attach(std::move(replica)); }
-Result<StepResult> Session::Step(StepInput input) { return impl_->Step(input); }
-Status Session::Finish() { return impl_->Finish(); }
-Status Session::Leave(const std::string& reason) {
-  const Status status = impl_->Leave(reason);
-  impl_->GiveToCaller();
-  return status;
+Status Session::Attach(Replica replica) {
+  return impl_->Enter("Attach", [&] { return impl_->Attach(std::move(replica)); });
 }
+Result<StepResult> Session::Step(StepInput input) {
+  return impl_->Enter("Step", [&] { return impl_->Step(input); });
+}
+Status Session::Pause() {
+  return impl_->Enter("Pause", [&] { return impl_->Pause(); });
+}
+Status Session::Resume() {
+  return impl_->Enter("Resume", [&] { return impl_->Resume(); });
+}
+Status Session::Average(const std::vector<Tensor>& into) {
+  return impl_->Enter("Average", [&] { return impl_->Average(into); });
+}
+Status Session::Finish(FinishOptions options) {
+  return impl_->Enter("Finish", [&] { return impl_->Finish(options); });
+}
+Status Session::Leave(const std::string& reason) {
+  return impl_->Enter("Leave", [&] {
+    const Status status = impl_->Leave(reason);
+    impl_->GiveToCaller();
+    return status;
+  });
+}
+Progress Session::progress() const { return impl_->progress(); }
 void Session::Cancel() { impl_->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->interrupted(); }

@@ -47,7 +47,17 @@ class EnvironmentTest : public ::testing::Test {
                                            "PRD_TIMEOUT_MS",
                                            "PRD_PATIENCE_MS",
                                            "PRD_REDUCE_TIMEOUT_MS",
-                                           "PRD_MAX_COMMUNICATORS"};
+                                           "PRD_MAX_COMMUNICATORS",
+                                           "PRD_START_TIMEOUT_MS",
+                                           "PRD_LAUNCH",
+                                           "SLURM_JOB_ID",
+                                           "SLURM_STEP_ID",
+                                           "SLURM_RESTART_COUNT",
+                                           "PMIX_NAMESPACE",
+                                           "OMPI_MCA_ess_base_jobid",
+                                           "PRD_GOAL_STEPS",
+                                           "PRD_GOAL_SAMPLES",
+                                           "PRD_CHECK_TENSORS"};
 };
 
 TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
@@ -66,7 +76,12 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
                                        {"PRD_WORLD_SIZE", "8"},
                                        {"PRD_TIMEOUT_MS", "0"},
                                        {"PRD_REDUCE_TIMEOUT_MS", "250"},
-                                       {"PRD_MAX_COMMUNICATORS", "16"}})
+                                       {"PRD_MAX_COMMUNICATORS", "16"},
+                                       {"PRD_START_TIMEOUT_MS", "900"},
+                                       {"PRD_LAUNCH", "third"},
+                                       {"PRD_GOAL_STEPS", "1000"},
+                                       {"PRD_GOAL_SAMPLES", "64000"},
+                                       {"PRD_CHECK_TENSORS", "1"}})
                                      .value();
   EXPECT_EQ(options.controller, "ipc:///x");
   EXPECT_EQ(options.job, "job");
@@ -75,6 +90,27 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
   EXPECT_EQ(options.timeout, std::chrono::milliseconds(0));
   EXPECT_EQ(options.reduce_timeout, std::chrono::milliseconds(250));
   EXPECT_EQ(options.max_communicators, 16);
+  EXPECT_EQ(options.start_timeout, std::chrono::milliseconds(900));
+  EXPECT_EQ(options.launch, "third");
+  EXPECT_EQ(options.goal_steps, 1000);
+  EXPECT_EQ(options.goal_samples, 64000);
+  EXPECT_TRUE(options.check_tensors);
+}
+
+TEST_F(EnvironmentTest, TheLaunchIsWhatTheLauncherStarted) {
+  EXPECT_EQ(With({}).value().launch, "");
+  EXPECT_EQ(With({{"OMPI_MCA_ess_base_jobid", "77"}}).value().launch, "77");
+  EXPECT_EQ(With({{"PMIX_NAMESPACE", "prterun-1"}}).value().launch, "prterun-1");
+  EXPECT_EQ(With({{"SLURM_JOB_ID", "12"}}).value().launch, "slurm-12");
+  EXPECT_EQ(With({{"SLURM_STEP_ID", "0"}}).value().launch, "slurm-12.0");
+  EXPECT_EQ(With({{"SLURM_RESTART_COUNT", "1"}}).value().launch, "slurm-12.0.1");
+  EXPECT_EQ(With({{"PRD_LAUNCH", "own"}}).value().launch, "own");
+}
+
+TEST_F(EnvironmentTest, TorchrunsDefaultIsNoNameOfAJob) {
+  EXPECT_EQ(With({{"TORCHELASTIC_RUN_ID", "none"}}).value().job, "");
+  EXPECT_EQ(With({{"SLURM_JOB_NAME", "slurm"}}).value().job, "slurm");
+  EXPECT_EQ(With({{"TORCHELASTIC_RUN_ID", "mine"}}).value().job, "mine");
 }
 
 TEST_F(EnvironmentTest, LaunchersAreUnderstoodAndPrdsOwnComeFirst) {

@@ -157,7 +157,7 @@ def make_parser():
     add("--batch", type=number(int, 1, 10000), default=256, help="examples per step (default: %(default)s)")
     add("--lr", type=number(float, 0, 100), default=0.25, help="learning rate of SGD (default: %(default)s)")
     add("--lr-decay", type=number(float, 0, 1e9), default=400, metavar="STEPS",
-        help="the rate falls as 1/(1 + iteration/STEPS); 0 = constant (default: %(default)s)")
+        help="the rate falls as 1/(1 + s/STEPS), s: the job's steps per worker; 0 = constant (default: %(default)s)")
     add("--step-ms", type=number(float, 1, 60000), help="a fast worker's step (default: 100; --quick: 40)")
     add("--limit-s", type=number(float, 1, 86400), help="give a run up after this long (default: three times "
         "what it should take)")

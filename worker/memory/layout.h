@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "prd/session.h"
+#include "prd/replica.h"
 
 namespace prd {
 

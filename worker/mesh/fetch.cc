@@ -46,7 +46,7 @@ Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
   const std::uint64_t model = replica ? store_->parameters.bytes() : 0;
   PRD_RETURN_IF_ERROR(expect("parameters", parameters, model));
   if (initial != 0) PRD_RETURN_IF_ERROR(expect("the initial model", initial, model));
-  PRD_RETURN_IF_ERROR(expect("state", kept, replica ? store_->kept.bytes() : 0));
+  PRD_RETURN_IF_ERROR(expect("state", kept, replica && !alone_ ? store_->kept.bytes() : 0));
   const bool filled = info.inbox_rounds != 0;
   PRD_RETURN_IF_ERROR(expect("rounds' results", inbox, filled ? store_->gradients.bytes() : 0));
   if (info.iteration < 0 || info.inbox_iteration < 0 || info.inbox_rounds < 0 ||
@@ -126,6 +126,7 @@ Iteration IncomingReplica::Commit() {
 }
 
 std::shared_ptr<Buffer> IncomingReplica::TakeResult() { return Gather(CopiedRow::kInbox); }
+std::shared_ptr<Buffer> IncomingReplica::TakeParameters() { return Gather(CopiedRow::kParameters); }
 
 // ---- the side that gives ----
 
@@ -177,22 +178,16 @@ std::shared_ptr<Buffer> ReplicaServer::Copy(const Layout& layout, const Memory::
   return copy;
 }
 
-std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica() {
+std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool all) {
   auto snapshot = std::make_shared<Snapshot>();
   auto& [parameters, initial, inbox, kept] = snapshot->rows;
-  if (!store_->base.empty()) {
-    parameters = Copy(store_->parameters, Memory::In(store_->base.data()));
-  } else if (store_->background) {
-    parameters = buffers_.Get(store_->parameters.bytes());
-    parameters->Expect(store_->ReadVirtual(Memory::InHost(parameters->data(), parameters)));
-  } else {
-    parameters = Copy(store_->parameters, Memory::Tensors());
-  }
-  if (!store_->initial.empty()) {
+  parameters = buffers_.Get(store_->parameters.bytes());
+  parameters->Expect(store_->ReadShared(Memory::InHost(parameters->data(), parameters)));
+  if (all && !store_->initial.empty()) {
     initial = Copy(store_->parameters, Memory::In(store_->initial.data()));
   }
-  if (store_->kept.bytes() != 0) kept = Copy(store_->kept, Memory::Tensors());
-  const bool filled = store_->inbox_rounds != 0 && !store_->background;
+  if (all && store_->kept.bytes() != 0) kept = Copy(store_->kept, Memory::Tensors());
+  const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
   if (filled) inbox = Copy(store_->gradients, Memory::In(store_->inbox.data()));
   const auto bytes = [](const std::shared_ptr<Buffer>& row) {
     return row == nullptr ? 0 : row->size();
@@ -216,12 +211,18 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
 }
 
 void ReplicaServer::ServeWaiting(Instant now) {
-  if (waiting_.empty() || (store_->kept.bytes() != 0 && !store_->lent)) return;
+  if (waiting_.empty()) return;
   const std::unique_lock lock(store_->mutex, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  const std::shared_ptr<const Snapshot> snapshot = TakeReplica();
-  for (Sending& sending : waiting_) Start(now, std::move(sending), snapshot);
-  waiting_.clear();
+  std::array<std::shared_ptr<const Snapshot>, 2> snapshots;  // whole, and parameters alone
+  std::erase_if(waiting_, [&](Sending& sending) {
+    const bool all = sending.request.stage != kParametersAlone;
+    if (all && store_->kept.bytes() != 0 && !store_->lent) return false;
+    std::shared_ptr<const Snapshot>& snapshot = snapshots[all ? 0 : 1];
+    if (snapshot == nullptr) snapshot = TakeReplica(all);
+    Start(now, std::move(sending), snapshot);
+    return true;
+  });
 }
 
 void ReplicaServer::Service(Instant now, DurationNs timeout) {

@@ -33,10 +33,12 @@ std::optional<GroupMember> DecodeReturnAddress(std::string_view text);
 class IncomingReplica {
  public:
   // `result`: the kRound to copy the result of, or kNoGroup for the replica.
-  IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result)
-      : store_(store), plan_(plan), result_(result) {}
+  // `alone`: of the replica, the parameters alone are wanted (TakeParameters).
+  IncomingReplica(ReplicaStore* store, const Plan& plan, GroupId result, bool alone = false)
+      : store_(store), plan_(plan), result_(result), alone_(alone) {}
 
   GroupId result() const { return result_; }
+  bool alone() const { return alone_; }
 
   // kReplica, then kChunk in order; or kGone. An error means that this copy cannot succeed:
   // kNotFound, that the source has no such result.
@@ -49,6 +51,8 @@ class IncomingReplica {
   // A result, as a row in host memory, and its round. REQUIRES: Complete(), of a result; once.
   std::shared_ptr<Buffer> TakeResult();
   Iteration round() const { return info_->inbox_iteration; }
+  // A replica's parameters, the same.
+  std::shared_ptr<Buffer> TakeParameters();
 
  private:
   Status OnInfo(const ReplicaInfo& info);
@@ -58,6 +62,7 @@ class IncomingReplica {
   ReplicaStore* store_;
   Plan plan_;
   GroupId result_;
+  bool alone_;
   std::optional<ReplicaInfo> info_;
   std::array<std::vector<zmq::message_t>, kCopiedRows> chunks_;
   std::array<std::uint64_t, kCopiedRows> received_{};
@@ -120,7 +125,8 @@ class ReplicaServer {
   };
 
   std::shared_ptr<Buffer> Copy(const Layout& layout, const Memory::Place& from);
-  std::shared_ptr<const Snapshot> TakeReplica();
+  // `all`: with all that a worker that goes on with it needs, else the parameters alone.
+  std::shared_ptr<const Snapshot> TakeReplica(bool all);
   std::shared_ptr<const Snapshot> TakeResult(const RoundResult& result);
   void GiveResult(Sending sending, const RoundResult& newest);
   void Start(Instant now, Sending sending, std::shared_ptr<const Snapshot> snapshot);

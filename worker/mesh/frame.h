@@ -59,6 +59,7 @@ enum class Answer : std::uint32_t {
 // The rows of bytes that a fetch copies, in the order in which they come.
 enum class CopiedRow : std::uint32_t { kParameters = 0, kInitial = 1, kInbox = 2, kKept = 3 };
 inline constexpr std::size_t kCopiedRows = 4;
+inline constexpr std::uint32_t kParametersAlone = 1;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kRing;
@@ -66,8 +67,8 @@ struct FrameHeader {
   std::uint64_t group = 0;  // group id; of a fetch: a number the requester chose
   Incarnation from = 0;
   Incarnation to = 0;
-  // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kChunk: the CopiedRow. kPing, kPong: the
-  // Topic
+  // kRing: 0 to 2n-3 (reduction.h). kTree: 0 up, 1 down. kFetch: kParametersAlone, or 0 for the
+  // whole replica. kChunk: the CopiedRow. kPing, kPong: the Topic
   std::uint32_t stage = 0;
   std::uint32_t chunk = 0;   // kRing: within the shard. kPong: the Answer
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound

@@ -98,6 +98,7 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   if (active_) active_->Cancel(now_);
   active_.reset();
   fetching_.reset();
+  sampling_.reset();
   server_.Clear();
   exchange_.Join(incarnation, kNoRun, {});
   newest_ = {};
@@ -189,34 +190,65 @@ void Mesh::GiveUpReduce(const std::string& why) {
   more_to_do_ = true;
 }
 
-void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
-  PRD_CHECK(!fetching_);
-  fetching_.emplace(Fetching{.source = source,
-                             .endpoint = {},
-                             .number = ++fetches_,
-                             .replica = IncomingReplica(store_, plan_, result),
-                             .contributed = contributed,
-                             .silence = Silence(now, timeout_),
-                             .failure = {}});
+Mesh::Fetching Mesh::MakeFetching(Instant now, const GroupMember& source, GroupId result,
+                                  bool contributed, bool alone) {
+  return {.source = source,
+          .endpoint = {},
+          .number = ++fetches_,
+          .replica = IncomingReplica(store_, plan_, result, alone),
+          .contributed = contributed,
+          .silence = Silence(now, timeout_),
+          .failure = {}};
+}
+
+void Mesh::Request(Fetching* fetching) {
   more_to_do_ = true;
-  Result<std::string> endpoint = peers_.EndpointOf(source);
-  fetching_->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
-  if (!fetching_->failure.ok()) return;
-  fetching_->endpoint = *endpoint;
+  Result<std::string> endpoint = peers_.EndpointOf(fetching->source);
+  fetching->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
+  if (!fetching->failure.ok()) return;
+  fetching->endpoint = *endpoint;
   const std::string address = EncodeReturnAddress(options_.host, endpoints_);
   const FrameHeader header{.kind = FrameKind::kFetch,
                            .run = run_,
-                           .group = fetching_->number,
+                           .group = fetching->number,
                            .from = options_.incarnation,
-                           .to = source.incarnation,
-                           .offset = result,
+                           .to = fetching->source.incarnation,
+                           .stage = fetching->replica.alone() ? kParametersAlone : 0,
+                           .offset = fetching->replica.result(),
                            .length = address.size()};
   peers_.Send(*endpoint, header, zmq::message_t(address));
+}
+
+void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
+  PRD_CHECK(!fetching_);
+  fetching_.emplace(MakeFetching(now, source, result, contributed, false));
+  Request(&*fetching_);
 }
 
 void Mesh::CancelFetch() {
   fetching_.reset();
   Rest();
+}
+
+void Mesh::StartSample(Instant now, const GroupMember& source) {
+  PRD_CHECK(!sampling_);
+  sampling_.emplace(MakeFetching(now, source, kNoGroup, false, true));
+  Request(&*sampling_);
+}
+
+void Mesh::CancelSample() {
+  sampling_.reset();
+  Rest();
+}
+
+// The copy that a frame belongs to.
+Mesh::Fetching* Mesh::FetchOf(const FrameHeader& header) {
+  for (std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
+    const bool same = *fetching && (*fetching)->number == header.group &&
+                      (*fetching)->source.incarnation == header.from;
+    if (same) return &**fetching;
+  }
+  return nullptr;
 }
 
 void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
@@ -276,17 +308,17 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     }
     case FrameKind::kReplica:
     case FrameKind::kChunk:
-    case FrameKind::kGone:
-      if (!fetching_ || header.run != run_ || header.group != fetching_->number ||
-          header.from != fetching_->source.incarnation || !fetching_->failure.ok() ||
-          fetching_->replica.Complete()) {
+    case FrameKind::kGone: {
+      Fetching* fetching = header.run == run_ ? FetchOf(header) : nullptr;
+      if (fetching == nullptr || !fetching->failure.ok() || fetching->replica.Complete()) {
         ++counters_.dropped;
         return;
       }
       ++counters_.received;
-      fetching_->silence.Progress(now);
-      fetching_->failure = fetching_->replica.OnFrame(header, std::move(payload));
+      fetching->silence.Progress(now);
+      fetching->failure = fetching->replica.OnFrame(header, std::move(payload));
       return;
+    }
     case FrameKind::kComm:
       ++(link_.OnFrame(now, header, payload) ? counters_.received : counters_.dropped);
       return;
@@ -382,10 +414,10 @@ bool Mesh::OnPong(Instant now, const FrameHeader& header) {
   switch (static_cast<Topic>(header.stage)) {
     case Topic::kGroup:
       return active_ && active_->id() == header.group && active_->OnPong(now, header);
-    case Topic::kFetch:
-      return fetching_ && fetching_->number == header.group &&
-             fetching_->source.incarnation == header.from &&
-             fetching_->silence.Answered(now, 0, over);
+    case Topic::kFetch: {
+      Fetching* fetching = FetchOf(header);
+      return fetching != nullptr && fetching->silence.Answered(now, 0, over);
+    }
     case Topic::kPull:
       return exchange_.OnPong(now, header);
     case Topic::kLife: {
@@ -429,11 +461,12 @@ void Mesh::OnLost(Instant now, const std::string& endpoint) {
   server_.OnLost(endpoint);
   exchange_.OnLost(endpoint);
   link_.OnLost(now, endpoint);
-  if (fetching_ && fetching_->endpoint == endpoint && fetching_->failure.ok() &&
-      !fetching_->replica.Complete()) {
-    fetching_->failure =
+  for (std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
+    if (!*fetching || (*fetching)->endpoint != endpoint) continue;
+    if (!(*fetching)->failure.ok() || (*fetching)->replica.Complete()) continue;
+    (*fetching)->failure =
         Status(Code::kUnavailable,
-               "the connection to rank " + std::to_string(fetching_->source.rank) + " was lost");
+               "the connection to rank " + std::to_string((*fetching)->source.rank) + " was lost");
   }
   if (active_) active_->OnLost(endpoint);
 }
@@ -466,6 +499,7 @@ void Mesh::Service(Instant now) {
   }
   if (active_) FinishReduce(now);
   if (fetching_) FinishFetch(now);
+  if (sampling_) FinishSample(now);
   if (!server_.idle()) server_.Service(now, timeout_);
   exchange_.Service(now);
   for (const std::string& endpoint : exchange_.TakeUnreachable()) GiveUp(now, endpoint);
@@ -502,7 +536,7 @@ void Mesh::FinishReduce(Instant now) {
 }
 
 void Mesh::FinishFetch(Instant now) {
-  if (fetching_->failure.ok() && !fetching_->replica.Complete()) WatchFetch(now);
+  if (fetching_->failure.ok() && !fetching_->replica.Complete()) WatchFetch(now, &*fetching_);
   if (fetching_->failure.ok() && !fetching_->replica.Complete()) return;
   Status status = fetching_->failure;
   Iteration iteration = 0;
@@ -516,21 +550,32 @@ void Mesh::FinishFetch(Instant now) {
   events_->OnFetched(status, iteration);
 }
 
-void Mesh::WatchFetch(Instant now) {
-  const std::string rank = "rank " + std::to_string(fetching_->source.rank);
-  switch (fetching_->silence.Next(now)) {
+void Mesh::FinishSample(Instant now) {
+  IncomingReplica& replica = sampling_->replica;
+  if (sampling_->failure.ok() && !replica.Complete()) WatchFetch(now, &*sampling_);
+  const Status status = sampling_->failure;
+  if (status.ok() && !replica.Complete()) return;
+  const std::shared_ptr<Buffer> row = status.ok() ? replica.TakeParameters() : nullptr;
+  sampling_.reset();
+  Rest();
+  events_->OnSampled(status, row);
+}
+
+void Mesh::WatchFetch(Instant now, Fetching* fetching) {
+  const std::string rank = "rank " + std::to_string(fetching->source.rank);
+  switch (fetching->silence.Next(now)) {
     case Silence::Step::kWait:
       return;
     case Silence::Step::kAsk:
-      for ([[maybe_unused]] const std::size_t source : fetching_->silence.Ask(now, {0})) {
-        (void)Ping(now, fetching_->endpoint, fetching_->source.incarnation, Topic::kFetch,
-                   fetching_->number);
+      for ([[maybe_unused]] const std::size_t source : fetching->silence.Ask(now, {0})) {
+        (void)Ping(now, fetching->endpoint, fetching->source.incarnation, Topic::kFetch,
+                   fetching->number);
       }
       return;
     case Silence::Step::kGiveUp:
-      const bool answered = fetching_->silence.silent().empty();
-      const std::string endpoint = fetching_->endpoint;
-      fetching_->failure =
+      const bool answered = fetching->silence.silent().empty();
+      const std::string endpoint = fetching->endpoint;
+      fetching->failure =
           Status(Code::kDeadlineExceeded,
                  rank + (answered ? " has nothing more to send" : " sent nothing for too long"));
       if (!answered) GiveUp(now, endpoint);
@@ -547,7 +592,7 @@ Iteration Mesh::CommitFetch() {
 }
 
 void Mesh::Rest() {
-  if (active_ || fetching_) return;
+  if (active_ || fetching_ || sampling_) return;
   peers_.Rest();
   server_.Hold();
 }
@@ -565,8 +610,8 @@ std::optional<Instant> Mesh::NextDeadline() const {
   if (plane_ != nullptr && plane_->running()) {
     if (const auto at = plane_->NextDeadline()) consider(*at);
   }
-  if (fetching_ && !fetching_->replica.Complete()) {
-    consider(fetching_->silence.At());
+  for (const std::optional<Fetching>* fetching : {&fetching_, &sampling_}) {
+    if (*fetching && !(*fetching)->replica.Complete()) consider((*fetching)->silence.At());
   }
   if (const auto at = exchange_.NextDeadline()) consider(*at);
   if (const auto at = peers_.NextDeadline()) consider(*at);

@@ -63,6 +63,8 @@ class MeshEvents : public ExchangeEvents {
   // ok: the replica, or the result, is in the store; the iteration is the source's with its inbox,
   // or the round's. Otherwise the store is as it was.
   virtual void OnFetched(const Status& status, Iteration iteration) = 0;
+  // Ends a StartSample: the peer's parameters as a row in host memory; null if not ok.
+  virtual void OnSampled(const Status& /*status*/, const std::shared_ptr<Buffer>& /*row*/) {}
   // A target of the newest Probe has answered. Once per target and Probe.
   virtual void OnProbed(Rank /*rank*/, Incarnation /*incarnation*/) {}
 };
@@ -136,6 +138,10 @@ class Mesh {
   void StartFetch(Instant now, const GroupMember& source, GroupId result = kNoGroup,
                   bool contributed = false);
   void CancelFetch();
+  // Copies the source's parameters, as a fetch would, into host memory; the store is not changed.
+  // One at a time, beside a fetch.
+  void StartSample(Instant now, const GroupMember& source);
+  void CancelSample();
   // Asks these until each has answered (OnProbed), instead of those of the Probe before.
   void Probe(Instant now, const SharedList<GroupMember>& targets);
 
@@ -208,8 +214,13 @@ class Mesh {
   void OnLost(Instant now, const std::string& endpoint);
   void GiveUp(Instant now, const std::string& endpoint);
   void FinishReduce(Instant now);
+  Fetching MakeFetching(Instant now, const GroupMember& source, GroupId result, bool contributed,
+                        bool alone);
+  void Request(Fetching* fetching);
+  Fetching* FetchOf(const FrameHeader& header);
   void FinishFetch(Instant now);
-  void WatchFetch(Instant now);
+  void FinishSample(Instant now);
+  void WatchFetch(Instant now, Fetching* fetching);
   Iteration CommitFetch();
   void Rest();
 
@@ -233,6 +244,7 @@ class Mesh {
   GroupId last_group_ = kNoGroup;  // the newest one started here
   std::optional<GroupReduction> active_;
   std::optional<Fetching> fetching_;
+  std::optional<Fetching> sampling_;
   std::uint64_t fetches_ = 0;
   std::deque<Probed> probed_;  // that have not answered; those to be asked next in front
   Instant probe_at_;

@@ -139,6 +139,12 @@ std::shared_ptr<Transfer> ReplicaStore::ReadVirtual(const Memory::Place& row) co
   return memory->Combine(parameters, row, {{Memory::Tensors()}, {Memory::In(inbox.data())}});
 }
 
+std::shared_ptr<Transfer> ReplicaStore::ReadShared(const Memory::Place& row) const {
+  if (!base.empty()) return memory->Combine(parameters, row, {{Memory::In(base.data())}});
+  if (background) return ReadVirtual(row);
+  return memory->Combine(parameters, row, {{Memory::Tensors()}});
+}
+
 void ReplicaStore::TakeVirtual() {
   memory->Size(&outbox, parameters.bytes());
   ReadVirtual(Memory::In(outbox.data()));

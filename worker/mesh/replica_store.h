@@ -138,6 +138,9 @@ struct ReplicaStore {
   void SetWhole(const Memory::Place& row);
   // initial = parameters.
   void KeepInitial();
+  // What peers that copy the replica get as its parameters: `row` = the base, if the plan has one;
+  // parameters + inbox under AveragesInBackground; else the parameters.
+  std::shared_ptr<Transfer> ReadShared(const Memory::Place& row) const;
   // AveragesInBackground: `row`, or the outbox, = parameters + inbox.
   std::shared_ptr<Transfer> ReadVirtual(const Memory::Place& row) const;
   void TakeVirtual();

@@ -47,6 +47,13 @@ struct StateTensor {
   bool average = false;
 };
 
+// What was trained: steps that were not discarded, and the samples in them as far as they were
+// told.
+struct TrainingCount {
+  std::int64_t steps = 0;
+  std::int64_t samples = 0;
+};
+
 // One model replica. Number, order, sizes and dtypes of the tensors are equal on all workers of a
 // job, and so is StateTensor::average; devices may differ.
 struct Replica {
@@ -80,6 +87,10 @@ struct Replica {
   // exception leaves Step or Finish. The background thread may have to wait for `apply`, so it has
   // to take a small part of the lease (lease_ms in the config).
   std::function<void()> apply;
+  // Of a replica from a checkpoint: what this worker had trained, and what all workers had
+  // (Session::progress() then). StepResult::steps and progress() go on from there.
+  TrainingCount trained;
+  TrainingCount job_trained;
 };
 
 }  // namespace prd

@@ -4,29 +4,42 @@
 // the other workers. The controller's config names the engine that decides how; the training loop
 // is the same under every engine:
 //
-//   auto session = prd::Session::FromEnvironment();       // Result<Session>
-//   if (!session.ok()) { ... session.status().ToString() ... }
+//   auto session = prd::Session::FromEnvironment();     // Result<Session>
+//   if (!session.ok()) return Fail(session.status());   // prints status.ToString(), gives 1
 //   prd::Replica replica;
 //   replica.parameters = {{weights.data(), weights.size(), prd::DType::kF32}};
-//   replica.gradients  = {{grads.data(), grads.size(), prd::DType::kF32}};
-//   replica.apply = [&] { optimizer.step(); };
-//   session->Attach(std::move(replica));                  // the parameters become the job's
-//   while (training) {
-//     compute gradients;
-//     auto step = session->Step({.samples = batch});      // runs `apply`, and synchronises
+//   replica.gradients = {{gradients.data(), gradients.size(), prd::DType::kF32}};
+//   replica.apply = [&] { optimizer.Step(); };
+//   const prd::Status attached = session->Attach(std::move(replica));
+//   if (!attached.ok()) return Fail(attached);          // the parameters are the job's now
+//   for (bool done = false; !done;) {
+//     ComputeGradients();
+//     const auto step = session->Step({.samples = batch});   // runs `apply`, and synchronises
+//     if (!step.ok()) return Fail(step.status());
+//     done = step->done || step->steps == max_steps;
 //   }
-//   session->Finish();                                    // all replicas become their average
+//   const prd::Status finished = session->Finish();     // all replicas become their average
+//   if (!finished.ok()) return Fail(finished);
 //
-// Threads: one thread at a time calls a Session, except where a call says "any thread". Each
-// Session runs a background thread. It reads the parameters at any time and writes them only inside
-// Attach, Step and Finish. The caller reads the parameters at any time and writes them only before
-// Attach or inside `apply`. The Session reads and writes state (Replica::state) inside its calls
-// alone; the caller may at any other time, and inside `apply`. Waiting is done in the kernel, never
-// by spinning.
+// Threads: one thread at a time calls a Session, except where a call says "any thread". A call from
+// a second thread, from `apply`, or in a forked child returns kFailedPrecondition and changes
+// nothing. Each Session runs a background thread. It reads the parameters at any time and writes
+// them only inside Attach, Step, Finish, Pause and Resume. The caller reads the parameters at any
+// time and writes them only before Attach or inside `apply`. The Session reads and writes state
+// (Replica::state) inside its calls alone; the caller may at any other time, and inside `apply`.
+// Waiting is done in the kernel, never by spinning.
+//
+// Gradients: Step overwrites them where gradients are reduced. What is done to them before Step
+// concerns this worker's own (its batch's norm, say); what `apply` finds there is what came of all.
 //
 // Errors: kUnavailable may pass, and the call may be made again. kInvalidArgument and
-// kFailedPrecondition are for the caller to correct. Any other error of Step or Finish ends the
-// session: every later Step and Finish returns an error, too.
+// kFailedPrecondition are for the caller to correct. Any other error ends the session: every later
+// Step and Finish returns an error, too.
+//
+// Clocks: StepResult::steps counts this worker's own steps, and progress() those of the whole job.
+// Both mean the same under every engine, and go on over a lost connection and over a restart from a
+// checkpoint (Replica::trained). Schedules, epochs and the end of training go by them, not by
+// `iteration`, which is a position in the engine's own unit.
 //
 // More, in prd's sources: worker/README.md has tables of what a step means under each engine, of
 // memory, and of errors with the state of the parameters. worker/device/README.md is about GPUs.
@@ -35,9 +48,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prd/replica.h"
@@ -60,24 +75,46 @@ struct SessionOptions {
   // The address of this host at which workers on other hosts reach this one. Empty: the address
   // that routes to the controller. Workers on one host also use ipc. PRD_ADDRESS.
   std::string address;
-  // How long Attach, Step and Finish wait for a controller that does not answer or admit them, and
-  // for the job's start, before they return kUnavailable. 0: for ever. PRD_TIMEOUT_MS.
+  // How long a call goes on without word from the controller, or without being admitted by it,
+  // before the call returns kUnavailable. 0: for ever. PRD_TIMEOUT_MS. While the controller
+  // answers, other workers are waited for without a limit: for groups, and in Finish.
   union {
     std::chrono::milliseconds timeout{60'000};
     [[deprecated("use timeout")]] std::chrono::milliseconds patience;
   };
+  // How long Attach waits for the job's start: for the other workers, or for its turn to copy a
+  // replica. Then kUnavailable, which says who is missing. 0: as `timeout`. PRD_START_TIMEOUT_MS.
+  std::chrono::milliseconds start_timeout{0};
   // How long a peer may be silent and leave questions unanswered, before a reduction or a copy that
   // needs it fails. 0: the job's lease_ms. PRD_REDUCE_TIMEOUT_MS.
   std::chrono::milliseconds reduce_timeout{0};
   // NCCL communicators that this worker keeps at most, 1 or more. PRD_MAX_COMMUNICATORS.
   int max_communicators = 64;
+  // Which start of the training program this is: workers of two launches are never in one run, so
+  // that the rest of a job that was started again does not join the new one. Empty: not told.
+  // PRD_LAUNCH, or what the launcher gives (worker/README.md).
+  std::string launch;
+  // The job is done with so many steps, or samples, of all workers together (StepResult::done). 0:
+  // no goal. Counts where the config gives none; the job's first worker says. PRD_GOAL_STEPS,
+  // PRD_GOAL_SAMPLES.
+  std::int64_t goal_steps = 0;
+  std::int64_t goal_samples = 0;
+  // To find misuse, slowly: each call looks whether the parameters were written since the call
+  // before, or given back, and whether `apply` changes them. PRD_CHECK_TENSORS=1.
+  bool check_tensors = false;
+  // Gets a line, without its end, when a call waits: after 5 s, 15 s, then every minute, for whom
+  // and why. At most 20 lines a minute. Null: "prd: " and the line go to stderr. On the session's
+  // thread or the caller's; must not call the session.
+  std::function<void(const std::string&)> log;
   // CURVE keys (Z85), for a controller that is not on loopback. Empty: no encryption.
   // PRD_CURVE_SERVER_KEY, PRD_CURVE_PUBLIC_KEY, PRD_CURVE_SECRET_KEY.
   std::string curve_server_key, curve_public_key, curve_secret_key;
 };
 
 struct StepInput {
-  std::int64_t samples = 0;  // in this step's batch, to weight unequal batches; 0: not told
+  // In this step's batch; 0: not told. Counted by progress(), and by engines that weigh unequal
+  // batches; which ones those are: worker/README.md.
+  std::int64_t samples = 0;
   // The caller cut the step short (Interrupted). Its gradients do not count, and `apply` does not
   // run for them. Step returns at once, unless the engine needs this worker all the same.
   bool discard = false;
@@ -86,17 +123,23 @@ struct StepInput {
 
 // What a step did. What each field means under each engine: worker/README.md.
 struct StepResult {
-  std::int64_t iteration = 0;       // the replica's position in the job, in the engine's unit
-  std::uint64_t group = 0;          // the newest group whose result was applied; 0: none
-  std::vector<int> members;         // of the group: ranks in ring order, this worker's included
-  std::vector<double> weights;      // of the members
-  int attempts = 0;                 // groups tried; all but the last were called off or failed
-  bool adopted = false;             // a peer's replica, or a new common start, replaced the replica
-  bool included = true;             // the applied results include this step's own work
-  std::int64_t rounds = 0;          // results that this step applied: 0, 1 or more
-  std::uint32_t local_steps = 0;    // since the last result, where a round spans several steps
-  std::uint64_t reduced_bytes = 0;  // of the tensors reduced
-  std::uint64_t sent_bytes = 0;     // to peers
+  std::int64_t steps = 0;       // this worker's own so far, this one included if not discarded
+  bool done = false;            // the job's goal is reached: the loop may end, and Finish
+  std::int64_t iteration = 0;   // the replica's position in the job, in the engine's unit
+  std::uint64_t group = 0;      // the newest group whose result was applied; 0: none
+  std::vector<int> members;     // of the group: ranks in ring order, this worker's included
+  std::vector<double> weights;  // of the members
+  int attempts = 0;             // groups tried; all but the last were called off or failed
+  // Another replica has replaced this one: a peer's, which had the result of a group that failed
+  // here; or, after the controller had lost this worker or in Resume, a peer's or a new common
+  // start; or a newer one, because the others went on without this step: routine under some
+  // engines.
+  bool adopted = false;
+  bool included = true;                  // the applied results include this step's own work
+  std::int64_t rounds = 0;               // results that this step applied: 0, 1 or more
+  std::uint32_t local_steps = 0;         // since the last result, where a round spans several steps
+  std::uint64_t reduced_bytes = 0;       // of the tensors reduced
+  std::uint64_t sent_bytes = 0;          // to peers
   std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
   std::chrono::nanoseconds waited{0};    // for other workers
   std::chrono::nanoseconds reduced{0};   // in reductions, failed ones included
@@ -112,6 +155,22 @@ struct GroupTransports {
   std::uint64_t staged = 0;      // through host memory
 };
 using GroupWays [[deprecated("use GroupTransports")]] = GroupTransports;
+
+// How far the whole job is, as far as this worker has been told: by at most a heartbeat too little
+// (heartbeat_ms in the config, 500 ms).
+struct Progress {
+  std::int64_t steps = 0;    // of all workers, those that have gone included. Never falls
+  std::int64_t samples = 0;  // the same
+  int workers = 0;           // that are there now, this one included
+  std::int64_t goal_steps = 0, goal_samples = 0;  // 0: none
+  bool done = false;                              // the goal is reached
+  std::int64_t own_steps = 0, own_samples = 0;    // of this worker, to the newest Step
+};
+
+struct FinishOptions {
+  // False: leaves at once. The parameters stay as they are, and have no part in the final average.
+  bool wait = true;
+};
 
 class PRD_EXPORT Session {
  public:
@@ -134,7 +193,8 @@ class PRD_EXPORT Session {
 
   // One training step: runs `apply`, and synchronises as the engine wants. Blocks until the engine
   // lets this worker go on. A reduction that fails leaves the parameters as they were, and another
-  // one is tried. After kUnavailable the next Step goes on.
+  // one is tried. After kUnavailable the next Step goes on. The time between two Steps counts as
+  // computing: where the loop does something else for long, Pause.
   Result<StepResult> Step(StepInput input = {});
 
   // Whether the step being computed is better cut short: its result would not be used, or other
@@ -142,9 +202,26 @@ class PRD_EXPORT Session {
   // loop that never asks stays correct. Costs a load. Any thread.
   bool Interrupted() const;
 
-  // Ends training. Blocks until all live workers have called it; then the parameters are the
-  // average of their replicas. Errors as Step's.
-  Status Finish();
+  // How far the job is. Any thread.
+  Progress progress() const;
+
+  // Between these two, the others go on as if this worker were not there, and wait for it in Finish
+  // alone: to evaluate, or to save, is no slow step. Pause ends what this worker has begun, as
+  // Finish does. Resume replaces the parameters by a peer's if the others have gone on with equal
+  // replicas (the next StepResult is `adopted`). Errors as Step's. PauseScope calls both.
+  Status Pause();
+  Status Resume();
+
+  // The average of all live workers' parameters, to evaluate or save it while training goes on.
+  // `into`: tensors as the parameters are, in host memory or on the replica's device. Copies one
+  // replica after another; who fails meanwhile is left out, and named on the log. Under engines
+  // whose replicas are equal it is this worker's own. The replica is not changed. Errors as Step's.
+  Status Average(const std::vector<Tensor>& into);
+
+  // Ends training. Blocks until all live workers have called it; then the parameters are the final
+  // average, in which replicas that others have left behind do not count (worker/README.md). Call
+  // it when all workers stop; where only this one does, do not wait, or Leave. Errors as Step's.
+  Status Finish(FinishOptions options = {});
 
   // Leaves the job without the average, while the others go on. Takes up to a second; works after
   // Cancel. Only the destructor may follow.
@@ -164,7 +241,29 @@ class PRD_EXPORT Session {
  private:
   class Impl;
   explicit Session(std::unique_ptr<Impl> impl);
+  void Drop();
   std::unique_ptr<Impl> impl_;
+};
+
+// Pauses a session for a scope. The session outlives it.
+class PauseScope {
+ public:
+  explicit PauseScope(Session& session) : session_(session), status_(session.Pause()) {}
+  ~PauseScope() { (void)Resume().ok(); }
+  PauseScope(const PauseScope&) = delete;
+  PauseScope& operator=(const PauseScope&) = delete;
+
+  const Status& status() const { return status_; }  // of Pause
+  // At the scope's end at the latest; to see its error, before.
+  Status Resume() {
+    if (!status_.ok() || std::exchange(resumed_, true)) return status_;
+    return session_.Resume();
+  }
+
+ private:
+  Session& session_;
+  Status status_;
+  bool resumed_ = false;
 };
 
 }  // namespace prd

@@ -1,0 +1,417 @@
+// What a training loop may rely on, with whole sessions: clocks under every engine, misuse that is
+// named, and the debug option that looks for it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/session_worker.h"
+#include "worker/line_log.h"
+#include "worker/tensor_watch.h"
+
+namespace prd {
+namespace {
+
+using testing::FakeDaemon;
+using ::testing::HasSubstr;
+using testing::InParallel;
+using testing::kSize;
+using testing::Worker;
+
+std::vector<EngineOptions> EveryEngine() {
+  PReduceOptions overlap;
+  overlap.overlap = true;
+  PragueOptions fixed;
+  fixed.generator = PragueOptions::Generator::kStatic;
+  SspOptions free;
+  free.staleness = -1;
+  return {AllReduceOptions{}, BackupOptions{}, PReduceOptions{}, overlap,
+          EagerOptions{},     EsyncOptions{},  PragueOptions{},  fixed,
+          AdPsgdOptions{},    HopOptions{},    SspOptions{},     free};
+}
+
+TEST(SessionClocksTest, OwnStepsAreTheCallsThatWereNotDiscardedUnderEveryEngine) {
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 3));
+    InParallel(daemon, 3, [&](Worker* worker, int) {
+      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+      for (int step = 1; step <= 6; ++step) {
+        const Result<StepResult> result = worker->session->Step({.samples = 10});
+        ASSERT_TRUE(result.ok()) << EngineName(engine) << ": " << result.status().ToString();
+        EXPECT_EQ(result->steps, step) << EngineName(engine);
+        const Progress progress = worker->session->progress();
+        EXPECT_EQ(progress.own_steps, step);
+        EXPECT_EQ(progress.own_samples, 10 * step);
+        EXPECT_FALSE(result->done) << "there is no goal";
+      }
+      const Result<StepResult> discarded = worker->session->Step({.discard = true});
+      ASSERT_TRUE(discarded.ok()) << EngineName(engine) << discarded.status().ToString();
+      EXPECT_EQ(discarded->steps, 6);
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << finished.ToString();
+    });
+  }
+}
+
+TEST(SessionClocksTest, AResumedReplicaGoesOnWithItsCount) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.trained = {.steps = 100, .samples = 1000};
+  replica.job_trained = {.steps = 400, .samples = 4000};
+  ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
+  EXPECT_EQ(worker.session->progress().own_steps, 100);
+  EXPECT_GE(worker.session->progress().steps, 400);
+  const Result<StepResult> step = worker.session->Step({.samples = 10});
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(step->steps, 101);
+  EXPECT_EQ(worker.session->progress().own_samples, 1010);
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
+TEST(SessionEndTest, WhoDoesNotWaitLeavesWithItsParametersAsTheyAre) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 2));
+  std::atomic<bool> left{false};
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (float& gradient : worker->gradients) gradient = 1.f;
+    ASSERT_TRUE(worker->session->Step().ok());
+    if (rank == 1) {
+      const Status finished = worker->session->Finish({.wait = false});
+      EXPECT_TRUE(finished.ok()) << finished.ToString();
+      EXPECT_EQ(worker->values[0], 1.f);
+      left = true;
+      return;
+    }
+    EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+      const auto* gone = std::get_if<WorkerLeft>(&record.body);
+      return gone != nullptr && gone->why == LeftReason::kLeft &&
+             gone->reason == "finished, does not wait";
+    }));
+    while (!left) std::this_thread::yield();
+    for (float& gradient : worker->gradients) gradient = 1.f;
+    ASSERT_TRUE(worker->session->Step().ok());
+    EXPECT_TRUE(worker->session->Finish().ok());
+    EXPECT_EQ(worker->values[0], 2.f);
+  });
+}
+
+TEST(SessionEndTest, AllStopAtTheGoalUnderEveryEngine) {
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 3));
+    std::atomic<std::int64_t> total{0};
+    InParallel(daemon, 3, [&](Worker* worker, int rank) {
+      SessionOptions options;
+      options.controller = daemon.endpoint();
+      options.job = "job";
+      options.rank = rank;
+      options.goal_steps = 30;
+      Result<Session> session = Session::Create(options);
+      ASSERT_TRUE(session.ok());
+      ASSERT_TRUE(session->Attach(worker->replica()).ok());
+      std::int64_t steps = 0;
+      for (bool done = false; !done;) {
+        const Result<StepResult> step = session->Step({.samples = 2});
+        ASSERT_TRUE(step.ok()) << EngineName(engine) << ": " << step.status().ToString();
+        done = step->done;
+        steps = step->steps;
+        ASSERT_LT(steps, 3000) << EngineName(engine);
+      }
+      EXPECT_EQ(session->progress().goal_steps, 30);
+      const Status finished = session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
+      total += steps;
+    });
+    // Workers that nothing holds back make some steps until they hear of it.
+    EXPECT_GE(total, 30) << EngineName(engine);
+  }
+}
+
+// ---- beside training ----
+
+TEST(SessionPauseTest, OthersGoOnAndWhoResumesIsEqualAgain) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
+  std::atomic<int> steps{0};
+  std::atomic<bool> resumed{false};
+  std::vector<std::vector<float>> results(3);
+  InParallel(daemon, 3, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    const auto step = [&] {
+      for (float& gradient : worker->gradients) gradient = 1.f;
+      const Result<StepResult> result = worker->session->Step();
+      EXPECT_TRUE(result.ok()) << result.status().ToString();
+      return result.ok() && result->adopted;
+    };
+    step();
+    if (rank == 1) {
+      const float before = worker->values[0];
+      {
+        PauseScope pause(*worker->session);
+        ASSERT_TRUE(pause.status().ok()) << pause.status().ToString();
+        while (steps < 10) std::this_thread::yield();
+        EXPECT_EQ(worker->values[0], before);
+        const Status back = pause.Resume();
+        ASSERT_TRUE(back.ok()) << back.ToString();
+      }
+      EXPECT_GT(worker->values[0], before);
+      EXPECT_TRUE(step()) << "the next step says that the replica was replaced";
+      resumed = true;
+    } else {
+      for (int i = 0; i < 10 || !resumed; ++i) {
+        step();
+        ++steps;
+      }
+    }
+    const Status finished = worker->session->Finish();
+    EXPECT_TRUE(finished.ok()) << finished.ToString();
+    results[static_cast<std::size_t>(rank)] = worker->values;
+  });
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+TEST(SessionPauseTest, EveryEngineGoesOnWithoutWhoPauses) {
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 3));
+    std::atomic<int> steps{0};
+    std::atomic<bool> resumed{false};
+    InParallel(daemon, 3, [&](Worker* worker, int rank) {
+      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+      ASSERT_TRUE(worker->session->Step().ok()) << EngineName(engine);
+      if (rank == 2) {
+        const Status paused = worker->session->Pause();
+        ASSERT_TRUE(paused.ok()) << EngineName(engine) << ": " << paused.ToString();
+        const int from = steps;
+        while (steps < from + 10) std::this_thread::yield();
+        const Status back = worker->session->Resume();
+        ASSERT_TRUE(back.ok()) << EngineName(engine) << ": " << back.ToString();
+        const Result<StepResult> step = worker->session->Step();
+        EXPECT_TRUE(step.ok()) << EngineName(engine) << ": " << step.status().ToString();
+        if (step.ok()) EXPECT_LT(step->computed, std::chrono::seconds(20));
+        resumed = true;
+      } else {
+        for (int i = 0; i < 12 || !resumed; ++i) {
+          const Result<StepResult> step = worker->session->Step();
+          ASSERT_TRUE(step.ok()) << EngineName(engine) << ": " << step.status().ToString();
+          ++steps;
+        }
+      }
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
+    });
+  }
+}
+
+TEST(SessionAverageTest, TheMeanOfAllIsGivenWhileTheOthersStay) {
+  AdPsgdOptions alone;  // no step of these synchronises
+  alone.section_length = 1000;
+  FakeDaemon daemon(testing::SpecFor(alone, 3));
+  std::atomic<int> ready{0};
+  std::atomic<bool> averaged{false};
+  InParallel(daemon, 3, [&](Worker* worker, int rank) {
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    for (float& gradient : worker->gradients) gradient = static_cast<float>(rank + 1);
+    ASSERT_TRUE(worker->session->Step().ok());
+    ++ready;
+    while (ready < 3) std::this_thread::yield();
+    if (rank == 0) {
+      std::vector<float> mean(kSize);
+      const std::vector<Tensor> into = {{mean.data(), kSize - 3, DType::kF32},
+                                        {mean.data() + kSize - 3, 3, DType::kF32}};
+      const Status status = worker->session->Average(into);
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      for (const std::size_t i : {std::size_t{0}, kSize - 1}) EXPECT_NEAR(mean[i], 2.f, 1e-6);
+      EXPECT_EQ(worker->values[0], 1.f) << "the replica is as it was";
+      EXPECT_EQ(worker->session->Average({}).code(), Code::kInvalidArgument);
+      averaged = true;
+    }
+    while (!averaged) std::this_thread::yield();
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+}
+
+// ---- misuse ----
+
+TEST(MisuseTest, CallsFromTwoThreadsAreRefusedAndTheFirstGoesOn) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 2));
+  Worker first(daemon, 0);
+  std::atomic<bool> tried{false};
+  std::thread second([&] {
+    // Attach of the first waits for the second worker meanwhile.
+    Status status;
+    do {
+      const Result<StepResult> step = first.session->Step();
+      status = step.status();
+      std::this_thread::yield();
+    } while (status.message().find("two threads") == std::string::npos);
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("(Step while Attach runs)"));
+    tried = true;
+    Worker other(daemon, 1);
+    EXPECT_TRUE(other.session->Attach(other.replica()).ok());
+    EXPECT_TRUE(other.session->Finish().ok());
+  });
+  const Status attached = first.session->Attach(first.replica());
+  EXPECT_TRUE(attached.ok()) << attached.ToString();
+  EXPECT_TRUE(tried);
+  EXPECT_TRUE(first.session->Finish().ok());
+  second.join();
+}
+
+TEST(MisuseTest, CallsInsideApplyAreRefused) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  std::string said;
+  std::int64_t seen = -1;
+  replica.apply = [&] {
+    said = worker.session->Step().status().ToString();
+    seen = worker.session->progress().own_steps;  // any thread, and here, too
+  };
+  ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
+  const Result<StepResult> step = worker.session->Step();
+  EXPECT_TRUE(step.ok()) << step.status().ToString();
+  EXPECT_THAT(said, HasSubstr("Step was called inside Step"));
+  EXPECT_GE(seen, 0);
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
+TEST(MisuseTest, AForkedChildIsToldAndLeavesTheSessionAlone) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  auto worker = std::make_unique<Worker>(daemon, 0);
+  ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Status status = worker->session->Step().status();
+    const bool told = status.code() == Code::kFailedPrecondition &&
+                      status.message().find("was forked from pid") != std::string::npos;
+    const bool still = worker->session->progress().steps == 0;
+    worker->session.reset();  // neither waits nor says anything
+    _exit(told && still ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(worker->session->Step().ok()) << "the parent's goes on";
+  EXPECT_TRUE(worker->session->Finish().ok());
+}
+
+TEST(MisuseTest, AStepAfterARefusalSaysWhy) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  Worker worker(daemon, 0, "unknown");
+  const Status attached = worker.session->Attach(worker.replica());
+  EXPECT_EQ(attached.code(), Code::kNotFound);
+  const Status step = worker.session->Step().status();
+  EXPECT_EQ(step.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(step.message(), HasSubstr(attached.message()));
+}
+
+TEST(MisuseTest, PauseAndResumeComeInTurns) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  EXPECT_THAT(worker.session->Resume().message(), HasSubstr("not paused"));
+  ASSERT_TRUE(worker.session->Pause().ok());
+  EXPECT_THAT(worker.session->Step().status().message(), HasSubstr("Resume comes first"));
+  EXPECT_THAT(worker.session->Finish().message(), HasSubstr("Resume comes first"));
+  EXPECT_THAT(worker.session->Pause().message(), HasSubstr("Resume comes first"));
+}
+
+TEST(MisuseTest, AParameterThatWasWrittenBetweenCallsIsNamed) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
+  SessionOptions options;
+  options.controller = daemon.endpoint();
+  options.job = "job";
+  options.check_tensors = true;
+  Result<Session> session = Session::Create(options);
+  ASSERT_TRUE(session.ok()) << session.status().ToString();
+  std::vector<float> first(100, 1.f), second(100, 2.f), gradients(200, 1.f);
+  Replica replica;
+  replica.parameters = {{first.data(), 100, DType::kF32}, {second.data(), 100, DType::kF32}};
+  replica.gradients = {{gradients.data(), 100, DType::kF32},
+                       {gradients.data() + 100, 100, DType::kF32}};
+  replica.apply = [&] { first[0] += 1; };
+  ASSERT_TRUE(session->Attach(replica).ok());
+  EXPECT_TRUE(session->Step().ok());
+  second[7] = 5;
+  const Status step = session->Step().status();
+  EXPECT_EQ(step.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(step.message(), HasSubstr("parameters[1] was written between calls"));
+  EXPECT_TRUE(session->Step().ok());
+  EXPECT_TRUE(session->Finish().ok());
+}
+
+// ---- tensors that do not change, and lines ----
+
+TEST(TensorWatchTest, AParameterThatApplyNeverChangesIsNamedOnce) {
+  HostMemory memory;
+  std::vector<float> moves(10, 1.f), stuck(10, 1.f), idle(10, 1.f), gradient(10, 1.f), none(10);
+  TensorWatch watch({{moves.data(), 10, DType::kF32},
+                     {stuck.data(), 10, DType::kF32},
+                     {idle.data(), 10, DType::kF32}},
+                    {{gradient.data(), 10, DType::kF32},
+                     {gradient.data(), 10, DType::kF32},
+                     {none.data(), 10, DType::kF32}});
+  std::vector<std::string> lines;
+  for (int step = 1; step <= 3 * TensorWatch::kUnchanged; ++step) {
+    watch.BeforeApply(memory);
+    moves[0] += 1;
+    for (const std::string& line : watch.AfterApply(memory)) lines.push_back(line);
+    EXPECT_EQ(lines.size(), step < TensorWatch::kUnchanged ? 0u : 1u);
+  }
+  EXPECT_THAT(lines.at(0), HasSubstr("parameters[1] has not changed in 16 steps"));
+}
+
+TEST(LineLogTest, LinesAreLimitedAndWhatWasLeftOutIsCounted) {
+  std::vector<std::string> lines;
+  LineLog log([&lines](const std::string& line) { lines.push_back(line); });
+  const LineLog::Clock::time_point start{};
+  for (int i = 0; i < 30; ++i) log.SayAt(start + std::chrono::seconds(i), std::to_string(i));
+  EXPECT_EQ(lines.size(), LineLog::kPerMinute);
+  log.SayAt(start + std::chrono::seconds(61), "later");
+  EXPECT_EQ(lines.back(), "later (10 lines left out before)");
+  log.SayAt(start + std::chrono::seconds(61), "later");
+  EXPECT_EQ(lines.size(), LineLog::kPerMinute + 1) << "the same at once";
+}
+
+TEST(LineLogTest, ACallbackThatThrowsHarmsNobody) {
+  LineLog log([](const std::string&) { throw std::runtime_error("no"); });
+  EXPECT_NO_THROW(log.Say("line"));
+}
+
+TEST(WaitingTest, TheLogSaysForWhomAttachWaits) {
+  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 2));
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  SessionOptions options;
+  options.controller = daemon.endpoint();
+  options.job = "job";
+  options.start_timeout = std::chrono::seconds(8);
+  options.log = [&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  };
+  Result<Session> session = Session::Create(options);
+  ASSERT_TRUE(session.ok());
+  std::vector<float> values(10, 1.f);
+  Replica replica;
+  replica.parameters = {{values.data(), 10, DType::kF32}};
+  replica.gradients = {{values.data(), 10, DType::kF32}};
+  replica.apply = [] {};
+  const Status attached = session->Attach(replica);
+  EXPECT_EQ(attached.code(), Code::kUnavailable);
+  EXPECT_THAT(attached.message(), HasSubstr("within 8000 ms: "));
+  const std::lock_guard lock(mutex);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_THAT(lines[0], ::testing::StartsWith("Attach has waited for 5 s: "));
+}
+
+}  // namespace
+}  // namespace prd
