@@ -53,8 +53,8 @@ class TrainOptions {
         ->check(CLI::Range(0.0, 100.0))
         ->capture_default_str();
     app_->add_option("--lr-decay", args_->decay_steps,
-                     "STEPS: at the replica's iteration i, the learning rate is "
-                     "LR / (1 + i / STEPS); 0 = constant")
+                     "STEPS: once the job's workers have made s steps each on average, the "
+                     "learning rate is LR / (1 + s / STEPS); 0 = constant")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     app_->add_option("--seed", args_->seed, "Of everything that is random; the same on all workers")

@@ -15,7 +15,7 @@ namespace example {
 struct TrainArgs {
   std::size_t batch = 128;
   double learning_rate = 0.2;
-  double decay_steps = 0;  // learning rate / (1 + iteration / decay_steps); 0 = constant
+  double decay_steps = 0;  // learning rate / (1 + steps per worker / decay_steps); 0 = constant
   std::uint64_t seed = 1;
   double step_ms = 0;          // 0 = no padding
   std::map<int, double> slow;  // rank -> factor of step_ms, >= 1

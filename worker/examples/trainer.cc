@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "worker/examples/snapshot.h"
 #include "worker/examples/step_log.h"
@@ -16,13 +17,28 @@
 namespace example {
 namespace {
 
-volatile std::sig_atomic_t g_stop = 0;  // signals so far, up to two
+enum Stop { kTrain, kFinish, kLeave };
+volatile std::sig_atomic_t g_stop = kTrain;
+volatile std::sig_atomic_t g_attached = 0;
 prd::Session* g_session = nullptr;
 
-// Once: ends after this step, with the average. Twice: at once.
-void OnSignal(int) {
-  if (g_stop != 0 && g_session != nullptr) g_session->Cancel();
-  g_stop = g_stop == 0 ? 1 : 2;
+// In a signal handler.
+void Say(const char* text) {
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
+}
+
+// SIGINT, which a terminal sends to all workers: ends after this step, with the average of all. A
+// second one, and SIGTERM, which is sent to one worker: leaves at once, and the others go on.
+void OnSignal(int signal) {
+  if (signal == SIGINT && g_stop == kTrain && g_attached != 0) {
+    g_stop = kFinish;
+    Say("finishes after this step, and waits for the other workers; once more: leaves\n");
+    return;
+  }
+  if (g_stop == kLeave) return;
+  g_stop = kLeave;
+  Say(g_attached != 0 ? "leaves the job; the others go on\n" : "stops; it has not joined yet\n");
+  if (g_session != nullptr) g_session->Cancel();
 }
 
 std::vector<prd::Tensor> Tensors(const std::vector<Array>& arrays) {
@@ -58,7 +74,7 @@ class Snapshots {
 };
 
 bool MayGoOn(const TrainArgs& args, const SnapshotHeader& done, std::int64_t start_ns) {
-  if (g_stop != 0) return false;
+  if (g_stop != kTrain) return false;
   if (args.steps > 0 && done.steps >= args.steps) return false;
   if (args.seconds > 0 && static_cast<double>(MonotonicNs() - start_ns) >= args.seconds * 1e9) {
     return false;
@@ -66,23 +82,25 @@ bool MayGoOn(const TrainArgs& args, const SnapshotHeader& done, std::int64_t sta
   return args.stop_file.empty() || access(args.stop_file.c_str(), F_OK) != 0;
 }
 
-// By the replica's iteration, which the engine keeps in step between workers: the count of local
-// steps alone would leave a slow worker's rate behind.
-double LearningRate(const TrainArgs& args, std::int64_t iteration) {
+// By the steps of all workers, so that all have the same rate, whatever a slow one has done itself;
+// and so many as a worker has made on average, whatever number of workers there is.
+double LearningRate(const TrainArgs& args, const prd::Session& session) {
   if (args.decay_steps == 0) return args.learning_rate;
-  return args.learning_rate / (1 + static_cast<double>(iteration) / args.decay_steps);
+  const auto steps = static_cast<double>(session.progress().steps);
+  return args.learning_rate / (1 + steps / session.workers() / args.decay_steps);
 }
 
 // The training loop. `done` counts what was done.
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
   const Pace pace(args, session.rank(), session.workers());
-  const Interrupted interrupted = [&session] { return session.Interrupted() || g_stop > 1; };
+  const Interrupted interrupted = [&session] { return session.Interrupted() || g_stop == kLeave; };
   const std::int64_t start_ns = MonotonicNs();
   log.Start(session, start_ns, pace.step_ns());
   done.time_ns = start_ns;
   snapshots.Write(done);
-  for (std::int64_t step = 0; MayGoOn(args, done, start_ns); ++step) {
+  bool reached = false;  // the job's goal
+  for (std::int64_t step = 0; !reached && MayGoOn(args, done, start_ns); ++step) {
     const std::int64_t now_ns = MonotonicNs();
     if (snapshots.Due(now_ns)) {
       done.time_ns = now_ns;
@@ -96,6 +114,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     auto result = session.Step({.samples = samples, .discard = !whole});
     if (!result.ok()) return result.status();
     log.Step(*result, session.group_transports(), MonotonicNs(), whole ? loss : std::nullopt);
+    reached = result->done;
     done.steps += whole ? 1 : 0;
     done.samples += samples;
     // Without a group each exchange is an update of its own.
@@ -134,16 +153,23 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   replica.parameters = Tensors(learner.Parameters());
   replica.gradients = Tensors(learner.Gradients());
   replica.state = States(learner.State());
-  replica.apply = [&] { learner.Apply(LearningRate(args, session->iteration())); };
+  replica.apply = [&] { learner.Apply(LearningRate(args, *session)); };
   const prd::Status attached = session->Attach(std::move(replica));
+  if (g_stop == kLeave && attached.code() == prd::Code::kCancelled) return 0;
   if (!attached.ok()) return fail("attach", attached);
+  g_attached = 1;
 
   learner.TakePart(session->rank(), session->workers());
   SnapshotHeader done{.rank = session->rank()};
+  const auto leave = [&] {
+    const prd::Status left = session->Leave("was told to end");
+    return left.ok() ? 0 : fail("leave", left);
+  };
   const prd::Status trained = Train(args, *session, learner, log, snapshots, done);
+  if (g_stop == kLeave) return leave();
   if (!trained.ok()) return fail("step", trained);
   const prd::Status finished = session->Finish();
-  if (!finished.ok()) return fail("finish", finished);
+  if (!finished.ok()) return g_stop == kLeave ? leave() : fail("finish", finished);
   done.time_ns = MonotonicNs();
   done.final = 1;
   snapshots.Write(done);

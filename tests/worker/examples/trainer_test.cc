@@ -83,6 +83,42 @@ TEST(TrainerTest, DelaysWhomThePatternSays) {
   }
 }
 
+// Two workers that train until the second one has got this signal, and has ended or goes to its
+// end.
+std::vector<Worker> TrainUntilSignalled(const std::string& signal) {
+  const TempDir dir;
+  const std::string stop = dir.path() + "/stop";
+  const std::string train = PRD_BIN_DIR "/prd-train-hyperplane --batch 4 --stop-file " + stop;
+  // The log, which is the last argument, begins once the worker has joined.
+  const std::string signalled =
+      "sh -c '\"$@\" & pid=$!; for log; do :; done; until [ -s \"$log\" ]; do sleep 0.02; done; "
+      "kill -" +
+      signal + " $pid; " +
+      (signal == "INT" ? "touch " + stop + "; wait $pid"
+                       : "wait $pid; code=$?; touch " + stop + "; exit $code") +
+      "' sh " + PRD_BIN_DIR "/prd-train-hyperplane --batch 4";
+  return RunWorkers(prd::AllReduceOptions{}, {train, signalled});
+}
+
+TEST(TrainerTest, SigtermToOneWorkerLeavesAndTheOthersGoOn) {
+  const std::vector<Worker> workers = TrainUntilSignalled("TERM");
+  EXPECT_EQ(workers[1].exit_code, 0);
+  ASSERT_FALSE(workers[1].log.empty());
+  EXPECT_FALSE(workers[1].log.back().contains("finished"));
+  EXPECT_EQ(workers[0].exit_code, 0);
+  EXPECT_EQ(workers[0].log.back()["finished"], true);
+}
+
+TEST(TrainerTest, SigintFinishesWithTheAverageOfAll) {
+  const std::vector<Worker> workers = TrainUntilSignalled("INT");
+  for (const Worker& worker : workers) {
+    EXPECT_EQ(worker.exit_code, 0);
+    ASSERT_FALSE(worker.log.empty());
+    EXPECT_EQ(worker.log.back()["finished"], true);
+    EXPECT_EQ(worker.log.back()["validation_loss"], workers[0].log.back()["validation_loss"]);
+  }
+}
+
 TEST(TrainerTest, SaysWhatIsWrong) {
   const std::string line =
       FirstError("env -u PRD_JOB PRD_RANK=0 " PRD_BIN_DIR "/prd-train-hyperplane");
