@@ -59,6 +59,9 @@ int main(int argc, char** argv) {
   double step_ms = 20;
   std::size_t size = 10'000;
   bool leave = false;
+  bool stay = false;
+  int pause_at = -1;
+  double pause_ms = 0;
   std::string device, stop_file, velocity = "none";
   app.add_option("--steps", steps, "Local steps before Finish");
   app.add_option("--stop-file", stop_file, "Fewer steps: until this file exists");
@@ -69,6 +72,9 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"none", "own", "state"}));
   app.add_option("--device", device, "cuda:N: the model is there, of PRD_CUDA_MODULE");
   app.add_flag("--leave", leave, "Leave instead of Finish");
+  app.add_option("--pause-at", pause_at, "Pause before the step of this number");
+  app.add_option("--pause-ms", pause_ms, "For so long");
+  app.add_flag("--past-goal", stay, "Goes on when the job's goal is reached");
   CLI11_PARSE(app, argc, argv);
 
   auto session = prd::Session::FromEnvironment();
@@ -103,17 +109,29 @@ int main(int argc, char** argv) {
 
   const float target = static_cast<float>(session->rank());
   const auto stopped = [&] { return !stop_file.empty() && access(stop_file.c_str(), F_OK) == 0; };
-  for (int step = 0; step < steps && !stopped(); ++step) {
+  bool done = false;
+  for (int step = 0; step < steps && !stopped() && (stay || !done); ++step) {
+    if (step == pause_at) {
+      prd::PauseScope pause(*session);
+      if (!pause.status().ok()) return Fail("pause", pause.status());
+      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(pause_ms));
+      const prd::Status resumed = pause.Resume();
+      if (!resumed.ok()) return Fail("resume", resumed);
+    }
     model->ComputeGradient(target);
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
     auto result = session->Step({.samples = 32});
     if (!result.ok()) return Fail("step", result.status());
+    done = result->done;
+    const prd::Progress progress = session->progress();
     std::printf(
         "{\"step\":%d,\"iteration\":%lld,\"group\":%llu,\"members\":%s,\"attempts\":%d,"
-        "\"adopted\":%s,\"model\":\"%s\"}\n",
+        "\"adopted\":%s,\"steps\":%lld,\"job_steps\":%lld,\"workers\":%d,\"done\":%s,"
+        "\"model\":\"%s\"}\n",
         step, static_cast<long long>(result->iteration),
         static_cast<unsigned long long>(result->group), List(result->members).c_str(),
-        result->attempts, result->adopted ? "true" : "false",
+        result->attempts, result->adopted ? "true" : "false", static_cast<long long>(result->steps),
+        static_cast<long long>(progress.steps), progress.workers, done ? "true" : "false",
         velocity == "none" ? "" : Hash(model->Parameters()).c_str());
     std::fflush(stdout);
   }
