@@ -30,10 +30,11 @@ void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutp
 }
 
 std::optional<Instant> Job::NextDeadline() const {
-  const std::optional<Instant> engine = engine_->NextDeadline();
-  const bool grace = grace_ends_ && now_ < *grace_ends_;
-  if (!grace) return engine;
-  return engine ? std::min(*engine, *grace_ends_) : grace_ends_;
+  std::optional<Instant> next = engine_->NextDeadline();
+  for (const std::optional<Instant>& own : {grace_ends_, copies_again_}) {
+    if (own && now_ < *own && (!next || *own < *next)) next = own;
+  }
+  return next;
 }
 
 // ---- one input ----
@@ -82,11 +83,12 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     EndLost(*lost);
   } else if (const auto* refused = std::get_if<HelloRefused>(&input)) {
     Write(*refused);
+    NoteRefusal(*refused);
   } else {
     Write(DeadlineReached{});
     const std::optional<Instant> engine = engine_->NextDeadline();
-    const bool grace = grace_ends_ && *grace_ends_ <= now && !(engine && *engine <= now);
-    if (!grace) ToEngine(DeadlineEvent{});
+    const auto due = [now](const std::optional<Instant>& at) { return at && *at <= now; };
+    if (due(engine) || !(due(grace_ends_) || due(copies_again_))) ToEngine(DeadlineEvent{});
   }
   Progress();
   look_at_held_ = false;
@@ -144,6 +146,8 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   ++live_;
   if (model_hash_ == 0) model_hash_ = hello.model_hash;
   if (!goal_.known() && !begun_) goal_ = hello.goal;
+  if (launch_.empty()) launch_ = hello.launch;
+  ForgetRefusals(rank, hello);
   if (start_workers_ == 0) {
     start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
   }
@@ -267,18 +271,10 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.since = now_;
   worker.signal.reset();  // sent before the order arrived; after a failure the worker signals again
   if (!adopted.ok) {
-    const Rank other = SourceFor(rank, source);
-    if (other != kNoRank) {
-      OrderAdopt(rank, other, "rank " + std::to_string(source) + " did not answer");
-    } else if (worker.state == State::kAdopting) {
-      SetState(rank, State::kJoining);
-    } else if (worker.no_replica) {
-      ++stranded_;  // and held until somebody has a replica
-    } else {
-      worker.signal_held = false;  // nobody has anything better than its own
-    }
+    CopyFailed(rank, source);
     return {};
   }
+  worker.failed_source = kNoRank;
   worker.iteration = adopted.iteration;
   worker.signal_held = false;
   worker.no_replica = false;
@@ -345,7 +341,7 @@ std::string Job::OnFinish(Rank rank) {
   }
   // Said before an order to copy got there: it counts once the copy is there.
   const bool catches_up = worker.state == State::kActive && worker.group == kNoGroup;
-  if (worker.outdated || (catches_up && worker.source != kNoRank)) {
+  if (worker.outdated || (catches_up && (worker.source != kNoRank || worker.copies_after))) {
     worker.finish_held = true;
     return {};
   }
@@ -510,6 +506,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
 void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   Worker& worker = At(rank);
   worker.source = source;
+  worker.copies_after.reset();
   worker.signal_held = true;
   worker.since = now_;
   worker.signal.reset();

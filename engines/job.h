@@ -123,6 +123,10 @@ class Job {
     GroupId first_group = kNoGroup;  // it can be in no group before this one
     Rank source = kNoRank;  // the worker copies this rank's replica, or its result of `group`
     int fetches = 0;        // failed attempts to copy that result
+    // The worker could not copy the replica of this rank. It is told to copy one again from
+    // `copies_after` on (job_copies.cc).
+    Rank failed_source = kNoRank;
+    std::optional<Instant> copies_after;
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
     // is stranded if no worker has a replica that it could copy.
     bool no_replica = true;
@@ -154,6 +158,15 @@ class Job {
     void Archive(StateArchive& ar);
   };
 
+  // A worker that was not admitted.
+  struct Refusal {
+    HelloRefused hello;
+    Instant at;
+    void Archive(StateArchive& ar) {
+      ar(hello.rank, hello.host_name, hello.pid, hello.code, hello.reason, at);
+    }
+  };
+
   Job(RunId run, JobSpec spec);
 
   // Appends the RunStarted record. Call once for a new run, before any Step; not for a restored
@@ -182,6 +195,8 @@ class Job {
   const JobSpec& spec() const { return spec_; }
   int start_workers() const { return start_workers_; }
   bool ended() const { return ended_; }  // the last worker has gone; the run takes nothing more
+  // It has ended, and its workers ended it themselves (RunEnded).
+  bool finished() const { return finished_; }
   std::uint64_t next_index() const { return next_index_; }  // of the next record
   Instant last_now() const { return now_; }                 // of the last input
   // By rank; absent ones have state kAbsent.
@@ -202,7 +217,12 @@ class Job {
   // what is sent again, and a replay decides the same without it.
   bool OnAck(Rank rank, Seq ack) { return workers_[Index(rank)].link.OnAck(ack); }
 
-  // Why the job has not begun for this worker; empty: it has.
+  // The newest workers that were not admitted, the newest last. Whoever has joined since is left
+  // out.
+  const std::vector<Refusal>& refusals() const { return refusals_; }
+
+  // Why the job has not begun for this worker, or for whom the worker has waited for some seconds.
+  // Empty: it does not wait.
   std::string WaitsFor(Instant now, Rank rank) const;
   // The start that workers wait for, in words; empty: nobody waits for one.
   std::string StartWaits(Instant now) const;
@@ -233,6 +253,11 @@ class Job {
   void Send(Rank rank, ControllerBody body);
 
   std::optional<Refused> CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const;
+  std::optional<Refused> CheckLaunch(const Hello& hello) const;
+  void NoteRefusal(const HelloRefused& hello);
+  void ForgetRefusals(Rank rank, const Hello& hello);
+  std::string RefusalWords() const;
+  bool Waits(const Worker& worker) const;
   void OnHello(const WorkerEnvelope& envelope);
   // What has been trained (job_training.cc).
   Trained CountHello(Rank rank, const Hello& hello);
@@ -275,6 +300,12 @@ class Job {
   Iteration Newest() const;
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
+  // Copies that failed (job_copies.cc).
+  void CopyFailed(Rank rank, Rank source);
+  bool CopyPauses(Rank rank) const;
+  void RetryCopies();
+  std::string JoinReason(Rank rank) const;
+  std::string CopyWords(Instant now, Rank rank) const;
   void AdmitJoiners();
   bool Stranded(Rank rank) const;
   void HelpStranded();
@@ -302,6 +333,7 @@ class Job {
   std::string ExplainWorker(Instant now, Rank rank) const;
   void Progress();
   void EndLost(const HistoryLost& lost);
+  void End();
   int NeededForStart();
   void StartWeights(FormGroup* form) const;
   void Collective(GroupKind kind, State from, State to);
@@ -315,12 +347,16 @@ class Job {
   RunIdentity identity_;
   std::uint64_t next_index_ = 0;
   Instant now_;
-  int start_workers_ = 0;              // 0 until known
-  bool started_ = false;               // the common start has been made
-  bool begun_ = false;                 // it has been made before, in this run
-  std::optional<Instant> grace_ends_;  // a start of returning workers goes on then
+  int start_workers_ = 0;                // 0 until known
+  bool started_ = false;                 // the common start has been made
+  bool begun_ = false;                   // it has been made before, in this run
+  std::optional<Instant> grace_ends_;    // a start of returning workers goes on then
+  std::optional<Instant> copies_again_;  // the first pause after a failed copy ends then
   bool ended_ = false;
-  int live_ = 0;  // workers not kAbsent
+  bool finished_ = false;
+  std::string launch_;             // the first worker's that told one (Hello)
+  std::vector<Refusal> refusals_;  // the newest last
+  int live_ = 0;                   // workers not kAbsent
   std::array<int, kStates> counts_{};
   int stranded_ = 0;              // workers for which Stranded is true (derived)
   int withheld_ = 0;              // workers for which withheld is true (derived)

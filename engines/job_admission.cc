@@ -13,6 +13,28 @@ bool Job::Present(Rank rank) const {
          workers_[Index(rank)].state != State::kAbsent;
 }
 
+// Workers of two launches of the training program are never in one run.
+std::optional<Refused> Job::CheckLaunch(const Hello& hello) const {
+  if (launch_.empty() || hello.launch.empty() || hello.launch == launch_) return std::nullopt;
+  const auto holder = std::find_if(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.state != State::kAbsent;
+  });
+  const std::string who = holder == workers_.end()
+                              ? std::string()
+                              : " (rank " + std::to_string(holder - workers_.begin()) + ", pid " +
+                                    std::to_string(holder->pid) + " on " + holder->host_name + ")";
+  if (hello.former.known()) {
+    return Refused{.code = Code::kFailedPrecondition,
+                   .reason = "a new launch of job " + spec_.name + " has begun: " + launch_ + who +
+                             "; this worker is of launch " + hello.launch};
+  }
+  return Refused{.code = Code::kUnavailable,
+                 .reason = "launch " + launch_ + " of job " + spec_.name + " still runs" + who +
+                           "; this is launch " + hello.launch +
+                           " (PRD_LAUNCH; workers of one job have the same)",
+                 .retry_ms = 500};
+}
+
 std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const {
   const auto no = [](std::string reason, Code code = Code::kInvalidArgument,
                      std::uint32_t retry_ms = 0) {
@@ -42,12 +64,13 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
               " steps and " + std::to_string(told.samples) + " samples, allowed are 0 to " +
               std::to_string(kMaxTrained));
   }
-  std::size_t longest = std::max(hello.host.size(), hello.host_name.size());
+  std::size_t longest = std::max({hello.host.size(), hello.host_name.size(), hello.launch.size()});
   for (const std::string& endpoint : hello.endpoints) longest = std::max(longest, endpoint.size());
   if (longest > kMaxName || hello.endpoints.empty() || hello.endpoints.size() > kMaxEndpoints) {
     return no("a Hello carries 1 to " + std::to_string(kMaxEndpoints) +
               " endpoints, and no text over " + std::to_string(kMaxName) + " bytes");
   }
+  if (std::optional<Refused> other = CheckLaunch(hello)) return other;
   if (model_hash_ != 0 && hello.model_hash != model_hash_) {
     return no(
         "the model differs from that of the job's other workers: same parameters and same state, "
@@ -71,6 +94,43 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
               Code::kUnavailable, std::max(spec_.lease_ms / 4, 50u));
   }
   return std::nullopt;
+}
+
+// ---- workers that were not admitted ----
+
+// Again with the same words: it is the newest now.
+void Job::NoteRefusal(const HelloRefused& hello) {
+  std::erase_if(refusals_, [&](const Refusal& known) {
+    return known.hello.rank == hello.rank && known.hello.pid == hello.pid &&
+           known.hello.host_name == hello.host_name;
+  });
+  refusals_.push_back({.hello = hello, .at = now_});
+  if (refusals_.size() > kMaxRefusals) refusals_.erase(refusals_.begin());
+}
+
+// The rank is taken now, or the process has found another one.
+void Job::ForgetRefusals(Rank rank, const Hello& hello) {
+  std::erase_if(refusals_, [&](const Refusal& known) {
+    return known.hello.rank == rank ||
+           (known.hello.pid == hello.pid && known.hello.host_name == hello.host_name);
+  });
+}
+
+// The newest of them, to go behind what a worker waits for.
+std::string Job::RefusalWords() const {
+  constexpr std::size_t kShown = 2;
+  std::string text;
+  for (std::size_t i = 0; i < refusals_.size() && i < kShown; ++i) {
+    const HelloRefused& hello = refusals_[refusals_.size() - 1 - i].hello;
+    text +=
+        (i == 0 ? "; refused: " : "; ") +
+        (hello.rank == kNoRank ? std::string("a worker") : "rank " + std::to_string(hello.rank)) +
+        " (pid " + std::to_string(hello.pid) + " on " + hello.host_name + "): " + hello.reason;
+  }
+  if (refusals_.size() > kShown) {
+    text += "; and " + std::to_string(refusals_.size() - kShown) + " more";
+  }
+  return text;
 }
 
 Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {

@@ -306,6 +306,7 @@ void Job::Collective(GroupKind kind, State from, State to) {
     if (At(rank).state != from) continue;
     form.members.push_back({.rank = rank, .weight = 0, .iteration = At(rank).iteration});
     SetState(rank, to);
+    At(rank).copies_after.reset();
   }
   if (kind == GroupKind::kInitial) {
     TakeStart(form);
@@ -374,10 +375,11 @@ void Job::AdmitJoiners() {
   for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
     if (At(rank).state != State::kJoining) continue;
     --left;
-    const Rank source = SourceFor(rank, kNoRank);
+    const Rank source = SourceFor(rank, At(rank).failed_source);
     source_found = source != kNoRank;
     if (!source_found) break;
-    const std::string reason = "joins a running job";
+    if (CopyPauses(rank)) continue;
+    const std::string reason = JoinReason(rank);
     if (joining_ == Engine::Joining::kBarrier) {
       Activate(rank, At(source).iteration, reason);
     } else {
@@ -400,11 +402,12 @@ void Job::HelpStranded() {
   const bool hopeless = stranded_ + Count(State::kJoining) == live_;
   for (Rank rank = 0; Index(rank) < workers_.size() && stranded_ > 0; ++rank) {
     if (!Stranded(rank)) continue;
-    const Rank source = SourceFor(rank, kNoRank);
+    const Rank source = SourceFor(rank, At(rank).failed_source);
     if (source == kNoRank && !hopeless) return;
+    if (source != kNoRank && CopyPauses(rank)) continue;
     --stranded_;
     if (source != kNoRank) {
-      OrderAdopt(rank, source, "joins a running job");
+      OrderAdopt(rank, source, JoinReason(rank));
       continue;
     }
     SetState(rank, State::kJoining);
@@ -440,6 +443,7 @@ void Job::Rejoin() {
 
 void Job::Progress() {
   if (!behind_.empty()) Rejoin();
+  RetryCopies();
   if (!held_.empty()) LookAtHeld();
   if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();
@@ -459,7 +463,8 @@ void Job::Progress() {
   if (Count(State::kFinal) > 0 && groups_.empty()) {
     bool copying = false;
     for (const Worker& worker : workers_) {
-      copying = copying || (worker.state == State::kFinal && worker.source != kNoRank);
+      copying = copying || (worker.state == State::kFinal &&
+                            (worker.source != kNoRank || worker.copies_after));
     }
     for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
       if (At(rank).state != State::kFinal) continue;
@@ -467,10 +472,21 @@ void Job::Progress() {
       Remove(rank, LeftReason::kLeft, "the job is done");
     }
   }
-  if (live_ == 0 && !ended_ && start_workers_ > 0) {
-    ended_ = true;
-    Write(RunEnded{.reason = "the last worker has gone"});
+  if (live_ == 0 && !ended_ && start_workers_ > 0) End();
+}
+
+// The last worker has gone: by itself, or not.
+void Job::End() {
+  WorkerLeft last;
+  for (const Record& record : out_->records) {
+    if (const auto* left = std::get_if<WorkerLeft>(&record.body)) last = *left;
   }
+  ended_ = true;
+  finished_ = begun_ && last.why == LeftReason::kLeft;
+  Write(RunEnded{.reason = std::string("the last worker has gone") +
+                           (begun_ ? "" : " before the start") + ", rank " +
+                           std::to_string(last.rank) + ": " + last.reason,
+                 .finished = finished_});
 }
 
 }  // namespace prd

@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kMaxOwed = 1'000'000;  // gradients of a worker i
 inline constexpr int kMaxFetches = 8;                 // of a round's result by one worker
 inline constexpr std::size_t kMaxBrokenLinks = 64;    // that one worker has named
 inline constexpr std::size_t kMaxName = 256;          // bytes
+inline constexpr std::size_t kMaxRefusals = 8;        // that a job remembers
 inline constexpr std::size_t kMaxEndpoints = 8;
 
 }  // namespace prd

@@ -10,6 +10,9 @@ namespace {
 
 constexpr std::uint32_t kStateVersion = 9;
 
+// A worker that has waited for so long is told for whom.
+constexpr DurationNs kTellWaitAfter = 3 * kSecond;
+
 }  // namespace
 
 // ---- explanations ----
@@ -44,6 +47,7 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
   if (worker.source != kNoRank) {
     return "copying the model of rank " + std::to_string(worker.source) + " for " + age;
   }
+  if (worker.copies_after && worker.state != State::kJoining) return CopyWords(now, rank);
   const std::string last = worker.last_group == kNoGroup
                                ? std::string()
                                : "; last: group " + std::to_string(worker.last_group) +
@@ -80,10 +84,34 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
   return "waiting";
 }
 
+// Its training loop is inside a call that ends once others have done something.
+bool Job::Waits(const Worker& worker) const {
+  switch (worker.state) {
+    case State::kAbsent:
+      return false;
+    case State::kJoining:
+    case State::kStarting:
+    case State::kAdopting:
+    case State::kFinishing:
+    case State::kFinal:
+      return true;
+    case State::kActive:
+      break;
+  }
+  const bool signalled = worker.signal && worker.signal->waiting;
+  const bool in_group = worker.group != kNoGroup && !TrainsInRounds(plan_) && !DrawnAhead(plan_);
+  return signalled || in_group || worker.source != kNoRank || worker.copies_after;
+}
+
 std::string Job::WaitsFor(Instant now, Rank rank) const {
-  if (!Present(rank) || workers_[Index(rank)].state != State::kJoining) return {};
-  if (started_) return "waiting for the running round to end before it copies a model";
-  return StartWaits(now);
+  if (!Present(rank) || !Waits(workers_[Index(rank)])) return {};
+  const Worker& worker = workers_[Index(rank)];
+  if (worker.state == State::kJoining) {
+    if (!started_) return StartWaits(now);
+    if (worker.copies_after) return CopyWords(now, rank);
+    return "waiting for the running round to end before it copies a model";
+  }
+  return now - worker.since < kTellWaitAfter ? std::string() : Explain(now, rank);
 }
 
 std::string Job::StartWaits(Instant now) const {
@@ -95,6 +123,7 @@ std::string Job::StartWaits(Instant now) const {
   std::string text = "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
                      " of " + std::to_string(start_workers_) + " workers are here";
   if (!missing.empty()) text += "; missing: " + words::Ranks(missing);
+  text += RefusalWords();
   if (!grace_ends_) return text;
   if (now < *grace_ends_) {
     return text + "; goes on without the missing in " + words::Duration(*grace_ends_ - now) +
@@ -112,7 +141,8 @@ void Job::Worker::Archive(StateArchive& ar) {
      group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
      ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
      ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
-     first_group, source, fetches, no_replica, stopped_at, since, link);
+     first_group, source, fetches, failed_source, copies_after, no_replica, stopped_at, since,
+     link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -124,9 +154,9 @@ void Job::Archive(StateArchive& ar) {
   std::uint32_t version = kStateVersion;
   ar(version);
   if (version != kStateVersion) ar.Fail();
-  ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, ended_,
-     model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_, done_, groups_, held_,
-     broken_);
+  ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, copies_again_,
+     ended_, finished_, launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_,
+     gained_, goal_, done_, groups_, held_, broken_);
   engine_->Archive(ar);
 }
 

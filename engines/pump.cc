@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "engines/job_limits.h"
 #include "engines/replay.h"
 
 namespace prd {
@@ -21,6 +22,12 @@ constexpr std::uint32_t kRetryRestoredMs = 100;
 
 // More than workers can lose while one of their messages is under way.
 constexpr std::size_t kMaxGone = 65'536;
+constexpr std::size_t kMaxFinished = 65'536;
+
+// A run takes note of so many refusals in a minute, and of the same one again after this.
+constexpr std::size_t kMaxNoted = 32;
+constexpr DurationNs kNotedFor = 60 * kSecond;
+constexpr DurationNs kNoteAgain = 10 * kSecond;
 
 std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
 
@@ -62,6 +69,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   // The last batch was torn: its decisions are recorded before any of them is sent.
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
   NoteGone(*job, records);
+  if (job->finished()) KnowFinished(run, job->spec().name, job->identity().high);
   if (job->ended()) return Status::Ok();
   if (by_name_.contains(job->spec().name)) {
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
@@ -79,6 +87,14 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   }
   jobs_[run] = std::move(job);
   return Status::Ok();
+}
+
+void Pump::KnowFinished(RunId run, const std::string& job, std::uint64_t identity) {
+  if (identity == 0 || !finished_.try_emplace(identity, EndedRun{run, job}).second) return;
+  finished_order_.push_back(identity);
+  if (finished_order_.size() <= kMaxFinished) return;
+  finished_.erase(finished_order_.front());
+  finished_order_.pop_front();
 }
 
 // ---- messages ----
@@ -102,15 +118,26 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   const Hello& hello = std::get<Hello>(envelope.body);
   if (hello.job.empty() || hello.job.size() > kMaxJobName) {
-    Refuse(envelope.incarnation, {.code = Code::kInvalidArgument,
-                                  .reason = "a job's name has 1 to 256 bytes, found " +
-                                            std::to_string(hello.job.size())});
+    RefuseHello(
+        now, nullptr, envelope,
+        {.code = Code::kInvalidArgument,
+         .reason = "a job's name has 1 to 256 bytes, found " + std::to_string(hello.job.size())});
     return;
   }
   // Its worker has gone on from there: admitted again, it would speak of what it did before.
   if (gone_.contains(envelope.incarnation)) {
     Refuse(envelope.incarnation,
            {.code = Code::kAborted, .reason = "this incarnation is over: it left, or was lost"});
+    return;
+  }
+  // Not to be admitted to another run either: its replica is that of a job that is done.
+  if (const auto over = finished_.find(hello.former.high); over != finished_.end()) {
+    RefuseHello(
+        now, nullptr, envelope,
+        {.code = Code::kFailedPrecondition,
+         .reason = "run " + std::to_string(over->second.run) + " of job " + over->second.job +
+                   ", in which this worker trained, has ended: its workers finished it "
+                   "while this one was away"});
     return;
   }
   std::unique_ptr<Job> fresh;
@@ -121,8 +148,8 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   } else {
     Result<JobSpec> spec = catalog_(hello.job);
     if (!spec.ok()) {
-      Refuse(envelope.incarnation,
-             {.code = spec.status().code(), .reason = spec.status().message()});
+      RefuseHello(now, nullptr, envelope,
+                  {.code = spec.status().code(), .reason = spec.status().message()});
       return;
     }
     fresh = std::make_unique<Job>(next_run_, std::move(spec).value());
@@ -140,7 +167,7 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   }
   switch (admission.verdict) {
     case Job::Admission::Verdict::kRefuse:
-      Refuse(envelope.incarnation, *admission.refusal);
+      RefuseHello(now, fresh == nullptr ? job : nullptr, envelope, *admission.refusal);
       return;
     case Job::Admission::Verdict::kDuplicate:
       ++counters_.duplicates;
@@ -161,6 +188,30 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     jobs_[next_run_++] = std::move(fresh);
   }
   StepJob(now, job, FromWorker{envelope});
+}
+
+// The run of this job takes note of it, now and then: others may wait for this worker. Without a
+// run, or while that takes no input, the daemon's log does.
+void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal) {
+  const Hello& hello = std::get<Hello>(envelope.body);
+  const HelloRefused refused{.rank = hello.rank,
+                             .host_name = hello.host_name.substr(0, kMaxName),
+                             .pid = hello.pid,
+                             .code = refusal.code,
+                             .reason = refusal.reason};
+  Refuse(envelope.incarnation, std::move(refusal));
+  if (job == nullptr || watches_[job->run()].unheard > 0) {
+    if (options_.refused) options_.refused(hello.job.substr(0, kMaxJobName), refused);
+    return;
+  }
+  std::deque<Noted>& noted = watches_[job->run()].noted;
+  while (!noted.empty() && now - noted.front().at >= kNotedFor) noted.pop_front();
+  const bool again = std::any_of(noted.begin(), noted.end(), [&](const Noted& known) {
+    return known.refused == refused && now - known.at < kNoteAgain;
+  });
+  if (again || noted.size() >= kMaxNoted) return;
+  noted.push_back({.at = now, .refused = refused});
+  StepJob(now, job, refused);
 }
 
 void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
@@ -256,6 +307,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   output_.sends.clear();
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
+  if (job->finished()) KnowFinished(job->run(), job->spec().name, job->identity().high);
   Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
     if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);

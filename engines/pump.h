@@ -39,6 +39,9 @@ class Pump {
     std::uint64_t snapshot_every = 100'000;  // records of a run between snapshots
     // Random bits that no other process draws: identities of runs, and of this pump's life.
     std::function<std::uint64_t()> random;
+    // Told of each Hello that is refused and that no run takes note of (HelloRefused). Never called
+    // for what a worker does by itself without anybody's mistake.
+    std::function<void(const std::string& job, const HelloRefused& refused)> refused = nullptr;
   };
 
   // Both ports must outlive the pump.
@@ -55,6 +58,10 @@ class Pump {
   // back to a new one.
   Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                  std::uint64_t from, std::span<const Record> records);
+
+  // This run has ended, and its workers ended it (RunEnded::finished). No worker that was trained
+  // in it is admitted again. Of such runs the newest are known, 65,536 at most.
+  void KnowFinished(RunId run, const std::string& job, std::uint64_t identity);
 
   // Applies a message of a worker. Sends nothing before Flush. wall_ns is Unix time, for display.
   // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
@@ -98,6 +105,10 @@ class Pump {
     bool restored = false;  // not heard yet in this life
     Seq restored_out = 0;   // last_out in the history
   };
+  struct Noted {  // a refusal that the run took note of
+    Instant at;
+    HelloRefused refused;
+  };
   struct Watch {  // over the workers of a run
     std::vector<Contact> contacts;
     std::deque<std::pair<Instant, Rank>> checks;  // of leases, in order of time
@@ -105,6 +116,7 @@ class Pump {
     std::uint64_t snapshot_at = 0;
     int unheard = 0;                   // workers that are `restored`
     std::vector<WorkerEnvelope> held;  // came while some were; to be taken when none is
+    std::deque<Noted> noted;           // in the last minute
   };
   struct Ack {  // due to a worker, unless another message carries it before
     Instant due;
@@ -114,6 +126,7 @@ class Pump {
 
   void StepJob(Instant now, Job* job, const Input& input);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
+  void RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
   bool Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
   void TakeHeld(Instant now, Job* job);
@@ -144,6 +157,12 @@ class Pump {
   // those whose end is in the records that were read.
   std::set<Incarnation> gone_;
   std::deque<Incarnation> gone_order_;
+  struct EndedRun {
+    RunId run = kNoRun;
+    std::string job;
+  };
+  std::map<std::uint64_t, EndedRun> finished_;  // by the higher half of the run's identity
+  std::deque<std::uint64_t> finished_order_;
   JobOutput output_;  // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;

@@ -26,6 +26,7 @@ class JobTest : public testing::Test {
     spec.workers = workers;
     spec.max_workers = 16;
     job_ = std::make_unique<Job>(1, spec);
+    out_ = {};
     job_->Start({1}, 0, {}, &out_);
     history_ = out_.records;
   }

@@ -245,6 +245,175 @@ TEST_F(PumpTest, ARunThatIsDoneIsNotBegunAgainByALateCopyOfAHello) {
   EXPECT_TRUE(pump_->jobs().empty());
 }
 
+// Rank 1 sleeps past its lease, and the other finishes.
+class SleeperTest : public PumpTest {
+ protected:
+  SleeperTest() {
+    StartTwo();
+    for (std::int64_t ms = 100; ms <= 1600; ms += 100) {
+      Receive(ms, From(0, 0, 2, Heartbeat{}));
+      Tick(ms);
+    }
+    EXPECT_EQ(pump_->counters().leases_expired, 1u);
+    for (const ControllerEnvelope& envelope : ports_.sent) {
+      if (envelope.identity.known()) former_ = envelope.identity;
+    }
+  }
+  void OthersFinish() {
+    Receive(1700, From(0, 3, 2, Finish{}));
+    Receive(1700, From(0, 4, 3, Finished{.group = 2}));
+    EXPECT_TRUE(pump_->jobs().empty());
+  }
+  void OthersAreLost() {
+    for (std::int64_t ms = 1700; ms <= 3200; ms += 100) Tick(ms);
+    EXPECT_TRUE(pump_->jobs().empty());
+  }
+  // As the next incarnation.
+  void WakeUp(std::int64_t ms) {
+    WorkerEnvelope hello = HelloOf(1);
+    hello.incarnation = 700 + static_cast<Incarnation>(ms);
+    std::get<Hello>(hello.body).former = former_;
+    std::get<Hello>(hello.body).iteration = 5;
+    Receive(ms, hello);
+  }
+  bool IsRefusedForGood() {
+    const auto* refused = std::get_if<Refused>(&ports_.sent.back().body);
+    return refused != nullptr && refused->code == Code::kFailedPrecondition &&
+           refused->reason.find("run 1 of job toy, in which this worker trained, has ended") == 0;
+  }
+  RunIdentity former_;
+};
+
+TEST_F(SleeperTest, ARunThatIsFinishedIsNotBegunAnewByWhoWakesAfterIt) {
+  OthersFinish();
+  WakeUp(2000);
+  EXPECT_TRUE(IsRefusedForGood());
+  EXPECT_TRUE(pump_->jobs().empty());
+}
+
+TEST_F(SleeperTest, TheNextRunIsNotForWhoTrainedInTheOneBefore) {
+  OthersFinish();
+  WorkerEnvelope hello = HelloOf(0);
+  hello.incarnation = 99;
+  Receive(1800, hello);
+  WakeUp(2000);
+  EXPECT_TRUE(IsRefusedForGood());
+  ASSERT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_EQ(pump_->jobs().begin()->second->live(), 1);
+  EXPECT_TRUE(pump_->jobs().begin()->second->refusals().empty()) << "nobody waits for it";
+}
+
+TEST_F(SleeperTest, ARestartedControllerKnowsWhatWasFinished) {
+  OthersFinish();
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({1'900 * kMillisecond}, 1, Spec(), "", 0, ports_.records).ok());
+  WakeUp(2000);
+  EXPECT_TRUE(IsRefusedForGood());
+  pump_ = Make();
+  pump_->KnowFinished(1, "toy", former_.high);  // from the list of runs
+  WakeUp(2001);
+  EXPECT_TRUE(IsRefusedForGood());
+}
+
+TEST_F(SleeperTest, ARunThatWasLostIsGoneOnWith) {
+  OthersAreLost();
+  WakeUp(4000);
+  ASSERT_EQ(pump_->jobs().size(), 1u);
+  EXPECT_TRUE(pump_->jobs().begin()->second->workers()[1].returns);
+}
+
+TEST_F(SleeperTest, WhoWakesWhileItsRunGoesOnIsAdmitted) {
+  WakeUp(1700);
+  EXPECT_EQ(pump_->jobs().at(1)->live(), 2);
+}
+
+class RefusedTest : public PumpTest {
+ protected:
+  RefusedTest() {
+    WorkerEnvelope hello = HelloOf(0);
+    std::get<Hello>(hello.body).model_hash = 3;
+    Receive(0, hello);
+  }
+  void Other(std::int64_t ms, std::uint32_t pid) {
+    WorkerEnvelope hello = HelloOf(1);
+    hello.incarnation = 5000 + pid;
+    std::get<Hello>(hello.body).model_hash = 4;
+    std::get<Hello>(hello.body).pid = pid;
+    std::get<Hello>(hello.body).host_name = "node";
+    Receive(ms, hello);
+    EXPECT_TRUE(std::holds_alternative<Refused>(ports_.sent.back().body));
+  }
+  int Noted() const {
+    int n = 0;
+    for (const Record& r : ports_.records) n += std::holds_alternative<HelloRefused>(r.body);
+    return n;
+  }
+};
+
+TEST_F(RefusedTest, ARefusalIsARecordOfTheRunThatWaits) {
+  Other(0, 7);
+  ASSERT_EQ(Noted(), 1);
+  const auto& refused = std::get<HelloRefused>(ports_.records.back().body);
+  EXPECT_EQ(refused.rank, 1);
+  EXPECT_EQ(refused.pid, 7u);
+  EXPECT_EQ(refused.code, Code::kInvalidArgument);
+  EXPECT_THAT(refused.reason, HasSubstr("the model differs"));
+  Receive(100, From(0, 0, 1, Heartbeat{}));
+  EXPECT_THAT(std::get<HeartbeatAck>(ports_.sent.back().body).waits_for,
+              HasSubstr("missing: rank 1; refused: rank 1 (pid 7 on node): the model differs"));
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({9}, 1, Spec(), "", 0, ports_.records).ok());
+  EXPECT_EQ(pump_->jobs().at(1)->refusals().size(), 1u);
+}
+
+TEST_F(RefusedTest, TheSameIsNotedOnceInTenSecondsAndThirtyTwoInAMinute) {
+  for (std::int64_t ms = 0; ms < 10'000; ms += 100) {
+    Other(ms, 7);
+    Receive(ms, From(0, 0, 1, Heartbeat{}));
+  }
+  EXPECT_EQ(Noted(), 1);
+  Other(10'000, 7);
+  EXPECT_EQ(Noted(), 2);
+  for (std::uint32_t pid = 100; pid < 200; ++pid) Other(10'001, pid);
+  EXPECT_EQ(Noted(), 32);
+  Receive(40'000, From(0, 0, 1, Heartbeat{}));
+  Other(60'001, 7);
+  EXPECT_EQ(Noted(), 33);
+}
+
+TEST_F(PumpTest, ARefusalThatNoRunTakesNoteOfIsTold) {
+  std::vector<std::pair<std::string, HelloRefused>> told;
+  Pump::Options options{.random = [this] { return ++drawn_; }};
+  options.refused = [&](const std::string& job, const HelloRefused& refused) {
+    told.emplace_back(job, refused);
+  };
+  pump_ = std::make_unique<Pump>(
+      std::move(options),
+      [](const std::string& name) -> Result<JobSpec> {
+        if (name == "toy") return Spec();
+        return Status(Code::kNotFound, "no job matches " + name);
+      },
+      &ports_, &ports_);
+  Receive(0, HelloOf(0, "other"));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].first, "other");
+  EXPECT_EQ(told[0].second.code, Code::kNotFound);
+  EXPECT_EQ(told[0].second.reason, "no job matches other");
+  Receive(0, HelloOf(0, ""));
+  WorkerEnvelope hello = HelloOf(-7);
+  std::get<Hello>(hello.body).host_name = std::string(1000, 'x');
+  Receive(0, hello);
+  ASSERT_EQ(told.size(), 3u) << "it would have been the first of a run";
+  EXPECT_EQ(told[2].second.rank, -7);
+  EXPECT_EQ(told[2].second.host_name.size(), 256u);
+  StartTwo();
+  Receive(2, From(0, 3, 2, Leave{}));
+  Receive(2, HelloOf(0));  // a late copy
+  Receive(3, From(1, 9, 2, Finish{}));
+  EXPECT_EQ(told.size(), 3u) << "those are nobody's mistake";
+  EXPECT_TRUE(ports_.records.front().index == 0);
+}
+
 TEST_F(PumpTest, AControllerThatSleptExpiresNobodyAtOnce) {
   StartTwo();
   Tick(100);

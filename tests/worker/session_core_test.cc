@@ -435,6 +435,48 @@ TEST(SessionCoreTest, LostMembershipIsANewIncarnationWithTheSameRank) {
   EXPECT_TRUE(s.Outcome().adopted);
 }
 
+// The run in which the worker trained has ended while the worker was away: it does not begin
+// another one, and hears so in the call in progress or in the next one.
+TEST(SessionCoreTest, WhoComesBackToAFinishedRunIsAborted) {
+  for (const bool in_step : {true, false}) {
+    Script s;
+    s.Join();
+    if (in_step) s.Step(1);
+    s.core.GiveIncarnation(kMe + 1);
+    s.now = s.now + kSecond;
+    s.Aside(Refused{.code = Code::kAborted, .reason = "run 9 is not running here"});
+    s.Pass(100 * kMillisecond);
+    ASSERT_EQ(s.Said<Hello>().size(), 1u);
+    EXPECT_EQ(s.Said<Hello>()[0].former, s.identity);
+    s.Aside(Refused{.code = Code::kFailedPrecondition, .reason = "run 9 of job job has ended"});
+    if (!in_step) s.Step(1);
+    ASSERT_TRUE(s.Done().has_value());
+    EXPECT_EQ(*s.Done(), Status(Code::kAborted, "refused: run 9 of job job has ended"));
+    s.actions.clear();
+    s.now = s.now + 10 * kSecond;
+    s.core.OnTime(s.now, &s.actions);
+    EXPECT_TRUE(s.Said<Hello>().empty());
+    s.core.Finish(s.now, &s.actions);
+    EXPECT_EQ(s.Done()->code(), Code::kAborted);
+  }
+}
+
+TEST(SessionCoreTest, AnAttachThatLastsLongerThanItsRunIsAborted) {
+  Script s;
+  s.Attach();
+  s.Welcome(plans::kStore);
+  s.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  s.Reduced(1);
+  ASSERT_FALSE(s.Done().has_value()) << "the shards are not there";
+  s.core.GiveIncarnation(kMe + 1);
+  s.now = s.now + kSecond;
+  s.Aside(Refused{.code = Code::kAborted, .reason = "run 9 is not running here"});
+  s.Pass(100 * kMillisecond);
+  s.Aside(Refused{.code = Code::kFailedPrecondition, .reason = "run 9 of job job has ended"});
+  ASSERT_TRUE(s.Done().has_value());
+  EXPECT_EQ(*s.Done(), Status(Code::kAborted, "refused: run 9 of job job has ended"));
+}
+
 TEST(SessionCoreTest, MembershipLostWhileComputingIsRegainedAtTheNextStep) {
   Script s;
   s.Join();

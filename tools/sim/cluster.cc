@@ -119,6 +119,8 @@ void Cluster::Seen(const Record& record) {
   if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].removed = true;
   }
+  const auto* ended = std::get_if<RunEnded>(&record.body);
+  if (ended != nullptr && ended->finished) world_.finished.insert(numbers_[record.run]);
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body))
     data_.Seen(numbers_[record.run], *set);

@@ -3,7 +3,8 @@
 //
 // Faults happen until the workload says so (the safety phase); then everybody must go on, and come
 // to an end (the liveness phase): laws.h, no-hang. And at the end:
-//   live            no call of the library has failed
+//   live            no call of the library has failed, but that of a worker whose run the others
+//                   finished without it: such a process ends, and comes again as a new one
 //   replicas-agree  all who finish a run together end with the same replica; who has the final
 //                   average and is lost to the controller before it can say so may end with an
 //                   earlier one

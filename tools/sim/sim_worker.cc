@@ -233,6 +233,9 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 void SimWorker::OnCallDone(const CallDone& done) {
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
+  const bool over =
+      done.status.code() == Code::kAborted && parts_->world->finished.contains(run_number());
+  if (over) return Away(parts_->world->workload.faults.return_ms);
   if (!done.status.ok()) {
     error_ = done.status.ToString();
     phase_ = Phase::kFailed;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -166,6 +167,7 @@ struct World {
   std::vector<Instant> frozen_until;  // by worker: its process stands still before
   Links links;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
+  std::set<RunId> finished;             // of these, those that their workers ended (RunEnded)
   DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
   bool forgot = false;                  // the controller, ever
   Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
