@@ -49,6 +49,10 @@ struct RunInfo {
   startedWallNs @3 :Int64;   # Unix time in nanoseconds
   ended @4 :Bool;
   records @5 :UInt64;        # index of the newest record + 1
+  begun @6 :Bool;            # a worker has trained in it
+  finished @7 :Bool;         # its workers ended it themselves
+  end @8 :Text;              # why it has ended; empty: it has not
+  identity @9 :UInt64;       # the higher half of its identity; 0: not known
 }
 
 struct Snapshot {

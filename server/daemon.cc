@@ -153,6 +153,7 @@ void Daemon::Housekeep(Instant now) {
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
   TellStarts(now);
+  recorder_->TellLeftOut(now);
   if (metrics_ == nullptr) return;
   metrics_->SetCounters(Counters());
   for (const auto& [engine, groups] : recorder_->groups()) metrics_->SetGroups(engine, groups);
@@ -181,6 +182,16 @@ void Daemon::TellStarts(Instant now) {
     wait.at = now + wait.pause;
   }
   start_waits_ = std::move(waits);
+}
+
+// One line per kind of error and ten seconds: a worker that comes again and again hides no other
+// mistake.
+void Daemon::TellRefused(const std::string& job, const HelloRefused& refused) {
+  std::uint64_t skipped = 0;
+  LogLimit& limit = refused_log_.try_emplace(refused.code, 10 * kSecond).first->second;
+  if (!limit.Allow(MonotonicNs(), &skipped)) return;
+  spdlog::warn("job {}: {} {} ({} more since the last such line)", job, RefusedWorker(refused),
+               refused.reason, skipped);
 }
 
 // Takes what has already come, but no new workers; then goes. Workers train on, and find the next

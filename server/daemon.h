@@ -60,6 +60,8 @@ class Daemon {
   // Without the groups that were formed: Prometheus has these by engine.
   std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
   DaemonStatus StatusAt(Instant now) const;
+  // A worker that belongs to no run was refused.
+  void TellRefused(const std::string& job, const HelloRefused& refused);
 
   Config config_;
   Notifier notifier_;
@@ -96,6 +98,9 @@ class Daemon {
   Instant retry_at_;
   DurationNs retry_pause_ = 0;
   std::uint64_t history_errors_ = 0;
+
+  // Refusals of workers that belong to no run, by kind of error.
+  std::map<Code, LogLimit> refused_log_;
 
   WorkerEnvelope envelope_;  // kept for its memory
 };

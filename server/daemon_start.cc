@@ -114,7 +114,9 @@ Status Daemon::Recover() {
                         [] {
                           std::random_device device;
                           return std::uint64_t{device()} << 32 | device();
-                        }},
+                        },
+                    .refused = [this](const std::string& job,
+                                      const HelloRefused& refused) { TellRefused(job, refused); }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());

@@ -23,6 +23,13 @@ const char* Word(LeftReason why) {
 
 }  // namespace
 
+std::string RefusedWorker(const HelloRefused& refused) {
+  const std::string rank =
+      refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank);
+  return rank + " (pid " + std::to_string(refused.pid) + " on " + refused.host_name + ") " +
+         (refused.code == Code::kUnavailable ? "is to wait:" : "is refused:");
+}
+
 Status Recorder::Append(std::span<const Record> records) {
   PRD_RETURN_IF_ERROR(history_->Append(records));
   for (const Record& record : records) {
@@ -73,62 +80,70 @@ void Recorder::Count(const RecordBody& body) {
 }
 
 void Recorder::Note(const Record& record) {
+  using Kind = RunLog::Kind;
+  using spdlog::fmt_lib::format;
   const RunId run = record.run;
+  const auto line = [&](Kind kind, const std::string& text,
+                        spdlog::level::level_enum level = spdlog::level::info) {
+    log_.Line(level, kind, run, record.now, text);
+  };
+  constexpr auto kWarn = spdlog::level::warn;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     ++groups_[engines_[run]];
     spdlog::debug("run {}: group {}: {}", run, formed->id, formed->reason);
   } else if (const auto* group = std::get_if<GroupEnded>(&record.body)) {
-    if (!group->ok) spdlog::info("run {}: group {} failed: {}", run, group->id, group->reason);
+    if (!group->ok) line(Kind::kGroup, format("group {} failed: {}", group->id, group->reason));
   } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     engines_[run] = started->engine;
     spdlog::info("run {} of job {} begins, engine {}", run, started->job, started->engine);
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    spdlog::info("run {}: rank {} (pid {} on {}) trains from iteration {}: {}", run, joined->rank,
-                 joined->pid, joined->host_name, joined->iteration, joined->reason);
+    line(Kind::kWorker, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
+                               joined->pid, joined->host_name, joined->iteration, joined->reason));
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    spdlog::info("run {}: rank {} {}: {}", run, left->rank, Word(left->why), left->reason);
+    line(Kind::kWorker, format("rank {} {}: {}", left->rank, Word(left->why), left->reason));
   } else if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
-    if (link->works) {
-      spdlog::info("run {}: the link between ranks {} and {} works: {}", run, link->a, link->b,
-                   link->reason);
-    } else {
-      spdlog::warn("run {}: the link between ranks {} and {} is broken: {}", run, link->a, link->b,
-                   link->reason);
-    }
+    line(Kind::kLink,
+         format("the link between ranks {} and {} {}: {}", link->a, link->b,
+                link->works ? "works" : "is broken", link->reason),
+         link->works ? spdlog::level::info : kWarn);
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     spdlog::debug("run {}: rank {}: an update is dropped: {}", run, late->rank, late->reason);
   } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
     spdlog::debug("run {}: rank {} has {} neighbours: {}", run, set->rank, set->in.size(),
                   set->reason);
   } else if (const auto* placement = std::get_if<PlacementSet>(&record.body)) {
-    spdlog::info("run {}: placement {} of {} shards on {} workers: {}", run, placement->epoch,
-                 placement->shards.size(), placement->members.size(), placement->reason);
+    line(Kind::kPlacement,
+         format("placement {} of {} shards on {} workers: {}", placement->epoch,
+                placement->shards.size(), placement->members.size(), placement->reason));
   } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
-    spdlog::info("run {}: placement {} is open", run, opened->epoch);
+    line(Kind::kPlacement, format("placement {} is open", opened->epoch));
   } else if (const auto* adopt = std::get_if<AdoptOrdered>(&record.body)) {
-    spdlog::info("run {}: rank {} copies the model of rank {}: {}", run, adopt->rank, adopt->source,
-                 adopt->reason);
+    line(Kind::kCopy, format("rank {} copies the model of rank {}: {}", adopt->rank, adopt->source,
+                             adopt->reason));
   } else if (const auto* lost = std::get_if<HistoryLost>(&record.body)) {
     spdlog::warn(
         "run {}: its history has lost its end: rank {} knows of messages that it does not have; "
         "the workers begin a new run with the replicas that they have",
         run, lost->rank);
   } else if (const auto* refused = std::get_if<HelloRefused>(&record.body)) {
-    spdlog::warn("run {}: rank {} (pid {} on {}) is refused: {}", run, refused->rank, refused->pid,
-                 refused->host_name, refused->reason);
+    // Who is only to wait comes again.
+    const bool waits = refused->code == Code::kUnavailable;
+    line(Kind::kRefusal, format("{} {}", RefusedWorker(*refused), refused->reason),
+         waits ? spdlog::level::info : kWarn);
   } else if (const auto* differ = std::get_if<ReplicasDiffer>(&record.body)) {
     if (differ->ranks.empty()) {
-      spdlog::info("run {}: all replicas are equal again, after group {}", run, differ->group);
+      line(Kind::kReplicas, format("all replicas are equal again, after group {}", differ->group));
     } else {
-      spdlog::warn("run {}: replicas differ after group {}: {}", run, differ->group,
-                   differ->reason);
+      line(Kind::kReplicas,
+           format("replicas differ after group {}: {}", differ->group, differ->reason), kWarn);
     }
   } else if (const auto* goal = std::get_if<GoalReached>(&record.body)) {
     spdlog::info("run {}: its goal is reached, with {} steps and {} samples", run,
                  goal->trained.steps, goal->trained.samples);
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
-    spdlog::info("run {} ended: {}", run, ended->reason);
+    log_.End(run, record.now);
+    spdlog::info("run {} {}: {}", run, ended->finished ? "is finished" : "ended", ended->reason);
   }
 }
 

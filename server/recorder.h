@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engines/ports.h"
+#include "server/run_log.h"
 
 namespace prd {
 
@@ -26,6 +27,9 @@ struct Decided {
   std::uint64_t gradients_lost = 0;   // that were in no round when their worker went
 };
 
+// "rank 2 (pid 7 on host) is refused:", for the log.
+std::string RefusedWorker(const HelloRefused& refused);
+
 class Recorder final : public History {
  public:
   // `history` must outlive this.
@@ -37,6 +41,9 @@ class Recorder final : public History {
   // Of a run that was restored.
   void Know(RunId run, const std::string& engine) { engines_[run] = engine; }
 
+  // Tells how many lines of the log were left out, where that is due.
+  void TellLeftOut(Instant now) { log_.Tell(now); }
+
   // Groups formed since the daemon started, by engine.
   const std::map<std::string, std::uint64_t>& groups() const { return groups_; }
   std::uint64_t snapshots() const { return snapshots_; }
@@ -47,6 +54,7 @@ class Recorder final : public History {
   void Count(const RecordBody& body);
 
   History* history_;
+  RunLog log_;
   std::map<RunId, std::string> engines_;
   std::map<std::string, std::uint64_t> groups_;
   std::uint64_t snapshots_ = 0;

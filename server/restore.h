@@ -1,4 +1,5 @@
-// Restores from the history the runs that had not ended when the last daemon stopped.
+// Restores from the history the runs that had not ended when the last daemon stopped, and which
+// ones were finished.
 #ifndef PRD_SERVER_RESTORE_H_
 #define PRD_SERVER_RESTORE_H_
 

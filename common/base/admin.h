@@ -50,7 +50,11 @@ struct RunInfo {
   std::string engine;
   std::int64_t started_wall_ns = 0;  // Unix time
   bool ended = false;
-  std::uint64_t records = 0;  // index of the newest record + 1
+  std::uint64_t records = 0;   // index of the newest record + 1
+  bool begun = false;          // a worker has trained in it
+  bool finished = false;       // RunEnded::finished
+  std::string end;             // RunEnded::reason
+  std::uint64_t identity = 0;  // the higher half of its RunIdentity; 0: not known
   friend bool operator==(const RunInfo&, const RunInfo&) = default;
 };
 

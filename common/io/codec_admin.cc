@@ -51,6 +51,10 @@ void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
     to[i].setStartedWallNs(info.started_wall_ns);
     to[i].setEnded(info.ended);
     to[i].setRecords(info.records);
+    to[i].setBegun(info.begun);
+    to[i].setFinished(info.finished);
+    to[i].setEnd(ToText(info.end));
+    to[i].setIdentity(info.identity);
   }
 }
 
@@ -63,7 +67,11 @@ RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from) {
                        .engine = ToString(info.getEngine()),
                        .started_wall_ns = info.getStartedWallNs(),
                        .ended = info.getEnded(),
-                       .records = info.getRecords()});
+                       .records = info.getRecords(),
+                       .begun = info.getBegun(),
+                       .finished = info.getFinished(),
+                       .end = ToString(info.getEnd()),
+                       .identity = info.getIdentity()});
   }
   return to;
 }

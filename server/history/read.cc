@@ -34,6 +34,7 @@ Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
     list.push_back(known.info);
     if (known.info.ended) continue;
     list.back().ended = known.aside;
+    if (known.aside) list.back().end = "set aside: it could not be restored (see the log)";
     const auto next = next_index_.find(run);
     if (next != next_index_.end()) {
       list.back().records = next->second;

@@ -26,6 +26,12 @@ Status RocksHistory::Append(std::span<const Record> records) {
   batch_.Clear();
   std::map<RunId, RunInfo> changed;
   std::string key;
+  // The entry of a run, to be changed with this batch.
+  const auto entry = [&](RunId run) -> RunInfo& {
+    const auto known = runs_.find(run);
+    const RunInfo before = known == runs_.end() ? RunInfo{.run = run} : known->second.info;
+    return changed.try_emplace(run, before).first->second;
+  };
   for (const Record& record : records) {
     key.clear();
     history::AppendBigEndian(record.run, &key);
@@ -36,12 +42,16 @@ Status RocksHistory::Append(std::span<const Record> records) {
       changed[record.run] = {.run = record.run,
                              .job = started->job,
                              .engine = started->engine,
-                             .started_wall_ns = started->wall_ns};
-    } else if (std::holds_alternative<RunEnded>(record.body)) {
+                             .started_wall_ns = started->wall_ns,
+                             .identity = started->identity.high};
+    } else if (std::holds_alternative<WorkerJoined>(record.body)) {
       const auto known = runs_.find(record.run);
-      const RunInfo before = known == runs_.end() ? RunInfo{.run = record.run} : known->second.info;
-      RunInfo& info = changed.try_emplace(record.run, before).first->second;
+      if (known == runs_.end() || !known->second.info.begun) entry(record.run).begun = true;
+    } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+      RunInfo& info = entry(record.run);
       info.ended = true;
+      info.finished = ended->finished;
+      info.end = ended->reason;
       info.records = record.index + 1;
     }
   }

@@ -131,7 +131,8 @@ class Draw {
   void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }
   void operator()(ReadSnapshot& m) { Fields(m.run); }
   void operator()(RunInfo& m) {
-    Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records);
+    Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
+           m.end, m.identity);
   }
   void operator()(RunList& m) { Fields(m.runs); }
   void operator()(RecordBatch& m) { Fields(m.records); }

@@ -105,6 +105,34 @@ INSTANTIATE_TEST_SUITE_P(Snapshots, KilledDaemon,
                          ::testing::Values("", "snapshot_every = 1", "snapshot_every = 7",
                                            "sync = true"));
 
+TEST(DaemonLife, WhoTrainedInAFinishedRunIsRefusedAlsoByTheNextDaemon) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Hello hello = RawWorker::HelloFor("job", 1);
+  {
+    Pair pair(daemon);
+    hello.former = pair.a.identity();
+    pair.a.Send(Leave{.reason = "done"});
+    pair.b.Send(Leave{.reason = "done"});
+    ASSERT_TRUE(pair.a.Expect<Released>() && pair.b.Expect<Released>());
+  }
+  for (Incarnation incarnation = 71; incarnation < 73; ++incarnation) {
+    RawWorker sleeper(daemon.endpoint(), incarnation);
+    sleeper.Send(hello);
+    const auto refused = sleeper.Expect<Refused>();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->code, Code::kFailedPrecondition);
+    EXPECT_THAT(refused->reason, HasSubstr("run 1 of job job, in which this worker trained, has "
+                                           "ended"));
+    daemon.Kill();
+    ASSERT_TRUE(daemon.Start()) << daemon.log();
+  }
+  hello.former = {99, 1};  // not known here: it may go on
+  RawWorker other(daemon.endpoint(), 75);
+  other.Send(hello);
+  EXPECT_TRUE(other.Expect<Welcome>());
+}
+
 TEST(DaemonLife, ARunThatDoesNotReplayIsSetAside) {
   DaemonProcess daemon(Jobs("*"));
   ASSERT_TRUE(daemon.Start()) << daemon.log();

@@ -70,6 +70,26 @@ TEST_F(DaemonTest, AnUnknownJobIsRefusedWithThePatternsThereAre) {
   EXPECT_THAT(refused->reason, HasSubstr("mnist-*"));
 }
 
+TEST_F(DaemonTest, RefusalsAreInTheLogAndNamedToThoseWhoWait) {
+  RawWorker stranger(endpoint(), 33);
+  stranger.Send(RawWorker::HelloFor("imagenet", 0));
+  ASSERT_TRUE(stranger.Expect<Refused>());
+  EXPECT_TRUE(daemon_.WaitForLog("job imagenet: rank 0 (pid 42 on host) is refused: "));
+  RawWorker waits(endpoint(), 11);
+  waits.Join("mnist-1", 0);
+  RawWorker other(endpoint(), 22);
+  Hello hello = RawWorker::HelloFor("mnist-1", 1);
+  hello.model_hash = 2;
+  other.Send(hello);
+  ASSERT_TRUE(other.Expect<Refused>());
+  const std::string refused = "rank 1 (pid 42 on host)";
+  EXPECT_TRUE(daemon_.WaitForLog("run 1: " + refused + " is refused: the model differs"));
+  waits.Heartbeat();
+  const auto ack = waits.Expect<HeartbeatAck>();
+  ASSERT_TRUE(ack);
+  EXPECT_THAT(ack->waits_for, HasSubstr("; refused: " + refused + ": the model differs"));
+}
+
 TEST_F(DaemonTest, ARankIsHeldByOneWorker) {
   RawWorker first(endpoint(), 11);
   first.Join("mnist-1", 0);

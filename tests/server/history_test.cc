@@ -22,7 +22,11 @@ Record Started(RunId run, const std::string& job) {
   return {.run = run,
           .index = 0,
           .now = {10},
-          .body = RunStarted{.job = job, .engine = "p-reduce", .spec = "[job]", .wall_ns = 77}};
+          .body = RunStarted{.job = job,
+                             .engine = "p-reduce",
+                             .spec = "[job]",
+                             .wall_ns = 77,
+                             .identity = {run + 1000, 5}}};
 }
 
 Record Signal(RunId run, std::uint64_t index) {
@@ -41,6 +45,17 @@ Record Ended(RunId run, std::uint64_t index) {
           .index = index,
           .now = {static_cast<std::int64_t>(10 + index)},
           .body = RunEnded{"the last worker has gone"}};
+}
+
+// A worker trains in the run, and then its workers end it.
+std::vector<Record> Whole(RunId run, const std::string& job) {
+  std::vector<Record> all{Started(run, job)};
+  all.push_back({.run = run, .index = 1, .now = {11}, .body = WorkerJoined{.rank = 0}});
+  all.push_back({.run = run,
+                 .index = 2,
+                 .now = {12},
+                 .body = RunEnded{.reason = "the job is done", .finished = true}});
+  return all;
 }
 
 // Record 0 starts the run; those after it are signals.
@@ -98,18 +113,45 @@ TEST(History, RunsAreApartAndInOrder) {
                                          .engine = "p-reduce",
                                          .started_wall_ns = 77,
                                          .ended = true,
-                                         .records = 301},
+                                         .records = 301,
+                                         .end = "the last worker has gone",
+                                         .identity = 1255},
                                         {.run = 256,
                                          .job = "b",
                                          .engine = "p-reduce",
                                          .started_wall_ns = 77,
                                          .ended = false,
-                                         .records = 3}};
+                                         .records = 3,
+                                         .identity = 1256}};
     EXPECT_EQ(*runs, expected);
     EXPECT_EQ(history->last_run(), 256u);
     EXPECT_EQ(history->Read(255, 0, 1 << 20)->size(), 301u);
     EXPECT_EQ(history->Read(256, 0, 1 << 20)->size(), 3u);
     EXPECT_EQ(history->LastNow(256)->value().ns, 12);
+    history.reset();
+    history = OpenOrDie(dir / "state");
+  }
+}
+
+TEST(History, TellsHowRunsHaveEnded) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(Whole(1, "a")).ok());  // in one batch
+  for (const Record& record : Whole(2, "a")) {       // in several
+    ASSERT_TRUE(history->Append(std::vector{record}).ok());
+    const RunInfo info = history->ListRuns()->back();
+    EXPECT_EQ(info.begun, record.index >= 1);
+    EXPECT_EQ(info.finished, record.index == 2);
+  }
+  for (int opening = 0; opening < 2; ++opening) {
+    const auto runs = history->ListRuns();
+    ASSERT_TRUE(runs.ok() && runs->size() == 2);
+    for (const RunInfo& info : *runs) {
+      EXPECT_TRUE(info.begun && info.ended && info.finished);
+      EXPECT_EQ(info.end, "the job is done");
+      EXPECT_EQ(info.identity, info.run + 1000);
+      EXPECT_EQ(info.records, 3u);
+    }
     history.reset();
     history = OpenOrDie(dir / "state");
   }

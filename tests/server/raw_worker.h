@@ -144,6 +144,7 @@ class RawWorker {
 
   RunId run() const { return run_; }
   Rank rank() const { return rank_; }
+  const RunIdentity& identity() const { return identity_; }
 
  private:
   WorkerEnvelope Envelope(Seq seq, WorkerBody body) const {
