@@ -30,8 +30,8 @@ std::string Hex(std::uint64_t value) {
 }
 
 std::string Title(const RunInfo& run) {
-  return "run " + std::to_string(run.run) + " of " + Harmless(run.job) + " (" + run.engine +
-         (run.ended ? ", ended)" : ")");
+  return "run " + std::to_string(run.run) + " of " + Harmless(run.job) + " (" + run.engine + ", " +
+         StateOfRun(run) + ")";
 }
 
 // Its steps are not reported.
@@ -86,7 +86,7 @@ std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
        [](const Line& w) { return LastGroup(*w.worker); }},
       {"", "last_ok", "", "that group succeeded", [](const Line& w) { return w.worker->last_ok; },
        Shown::kInJson},
-      {"", "owed_gradients", "gradients", "its gradients that are in no round yet",
+      {"", "owed_gradients", "gradients", "gradients of its steps that no round has taken yet",
        [](const Line& w) { return w.worker->owed; }, Shown::kInJson},
       {"", "local_steps", "steps", "local steps since its last round, as it last told",
        [](const Line& w) { return w.worker->local_steps; }, Shown::kInJson},
@@ -96,8 +96,9 @@ std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
   const std::vector<Column<Line>> rest = {
       {"STEP", "step_ns", "ns", "its last step, waiting excluded",
        [](const Line& w) { return OrNull(w.worker->step_ns); }, Shown::kAlways},
-      {"HEARD", "heard_ns", "ns", "how long ago it was last heard of",
-       [](const Line& w) { return OrNull(w.worker->heard_ns); }, Shown::kAlways,
+      {"HEARD", "heard_ns", "ns",
+       "how long ago it was last heard of; nothing of a run that is over",
+       [](const Line& w) { return OrNull(w.worker->heard_ns); }, Shown::kWhereTold,
        [](const Line& w) {
          return w.worker->heard_ns ? Age(w.worker->heard_ns) + " ago" : std::string();
        }},
@@ -148,16 +149,18 @@ Status ShowJobs(HistorySource& source, bool options, const Console& console) {
       {"RUN", Align::kRight},     {"JOB"},          {"ENGINE"}, {"STATE"},
       {"RECORDS", Align::kRight}, {"STARTED (UTC)"}};
   if (options) columns.push_back({"OPTIONS"});
+  columns.push_back({"END"});
   Table table(columns);
   for (std::size_t i = 0; i < runs->size(); ++i) {
     const RunInfo& run = (*runs)[i];
     std::vector<std::string> cells = {std::to_string(run.run),
                                       run.job,
                                       run.engine,
-                                      run.ended ? "ended" : "running",
+                                      StateOfRun(run),
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);
+    cells.push_back(run.end);
     table.Add(std::move(cells));
   }
   table.Print(console.out);
@@ -228,7 +231,19 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
                                        " there are " + words::Ranks(ranks));
   }
   if (console.json) {
-    console.out << Dump({{"run", ToJson(*info)}, {"workers", std::move(workers)}}) << '\n';
+    Json refused = Json::array();
+    for (const RefusalRow& row : present->refusals) {
+      refused.push_back({{"rank", row.refused.rank},
+                         {"host_name", row.refused.host_name},
+                         {"pid", row.refused.pid},
+                         {"code", CodeName(row.refused.code)},
+                         {"reason", row.refused.reason},
+                         {"ago_ns", row.ago_ns}});
+    }
+    console.out << Dump({{"run", ToJson(*info)},
+                         {"workers", std::move(workers)},
+                         {"refused", std::move(refused)}})
+                << '\n';
     return Status::Ok();
   }
   if (rank) {
@@ -242,6 +257,13 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   }
   console.out << Title(*info) << '\n';
   table.Print(console.out);
+  for (const RefusalRow& row : present->refusals) {
+    const HelloRefused& refused = row.refused;
+    console.out << "refused " << words::Duration(row.ago_ns) << " ago: "
+                << (refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank))
+                << " (pid " << refused.pid << " on " << Harmless(refused.host_name)
+                << "): " << Harmless(refused.reason) << '\n';
+  }
   return Status::Ok();
 }
 
@@ -318,8 +340,9 @@ Status Replay(HistorySource& source, const std::string& run, const Console& cons
     return Status::Ok();
   }
   console.out << Title(*info) << ": " << replayer.inputs() << " inputs replayed, all "
-              << replayer.decisions() << " decisions are the recorded ones\nstate hash " << hash
-              << '\n';
+              << replayer.decisions()
+              << " decisions are the recorded ones\nhash of the controller's state after them: "
+              << hash << " (the same for the same history)\n";
   if (replayer.open() > 0) {
     console.out
         << replayer.open()

@@ -46,7 +46,8 @@ std::string TokensText(const ExchangeMeter& meter, Rank rank) {
 // Why the worker does not go on, as far as the records tell; empty: nothing keeps it.
 std::string WaitText(const ExchangeMeter& meter, Rank rank) {
   const auto worker = meter.workers().find(rank);
-  if (worker == meter.workers().end() || !worker->second.trains) return "";
+  if (worker == meter.workers().end()) return "";
+  if (!worker->second.trains) return "has finished, or is gone";
   if (worker->second.signalled) {
     const std::vector<Rank> by = meter.HeldBy(rank);
     const std::string asks = "asks for " + std::to_string(worker->second.iteration + 1);
@@ -339,6 +340,12 @@ void PrintGraph(const ExchangeMeter& meter, const Console& console) {
 }
 
 std::string Shares(const std::map<Iteration, std::uint64_t>& counts) {
+  constexpr std::size_t kShown = 8;
+  if (counts.size() > kShown) {
+    return "median " + std::to_string(Quantile(counts, 0.5)) + ", 90% up to " +
+           std::to_string(Quantile(counts, 0.9)) + ", at most " +
+           std::to_string(counts.rbegin()->first);
+  }
   std::uint64_t all = 0;
   for (const auto& [ahead, count] : counts) all += count;
   std::string text;

@@ -34,7 +34,8 @@ const std::vector<Column<PaceLine>>& Columns() {
        [](const Line& w) { return w.pace->waited_ns; }, Shown::kAlways},
       {"", "reduced_ns", "ns", "how long its groups reduced, by its own measure",
        [](const Line& w) { return w.pace->reduced_ns; }, Shown::kInJson},
-      {"COST OTHERS", "cost_others_ns", "ns", "waiting of others that is owed to it",
+      {"COST OTHERS", "cost_others_ns", "ns",
+       "waiting of others that is owed to it: of those who were ready before it, in its groups",
        [](const Line& w) { return w.pace->cost_ns; }, Shown::kAlways},
       {"LOCAL STEPS", "local_steps_mean", "steps",
        "local steps with which it came to a round: mean (least-most)",
@@ -96,13 +97,15 @@ const std::vector<Column<PaceLine>>& Columns() {
        "updates of its own that were not sent: their receiver was past them",
        [](const Line& w) { return w.pace->exchange.suppressed; }},
       {"AHEAD", "ahead", "iterations",
-       "how often it was let go on so many iterations ahead of the slowest worker it depends on",
+       "how often it was let go on so many iterations ahead of the slowest worker it depends on; "
+       "of "
+       "many values, and in JSON, the median, the 90th percentile and the most",
        [](const Line& w) {
-         Json counts = Json::object();
-         for (const auto& [ahead, count] : w.pace->exchange.ahead) {
-           counts[std::to_string(ahead)] = count;
-         }
-         return counts;
+         const std::map<Iteration, std::uint64_t>& ahead = w.pace->exchange.ahead;
+         if (ahead.empty()) return Json(nullptr);
+         return Json{{"median", Quantile(ahead, 0.5)},
+                     {"p90", Quantile(ahead, 0.9)},
+                     {"max", ahead.rbegin()->first}};
        },
        Shown::kWhereNotZero, [](const Line& w) { return Shares(w.pace->exchange.ahead); }},
       {"", "slow", "", "its factor is at least --factor", [](const Line& w) { return w.slow; },
@@ -133,6 +136,12 @@ void PrintPlan(const Plan& plan, const Console& console) {
   if (StepsPerSignal(plan) > 1) {
     console.out << "only every " << StepsPerSignal(plan)
                 << "th step of a worker signals: those are counted\n";
+  }
+  // Who comes first forms the group: each pair of fast workers waits for its second member.
+  if (TrainsInGroups(plan) && !DrawnAhead(plan) && !TrainsInRounds(plan) && !AllOrNone(plan)) {
+    console.out << "groups form of whoever is ready first, and their first members wait for the "
+                   "last: a fast worker, in many groups, may owe more of that in all than a slow "
+                   "one in few; compare COST OTHERS over STEPS\n";
   }
   if (RunAhead(plan) > 0) {
     console.out << "overlap: to wait did not stop the training loops, which go on for up to "

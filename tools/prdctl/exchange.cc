@@ -31,6 +31,17 @@ int MaxIterationGap(const RunStarted& started) {
 
 }  // namespace
 
+Iteration Quantile(const std::map<Iteration, std::uint64_t>& counts, double share) {
+  std::uint64_t all = 0;
+  for (const auto& [value, count] : counts) all += count;
+  std::uint64_t seen = 0;
+  for (const auto& [value, count] : counts) {
+    seen += count;
+    if (static_cast<double>(seen) >= share * static_cast<double>(all)) return value;
+  }
+  return counts.rbegin()->first;
+}
+
 void ExchangeMeter::Add(const Record& record) {
   if (record.index == 0) start_ = record.now;
   now_ = record.now;
@@ -49,6 +60,10 @@ void ExchangeMeter::Add(const Record& record) {
     OnJoined(record.now, *joined);
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     CloseGraph(record.now);
+    if (left->why == LeftReason::kFinished) {
+      if (!ending_) ClosePlacement(record.now);
+      ending_ = true;
+    }
     graph_.erase(left->rank);
     ExchangeRow& worker = workers_[left->rank];
     worker.trains = false;
@@ -70,12 +85,12 @@ void ExchangeMeter::Add(const Record& record) {
   } else if (std::holds_alternative<RunEnded>(record.body)) {
     CloseGraph(record.now);
     ClosePlacement(record.now);
-    ended_ = true;
+    ending_ = true;
   }
 }
 
 const PlacementRow* ExchangeMeter::placement() const {
-  const std::optional<PlacementRow>& shown = ended_ ? fullest_placement_ : placement_;
+  const std::optional<PlacementRow>& shown = ending_ ? fullest_placement_ : placement_;
   return shown ? &*shown : nullptr;
 }
 
@@ -99,6 +114,7 @@ void ExchangeMeter::ClosePlacement(Instant now) {
 }
 
 void ExchangeMeter::OnJoined(Instant now, const WorkerJoined& joined) {
+  ending_ = false;
   ExchangeRow& worker = workers_[joined.rank];
   worker.rank = joined.rank;
   worker.trains = true;

@@ -49,6 +49,10 @@ struct PlacementRow {
   std::optional<Instant> opened;
 };
 
+// The lowest value that this share of them, or more, does not exceed. REQUIRES: counts is not
+// empty.
+Iteration Quantile(const std::map<Iteration, std::uint64_t>& counts, double share);
+
 struct Tokens {
   Iteration count = 0;
   Rank of = kNoRank;  // who would give them
@@ -65,10 +69,10 @@ class ExchangeMeter {
   Instant now() const { return now_; }
   // By rank, also those who have gone.
   const std::map<Rank, ExchangeRow>& workers() const { return workers_; }
-  // What is in force. Of a run that has ended, that of the most workers, and of several such the
-  // one that was for longest: when workers finish, others follow for those who are left. Empty:
-  // there is none.
-  const Graph& graph() const { return ended_ ? fullest_graph_ : graph_; }
+  // What is in force. Of a run that has ended, or is ending since a worker has finished, that of
+  // the most workers, and of several such the one that was for longest: when workers finish, others
+  // follow for those who are left. Empty: there is none.
+  const Graph& graph() const { return ending_ ? fullest_graph_ : graph_; }
   // The same. Null: there is none.
   const PlacementRow* placement() const;
 
@@ -116,7 +120,7 @@ class ExchangeMeter {
                       std::size_t spare);
 
   Instant start_, now_;
-  bool ended_ = false;
+  bool ending_ = false;  // a worker has finished, and none has joined since
   Plan plan_;
   NeighbourPlan neighbours_;  // of the plan, where it has some
   int max_iteration_gap_ = 0;

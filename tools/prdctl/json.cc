@@ -77,6 +77,13 @@ void AddBody(const FromWorker& from, Json* out) {
 
 }  // namespace
 
+const char* StateOfRun(const RunInfo& run) {
+  if (!run.ended) return run.begun ? "running" : "starting";
+  if (run.end.empty()) return "ended";
+  if (!run.begun) return "never began";
+  return run.finished ? "finished" : "lost";
+}
+
 Json ToJson(const RunInfo& run) {
   return {{"run", run.run},
           {"job", run.job},
@@ -84,6 +91,8 @@ Json ToJson(const RunInfo& run) {
           {"started", WallTime(run.started_wall_ns)},
           {"started_wall_ns", run.started_wall_ns},
           {"ended", run.ended},
+          {"state", StateOfRun(run)},
+          {"end", run.end.empty() ? Json(nullptr) : Json(run.end)},
           {"records", run.records}};
 }
 

@@ -54,6 +54,36 @@ Examples:
 Exit codes: 0 ok; 1 error; 2 wrong usage; 3 not found (run, rank, group, history);
 4 no daemon answers; 5 the history is damaged, or its replay gives other decisions.)";
 
+// By the ways in which groups come about; a run has one of them.
+constexpr const char* kGroupsFooter =
+    R"(Groups of members that are ready:
+  running    its members reduce
+  ok         all have the result
+  partial    some have it, and the others copy it from them
+  failed     nobody has it
+  passive    in a round of gradients, a member that had none
+Groups drawn before their members are ready:
+  buffered   drawn for when its members ask
+  pending    a member has asked for it, but groups before it go first
+  waits      announced; the members named compute still
+  running    all members are in it
+  passive    a member that takes part on another one's account
+  conflict   the group was drawn while a member was in another one
+Groups that the workers draw themselves are not reported: the schedule in force is shown, by phases.
+
+)";
+
+constexpr const char* kStragglersFooter =
+    R"(What a worker waits for, by the way in which workers synchronise:
+  groups of members that are ready    from its signal on, for the other members of its group
+  groups drawn before that            from its signal on, for groups before its own, then for
+                                      members that compute
+  averages in the background          nothing: they do not stop the training loop
+  updates of neighbours               for neighbours that are not so far, then for their tokens
+  parameters in shards                for the slowest clocks
+
+)";
+
 // Written to by the signal handler: what waits in poll sees it, whenever the signal comes.
 int stop_pipe[2] = {-1, -1};
 
@@ -170,16 +200,9 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
           [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });
   workers->footer(WorkersColumns() + "\n");
 
-  CLI::App* groups =
-      add("groups",
-          "The last groups, with their reasons.\n"
-          "Where groups are drawn before their members have signalled: waits: announced, but the "
-          "members named compute still; running: all are in it; pending: drawn, and a member has "
-          "asked for it, but groups before it go first; buffered: drawn for when its members ask. "
-          "\"passive\": members that take part on another one's account. A conflict: a group "
-          "drawn while a member was in another one. Workers that draw their groups themselves "
-          "report none: then the schedule in force is shown, by phases",
-          [&f](auto& s, auto& c) { return Groups(s, f, c); });
+  CLI::App* groups = add("groups", "The last groups, with their reasons",
+                         [&f](auto& s, auto& c) { return Groups(s, f, c); });
+  groups->footer(kGroupsFooter);
   groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
   groups
       ->add_option(
@@ -224,15 +247,11 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "go around the link where they can, or wait. Links that no group needed are not known",
       [&f](auto& s, auto& c) { return ShowLinks(s, f.run, c); });
 
-  CLI::App* stragglers = add(
-      "stragglers",
-      "Who is slow, what the others lost waiting for it, and what of its work was not used.\n"
-      "Where groups are drawn ahead, a wait counts from the signal on, for groups before its own "
-      "and for members that compute. Where the averages run in the background, waits do not stop "
-      "the training loop. Without groups, a worker waits for updates of neighbours that are not "
-      "so far, then for their tokens; or, of a store, for the slowest clocks",
-      [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
-  stragglers->footer(StragglersColumns() + "\n");
+  CLI::App* stragglers =
+      add("stragglers",
+          "Who is slow, what the others lost waiting for it, and what of its work was not used",
+          [&f](auto& s, auto& c) { return ShowStragglers(s, f.run, f.slow_factor, c); });
+  stragglers->footer(StragglersColumns() + kStragglersFooter);
   stragglers
       ->add_option("--factor", f.slow_factor,
                    "A worker with steps this many times the median worker's counts as slow")

@@ -264,7 +264,7 @@ WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
           .why = Why(job, rank, now)};
 }
 
-WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now) {
+WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now, bool ended) {
   return {.rank = rank,
           .state = LeftWord(trail.left->why),
           .detail = trail.left->gradients > 0
@@ -274,9 +274,10 @@ WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now) {
           .host_name = trail.host_name,
           .pid = trail.pid,
           .step_ns = trail.step_ns,
-          .heard_ns = now - trail.heard,
+          .heard_ns = ended ? std::nullopt : std::optional(now - trail.heard),
           .why = std::string(LeftWord(trail.left->why)) + " " +
-                 words::Duration(now - trail.left_at) + " ago: " + trail.left->reason};
+                 words::Duration(now - trail.left_at) +
+                 (ended ? " before the run's end: " : " ago: ") + trail.left->reason};
 }
 
 }  // namespace
@@ -292,8 +293,12 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }
   const Job& job = *replayer.job();
-  Present present{
-      .run = run, .plan = job.engine().plan(), .now = job.last_now(), .workers = {}, .links = {}};
+  Present present{.run = run,
+                  .plan = job.engine().plan(),
+                  .now = job.last_now(),
+                  .workers = {},
+                  .links = {},
+                  .refusals = {}};
   std::map<Rank, DurationNs> silences;
   if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
     // A run that has ended is explained as of its end.
@@ -311,9 +316,12 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
                              .broken_ns = present.now - link.since,
                              .reason = link.reason});
   }
+  for (auto it = job.refusals().rbegin(); it != job.refusals().rend(); ++it) {
+    present.refusals.push_back({.refused = it->hello, .ago_ns = present.now - it->at});
+  }
   std::map<Rank, WorkerRow> rows;
   for (const auto& [rank, trail] : trails) {
-    if (trail.left) rows[rank] = RowOfGone(rank, trail, present.now);
+    if (trail.left) rows[rank] = RowOfGone(rank, trail, present.now, job.ended());
   }
   const std::vector<Engine::Drawn> drawn = job.engine().DrawnGroups();
   for (std::size_t i = 0; i < job.workers().size(); ++i) {

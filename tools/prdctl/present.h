@@ -27,7 +27,7 @@ struct WorkerRow {
   std::string host_name;
   std::uint32_t pid = 0;
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
-  std::optional<DurationNs> heard_ns;  // ago
+  std::optional<DurationNs> heard_ns;  // ago; none where the run has ended
   std::string why;                     // it waits, or what it last did, or why it is gone
   // What the other members of its group, announced or only drawn, do (where groups form ahead), or
   // those that it exchanges with (`prdctl explain`).
@@ -43,6 +43,12 @@ struct LinkRow {
   std::string reason;
 };
 
+// A worker that was refused, and has not joined since.
+struct RefusalRow {
+  HelloRefused refused;
+  DurationNs ago_ns = 0;
+};
+
 // All workers that are there, and those of the records read that have gone, by rank. `now` is the
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
@@ -50,7 +56,8 @@ struct Present {
   Plan plan;  // of the run's engine
   Instant now;
   std::vector<WorkerRow> workers;
-  std::vector<LinkRow> links;  // those that are broken, by a and b
+  std::vector<LinkRow> links;        // those that are broken, by a and b
+  std::vector<RefusalRow> refusals;  // the newest 8, the newest first
 };
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);

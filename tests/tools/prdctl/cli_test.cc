@@ -118,7 +118,12 @@ TEST_F(CliTest, WhatTheyTell) {
   EXPECT_EQ(jobs[0]["job"], "mnist");
   EXPECT_EQ(jobs[0]["engine"], "p-reduce");
   EXPECT_EQ(jobs[0]["ended"], true);
+  EXPECT_EQ(jobs[0]["state"], "finished");
+  EXPECT_EQ(jobs[0]["end"], "the last worker has gone, rank 2: the job is done");
   EXPECT_EQ(jobs[1]["ended"], false);
+  EXPECT_EQ(jobs[1]["state"], "running");
+  EXPECT_EQ(jobs[1]["end"], nullptr);
+  EXPECT_THAT(FromFiles("jobs").out, HasSubstr("finished"));
   EXPECT_EQ(JsonFromFiles("jobs --options")["runs"][0]["options"], "group_size=2,weights=constant");
   EXPECT_THAT(FromFiles("jobs --options").out, HasSubstr("OPTIONS"));
   EXPECT_EQ(JsonFromFiles("workers")["workers"].size(), 3u);
@@ -132,7 +137,7 @@ TEST_F(CliTest, WhatTheyTell) {
   EXPECT_EQ(JsonFromFiles("replay")["not_recorded"], 0);
   EXPECT_EQ(JsonFromFiles("groups --last 7")["groups"].size(), 7u);
   EXPECT_THAT(FromFiles("graph").out, HasSubstr("graph sync {"));
-  EXPECT_THAT(FromFiles("replay 1").out, HasSubstr("state hash "));
+  EXPECT_THAT(FromFiles("replay 1").out, HasSubstr("hash of the controller's state after them: "));
 }
 
 TEST_F(CliTest, ExitCodesAndMessages) {

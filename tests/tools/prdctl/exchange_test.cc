@@ -240,8 +240,17 @@ TEST(NeighboursTest, TheGraphInForceOrOfAnEndedRunTheFullest) {
   story.At(500).Write(WorkerLeft{.rank = 2, .why = LeftReason::kFinished});
   story.At(504);
   for (const auto& [rank, set] : GraphOf(2, {{0, 1}})) story.Write(set);
-  EXPECT_EQ(MeterOf(story.records()).graph().size(), 2u);
-  EXPECT_EQ(MeterOf(story.records()).graph().at(1).in.size(), 1u);
+  // The run is ending: who has finished is shown as before, and as such.
+  EXPECT_EQ(MeterOf(story.records()).graph().size(), 3u);
+  EXPECT_EQ(MeterOf(story.records()).graph().at(1).in.size(), 2u);
+  MemorySource ending = SourceOf(story.records());
+  EXPECT_THAT(Text([&](auto& c) { return ShowGraph(ending, "", 0, true, c); }),
+              HasSubstr("has finished, or is gone\n"));
+  {
+    Story late = story;  // another one joins: it is not ending any more
+    late.At(600).Join(3);
+    EXPECT_EQ(MeterOf(late.records()).graph().size(), 2u);
+  }
   story.At(9000);  // longer than the full one was
   for (Rank rank = 0; rank < 2; ++rank) story.Write(WorkerLeft{.rank = rank});
   story.At(9001).Write(RunEnded{});
@@ -334,6 +343,20 @@ TEST(ShardsTest, WhereTheyAreAndWhetherTheyAreOpen) {
   EXPECT_EQ(json["workers"][2]["shards_held"], 1);
 }
 
+// Without a limit on staleness a fast worker is ahead by another number at each clock.
+TEST(ShardsTest, ManyValuesAreToldByTheirQuantiles) {
+  Story story = Store(-1);
+  story.At(5).Write(PlacementOpened{.epoch = 1, .members = {0, 1, 2}});
+  for (Iteration clock = 1; clock <= 1000; ++clock) {
+    story.At(10 * clock).Signal(0, clock, 10).Answer(0, clock);
+  }
+  MemorySource source = SourceOf(story.records());
+  EXPECT_THAT(Text([&](auto& c) { return ShowStragglers(source, "", 1.5, c); }),
+              HasSubstr("median 500, 90% up to 900, at most 1000"));
+  const Json json = Printed([&](auto& c) { return ShowStragglers(source, "", 1.5, c); });
+  EXPECT_LT(json.dump().size(), 8000u);
+}
+
 // s = 1: rank 0 is at clock 1, and may not go on to 2 before all are at 1.
 TEST(ShardsTest, TheSlowestClocksHoldUp) {
   Story story = Store(1);
@@ -355,6 +378,12 @@ TEST(ShardsTest, TheSlowestClocksHoldUp) {
   MemorySource source = SourceOf(story.records());
   EXPECT_THAT(Text([&](auto& c) { return ShowStragglers(source, "", 1.5, c); }),
               HasSubstr("1: 100%"));
+  const Json json = Printed([&](auto& c) { return ShowStragglers(source, "", 1.5, c); });
+  for (const Json& worker : json["workers"]) {
+    if (worker["rank"] == 0) {
+      EXPECT_EQ(worker["ahead"], (Json{{"median", 1}, {"p90", 1}, {"max", 1}}));
+    }
+  }
   EXPECT_THAT(Text([&](auto& c) { return ShowSpectralGap(source, "", 0, c); }),
               HasSubstr("no spectral gap: the workers share one set of parameters"));
 }

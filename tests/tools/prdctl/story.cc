@@ -183,7 +183,8 @@ RunInfo InfoOf(const std::vector<Record>& records) {
           .engine = started.engine,
           .started_wall_ns = started.wall_ns,
           .ended = std::holds_alternative<RunEnded>(records.back().body),
-          .records = records.size()};
+          .records = records.size(),
+          .begun = true};
 }
 
 std::vector<Record> MakeRun(RunId run, const JobSpec& spec, const RealRun& plan,
