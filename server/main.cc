@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,19 @@ constexpr const char* kMore =
     "changes\n"
     "nothing. SIGTERM and SIGINT stop prd. Workers train on and find the next prd by themselves.\n"
     "Exit codes: 0 stopped or checked, 1 cannot run now, 2 wrong configuration or flags.";
+
+// What to do without a configuration. The samples are installed beside this program.
+std::string Advice() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path samples = (self.parent_path() / PRD_TO_SAMPLES).lexically_normal();
+  if (!std::filesystem::exists(samples, error)) {
+    return "A commented sample is config/prd.toml among prd's sources; name another file with "
+           "--config";
+  }
+  return "A commented sample is in " + samples.string() +
+         "; copy it, or name another file with --config";
+}
 
 prd::Status CheckKeys(const prd::DaemonConfig& daemon) {
   if (daemon.curve_secret_key_file.empty()) return prd::Status::Ok();
@@ -104,10 +118,7 @@ int main(int argc, char** argv) {
   }
   auto config = prd::LoadConfig(file);
   if (config.status().code() == prd::Code::kNotFound) {
-    return Fail({prd::Code::kNotFound, config.status().message() +
-                                           "\n  A commented sample is in " PRD_SAMPLES
-                                           "; copy it, or name another file with --config"},
-                kBadConfig);
+    return Fail({prd::Code::kNotFound, config.status().message() + "\n  " + Advice()}, kBadConfig);
   }
   if (!config.ok()) return Fail(config.status(), kBadConfig);
   if (const prd::Status status = CheckKeys(config->daemon); !status.ok()) {

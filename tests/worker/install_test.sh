@@ -22,7 +22,11 @@ cmake -S "$source" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
 
 PKG_CONFIG_PATH=$lib/pkgconfig
 export PKG_CONFIG_PATH
-use=$(pkg-config --define-variable=prefix="$work/prefix" --cflags --libs prd)
+use=$(pkg-config --cflags --libs prd)
+case $use in
+  *"$work/prefix"*|*"$lib/pkgconfig/.."*) ;;
+  *) echo "prd.pc does not lead to the prefix: $use"; exit 1 ;;
+esac
 "$cxx" -std=c++20 -Wall -Wextra -Wpedantic -Werror $flags "$source/main.cc" \
   -o "$work/with_pkg_config" $use
 "$cxx" -std=c++20 -Wno-deprecated-declarations $flags "$source/old.cc" \
@@ -39,6 +43,18 @@ done
 # Where the CUDA module is not installed, it starts as well.
 rm -f "$lib/libprd_cuda.so"
 LD_LIBRARY_PATH=$lib "$work/with_pkg_config"
+
+# What the daemon's part names is where it was installed.
+cmake --install "$build" --component daemon --prefix "$work/prefix" > "$work/log" ||
+  { cat "$work/log"; exit 1; }
+grep -q "^ExecStart=$work/prefix/bin/prd --config" "$work/prefix/lib/systemd/system/prd.service" ||
+  { echo "prd.service names another prd"; exit 1; }
+grep -q "^Documentation=file://$work/prefix/share/prd/prd.toml" \
+  "$work/prefix/lib/systemd/system/prd.service" || { echo "prd.service names other samples"; exit 1; }
+"$work/prefix/bin/prd" --config "$work/none" 2> "$work/log" && exit 1
+samples=$(sed -n 's/.*A commented sample is in \(.*\); copy it.*/\1/p' "$work/log")
+test "$samples" = "$work/prefix/share/prd" && test -f "$samples/prd.toml" ||
+  { echo "prd names samples in $samples"; cat "$work/log"; exit 1; }
 
 # Nothing but the public interface leaves the library.
 if nm -DC --defined-only "$lib/libprd.so" | grep -v " prd::Session::" | grep " [TWBDVR] "; then
