@@ -22,10 +22,10 @@ class Worker:
     """A toy_worker process; its lines, as they come, are in .lines."""
 
     def __init__(self, cluster, rank, steps=20, step_ms=20, size=10_000, job="toy", leave=False, inside=(), device=False, controller=None,
-                 velocity="none"):
+                 velocity="none", timeout_ms=60000):
         """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one;
         controller: the daemon's endpoint as this worker is told it; velocity: of momentum, "own" or "state"."""
-        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_TIMEOUT_MS="60000", **cluster.keys)
+        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_TIMEOUT_MS=str(timeout_ms), **cluster.keys)
         if rank is not None:
             env["PRD_RANK"] = str(rank)
         command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]
@@ -77,15 +77,33 @@ class Worker:
 
     def end(self):
         """Waits for a good end and returns its last line."""
+        line, code = self._last()
+        if code != 0:
+            raise AssertionError(f"the worker ended with {code}; it said {self.lines[-3:]} {self._stderr()}")
+        return line
+
+    def fail(self):
+        """Waits for an end with an error and returns what it says."""
+        line, code = self._last()
+        if code != 1 or "error" not in line:
+            raise AssertionError(f"the worker ended with {code}, not with an error; it said {self.lines[-3:]} {self._stderr()}")
+        return line["error"]
+
+    def _last(self):
         try:
             code = self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the worker does not end; it said {self.lines[-3:]}") from None
         self.reader.join()
         self.process.stdout.close()
-        if code != 0:
-            raise AssertionError(f"the worker ended with {code}; it said {self.lines[-3:]} {self._stderr()}")
-        return self.lines[-1]
+        return (self.lines[-1] if self.lines else {}), code
+
+    def stop(self):
+        """Puts it to sleep."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def _stderr(self):
         self.log.flush()
