@@ -181,6 +181,23 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "goal_samples", &spec->goal.samples, {0, kMaxTrained, "samples"},
       "The same, in samples, as workers tell them at their steps. With both goals, the one "
       "that is reached first counts.");
+  fields.Whole(
+      "check_replicas_ms", &spec->check_replicas_ms, {0, kHourMs, "ms"},
+      "Where all replicas are to be equal (all-reduce, backup, esync; eager with sync_every), "
+      "workers tell a hash of their parameters after a group, once in this time. Replicas "
+      "that differ are in the log, in prdctl, and in the metric prd_replicas_differ. 0: "
+      "never.");
+  fields.Choice(
+      "on_divergence", &spec->on_divergence, {"warn", "repair"},
+      "\"repair\": a worker whose parameters are not those of most others copies the model "
+      "of one of these, and loses the step that it is in. \"warn\": it trains on as it is.");
+  fields.Choice(
+      "on_nonfinite", &spec->on_nonfinite, {"pass", "drop", "stop"},
+      "What becomes of a step whose gradients, or parameters where the engine takes no "
+      "gradients, are not all finite (NaN, infinity). \"pass\": it counts as any other, and "
+      "is in the log, in prdctl, and in the metric prd_nonfinite_steps_total. \"drop\": the "
+      "same, but its work is discarded; needs gradients. \"stop\": the step fails, and the "
+      "worker leaves the job.");
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const EngineAbout& about = About(engines[i]);
     const std::string paper = about.paper.empty() ? "" : std::string(about.paper) + ". ";

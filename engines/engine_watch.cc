@@ -125,7 +125,7 @@ void EngineWatch::CheckDrawn() const {
 
 void EngineWatch::CheckGone(Instant now, const Event& event) const {
   const auto* left = std::get_if<LeftEvent>(&event);
-  if (left == nullptr || (HasStore(plan_) && left->why == LeftReason::kFinished)) return;
+  if (left == nullptr || (HasStore(plan_) && StaysInJob(left->why))) return;
   const std::string why = engine_->Explain(now, left->rank);
   if (why.empty()) return;
   throw Violation("explained", NameOf(left->rank) + " has left, and its reason to wait is: " + why);

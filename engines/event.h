@@ -13,8 +13,9 @@
 
 namespace prd {
 
-// A worker begins to train at this iteration. Its replica is the job's common start, or a copy of a
-// running worker's. `host` is equal for workers that share a host.
+// A worker begins to train at this iteration. Its replica is the job's common start, a copy of a
+// running worker's, or the one that it had when it paused. `host` is equal for workers that share a
+// host.
 struct JoinedEvent {
   Rank rank = kNoRank;
   Iteration iteration = 0;
@@ -61,13 +62,19 @@ struct PlacedEvent {
   std::uint64_t epoch = 0;
 };
 
-// The worker trains no more, and its signal is void. HasStore: a worker that has finished goes
-// on holding shards; when it is gone, this event comes again, with another reason. The job aborts
-// running groups with the worker; their other members report Finished after this event.
+// The worker trains no more, and its signal is void. HasStore: a worker that pauses or has finished
+// goes on holding shards; when it is gone, this event comes again, with another reason. A worker
+// that pauses may come back: JoinedEvent. Of running groups with a worker that is gone, and of
+// groups that wait for the training loop of one that pauses, the job aborts all; their other
+// members report Finished after this event.
 struct LeftEvent {
   Rank rank = kNoRank;
   LeftReason why = LeftReason::kLeft;
 };
+// It goes on as a worker of the job that does not train.
+inline bool StaysInJob(LeftReason why) {
+  return why == LeftReason::kFinished || why == LeftReason::kPaused;
+}
 
 // The link between two joined workers was found broken, or works again. When a worker joins, all
 // its links work. An engine that chooses who is in a group puts no such two into one; but for a

@@ -58,14 +58,17 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (const auto* adopted = std::get_if<Adopted>(&envelope.body))
         wrong = OnAdopted(rank, *adopted);
       if (const auto* told = std::get_if<Progressed>(&envelope.body))
-        wrong = CountReport(rank, told->own);
+        wrong = CountReport(rank, told->own, told->nonfinite);
       if (const auto* placed = std::get_if<Placed>(&envelope.body)) wrong = OnPlaced(rank, *placed);
       if (const auto* probed = std::get_if<Probed>(&envelope.body)) wrong = OnProbed(rank, *probed);
       if (wrong.empty() && std::holds_alternative<Adopted>(envelope.body) && Present(rank) &&
-          At(rank).state == State::kActive && At(rank).finish_held) {
-        wrong = OnFinish(rank);
+          At(rank).state == State::kActive && At(rank).stop_held != Stop::kNone) {
+        wrong = OnStop(rank, At(rank).stop_held);
       }
-      if (std::holds_alternative<Finish>(envelope.body)) wrong = OnFinish(rank);
+      if (std::holds_alternative<Finish>(envelope.body)) wrong = OnStop(rank, Stop::kFinish);
+      if (std::holds_alternative<Pause>(envelope.body)) wrong = OnStop(rank, Stop::kPause);
+      if (std::holds_alternative<Resume>(envelope.body)) wrong = OnResume(rank);
+      if (std::holds_alternative<AskMembers>(envelope.body)) wrong = OnAskMembers(rank);
       if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
       if (!wrong.empty()) {
         out_->sends.push_back({rank,
@@ -161,12 +164,14 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .lease_ms = spec_.lease_ms,
                      .heartbeat_ms = spec_.heartbeat_ms,
                      .own = CountHello(rank, hello),
-                     .goal = goal_});
+                     .goal = goal_,
+                     .on_nonfinite = spec_.on_nonfinite});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {
   Worker& worker = At(rank);
-  if (std::string wrong = CountReport(rank, ready.own); !wrong.empty()) return wrong;
+  if (std::string wrong = CountReport(rank, ready.own, ready.nonfinite); !wrong.empty())
+    return wrong;
   if (worker.outdated) {
     Write(UpdateDropped{.rank = rank,
                         .iteration = worker.iteration,
@@ -179,7 +184,8 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // Rounds, and groups that form ahead, are announced while workers compute and signal.
   const bool busy = !TrainsInRounds(plan_) && ((worker.group != kNoGroup && !DrawnAhead(plan_)) ||
                                                (worker.signal && worker.signal->waiting));
-  if ((worker.state != State::kActive && !early) || busy || worker.finish_held) {
+  if ((worker.state != State::kActive && !early) || busy || worker.stop_held != Stop::kNone ||
+      worker.resumes) {
     return "a ready signal while " + Explain(now_, rank);
   }
   // A worker arrives at the round after the newest in its replica, which it may not have told yet.
@@ -243,6 +249,10 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
     if (AnsweredByEnd(group, rank)) worker.signal.reset();
     if (!DrawnAhead(plan_) || group.kind != GroupKind::kTrain) worker.iteration = group.iteration;
     worker.no_replica = worker.outdated = false;
+    if (group.compares && finished.digest != 0) {
+      group.digests.push_back({.rank = rank, .value = finished.digest});
+      worker.compared = spec_.on_divergence == JobSpec::OnDivergence::kRepair;
+    }
     if (round && worker.signal && worker.signal->iteration <= group.iteration)
       worker.signal.reset();
   }
@@ -279,9 +289,16 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.signal_held = false;
   worker.no_replica = false;
   if (worker.state != State::kAdopting) return {};
+  if (worker.owed > 0) {
+    Write(UpdateDropped{.rank = rank,
+                        .iteration = worker.iteration,
+                        .reason = std::to_string(worker.owed) +
+                                  " of its gradients were in no round when it copied a model"});
+    worker.owed = 0;
+  }
   // A round may have formed although signals were held back: somebody left.
-  if (joining_ == Engine::Joining::kPause && (!NothingRuns() || adopted.iteration < Newest())) {
-    worker.no_replica = worker.outdated = true;
+  if (joining_ != Engine::Joining::kAnytime && (!NothingRuns() || adopted.iteration < Newest())) {
+    worker.no_replica = worker.outdated = !worker.resumes;
     SetState(rank, State::kJoining);
   } else {
     worker.outdated = false;
@@ -292,8 +309,8 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
 
 std::string Job::OnPlaced(Rank rank, const Placed& placed) {
   const State state = At(rank).state;
-  const bool holds =
-      state == State::kActive || state == State::kFinishing || state == State::kFinal;
+  const bool holds = state == State::kActive || state == State::kPaused ||
+                     state == State::kFinishing || state == State::kFinal;
   if (!HasStore(plan_) || !holds) return "shards placed while " + Explain(now_, rank);
   ToEngine(PlacedEvent{.rank = rank, .epoch = placed.epoch});
   return {};
@@ -332,40 +349,6 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   return {};
 }
 
-std::string Job::OnFinish(Rank rank) {
-  Worker& worker = At(rank);
-  const bool stands = worker.signal && worker.signal->waiting;
-  if (worker.state == State::kStarting && worker.group == kNoGroup && !stands) {
-    worker.finish_held = true;
-    return {};
-  }
-  // Said before an order to copy got there: it counts once the copy is there.
-  const bool catches_up = worker.state == State::kActive && worker.group == kNoGroup;
-  if (worker.outdated || (catches_up && (worker.source != kNoRank || worker.copies_after))) {
-    worker.finish_held = true;
-    return {};
-  }
-  worker.finish_held = false;
-  const bool in_round = (TrainsInRounds(plan_) || DrawnAhead(plan_)) && worker.group != kNoGroup;
-  const bool waits =
-      worker.signal && worker.signal->waiting && !(TrainsInRounds(plan_) && in_round);
-  if (worker.state != State::kActive || (worker.group != kNoGroup && !in_round) || waits ||
-      worker.signal_held) {
-    return "finished while " + Explain(now_, rank);
-  }
-  worker.signal.reset();
-  SetWithheld(rank, false);
-  worker.stopped_at = gained_.steps;
-  SetState(rank, State::kFinishing);
-  Write(WorkerLeft{.rank = rank,
-                   .incarnation = worker.incarnation,
-                   .why = LeftReason::kFinished,
-                   .reason = "finished at iteration " + std::to_string(worker.iteration),
-                   .gradients = worker.owed});
-  ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kFinished});
-  return {};
-}
-
 std::string Job::OnLeave(Rank rank, const Leave& leave) {
   const std::string reason = leave.reason.substr(0, kMaxName);
   Send(rank, Released{.reason = "left: " + reason});
@@ -378,19 +361,22 @@ std::string Job::OnLeave(Rank rank, const Leave& leave) {
 void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   const Worker gone = At(rank);
   if (Stranded(rank)) --stranded_;
+  if (gone.resumes) --resuming_;
   SetWithheld(rank, false);
   by_incarnation_.erase(gone.incarnation);
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
   --live_;
   ForgetLinks(rank);
+  ForgetDivergence(rank, gone.state);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,
                    .why = why,
                    .reason = reason,
                    .gradients = gone.owed});
-  const bool held_shards =
-      HasStore(plan_) && (gone.state == State::kFinishing || gone.state == State::kFinal);
+  const bool stopped = gone.state == State::kPaused || gone.state == State::kFinishing ||
+                       gone.state == State::kFinal || gone.resumes;
+  const bool held_shards = HasStore(plan_) && stopped;
   if (gone.state == State::kActive || held_shards) ToEngine(LeftEvent{.rank = rank, .why = why});
   if (gone.group == kNoGroup) return;
   std::erase(groups_.at(gone.group).pending, rank);
@@ -411,6 +397,7 @@ void Job::EndLost(const HistoryLost& lost) {
   held_.clear();
   broken_.clear();
   links_ = {};
+  divergence_ = {};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     if (!Present(rank)) continue;
     const Worker gone = At(rank);
@@ -426,7 +413,7 @@ void Job::EndLost(const HistoryLost& lost) {
                      .gradients = gone.owed});
   }
   by_incarnation_.clear();
-  live_ = stranded_ = withheld_ = 0;
+  live_ = stranded_ = withheld_ = resuming_ = 0;
   ended_ = true;
   Write(RunEnded{.reason = why});
 }
@@ -447,8 +434,8 @@ void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
 
 void Job::HandSignal(Rank rank) {
   const Worker& worker = At(rank);
-  if (worker.state != State::kActive || !worker.signal) return;
-  if (joining_ == Engine::Joining::kPause && Count(State::kAdopting) > 0) {
+  if (worker.state != State::kActive || !worker.signal || worker.compared) return;
+  if (joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0) {
     SetWithheld(rank, true);
     return;
   }
@@ -469,12 +456,13 @@ void Job::HandWithheld() {
   }
 }
 
-// The iteration of the newest replica among those who train, or have.
+// The iteration of the newest replica among those who train, or have trained.
 Iteration Job::Newest() const {
   Iteration newest = 0;
   for (const Worker& w : workers_) {
-    const bool trains = w.state == State::kActive || w.state == State::kFinishing;
-    if (trains && !w.no_replica) newest = std::max(newest, w.iteration);
+    const bool has_model =
+        w.state == State::kActive || w.state == State::kPaused || w.state == State::kFinishing;
+    if (has_model && !w.no_replica) newest = std::max(newest, w.iteration);
   }
   return newest;
 }
@@ -486,15 +474,17 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
   Rank best = kNoRank;
   int best_score = -1;
-  constexpr int kBest = 7;
+  constexpr int kBest = 15;
   for (Rank r = 0; Index(r) < workers_.size() && best_score < kBest; ++r) {
     const Worker& w = workers_[Index(r)];
-    const bool has_model = w.state == State::kActive || w.state == State::kFinishing ||
+    const bool has_model = w.state == State::kActive || w.state == State::kPaused ||
+                           w.state == State::kFinishing ||
                            (w.state == State::kFinal && taker.state == State::kFinal);
     if (!has_model || r == rank || w.signal_held || w.no_replica || w.source != kNoRank) continue;
     if (taker.state != State::kFinal && w.iteration < newest) continue;
-    const int score =
-        (links_.Has(rank, r) ? 0 : 4) + (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
+    // One that pauses may not answer before it trains again.
+    const int score = (links_.Has(rank, r) ? 0 : 8) + (w.state != State::kPaused ? 4 : 0) +
+                      (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
     if (score > best_score) {
       best = r;
       best_score = score;

@@ -8,11 +8,16 @@
 // The life of a worker:
 //   Hello -> kJoining -(start barrier)-> kStarting: in the initial group -> kActive
 //                    \-(job is running)-> kAdopting: copies a running peer's replica -> kActive
+//   kActive -(Pause)-> kPaused -(Resume)-> kActive, or kJoining where it is to copy before
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
 //   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
 //
-// Where the parameters are in shards (HasStore), a worker that has finished holds its shards
-// until it is gone.
+// A worker that pauses trains no more, for its engine, and stays: it keeps its replica, and the
+// final average waits for it. Where all hold one model it comes back with the newest, elsewhere
+// with its own (job_pause.cc).
+//
+// Where the parameters are in shards (HasStore), a worker that pauses or has finished holds its
+// shards until it is gone.
 //
 // Some groups must be committed by all members or by none: the initial group, the final group, and
 // groups that train under plans that are AllOrNone. If any member has the result of
@@ -65,7 +70,12 @@ struct JobSpec {
   std::uint32_t start_grace_ms = 3000;
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
-  Trained goal;      // the job is done there: with the steps or with the samples. 0: no goal
+  Trained goal;  // the job is done there: with the steps or with the samples. 0: no goal
+  OnNonfinite on_nonfinite = OnNonfinite::kPass;
+  std::uint32_t check_replicas_ms = 5000;  // between comparisons of replicas; 0: none
+  // What becomes of a replica that is to be as the others are, and is not.
+  enum class OnDivergence : std::uint8_t { kWarn, kRepair };
+  OnDivergence on_divergence = OnDivergence::kWarn;
   std::string text;  // this spec as normalised TOML (config/), kept in history
   // Builds the engine. The simulator wraps the engine of MakeEngine in one that checks it.
   std::function<std::unique_ptr<Engine>(const EngineOptions&)> make_engine = MakeEngine;
@@ -89,9 +99,12 @@ class Job {
     kStarting,
     kAdopting,
     kActive,
+    kPaused,
     kFinishing,
     kFinal,
   };
+  // Why a worker trains no more.
+  enum class Stop : std::uint8_t { kNone, kFinish, kPause };
 
   // One worker as prdctl shows it.
   struct Worker {
@@ -114,10 +127,13 @@ class Job {
     // The signal is held back: the worker failed in an all-or-none group that still runs, or copies
     // a replica.
     bool signal_held = false;
+    // The same: its replica is compared with others (OnDivergence::kRepair).
+    bool compared = false;
     bool signal_withheld = false;  // the signal is held back while another worker copies (kPause)
-    // The worker said Finish before all others had the common start, or before an order to copy a
-    // replica reached it.
-    bool finish_held = false;
+    // The worker said Finish or Pause before all others had the common start, or before an order to
+    // copy a replica reached it: it counts after that.
+    Stop stop_held = Stop::kNone;
+    bool resumes = false;  // said Resume, and has no answer
     // The replica that the worker copied was outdated on arrival: its work on it is dropped.
     bool outdated = false;
     GroupId first_group = kNoGroup;  // it can be in no group before this one
@@ -138,10 +154,27 @@ class Job {
 
   // What was trained under one rank in this run, whoever held it.
   struct Tally {
-    bool known = false;  // a worker has held the rank
-    Trained first;       // what the first of them brought,
-    Trained last;        // and the newest told, both counted over its whole life
-    void Archive(StateArchive& ar) { ar(known, first, last); }
+    bool known = false;           // a worker has held the rank
+    Trained first;                // what the first of them brought,
+    Trained last;                 // and the newest told, both counted over its whole life
+    std::uint64_t nonfinite = 0;  // steps that were not all finite
+    Instant nonfinite_at;         // when such a step was told last
+    void Archive(StateArchive& ar) { ar(known, first, last, nonfinite, nonfinite_at); }
+  };
+
+  // Replicas that are to be equal, and are not.
+  struct Divergence {
+    std::vector<Rank> ranks;   // whose parameters are not those of most members, ascending
+    GroupId group = kNoGroup;  // after which it was found first
+    Iteration iteration = 0;   // of that group
+    Instant since;
+    void Archive(StateArchive& ar) { ar(ranks, group, iteration, since); }
+  };
+
+  struct Digest {
+    Rank rank = kNoRank;
+    std::uint64_t value = 0;  // never 0
+    void Archive(StateArchive& ar) { ar(rank, value); }
   };
 
   // A group whose members have not all reported.
@@ -152,6 +185,8 @@ class Job {
     std::vector<Rank> ok;       // have the result; last_ok is false where it was fetched
     std::vector<Rank> failed;   // without it
     Iteration iteration = 0;    // where members continue
+    bool compares = false;      // members tell digests of their replicas
+    std::vector<Digest> digests;
     bool aborted = false;
     std::string failure;  // the first thing that went wrong
     Instant since;
@@ -206,6 +241,9 @@ class Job {
   const std::vector<Tally>& tallies() const { return tallies_; }
   // How far the job is, as its workers are told.
   JobProgress progress() const;
+  // Of all ranks.
+  std::uint64_t nonfinite() const;
+  const Divergence& divergence() const { return divergence_; }
   const std::map<GroupId, Running>& groups() const { return groups_; }
   const Engine& engine() const { return *engine_; }
   // The links between present workers that are broken, by lower and higher rank.
@@ -234,7 +272,7 @@ class Job {
   std::uint64_t StateHash() const;
 
  private:
-  static constexpr std::size_t kStates = 7;
+  static constexpr std::size_t kStates = 8;
   static std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
   Worker& At(Rank rank) { return workers_[Index(rank)]; }
   bool Present(Rank rank) const;
@@ -261,18 +299,26 @@ class Job {
   void OnHello(const WorkerEnvelope& envelope);
   // What has been trained (job_training.cc).
   Trained CountHello(Rank rank, const Hello& hello);
-  std::string CountReport(Rank rank, const Trained& own);
+  std::string CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite);
   void LookForGoal();
   void TakeStart(const FormGroup& start);
   std::vector<Rank> Stale(const FormGroup& final) const;
   void FinalWeights(FormGroup* form) const;
+  // Replicas that are to be equal (job_replicas.cc).
+  bool ComparesAfter(GroupKind kind, const FormGroup& form);
+  std::vector<Rank> Compare(GroupId id, const Running& group);
+  void EndComparison(const Running& group, const std::vector<Rank>& have);
+  void ForgetDivergence(Rank rank, State was);
+  std::string ExplainReplica(Instant now, Rank rank) const;
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);
   std::string OnAdopted(Rank rank, const Adopted& adopted);
   std::string OnPlaced(Rank rank, const Placed& placed);
   std::string OnProbed(Rank rank, const Probed& probed);
-  std::string OnFinish(Rank rank);
+  std::string OnStop(Rank rank, Stop stop);
+  std::string OnResume(Rank rank);
+  std::string OnAskMembers(Rank rank);
   std::string OnLeave(Rank rank, const Leave& leave);
 
   void Remove(Rank rank, LeftReason why, const std::string& reason);
@@ -307,6 +353,7 @@ class Job {
   std::string JoinReason(Rank rank) const;
   std::string CopyWords(Instant now, Rank rank) const;
   void AdmitJoiners();
+  void AdmitResuming();
   bool Stranded(Rank rank) const;
   void HelpStranded();
   // Links and held groups (job_links.cc).
@@ -360,6 +407,7 @@ class Job {
   std::array<int, kStates> counts_{};
   int stranded_ = 0;              // workers for which Stranded is true (derived)
   int withheld_ = 0;              // workers for which withheld is true (derived)
+  int resuming_ = 0;              // workers that resume (derived)
   std::vector<Rank> behind_;      // workers that no CatchUp could help; empty between two Steps
   std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
   GroupId next_group_ = 1;
@@ -369,6 +417,8 @@ class Job {
   Trained gained_;              // in this run: all that the tallies have grown
   Trained goal_;                // 0: none (yet)
   bool done_ = false;           // the job has reached it
+  Divergence divergence_;
+  Instant compare_at_;  // replicas are compared after no group before this
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<FormGroup> held_;

@@ -63,9 +63,9 @@ void Job::RetryCopies() {
       continue;
     }
     worker.signal_held = false;  // nobody has anything better than its own
-    if (worker.finish_held) {
+    if (worker.stop_held != Stop::kNone) {
       worker.signal.reset();
-      PRD_CHECK(OnFinish(rank).empty());
+      PRD_CHECK(OnStop(rank, worker.stop_held).empty());
     } else {
       HandSignal(rank);
     }
@@ -74,7 +74,8 @@ void Job::RetryCopies() {
 
 std::string Job::JoinReason(Rank rank) const {
   const Rank failed = workers_[Index(rank)].failed_source;
-  const std::string reason = "joins a running job";
+  const std::string reason =
+      workers_[Index(rank)].resumes ? "others have gone on" : "joins a running job";
   return failed == kNoRank ? reason
                            : reason + "; rank " + std::to_string(failed) + " did not answer";
 }

@@ -146,6 +146,7 @@ void Job::Announce(GroupKind kind, FormGroup form) {
               .iteration = form.iteration,
               .initial_weight = form.initial_weight,
               .ring_only = ring_only,
+              .digest = ComparesAfter(kind, form),
               .last = done_ && OfEngine(kind),
               .reason = form.reason};
   Running running{.kind = kind,
@@ -154,6 +155,8 @@ void Job::Announce(GroupKind kind, FormGroup form) {
                   .ok = {},
                   .failed = {},
                   .iteration = form.iteration,
+                  .compares = group.digest,
+                  .digests = {},
                   .failure = {},
                   .since = now_};
   for (const GroupShare& share : form.members) {
@@ -206,7 +209,7 @@ void Job::EndIfDone(GroupId id) {
     }
     return present;
   };
-  const std::vector<Rank> have = still(group.ok);
+  std::vector<Rank> have = still(group.ok);
   const std::vector<Rank> lack = still(group.failed);
   const bool ok = group.ok.size() == group.members.size();
   Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
@@ -215,11 +218,17 @@ void Job::EndIfDone(GroupId id) {
       Send(rank, Abort{.group = id, .reason = "nobody has its result", .undone = true});
     }
   }
+  const std::vector<Rank> differ = Compare(id, group);
+  // Whose replica others take over, if they lack it.
+  std::stable_partition(have.begin(), have.end(), [&differ](Rank rank) {
+    return !std::binary_search(differ.begin(), differ.end(), rank);
+  });
   if (OfEngine(group.kind)) {
     const bool shared = AllOrNone(group.kind) || group.kind == GroupKind::kRound;
     ToEngine(EndedEvent{.group = id, .ok = shared ? !have.empty() : ok});
   }
   if (AllOrNone(group.kind)) Settle(group, have, lack);
+  EndComparison(group, have);
 }
 
 // Lets those members for whom a round failed fetch its result from those who have it. False when
@@ -275,7 +284,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
     }
     for (const Rank rank : ok) {  // once the engine knows all of them
       HandSignal(rank);
-      if (At(rank).finish_held) PRD_CHECK(OnFinish(rank).empty());
+      if (At(rank).stop_held != Stop::kNone) PRD_CHECK(OnStop(rank, At(rank).stop_held).empty());
     }
     for (const Rank rank : failed) {
       At(rank).signal.reset();
@@ -375,12 +384,14 @@ void Job::AdmitJoiners() {
   for (Rank rank = 0; Index(rank) < workers_.size() && source_found && left > 0; ++rank) {
     if (At(rank).state != State::kJoining) continue;
     --left;
+    const bool resumes = At(rank).resumes;
+    if (resumes && At(rank).group != kNoGroup) continue;
     const Rank source = SourceFor(rank, At(rank).failed_source);
     source_found = source != kNoRank;
     if (!source_found) break;
     if (CopyPauses(rank)) continue;
     const std::string reason = JoinReason(rank);
-    if (joining_ == Engine::Joining::kBarrier) {
+    if (joining_ == Engine::Joining::kBarrier && !resumes) {
       Activate(rank, At(source).iteration, reason);
     } else {
       SetState(rank, State::kAdopting);
@@ -388,7 +399,7 @@ void Job::AdmitJoiners() {
     OrderAdopt(rank, source, reason);
   }
   // Nobody has a trained replica any more: those who are there make a new common start.
-  if (!source_found && Count(State::kJoining) == live_) started_ = false;
+  if (!source_found && Count(State::kJoining) == live_ && resuming_ == 0) started_ = false;
 }
 
 bool Job::Stranded(Rank rank) const {
@@ -447,6 +458,7 @@ void Job::Progress() {
   if (!held_.empty()) LookAtHeld();
   if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();
+  if (resuming_ > 0) AdmitResuming();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
     if (Count(State::kJoining) >= NeededForStart() && CanMeet(State::kJoining)) {

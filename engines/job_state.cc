@@ -19,7 +19,7 @@ constexpr DurationNs kTellWaitAfter = 3 * kSecond;
 
 std::string Job::Explain(Instant now, Rank rank) const {
   if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
-  return ExplainWorker(now, rank) + ExplainLinks(now, rank);
+  return ExplainWorker(now, rank) + ExplainLinks(now, rank) + ExplainReplica(now, rank);
 }
 
 std::string Job::ExplainWorker(Instant now, Rank rank) const {
@@ -59,17 +59,30 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
       return "has the common start; waiting for the others to have it";
     case State::kFinishing: {
       std::vector<Rank> others;
+      std::vector<Rank> paused;
       for (Rank r = 0; Index(r) < workers_.size(); ++r) {
-        if (Present(r) && workers_[Index(r)].state != State::kFinishing) others.push_back(r);
+        const State state = workers_[Index(r)].state;
+        if (Present(r) && state != State::kFinishing) others.push_back(r);
+        if (state == State::kPaused) paused.push_back(r);
       }
-      return "finished " + age + " ago; waiting for " + words::Ranks(others) + " to finish";
+      return "finished " + age + " ago; waiting for " + words::Ranks(others) + " to finish" +
+             (paused.empty()
+                  ? std::string()
+                  : "; " + words::Ranks(paused) + (paused.size() == 1 ? " pauses" : " pause"));
     }
+    case State::kPaused:
+      return "pauses for " + age + " at iteration " + std::to_string(worker.iteration) +
+             "; the others go on without it";
     case State::kFinal:
       return "has the final average; waiting for the others to have it";
     case State::kActive:
       if (worker.signal && worker.signal_held) {
         return "ready; held back until all members of group " + std::to_string(worker.last_group) +
                " have reported";
+      }
+      if (worker.signal && worker.compared) {
+        return "ready; held back until all members of group " + std::to_string(worker.last_group) +
+               " have told the digests of their replicas";
       }
       if (worker.signal_withheld) return "ready; held back while a late worker copies a model";
       if (worker.signal && worker.signal->waiting) return engine_->Explain(now, rank);
@@ -88,6 +101,7 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
 bool Job::Waits(const Worker& worker) const {
   switch (worker.state) {
     case State::kAbsent:
+    case State::kPaused:
       return false;
     case State::kJoining:
     case State::kStarting:
@@ -100,7 +114,7 @@ bool Job::Waits(const Worker& worker) const {
   }
   const bool signalled = worker.signal && worker.signal->waiting;
   const bool in_group = worker.group != kNoGroup && !TrainsInRounds(plan_) && !DrawnAhead(plan_);
-  return signalled || in_group || worker.source != kNoRank || worker.copies_after;
+  return signalled || in_group || worker.resumes || worker.source != kNoRank || worker.copies_after;
 }
 
 std::string Job::WaitsFor(Instant now, Rank rank) const {
@@ -109,6 +123,7 @@ std::string Job::WaitsFor(Instant now, Rank rank) const {
   if (worker.state == State::kJoining) {
     if (!started_) return StartWaits(now);
     if (worker.copies_after) return CopyWords(now, rank);
+    if (worker.resumes) return "has paused; waiting for the running round to end";
     return "waiting for the running round to end before it copies a model";
   }
   return now - worker.since < kTellWaitAfter ? std::string() : Explain(now, rank);
@@ -140,14 +155,14 @@ void Job::Worker::Archive(StateArchive& ar) {
   ar(state, incarnation, host, host_name, pid, endpoints, returns, job_trained, brought, iteration,
      group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
      ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
-     ready.suppressed, signalled, owed, signal_held, signal_withheld, finish_held, outdated,
-     first_group, source, fetches, failed_source, copies_after, no_replica, stopped_at, since,
-     link);
+     ready.suppressed, signalled, owed, signal_held, compared, signal_withheld, stop_held, resumes,
+     outdated, first_group, source, fetches, failed_source, copies_after, no_replica, stopped_at,
+     since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
 void Job::Running::Archive(StateArchive& ar) {
-  ar(kind, members, pending, ok, failed, iteration, aborted, failure, since);
+  ar(kind, members, pending, ok, failed, iteration, compares, digests, aborted, failure, since);
 }
 
 void Job::Archive(StateArchive& ar) {
@@ -156,7 +171,7 @@ void Job::Archive(StateArchive& ar) {
   if (version != kStateVersion) ar.Fail();
   ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, copies_again_,
      ended_, finished_, launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_,
-     gained_, goal_, done_, groups_, held_, broken_);
+     gained_, goal_, done_, divergence_, compare_at_, groups_, held_, broken_);
   engine_->Archive(ar);
 }
 
@@ -170,6 +185,7 @@ Status Job::Load(std::string_view state) {
   live_ = 0;
   stranded_ = 0;
   withheld_ = 0;
+  resuming_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
   links_ = {};
@@ -189,6 +205,7 @@ Status Job::Load(std::string_view state) {
     ++live_;
     if (Stranded(rank)) ++stranded_;
     if (At(rank).signal_withheld) ++withheld_;
+    if (At(rank).resumes) ++resuming_;
     by_incarnation_[At(rank).incarnation] = rank;
   }
   return Status::Ok();

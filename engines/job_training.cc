@@ -32,6 +32,12 @@ JobProgress Job::progress() const {
   return {.trained = Sum(before_, gained_), .workers = live_, .done = done_};
 }
 
+std::uint64_t Job::nonfinite() const {
+  std::uint64_t steps = 0;
+  for (const Tally& tally : tallies_) steps += tally.nonfinite;
+  return steps;
+}
+
 // Gives what the worker has trained so far: what it says, or what was last told under its rank, if
 // that is more. What it did while its controller did not hear it is counted now.
 Trained Job::CountHello(Rank rank, const Hello& hello) {
@@ -48,7 +54,7 @@ Trained Job::CountHello(Rank rank, const Hello& hello) {
   return last;
 }
 
-std::string Job::CountReport(Rank rank, const Trained& own) {
+std::string Job::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
   Tally& tally = tallies_[Index(rank)];
   const Trained more{.steps = own.steps - tally.last.steps,
                      .samples = own.samples - tally.last.samples};
@@ -56,6 +62,11 @@ std::string Job::CountReport(Rank rank, const Trained& own) {
       more.samples > kMaxSamples) {
     return "a report that it has trained " + Text(own) + " so far, after " + Text(tally.last);
   }
+  if (nonfinite > kMaxJump) {
+    return "a report of " + std::to_string(nonfinite) + " steps that were not finite";
+  }
+  if (nonfinite > 0) tally.nonfinite_at = now_;
+  tally.nonfinite += nonfinite;
   gained_ = Sum(gained_, more);
   tally.last = own;
   LookForGoal();

@@ -1,6 +1,7 @@
 #include "server/recorder.h"
 
 #include "common/io/log.h"
+#include "engines/event.h"
 
 namespace prd {
 namespace {
@@ -74,8 +75,8 @@ void Recorder::Count(const RecordBody& body) {
   } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
     if (order->result != kNoGroup) ++decided_.results_fetched;
   } else if (const auto* left = std::get_if<WorkerLeft>(&body)) {
-    // Who has finished may still be in a round; it is told again when it goes.
-    if (left->why != LeftReason::kFinished) decided_.gradients_lost += left->gradients;
+    // Who pauses or has finished may still be in a round; it is told again when it goes.
+    if (!StaysInJob(left->why)) decided_.gradients_lost += left->gradients;
   }
 }
 

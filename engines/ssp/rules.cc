@@ -8,7 +8,8 @@
 // comes, and has not asked, begins at the clock that all have stored; where nobody trains, at the
 // highest that anybody was let on to.
 //
-// placement: epochs ascend by one. Members are all who have joined, or have finished and are there.
+// placement: epochs ascend by one. Members are all who have joined, or pause or have finished and
+// are there.
 // The number of shards stays. Each shard has an owner and `replicas` holders among the members, or
 // all others. Owners have equal numbers of shards, or one fewer; holders, or two fewer.
 //
@@ -47,11 +48,12 @@ class SspRules final : public EngineRules {
  private:
   struct Worker {
     Iteration clock = 0;
-    bool asks = false;      // to go on to clock + 1, whose update is stored
-    bool trains = false;    // has been in a placement, and not finished
-    bool finished = false;  // and holds shards
-    bool member = false;    // of a placement
-    void Archive(StateArchive& ar) { ar(clock, asks, trains, finished, member); }
+    bool asks = false;     // to go on to clock + 1, whose update is stored
+    bool trains = false;   // has been in a placement since it joined
+    bool stopped = false;  // pauses or has finished, and holds shards
+    bool member = false;   // of a placement
+    bool Fresh() const { return !trains && !stopped; }
+    void Archive(StateArchive& ar) { ar(clock, asks, trains, stopped, member); }
   };
   struct Shard {
     Rank owner = kNoRank;
@@ -88,8 +90,8 @@ void SspRules::OnLeft(const LeftEvent& event) {
   const auto found = workers_.find(event.rank);
   if (found == workers_.end()) return;
   found->second.trains = found->second.asks = false;
-  found->second.finished = true;
-  if (event.why == LeftReason::kFinished) return;
+  found->second.stopped = true;
+  if (StaysInJob(event.why)) return;
   workers_.erase(found);
   unplaced_.erase(event.rank);
   for (Shard& shard : shards_) shard.had_by.erase(event.rank);
@@ -97,7 +99,8 @@ void SspRules::OnLeft(const LeftEvent& event) {
 
 void SspRules::Follow(const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-    workers_[joined->rank] = {.clock = joined->iteration};
+    Worker& worker = workers_[joined->rank];
+    worker = {.clock = joined->iteration, .member = worker.member};
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     workers_.at(ready->rank).asks = true;
   } else if (const auto* placed = std::get_if<PlacedEvent>(&event)) {
@@ -201,14 +204,13 @@ void SspRules::CheckSources(const PlacementSet& set) {
 
 void SspRules::CheckClocks(const PlacementSet& set) {
   const Iteration lowest = Slowest();
-  const bool anew = std::none_of(workers_.begin(), workers_.end(), [](const auto& of) {
-    return of.second.member || of.second.finished;
-  });
+  const bool anew = std::none_of(workers_.begin(), workers_.end(),
+                                 [](const auto& of) { return !of.second.Fresh(); });
   if (anew) reached_ = 0;
   for (std::size_t i = 0; i < set.members.size(); ++i) {
     Worker& worker = workers_.at(set.members[i]);
     Iteration at = worker.clock;
-    if (!worker.member && !worker.finished && !worker.asks) {
+    if (worker.Fresh() && !worker.asks) {
       at = std::max(at, lowest != kNobodyTrains ? lowest : reached_);
     }
     if (set.at[i] != at) {
@@ -218,7 +220,7 @@ void SspRules::CheckClocks(const PlacementSet& set) {
     worker.clock = at;
     worker.member = true;
   }
-  for (const Rank rank : set.members) workers_.at(rank).trains = !workers_.at(rank).finished;
+  for (const Rank rank : set.members) workers_.at(rank).trains = !workers_.at(rank).stopped;
 }
 
 void SspRules::Place(const PlacementSet& set) {
@@ -270,7 +272,7 @@ void SspRules::CheckWaiting(const Decision& of) const {
   for (const auto& [rank, worker] : workers_) {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
     const bool must = worker.asks || !open_;
-    if (explained == must || (explained && !worker.member)) continue;
+    if (explained == must || (explained && worker.Fresh())) continue;
     throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
   }
 }

@@ -52,10 +52,13 @@ void Ssp::Step(Instant now, const Event& event, GroupId*, Effects* out) {
 // ---- events ----
 
 void Ssp::OnJoined(Instant now, const JoinedEvent& event) {
-  PRD_CHECK(event.rank >= 0 && !Present(event.rank));
+  PRD_CHECK(event.rank >= 0);
   const std::size_t ranks = static_cast<std::size_t>(event.rank) + 1;
   if (ranks > workers_.size()) workers_.resize(ranks);
-  At(event.rank) = {.state = State::kJoined, .clock = event.iteration};
+  Worker& worker = At(event.rank);
+  PRD_CHECK(worker.state == State::kAbsent || worker.state == State::kHolding);
+  worker.state = State::kJoined;  // one that has paused keeps its shards
+  worker.clock = event.iteration;
   if (!settles_) settles_ = now + kSettle;
 }
 
@@ -82,7 +85,7 @@ void Ssp::OnLeft(Instant now, const LeftEvent& event, Effects* out) {
   }
   if (worker.state == State::kTraining) Uncount(event.rank);
   worker.waiting = false;
-  if (event.why == LeftReason::kFinished) {
+  if (StaysInJob(event.why)) {
     worker.state = State::kHolding;
     return LetGo(out);
   }

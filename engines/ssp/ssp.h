@@ -16,7 +16,8 @@
 // What else is decided where the paper says nothing:
 //  - A worker that joins counts from the placement on that it is in, at the lowest clock of those
 //    who train, or its own where that is higher.
-//  - A worker that has finished goes on holding shards until it is gone; nobody waits for it.
+//  - A worker that pauses or has finished goes on holding shards until it is gone; nobody waits for
+//    it. One that comes back from a pause joins, and has its shards.
 #ifndef PRD_ENGINES_SSP_SSP_H_
 #define PRD_ENGINES_SSP_SSP_H_
 
@@ -53,7 +54,7 @@ class Ssp final : public Engine {
     kAbsent,
     kJoined,    // in no placement yet
     kTraining,  // its clock counts
-    kHolding,   // has finished
+    kHolding,   // pauses or has finished
   };
   struct Worker {
     State state = State::kAbsent;

@@ -46,6 +46,9 @@ lease_ms = 900
 heartbeat_ms = 100
 goal_steps = 100000
 goal_samples = 9007199254740992
+check_replicas_ms = 250
+on_divergence = "repair"
+on_nonfinite = "stop"
 [job.p-reduce]
 group_size = 4
 weights = "constant"
@@ -67,6 +70,9 @@ overlap_steps = 4
   EXPECT_EQ(spec.lease_ms, 900u);
   EXPECT_EQ(spec.heartbeat_ms, 100u);
   EXPECT_EQ(spec.goal, (Trained{100'000, std::int64_t{1} << 53}));
+  EXPECT_EQ(spec.check_replicas_ms, 250u);
+  EXPECT_EQ(spec.on_divergence, JobSpec::OnDivergence::kRepair);
+  EXPECT_EQ(spec.on_nonfinite, OnNonfinite::kStop);
   EXPECT_EQ(spec.engine,
             EngineOptions(PReduceOptions{.group_size = 4,
                                          .weights = PReduceOptions::Weights::kConstant,

@@ -46,6 +46,9 @@ JobSpec RandomSpec(Random& draw) {
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
   spec.goal = {draw.In(0, std::int64_t{1} << 53), draw.In(0, 100)};
+  spec.check_replicas_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
+  spec.on_divergence = static_cast<JobSpec::OnDivergence>(draw.In(0, 1));
+  spec.on_nonfinite = static_cast<OnNonfinite>(draw.In(0, 2));
   const std::vector<EngineOptions> engines = AllEngines();
   const auto engine = static_cast<std::size_t>(draw.In(0, std::ssize(engines) - 1));
   Prng prng(static_cast<std::uint64_t>(draw.In(0, 1'000'000)));
@@ -70,6 +73,9 @@ TEST(SpecTest, RoundTripIsExact) {
     EXPECT_EQ(read->start_grace_ms, spec.start_grace_ms);
     EXPECT_EQ(read->heartbeat_ms, spec.heartbeat_ms);
     EXPECT_EQ(read->goal, spec.goal);
+    EXPECT_EQ(read->check_replicas_ms, spec.check_replicas_ms);
+    EXPECT_EQ(read->on_divergence, spec.on_divergence);
+    EXPECT_EQ(read->on_nonfinite, spec.on_nonfinite);
     EXPECT_EQ(read->text, text);
     EXPECT_EQ(JobSpecToToml(*read), text);
   }
@@ -90,6 +96,9 @@ lease_ms = 2000
 heartbeat_ms = 500
 goal_steps = 0
 goal_samples = 0
+check_replicas_ms = 5000
+on_divergence = "warn"
+on_nonfinite = "pass"
 
 [job.p-reduce]
 group_size = 3

@@ -60,7 +60,8 @@ class Puppet final : public Engine {
     } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
       text = ended->ok ? "ended" : "ended, nobody";
     } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-      text = "left " + std::to_string(left->rank);
+      text = "left " + std::to_string(left->rank) +
+             (left->why == LeftReason::kPaused ? ", paused" : "");
     } else if (const auto* placed = std::get_if<PlacedEvent>(&event)) {
       text = "placed " + std::to_string(placed->rank) + " " + std::to_string(placed->epoch);
     } else if (const auto* link = std::get_if<LinkEvent>(&event)) {

@@ -6,14 +6,16 @@
 namespace prd {
 
 std::string StoreDriver::Join(Rank rank, Iteration clock) {
-  Worker& worker = workers_[rank];
+  Worker& worker = workers_[rank];  // that of one that has paused is as it was
   worker.clock = clock;
+  worker.stopped = false;
   return Apply(JoinedEvent{.rank = rank, .iteration = clock, .host = "h"});
 }
 
 std::string StoreDriver::Leave(Rank rank, LeftReason why) {
-  if (why == LeftReason::kFinished) {
-    workers_.at(rank).finished = true;
+  if (StaysInJob(why)) {
+    workers_.at(rank).stopped = true;
+    workers_.at(rank).pauses = why == LeftReason::kPaused;
   } else {
     workers_.erase(rank);
   }
@@ -71,7 +73,7 @@ std::string StoreDriver::PlaceAll() {
 
 bool StoreDriver::CanSignal(Rank rank) const {
   const Worker& worker = workers_.at(rank);
-  if (!worker.reads || worker.finished || worker.waiting || !open_) return false;
+  if (!worker.reads || worker.stopped || worker.waiting || !open_) return false;
   // All who have shards are there.
   return std::all_of(placement_.members.begin(), placement_.members.end(),
                      [this](Rank member) { return IsMember(member); });
@@ -114,7 +116,7 @@ std::vector<Rank> StoreDriver::Present() const {
 Iteration StoreDriver::LowestStored() const {
   Iteration lowest = std::numeric_limits<Iteration>::max();
   for (const auto& [rank, worker] : workers_) {
-    if (!worker.member || worker.finished) continue;
+    if (!worker.member || worker.stopped) continue;
     lowest = std::min(lowest, worker.clock + (worker.waiting ? 1 : 0));
   }
   return lowest;
@@ -166,13 +168,22 @@ void StoreDriver::Open() {
 
 std::string StoreDriver::JoinOne() {
   const std::vector<Rank> present = Present();
+  std::vector<Rank> paused;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.stopped && worker.pauses) paused.push_back(rank);
+  }
+  if (!paused.empty() && random_.Below(2) == 0) {
+    const Rank rank = Pick(paused);
+    return Join(rank, Clock(rank));
+  }
   const Rank rank = FreeRank();
   return Join(rank, present.empty() ? 0 : Clock(Pick(present)));
 }
 
 std::string StoreDriver::LeaveOne(Rank rank) {
-  const bool finishes = CanSignal(rank) && random_.Below(2) == 0;
-  return Leave(rank, finishes ? LeftReason::kFinished : LeftReason::kLost);
+  const bool may_stop = CanSignal(rank) && random_.Below(2) == 0;
+  if (!may_stop) return Leave(rank, LeftReason::kLost);
+  return Leave(rank, random_.Below(2) == 0 ? LeftReason::kFinished : LeftReason::kPaused);
 }
 
 bool StoreDriver::Act(bool storms, std::uint64_t dice, std::string* wrong) {
@@ -194,7 +205,7 @@ void StoreDriver::ForgetSteps() {
 
 bool StoreDriver::AllHave(int steps) const {
   return std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
-    return entry.second.finished || entry.second.steps >= steps;
+    return entry.second.stopped || entry.second.steps >= steps;
   });
 }
 

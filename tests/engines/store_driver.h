@@ -42,9 +42,10 @@ class StoreDriver final : public EngineDriver {
   struct Worker {
     Iteration clock = 0;
     Iteration sees = 0;
-    bool member = false;  // of a placement
-    bool reads = false;   // has been in an open one
-    bool finished = false;
+    bool member = false;   // of a placement
+    bool reads = false;    // has been in an open one
+    bool stopped = false;  // and holds shards
+    bool pauses = false;
     bool waiting = false;
     bool placed = false;  // of the newest placement
     int steps = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/config.h"
+#include "engines/event.h"
 
 namespace prd::ctl {
 
@@ -133,10 +134,10 @@ void GroupTracker::OnLeft(Instant now, const WorkerLeft& left) {
   const auto in = ahead_.find(left.rank);
   if (in == ahead_.end()) return;
   MemberRow* member = Find(in->second, left.rank);
-  // Who has finished takes part in what was announced before.
-  if (left.why != LeftReason::kFinished) {
+  // Who pauses or has finished may take part in what was announced before.
+  if (!StaysInJob(left.why)) {
     ahead_.erase(in);
-  } else if (member != nullptr && !member->came) {
+  } else if (left.why == LeftReason::kFinished && member != nullptr && !member->came) {
     member->came = now;
   }
 }

@@ -117,13 +117,15 @@ std::string StateWord(const Job& job, const Job::Worker& worker) {
     case Job::State::kAbsent:
       return "gone";
     case Job::State::kJoining:
-      return "joining";
+      return worker.resumes ? "resuming" : "joining";
     case Job::State::kStarting:
       return "starting";
     case Job::State::kAdopting:
       return "adopting";
     case Job::State::kActive:
       return worker.signal && worker.signal->waiting ? "waiting" : "computing";
+    case Job::State::kPaused:
+      return "paused";
     case Job::State::kFinishing:
       return "finishing";
     case Job::State::kFinal:

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engines/event.h"
+
 namespace prd::ctl {
 
 DurationNs Median(std::vector<DurationNs> values) {
@@ -25,8 +27,8 @@ void PaceMeter::Add(const Record& record) {
     tallies_[joined->rank].without_now = 0;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     joined_.erase(left->rank);
-    // Who has finished may still be in a round; it is told again when it goes.
-    if (left->why != LeftReason::kFinished) tallies_[left->rank].gradients_lost += left->gradients;
+    // Who pauses or has finished may still be in a round; it is told again when it goes.
+    if (!StaysInJob(left->why)) tallies_[left->rank].gradients_lost += left->gradients;
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     Tally& tally = tallies_[late->rank];
     ++tally.dropped;

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "engines/event.h"
 #include "engines/violation.h"
 #include "tools/sim/controller.h"
 #include "tools/sim/sim_worker.h"
@@ -116,7 +117,7 @@ void Cluster::Seen(const Record& record) {
     numbers_[record.run] = number;
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
-  if (left != nullptr && left->why != LeftReason::kFinished && world_.Lives(left->incarnation)) {
+  if (left != nullptr && !StaysInJob(left->why) && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].removed = true;
   }
   const auto* ended = std::get_if<RunEnded>(&record.body);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/static_schedule.h"
+#include "engines/event.h"
 #include "engines/violation.h"
 
 namespace prd::sim {
@@ -194,12 +195,14 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   worker.incarnation = joined.incarnation;
   worker.iteration = joined.iteration;
   worker.joined = true;
+  worker.paused = false;
   run->begun = true;
 }
 
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
-  // For whom a round cannot be repaired, the job has it begin anew.
-  const bool behind = left.reason.starts_with("could not get the result") ||
+  // For whom a round cannot be repaired, or a replica where rounds go on, the job has it begin anew.
+  const bool behind = left.reason.starts_with("its replica differs") ||
+                      left.reason.starts_with("could not get the result") ||
                       left.reason.starts_with("nobody is left to give the result");
   if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankText(left.rank) + ": " + left.reason);
@@ -211,8 +214,9 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
                                      Number(worker.owed));
   }
   worker.joined = false;
-  if (left.why == LeftReason::kFinished) {
-    worker.stopped = run->gained;
+  if (StaysInJob(left.why)) {
+    if (!std::exchange(worker.paused, left.why == LeftReason::kPaused))
+      worker.stopped = run->gained;
     worker.waiting = worker.open = false;
     return;
   }

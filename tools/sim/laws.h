@@ -76,11 +76,12 @@ class Laws {
     bool waiting = false;       // which waits for a group,
     bool open = false;          // and has no answer
     bool joined = false;
-    bool ordered = false;      // this rank to adopt, at least once
-    bool answered = false;     // a query, at least once
-    bool scheduled = false;    // in a schedule, at least once
-    bool placed = false;       // neighbours or a placement of shards, at least once
-    bool opened = false;       // a placement that was opened, at least once
+    bool ordered = false;    // this rank to adopt, at least once
+    bool answered = false;   // a query, at least once
+    bool scheduled = false;  // in a schedule, at least once
+    bool placed = false;     // neighbours or a placement of shards, at least once
+    bool opened = false;     // a placement that was opened, at least once
+    bool paused = false;
     std::int64_t stopped = 0;  // steps that the run had when the worker stopped training
   };
   struct Told {               // under a rank

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "engines/event.h"
 #include "engines/violation.h"
 
 namespace prd::sim {
@@ -107,9 +108,10 @@ void StoreBook::Seen(RunId run_id, const Record& record) {
   Run& run = runs_[run_id];
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     run.there[joined->rank] = joined->incarnation;
+    run.finished.erase(joined->incarnation);
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     run.clocks.erase(left->rank);
-    if (left->why == LeftReason::kFinished) {
+    if (StaysInJob(left->why)) {
       run.finished.insert(left->incarnation);
       return;
     }
