@@ -290,14 +290,14 @@ void Session::Impl::TakeFromCaller(bool step_begins) {
   ReplicaStore* store = background_->store();
   const std::lock_guard lock(store->mutex);
   if (device_ != nullptr) device_->TakeFromCaller();
-  store->TakeAveraged(step_begins);
+  store->BeginCall(step_begins);
 }
 
 // What the caller enqueues from now on comes after what the session has done to the replica.
 void Session::Impl::GiveToCaller() {
   ReplicaStore* store = background_->store();
   const std::lock_guard lock(store->mutex);
-  store->GiveAveraged();
+  store->EndCall();
   if (device_ != nullptr) device_->GiveToCaller();
 }
 

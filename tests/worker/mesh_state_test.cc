@@ -113,6 +113,32 @@ TEST(MeshStateTest, ACopyWaitsForTheSourcesCall) {
   job[1].Expect(1, 2, 3);
 }
 
+// Once somebody has asked, calls leave a copy at their end, for a while.
+TEST(MeshStateTest, LaterCopiesNeedNotWait) {
+  StatefulJob job(plans::kModels, {16, 64});
+  ReplicaStore& store = job[1].store();
+  const auto call = [&] {
+    const std::lock_guard lock(store.mutex);
+    store.BeginCall(true);
+    EXPECT_FALSE(store.kept_copied);
+    store.EndCall();
+  };
+  call();
+  EXPECT_TRUE(store.kept_copy.empty()) << "nobody has asked";
+  store.lent = true;
+  EXPECT_TRUE(job.Fetch(0, 1).status.ok());
+  store.lent = false;
+  job[1].Set(128);
+  call();
+  Fill(&job[1].kept, [] { return -1.0; });  // as the training loop may between calls
+  EXPECT_TRUE(job.Fetch(0, 1).status.ok());
+  job.Give();
+  job[0].Expect(128, 129, 130);
+  for (int i = 0; i < ReplicaStore::kCopiesDue; ++i) call();
+  EXPECT_FALSE(store.kept_copied);
+  EXPECT_TRUE(store.kept_copy.empty());
+}
+
 TEST(MeshStateTest, ACopyOfOtherStateIsRefused) {
   StatefulJob job(plans::kModels, {16, 64});
   std::vector<Tensor> views = ViewsOf(&job[1].parameters);

@@ -186,7 +186,7 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeReplica(bool a
   if (all && !store_->initial.empty()) {
     initial = Copy(store_->parameters, Memory::In(store_->initial.data()));
   }
-  if (all && store_->kept.bytes() != 0) kept = Copy(store_->kept, Memory::Tensors());
+  if (all && store_->kept.bytes() != 0) kept = Copy(store_->kept, store_->KeptPlace());
   const bool filled = all && store_->inbox_rounds != 0 && !store_->background;
   if (filled) inbox = Copy(store_->gradients, Memory::In(store_->inbox.data()));
   const auto bytes = [](const std::shared_ptr<Buffer>& row) {
@@ -217,7 +217,7 @@ void ReplicaServer::ServeWaiting(Instant now) {
   std::array<std::shared_ptr<const Snapshot>, 2> snapshots;  // whole, and parameters alone
   std::erase_if(waiting_, [&](Sending& sending) {
     const bool all = sending.request.stage != kParametersAlone;
-    if (all && store_->kept.bytes() != 0 && !store_->lent) return false;
+    if (all && !store_->CanCopyKept()) return false;
     std::shared_ptr<const Snapshot>& snapshot = snapshots[all ? 0 : 1];
     if (snapshot == nullptr) snapshot = TakeReplica(all);
     Start(now, std::move(sending), snapshot);

@@ -76,8 +76,8 @@ struct RoundResult {
 };
 
 // Sends the replica to peers that ask. The replica is copied at one moment between two steps, once
-// for all peers that wait then, and sent from the copy. Where it has state that is kept, peers wait
-// for the caller's next call (ReplicaStore::lent). A round's result is copied when a peer asks.
+// for all peers that wait then, and sent from the copy. Where it has state that is kept, that is
+// when the store can copy it (ReplicaStore). A round's result is copied when a peer asks.
 class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;

@@ -30,7 +30,7 @@ void ReplicaStore::Prepare(const Plan& plan) {
 void ReplicaStore::UseMemory(std::unique_ptr<Memory> other) {
   const std::lock_guard lock(mutex);
   Empty();
-  for (Row* row : {&initial, &outbox, &inbox, &base, &shadow, &given}) *row = Row();
+  for (Row* row : {&initial, &outbox, &inbox, &base, &shadow, &given, &kept_copy}) *row = Row();
   memory = std::move(other);
 }
 
@@ -44,7 +44,8 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   }
   averaged = Layout(mean);
   memory->Size(&shadow, averaged.bytes());
-  shadow_newer = false;
+  shadow_newer = kept_copied = false;
+  copies_due = 0;
   const Layout in_shadow = averaged.Over(shadow.data());
   for (const Layout::Piece& piece : in_shadow.pieces()) {
     all.push_back({piece.data, (piece.end - piece.begin) / DTypeSize(piece.dtype), piece.dtype});
@@ -56,6 +57,25 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   all.insert(all.end(), others.begin(), others.end());
   whole = Layout(all);
   TakeAveraged();
+}
+
+void ReplicaStore::BeginCall(bool step) {
+  kept_copied = false;
+  TakeAveraged(step);
+}
+
+void ReplicaStore::EndCall() {
+  GiveAveraged();
+  if (kept.bytes() == 0 || copies_due == 0) return;
+  kept_copied = --copies_due > 0;
+  memory->Size(&kept_copy, kept_copied ? kept.bytes() : 0);
+  if (kept_copied) memory->Combine(kept, Memory::In(kept_copy.data()), {{Memory::Tensors()}});
+}
+
+bool ReplicaStore::CanCopyKept() {
+  if (kept.bytes() == 0) return true;
+  copies_due = kCopiesDue;
+  return lent || kept_copied;
 }
 
 void ReplicaStore::TakeAveraged(bool step_begins) {

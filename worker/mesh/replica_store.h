@@ -23,8 +23,10 @@ namespace prd {
 // The caller's thread copies it there when a call begins and after `apply`, and back before `apply`
 // and when a call ends; in between the tensors themselves are the caller's. Where a step averages
 // before it applies, what the caller has written since the call before is added after the average,
-// as gradients are: peers have got this worker's part already. State that is not averaged is copied
-// with a replica, and is read and written in the caller's memory, while the caller is in a call.
+// as gradients are: peers have got this worker's part already. State that is not averaged is kept:
+// it goes with copies of the replica. It is read and written in the caller's memory, while the
+// caller is in a call. Between calls peers get a copy that the call before has made at its end. It
+// does so for a while after a peer has asked; the first one waits for the next call.
 struct ReplicaStore {
   // Held by the thread that writes the parameters or the fields below: the caller's around `apply`,
   // the background thread around a commit. All of them change under one lock, so its holder sees
@@ -69,6 +71,12 @@ struct ReplicaStore {
   // Whether the caller is in a call (or in its `apply`, with the mutex), so that `kept` may be
   // read. The background thread's alone.
   bool lent = false;
+  // Whether kept_copy is what `kept` was at the end of the call before, and so belongs to the
+  // parameters. Made at the end of this many calls more.
+  bool kept_copied = false;
+  int copies_due = 0;
+  Row kept_copy;
+  static constexpr int kCopiesDue = 64;
   Row shadow;
   // The shadow has what the caller's tensors do not have yet.
   std::atomic<bool> shadow_newer = false;
@@ -82,6 +90,15 @@ struct ReplicaStore {
   // no run, while the caller waits; after UseMemory; without the mutex.
   void SetTensors(const std::vector<Tensor>& model, const std::vector<Tensor>& model_gradients,
                   const std::vector<StateTensor>& state);
+  // State, as a call begins and ends. REQUIRES: mutex is held by the caller's thread.
+  void BeginCall(bool step);
+  void EndCall();
+  // Whether `kept`, with the parameters as they are, can be copied now, and from where. For a peer
+  // that asks. REQUIRES: mutex is held by the background thread.
+  bool CanCopyKept();
+  Memory::Place KeptPlace() const {
+    return lent ? Memory::Tensors() : Memory::In(kept_copy.data());
+  }
   // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.
   void TakeAveraged(bool step_begins = false);

@@ -78,8 +78,9 @@ struct Replica {
   // forward pass may write running statistics. What the caller writes there counts from the next
   // call on. `apply` reads and writes state as well.
   //
-  // A peer that copies state which is not averaged waits until this worker is in a call. Where a
-  // run begins with the average of several workers' models, that state is averaged once, too.
+  // A peer that copies state which is not averaged may have to wait until this worker is in a call.
+  // Where a run begins with the average of several workers' models, that state is averaged once,
+  // too.
   std::vector<StateTensor> state;
   // Applies the gradients to the parameters: the local optimiser step. Step calls `apply`, and
   // Finish does while results are left to apply, both on the caller's thread. One call of `apply`
