@@ -16,6 +16,7 @@
 #include "tools/sim/history_store.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/step_times.h"
+#include "tools/sim/store_book.h"
 
 namespace prd::sim {
 namespace {
@@ -325,6 +326,65 @@ TEST_F(ForgettingStore, AnOldCopyHasNothingNewer) {
   EXPECT_EQ(store_.WritesSince({19}), 3u);
   store_.Forget(store_.WritesSince({0}));
   EXPECT_TRUE(store_.runs().empty());
+}
+
+// Of a history of shards without copies, the end is forgotten; what it said of who had gone is
+// void.
+class ForgottenShards : public testing::Test {
+ protected:
+  ForgottenShards() : world_(workload_, 1), stats_(3, false, 0), book_(&world_, {}, &stats_) {}
+  void Seen(RecordBody body) {
+    records_.push_back({.run = 1, .index = records_.size(), .body = std::move(body)});
+    book_.Seen(1, records_.back());
+  }
+  void Joins(Rank rank) { Seen(WorkerJoined{.rank = rank, .incarnation = Who(rank)}); }
+  void Goes(Rank rank) {
+    Seen(WorkerLeft{.rank = rank, .incarnation = Who(rank), .why = LeftReason::kLost});
+  }
+  void SaysReady(Rank rank) {
+    Seen(FromWorker{
+        .envelope = {.rank = rank, .incarnation = Who(rank), .body = Ready{.iteration = 1}}});
+  }
+  // One shard, which its owner has from this rank; kNoRank: it begins anew.
+  void Placed(const std::vector<Rank>& members, Rank owner, Rank source) {
+    Seen(PlacementSet{.epoch = ++epoch_,
+                      .members = members,
+                      .at = std::vector<Iteration>(members.size()),
+                      .shards = {{.owner = owner, .holders = {}, .source = source}},
+                      .reason = "updates were lost"});
+  }
+  void Opens() { Seen(PlacementOpened{.epoch = epoch_}); }
+  static Incarnation Who(Rank rank) {
+    return (Incarnation{7} << kWorkerBits) | static_cast<Incarnation>(rank);
+  }
+
+  const Workload workload_ = FromText("[cluster]\nworkers = 3\n");
+  World world_;
+  Stats stats_;
+  StoreBook book_;
+  std::vector<Record> records_;
+  std::uint64_t epoch_ = 0;
+};
+
+TEST_F(ForgottenShards, WhoWasSaidToHaveGoneIsThere) {
+  Joins(0);
+  Joins(1);
+  Placed({0, 1}, 0, kNoRank);
+  Opens();
+  const std::size_t kept = records_.size();
+  Goes(0);
+  Goes(1);
+  records_.resize(kept);
+  book_.Forgot(1, records_);
+  Goes(1);
+  Placed({0}, 0, 0);
+  Opens();
+  SaysReady(0);
+  Joins(2);
+  EXPECT_THROW(Placed({0, 2}, 2, kNoRank), Violation) << "rank 0 has the shard";
+  records_.pop_back();
+  Goes(0);
+  EXPECT_NO_THROW(Placed({2}, 2, kNoRank));
 }
 
 // ---- links ----

@@ -35,6 +35,22 @@ TEST(Sweep, SeedsOfAllFaultsOnAllEnginesAreClean) {
   EXPECT_GT(sweep.adoptions, 500u);
 }
 
+// Each of them once broke a law: workers that were removed and took a round all the same, shards
+// after a loss of history, a Hello that told of rounds in an inbox.
+TEST(Sweep, SeedsThatShowedMistakesAreClean) {
+  const auto check = [](const std::vector<Workload>& workloads, std::uint64_t seed,
+                        const std::optional<OneEngine>& only) {
+    const RunResult run = RunSeed(workloads, {.only = only, .twice = false}, seed).result;
+    EXPECT_EQ(run.invariant, "") << "seed " << seed << ": " << run.violation;
+    EXPECT_TRUE(run.all_finished) << "seed " << seed;
+  };
+  check({Loaded("faults/everything.toml")}, 2053382, std::nullopt);
+  check({Loaded("faults/freezes.toml")}, 3305837, std::nullopt);
+  check(FaultWorkloads(), 10053916, std::nullopt);
+  check(FaultWorkloads(), 5740, OneEngine{.engine = SspOptions{}});
+  check(FaultWorkloads(), 1636, OneEngine{.engine = EagerOptions{}});
+}
+
 // A bug of one engine that is rarely seen.
 std::optional<OneEngine> OnlyFor(Mutation mutation) {
   if (mutation == Mutation::kWindowOffByOne) return OneEngine{.engine = PReduceOptions{}};

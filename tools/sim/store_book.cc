@@ -145,13 +145,9 @@ void StoreBook::Seen(RunId run_id, const Record& record) {
 
 void StoreBook::Forgot(RunId run_id, std::span<const Record> left) {
   Run& run = runs_[run_id];
-  Run before = std::exchange(run, {});
+  const Run before = std::exchange(run, {});
   for (const Record& record : left) Seen(run_id, record);
   run.behind = before.behind || run.epoch != before.epoch || run.opened != before.opened;
-  for (std::size_t i = 0; i < std::min(run.shards.size(), before.shards.size()); ++i) {
-    before.shards[i].place = std::move(run.shards[i].place);
-    run.shards[i] = std::move(before.shards[i]);
-  }
 }
 
 void StoreBook::CheckAnew(const Run& run, const PlacementSet& set, std::size_t shard) {

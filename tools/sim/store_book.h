@@ -71,9 +71,8 @@ class StoreBook {
 
   // A record has become durable.
   void Seen(RunId run, const Record& record);
-  // The controller has forgotten the end of a run; these are left. Who is there, and has gone, is
-  // as they say; what is known of the shards stays. Where a placement was forgotten, nothing is
-  // checked until the next one is opened.
+  // The controller has forgotten the end of a run; these are left. Where a placement was forgotten,
+  // nothing is checked until the next one is opened.
   void Forgot(RunId run, std::span<const Record> left);
 
   // To be added to a copy. `offer`: what came with a peer's.
