@@ -63,6 +63,9 @@ void Hop::Step(Instant now, const Event& event, GroupId*, Effects* out) {
     OnJoined(now, *joined);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     OnLeft(now, *left, out);
+  } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+    links_.Set(link->a, link->b, link->works);
+    if (!settles_ && !options_.directed) settles_ = now + kSettle;
   } else if (std::holds_alternative<DeadlineEvent>(event)) {
     settles_.reset();
     Place(out);
@@ -97,6 +100,7 @@ void Hop::OnLeft(Instant now, const LeftEvent& event, Effects* out) {
   const Worker gone = std::exchange(At(event.rank), {});
   const Told told = std::exchange(ToldTo(event.rank), {});
   hosts_.Remove(told.host);
+  links_.Forget(event.rank);
   for (const Rank rank : told.out) {
     std::vector<InEdge>& in = ToldTo(rank).in;
     in.erase(FindEdge(in, event.rank));
@@ -190,7 +194,7 @@ void Hop::Place(Effects* out) {
       worker.iteration = std::max(worker.iteration, *lowest);
     }
   }
-  const Topology topology = TopologyOf(options_, present);
+  const Topology topology = TopologyOf(options_, present, links_);
   std::vector<std::uint32_t> ways;
   if (options_.max_iteration_gap == 0) ways = LongestWayBack(topology);
   for (std::size_t i = 0; i < topology.nodes.size(); ++i) {
@@ -302,7 +306,7 @@ std::string Hop::ExplainMissing(Rank rank) const {
 // ---- state ----
 
 void Hop::Archive(StateArchive& ar) {
-  ar(workers_, told_, hosts_, settles_);
+  ar(workers_, told_, hosts_, links_, settles_);
   if (ar.saving()) return;
   if (told_.size() != workers_.size()) return ar.Fail();
   for (std::size_t i = 0; i < workers_.size(); ++i) {

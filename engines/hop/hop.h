@@ -11,9 +11,10 @@
 // the one nearest to it is: what it leaves out, nobody waits for.
 //
 // What else is decided where the paper says nothing:
-//  - Workers come and go. kSettle after a change the graph is computed anew (topology.h), and
-//    everybody whose neighbours or weights changed is told. A new edge carries updates from the
-//    iteration on that its sender is in: the sender is told between two answers, and so knows it.
+//  - Workers come and go, and links break. kSettle after a change the graph is computed anew
+//    (topology.h), and everybody whose neighbours or weights changed is told. A new edge carries
+//    updates from the iteration on that its sender is in: the sender is told between two answers,
+//    and so knows it.
 //  - A worker that joins goes on where it is, or, if that is more, where the last of the others is:
 //    less would let them wait for it.
 //  - Of a worker that is gone no token is needed, at once.
@@ -31,6 +32,7 @@
 #include "engines/engine.h"
 #include "engines/hop/options.h"
 #include "engines/hop/topology.h"
+#include "engines/links.h"
 #include "engines/ring_order.h"
 
 namespace prd {
@@ -113,6 +115,7 @@ class Hop final : public Engine {
   std::vector<Worker> workers_;  // by rank
   std::vector<Told> told_;       // by rank
   HostTable hosts_;
+  BrokenLinks links_;
   std::optional<Instant> settles_;  // kSettle after a change
   std::vector<Rank> around_;        // everybody's neighbours (derived)
   std::vector<Rank> freed_;         // during LetGo

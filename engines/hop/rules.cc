@@ -19,7 +19,8 @@
 //
 // graph: every worker is told the graph of those present. Whose updates a worker gets is who sends
 // them, from the sender's iteration on. Weights sum to 1 by receiver, and by sender too;
-// undirected, they are the same both ways.
+// undirected, they are the same both ways. Undirected, nobody has a neighbour that it does not
+// reach; and two that reach each other are connected if they would be with all links whole.
 //
 // slots: there are max_ig + 1; without token queues as many as Theorem 1 asks for; with a staleness
 // 1 (section 6.1).
@@ -112,6 +113,7 @@ class HopRules final : public EngineRules {
   Iteration Target(const Worker& worker) const;
   void CheckGraph() const;
   void CheckTopology() const;
+  void CheckBroken(const Topology& whole) const;
   void CheckWaiting(const Decision& of) const;
   // Of those who have moved, and others.
   void CheckGaps(const std::set<Rank>& moved) const;
@@ -122,7 +124,8 @@ class HopRules final : public EngineRules {
 
   const HopOptions options_;
   std::map<Rank, Worker> workers_;  // joined
-  bool unseen_ = false;             // there have been more workers than are looked at
+  LinkRule links_;
+  bool unseen_ = false;  // there have been more workers than are looked at
   // Derived: how far the first may be ahead of the second; hops from the first to the second.
   Lengths bounds_;
   Lengths hops_;
@@ -260,6 +263,7 @@ void HopRules::Measure() {
 }
 
 void HopRules::Check(const Decision& of) {
+  links_.Follow(of.event);
   unseen_ = unseen_ || of.joined > kMaxWatched;
   if (unseen_) return;
   Apply(of.event);
@@ -307,7 +311,7 @@ void HopRules::CheckTopology() const {
     const auto host = hosts.emplace(worker.host, static_cast<std::int32_t>(hosts.size())).first;
     present.push_back({.rank = rank, .host = host->second});
   }
-  const Topology topology = TopologyOf(options_, present);
+  const Topology topology = TopologyOf(options_, present, links_.broken());
   for (const Topology::Node& node : topology.nodes) {
     const Worker& worker = workers_.at(node.rank);
     bool same = worker.told && worker.in.size() == node.in.size() &&
@@ -319,6 +323,33 @@ void HopRules::CheckTopology() const {
     }
     if (same) continue;
     throw Violation("graph", NameOf(node.rank) + " was told other neighbours than it has");
+  }
+  if (!options_.directed && !links_.broken().empty()) CheckBroken(TopologyOf(options_, present));
+}
+
+void HopRules::CheckBroken(const Topology& whole) const {
+  const BrokenLinks& broken = links_.broken();
+  const auto connected = [&](Rank start, const auto& beside) {
+    std::set<Rank> seen = {start};
+    for (std::vector<Rank> open = {start}; !open.empty();) {
+      const Rank rank = open.back();
+      open.pop_back();
+      for (const Rank next : beside(rank)) {
+        if (seen.insert(next).second) open.push_back(next);
+      }
+    }
+    return seen;
+  };
+  for (const auto& [rank, worker] : workers_) {
+    if (!broken.Reaches(rank, worker.out)) {
+      throw Violation("graph", NameOf(rank) + " has a neighbour that it does not reach");
+    }
+    const auto now = connected(rank, [&](Rank of) { return workers_.at(of).out; });
+    for (const Rank other : connected(rank, [&](Rank of) { return whole.Of(of).out; })) {
+      if (now.contains(other) || broken.Has(rank, other)) continue;
+      throw Violation("graph", NameOf(rank) + " and " + NameOf(other) +
+                                   " reach each other and are not connected");
+    }
   }
 }
 
@@ -402,7 +433,7 @@ void HopRules::CheckTokens(const std::set<Rank>& moved) const {
 }
 
 void HopRules::Archive(StateArchive& ar) {
-  ar(workers_, unseen_);
+  ar(workers_, links_, unseen_);
   if (!ar.saving()) Measure();
 }
 

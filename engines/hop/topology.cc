@@ -104,6 +104,48 @@ void AddList(const std::vector<Graph::Edge>& list, const std::set<Rank>& present
   }
 }
 
+// Of ranks and the edges so far: which are connected with which.
+class Parts {
+ public:
+  explicit Parts(const std::vector<HopPlace>& present) {
+    for (const HopPlace& place : present) part_[place.rank] = place.rank;
+  }
+  bool Together(Rank a, Rank b) const { return part_.at(a) == part_.at(b); }
+  void Join(Rank a, Rank b) {
+    if (Together(a, b)) return;
+    const Rank to = std::min(part_.at(a), part_.at(b));
+    const Rank from = std::max(part_.at(a), part_.at(b));
+    for (auto& [rank, part] : part_) part = part == from ? to : part;
+  }
+  friend bool operator==(const Parts&, const Parts&) = default;
+
+ private:
+  std::map<Rank, Rank> part_;  // by rank: the lowest of those that it is connected with
+};
+
+void GoAround(const std::vector<HopPlace>& present, const BrokenLinks& broken, Edges* edges) {
+  Edges lost;
+  std::erase_if(*edges, [&](const Graph::Edge& edge) {
+    if (!broken.Has(edge.first, edge.second)) return false;
+    lost.push_back(edge);
+    return true;
+  });
+  Parts parts(present);
+  for (const auto& [a, b] : *edges) parts.Join(a, b);
+  Parts whole = parts;
+  for (const auto& [a, b] : lost) whole.Join(a, b);
+  if (whole == parts) return;
+  for (const auto& [one, host] : present) {
+    for (const auto& [other, host_of_other] : present) {
+      if (!whole.Together(one, other) || parts.Together(one, other) || broken.Has(one, other)) {
+        continue;
+      }
+      Connect(one, other, edges);
+      parts.Join(one, other);
+    }
+  }
+}
+
 std::size_t IndexOf(const Topology& topology, Rank rank) {
   const auto at =
       std::lower_bound(topology.nodes.begin(), topology.nodes.end(), rank,
@@ -112,9 +154,10 @@ std::size_t IndexOf(const Topology& topology, Rank rank) {
   return static_cast<std::size_t>(at - topology.nodes.begin());
 }
 
-Topology Undirected(const std::vector<HopPlace>& present, Edges edges) {
+Topology Undirected(const std::vector<HopPlace>& present, const BrokenLinks& broken, Edges edges) {
   std::sort(edges.begin(), edges.end());
   edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+  if (!broken.empty()) GoAround(present, broken, &edges);
   Topology topology;
   std::vector<std::size_t> index;  // by rank
   for (const HopPlace& place : present) {
@@ -234,7 +277,8 @@ std::uint32_t WayBack(const Topology& topology, std::size_t start) {
 
 const Topology::Node& Topology::Of(Rank rank) const { return nodes[IndexOf(*this, rank)]; }
 
-Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& present) {
+Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& present,
+                    const BrokenLinks& broken) {
   const Graph& graph = options.graph;
   if (options.directed) return Directed(graph.edges, present);
   std::vector<Rank> ranks;
@@ -260,7 +304,7 @@ Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& pres
       AddList(graph.edges, {ranks.begin(), ranks.end()}, &edges);
       break;
   }
-  return Undirected(present, std::move(edges));
+  return Undirected(present, broken, std::move(edges));
 }
 
 std::vector<std::uint32_t> LongestWayBack(const Topology& topology) {

@@ -1,5 +1,6 @@
 // The communication graph of `hop` over the workers that are present, with the weights of their
-// updates. A function of the options and of who is there: the engine and prdctl have the same.
+// updates. A function of the options, of who is there, and of links that are broken: the engine and
+// prdctl have the same.
 #ifndef PRD_ENGINES_HOP_TOPOLOGY_H_
 #define PRD_ENGINES_HOP_TOPOLOGY_H_
 
@@ -9,6 +10,7 @@
 
 #include "common/base/ids.h"
 #include "engines/hop/options.h"
+#include "engines/links.h"
 
 namespace prd {
 
@@ -45,8 +47,14 @@ struct Topology {
 // is a worker's own (Metropolis). Directed: Equation 1, W_ij = 1 / |N_in(j)| where j is in N_in(j);
 // and where ranks of the list are absent, what an update that passes through those would weigh.
 //
+// An undirected graph goes around broken links: an edge of two that do not reach each other is left
+// out. Where that parts some from others, an edge between two of them that reach each other takes
+// its place. Those who reach nobody of the others are apart from them until a link works again. A
+// directed list keeps its edges: with others its weights would not be doubly stochastic.
+//
 // REQUIRES: Validate(options, 0) is ok; ranks ascend.
-Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& present);
+Topology TopologyOf(const HopOptions& options, const std::vector<HopPlace>& present,
+                    const BrokenLinks& broken = {});
 
 // By node: the longest of the shortest paths from it to one whose updates it gets, so many
 // iterations its in-neighbours may be ahead without token queues (Theorem 1). 0 without

@@ -1,4 +1,5 @@
-// Engines that choose who is in a group, where some workers do not reach each other.
+// Engines that choose who is in a group, or who are neighbours, where some workers do not reach
+// each other.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "engines/engine_watch.h"
+#include "engines/hop/topology.h"
 #include "engines/prague/division.h"
 #include "engines/registry.h"
 #include "tests/engines/engine_driver.h"
@@ -20,6 +22,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 // An engine, event by event, held to its invariants.
@@ -39,6 +42,7 @@ class World {
     Step(ReadyEvent{.rank = rank, .ready = {.iteration = ++iterations_[rank]}});
   }
   void Leave(Rank rank) { Step(LeftEvent{.rank = rank}); }
+  void PassDeadline() { Step(DeadlineEvent{}); }
   void Through(const FormGroup& group) {
     for (const GroupShare& share : group.members) {
       Step(FinishedEvent{.rank = share.rank, .group = group.id, .ok = true});
@@ -62,6 +66,7 @@ class World {
     }
     return "";
   }
+  const Effects& effects() const { return effects_; }
   FormGroup Group() const { return GroupsOf(effects_).at(0); }
   std::string Explain(Rank rank) const { return engine_->Explain(now_, rank); }
 
@@ -223,6 +228,70 @@ TEST(PragueLinksTest, PartingMovesWhoItCan) {
   EXPECT_THAT(groups, ElementsAre(ElementsAre(3, 4, 0))) << "rank 1 is in none";
 }
 
+// ---- hop ----
+
+// Who gets whose updates, after the last event.
+std::map<Rank, std::vector<Rank>> ToldOut(const World& world) {
+  std::map<Rank, std::vector<Rank>> told;
+  for (const Effect& effect : world.effects()) {
+    if (const auto* set = std::get_if<NeighboursSet>(&effect)) told[set->rank] = set->out;
+  }
+  return told;
+}
+
+HopOptions Ring() { return {.graph = {.kind = Graph::Kind::kRing, .edges = {}}}; }
+
+TEST(HopLinksTest, ARingGoesAroundABrokenLinkUntilItWorks) {
+  World world(Ring(), 4);
+  world.PassDeadline();
+  EXPECT_THAT(ToldOut(world).at(1), ElementsAre(0, 2));
+  world.Break(1, 2);
+  EXPECT_THAT(ToldOut(world), IsEmpty());
+  world.PassDeadline();
+  EXPECT_THAT(ToldOut(world).at(1), ElementsAre(0));
+  EXPECT_THAT(ToldOut(world).at(2), ElementsAre(3));
+  world.Mend(1, 2);
+  world.PassDeadline();
+  EXPECT_THAT(ToldOut(world).at(1), ElementsAre(0, 2));
+}
+
+TEST(HopLinksTest, NobodyWaitsForATokenOverALinkThatIsLeftOut) {
+  HopOptions options = Ring();
+  options.max_iteration_gap = 1;
+  World world(options, 4);
+  world.PassDeadline();
+  for (const Rank rank : {0, 1, 3}) world.BeReady(rank);
+  for (const Rank rank : {1, 3}) world.BeReady(rank);
+  for (const Rank rank : {1, 3}) {
+    EXPECT_THAT(world.Explain(rank), HasSubstr("waiting for a token of rank 2,"));
+  }
+  world.Break(1, 2);
+  world.PassDeadline();
+  EXPECT_EQ(world.Reason(), "has its tokens") << "rank 1 goes on";
+  EXPECT_THAT(world.Explain(1), Not(HasSubstr("token")));
+  EXPECT_THAT(world.Explain(3), HasSubstr("waiting for a token of rank 2,"));
+  world.Break(2, 3);  // rank 2 gets another neighbour
+  world.PassDeadline();
+  EXPECT_THAT(world.Explain(3), Not(HasSubstr("token")));
+}
+
+TEST(HopLinksTest, OthersTakeTheirPlaceWhereAGraphWouldFallApart) {
+  std::vector<HopPlace> present;
+  for (Rank rank = 0; rank < 5; ++rank) present.push_back({.rank = rank});
+  BrokenLinks broken;
+  broken.Set(1, 2, false);
+  broken.Set(2, 3, false);
+  EXPECT_THAT(TopologyOf(Ring(), present, broken).Of(2).out, ElementsAre(0));
+  broken.Set(0, 2, false);
+  EXPECT_THAT(TopologyOf(Ring(), present, broken).Of(2).out, ElementsAre(4));
+  broken.Set(2, 4, false);
+  EXPECT_THAT(TopologyOf(Ring(), present, broken).Of(2).out, IsEmpty()) << "it reaches nobody";
+  EXPECT_EQ(TopologyOf(Ring(), present, broken).Of(2).own_weight, 1);
+  const HopOptions directed{
+      .graph = {.kind = Graph::Kind::kEdges, .edges = {{0, 1}, {1, 2}, {2, 0}}}, .directed = true};
+  EXPECT_THAT(TopologyOf(directed, present, broken).Of(1).out, ElementsAre(2));
+}
+
 // Is not told of links.
 class DeafEngine final : public Engine {
  public:
@@ -254,6 +323,14 @@ TEST(LinkRuleTest, FindsGroupsOfTwoThatDoNotReachEachOther) {
       found += wrong.starts_with("broken-link") ? 1 : 0;
     }
     EXPECT_GT(found, 0) << EngineName(options);
+  }
+}
+
+TEST(LinkRuleTest, FindsAGraphThatKeepsBrokenLinks) {
+  const EngineOptions options = HopOptions{};
+  for (std::uint64_t seed = 2; seed < 20; seed += 3) {
+    EngineWatch engine(std::make_unique<DeafEngine>(options), options);
+    EXPECT_THAT(MakeDriver(&engine, seed, 6)->Storm(2000), HasSubstr("graph")) << "seed " << seed;
   }
 }
 
