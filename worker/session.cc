@@ -197,6 +197,7 @@ class Session::Impl {
   Status ReadyToTrain() const;
   Status JoinJob(Replica replica);
   Status CheckUse(const Welcome& welcome) const;
+  void SayIfNotWeighed(const Welcome& welcome, std::int64_t samples);
   Result<bool> LookForNonfinite(const Welcome& welcome, bool discard);
   Status CheckWritten();
   void TakeFromCaller(bool step_begins);
@@ -242,6 +243,7 @@ class Session::Impl {
   Status attach_;                               // what the last one gave
   bool attached_ = false;
   bool paused_ = false;
+  bool said_samples_ = false;
   bool over_ = false;
   std::int64_t looked_ = 0;     // steps that might be looked at for values that are not finite
   Clock::time_point returned_;  // from the last call, or its reduction's end if that was later
@@ -480,6 +482,16 @@ std::int64_t Session::Impl::LocalStep(const Plan& plan, bool discard) {
   });
 }
 
+// Gradients and changes of a step are weighted by its samples. Averages of parameters are not,
+// unless the engine's options say so, and what is exchanged or pushed is not.
+void Session::Impl::SayIfNotWeighed(const Welcome& welcome, std::int64_t samples) {
+  if (samples == 0 || said_samples_ || AllOrNone(welcome.plan)) return;
+  said_samples_ = true;
+  background_->log().Say("engine " + welcome.engine +
+                         " does not weigh by samples, unless its options say so: batches of any "
+                         "size count alike in its averages");
+}
+
 // Whether the step's gradients, or the parameters where there are none, have a value that is not
 // finite. An error: the worker has left for that.
 Result<bool> Session::Impl::LookForNonfinite(const Welcome& welcome, bool discard) {
@@ -515,14 +527,18 @@ Result<StepResult> Session::Impl::Step(const StepInput& input) {
   if (const Status wrong = CheckUse(welcome); !wrong.ok()) {
     return Status(Code::kFailedPrecondition, "the job began anew: " + wrong.message());
   }
+  SayIfNotWeighed(welcome, input.samples);
   const InOrder order(this, input.stream.value_or(replica_.stream), true);
   PRD_RETURN_IF_ERROR(CheckWritten());
   const Status settled = Settle();
-  const Result<bool> nonfinite = LookForNonfinite(welcome, input.discard);
+  const bool gradients = !replica_.gradients.empty();
+  Result<bool> nonfinite = gradients ? LookForNonfinite(welcome, input.discard) : false;
   if (!nonfinite.ok()) return nonfinite.status();
   const bool discard = input.discard || (*nonfinite && welcome.on_nonfinite == OnNonfinite::kDrop);
   // In any case, as where the group of this step fails.
   const std::int64_t taken = LocalStep(plan, discard);
+  if (!gradients) nonfinite = LookForNonfinite(welcome, discard);
+  if (!nonfinite.ok()) return nonfinite.status();
   PRD_RETURN_IF_ERROR(settled);
   PRD_RETURN_IF_ERROR(WaitForCaller());
   const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -193,7 +194,9 @@ TEST(SessionPauseTest, EveryEngineGoesOnWithoutWhoPauses) {
         ASSERT_TRUE(back.ok()) << EngineName(engine) << ": " << back.ToString();
         const Result<StepResult> step = worker->session->Step();
         EXPECT_TRUE(step.ok()) << EngineName(engine) << ": " << step.status().ToString();
-        if (step.ok()) EXPECT_LT(step->computed, std::chrono::seconds(20));
+        if (step.ok()) {
+          EXPECT_LT(step->computed, std::chrono::seconds(20));
+        }
         resumed = true;
       } else {
         for (int i = 0; i < 12 || !resumed; ++i) {
@@ -346,6 +349,97 @@ TEST(MisuseTest, AParameterThatWasWrittenBetweenCallsIsNamed) {
   EXPECT_THAT(step.message(), HasSubstr("parameters[1] was written between calls"));
   EXPECT_TRUE(session->Step().ok());
   EXPECT_TRUE(session->Finish().ok());
+}
+
+// ---- values that are not finite ----
+
+JobSpec OnNonfiniteSpec(EngineOptions engine, OnNonfinite what) {
+  JobSpec spec = testing::SpecFor(std::move(engine), 1);
+  spec.on_nonfinite = what;
+  return spec;
+}
+
+bool ToldNonfinite(const FakeDaemon& daemon) {
+  return daemon.WaitFor([](const Record& record) {
+    const auto* from = std::get_if<FromWorker>(&record.body);
+    if (from == nullptr) return false;
+    const auto* ready = std::get_if<Ready>(&from->envelope.body);
+    const auto* progressed = std::get_if<Progressed>(&from->envelope.body);
+    return (ready != nullptr && ready->nonfinite == 1) ||
+           (progressed != nullptr && progressed->nonfinite == 1);
+  });
+}
+
+TEST(NonfiniteTest, PassCountsTheStepAndTellsTheController) {
+  FakeDaemon daemon(OnNonfiniteSpec(AllReduceOptions{}, OnNonfinite::kPass));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  worker.gradients[kSize - 1] = NAN;
+  const Result<StepResult> step = worker.session->Step();
+  ASSERT_TRUE(step.ok()) << step.status().ToString();
+  EXPECT_EQ(step->steps, 1);
+  EXPECT_TRUE(std::isnan(worker.values[kSize - 1]));
+  EXPECT_TRUE(ToldNonfinite(daemon));
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
+TEST(NonfiniteTest, DropDiscardsTheStep) {
+  FakeDaemon daemon(OnNonfiniteSpec(PReduceOptions{}, OnNonfinite::kDrop));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  worker.gradients[3] = INFINITY;
+  const Result<StepResult> dropped = worker.session->Step();
+  ASSERT_TRUE(dropped.ok()) << dropped.status().ToString();
+  EXPECT_EQ(dropped->steps, 0);
+  EXPECT_EQ(worker.values[3], 0.f);
+  worker.gradients[3] = 2;
+  const Result<StepResult> step = worker.session->Step();
+  ASSERT_TRUE(step.ok());
+  EXPECT_EQ(step->steps, 1);
+  EXPECT_EQ(worker.values[3], 2.f);
+  EXPECT_TRUE(ToldNonfinite(daemon));
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
+TEST(NonfiniteTest, DropNeedsGradientsAndSaysSo) {
+  FakeDaemon daemon(OnNonfiniteSpec(PReduceOptions{}, OnNonfinite::kDrop));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.gradients.clear();
+  const Status attached = worker.session->Attach(std::move(replica));
+  EXPECT_EQ(attached.code(), Code::kInvalidArgument);
+  EXPECT_THAT(attached.message(), HasSubstr("on_nonfinite"));
+}
+
+TEST(NonfiniteTest, StopLeavesAndNamesTheTensorAndTheStep) {
+  FakeDaemon daemon(OnNonfiniteSpec(AllReduceOptions{}, OnNonfinite::kStop));
+  Worker worker(daemon, 0);
+  ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
+  ASSERT_TRUE(worker.session->Step().ok());
+  const float before = worker.values[0];
+  worker.gradients[kSize - 1] = -INFINITY;  // of the second tensor
+  const Status step = worker.session->Step().status();
+  EXPECT_EQ(step.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(step.message(), HasSubstr("gradients[1] has a value that is not finite, in step 2"));
+  EXPECT_EQ(worker.values[0], before);
+  EXPECT_THAT(worker.session->Step().status().message(), HasSubstr("has left the job"));
+  EXPECT_TRUE(daemon.WaitFor([](const Record& record) {
+    const auto* left = std::get_if<WorkerLeft>(&record.body);
+    return left != nullptr && left->reason.find("gradients[1]") != std::string::npos;
+  }));
+  EXPECT_TRUE(ToldNonfinite(daemon));
+}
+
+TEST(NonfiniteTest, WithoutGradientsStopLooksAtTheParameters) {
+  FakeDaemon daemon(OnNonfiniteSpec(PReduceOptions{}, OnNonfinite::kStop));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.gradients.clear();
+  replica.apply = [&worker] { worker.values[1] = NAN; };
+  ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
+  Status status;
+  for (int step = 0; step < 2 && status.ok(); ++step) status = worker.session->Step().status();
+  EXPECT_THAT(status.message(), HasSubstr("parameters[0] has a value that is not finite"));
 }
 
 // ---- tensors that do not change, and lines ----
