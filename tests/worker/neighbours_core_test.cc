@@ -345,9 +345,11 @@ TEST_F(NeighboursTest, ANewIncarnationBeginsAnew) {
   s.core.GiveIncarnation(4004);
   s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
   s.Pass(kSecond);
+  ASSERT_EQ(s.core.incarnation(), kMe) << "while `apply` runs";
+  s.Applied(0);
+  s.Pass(0);
   ASSERT_EQ(s.core.incarnation(), 4004u);
   s.Clear();
-  s.Applied(0);
   Pulled(2);
   Offer(1);
   EXPECT_THAT(Did(), IsEmpty());

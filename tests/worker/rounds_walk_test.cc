@@ -164,6 +164,12 @@ class Walk {
     s_.core.GiveIncarnation(kMe);
     s_.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
     s_.Pass(kSecond);
+    while (applying_) {  // until then it says no Hello
+      EXPECT_TRUE(s_.Said<Hello>().empty());
+      Apply();
+    }
+    s_.Pass(0);
+    Look();
     outbox_.clear();
     given_.clear();
     inbox_.clear();
@@ -208,7 +214,7 @@ class Walk {
     inbox_round_ = newest_;
     replica_ = newest_ - inbox_rounds_;
     joined_ = true;
-    s_.Fetched(newest_);
+    s_.Fetched(newest_, true, inbox_rounds_);
     Look();
   }
 
@@ -224,6 +230,8 @@ class Walk {
         Counted(finished->included);
     } else if (const auto* adopted = std::get_if<Adopted>(&body)) {
       if (adopted->ok) Counted(adopted->included);
+    } else if (const auto* hello = std::get_if<Hello>(&body)) {
+      EXPECT_EQ(hello->iteration, replica_) << "what it brings";
     } else if (std::holds_alternative<Finish>(body)) {
       ++finishes_;
       EXPECT_TRUE(outbox_.empty()) << "owes something still";
