@@ -10,13 +10,12 @@
 //  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
 //    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
 //    the result by the job's order.
-//  - A worker that copies the result begins its next step after the others. So that it does not
-//  come
-//    late for that alone, round after round, the next round waits for it when enough have come: if,
-//    going by the last time that it copied, its signal is due within kWaitShare of what it took
-//    then; and until then at most. It is in the round if it comes. A worker whose signal comes late
-//    all the same, and that would be late for the next round, too, is dropped when that one has
-//    ended, if it would then be in time for the one after: it begins with the others.
+//  - A worker that copies the result begins its next step after the others, and would be late for
+//    that alone, round after round. So the next round waits for such a worker when enough have
+//    come, if its signal is due soon: going by the last time that it copied, within kWaitShare of
+//    what that took. The round waits until then at most. A worker whose signal is late all the
+//    same, and that would be late for the next round, too, is dropped when the next round has
+//    ended, if it is then in time for the one after: it begins with the others.
 //  - If nobody has the result, everything that waits still counts.
 //  - A signal for an older iteration (its worker copied a replica that was outdated when it got
 //    there) is dropped, too. When the newest replica is gone with its workers, the newest of the
