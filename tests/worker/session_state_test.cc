@@ -410,7 +410,8 @@ TEST(SessionStateCopyTest, AJoinerGetsWholeState) {
       if (rank == 2) {
         EXPECT_GE(model.own[0], 1.f);
         EXPECT_EQ(model.own, std::vector<float>(kSize, model.own[0]));
-        model.ExpectTwins();
+        // Of shards, two tensors may be of different clocks.
+        if (!std::holds_alternative<SspOptions>(engine)) model.ExpectTwins();
         EXPECT_TRUE(session->Step({.samples = 1}).ok());
         trained = true;
       }
