@@ -619,6 +619,10 @@ Status Session::Impl::Pause() {
       Drive([](SessionCore* core, Instant now, Actions* out) { core->Pause(now, out); });
   settled_.adopted = settled_.adopted || done.step.adopted;
   paused_ = done.status.ok();
+  {
+    const std::lock_guard lock(background_->store()->mutex);
+    background_->store()->LeaveCopy();
+  }
   return done.status;
 }
 

@@ -237,6 +237,8 @@ class Walk {
     s_.core.GiveIncarnation(kMe);
     s_.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
     s_.Pass(kSecond);
+    while (applying_) Apply();  // until then it says no Hello
+    s_.Pass(0);
     Look();
     flight_.clear();
     announced_.clear();

@@ -200,7 +200,7 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
 }
 
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
-  // For whom a round cannot be repaired, or a replica where rounds go on, the job has it begin anew.
+  // A worker for whom a round, or a replica while rounds go on, cannot be repaired begins anew.
   const bool behind = left.reason.starts_with("its replica differs") ||
                       left.reason.starts_with("could not get the result") ||
                       left.reason.starts_with("nobody is left to give the result");

@@ -278,8 +278,8 @@ class SessionCore {
   RunId run_ = kNoRun;
   Iteration iteration_ = 0;
   Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
-  Trained own_;                         // over all incarnations
-  JobProgress progress_;                // the job's, as far as told
+  Trained own_;             // over all incarnations
+  JobProgress progress_;    // the job's, as far as told
   std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
 
   // What the controller has been told of own_ in this incarnation, and when; and steps that were

@@ -93,6 +93,9 @@ struct ReplicaStore {
   // State, as a call begins and ends. REQUIRES: mutex is held by the caller's thread.
   void BeginCall(bool step);
   void EndCall();
+  // The caller goes away for long: the end of this call leaves a copy of `kept`. REQUIRES: as
+  // EndCall.
+  void LeaveCopy() { copies_due = kCopiesDue; }
   // Whether `kept`, with the parameters as they are, can be copied now, and from where. For a peer
   // that asks. REQUIRES: mutex is held by the background thread.
   bool CanCopyKept();
