@@ -239,6 +239,43 @@ TEST(SessionAverageTest, TheMeanOfAllIsGivenWhileTheOthersStay) {
   });
 }
 
+TEST(SessionAverageTest, StateThatIsAveragedIsNoPartOfIt) {
+  AdPsgdOptions alone;
+  alone.section_length = 1000;
+  FakeDaemon daemon(testing::SpecFor(alone, 2));
+  std::atomic<int> ready{0};
+  std::atomic<bool> averaged{false};
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    // By type: state stands between the parameters in the row that is copied.
+    std::vector<double> wide(5), wide_state(3, 100.);
+    std::vector<float> narrow(7), narrow_state(11, 200.f);
+    Replica replica;
+    replica.parameters = {{narrow.data(), 7, DType::kF32}, {wide.data(), 5, DType::kF64}};
+    replica.state = {{wide_state.data(), 3, DType::kF64, true},
+                     {narrow_state.data(), 11, DType::kF32, true}};
+    replica.apply = [&] {
+      for (double& value : wide) value = rank + 1;
+      for (float& value : narrow) value = static_cast<float>(rank + 3);
+    };
+    ASSERT_TRUE(worker->session->Attach(std::move(replica)).ok());
+    ASSERT_TRUE(worker->session->Step().ok());
+    ++ready;
+    while (ready < 2) std::this_thread::yield();
+    if (rank == 0) {
+      std::vector<float> narrow_mean(7);
+      std::vector<double> wide_mean(5);
+      const Status status = worker->session->Average(
+          {{narrow_mean.data(), 7, DType::kF32}, {wide_mean.data(), 5, DType::kF64}});
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      EXPECT_EQ(narrow_mean, std::vector<float>(7, 3.5f));
+      EXPECT_EQ(wide_mean, std::vector<double>(5, 1.5));
+      averaged = true;
+    }
+    while (!averaged) std::this_thread::yield();
+    EXPECT_TRUE(worker->session->Finish().ok());
+  });
+}
+
 // ---- misuse ----
 
 TEST(MisuseTest, CallsFromTwoThreadsAreRefusedAndTheFirstGoesOn) {
