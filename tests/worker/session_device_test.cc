@@ -173,6 +173,7 @@ class DeviceModel : public Model {
   std::vector<float> Parameters() override { return Read(parameters_); }
   std::vector<float> Averaged() override { return Read(averaged_); }
   std::vector<float> Kept() override { return Read(kept_); }
+  std::vector<float> Gradients() { return Read(gradients_); }
 
  private:
   static constexpr std::size_t kBytes = kSize * sizeof(float);
@@ -272,6 +273,42 @@ const Mix kMixes[] = {{"Devices", {true, true, true, true}},
                       {"DevicesAndHosts", {true, false, true, false}}};
 
 class SessionDeviceTest : public ::testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {};
+
+TEST(SessionDeviceAverageTest, GoesToHostMemoryAndToTheDevice) {
+  ASSERT_NE(Module(), nullptr) << dlerror();
+  AdPsgdOptions alone;  // no step of these synchronises
+  alone.section_length = 1000;
+  FakeDaemon daemon(SpecFor(alone, 2));
+  std::barrier together(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Model> model = ModelOn(rank == 0, rank);
+      Result<Session> session = Open(daemon, rank);
+      ASSERT_TRUE(session.ok()) << session.status().ToString();
+      const Status attached = session->Attach(model->replica());
+      EXPECT_TRUE(attached.ok()) << attached.ToString();
+      model->Give(static_cast<float>(rank + 1));
+      EXPECT_TRUE(session->Step({.stream = model->stream()}).ok());
+      together.arrive_and_wait();
+      if (rank == 0) {
+        std::vector<float> mean(kSize);
+        const Status host = session->Average(
+            {{mean.data(), kSize - 3, DType::kF32}, {mean.data() + kSize - 3, 3, DType::kF32}});
+        EXPECT_TRUE(host.ok()) << host.ToString();
+        EXPECT_EQ(mean, std::vector<float>(kSize, 1.5f));
+        // Other tensors of the same sizes, on the device.
+        const Status device = session->Average(model->replica().gradients);
+        EXPECT_TRUE(device.ok()) << device.ToString();
+        EXPECT_EQ(static_cast<DeviceModel&>(*model).Gradients(), mean);
+        EXPECT_EQ(model->Parameters(), std::vector<float>(kSize, 1.f)) << "as they were";
+      }
+      together.arrive_and_wait();
+      EXPECT_TRUE(session->Finish().ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
   ASSERT_NE(Module(), nullptr) << dlerror();
