@@ -204,9 +204,9 @@ TEST_P(SessionStateTest, AveragedStateIsAsAParameterAndTheRestIsOnesOwn) {
     ASSERT_TRUE(finished.ok()) << finished.ToString();
     model.ExpectTwins();
     // Finish may have applied what was left.
-    const float added = model.own[0] - 100;
-    EXPECT_GE(added, static_cast<float>(applied) * model.step);
-    EXPECT_EQ(std::fmod(added, model.step), 0.f) << "of its own steps alone";
+    const float moved = model.own[0] - 100;
+    EXPECT_GE(moved, static_cast<float>(applied) * model.step);
+    EXPECT_EQ(std::fmod(moved, model.step), 0.f) << "of its own steps alone";
     const double mean = static_cast<double>(added) / kWorkers;
     for (const double value : model.written) ASSERT_NEAR(value, mean, 1e-4 * kSteps);
   });
