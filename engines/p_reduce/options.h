@@ -21,7 +21,7 @@ struct PReduceOptions {
   enum class Missing : std::uint8_t { kInitial, kNearest, kRenormalize };
 
   int group_size = 3;
-  Weights weights = Weights::kDynamic;
+  Weights weights = Weights::kConstant;
   double alpha = 0.5;
   Missing missing = Missing::kNearest;
   int history_window = 0;
@@ -36,11 +36,14 @@ struct PReduceOptions {
                  "workers.");
     fields.Choice(
         "weights", &weights, {"constant", "dynamic", "samples"},
-        "\"constant\" (section 3.1): 1/P each. \"dynamic\" (section 3.3): members that "
-        "are behind in iterations count for less (Eq. 9), so that a straggler's old "
-        "model does not pull the others back. \"samples\": in proportion to the samples in "
-        "the batch of the step that each has signalled; 1/P where a member did not tell "
-        "them.");
+        "\"constant\" (section 3.1): 1/P each. \"dynamic\" (section 3.3): members that are behind "
+        "in "
+        "iterations count for less (Eq. 9), so that a straggler's old model does not pull the "
+        "others "
+        "back. With shards that are alike, dynamic weights gain up to 0.4 points of accuracy. With "
+        "shards that differ, they lose 1 to 4 points: what only a straggler has is then hardly "
+        "learned. \"samples\": in proportion to the samples in the batch of the step that each has "
+        "signalled; 1/P where a member did not tell them.");
     fields.Real("alpha", &alpha, {0, 1, {0, 1}},
                 "The decay of Eq. 9: nearer to 1 forgets older iterations more slowly, and so "
                 "comes nearer to constant weights.");

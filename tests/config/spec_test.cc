@@ -102,7 +102,7 @@ on_nonfinite = "pass"
 
 [job.p-reduce]
 group_size = 3
-weights = "dynamic"
+weights = "constant"
 alpha = 0.5
 missing = "nearest"
 history_window = 0

@@ -13,6 +13,7 @@ namespace prd {
 namespace {
 
 using Missing = PReduceOptions::Missing;
+constexpr auto kDynamic = PReduceOptions::Weights::kDynamic;
 constexpr Missing kAllMissing[] = {Missing::kInitial, Missing::kNearest, Missing::kRenormalize};
 
 struct Shares {
@@ -31,7 +32,7 @@ Shares Weigh(double alpha, Missing missing, const std::vector<Iteration>& iterat
     members.push_back({.rank = static_cast<Rank>(i), .weight = -1, .iteration = iterations[i]});
   }
   Shares shares;
-  shares.initial = SetWeights({.alpha = alpha, .missing = missing}, &members);
+  shares.initial = SetWeights({.weights = kDynamic, .alpha = alpha, .missing = missing}, &members);
   shares.weights.resize(members.size());
   for (const GroupShare& member : members) {
     shares.weights[static_cast<std::size_t>(member.rank)] = member.weight;
@@ -106,7 +107,8 @@ TEST(WeightsTest, RandomGroupsAreByTheBook) {
     const double alpha = random.Below(10) == 0 ? 0 : random.Unit();
     for (const Missing missing : kAllMissing) {
       const Shares shares = Weigh(alpha, missing, iterations);
-      const auto book = WeightsByTheBook({.alpha = alpha, .missing = missing}, iterations);
+      const auto book =
+          WeightsByTheBook({.weights = kDynamic, .alpha = alpha, .missing = missing}, iterations);
       for (std::size_t m = 0; m < iterations.size(); ++m) {
         ASSERT_NEAR(shares.weights[m], book[m], 1e-10) << "alpha " << alpha << ", case " << i;
       }

@@ -45,13 +45,13 @@ TEST(Workload, RulesOverSeveralKeys) {
 }
 
 TEST(Workload, EnginesAsTexts) {
-  const auto engine = ParseEngine("p-reduce:group_size=5,weights=constant,alpha=0.25");
+  const auto engine = ParseEngine("p-reduce:group_size=5,weights=dynamic,alpha=0.25");
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
   const auto& options = std::get<PReduceOptions>(*engine);
   EXPECT_EQ(options.group_size, 5);
-  EXPECT_EQ(options.weights, PReduceOptions::Weights::kConstant);
+  EXPECT_EQ(options.weights, PReduceOptions::Weights::kDynamic);
   EXPECT_EQ(options.alpha, 0.25);
-  EXPECT_EQ(EngineText(*engine), "p-reduce:group_size=5,weights=constant,alpha=0.25");
+  EXPECT_EQ(EngineText(*engine), "p-reduce:group_size=5,weights=dynamic,alpha=0.25");
   EXPECT_EQ(EngineText(PReduceOptions{}), "p-reduce");
   EXPECT_EQ(EngineText(AllReduceOptions{}), "all-reduce");
   EXPECT_FALSE(ParseEngine("p-reduce:group_size=1").ok());

@@ -124,7 +124,7 @@ TEST_F(CliTest, WhatTheyTell) {
   EXPECT_EQ(jobs[1]["state"], "running");
   EXPECT_EQ(jobs[1]["end"], nullptr);
   EXPECT_THAT(FromFiles("jobs").out, HasSubstr("finished"));
-  EXPECT_EQ(JsonFromFiles("jobs --options")["runs"][0]["options"], "group_size=2,weights=constant");
+  EXPECT_EQ(JsonFromFiles("jobs --options")["runs"][0]["options"], "group_size=2,alpha=0.25");
   EXPECT_THAT(FromFiles("jobs --options").out, HasSubstr("OPTIONS"));
   EXPECT_EQ(JsonFromFiles("workers")["workers"].size(), 3u);
   EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["rank"], 2);

@@ -171,7 +171,7 @@ JobSpec PReduceSpec(int workers) {
   JobSpec spec;
   spec.name = "mnist";
   spec.workers = workers;
-  spec.engine = PReduceOptions{.group_size = 2, .weights = PReduceOptions::Weights::kConstant};
+  spec.engine = PReduceOptions{.group_size = 2, .alpha = 0.25};
   spec.text = JobSpecToToml(spec);
   return spec;
 }
