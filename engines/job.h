@@ -304,6 +304,7 @@ class Job {
   void TakeStart(const FormGroup& start);
   std::vector<Rank> Stale(const FormGroup& final) const;
   void FinalWeights(FormGroup* form) const;
+  std::string TrainedWords() const;
   // Replicas that are to be equal (job_replicas.cc).
   bool ComparesAfter(GroupKind kind, const FormGroup& form);
   std::vector<Rank> Compare(GroupId id, const Running& group);

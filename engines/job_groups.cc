@@ -497,7 +497,7 @@ void Job::End() {
   finished_ = begun_ && last.why == LeftReason::kLeft;
   Write(RunEnded{.reason = std::string("the last worker has gone") +
                            (begun_ ? "" : " before the start") + ", rank " +
-                           std::to_string(last.rank) + ": " + last.reason,
+                           std::to_string(last.rank) + ": " + last.reason + TrainedWords(),
                  .finished = finished_});
 }
 

@@ -32,6 +32,14 @@ JobProgress Job::progress() const {
   return {.trained = Sum(before_, gained_), .workers = live_, .done = done_};
 }
 
+// Of a run that ends.
+std::string Job::TrainedWords() const {
+  const Trained trained = progress().trained;
+  if (!trained.known()) return {};
+  return "; the job has trained " + std::to_string(trained.steps) + " steps" +
+         (trained.samples > 0 ? ", " + std::to_string(trained.samples) + " samples" : "");
+}
+
 std::uint64_t Job::nonfinite() const {
   std::uint64_t steps = 0;
   for (const Tally& tally : tallies_) steps += tally.nonfinite;

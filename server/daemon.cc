@@ -160,11 +160,13 @@ void Daemon::Housekeep(Instant now) {
   metrics_->SetGauge("jobs", static_cast<double>(pump_->jobs().size()));
   metrics_->SetGauge("workers", static_cast<double>(workers));
   metrics_->SetGauge("jobs_waiting_for_start", static_cast<double>(start_waits_.size()));
-  std::map<std::string, std::size_t> links;
+  std::map<std::string, Metrics::OfJob> jobs;
   for (const auto& [run, job] : pump_->jobs()) {
-    links[job->spec().name] += job->broken_links().size();
+    jobs[job->spec().name] = {.links_broken = job->broken_links().size(),
+                              .replicas_differ = job->divergence().ranks.size(),
+                              .nonfinite_steps = job->nonfinite()};
   }
-  metrics_->SetLinks(links);
+  metrics_->SetJobs(jobs);
 }
 
 void Daemon::TellStarts(Instant now) {

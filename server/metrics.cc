@@ -34,6 +34,31 @@ const char* HelpOf(const std::string& counter) {
 
 }  // namespace
 
+// A family whose values are those of the jobs that run.
+template <typename T>
+struct ByJob {
+  prometheus::Family<T>* family = nullptr;
+  std::map<std::string, T*> of;
+
+  template <typename Jobs>
+  void Keep(const Jobs& jobs) {
+    std::erase_if(of, [&](const auto& entry) {
+      if (jobs.contains(entry.first)) return false;
+      family->Remove(entry.second);
+      return true;
+    });
+  }
+  T& At(const std::string& job) {
+    T*& value = of[job];
+    if (value == nullptr) value = &family->Add({{"job", job}});
+    return *value;
+  }
+  void Forget(const std::string& job) {
+    family->Remove(of.at(job));
+    of.erase(job);
+  }
+};
+
 struct Metrics::Impl {
   explicit Impl(const std::string& address)
       : exposer(address, 1), registry(std::make_shared<prometheus::Registry>()) {}
@@ -49,8 +74,9 @@ struct Metrics::Impl {
   std::map<std::string, prometheus::Counter*> counters;
   std::map<std::string, prometheus::Gauge*> gauges;
   prometheus::Family<prometheus::Counter>* groups = nullptr;
-  prometheus::Family<prometheus::Gauge>* links = nullptr;
-  std::map<std::string, prometheus::Gauge*> links_of;  // by job
+  ByJob<prometheus::Gauge> links;
+  ByJob<prometheus::Gauge> differ;
+  ByJob<prometheus::Counter> nonfinite;
   prometheus::Histogram* flush = nullptr;
 };
 
@@ -64,10 +90,21 @@ Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
                         .Name("prd_groups_formed_total")
                         .Help("Groups announced, by engine")
                         .Register(*impl->registry);
-    impl->links = &prometheus::BuildGauge()
-                       .Name("prd_links_broken")
-                       .Help("Pairs of a job's workers that do not reach each other")
-                       .Register(*impl->registry);
+    impl->links.family = &prometheus::BuildGauge()
+                              .Name("prd_links_broken")
+                              .Help("Pairs of a job's workers that do not reach each other")
+                              .Register(*impl->registry);
+    impl->differ.family =
+        &prometheus::BuildGauge()
+             .Name("prd_replicas_differ")
+             .Help(
+                 "Workers of a job whose parameters are not those of most, where all are to be "
+                 "equal")
+             .Register(*impl->registry);
+    impl->nonfinite.family = &prometheus::BuildCounter()
+                                  .Name("prd_nonfinite_steps_total")
+                                  .Help("Steps of a job's run with values that are not finite")
+                                  .Register(*impl->registry);
     impl->flush = &prometheus::BuildHistogram()
                        .Name("prd_flush_seconds")
                        .Help("Recording and sending what one turn of the controller decided")
@@ -104,16 +141,17 @@ void Metrics::SetGroups(const std::string& engine, std::uint64_t formed) {
   Impl::Raise(impl_->groups->Add({{"engine", engine}}), formed);
 }
 
-void Metrics::SetLinks(const std::map<std::string, std::size_t>& broken) {
-  std::erase_if(impl_->links_of, [&](const auto& entry) {
-    if (broken.contains(entry.first)) return false;
-    impl_->links->Remove(entry.second);
-    return true;
-  });
-  for (const auto& [job, count] : broken) {
-    prometheus::Gauge*& gauge = impl_->links_of[job];
-    if (gauge == nullptr) gauge = &impl_->links->Add({{"job", job}});
-    gauge->Set(static_cast<double>(count));
+void Metrics::SetJobs(const std::map<std::string, OfJob>& jobs) {
+  impl_->links.Keep(jobs);
+  impl_->differ.Keep(jobs);
+  impl_->nonfinite.Keep(jobs);
+  for (const auto& [job, of] : jobs) {
+    impl_->links.At(job).Set(static_cast<double>(of.links_broken));
+    impl_->differ.At(job).Set(static_cast<double>(of.replicas_differ));
+    // Another run of the job counts from 0.
+    const bool fewer = static_cast<double>(of.nonfinite_steps) < impl_->nonfinite.At(job).Value();
+    if (fewer) impl_->nonfinite.Forget(job);
+    Impl::Raise(impl_->nonfinite.At(job), of.nonfinite_steps);
   }
 }
 

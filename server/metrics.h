@@ -26,8 +26,13 @@ class Metrics {
   // without the label would make sums over the family double.
   void SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters);
   void SetGroups(const std::string& engine, std::uint64_t formed);
-  // Broken links between a job's workers, by the names of the jobs that run.
-  void SetLinks(const std::map<std::string, std::size_t>& broken);
+  // Of a job, by the names of the jobs that run.
+  struct OfJob {
+    std::size_t links_broken = 0;     // between its workers
+    std::size_t replicas_differ = 0;  // that are to be equal
+    std::uint64_t nonfinite_steps = 0;
+  };
+  void SetJobs(const std::map<std::string, OfJob>& jobs);
   void SetGauge(const std::string& name, double value);
   // From the first message of a turn to the last send.
   void ObserveFlush(DurationNs took);

@@ -6,6 +6,8 @@
 namespace prd {
 namespace {
 
+constexpr DurationNs kMinute = 60 * kSecond;
+
 const char* Word(LeftReason why) {
   switch (why) {
     case LeftReason::kFinished:
@@ -80,6 +82,23 @@ void Recorder::Count(const RecordBody& body) {
   }
 }
 
+// At once, and then once a minute for each rank.
+void Recorder::NoteNonfinite(const Record& record, const FromWorker& from) {
+  const auto* ready = std::get_if<Ready>(&from.envelope.body);
+  const auto* progressed = std::get_if<Progressed>(&from.envelope.body);
+  const std::uint32_t steps = ready != nullptr        ? ready->nonfinite
+                              : progressed != nullptr ? progressed->nonfinite
+                                                      : 0;
+  if (steps == 0) return;
+  const auto [at, first] = nonfinite_.try_emplace({record.run, from.envelope.rank});
+  at->second.steps += steps;
+  if (!first && record.now - at->second.told < kMinute) return;
+  at->second.told = record.now;
+  spdlog::warn("run {}: rank {} has made {} {} with values that are not finite (on_nonfinite)",
+               record.run, from.envelope.rank, at->second.steps,
+               at->second.steps == 1 ? "step" : "steps");
+}
+
 void Recorder::Note(const Record& record) {
   using Kind = RunLog::Kind;
   using spdlog::fmt_lib::format;
@@ -89,7 +108,9 @@ void Recorder::Note(const Record& record) {
     log_.Line(level, kind, run, record.now, text);
   };
   constexpr auto kWarn = spdlog::level::warn;
-  if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    NoteNonfinite(record, *from);
+  } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     ++groups_[engines_[run]];
     spdlog::debug("run {}: group {}: {}", run, formed->id, formed->reason);
   } else if (const auto* group = std::get_if<GroupEnded>(&record.body)) {
@@ -143,6 +164,8 @@ void Recorder::Note(const Record& record) {
                  goal->trained.steps, goal->trained.samples);
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
+    nonfinite_.erase(nonfinite_.lower_bound({run, kNoRank}),
+                     nonfinite_.lower_bound({run + 1, kNoRank}));
     log_.End(run, record.now);
     spdlog::info("run {} {}: {}", run, ended->finished ? "is finished" : "ended", ended->reason);
   }

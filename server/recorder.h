@@ -6,6 +6,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "engines/ports.h"
 #include "server/run_log.h"
@@ -51,10 +52,17 @@ class Recorder final : public History {
 
  private:
   void Note(const Record& record);
+  void NoteNonfinite(const Record& record, const FromWorker& from);
   void Count(const RecordBody& body);
+
+  struct Nonfinite {  // steps of a rank
+    std::uint64_t steps = 0;
+    Instant told;  // in the log
+  };
 
   History* history_;
   RunLog log_;
+  std::map<std::pair<RunId, Rank>, Nonfinite> nonfinite_;
   std::map<RunId, std::string> engines_;
   std::map<std::string, std::uint64_t> groups_;
   std::uint64_t snapshots_ = 0;

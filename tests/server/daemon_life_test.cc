@@ -278,9 +278,17 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
   EXPECT_THAT(text, HasSubstr("prd_links_broken{job="));
+  EXPECT_THAT(text, HasSubstr("prd_replicas_differ{job="));
+  EXPECT_THAT(text, HasSubstr("prd_nonfinite_steps_total{job=\"job\"} 0"));
   EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
   EXPECT_THAT(text, HasSubstr("prd_rounds_formed_total 0"));
   EXPECT_THAT(text, HasSubstr("prd_updates_dropped_total 0"));
+  pair.a.Send(Progressed{.own = {.steps = 3}, .nonfinite = 2});
+  EXPECT_TRUE(daemon.WaitForLog("has made 2 steps with values that are not finite"));
+  while (text.find("prd_nonfinite_steps_total{job=\"job\"} 2") == std::string::npos) {
+    ASSERT_LT(MonotonicNs(), end) << text;
+    text = Tcp().Get(port, "/metrics");
+  }
 }
 
 // Debian 12's HTTP library has no IPv6; with another one the daemon starts.

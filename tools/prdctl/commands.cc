@@ -29,6 +29,19 @@ std::string Hex(std::uint64_t value) {
   return text;
 }
 
+// A number of what a run has trained, if it is known and not 0.
+std::string Told(const std::optional<RunProgress>& of, std::int64_t Trained::*number) {
+  return of && of->job.trained.*number > 0 ? std::to_string(of->job.trained.*number) : "";
+}
+
+// What else there is to say of the state of a run.
+std::string Besides(const std::optional<RunProgress>& of) {
+  if (!of) return "";
+  std::string text = of->job.done ? ", goal reached" : "";
+  if (of->differ.empty()) return text;
+  return text + ", " + words::Ranks(of->differ) + (of->differ.size() == 1 ? " differs" : " differ");
+}
+
 std::string Title(const RunInfo& run) {
   return "run " + std::to_string(run.run) + " of " + Harmless(run.job) + " (" + run.engine + ", " +
          StateOfRun(run) + ")";
@@ -78,6 +91,19 @@ std::vector<Column<WorkerLine>> WorkerColumns(const Plan& plan) {
          return Unknown(*w.present, *w.worker) ? Json(nullptr) : Json(w.worker->iteration);
        },
        Shown::kAlways},
+      {"STEPS", "steps", "steps", "steps trained under its rank, over all its processes",
+       [](const Line& w) {
+         return w.worker->trained ? Json(w.worker->trained->steps) : Json(nullptr);
+       },
+       Shown::kWhereTold},
+      {"SAMPLES", "samples", "samples", "samples trained under its rank, as far as steps told them",
+       [](const Line& w) {
+         return w.worker->trained ? Json(w.worker->trained->samples) : Json(nullptr);
+       },
+       Shown::kWhereNotZero},
+      {"NOT FINITE", "nonfinite", "steps",
+       "steps under its rank with values that are not finite (on_nonfinite)",
+       [](const Line& w) { return w.worker->nonfinite; }, Shown::kWhereNotZero},
       {"LAST GROUP", "last_group", "", "the last one that it reported on",
        [](const Line& w) {
          return w.worker->last_group == kNoGroup ? Json(nullptr) : Json(w.worker->last_group);
@@ -136,18 +162,30 @@ Status ShowJobs(HistorySource& source, bool options, const Console& console) {
     if (!text.ok()) return text.status();
     texts.push_back(*std::move(text));
   }
+  std::vector<std::optional<RunProgress>> progress;
+  for (const RunInfo& run : *runs) progress.push_back(LoadProgress(source, run));
   if (console.json) {
     Json all = Json::array();
     for (std::size_t i = 0; i < runs->size(); ++i) {
       all.push_back(ToJson((*runs)[i]));
+      const std::optional<RunProgress>& of = progress[i];
+      all.back()["steps"] = of ? Json(of->job.trained.steps) : Json(nullptr);
+      all.back()["samples"] = of ? Json(of->job.trained.samples) : Json(nullptr);
+      all.back()["done"] = of ? Json(of->job.done) : Json(nullptr);
+      all.back()["differ"] = of ? Json(of->differ) : Json(nullptr);
       if (options) all.back()["options"] = texts[i];
     }
     console.out << Dump({{"runs", std::move(all)}}) << '\n';
     return Status::Ok();
   }
-  std::vector<Table::Column> columns = {
-      {"RUN", Align::kRight},     {"JOB"},          {"ENGINE"}, {"STATE"},
-      {"RECORDS", Align::kRight}, {"STARTED (UTC)"}};
+  std::vector<Table::Column> columns = {{"RUN", Align::kRight},
+                                        {"JOB"},
+                                        {"ENGINE"},
+                                        {"STATE"},
+                                        {"STEPS", Align::kRight},
+                                        {"SAMPLES", Align::kRight},
+                                        {"RECORDS", Align::kRight},
+                                        {"STARTED (UTC)"}};
   if (options) columns.push_back({"OPTIONS"});
   columns.push_back({"END"});
   Table table(columns);
@@ -156,7 +194,9 @@ Status ShowJobs(HistorySource& source, bool options, const Console& console) {
     std::vector<std::string> cells = {std::to_string(run.run),
                                       run.job,
                                       run.engine,
-                                      StateOfRun(run),
+                                      StateOfRun(run) + Besides(progress[i]),
+                                      Told(progress[i], &Trained::steps),
+                                      Told(progress[i], &Trained::samples),
                                       std::to_string(run.records),
                                       WallTime(run.started_wall_ns)};
     if (options) cells.push_back(texts[i]);
@@ -195,8 +235,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
   console.out << Title(*info) << '\n';
   TableOf(columns, lines).Print(console.out);
   if (FollowsSchedule(present->plan)) {
-    console.out
-        << "workers follow a schedule (prdctl groups) and report neither steps nor groups\n";
+    console.out << "workers follow a schedule (prdctl groups) and report no groups\n";
   }
   return Status::Ok();
 }

@@ -153,6 +153,10 @@ std::string GroupBeside(const Job& job, const std::string& state, const Job::Wor
 std::string Detail(const Job& job, const WorkerRow& row, const Job::Worker& worker) {
   std::string text;
   const auto add = [&text](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
+  const std::vector<Rank>& differ = job.divergence().ranks;
+  if (std::binary_search(differ.begin(), differ.end(), row.rank)) {
+    add("differs from the others since group " + std::to_string(job.divergence().group));
+  }
   if (row.owed > 0) add("owes " + Gradients(row.owed));
   if (row.local_steps > 0) {
     add(std::to_string(row.local_steps) + (row.local_steps == 1 ? " local step" : " local steps"));
@@ -345,8 +349,25 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
     }
     rows[rank] = std::move(row);
   }
-  for (auto& [rank, row] : rows) present.workers.push_back(std::move(row));
+  for (auto& [rank, row] : rows) {
+    const auto place = static_cast<std::size_t>(rank);
+    if (rank >= 0 && place < job.tallies().size()) {
+      const Job::Tally& tally = job.tallies()[place];
+      if (tally.last.known()) row.trained = tally.last;
+      row.nonfinite = tally.nonfinite;
+    }
+    present.workers.push_back(std::move(row));
+  }
   return present;
+}
+
+std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& run) {
+  if (run.ended) return std::nullopt;
+  Replayer replayer;
+  const Status status = ReplayToPresent(source, run.run, &replayer, nullptr);
+  if (!status.ok()) return std::nullopt;
+  const Job& job = *replayer.job();
+  return RunProgress{.job = job.progress(), .differ = job.divergence().ranks};
 }
 
 }  // namespace prd::ctl

@@ -22,8 +22,10 @@ struct WorkerRow {
   Iteration iteration = 0;        // the newest round in its replica, where the engine counts rounds
   GroupId last_group = kNoGroup;  // the last one it reported on, and how
   bool last_ok = false;
-  std::uint32_t owed = 0;         // gradients in no round yet
-  std::uint32_t local_steps = 0;  // since its last round, as last told
+  std::uint32_t owed = 0;          // gradients in no round yet
+  std::uint32_t local_steps = 0;   // since its last round, as last told
+  std::optional<Trained> trained;  // under its rank so far, where anything was told
+  std::uint64_t nonfinite = 0;     // steps under its rank that were not finite
   std::string host_name;
   std::uint32_t pid = 0;
   std::optional<DurationNs> step_ns;   // of its last step, where the records read tell
@@ -61,6 +63,15 @@ struct Present {
 };
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
+
+// How far a run is.
+struct RunProgress {
+  JobProgress job;
+  std::vector<Rank> differ;  // whose replicas are to be as those of most, and are not
+};
+
+// nullopt: it has ended (RunInfo::end says what it had trained), or cannot be replayed.
+std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& run);
 
 }  // namespace prd::ctl
 
