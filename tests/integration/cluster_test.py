@@ -235,7 +235,8 @@ class Training(unittest.TestCase):
                 # The shards of who was killed were taken from who had copies: nobody began anew.
                 placements = [record for record in map(json.loads, c.prdctl("export", offline=True).splitlines())
                               if record["type"] == "placement_set"]
-                self.assertGreater(len(placements), 2, "one for the start, without rank 3, and with it again")
+                # One for the start, one without rank 3, and one with it again; the last two are one if it comes soon.
+                self.assertGreater(len(placements), 1)
                 for placement in placements[1:]:
                     self.assertTrue(all(shard["source"] >= 0 for shard in placement["shards"]), placement)
 

@@ -95,7 +95,7 @@ class Training(unittest.TestCase):
 
     def test_the_others_hear_why_a_worker_was_refused(self):
         with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
-            others = [c.worker(rank, size=10, timeout_ms=12000) for rank in range(2)]
+            others = [c.worker(rank, size=10, env={"PRD_START_TIMEOUT_MS": "12000"}) for rank in range(2)]
 
             def both_wait():
                 runs = json.loads(c.prdctl("jobs"))["runs"]
@@ -119,6 +119,32 @@ class Training(unittest.TestCase):
                 self.assertIn("model differs", error)
             wait_until(lambda: json.loads(c.prdctl("jobs"))["runs"][0]["ended"], "the end of the run")
             self.assertEqual(json.loads(c.prdctl("jobs"))["runs"][0]["state"], "never began")
+
+    def test_a_launch_is_not_joined_by_the_remains_of_another(self):
+        """A launcher is started again while a worker of its first start sleeps."""
+        def launch(c, name, ranks, **options):
+            return [c.worker(rank, step_ms=15, env={"PRD_LAUNCH": name}, **options) for rank in ranks]
+
+        with cluster.Cluster(BIN, job("p-reduce", 2)) as c:
+            remains, dead = launch(c, "first", range(2), steps=10000)
+            remains.wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+            second = launch(c, "second", [2])  # no rank of it is held
+
+            def refused():
+                return json.loads(c.prdctl("explain"))["refused"]
+
+            wait_until(refused, "a refusal")
+            self.assertRegex(refused()[0]["reason"], r"launch first of job toy still runs \(rank 0, pid [0-9]+ on .*\); this is launch second")
+            remains.stop()
+            dead.kill()
+            second += launch(c, "second", [0], steps=60)
+            firsts = [worker.wait_for(has("attached"), "attach") for worker in second]
+            self.assertEqual({first["first"] for first in firsts}, {second[1].process.pid % 1000}, "rank 0's own parameters")
+            remains.wake()
+            self.assertRegex(remains.fail(), "a new launch of job toy has begun: second")
+            ends = [worker.end() for worker in second]
+            self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
+            self.assertEqual([run["state"] for run in json.loads(c.prdctl("jobs"))["runs"]], ["lost", "finished"])
 
     def test_a_dead_source_is_asked_once_a_second(self):
         """Both workers are killed, and started again at once, while the leases of the dead ones run on."""
