@@ -119,10 +119,12 @@ void Recorder::Note(const Record& record) {
     engines_[run] = started->engine;
     spdlog::info("run {} of job {} begins, engine {}", run, started->job, started->engine);
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    line(Kind::kWorker, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
+    line(Kind::kJoined, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
                                joined->pid, joined->host_name, joined->iteration, joined->reason));
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    line(Kind::kWorker, format("rank {} {}: {}", left->rank, Word(left->why), left->reason));
+    const bool lost = left->why == LeftReason::kLost || left->why == LeftReason::kEvicted;
+    line(lost ? Kind::kLost : Kind::kLeft,
+         format("rank {} {}: {}", left->rank, Word(left->why), left->reason));
   } else if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
     line(Kind::kLink,
          format("the link between ranks {} and {} {}: {}", link->a, link->b,

@@ -13,8 +13,12 @@ const char* Word(RunLog::Kind kind) {
       return "copies of models";
     case RunLog::Kind::kGroup:
       return "failed groups";
-    case RunLog::Kind::kWorker:
-      return "workers that came or went";
+    case RunLog::Kind::kJoined:
+      return "workers that began to train";
+    case RunLog::Kind::kLeft:
+      return "workers that finished, left or paused";
+    case RunLog::Kind::kLost:
+      return "workers lost or evicted";
     case RunLog::Kind::kLink:
       return "links that broke or work again";
     case RunLog::Kind::kPlacement:

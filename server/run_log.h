@@ -43,7 +43,17 @@ class LineBudget {
 
 class RunLog {
  public:
-  enum class Kind { kCopy, kGroup, kWorker, kLink, kPlacement, kRefusal, kReplicas };
+  enum class Kind {
+    kCopy,
+    kGroup,
+    kJoined,
+    kLeft,
+    kLost,  // or evicted
+    kLink,
+    kPlacement,
+    kRefusal,
+    kReplicas,
+  };
 
   void Line(spdlog::level::level_enum level, Kind kind, RunId run, Instant now,
             const std::string& text);

@@ -86,7 +86,10 @@ TEST_F(RunLogTest, WhatIsLeftOutIsTheNumberOfOneLine) {
   recorder_.TellLeftOut({kSecond + 20 * kMillisecond + kMinute});
   EXPECT_EQ(Lines().back(),
             "info run 5: 480 more copies of models in 60.0 s, by themselves at level debug");
-  // Other kinds of lines, and other runs, are counted for themselves.
+  // Other kinds of lines are counted for themselves: a loss is seen, however many have joined.
+  for (Rank rank = 0; rank < 1000; ++rank) {
+    Write({2 * kMinute}, WorkerJoined{.rank = rank, .reason = "common start"});
+  }
   Write({2 * kMinute}, WorkerLeft{.rank = 1, .why = LeftReason::kLost, .reason = "its lease"});
   EXPECT_EQ(Lines().back(), "info run 5: rank 1 was lost: its lease");
 }
