@@ -151,6 +151,28 @@ Result<std::string> OptionsOf(HistorySource& source, RunId run) {
   return text;
 }
 
+Json RefusedJson(const std::vector<RefusalRow>& refusals) {
+  Json refused = Json::array();
+  for (const RefusalRow& row : refusals) {
+    refused.push_back({{"rank", row.refused.rank},
+                       {"host_name", row.refused.host_name},
+                       {"pid", row.refused.pid},
+                       {"code", CodeName(row.refused.code)},
+                       {"reason", row.refused.reason},
+                       {"ago_ns", row.ago_ns}});
+  }
+  return refused;
+}
+
+void PrintRefused(const std::vector<RefusalRow>& refusals, const Console& console) {
+  for (const auto& [refused, ago_ns] : refusals) {
+    console.out << "refused " << words::Duration(ago_ns) << " ago: "
+                << (refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank))
+                << " (pid " << refused.pid << " on " << Harmless(refused.host_name)
+                << "): " << Harmless(refused.reason) << '\n';
+  }
+}
+
 }  // namespace
 
 Status ShowJobs(HistorySource& source, bool options, const Console& console) {
@@ -263,29 +285,24 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
     }
     table.Add({std::to_string(w.rank), w.state, w.why});
   }
-  if (rank && workers.empty()) {
+  std::vector<RefusalRow> refusals = present->refusals;
+  if (rank) std::erase_if(refusals, [&](const auto& row) { return row.refused.rank != *rank; });
+  if (rank && workers.empty() && refusals.empty()) {
     std::vector<Rank> ranks;
     for (const WorkerRow& w : present->workers) ranks.push_back(w.rank);
     return Status(Code::kNotFound, "rank: found " + std::to_string(*rank) + ", in " + Title(*info) +
                                        " there are " + words::Ranks(ranks));
   }
   if (console.json) {
-    Json refused = Json::array();
-    for (const RefusalRow& row : present->refusals) {
-      refused.push_back({{"rank", row.refused.rank},
-                         {"host_name", row.refused.host_name},
-                         {"pid", row.refused.pid},
-                         {"code", CodeName(row.refused.code)},
-                         {"reason", row.refused.reason},
-                         {"ago_ns", row.ago_ns}});
-    }
     console.out << Dump({{"run", ToJson(*info)},
                          {"workers", std::move(workers)},
-                         {"refused", std::move(refused)}})
+                         {"refused", RefusedJson(refusals)}})
                 << '\n';
     return Status::Ok();
   }
   if (rank) {
+    PrintRefused(refusals, console);
+    if (workers.empty()) return Status::Ok();
     console.out << "rank " << *rank << ": " << Harmless(workers[0]["why"].get<std::string>())
                 << '\n';
     for (const Json& other : workers[0].value("others", Json::array())) {
@@ -296,13 +313,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   }
   console.out << Title(*info) << '\n';
   table.Print(console.out);
-  for (const RefusalRow& row : present->refusals) {
-    const HelloRefused& refused = row.refused;
-    console.out << "refused " << words::Duration(row.ago_ns) << " ago: "
-                << (refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank))
-                << " (pid " << refused.pid << " on " << Harmless(refused.host_name)
-                << "): " << Harmless(refused.reason) << '\n';
-  }
+  PrintRefused(refusals, console);
   return Status::Ok();
 }
 

@@ -191,7 +191,9 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
     return sub;
   };
   add(
-      "jobs", "All runs: number, job, engine, state",
+      "jobs",
+      "All runs: number, job, engine, state, and why each ended. finished: its workers ended it "
+      "themselves. lost: its last worker was lost. never began: too few workers came",
       [&f](auto& s, auto& c) { return ShowJobs(s, f.options, c); }, false)
       ->add_flag("--options", f.options,
                  "Also the engine's options that are not at their defaults");
@@ -229,10 +231,12 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   group->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return ShowGroup(s, f.run, f.group, c); }; });
 
-  CLI::App* explain = app.add_subcommand(
-      "explain",
-      "Why each worker waits, or what it did last. For one worker also: what the other members of "
-      "its group do, what its neighbours do, or, of a store, the other workers' clocks");
+  CLI::App* explain = app.add_subcommand("explain",
+                                         "Why each worker waits, or what it did last; and which "
+                                         "workers were refused, and why. For one "
+                                         "worker also: what the other members of its group do, "
+                                         "what its neighbours do, or, of a store, "
+                                         "the other workers' clocks");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
       ->check(CLI::NonNegativeNumber);

@@ -37,6 +37,35 @@ TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
               testing::ElementsAre("formed train", "ended train", "formed final", "ended final"));
 }
 
+// Rank 0 waits for two others, of which one was refused.
+TEST(CommandsTest, ExplainNamesWhoWasRefused) {
+  const JobSpec spec = PReduceSpec(3);
+  Job job(1, spec);
+  JobOutput out;
+  job.Start({kSecond}, 0, {5, 6}, &out);
+  const Hello hello{.job = spec.name, .rank = 0, .host = "h", .endpoints = {"tcp://x:1"}};
+  job.Step({2 * kSecond}, FromWorker{{.incarnation = 7, .seq = 1, .body = hello}}, &out);
+  const HelloRefused refused{.rank = 2, .host_name = "node", .pid = 9, .reason = "wrong model"};
+  job.Step({3 * kSecond}, refused, &out);
+  MemorySource source;
+  RunInfo info = InfoOf(out.records);
+  info.begun = false;
+  source.Add(info, out.records);
+  EXPECT_THAT(Text([&](auto& c) { return ShowJobs(source, false, c); }), HasSubstr("starting"));
+  const std::string line = "refused 0 ns ago: rank 2 (pid 9 on node): wrong model\n";
+  const std::string all = Text([&](auto& c) { return Explain(source, "", std::nullopt, c); });
+  EXPECT_THAT(all,
+              HasSubstr("missing: ranks 1, 2; refused: rank 2 (pid 9 on node): wrong model\n"));
+  EXPECT_THAT(all, HasSubstr(line));
+  EXPECT_EQ(Text([&](auto& c) { return Explain(source, "", 2, c); }), line);
+  EXPECT_THAT(Text([&](auto& c) { return Explain(source, "", 0, c); }),
+              testing::Not(HasSubstr(line)));
+  const Json json = Printed([&](auto& c) { return Explain(source, "", std::nullopt, c); });
+  ASSERT_EQ(json["refused"].size(), 1u);
+  EXPECT_EQ(json["refused"][0]["rank"], 2);
+  EXPECT_EQ(json["refused"][0]["code"], "invalid argument");
+}
+
 TEST(CommandsTest, GroupsAndTheirFilters) {
   RealRun plan{.step_ns = {10 * kMs, 11 * kMs, 12 * kMs},
                .steps = 30,
