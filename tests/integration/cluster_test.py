@@ -153,20 +153,33 @@ class Training(unittest.TestCase):
                 for step in worker.steps():
                     models.setdefault(step["iteration"], []).append(step["model"])
             models = {at: of for at, of in models.items() if len(of) > 1}
-            return [at for at, of in models.items() if len(set(of)) > 1], len(models)
+            records = [json.loads(line) for line in c.prdctl("export").splitlines()]
+            joined = [r["now_ns"] for r in records if r["type"] == "worker_joined" and r["rank"] == 2][-1]
+            differ = [r for r in records if r["type"] == "replicas_differ"]
+            if differ:
+                print(f"{velocity}: {differ[0]['reason']}: {(differ[0]['now_ns'] - joined) / 1e9:.2f} s after it joined")
+            mends = [r for r in records if r["type"] == "adopt_ordered" and r["reason"].startswith("its replica differs")]
+            self.assertEqual(bool(mends), 'on_divergence = "repair"' in config, mends)
+            return [at for at, of in models.items() if len(set(of)) > 1], len(models), differ
 
     def test_replicas_with_momentum_stay_equal(self):
-        """As long as the velocity is state of the replica (Replica::state), and goes with every copy of it."""
+        """As long as the velocity is state of the replica (Replica::state), and goes with every copy of it. Otherwise the
+        history tells who differs; and a worker that copies what the others have is equal again for a while."""
         def trains(case):
-            engine, velocity = case
-            config = job(engine, 3) + ("[job.backup]\nbackups = 1\n" if engine == "backup" else "")
-            apart, compared = self.models_apart(config, velocity)
+            engine, velocity, on_divergence = case
+            config = job(engine, 3, extra=f'check_replicas_ms = 200\non_divergence = "{on_divergence}"')
+            config += "[job.backup]\nbackups = 1\n" if engine == "backup" else ""
+            apart, compared, differ = self.models_apart(config, velocity)
             self.assertGreater(compared, 20)
             if velocity == "state":
-                self.assertEqual(apart, [])
-            else:
-                self.assertGreater(len(apart), 5, "a difference that nobody sees")
-        self.side_by_side(trains, *[(e, v) for e in ("all-reduce", "backup") for v in ("state", "own")])
+                self.assertEqual((apart, differ), ([], []))
+                return
+            self.assertGreater(len(apart), 5, "a difference that nobody sees")
+            self.assertTrue(any(record["ranks"] for record in differ), differ)
+            if engine == "all-reduce":  # the others never copied
+                self.assertEqual(differ[0]["ranks"], [2])
+        cases = [(e, v, "warn") for e in ("all-reduce", "backup") for v in ("state", "own")]
+        self.side_by_side(trains, *cases, ("all-reduce", "own", "repair"))
 
     def test_shared_rounds_survive_kills(self):
         """Engines whose rounds all share: the daemon dies, a worker dies, another takes its rank."""
