@@ -296,8 +296,12 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
                                   " of its gradients were in no round when it copied a model"});
     worker.owed = 0;
   }
-  // A round may have formed although signals were held back: somebody left.
-  if (joining_ != Engine::Joining::kAnytime && (!NothingRuns() || adopted.iteration < Newest())) {
+  // A round may have formed although signals were held back: somebody left. Who joins at any time
+  // catches up with those who train; but not with one that has stopped with a newer replica.
+  const bool late = joining_ == Engine::Joining::kAnytime
+                        ? AllOrNone(GroupKind::kTrain) && adopted.iteration < NewestThatStands()
+                        : !NothingRuns() || adopted.iteration < Newest();
+  if (late) {
     worker.no_replica = worker.outdated = !worker.resumes;
     SetState(rank, State::kJoining);
   } else {
@@ -463,6 +467,16 @@ Iteration Job::Newest() const {
     const bool has_model =
         w.state == State::kActive || w.state == State::kPaused || w.state == State::kFinishing;
     if (has_model && !w.no_replica) newest = std::max(newest, w.iteration);
+  }
+  return newest;
+}
+
+// The same, among those who have stopped training.
+Iteration Job::NewestThatStands() const {
+  Iteration newest = 0;
+  for (const Worker& w : workers_) {
+    const bool stands = w.state == State::kPaused || w.state == State::kFinishing;
+    if (stands && !w.no_replica) newest = std::max(newest, w.iteration);
   }
   return newest;
 }

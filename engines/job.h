@@ -345,6 +345,7 @@ class Job {
   void CatchUpOrRejoin(Rank rank);
   void Rejoin();
   Iteration Newest() const;
+  Iteration NewestThatStands() const;
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
   // Copies that failed (job_copies.cc).

@@ -172,6 +172,25 @@ TEST_F(JobRoundsTest, WhoCopiesARoundTooOldCopiesAgain) {
   EXPECT_THAT(Heard(), ElementsAre("joined 2@1"));
 }
 
+// Its replica stands, and is newer than the copy: who joins would begin where others have been.
+TEST_F(JobRoundsTest, WhoCopiesFromOneThatFinishesMeanwhileCopiesAgain) {
+  BackupOptions all;
+  all.backups = 0;
+  Running(all, 1);
+  Say(0, Ready{.iteration = 1});
+  Join(1);
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  Done(0);
+  Say(0, Finish{});
+  ASSERT_EQ(State(0), Job::State::kFinishing);
+  Say(1, Adopted{.ok = true, .iteration = 0});
+  EXPECT_EQ(Recorded<WorkerJoined>(), nullptr);
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  EXPECT_EQ(Sent<Adopt>(1)->source.rank, 0);
+  Say(1, Adopted{.ok = true, .iteration = 1});
+  EXPECT_EQ(State(1), Job::State::kActive);
+}
+
 TEST_F(JobRoundsTest, WhatIsComputedOnAnOutdatedCopyIsDropped) {
   Start(plans::kRounds, Engine::Joining::kPause, 2);
   Join(2);

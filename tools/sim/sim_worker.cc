@@ -233,8 +233,9 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 void SimWorker::OnCallDone(const CallDone& done) {
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
-  const bool over =
-      done.status.code() == Code::kAborted && parts_->world->finished.contains(run_number());
+  const auto& finished = parts_->world->finished;
+  const bool over = done.status.code() == Code::kAborted &&
+                    (finished.contains(run_number()) || finished.contains(former_));
   if (over) return Away(parts_->world->workload.faults.return_ms);
   if (!done.status.ok()) {
     error_ = done.status.ToString();
@@ -399,6 +400,8 @@ void SimWorker::Perform(Action* action) {
     const auto* hello = std::get_if<Hello>(&send->envelope.body);
     if (hello != nullptr) {
       if (!std::exchange(greeted_, true)) CheckTold(*hello);
+      const auto former = world->runs.find(hello->former.high);
+      former_ = former != world->runs.end() ? former->second : kNoRun;
       replica().told = hello->iteration;
     }
     const auto* adopted = std::get_if<Adopted>(&send->envelope.body);

@@ -125,7 +125,8 @@ class SimWorker {
   DataPlane::Result last_result_;  // of a round
   std::optional<Instant> wake_;    // the event that counts
   Group begun_group_;              // the newest that it has begun
-  bool greeted_ = false;           // this incarnation has said Hello
+  bool greeted_ = false;           // this incarnation has said Hello,
+  RunId former_ = kNoRun;          // and that its replica is of this run
   Seq signal_ = 0;                 // the newest, as long as it stands; 0: none does
   Seq said_ = 0;                   // the newest
   Seq heard_ = 0;                  // the controller's newest message in order
