@@ -453,8 +453,8 @@ void Job::Rejoin() {
 }
 
 void Job::Progress() {
+  RetryCopies();  // may find that somebody is behind
   if (!behind_.empty()) Rejoin();
-  RetryCopies();
   if (!held_.empty()) LookAtHeld();
   if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
   if (stranded_ > 0) HelpStranded();

@@ -300,6 +300,25 @@ TEST_F(JobRoundsTest, ADroppedUpdateIsRecordedAndTheNewestReplicaCopied) {
   EXPECT_THAT(Heard(), ElementsAre("ready 2@2 owes 0"));
 }
 
+// It signals while its order to copy pauses, and then the only source is gone.
+TEST_F(JobRoundsTest, WhoHasNobodyToCopyFromAnyMoreJoinsAnew) {
+  BackupOptions one;
+  one.backups = 1;
+  Running(one, 2);
+  Say(1, Ready{.iteration = 1});
+  Done(1);
+  ASSERT_NE(Sent<Adopt>(0), nullptr) << "what it computes is too late";
+  Say(0, Adopted{.ok = false, .detail = "out of reach"});
+  Say(0, Ready{.iteration = 1});
+  Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
+  now_ += 2 * kSecond;
+  ASSERT_LE(job_->NextDeadline().value_or(Instant{now_ + kSecond}), Instant{now_ + 1});
+  Step(DeadlineReached{});
+  ASSERT_NE(Recorded<WorkerJoined>(), nullptr);
+  EXPECT_EQ(Recorded<WorkerJoined>()->rank, 0);
+  EXPECT_NE(Sent<Group>(0), nullptr) << "its signal counts";
+}
+
 TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
   Start(plans::kGradients, Engine::Joining::kAnytime, 2);
   Next(GroupKind::kTrain, 1, {1});
