@@ -10,12 +10,6 @@
 //  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
 //    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
 //    the result by the job's order.
-//  - A worker that copies the result begins its next step after the others, and would be late for
-//    that alone, round after round. So the next round waits for such a worker when enough have
-//    come, if its signal is due soon: going by the last time that it copied, within kWaitShare of
-//    what that took. The round waits until then at most. A worker whose signal is late all the
-//    same, and that would be late for the next round, too, is dropped when the next round has
-//    ended, if it is then in time for the one after: it begins with the others.
 //  - If nobody has the result, everything that waits still counts.
 //  - A signal for an older iteration (its worker copied a replica that was outdated when it got
 //    there) is dropped, too. When the newest replica is gone with its workers, the newest of the
@@ -42,12 +36,9 @@ class Backup final : public Engine {
   Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kAnytime; }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
-  std::optional<Instant> NextDeadline() const override;
+  std::optional<Instant> NextDeadline() const override { return std::nullopt; }
   std::string Explain(Instant now, Rank rank) const override;
   void Archive(StateArchive& ar) override;
-
-  // The share of the time from the order to copy to the next signal.
-  static constexpr double kWaitShare = 1.0 / 8;
 
  private:
   enum class State : std::uint8_t {
@@ -57,20 +48,15 @@ class Backup final : public Engine {
     kReducing,    // in the running round, not reported yet
     kFailed,      // the running round failed for it
     kCatchingUp,  // copies a replica, or computes on the copy: silent until its next signal
-    kOutdated,    // with a signal for an iteration that is past: to be dropped with a round's end
   };
   struct Worker {
-    Iteration model = 0;  // its replica's iteration; not known while it catches up
-    Instant since;        // when it signalled, began to compute, or was to copy a replica
-    DurationNs turn = 0;  // the last time that it copied: from then to its next signal; 0: never
+    Iteration model = 0;        // its replica's iteration; not known while it catches up
+    Instant since;              // when it signalled, or began to compute
     std::uint32_t samples = 0;  // of its newest signal; 0: not told
     std::int32_t host = 0;
     State state = State::kAbsent;
-    bool listed = false;   // its rank is in current_
-    bool awaited = false;  // the next round, for which enough have come, waits for it
-    void Archive(StateArchive& ar) {
-      ar(model, since, turn, samples, host, state, listed, awaited);
-    }
+    bool listed = false;  // its rank is in current_
+    void Archive(StateArchive& ar) { ar(model, since, samples, host, state, listed); }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
@@ -92,19 +78,6 @@ class Backup final : public Engine {
   void Settle(Instant now, Iteration committed, Effects* out);
   void Drop(Instant now, Rank rank, Effects* out);
   std::string WhyDropped(Instant now, const Worker& worker) const;
-  void Set(Worker* worker, State state);
-  // How long a round waits for it at most.
-  static DurationNs Share(const Worker& worker);
-  // Workers that neither copy nor are outdated.
-  std::int64_t UpToDate() const { return joined_ - catching_up_ - outdated_; }
-  // The worker, whose outdated signal has come, is to be dropped when the next round has ended.
-  bool BeginsWithTheOthers(Instant now, const Worker& worker) const;
-  // The worker is to copy a replica.
-  void BeginCopy(Instant now, Rank rank);
-  void NotAwaited(Worker* worker);
-  bool Enough() const { return !waiting_.empty() && waiting_.size() >= Needed(); }
-  // Looks, when enough have come, who else is due soon.
-  void LookWhoIsDue(Instant now);
   void FormIfEnough(Instant now, GroupId* next_group, Effects* out);
   // The waiting ranks in ring order.
   std::vector<Rank> WaitingInRingOrder();
@@ -124,13 +97,6 @@ class Backup final : public Engine {
   GroupId last_ = kNoGroup;     // the last round that formed, its iteration, and when it did
   Iteration last_iteration_ = 0;
   Instant last_formed_;
-  std::vector<Rank> copying_;      // who were to copy since the last round formed
-  std::optional<Instant> enough_;  // when enough had come for the next one
-  Instant wait_until_;             // for those awaited
-  DurationNs period_ = 0;          // between the last two rounds that formed; 0: not known
-  std::int64_t awaited_ = 0;       // derived
-  std::int64_t catching_up_ = 0;   // derived
-  std::int64_t outdated_ = 0;      // derived
   std::vector<Rank> ring_;  // the joined ranks in ring order; empty = to be made (derived state)
 };
 

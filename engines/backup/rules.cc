@@ -2,20 +2,15 @@
 // worker at every event and decides for itself what the event must lead to.
 //
 // quorum: a round has N - b members or more of the N that have joined: all that wait, each once.
-// One round runs at a time, and a round forms as soon as so many wait, and none of those is awaited
-// any more that had to copy a replica since the last round formed. A worker is awaited if, going by
-// the last time that it copied, it is due within an eighth of what it took then, from when so many
-// first wait; and for no longer.
+// One round runs at a time, and a round forms as soon as so many wait.
 //
 // weights: by the members' samples where all have told some, else equal.
 //
 // iterations: a round's members offer gradients for its iteration, which follows the newest that is
 // known to be committed.
 //
-// dropped: what is computed on a replica older than the newest is dropped, and before a round
-// forms; and nothing else is. At once; or, if its worker would be late for the next round, too, but
-// would be in time for one with which it begins, when the next round has ended, or enough others
-// for one are not there any more.
+// dropped: what is computed on a replica older than the newest is dropped, at once, and before a
+// round forms; and nothing else is.
 //
 // explained: a worker has a reason to wait while it waits, and only then (in jobs of up to
 // kMaxWatched workers).
@@ -24,7 +19,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 
@@ -38,26 +32,14 @@ class BackupRules final : public EngineRules {
   explicit BackupRules(const BackupOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
   void Archive(StateArchive& ar) override {
-    ar(replicas_, joined_, waiting_, samples_, failed_, newest_, round_, running_, copying_, took_,
-       candidates_, enough_, awaited_, until_, outdated_, formed_at_, period_);
+    ar(replicas_, joined_, waiting_, samples_, failed_, newest_, round_, running_);
   }
 
  private:
-  void Follow(Instant now, const Event& event);
-  void OnReady(Instant now, const ReadyEvent& event);
-  void OnEnded(Instant now, bool ok);
-  void Drop(Instant now, Rank rank);
-  void DropOlder(Instant now);
-  // A round may form now, as far as those are concerned who had to copy.
-  bool NobodyIsAwaited(Instant now);
-  bool BeginsWithTheOthers(Instant now, Rank rank) const;
-  std::ptrdiff_t Needed() const {
-    return std::max<std::ptrdiff_t>(1, std::ssize(joined_) - options_.backups);
-  }
-  // Who could be in a round.
-  std::ptrdiff_t UpToDate() const {
-    return std::ssize(joined_) - std::ssize(copying_) - std::ssize(outdated_);
-  }
+  void Follow(const Event& event);
+  void OnEnded(bool ok);
+  void Drop(Rank rank);
+  void DropOlder();
   void CheckDropped(std::span<const Effect> effects);
   void CheckRound(const FormGroup& group);
 
@@ -70,100 +52,38 @@ class BackupRules final : public EngineRules {
   Iteration newest_ = 0;
   Iteration round_ = 0;  // that runs
   GroupId running_ = kNoGroup;
-  std::set<Rank> due_;               // to be dropped, on the event at hand
-  std::map<Rank, Instant> copying_;  // since when; nothing has been heard of them yet
-  std::map<Rank, DurationNs> took_;  // to the next signal, the last time that it copied
-  std::set<Rank> candidates_;        // who had to copy since the last round formed
-  std::optional<Instant> enough_;    // when enough waited
-  std::set<Rank> awaited_;
-  Instant until_;
-  std::set<Rank> outdated_;           // who have signalled, and are to be dropped later
-  std::optional<Instant> formed_at_;  // the last round
-  DurationNs period_ = 0;             // between the last two
+  std::set<Rank> due_;  // to be dropped, on the event at hand
 };
 
-void BackupRules::Drop(Instant now, Rank rank) {
+void BackupRules::Drop(Rank rank) {
   due_.insert(rank);
-  outdated_.erase(rank);
-  copying_[rank] = now;
-  candidates_.insert(rank);
   replicas_.erase(rank);
   waiting_.erase(rank);
 }
 
-void BackupRules::DropOlder(Instant now) {
+void BackupRules::DropOlder() {
   for (const auto& [rank, iteration] : replicas_) newest_ = std::max(newest_, iteration);
   for (const Rank rank : joined_) {
     const auto replica = replicas_.find(rank);
     if (replica == replicas_.end() || replica->second >= newest_ || failed_.contains(rank))
       continue;
-    Drop(now, rank);
+    Drop(rank);
   }
-  waiting_.insert(outdated_.begin(), outdated_.end());  // nobody has anything newer any more
-  outdated_.clear();
 }
 
-void BackupRules::OnEnded(Instant now, bool ok) {
+void BackupRules::OnEnded(bool ok) {
   running_ = kNoGroup;
   if (ok) {
-    for (const Rank rank : failed_) {
-      replicas_.erase(rank);
-      copying_[rank] = now;
-      candidates_.insert(rank);
-    }
+    for (const Rank rank : failed_) replicas_.erase(rank);
     newest_ = round_;
   } else if (!replicas_.empty()) {
     newest_ = 0;
   }
-  DropOlder(now);
+  DropOlder();
   failed_.clear();
 }
 
-void BackupRules::OnReady(Instant now, const ReadyEvent& event) {
-  const Iteration replica = event.ready.iteration - 1;
-  replicas_[event.rank] = replica;
-  samples_[event.rank] = event.ready.samples;
-  waiting_.insert(event.rank);
-  awaited_.erase(event.rank);
-  if (const auto copying = copying_.extract(event.rank)) {
-    took_[event.rank] = std::max<DurationNs>(1, now - copying.mapped());
-  }
-  if (replica < newest_ && BeginsWithTheOthers(now, event.rank)) {
-    Count("begins");
-    waiting_.erase(event.rank);
-    outdated_.insert(event.rank);
-  } else if (replica < newest_) {
-    Drop(now, event.rank);
-  } else if (running_ == kNoGroup && replica > newest_) {
-    DropOlder(now);
-  }
-}
-
-bool BackupRules::BeginsWithTheOthers(Instant now, Rank rank) const {
-  const auto took = took_.find(rank);
-  if (took == took_.end() || period_ == 0 || UpToDate() - 1 < Needed()) return false;
-  const Instant next = *formed_at_ + period_ + took->second / 8;
-  return *formed_at_ + took->second <= next && now + took->second > next;
-}
-
-bool BackupRules::NobodyIsAwaited(Instant now) {
-  if (!enough_) {
-    enough_ = until_ = now;
-    for (const Rank rank : candidates_) {
-      if (!copying_.contains(rank) || !took_.contains(rank)) continue;
-      const DurationNs eighth = took_[rank] / 8;
-      if (copying_[rank] + took_[rank] > now + eighth) continue;
-      awaited_.insert(rank);
-      until_ = std::max(until_, now + eighth);
-    }
-  }
-  if (!awaited_.empty() && now < until_) return false;
-  Count("came", now > *enough_ && awaited_.empty() ? 1 : 0);
-  Count("in_vain", awaited_.empty() ? 0 : 1);
-  return true;
-}
-
-void BackupRules::Follow(Instant now, const Event& event) {
+void BackupRules::Follow(const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
     const bool there = std::any_of(replicas_.begin(), replicas_.end(),
                                    [this](const auto& of) { return of.second == newest_; });
@@ -171,9 +91,17 @@ void BackupRules::Follow(Instant now, const Event& event) {
     joined_.insert(joined->rank);
     replicas_[joined->rank] = joined->iteration;
     if (running_ == kNoGroup && joined->iteration < newest_ && !there) newest_ = 0;
-    if (running_ == kNoGroup && joined->iteration > newest_) DropOlder(now);
+    if (running_ == kNoGroup && joined->iteration > newest_) DropOlder();
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
-    OnReady(now, *ready);
+    const Iteration replica = ready->ready.iteration - 1;
+    replicas_[ready->rank] = replica;
+    samples_[ready->rank] = ready->ready.samples;
+    waiting_.insert(ready->rank);
+    if (replica < newest_) {
+      Drop(ready->rank);
+    } else if (running_ == kNoGroup && replica > newest_) {
+      DropOlder();
+    }
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
     if (finished->ok) {
       replicas_[finished->rank] = round_;
@@ -181,17 +109,13 @@ void BackupRules::Follow(Instant now, const Event& event) {
       failed_.insert(finished->rank);
     }
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
-    OnEnded(now, ended->ok);
+    OnEnded(ended->ok);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     joined_.erase(left->rank);
     replicas_.erase(left->rank);
     waiting_.erase(left->rank);
     samples_.erase(left->rank);
     failed_.erase(left->rank);
-    copying_.erase(left->rank);
-    took_.erase(left->rank);
-    outdated_.erase(left->rank);
-    awaited_.erase(left->rank);
   }
 }
 
@@ -217,11 +141,7 @@ void BackupRules::CheckDropped(std::span<const Effect> effects) {
 
 void BackupRules::Check(const Decision& of) {
   due_.clear();
-  Follow(of.now, of.event);
-  const bool looks = !std::holds_alternative<FinishedEvent>(of.event) &&
-                     !std::holds_alternative<LinkEvent>(of.event);
-  const bool stuck = looks && running_ == kNoGroup && UpToDate() < Needed();
-  if (stuck && !outdated_.empty()) DropOlder(of.now);
+  Follow(of.event);
   CheckDropped(of.effects);
   const FormGroup* formed = nullptr;
   for (const Effect& effect : of.effects) {
@@ -231,9 +151,8 @@ void BackupRules::Check(const Decision& of) {
       throw Violation("quorum", "a decision beside a round, and after it");
     }
   }
-  const auto needed = Needed();
-  const bool enough = running_ == kNoGroup && !waiting_.empty() && std::ssize(waiting_) >= needed;
-  const bool due = enough && looks && NobodyIsAwaited(of.now);
+  const auto needed = std::max<std::ptrdiff_t>(1, std::ssize(joined_) - options_.backups);
+  const bool due = running_ == kNoGroup && std::ssize(waiting_) >= needed;
   if (due != (formed != nullptr)) {
     throw Violation("quorum", std::to_string(waiting_.size()) + " of " +
                                   std::to_string(joined_.size()) + " wait, " +
@@ -241,19 +160,11 @@ void BackupRules::Check(const Decision& of) {
                                   (due ? "no round forms" : NameOf(*formed) + " forms") +
                                   (running_ != kNoGroup ? "; a round runs" : ""));
   }
-  if (due) {
-    CheckRound(*formed);
-    period_ = formed_at_ ? of.now - *formed_at_ : 0;
-    formed_at_ = of.now;
-  }
-  const auto deadline = enough && !due ? std::optional(until_) : std::nullopt;
-  if (of.engine.NextDeadline() != deadline) {
-    throw Violation("quorum", "the engine's deadline is not when nobody is awaited any more");
-  }
+  if (due) CheckRound(*formed);
   if (of.joined > kMaxWatched) return;
   for (const Rank rank : joined_) {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
-    if (explained == (waiting_.contains(rank) || outdated_.contains(rank))) continue;
+    if (explained == waiting_.contains(rank)) continue;
     throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
   }
 }
@@ -288,9 +199,6 @@ void BackupRules::CheckRound(const FormGroup& group) {
                                       std::to_string(newest_ + 1));
   }
   waiting_.clear();
-  candidates_.clear();
-  awaited_.clear();
-  enough_.reset();
   running_ = group.id;
   round_ = group.iteration;
   Count("rounds");
@@ -298,8 +206,7 @@ void BackupRules::CheckRound(const FormGroup& group) {
 
 }  // namespace
 
-// Counts rounds, dropped, came and in_vain (rounds that waited for who had to copy), begins
-// (outdated workers that are dropped later).
+// Counts rounds, dropped.
 std::unique_ptr<EngineRules> BackupOptions::Rules() const {
   return std::make_unique<BackupRules>(*this);
 }

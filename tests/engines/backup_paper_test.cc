@@ -1,18 +1,15 @@
 // Backup workers: what the papers say of them. Chen et al., Revisiting Distributed Synchronous SGD,
 // 2016; described in Luo et al., Hop, ASPLOS 2019, section 3.4, and measured in Miao et al.,
 // SIGMOD 2021, Table 1 (BK).
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <queue>
 #include <set>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "common/base/prng.h"
 #include "engines/backup/backup.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,10 +25,10 @@ struct Outcome {
   std::map<Rank, int> in_rounds;  // the same, used
 };
 
-// Workers that compute for as long as they are given, up to `vary` of that more or less, with free
-// reductions. Who is dropped copies a replica first.
+// Workers that compute for as long as they are given, with free reductions. Copying a replica takes
+// no time either.
 Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
-              const std::set<Rank>& crash_after_three = {}, DurationNs copy = 0, double vary = 0) {
+              const std::set<Rank>& crash_after_three = {}) {
   Backup engine({.backups = backups});
   Outcome outcome;
   GroupId next_group = 1;
@@ -43,13 +40,10 @@ Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
   using Coming = std::tuple<std::int64_t, std::int64_t, Rank>;
   std::priority_queue<Coming, std::vector<Coming>, std::greater<>> coming;
   std::int64_t order = 0;
-  Prng random(1);
-  const auto compute = [&](Rank rank, DurationNs before = 0) {
+  const auto compute = [&](Rank rank) {
     computing[rank] = order;
     replica[rank] = newest;
-    const double times = 1 + vary * (2 * random.Unit() - 1);
-    const auto own = static_cast<double>(step[static_cast<std::size_t>(rank)]) * times;
-    coming.emplace(now.ns + before + static_cast<DurationNs>(own), order++, rank);
+    coming.emplace(now.ns + step[static_cast<std::size_t>(rank)], order++, rank);
   };
   std::function<void(const Event&)> tell = [&](const Event& event) {
     Effects effects;
@@ -57,7 +51,7 @@ Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
     for (const Effect& effect : effects) {
       if (const auto* late = std::get_if<CatchUp>(&effect)) {
         ++outcome.dropped[late->rank];
-        compute(late->rank, copy);
+        compute(late->rank);
         continue;
       }
       const auto& group = std::get<FormGroup>(effect);
@@ -78,11 +72,6 @@ Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
   }
   while (std::ssize(outcome.rounds) < rounds) {
     const auto [at, mine, rank] = coming.top();
-    if (const auto deadline = engine.NextDeadline(); deadline && deadline->ns < at) {
-      now = *deadline;
-      tell(DeadlineEvent{});
-      continue;
-    }
     coming.pop();
     now.ns = at;
     if (newest == 3 && gone.empty()) {
@@ -148,81 +137,6 @@ TEST(BackupPaperTest, StragglersDoNotContribute) {
   for (const Rank rank : {0, 2, 3, 5, 7}) {
     EXPECT_EQ(outcome.in_rounds[rank], 200);
     EXPECT_EQ(outcome.dropped[rank], 0);
-  }
-}
-
-// The paper's workers all read the new parameters after a round. Here who was dropped copies them
-// first, and is not to be late again for that: among equal workers each is in most rounds, and none
-// is dropped many times in a row, whatever part of an eighth of a step copying takes.
-TEST(BackupPaperTest, WhoHadToCopyIsNotDroppedForThat) {
-  constexpr int kRounds = 400;
-  for (const DurationNs copy : {kFast / 100, kFast / 20, kFast / 10}) {
-    const Outcome outcome = Train(1, {kFast, kFast, kFast}, kRounds, {}, copy, 0.01);
-    std::map<Rank, int> absent;
-    int longest = 0;
-    for (const FormGroup& round : outcome.rounds) {
-      for (const Rank rank : {0, 1, 2}) {
-        const bool in = std::any_of(round.members.begin(), round.members.end(),
-                                    [rank](const GroupShare& of) { return of.rank == rank; });
-        absent[rank] = in ? 0 : absent[rank] + 1;
-        longest = std::max(longest, absent[rank]);
-      }
-    }
-    EXPECT_LE(longest, 4) << copy;
-    for (const Rank rank : {0, 1, 2}) EXPECT_GT(outcome.in_rounds.at(rank), kRounds * 7 / 10);
-    EXPECT_LT(outcome.at.back().ns, kRounds * (kFast + copy)) << "no round waits longer than that";
-  }
-}
-
-// A round waits for nobody who would not come in time: copying that takes long is as slow a worker.
-TEST(BackupPaperTest, WhoCopiesForLongIsNotAwaited) {
-  const std::vector<DurationNs> step(3, kFast);
-  Outcome outcome = Train(1, step, 100, {}, kFast / 2);
-  EXPECT_EQ(outcome.at.back(), Instant{100 * kFast});
-  EXPECT_EQ(outcome.in_rounds[2], 0);
-}
-
-// A round that waits says for whom, and goes on without the awaited when that worker does not come
-// in time, or leaves.
-TEST(BackupPaperTest, ARoundWaitsForWhoHadToCopyUntilItsDeadline) {
-  for (const std::string end : {"comes", "deadline", "leaves"}) {
-    SCOPED_TRACE(end);
-    Backup engine({.backups = 1});
-    GroupId next = 1;
-    Effects said;
-    const auto tell = [&](std::int64_t ms, const Event& event) {
-      said.clear();
-      engine.Step({ms * kMillisecond}, event, &next, &said);
-    };
-    const auto ready = [&](std::int64_t ms, Rank rank, Iteration iteration) {
-      tell(ms, ReadyEvent{.rank = rank, .ready = {.iteration = iteration}});
-    };
-    const auto ends = [&](std::int64_t ms, GroupId group) {
-      for (const Rank rank : {0, 1}) tell(ms, FinishedEvent{rank, group, true, 0});
-      tell(ms, EndedEvent{.group = group, .ok = true});
-    };
-    for (const Rank rank : {0, 1, 2}) tell(0, JoinedEvent{.rank = rank, .host = "h"});
-    ready(100, 0, 1);
-    ready(100, 1, 1);
-    ends(100, 1);  // rank 2 is to copy
-    ready(200, 0, 2);
-    ready(200, 1, 2);
-    ASSERT_EQ(GroupsOf(said).size(), 1u) << "nobody knows yet when rank 2 comes";
-    ends(200, 2);
-    ready(204, 2, 2);  // late again: it took 104 ms
-    ready(300, 0, 3);
-    ready(300, 1, 3);
-    EXPECT_TRUE(said.empty());
-    EXPECT_EQ(engine.NextDeadline(), Instant{313 * kMillisecond}) << "300 and 104 / 8";
-    EXPECT_THAT(engine.Explain({303 * kMillisecond}, 0),
-                testing::HasSubstr("at most for rank 2, late for having had to copy"));
-    if (end == "comes") ready(308, 2, 3);
-    if (end == "deadline") tell(313, DeadlineEvent{});
-    if (end == "leaves") tell(308, LeftEvent{.rank = 2, .why = LeftReason::kLost});
-    ASSERT_EQ(GroupsOf(said).size(), 1u);
-    EXPECT_EQ(GroupsOf(said)[0].members.size(), end == "comes" ? 3u : 2u);
-    EXPECT_THAT(GroupsOf(said)[0].reason, testing::HasSubstr("; waited "));
-    EXPECT_EQ(engine.NextDeadline(), std::nullopt);
   }
 }
 

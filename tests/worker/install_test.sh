@@ -45,16 +45,19 @@ rm -f "$lib/libprd_cuda.so"
 LD_LIBRARY_PATH=$lib "$work/with_pkg_config"
 
 # What the daemon's part names is where it was installed.
-cmake --install "$build" --component daemon --prefix "$work/prefix" > "$work/log" ||
-  { cat "$work/log"; exit 1; }
-grep -q "^ExecStart=$work/prefix/bin/prd --config" "$work/prefix/lib/systemd/system/prd.service" ||
-  { echo "prd.service names another prd"; exit 1; }
-grep -q "^Documentation=file://$work/prefix/share/prd/prd.toml" \
-  "$work/prefix/lib/systemd/system/prd.service" || { echo "prd.service names other samples"; exit 1; }
-"$work/prefix/bin/prd" --config "$work/none" 2> "$work/log" && exit 1
-samples=$(sed -n 's/.*A commented sample is in \(.*\); copy it.*/\1/p' "$work/log")
-test "$samples" = "$work/prefix/share/prd" && test -f "$samples/prd.toml" ||
-  { echo "prd names samples in $samples"; cat "$work/log"; exit 1; }
+# (Under a sanitizer the daemon may not be built.)
+if [ -x "$build/bin/prd" ]; then
+  cmake --install "$build" --component daemon --prefix "$work/prefix" > "$work/log" ||
+    { cat "$work/log"; exit 1; }
+  grep -q "^ExecStart=$work/prefix/bin/prd --config" "$work/prefix/lib/systemd/system/prd.service" ||
+    { echo "prd.service names another prd"; exit 1; }
+  grep -q "^Documentation=file://$work/prefix/share/prd/prd.toml" \
+    "$work/prefix/lib/systemd/system/prd.service" || { echo "prd.service names other samples"; exit 1; }
+  "$work/prefix/bin/prd" --config "$work/none" 2> "$work/log" && exit 1
+  samples=$(sed -n 's/.*A commented sample is in \(.*\); copy it.*/\1/p' "$work/log")
+  test "$samples" = "$work/prefix/share/prd" && test -f "$samples/prd.toml" ||
+    { echo "prd names samples in $samples"; cat "$work/log"; exit 1; }
+fi
 
 # Nothing but the public interface leaves the library.
 if nm -DC --defined-only "$lib/libprd.so" | grep -v " prd::Session::" | grep " [TWBDVR] "; then
