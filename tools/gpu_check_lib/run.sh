@@ -60,6 +60,7 @@ step() {
   [ "$limit" -lt "$left" ] || { limit="$left"; spent=", which was all that was left of $total_s s"; }
   out="$work/$name.out"
   printf '== %s: %s\n' "$name" "$*" >>"$log"
+  : >"$out"
   # A process group of its own, of which nothing is left when it ends.
   timeout -k 5 "$limit" bash -c 'source "$0"; "$@"' "$work/functions" "$@" >"$out" 2>>"$log" &
   running=$!
@@ -199,13 +200,15 @@ run() {
   [ "$stand_in" = true ] || find_driver
   find_programs
   work="$(mktemp -d)"
-  trap 'rm -rf "$work"' EXIT
+  # A step's process is a copy of this one until its program starts: a signal may come before that.
+  main=$BASHPID
+  trap '[ "$BASHPID" != "$main" ] || rm -rf "$work"' EXIT
   : >"$results"
   : >"$log"
   # Stopped: the step that runs ends, the others are not begun, and all that was found is there.
   running=""
   stopped=false
-  trap 'stopped=true; [ -z "$running" ] || kill "$running" 2>/dev/null || true' INT TERM
+  trap '[ "$BASHPID" = "$main" ] || exit 143; stopped=true; [ -z "$running" ] || kill "$running" 2>/dev/null || true' INT TERM
   wrong=0
   missed=0
   SECONDS=0
