@@ -194,8 +194,11 @@ class Goal : public Script {
 TEST(GoalTest, MembersOfTheLastGroupStopWithTheSameStep) {
   Goal s;
   s.Join(plans::kGradients);
-  s.Step(1);
-  s.Tell(true);  // but this step's group was formed before
+  s.Tell(true);
+  s.Step(1, true);
+  EXPECT_FALSE(s.Outcome().done) << "the others end with a group";
+  s.Clear();
+  s.Step(1);  // whose group was formed before
   s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
   s.Reduced(2);
   s.Applied(1);

@@ -135,7 +135,7 @@ void SessionCore::StepDone(bool copied, Actions* out) {
 // result stop with the same one.
 bool SessionCore::IsDone() const {
   const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
-  return together && step_.rounds > 0 ? step_.group.last : progress_.done;
+  return together ? group_.last : progress_.done;
 }
 
 // By Progressed, where no Ready has told it.
