@@ -91,10 +91,10 @@ void Job::LookForGoal() {
   Write(GoalReached{trained});
 }
 
-// Until the common start has been made, whoever begins it says what came before.
+// Until the common start has been made, whoever begins it says what came before. What a worker has
+// said counts also if that worker is gone by then: workers have been told of it.
 void Job::TakeStart(const FormGroup& start) {
   if (begun_) return;
-  before_ = {};
   for (const GroupShare& share : start.members)
     before_ = Larger(before_, At(share.rank).job_trained);
 }

@@ -91,7 +91,8 @@ TEST_F(JobTrainingTest, AResumedJobGoesOnFromWhatItsFirstWorkersBring) {
 }
 
 // Only those who make the start are asked, and if it fails, those who make the next one.
-TEST_F(JobTrainingTest, WhatCameBeforeIsOfThoseWhoMakeTheStart) {
+// Workers have been told of it: progress never falls.
+TEST_F(JobTrainingTest, WhatCameBeforeStaysWhenWhoSaidSoIsGone) {
   Make(PReduceOptions{}, 2);
   JoinWith(0, {}, {100, 0});
   JoinWith(1, {}, {200, 0});
@@ -99,7 +100,11 @@ TEST_F(JobTrainingTest, WhatCameBeforeIsOfThoseWhoMakeTheStart) {
   Done(0, Outcome::kFailed);
   Lose(1);
   JoinWith(1, {}, {150, 0});
-  EXPECT_EQ(OfJob(), (Trained{150, 0}));
+  EXPECT_EQ(OfJob(), (Trained{200, 0}));
+  Done(0, Outcome::kFailed);
+  Lose(1);
+  JoinWith(1, {}, {250, 0});
+  EXPECT_EQ(OfJob(), (Trained{250, 0}));
 }
 
 TEST_F(JobTrainingTest, AReportThatCannotBeEvictsItsWorker) {

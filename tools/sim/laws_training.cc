@@ -24,7 +24,6 @@ void Laws::OnTold(Run* run, Rank rank, const WorkerBody& body) {
 
 void Laws::TakeStart(Run* run, const GroupFormed& formed) {
   if (formed.kind != GroupKind::kInitial || run->begun) return;
-  run->before = 0;
   for (const GroupShare& share : formed.members) {
     run->before = std::max(run->before, run->told[share.rank].before);
   }
