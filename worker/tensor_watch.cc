@@ -1,54 +1,19 @@
 #include "worker/tensor_watch.h"
 
-#include <algorithm>
-#include <cstring>
+#include <vector>
 
 namespace prd {
 namespace {
 
-// Calls f(index, tensor's bytes on the host, bytes) for each tensor, in the caller's order, until f
-// returns false.
-template <typename F>
-void ForEachTensor(Memory& memory, const std::vector<Tensor>& tensors, F&& f) {
-  Row row;
-  std::vector<const std::byte*> at(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    at[i] = static_cast<const std::byte*>(tensors[i].data);
-  }
-  if (memory.device()) {
-    const Layout layout(tensors);
-    row = memory.AllocateHost(layout.bytes());
-    const auto copied = memory.Combine(layout, Memory::InHost(row.data()), {{Memory::Tensors()}});
-    if (copied != nullptr) copied->Wait();
-    std::size_t offset = 0;  // as layout.h orders them
-    for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        if (tensors[i].dtype != dtype) continue;
-        at[i] = row.data() + offset;
-        offset += tensors[i].count * DTypeSize(dtype);
-      }
-    }
-  }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!f(i, at[i], tensors[i].count * DTypeSize(tensors[i].dtype))) return;
-  }
+std::uint64_t DigestOf(Memory& memory, const Tensor& tensor) {
+  return memory.DigestOf(Layout(std::vector<Tensor>{tensor}));
 }
 
-std::uint64_t HashOf(const std::byte* data, std::size_t bytes) {
-  constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;
-  std::uint64_t hash = bytes;
-  for (std::size_t at = 0; at < bytes; at += sizeof hash) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data + at, std::min(sizeof word, bytes - at));
-    hash = (hash ^ word) * kFactor;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-// -0 counts as a change that is there.
-bool HasNonzero(const std::byte* data, std::size_t bytes) {
-  return std::any_of(data, data + bytes, [](std::byte byte) { return byte != std::byte{0}; });
+// Of a tensor of that size and dtype whose elements are all 0, wherever it is.
+std::uint64_t DigestOfZeros(const Tensor& like) {
+  std::vector<double> zeros(like.count * DTypeSize(like.dtype) / sizeof(double) + 1);
+  HostMemory memory;
+  return DigestOf(memory, {zeros.data(), like.count, like.dtype});
 }
 
 std::string Name(const char* which, std::size_t i) {
@@ -59,30 +24,29 @@ std::string Name(const char* which, std::size_t i) {
 
 TensorWatch::TensorWatch(const std::vector<Tensor>& parameters,
                          const std::vector<Tensor>& gradients)
-    : parameters_(parameters), gradients_(gradients), watched_(parameters.size()) {}
+    : parameters_(parameters), gradients_(gradients), watched_(parameters.size()) {
+  for (const Tensor& gradient : gradients_) zeros_.push_back(DigestOfZeros(gradient));
+}
 
-std::vector<std::uint64_t> TensorWatch::Hashes(Memory& memory) const {
-  std::vector<std::uint64_t> hashes;
-  ForEachTensor(memory, parameters_, [&](std::size_t, const std::byte* data, std::size_t bytes) {
-    hashes.push_back(HashOf(data, bytes));
-    return true;
-  });
-  return hashes;
+std::vector<std::uint64_t> TensorWatch::Digests(Memory& memory) const {
+  std::vector<std::uint64_t> digests;
+  for (const Tensor& tensor : parameters_) digests.push_back(DigestOf(memory, tensor));
+  return digests;
 }
 
 void TensorWatch::Note(Memory& memory) {
-  const std::vector<std::uint64_t> hashes = Hashes(memory);
-  for (std::size_t i = 0; i < hashes.size(); ++i) watched_[i].hash = hashes[i];
+  const std::vector<std::uint64_t> digests = Digests(memory);
+  for (std::size_t i = 0; i < digests.size(); ++i) watched_[i].digest = digests[i];
   noted_ = true;
 }
 
 Status TensorWatch::Check(Memory& memory) {
   if (!noted_) return Status::Ok();
-  const std::vector<std::uint64_t> hashes = Hashes(memory);
+  const std::vector<std::uint64_t> digests = Digests(memory);
   std::string changed;
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    const bool same = watched_[i].hash == hashes[i];
-    watched_[i].hash = hashes[i];
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    const bool same = watched_[i].digest == digests[i];
+    watched_[i].digest = digests[i];
     if (!same && changed.empty()) changed = Name("parameters", i);
   }
   if (changed.empty()) return Status::Ok();
@@ -93,16 +57,15 @@ Status TensorWatch::Check(Memory& memory) {
 }
 
 void TensorWatch::BeforeApply(Memory& memory) {
-  before_ = Hashes(memory);
-  ForEachTensor(memory, gradients_, [&](std::size_t i, const std::byte* data, std::size_t bytes) {
-    watched_[i].gradient = HasNonzero(data, bytes);
-    return true;
-  });
+  before_ = Digests(memory);
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    watched_[i].gradient = DigestOf(memory, gradients_[i]) != zeros_[i];
+  }
 }
 
 std::vector<std::string> TensorWatch::AfterApply(Memory& memory) {
   std::vector<std::string> lines;
-  const std::vector<std::uint64_t> after = Hashes(memory);
+  const std::vector<std::uint64_t> after = Digests(memory);
   for (std::size_t i = 0; i < after.size(); ++i) {
     Watched& watched = watched_[i];
     const bool stuck = after[i] == before_[i] && watched.gradient;

@@ -36,16 +36,17 @@ class TensorWatch {
 
  private:
   struct Watched {
-    std::uint64_t hash = 0;
+    std::uint64_t digest = 0;
     bool gradient = false;  // has an element that is not zero
     int unchanged = 0;      // applies in a row
     bool named = false;
   };
-  std::vector<std::uint64_t> Hashes(Memory& memory) const;
+  std::vector<std::uint64_t> Digests(Memory& memory) const;
 
   const std::vector<Tensor> parameters_;
   const std::vector<Tensor> gradients_;
-  std::vector<Watched> watched_;  // by parameter
+  std::vector<std::uint64_t> zeros_;  // by gradient: the digest of one that is 0
+  std::vector<Watched> watched_;      // by parameter
   std::vector<std::uint64_t> before_;
   bool noted_ = false;
 };
