@@ -139,6 +139,9 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.host_name = hello.host_name;
   worker.pid = hello.pid;
   worker.endpoints = hello.endpoints;
+  worker.mesh_key = hello.mesh_key;
+  worker.identity = hello.identity;
+  worker.token = envelope.token;
   worker.returns = hello.former.known();
   worker.job_trained = hello.job_trained;
   worker.brought = worker.iteration = hello.iteration;
@@ -165,7 +168,9 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .heartbeat_ms = spec_.heartbeat_ms,
                      .own = CountHello(rank, hello),
                      .goal = goal_,
-                     .on_nonfinite = spec_.on_nonfinite});
+                     .on_nonfinite = spec_.on_nonfinite,
+                     .mesh_security = spec_.mesh_security,
+                     .device_network_trusted = spec_.device_network_trusted});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {

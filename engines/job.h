@@ -72,6 +72,8 @@ struct JobSpec {
   std::uint32_t heartbeat_ms = 500;
   Trained goal;  // the job is done there: with the steps or with the samples. 0: no goal
   OnNonfinite on_nonfinite = OnNonfinite::kPass;
+  MeshSecurity mesh_security = MeshSecurity::kNone;
+  bool device_network_trusted = false;
   std::uint32_t check_replicas_ms = 5000;  // between comparisons of replicas; 0: none
   // What becomes of a replica that is to be as the others are, and is not.
   enum class OnDivergence : std::uint8_t { kWarn, kRepair };
@@ -114,6 +116,9 @@ class Job {
     std::string host_name;
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
+    MeshKey mesh_key;
+    std::string identity;
+    LinkToken token;
     bool returns = false;   // its replica was trained in a former run, or life of this one
     Trained job_trained;    // by all workers of the job before, as its Hello says
     Iteration brought = 0;  // the iteration of the replica that it came with
@@ -210,7 +215,9 @@ class Job {
 
   // Whether to step a worker's message, given the present state. Changes nothing.
   struct Admission {
-    enum class Verdict { kStep, kDuplicate, kGap, kRefuse } verdict;
+    // kForeign: from somebody who has not the token of the incarnation that the message names.
+    // It is not answered: the answer would go to that incarnation.
+    enum class Verdict { kStep, kDuplicate, kGap, kRefuse, kForeign } verdict;
     Rank rank = kNoRank;  // of the sender; kNoRank for a Hello to be stepped
     std::optional<Refused> refusal = std::nullopt;  // for kRefuse
   };

@@ -142,7 +142,8 @@ Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
     const auto known = by_incarnation_.find(envelope.incarnation);
     if (known != by_incarnation_.end()) {
-      return {.verdict = Verdict::kDuplicate, .rank = known->second};
+      const bool own = workers_[Index(known->second)].token == envelope.token;
+      return {.verdict = own ? Verdict::kDuplicate : Verdict::kForeign, .rank = known->second};
     }
     std::optional<Refused> refusal = CheckHello(envelope, *hello);
     if (!refusal) return {.verdict = Verdict::kStep};
@@ -160,6 +161,7 @@ Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
                                       " is not held by this incarnation (any more): its lease ran "
                                       "out, it left, or it never joined");
   }
+  if (workers_[Index(envelope.rank)].token != envelope.token) return {Verdict::kForeign};
   if (std::holds_alternative<Heartbeat>(envelope.body) != (envelope.seq == 0)) {
     return refuse(Code::kInvalidArgument,
                   "heartbeats carry sequence number 0, and no other message does");

@@ -76,7 +76,9 @@ GroupMember Job::Describe(Rank rank) const {
           .incarnation = worker.incarnation,
           .weight = 0,
           .host = worker.host,
-          .endpoints = worker.endpoints};
+          .endpoints = worker.endpoints,
+          .passive = false,
+          .mesh_key = worker.mesh_key};
 }
 
 void Job::Announce(SetSchedule set) {

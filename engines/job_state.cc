@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 9;
+constexpr std::uint32_t kStateVersion = 10;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -152,12 +152,12 @@ std::string Job::StartWaits(Instant now) const {
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, returns, job_trained, brought, iteration,
-     group, last_group, last_ok, waiting, ready.iteration, ready.step_ns, ready.samples,
-     ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
-     ready.suppressed, signalled, owed, signal_held, compared, signal_withheld, stop_held, resumes,
-     outdated, first_group, source, fetches, failed_source, copies_after, no_replica, stopped_at,
-     since, link);
+  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, identity, token, returns,
+     job_trained, brought, iteration, group, last_group, last_ok, waiting, ready.iteration,
+     ready.step_ns, ready.samples, ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns,
+     ready.queued, ready.dropped, ready.suppressed, signalled, owed, signal_held, compared,
+     signal_withheld, stop_held, resumes, outdated, first_group, source, fetches, failed_source,
+     copies_after, no_replica, stopped_at, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

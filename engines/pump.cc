@@ -176,6 +176,9 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
       return;
     case Job::Admission::Verdict::kGap:
       return;
+    case Job::Admission::Verdict::kForeign:
+      ++counters_.foreign;
+      return;
     case Job::Admission::Verdict::kStep:
       break;
   }
@@ -220,6 +223,10 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
     Refuse(envelope.incarnation, *admission.refusal);
     return;
   }
+  if (admission.verdict == Job::Admission::Verdict::kForeign) {
+    ++counters_.foreign;
+    return;
+  }
   const Rank rank = admission.rank;
   const bool restored = watches_[job->run()].contacts[Index(rank)].restored;
   if (!restored && envelope.ack > job->link(rank).last_out()) {
@@ -260,6 +267,7 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
       Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kRefuse:
+    case Job::Admission::Verdict::kForeign:
       return;
   }
 }

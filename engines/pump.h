@@ -88,6 +88,7 @@ class Pump {
     std::uint64_t duplicates = 0;  // dropped, acknowledged again
     std::uint64_t gaps = 0;        // dropped, will come again
     std::uint64_t refused = 0;
+    std::uint64_t foreign = 0;  // dropped: in the name of another worker
     std::uint64_t resent = 0;
     std::uint64_t leases_expired = 0;
     std::uint64_t records = 0;

@@ -69,6 +69,12 @@ enum GroupKind {
   average @4;
 }
 
+enum MeshSecurity {
+  none @0;
+  aead @1;
+  curve @2;
+}
+
 enum OnNonfinite {
   pass @0;
   drop @1;
@@ -107,6 +113,8 @@ struct WorkerEnvelope {
   identityHigh @14 :UInt64;   # 0 until Welcome, as the next
   identityLow @15 :UInt64;
   oldest @16 :UInt64 = 1;     # the lowest seq that the worker can send again
+  tokenHigh @21 :UInt64;      # the worker's secret; a hash of it in records
+  tokenLow @22 :UInt64;
 }
 
 struct Hello {
@@ -127,6 +135,8 @@ struct Hello {
   goal @14 :Trained;
   own @15 :Trained;
   jobTrained @16 :Trained;
+  meshKey @17 :Data;          # X25519 public key, 32 bytes; empty: none
+  identity @18 :Text;         # set by the daemon alone
 }
 
 struct Ready {
@@ -205,6 +215,7 @@ struct ControllerEnvelope {
     probe @15 :Probe;
     resumed @18 :Void;
     members @19 :Members;
+    announce @24 :Members;
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
@@ -232,6 +243,8 @@ struct Welcome {
   own @10 :Trained;        # by the holder of the rank so far
   goal @11 :Trained;
   onNonfinite @12 :OnNonfinite;
+  meshSecurity @13 :MeshSecurity;
+  deviceNetworkTrusted @14 :Bool;
 }
 
 # How workers go about their steps (common/base/plan.h).
@@ -274,6 +287,7 @@ struct GroupMember {
   host @3 :Text;              # as in the member's Hello
   endpoints @4 :List(Text);   # as in the member's Hello
   passive @5 :Bool;           # its own signal is not answered
+  meshKey @6 :Data;           # as in the member's Hello
 }
 
 struct Group {

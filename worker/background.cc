@@ -21,10 +21,14 @@ Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
 }
 
-Incarnation DrawIncarnation() {
+std::uint64_t RandomBits() {
   std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+Incarnation DrawIncarnation() {
   for (;;) {
-    const Incarnation drawn = Incarnation{device()} << 32 | device();
+    const Incarnation drawn = RandomBits();
     if (drawn != 0) return drawn;
   }
 }
@@ -36,7 +40,8 @@ std::uint64_t FrameRun(const Welcome& welcome) {
 
 }  // namespace
 
-Background::Background(const SessionOptions& options) : host_(HostId()), log_(options.log) {
+Background::Background(const SessionOptions& options)
+    : host_(HostId()), token_{RandomBits(), RandomBits()}, log_(options.log) {
   welcome_.rank = kNoRank;
 }
 

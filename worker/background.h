@@ -89,6 +89,7 @@ class Background : private MeshEvents {
     return groups_[static_cast<std::size_t>(way)].load(std::memory_order_relaxed);
   }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
+  const LinkToken& token() const { return token_; }
   const std::string& host() const { return host_; }
   Welcome welcome() const;  // the newest; rank -1 before the first
 
@@ -136,6 +137,7 @@ class Background : private MeshEvents {
 
   // The thread's own.
   std::string host_;
+  LinkToken token_;
   ReplicaStore store_;
   ReplicaMean mean_{&store_};  // the caller's after a call that averages
   zmq::context_t context_;

@@ -363,6 +363,7 @@ Status Session::Impl::JoinJob(Replica replica) {
                               .samples = replica_.job_trained.samples}};
   SessionCore::Options core{
       .hello = std::move(hello),
+      .token = background_->token(),
       .timeout = std::chrono::nanoseconds(options_.timeout).count(),
       .start_timeout = std::chrono::nanoseconds(options_.start_timeout).count(),
       .controller = options_.controller};

@@ -43,6 +43,16 @@ struct RunIdentity {
   friend bool operator==(const RunIdentity&, const RunIdentity&) = default;
 };
 
+// What shows the controller that a message comes from the incarnation that it names: drawn at
+// random by the worker with the incarnation. Other workers learn incarnations, and never tokens.
+// The daemon replaces it by a hash when a message comes in, so that no record holds it.
+struct LinkToken {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  void Archive(auto& ar) { ar(high, low); }
+  friend bool operator==(const LinkToken&, const LinkToken&) = default;
+};
+
 // 32 hexadecimal digits.
 inline std::string ToText(const RunIdentity& identity) {
   char text[33];

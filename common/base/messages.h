@@ -9,6 +9,7 @@
 #ifndef PRD_COMMON_BASE_MESSAGES_H_
 #define PRD_COMMON_BASE_MESSAGES_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -23,7 +24,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 7;
+inline constexpr std::uint32_t kProtocolVersion = 8;
 
 // What has been trained: steps that were completed and not discarded, and the samples in them, as
 // far as they were told.
@@ -41,6 +42,24 @@ struct JobProgress {
   std::int32_t workers = 0;  // that are there now
   bool done = false;         // the job's goal is reached
   friend bool operator==(const JobProgress&, const JobProgress&) = default;
+};
+
+// The public half of an X25519 pair, with which a worker's peers know it. All zero: none.
+struct MeshKey {
+  std::array<std::uint8_t, 32> bytes{};
+  bool known() const { return *this != MeshKey{}; }
+  void Archive(auto& ar) {
+    for (std::uint8_t& byte : bytes) ar(byte);
+  }
+  friend bool operator==(const MeshKey&, const MeshKey&) = default;
+};
+
+// How what workers send each other is protected. All admit only those whom the controller has
+// announced to them, by their keys.
+enum class MeshSecurity : std::uint8_t {
+  kNone = 0,   // frames are sent as they are
+  kAead = 1,   // each frame is sealed: AES-GCM, with the pair's key
+  kCurve = 2,  // connections are CURVE's
 };
 
 // What becomes of a step whose gradients are not all finite.
@@ -78,6 +97,10 @@ struct Hello {
   // By all workers of the job so far, as far as this worker knows: from a checkpoint, or from a
   // former run.
   Trained job_trained;
+  MeshKey mesh_key;
+  // Who this is, as the daemon knows it from its connection: the name of an identity of the
+  // config. What a worker says here does not count.
+  std::string identity;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -211,6 +234,7 @@ struct WorkerEnvelope {
   // The lowest of its messages that the worker can send again; the controller has acknowledged all
   // before. With `ack` it proves that a controller has forgotten what it had received, or sent.
   Seq oldest = 1;
+  LinkToken token;  // as in its Hello
   WorkerBody body;
   friend bool operator==(const WorkerEnvelope&, const WorkerEnvelope&) = default;
 };
@@ -230,9 +254,12 @@ struct Welcome {
   Trained own;   // by the worker that had this rank before, or as the worker's Hello says
   Trained goal;  // the job's; 0: none
   OnNonfinite on_nonfinite = OnNonfinite::kPass;
+  MeshSecurity mesh_security = MeshSecurity::kNone;
+  // The network between devices is trusted: NCCL may be used though it protects nothing.
+  bool device_network_trusted = false;
   void Archive(StateArchive& ar) {
     ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms, own, goal,
-       on_nonfinite);
+       on_nonfinite, mesh_security, device_network_trusted);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -246,7 +273,10 @@ struct GroupMember {
   std::vector<std::string> endpoints;
   // DrawnAhead: takes part on somebody else's account; its own signal, if one stands, stands on.
   bool passive = false;
-  void Archive(StateArchive& ar) { ar(rank, incarnation, weight, host, endpoints, passive); }
+  MeshKey mesh_key;
+  void Archive(StateArchive& ar) {
+    ar(rank, incarnation, weight, host, endpoints, passive, mesh_key);
+  }
   friend bool operator==(const GroupMember&, const GroupMember&) = default;
 };
 
@@ -406,6 +436,15 @@ struct Members {
   friend bool operator==(const Members&, const Members&) = default;
 };
 
+// These may turn to this worker from now on, to copy its replica or to ask whether it answers: the
+// controller has told them of it. Members of groups, schedules, neighbourhoods and placements are
+// announced by those. Not answered.
+struct Announce {
+  SharedList<GroupMember> members;  // weights have no meaning
+  void Archive(StateArchive& ar) { ar(members); }
+  friend bool operator==(const Announce&, const Announce&) = default;
+};
+
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
@@ -435,7 +474,7 @@ struct HeartbeatAck {
 
 using ControllerBody =
     std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply,
-                 Schedule, Neighbourhood, Placement, Opened, Probe, Resumed, Members>;
+                 Schedule, Neighbourhood, Placement, Opened, Probe, Resumed, Members, Announce>;
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run

@@ -37,6 +37,7 @@ void Visit(Is<Hello> auto& m, auto&& visit) {
   visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
   visit("job_steps", m.job_trained.steps, kUnlessZero);
   visit("job_samples", m.job_trained.samples, kUnlessZero);
+  visit("mesh_key", m.mesh_key, Visible::kNever)("identity", m.identity, kUnlessZero);
 }
 constexpr const char* TypeName(const Ready&) { return "ready"; }
 void Visit(Is<Ready> auto& m, auto&& visit) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "common/io/codec.h"
@@ -32,6 +33,22 @@ Trained ReadTrained(wire::Trained::Reader from) {
   return {.steps = from.getSteps(), .samples = from.getSamples()};
 }
 
+capnp::Data::Reader ToData(const MeshKey& key) {
+  return key.known() ? capnp::Data::Reader(key.bytes.data(), key.bytes.size())
+                     : capnp::Data::Reader();
+}
+
+MeshKey ReadKey(capnp::Data::Reader from) {
+  MeshKey key;
+  if (from.size() == 0) return key;
+  if (from.size() != key.bytes.size()) {
+    throw Malformed{"mesh key: found " + std::to_string(from.size()) + " bytes, allowed are " +
+                    std::to_string(key.bytes.size())};
+  }
+  std::copy(from.begin(), from.end(), key.bytes.begin());
+  return key;
+}
+
 // ---- worker to controller ----
 
 void WriteHello(const Hello& from, wire::Hello::Builder to) {
@@ -52,6 +69,8 @@ void WriteHello(const Hello& from, wire::Hello::Builder to) {
   if (from.goal.known()) WriteTrained(from.goal, to.initGoal());
   if (from.own.known()) WriteTrained(from.own, to.initOwn());
   if (from.job_trained.known()) WriteTrained(from.job_trained, to.initJobTrained());
+  if (from.mesh_key.known()) to.setMeshKey(ToData(from.mesh_key));
+  if (!from.identity.empty()) to.setIdentity(ToText(from.identity));
 }
 
 Hello ReadHello(wire::Hello::Reader from) {
@@ -70,7 +89,9 @@ Hello ReadHello(wire::Hello::Reader from) {
           .launch = ToString(from.getLaunch()),
           .goal = ReadTrained(from.getGoal()),
           .own = ReadTrained(from.getOwn()),
-          .job_trained = ReadTrained(from.getJobTrained())};
+          .job_trained = ReadTrained(from.getJobTrained()),
+          .mesh_key = ReadKey(from.getMeshKey()),
+          .identity = ToString(from.getIdentity())};
 }
 
 void WriteFinished(const Finished& from, wire::Finished::Builder to) {
@@ -211,6 +232,7 @@ void WriteMember(const GroupMember& from, wire::GroupMember::Builder to) {
   to.setHost(ToText(from.host));
   WriteTexts(from.endpoints, to.initEndpoints(static_cast<unsigned>(from.endpoints.size())));
   to.setPassive(from.passive);
+  if (from.mesh_key.known()) to.setMeshKey(ToData(from.mesh_key));
 }
 
 GroupMember ReadMember(wire::GroupMember::Reader from) {
@@ -219,7 +241,8 @@ GroupMember ReadMember(wire::GroupMember::Reader from) {
           .weight = Finite(from.getWeight(), "weight"),
           .host = ToString(from.getHost()),
           .endpoints = ReadTexts(from.getEndpoints()),
-          .passive = from.getPassive()};
+          .passive = from.getPassive(),
+          .mesh_key = ReadKey(from.getMeshKey())};
 }
 
 void WriteMembers(const SharedList<GroupMember>& from, capnp::List<wire::GroupMember>::Builder to) {
@@ -306,6 +329,8 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   if (from.own.known()) WriteTrained(from.own, to.initOwn());
   if (from.goal.known()) WriteTrained(from.goal, to.initGoal());
   to.setOnNonfinite(ToWireEnum<wire::OnNonfinite>(from.on_nonfinite));
+  to.setMeshSecurity(ToWireEnum<wire::MeshSecurity>(from.mesh_security));
+  to.setDeviceNetworkTrusted(from.device_network_trusted);
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -320,7 +345,9 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
           .heartbeat_ms = from.getHeartbeatMs(),
           .own = ReadTrained(from.getOwn()),
           .goal = ReadTrained(from.getGoal()),
-          .on_nonfinite = ToEnum(from.getOnNonfinite(), OnNonfinite::kStop, "on nonfinite")};
+          .on_nonfinite = ToEnum(from.getOnNonfinite(), OnNonfinite::kStop, "on nonfinite"),
+          .mesh_security = ToEnum(from.getMeshSecurity(), MeshSecurity::kCurve, "mesh security"),
+          .device_network_trusted = from.getDeviceNetworkTrusted()};
 }
 
 void WriteGroup(const Group& from, wire::Group::Builder to) {
@@ -453,6 +480,10 @@ struct WriteControllerBody {
     auto members = to.initMembers();
     WriteMembers(from.members, members.initMembers(static_cast<unsigned>(from.members.size())));
   }
+  void operator()(const Announce& from) {
+    auto announce = to.initAnnounce();
+    WriteMembers(from.members, announce.initMembers(static_cast<unsigned>(from.members.size())));
+  }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -501,6 +532,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return Resumed{};
     case wire::ControllerEnvelope::MEMBERS:
       return Members{.members = ReadMembers(from.getMembers().getMembers())};
+    case wire::ControllerEnvelope::ANNOUNCE:
+      return Announce{.members = ReadMembers(from.getAnnounce().getMembers())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -547,6 +580,8 @@ void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to) {
   to.setSeq(from.seq);
   to.setAck(from.ack);
   to.setOldest(from.oldest);
+  to.setTokenHigh(from.token.high);
+  to.setTokenLow(from.token.low);
   std::visit(WriteWorkerBody{to}, from.body);
 }
 
@@ -558,6 +593,7 @@ WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from) {
           .seq = from.getSeq(),
           .ack = from.getAck(),
           .oldest = from.getOldest(),
+          .token = {from.getTokenHigh(), from.getTokenLow()},
           .body = ReadWorkerBody(from)};
 }
 

@@ -57,6 +57,19 @@ TEST_F(JobTest, RefusesWhatCannotJoinAndSaysWhy) {
   EXPECT_EQ(job_->Admit(ready).refusal->code, Code::kAborted);
 }
 
+// A peer knows incarnations and ranks, and no token.
+TEST_F(JobTest, NothingCountsWithoutTheTokenOfItsHello) {
+  Running(PReduceOptions{}, 2);
+  WorkerEnvelope ready = From(1, Ready{.iteration = 1});
+  ready.token = {1, 2};
+  EXPECT_EQ(job_->Admit(ready).verdict, Verdict::kForeign);
+  WorkerEnvelope hello = HelloOf(1);
+  hello.incarnation = ready.incarnation;
+  EXPECT_EQ(job_->Admit(hello).verdict, Verdict::kDuplicate) << "its own, again";
+  hello.token = ready.token;
+  EXPECT_EQ(job_->Admit(hello).verdict, Verdict::kForeign);
+}
+
 TEST_F(JobTest, DuplicatesAndGapsChangeNothing) {
   Running(PReduceOptions{}, 2);
   WorkerEnvelope again = From(1, Ready{.iteration = 1});

@@ -144,6 +144,23 @@ TEST_F(PumpTest, ARepeatedMessageIsAnsweredAgainButNotActedOnAgain) {
   EXPECT_EQ(ports_.records.size(), records);
 }
 
+TEST_F(PumpTest, NothingIsSaidToOrDoneForSomebodyInAnothersName) {
+  StartTwo();
+  const std::size_t sent = ports_.sent.size();
+  const std::size_t records = ports_.records.size();
+  const auto foreign = [](WorkerEnvelope envelope) {
+    envelope.token = {7, 7};
+    return envelope;
+  };
+  Receive(2, foreign(From(0, 0, 2, Heartbeat{})));
+  Receive(3, foreign(From(0, 3, 2, Leave{})));
+  Receive(4, foreign(HelloOf(0)));
+  EXPECT_EQ(ports_.sent.size(), sent);
+  EXPECT_EQ(ports_.records.size(), records);
+  EXPECT_EQ(pump_->counters().foreign, 3u);
+  EXPECT_EQ(pump_->counters().refused, 0u);
+}
+
 TEST_F(PumpTest, WhatAHeartbeatDoesNotAcknowledgeIsSentAgain) {
   Receive(0, HelloOf(0));
   EXPECT_EQ(ports_.Count<Welcome>(), 1);

@@ -81,11 +81,17 @@ class Draw {
   void operator()(OnNonfinite& value) { Enum(value, OnNonfinite::kStop); }
 
   void operator()(RunIdentity& m) { Fields(m.high, m.low); }
+  void operator()(LinkToken& m) { Fields(m.high, m.low); }
+  void operator()(MeshSecurity& value) { Enum(value, MeshSecurity::kCurve); }
+  void operator()(MeshKey& m) {
+    for (std::uint8_t& byte : m.bytes) (*this)(byte);
+  }
   void operator()(Trained& m) { Fields(m.steps, m.samples); }
   void operator()(JobProgress& m) { Fields(m.trained, m.workers, m.done); }
   void operator()(Welcome& m) {
     Fields(m.run, m.identity, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms,
-           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite);
+           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite, m.mesh_security,
+           m.device_network_trusted);
   }
   void operator()(Plan& m) {
     (*this)(m.every);
@@ -102,7 +108,7 @@ class Draw {
   void operator()(NeighbourPlan& m) { Fields(m.staleness, m.backups, m.serial); }
   void operator()(StorePlan& m) { Fields(m.staleness, m.staleness_aware); }
   void operator()(GroupMember& m) {
-    Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive);
+    Fields(m.rank, m.incarnation, m.weight, m.host, m.endpoints, m.passive, m.mesh_key);
   }
   void operator()(Group& m) {
     Fields(m.id, m.kind, m.members, m.iteration, m.initial_weight, m.ring_only, m.digest, m.last,
@@ -114,6 +120,7 @@ class Draw {
   void operator()(Opened& m) { Fields(m.epoch); }
   void operator()(Probe& m) { Fields(m.targets); }
   void operator()(Members& m) { Fields(m.members); }
+  void operator()(Announce& m) { Fields(m.members); }
   void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);
@@ -171,7 +178,7 @@ void DrawKind(Prng& prng, std::size_t kind, std::variant<Ts...>& body) {
 WorkerEnvelope RandomWorkerEnvelope(Prng& prng, std::size_t kind) {
   WorkerEnvelope envelope;
   Draw(prng).Fields(envelope.run, envelope.identity, envelope.rank, envelope.incarnation,
-                    envelope.seq, envelope.ack, envelope.oldest);
+                    envelope.seq, envelope.ack, envelope.oldest, envelope.token);
   DrawKind(prng, kind, envelope.body);
   return envelope;
 }

@@ -44,6 +44,7 @@ class FieldWriter {
   }
   static Json Of(const Outcome& value) { return OutcomeName(value); }
   static Json Of(const RunIdentity& value) { return ToText(value); }
+  static Json Of(const MeshKey& value) { return value.known(); }
   static Json Of(const GroupKind& value) { return KindName(value); }
   static Json Of(const LeftReason& value) { return LeftWord(value); }
   template <typename T>

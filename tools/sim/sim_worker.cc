@@ -82,6 +82,7 @@ void SimWorker::Start() {
   options.hello.endpoints = {"sim"};
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
+  options.token = {Mix(own.tag), number_};
   options.max_members = static_cast<std::size_t>(world->workload.cluster.workers);
   Tell([&](Actions* out) { core_.Attach(world->now, std::move(options), out); });
 }

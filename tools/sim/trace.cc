@@ -9,9 +9,9 @@ constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords 
     "Hello",  "Ready",  "Finished",   "Adopted", "Finish", "Leave",     "Heartbeat",
     "Placed", "Probed", "Progressed", "Pause",   "Resume", "AskMembers"};
 constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
-    "Welcome",   "Group",        "Abort",      "Adopt",    "Released",
-    "Refused",   "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood",
-    "Placement", "Opened",       "Probe",      "Resumed",  "Members"};
+    "Welcome",      "Group",      "Abort",    "Adopt",         "Released",  "Refused",
+    "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",
+    "Probe",        "Resumed",    "Members",  "Announce"};
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 constexpr std::array<const char*, 20> kEventWords = {"worker -> controller",

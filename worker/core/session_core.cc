@@ -40,6 +40,7 @@ WorkerEnvelope SessionCore::Envelope(Seq seq, WorkerBody body) const {
           .seq = seq,
           .ack = link_.last_in(),
           .oldest = link_.oldest(),
+          .token = options_.token,
           .body = std::move(body)};
 }
 

@@ -54,6 +54,7 @@ class SessionCore {
   struct Options {
     // But for rank, iteration, own and job_trained of later incarnations.
     Hello hello;
+    LinkToken token;               // of all its incarnations
     DurationNs timeout = 0;        // 0 = for ever
     DurationNs start_timeout = 0;  // for the job's start; 0 = as `timeout`
     std::string controller;        // where it is, for lines about waiting

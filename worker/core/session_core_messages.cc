@@ -72,6 +72,7 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     out->push_back(ProbePeers{probe->targets});
     return;
   }
+  if (std::holds_alternative<Announce>(envelope.body)) return;
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
   stepping().OnMessage(envelope.body, out);
