@@ -228,7 +228,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
   return {{"messages", pump.messages},
           {"messages_duplicate", pump.duplicates},
           {"messages_out_of_order", pump.gaps},
-          {"messages_foreign", pump.foreign},
+          {"messages_foreign", pump.foreign + socket.foreign},
           {"messages_refused", pump.refused},
           {"messages_malformed", socket.malformed},
           {"messages_resent", pump.resent},

@@ -123,6 +123,9 @@ Status Daemon::Recover() {
   if (!summary.ok()) return summary.status();
   for (const auto& [run, job] : pump_->jobs()) {
     recorder_->Know(run, std::string(EngineName(job->spec().engine)));
+    for (const Job::Worker& worker : job->workers()) {
+      if (worker.state != Job::State::kAbsent) workers_->Know(worker.incarnation, worker.token);
+    }
   }
   return Status::Ok();
 }
@@ -166,7 +169,7 @@ void Daemon::Reload() {
   config_.daemon = std::move(settings);
   SetLogLevel(config_.daemon.log_level);
   history_->set_retain_runs(config_.daemon.retain_runs);
-  if (zap_ != nullptr && !authorized.empty()) zap_->SetKeys(authorized);
+  if (zap_ != nullptr) zap_->SetKeys(authorized);
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
   notifier_.Ready();

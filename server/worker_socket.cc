@@ -1,5 +1,9 @@
 #include "server/worker_socket.h"
 
+#include <sodium/crypto_generichash.h>
+
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "common/io/clock.h"
@@ -15,7 +19,8 @@ constexpr int kQueue = 1000;
 
 void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   socket.set(zmq::sockopt::router_mandatory, true);  // an error, not silence, for a gone worker
-  socket.set(zmq::sockopt::router_handover, true);   // who reconnects by the same name wins
+  // Workers give their connections no name. Who took one, maybe another's, would be in its place.
+  socket.set(zmq::sockopt::router_handover, false);
   socket.set(zmq::sockopt::maxmsgsize, options.max_message_bytes);
   socket.set(zmq::sockopt::sndhwm, kQueue);
   socket.set(zmq::sockopt::rcvhwm, kQueue);
@@ -30,6 +35,15 @@ void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
     socket.set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
     socket.set(zmq::sockopt::zap_domain, std::string(kZapDomain));
   }
+}
+
+// What a record may hold: it does not lead back to the token.
+LinkToken Hashed(const LinkToken& token) {
+  const std::array<std::uint64_t, 2> in = {token.high, token.low};
+  std::array<std::uint64_t, 2> out{};
+  ::crypto_generichash(reinterpret_cast<unsigned char*>(out.data()), sizeof out,
+                       reinterpret_cast<const unsigned char*>(in.data()), sizeof in, nullptr, 0);
+  return {out[0], out[1]};
 }
 
 }  // namespace
@@ -71,12 +85,35 @@ bool WorkerSocket::Receive(std::size_t* budget, WorkerEnvelope* envelope) {
       continue;
     }
     *envelope = std::move(*decoded);
-    const std::string_view route(static_cast<const char*>(route_.data()), route_.size());
-    std::string& known = routes_[envelope->incarnation];
-    if (known != route) known = route;
-    return true;
+    envelope->token = Hashed(envelope->token);
+    if (Own(*envelope)) return true;
   }
   return false;
+}
+
+// Whether the message in route_ comes from the incarnation that it names. Its answers go where it
+// came from then.
+bool WorkerSocket::Own(const WorkerEnvelope& envelope) {
+  const auto [known, fresh] =
+      routes_.try_emplace(envelope.incarnation, Route{.connection = {}, .token = envelope.token});
+  if (known->second.token != envelope.token) {
+    ++counters_.foreign;
+    std::uint64_t skipped = 0;
+    if (foreign_log_.Allow(MonotonicNs(), &skipped)) {
+      spdlog::warn(
+          "dropped a message in the name of rank {} of run {}, with the token of another process "
+          "({} more since the last such line)",
+          envelope.rank, envelope.run, skipped);
+    }
+    return false;
+  }
+  const std::string_view from(static_cast<const char*>(route_.data()), route_.size());
+  if (known->second.connection != from) known->second.connection = from;
+  return true;
+}
+
+void WorkerSocket::Know(Incarnation incarnation, const LinkToken& token) {
+  routes_[incarnation].token = token;
 }
 
 // The sender of the message in route_ may be no worker at all, so the answer is human-readable.
@@ -92,11 +129,11 @@ void WorkerSocket::Refuse(const Status& why) {
 
 void WorkerSocket::Send(const ControllerEnvelope& envelope) {
   const auto route = routes_.find(envelope.incarnation);
-  if (route == routes_.end()) {
+  if (route == routes_.end() || route->second.connection.empty()) {
     ++counters_.unroutable;
     return;
   }
-  SendTo(route->second, envelope);
+  SendTo(route->second.connection, envelope);
 }
 
 void WorkerSocket::SendTo(const std::string& route, const ControllerEnvelope& envelope) {

@@ -1,5 +1,7 @@
 // The ROUTER socket that workers connect to: the pump's transport, and the source of its messages.
-// Not thread safe.
+// An incarnation belongs to the first token that it comes with. Its messages are answered on the
+// connection where the newest of them came from; messages in its name with another token are
+// dropped and move nothing. Not thread safe.
 #ifndef PRD_SERVER_WORKER_SOCKET_H_
 #define PRD_SERVER_WORKER_SOCKET_H_
 
@@ -31,6 +33,7 @@ class WorkerSocket final : public Transport {
 
   struct Counters {
     std::uint64_t malformed = 0;   // messages that did not decode; answered with Refused
+    std::uint64_t foreign = 0;     // messages in the name of another worker
     std::uint64_t unroutable = 0;  // envelopes whose worker is not connected; the link sends again
     std::uint64_t blocked = 0;     // envelopes to a worker that does not read; the link sends again
   };
@@ -39,8 +42,12 @@ class WorkerSocket final : public Transport {
                                                     const Options& options);
 
   // The next well-formed message that waits, into *envelope; malformed ones before it are refused.
-  // False: none waits, or `*budget` messages were taken (each one takes 1 off).
+  // Its token is a hash of the one that came. False: none waits, or `*budget` messages were taken
+  // (each one takes 1 off).
   bool Receive(std::size_t* budget, WorkerEnvelope* envelope);
+
+  // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
+  void Know(Incarnation incarnation, const LinkToken& token);
 
   void Send(const ControllerEnvelope& envelope) override;
 
@@ -54,15 +61,22 @@ class WorkerSocket final : public Transport {
   std::size_t routes() const { return routes_.size(); }
 
  private:
+  struct Route {
+    std::string connection;  // a routing id; empty: not connected yet
+    LinkToken token;         // hashed
+  };
+
   explicit WorkerSocket(zmq::socket_t socket) : socket_(std::move(socket)) {}
+  bool Own(const WorkerEnvelope& envelope);
   void Refuse(const Status& why);
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 
   zmq::socket_t socket_;
   std::string endpoint_;
-  std::unordered_map<Incarnation, std::string> routes_;  // to routing ids
+  std::unordered_map<Incarnation, Route> routes_;
   Counters counters_;
   LogLimit malformed_log_{10 * kSecond};
+  LogLimit foreign_log_{10 * kSecond};
   zmq::message_t route_;  // these three are kept for their memory
   zmq::message_t body_;
   std::string bytes_;

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "common/io/curve.h"
+#include "common/io/file_access.h"
 #include "prd/session.h"
 
 namespace prd {
@@ -59,6 +61,28 @@ std::string Launch() {
   return launch;
 }
 
+// From a file, where one is named or systemd hands one over; its public key follows from it.
+Status ReadSecretKey(SessionOptions* options) {
+  ReadText({"PRD_CURVE_SECRET_KEY"}, &options->curve_secret_key);
+  std::string file;
+  ReadText({"PRD_CURVE_SECRET_KEY_FILE"}, &file);
+  if (!file.empty() && !options->curve_secret_key.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "PRD_CURVE_SECRET_KEY_FILE: found \"" + file +
+                      "\" beside PRD_CURVE_SECRET_KEY, allowed is one of them");
+  }
+  // Of interest only to who is to connect with keys.
+  if (file.empty() && options->curve_secret_key.empty() && !options->curve_server_key.empty()) {
+    file = CredentialFile("prd-secret-key");
+  }
+  if (file.empty()) return Status::Ok();
+  const Result<CurveKeys> keys = ReadSecretKeyFile(file);
+  if (!keys.ok()) return keys.status();
+  options->curve_secret_key = keys->secret_key;
+  if (options->curve_public_key.empty()) options->curve_public_key = keys->public_key;
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<SessionOptions> Session::OptionsFromEnvironment() {
@@ -77,7 +101,7 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   ReadText({"PRD_ADDRESS"}, &options.address);
   ReadText({"PRD_CURVE_SERVER_KEY"}, &options.curve_server_key);
   ReadText({"PRD_CURVE_PUBLIC_KEY"}, &options.curve_public_key);
-  ReadText({"PRD_CURVE_SECRET_KEY"}, &options.curve_secret_key);
+  PRD_RETURN_IF_ERROR(ReadSecretKey(&options));
   std::int64_t rank = options.rank;
   std::int64_t world_size = options.world_size;
   std::int64_t timeout = options.timeout.count();

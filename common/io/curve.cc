@@ -1,13 +1,12 @@
 #include "common/io/curve.h"
 
-#include <sys/stat.h>
 #include <zmq.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <cstdint>
 #include <sstream>
+
+#include "common/io/file_access.h"
 
 namespace prd {
 namespace {
@@ -21,10 +20,10 @@ bool IsKey(const std::string& text) {
   return text.size() == kKeyText && ::zmq_z85_decode(raw.data(), text.c_str()) != nullptr;
 }
 
-Result<std::vector<std::string>> ReadKeys(const std::string& path) {
-  errno = 0;
-  std::ifstream in(path);
-  if (!in) return Status(Code::kNotFound, path + ": cannot be read: " + std::strerror(errno));
+Result<std::vector<std::string>> ReadKeys(const std::string& path, FileKind kind) {
+  const Result<std::string> text = ReadOwnFile(path, kind);
+  if (!text.ok()) return text.status();
+  std::istringstream in(*text);
   std::vector<std::string> keys;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
@@ -44,7 +43,6 @@ Result<std::vector<std::string>> ReadKeys(const std::string& path) {
     }
     keys.push_back(key);
   }
-  if (!in.eof()) return Status(Code::kInvalidArgument, path + ": cannot be read to its end");
   return keys;
 }
 
@@ -68,22 +66,17 @@ Result<CurveKeys> CurveKeysOf(const std::string& secret_key) {
 }
 
 Result<CurveKeys> ReadSecretKeyFile(const std::string& path) {
-  const Result<std::vector<std::string>> keys = ReadKeys(path);
+  const Result<std::vector<std::string>> keys = ReadKeys(path, FileKind::kSecret);
   if (!keys.ok()) return keys.status();
   if (keys->size() != 1) {
     return Status(Code::kInvalidArgument, path + ": found " + std::to_string(keys->size()) +
                                               " keys, allowed is one secret key");
   }
-  struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
-    return Status(Code::kFailedPrecondition,
-                  path + ": everybody can read this secret key; chmod 600 it");
-  }
   return CurveKeysOf(keys->front());
 }
 
 Result<std::vector<std::string>> ReadPublicKeyFile(const std::string& path) {
-  return ReadKeys(path);
+  return ReadKeys(path, FileKind::kTrusted);
 }
 
 }  // namespace prd

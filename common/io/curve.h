@@ -2,9 +2,9 @@
 //
 // A key file has one key per line, the line's first word; the rest of the line is a comment. Empty
 // lines and lines that begin with "# " do not count (the space matters: keys may begin with '#').
-// The daemon's secret key file holds one secret key, from which the public one is computed, and
-// must not be readable by everybody; the file of authorized keys holds the public key of every
-// worker that may connect.
+// A secret key file holds one secret key, from which the public one is computed; its owner alone
+// may read it. A file of authorized keys holds public keys; its owner alone may write it.
+// file_access.h has the rules.
 #ifndef PRD_COMMON_IO_CURVE_H_
 #define PRD_COMMON_IO_CURVE_H_
 

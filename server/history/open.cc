@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/io/codec.h"
+#include "common/io/file_access.h"
 #include "server/history/keys.h"
 #include "server/history/rocks_history.h"
 
@@ -54,7 +55,9 @@ rocksdb::ColumnFamilyOptions FamilyOptions() {
 }
 
 Status MakeDir(const std::string& dir) {
-  if (::mkdir(dir.c_str(), 0700) == 0 || errno == EEXIST) return Status::Ok();
+  if (::mkdir(dir.c_str(), 0700) == 0) return Status::Ok();
+  // It holds what shows workers to be those of a run.
+  if (errno == EEXIST) return CheckPrivateFolder("state_dir", dir);
   const std::string why = std::strerror(errno);
   const Code code = errno == ENOENT ? Code::kNotFound : Code::kUnavailable;
   return Status(code, "state_dir " + dir + " cannot be made: " + why +

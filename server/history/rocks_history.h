@@ -48,7 +48,8 @@ class RocksHistory final : public History {
     std::uint64_t reserve_bytes = 64 << 20;
   };
 
-  // Opens for writing; makes the directory (not its parents) if it is not there.
+  // Opens for writing; makes the directory (not its parents) if it is not there. One that others
+  // may enter is refused.
   static Result<std::unique_ptr<RocksHistory>> Open(const std::string& dir, Options options);
   // Opens the directory's present content, also beside a running daemon. Later records are not
   // seen. kNotFound when there is no history.

@@ -64,6 +64,29 @@ TEST_F(CurveDaemon, LetsListedKeysInAndNobodyElse) {
   later.Join("job");
 }
 
+TEST_F(CurveDaemon, AnEmptyListLetsNobodyIn) {
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  RawWorker listed(daemon_.endpoint(), 11, std::pair(worker_, server_.public_key));
+  listed.Join("job", 0);
+  WriteKey("authorized", "");
+  daemon_.Signal(SIGHUP);
+  ASSERT_TRUE(daemon_.WaitForLog("reloaded"));
+  RawWorker again(daemon_.endpoint(), 22, std::pair(worker_, server_.public_key));
+  again.Send(RawWorker::HelloFor("job", 1));
+  EXPECT_TRUE(daemon_.WaitForLog("its key is not authorized"));
+  EXPECT_FALSE(again.Receive(0));
+}
+
+TEST_F(CurveDaemon, FilesOpenToOthersAreRefused) {
+  ASSERT_EQ(::chmod((daemon_.dir() / "authorized").c_str(), 0666), 0);
+  EXPECT_THAT(RunDaemon({"--check-config", "--config", daemon_.config()}).output,
+              HasSubstr("authorized: everybody can write it; chmod go-w it"));
+  ASSERT_EQ(::chmod((daemon_.dir() / "authorized").c_str(), 0644), 0);
+  ASSERT_EQ(::chmod((daemon_.dir() / "secret").c_str(), 0640), 0);
+  EXPECT_THAT(RunDaemon({"--config", daemon_.config()}).output,
+              HasSubstr("secret: its group can read this secret key; chmod 600 it"));
+}
+
 TEST_F(CurveDaemon, WrongKeyFilesAreNamed) {
   WriteKey("authorized", "not a key");
   const Ended ended = RunDaemon({"--check-config", "--config", daemon_.config()});

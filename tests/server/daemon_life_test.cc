@@ -304,7 +304,7 @@ class SmallDisk {
  public:
   explicit SmallDisk(const std::string& at) : at_(at) {
     ::mkdir(at.c_str(), 0700);
-    mounted_ = ::mount("tmpfs", at.c_str(), "tmpfs", 0, "size=64m") == 0;
+    mounted_ = ::mount("tmpfs", at.c_str(), "tmpfs", 0, "size=64m,mode=700") == 0;
   }
   ~SmallDisk() {
     if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);

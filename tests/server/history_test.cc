@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -83,6 +84,16 @@ void Tamper(const std::string& dir,
   change(*db, handles[history::kRecords]);
   for (auto* handle : handles) delete handle;
   delete db;
+}
+
+TEST(History, ADirectoryThatOthersMayEnterIsRefused) {
+  const ScratchDir dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0777), 0);
+  const Status status = RocksHistory::Open(dir.path(), {}).status();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("state_dir " + dir.path() + ": others may enter it"));
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0700), 0);
+  EXPECT_TRUE(RocksHistory::Open(dir.path(), {}).ok());
 }
 
 TEST(History, GivesBackWhatWasAppended) {

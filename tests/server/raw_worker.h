@@ -54,6 +54,8 @@ class RawWorker {
     }
   }
   void SendEnvelope(const WorkerEnvelope& envelope) { SendParts({Encode(envelope)}); }
+  // What it shows from now on to be this incarnation.
+  void Show(const LinkToken& token) { token_ = token; }
   // In order, numbered, as a worker does.
   void Send(WorkerBody body) {
     const auto& [seq, pushed] = link_.Push(std::move(body));
@@ -142,6 +144,13 @@ class RawWorker {
     return group;
   }
 
+  // As if this were another worker: what a peer knows of it.
+  void Pretend(const RawWorker& other) {
+    run_ = other.run_;
+    rank_ = other.rank_;
+    identity_ = other.identity_;
+  }
+
   RunId run() const { return run_; }
   Rank rank() const { return rank_; }
   const RunIdentity& identity() const { return identity_; }
@@ -155,12 +164,14 @@ class RawWorker {
             .seq = seq,
             .ack = link_.last_in(),
             .oldest = link_.oldest(),
+            .token = token_,
             .body = std::move(body)};
   }
 
   zmq::context_t context_;
   zmq::socket_t socket_;
   const Incarnation incarnation_;
+  LinkToken token_{1, incarnation_};
   RunId run_ = kNoRun;
   RunIdentity identity_;
   std::deque<ControllerEnvelope> taken_;  // received, and not looked at

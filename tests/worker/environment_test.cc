@@ -1,13 +1,17 @@
 // A session's options from the environment: prd's own variables, and the launchers'.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/io/curve.h"
 #include "prd/session.h"
+#include "tests/server/scratch_dir.h"
 
 namespace prd {
 namespace {
@@ -57,7 +61,12 @@ class EnvironmentTest : public ::testing::Test {
                                            "OMPI_MCA_ess_base_jobid",
                                            "PRD_GOAL_STEPS",
                                            "PRD_GOAL_SAMPLES",
-                                           "PRD_CHECK_TENSORS"};
+                                           "PRD_CHECK_TENSORS",
+                                           "PRD_CURVE_SERVER_KEY",
+                                           "PRD_CURVE_PUBLIC_KEY",
+                                           "PRD_CURVE_SECRET_KEY",
+                                           "PRD_CURVE_SECRET_KEY_FILE",
+                                           "CREDENTIALS_DIRECTORY"};
 };
 
 TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
@@ -95,6 +104,26 @@ TEST_F(EnvironmentTest, EachVariableIsItsOption) {
   EXPECT_EQ(options.goal_steps, 1000);
   EXPECT_EQ(options.goal_samples, 64000);
   EXPECT_TRUE(options.check_tensors);
+}
+
+TEST_F(EnvironmentTest, ASecretKeyComesFromAFile) {
+  const ScratchDir dir;
+  const CurveKeys keys = NewCurveKeys().value();
+  const std::string file = dir / "prd-secret-key";
+  std::ofstream(file) << keys.secret_key << "\n";
+  ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  const SessionOptions named = With({{"PRD_CURVE_SECRET_KEY_FILE", file.c_str()}}).value();
+  EXPECT_EQ(named.curve_secret_key, keys.secret_key);
+  EXPECT_EQ(named.curve_public_key, keys.public_key);
+  EXPECT_THAT(With({{"PRD_CURVE_SECRET_KEY", "x"}}).status().message(),
+              HasSubstr("allowed is one of them"));
+  unsetenv("PRD_CURVE_SECRET_KEY");
+  ASSERT_EQ(::chmod(file.c_str(), 0640), 0);
+  EXPECT_THAT(With({}).status().message(), HasSubstr("chmod 600 it"));
+  unsetenv("PRD_CURVE_SECRET_KEY_FILE");
+  // What systemd hands over counts for who connects with keys.
+  EXPECT_EQ(With({{"CREDENTIALS_DIRECTORY", dir.path().c_str()}})->curve_secret_key, "");
+  EXPECT_EQ(With({{"PRD_CURVE_SERVER_KEY", "x"}})->curve_secret_key, keys.secret_key);
 }
 
 TEST_F(EnvironmentTest, TheLaunchIsWhatTheLauncherStarted) {

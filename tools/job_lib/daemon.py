@@ -47,16 +47,12 @@ def make_keys(bin_dir, folder):
     for name in ("daemon", "worker"):
         subprocess.run([f"{bin_dir}/prdctl", "keygen", folder / name], check=True, capture_output=True)
 
-    def key(file):
-        return (folder / file).read_text().strip()
-
     lines = (
         f'\ncurve_secret_key_file = "{folder}/daemon.key"\n'
         f'curve_authorized_keys_file = "{folder}/worker.pub"\n'
     )
     environment = {
-        "PRD_CURVE_SERVER_KEY": key("daemon.pub"),
-        "PRD_CURVE_PUBLIC_KEY": key("worker.pub"),
-        "PRD_CURVE_SECRET_KEY": key("worker.key"),
+        "PRD_CURVE_SERVER_KEY": (folder / "daemon.pub").read_text().strip(),
+        "PRD_CURVE_SECRET_KEY_FILE": str(folder / "worker.key"),
     }
     return lines, environment

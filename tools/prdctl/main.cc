@@ -134,13 +134,13 @@ Status Keygen(const Flags& flags, const Console& console) {
                 << '\n';
     return Status::Ok();
   }
-  console.out
-      << files->secret_file << "  the secret key: keep it where only its owner can read it\n"
-      << files->public_file << "  the public key: " << files->public_key << '\n'
-      << "For the daemon: curve_secret_key_file = \"" << files->secret_file
-      << "\"; its workers get the public key as PRD_CURVE_SERVER_KEY.\n"
-      << "For a worker: PRD_CURVE_PUBLIC_KEY and PRD_CURVE_SECRET_KEY are the two keys; the "
-         "public one becomes a line of the daemon's curve_authorized_keys_file.\n";
+  console.out << files->secret_file
+              << "  the secret key: keep it where only its owner can read it\n"
+              << files->public_file << "  the public key: " << files->public_key << '\n'
+              << "For the daemon: curve_secret_key_file = \"" << files->secret_file
+              << "\"; its workers get the public key as PRD_CURVE_SERVER_KEY.\n"
+              << "For a worker: PRD_CURVE_SECRET_KEY_FILE=" << files->secret_file
+              << "; the public key becomes a line of the daemon's curve_authorized_keys_file.\n";
   return Status::Ok();
 }
 

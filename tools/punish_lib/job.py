@@ -232,7 +232,7 @@ class Job:
             if self.place.state_seen.exists():
                 shutil.copytree(self.place.state_seen, to)
             else:  # wiped, and nobody has made another
-                to.mkdir()
+                to.mkdir(mode=0o700)
         finally:
             if running:
                 send(self.daemon, signal.SIGCONT)
