@@ -111,7 +111,7 @@ Background::~Background() {
 
 // ---- the user's thread ----
 
-Background::Reply Background::Call(Request request, bool may_be_early) {
+void Background::Ask(Request request, bool may_be_early) {
   {
     const std::lock_guard lock(mutex_);
     reply_.reset();
@@ -119,13 +119,11 @@ Background::Reply Background::Call(Request request, bool may_be_early) {
     may_be_early_ = may_be_early;
   }
   eventfd_write(wake_.fd, 1);
-  return *Await(std::chrono::nanoseconds(-1));
 }
 
-std::optional<Background::Reply> Background::Settle(std::chrono::nanoseconds wait) {
+void Background::AskToSettle() {
   store_.away = false;
   eventfd_write(wake_.fd, 1);
-  return Await(wait);
 }
 
 std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait) {

@@ -47,16 +47,18 @@ class Background : private MeshEvents {
     std::optional<ApplyNow> duty;
     CallDone done;  // without a duty
     // Without a duty: the call goes on. `done` is its result if the reduction succeeds for which
-    // the caller's stream waits. Settle returns the result that it had.
+    // the caller's stream waits. AskToSettle gets the result that it had.
     bool early = false;
     std::chrono::steady_clock::time_point at;  // of the answer
   };
-  // Runs a request on the thread, and waits until the call it makes is done. One at a time.
+  // Runs a request on the thread, which makes a call or goes on with one. One at a time: Await has
+  // given the reply before the next request.
   using Request = std::function<void(SessionCore* core, Instant now, Actions* out)>;
-  Reply Call(Request request, bool may_be_early = false);
-  // After an early reply, before the next call: waits for the call's end. nullopt: it has not ended
-  // within that time; negative: for ever.
-  std::optional<Reply> Settle(std::chrono::nanoseconds wait = std::chrono::nanoseconds(-1));
+  void Ask(Request request, bool may_be_early = false);
+  // After an early reply, before the next request: asks for the call's end.
+  void AskToSettle();
+  // The reply, once it is there. nullopt: it was not within that time; negative: for ever.
+  std::optional<Reply> Await(std::chrono::nanoseconds wait);
 
   // From any thread, and from signal handlers.
   void Cancel();
@@ -109,7 +111,6 @@ class Background : private MeshEvents {
   void SendEnvelope(const WorkerEnvelope& envelope);
   void Answer(Reply reply);
   void Publish();
-  std::optional<Reply> Await(std::chrono::nanoseconds wait);
   void Fail(const std::string& what);
 
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,

@@ -34,6 +34,11 @@ Status CheckReplica(const Gpu* gpu, const Replica& replica) {
 
 }  // namespace
 
+Status CheckPlaces(const DeviceMemory* device, const std::vector<Tensor>& tensors,
+                   const char* which) {
+  return CheckTensors(device == nullptr ? nullptr : device->gpu().get(), tensors, which);
+}
+
 Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOptions& options) {
   const Result<std::optional<int>> device = ParseDevice(replica.device);
   if (!device.ok()) return device.status();

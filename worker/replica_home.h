@@ -3,6 +3,7 @@
 #define PRD_WORKER_REPLICA_HOME_H_
 
 #include <memory>
+#include <vector>
 
 #include "prd/session.h"
 #include "worker/device/device_memory.h"
@@ -20,6 +21,10 @@ struct ReplicaHome {
 // Opens the replica's device and checks that its tensors are there. `wake`: the session's eventfd.
 // kInvalidArgument, and OpenGpu's errors.
 Result<ReplicaHome> OpenHome(const Replica& replica, int wake, const SessionOptions& options);
+
+// Whether these tensors are there; null: in host memory. kInvalidArgument names one that is not.
+Status CheckPlaces(const DeviceMemory* device, const std::vector<Tensor>& tensors,
+                   const char* which);
 
 }  // namespace prd
 

@@ -55,7 +55,8 @@ void Layout::Write(std::size_t offset, std::size_t length, const std::byte* from
   });
 }
 
-std::uint64_t ModelHash(const std::vector<Tensor>& tensors, const std::vector<StateTensor>& state) {
+std::uint64_t ModelHash(const std::vector<Tensor>& tensors, const std::vector<StateTensor>& state,
+                        const std::string& tag) {
   std::string text;
   const auto add = [&text](const auto& tensor) {
     text += std::to_string(static_cast<int>(tensor.dtype)) + ":" + std::to_string(tensor.count);
@@ -68,6 +69,7 @@ std::uint64_t ModelHash(const std::vector<Tensor>& tensors, const std::vector<St
     add(tensor);
     text += tensor.average ? "=" : "~";
   }
+  if (!tag.empty()) text += "#" + tag;
   const std::uint64_t hash = HashBytes(text);
   return hash == 0 ? 1 : hash;
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "prd/replica.h"
@@ -73,9 +74,10 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-// Of number, order, dtypes and sizes, and of state also whether it is averaged; never 0.
+// Of number, order, dtypes and sizes, of state also whether it is averaged, and of the tag; never
+// 0.
 std::uint64_t ModelHash(const std::vector<Tensor>& tensors,
-                        const std::vector<StateTensor>& state = {});
+                        const std::vector<StateTensor>& state = {}, const std::string& tag = "");
 
 }  // namespace prd
 

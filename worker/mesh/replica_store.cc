@@ -59,6 +59,11 @@ void ReplicaStore::SetTensors(const std::vector<Tensor>& model,
   TakeAveraged();
 }
 
+void ReplicaStore::SetGradients(const std::vector<Tensor>& model_gradients) {
+  const std::lock_guard lock(mutex);
+  gradients = Layout(model_gradients);
+}
+
 void ReplicaStore::BeginCall(bool step) {
   kept_copied = false;
   TakeAveraged(step);

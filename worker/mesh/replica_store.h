@@ -90,6 +90,9 @@ struct ReplicaStore {
   // no run, while the caller waits; after UseMemory; without the mutex.
   void SetTensors(const std::vector<Tensor>& model, const std::vector<Tensor>& model_gradients,
                   const std::vector<StateTensor>& state);
+  // Others of the same shapes, which hold no gradients yet. The background thread, while the caller
+  // waits; without the mutex.
+  void SetGradients(const std::vector<Tensor>& model_gradients);
   // State, as a call begins and ends. REQUIRES: mutex is held by the caller's thread.
   void BeginCall(bool step);
   void EndCall();

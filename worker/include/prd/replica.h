@@ -66,7 +66,7 @@ struct Replica {
   void* stream = nullptr;
   std::vector<Tensor> parameters;
   // As many tensors as there are parameters, of the same sizes and dtypes. Or none: Attach then
-  // fails if the job's engine reduces gradients.
+  // fails if the job's engine reduces gradients, unless they come later.
   std::vector<Tensor> gradients;
   // State that belongs to the parameters. A worker whose parameters become a copy of a peer's gets
   // the peer's state with them: at the common start, when it joins a running job, after its lease
@@ -92,6 +92,12 @@ struct Replica {
   // (Session::progress() then). StepResult::steps and progress() go on from there.
   TrainingCount trained;
   TrainingCount job_trained;
+  // True: Attach succeeds without gradients under every engine. Once the engine is known, and
+  // Session::needs_gradients says so, Session::SetGradients gives them.
+  bool gradients_later = false;
+  // What else the model is: text that is equal on all workers of a job. The names and layouts of
+  // the tensors, for example, where these might differ without a difference in sizes.
+  std::string model_tag;
 };
 
 }  // namespace prd

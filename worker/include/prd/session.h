@@ -194,6 +194,11 @@ class PRD_EXPORT Session {
   // the controller's. Unless it was cancelled, Attach may be called again, with any replica.
   Status Attach(Replica replica);
 
+  // Gives the replica its gradients, or others: as Replica::gradients. Between any two calls after
+  // Attach; before the next Step where that says that they are missing, because the job has begun
+  // anew with another engine (kFailedPrecondition).
+  Status SetGradients(std::vector<Tensor> gradients);
+
   // One training step: runs `apply`, and synchronises as the engine wants. Blocks until the engine
   // lets this worker go on. A reduction that fails leaves the parameters as they were, and another
   // one is tried. After kUnavailable the next Step goes on. The time between two Steps counts as
@@ -238,6 +243,7 @@ class PRD_EXPORT Session {
   int workers() const;  // that the job started with; 0 before Attach
   std::int64_t iteration() const;
   std::string engine() const;                // human-readable; empty before Attach
+  bool needs_gradients() const;              // the job reduces them, or looks at them
   GroupTransports group_transports() const;  // since the session began. Any thread
   [[deprecated("use group_transports()")]] GroupTransports group_ways() const;
 

@@ -1,0 +1,457 @@
+#include "worker/session_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker/device/gpu.h"
+#include "worker/host.h"
+#include "worker/session_checks.h"
+
+namespace prd {
+namespace {
+
+constexpr auto kForEver = std::chrono::nanoseconds(-1);
+constexpr auto kLeaveWait = std::chrono::seconds(1);
+
+Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
+Status NotNow(const std::string& what) { return Status(Code::kFailedPrecondition, what); }
+
+// Tensors of these shapes, nowhere.
+std::vector<Tensor> ShapesOf(std::vector<Tensor> tensors) {
+  for (Tensor& tensor : tensors) tensor.data = nullptr;
+  return tensors;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions options) {
+  PRD_RETURN_IF_ERROR(CheckOptions(options));
+  Result<std::unique_ptr<Background>> background = Background::Start(options);
+  if (!background.ok()) return background.status();
+  return std::unique_ptr<SessionCalls>(
+      new SessionCalls(std::move(options), std::move(background).value()));
+}
+
+SessionCalls::~SessionCalls() {
+  GiveUpCall();
+  if (over_ || (!attached_ && !joining_)) return;
+  if (!Begin("~Session", LeaveJob("its session was destroyed")).ok()) return;
+  while (Next() != Wants::kDone) {
+  }
+}
+
+// ---- a call in pieces ----
+
+Status SessionCalls::Begin(const char* name, Task<Status> call) {
+  if (call_) {
+    return NotNow(std::string(name) + ": " + name_ +
+                  " is in progress, and is to be brought to its end first");
+  }
+  name_ = name;
+  failed_.clear();
+  status_ = Status::Ok();
+  call_.emplace(std::move(call));
+  stopped_ = call_->handle();
+  GoOn();
+  return Status::Ok();
+}
+
+Status SessionCalls::BeginLeave(const char* name, std::string reason) {
+  if (call_ && !over_) GiveUpCall();
+  return Begin(name, Leave(std::move(reason)));
+}
+
+// To where it stops next, or to its end.
+void SessionCalls::GoOn() {
+  wants_ = Wants::kDone;
+  std::exchange(stopped_, nullptr).resume();
+  if (wants_ != Wants::kDone) return;
+  Task<Status> ended = *std::move(call_);
+  call_.reset();
+  status_ = ended.Take();
+}
+
+SessionCalls::Wants SessionCalls::Next(std::chrono::nanoseconds wait) {
+  while (wants_ == Wants::kPending) {
+    reply_ = background_->Await(wait);
+    if (!reply_) return Wants::kPending;
+    GoOn();
+  }
+  if (wants_ == Wants::kApply) applies_ = std::this_thread::get_id();
+  return wants_;
+}
+
+Status SessionCalls::Applied(const std::string& failed) {
+  if (wants_ != Wants::kApply || applies_ == std::thread::id()) {
+    return NotNow("the call in progress has not asked for `apply`");
+  }
+  if (applies_ != std::this_thread::get_id()) {
+    return NotNow("another thread was asked to run `apply`");
+  }
+  applies_ = {};
+  failed_ = failed;
+  GoOn();
+  return Status::Ok();
+}
+
+// The session can only leave after that.
+void SessionCalls::GiveUpCall() {
+  if (!call_) return;
+  if (wants_ == Wants::kPending) {
+    background_->Cancel();
+    while (background_->Await(kForEver)->early) background_->AskToSettle();
+    early_.reset();
+  }
+  wants_ = Wants::kDone;
+  stopped_ = nullptr;
+  call_.reset();
+}
+
+Task<CallDone> SessionCalls::Drive(Background::Request request, bool may_be_early) {
+  background_->Ask(std::move(request), may_be_early);
+  Background::Reply reply = co_await Answer{this};
+  while (reply.duty) {
+    const Did did = co_await DoDuty(*reply.duty);
+    if (!did.ok) {
+      CallDone failed;
+      failed.status = co_await LeaveAsApplyFailed();
+      co_return failed;
+    }
+    background_->Ask([at = iteration(), did](SessionCore* core, Instant now, Actions* out) {
+      core->Applied(now, at, did.rounds, out, did.digest);
+    });
+    reply = co_await Answer{this};
+  }
+  if (reply.early) early_ = reply.done.step;
+  co_return std::move(reply.done);
+}
+
+// ---- the replica ----
+
+// The parameters are as the last call left them, where that is watched. REQUIRES: the device has
+// been told to wait for the caller.
+Status SessionCalls::CheckWritten() {
+  if (!watch_) return Status::Ok();
+  const std::lock_guard lock(background_->store()->mutex);
+  return watch_->Check(*background_->store()->memory);
+}
+
+void SessionCalls::NoteParameters() {
+  if (!watch_) return;
+  const std::lock_guard lock(background_->store()->mutex);
+  watch_->Note(*background_->store()->memory);
+}
+
+// What the session does to the replica comes after what the caller has enqueued so far, and with
+// the state that the caller has written.
+void SessionCalls::TakeFromCaller(bool step_begins) {
+  ReplicaStore* store = background_->store();
+  const std::lock_guard lock(store->mutex);
+  if (device_ != nullptr) device_->TakeFromCaller();
+  store->BeginCall(step_begins);
+}
+
+// What the caller enqueues from now on comes after what the session has done to the replica.
+void SessionCalls::GiveToCaller() {
+  ReplicaStore* store = background_->store();
+  const std::lock_guard lock(store->mutex);
+  store->EndCall();
+  if (device_ != nullptr) device_->GiveToCaller();
+}
+
+// The engine is to hear of a step when the device has done it, not when it has been enqueued.
+Status SessionCalls::WaitForCaller() {
+  if (device_ == nullptr) return Status::Ok();
+  Status status = device_->WaitForCaller();
+  if (!status.ok()) background_->Wake();  // to leave
+  return status;
+}
+
+// The caller runs `apply`; the replica is then at `iteration`. False: `apply` failed, and the
+// worker has to leave. REQUIRES: the replica is locked, and stays so.
+Task<bool> SessionCalls::RunApply(Iteration iteration) {
+  ReplicaStore* store = background_->store();
+  store->GiveAveraged();
+  if (watch_) watch_->BeforeApply(*store->memory);
+  if (device_ != nullptr) device_->GiveToCaller();
+  const bool applied = co_await ApplyRun{this};
+  if (!applied) co_return false;
+  if (device_ != nullptr) device_->TakeFromCaller();
+  if (watch_) {
+    for (const std::string& line : watch_->AfterApply(*store->memory)) {
+      background_->log().Say(line);
+    }
+  }
+  store->TakeAveraged();
+  store->iteration = iteration;
+  co_return true;
+}
+
+Task<Status> SessionCalls::LeaveAsApplyFailed() {
+  const std::string why = "apply " + failed_;
+  (void)(co_await LeaveJob(why)).ok();
+  co_return Status(Code::kAborted, why + "; the worker has left the job");
+}
+
+// ---- calls ----
+
+Status SessionCalls::Ready() const {
+  if (!attached_) {
+    return NotNow(attach_.ok() ? "Attach has not succeeded yet"
+                               : "Attach failed: " + attach_.ToString());
+  }
+  if (over_) return NotNow("the session has left the job, by Finish or Leave");
+  return Status::Ok();
+}
+
+Status SessionCalls::ReadyToTrain() const {
+  PRD_RETURN_IF_ERROR(Ready());
+  if (paused_) return NotNow("the session is paused: Resume comes first");
+  const Status wrong = CheckUse(welcome());
+  if (wrong.ok()) return wrong;
+  return NotNow(replica_.gradients_later ? wrong.message() + ": SetGradients comes first"
+                                         : "the job began anew: " + wrong.message());
+}
+
+bool SessionCalls::needs_gradients() const {
+  if (!attached_) return false;
+  const Welcome newest = welcome();
+  return NeedsGradients(newest.plan) || newest.on_nonfinite == OnNonfinite::kDrop;
+}
+
+// Why this replica cannot be trained as the job wants.
+Status SessionCalls::CheckUse(const Welcome& welcome) const {
+  if (!replica_.gradients.empty()) return Status::Ok();
+  if (NeedsGradients(welcome.plan)) {
+    return Wrong("gradients: engine " + welcome.engine +
+                 " reduces gradients, and the replica has none");
+  }
+  if (welcome.on_nonfinite == OnNonfinite::kDrop) {
+    return Wrong(
+        "gradients: the job drops steps whose gradients are not finite (on_nonfinite = \"drop\"), "
+        "and the replica has none");
+  }
+  return Status::Ok();
+}
+
+Task<Status> SessionCalls::Attach(Replica replica) {
+  if (attached_) co_return NotNow("Attach has succeeded already");
+  if (over_) co_return NotNow("the session has left the job, by Leave");
+  attach_ = co_await JoinJob(std::move(replica));
+  if (!attached_) co_return attach_;
+  const Status wrong = CheckUse(welcome());
+  if (!wrong.ok() && !replica_.gradients_later) {
+    (void)(co_await LeaveJob(wrong.message())).ok();
+    co_return wrong;
+  }
+  if (options_.check_tensors) watch_.emplace(replica_.parameters, replica_.gradients);
+  NoteParameters();
+  co_return Status::Ok();
+}
+
+Task<Status> SessionCalls::JoinJob(Replica replica) {
+  PRD_CO_RETURN_IF_ERROR(CheckReplica(replica));
+  Result<ReplicaHome> opened = OpenHome(replica, background_->wake(), options_);
+  if (!opened.ok()) co_return opened.status();
+  const auto home = std::make_shared<ReplicaHome>(std::move(opened).value());
+  if (home->device != nullptr) home->device->TakeFromCaller();
+  replica_ = std::move(replica);
+  Hello hello{.job = options_.job,
+              .rank = options_.rank,
+              .world_size = options_.world_size,
+              .host = background_->host(),
+              .host_name = HostName(),
+              .pid = static_cast<std::uint32_t>(getpid()),
+              .endpoints = background_->endpoints(),
+              .model_bytes = Layout(replica_.parameters).bytes(),
+              .model_hash = ModelHash(replica_.parameters, replica_.state, replica_.model_tag),
+              .iteration = 0,
+              .launch = options_.launch,
+              .goal = {.steps = options_.goal_steps, .samples = options_.goal_samples},
+              .own = {.steps = replica_.trained.steps, .samples = replica_.trained.samples},
+              .job_trained = {.steps = replica_.job_trained.steps,
+                              .samples = replica_.job_trained.samples}};
+  SessionCore::Options core{
+      .hello = std::move(hello),
+      .token = background_->token(),
+      .timeout = std::chrono::nanoseconds(options_.timeout).count(),
+      .start_timeout = std::chrono::nanoseconds(options_.start_timeout).count(),
+      .controller = options_.controller};
+  // The background thread's, which may still hear answers to a call before this one that failed.
+  const auto attach = [this, core, home](SessionCore* session, Instant now, Actions* out) {
+    background_->MoveTo(std::move(*home));
+    // Gradients that are given later are of the parameters' shapes.
+    background_->store()->SetTensors(
+        replica_.parameters,
+        replica_.gradients.empty() ? ShapesOf(replica_.parameters) : replica_.gradients,
+        replica_.state);
+    session->Attach(now, core, out);
+  };
+  device_ = home->device;  // by the time that anything is done with it
+  joining_ = true;
+  const CallDone done = co_await Drive(attach);
+  joining_ = false;
+  GiveToCaller();
+  if (!done.status.ok()) co_return done.status;
+  attached_ = true;
+  returned_ = Clock::now();
+  co_return Status::Ok();
+}
+
+Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {
+  PRD_CO_RETURN_IF_ERROR(Ready());
+  PRD_CO_RETURN_IF_ERROR(CheckGradients(replica_.parameters, gradients));
+  PRD_CO_RETURN_IF_ERROR(CheckPlaces(device_, gradients, "gradients"));
+  PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  const CallDone done = co_await Drive(
+      [store = background_->store(), &gradients](SessionCore*, Instant, Actions* out) {
+        store->SetGradients(gradients);
+        out->push_back(CallDone{});
+      });
+  PRD_CO_RETURN_IF_ERROR(done.status);
+  replica_.gradients = std::move(gradients);
+  if (watch_) watch_.emplace(replica_.parameters, replica_.gradients);
+  NoteParameters();
+  co_return Status::Ok();
+}
+
+Task<Status> SessionCalls::Pause() {
+  PRD_CO_RETURN_IF_ERROR(ReadyToTrain());
+  const InOrder order(this, replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  computed_ = Clock::now() - returned_;
+  const CallDone done =
+      co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Pause(now, out); });
+  settled_.adopted = settled_.adopted || done.step.adopted;
+  paused_ = done.status.ok();
+  {
+    const std::lock_guard lock(background_->store()->mutex);
+    background_->store()->LeaveCopy();
+  }
+  co_return done.status;
+}
+
+Task<Status> SessionCalls::Resume() {
+  PRD_CO_RETURN_IF_ERROR(Ready());
+  if (!paused_) co_return NotNow("the session is not paused");
+  const InOrder order(this, replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  const CallDone done =
+      co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Resume(now, out); });
+  settled_.adopted = settled_.adopted || done.step.adopted;
+  paused_ = !done.status.ok();
+  returned_ = Clock::now() - computed_;
+  co_return done.status;
+}
+
+Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
+  PRD_CO_RETURN_IF_ERROR(Ready());
+  PRD_CO_RETURN_IF_ERROR(CheckTensors(into, "into"));
+  if (!SameShapes(into, replica_.parameters)) {
+    co_return Wrong("into: needed are the number, sizes and dtypes of the parameters");
+  }
+  const bool to_device = device_ != nullptr && CheckPlaces(device_, into, "into").ok();
+  if (!to_device) PRD_CO_RETURN_IF_ERROR(CheckPlaces(nullptr, into, "into"));
+  const InOrder order(this, replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  const CallDone done = co_await Drive(
+      [background = background_.get()](SessionCore* core, Instant now, Actions* out) {
+        background->BeginMean();
+        core->Average(now, out);
+      });
+  const std::shared_ptr<Buffer> mean = background_->TakeMean();
+  PRD_CO_RETURN_IF_ERROR(done.status);
+  const Layout layout(into);
+  if (to_device) {
+    const std::lock_guard lock(background_->store()->mutex);
+    device_->Combine(layout, Memory::Tensors(), {{Memory::InHost(mean->data(), mean)}});
+  } else {
+    layout.Write(0, layout.bytes(), mean->data());
+  }
+  co_return background_->store()->memory->failure();
+}
+
+Task<Status> SessionCalls::Finish(FinishOptions options) {
+  PRD_CO_RETURN_IF_ERROR(options.wait ? ReadyToTrain() : Ready());
+  const InOrder order(this, replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  if (!options.wait) co_return co_await LeaveJob("finished, does not wait");
+  const CallDone done =
+      co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Finish(now, out); });
+  returned_ = Clock::now();
+  if (done.status.ok()) over_ = true;
+  co_return done.status;
+}
+
+Task<Status> SessionCalls::Leave(std::string reason) {
+  if (!joining_) PRD_CO_RETURN_IF_ERROR(Ready());
+  const Status status = co_await LeaveJob(std::move(reason));
+  GiveToCaller();
+  co_return status;
+}
+
+// `nonfinite`: because of the step about to come, which is told as not finite.
+Task<Status> SessionCalls::LeaveJob(std::string reason, bool nonfinite) {
+  SettleSoon();
+  over_ = true;
+  background_->Ask([reason, nonfinite](SessionCore* core, Instant now, Actions* out) {
+    if (nonfinite) core->NoteNonfinite();
+    core->Leave(now, reason, out);
+  });
+  const Background::Reply reply = co_await Answer{this};
+  co_return reply.done.status;
+}
+
+// ---- a step that returned before its reduction was through ----
+
+// Whether the step before went as it said. What it takes to make it good is done here.
+Task<Status> SessionCalls::Settle() {
+  if (!early_) co_return Status::Ok();
+  background_->AskToSettle();
+  const Background::Reply reply = co_await Answer{this};
+  const StepOutcome said = *std::exchange(early_, std::nullopt);
+  returned_ = std::max(returned_, reply.at);
+  const StepOutcome& came = reply.done.step;
+  settled_.attempts += came.attempts - said.attempts;
+  settled_.sent_bytes += came.sent_bytes - std::min(came.sent_bytes, said.sent_bytes);
+  settled_.reduced += came.reduced - said.reduced;
+  settled_.adopted = settled_.adopted || came.adopted;
+  co_return reply.done.status;
+}
+
+// For who leaves: waits for a reduction that may be about to end, but not for another one.
+void SessionCalls::SettleSoon() {
+  if (!early_) return;
+  background_->AskToSettle();
+  if (!background_->Await(kLeaveWait)) {
+    background_->Cancel();
+    (void)background_->Await(kForEver);
+  }
+  early_.reset();
+}
+
+// ---- any thread ----
+
+Progress SessionCalls::progress() const {
+  if (forked()) return {};
+  const Background::Progress now = background_->progress();
+  return {.steps = now.job.trained.steps,
+          .samples = now.job.trained.samples,
+          .workers = now.job.workers,
+          .goal_steps = now.goal.steps,
+          .goal_samples = now.goal.samples,
+          .done = now.job.done,
+          .own_steps = now.own.steps,
+          .own_samples = now.own.samples};
+}
+
+GroupTransports SessionCalls::group_transports() const {
+  return {.collective = background_->groups(Way::kCollective),
+          .exchange = background_->groups(Way::kExchange),
+          .staged = background_->groups(Way::kStaged)};
+}
+
+}  // namespace prd

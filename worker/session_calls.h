@@ -1,0 +1,233 @@
+// The calls of a session, on the caller's thread. A call begins, and goes on until it wants
+// something of the caller: that `apply` is run, or that an answer of the background thread is
+// waited for. So one mechanism has two faces: prd::Session, whose calls block and run `apply`
+// themselves (session.cc), and the C interface, whose caller does both (c_interface.cc).
+#ifndef PRD_WORKER_SESSION_CALLS_H_
+#define PRD_WORKER_SESSION_CALLS_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "prd/session.h"
+#include "worker/background.h"
+#include "worker/device/device_memory.h"
+#include "worker/task.h"
+#include "worker/tensor_watch.h"
+
+namespace prd {
+
+class SessionCalls {
+ public:
+  // Checks the options and starts the background thread.
+  static Result<std::unique_ptr<SessionCalls>> Create(SessionOptions options);
+  // Leaves the job, unless that is over. A call in progress is given up.
+  ~SessionCalls();
+  SessionCalls(const SessionCalls&) = delete;
+  SessionCalls& operator=(const SessionCalls&) = delete;
+
+  // Runs enter() for the caller, unless another thread is inside, or this one, or this process is
+  // not the session's. `name`: of the entry, for the error.
+  template <typename F>
+  auto Enter(const char* name, F&& enter) -> decltype(enter());
+  bool forked() const { return getpid() != pid_; }
+
+  // ---- inside Enter ----
+
+  // The calls of prd::Session. Nothing happens before Begin.
+  Task<Status> Attach(Replica replica);
+  Task<Status> SetGradients(std::vector<Tensor> gradients);
+  Task<Status> Step(StepInput input);
+  Task<Status> Pause();
+  Task<Status> Resume();
+  Task<Status> Average(std::vector<Tensor> into);
+  Task<Status> Finish(FinishOptions options);
+  Task<Status> Leave(std::string reason);
+
+  // `name`: of the call. kFailedPrecondition: one is in progress; but LeaveJob gives that one up.
+  Status Begin(const char* name, Task<Status> call);
+  Status BeginLeave(const char* name, std::string reason);
+  // What the call in progress wants. kApply: Applied, once `apply` has run. kPending: nothing for
+  // about `wait`; negative: for ever, so never kPending. kDone: it is over, see status(); also
+  // where there is none.
+  enum class Wants : std::uint8_t { kDone, kApply, kPending };
+  Wants Next(std::chrono::nanoseconds wait = std::chrono::nanoseconds(-1));
+  // `failed`: why `apply` failed, empty if it did not. A worker whose `apply` fails leaves the job.
+  // kFailedPrecondition: `apply` was not asked for, or was by another thread: it has the replica.
+  Status Applied(const std::string& failed);
+  bool in_call() const { return call_.has_value(); }
+  // Of the newest call that is over.
+  const Status& status() const { return status_; }
+  const StepResult& result() const { return result_; }
+
+  void GiveToCaller();
+  const std::function<void()>& apply() const { return replica_.apply; }
+
+  // ---- any thread ----
+
+  void Cancel() { background_->Cancel(); }
+  int rank() const { return attached_ ? welcome().rank : -1; }
+  int workers() const { return attached_ ? welcome().workers : 0; }
+  std::string engine() const { return attached_ ? welcome().engine : std::string(); }
+  bool needs_gradients() const;
+  bool interrupted() const { return background_->interrupted(); }
+  Progress progress() const;
+  GroupTransports group_transports() const;
+  Iteration iteration() const {
+    return early_ ? early_->iteration : background_->store()->iteration.load();
+  }
+
+ private:
+  SessionCalls(SessionOptions options, std::unique_ptr<Background> background)
+      : options_(std::move(options)), background_(std::move(background)) {}
+
+  // What a task awaits, to stop until the caller brings it.
+  struct Answer {
+    SessionCalls* calls;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> at) const noexcept {
+      calls->StopAt(at, Wants::kPending);
+    }
+    Background::Reply await_resume() const { return *std::exchange(calls->reply_, std::nullopt); }
+  };
+  struct ApplyRun {  // gives whether it ran well
+    SessionCalls* calls;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> at) const noexcept {
+      calls->StopAt(at, Wants::kApply);
+    }
+    bool await_resume() const { return calls->failed_.empty(); }
+  };
+  void StopAt(std::coroutine_handle<> at, Wants wants) {
+    stopped_ = at;
+    wants_ = wants;
+  }
+  void GoOn();
+  void GiveUpCall();
+
+  Welcome welcome() const { return background_->welcome(); }
+  Status Ready() const;
+  Status ReadyToTrain() const;
+  Status CheckUse(const Welcome& welcome) const;
+  Task<Status> JoinJob(Replica replica);
+  Task<Status> LeaveJob(std::string reason, bool nonfinite = false);
+  Task<CallDone> Drive(Background::Request request, bool may_be_early = false);
+  struct Did {
+    bool ok = true;           // `apply` has not failed
+    std::int64_t rounds = 0;  // results that the replica got
+    std::uint64_t digest = 0;
+  };
+  Task<Did> DoDuty(ApplyNow duty);
+  Task<Did> LocalStep(Plan plan, bool discard);
+  Task<bool> RunApply(Iteration iteration);
+  Task<Status> LeaveAsApplyFailed();
+
+  // The step.
+  struct Looked {
+    Status status;  // not ok: the worker has left for that
+    bool nonfinite = false;
+  };
+  Task<Looked> LookForNonfinite(Welcome welcome, bool discard);
+  void SayIfNotWeighed(const Welcome& welcome, std::int64_t samples);
+  Task<Status> Settle();
+  void SettleSoon();
+  StepResult Describe(const StepOutcome& outcome) const;
+
+  // A call of the session, between what the caller has enqueued before it on this stream and what
+  // it enqueues after it.
+  class InOrder {
+   public:
+    InOrder(SessionCalls* calls, void* stream, bool step = false) : calls_(calls) {
+      if (calls_->device_ != nullptr) calls_->device_->SetCallerStream(stream);
+      calls_->TakeFromCaller(step);
+    }
+    ~InOrder() {
+      calls_->NoteParameters();
+      calls_->GiveToCaller();
+    }
+    InOrder(const InOrder&) = delete;
+    InOrder& operator=(const InOrder&) = delete;
+
+   private:
+    SessionCalls* calls_;
+  };
+  Status CheckWritten();
+  void NoteParameters();
+  void TakeFromCaller(bool step_begins);
+  Status WaitForCaller();
+
+  const SessionOptions options_;
+  std::unique_ptr<Background> background_;
+  Replica replica_;
+  DeviceMemory* device_ = nullptr;  // the store's, if the replica is on one
+  std::optional<TensorWatch> watch_;
+  const pid_t pid_ = getpid();
+  std::atomic<const char*> running_ = nullptr;  // who is inside Enter
+  std::atomic<std::thread::id> caller_;         // and on which thread
+
+  // The call in progress, and where it has stopped.
+  const char* name_ = "";
+  std::optional<Task<Status>> call_;
+  std::coroutine_handle<> stopped_;
+  Wants wants_ = Wants::kDone;
+  std::optional<Background::Reply> reply_;
+  std::thread::id applies_;  // the thread that was told kApply
+  std::string failed_;
+  Status status_;
+  StepResult result_;
+
+  Status attach_;  // what the last one gave
+  bool joining_ = false;
+  std::atomic<bool> attached_ = false;
+  bool paused_ = false;
+  bool said_samples_ = false;
+  bool over_ = false;
+  std::int64_t looked_ = 0;  // steps that might be looked at for values that are not finite
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point returned_;  // from the last call, or its reduction's end if that was later
+  Clock::duration computed_{};  // before Pause, since then
+  // The last step returned before its reduction was through: what it said. And what came of it
+  // besides, for the next step to tell.
+  std::optional<StepOutcome> early_;
+  StepOutcome settled_;
+  std::uint64_t exchanged_ = 0;  // bytes, up to then
+};
+
+template <typename F>
+auto SessionCalls::Enter(const char* name, F&& enter) -> decltype(enter()) {
+  if (forked()) {
+    return Status(Code::kFailedPrecondition, "this process was forked from pid " +
+                                                 std::to_string(pid_) + ", which has the session");
+  }
+  const char* running = nullptr;
+  if (!running_.compare_exchange_strong(running, name)) {
+    const bool same = caller_ == std::this_thread::get_id();
+    return Status(
+        Code::kFailedPrecondition,
+        same ? std::string(name) + " was called inside " + running + ", from `apply` or the log"
+             : std::string("two threads call this session at once (") + name + " while " + running +
+                   " runs)");
+  }
+  caller_ = std::this_thread::get_id();
+  const struct Leaver {
+    SessionCalls* calls;
+    ~Leaver() {
+      calls->caller_ = std::thread::id();
+      calls->running_ = nullptr;
+    }
+  } leaver{this};
+  return enter();
+}
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_SESSION_CALLS_H_

@@ -1,0 +1,125 @@
+#include "worker/session_checks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "worker/memory/layout.h"
+
+namespace prd {
+namespace {
+
+constexpr std::size_t kMaxNameBytes = 256;
+constexpr std::size_t kCurveKeyBytes = 40;  // Z85
+
+Status Wrong(const std::string& what) { return Status(Code::kInvalidArgument, what); }
+
+template <typename T>  // Tensor, StateTensor
+Status CheckEach(const std::vector<T>& tensors, const char* which) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const T& tensor = tensors[i];
+    const std::size_t size = DTypeSize(tensor.dtype);
+    const std::string name = std::string(which) + "[" + std::to_string(i) + "]";
+    if (size == 0) return Wrong(name + ": its dtype is none of DType");
+    if (tensor.count > (std::size_t{1} << 48) / size) return Wrong(name + ": over 2^48 bytes");
+    if (tensor.count != 0 && tensor.data == nullptr)
+      return Wrong(name + ": data is null, but count is not 0");
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % size != 0) {
+      return Wrong(name + ": data is not aligned to the element size");
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status CheckOptions(const SessionOptions& options) {
+  if (options.job.empty() || options.job.size() > kMaxNameBytes) {
+    return Wrong("job: found a name of " + std::to_string(options.job.size()) +
+                 " bytes, allowed is 1 to 256 (PRD_JOB)");
+  }
+  if (options.controller.rfind("tcp://", 0) != 0 && options.controller.rfind("ipc://", 0) != 0) {
+    return Wrong("controller: found \"" + options.controller +
+                 "\", needed is tcp://HOST:PORT or ipc://PATH (PRD_CONTROLLER)");
+  }
+  if (options.rank < -1) {
+    return Wrong("rank: found " + std::to_string(options.rank) +
+                 ", allowed is -1 (the controller gives one) or more (PRD_RANK)");
+  }
+  if (options.world_size < 0) {
+    return Wrong("world_size: found " + std::to_string(options.world_size) +
+                 ", allowed is 0 (the job's config says) or more (PRD_WORLD_SIZE)");
+  }
+  if (options.timeout.count() < 0) {
+    return Wrong("timeout: found " + std::to_string(options.timeout.count()) +
+                 " ms, allowed is 0 (for ever) or more (PRD_TIMEOUT_MS)");
+  }
+  if (options.start_timeout.count() < 0) {
+    return Wrong("start_timeout: found " + std::to_string(options.start_timeout.count()) +
+                 " ms, allowed is 0 (as timeout) or more (PRD_START_TIMEOUT_MS)");
+  }
+  if (options.launch.size() > kMaxNameBytes) {
+    return Wrong("launch: found " + std::to_string(options.launch.size()) +
+                 " bytes, allowed is 0 to 256 (PRD_LAUNCH)");
+  }
+  if (options.goal_steps < 0 || options.goal_samples < 0) {
+    return Wrong("goal_steps, goal_samples: found " + std::to_string(options.goal_steps) + " and " +
+                 std::to_string(options.goal_samples) +
+                 ", allowed is 0 (no goal) or more (PRD_GOAL_STEPS, PRD_GOAL_SAMPLES)");
+  }
+  if (options.reduce_timeout.count() < 0) {
+    return Wrong("reduce_timeout: found " + std::to_string(options.reduce_timeout.count()) +
+                 " ms, allowed is 0 (the job's lease) or more (PRD_REDUCE_TIMEOUT_MS)");
+  }
+  if (options.max_communicators < 1) {
+    return Wrong("max_communicators: found " + std::to_string(options.max_communicators) +
+                 ", allowed is 1 or more (PRD_MAX_COMMUNICATORS)");
+  }
+  const std::size_t keys[] = {options.curve_server_key.size(), options.curve_public_key.size(),
+                              options.curve_secret_key.size()};
+  const bool none = std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == 0; });
+  const bool all =
+      std::all_of(std::begin(keys), std::end(keys), [](auto n) { return n == kCurveKeyBytes; });
+  if (!none && !all) {
+    return Wrong(
+        "curve_server_key, curve_public_key, curve_secret_key: allowed are three keys of 40 "
+        "characters (Z85), or none");
+  }
+  return Status::Ok();
+}
+
+Status CheckTensors(const std::vector<Tensor>& tensors, const char* which) {
+  return CheckEach(tensors, which);
+}
+
+bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other) {
+  return std::equal(
+      one.begin(), one.end(), other.begin(), other.end(),
+      [](const Tensor& a, const Tensor& b) { return a.count == b.count && a.dtype == b.dtype; });
+}
+
+Status CheckGradients(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients) {
+  PRD_RETURN_IF_ERROR(CheckTensors(gradients, "gradients"));
+  if (SameShapes(parameters, gradients)) return Status::Ok();
+  return Wrong("gradients: needed are the number, sizes and dtypes of the parameters, or none");
+}
+
+Status CheckReplica(const Replica& replica) {
+  PRD_RETURN_IF_ERROR(CheckTensors(replica.parameters, "parameters"));
+  PRD_RETURN_IF_ERROR(CheckEach(replica.state, "state"));
+  if (!replica.gradients.empty()) {
+    PRD_RETURN_IF_ERROR(CheckGradients(replica.parameters, replica.gradients));
+  }
+  for (const TrainingCount& count : {replica.trained, replica.job_trained}) {
+    if (count.steps < 0 || count.samples < 0) {
+      return Wrong("trained, job_trained: found " + std::to_string(count.steps) + " steps and " +
+                   std::to_string(count.samples) + " samples, allowed is 0 or more");
+    }
+  }
+  if (Layout(replica.parameters).bytes() == 0)
+    return Wrong("parameters: found no elements, needed is one at least");
+  return Status::Ok();
+}
+
+}  // namespace prd

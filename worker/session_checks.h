@@ -1,0 +1,25 @@
+// Whether what a training program gives a session can be used. Errors are kInvalidArgument and name
+// what was found, what is allowed, and where it comes from.
+#ifndef PRD_WORKER_SESSION_CHECKS_H_
+#define PRD_WORKER_SESSION_CHECKS_H_
+
+#include <vector>
+
+#include "prd/session.h"
+
+namespace prd {
+
+Status CheckOptions(const SessionOptions& options);
+
+// Tensors alone. Whether their memory is on the replica's device: replica_home.h.
+Status CheckTensors(const std::vector<Tensor>& tensors, const char* which);
+Status CheckGradients(const std::vector<Tensor>& parameters, const std::vector<Tensor>& gradients);
+// All but `apply`.
+Status CheckReplica(const Replica& replica);
+
+// Number, sizes and dtypes.
+bool SameShapes(const std::vector<Tensor>& one, const std::vector<Tensor>& other);
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_SESSION_CHECKS_H_

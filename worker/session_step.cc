@@ -1,0 +1,167 @@
+// What Step does around the engine's part of it.
+#include <algorithm>
+#include <utility>
+
+#include "worker/session_calls.h"
+
+namespace prd {
+namespace {
+
+// Gradients that are looked at in every step where values that are not finite only count; larger
+// ones in one step of so many.
+constexpr std::size_t kLookedAtAlways = 64 << 20;
+constexpr std::int64_t kLookedAtEvery = 16;
+
+}  // namespace
+
+Task<Status> SessionCalls::Step(StepInput input) {
+  PRD_CO_RETURN_IF_ERROR(ReadyToTrain());
+  if (input.samples < 0) {
+    co_return Status(Code::kInvalidArgument,
+                     "samples: found " + std::to_string(input.samples) + ", allowed is 0 or more");
+  }
+  const Welcome welcome = this->welcome();
+  const Plan& plan = welcome.plan;
+  SayIfNotWeighed(welcome, input.samples);
+  const InOrder order(this, input.stream.value_or(replica_.stream), true);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  const Status settled = co_await Settle();
+  const bool gradients = !replica_.gradients.empty();
+  Looked looked;
+  if (gradients) looked = co_await LookForNonfinite(welcome, input.discard);
+  PRD_CO_RETURN_IF_ERROR(looked.status);
+  const bool discard =
+      input.discard || (looked.nonfinite && welcome.on_nonfinite == OnNonfinite::kDrop);
+  // In any case, as where the group of this step fails.
+  const Did local = co_await LocalStep(plan, discard);
+  if (!local.ok) co_return co_await LeaveAsApplyFailed();
+  if (!gradients) looked = co_await LookForNonfinite(welcome, discard);
+  PRD_CO_RETURN_IF_ERROR(looked.status);
+  PRD_CO_RETURN_IF_ERROR(settled);
+  PRD_CO_RETURN_IF_ERROR(WaitForCaller());
+  const auto computed = std::chrono::nanoseconds(Clock::now() - returned_);
+  const prd::Ready ready{.iteration = iteration() + (CountsLocalSteps(plan) ? 0 : 1),
+                         .step_ns = computed.count(),
+                         .samples = input.samples};
+  const CallDone done = co_await Drive(
+      [ready, discard, taken = local.rounds, nonfinite = looked.nonfinite](
+          SessionCore* core, Instant now, Actions* out) {
+        if (nonfinite) core->NoteNonfinite();
+        core->Step(now, ready, discard, taken, out);
+      },
+      device_ != nullptr && !watch_);
+  returned_ = Clock::now();
+  PRD_CO_RETURN_IF_ERROR(done.status);
+  StepOutcome outcome = done.step;
+  outcome.attempts += settled_.attempts;
+  outcome.sent_bytes += settled_.sent_bytes;
+  outcome.reduced += settled_.reduced;
+  outcome.adopted = outcome.adopted || settled_.adopted;
+  settled_ = {};
+  result_ = Describe(outcome);
+  const std::uint64_t exchanged = background_->exchanged_bytes();
+  result_.sent_bytes += exchanged - std::exchange(exchanged_, exchanged);
+  result_.computed = computed;
+  co_return Status::Ok();
+}
+
+// Gradients and changes of a step are weighted by its samples. Averages of parameters are not,
+// unless the engine's options say so, and what is exchanged or pushed is not.
+void SessionCalls::SayIfNotWeighed(const Welcome& welcome, std::int64_t samples) {
+  if (samples == 0 || said_samples_ || AllOrNone(welcome.plan)) return;
+  said_samples_ = true;
+  background_->log().Say("engine " + welcome.engine +
+                         " does not weigh by samples, unless its options say so: batches of any "
+                         "size count alike in its averages");
+}
+
+// Whether the step's gradients, or the parameters where there are none, have a value that is not
+// finite.
+Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool discard) {
+  const bool gradients = !replica_.gradients.empty();
+  const bool passes = welcome.on_nonfinite == OnNonfinite::kPass;
+  Looked looked;
+  // A device's tensors are read through host memory: too dear for who only counts.
+  if (discard || (passes && (!gradients || device_ != nullptr))) co_return looked;
+  const bool large = background_->store()->gradients.bytes() > kLookedAtAlways;
+  if (passes && large && looked_++ % kLookedAtEvery != 0) co_return looked;
+  std::optional<Layout::Element> found;
+  {
+    ReplicaStore* store = background_->store();
+    const std::lock_guard lock(store->mutex);
+    found = store->memory->FirstNonfinite(gradients ? store->gradients : store->trained);
+  }
+  looked.nonfinite = found.has_value();
+  if (!found || welcome.on_nonfinite != OnNonfinite::kStop) co_return looked;
+  const std::int64_t step = background_->progress().own.steps + 1;
+  const std::string why = std::string(gradients ? "gradients[" : "parameters[") +
+                          std::to_string(found->tensor) +
+                          "] has a value that is not finite, in step " + std::to_string(step) +
+                          " (on_nonfinite = \"stop\")";
+  (void)(co_await LeaveJob(why, true)).ok();
+  looked.status = Status(Code::kFailedPrecondition, why);
+  co_return looked;
+}
+
+// What a step does to the replica before the engine hears of it: the local step, and the averages
+// that have come since the step before.
+Task<SessionCalls::Did> SessionCalls::LocalStep(Plan plan, bool discard) {
+  Did did;
+  const bool counts = CountsLocalSteps(plan);
+  if (!counts && (discard || !AppliesFirst(plan))) co_return did;
+  const std::unique_lock lock(background_->store()->mutex);
+  if (!discard) did.ok = co_await RunApply(iteration() + (counts ? 1 : 0));
+  if (did.ok && counts) did.rounds = background_->store()->AddInbox();
+  co_return did;
+}
+
+// What the engine wants the replica to get, in the middle of a call.
+Task<SessionCalls::Did> SessionCalls::DoDuty(ApplyNow duty) {
+  ReplicaStore* store = background_->store();
+  Did did{.rounds = 1};
+  Iteration iteration = duty.iteration;
+  const std::unique_lock lock(store->mutex);
+  if (duty.what == ApplyNow::What::kInboxOfChanges) {
+    did.rounds = store->AddInbox();
+    co_return did;
+  }
+  if (duty.what == ApplyNow::What::kInboxOfGradients) {  // the rounds that are here, as one
+    did.rounds = store->inbox_rounds;
+    iteration = store->inbox_iteration;
+    if (!store->TakeInbox()) co_return Did{};
+  }
+  did.ok = co_await RunApply(iteration);
+  if (did.ok && duty.digest) did.digest = store->memory->DigestOf(store->trained);
+  co_return did;
+}
+
+StepResult SessionCalls::Describe(const StepOutcome& outcome) const {
+  StepResult result;
+  result.steps = outcome.own.steps;
+  result.done = outcome.done;
+  result.iteration = outcome.iteration;
+  result.adopted = outcome.adopted;
+  result.included = outcome.included;
+  result.rounds = outcome.rounds;
+  result.local_steps = outcome.local_steps;
+  result.attempts = outcome.attempts;
+  result.group = outcome.group.id;
+  result.reason = outcome.group.reason;
+  for (const GroupMember& member : outcome.group.members) {
+    result.members.push_back(member.rank);
+    result.weights.push_back(member.weight);
+  }
+  if (result.members.size() > 1) {
+    const Plan plan = welcome().plan;
+    const bool gradients =
+        TrainsInGroups(plan) && ReducedInTraining(plan).payload == Payload::kGradients;
+    const ReplicaStore* store = background_->store();
+    result.reduced_bytes = (gradients ? store->gradients : store->parameters).bytes();
+  }
+  result.sent_bytes = outcome.sent_bytes;
+  result.waited = std::chrono::nanoseconds(outcome.waited);
+  result.reduced = std::chrono::nanoseconds(outcome.reduced);
+  return result;
+}
+
+}  // namespace prd
