@@ -12,6 +12,9 @@ namespace prd {
 
 namespace {
 
+// What takes longer counts as this long, so that sums stay far from overflow.
+constexpr DurationNs kLongestTurn = 24 * 3600 * kSecond;
+
 // Of a loaded state: far enough from overflow that any two can be subtracted.
 bool Plausible(Instant instant) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 4;
@@ -53,9 +56,10 @@ void Backup::Step(Instant now, const Event& event, GroupId* next_group, Effects*
     OnLeft(*left);
   } else if (std::holds_alternative<EndedEvent>(event)) {
     OnEnded(now, std::get<EndedEvent>(event), out);
-  } else {
+  } else if (!std::holds_alternative<DeadlineEvent>(event)) {
     return;  // the first to come are in a round, whatever links are broken
   }
+  if (outdated_ > 0 && now >= Expected()) DropOutdated(now, out);
   FormIfEnough(now, next_group, out);
 }
 
@@ -90,12 +94,19 @@ void Backup::OnReady(Instant now, const ReadyEvent& event, Effects* out) {
   PRD_CHECK(Joined(event.rank));
   Worker& worker = At(event.rank);
   PRD_CHECK(worker.state == State::kComputing || worker.state == State::kCatchingUp);
-  worker.state = State::kWaiting;
+  if (worker.state == State::kCatchingUp) {
+    worker.turn = std::clamp<DurationNs>(now - worker.since, 1, kLongestTurn);
+  }
+  NotAwaited(&worker);
+  Set(&worker, State::kWaiting);
   worker.since = now;
   worker.model = event.ready.iteration - 1;
   worker.samples = StoredSamples(event.ready.samples);
   List(event.rank);
-  if (worker.model < newest_) return Drop(now, event.rank, out);
+  if (worker.model < newest_) {
+    if (!BeginsWithTheOthers(now, worker)) return Drop(now, event.rank, out);
+    return Set(&worker, State::kOutdated);
+  }
   waiting_.push_back(event.rank);
   if (worker.model > newest_ && !Running()) Settle(now, 0, out);
 }
@@ -113,14 +124,13 @@ void Backup::OnEnded(Instant now, const EndedEvent& event, Effects* out) {
   PRD_CHECK(event.group == running_);
   running_ = kNoGroup;
   // Those for whom it failed copy the result by the job's order if there is one.
-  const auto go_on = [this](State state) {
-    for (const Rank rank : current_) {
-      if (At(rank).state == State::kFailed) At(rank).state = state;
-    }
-  };
-  if (event.ok) go_on(State::kCatchingUp);
+  for (const Rank rank : current_) {
+    if (event.ok && At(rank).state == State::kFailed) BeginCopy(now, rank);
+  }
   Settle(now, event.ok ? last_iteration_ : 0, out);
-  go_on(State::kComputing);  // and signal again
+  for (const Rank rank : current_) {  // and signal again
+    if (At(rank).state == State::kFailed) At(rank).state = State::kComputing;
+  }
 }
 
 void Backup::OnLeft(const LeftEvent& event) {
@@ -128,6 +138,8 @@ void Backup::OnLeft(const LeftEvent& event) {
   Worker& worker = At(event.rank);
   if (worker.state == State::kWaiting) std::erase(waiting_, event.rank);
   hosts_.Remove(worker.host);
+  NotAwaited(&worker);
+  Set(&worker, State::kAbsent);
   worker = {.since = {}, .listed = worker.listed};
   --joined_;
   ring_.clear();
@@ -142,6 +154,9 @@ void Backup::Settle(Instant now, Iteration committed, Effects* out) {
   for (const Rank rank : current_) newest_ = std::max(newest_, At(rank).model);
   for (const Rank rank : current_) {
     if (At(rank).model < newest_ && At(rank).state != State::kFailed) Drop(now, rank, out);
+    if (At(rank).state != State::kOutdated) continue;
+    Set(&At(rank), State::kWaiting);  // nobody has anything newer any more
+    waiting_.push_back(rank);
   }
   std::erase_if(waiting_, [this](Rank rank) { return At(rank).state != State::kWaiting; });
   std::erase_if(current_, [this](Rank rank) {
@@ -154,7 +169,45 @@ void Backup::Drop(Instant now, Rank rank, Effects* out) {
   Worker& worker = At(rank);
   out->emplace_back(
       CatchUp{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
-  worker.state = State::kCatchingUp;
+  BeginCopy(now, rank);
+}
+
+void Backup::BeginCopy(Instant now, Rank rank) {
+  Set(&At(rank), State::kCatchingUp);
+  At(rank).since = now;
+  copying_.push_back(rank);
+}
+
+void Backup::Set(Worker* worker, State state) {
+  const auto change = [&](State of) { return int{state == of} - int{worker->state == of}; };
+  catching_up_ += change(State::kCatchingUp);
+  outdated_ += change(State::kOutdated);
+  worker->state = state;
+}
+
+DurationNs Backup::Share(DurationNs of) {
+  return static_cast<DurationNs>(static_cast<double>(of) * kWaitShare);
+}
+
+Instant Backup::Expected() const { return last_formed_ + period_ + Share(period_); }
+
+bool Backup::BeginsWithTheOthers(Instant now, const Worker& worker) const {
+  const bool known = worker.turn > 0 && period_ > 0;
+  if (!known || UpToDate() - 1 < static_cast<std::int64_t>(Needed())) return false;
+  const Instant expected = Expected();
+  const bool slow = last_formed_ + worker.turn > expected;
+  return !slow && now < expected && now + worker.turn > expected;
+}
+
+void Backup::DropOutdated(Instant now, Effects* out) {
+  for (const Rank rank : current_) {
+    if (At(rank).state == State::kOutdated) Drop(now, rank, out);
+  }
+}
+
+void Backup::NotAwaited(Worker* worker) {
+  awaited_ -= worker->awaited ? 1 : 0;
+  worker->awaited = false;
 }
 
 std::string Backup::WhyDropped(Instant now, const Worker& worker) const {
@@ -172,8 +225,34 @@ std::string Backup::WhyDropped(Instant now, const Worker& worker) const {
          " after it formed";
 }
 
+std::optional<Instant> Backup::NextDeadline() const {
+  std::optional<Instant> due;
+  if (!Running() && Enough() && awaited_ > 0) due = wait_until_;
+  if (outdated_ > 0) due = std::min(due.value_or(Expected()), Expected());
+  return due;
+}
+
+void Backup::LookWhoIsDue(Instant now) {
+  if (enough_) return;
+  enough_ = wait_until_ = now;
+  for (const Rank rank : copying_) {
+    Worker& worker = At(rank);
+    if (worker.state != State::kCatchingUp || worker.turn == 0 || worker.awaited) continue;
+    const DurationNs share = Share(worker.turn);
+    if (worker.since + worker.turn > now + share) continue;
+    worker.awaited = true;
+    ++awaited_;
+    wait_until_ = std::max(wait_until_, now + share);
+  }
+}
+
 void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
-  if (Running() || waiting_.empty() || waiting_.size() < Needed()) return;
+  if (Running() || !Enough()) return;
+  LookWhoIsDue(now);
+  if (awaited_ > 0 && now < wait_until_) return;
+  for (const Rank rank : copying_) NotAwaited(&At(rank));
+  copying_.clear();
+  const DurationNs waited = now - *std::exchange(enough_, std::nullopt);
   FormGroup group;
   group.id = (*next_group)++;
   group.iteration = newest_ + 1;
@@ -184,6 +263,7 @@ void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
   SampleShares shares(options_.weights == BackupOptions::Weights::kSamples);
   for (const Rank rank : waiting_) shares.Add(At(rank).samples);
   group.reason += shares.Words();
+  if (waited > 0) group.reason += "; waited " + words::Duration(waited) + " for who had to copy";
   group.members.reserve(waiting_.size());
   for (const Rank rank : WaitingInRingOrder()) {
     Worker& worker = At(rank);
@@ -193,6 +273,7 @@ void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
   }
   waiting_.clear();
   running_ = group.id;
+  period_ = last_ == kNoGroup ? 0 : std::min(now - last_formed_, kLongestTurn);
   last_ = group.id;
   last_iteration_ = group.iteration;
   last_formed_ = now;
@@ -221,7 +302,13 @@ std::vector<Rank> Backup::WaitingInRingOrder() {
 }
 
 std::string Backup::Explain(Instant now, Rank rank) const {
-  if (!Joined(rank) || At(rank).state != State::kWaiting) return "";
+  if (!Joined(rank)) return "";
+  if (At(rank).state == State::kOutdated) {
+    return "waiting: its gradient is for iteration " + Number(At(rank).model + 1) +
+           ", which is past; copies the model when the next round has ended, or in " +
+           words::Duration(std::max<DurationNs>(0, Expected() - now));
+  }
+  if (At(rank).state != State::kWaiting) return "";
   if (Running()) {
     std::string text = "waiting: iteration " + Number(last_iteration_) + " (group " +
                        std::to_string(last_) + ") formed " + words::Duration(now - last_formed_) +
@@ -229,24 +316,34 @@ std::string Backup::Explain(Instant now, Rank rank) const {
     const bool late = At(rank).model + 1 == last_iteration_;
     return text + (late ? "; this gradient counts only if it fails" : "; the next is after it");
   }
-  std::vector<Rank> computing, catching_up;
+  std::vector<Rank> computing, catching_up, awaited;
   for (Rank other = 0; other < std::ssize(workers_); ++other) {
     if (At(other).state == State::kComputing) computing.push_back(other);
     if (At(other).state == State::kCatchingUp) catching_up.push_back(other);
+    if (At(other).awaited) awaited.push_back(other);
   }
   std::string text = "waiting: " + Number(std::ssize(waiting_)) + " of " +
                      Number(static_cast<std::int64_t>(Needed())) +
                      " needed ready; computing: " + words::Ranks(computing);
   if (!catching_up.empty()) text += "; catching up: " + words::Ranks(catching_up);
+  if (!enough_ || awaited.empty() || wait_until_ <= now) return text;
+  text += "; for " + words::Duration(wait_until_ - now) + " at most for " + words::Ranks(awaited) +
+          ", late for having had to copy";
   return text;
 }
 
 void Backup::Archive(StateArchive& ar) {
   ar(workers_, hosts_, joined_, newest_, waiting_, current_, running_, last_, last_iteration_,
-     last_formed_);
+     last_formed_, copying_, enough_, wait_until_, period_);
   if (ar.saving()) return;
   ring_.clear();
-  if (!Consistent()) ar.Fail();
+  if (!Consistent()) return ar.Fail();
+  const auto count = [this](auto is) {
+    return std::count_if(workers_.begin(), workers_.end(), is);
+  };
+  awaited_ = count([](const Worker& of) { return of.awaited; });
+  catching_up_ = count([](const Worker& of) { return of.state == State::kCatchingUp; });
+  outdated_ = count([](const Worker& of) { return of.state == State::kOutdated; });
 }
 
 bool Backup::Consistent() const {
@@ -254,10 +351,12 @@ bool Backup::Consistent() const {
   std::int64_t listed = 0;
   std::int64_t waiting = 0;
   for (const Worker& worker : workers_) {
-    if (worker.state > State::kCatchingUp || worker.model < -1) return false;
+    if (worker.state > State::kOutdated || worker.model < -1) return false;
+    if (worker.awaited && worker.state != State::kCatchingUp) return false;
     listed += worker.listed ? 1 : 0;
     if (worker.state == State::kAbsent) continue;
     if (!hosts_.Has(worker.host) || !Plausible(worker.since)) return false;
+    if (worker.turn < 0 || worker.turn > kLongestTurn) return false;
     if (worker.state != State::kCatchingUp && !worker.listed) return false;
     ++joined;
     waiting += worker.state == State::kWaiting ? 1 : 0;
@@ -273,10 +372,13 @@ bool Backup::Consistent() const {
     }
     return true;
   };
+  const auto known_rank = [this](Rank rank) { return rank >= 0 && rank < std::ssize(workers_); };
   return joined == joined_ && listed == std::ssize(current_) && waiting == std::ssize(waiting_) &&
          distinct(current_, [](const Worker& of) { return of.listed; }) &&
          distinct(waiting_, [](const Worker& of) { return of.state == State::kWaiting; }) &&
-         Plausible(last_formed_) && newest_ >= 0 && last_iteration_ >= 0;
+         std::all_of(copying_.begin(), copying_.end(), known_rank) && Plausible(last_formed_) &&
+         Plausible(wait_until_) && period_ >= 0 && period_ <= kLongestTurn &&
+         (!enough_ || Plausible(*enough_)) && newest_ >= 0 && last_iteration_ >= 0;
 }
 
 }  // namespace prd

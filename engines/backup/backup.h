@@ -10,6 +10,15 @@
 //  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
 //    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
 //    the result by the job's order.
+//  - A worker that copies the result begins its next step after the others, and would be late for
+//    that alone, round after round. So the next round waits for such a worker when enough have
+//    come, if its signal is due soon: going by the last time that it copied, within kWaitShare of
+//    what that took. The round waits until then at most.
+//  - A worker that copied, and signals after its round has formed all the same, would begin late
+//    again. If it would be late for the next round, too, it copies when that one has ended, and
+//    begins with the others. It waits for that until the next round is kWaitShare later than the
+//    last one was, and then copies; so it waits for less than its own step takes, and for no slow
+//    worker.
 //  - If nobody has the result, everything that waits still counts.
 //  - A signal for an older iteration (its worker copied a replica that was outdated when it got
 //    there) is dropped, too. When the newest replica is gone with its workers, the newest of the
@@ -36,9 +45,12 @@ class Backup final : public Engine {
   Plan plan() const override { return {.by = GroupPlan{.payload = Payload::kGradients}}; }
   Joining joining() const override { return Joining::kAnytime; }
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
-  std::optional<Instant> NextDeadline() const override { return std::nullopt; }
+  std::optional<Instant> NextDeadline() const override;
   std::string Explain(Instant now, Rank rank) const override;
   void Archive(StateArchive& ar) override;
+
+  // Of the time from the order to copy to the next signal, or from one round to the next.
+  static constexpr double kWaitShare = 1.0 / 8;
 
  private:
   enum class State : std::uint8_t {
@@ -48,15 +60,20 @@ class Backup final : public Engine {
     kReducing,    // in the running round, not reported yet
     kFailed,      // the running round failed for it
     kCatchingUp,  // copies a replica, or computes on the copy: silent until its next signal
+    kOutdated,    // with a signal for an iteration that is past; to be dropped
   };
   struct Worker {
-    Iteration model = 0;        // its replica's iteration; not known while it catches up
-    Instant since;              // when it signalled, or began to compute
+    Iteration model = 0;  // its replica's iteration; not known while it catches up
+    Instant since;        // when it signalled, began to compute, or was to copy a replica
+    DurationNs turn = 0;  // the last time that it copied: from then to its next signal; 0: never
     std::uint32_t samples = 0;  // of its newest signal; 0: not told
     std::int32_t host = 0;
     State state = State::kAbsent;
-    bool listed = false;  // its rank is in current_
-    void Archive(StateArchive& ar) { ar(model, since, samples, host, state, listed); }
+    bool listed = false;   // its rank is in current_
+    bool awaited = false;  // the next round, for which enough have come, waits for it
+    void Archive(StateArchive& ar) {
+      ar(model, since, turn, samples, host, state, listed, awaited);
+    }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
@@ -78,6 +95,21 @@ class Backup final : public Engine {
   void Settle(Instant now, Iteration committed, Effects* out);
   void Drop(Instant now, Rank rank, Effects* out);
   std::string WhyDropped(Instant now, const Worker& worker) const;
+  void Set(Worker* worker, State state);
+  static DurationNs Share(DurationNs of);
+  // When the next round has formed, going by the time between the last two.
+  Instant Expected() const;
+  // Workers that neither copy nor are outdated.
+  std::int64_t UpToDate() const { return joined_ - catching_up_ - outdated_; }
+  // The worker, whose outdated signal has come, is to be dropped when the next round has ended.
+  bool BeginsWithTheOthers(Instant now, const Worker& worker) const;
+  void DropOutdated(Instant now, Effects* out);
+  // The worker is to copy a replica.
+  void BeginCopy(Instant now, Rank rank);
+  void NotAwaited(Worker* worker);
+  bool Enough() const { return !waiting_.empty() && waiting_.size() >= Needed(); }
+  // Looks, when enough have come, who else is due soon.
+  void LookWhoIsDue(Instant now);
   void FormIfEnough(Instant now, GroupId* next_group, Effects* out);
   // The waiting ranks in ring order.
   std::vector<Rank> WaitingInRingOrder();
@@ -97,6 +129,13 @@ class Backup final : public Engine {
   GroupId last_ = kNoGroup;     // the last round that formed, its iteration, and when it did
   Iteration last_iteration_ = 0;
   Instant last_formed_;
+  std::vector<Rank> copying_;      // who were to copy since the last round formed
+  std::optional<Instant> enough_;  // when enough had come for the next one
+  Instant wait_until_;             // for those awaited
+  DurationNs period_ = 0;          // between the last two rounds that formed; 0: not known
+  std::int64_t awaited_ = 0;       // derived
+  std::int64_t catching_up_ = 0;   // derived
+  std::int64_t outdated_ = 0;      // derived
   std::vector<Rank> ring_;  // the joined ranks in ring order; empty = to be made (derived state)
 };
 

@@ -25,10 +25,13 @@ struct BackupOptions {
   Weights weights = Weights::kSamples;
 
   void Describe(Fields& fields) {
-    fields.Whole("backups", &backups, {0, 100'000, "workers", {0, 4}},
-                 "b, fewer than the workers: how many of them a round does without. A round waits "
-                 "for one worker at least, however few are left. More wait less and drop more of "
-                 "what is computed; 0 waits for all.");
+    fields.Whole(
+        "backups", &backups, {0, 100'000, "workers", {0, 4}},
+        "b, fewer than the workers: how many of them a round does without. A round waits "
+        "for one worker at least, however few are left. More wait less and drop more of "
+        "what is computed; 0 waits for all. Who was dropped has to copy the model first; a round "
+        "waits for its signal up to an eighth of a step, so that it is not dropped again for "
+        "that.");
     fields.Choice(
         "weights", &weights, {"uniform", "samples"},
         "Of the gradients that a round takes. \"samples\": in proportion to the samples in "

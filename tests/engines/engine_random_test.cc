@@ -134,6 +134,10 @@ TEST(EngineRandomTest, EagerKeepsItsRules) {
 TEST(EngineRandomTest, BackupKeepsItsRules) {
   std::int64_t rounds = 0;
   std::int64_t dropped = 0;
+  std::int64_t came = 0;
+  std::int64_t in_vain = 0;
+  std::int64_t begins = 0;
+  std::int64_t let_go = 0;
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Prng random(seed);
     const auto workers = static_cast<Rank>(1 + random.Below(9));
@@ -143,7 +147,15 @@ TEST(EngineRandomTest, BackupKeepsItsRules) {
     if (HasFatalFailure()) return;
     rounds += engine->rules().Counter("rounds");
     dropped += engine->rules().Counter("dropped");
+    came += engine->rules().Counter("came");
+    in_vain += engine->rules().Counter("in_vain");
+    begins += engine->rules().Counter("begins");
+    let_go += engine->rules().Counter("let_go");
   }
+  EXPECT_GT(came, 50) << "the runs must reach rounds that wait for who had to copy";
+  EXPECT_GT(in_vain, 50);
+  EXPECT_GT(begins, 50) << "the runs must reach outdated workers that are dropped later";
+  EXPECT_GT(let_go, 10) << "and such as no round comes for in time";
   EXPECT_GT(rounds, 5000);
   EXPECT_GT(dropped, 5000) << "the runs must reach late gradients";
 }
