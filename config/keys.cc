@@ -115,8 +115,11 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
               "most disks that costs milliseconds per batch, which every worker waits for. After a "
               "power cut without it, a run whose last records are gone ends; its workers start a "
               "new one from the replicas that they have.");
-  fields.Whole("retain_runs", &config->retain_runs, {1, 1'000'000'000, "runs"},
-               "Ended runs kept per job name; older ones are removed from state_dir.");
+  fields.Whole(
+      "retain_runs", &config->retain_runs, {1, 1'000'000'000, "runs"},
+      "Ended runs kept per job name; older ones are removed from state_dir. After its next "
+      "start prd does not know them any more: a worker of such a run that wakes only then "
+      "is not refused, and may begin a new run of that name.");
   fields.Whole("snapshot_every", &config->snapshot_every, {1, 1'000'000'000'000, "records"},
                "Records of a run between two snapshots of its state. A restart replays at most "
                "this many per run; 100000 take a fraction of a second. Fewer make restarts quicker "

@@ -6,8 +6,6 @@
 namespace prd {
 namespace {
 
-constexpr DurationNs kMinute = 60 * kSecond;
-
 const char* Word(LeftReason why) {
   switch (why) {
     case LeftReason::kFinished:
@@ -82,7 +80,7 @@ void Recorder::Count(const RecordBody& body) {
   }
 }
 
-// At once, and then once a minute for each rank.
+// For each rank: at once, and then after growing pauses.
 void Recorder::NoteNonfinite(const Record& record, const FromWorker& from) {
   const auto* ready = std::get_if<Ready>(&from.envelope.body);
   const auto* progressed = std::get_if<Progressed>(&from.envelope.body);
@@ -91,12 +89,16 @@ void Recorder::NoteNonfinite(const Record& record, const FromWorker& from) {
                                                       : 0;
   if (steps == 0) return;
   const auto [at, first] = nonfinite_.try_emplace({record.run, from.envelope.rank});
-  at->second.steps += steps;
-  if (!first && record.now - at->second.told < kMinute) return;
-  at->second.told = record.now;
+  Nonfinite& known = at->second;
+  known.steps += steps;
+  if (!first) {
+    const DurationNs since = record.now - known.told;
+    if (since < known.pause.length()) return;
+    since > 2 * GrowingPause::kLongest ? known.pause.Restart() : known.pause.Grow();
+  }
+  known.told = record.now;
   spdlog::warn("run {}: rank {} has made {} {} with values that are not finite (on_nonfinite)",
-               record.run, from.envelope.rank, at->second.steps,
-               at->second.steps == 1 ? "step" : "steps");
+               record.run, from.envelope.rank, known.steps, known.steps == 1 ? "step" : "steps");
 }
 
 void Recorder::Note(const Record& record) {

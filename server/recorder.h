@@ -58,6 +58,7 @@ class Recorder final : public History {
   struct Nonfinite {  // steps of a rank
     std::uint64_t steps = 0;
     Instant told;  // in the log
+    GrowingPause pause;
   };
 
   History* history_;

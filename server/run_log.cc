@@ -41,15 +41,15 @@ bool LineBudget::Allow(Instant now) {
   }
   if (left_out_.lines++ == 0) {
     left_out_.since = now;
-    if (now - told_ > kLongestPause) pause_ = kFirstPause;
+    if (now - told_ > GrowingPause::kLongest) pause_.Restart();
   }
   return false;
 }
 
 LineBudget::LeftOut LineBudget::Take(Instant now, bool all) {
-  if (left_out_.lines == 0 || (!all && now - left_out_.since < pause_)) return {};
+  if (left_out_.lines == 0 || (!all && now - left_out_.since < pause_.length())) return {};
   told_ = now;
-  pause_ = std::min(2 * pause_, kLongestPause);
+  pause_.Grow();
   return std::exchange(left_out_, {});
 }
 

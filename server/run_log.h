@@ -4,6 +4,9 @@
 #ifndef PRD_SERVER_RUN_LOG_H_
 #define PRD_SERVER_RUN_LOG_H_
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,13 +18,26 @@
 
 namespace prd {
 
+// Between two lines that tell how often the same has happened: 1, 2, 5, 10 and 30 minutes, and from
+// then on an hour.
+class GrowingPause {
+ public:
+  static constexpr DurationNs kLongest = 3600 * kSecond;
+
+  DurationNs length() const { return kMinutes[at_] * 60 * kSecond; }
+  void Grow() { at_ = std::min(at_ + 1, kMinutes.size() - 1); }
+  void Restart() { at_ = 0; }
+
+ private:
+  static constexpr std::array<DurationNs, 6> kMinutes = {1, 2, 5, 10, 30, 60};
+  std::size_t at_ = 0;
+};
+
 // Of the lines of one kind: kAtOnce may come together, and after that one per kPerLine.
 class LineBudget {
  public:
   static constexpr int kAtOnce = 20;
   static constexpr DurationNs kPerLine = 360 * kSecond;
-  static constexpr DurationNs kFirstPause = 60 * kSecond;
-  static constexpr DurationNs kLongestPause = 3600 * kSecond;
 
   // False: the line is left out.
   bool Allow(Instant now);
@@ -36,7 +52,7 @@ class LineBudget {
 
  private:
   Instant paid_until_;  // what has been written is paid for with this time
-  DurationNs pause_ = kFirstPause;
+  GrowingPause pause_;
   LeftOut left_out_;
   Instant told_;
 };

@@ -94,6 +94,44 @@ TEST_F(RunLogTest, WhatIsLeftOutIsTheNumberOfOneLine) {
   EXPECT_EQ(Lines().back(), "info run 5: rank 1 was lost: its lease");
 }
 
+// Whatever goes on and on is told after 1, 2, 5, 10, 30 and then each 60 minutes; after a quiet
+// time as if it were new.
+TEST_F(RunLogTest, WhatGoesOnIsToldAfterGrowingPauses) {
+  std::vector<DurationNs> told;
+  const auto go_on = [&](DurationNs from, DurationNs minutes) {
+    for (DurationNs at = from; at < from + minutes * kMinute; at += 10 * kSecond) {
+      for (int i = 0; i < 10; ++i) Copy({at});
+      const std::size_t lines = Lines().size();
+      recorder_.TellLeftOut({at});
+      if (Lines().size() > lines) told.push_back((at - from) / kMinute);
+    }
+  };
+  go_on(0, 180);
+  EXPECT_EQ(told, (std::vector<DurationNs>{1, 3, 8, 18, 49, 109, 169}));
+  recorder_.TellLeftOut({240 * kMinute});  // the rest
+  told.clear();
+  go_on(400 * kMinute, 10);
+  EXPECT_EQ(told, (std::vector<DurationNs>{1, 3, 8}));
+}
+
+TEST_F(RunLogTest, ARankThatIsNotFiniteIsWarnedOfAfterGrowingPauses) {
+  const auto minutes = [&](DurationNs from, DurationNs count) {
+    std::vector<DurationNs> told;
+    for (DurationNs minute = 0; minute < count; ++minute) {
+      const std::size_t lines = Lines().size();
+      FromWorker from_worker;
+      from_worker.envelope.rank = 1;
+      from_worker.envelope.body = Ready{.nonfinite = 3};
+      Write({(from + minute) * kMinute}, from_worker);
+      if (Lines().size() > lines) told.push_back(minute);
+    }
+    return told;
+  };
+  EXPECT_EQ(minutes(1, 180), (std::vector<DurationNs>{0, 1, 3, 8, 18, 48, 108, 168}));
+  EXPECT_THAT(Lines().back(), HasSubstr("rank 1 has made 507 steps with values that are not"));
+  EXPECT_EQ(minutes(400, 4), (std::vector<DurationNs>{0, 1, 3}));
+}
+
 TEST_F(RunLogTest, DebugHasAllOfThem) {
   spdlog::set_level(spdlog::level::debug);
   for (int i = 0; i < 500; ++i) Copy({kSecond});
