@@ -3,6 +3,7 @@
 from concurrent import futures
 import json
 import sys
+import types
 import unittest
 
 import cluster
@@ -136,48 +137,70 @@ class Training(unittest.TestCase):
             again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
             self.finish_equal(workers[:2] + [again])
 
-    def models_apart(self, config, velocity):
-        """Three workers train with momentum, towards targets of their own. Rank 0 is slow; rank 2 dies, and another takes
-        its rank. Gives the iterations after which two of them had different models, and how many were compared."""
+    def digests(self, records, since_ns):
+        """By group, in order: what members told of their replicas after its result was in."""
+        told = {}
+        for record in records:
+            if record["type"] == "finished" and record.get("digest") and record["now_ns"] > since_ns:
+                told.setdefault(record["group"], []).append(record["digest"])
+        return told
+
+    def momentum(self, config, velocity):
+        """Three workers train with momentum, towards targets of their own, up to a goal. Rank 0 pauses now and then; rank 2 dies,
+        and another takes its rank. Gives the iterations after which two of them had different models, and how many were
+        compared; whether all were the same before Finish; the digests, and the records of replicas that differ."""
         with cluster.Cluster(BIN, config) as c:
-            workers = [c.worker(rank, steps=100, step_ms=60 if rank == 0 else 25, velocity=velocity) for rank in range(3)]
+            pauses = ["--pause-at", "12", "--pause-ms", "300", "--pause-every", "40"]
+            workers = [c.worker(rank, steps=100_000, step_ms=60 if rank == 0 else 25, velocity=velocity, args=() if rank else pauses)
+                       for rank in range(3)]
             workers[1].wait_for(lambda line: line.get("step", -1) >= 10, "step 10")
             workers[2].kill()
-            again = c.worker(2, steps=25, step_ms=25, velocity=velocity)
+            again = c.worker(2, steps=100_000, step_ms=25, velocity=velocity)
             attached = again.wait_for(lambda line: "attached" in line, "attach")
             self.assertGreater(attached["iteration"], 0)
             ends = self.finish_equal(workers[:2] + [again])
             self.assertGreater(ends[2]["applied"], 0, "the new one took part")
+            lasts = [worker.steps()[-1] for worker in (*workers[:2], again)]
+            self.assertTrue(all(last["done"] for last in lasts), lasts)
             models = {}
             for worker in [*workers, again]:
                 for step in worker.steps():
                     models.setdefault(step["iteration"], []).append(step["model"])
             models = {at: of for at, of in models.items() if len(of) > 1}
             records = [json.loads(line) for line in c.prdctl("export").splitlines()]
-            joined = [r["now_ns"] for r in records if r["type"] == "worker_joined" and r["rank"] == 2][-1]
+            self.assertGreater(count(records, lambda r: r["type"] == "worker_left" and r["rank"] == 0 and r["why"] == "paused"), 0)
+            joined_ns = [r["now_ns"] for r in records if r["type"] == "worker_joined" and r["rank"] == 2][-1]
             differ = [r for r in records if r["type"] == "replicas_differ"]
             if differ:
-                print(f"{velocity}: {differ[0]['reason']}: {(differ[0]['now_ns'] - joined) / 1e9:.2f} s after it joined")
+                print(f"{velocity}: {differ[0]['reason']}: {(differ[0]['now_ns'] - joined_ns) / 1e9:.2f} s after it joined")
             mends = [r for r in records if r["type"] == "adopt_ordered" and r["reason"].startswith("its replica differs")]
             self.assertEqual(bool(mends), 'on_divergence = "repair"' in config, mends)
-            return [at for at, of in models.items() if len(set(of)) > 1], len(models), differ
+            warned = "warning" in (c.dir / "prd.log").read_text()
+            self.assertEqual(warned, bool(differ), "replicas that differ, and nothing else, are a warning")
+            return types.SimpleNamespace(
+                apart=[at for at, of in models.items() if len(set(of)) > 1], compared=len(models),
+                end_equal=len({last["model"] for last in lasts}) == 1, differ=differ, digests=self.digests(records, 0),
+                until_told=len(self.digests([r for r in records if differ and r["now_ns"] <= differ[0]["now_ns"]], joined_ns)))
 
     def test_replicas_with_momentum_stay_equal(self):
         """As long as the velocity is state of the replica (Replica::state), and goes with every copy of it. Otherwise the
-        history tells who differs; and a worker that copies what the others have is equal again for a while."""
+        history and the log tell who differs; and a worker that copies what the others have is equal again for a while."""
         def trains(case):
             engine, velocity, on_divergence = case
-            config = job(engine, 3, extra=f'check_replicas_ms = 200\non_divergence = "{on_divergence}"')
+            config = job(engine, 3, extra=f'goal_steps = 300\ncheck_replicas_ms = 200\non_divergence = "{on_divergence}"')
             config += "[job.backup]\nbackups = 1\n" if engine == "backup" else ""
-            apart, compared, differ = self.models_apart(config, velocity)
-            self.assertGreater(compared, 20)
+            run = self.momentum(config, velocity)
+            self.assertGreater(run.compared, 20)
+            self.assertGreater(count(run.digests.values(), lambda told: len(told) > 1), 5)
             if velocity == "state":
-                self.assertEqual((apart, differ), ([], []))
+                self.assertEqual((run.apart, run.differ), ([], []))
+                self.assertTrue(run.end_equal, "before Finish")
+                self.assertTrue(all(len(set(told)) == 1 for told in run.digests.values()), run.digests)
                 return
-            self.assertGreater(len(apart), 5, "a difference that nobody sees")
-            self.assertTrue(any(record["ranks"] for record in differ), differ)
-            if engine == "all-reduce":  # the others never copied
-                self.assertEqual(differ[0]["ranks"], [2])
+            self.assertGreater(len(run.apart), 5, "a difference that nobody sees")
+            self.assertTrue(any(record["ranks"] for record in run.differ), run.differ)
+            if engine == "all-reduce":  # the others never copied: the second comparison finds it, so within 10 s by default
+                self.assertLessEqual(run.until_told, 2)
         cases = [(e, v, "warn") for e in ("all-reduce", "backup") for v in ("state", "own")]
         self.side_by_side(trains, *cases, ("all-reduce", "own", "repair"))
 

@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   bool leave = false;
   bool stay = false;
   int pause_at = -1;
+  int pause_every = 0;
   double pause_ms = 0;
   std::string device, stop_file, velocity = "none";
   app.add_option("--steps", steps, "Local steps before Finish");
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   app.add_option("--device", device, "cuda:N: the model is there, of PRD_CUDA_MODULE");
   app.add_flag("--leave", leave, "Leave instead of Finish");
   app.add_option("--pause-at", pause_at, "Pause before the step of this number");
+  app.add_option("--pause-every", pause_every, "And again after so many more");
   app.add_option("--pause-ms", pause_ms, "For so long");
   app.add_flag("--past-goal", stay, "Goes on when the job's goal is reached");
   CLI11_PARSE(app, argc, argv);
@@ -112,6 +114,7 @@ int main(int argc, char** argv) {
   bool done = false;
   for (int step = 0; step < steps && !stopped() && (stay || !done); ++step) {
     if (step == pause_at) {
+      if (pause_every > 0) pause_at += pause_every;
       prd::PauseScope pause(*session);
       if (!pause.status().ok()) return Fail("pause", pause.status());
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(pause_ms));

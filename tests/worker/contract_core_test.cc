@@ -216,6 +216,38 @@ TEST(GoalTest, MembersOfTheLastGroupStopWithTheSameStep) {
   EXPECT_TRUE(s.Outcome().done) << "no group ended it";
 }
 
+// Whoever was late for the last group would train on alone.
+TEST(GoalTest, WhoCopiesTheLastGroupsResultStopsToo) {
+  for (const bool done : {false, true}) {
+    Goal s;
+    s.Join(plans::kGradients);
+    s.Tell(done);
+    s.Step(1);
+    s.SayAdopt();
+    s.Fetched(7);
+    EXPECT_TRUE(s.Outcome().adopted);
+    EXPECT_EQ(s.Outcome().done, done);
+  }
+}
+
+// A member for whom a group failed copies its result, and stops if the other members do.
+TEST(GoalTest, WhoCopiesTheResultOfItsOwnGroupStopsWithIt) {
+  for (const bool last : {false, true}) {
+    Goal s;
+    s.Join(plans::kGradients);
+    s.Tell(true);
+    s.Step(1);
+    Group group = Script::MakeGroup(2, GroupKind::kTrain, 1);
+    group.last = last;
+    s.Say(group);
+    s.Reduced(2, false);
+    s.SayAdopt();
+    s.Fetched(1);
+    EXPECT_TRUE(s.Outcome().adopted);
+    EXPECT_EQ(s.Outcome().done, last);
+  }
+}
+
 TEST(GoalTest, OthersStopOnceToldSo) {
   Goal s;
   s.Join();

@@ -121,7 +121,10 @@ void SessionCore::Done(Status status, Actions* out) {
 void SessionCore::StepDone(bool copied, Actions* out) {
   step_.iteration = iteration_;
   step_.own = own_;
-  step_.done = IsDone();
+  // Of a newer replica than that of this worker's last group: no group ends this step. The others
+  // have stopped with that replica, or stop without this worker.
+  const bool caught_up = copied && iteration_ != group_.iteration;
+  step_.done = caught_up ? progress_.done : IsDone();
   step_.adopted = copied;
   step_.attempts += carried_over_.attempts;
   step_.sent_bytes += carried_over_.sent_bytes;
