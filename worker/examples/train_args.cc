@@ -134,8 +134,14 @@ void AddFashionMnist(CLI::App& app, FashionMnistArgs* args) {
   app.add_option("--momentum", args->momentum, "Momentum of SGD")
       ->check(CLI::Range(0.0, 0.9999))
       ->capture_default_str();
-  app.add_flag("--evaluate", args->evaluate,
-               "Rank 0 prints the final model's test accuracy, as a JSON line");
+  auto* evaluate = app.add_flag("--evaluate", args->evaluate,
+                                "Rank 0 prints the final model's test accuracy, as a JSON line");
+  app.add_option("--evaluate-every", args->train.evaluate_every,
+                 "STEPS: rank 0 pauses after so many of its own steps, again and again, and prints "
+                 "its model's test accuracy; 0 = never")
+      ->needs(evaluate)
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
 }
 
 // "cpu", "cuda" or "cuda:N", or what is wrong with it.

@@ -20,10 +20,11 @@ struct TrainArgs {
   double step_ms = 0;          // 0 = no padding
   std::map<int, double> slow;  // rank -> factor of step_ms, >= 1
   Injection injection;
-  std::int64_t steps = 0;    // 0 = no limit
-  double seconds = 0;        // 0 = no limit
-  std::string stop_file;     // training ends when this file is there
-  std::string snapshot_dir;  // empty = no snapshots
+  std::int64_t steps = 0;           // 0 = no limit
+  double seconds = 0;               // 0 = no limit
+  std::int64_t evaluate_every = 0;  // own steps; rank 0 pauses to tell its accuracy; 0 = never
+  std::string stop_file;            // training ends when this file is there
+  std::string snapshot_dir;         // empty = no snapshots
   std::int64_t snapshot_ms = 500;
   std::string log;  // empty = none
 };
@@ -34,7 +35,7 @@ struct FashionMnistArgs {
   std::string model = "mlp";
   Sharding sharding = Sharding::kIid;
   double momentum = 0;
-  bool evaluate = false;  // rank 0 tells the test accuracy at the end
+  bool evaluate = false;  // rank 0 tells the test accuracy at the end, and every evaluate_every
 };
 
 struct FashionMnistCudaArgs {

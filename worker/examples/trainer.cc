@@ -90,6 +90,19 @@ double LearningRate(const TrainArgs& args, const prd::Session& session) {
   return args.learning_rate / (1 + steps / session.workers() / args.decay_steps);
 }
 
+// In a pause, so that no other worker waits for this one, and nothing of its work is dropped as
+// late.
+prd::Status Evaluate(prd::Session& session, Learner& learner) {
+  prd::PauseScope pause(session);
+  if (!pause.status().ok()) return pause.status();
+  if (const std::optional<double> accuracy = learner.TestAccuracy()) {
+    std::printf("{\"rank\":%d,\"steps\":%lld,\"test_accuracy\":%.6g}\n", session.rank(),
+                static_cast<long long>(session.progress().own_steps), *accuracy);
+    std::fflush(stdout);
+  }
+  return pause.Resume();
+}
+
 // The training loop. `done` counts what was done.
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
@@ -99,8 +112,13 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
   log.Start(session, start_ns, pace.step_ns());
   done.time_ns = start_ns;
   snapshots.Write(done);
+  const bool evaluates = args.evaluate_every > 0 && session.rank() == 0;
   bool reached = false;  // the job's goal
   for (std::int64_t step = 0; !reached && MayGoOn(args, done, start_ns); ++step) {
+    if (evaluates && step > 0 && step % args.evaluate_every == 0) {
+      const prd::Status evaluated = Evaluate(session, learner);
+      if (!evaluated.ok()) return evaluated;
+    }
     const std::int64_t now_ns = MonotonicNs();
     if (snapshots.Due(now_ns)) {
       done.time_ns = now_ns;
@@ -121,6 +139,8 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     const std::size_t members = std::max<std::size_t>(1, result->members.size());
     done.updates += static_cast<double>(result->rounds) / static_cast<double>(members);
   }
+  done.time_ns = MonotonicNs();
+  snapshots.Write(done);
   return {};
 }
 
