@@ -19,9 +19,11 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 add_library(prd_build INTERFACE)
 target_compile_features(prd_build INTERFACE cxx_std_20)
 # Designated initializers leave the rest at its default on purpose.
-set(prd_warnings -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wnon-virtual-dtor
-                 -Wold-style-cast -Woverloaded-virtual -Werror)
-target_compile_options(prd_build INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${prd_warnings}>")
+set(prd_warnings -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow)
+set(prd_cxx_warnings -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual)
+target_compile_options(prd_build INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:${prd_warnings}>"
+                                           "$<$<COMPILE_LANGUAGE:CXX>:${prd_cxx_warnings}>"
+                                           "$<$<COMPILE_LANGUAGE:C,CXX>:-Werror>")
 target_include_directories(prd_build INTERFACE ${PROJECT_SOURCE_DIR})
 
 if(PRD_SANITIZE)

@@ -74,7 +74,8 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
   if (model_hash_ != 0 && hello.model_hash != model_hash_) {
     return no(
         "the model differs from that of the job's other workers: same parameters and same state, "
-        "in the same order, with the same sizes and dtypes are needed (this worker has " +
+        "in the same order, with the same sizes and dtypes, and the same model_tag are needed "
+        "(this worker has " +
         std::to_string(hello.model_bytes) + " bytes of parameters)");
   }
   if (Count(State::kFinal) > 0) {

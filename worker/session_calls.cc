@@ -53,7 +53,7 @@ Status SessionCalls::Begin(const char* name, Task<Status> call) {
   call_.emplace(std::move(call));
   stopped_ = call_->handle();
   GoOn();
-  return Status::Ok();
+  return status_;
 }
 
 Status SessionCalls::BeginLeave(const char* name, std::string reason) {

@@ -53,7 +53,8 @@ class SessionCalls {
   Task<Status> Finish(FinishOptions options);
   Task<Status> Leave(std::string reason);
 
-  // `name`: of the call. kFailedPrecondition: one is in progress; but LeaveJob gives that one up.
+  // `name`: of the call. Its error, if it is over at once. kFailedPrecondition: another one is in
+  // progress, which BeginLeave gives up.
   Status Begin(const char* name, Task<Status> call);
   Status BeginLeave(const char* name, std::string reason);
   // What the call in progress wants. kApply: Applied, once `apply` has run. kPending: nothing for

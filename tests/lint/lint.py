@@ -62,7 +62,7 @@ CHOOSE_ENGINES = [
     "tools/prdbench/skew.h",
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-SOURCES = (".h", ".cc", ".cu")
+SOURCES = (".h", ".c", ".cc", ".cu")
 SCRIPTS = (".py", ".sh")
 
 

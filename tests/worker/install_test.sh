@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the worker library to a temporary prefix. Builds and runs a consumer of it, and one that
 # was written against the header before, with find_package(prd) and with pkg-config.
-# Usage: install_test.sh BUILD_DIR SOURCE_DIR CXX CXX_FLAGS
+# Usage: install_test.sh BUILD_DIR SOURCE_DIR CC CXX FLAGS
 set -eu
 build=$1
 source=$2/tests/worker/consumer
-cxx=$3
-flags=$4
+cc=$3
+cxx=$4
+flags=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -15,10 +16,12 @@ cmake --install "$build" --component worker --prefix "$work/prefix" > "$work/log
 lib=$(dirname "$(find "$work/prefix" -name libprd.so)")
 
 cmake -S "$source" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$work/prefix" \
-      -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CXX_FLAGS="$flags" > "$work/log" &&
+      -DCMAKE_C_COMPILER="$cc" -DCMAKE_CXX_COMPILER="$cxx" \
+      -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" > "$work/log" &&
   cmake --build "$work/consumer" >> "$work/log" || { cat "$work/log"; exit 1; }
 "$work/consumer/consumer"
 "$work/consumer/old_consumer"
+"$work/consumer/c_consumer"
 
 PKG_CONFIG_PATH=$lib/pkgconfig
 export PKG_CONFIG_PATH
@@ -33,6 +36,10 @@ esac
   -o "$work/old_with_pkg_config" $use
 LD_LIBRARY_PATH=$lib "$work/with_pkg_config"
 LD_LIBRARY_PATH=$lib "$work/old_with_pkg_config"
+
+# The C interface needs no C++.
+"$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror $flags "$source/main.c" -o "$work/in_c" $use
+LD_LIBRARY_PATH=$lib "$work/in_c"
 
 # The compiler says of each old name that it is one.
 "$cxx" -std=c++20 $flags -fsyntax-only "$source/old.cc" $use 2> "$work/log"
@@ -60,7 +67,8 @@ if [ -x "$build/bin/prd" ]; then
 fi
 
 # Nothing but the public interface leaves the library.
-if nm -DC --defined-only "$lib/libprd.so" | grep -v " prd::Session::" | grep " [TWBDVR] "; then
-  echo "libprd.so exports more than prd::Session"
+if nm -DC --defined-only "$lib/libprd.so" | grep -v -e " prd::Session::" -e " T prd_[a-z_]*$" |
+  grep " [TWBDVR] "; then
+  echo "libprd.so exports more than prd::Session and its C interface"
   exit 1
 fi

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/worker/session_worker.h"
@@ -255,10 +256,39 @@ TEST(SessionRoundsTest, ReplicasWithoutGradientsAreRefusedWhereTheyAreReduced) {
   }
   FakeDaemon daemon(SpecFor(EsyncOptions{}, 1));
   Worker worker(daemon, 0);
+  EXPECT_FALSE(worker.session->needs_gradients());
   Replica replica = worker.replica();
   replica.gradients.clear();
   EXPECT_TRUE(worker.session->Attach(std::move(replica)).ok());
+  EXPECT_FALSE(worker.session->needs_gradients());
   EXPECT_TRUE(worker.session->Leave("enough").ok());
+}
+
+TEST(SessionRoundsTest, GradientsMayComeOnceTheEngineIsKnown) {
+  FakeDaemon daemon(SpecFor(EagerOptions{}, 2));
+  Ledger ledger;
+  Meeting meeting(2);
+  InParallel(daemon, 2, [&](Worker* worker, int rank) {
+    worker->values.assign(kSize, 0.f);
+    Replica replica = worker->replica();
+    const std::vector<Tensor> gradients = std::exchange(replica.gradients, {});
+    replica.gradients_later = true;
+    ASSERT_TRUE(worker->session->Attach(std::move(replica)).ok());
+    ASSERT_TRUE(worker->session->needs_gradients());
+    if (rank == 0) {  // the other one's rounds go on meanwhile
+      EXPECT_NE(worker->session->Step().status().message().find("SetGradients comes first"),
+                std::string::npos);
+      EXPECT_EQ(worker->session->SetGradients({gradients[0]}).code(), Code::kInvalidArgument);
+    }
+    ASSERT_TRUE(worker->session->SetGradients(gradients).ok());
+    for (int step = 0; step < 5; ++step) {
+      ledger.Give(worker, 1.f);
+      ASSERT_TRUE(worker->session->Step().ok());
+    }
+    meeting.Come();
+    ASSERT_TRUE(worker->session->Finish().ok());
+    ledger.ExpectEnd(*worker, 2);
+  });
 }
 
 }  // namespace
