@@ -1,0 +1,363 @@
+"""A worker of a job: prd::Session for Python."""
+import contextlib
+import ctypes
+import multiprocessing.process
+import os
+import signal
+import sys
+import threading
+import weakref
+from typing import NamedTuple
+
+from prd import _abi, arrays, errors
+
+_SLICE_MS = 100  # a wait goes on in such slices, between which Python looks for signals
+
+
+class StepResult(NamedTuple):
+    """What a step did. What each field means under each engine: worker/README.md. Times are in seconds."""
+
+    steps: int  # this worker's own so far, this one included if not discarded
+    done: bool  # the job's goal is reached: the loop may end, and finish
+    iteration: int  # the replica's position in the job, in the engine's unit
+    group: int
+    members: tuple
+    weights: tuple
+    attempts: int
+    adopted: bool  # another replica has replaced this one
+    included: bool
+    rounds: int
+    local_steps: int
+    reduced_bytes: int
+    sent_bytes: int
+    computed: float
+    waited: float
+    reduced: float
+    reason: str
+
+
+class Progress(NamedTuple):
+    """How far the whole job is, by at most a heartbeat too little."""
+
+    steps: int  # of all workers
+    samples: int
+    workers: int
+    goal_steps: int
+    goal_samples: int
+    done: bool
+    own_steps: int
+    own_samples: int
+
+
+class GroupTransports(NamedTuple):
+    """How this worker's groups were reduced: by NCCL on a communicator of the group, of more, or through host memory."""
+
+    collective: int
+    exchange: int
+    staged: int
+
+
+def _options(given):
+    """prd_options: the environment's, and over them those that are given."""
+    options = _abi.Options()
+    library = _abi.library()
+    _check(library, None, library.prd_options_from_environment(options))
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in ("timeout", "start_timeout", "reduce_timeout"):
+            name, value = name + "_ms", round(value * 1000)
+        setattr(options, name, value.encode() if isinstance(value, str) else value)
+    return options
+
+
+def _check(library, handle, code):
+    if code < 0:
+        text = library.prd_message(handle).decode(errors="replace")
+        raise (errors.BY_CODE[-code - 1] if -code <= len(errors.BY_CODE) else errors.Error)(text)
+    return code
+
+
+class _Handle:
+    """The library's session. Outlives Session until its end: by close, when Session is no more, or at the program's end."""
+
+    def __init__(self, options):
+        self.library = _abi.library()
+        self.pid = os.getpid()
+        self.session = ctypes.c_void_p()
+        self.in_job = False  # it is for leave, or finish, to end that
+        _check(self.library, None, self.library.prd_open(options, ctypes.byref(self.session)))
+
+    def end(self, reason):
+        if not self.session or os.getpid() != self.pid:
+            return
+        session, self.session = self.session, None
+        if self.in_job and self.library.prd_leave(session, reason.encode()) >= 0:
+            while self.library.prd_next(session, -1) == _abi.PENDING:
+                pass
+        self.library.prd_close(session)
+
+
+def _end_at_last(handle):
+    if handle.in_job and handle.session and os.getpid() == handle.pid:
+        print("prd: the session was left without finish: its work since the last average is lost to the job", file=sys.stderr)
+    handle.end("its program ended without finish")
+
+
+class _SignalsWait:
+    """In a with statement, SIGINT waits until its end: half an `apply` would make the replica another model.
+
+    A second SIGINT does not wait.
+    """
+
+    def __enter__(self):
+        self.came = None
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if callable(before):
+                self.before = before
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, number, frame):
+        if self.came is not None:
+            self.before(number, frame)
+        self.came = (number, frame)
+
+    def __exit__(self, *_):
+        if self.before is None:
+            return
+        signal.signal(signal.SIGINT, self.before)
+        if self.came is not None:
+            self.before(*self.came)
+
+
+class Session:
+    """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
+
+    Threads: one at a time, but for interrupted, progress, group_transports and cancel. Ctrl-C during a call raises
+    KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next, brings it to its end
+    first. Until then the gradients are the call's. As a context manager, the session ends with the block: an exception
+    that leaves the block becomes the reason why the worker leaves the job.
+    """
+
+    def __init__(self, *, job=None, controller=None, rank=None, world_size=None, address=None, launch=None, timeout=None,
+                 start_timeout=None, reduce_timeout=None, max_communicators=None, goal_steps=None, goal_samples=None,
+                 check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, log=None):
+        """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given."""
+        given = {name: value for name, value in locals().items() if name not in ("self", "log")}
+        if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+            raise errors.FailedPrecondition(
+                "a child process imports the main program again, and would join the job a second time: "
+                'put what the program does under if __name__ == "__main__":'
+            )
+        options = _options(given)
+        options.queue_log = log is not None
+        self._log = log
+        self._apply = None
+        self._tensors = []  # keeps their memory in place
+        self._handle = _Handle(options)
+        self._library = self._handle.library
+        self._finalizer = weakref.finalize(self, _end_at_last, self._handle)
+
+    # ---- calls ----
+
+    def attach(self, parameters, gradients=None, apply=None, *, state=(), averaged_state=(), device=None, stream=None,
+               trained=(0, 0), job_trained=(0, 0), model_tag="", gradients_later=False):
+        """Joins the job with this replica. Then the parameters are the job's.
+
+        parameters, gradients, state, averaged_state: arrays, or sequences of them. `apply()` applies the gradients to the
+        parameters: the optimizer's step. `state` goes with copies of the replica, `averaged_state` is averaged besides.
+        `device`: "cuda:1", where arrays on a GPU are not on the first one. trained, job_trained: (steps, samples) of a
+        checkpoint. `model_tag`: text that all workers of a job have in common.
+        """
+        if not callable(apply):
+            raise errors.InvalidArgument("apply: found none, needed is the function that applies the gradients")
+        lists = {
+            "parameters": arrays.tensors(parameters, "parameters"),
+            "gradients": arrays.tensors(gradients if gradients is not None else (), "gradients"),
+            "state": arrays.tensors(state, "state"),
+            "averaged_state": arrays.tensors(averaged_state, "averaged_state"),
+        }
+        both = lists["parameters"] + lists["gradients"] + lists["state"] + lists["averaged_state"]
+        if device is None and any(t.on_gpu for t in both):
+            device = "cuda"
+        orders = [t.order for t in both]
+        if any(orders):
+            model_tag = f"{model_tag}|{orders}"
+        replica = _abi.Replica(
+            gradients_later=gradients_later, device=(device or "").encode(), stream=stream, trained_steps=trained[0],
+            trained_samples=trained[1], job_trained_steps=job_trained[0], job_trained_samples=job_trained[1],
+            model_tag=model_tag.encode(),
+        )
+        replica.parameters, replica.parameter_count = _array(lists["parameters"])
+        replica.gradients, replica.gradient_count = _array(lists["gradients"])
+        replica.state, replica.state_count = _array(lists["state"], lists["averaged_state"])
+        self.proceed()
+        self._apply = apply
+        self._tensors += both
+        self._call(lambda session: self._library.prd_attach(session, replica))
+        self._handle.in_job = True
+
+    def set_gradients(self, gradients):
+        """Gives the gradients, or others. After attach(gradients_later=True), where needs_gradients says so."""
+        found = arrays.tensors(gradients, "gradients")
+        self._tensors += found
+        self._call(lambda session: self._library.prd_set_gradients(session, *_array(found)))
+
+    def step(self, samples=0, *, discard=False, stream=None):
+        """One training step: runs apply, and synchronises as the engine wants. Returns a StepResult."""
+        given = _abi.StepInput(samples=samples, discard=discard, stream=stream, stream_given=stream is not None)
+        self._call(lambda session: self._library.prd_step(session, given))
+        return self.last
+
+    @contextlib.contextmanager
+    def pause(self):
+        """In this block, the others go on as if this worker were not there: to evaluate is no slow step."""
+        self._call(lambda session: self._library.prd_pause(session))
+        try:
+            yield self
+        finally:
+            self._call(lambda session: self._library.prd_resume(session))
+
+    def average(self, into):
+        """The average of all live workers' parameters, to arrays as the parameters are. The replica stays as it is."""
+        found = arrays.tensors(into, "into")
+        self._call(lambda session: self._library.prd_average(session, *_array(found)))
+
+    def finish(self, wait=True):
+        """Ends training: waits for all live workers; then the parameters are the final average."""
+        self._call(lambda session: self._library.prd_finish(session, wait))
+        self._handle.in_job = False
+
+    def leave(self, reason):
+        """Leaves the job without the average, while the others go on. A call in progress is given up."""
+        session = self._session()
+        self._check(self._library.prd_leave(session, reason.encode()))
+        self._handle.in_job = False
+        self.proceed()
+
+    def proceed(self):
+        """Brings a call to its end that KeyboardInterrupt has left in progress. Without one it does nothing."""
+        library, session = self._library, self._session()
+        while library.prd_in_call(session):
+            next_ = library.prd_next(session, _SLICE_MS)
+            if next_ == _abi.APPLY:
+                self._run_apply(session)
+            self._drain()
+            self._check(next_)
+
+    def cancel(self):
+        """Ends the call in progress, and every later one but leave, with Cancelled. Any thread."""
+        if self._handle.session:
+            self._library.prd_cancel(self._handle.session)
+
+    def close(self):
+        """Leaves the job, unless that is over, and frees what the session has. The arrays are the caller's again."""
+        self._finalizer.detach()
+        self._handle.end("its session was closed")
+        self._tensors.clear()
+        self._apply = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if error is not None and self._handle.in_job and self._handle.session:
+            with contextlib.suppress(errors.Error):
+                self.leave(f"{kind.__name__}: {error}")
+        self.close()
+
+    # ---- what is known ----
+
+    @property
+    def last(self):
+        """What the newest step did."""
+        r = _abi.StepResult()
+        self._check(self._library.prd_get_step_result(self._session(), r))
+        return StepResult(
+            r.steps, bool(r.done), r.iteration, r.group, tuple(r.members[: r.member_count]),
+            tuple(r.weights[: r.member_count]), r.attempts, bool(r.adopted), bool(r.included), r.rounds, r.local_steps,
+            r.reduced_bytes, r.sent_bytes, r.computed_ns / 1e9, r.waited_ns / 1e9, r.reduced_ns / 1e9,
+            (r.reason or b"").decode(errors="replace"),
+        )
+
+    @property
+    def progress(self):
+        p = _abi.Progress()
+        self._check(self._library.prd_get_progress(self._session(), p), None)
+        return Progress(p.steps, p.samples, p.workers, p.goal_steps, p.goal_samples, bool(p.done), p.own_steps, p.own_samples)
+
+    @property
+    def group_transports(self):
+        t = _abi.GroupTransports()
+        self._check(self._library.prd_get_group_transports(self._session(), t), None)
+        return GroupTransports(t.collective, t.exchange, t.staged)
+
+    @property
+    def interrupted(self):
+        """Whether the step being computed is better cut short: its result would not be used, or others wait for it."""
+        return bool(self._library.prd_interrupted(self._session()))
+
+    @property
+    def rank(self):
+        return self._library.prd_rank(self._session())
+
+    @property
+    def workers(self):
+        return self._library.prd_workers(self._session())
+
+    @property
+    def iteration(self):
+        return self._library.prd_iteration(self._session())
+
+    @property
+    def engine(self):
+        return self._library.prd_engine(self._session()).decode()
+
+    @property
+    def needs_gradients(self):
+        """Whether the job reduces gradients, or looks at them."""
+        return bool(self._library.prd_needs_gradients(self._session()))
+
+    # ---- inside ----
+
+    def _session(self):
+        if not self._handle.session:
+            raise errors.FailedPrecondition("the session is closed")
+        return self._handle.session
+
+    def _check(self, code, handle=0):
+        return _check(self._library, self._handle.session if handle == 0 else handle, code)
+
+    def _call(self, begin):
+        self.proceed()
+        self._check(begin(self._session()))
+        self.proceed()
+
+    def _run_apply(self, session):
+        with _SignalsWait():
+            try:
+                self._apply()
+            except BaseException as error:
+                self._handle.in_job = False
+                self._library.prd_applied(session, f"raised {type(error).__name__}: {error}".encode(errors="replace"))
+                while self._library.prd_next(session, -1) == _abi.PENDING:  # it leaves, which takes a second at most
+                    pass
+                raise
+            self._check(self._library.prd_applied(session, None))
+
+    def _drain(self):
+        if self._log is None:
+            return
+        while (line := self._library.prd_log_line(self._handle.session)) is not None:
+            self._log(line.decode(errors="replace"))
+
+
+def _array(*lists):
+    """A C array of the tensors, and their number. Those of the second list are averaged."""
+    all_ = [
+        _abi.Tensor(t.pointer, t.count, arrays.DTYPES[t.dtype][0], average) for average, list_ in enumerate(lists) for t in list_
+    ]
+    return (_abi.Tensor * len(all_))(*all_), len(all_)
