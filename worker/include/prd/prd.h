@@ -1,3 +1,4 @@
+/* clang-format off: the first comment has a program. */
 /* The C interface of prd's worker library (C11), for programs in C and for other languages.
  *
  * A prd_session is one worker of a job, as prd::Session is (prd/session.h, whose comments say what
@@ -10,12 +11,16 @@
  *   if (prd_open(&options, &session) < 0) return fail(prd_message(NULL));
  *   const prd_tensor parameters = {.data = weights, .count = n, .dtype = PRD_F32};
  *   const prd_tensor gradients = {.data = slopes, .count = n, .dtype = PRD_F32};
- *   const prd_replica replica = {.size = sizeof replica, .parameters = &parameters,
- * .parameter_count = 1, .gradients = &gradients, .gradient_count = 1}; if (to_the_end(session,
- * prd_attach(session, &replica)) < 0) return fail(prd_message(session)); for (int i = 0; i < steps;
- * ++i) { compute_gradients(); const prd_step_input input = {.size = sizeof input, .samples =
- * batch}; if (to_the_end(session, prd_step(session, &input)) < 0) return
- * fail(prd_message(session));
+ *   const prd_replica replica = {.size = sizeof replica,
+ *                                .parameters = &parameters,
+ *                                .parameter_count = 1,
+ *                                .gradients = &gradients,
+ *                                .gradient_count = 1};
+ *   if (to_the_end(session, prd_attach(session, &replica)) < 0) return fail(prd_message(session));
+ *   for (int i = 0; i < steps; ++i) {
+ *     compute_gradients();
+ *     const prd_step_input input = {.size = sizeof input, .samples = batch};
+ *     if (to_the_end(session, prd_step(session, &input)) < 0) return fail(prd_message(session));
  *   }
  *   if (to_the_end(session, prd_finish(session, 1)) < 0) return fail(prd_message(session));
  *   prd_close(session);
@@ -48,6 +53,7 @@
  *
  * Threads: one at a time, except where "any thread" is said. In a process that was forked from the
  * session's, all functions return PRD_FAILED_PRECONDITION, NULL or nothing, and change nothing. */
+/* clang-format on */
 #ifndef PRD_PRD_H_
 #define PRD_PRD_H_
 
