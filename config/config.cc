@@ -1,5 +1,6 @@
 #include "config/config.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -22,6 +23,45 @@ JobRule ReadRule(const TomlTable* table, int line, ConfigErrors* errors) {
   DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec);
   reader.RefuseOthers();
   return rule;
+}
+
+// Two identities with one key, say, would make it matter which comes first.
+void RefuseSecond(const char* key, const std::vector<std::string>& mine,
+                  const std::vector<std::string>& theirs, const std::string& other, int line,
+                  ConfigErrors* errors) {
+  for (const std::string& text : mine) {
+    if (std::find(theirs.begin(), theirs.end(), text) == theirs.end()) continue;
+    errors->Add(line, std::string("identity.") + key + ": found " + TomlText(text) +
+                          " a second time, allowed is once: identity " + TomlText(other) +
+                          " has it");
+  }
+}
+
+void ReadIdentities(const TomlTable::Entry* entry, Config* config, ConfigErrors* errors) {
+  if (entry == nullptr) return;
+  constexpr const char* kAllowed = "[[identity]] tables, each with name and jobs";
+  const auto* array = std::get_if<std::vector<TomlNode>>(&entry->node.value);
+  if (array == nullptr) {
+    errors->Add(entry->line,
+                "identity: found " + Describe(entry->node) + ", allowed are " + kAllowed);
+    return;
+  }
+  for (const TomlNode& node : *array) {
+    if (node.table() == nullptr) {
+      errors->Add(node.line, "identity: found " + Describe(node) + ", allowed are " + kAllowed);
+      continue;
+    }
+    Identity identity;
+    FieldReader reader(node.table(), "identity", node.line, errors);
+    DescribeIdentity(reader, &identity);
+    reader.RefuseOthers();
+    for (const Identity& earlier : config->identities) {
+      RefuseSecond("name", {identity.name}, {earlier.name}, earlier.name, node.line, errors);
+      RefuseSecond("keys", identity.keys, earlier.keys, earlier.name, node.line, errors);
+      RefuseSecond("users", identity.users, earlier.users, earlier.name, node.line, errors);
+    }
+    config->identities.push_back(std::move(identity));
+  }
 }
 
 void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* errors) {
@@ -55,7 +95,7 @@ void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* erro
 
 }  // namespace
 
-Result<Config> LoadConfig(const std::string& path) {
+Result<Config> LoadConfig(const std::string& path, const DaemonConfig& daemon) {
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   if (!in) {
@@ -76,17 +116,23 @@ Result<Config> LoadConfig(const std::string& path) {
   if (!in.eof()) {
     return Status(Code::kInvalidArgument, path + ": cannot be read: is it a directory?");
   }
-  return ParseConfig(text, path);
+  return ParseConfig(text, path, daemon);
 }
 
-Result<Config> ParseConfig(std::string_view text, const std::string& file) {
+Result<Config> ParseConfig(std::string_view text, const std::string& file,
+                           const DaemonConfig& daemon) {
   Result<TomlTable> root = ParseToml(text, file);
   if (!root.ok()) return root.status();
   Config config;
   config.file = file;
+  config.daemon = daemon;
   ConfigErrors errors(file);
   FieldReader reader(&*root, "", 0, &errors);
-  reader.Table("daemon", true, "", [&](Fields& table) { DescribeDaemon(table, &config.daemon); });
+  ReadIdentities(reader.Take("identity"), &config, &errors);
+  reader.Table("daemon", true, "", [&](Fields& table) {
+    DescribeDaemon(table, &config.daemon);
+    table.Check(CheckAccess(config.daemon, config.identities));
+  });
   ReadRules(reader.Take("job"), &config, &errors);
   reader.RefuseOthers();
   PRD_RETURN_IF_ERROR(errors.ToStatus());
@@ -143,7 +189,11 @@ std::string ConfigReference() {
   DescribeDaemon(lister, &daemon);
   FieldLister job("job");
   DescribeJob(job, &name, PatternRule, &spec);
+  Identity someone;
+  FieldLister identity("identity");
+  DescribeIdentity(identity, &someone);
   std::vector<FieldLister::Line> lines = lister.lines();
+  lines.insert(lines.end(), identity.lines().begin(), identity.lines().end());
   lines.insert(lines.end(), job.lines().begin(), job.lines().end());
   for (const FieldLister::Line& line : lines) {
     text += line.key + " = " + (line.value.empty() ? "(required)" : line.value) + "\n    " +

@@ -17,9 +17,10 @@
 namespace prd {
 
 struct DaemonConfig {
-  // Where workers connect: "tcp://ADDRESS:PORT" or "ipc://PATH". Off loopback only with curve keys.
-  std::string listen = "tcp://127.0.0.1:5775";
-  // Where prdctl connects; a file only its owner may open.
+  // Where workers connect: "tcp://ADDRESS:PORT" or "ipc://PATH"; empty: an ipc socket of this
+  // user's own (common/io/own_socket.h). Off loopback only with curve keys.
+  std::string listen;
+  // Where prdctl connects, the same; tcp only with curve keys.
   std::string admin = "ipc:///run/prd/admin.sock";
   std::string state_dir = "/var/lib/prd";
   std::string log_level = "info";  // trace, debug, info, warn, error
@@ -31,9 +32,11 @@ struct DaemonConfig {
   std::int64_t retain_runs = 1000;          // ended runs kept per job name
   std::uint64_t snapshot_every = 100'000;   // records of a run between snapshots of its state
   std::int64_t max_message_bytes = 65'536;  // a larger control message closes its connection
-  // CURVE: the daemon's key pair, and the clients' public keys, one Z85 key per line. All or none.
+  // CURVE: the daemon's key pair, and a list of clients' public keys, one Z85 key per line.
   std::string curve_secret_key_file;
   std::string curve_authorized_keys_file;
+  // Who came, and who was refused and why: a file, or empty: the log.
+  std::string audit_log;
 
   friend bool operator==(const DaemonConfig&, const DaemonConfig&) = default;
 };
@@ -46,15 +49,39 @@ struct JobRule {
   int line = 0;  // of the file, for messages
 };
 
+// What an identity may do with its jobs. All may look at them with prdctl.
+enum class Role : std::uint8_t {
+  kWorker = 0,    // its processes may train in them
+  kViewer = 1,    // nothing else
+  kOperator = 2,  // it sees the daemon itself, too
+};
+
+// One [[identity]]: who may do what.
+struct Identity {
+  std::string name;
+  std::vector<std::string> keys;   // CURVE public keys (Z85)
+  std::vector<std::string> users;  // of this host, by name or number; "*": every one
+  std::vector<std::string> jobs;   // patterns of names, as JobRule::pattern
+  Role role = Role::kWorker;
+  // At a time, all together; 0: no limit of its own.
+  std::int64_t max_jobs = 0;
+  std::int64_t max_workers = 0;
+  std::int64_t max_messages_per_s = 0;
+  friend bool operator==(const Identity&, const Identity&) = default;
+};
+
 struct Config {
   std::string file;
   DaemonConfig daemon;
+  std::vector<Identity> identities;
   std::vector<JobRule> jobs;
 };
 
-Result<Config> LoadConfig(const std::string& path);
+// Keys of [daemon] that are not in the file are as in `daemon`.
+Result<Config> LoadConfig(const std::string& path, const DaemonConfig& daemon = {});
 // `file` is for messages only.
-Result<Config> ParseConfig(std::string_view text, const std::string& file);
+Result<Config> ParseConfig(std::string_view text, const std::string& file,
+                           const DaemonConfig& daemon = {});
 
 // The spec for a job's name by the first rule that matches, with name and text set. kNotFound lists
 // the patterns there are.

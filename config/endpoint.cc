@@ -46,7 +46,7 @@ std::optional<in6_addr> Ipv6Of(std::string_view text) {
 // A name, an address, or * for every IPv4 address of this host.
 bool IsHost(std::string_view text) { return text == "*" || IsName(text) || Ipv6Of(text); }
 
-bool IsIpc(std::string_view endpoint) {
+bool IsIpcPath(std::string_view endpoint) {
   if (!endpoint.starts_with(kIpc)) return false;
   const std::string_view path = endpoint.substr(kIpc.size());
   return path.size() > 1 && path.size() <= kMaxIpcPath && path.front() == '/' &&
@@ -76,8 +76,8 @@ bool IsAddressAndPort(const std::string& text) {
          IsPort(std::string_view(text).substr(colon + 1));
 }
 
-std::string ListenRule(const std::string& endpoint) {
-  if (IsIpc(endpoint)) return {};
+std::string EndpointRule(const std::string& endpoint) {
+  if (IsIpcPath(endpoint)) return {};
   if (endpoint.starts_with(kTcp)) {
     const std::string address = endpoint.substr(kTcp.size());
     if (IsAddressAndPort(address)) return {};
@@ -88,14 +88,16 @@ std::string ListenRule(const std::string& endpoint) {
          std::to_string(kMaxIpcPath) + " bytes)";
 }
 
-std::string AdminRule(const std::string& endpoint) {
-  if (IsIpc(endpoint)) return {};
-  return "ipc:///PATH (up to " + std::to_string(kMaxIpcPath) +
-         " bytes): a socket file that only its owner may open";
+std::string ListenRule(const std::string& endpoint) {
+  if (endpoint.empty()) return {};
+  const std::string allowed = EndpointRule(endpoint);
+  return allowed.empty() ? allowed : allowed + ", or \"\" for an ipc socket of this user's own";
 }
 
+bool IsIpc(const std::string& endpoint) { return endpoint.empty() || endpoint.starts_with(kIpc); }
+
 bool IsLoopback(const std::string& endpoint) {
-  if (endpoint.starts_with(kIpc)) return true;
+  if (IsIpc(endpoint)) return true;
   const std::string_view host = HostOf(std::string_view(endpoint).substr(kTcp.size()));
   const std::optional<in6_addr> ipv6 = Ipv6Of(host);
   return host == "localhost" || (ipv6 && IN6_IS_ADDR_LOOPBACK(&*ipv6)) || IsLoopbackIp4(host);

@@ -7,8 +7,11 @@
 namespace prd {
 
 // Rules for Fields::Text: empty, or what is allowed.
-std::string ListenRule(const std::string& endpoint);  // tcp or ipc
-std::string AdminRule(const std::string& endpoint);   // ipc only: a file has an owner
+std::string EndpointRule(const std::string& endpoint);
+std::string ListenRule(const std::string& endpoint);  // the same, or nothing: an ipc socket
+
+// Also of an empty text.
+bool IsIpc(const std::string& endpoint);
 
 // "127.0.0.1:9100", "[::1]:9100", "0.0.0.0:9100", "host:9100".
 bool IsAddressAndPort(const std::string& text);

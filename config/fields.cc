@@ -132,6 +132,15 @@ std::string NearestWord(std::string_view word, const std::vector<std::string>& w
   return nearest;
 }
 
+// A rule says what it allows when it is given what it refuses.
+std::string TextsAllowed(Field::TextRule rule) { return "a list; each is " + rule("\x7f"); }
+
+std::string TextsValue(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + TomlText(text);
+  return "[" + list + "]";
+}
+
 // ---- reading ----
 
 std::string FieldReader::Path(std::string_view key) const { return Joined(path_, key); }
@@ -141,20 +150,43 @@ const TomlTable::Entry* FieldReader::Take(std::string_view key) {
   return table_ == nullptr ? nullptr : table_->Find(key);
 }
 
-void FieldReader::Wrong(const TomlTable::Entry& entry, const std::string& allowed) {
+void FieldReader::Wrong(const TomlTable::Entry& entry, const TomlNode& found,
+                        const std::string& allowed) {
   wrong_ = true;
   errors_->Add(entry.line,
-               Path(entry.name) + ": found " + Describe(entry.node) + ", allowed is " + allowed);
+               Path(entry.name) + ": found " + Describe(found) + ", allowed is " + allowed);
+}
+
+void FieldReader::Missing(std::string_view key, const std::string& allowed) {
+  wrong_ = true;
+  errors_->Add(line_, Path(key) + ": found nothing, needed is " + allowed);
 }
 
 void FieldReader::Add(const Field& field) {
   const TomlTable::Entry* entry = Take(field.key);
   if (entry != nullptr) {
-    if (!std::visit(Read{entry->node}, field.kind)) Wrong(*entry, Allowed(field));
+    if (!std::visit(Read{entry->node}, field.kind)) Wrong(*entry, entry->node, Allowed(field));
   } else if (field.required) {
-    wrong_ = true;
-    errors_->Add(line_, Path(field.key) + ": found nothing, needed is " + Allowed(field));
+    Missing(field.key, Allowed(field));
   }
+}
+
+void FieldReader::Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+                        std::string_view, Need need) {
+  const TomlTable::Entry* entry = Take(key);
+  if (entry == nullptr) {
+    if (need == Need::kRequired) Missing(key, TextsAllowed(rule));
+    return;
+  }
+  const auto* list = std::get_if<std::vector<TomlNode>>(&entry->node.value);
+  if (list == nullptr) return Wrong(*entry, entry->node, TextsAllowed(rule));
+  std::vector<std::string> texts;
+  for (const TomlNode& element : *list) {
+    const auto* text = std::get_if<std::string>(&element.value);
+    if (text == nullptr || !rule(*text).empty()) return Wrong(*entry, element, TextsAllowed(rule));
+    texts.push_back(*text);
+  }
+  *value = std::move(texts);
 }
 
 void FieldReader::Table(std::string_view key, bool chosen, std::string_view,
@@ -162,7 +194,7 @@ void FieldReader::Table(std::string_view key, bool chosen, std::string_view,
   const TomlTable::Entry* entry = Take(key);
   if (entry == nullptr && !chosen) return;
   if (entry != nullptr && entry->node.table() == nullptr) {
-    return Wrong(*entry, "a table: [" + Path(key) + "]");
+    return Wrong(*entry, entry->node, "a table: [" + Path(key) + "]");
   }
   FieldReader inner(entry == nullptr ? nullptr : entry->node.table(), Path(key),
                     entry == nullptr ? line_ : entry->line, errors_);
@@ -215,6 +247,13 @@ void FieldLister::Add(const Field& field) {
   lines_.push_back({.key = Joined(path_, field.key),
                     .value = field.required ? "" : ValueText(field),
                     .allowed = Allowed(field)});
+}
+
+void FieldLister::Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+                        std::string_view, Need need) {
+  lines_.push_back({.key = Joined(path_, key),
+                    .value = need == Need::kRequired ? "" : TextsValue(*value),
+                    .allowed = TextsAllowed(rule)});
 }
 
 void FieldLister::Table(std::string_view key, bool, std::string_view,

@@ -30,7 +30,17 @@ class ConfigErrors {
   std::vector<std::pair<int, std::string>> errors_;
 };
 
-class FieldReader final : public Fields {
+// Of the config's own tables, some of which have lists of texts.
+class ListFields : public Fields {
+ public:
+  // The rule is for each of them.
+  virtual void Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+                     std::string_view help, Need need) = 0;
+};
+std::string TextsAllowed(Field::TextRule rule);
+std::string TextsValue(const std::vector<std::string>& texts);
+
+class FieldReader final : public ListFields {
  public:
   // `path` is put before keys in messages ("job.p-reduce"); `line` is where the table begins. A
   // null table is an absent one. Both pointers must outlive the reader.
@@ -40,6 +50,8 @@ class FieldReader final : public Fields {
   void Table(std::string_view key, bool chosen, std::string_view help,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status& status) override;
+  void Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+             std::string_view help, Need need) override;
 
   // Call after all keys were asked for: what is in the table and was not asked for is an error.
   void RefuseOthers();
@@ -50,7 +62,8 @@ class FieldReader final : public Fields {
   void Add(const Field& field) override;
 
  private:
-  void Wrong(const TomlTable::Entry& entry, const std::string& allowed);
+  void Wrong(const TomlTable::Entry& entry, const TomlNode& found, const std::string& allowed);
+  void Missing(std::string_view key, const std::string& allowed);
   std::string Path(std::string_view key) const;
 
   const TomlTable* table_;
@@ -81,7 +94,7 @@ class FieldWriter final : public Fields {
 };
 
 // A line per key: "job.lease_ms = 2000   a whole number from 20 to 3600000 (ms)".
-class FieldLister final : public Fields {
+class FieldLister final : public ListFields {
  public:
   struct Line {
     std::string key;    // with its path
@@ -94,6 +107,8 @@ class FieldLister final : public Fields {
   void Table(std::string_view key, bool chosen, std::string_view help,
              const std::function<void(Fields&)>& describe) override;
   void Check(const Status&) override {}
+  void Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+             std::string_view help, Need need) override;
 
   const std::vector<Line>& lines() const { return lines_; }
 

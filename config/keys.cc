@@ -28,29 +28,37 @@ std::string OptionalFileRule(const std::string& text) {
   return "the path of a file, or \"\" for none";
 }
 
+std::string IdentityNameRule(const std::string& text) {
+  const auto allowed = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::string_view("._@-").find(c) != std::string_view::npos;
+  };
+  if (!text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), allowed)) {
+    return {};
+  }
+  return "a name: 1 to 64 letters, digits, and any of . _ @ -";
+}
+
+std::string KeyRule(const std::string& text) {
+  constexpr std::string_view kOthers = ".-:+=^!/*?&<>()[]{}@%$#";
+  const auto allowed = [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kOthers.find(c) != std::string_view::npos;
+  };
+  if (text.size() == 40 && std::all_of(text.begin(), text.end(), allowed)) return {};
+  return "a CURVE public key: 40 characters of Z85, as prdctl keygen writes it";
+}
+
+std::string UserRule(const std::string& text) {
+  if (!text.empty() && text.size() <= 64 && Printable(text) && text.find(':') == text.npos) {
+    return {};
+  }
+  return "a user of this host, by name or number, or \"*\" for every user";
+}
+
 std::string MetricsRule(const std::string& text) {
   if (text.empty() || IsAddressAndPort(text)) return {};
   return "ADDRESS:PORT, or \"\" for off";
-}
-
-// Security that cannot be had later: an open port without keys lets anyone train along.
-Status CheckCurve(const DaemonConfig& config) {
-  const bool secret = !config.curve_secret_key_file.empty();
-  const bool clients = !config.curve_authorized_keys_file.empty();
-  if (secret != clients) {
-    return Wrong(secret ? "curve_authorized_keys_file" : "curve_secret_key_file", "\"\"",
-                 std::string("a file when ") +
-                     (secret ? "curve_secret_key_file" : "curve_authorized_keys_file") +
-                     " is set: the two go together");
-  }
-  if (!secret && !IsLoopback(config.listen)) {
-    return Status(Code::kInvalidArgument,
-                  "listen: found " + TomlText(config.listen) +
-                      ", which other hosts can reach; allowed without CURVE keys is loopback or "
-                      "ipc. Make a key pair with `prdctl keygen`, then set curve_secret_key_file "
-                      "and curve_authorized_keys_file");
-  }
-  return Status::Ok();
 }
 
 Status CheckLease(const JobSpec& spec) {
@@ -86,16 +94,99 @@ std::string JobNameRule(const std::string& text) {
   return "a job name: 1 to 200 printable ASCII characters";
 }
 
+Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& identities) {
+  const bool secret = !config.curve_secret_key_file.empty();
+  if (!secret && !config.curve_authorized_keys_file.empty()) {
+    return Wrong(
+        "curve_secret_key_file", "\"\"",
+        "a file when curve_authorized_keys_file is set: the daemon needs a key of its own");
+  }
+  for (const Identity& identity : identities) {
+    if (!secret && !identity.keys.empty()) {
+      return Wrong("curve_secret_key_file", "\"\"",
+                   "a file when an identity has keys: the daemon needs a key of its own");
+    }
+  }
+  if (secret && config.curve_authorized_keys_file.empty() && identities.empty()) {
+    return Wrong("curve_authorized_keys_file", "\"\"",
+                 "a file when curve_secret_key_file is set, or an [[identity]] with keys: nobody "
+                 "could connect");
+  }
+  // Security that cannot be had later: an open port without keys lets anyone train along.
+  if (!secret && !IsLoopback(config.listen)) {
+    return Status(Code::kInvalidArgument,
+                  "listen: found " + TomlText(config.listen) +
+                      ", which other hosts can reach; allowed without CURVE keys is loopback or "
+                      "ipc. Make a key pair with `prdctl keygen`, set curve_secret_key_file, and "
+                      "give each [[identity]] its keys");
+  }
+  if (!secret && !IsIpc(config.admin)) {
+    return Wrong(
+        "admin", TomlText(config.admin),
+        "ipc:///PATH without curve_secret_key_file: over tcp prdctl shows itself by a key");
+  }
+  for (const Identity& identity : identities) {
+    if (secret || IsIpc(config.listen) || identity.role != Role::kWorker) continue;
+    return Wrong("listen", TomlText(config.listen),
+                 "ipc:///PATH, or CURVE keys, where an identity may train: over tcp without keys "
+                 "nobody knows who connects");
+  }
+  return Status::Ok();
+}
+
+void DescribeIdentity(ListFields& fields, Identity* identity) {
+  fields.Text("name", &identity->name, IdentityNameRule,
+              "What the log, the audit log and the history call it.", Fields::Need::kRequired);
+  fields.Texts("keys", &identity->keys, KeyRule,
+               "Whoever connects with one of these keys is this identity. `prdctl keygen` makes a "
+               "pair: NAME.pub holds the public key, which stands here; the worker has NAME.key "
+               "(PRD_CURVE_SECRET_KEY_FILE). A key that is taken out lets nobody in any more, and "
+               "what still comes over its connections is refused: systemctl reload prd.",
+               Fields::Need::kOptional);
+  fields.Texts("users", &identity->users, UserRule,
+               "The same for processes of this host's users, where they connect over ipc and "
+               "without keys. The user that prd runs as, and root, may do everything there unless "
+               "an identity names them.",
+               Fields::Need::kOptional);
+  fields.Texts("jobs", &identity->jobs, PatternRule,
+               "Its jobs, by patterns of their names. Of other jobs it can neither train in any "
+               "nor see any.",
+               Fields::Need::kRequired);
+  fields.Choice("role", &identity->role, {"worker", "viewer", "operator"},
+                "\"worker\": its processes may train in its jobs, and it may look at them "
+                "(prdctl). \"viewer\": it may look at them. \"operator\": it may look at them, "
+                "and at the daemon itself (prdctl status).");
+  constexpr std::int64_t kMost = 1'000'000'000;
+  fields.Whole("max_jobs", &identity->max_jobs, {0, kMost, "jobs"},
+               "Jobs that its workers may have running at a time. 0: no limit.");
+  fields.Whole("max_workers", &identity->max_workers, {0, kMost, "workers"},
+               "Its workers at a time, in all jobs together. 0: no limit. Those above wait until "
+               "there is room.");
+  fields.Whole(
+      "max_messages_per_s", &identity->max_messages_per_s, {0, kMost, "messages/s"},
+      "Messages of its workers, on average; a second's worth may come at once. Those above "
+      "are dropped, and workers send them again. A worker sends about 2 per second and 2 "
+      "per step. 0: no limit.");
+}
+
 void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   static constexpr std::array<std::string_view, 5> kLevels = {"trace", "debug", "info", "warn",
                                                               "error"};
   fields.Text("listen", &config->listen, ListenRule,
-              "Where workers connect; ipc for workers on this host only. Other hosts are let in "
-              "only with CURVE keys (below), because whoever can connect can train along: "
-              "tcp://0.0.0.0:5775 without keys is an error. An IPv6 address stands in brackets; "
-              "tcp://[::]:5775 takes connections over IPv6 and over IPv4.");
-  fields.Text("admin", &config->admin, AdminRule,
-              "Where prdctl connects. The socket file's folder must be there.");
+              "Where workers connect. \"\": an ipc socket that no other user can put up, where "
+              "workers of this host look by themselves: workers in /run/prd under systemd and for "
+              "root, for other users in $XDG_RUNTIME_DIR/prd (or /run/user/UID/prd, or "
+              "/tmp/prd-UID). Over ipc the users of this host are told apart: the one that prd "
+              "runs as and root get in, and the `users` of each [[identity]]. Other hosts need "
+              "tcp, and are let in only with CURVE keys (below), because whoever can connect can "
+              "train along: tcp://0.0.0.0:5775 without keys is an error. tcp on loopback without "
+              "keys lets in every user of this host; prd warns of it. An IPv6 address stands in "
+              "brackets; tcp://[::]:5775 takes connections over IPv6 and over IPv4.");
+  fields.Text("admin", &config->admin, EndpointRule,
+              "Where prdctl connects. Over ipc the user counts who asks: the one that prd runs as, "
+              "root, and the `users` of each [[identity]]. Over tcp, from another host say, the "
+              "key counts; that needs curve_secret_key_file. The socket file's folder must be "
+              "there.");
   fields.Text("state_dir", &config->state_dir, DirectoryRule,
               "Where every decision is recorded (RocksDB). One daemon at a time uses it. A daemon "
               "that was killed goes on from here with the same state. About 600 bytes per step of "
@@ -128,13 +219,20 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
                "A control message over this closes its connection: real ones are below 1 KiB, so "
                "this is a guard against what is not a worker at all.");
   fields.Text("curve_secret_key_file", &config->curve_secret_key_file, OptionalFileRule,
-              "CURVE: the file of the daemon's own key pair. Given together with "
-              "curve_authorized_keys_file, or neither. `prdctl keygen` makes keys. With them, on "
-              "loopback too, only listed workers can connect, and traffic between workers and "
-              "daemon is encrypted.");
+              "CURVE: the file of the daemon's own key pair, which its owner alone may read. "
+              "`prdctl keygen` makes it. Left out: prd-secret-key among systemd's credentials "
+              "(LoadCredential), if it is there. With it, on loopback too, only keys of an "
+              "[[identity]] or of curve_authorized_keys_file can connect, and traffic between "
+              "workers and daemon is encrypted.");
   fields.Text("curve_authorized_keys_file", &config->curve_authorized_keys_file, OptionalFileRule,
-              "CURVE: a file of the workers' public keys, one per line.");
-  fields.Check(CheckCurve(*config));
+              "CURVE: a file of public keys, one per line, that are for all jobs: workers with one "
+              "of them may train in any job, and look at any. An empty file lets nobody in. Where "
+              "several parties use one daemon, give each an [[identity]] instead.");
+  fields.Text("audit_log", &config->audit_log, OptionalFileRule,
+              "A file for one line about each worker that is let in and each connection, message "
+              "or request that is refused: who, from where, what, and why. The same refusal again "
+              "is told every 10 s. \"\": refusals are in the log, and so is who is let in at the "
+              "level debug. Opened anew at a reload.");
 }
 
 void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec) {

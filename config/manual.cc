@@ -21,8 +21,9 @@ constexpr std::string_view kHeader =
 #
 #   prd --config FILE --check-config    checks a file completely and says what is wrong, by line
 #   systemctl reload prd                runs that begin from then on use the new file; runs that are
-#                                       going keep what they began with. A file with errors changes
-#                                       nothing: the errors are in the log.
+#                                       going keep what they began with. Who may do what counts at
+#                                       once, also for connections that there are. A file with
+#                                       errors changes nothing: the errors are in the log.
 #
 # This file is made from the descriptions in config/keys.cc and engines/*/options.h.
 )";
@@ -39,12 +40,14 @@ std::string Comment(std::string_view text) {
   return lines + line + "\n";
 }
 
-class ManualWriter final : public Fields {
+class ManualWriter final : public ListFields {
  public:
-  // Of the table with this heading; `path` is what tables within it are called after.
-  ManualWriter(std::string_view help, std::string_view heading, std::string path)
-      : path_(std::move(path)) {
-    text_ = "\n" + Comment(help) + std::string(heading) + "\n";
+  // Of the table with this heading; `path` is what tables within it are called after. `mark` is
+  // put before its lines: "#" leaves the table out.
+  ManualWriter(std::string_view help, std::string_view heading, std::string path,
+               std::string_view mark = "")
+      : path_(std::move(path)), mark_(mark) {
+    text_ = "\n" + Comment(help) + mark_ + std::string(heading) + "\n";
   }
 
   void Table(std::string_view key, bool, std::string_view help,
@@ -56,19 +59,29 @@ class ManualWriter final : public Fields {
   }
   void Check(const Status&) override {}
 
+  void Texts(std::string_view key, std::vector<std::string>* value, Field::TextRule rule,
+             std::string_view help, Need need) override {
+    Write(key, help, need == Need::kRequired, TextsAllowed(rule), TextsValue(*value));
+  }
+
   const std::string& text() const { return text_; }
 
  protected:
   void Add(const Field& field) override {
-    text_ += "\n" + Comment(field.help);
-    if (!std::holds_alternative<Field::Flag>(field.kind)) {
-      text_ += Comment((field.required ? "Required: " : "Allowed: ") + Allowed(field));
-    }
-    text_ += std::string(field.key) + " = " + ValueText(field) + "\n";
+    const bool flag = std::holds_alternative<Field::Flag>(field.kind);
+    Write(field.key, field.help, field.required, flag ? "" : Allowed(field), ValueText(field));
   }
 
  private:
+  void Write(std::string_view key, std::string_view help, bool required, const std::string& allowed,
+             const std::string& value) {
+    text_ += "\n" + Comment(help);
+    if (!allowed.empty()) text_ += Comment((required ? "Required: " : "Allowed: ") + allowed);
+    text_ += mark_ + std::string(key) + " = " + value + "\n";
+  }
+
   std::string path_;
+  std::string mark_;
   std::string text_;
 };
 
@@ -78,6 +91,14 @@ std::string ConfigManual() {
   DaemonConfig config;
   ManualWriter daemon("The daemon itself.", "[daemon]", "daemon");
   DescribeDaemon(daemon, &config);
+  Identity someone{.name = "alice", .jobs = {"alice-*"}};
+  ManualWriter identity(
+      "One [[identity]] for everybody who may do something: it takes the # from these lines. "
+      "Without any, there are the user that prd runs as, root, and the keys of "
+      "curve_authorized_keys_file, for all jobs. server/SECURITY.md says whom prd protects from "
+      "whom.",
+      "[[identity]]", "identity", "#");
+  DescribeIdentity(identity, &someone);
   std::string name = "*";
   JobSpec spec;
   ManualWriter job(
@@ -85,7 +106,7 @@ std::string ConfigManual() {
       "matches is refused.",
       "[[job]]", "job");
   DescribeJob(job, &name, PatternRule, &spec);
-  return std::string(kHeader) + daemon.text() + job.text();
+  return std::string(kHeader) + daemon.text() + identity.text() + job.text();
 }
 
 std::string ConfigSample(const EngineOptions& engine) {
@@ -95,9 +116,8 @@ std::string ConfigSample(const EngineOptions& engine) {
   Describe(&options, table);
   const std::string about = name + " for eight workers on this host. " +
                             std::string(About(engine).help) + " What each key means: prd.toml.";
-  return Comment(about) + "\n[daemon]\nlisten = " + TomlText(DaemonConfig().listen) +
-         "\n\n[[job]]\nname = \"*\"\nengine = " + TomlText(name) + "\nworkers = 8\n\n" +
-         table.text();
+  return Comment(about) + "\n[[job]]\nname = \"*\"\nengine = " + TomlText(name) +
+         "\nworkers = 8\n\n" + table.text();
 }
 
 }  // namespace prd

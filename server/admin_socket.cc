@@ -5,6 +5,7 @@
 
 #include "common/io/codec.h"
 #include "server/bind.h"
+#include "server/zap.h"
 
 namespace prd {
 namespace {
@@ -22,19 +23,30 @@ AdminReply ToReply(const Status& status) {
 }  // namespace
 
 Result<std::unique_ptr<AdminSocket>> AdminSocket::Make(zmq::context_t& context,
-                                                       const std::string& endpoint,
+                                                       const Options& options,
                                                        const RocksHistory* history,
+                                                       const Access* access, AuditLog* audit,
                                                        StatusOf status) {
   try {
     zmq::socket_t socket(context, zmq::socket_type::router);
     socket.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
     socket.set(zmq::sockopt::linger, 200);
-    const Result<std::string> bound = Bind(socket, endpoint, "admin", Access::kOwner);
+    socket.set(zmq::sockopt::ipv6, options.endpoint.find('[') != std::string::npos);
+    socket.set(zmq::sockopt::zap_domain, std::string(kAdminDomain));
+    const bool tcp = options.endpoint.starts_with("tcp://");
+    if (tcp && options.keys) {
+      socket.set(zmq::sockopt::curve_server, true);
+      socket.set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
+    }
+    const Result<std::string> bound = Bind(socket, options.endpoint, "admin");
     if (!bound.ok()) return bound.status();
-    return std::unique_ptr<AdminSocket>(
-        new AdminSocket(std::move(socket), history, std::move(status)));
+    PRD_RETURN_IF_ERROR(OpenToUsers(*bound, options.open_to_users));
+    std::unique_ptr<AdminSocket> made(
+        new AdminSocket(std::move(socket), history, access, audit, std::move(status)));
+    made->endpoint_ = *bound;
+    return made;
   } catch (const zmq::error_t& error) {
-    return Status(Code::kInternal, "admin = \"" + endpoint + "\": " + error.what());
+    return Status(Code::kInternal, "admin = \"" + options.endpoint + "\": " + error.what());
   }
 }
 
@@ -49,42 +61,94 @@ void AdminSocket::Serve(Instant now) {
     }
     const std::string request = std::move(parts.back());
     parts.pop_back();
-    Handle(now, std::move(parts), request);
+    Handle(now, std::move(parts), PeerOf(part), request);
   }
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     const std::optional<std::uint64_t> next = history_->NextIndex(waiting.read.run);
     if (next && *next <= waiting.read.from && now < waiting.until) return false;
-    Reply(waiting.route, Read(waiting.read));
+    Reply(waiting.route, Read(waiting.who, waiting.read));
     return true;
   });
 }
 
-void AdminSocket::Handle(Instant now, std::vector<std::string> route, std::string_view bytes) {
+void AdminSocket::Handle(Instant now, std::vector<std::string> route, const Peer& peer,
+                         std::string_view bytes) {
+  const Rights* rights = access_->Find(peer.who);
+  if (rights == nullptr) {
+    const Status status = MaySee(peer.who, kNoRun);
+    audit_->Refused(peer, rights, "ask with prdctl", status.message());
+    return Reply(route, ToReply(status));
+  }
   const Result<AdminRequest> request = DecodeAdminRequest(bytes);
   if (!request.ok()) {
     Reply(route, ToReply(request.status()));
     return;
   }
-  if (const auto* read = std::get_if<ReadRecords>(&*request)) {
+  const auto* read = std::get_if<ReadRecords>(&*request);
+  const auto* snapshot = std::get_if<ReadSnapshot>(&*request);
+  if (read != nullptr || snapshot != nullptr) {
+    const RunId run = read != nullptr ? read->run : snapshot->run;
+    const Status may = MaySee(peer.who, run);
+    if (!may.ok()) {
+      audit_->Refused(peer, rights, "look at job " + *history_->JobOf(run), "it is not its own");
+      return Reply(route, ToReply(may));
+    }
+  }
+  if (read != nullptr) {
     const std::optional<std::uint64_t> next = history_->NextIndex(read->run);
     if (next && *next <= read->from && read->wait_ms > 0 && waiting_.size() < kMaxWaiting) {
       const DurationNs wait = std::min(read->wait_ms, kMaxWaitMs) * kMillisecond;
-      waiting_.push_back({.route = std::move(route), .read = *read, .until = now + wait});
+      waiting_.push_back({.route = std::move(route),
+                          .who = std::string(peer.who),
+                          .read = *read,
+                          .until = now + wait});
       return;
     }
-    Reply(route, Read(*read));
-  } else if (const auto* snapshot = std::get_if<ReadSnapshot>(&*request)) {
+    Reply(route, Read(peer.who, *read));
+  } else if (snapshot != nullptr) {
     const Result<Snapshot> found = history_->ReadSnapshot(snapshot->run);
     Reply(route, found.ok() ? AdminReply(*found) : ToReply(found.status()));
   } else if (std::holds_alternative<ListRuns>(*request)) {
-    Result<std::vector<RunInfo>> runs = history_->ListRuns();
-    Reply(route, runs.ok() ? AdminReply(RunList{std::move(*runs)}) : ToReply(runs.status()));
+    Reply(route, Runs(*rights));
   } else {
-    Reply(route, status_(now));
+    Reply(route, StatusFor(*rights, now));
   }
 }
 
-AdminReply AdminSocket::Read(const ReadRecords& read) const {
+// A run of a job that is not its own is to it as if there were none.
+Status AdminSocket::MaySee(std::string_view who, RunId run) const {
+  const Rights* rights = access_->Find(who);
+  if (rights == nullptr) {
+    return Status(Code::kFailedPrecondition,
+                  "permission denied: the daemon's config does not let " + Called(rights, who) +
+                      " in (any more)");
+  }
+  const std::optional<std::string> job = history_->JobOf(run);
+  if (!job || rights->Covers(*job)) return Status::Ok();
+  return Status(Code::kNotFound, "run " + std::to_string(run) + " is not in the history");
+}
+
+AdminReply AdminSocket::Runs(const Rights& rights) const {
+  Result<std::vector<RunInfo>> runs = history_->ListRuns();
+  if (!runs.ok()) return ToReply(runs.status());
+  std::erase_if(*runs, [&](const RunInfo& run) { return !rights.Covers(run.job); });
+  return RunList{std::move(*runs)};
+}
+
+// What is of all jobs together is for operators.
+AdminReply AdminSocket::StatusFor(const Rights& rights, Instant now) const {
+  DaemonStatus status = status_(now);
+  if (!rights.operates) status.counters.clear();
+  std::erase_if(status.silences, [&](const WorkerSilence& silence) {
+    const std::optional<std::string> job = history_->JobOf(silence.run);
+    return !job || !rights.Covers(*job);
+  });
+  return status;
+}
+
+AdminReply AdminSocket::Read(std::string_view who, const ReadRecords& read) const {
+  const Status may = MaySee(who, read.run);
+  if (!may.ok()) return ToReply(may);
   Result<std::vector<Record>> records =
       history_->Read(read.run, read.from, std::min(read.max_bytes, kMaxReplyBytes));
   if (!records.ok()) return ToReply(records.status());

@@ -40,13 +40,12 @@ Status CheckFile(const std::string& path, const std::string& what) {
 
 }  // namespace
 
-Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, const std::string& key,
-                         Access access) {
+Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint,
+                         const std::string& key) {
   const std::string what = key + " = \"" + endpoint + "\": ";
   const bool ipc = endpoint.starts_with(kIpc);
   if (ipc) PRD_RETURN_IF_ERROR(CheckFile(endpoint.substr(kIpc.size()), what));
   const mode_t mask = ::umask(0177);
-  if (access == Access::kByUmask) ::umask(mask);
   try {
     socket.bind(endpoint);
     ::umask(mask);
@@ -58,6 +57,13 @@ Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, con
                   what + error.what() +
                       (taken ? "; is another prd running? (ss -ltnp shows who has a port)" : ""));
   }
+}
+
+Status OpenToUsers(const std::string& endpoint, bool open) {
+  if (!endpoint.starts_with(kIpc)) return Status::Ok();
+  const std::string path = endpoint.substr(kIpc.size());
+  if (::chmod(path.c_str(), open ? 0666 : 0600) == 0) return Status::Ok();
+  return Status(Code::kUnavailable, path + ": its mode cannot be set: " + std::strerror(errno));
 }
 
 }  // namespace prd

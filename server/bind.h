@@ -9,14 +9,15 @@
 
 namespace prd {
 
-// Access to the file of an ipc endpoint.
-enum class Access { kOwner, kByUmask };
-
 // Binds, and returns the endpoint with the port that the system chose for "*". Replaces the file of
-// an ipc endpoint that a dead daemon has left. kAlreadyExists: a process answers at it. `key` is
-// the config key, for messages.
-Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint, const std::string& key,
-                         Access access);
+// an ipc endpoint that a dead daemon has left; its owner alone may connect to it. kAlreadyExists: a
+// process answers at it. `key` is the config key, for messages.
+Result<std::string> Bind(zmq::socket_t& socket, const std::string& endpoint,
+                         const std::string& key);
+
+// Who may connect to the file of an ipc endpoint: its owner alone, or every user, where something
+// else decides who is let in. Nothing happens to other endpoints.
+Status OpenToUsers(const std::string& endpoint, bool open);
 
 }  // namespace prd
 

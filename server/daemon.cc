@@ -22,6 +22,7 @@ constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
+constexpr DurationNs kComeBack = 30 * kSecond;
 
 }  // namespace
 
@@ -32,8 +33,9 @@ bool Daemon::Run() {
     const Instant now = Now();
     Turn(now);
     admin_->Serve(now);
-    if (zap_ != nullptr) zap_->Serve();
+    zap_->Serve();
     Housekeep(now);
+    if (ends_with_job_ && JobIsOver(now)) break;
     Wait(Now());
     ReadSignals();
   }
@@ -55,7 +57,7 @@ void Daemon::Turn(Instant now) {
 void Daemon::TakeMessages(Instant now, bool hellos) {
   const std::int64_t wall_ns = WallNs();
   std::size_t budget = kMessagesPerTurn;
-  while (workers_->Receive(&budget, &envelope_)) {
+  while (workers_->Receive(now, gate_.get(), &budget, &envelope_)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
     if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
     pump_->Receive(now, wall_ns, envelope_);
@@ -109,6 +111,7 @@ void Daemon::Wait(Instant now) {
     consider(pump_->NextDeadline());
   }
   consider(admin_->NextDeadline());
+  consider(ends_at_);
   consider(watchdog_at_);
   if (turned_) consider(housekeep_at_);
   // Rounded up: a wait that ends early would only be repeated.
@@ -119,7 +122,7 @@ void Daemon::Wait(Instant now) {
   std::size_t count = 0;
   items[count++] = {.socket = nullptr, .fd = signals_, .events = ZMQ_POLLIN, .revents = 0};
   items[count++] = {.socket = admin_->socket().handle(), .events = ZMQ_POLLIN};
-  if (zap_ != nullptr) items[count++] = {.socket = zap_->socket().handle(), .events = ZMQ_POLLIN};
+  items[count++] = {.socket = zap_->socket().handle(), .events = ZMQ_POLLIN};
   if (!stalled_since_) {
     items[count++] = {.socket = workers_->socket().handle(), .events = ZMQ_POLLIN};
   }
@@ -167,6 +170,24 @@ void Daemon::Housekeep(Instant now) {
                               .nonfinite_steps = job->nonfinite()};
   }
   metrics_->SetJobs(jobs);
+}
+
+// Workers that are lost may come back, to a new run.
+bool Daemon::JobIsOver(Instant now) {
+  if (!pump_->jobs().empty()) {
+    had_job_ = true;
+    ends_at_.reset();
+    return false;
+  }
+  if (!had_job_ || stalled_since_) return false;
+  if (!ends_at_) {
+    const Result<std::vector<RunInfo>> runs = history_->ListRuns();
+    const bool finished = runs.ok() && !runs->empty() && runs->back().finished;
+    ends_at_ = now + (finished ? 0 : kComeBack);
+  }
+  if (now < *ends_at_) return false;
+  spdlog::info("the job is over");
+  return true;
 }
 
 void Daemon::TellStarts(Instant now) {
@@ -234,7 +255,9 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_resent", pump.resent},
           {"messages_unroutable", socket.unroutable},
           {"messages_blocked", socket.blocked},
-          {"connections_denied", zap_ == nullptr ? 0 : zap_->denied()},
+          {"messages_forbidden", socket.forbidden},
+          {"messages_over_quota", gate_->over_quota()},
+          {"connections_denied", zap_->denied()},
           {"leases_expired", pump.leases_expired},
           {"histories_lost", pump.histories_lost},
           {"records", pump.records},

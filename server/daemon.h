@@ -19,7 +19,10 @@
 #include "common/base/admin.h"
 #include "config/config.h"
 #include "engines/pump.h"
+#include "server/access.h"
 #include "server/admin_socket.h"
+#include "server/audit_log.h"
+#include "server/gate.h"
 #include "server/history/rocks_history.h"
 #include "server/metrics.h"
 #include "server/notify.h"
@@ -28,6 +31,9 @@
 #include "server/zap.h"
 
 namespace prd {
+
+// What the keys of [daemon] are where the file does not say.
+DaemonConfig DaemonDefaults();
 
 class Daemon {
  public:
@@ -39,6 +45,13 @@ class Daemon {
   // Until SIGTERM or SIGINT: true. False: the history failed.
   bool Run();
 
+  // From now on Run ends by itself, too: once workers have finished all runs that there were, or
+  // have been gone for 30 s.
+  void EndWithItsJob() { ends_with_job_ = true; }
+
+  // Where workers connect.
+  const std::string& endpoint() const { return workers_->endpoint(); }
+
  private:
   Daemon(Config config, Notifier notifier, int signals);
   Status Listen();
@@ -48,11 +61,13 @@ class Daemon {
   void Wait(Instant now);
   void ReadSignals();
   void Reload();
+  void TellRevoked() const;
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);
   bool Flush(Instant now);
   void Housekeep(Instant now);
   void TellStarts(Instant now);
+  bool JobIsOver(Instant now);
   void Drain();
 
   Result<JobSpec> FindSpec(const std::string& job) const;
@@ -73,12 +88,18 @@ class Daemon {
   zmq::context_t context_;
   std::unique_ptr<RocksHistory> history_;
   std::unique_ptr<Recorder> recorder_;
-  std::unique_ptr<ZapHandler> zap_;  // null without CURVE
+  std::unique_ptr<Access> access_;
+  AuditLog audit_;
+  std::unique_ptr<ZapHandler> zap_;
   std::unique_ptr<WorkerSocket> workers_;
   std::unique_ptr<AdminSocket> admin_;
   std::unique_ptr<Metrics> metrics_;  // null when off
   std::unique_ptr<Pump> pump_;
+  std::unique_ptr<Gate> gate_;
 
+  bool ends_with_job_ = false;
+  bool had_job_ = false;
+  std::optional<Instant> ends_at_;  // there is no run any more
   bool stopping_ = false;
   bool failed_ = false;
   bool turned_ = false;  // something happened since the last housekeeping

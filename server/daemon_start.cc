@@ -4,13 +4,18 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <map>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <utility>
 
 #include "common/io/clock.h"
 #include "common/io/curve.h"
+#include "common/io/file_access.h"
 #include "common/io/log.h"
+#include "common/io/own_socket.h"
+#include "server/bind.h"
 #include "server/daemon.h"
 #include "server/restore.h"
 
@@ -68,7 +73,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   }
   daemon->turned_ = true;  // to tell the status
   spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
-               daemon->workers_->endpoint(), settings.admin, settings.state_dir);
+               daemon->workers_->endpoint(), daemon->admin_->endpoint(), settings.state_dir);
   daemon->notifier_.Ready();
   return daemon;
 }
@@ -76,21 +81,38 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
 // Messages may queue up from here on; none is read before the runs are back.
 Status Daemon::Listen() {
   const DaemonConfig& settings = config_.daemon;
-  WorkerSocket::Options options{
-      .endpoint = settings.listen, .max_message_bytes = settings.max_message_bytes, .keys = {}};
+  Result<Access> access = Access::Load(config_);
+  if (!access.ok()) return access.status();
+  access_ = std::make_unique<Access>(std::move(*access));
+  PRD_RETURN_IF_ERROR(audit_.Open(settings.audit_log));
+  Result<std::unique_ptr<ZapHandler>> zap = ZapHandler::Make(context_, access_.get(), &audit_);
+  if (!zap.ok()) return zap.status();
+  zap_ = std::move(*zap);
+  std::optional<CurveKeys> keys;
   if (!settings.curve_secret_key_file.empty()) {
-    Result<CurveKeys> keys = ReadSecretKeyFile(settings.curve_secret_key_file);
-    if (!keys.ok()) return keys.status();
-    options.keys = std::move(*keys);
-    const Result<std::vector<std::string>> authorized =
-        ReadPublicKeyFile(settings.curve_authorized_keys_file);
-    if (!authorized.ok()) return authorized.status();
-    Result<std::unique_ptr<ZapHandler>> zap = ZapHandler::Make(context_, *authorized);
-    if (!zap.ok()) return zap.status();
-    zap_ = std::move(*zap);
+    Result<CurveKeys> read = ReadSecretKeyFile(settings.curve_secret_key_file);
+    if (!read.ok()) return read.status();
+    keys = std::move(*read);
   }
+  std::string listen = settings.listen;
+  if (listen.empty()) {
+    Result<std::string> own = MakeOwnEndpoint();
+    if (!own.ok()) return own.status();
+    listen = std::move(*own);
+  } else if (!keys && !listen.starts_with("ipc://")) {
+    spdlog::warn(
+        "listen = \"{}\" without CURVE keys: every user of this host can train along, and be in "
+        "the "
+        "place of prd while it does not run; ipc tells users apart",
+        listen);
+  }
+  const WorkerSocket::Options options{.endpoint = listen,
+                                      .max_message_bytes = settings.max_message_bytes,
+                                      .keys = keys,
+                                      .open_to_users = keys.has_value() || access_->knows_users()};
   Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
-      context_, settings.admin, history_.get(), [this](Instant now) { return StatusAt(now); });
+      context_, {.endpoint = settings.admin, .keys = keys, .open_to_users = access_->knows_users()},
+      history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); });
   if (!admin.ok()) return admin.status();
   admin_ = std::move(*admin);
   Result<std::unique_ptr<WorkerSocket>> workers = WorkerSocket::Make(context_, options);
@@ -119,6 +141,7 @@ Status Daemon::Recover() {
                                       const HelloRefused& refused) { TellRefused(job, refused); }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
+  gate_ = std::make_unique<Gate>(access_.get(), pump_.get(), &audit_);
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());
   if (!summary.ok()) return summary.status();
   for (const auto& [run, job] : pump_->jobs()) {
@@ -144,14 +167,15 @@ void Daemon::ReadSignals() {
 
 void Daemon::Reload() {
   notifier_.Reloading();
-  Result<Config> loaded = LoadConfig(config_.file);
-  Status status = loaded.ok() ? Status::Ok() : loaded.status();
-  std::vector<std::string> authorized;
-  if (status.ok() && zap_ != nullptr && !loaded->daemon.curve_authorized_keys_file.empty()) {
-    Result<std::vector<std::string>> keys =
-        ReadPublicKeyFile(loaded->daemon.curve_authorized_keys_file);
-    status = keys.ok() ? Status::Ok() : keys.status();
-    if (keys.ok()) authorized = std::move(*keys);
+  Result<Config> loaded = LoadConfig(config_.file, DaemonDefaults());
+  Status status = loaded.status();
+  std::optional<Access> access;
+  if (status.ok()) {
+    Config wanted = *loaded;  // keys or none: as it runs
+    wanted.daemon.curve_secret_key_file = config_.daemon.curve_secret_key_file;
+    Result<Access> read = Access::Load(wanted);
+    status = read.ok() ? audit_.Open(loaded->daemon.audit_log) : read.status();
+    if (read.ok()) access = std::move(*read);
   }
   if (!status.ok()) {
     spdlog::error("reload refused; the configuration that was running stays in force:");
@@ -165,14 +189,46 @@ void Daemon::Reload() {
   settings.log_level = loaded->daemon.log_level;
   settings.retain_runs = loaded->daemon.retain_runs;
   settings.curve_authorized_keys_file = loaded->daemon.curve_authorized_keys_file;
+  settings.audit_log = loaded->daemon.audit_log;
   config_ = std::move(*loaded);
   config_.daemon = std::move(settings);
   SetLogLevel(config_.daemon.log_level);
   history_->set_retain_runs(config_.daemon.retain_runs);
-  if (zap_ != nullptr) zap_->SetKeys(authorized);
+  *access_ = *std::move(access);
+  const bool keys = !config_.daemon.curve_secret_key_file.empty();
+  for (const Status& opened : {OpenToUsers(workers_->endpoint(), keys || access_->knows_users()),
+                               OpenToUsers(config_.daemon.admin, access_->knows_users())}) {
+    if (!opened.ok()) spdlog::error("{}", opened.message());
+  }
+  TellRevoked();
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
   notifier_.Ready();
+}
+
+// Workers whose messages are refused from now on, unless their identity is another one by now.
+void Daemon::TellRevoked() const {
+  for (const auto& [run, job] : pump_->jobs()) {
+    std::map<std::string, int> revoked;
+    for (const Job::Worker& worker : job->workers()) {
+      if (worker.state == Job::State::kAbsent || worker.identity.empty()) continue;
+      const Rights* rights = access_->Named(worker.identity);
+      const bool may = rights != nullptr && rights->trains && rights->Covers(job->spec().name);
+      if (!may) ++revoked[worker.identity];
+    }
+    for (const auto& [identity, workers] : revoked) {
+      spdlog::warn(
+          "run {} of job {}: identity {} may not train in it any more; its {} workers are gone "
+          "once their leases run out, in {} ms",
+          run, job->spec().name, identity, workers, job->spec().lease_ms);
+    }
+  }
+}
+
+DaemonConfig DaemonDefaults() {
+  DaemonConfig config;
+  config.curve_secret_key_file = CredentialFile("prd-secret-key");
+  return config;
 }
 
 }  // namespace prd

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -13,7 +14,9 @@
 #include "common/io/log.h"
 #include "config/config.h"
 #include "config/engines_json.h"
+#include "server/access.h"
 #include "server/daemon.h"
+#include "server/ephemeral.h"
 
 namespace {
 
@@ -31,6 +34,10 @@ constexpr const char* kMore =
     "  prd --config prd.toml                   runs in the foreground; the log is on stderr\n"
     "  PRD_JOB=mnist ./trainer                 starts a program that links the worker library\n"
     "  prdctl jobs                             shows the runs; prdctl --help has more\n"
+    "\n"
+    "For one job alone, as its user and without root, also on a cluster with strangers:\n"
+    "  prd --ephemeral --config job.toml --env-file prd.env & \n"
+    "  until [ -e prd.env ]; do sleep 0.1; done; . ./prd.env; mpirun -np 8 ./trainer\n"
     "\n"
     "Signals: SIGHUP reads the file again. Runs that begin later use it; a file with errors "
     "changes\n"
@@ -50,11 +57,10 @@ std::string Advice() {
          "; copy it, or name another file with --config";
 }
 
-prd::Status CheckKeys(const prd::DaemonConfig& daemon) {
-  if (daemon.curve_secret_key_file.empty()) return prd::Status::Ok();
-  const auto secret = prd::ReadSecretKeyFile(daemon.curve_secret_key_file);
-  if (!secret.ok()) return secret.status();
-  return prd::ReadPublicKeyFile(daemon.curve_authorized_keys_file).status();
+prd::Status CheckKeys(const prd::Config& config) {
+  const std::string& file = config.daemon.curve_secret_key_file;
+  if (!file.empty()) PRD_RETURN_IF_ERROR(prd::ReadSecretKeyFile(file).status());
+  return prd::Access::Load(config).status();
 }
 
 // Blocked in this thread and, as they inherit it, in all that the libraries start.
@@ -74,7 +80,8 @@ int Fail(const prd::Status& status, int code) {
   return code;
 }
 
-int Serve(prd::Config config) {
+// `ephemeral` may be null.
+int Serve(prd::Config config, prd::Ephemeral* ephemeral) {
   const int signals = BlockSignals();
   prd::StartLog(config.daemon.log_level);
   auto notifier = prd::Notifier::FromEnvironment();
@@ -84,6 +91,11 @@ int Serve(prd::Config config) {
   }
   auto daemon = prd::Daemon::Start(std::move(config), std::move(*notifier), signals);
   if (!daemon.ok()) return Fail(daemon.status(), kFailed);
+  if (ephemeral != nullptr) {
+    (*daemon)->EndWithItsJob();
+    const prd::Status told = ephemeral->Tell((*daemon)->endpoint());
+    if (!told.ok()) return Fail(told, kFailed);
+  }
   return (*daemon)->Run() ? 0 : kFailed;
 }
 
@@ -94,6 +106,8 @@ int main(int argc, char** argv) {
   bool check = false;
   bool keys = false;
   bool engines = false;
+  bool ephemeral = false;
+  prd::Ephemeral::Options options;
   CLI::App app{kAbout, "prd"};
   app.footer(kMore);
   app.add_option("--config", file, "The configuration file (TOML)")->capture_default_str();
@@ -102,6 +116,27 @@ int main(int argc, char** argv) {
                "Print every key of the configuration: its default, and the values allowed");
   app.add_flag("--engines-json", engines,
                "Print the engines and their options, with types, ranges and defaults, as JSON");
+  CLI::Option* alone = app.add_flag(
+      "--ephemeral", ephemeral,
+      "Be the controller of one job: with fresh keys and a folder of its own, until the job's "
+      "workers have finished. Tells their environment. Of the file, [[job]] counts, and of "
+      "[daemon] "
+      "what is not told here");
+  app.add_option(
+         "--env-file", options.env_file,
+         "The workers' environment goes there, for this user alone, as lines for a shell; it "
+         "is removed at the end. Default: to the standard output")
+      ->needs(alone);
+  app.add_option("--listen", options.listen, "Where the job's workers connect")
+      ->needs(alone)
+      ->capture_default_str();
+  app.add_option("--address", options.address,
+                 "What workers on other hosts know this host by. Default: its name")
+      ->needs(alone);
+  app.add_option("--dir", options.folder,
+                 "Where the folder is made that has the history. Default: $TMPDIR, or /tmp")
+      ->needs(alone);
+  app.add_flag("--keep", options.keep, "Leave that folder there at the end")->needs(alone);
   app.set_version_flag("--version", std::string("prd ") + PRD_VERSION);
   try {
     app.parse(argc, argv);
@@ -116,18 +151,25 @@ int main(int argc, char** argv) {
     std::printf("%s", prd::EnginesJson().c_str());
     return 0;
   }
-  auto config = prd::LoadConfig(file);
+  auto config = prd::LoadConfig(file, prd::DaemonDefaults());
   if (config.status().code() == prd::Code::kNotFound) {
     return Fail({prd::Code::kNotFound, config.status().message() + "\n  " + Advice()}, kBadConfig);
   }
   if (!config.ok()) return Fail(config.status(), kBadConfig);
-  if (const prd::Status status = CheckKeys(config->daemon); !status.ok()) {
+  std::unique_ptr<prd::Ephemeral> own;
+  if (ephemeral && !check) {
+    auto made = prd::Ephemeral::Make(options, &*config);
+    if (!made.ok()) return Fail(made.status(), kBadConfig);
+    own = std::move(*made);
+  }
+  if (const prd::Status status = CheckKeys(*config); !status.ok()) {
     return Fail(status, kBadConfig);
   }
   if (check) {
-    std::printf("%s: ok: %zu [[job]], listens on %s\n", file.c_str(), config->jobs.size(),
-                config->daemon.listen.c_str());
+    std::printf(
+        "%s: ok: %zu [[job]], listens on %s\n", file.c_str(), config->jobs.size(),
+        config->daemon.listen.empty() ? "an ipc socket of its own" : config->daemon.listen.c_str());
     return 0;
   }
-  return Serve(std::move(*config));
+  return Serve(std::move(*config), own.get());
 }

@@ -27,6 +27,10 @@ const char* HelpOf(const std::string& counter) {
       {"results_fetched", "Orders to take a failed round's result from a peer that has it"},
       {"histories_lost",
        "Runs that ended because a worker knew of messages that their history had lost"},
+      {"connections_denied", "Connections that were refused: an unknown key or user"},
+      {"messages_forbidden", "Messages of workers that may not, or are over a quota"},
+      {"messages_over_quota", "Messages of workers whose identity is over a quota"},
+      {"messages_foreign", "Messages in the name of another worker"},
       {"gradients_lost", "Gradients in no round yet when their worker went"}};
   const auto found = help.find(counter);
   return found == help.end() ? "Since the daemon started" : found->second;

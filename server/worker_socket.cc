@@ -33,8 +33,8 @@ void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   if (options.keys) {
     socket.set(zmq::sockopt::curve_server, true);
     socket.set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
-    socket.set(zmq::sockopt::zap_domain, std::string(kZapDomain));
   }
+  socket.set(zmq::sockopt::zap_domain, std::string(kWorkersDomain));
 }
 
 // What a record may hold: it does not lead back to the token.
@@ -53,8 +53,9 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
   try {
     zmq::socket_t socket(context, zmq::socket_type::router);
     Configure(socket, options);
-    Result<std::string> endpoint = Bind(socket, options.endpoint, "listen", Access::kByUmask);
+    Result<std::string> endpoint = Bind(socket, options.endpoint, "listen");
     if (!endpoint.ok()) return endpoint.status();
+    PRD_RETURN_IF_ERROR(OpenToUsers(*endpoint, options.open_to_users));
     std::unique_ptr<WorkerSocket> made(new WorkerSocket(std::move(socket)));
     made->endpoint_ = *endpoint;
     return made;
@@ -63,7 +64,7 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
   }
 }
 
-bool WorkerSocket::Receive(std::size_t* budget, WorkerEnvelope* envelope) {
+bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerEnvelope* envelope) {
   while (*budget > 0) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) return false;
     --*budget;
@@ -86,7 +87,20 @@ bool WorkerSocket::Receive(std::size_t* budget, WorkerEnvelope* envelope) {
     }
     *envelope = std::move(*decoded);
     envelope->token = Hashed(envelope->token);
-    if (Own(*envelope)) return true;
+    Refused refusal;
+    switch (gate->Check(now, PeerOf(body_), envelope, &refusal)) {
+      case Gate::Verdict::kPass:
+        if (Own(*envelope)) return true;
+        break;
+      case Gate::Verdict::kRefuse:
+        ++counters_.forbidden;
+        SendTo({static_cast<const char*>(route_.data()), route_.size()},
+               {.incarnation = envelope->incarnation, .body = std::move(refusal)});
+        break;
+      case Gate::Verdict::kDrop:
+        ++counters_.forbidden;
+        break;
+    }
   }
   return false;
 }

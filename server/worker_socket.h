@@ -18,6 +18,7 @@
 #include "common/io/log.h"
 #include "engines/ports.h"
 #include "prd/status.h"
+#include "server/gate.h"
 
 namespace prd {
 
@@ -26,14 +27,17 @@ class WorkerSocket final : public Transport {
   struct Options {
     std::string endpoint;
     std::int64_t max_message_bytes = 65'536;
-    // With keys, clients must encrypt, and the context's ZAP handler (zap.h) admits them. The
-    // handler must exist before the socket.
+    // With keys, clients must encrypt. The context's ZAP handler (zap.h), which must exist before
+    // the socket, lets them in, with keys or without.
     std::optional<CurveKeys> keys;
+    // The socket file of an ipc endpoint is for all users of this host.
+    bool open_to_users = false;
   };
 
   struct Counters {
     std::uint64_t malformed = 0;   // messages that did not decode; answered with Refused
     std::uint64_t foreign = 0;     // messages in the name of another worker
+    std::uint64_t forbidden = 0;   // messages that the gate refused
     std::uint64_t unroutable = 0;  // envelopes whose worker is not connected; the link sends again
     std::uint64_t blocked = 0;     // envelopes to a worker that does not read; the link sends again
   };
@@ -41,10 +45,10 @@ class WorkerSocket final : public Transport {
   static Result<std::unique_ptr<WorkerSocket>> Make(zmq::context_t& context,
                                                     const Options& options);
 
-  // The next well-formed message that waits, into *envelope; malformed ones before it are refused.
-  // Its token is a hash of the one that came. False: none waits, or `*budget` messages were taken
-  // (each one takes 1 off).
-  bool Receive(std::size_t* budget, WorkerEnvelope* envelope);
+  // The next well-formed message that waits and that `gate` lets pass, into *envelope. Others
+  // before it are refused. Its token is a hash of the one that came. False: none waits, or
+  // `*budget` messages were taken (each one takes 1 off).
+  bool Receive(Instant now, Gate* gate, std::size_t* budget, WorkerEnvelope* envelope);
 
   // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
   void Know(Incarnation incarnation, const LinkToken& token);

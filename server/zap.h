@@ -1,31 +1,31 @@
-// Admits known CURVE keys (ZeroMQ RFC 27): answers libzmq's request for every new connection.
-// Without this handler every key would be admitted.
+// Who may connect (ZeroMQ RFC 27): answers libzmq's request for every new connection, and gives the
+// connection the name of its other end (access.h). Without this handler everybody would be let in.
 #ifndef PRD_SERVER_ZAP_H_
 #define PRD_SERVER_ZAP_H_
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/io/log.h"
 #include "prd/status.h"
+#include "server/access.h"
+#include "server/audit_log.h"
 
 namespace prd {
 
-inline constexpr std::string_view kZapDomain = "prd";
+// Of the sockets that it guards.
+inline constexpr std::string_view kWorkersDomain = "prd workers";
+inline constexpr std::string_view kAdminDomain = "prd admin";
 
 class ZapHandler {
  public:
-  // One per context, before any socket that it is to guard. `keys` are Z85.
-  static Result<std::unique_ptr<ZapHandler>> Make(zmq::context_t& context,
-                                                  const std::vector<std::string>& keys);
-
-  // From now on these keys are admitted. Existing connections stay.
-  void SetKeys(const std::vector<std::string>& keys);
+  // One per context, before any socket that it is to guard. Both must outlive it; what *access
+  // says may change, and counts for connections that are made from then on.
+  static Result<std::unique_ptr<ZapHandler>> Make(zmq::context_t& context, const Access* access,
+                                                  AuditLog* audit);
 
   // Answers the waiting requests.
   void Serve();
@@ -34,13 +34,14 @@ class ZapHandler {
   std::uint64_t denied() const { return denied_; }
 
  private:
-  explicit ZapHandler(zmq::socket_t socket) : socket_(std::move(socket)) {}
-  bool Answer(const std::vector<std::string>& question);
+  ZapHandler(zmq::socket_t socket, const Access* access, AuditLog* audit)
+      : socket_(std::move(socket)), access_(access), audit_(audit) {}
+  std::string Admit(const std::vector<std::string>& question);
 
   zmq::socket_t socket_;
-  std::set<std::string> keys_;  // 32 bytes each
+  const Access* access_;
+  AuditLog* audit_;
   std::uint64_t denied_ = 0;
-  LogLimit denied_log_{10 * kSecond};
 };
 
 }  // namespace prd

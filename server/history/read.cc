@@ -45,6 +45,12 @@ Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
   return list;
 }
 
+std::optional<std::string> RocksHistory::JobOf(RunId run) const {
+  const auto known = runs_.find(run);
+  if (known == runs_.end()) return std::nullopt;
+  return known->second.info.job;
+}
+
 Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
                                                std::size_t max_bytes) const {
   if (!runs_.contains(run)) return NoRun(run);

@@ -61,6 +61,8 @@ class RocksHistory final : public History {
 
   // All runs, oldest first. A run that was set aside counts as ended.
   Result<std::vector<RunInfo>> ListRuns() const;
+  // The run's job; nullopt: no such run.
+  std::optional<std::string> JobOf(RunId run) const;
   // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if
   // there is one. Empty: none yet. kNotFound: no such run.
   Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::size_t max_bytes) const;

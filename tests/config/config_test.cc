@@ -137,7 +137,7 @@ f.toml:8: daemon.sync: found 1, allowed is true or false
 f.toml:9: daemon.retain_runs: found 0, allowed is a whole number from 1 to 1000000000 (runs)
 f.toml:10: daemon.log_level: found "loud" (a text), allowed is "trace", "debug", )"
             R"("info", "warn" or "error"
-f.toml:11: surprise: unknown key; allowed are daemon, job)");
+f.toml:11: surprise: unknown key; allowed are identity, daemon, job)");
 }
 
 TEST(ConfigTest, EnginesCheckTheirOwnTables) {
@@ -225,8 +225,8 @@ TEST(ConfigTest, OffLoopbackNeedsKeysAndSaysSo) {
   EXPECT_THAT(ErrorOf("[daemon]\ncurve_secret_key_file = \"/k\"\n" + std::string(kJob)),
               HasSubstr("daemon.curve_authorized_keys_file: found \"\", allowed is a file when"));
   for (const char* listen :
-       {"tcp://127.0.0.1:1", "tcp://127.9.9.9:65535", "tcp://localhost:5775", "tcp://[::1]:5775",
-        "tcp://[0:0::0:1]:*", "ipc:///x", "tcp://127.0.0.1:*"}) {
+       {"", "tcp://127.0.0.1:1", "tcp://127.9.9.9:65535", "tcp://localhost:5775",
+        "tcp://[::1]:5775", "tcp://[0:0::0:1]:*", "ipc:///x", "tcp://127.0.0.1:*"}) {
     EXPECT_EQ(ErrorOf("[daemon]\nlisten = \"" + std::string(listen) + "\"\n" + kJob), "no error")
         << listen;
   }
@@ -238,8 +238,7 @@ TEST(ConfigTest, OffLoopbackNeedsKeysAndSaysSo) {
                 HasSubstr("prdctl keygen"))
         << listen;
   }
-  for (const char* listen : {"",
-                             "tcp://",
+  for (const char* listen : {"tcp://",
                              "tcp://:5775",
                              "tcp://127.0.0.1:0",
                              "tcp://127.0.0.1:65536",
@@ -265,9 +264,76 @@ TEST(ConfigTest, OffLoopbackNeedsKeysAndSaysSo) {
   }
   EXPECT_THAT(
       ErrorOf("[daemon]\nadmin = \"tcp://127.0.0.1:1\"\n" + std::string(kJob)),
-      HasSubstr("daemon.admin: found \"tcp://127.0.0.1:1\" (a text), allowed is ipc:///PATH"));
+      HasSubstr("daemon.admin: found \"tcp://127.0.0.1:1\", allowed is ipc:///PATH without curve"));
   EXPECT_THAT(ErrorOf("[daemon]\nadmin = \"ipc:///" + std::string(107, 'a') + "\"\n" + kJob),
               HasSubstr("up to 107 bytes"));
+}
+
+TEST(ConfigTest, ReadsIdentities) {
+  const std::string key(40, 'k');
+  const Result<Config> config = ParseConfig(
+      "[daemon]\nlisten = \"tcp://10.0.0.1:5775\"\n"
+      "curve_secret_key_file = \"/k\"\n"
+      "[[identity]]\nname = \"alice\"\nkeys = [\"" +
+          key +
+          "\"]\nusers = [\"alice\", \"1000\"]\n"
+          "jobs = [\"a-*\", \"b?\"]\nmax_jobs = 2\n"
+          "max_workers = 16\nmax_messages_per_s = 500\n"
+          "[[identity]]\nname = \"ops\"\n"
+          "jobs = [\"*\"]\nrole = \"operator\"\n" +
+          kJob,
+      "f.toml");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  ASSERT_EQ(config->identities.size(), 2u);
+  EXPECT_EQ(config->identities[0], (Identity{.name = "alice",
+                                             .keys = {key},
+                                             .users = {"alice", "1000"},
+                                             .jobs = {"a-*", "b?"},
+                                             .role = Role::kWorker,
+                                             .max_jobs = 2,
+                                             .max_workers = 16,
+                                             .max_messages_per_s = 500}));
+  EXPECT_EQ(config->identities[1].role, Role::kOperator);
+}
+
+TEST(ConfigTest, SaysWhatIsWrongWithAnIdentity) {
+  const std::string key(40, 'k');
+  const auto error = [](const std::string& identity, const std::string& daemon = "") {
+    return ErrorOf("[daemon]\nlisten = \"ipc:///w\"\n" + daemon + "[[identity]]\n" + identity +
+                   kJob);
+  };
+  EXPECT_THAT(error("jobs = [\"*\"]\n"),
+              HasSubstr("f.toml:3: identity.name: found nothing, needed is a name: 1 to 64"));
+  EXPECT_THAT(error("name = \"a b\"\njobs = [\"*\"]\n"), HasSubstr("f.toml:4: identity.name"));
+  EXPECT_THAT(error("name = \"a\"\n"),
+              HasSubstr("identity.jobs: found nothing, needed is a list; each is a pattern"));
+  EXPECT_THAT(error("name = \"a\"\njobs = \"*\"\n"), HasSubstr("allowed is a list"));
+  EXPECT_THAT(
+      error("name = \"a\"\njobs = [\"*\"]\nkeys = [\"short\"]\n"),
+      HasSubstr("f.toml:6: identity.keys: found \"short\" (a text), allowed is a list; each "
+                "is a CURVE public key"));
+  EXPECT_THAT(error("name = \"a\"\njobs = [\"*\"]\nkeys = [\"" + key + "\"]\n"),
+              HasSubstr("daemon.curve_secret_key_file: found \"\", allowed is a file when an "
+                        "identity has keys"));
+  EXPECT_THAT(error("name = \"a\"\njobs = [\"*\"]\nusers = [7]\n"),
+              HasSubstr("identity.users: found 7, allowed is a list; each is a user"));
+  EXPECT_THAT(error("name = \"a\"\njobs = []\nrole = \"root\"\n"),
+              HasSubstr("identity.role: found \"root\" (a text), allowed is \"worker\","));
+  EXPECT_THAT(error("name = \"a\"\njobs = [\"*\"]\nusers = [\"u\"]\n[[identity]]\nname = \"a\"\n"
+                    "jobs = [\"*\"]\nusers = [\"v\", \"u\"]\n"),
+              ::testing::AllOf(HasSubstr("f.toml:7: identity.name: found \"a\" a second time"),
+                               HasSubstr("f.toml:7: identity.users: found \"u\" a second time, "
+                                         "allowed is once: identity \"a\" has it")));
+  EXPECT_THAT(error("name = \"a\"\njobs = [\"*\"]\nmax_jobs = -1\n"),
+              HasSubstr("identity.max_jobs: found -1"));
+  EXPECT_THAT(ErrorOf("[daemon]\nlisten = \"tcp://127.0.0.1:1\"\n[[identity]]\nname = \"a\"\n"
+                      "jobs = [\"*\"]\n" +
+                      std::string(kJob)),
+              HasSubstr("f.toml:2: daemon.listen: found \"tcp://127.0.0.1:1\", allowed is "
+                        "ipc:///PATH, or CURVE keys, where an identity may train"));
+  EXPECT_THAT(ErrorOf("identity = 3\n" + std::string(kJob)),
+              HasSubstr("f.toml:1: identity: found 3, allowed are [[identity]] tables"));
+  EXPECT_EQ(error("name = \"a\"\njobs = [\"*\"]\nkeys = []\n"), "no error");  // nobody is it
 }
 
 TEST(ConfigTest, JobsAreNeededNamedAndTakenOnce) {

@@ -126,14 +126,15 @@ class Cluster:
     """One daemon with a state directory of its own. Use in a with statement: it leaves nothing behind."""
 
     def __init__(self, bin_dir, jobs, daemon="", inside=(), address="127.0.0.1"):
-        """inside: the command that runs another one where the daemon is to be; address: its own there."""
+        """inside: the command that runs another one where the daemon is to be; address: its own there, with keys for all
+        workers unless `daemon` names a key."""
         self.bin = bin_dir
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="prd-test-"))
         self.port = free_port()
         self.endpoint = f"tcp://[{address}]:{self.port}" if ":" in address else f"tcp://{address}:{self.port}"
         self.inside = inside
         self.keys = {}  # what a worker has in its environment to be let in
-        if address != "127.0.0.1":
+        if address != "127.0.0.1" and "curve_secret_key_file" not in daemon:
             lines, self.keys = daemon_lib.make_keys(self.bin, self.dir)
             daemon += lines
         self.admin = f"ipc://{self.dir}/admin.sock"

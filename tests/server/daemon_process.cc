@@ -99,7 +99,10 @@ DaemonProcess::~DaemonProcess() {
 
 void DaemonProcess::WriteConfig(const std::string& jobs, const std::string& daemon) {
   std::ofstream out(config());
-  out << "[daemon]\nstate_dir = \"" << state_dir() << "\"\nadmin = \"" << admin() << "\"\n";
+  out << "[daemon]\nstate_dir = \"" << state_dir() << "\"\n";
+  if (daemon.find("admin =") == std::string::npos) {
+    out << "admin = \"ipc://" << (dir_ / "admin.sock") << "\"\n";
+  }
   if (daemon.find("listen") == std::string::npos) {
     out << "listen = \"ipc://" << (dir_ / "workers.sock") << "\"\n";
   }
@@ -162,11 +165,17 @@ bool DaemonProcess::WaitForLog(const std::string& text) {
   return WaitUntil([&] { return log().find(text) != std::string::npos; });
 }
 
-AdminReply DaemonProcess::Ask(const AdminRequest& request) {
+AdminReply DaemonProcess::Ask(const AdminRequest& request,
+                              const std::optional<std::pair<CurveKeys, std::string>>& keys) {
   zmq::context_t context;
   zmq::socket_t socket(context, zmq::socket_type::req);
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::rcvtimeo, kTimeoutMs);
+  if (keys) {
+    socket.set(zmq::sockopt::curve_publickey, keys->first.public_key);
+    socket.set(zmq::sockopt::curve_secretkey, keys->first.secret_key);
+    socket.set(zmq::sockopt::curve_serverkey, keys->second);
+  }
   socket.connect(admin());
   socket.send(zmq::buffer(Encode(request)), zmq::send_flags::none);
   zmq::message_t reply;
@@ -186,14 +195,17 @@ std::uint64_t DaemonProcess::Counter(const std::string& name) {
   return ~0ull;
 }
 
-std::string DaemonProcess::endpoint() const {
+std::string DaemonProcess::Logged(const std::string& before) const {
   const std::string text = log();
-  const std::string before = "listens on ";
   const std::size_t at = text.rfind(before);
   if (at == std::string::npos) return "";
   const std::size_t begin = at + before.size();
   return text.substr(begin, text.find(',', begin) - begin);
 }
+
+std::string DaemonProcess::endpoint() const { return Logged(" listens on "); }
+
+std::string DaemonProcess::admin() const { return Logged(", admin "); }
 
 std::string DaemonProcess::log() const { return ReadFile(dir_ / "log").substr(log_start_); }
 

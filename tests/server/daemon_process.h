@@ -5,10 +5,13 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/admin.h"
+#include "common/io/curve.h"
 #include "tests/server/scratch_dir.h"
 
 namespace prd {
@@ -25,8 +28,8 @@ Ended RunDaemon(const std::vector<std::string>& flags);
 
 class DaemonProcess {
  public:
-  // `jobs` and `daemon` are TOML: [[job]] tables, and keys of [daemon] besides state_dir, admin
-  // and, unless it is there, listen (an ipc endpoint).
+  // `jobs` and `daemon` are TOML: [[job]] and [[identity]] tables, and keys of [daemon] besides
+  // state_dir and, unless they are there, admin and listen (ipc endpoints).
   explicit DaemonProcess(const std::string& jobs, const std::string& daemon = "");
   ~DaemonProcess();
 
@@ -43,20 +46,24 @@ class DaemonProcess {
   bool WaitForNotice(const std::string& text);
   bool WaitForLog(const std::string& text);
 
-  // One request, over a connection of its own; kDeadlineExceeded when there is no answer.
-  AdminReply Ask(const AdminRequest& request);
+  // One request, over a connection of its own, with keys and the daemon's public key if any;
+  // kDeadlineExceeded when there is no answer.
+  AdminReply Ask(const AdminRequest& request,
+                 const std::optional<std::pair<CurveKeys, std::string>>& keys = {});
   std::uint64_t Counter(const std::string& name);
 
-  // Where it listens: the real port where the config says *.
+  // Where it listens: the real port where the config says *. Known once it has started.
   std::string endpoint() const;
+  std::string admin() const;
   std::string log() const;
-  std::string admin() const { return "ipc://" + dir_ / "admin.sock"; }
   std::string state_dir() const { return dir_ / "state"; }
   std::string config() const { return dir_ / "prd.toml"; }
   const ScratchDir& dir() const { return dir_; }
   pid_t pid() const { return pid_; }
 
  private:
+  std::string Logged(const std::string& before) const;
+
   ScratchDir dir_;
   pid_t pid_ = -1;
   int notices_ = -1;

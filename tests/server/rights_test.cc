@@ -1,10 +1,20 @@
 // Who may do what: the attacks on a controller that were tried, and how they end.
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
-#include <filesystem>
+#include <cstdio>
 #include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
 
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
@@ -16,6 +26,20 @@ using ::testing::HasSubstr;
 
 constexpr const char* kJobs =
     "[[job]]\nname = \"*\"\nengine = \"p-reduce\"\nworkers = 2\nlease_ms = 60000\n";
+
+// bin/prdctl with these flags, until it ends; `as` is put before it.
+Ended Prdctl(const std::string& flags, const std::string& as = "") {
+  const std::string command = as + PRD_BIN_DIR "/prdctl" + flags + " 2>&1";
+  FILE* pipe = ::popen(command.c_str(), "r");
+  Ended ended;
+  char chunk[4096];
+  while (std::size_t got = std::fread(chunk, 1, sizeof chunk, pipe)) {
+    ended.output.append(chunk, got);
+  }
+  const int status = ::pclose(pipe);
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
 
 // Two workers of a job that trains, and a process that knows all of worker 0 but its token, as
 // every peer does.
@@ -98,6 +122,393 @@ TEST_F(Impostor, FindsNoTokenInTheHistory) {
     EXPECT_NE(from->envelope.token, token);
   }
   EXPECT_EQ(hellos, 1);
+}
+
+// Alice and bob train, carol looks at alice's jobs, dave operates the daemon. Each has a key.
+class Tenants : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    WriteFile("secret", server_.secret_key);
+    WriteConfig();
+    ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  }
+  void WriteFile(const std::string& name, const std::string& text) {
+    std::ofstream(daemon_.dir() / name) << text << "\n";
+    ASSERT_EQ(::chmod((daemon_.dir() / name).c_str(), 0600), 0);
+  }
+  static std::string Identity(const std::string& name, const std::string& keys,
+                              const std::string& more) {
+    return "[[identity]]\nname = \"" + name + "\"\nkeys = [" + keys + "]\n" + more + "\n";
+  }
+  static std::string Quoted(const CurveKeys& keys) { return "\"" + keys.public_key + "\""; }
+  void WriteConfig() {
+    daemon_.WriteConfig(
+        "[[job]]\nname = \"*-brief\"\nengine = \"p-reduce\"\nworkers = 2\nlease_ms = 1000\n"
+        "heartbeat_ms = 100\n" +
+            std::string(kJobs) +
+            Identity("alice", alice_keys_, "jobs = [\"alice-*\"]\n" + alice_more_) +
+            Identity("bob", Quoted(bob_), "jobs = [\"bob-*\"]\n" + bob_more_) +
+            Identity("carol", Quoted(carol_), "jobs = [\"alice-*\"]\nrole = \"viewer\"") +
+            Identity("dave", Quoted(dave_), "jobs = [\"*\"]\nrole = \"operator\""),
+        "listen = \"tcp://127.0.0.1:*\"\nadmin = \"" + admin_ + "\"\ncurve_secret_key_file = \"" +
+            (daemon_.dir() / "secret") + "\"\naudit_log = \"" + (daemon_.dir() / "audit") + "\"");
+  }
+  void Reload() {
+    WriteConfig();
+    daemon_.Signal(SIGHUP);
+    ASSERT_TRUE(daemon_.WaitForLog("reloaded"));
+  }
+  std::unique_ptr<RawWorker> Worker(const CurveKeys& keys, Incarnation incarnation) {
+    return std::make_unique<RawWorker>(daemon_.endpoint(), incarnation,
+                                       std::pair(keys, server_.public_key));
+  }
+  AdminReply Ask(const CurveKeys& keys, const AdminRequest& request) {
+    return daemon_.Ask(request, std::pair(keys, server_.public_key));
+  }
+  std::string Audit() const {
+    std::ifstream in(daemon_.dir() / "audit");
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void WaitForAudit(const std::string& text) const {
+    while (Audit().find(text) == std::string::npos) ::usleep(10'000);  // or CTest's time is up
+  }
+  // What the worker is told, once it is refused.
+  static std::string WhyRefused(RawWorker& worker) {
+    const std::optional<Refused> refused = worker.Expect<Refused>();
+    return refused ? std::string(CodeName(refused->code)) + ": " + refused->reason : "nothing";
+  }
+  void BeginAlicesJob() {
+    first_ = Worker(alice_, 11);
+    second_ = Worker(alice_, 22);
+    first_->Join("alice-1", 0);
+    second_->Join("alice-1", 1);
+    ASSERT_TRUE(first_->Reduce() && second_->Reduce());  // the common start
+  }
+  // With short leases; none is renewed.
+  void JoinABriefJob() {
+    first_ = Worker(alice_, 11);
+    second_ = Worker(alice_, 22);
+    first_->Join("alice-brief", 0);
+    second_->Join("alice-brief", 1);
+  }
+  void ExpectAlicesJobGoesOn() {
+    first_->WaitsFor(second_.get());
+    first_->Send(Ready{.iteration = 1});
+    second_->Send(Ready{.iteration = 1});
+    EXPECT_TRUE(first_->Reduce().has_value());
+    EXPECT_TRUE(second_->Reduce().has_value());
+  }
+
+  const CurveKeys server_ = NewCurveKeys().value();
+  const CurveKeys alice_ = NewCurveKeys().value();
+  const CurveKeys bob_ = NewCurveKeys().value();
+  const CurveKeys carol_ = NewCurveKeys().value();
+  const CurveKeys dave_ = NewCurveKeys().value();
+  const CurveKeys stranger_ = NewCurveKeys().value();
+  std::string alice_keys_ = Quoted(alice_);
+  std::string alice_more_, bob_more_;
+  DaemonProcess daemon_{kJobs};
+  std::string admin_ = "ipc://" + (daemon_.dir() / "admin.sock");
+  std::unique_ptr<RawWorker> first_, second_;
+};
+
+TEST_F(Tenants, AKeyJoinsNoJobOfAnother) {
+  BeginAlicesJob();
+  const auto bob = Worker(bob_, 33);
+  bob->Send(RawWorker::HelloFor("alice-1", 2));
+  EXPECT_EQ(WhyRefused(*bob), "failed precondition: identity bob: it may not train in job alice-1");
+  const auto own = Worker(bob_, 44);
+  own->Join("bob-1", 0);
+  ExpectAlicesJobGoesOn();
+  EXPECT_THAT(Audit(), HasSubstr("refused \"identity bob\" as \"key:" + bob_.public_key +
+                                 "\" from \"127.0.0.1\": \"train in job alice-1\": \"it may not "
+                                 "train in job alice-1\""));
+  EXPECT_THAT(Audit(), HasSubstr("let in \"identity alice\""));
+  EXPECT_EQ(daemon_.Counter("messages_forbidden"), 1u);
+}
+
+TEST_F(Tenants, AKeyFixesNoModelOfAnothersJob) {
+  const auto squatter = Worker(bob_, 33);
+  Hello hello = RawWorker::HelloFor("alice-1", 0);
+  hello.model_hash = 666;
+  hello.world_size = 1;
+  squatter->Send(hello);
+  EXPECT_THAT(WhyRefused(*squatter), HasSubstr("it may not train in job alice-1"));
+  BeginAlicesJob();
+  ExpectAlicesJobGoesOn();
+}
+
+// Bob knows what a member of the job knows of another one, the token excepted; and also with it.
+TEST_F(Tenants, AKeyActsForNoWorkerOfAnother) {
+  BeginAlicesJob();
+  const auto bob = Worker(bob_, 11);
+  bob->Pretend(*first_);
+  bob->Show({7, 7});
+  bob->Heartbeat();
+  EXPECT_THAT(WhyRefused(*bob), HasSubstr("it may not train in job alice-1"));
+  bob->Show({1, 11});
+  for (Seq seq = 1; seq < 10; ++seq) {
+    bob->SendEnvelope({.run = first_->run(),
+                       .identity = first_->identity(),
+                       .rank = 0,
+                       .incarnation = 11,
+                       .seq = seq,
+                       .ack = 1,
+                       .token = {1, 11},
+                       .body = Leave{"said by somebody else"}});
+    EXPECT_THAT(WhyRefused(*bob), HasSubstr("it may not train in job alice-1"));
+  }
+  ExpectAlicesJobGoesOn();
+  EXPECT_EQ(daemon_.log().find("said by somebody else"), std::string::npos);
+}
+
+TEST_F(Tenants, AWorkerIsWhoItsKeyIsAndNotWhoItSays) {
+  const auto alice = Worker(alice_, 11);
+  Hello hello = RawWorker::HelloFor("alice-1", 0);
+  hello.identity = "root";
+  alice->Send(hello);
+  ASSERT_TRUE(alice->Expect<Welcome>().has_value());
+  const AdminReply reply = daemon_.Ask(ReadRecords{.run = alice->run()});
+  const auto* batch = std::get_if<RecordBatch>(&reply);
+  ASSERT_TRUE(batch != nullptr);
+  std::string names;
+  for (const Record& record : batch->records) {
+    const auto* from = std::get_if<FromWorker>(&record.body);
+    const auto* said = from == nullptr ? nullptr : std::get_if<Hello>(&from->envelope.body);
+    if (said != nullptr) names += said->identity;
+  }
+  EXPECT_EQ(names, "alice");
+}
+
+TEST_F(Tenants, OneRevokedKeyIsGoneWithinItsLease) {
+  const CurveKeys other = NewCurveKeys().value();
+  alice_keys_ = Quoted(alice_) + ", " + Quoted(other);
+  Reload();
+  const auto kept = Worker(other, 33);
+  kept->Join("alice-2", 0);
+  JoinABriefJob();
+  alice_keys_ = Quoted(other);
+  Reload();
+  first_->Heartbeat();
+  EXPECT_THAT(WhyRefused(*first_), HasSubstr("the daemon's config does not let it in any more"));
+  ASSERT_TRUE(daemon_.WaitForLog("run " + std::to_string(first_->run()) + " ended"))
+      << daemon_.log();
+  kept->Heartbeat();
+  EXPECT_TRUE(kept->Expect<HeartbeatAck>().has_value());
+}
+
+TEST_F(Tenants, AllKeysRevokedAreGoneWithinTheirLease) {
+  JoinABriefJob();
+  const auto bob = Worker(bob_, 33);
+  bob->Join("bob-1", 0);
+  alice_keys_.clear();
+  Reload();
+  first_->Heartbeat();
+  second_->Heartbeat();
+  EXPECT_THAT(WhyRefused(*first_), HasSubstr("does not let it in any more"));
+  EXPECT_THAT(WhyRefused(*second_), HasSubstr("does not let it in any more"));
+  ASSERT_TRUE(daemon_.WaitForLog("run " + std::to_string(first_->run()) + " ended"))
+      << daemon_.log();
+  bob->Heartbeat();
+  EXPECT_TRUE(bob->Expect<HeartbeatAck>().has_value());
+  const auto again = Worker(alice_, 44);
+  again->Send(RawWorker::HelloFor("alice-brief", 0));
+  WaitForAudit("connect as a worker");
+  EXPECT_FALSE(again->Receive(0));
+}
+
+TEST_F(Tenants, JobsThatAreTakenAwayAreGoneToo) {
+  BeginAlicesJob();
+  alice_more_ = "colour = 1\n";  // the reload is refused
+  WriteConfig();
+  daemon_.Signal(SIGHUP);
+  ASSERT_TRUE(daemon_.WaitForLog("reload refused"));
+  ExpectAlicesJobGoesOn();
+  alice_more_ = "role = \"viewer\"\n";
+  Reload();
+  EXPECT_TRUE(daemon_.WaitForLog("identity alice may not train in it any more; its 2 workers"));
+  first_->Heartbeat();
+  EXPECT_THAT(WhyRefused(*first_), HasSubstr("it may not train in job alice-1"));
+}
+
+TEST_F(Tenants, QuotasAreKept) {
+  alice_more_ = "max_jobs = 2\nmax_workers = 3\n";
+  Reload();
+  BeginAlicesJob();
+  const auto third = Worker(alice_, 33);
+  third->Join("alice-2", 0);
+  const auto fourth = Worker(alice_, 44);
+  fourth->Send(RawWorker::HelloFor("alice-1", kNoRank));
+  EXPECT_EQ(WhyRefused(*fourth),
+            "unavailable: identity alice: it has all its 3 workers (max_workers)");
+  third->Send(Leave{"done"});
+  ASSERT_TRUE(third->Expect<Released>().has_value());
+  fourth->Join("alice-1");
+
+  alice_more_ = "max_jobs = 1\n";
+  Reload();
+  const auto fifth = Worker(alice_, 55);
+  fifth->Send(RawWorker::HelloFor("alice-3", 0));
+  EXPECT_EQ(WhyRefused(*fifth), "unavailable: identity alice: it has all its 1 jobs (max_jobs)");
+  const auto sixth = Worker(alice_, 66);
+  sixth->Join("alice-1");  // a job that it has
+}
+
+TEST_F(Tenants, AFloodOfMessagesIsItsOwnersOwnLoss) {
+  bob_more_ = "max_messages_per_s = 50\n";
+  Reload();
+  const auto bob = Worker(bob_, 33);
+  bob->Join("bob-1", 0);
+  for (int i = 0; i < 2000; ++i) bob->Heartbeat();
+  BeginAlicesJob();
+  ExpectAlicesJobGoesOn();
+  EXPECT_GE(daemon_.Counter("messages_over_quota"), 1u);
+}
+
+TEST_F(Tenants, EachSeesItsOwnJobs) {
+  BeginAlicesJob();
+  const auto bob = Worker(bob_, 33);
+  bob->Join("bob-1", 0);
+  daemon_.Signal(SIGTERM);
+  ASSERT_EQ(daemon_.WaitForEnd(), 0);
+  admin_ = "tcp://127.0.0.1:*";
+  WriteConfig();
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  const auto jobs = [&](const CurveKeys& keys) {
+    const AdminReply reply = Ask(keys, ListRuns{});
+    const auto* list = std::get_if<RunList>(&reply);
+    std::string names;
+    if (list == nullptr) return std::string("no list");
+    for (const RunInfo& run : list->runs) names += run.job + " ";
+    return names;
+  };
+  EXPECT_EQ(jobs(alice_), "alice-1 ");
+  EXPECT_EQ(jobs(bob_), "bob-1 ");
+  EXPECT_EQ(jobs(carol_), "alice-1 ");
+  EXPECT_EQ(jobs(dave_), "alice-1 bob-1 ");
+  for (const AdminRequest& request : {AdminRequest(ReadRecords{.run = bob->run()}),
+                                      AdminRequest(ReadSnapshot{.run = bob->run()})}) {
+    const AdminReply none = Ask(carol_, request);
+    ASSERT_TRUE(std::holds_alternative<AdminError>(none));
+    EXPECT_EQ(std::get<AdminError>(none).code, Code::kNotFound);
+    EXPECT_FALSE(std::holds_alternative<AdminError>(Ask(dave_, request)));
+  }
+  EXPECT_TRUE(std::get<DaemonStatus>(Ask(carol_, GetStatus{})).counters.empty());
+  EXPECT_EQ(std::get<DaemonStatus>(Ask(carol_, GetStatus{})).silences.size(), 2u);
+  EXPECT_FALSE(std::get<DaemonStatus>(Ask(dave_, GetStatus{})).counters.empty());
+
+  // As prdctl tells it.
+  WriteFile("carol.key", carol_.secret_key);
+  WriteFile("stranger.key", stranger_.secret_key);
+  const std::string prdctl = " --admin " + daemon_.admin() + " --server-key '" +
+                             server_.public_key + "' --key " + daemon_.dir().path() + "/";
+  EXPECT_THAT(Prdctl(prdctl + "carol.key jobs").output, HasSubstr("alice-1"));
+  const Ended denied = Prdctl(prdctl + "stranger.key jobs");
+  EXPECT_EQ(denied.code, 1);
+  EXPECT_THAT(denied.output, HasSubstr("permission denied: the daemon at " + daemon_.admin() +
+                                       " does not let key " + stranger_.public_key + " in"));
+  EXPECT_THAT(Prdctl(" --admin " + daemon_.admin() + " jobs").output, HasSubstr("--server-key"));
+}
+
+TEST_F(Tenants, WhoMayOnlyLookTrainsNowhere) {
+  const auto carol = Worker(carol_, 33);
+  carol->Send(RawWorker::HelloFor("alice-1", 0));
+  WaitForAudit("its role is to look, not to train");
+  EXPECT_FALSE(carol->Receive(0));
+}
+
+// The numbers of users of this host, which ipc tells.
+class Users : public ::testing::Test {
+ protected:
+  static constexpr uid_t kOther = 65'534;
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can act for another user";
+    ASSERT_EQ(::chmod(daemon_.dir().path().c_str(), 0755), 0);  // whose own folder it is not
+  }
+  // As the other user, in a process of its own; before there are threads in this one.
+  static int InChild(const std::function<int()>& act) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::setgroups(0, nullptr);
+      if (::setresgid(kOther, kOther, kOther) != 0 || ::setresuid(kOther, kOther, kOther) != 0) {
+        ::_exit(99);
+      }
+      ::_exit(act());
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  // The error of connecting to a socket file; 0: it is open.
+  static int ConnectTo(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool connected =
+        ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    const int error = connected ? 0 : errno;
+    ::close(fd);
+    return error;
+  }
+  std::string workers() const { return daemon_.dir() / "workers.sock"; }
+
+  DaemonProcess daemon_{kJobs};
+};
+
+TEST_F(Users, NobodyElseGetsInUnlessTheConfigNamesThem) {
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  for (const std::string& path : {workers(), daemon_.dir() / "admin.sock"}) {
+    EXPECT_EQ(InChild([&] { return ConnectTo(path); }), EACCES) << path;
+  }
+  const Ended asked = Prdctl(" --admin " + daemon_.admin() + " jobs", "setpriv --reuid 65534 ");
+  EXPECT_EQ(asked.code, 1);
+  EXPECT_THAT(asked.output, HasSubstr("permission denied: the daemon at " + daemon_.admin() +
+                                      " does not let user 65534 in"));
+  RawWorker own(daemon_.endpoint(), 11);
+  own.Join("job", 0);
+}
+
+TEST(OwnSocket, IsWhereADaemonListensThatIsToldNothing) {
+  DaemonProcess daemon(kJobs, "listen = \"\"");
+  ASSERT_TRUE(daemon.Start({{"RUNTIME_DIRECTORY", daemon.dir().path()}})) << daemon.log();
+  EXPECT_EQ(daemon.endpoint(), "ipc://" + (daemon.dir() / "workers"));
+  struct stat info {};
+  ASSERT_EQ(::stat((daemon.dir() / "workers").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  RawWorker worker(daemon.endpoint(), 11);
+  worker.Join("job", 0);
+}
+
+TEST(OwnSocket, TcpWithoutKeysIsForEverybodyAndSaysSo) {
+  DaemonProcess daemon(kJobs, "listen = \"tcp://127.0.0.1:*\"");
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  EXPECT_THAT(daemon.log(), HasSubstr("every user of this host can train along"));
+  RawWorker worker(daemon.endpoint(), 11);
+  worker.Join("job", 0);
+}
+
+TEST_F(Users, AUserHasTheJobsOfItsIdentity) {
+  daemon_.WriteConfig(std::string(kJobs) +
+                      "[[identity]]\nname = \"other\"\nusers = [\"65534\"]\njobs = [\"o-*\"]\n");
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  const std::string endpoint = daemon_.endpoint();
+  EXPECT_EQ(InChild([&] {
+              RawWorker worker(endpoint, 11);
+              worker.Send(RawWorker::HelloFor("o-1", 0));
+              if (!worker.Expect<Welcome>()) return 1;
+              RawWorker wrong(endpoint, 22);
+              wrong.Send(RawWorker::HelloFor("root-1", 0));
+              return wrong.Expect<Refused>() ? 0 : 2;
+            }),
+            0);
+  const std::string admin = " --admin " + daemon_.admin() + " jobs";
+  EXPECT_THAT(Prdctl(admin, "setpriv --reuid 65534 ").output, HasSubstr("o-1"));
+  // Another one may connect to the file, and is refused for its number.
+  const Ended third = Prdctl(admin, "setpriv --reuid 65533 ");
+  EXPECT_EQ(third.code, 1);
+  EXPECT_THAT(third.output, HasSubstr("does not let user 65533 in"));
+  EXPECT_TRUE(daemon_.WaitForLog("this user is not authorized"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 class AdminSource : public HistorySource {
  public:
   explicit AdminSource(AdminOptions options) : options_(std::move(options)) {}
+  ~AdminSource() override { Close(); }
 
   Result<std::vector<RunInfo>> Runs() override {
     Result<RunList> list = Ask<RunList>(ListRuns{}, 0);
@@ -48,11 +49,11 @@ class AdminSource : public HistorySource {
       if (!answer.ok()) return answer.status();
       bytes = std::move(answer).value();
     } catch (const zmq::error_t& error) {
-      socket_.reset();
+      Close();
       const bool wrong = error.num() == EINVAL || error.num() == EPROTONOSUPPORT;
       return Status(wrong ? Code::kInvalidArgument : Code::kUnavailable,
                     "admin endpoint: found \"" + options_.endpoint + "\" (" + error.what() +
-                        "), allowed is ipc:///PATH, as in the daemon's config");
+                        "), allowed is ipc:///PATH or tcp://HOST:PORT, as in the daemon's config");
     }
     Result<AdminReply> reply = DecodeAdminReply(bytes);
     if (!reply.ok()) {
@@ -73,12 +74,12 @@ class AdminSource : public HistorySource {
     if (!socket_) {
       constexpr std::string_view kIpc = "ipc://";
       const bool ipc = options_.endpoint.starts_with(kIpc);
-      if (ipc && access(options_.endpoint.c_str() + kIpc.size(), F_OK) != 0) {
+      // Connecting needs the right to write; so does finding the file, of its folder.
+      if (ipc && access(options_.endpoint.c_str() + kIpc.size(), W_OK) != 0) {
+        if (errno == EACCES) return Denied();
         return Away(std::strerror(errno));
       }
-      socket_.emplace(context_, zmq::socket_type::req);
-      socket_->set(zmq::sockopt::linger, 0);
-      socket_->connect(options_.endpoint);
+      Connect();
     }
     socket_->send(zmq::buffer(request), zmq::send_flags::none);
     using Clock = std::chrono::steady_clock;
@@ -90,21 +91,60 @@ class AdminSource : public HistorySource {
       if (left.count() <= 0) break;
       zmq_pollitem_t items[] = {
           {.socket = socket_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0},
+          {.socket = refusals_->handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0},
           {.socket = nullptr, .fd = options_.stop_fd, .events = ZMQ_POLLIN, .revents = 0}};
       const int ready =
-          zmq_poll(items, options_.stop_fd >= 0 ? 2 : 1, static_cast<long>(left.count()));
+          zmq_poll(items, options_.stop_fd >= 0 ? 3 : 2, static_cast<long>(left.count()));
       if (ready < 0 && errno != EINTR) throw zmq::error_t();
-      if (ready > 0 && items[1].revents != 0) {
-        socket_.reset();
+      if (ready > 0 && items[2].revents != 0) {
+        Close();
         return Status(Code::kCancelled, "interrupted");
+      }
+      if (ready > 0 && items[0].revents == 0 && items[1].revents != 0) {
+        Close();
+        return Denied();
       }
       if (ready <= 0) continue;
       zmq::message_t answer;
       (void)socket_->recv(answer, zmq::recv_flags::none);
       return answer.to_string();
     }
-    socket_.reset();  // a REQ socket takes no second question before the answer
+    Close();  // a REQ socket takes no second question before the answer
     return Away("within " + std::to_string(options_.timeout_ns / kMillisecond) + " ms");
+  }
+
+  void Connect() {
+    socket_.emplace(context_, zmq::socket_type::req);
+    socket_->set(zmq::sockopt::linger, 0);
+    socket_->set(zmq::sockopt::ipv6, options_.endpoint.find('[') != std::string::npos);
+    if (options_.keys) {
+      socket_->set(zmq::sockopt::curve_publickey, options_.keys->public_key);
+      socket_->set(zmq::sockopt::curve_secretkey, options_.keys->secret_key);
+      socket_->set(zmq::sockopt::curve_serverkey, options_.server_key);
+    }
+    // libzmq tells there that the daemon has refused the connection.
+    constexpr const char* kRefusals = "inproc://refusals";
+    if (zmq_socket_monitor(socket_->handle(), kRefusals, ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0) {
+      throw zmq::error_t();
+    }
+    refusals_.emplace(context_, zmq::socket_type::pair);
+    refusals_->connect(kRefusals);
+    socket_->connect(options_.endpoint);
+  }
+
+  void Close() {
+    if (socket_) zmq_socket_monitor(socket_->handle(), nullptr, 0);
+    refusals_.reset();
+    socket_.reset();
+  }
+
+  Status Denied() const {
+    const std::string who =
+        options_.keys ? "key " + options_.keys->public_key : "user " + std::to_string(geteuid());
+    return Status(Code::kFailedPrecondition,
+                  "permission denied: the daemon at " + options_.endpoint + " does not let " + who +
+                      " in. Whom it lets in stands in its config: the user that prd runs as, root, "
+                      "and each [[identity]]");
   }
 
   Status Away(const std::string& how) const {
@@ -118,6 +158,7 @@ class AdminSource : public HistorySource {
   AdminOptions options_;
   zmq::context_t context_;
   std::optional<zmq::socket_t> socket_;
+  std::optional<zmq::socket_t> refusals_;  // of socket_'s connection
 };
 
 }  // namespace

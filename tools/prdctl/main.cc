@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "common/io/curve.h"
 #include "tools/prdctl/admin_source.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/files_source.h"
@@ -95,6 +96,7 @@ bool Interrupted() {
 struct Flags {
   std::string admin = "ipc:///run/prd/admin.sock";
   std::string state_dir;
+  std::string key, server_key;
   int timeout_ms = 3000;
   bool json = false;
   std::string run;
@@ -134,14 +136,37 @@ Status Keygen(const Flags& flags, const Console& console) {
                 << '\n';
     return Status::Ok();
   }
-  console.out << files->secret_file
-              << "  the secret key: keep it where only its owner can read it\n"
-              << files->public_file << "  the public key: " << files->public_key << '\n'
-              << "For the daemon: curve_secret_key_file = \"" << files->secret_file
-              << "\"; its workers get the public key as PRD_CURVE_SERVER_KEY.\n"
-              << "For a worker: PRD_CURVE_SECRET_KEY_FILE=" << files->secret_file
-              << "; the public key becomes a line of the daemon's curve_authorized_keys_file.\n";
+  console.out
+      << files->secret_file << "  the secret key: keep it where only its owner can read it\n"
+      << files->public_file << "  the public key: " << files->public_key << '\n'
+      << "For the daemon: curve_secret_key_file = \"" << files->secret_file
+      << "\"; its workers get the public key as PRD_CURVE_SERVER_KEY.\n"
+      << "For a worker: PRD_CURVE_SECRET_KEY_FILE=" << files->secret_file
+      << "; the public key becomes one of `keys` of an [[identity]] in the daemon's config, or a "
+         "line of its curve_authorized_keys_file.\n"
+      << "For prdctl over tcp: --key " << files->secret_file
+      << "; the public key goes to the same place.\n";
   return Status::Ok();
+}
+
+// How to show oneself to a daemon on tcp.
+Result<AdminOptions> AdminOf(const Flags& flags) {
+  AdminOptions options{.endpoint = flags.admin,
+                       .timeout_ns = flags.timeout_ms * kMillisecond,
+                       .stop_fd = stop_pipe[0],
+                       .keys = {},
+                       .server_key = flags.server_key};
+  if (!flags.admin.starts_with("tcp://")) return options;
+  if (flags.key.empty() || flags.server_key.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "--admin " + flags.admin +
+                      ": over tcp a daemon lets in whom it knows by a key: give --key FILE, your "
+                      "secret key, and --server-key KEY, the daemon's public key");
+  }
+  Result<CurveKeys> keys = ReadSecretKeyFile(flags.key);
+  if (!keys.ok()) return keys.status();
+  options.keys = std::move(*keys);
+  return options;
 }
 
 Status Groups(HistorySource& source, const Flags& flags, const Console& console) {
@@ -345,6 +370,13 @@ int Main(int argc, char** argv) {
   auto* admin =
       app.add_option("--admin", flags.admin, "The daemon's admin endpoint (also from PRD_ADMIN)")
           ->capture_default_str();
+  if (const char* file = std::getenv("PRD_CURVE_SECRET_KEY_FILE")) flags.key = file;
+  if (const char* key = std::getenv("PRD_CURVE_SERVER_KEY")) flags.server_key = key;
+  app.add_option("--key", flags.key,
+                 "For --admin tcp://HOST:PORT: the file of your secret key (also from "
+                 "PRD_CURVE_SECRET_KEY_FILE)");
+  app.add_option("--server-key", flags.server_key,
+                 "The same: the daemon's public key (also from PRD_CURVE_SERVER_KEY)");
   app.add_option("--state-dir", flags.state_dir,
                  "Read the history in this directory instead of asking a daemon")
       ->excludes(admin);
@@ -379,9 +411,9 @@ int Main(int argc, char** argv) {
     if (!files.ok()) return Report(files.status());
     source = std::move(files).value();
   } else {
-    source = MakeAdminSource({.endpoint = flags.admin,
-                              .timeout_ns = flags.timeout_ms * kMillisecond,
-                              .stop_fd = stop_pipe[0]});
+    Result<AdminOptions> options = AdminOf(flags);
+    if (!options.ok()) return Report(options.status());
+    source = MakeAdminSource(std::move(options).value());
   }
   const Status status = command(*source, console);
   const int written = Written(out, buffer);

@@ -1,0 +1,60 @@
+// What is asked of each worker's message before the pump gets it: whether its sender may have that
+// job, and whether it keeps to its quotas. Not thread safe.
+#ifndef PRD_SERVER_GATE_H_
+#define PRD_SERVER_GATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "engines/pump.h"
+#include "server/access.h"
+#include "server/audit_log.h"
+
+namespace prd {
+
+class Gate {
+ public:
+  // All must outlive it. What *access says may change, and counts from then on.
+  Gate(const Access* access, const Pump* pump, AuditLog* audit)
+      : access_(access), pump_(pump), audit_(audit) {}
+
+  enum class Verdict {
+    kPass,
+    kRefuse,  // with *refusal, to the connection that it came from
+    kDrop,    // it comes again
+  };
+  // A Hello that passes has the name of its sender's identity.
+  Verdict Check(Instant now, const Peer& peer, WorkerEnvelope* envelope, Refused* refusal);
+
+  std::uint64_t over_quota() const { return over_quota_; }
+
+ private:
+  struct Bucket {  // of messages
+    double left = 0;
+    std::optional<Instant> at;
+  };
+  bool Overdrawn(Instant now, const Rights& rights);
+  std::string Missing(const Rights& rights, const WorkerEnvelope& envelope,
+                      const Hello& hello) const;
+  void NoteArrival(const Peer& peer, const Rights& rights, const WorkerEnvelope& envelope,
+                   const Hello& hello);
+
+  const Access* access_;
+  const Pump* pump_;
+  AuditLog* audit_;
+  std::map<std::string, Bucket> buckets_;  // by identity
+  std::uint64_t over_quota_ = 0;
+  // The newest incarnations whose arrival is in the audit log.
+  std::unordered_set<Incarnation> arrived_;
+  std::deque<Incarnation> arrived_order_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_SERVER_GATE_H_

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Who may do what, with real processes, as config/prd.toml and server/SECURITY.md say. Usage: rights_test.py BIN_DIR [TEST ...]"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import cluster
+import hosts
+
+BIN = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/bin"
+JOBS = '[[job]]\nname = "*"\nengine = "all-reduce"\nworkers = 2\n'
+STEPS = 15
+
+
+def keygen(folder, name):
+    """As the manual says. Gives (the file of the secret key, the public key)."""
+    subprocess.run([f"{BIN}/prdctl", "keygen", folder / name], check=True, capture_output=True)
+    return folder / f"{name}.key", (folder / f"{name}.pub").read_text().strip()
+
+
+class Training(unittest.TestCase):
+    @unittest.skipIf(hosts.why_not(), hosts.why_not())
+    def test_two_identities_have_jobs_of_their_own_under_one_daemon(self):
+        """Two hosts, two jobs at once with a worker of each on each host; then each key is tried on the other's job."""
+        with tempfile.TemporaryDirectory() as folder, hosts.Hosts(2, "1gbit") as at:
+            folder = pathlib.Path(folder)
+            daemon_file, daemon_key = keygen(folder, "daemon")
+            files, identities = {}, ""
+            for name in ("alice", "bob"):
+                files[name], key = keygen(folder, name)
+                identities += f'[[identity]]\nname = "{name}"\nkeys = ["{key}"]\njobs = ["{name}-*"]\n'
+            lines = f'\ncurve_secret_key_file = "{daemon_file}"\naudit_log = "{folder}/audit"\n'
+            with cluster.Cluster(BIN, identities + JOBS, lines, inside=at.enter(0), address=at.address(0)) as c:
+
+                def worker(name, job, rank, **options):
+                    env = {"PRD_CURVE_SERVER_KEY": daemon_key, "PRD_CURVE_SECRET_KEY_FILE": str(files[name])}
+                    return c.worker(rank, job=job, env=env, inside=at.enter(rank % 2), **options)
+
+                workers = {name: [worker(name, f"{name}-1", rank, steps=STEPS) for rank in (0, 1)] for name in files}
+                for theirs, others in (("alice", "bob"), ("bob", "alice")):
+                    intruder = worker(theirs, f"{others}-1", 2)
+                    self.assertIn(f"identity {theirs}: it may not train in job {others}-1", intruder.fail())
+                for name, pair in workers.items():
+                    ends = [one.end() for one in pair]
+                    self.assertEqual(ends[0]["sum"], ends[1]["sum"])
+                    for one in pair:
+                        self.assertEqual([sorted(step["members"]) for step in one.steps()], [[0, 1]] * STEPS)
+                jobs = {run["job"] for run in json.loads(c.prdctl("jobs"))["runs"]}
+                self.assertEqual(jobs, {"alice-1", "bob-1"})
+                audit = (folder / "audit").read_text()
+                for name in files:
+                    self.assertIn(f'let in "identity {name}"', audit)
+                    self.assertIn(f'refused "identity {name}"', audit)
+                self.assertIn(f'from "{at.address(1)}"', audit)
+
+    def test_an_ephemeral_controller_is_gone_with_its_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "job.toml").write_text(JOBS)
+            environment = folder / "prd.env"
+            prd = subprocess.Popen(
+                [f"{BIN}/prd", "--ephemeral", "--config", folder / "job.toml", "--env-file", environment, "--listen",
+                 "tcp://127.0.0.1:*", "--dir", folder], stderr=subprocess.PIPE, text=True)  # fmt: skip
+            try:
+                deadline = time.monotonic() + cluster.DEADLINE_S
+                while not environment.exists():
+                    self.assertIsNone(prd.poll(), "prd has ended")
+                    self.assertLess(time.monotonic(), deadline, "no environment is told")
+                    time.sleep(0.01)
+                self.assertEqual(environment.stat().st_mode & 0o777, 0o600)
+                start = f". {environment} && exec {BIN}/toy_worker --steps {STEPS} --step-ms 5"
+
+                def worker(rank, script):
+                    env = dict(os.environ, PRD_JOB="mine", PRD_RANK=str(rank), PRD_TIMEOUT_MS="60000")
+                    return subprocess.Popen(["sh", "-c", script], env=env, stdout=subprocess.PIPE, text=True)
+
+                workers = [worker(rank, start) for rank in (0, 1)]
+                sums = set()
+                for one in workers:
+                    output, _ = one.communicate(timeout=cluster.DEADLINE_S)
+                    self.assertEqual(one.returncode, 0, output)
+                    sums.add(json.loads(output.splitlines()[-1])["sum"])
+                self.assertEqual(len(sums), 1)
+                _, log = prd.communicate(timeout=cluster.DEADLINE_S)
+                self.assertEqual(prd.returncode, 0, log)
+                self.assertEqual([file.name for file in folder.iterdir()], ["job.toml"], log)
+            finally:
+                prd.kill()
+                prd.wait()
+                prd.stderr.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
