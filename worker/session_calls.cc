@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/io/own_socket.h"
 #include "worker/device/gpu.h"
 #include "worker/host.h"
 #include "worker/session_checks.h"
@@ -25,6 +26,11 @@ std::vector<Tensor> ShapesOf(std::vector<Tensor> tensors) {
 }  // namespace
 
 Result<std::unique_ptr<SessionCalls>> SessionCalls::Create(SessionOptions options) {
+  if (options.controller.empty()) {
+    Result<std::string> own = FindOwnEndpoint();
+    if (!own.ok()) return own.status();
+    options.controller = *std::move(own);
+  }
   PRD_RETURN_IF_ERROR(CheckOptions(options));
   Result<std::unique_ptr<Background>> background = Background::Start(options);
   if (!background.ok()) return background.status();

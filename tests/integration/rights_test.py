@@ -58,6 +58,38 @@ class Training(unittest.TestCase):
                     self.assertIn(f'refused "identity {name}"', audit)
                 self.assertIn(f'from "{at.address(1)}"', audit)
 
+    def test_what_is_told_nothing_meets_in_the_users_own_folder(self):
+        """As a user who is not root: neither the daemon nor the workers are told an endpoint."""
+        user, as_user = os.geteuid(), []
+        if user == 0:
+            user, as_user = 65533, ["setpriv", "--reuid", "65533", "--clear-groups"]
+            if subprocess.run([*as_user, "test", "-x", f"{BIN}/prd"]).returncode != 0:
+                self.skipTest("another user cannot run what is built here")
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "prd.toml").write_text(
+                f'[daemon]\nadmin = "ipc://{folder}/admin.sock"\nstate_dir = "{folder}/state"\n{JOBS}')
+            os.chown(folder, user, -1)
+            env = dict(os.environ, XDG_RUNTIME_DIR=str(folder), PRD_JOB="mine", PRD_TIMEOUT_MS="60000")
+            env.pop("PRD_CONTROLLER", None)
+            prd = subprocess.Popen([*as_user, f"{BIN}/prd", "--config", folder / "prd.toml"], env=env)
+            try:
+                deadline = time.monotonic() + cluster.DEADLINE_S
+                while not (folder / "prd/workers").exists():
+                    self.assertIsNone(prd.poll(), "prd has ended")
+                    self.assertLess(time.monotonic(), deadline, "prd does not listen")
+                    time.sleep(0.01)
+                self.assertEqual((folder / "prd").stat().st_mode & 0o777, 0o700)
+                workers = [subprocess.Popen([*as_user, f"{BIN}/toy_worker", "--steps", str(STEPS), "--step-ms", "5"],
+                                            env=dict(env, PRD_RANK=str(rank)), stdout=subprocess.PIPE, text=True)
+                           for rank in (0, 1)]  # fmt: skip
+                for one in workers:
+                    output, _ = one.communicate(timeout=cluster.DEADLINE_S)
+                    self.assertEqual(one.returncode, 0, output)
+            finally:
+                prd.kill()
+                prd.wait()
+
     def test_an_ephemeral_controller_is_gone_with_its_job(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)

@@ -68,9 +68,12 @@ namespace prd {
 
 // In capitals: the environment variable that Session::OptionsFromEnvironment reads.
 struct SessionOptions {
-  std::string controller = "tcp://127.0.0.1:5775";  // PRD_CONTROLLER
-  std::string job;                                  // PRD_JOB; required
-  int rank = -1;                                    // -1: the controller gives the lowest free rank
+  // "tcp://HOST:PORT" or "ipc:///PATH". Empty: the ipc socket of this user's daemon, or else that
+  // of this host's, /run/prd/workers (`listen` in config/prd.toml says which the first is).
+  // PRD_CONTROLLER.
+  std::string controller;
+  std::string job;     // PRD_JOB; required
+  int rank = -1;       // -1: the controller gives the lowest free rank
   int world_size = 0;  // workers that the launcher started; 0: the job's config says
   // The address of this host at which workers on other hosts reach this one. Empty: the address
   // that routes to the controller. Workers on one host also use ipc. PRD_ADDRESS.
