@@ -350,8 +350,8 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   } else {
     group.failed.push_back(rank);
     if (++worker.fetches >= kMaxFetches) {
-      LeaveBehind(rank, "could not get the result of round " + std::to_string(id) + ": " +
-                            adopted.detail.substr(0, kMaxName));
+      LeaveBehind(
+          rank, "could not get the result of round " + std::to_string(id) + ": " + adopted.detail);
     }
   }
   EndIfDone(id);
@@ -359,9 +359,8 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
 }
 
 std::string Job::OnLeave(Rank rank, const Leave& leave) {
-  const std::string reason = leave.reason.substr(0, kMaxName);
-  Send(rank, Released{.reason = "left: " + reason});
-  Remove(rank, LeftReason::kLeft, reason);
+  Send(rank, Released{.reason = "left: " + leave.reason});
+  Remove(rank, LeftReason::kLeft, leave.reason);
   return {};
 }
 

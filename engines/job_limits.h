@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/messages.h"
+#include "common/base/text.h"
 
 namespace prd {
 
@@ -22,7 +23,7 @@ inline bool InRange(const Trained& trained) {
 inline constexpr std::uint32_t kMaxOwed = 1'000'000;  // gradients of a worker in no round
 inline constexpr int kMaxFetches = 8;                 // of a round's result by one worker
 inline constexpr std::size_t kMaxBrokenLinks = 64;    // that one worker has named
-inline constexpr std::size_t kMaxName = 256;          // bytes
+inline constexpr std::size_t kMaxName = kMaxText;     // bytes
 inline constexpr std::size_t kMaxRefusals = 8;        // that a job remembers
 inline constexpr std::size_t kMaxEndpoints = 8;
 

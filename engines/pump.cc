@@ -29,9 +29,32 @@ constexpr std::size_t kMaxNoted = 32;
 constexpr DurationNs kNotedFor = 60 * kSecond;
 constexpr DurationNs kNoteAgain = 10 * kSecond;
 
+// What a worker does not acknowledge is sent again after growing pauses.
+constexpr DurationNs kFirstResendPause = 50 * kMillisecond;
+constexpr DurationNs kLongestResendPause = kSecond;
+
 std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
 
 DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
+
+// Bytes of a message as it is sent, about.
+std::size_t SizeOf(const ControllerBody& body) {
+  constexpr std::size_t kFixed = 128;
+  constexpr std::size_t kItem = 192;
+  return std::visit(
+      [](const auto& message) {
+        std::size_t size = kFixed;
+        if constexpr (requires { message.reason.size(); }) size += message.reason.size();
+        if constexpr (requires { message.members; }) size += kItem * message.members.size();
+        if constexpr (requires { message.targets; }) size += kItem * message.targets.size();
+        if constexpr (requires { message.shards; }) size += kItem * message.shards.size();
+        if constexpr (requires { message.own_weight; }) {
+          size += kItem * (message.in.size() + message.out.size());
+        }
+        return size;
+      },
+      body);
+}
 
 std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
   PRD_CHECK(random != nullptr);
@@ -85,6 +108,8 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
     contact.restored_out = job->link(rank).last_out();
     ++watch.unheard;
   }
+  Schedule(*job);
+  ++leases_[LeaseNs(*job)];
   jobs_[run] = std::move(job);
   return Status::Ok();
 }
@@ -113,6 +138,7 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     return;
   }
   OnMember(now, it->second.get(), envelope);
+  Schedule(*it->second);
 }
 
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
@@ -172,7 +198,8 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     case Job::Admission::Verdict::kDuplicate:
       ++counters_.duplicates;
       Heard(now, *job, admission.rank);
-      Resend(job, admission.rank, job->link(admission.rank).last_out());
+      Resend(now, job, admission.rank, job->link(admission.rank).last_out());
+      Schedule(*job);
       return;
     case Job::Admission::Verdict::kGap:
       return;
@@ -188,9 +215,11 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     for (Record& record : output_.records) records_.push_back(std::move(record));
     by_name_[hello.job] = next_run_;
     watches_[next_run_].floor = now;
+    ++leases_[LeaseNs(*job)];
     jobs_[next_run_++] = std::move(fresh);
   }
   StepJob(now, job, FromWorker{envelope});
+  Schedule(*job);
 }
 
 // The run of this job takes note of it, now and then: others may wait for this worker. Without a
@@ -215,6 +244,7 @@ void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Re
   if (again || noted.size() >= kMaxNoted) return;
   noted.push_back({.at = now, .refused = refused});
   StepJob(now, job, refused);
+  Schedule(*job);
 }
 
 void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
@@ -236,7 +266,9 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
     return;
   }
   if (!restored && envelope.identity.low != life_) return;  // from before the restart; comes again
-  Heard(now, *job, rank);
+  if (!restored) job->OnAck(rank, envelope.ack);
+  const bool owes = !restored && Owes(*job, rank);
+  if (!owes) Heard(now, *job, rank);
   if (restored && !Confirm(now, job, rank, envelope)) return;
   Watch& watch = watches_[job->run()];
   if (watch.unheard > 0) {
@@ -247,19 +279,17 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   switch (job->Admit(envelope).verdict) {
     case Job::Admission::Verdict::kStep:
       if (envelope.seq != 0) {
-        StepJob(now, job, FromWorker{envelope});
+        if (!owes) StepJob(now, job, FromWorker{envelope});
         return;
       }
-      job->OnAck(rank, envelope.ack);
-      Resend(job, rank, contact.sent_before);
+      Resend(now, job, rank, contact.sent_before);
       contact.sent_before = job->link(rank).last_out();
       Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kDuplicate:
       // The worker lacks our answer, or only its acknowledgement.
       ++counters_.duplicates;
-      job->OnAck(rank, envelope.ack);
-      Resend(job, rank, job->link(rank).last_out());
+      Resend(now, job, rank, job->link(rank).last_out());
       Acknowledge(now, job, rank);
       return;
     case Job::Admission::Verdict::kGap:
@@ -292,7 +322,7 @@ bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envel
   --watch.unheard;
   job->OnAck(rank, envelope.ack);
   // What was on its way when the controller stopped.
-  Resend(job, rank, link.last_out());
+  Resend(now, job, rank, link.last_out());
   contact.sent_before = link.last_out();
   TakeHeld(now, job);
   return !job->ended();
@@ -316,6 +346,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
   if (job->finished()) KnowFinished(job->run(), job->spec().name, job->identity().high);
+  if (job->ended()) ended_.push_back(job->run());
   Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
     if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);
@@ -339,8 +370,12 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   Rank rank = from->envelope.rank;
   if (std::holds_alternative<Hello>(from->envelope.body)) {
     rank = output_.sends.front().rank;  // its Welcome
-    watch.contacts[Index(rank)].acked = 1;
-    watch.contacts[Index(rank)].sent_before = 0;
+    Contact& contact = watch.contacts[Index(rank)];
+    contact.acked = 1;
+    contact.sent_before = 0;
+    contact.owing = false;
+    contact.resent_after = 0;
+    contact.resend_pause = 0;
     Heard(now, *job, rank);
     return;
   }
@@ -383,10 +418,40 @@ void Pump::Acknowledge(Instant now, Job* job, Rank rank) {
                     .body = HeartbeatAck{.waits_for = job->WaitsFor(now, rank)}});
 }
 
-void Pump::Resend(Job* job, Rank rank, Seq up_to) {
+// Who trains owes a handful of messages, so most calls look at their number alone.
+bool Pump::Owes(const Job& job, Rank rank) {
+  Contact& contact = watches_[job.run()].contacts[Index(rank)];
+  const auto& unacked = job.link(rank).unacked();
+  if (unacked.empty()) contact.owing = false;
+  if (unacked.size() <= kMinUnacked) return false;
+  std::size_t bytes = 0;
+  for (auto it = unacked.begin(); it != unacked.end() && bytes <= kMaxUnacked; ++it) {
+    bytes += SizeOf(it->second);
+  }
+  if (bytes <= kMaxUnacked) return false;
+  if (std::exchange(contact.owing, true)) return true;
+  ++counters_.owing;
+  if (options_.owing) options_.owing(job, rank);
+  return true;
+}
+
+void Pump::Resend(Instant now, Job* job, Rank rank, Seq up_to) {
   const LinkEnd<ControllerBody>& link = job->link(rank);
+  if (link.unacked().empty() || link.oldest() > up_to) return;
+  Contact& contact = watches_[job->run()].contacts[Index(rank)];
+  const Seq acked = link.oldest() - 1;
+  if (acked > contact.resent_after) contact.resend_pause = 0;
+  if (contact.resend_pause > 0 && now < contact.resend_at) return;
+  contact.resent_after = acked;
+  contact.resend_pause =
+      std::clamp(2 * contact.resend_pause, kFirstResendPause, kLongestResendPause);
+  contact.resend_at = now + contact.resend_pause;
+  std::size_t messages = 0;
+  std::size_t bytes = 0;
   for (const auto& [seq, body] : link.unacked()) {
-    if (seq > up_to) break;
+    if (seq > up_to || messages >= kResendAtOnce || bytes >= kResendBytes) break;
+    ++messages;
+    bytes += SizeOf(body);
     ++counters_.resent;
     sends_.push_back({.identity = IdentityOf(*job),
                       .incarnation = job->workers()[Index(rank)].incarnation,
@@ -411,17 +476,48 @@ Pump::Contact& Pump::Heard(Instant now, const Job& job, Rank rank) {
   return contact;
 }
 
+// Notes when Tick is to look at this run. Called after whatever may have changed that.
+void Pump::Schedule(const Job& job) {
+  Watch& watch = watches_[job.run()];
+  std::optional<Instant> due;
+  if (!job.ended()) {
+    if (watch.unheard == 0) due = job.NextDeadline();
+    if (!watch.checks.empty() && (!due || watch.checks.front().first < *due)) {
+      due = watch.checks.front().first;
+    }
+  }
+  if (due == watch.due) return;
+  if (watch.due) due_.erase({*watch.due, job.run()});
+  if (due) due_.emplace(*due, job.run());
+  watch.due = due;
+}
+
+// A controller that was itself stopped for long (suspended, swapped out) has heard nobody. Every
+// run is looked at each quarter of its lease, so without a sleep no pause is as long as half of
+// one.
+void Pump::NoteSleep(Instant now) {
+  if (!last_tick_ || leases_.empty() || now - *last_tick_ <= leases_.begin()->first / 2) return;
+  for (const auto& [run, job] : jobs_) {
+    if (now - *last_tick_ > LeaseNs(*job) / 2) watches_[run].floor = now;
+  }
+}
+
 void Pump::Tick(Instant now) {
-  // A controller that was itself stopped for long (suspended, swapped out) has heard nobody.
-  const bool slept = last_tick_.has_value();
-  for (auto& [run, job] : jobs_) {
-    if (job->ended()) continue;
-    if (slept && now - *last_tick_ > LeaseNs(*job) / 2) watches_[run].floor = now;
-    CheckLeases(now, job.get());
-    TakeHeld(now, job.get());
-    if (watches_[run].unheard > 0) continue;
-    const std::optional<Instant> deadline = job->NextDeadline();
-    if (!job->ended() && deadline && *deadline <= now) StepJob(now, job.get(), DeadlineReached{});
+  NoteSleep(now);
+  std::vector<RunId> runs;
+  for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) {
+    runs.push_back(it->second);
+  }
+  std::sort(runs.begin(), runs.end());  // by id, whichever was due first
+  for (const RunId run : runs) {
+    Job& job = *jobs_.at(run);
+    CheckLeases(now, &job);
+    TakeHeld(now, &job);
+    if (!job.ended() && watches_[run].unheard == 0) {
+      const std::optional<Instant> deadline = job.NextDeadline();
+      if (deadline && *deadline <= now) StepJob(now, &job, DeadlineReached{});
+    }
+    Schedule(job);
   }
   PayAcks(now);
   last_tick_ = now;
@@ -465,15 +561,8 @@ void Pump::PayAcks(Instant now) {
 
 std::optional<Instant> Pump::NextDeadline() const {
   std::optional<Instant> next;
-  const auto consider = [&next](Instant at) {
-    if (!next || at < *next) next = at;
-  };
-  for (const auto& [run, job] : jobs_) {
-    const Watch& watch = watches_.at(run);
-    if (const auto at = job->NextDeadline(); at && watch.unheard == 0) consider(*at);
-    if (!watch.checks.empty()) consider(watch.checks.front().first);
-  }
-  if (!acks_.empty()) consider(acks_.front().due);
+  if (!due_.empty()) next = due_.begin()->first;
+  if (!acks_.empty() && (!next || acks_.front().due < *next)) next = acks_.front().due;
   return next;
 }
 
@@ -492,8 +581,8 @@ Status Pump::Flush() {
   if (!records_.empty()) {
     PRD_RETURN_IF_ERROR(history_->Append(records_));
     counters_.records += records_.size();
-    records_.clear();
     TakeSnapshots();
+    records_.clear();
   }
   for (const ControllerEnvelope& envelope : sends_) transport_->Send(envelope);
   sends_.clear();
@@ -501,27 +590,34 @@ Status Pump::Flush() {
   return Status::Ok();
 }
 
+// Of the runs that have records in this batch.
 void Pump::TakeSnapshots() {
-  for (const auto& [run, job] : jobs_) {
-    Watch& watch = watches_[run];
-    if (job->next_index() - watch.snapshot_at < options_.snapshot_every) continue;
+  RunId last = kNoRun;
+  for (const Record& record : records_) {
+    if (std::exchange(last, record.run) == record.run) continue;
+    const auto job = jobs_.find(record.run);
+    if (job == jobs_.end()) continue;
+    Watch& watch = watches_[record.run];
+    const std::uint64_t next = job->second->next_index();
+    if (next - watch.snapshot_at < options_.snapshot_every) continue;
     // One that fails costs a longer replay, nothing else; the next one is due as far on.
-    (void)history_->SaveSnapshot(run, job->next_index(), SaveState(*job)).ok();
-    watch.snapshot_at = job->next_index();
+    (void)history_->SaveSnapshot(record.run, next, SaveState(*job->second)).ok();
+    watch.snapshot_at = next;
   }
 }
 
 void Pump::DropEnded() {
-  for (auto it = jobs_.begin(); it != jobs_.end();) {
-    if (!it->second->ended()) {
-      ++it;
-      continue;
-    }
+  for (const RunId run : ended_) {
+    const auto it = jobs_.find(run);
     const auto name = by_name_.find(it->second->spec().name);
-    if (name != by_name_.end() && name->second == it->first) by_name_.erase(name);
-    watches_.erase(it->first);
-    it = jobs_.erase(it);
+    if (name != by_name_.end() && name->second == run) by_name_.erase(name);
+    const auto lease = leases_.find(LeaseNs(*it->second));
+    if (--lease->second == 0) leases_.erase(lease);
+    if (const std::optional<Instant> due = watches_[run].due) due_.erase({*due, run});
+    watches_.erase(run);
+    jobs_.erase(it);
   }
+  ended_.clear();
 }
 
 }  // namespace prd

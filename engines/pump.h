@@ -42,6 +42,8 @@ class Pump {
     // Told of each Hello that is refused and that no run takes note of (HelloRefused). Never called
     // for what a worker does by itself without anybody's mistake.
     std::function<void(const std::string& job, const HelloRefused& refused)> refused = nullptr;
+    // Told when a worker has begun to owe too many acknowledgements (kMaxUnacked).
+    std::function<void(const Job& job, Rank rank)> owing = nullptr;
   };
 
   // Both ports must outlive the pump.
@@ -78,6 +80,15 @@ class Pump {
   // The next time at which Tick has something to do.
   std::optional<Instant> NextDeadline() const;
 
+  // About so many bytes of messages may wait for a worker's acknowledgement; or kMinUnacked
+  // messages, if these have more. While a worker owes more, no message is taken from it and it
+  // does not count as heard: it acknowledges, or its lease runs out.
+  static constexpr std::size_t kMaxUnacked = 1 << 20;
+  static constexpr std::size_t kMinUnacked = 32;
+  // What is sent again to a worker at once: so many messages, and none after so many bytes.
+  static constexpr std::size_t kResendAtOnce = 32;
+  static constexpr std::size_t kResendBytes = 256 << 10;
+
   // The runs that have not ended, by id.
   const std::map<RunId, std::unique_ptr<Job>>& jobs() const { return jobs_; }
   // ns since the worker was last heard of; nullopt if it is not there.
@@ -90,6 +101,7 @@ class Pump {
     std::uint64_t refused = 0;
     std::uint64_t foreign = 0;  // dropped: in the name of another worker
     std::uint64_t resent = 0;
+    std::uint64_t owing = 0;  // times that a worker began to owe too many acknowledgements
     std::uint64_t leases_expired = 0;
     std::uint64_t records = 0;
     std::uint64_t histories_lost = 0;  // runs that ended because their history had lost its end
@@ -105,6 +117,10 @@ class Pump {
     Seq sent_before = 0;    // last_out at the heartbeat before: what is still unacked was lost
     bool restored = false;  // not heard yet in this life
     Seq restored_out = 0;   // last_out in the history
+    bool owing = false;     // has owed too much, and not acknowledged all since
+    Seq resent_after = 0;   // what was acknowledged when messages were sent again last
+    Instant resend_at;      // until more is acknowledged, nothing is sent again before this
+    DurationNs resend_pause = 0;
   };
   struct Noted {  // a refusal that the run took note of
     Instant at;
@@ -118,6 +134,7 @@ class Pump {
     int unheard = 0;                   // workers that are `restored`
     std::vector<WorkerEnvelope> held;  // came while some were; to be taken when none is
     std::deque<Noted> noted;           // in the last minute
+    std::optional<Instant> due;        // as in `due_`
   };
   struct Ack {  // due to a worker, unless another message carries it before
     Instant due;
@@ -135,8 +152,11 @@ class Pump {
   void NoteGone(const Job& job, std::span<const Record> records);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Instant now, Job* job, Rank rank);
-  void Resend(Job* job, Rank rank, Seq up_to);
+  bool Owes(const Job& job, Rank rank);
+  void Resend(Instant now, Job* job, Rank rank, Seq up_to);
   Contact& Heard(Instant now, const Job& job, Rank rank);
+  void Schedule(const Job& job);
+  void NoteSleep(Instant now);
   void CheckLeases(Instant now, Job* job);
   void PayAcks(Instant now);
   void TakeSnapshots();
@@ -151,6 +171,10 @@ class Pump {
   std::map<RunId, std::unique_ptr<Job>> jobs_;
   std::map<RunId, Watch> watches_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended
+  // A turn looks at the runs for which something is due or has happened, however many there are.
+  std::set<std::pair<Instant, RunId>> due_;   // when Tick has something to do
+  std::map<DurationNs, std::size_t> leases_;  // of `jobs_`: how many have this one
+  std::vector<RunId> ended_;                  // of `jobs_`
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;

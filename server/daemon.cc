@@ -253,6 +253,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_refused", pump.refused},
           {"messages_malformed", socket.malformed},
           {"messages_resent", pump.resent},
+          {"acknowledgements_missing", pump.owing},
           {"messages_unroutable", socket.unroutable},
           {"messages_blocked", socket.blocked},
           {"messages_forbidden", socket.forbidden},

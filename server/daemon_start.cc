@@ -138,7 +138,14 @@ Status Daemon::Recover() {
                           return std::uint64_t{device()} << 32 | device();
                         },
                     .refused = [this](const std::string& job,
-                                      const HelloRefused& refused) { TellRefused(job, refused); }},
+                                      const HelloRefused& refused) { TellRefused(job, refused); },
+                    .owing =
+                        [](const Job& job, Rank rank) {
+                          spdlog::warn(
+                              "run {}: rank {} acknowledges nothing; no message is taken from it "
+                              "until it does, or its lease runs out",
+                              job.run(), rank);
+                        }},
       [this](const std::string& job) { return FindJob(config_, job); }, recorder_.get(),
       workers_.get());
   gate_ = std::make_unique<Gate>(access_.get(), pump_.get(), &audit_);

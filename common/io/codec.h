@@ -31,6 +31,8 @@ std::string Encode(const Message& message) {
 std::string Encode(const AdminRequest& request);
 std::string Encode(const AdminReply& reply);
 
+// Texts that go from here to other workers, the log and the history are cut (kMaxText); in a
+// Hello, they are refused when they are longer (job_limits.h).
 Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes);
 Result<ControllerEnvelope> DecodeControllerEnvelope(std::string_view bytes);
 Result<Record> DecodeRecord(std::string_view bytes);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/text.h"
 #include "common/io/codec.h"
 #include "common/io/wire.h"
 
@@ -620,8 +621,15 @@ void EncodeTo(const ControllerEnvelope& envelope, std::string* out) {
 }
 
 Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes) {
-  return Read<WorkerEnvelope, wire::WorkerEnvelope>(bytes, "a worker's message",
-                                                    ReadWorkerEnvelope);
+  return Read<WorkerEnvelope, wire::WorkerEnvelope>(
+      bytes, "a worker's message", [](wire::WorkerEnvelope::Reader from) {
+        WorkerEnvelope envelope = ReadWorkerEnvelope(from);
+        const auto cut = [](std::string& text) { text.resize(CutText(text).size()); };
+        if (auto* finished = std::get_if<Finished>(&envelope.body)) cut(finished->detail);
+        if (auto* adopted = std::get_if<Adopted>(&envelope.body)) cut(adopted->detail);
+        if (auto* leave = std::get_if<Leave>(&envelope.body)) cut(leave->reason);
+        return envelope;
+      });
 }
 
 Result<ControllerEnvelope> DecodeControllerEnvelope(std::string_view bytes) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/text.h"
+
 namespace prd {
 namespace {
 
@@ -24,14 +26,13 @@ class Priority final : public spdlog::custom_flag_formatter {
   }
 };
 
-// The message on one line, whatever a peer put into the texts it is made of.
+// The message on one harmless line, whatever a peer put into the texts it is made of.
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&,
               spdlog::memory_buf_t& out) override {
-    for (const char c : message.payload) {
-      out.push_back(static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c);
-    }
+    const std::string line = Harmless({message.payload.data(), message.payload.size()});
+    out.append(line.data(), line.data() + line.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override {
     return std::make_unique<OneLine>();

@@ -28,6 +28,22 @@ TEST(Codec, WorkerEnvelopesComeBackEqual) {
   }
 }
 
+// As the daemon takes them in; what is recorded already stays as it was.
+TEST(Codec, TextsOfWorkersAreCut) {
+  const std::string text(60'000, 'x');
+  const std::string begin = text.substr(0, 256);
+  const auto taken = [](WorkerBody body) {
+    const WorkerEnvelope envelope{.run = 1, .body = std::move(body)};
+    const Record record{.run = 1, .body = FromWorker{envelope}};
+    EXPECT_EQ(DecodeRecord(Encode(record)).value(), record);
+    return DecodeWorkerEnvelope(Encode(envelope)).value().body;
+  };
+  EXPECT_EQ(taken(Finished{.group = 3, .detail = text}),
+            WorkerBody(Finished{.group = 3, .detail = begin}));
+  EXPECT_EQ(taken(Adopted{.detail = text}), WorkerBody(Adopted{.detail = begin}));
+  EXPECT_EQ(taken(Leave{.reason = text}), WorkerBody(Leave{.reason = begin}));
+}
+
 TEST(Codec, ControllerEnvelopesComeBackEqual) {
   Prng prng(2);
   for (std::size_t i = 0; i < kRounds; ++i) {

@@ -9,8 +9,13 @@
 namespace prd::ctl {
 namespace {
 
-std::string CsvCell(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+// A text that begins like a formula begins with an apostrophe: a spreadsheet then computes nothing.
+std::string CsvCell(const std::string& written) {
+  std::string text = Harmless(written);
+  if (!text.empty() && std::string_view("=+-@").find(text[0]) != std::string_view::npos) {
+    text.insert(0, 1, '\'');
+  }
+  if (text.find_first_of(",\"") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"') quoted += '"';

@@ -1,5 +1,8 @@
 #include "tools/prdctl/json.h"
 
+#include <array>
+#include <cstdio>
+
 #include "common/base/static_schedule.h"
 #include "common/base/visit.h"
 #include "tools/prdctl/text.h"
@@ -184,7 +187,21 @@ Json ToJson(const ScheduleRow& schedule, Instant start) {
 }
 
 std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string out;
+  out.reserve(text.size());
+  for (std::string_view rest = text; !rest.empty();) {
+    const Character first = FirstCharacter(rest);
+    if (first.harmless) {
+      out += rest.substr(0, first.size);
+    } else {  // inside a string, where it may as well be an escape
+      std::array<char, 16> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(first.code));
+      out += escape.data();
+    }
+    rest.remove_prefix(first.size);
+  }
+  return out;
 }
 
 }  // namespace prd::ctl

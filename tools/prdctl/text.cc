@@ -44,14 +44,6 @@ Result<DurationNs> ParseDuration(const std::string& text) {
   return static_cast<DurationNs>(value * scale);
 }
 
-std::string Harmless(std::string_view text) {
-  std::string out(text);
-  std::replace_if(
-      out.begin(), out.end(),
-      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return out;
-}
-
 void Table::Add(std::vector<std::string> cells) {
   PRD_CHECK(cells.size() == columns_.size());
   for (std::string& cell : cells) cell = cell.empty() ? "-" : Harmless(cell);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/history.h"
+#include "common/base/text.h"
 #include "common/base/time.h"
 #include "prd/status.h"
 
@@ -25,9 +26,6 @@ std::string Number(double value, int digits);
 // "250ms", "90s", "5m", "2h", "1.5h"; without a unit, seconds. kInvalidArgument says what is
 // allowed.
 Result<DurationNs> ParseDuration(const std::string& text);
-
-// Control characters, which a terminal might obey, become '?'. For texts that came from workers.
-std::string Harmless(std::string_view text);
 
 // Columns as wide as their widest cell; the last one is as long as it is.
 class Table {

@@ -66,6 +66,16 @@ TEST(JsonLinesTest, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_EQ(Json::parse(lines[1])["host_name"], "bad\xef\xbf\xbd\"name\n");
 }
 
+TEST(JsonLinesTest, WhatATerminalMayObeyIsEscaped) {
+  const std::string text =
+      "a\xc2\x9b"
+      "b\xe2\x80\xae"
+      "c\x7f\x1b d \xe2\x82\xac";
+  const std::string dumped = Dump(Json{{"reason", text}});
+  EXPECT_EQ(dumped, "{\"reason\":\"a\\u009bb\\u202ec\\u007f\\u001b d \xe2\x82\xac\"}");
+  EXPECT_EQ(Json::parse(dumped)["reason"], text);
+}
+
 TEST(CsvTest, OneLinePerMember) {
   Story story;
   story.At(10).Signal(0, 1, 10).At(12).Signal(1, 1, 12);
@@ -83,6 +93,28 @@ TEST(CsvTest, OneLinePerMember) {
                   "0.000000000,0.003000000,100,ok,because,,0,0,,false,false\r",
                   "2,final,0.020000000,0.020000000,false,0,0,0,1.0,,,0.000000000,0.000000000,100,"
                   "failed,because,\"a \"\"quoted\"\", reason\",0,0,,false,false\r"));
+}
+
+TEST(CsvTest, TextsOfWorkersComputeNothingAndMoveNoCursor) {
+  for (const auto& [failure, cell] :
+       std::map<std::string, std::string>{{"=1+1", "'=1+1"},
+                                          {"+1", "'+1"},
+                                          {"-1", "'-1"},
+                                          {"@SUM(A1)", "'@SUM(A1)"},
+                                          {"=HYPERLINK(\"x\",1)", "\"'=HYPERLINK(\"\"x\"\",1)\""},
+                                          {"1=1", "1=1"},
+                                          {"\r\n=1",
+                                           "?"
+                                           "?=1"},
+                                          {"\xc2\x9b"
+                                           "2J\xe2\x80\xae",
+                                           "?2J?"}}) {
+    Story story;
+    story.At(20).Form({{0, 1}}, GroupKind::kFinal).Report(0, 1, 0, 0, Outcome::kFailed);
+    story.Write(GroupEnded{.id = 1, .ok = false, .reason = failure});
+    EXPECT_THAT(Lines(Exported<CsvExporter>(story.records())).back(),
+                HasSubstr(",because," + cell + ",0,0,"));
+  }
 }
 
 TEST(TraceTest, EveryWorkerIsAThreadOfComputeWaitAndReduceSlices) {
