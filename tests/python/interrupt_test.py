@@ -156,6 +156,54 @@ class Interrupts(unittest.TestCase):
                     session.step()
             self.assertIn("apply raised KeyboardInterrupt", (c.dir / "prd.log").read_text())
 
+    def test_a_pytorch_script_goes_on_with_its_next_batch(self):
+        """zero_grad leaves the gradients to the step that was interrupted, until that step has ended."""
+        try:
+            import torch
+        except ModuleNotFoundError:
+            self.skipTest("there is no python3-torch here")
+        import prd.torch
+
+        def make(rank, c):
+            torch.manual_seed(0)
+            model = torch.nn.Linear(6, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            return model, optimizer, prd.torch.attach(model, optimizer, session=new_session(c, rank), seed=False, samples=4)
+
+        def batch(model, optimizer, number):
+            optimizer.zero_grad()
+            model(torch.full((4, 6), float(number))).pow(2).mean().backward()
+            optimizer.step()
+
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            go_on = threading.Event()
+            ends = []
+
+            def other():
+                model, optimizer, worker = make(1, c)
+                go_on.wait()
+                for number in (3, 4, 5):
+                    batch(model, optimizer, number)
+                worker.finish()
+                ends.append([p.detach().clone() for p in model.parameters()])
+                worker.session.close()
+
+            thread = threading.Thread(target=other)
+            thread.start()
+            model, optimizer, worker = make(0, c)
+            session = worker.session
+            interrupt_once(lambda: session._library.prd_in_call(session._handle.session))
+            with self.assertRaises(KeyboardInterrupt):
+                batch(model, optimizer, 0)
+            go_on.set()
+            batch(model, optimizer, 1)
+            batch(model, optimizer, 2)
+            self.assertEqual(worker.trained, (3, 12))
+            worker.finish()
+            thread.join()
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(ends[0], model.parameters())))
+            session.close()
+
     PROGRAM = """
 import numpy, os, prd, signal, sys
 values, gradients = numpy.zeros(1000, numpy.float32), numpy.ones(1000, numpy.float32)

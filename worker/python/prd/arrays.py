@@ -16,7 +16,7 @@ class Tensor(NamedTuple):
     owner: Any = None  # kept alive as long as the tensor is in use
 
 
-def _order(shape, strides, size):
+def order_of(shape, strides, size):
     """"" for C order, the strides of another dense order, None if elements lie apart."""
     if strides is None or 0 in shape:
         return ""
@@ -46,7 +46,7 @@ def tensor(array, name="array", dtype=None):
     pointer, read_only = found["data"]
     if read_only:
         raise ValueError(f"{name}: is read-only")
-    order = _order(found["shape"], found.get("strides"), DTYPES[dtype][1])
+    order = order_of(found["shape"], found.get("strides"), DTYPES[dtype][1])
     if order is None:
         raise ValueError(f"{name}: its elements lie apart (strides {found['strides']}), needed is a dense block")
     count = 1

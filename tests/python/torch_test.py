@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""prd.torch with a real daemon, workers as threads. Usage: torch_test.py BIN_DIR [TEST ...]"""
+import place
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import threading
+import unittest
+import warnings
+
+try:
+    import torch
+except ModuleNotFoundError:
+    print("OK (skipped: there is no python3-torch here)")
+    sys.exit(0)
+
+import prd
+import prd.torch
+
+torch.set_num_threads(1)
+OVERLAPS = {"p-reduce": "group_size = 2\noverlap = true", "ad-psgd": "overlap = true"}
+
+
+def make_model(seed=0, frozen=False):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    if frozen:
+        model[0].weight.requires_grad = False
+    return model
+
+
+def draw(rank, steps, batch=8):
+    """Inputs and targets that a linear model fits; each worker's own."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    inputs = torch.randn(steps, batch, 6, generator=generator)
+    return inputs, inputs.sum(-1, keepdim=True)
+
+
+def bits(model):
+    return b"".join(t.detach().numpy().tobytes() for t in model.state_dict().values() if t.is_floating_point())
+
+
+def attach(c, rank, model, optimizer, name="toy", **options):
+    session = prd.Session(controller=c.endpoint, job=name, rank=rank, timeout=60)
+    return prd.torch.attach(model, optimizer, session=session, seed=False, **options)
+
+
+def train(model, optimizer, inputs, targets, set_to_none=False, clip=None, accumulate=1):
+    losses = []
+    for i, (x, y) in enumerate(zip(inputs, targets)):
+        if i % accumulate == 0:
+            optimizer.zero_grad(set_to_none=set_to_none if i % 2 else not set_to_none)
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        if (i + 1) % accumulate == 0:
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+    return losses
+
+
+class Torch(unittest.TestCase):
+    def test_every_engine_trains_and_all_end_as_one_model(self):
+        for engine, options in [*place.ENGINES.items(), *OVERLAPS.items()]:
+            with self.subTest(engine=engine, options=options), place.Cluster(place.job(engine, 3, "", options)) as c:
+                models = [make_model(seed=rank) for rank in range(3)]
+
+                def body(rank):
+                    model = models[rank]
+                    optimizer = torch.optim.Adam([{"params": model[:2].parameters()}, {"params": model[2:].parameters(), "lr": 0.02}], lr=0.01)
+                    before = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5) if rank == 0 else None
+                    worker = attach(c, rank, model, optimizer)
+                    scheduler = before or torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
+                    pointers = [p.data_ptr() for p in model.parameters()]
+                    losses = train(model, optimizer, *draw(rank, 60), clip=5.0)
+                    scheduler.step()
+                    self.assertLess(sum(losses[-10:]), sum(losses[:10]) / 2)
+                    if not worker.session.needs_gradients:
+                        self.assertEqual(worker._flat, [])
+                    worker.finish()
+                    self.assertEqual(pointers, [p.data_ptr() for p in model.parameters()])
+                    self.assertEqual((worker.rank, worker.engine), (rank, engine))
+                    end = bits(model)
+                    optimizer.zero_grad()
+                    optimizer.step()  # the script's own from here on
+                    return end
+
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    ends = place.in_threads(3, body)
+                self.assertEqual(len(set(ends)), 1)
+
+    def compare_with_ddp(self, workers):
+        """{case: (equal bits, relative difference)}; see ddp_program.py."""
+        jobs = place.job("all-reduce", workers, name="*")
+        with place.Cluster(jobs) as c:
+            programs = [
+                subprocess.Popen([sys.executable, place.ROOT / "tests/python/ddp_program.py", c.dir / "rendezvous", str(rank), str(workers)],
+                                 env=place.environment(c, rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for rank in range(workers)
+            ]
+            ends = [program.communicate(timeout=120) for program in programs]
+            for program, (_, err) in zip(programs, ends):
+                self.assertEqual(program.returncode, 0, err)
+            lines = [line.split() for line in ends[0][0].splitlines()]
+            return {name: (equal == "True", float(difference)) for name, equal, difference in lines}
+
+    def test_all_reduce_of_two_equals_ddp_in_bits(self):
+        found = self.compare_with_ddp(2)
+        self.assertEqual(found, {name: (True, 0.0) for name in ("momentum", "adam", "accumulate", "clip")})
+
+    def test_all_reduce_of_four_is_ddp_to_a_millionth(self):
+        found = self.compare_with_ddp(4)
+        self.assertEqual(len(found), 4)
+        self.assertLess(max(difference for _, difference in found.values()), 1e-6, found)
+
+    def test_an_epoch_is_the_jobs(self):
+        with place.Cluster(place.job("p-reduce", 2)) as c:
+            counts = [[], []]
+
+            def body(rank):
+                torch.manual_seed(5)
+                model = make_model()
+                inputs, targets = draw(0, 1, 120)
+                loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs[0], targets[0]), batch_size=10, shuffle=True)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+                worker = attach(c, rank, model, optimizer)
+                loader = worker.shard(loader)
+                self.assertEqual((len(loader), loader.samples, loader.batch_size), (6, 120, 10))
+                self.assertEqual(worker.epoch, 0)
+                for _ in range(5):
+                    batches = list(train_pass(model, optimizer, loader))
+                    counts[rank].append(len(batches))
+                self.assertGreaterEqual(worker.epoch, 5)
+                self.assertGreaterEqual(worker.clock, 29)
+                self.assertEqual(worker.trained[1], 10 * worker.trained[0])
+                worker.finish()
+
+            def train_pass(model, optimizer, loader):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    torch.nn.functional.mse_loss(model(x), y).backward()
+                    optimizer.step()
+                    yield x
+
+            place.in_threads(2, body)
+            together = sum(map(sum, counts))
+            self.assertGreaterEqual(together, 60)
+            self.assertLess(together, 120, "and not five passes of each")
+
+    def test_state_reaches_who_joins_later(self):
+        """Momentum and running statistics are copied with the model, so that equal replicas stay equal."""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            models, optimizers = [make_model(seed=rank) for rank in range(2)], []
+            joined, left = threading.Event(), threading.Event()
+            for model in models:
+                optimizers.append(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+
+            def body(rank):
+                if rank == 1:
+                    joined.wait()
+                worker = attach(c, rank, models[rank], optimizers[rank])
+                inputs, targets = draw(rank, 400)
+                if rank == 0:
+                    train(models[0], optimizers[0], inputs[:5], targets[:5])
+                    joined.set()
+                    for i in range(5, 400):
+                        train(models[0], optimizers[0], inputs[i : i + 1], targets[i : i + 1])
+                        if left.is_set():
+                            break
+                    worker.finish()
+                    return
+                self.assertGreater(optimizers[1].state[models[1][0].weight]["momentum_buffer"].abs().sum().item(), 0)
+                train(models[1], optimizers[1], inputs[:3], targets[:3])
+                left.set()
+                worker.finish()
+
+            place.in_threads(2, body)
+            self.assertEqual(bits(models[0]), bits(models[1]))
+
+    def test_what_else_a_script_does_with_its_optimizer(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model = make_model()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            worker = attach(c, 0, model, optimizer)
+            inputs, targets = draw(0, 6)
+            train(model, optimizer, inputs[:2], targets[:2])
+            self.assertIsInstance(optimizer, torch.optim.AdamW)
+            again = pickle.loads(pickle.dumps(optimizer))
+            self.assertNotIn("step", vars(again))
+            self.assertNotIn("step", vars(copy.deepcopy(optimizer)))
+            buffer = io.BytesIO()
+            torch.save({"model": model, "optimizer": optimizer.state_dict()}, buffer)
+            scaler = torch.cuda.amp.GradScaler(enabled=False)
+            optimizer.zero_grad()
+            scaler.scale(torch.nn.functional.mse_loss(model(inputs[2]), targets[2])).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            calls = []
+
+            def closure():
+                calls.append(1)
+                optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(inputs[3]), targets[3])
+                loss.backward()
+                return loss
+
+            self.assertGreater(optimizer.step(closure).item(), 0)
+            self.assertEqual(len(calls), 1)
+            with worker.pause():
+                model.eval()
+                model(inputs[4])
+            mean = worker.average()
+            self.assertEqual(set(mean), set(model.state_dict()))
+            self.assertTrue(all(torch.equal(mean[name], value) for name, value in model.state_dict().items()))
+            before = bits(model)
+            worker.discard()
+            self.assertEqual(bits(model), before)
+            self.assertEqual(worker.last.steps, 4)
+            for _ in range(2):
+                model.zero_grad()
+                for p in model.parameters():
+                    p.grad = None
+                optimizer.step()
+            worker.finish()
+
+    def test_a_script_without_an_optimizer(self):
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            models = [make_model(seed=rank) for rank in range(2)]
+
+            def body(rank):
+                worker = attach(c, rank, models[rank], None)
+
+                def update():
+                    for p in models[rank].parameters():
+                        p.data.add_(p.grad, alpha=-0.01)
+
+                for x, y in zip(*draw(rank, 5)):
+                    models[rank].zero_grad()
+                    torch.nn.functional.mse_loss(models[rank](x), y).backward()
+                    worker.step(update, samples=8)
+                self.assertEqual(worker.trained, (5, 40))
+                worker.finish()
+
+            place.in_threads(2, body)
+            self.assertEqual(bits(models[0]), bits(models[1]))
+
+    def test_other_layouts_tied_and_frozen_parameters(self):
+        class Tied(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.two = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4)
+                self.two.weight = self.one.weight
+                self.conv = torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+                self.frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model = Tied()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            worker = attach(c, 0, model, optimizer)
+            self.assertEqual(len(worker._parameters), 4)
+            self.assertEqual(worker._views[2].stride(), model.conv.weight.stride())
+            before = model.conv.weight.detach().clone()
+            (model.two(model.one(torch.ones(1, 4))).sum() + model.conv(torch.ones(1, 2, 4, 4)).sum()).backward()
+            gradient = model.conv.weight.grad.clone()
+            optimizer.step()
+            self.assertTrue(torch.equal(model.conv.weight, before - gradient))
+            with self.assertRaisesRegex(ValueError, "model_tag"):
+                other = Tied()
+                other.conv = torch.nn.Conv2d(2, 3, 2)
+                attach(c, 1, other, torch.optim.SGD(other.parameters(), lr=1.0))
+            with self.assertRaisesRegex(ValueError, "model_tag"):
+                other = Tied()
+                other.frozen.data[0] = 2
+                attach(c, 1, other, torch.optim.SGD(other.parameters(), lr=1.0))
+            worker.finish()
+
+    def test_misuse_is_named(self):
+        def misuse(c, says, change, make=make_model, optimize=lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)):
+            model = make()
+            optimizer = optimize(model)
+            with self.assertRaisesRegex(prd.Error, says):
+                worker = attach(c, 0, model, optimizer)
+                try:
+                    train(model, optimizer, *draw(0, 1))
+                    change(model, optimizer)
+                    train(model, optimizer, *draw(0, 1))
+                finally:
+                    worker.leave("enough")
+
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            def move(model, _):
+                model[3].weight.data = model[3].weight.data.clone()
+
+            def load(_, optimizer):
+                optimizer.load_state_dict(optimizer.state_dict())
+
+            misuse(c, "3.weight was moved since attach", move)
+            misuse(c, "load_state_dict", load)
+            misuse(c, "add_param_group", lambda m, o: o.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]}))
+            misuse(c, "0.bias.*the optimizer does not have", None, optimize=lambda m: torch.optim.SGD(list(m.parameters())[2:] + [m[0].weight], lr=0.1))
+            misuse(c, "weight: is torch.complex64", None, make=lambda: torch.nn.Linear(6, 1, dtype=torch.complex64))
+            misuse(c, "LBFGS cannot train under engine all-reduce", None, optimize=lambda m: torch.optim.LBFGS(m.parameters()))
+
+    def test_models_of_files_are_averaged(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            models = [make_model(seed) for seed in range(2)]
+            for i, model in enumerate(models):
+                torch.save({"model": model.state_dict()}, c.dir / f"{i}.pt")
+            command = [sys.executable, "-m", "prd.torch.average", "--key", "model", str(c.dir / "0.pt"), str(c.dir / "1.pt"), "-o", str(c.dir / "mean.pt")]
+            subprocess.run(command, env=place.environment(c), check=True)
+            mean = torch.load(c.dir / "mean.pt")
+            self.assertTrue(torch.allclose(mean["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,360 @@
+"""prd for PyTorch: the user's own model and optimizer go on, and optimizer.step() synchronises.
+
+    worker = prd.torch.attach(model, optimizer)
+    train_loader = worker.shard(train_loader)
+    ...                                             # the training loop as it was
+    worker.finish()
+"""
+import contextlib
+import functools
+import sys
+import types
+import zlib
+
+import torch
+
+from prd import arrays, errors
+from prd.session import Session
+from prd.torch.data import ShardedLoader
+
+_DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, before_apply=None, seed=True, trained=(0, 0),
+           job_trained=(0, 0)):
+    """Joins the job with this model; the parameters, the buffers and the optimizer's state are then the job's.
+
+    From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is.
+
+    session: a prd.Session that is not attached; else one is made, by the environment. samples: of each step, where no
+    loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
+    parameters. before_apply: called before the optimizer's own step, on the gradients of all where the engine reduces
+    these: to clip them as one process would. seed: whether workers draw different random numbers from here on.
+    trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were.
+    """
+    return Worker(model, optimizer, session or Session(), samples, buffers, before_apply, seed, trained, job_trained)
+
+
+def _initial_state(optimizer, group, parameter):
+    """The state that the optimizer would make at its first step, for those whose first step is known; else None."""
+    def zeros():
+        return torch.zeros_like(parameter, memory_format=torch.preserve_format)
+
+    kind = type(optimizer)
+    if kind is torch.optim.SGD:
+        return {"momentum_buffer": zeros()} if group["momentum"] and not group["dampening"] else {}
+    if kind in (torch.optim.Adam, torch.optim.AdamW) and not group.get("capturable") and not group.get("fused"):
+        state = {"step": torch.tensor(0.0), "exp_avg": zeros(), "exp_avg_sq": zeros()}
+        if group["amsgrad"]:
+            state["max_exp_avg_sq"] = zeros()
+        return state
+    return None
+
+
+def _taken(tensor, name):
+    """The prd.Tensor of a torch.Tensor. ValueError says by name why there is none."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise errors.InvalidArgument(f"{name}: is not an ordinary dense tensor ({tensor.layout})")
+    if tensor.dtype not in _DTYPES:
+        raise errors.InvalidArgument(f"{name}: is {tensor.dtype}, allowed are float32, float64, float16 and bfloat16")
+    size = tensor.element_size()
+    order = arrays.order_of(tuple(tensor.shape), tuple(step * size for step in tensor.stride()), size)
+    if order is None:
+        raise errors.InvalidArgument(f"{name}: its elements lie apart or on each other (strides {tuple(tensor.stride())})")
+    return arrays.Tensor(tensor.data_ptr(), tensor.numel(), _DTYPES[tensor.dtype], tensor.is_cuda, order, tensor)
+
+
+def _digest(tensor):
+    return zlib.crc32(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
+
+
+class Worker:
+    """One worker of a job, with its model. As a context manager it finishes, or leaves with the exception that comes out."""
+
+    def __init__(self, model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained):
+        self.model, self.optimizer, self.session = model, optimizer, session
+        self._before_apply = before_apply
+        self._samples, self._pending = samples, 0
+        self._ended = False
+        self._loader = None
+        self._start = job_trained
+        self._flat, self._views = [], []
+        self._find_parameters()
+        self._inner = optimizer.step if optimizer is not None else None
+        self._closure = self._apply_once = None
+        self._state, averaged = self._find_state(buffers)
+        devices = {p.device for p in self._parameters}
+        if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+            raise errors.InvalidArgument(f"the model is on {', '.join(sorted(map(str, devices)))}: needed is the CPU, or one GPU")
+        self._device = devices.pop()
+        frozen = [f"{name}={_digest(p)}" for name, p in model.named_parameters() if not p.requires_grad]
+        tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(frozen)
+        session.attach(
+            [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)], None, self._apply,
+            state=[_taken(t, name) for name, t, *_ in self._state], averaged_state=[_taken(t, name) for name, t in averaged],
+            device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
+            trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True,
+        )
+        self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *averaged]]
+        if session.needs_gradients:
+            self._give_gradients()
+        self.seed = torch.initial_seed()
+        if seed and session.rank > 0:
+            torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
+            print(f"prd: rank {session.rank} draws random numbers of its own from here on (attach(seed=False) keeps the script's)",
+                  file=sys.stderr)
+        if optimizer is not None:
+            self._take_over(optimizer)
+
+    # ---- training ----
+
+    def step(self, apply=None, *, closure=None, samples=None):
+        """A step of the job, of a program without an optimizer: `apply()` updates the parameters by their gradients."""
+        if self._ended:
+            raise errors.FailedPrecondition("the worker has finished, or left the job")
+        self.session.proceed()
+        self._check()
+        if self._views:
+            self._bring_gradients()
+        self._apply_once, self._closure = apply, closure
+        if samples is None:
+            samples = self._pending or self._samples
+        self._pending = 0
+        try:
+            self.session.step(samples, stream=self._stream())
+        except errors.FailedPrecondition:
+            if self._views or not self.session.needs_gradients:
+                raise
+            self._give_gradients()  # the job began anew, with another engine
+            self._bring_gradients()
+            self.session.step(samples, stream=self._stream())
+        return self.last
+
+    def discard(self):
+        """Ends a step that was cut short (`interrupted`): its gradients do not count."""
+        self._pending = 0
+        self.session.step(discard=True, stream=self._stream())
+
+    def shard(self, loader, *, parts=False):
+        """The same data as an endless stream in this worker's own order; an epoch ends when the job has trained it.
+
+        parts: of this worker's part of the data alone. Of loaders with a sampler of their own, or without a length, only
+        the end of an epoch changes.
+        """
+        self._loader = ShardedLoader(self, loader, parts)
+        return self._loader
+
+    def pause(self):
+        """with worker.pause(): evaluates or saves, while the others go on as if this worker were not there."""
+        return self.session.pause()
+
+    def average(self):
+        """The state_dict of the average of all live workers' models, while training goes on. Buffers are this worker's."""
+        into = [torch.empty_like(p, requires_grad=False) for p in self._parameters]
+        self.session.average([_taken(t, name) for name, t in zip(self._names, into)])
+        mean = {id(p): t for p, t in zip(self._parameters, into)}
+        found = {}
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            found[name] = mean[id(tensor)] if id(tensor) in mean else tensor.detach().clone()
+        return found
+
+    def finish(self, wait=True):
+        """Ends training: every model becomes the average of all."""
+        if not self._ended:
+            self.session.finish(wait)
+            self._ended = True
+
+    def leave(self, reason):
+        """Leaves the job, while the others go on."""
+        if not self._ended:
+            self._ended = True
+            self.session.leave(reason)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if error is None:
+            self.finish()
+        elif not self._ended:
+            with contextlib.suppress(errors.Error):
+                self.leave(f"{kind.__name__}: {error}")
+
+    # ---- what is known ----
+
+    rank = property(lambda self: self.session.rank)
+    workers = property(lambda self: self.session.workers)
+    engine = property(lambda self: self.session.engine)
+    interrupted = property(lambda self: self.session.interrupted)
+    last = property(lambda self: self.session.last, doc="prd.StepResult of the newest step")
+    progress = property(lambda self: self.session.progress)
+
+    @property
+    def trained(self):
+        """(steps, samples) of this worker, for a checkpoint."""
+        return self.progress.own_steps, self.progress.own_samples
+
+    @property
+    def job_trained(self):
+        """(steps, samples) of all workers, for a checkpoint."""
+        return self.progress.steps, self.progress.samples
+
+    @property
+    def clock(self):
+        """How many steps a job of equal workers would have made: for schedules that go by steps."""
+        return self.progress.steps / max(self.workers, 1)
+
+    @property
+    def epoch(self):
+        """How often the job has trained the data of the newest loader."""
+        if self._loader is None or not self._loader.samples:
+            raise errors.FailedPrecondition("epoch: shard(loader) comes first, of data that has a length")
+        return self.progress.samples // self._loader.samples
+
+    # ---- inside ----
+
+    def _find_parameters(self):
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        if self.optimizer is None:
+            listed = [p for p in self.model.parameters() if p.requires_grad]
+        else:
+            listed = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._listed = listed
+        self._parameters = list({id(p): p for p in listed if p.requires_grad}.values())
+        if not self._parameters:
+            raise errors.InvalidArgument("the optimizer has no parameter that requires a gradient")
+        self._names = [names.get(id(p), f"parameter {i} of the optimizer") for i, p in enumerate(self._parameters)]
+        known = {id(p) for p in listed}
+        missing = [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
+        if missing:
+            raise errors.InvalidArgument(
+                f"{', '.join(missing[:3])}{' and more' * (len(missing) > 3)}: the optimizer does not have these parameters of the model, "
+                "so they would differ between workers; give them to it, or freeze them (requires_grad = False)"
+            )
+
+    def _find_state(self, buffers):
+        """(name, tensor, parameter, key) of what is copied with a replica, and (name, tensor) of what is averaged besides."""
+        state = []
+        names = {id(p): name for name, p in zip(self._names, self._parameters)}
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            for p in group["params"]:
+                if not p.requires_grad:
+                    continue
+                made = self.optimizer.state.get(p) or _initial_state(self.optimizer, group, p)
+                if not made:
+                    continue
+                self.optimizer.state[p] = made
+                state += [
+                    (f"{key} of {names[id(p)]}", value, p, key) for key, value in sorted(made.items())
+                    if torch.is_tensor(value) and value.dtype in _DTYPES and value.device == p.device
+                ]
+        averaged = [(name, b) for name, b in self.model.named_buffers() if buffers and b.dtype in _DTYPES]
+        return state, averaged
+
+    def _stream(self):
+        return None if self._device.type == "cpu" else torch.cuda.current_stream(self._device).cuda_stream
+
+    def _give_gradients(self):
+        """One flat buffer for each dtype. The parameters' .grad are views of it from now on."""
+        if type(self.optimizer) in (torch.optim.LBFGS, torch.optim.SparseAdam):
+            kind = type(self.optimizer).__name__
+            self.session.leave(f"{kind} cannot train under engine {self.engine}")
+            raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}, which reduces dense gradients once a step")
+        self._flat, self._views = [], [None] * len(self._parameters)
+        for dtype in dict.fromkeys(p.dtype for p in self._parameters):
+            these = [i for i, p in enumerate(self._parameters) if p.dtype == dtype]
+            flat = torch.zeros(sum(self._parameters[i].numel() for i in these), dtype=dtype, device=self._device)
+            at = 0
+            for i in these:
+                p = self._parameters[i]
+                self._views[i] = flat.as_strided(p.shape, p.stride(), at)
+                at += p.numel()
+            self._flat.append(flat)
+        self.session.set_gradients([_taken(view, f"gradient of {name}") for name, view in zip(self._names, self._views)])
+
+    def _bring_gradients(self):
+        with torch.no_grad():
+            for p, view in zip(self._parameters, self._views):
+                grad = p.grad
+                if grad is view:
+                    continue
+                if grad is None:
+                    view.zero_()
+                elif grad.is_sparse:
+                    view.zero_().add_(grad)
+                else:
+                    view.copy_(grad)
+                p.grad = view
+
+    def _zero_gradients(self):
+        self.session.proceed()  # until its end, an interrupted step has the gradients
+        with torch.no_grad():
+            for flat in self._flat:
+                flat.zero_()
+        for p, view in zip(self._parameters, self._views):
+            p.grad = view
+
+    def _check(self):
+        """That the tensors are where they were, and the optimizer's."""
+        if self.optimizer is not None:
+            listed = [p for group in self.optimizer.param_groups for p in group["params"]]
+            if len(listed) != len(self._listed) or any(a is not b for a, b in zip(listed, self._listed)):
+                raise errors.FailedPrecondition(
+                    "the optimizer's parameters are others than at attach (add_param_group?): attach comes after the last change"
+                )
+        for name, tensor, pointer in self._watched:
+            if tensor.data_ptr() != pointer:
+                raise errors.FailedPrecondition(
+                    f"{name} was moved since attach (model.to, .half(), .data = ..., flatten_parameters?): attach comes after that"
+                )
+        for name, tensor, p, key in self._state:
+            if self.optimizer.state[p].get(key) is not tensor:
+                raise errors.FailedPrecondition(
+                    f"{name} was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
+                )
+
+    def _apply(self):
+        for p, view in zip(self._parameters, self._views):
+            p.grad = view  # also where the script has set it to None since
+        if self._before_apply is not None:
+            self._before_apply()
+        if self._apply_once is not None:
+            self._apply_once()
+        elif self._inner is not None:
+            self._inner(*((self._closure,) if self._closure is not None else ()))
+
+    def _take_over(self, optimizer):
+        """optimizer.step and zero_grad are this worker's; a bound method, as schedulers want it."""
+        worker = self
+        inner = self._inner
+        needs_closure = type(optimizer) is torch.optim.LBFGS
+
+        def step(self, closure=None):
+            if worker._ended:
+                return inner(*((closure,) if closure is not None else ()))
+            loss = None
+            if closure is not None and not needs_closure:
+                with torch.enable_grad():
+                    loss = closure()
+                closure = None
+            worker.step(closure=closure)
+            # Schedulers ask for that, and it may not have run: another replica may have replaced this one instead.
+            if getattr(self, "_step_count", 1) < 1:
+                self._step_count = 1
+            if hasattr(self, "_opt_called"):
+                self._opt_called = True
+            return loss
+
+        functools.update_wrapper(step, getattr(inner, "__func__", inner))
+        if getattr(inner, "_with_counter", False):
+            step._with_counter = True
+        optimizer.step = types.MethodType(step, optimizer)
+        optimizer._step_supports_amp_scaling = False  # GradScaler unscales before it calls step
+        zero_inner = optimizer.zero_grad
+
+        def zero_grad(self, *args, **kwargs):
+            if worker._ended or not worker._views:
+                return zero_inner(*args, **kwargs)
+            worker._zero_gradients()
+
+        optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
