@@ -151,6 +151,38 @@ class Torch(unittest.TestCase):
             self.assertGreaterEqual(together, 60)
             self.assertLess(together, 120, "and not five passes of each")
 
+    def test_a_job_resumes_from_a_checkpoint(self):
+        inputs, targets = draw(0, 1, 120)
+        data = torch.utils.data.TensorDataset(inputs[0], targets[0])
+
+        def passes(c, number, checkpoint=None):
+            model = make_model()
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            counts = {}
+            if checkpoint is not None:
+                model.load_state_dict(checkpoint["model"])
+                optimizer.load_state_dict(checkpoint["optimizer"])
+                counts = {name: checkpoint[name] for name in ("trained", "job_trained")}
+            worker = attach(c, 0, model, optimizer, **counts)
+            loader = worker.shard(torch.utils.data.DataLoader(data, batch_size=10, shuffle=True))
+            before = worker.epoch
+            for _ in range(number):
+                for x, y in loader:
+                    train(model, optimizer, [x], [y])
+            saved = {"model": worker.average(), "optimizer": optimizer.state_dict(), "trained": worker.trained, "job_trained": worker.job_trained}
+            after = worker.epoch
+            worker.finish()
+            worker.session.close()
+            return copy.deepcopy(saved), before, after
+
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            checkpoint, before, after = passes(c, 2)
+            self.assertEqual((before, after, checkpoint["trained"]), (0, 2, (24, 240)))
+            again, before, after = passes(c, 1, checkpoint)
+            self.assertEqual((before, after), (2, 3))
+            self.assertEqual((again["trained"], again["job_trained"]), ((36, 360), (36, 360)))
+            self.assertEqual(again["optimizer"]["state"][0]["step"].item(), 36, "Adam's own count goes on, too")
+
     def test_state_reaches_who_joins_later(self):
         """Momentum and running statistics are copied with the model, so that equal replicas stay equal."""
         with place.Cluster(place.job("all-reduce", 1)) as c:

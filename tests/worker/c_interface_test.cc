@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -69,10 +70,11 @@ TEST(CInterfaceTest, TrainsUnderEveryEngineWithGradientsAtOnceOrLater) {
 
 TEST(CInterfaceTest, ACallThatWaitsMayBeBroughtToItsEndLater) {
   FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
-  volatile int waits = 0;
+  std::promise<void> waits;
+  const auto tell = [](void* promise) { static_cast<std::promise<void>*>(promise)->set_value(); };
   InThreads(2, [&](int rank) {
-    if (rank == 0) return c_goes_on_later(daemon.endpoint().c_str(), &waits);
-    while (waits == 0) std::this_thread::yield();
+    if (rank == 0) return c_goes_on_later(daemon.endpoint().c_str(), tell, &waits);
+    waits.get_future().wait();
     auto other = std::make_unique<model>();
     return c_train(daemon.endpoint().c_str(), 1, 1, 0, other.get());
   });

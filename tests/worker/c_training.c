@@ -113,7 +113,7 @@ const char* c_structs_of_other_versions(const char* endpoint) {
   prd_session* session = NULL;
   /* Shorter: what is missing is 0. */
   struct {
-    uint32_t size;
+    _Alignas(prd_options) uint32_t size;
     int32_t rank;
   } oldest = {.size = sizeof oldest, .rank = 5};
   CHECK(prd_options_from_environment((prd_options*)(void*)&oldest) == 0);
@@ -310,14 +310,14 @@ const char* c_cancels(const char* endpoint) {
   return NULL;
 }
 
-const char* c_goes_on_later(const char* endpoint, volatile int* waits) {
+const char* c_goes_on_later(const char* endpoint, void (*waits)(void*), void* context) {
   prd_session* session = NULL;
   struct model model = {.applied = 0};
   CHECK(open_session(endpoint, 0, &session) == 0);
   CHECK(waits_in_attach(session, &model));
   CHECK(prd_step(session, NULL) == PRD_FAILED_PRECONDITION);
   CHECK(has(prd_message(session), "prd_step: prd_attach is in progress"));
-  *waits = 1;
+  waits(context);
   CHECK(end_call(session, 0, &model) == 0);
   CHECK(end_call(session, prd_step(session, NULL), &model) == 0 && model.applied == 1);
   CHECK(end_call(session, prd_finish(session, 1), &model) == 0);

@@ -33,8 +33,8 @@ const char* c_closed_before_applied(const char* endpoint);
 const char* c_leaves_while_it_waits(const char* endpoint);
 const char* c_closes_while_it_waits(const char* endpoint);
 const char* c_cancels(const char* endpoint);
-/* The second worker may join once *waits. */
-const char* c_goes_on_later(const char* endpoint, volatile int* waits);
+/* The second worker may join once waits(context) is called. */
+const char* c_goes_on_later(const char* endpoint, void (*waits)(void*), void* context);
 /* For two workers of a job that averages parameters, and does not weigh by samples. */
 const char* c_asks_and_averages(const char* endpoint, int rank);
 /* For two workers. The second one is refused with another tag, and let in with the same. */
