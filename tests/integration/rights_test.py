@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,42 @@ class Training(unittest.TestCase):
                     self.assertIn(f'let in "identity {name}"', audit)
                     self.assertIn(f'refused "identity {name}"', audit)
                 self.assertIn(f'from "{at.address(1)}"', audit)
+
+    def test_a_revoked_key_ends_its_workers_and_nobody_elses(self):
+        """The links are there already: a reload counts for them."""
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            daemon_file, daemon_key = keygen(folder, "daemon")
+            keys = {name: keygen(folder, name) for name in ("alice", "bob")}
+
+            def identity(name, key):
+                return f'[[identity]]\nname = "{name}"\nkeys = [{key}]\njobs = ["{name}-*"]\n'
+
+            identities = [identity(name, f'"{keys[name][1]}"') for name in keys]
+            lines = f'\ncurve_secret_key_file = "{daemon_file}"\n'
+            with cluster.Cluster(BIN, "".join(identities) + JOBS, lines) as c:
+                stop = folder / "stop"
+                workers = {}
+                for name, (file, _) in keys.items():
+                    env = {"PRD_CURVE_SERVER_KEY": daemon_key, "PRD_CURVE_SECRET_KEY_FILE": str(file)}
+                    workers[name] = [c.worker(rank, job=f"{name}-1", env=env, steps=100_000, step_ms=5,
+                                              args=["--stop-file", str(stop)]) for rank in (0, 1)]  # fmt: skip
+                for pair in workers.values():
+                    for one in pair:
+                        one.wait_for(lambda line: line.get("step") == 3, "step 3")
+                text = c.config.read_text()
+                c.config.write_text(text.replace(identities[0], identity("alice", "")))
+                c.daemon.send_signal(signal.SIGHUP)
+                for one in workers["alice"]:
+                    self.assertIn("the daemon's config does not let it in any more", one.fail())
+                # The leases run out: nobody is in the job any more.
+                deadline = time.monotonic() + cluster.DEADLINE_S
+                while not all(run["ended"] for run in json.loads(c.prdctl("jobs"))["runs"] if run["job"] == "alice-1"):
+                    self.assertLess(time.monotonic(), deadline, "alice's run does not end")
+                    time.sleep(0.05)
+                stop.touch()
+                ends = [one.end() for one in workers["bob"]]
+                self.assertEqual(ends[0]["sum"], ends[1]["sum"])
 
     def test_what_is_told_nothing_meets_in_the_users_own_folder(self):
         """As a user who is not root: neither the daemon nor the workers are told an endpoint."""

@@ -106,6 +106,32 @@ TEST_F(Impostor, IsNotFasterThanTheWorkerAfterARestart) {
   EXPECT_FALSE(impostor_.Receive(0));
 }
 
+// Who joins a running job is told whom to copy from, and may say anything on its own connection.
+TEST_F(Impostor, MayBeAMemberThatWasToldOfTheWorker) {
+  Begin();
+  RawWorker member(daemon_.endpoint(), 33);
+  member.Join("job", 2);
+  const std::optional<Adopt> adopt = member.Expect<Adopt>();
+  ASSERT_TRUE(adopt.has_value());
+  const Incarnation told = adopt->source.incarnation;
+  ASSERT_TRUE(told == 11 || told == 22);
+  for (Seq seq = 0; seq < 10; ++seq) {
+    member.SendEnvelope(
+        {.run = member.run(),
+         .identity = member.identity(),
+         .rank = adopt->source.rank,
+         .incarnation = told,
+         .seq = seq,
+         .ack = 1,
+         .token = {1, 33},  // its own
+         .body = seq == 0 ? WorkerBody(Heartbeat{}) : WorkerBody(Leave{"said by somebody else"})});
+  }
+  ASSERT_TRUE(daemon_.WaitForLog("with the token of another process"));
+  ExpectTheVictimTrainsOn();
+  while (const auto envelope = member.Receive(0)) EXPECT_EQ(envelope->incarnation, 33u);
+  EXPECT_EQ(daemon_.log().find("said by somebody else"), std::string::npos);
+}
+
 TEST_F(Impostor, FindsNoTokenInTheHistory) {
   const LinkToken token{0x0123456789abcdef, 0xfedcba9876543210};
   victim_.Show(token);
