@@ -135,8 +135,11 @@ Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& iden
 }
 
 void DescribeIdentity(ListFields& fields, Identity* identity) {
-  fields.Text("name", &identity->name, IdentityNameRule,
-              "What the log, the audit log and the history call it.", Fields::Need::kRequired);
+  fields.Text(
+      "name", &identity->name, IdentityNameRule,
+      "What the log, the audit log and the history call it. A file with identities must not "
+      "be open to others for writing.",
+      Fields::Need::kRequired);
   fields.Texts("keys", &identity->keys, KeyRule,
                "Whoever connects with one of these keys is this identity. `prdctl keygen` makes a "
                "pair: NAME.pub holds the public key, which stands here; the worker has NAME.key "

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/io/curve.h"
+#include "common/io/file_access.h"
 #include "config/glob.h"
 
 namespace prd {
@@ -97,6 +98,10 @@ std::string Called(const Rights* rights, std::string_view who) {
 }
 
 Result<Access> Access::Load(const Config& config) {
+  // Who can write the file can make anybody anyone.
+  if (!config.identities.empty() && !config.file.empty()) {
+    PRD_RETURN_IF_ERROR(ReadOwnFile(config.file, FileKind::kTrusted).status());
+  }
   Access access;
   const Rights* all = &access.rights_.emplace_back();
   const bool keys = !config.daemon.curve_secret_key_file.empty();

@@ -49,7 +49,8 @@ std::string Called(const Rights* rights, std::string_view who);
 
 class Access {
  public:
-  // Reads the list of authorized keys, and looks up the users. Errors name what is wrong.
+  // Reads the list of authorized keys, and looks up the users. A config with identities is refused
+  // while others may write its file. Errors name what is wrong.
   static Result<Access> Load(const Config& config);
   Access(Access&&) = default;
   Access& operator=(Access&&) = default;

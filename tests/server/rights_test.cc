@@ -357,6 +357,15 @@ TEST_F(Tenants, JobsThatAreTakenAwayAreGoneToo) {
   EXPECT_THAT(WhyRefused(*first_), HasSubstr("it may not train in job alice-1"));
 }
 
+TEST_F(Tenants, AFileThatOthersMayWriteGivesNoRights) {
+  BeginAlicesJob();
+  ASSERT_EQ(::chmod(daemon_.config().c_str(), 0666), 0);
+  daemon_.Signal(SIGHUP);
+  EXPECT_TRUE(daemon_.WaitForLog("prd.toml: everybody can write it; chmod go-w it"));
+  EXPECT_EQ(RunDaemon({"--check-config", "--config", daemon_.config()}).code, 2);
+  ExpectAlicesJobGoesOn();
+}
+
 TEST_F(Tenants, QuotasAreKept) {
   alice_more_ = "max_jobs = 2\nmax_workers = 3\n";
   Reload();
