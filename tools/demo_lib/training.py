@@ -20,7 +20,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 CONFIG = """\
 # Written by tools/demo. Between runs of different engines, only the line `engine` differs.
 [daemon]
-listen = "tcp://127.0.0.1:{port}"
+listen = "ipc://{dir}/workers.sock"
 admin = "ipc://{dir}/admin.sock"
 state_dir = "{dir}/state"
 
@@ -69,15 +69,13 @@ class Run:
     def check_config(self):
         """Raises ToolError if prd would refuse the config, so that no run before this one is in vain."""
         (self.dir / "snapshots").mkdir(parents=True)
-        self.write_config(processes.free_port())
+        self.write_config()
         self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
 
     def run(self, children):
         """REQUIRES: check_config."""
-        port = processes.free_port()
-        self.write_config(port)
         prd = self.start_prd(children)
-        workers = [self.start_worker(children, rank, port) for rank in range(self.settings.options.workers)]
+        workers = [self.start_worker(children, rank) for rank in range(self.settings.options.workers)]
         evaluator = self.start_evaluator(children)
         prd, workers = self.watch(children, prd, workers, evaluator)
         processes.wait_all(workers, END_S, "being told to stop")
@@ -89,11 +87,11 @@ class Run:
 
     # Starting.
 
-    def write_config(self, port):
+    def write_config(self):
         options = self.settings.options
         self.config.write_text(
             CONFIG.format(
-                port=port, dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
+                dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
                 tables=engines.tables(self.engine, options.engines, options.group_size),
             )
         )
@@ -107,7 +105,7 @@ class Run:
             ready.wait(prd.process.poll, prd.log, 30)
         return prd
 
-    def start_worker(self, children, rank, port):
+    def start_worker(self, children, rank):
         options = self.settings.options
         program = [
             self.settings.bin / "prd-train", "--data", options.data, "--model", options.model,
@@ -126,7 +124,7 @@ class Run:
         if options.inject:
             command += ["--inject", options.inject]
         environment = {
-            "PRD_CONTROLLER": f"tcp://127.0.0.1:{port}",
+            "PRD_CONTROLLER": f"ipc://{self.settings.dir}/workers.sock",
             "PRD_JOB": JOB,
             "PRD_RANK": str(rank),
             "PRD_WORLD_SIZE": str(options.workers),
