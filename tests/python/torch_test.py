@@ -301,7 +301,7 @@ class Torch(unittest.TestCase):
             gradient = model.conv.weight.grad.clone()
             optimizer.step()
             self.assertTrue(torch.equal(model.conv.weight, before - gradient))
-            with self.assertRaisesRegex(ValueError, "model_tag"):
+            with self.assertRaisesRegex(ValueError, "model_tag.*for PyTorch that is: names, shapes and layouts"):
                 other = Tied()
                 other.conv = torch.nn.Conv2d(2, 3, 2)
                 attach(c, 1, other, torch.optim.SGD(other.parameters(), lr=1.0))
@@ -337,6 +337,35 @@ class Torch(unittest.TestCase):
             misuse(c, "0.bias.*the optimizer does not have", None, optimize=lambda m: torch.optim.SGD(list(m.parameters())[2:] + [m[0].weight], lr=0.1))
             misuse(c, "weight: is torch.complex64", None, make=lambda: torch.nn.Linear(6, 1, dtype=torch.complex64))
             misuse(c, "LBFGS cannot train under engine all-reduce", None, optimize=lambda m: torch.optim.LBFGS(m.parameters()))
+
+    def test_a_gradient_that_is_not_finite_is_named(self):
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), place.Cluster(place.job(engine, 1, 'on_nonfinite = "stop"')) as c:
+                model = make_model()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                attach(c, 0, model, optimizer)
+                model[3].weight.register_hook(lambda gradient: gradient * float("nan"))
+                with self.assertRaisesRegex(prd.FailedPrecondition, r"\[4\] \(3.weight\) has a value that is not finite, in step 1"):
+                    train(model, optimizer, *draw(0, 1))
+
+    def test_two_optimizers_are_two_jobs_of_one_process(self):
+        with place.Cluster(place.job("all-reduce", 2, name="gan/*")) as c:
+            ends = []
+
+            def body(rank):
+                models = [make_model(seed=rank), make_model(seed=rank + 5)]
+                optimizers = [torch.optim.Adam(model.parameters(), lr=0.01) for model in models]
+                workers = [attach(c, rank, *pair, name=f"gan/{name}") for name, *pair in zip("dg", models, optimizers)]
+                for x, y in zip(*draw(rank, 5)):
+                    for model, optimizer in zip(models, optimizers):
+                        train(model, optimizer, [x], [y])
+                for worker in workers:
+                    worker.finish()
+                ends.append([bits(model) for model in models])
+
+            place.in_threads(2, body)
+            self.assertEqual(ends[0], ends[1])
+            self.assertNotEqual(ends[0][0], ends[0][1])
 
     def test_models_of_files_are_averaged(self):
         with place.Cluster(place.job("all-reduce", 1)) as c:

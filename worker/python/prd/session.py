@@ -1,7 +1,6 @@
 """A worker of a job: prd::Session for Python."""
 import contextlib
 import ctypes
-import multiprocessing.process
 import os
 import signal
 import sys
@@ -147,7 +146,8 @@ class Session:
                  check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, log=None):
         """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given."""
         given = {name: value for name, value in locals().items() if name not in ("self", "log")}
-        if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and getattr(process.current_process(), "_inheriting", False):
             raise errors.FailedPrecondition(
                 "a child process imports the main program again, and would join the job a second time: "
                 'put what the program does under if __name__ == "__main__":'

@@ -7,6 +7,7 @@
 """
 import contextlib
 import functools
+import re
 import sys
 import types
 import zlib
@@ -89,12 +90,13 @@ class Worker:
         self._device = devices.pop()
         frozen = [f"{name}={_digest(p)}" for name, p in model.named_parameters() if not p.requires_grad]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(frozen)
-        session.attach(
-            [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)], None, self._apply,
-            state=[_taken(t, name) for name, t, *_ in self._state], averaged_state=[_taken(t, name) for name, t in averaged],
-            device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
-            trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True,
-        )
+        with self._in_words():
+            session.attach(
+                [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)], None, self._apply,
+                state=[_taken(t, name) for name, t, *_ in self._state], averaged_state=[_taken(t, name) for name, t in averaged],
+                device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
+                trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True,
+            )
         self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *averaged]]
         if session.needs_gradients:
             self._give_gradients()
@@ -120,14 +122,15 @@ class Worker:
         if samples is None:
             samples = self._pending or self._samples
         self._pending = 0
-        try:
-            self.session.step(samples, stream=self._stream())
-        except errors.FailedPrecondition:
-            if self._views or not self.session.needs_gradients:
-                raise
-            self._give_gradients()  # the job began anew, with another engine
-            self._bring_gradients()
-            self.session.step(samples, stream=self._stream())
+        with self._in_words():
+            try:
+                self.session.step(samples, stream=self._stream())
+            except errors.FailedPrecondition:
+                if self._views or not self.session.needs_gradients:
+                    raise
+                self._give_gradients()  # the job began anew, with another engine
+                self._bring_gradients()
+                self.session.step(samples, stream=self._stream())
         return self.last
 
     def discard(self):
@@ -212,6 +215,21 @@ class Worker:
         return self.progress.samples // self._loader.samples
 
     # ---- inside ----
+
+    @contextlib.contextmanager
+    def _in_words(self):
+        """Errors of the library name tensors by their place; a script's author knows them by name."""
+        try:
+            yield
+        except errors.Error as error:
+            text = str(error)
+            said = re.sub(r"\b(?:parameters|gradients)\[(\d+)\]", lambda found: f"{found[0]} ({self._names[int(found[1])]})", text)
+            if said.startswith("the model differs"):
+                said += ("; for PyTorch that is: names, shapes and layouts of the parameters, values of frozen parameters, buffers, "
+                         "and the kind of the optimizer")
+            if said == text:
+                raise
+            raise type(error)(said) from None
 
     def _find_parameters(self):
         names = {id(p): name for name, p in self.model.named_parameters()}
