@@ -83,18 +83,16 @@ SessionCalls::Wants SessionCalls::Next(std::chrono::nanoseconds wait) {
     if (!reply_) return Wants::kPending;
     GoOn();
   }
-  if (wants_ == Wants::kApply) applies_ = std::this_thread::get_id();
+  asked_ = wants_ == Wants::kApply;
   return wants_;
 }
 
 Status SessionCalls::Applied(const std::string& failed) {
-  if (wants_ != Wants::kApply || applies_ == std::thread::id()) {
-    return NotNow("the call in progress has not asked for `apply`");
+  if (!asked_) return NotNow("the call in progress has not asked for `apply`");
+  if (thread_ != std::this_thread::get_id()) {
+    return NotNow("`apply` was asked for on another thread, which has the replica");
   }
-  if (applies_ != std::this_thread::get_id()) {
-    return NotNow("another thread was asked to run `apply`");
-  }
-  applies_ = {};
+  asked_ = false;
   failed_ = failed;
   GoOn();
   return Status::Ok();
@@ -109,6 +107,7 @@ void SessionCalls::GiveUpCall() {
     early_.reset();
   }
   wants_ = Wants::kDone;
+  asked_ = false;
   stopped_ = nullptr;
   call_.reset();
 }

@@ -63,7 +63,7 @@ class SessionCalls {
   enum class Wants : std::uint8_t { kDone, kApply, kPending };
   Wants Next(std::chrono::nanoseconds wait = std::chrono::nanoseconds(-1));
   // `failed`: why `apply` failed, empty if it did not. A worker whose `apply` fails leaves the job.
-  // kFailedPrecondition: `apply` was not asked for, or was by another thread: it has the replica.
+  // kFailedPrecondition: `apply` was not asked for, or another thread has come to where it is.
   Status Applied(const std::string& failed);
   bool in_call() const { return call_.has_value(); }
   // Of the newest call that is over.
@@ -111,6 +111,8 @@ class SessionCalls {
   void StopAt(std::coroutine_handle<> at, Wants wants) {
     stopped_ = at;
     wants_ = wants;
+    asked_ = false;
+    thread_ = std::this_thread::get_id();
   }
   void GoOn();
   void GiveUpCall();
@@ -181,7 +183,8 @@ class SessionCalls {
   std::coroutine_handle<> stopped_;
   Wants wants_ = Wants::kDone;
   std::optional<Background::Reply> reply_;
-  std::thread::id applies_;  // the thread that was told kApply
+  bool asked_ = false;      // Next has said kApply
+  std::thread::id thread_;  // that stopped the call: where `apply` is to run, it has the replica
   std::string failed_;
   Status status_;
   StepResult result_;

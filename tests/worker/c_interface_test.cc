@@ -103,6 +103,17 @@ TEST(CInterfaceTest, AnApplyThatFailsLeavesTheJobWithItsReason) {
   }
 }
 
+TEST(CInterfaceTest, ACallStaysOnItsThread) {
+  const auto elsewhere = [](void (*run)(void*), void* context) {
+    std::thread(run, context).join();
+  };
+  for (const EngineOptions& engine :
+       {EngineOptions(AllReduceOptions{}), EngineOptions(PReduceOptions{.group_size = 2})}) {
+    FakeDaemon daemon(SpecFor(engine, 1));
+    EXPECT_STREQ(c_applied_elsewhere(daemon.endpoint().c_str(), elsewhere), nullptr);
+  }
+}
+
 TEST(CInterfaceTest, ASessionThatIsClosedLeaves) {
   for (const EngineOptions& engine :
        {EngineOptions(AllReduceOptions{}), EngineOptions(PReduceOptions{.group_size = 2})}) {

@@ -272,6 +272,34 @@ const char* c_closed_before_applied(const char* endpoint) {
   return NULL;
 }
 
+struct attempt {
+  prd_session* session;
+  int32_t next, applied;
+};
+
+static void try_to_go_on(void* context) {
+  struct attempt* attempt = context;
+  attempt->next = prd_next(attempt->session, -1);
+  attempt->applied = prd_applied(attempt->session, NULL);
+}
+
+const char* c_applied_elsewhere(const char* endpoint,
+                                void (*elsewhere)(void (*run)(void*), void* context)) {
+  prd_session* session = NULL;
+  struct model model = {.applied = 0};
+  CHECK(open_session(endpoint, 0, &session) == 0);
+  CHECK(end_call(session, attach(session, &model, 1, NULL), &model) == 0);
+  CHECK(prd_step(session, NULL) == 0 && prd_next(session, -1) == PRD_APPLY);
+  struct attempt attempt = {.session = session};
+  elsewhere(try_to_go_on, &attempt);
+  CHECK(attempt.next == PRD_APPLY && attempt.applied == PRD_FAILED_PRECONDITION);
+  CHECK(has(prd_message(session), "on another thread, which has the replica"));
+  CHECK(end_call(session, 0, &model) == 0 && model.applied == 1);
+  CHECK(end_call(session, prd_finish(session, 1), &model) == 0);
+  prd_close(session);
+  return NULL;
+}
+
 /* To where the session waits for the other worker. */
 static int waits_in_attach(prd_session* session, struct model* model) {
   return attach(session, model, 1, NULL) == 0 && prd_next(session, 0) == PRD_PENDING &&

@@ -29,6 +29,9 @@ const char* c_apply_fails(const char* endpoint);
 const char* c_resumes(const char* endpoint);
 const char* c_forked(const char* endpoint);
 const char* c_closed_before_applied(const char* endpoint);
+/* elsewhere(run, context): calls run(context) on another thread, and waits for that. */
+const char* c_applied_elsewhere(const char* endpoint,
+                                void (*elsewhere)(void (*run)(void*), void* context));
 /* For one worker of a job for two: it waits, and gives up or is closed. */
 const char* c_leaves_while_it_waits(const char* endpoint);
 const char* c_closes_while_it_waits(const char* endpoint);

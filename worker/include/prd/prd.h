@@ -51,8 +51,9 @@
  * closed. What the caller gives is copied, but for the tensors' memory: that stays in place until
  * prd_close.
  *
- * Threads: one at a time, except where "any thread" is said. In a process that was forked from the
- * session's, all functions return PRD_FAILED_PRECONDITION, NULL or nothing, and change nothing. */
+ * Threads: one at a time, and the same one from a call's begin to its end, except where "any
+ * thread" is said. In a process that was forked from the session's, all functions return
+ * PRD_FAILED_PRECONDITION, NULL or nothing, and change nothing. */
 /* clang-format on */
 #ifndef PRD_PRD_H_
 #define PRD_PRD_H_
@@ -232,7 +233,7 @@ PRD_API int32_t prd_leave(prd_session* session, const char* reason);
  * PRD_DONE: the call is over, or there is none. PRD_APPLY, again and again until prd_applied.
  * PRD_PENDING. Or the call's error. */
 PRD_API int32_t prd_next(prd_session* session, int32_t wait_ms);
-/* After PRD_APPLY, on the same thread: the optimizer has run. The replica is locked in between, so
+/* After PRD_APPLY: the optimizer has run. The replica is locked in between, so
  * it has to take a small part of the lease. `failed`: NULL; or why it has not, as "raised
  * ValueError: ...": the call then ends with PRD_ABORTED, once the worker has left the job. */
 PRD_API int32_t prd_applied(prd_session* session, const char* failed);
