@@ -191,6 +191,7 @@ class Job {
     std::vector<Rank> failed;   // without it
     Iteration iteration = 0;    // where members continue
     bool compares = false;      // members tell digests of their replicas
+    bool last = false;          // its members train no further
     std::vector<Digest> digests;
     bool aborted = false;
     std::string failure;  // the first thing that went wrong
@@ -426,6 +427,7 @@ class Job {
   Trained gained_;              // in this run: all that the tallies have grown
   Trained goal_;                // 0: none (yet)
   bool done_ = false;           // the job has reached it
+  bool stopped_ = false;        // the result is there of a group that is the last of its members
   Divergence divergence_;
   Instant compare_at_;  // replicas are compared after no group before this
   std::map<GroupId, Running> groups_;

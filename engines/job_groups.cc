@@ -158,6 +158,7 @@ void Job::Announce(GroupKind kind, FormGroup form) {
                   .failed = {},
                   .iteration = form.iteration,
                   .compares = group.digest,
+                  .last = group.last,
                   .digests = {},
                   .failure = {},
                   .since = now_};
@@ -214,6 +215,7 @@ void Job::EndIfDone(GroupId id) {
   std::vector<Rank> have = still(group.ok);
   const std::vector<Rank> lack = still(group.failed);
   const bool ok = group.ok.size() == group.members.size();
+  if (group.last && !group.ok.empty()) stopped_ = true;
   Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
   if (group.kind == GroupKind::kRound) {
     for (const Rank rank : lack) {

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 10;
+constexpr std::uint32_t kStateVersion = 11;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -162,7 +162,8 @@ void Job::Worker::Archive(StateArchive& ar) {
 }
 
 void Job::Running::Archive(StateArchive& ar) {
-  ar(kind, members, pending, ok, failed, iteration, compares, digests, aborted, failure, since);
+  ar(kind, members, pending, ok, failed, iteration, compares, last, digests, aborted, failure,
+     since);
 }
 
 void Job::Archive(StateArchive& ar) {
@@ -171,7 +172,7 @@ void Job::Archive(StateArchive& ar) {
   if (version != kStateVersion) ar.Fail();
   ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, copies_again_,
      ended_, finished_, launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_,
-     gained_, goal_, done_, divergence_, compare_at_, groups_, held_, broken_);
+     gained_, goal_, done_, stopped_, divergence_, compare_at_, groups_, held_, broken_);
   engine_->Archive(ar);
 }
 

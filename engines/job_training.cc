@@ -28,8 +28,13 @@ std::string Text(const Trained& trained) {
 
 }  // namespace
 
+// Members of a group that all stop after it learn so from the group. Whoever copies its result must
+// not be told before that is there: with an older one it would stop too early.
 JobProgress Job::progress() const {
-  return {.trained = Sum(before_, gained_), .workers = live_, .done = done_};
+  const bool by_groups = prd::AllOrNone(plan_) && !TrainsInRounds(plan_);
+  return {.trained = Sum(before_, gained_),
+          .workers = live_,
+          .done = done_ && (stopped_ || !by_groups)};
 }
 
 // Of a run that ends.

@@ -174,12 +174,15 @@ TEST_F(JobTrainingTest, TheGoalIsReachedOnceAndSaidFromThenOn) {
   Say(2, Ready{.iteration = 2, .own = {2, 0}});
   ASSERT_NE(Recorded<GoalReached>(), nullptr);
   EXPECT_EQ(*Recorded<GoalReached>(), GoalReached{{.steps = 6}});
-  EXPECT_TRUE(job_->progress().done);
   for (Rank r = 0; r < 3; ++r) {
     ASSERT_NE(Sent<Group>(r), nullptr) << "the step that reaches the goal ends with a group";
     EXPECT_TRUE(Sent<Group>(r)->last);
   }
-  for (Rank r = 0; r < 3; ++r) Done(r);
+  for (Rank r = 0; r < 3; ++r) {
+    EXPECT_FALSE(job_->progress().done);
+    Done(r);
+  }
+  EXPECT_TRUE(job_->progress().done);
   for (Rank r = 0; r < 3; ++r) {  // a step more is allowed
     Say(r, Ready{.iteration = 3, .own = {3, 0}});
     EXPECT_EQ(Recorded<GoalReached>(), nullptr);
@@ -188,6 +191,29 @@ TEST_F(JobTrainingTest, TheGoalIsReachedOnceAndSaidFromThenOn) {
   for (Rank r = 0; r < 3; ++r) Done(r);
   for (Rank r = 0; r < 3; ++r) Say(r, Finish{});
   EXPECT_FALSE(Sent<Group>(0)->last) << "the final average ends no steps";
+  ExpectReplays(job_->spec());
+}
+
+// All are to stop with one model: whoever copies is told with the last group's result, and not with
+// that of a group which formed before the goal was reached.
+TEST_F(JobTrainingTest, WhoIsLateIsToldOnceALastGroupHasEnded) {
+  JobSpec spec;
+  spec.goal = {.steps = 5};
+  Running(BackupOptions{.backups = 1}, 3, spec);
+  for (const Rank r : {0, 1}) Say(r, Ready{.iteration = 1, .own = {1, 0}});
+  EXPECT_FALSE(Sent<Group>(1)->last);
+  Say(2, Ready{.iteration = 1, .own = {3, 0}});
+  EXPECT_NE(Recorded<GoalReached>(), nullptr);
+  for (const Rank r : {0, 1}) Done(r);
+  EXPECT_NE(Sent<Adopt>(2), nullptr);
+  EXPECT_FALSE(job_->progress().done) << "ranks 0 and 1 make one step more";
+  for (const Rank r : {0, 1}) Say(r, Ready{.iteration = 2, .own = {2, 0}});
+  EXPECT_TRUE(Sent<Group>(1)->last);
+  for (const Rank r : {0, 1}) Done(r, Outcome::kFailed);
+  EXPECT_FALSE(job_->progress().done) << "nobody has the result";
+  for (const Rank r : {0, 1}) Say(r, Ready{.iteration = 2, .own = {2, 0}});
+  for (const Rank r : {0, 1}) Done(r);
+  EXPECT_TRUE(job_->progress().done);
   ExpectReplays(job_->spec());
 }
 
