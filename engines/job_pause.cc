@@ -79,6 +79,7 @@ void Job::AdmitResuming() {
     if (worker.state == State::kJoining && worker.group == kNoGroup && between && newest) {
       worker.copies_after.reset();
       worker.failed_source = kNoRank;
+      worker.signal_held = false;  // of a copy that failed
       Activate(rank, worker.iteration, "goes on with its own model after a pause");
     }
     if (worker.state != State::kActive || worker.source != kNoRank || worker.copies_after) continue;

@@ -163,6 +163,7 @@ TEST_F(JobPauseTest, ACopyThatFailsIsTakenFromAnotherOrNotAtAll) {
   EXPECT_THAT(Heard(), ElementsAre("joined 1@1"));
   Say(1, Ready{.iteration = 2});
   EXPECT_EQ(State(1), Job::State::kActive);
+  EXPECT_THAT(Heard(), ElementsAre("ready 1@2 owes 0")) << "no copy holds it back any more";
 }
 
 // A round that was announced before takes it along, and is over before the worker is back.

@@ -415,6 +415,20 @@ TEST_F(NeighboursTest, RefusesAnIterationItCannotEnter) {
   EXPECT_THAT(Did(), ElementsAre("ready 1", "apply"));
 }
 
+// What it asked for on its own count would be of an iteration that is long over.
+TEST_F(NeighboursTest, WhoResumesIsToldFirstWhereItGoesOn) {
+  Join(kParallel, Neighbourhood{});
+  s.core.Pause(s.now, &s.actions);
+  s.Clear();
+  s.core.Resume(s.now, &s.actions);
+  s.Say(Resumed{});
+  EXPECT_THAT(Did(), ElementsAre("done"));
+  s.Step(1);
+  EXPECT_THAT(Did(), IsEmpty());
+  s.Say(Neighbourhood{.at = 7});
+  EXPECT_THAT(Did(), ::testing::IsSupersetOf({"at 7", "ready 8"}));
+}
+
 TEST_F(NeighboursTest, AbsurdSlotsAreNoReasonToReserveThem) {
   Join(kParallel, Pair(0, std::numeric_limits<std::uint32_t>::max()));
   Offer(1'000'000);

@@ -175,6 +175,50 @@ TEST_F(StoreCoreTest, ALostWorkerEndsItsStepWithTheJobsReplica) {
   EXPECT_EQ(Outcome().iteration, 9);
 }
 
+// Others have made updates meanwhile, and none of them is in its parameters.
+TEST_F(StoreCoreTest, WhoResumesReadsFirst) {
+  JoinStore();
+  core.Pause(now, &actions);
+  ASSERT_TRUE(Done().has_value());
+  Clear();
+  core.Resume(now, &actions);
+  EXPECT_EQ(Count<ReadShard>(), 0u) << "before it is told that it trains again";
+  Say(Resumed{});
+  EXPECT_EQ(Count<ReadShard>(), 0u) << "under a placement in which it trains, and its clock";
+  SayPlacement(2, 7, 3);
+  Say(Opened{.epoch = 2});
+  EXPECT_FALSE(Done().has_value());
+  EndPulls();
+  ASSERT_TRUE(Done().has_value());
+  EXPECT_TRUE(Done()->ok());
+  EXPECT_TRUE(Outcome().adopted);
+  Clear();
+  Step(0);
+  EXPECT_EQ(Count<TakeDelta>(), 1u) << "its next step counts as any other";
+  SayStored(8, 2);
+  EXPECT_EQ(Only<Ready>().iteration, 8);
+}
+
+// A step on parameters of clock 0 is none of clock 8.
+TEST_F(StoreCoreTest, AStepOnAnOlderClockThanItsPlacementsReadsInstead) {
+  JoinStore();
+  SayPlacement(2, 7, 3);
+  Say(Opened{.epoch = 2});
+  EXPECT_EQ(Count<ReadShard>(), 0u) << "the training loop computes";
+  Clear();
+  Step(0);
+  EXPECT_EQ(Count<TakeDelta>(), 0u);
+  EndPulls();
+  ASSERT_TRUE(Done().has_value());
+  EXPECT_EQ(Outcome().iteration, 7);
+  EXPECT_TRUE(Outcome().adopted);
+  EXPECT_FALSE(Outcome().included);
+  Clear();
+  Step(0);
+  SayStored(8, 2);
+  EXPECT_EQ(Only<Ready>().iteration, 8);
+}
+
 TEST_F(StoreCoreTest, AnImpossiblePlacementEndsTheSession) {
   JoinStore();
   Step(0);

@@ -18,6 +18,13 @@ void NeighbourStepping::OnHello() {
   phase_ = Phase::kReceive;
   next_.reset();
   updates_ = {};
+  awaits_neighbours_ = false;
+}
+
+// The others have gone on: where it goes on, and with whom, it is told next.
+bool NeighbourStepping::OnResumed(Actions*) {
+  awaits_neighbours_ = true;
+  return true;
 }
 
 // Begins with the replica that is here now.
@@ -43,7 +50,7 @@ void NeighbourStepping::Continue(Actions* out) {
     if (core().said_finish_) updates_.Close(out);
   }
   if (call != Call::kStep || core().work_ != Work::kNone || core().held_) return;
-  if (!core().has_replica_ || !updates_.met()) return;
+  if (!core().has_replica_ || !updates_.met() || awaits_neighbours_) return;
   if (phase_ == Phase::kReceive) Receive(out);
   if (phase_ == Phase::kEnter) Enter(out);
 }
@@ -167,6 +174,7 @@ void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out)
     out->push_back(SetIteration{c.iteration_});
   }
   if (still) updates_.MoveTo(c.iteration_, out);
+  awaits_neighbours_ = false;
   updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood, out);
   Continue(out);
 }

@@ -21,6 +21,7 @@ class NeighbourStepping : public Stepping {
  public:
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
+  bool OnResumed(Actions* out) override;
   void StartStep(Actions* out) override;
   void Continue(Actions* out) override;
   void OnTrained(Outcome, const std::string&, Actions*) override {}  // has no such groups
@@ -48,7 +49,8 @@ class NeighbourStepping : public Stepping {
   // ended.
   enum class Phase : std::uint8_t { kReceive, kApply, kEnter };
   Phase phase_ = Phase::kReceive;
-  std::optional<Iteration> next_;  // the one to enter
+  std::optional<Iteration> next_;   // the one to enter
+  bool awaits_neighbours_ = false;  // resumed, and told of none since
   UpdateQueues updates_;
 };
 

@@ -36,6 +36,7 @@ void SessionCore::EndResume(Actions* out) {
 void SessionCore::OnResumed(Actions* out) {
   if (!std::exchange(said_resume_, false)) return;
   paused_ = false;
+  if (call_ == Call::kResume && has_replica_ && !stepping().OnResumed(out)) return;
   EndResume(out);
 }
 

@@ -43,6 +43,9 @@ class Stepping {
   // The replica is the job's, from the common start or, if `copied`, from a peer. False: the call
   // in progress does not end with that.
   virtual bool OnReplica(bool copied, Actions* out);
+  // The worker trains again, after a pause, with the replica that it has now. False: the call in
+  // progress does not end with that.
+  virtual bool OnResumed(Actions*) { return true; }
   // A copy of a peer's replica has been ordered, and voids the signal that stands.
   virtual void OnCopyOrdered() {}
   // All members have averaged their parameters, for a round to come.

@@ -12,7 +12,7 @@ using Work = SessionCore::Work;
 
 void StoreStepping::OnHello() {
   next_ = Next::kNone;
-  joins_ = counts_ = false;
+  joins_ = counts_ = awaits_placement_ = false;
   workers_ = 0;
   final_reading_ = final_read_ = kNoGroup;
   store_ = {};
@@ -29,6 +29,15 @@ bool StoreStepping::OnReplica(bool copied, Actions* out) {
   final_reading_ = final_read_ = kNoGroup;
   Continue(out);
   core().BeginHeld(out);
+  return false;
+}
+
+// Others have made updates meanwhile: the call in progress ends once all shards are read, under the
+// placement that has this worker train again, and its clock.
+bool StoreStepping::OnResumed(Actions* out) {
+  if (next_ == Next::kRead) store_.StopReading(out);
+  next_ = Next::kMayRead;
+  joins_ = awaits_placement_ = true;
   return false;
 }
 
@@ -62,7 +71,7 @@ void StoreStepping::Continue(Actions* out) {
     c.SayReady(out);
   }
   const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep || c.call_ == Call::kResume;
-  if (next_ == Next::kMayRead && reads) {
+  if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
     store_.Read(c.now_, c.iteration_, out);
   }
@@ -83,6 +92,7 @@ void StoreStepping::OnRead(Actions* out) {
   }
   if (c.call_ == Call::kAttach) return c.Done(Status::Ok(), out);
   if (c.call_ == Call::kResume) {
+    joins_ = false;
     c.step_.adopted = true;
     return c.EndResume(out);
   }
@@ -138,9 +148,14 @@ void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
                   out);
   }
   store_.SetPlacement(c.now_, *StoreOf(c.plan()), placement, c.incarnation_, out);
+  awaits_placement_ = false;
   if (placement.at > c.iteration_) {
     c.iteration_ = placement.at;
     if (next_ == Next::kRead) store_.Read(c.now_, c.iteration_, out);
+    if (next_ == Next::kNone) {  // its parameters are of an older clock: what it computes is lost
+      next_ = Next::kMayRead;
+      joins_ = true;
+    }
   }
   Continue(out);
 }

@@ -17,6 +17,7 @@ class StoreStepping : public Stepping {
  public:
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
+  bool OnResumed(Actions* out) override;
   void StartStep(Actions* out) override;
   void OnCallEnds(Actions* out) override;
   void Continue(Actions* out) override;
@@ -42,6 +43,7 @@ class StoreStepping : public Stepping {
   Next next_ = Next::kNone;
   bool joins_ = false;                // the step in progress ends with the job's replica instead
   bool counts_ = false;               // its work is in the update
+  bool awaits_placement_ = false;     // resumed, and in none since
   std::uint32_t workers_ = 0;         // that train, as the newest answer says
   GroupId final_reading_ = kNoGroup;  // the group that shards were read for last
   GroupId final_read_ = kNoGroup;     // all of them

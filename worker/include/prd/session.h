@@ -219,7 +219,8 @@ class PRD_EXPORT Session {
   // Between these two, the others go on as if this worker were not there, and wait for it in Finish
   // alone: to evaluate, or to save, is no slow step. Pause ends what this worker has begun, as
   // Finish does. Resume replaces the parameters by a peer's if the others have gone on with equal
-  // replicas (the next StepResult is `adopted`). Errors as Step's. PauseScope calls both.
+  // replicas, and by the shards' where parameters are in shards (the next StepResult is `adopted`).
+  // Errors as Step's. PauseScope calls both.
   Status Pause();
   Status Resume();
 
