@@ -492,7 +492,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
   Rank best = kNoRank;
   int best_score = -1;
-  constexpr int kBest = 15;
+  constexpr int kBest = 31;
   for (Rank r = 0; Index(r) < workers_.size() && best_score < kBest; ++r) {
     const Worker& w = workers_[Index(r)];
     const bool has_model = w.state == State::kActive || w.state == State::kPaused ||
@@ -500,9 +500,12 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
                            (w.state == State::kFinal && taker.state == State::kFinal);
     if (!has_model || r == rank || w.signal_held || w.no_replica || w.source != kNoRank) continue;
     if (taker.state != State::kFinal && w.iteration < newest) continue;
-    // One that pauses may not answer before it trains again.
-    const int score = (links_.Has(rank, r) ? 0 : 8) + (w.state != State::kPaused ? 4 : 0) +
-                      (r != avoid ? 2 : 0) + (w.host == taker.host ? 1 : 0);
+    // One that pauses may not answer before it trains again. One that differs from the others would
+    // spread.
+    const bool differs = std::binary_search(divergence_.ranks.begin(), divergence_.ranks.end(), r);
+    const int score = (differs ? 0 : 16) + (links_.Has(rank, r) ? 0 : 8) +
+                      (w.state != State::kPaused ? 4 : 0) + (r != avoid ? 2 : 0) +
+                      (w.host == taker.host ? 1 : 0);
     if (score > best_score) {
       best = r;
       best_score = score;

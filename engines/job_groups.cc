@@ -63,10 +63,10 @@ void Job::Carry(Effect effect) {
     Announce(std::move(*opened));
   } else {
     const auto& late = std::get<CatchUp>(effect);
-    PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup &&
-              At(late.rank).source == kNoRank);
+    PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup);
     Write(UpdateDropped{.rank = late.rank, .iteration = late.iteration, .reason = late.reason});
-    CatchUpOrRejoin(late.rank);
+    // Who copies a replica already, to repair its own, signals with what that one is.
+    if (At(late.rank).source == kNoRank) CatchUpOrRejoin(late.rank);
   }
 }
 

@@ -109,6 +109,40 @@ TEST_F(JobReplicasTest, WhoDiffersIsNamedOnce) {
   ExpectReplays(job_->spec());
 }
 
+// What differs would spread.
+TEST_F(JobReplicasTest, WhoDiffersIsNoSourceOfCopiesWhileOthersAre) {
+  Running(AllReduceOptions{}, 3);
+  Train(1, {9, 7, 7});
+  EXPECT_THAT(Differ(), ElementsAre(0));
+  Join(3);
+  ASSERT_NE(Sent<Adopt>(3), nullptr);
+  EXPECT_EQ(Sent<Adopt>(3)->source.rank, 1);
+}
+
+// Its engine does not know that it copies a replica, and finds it late.
+TEST_F(JobReplicasTest, WhoIsRepairedAndLateCopiesOneReplicaAtATime) {
+  Running(BackupOptions{.backups = 1}, 4, Repairs());
+  for (Rank r = 0; r < 3; ++r) Say(r, Ready{.iteration = 1});
+  Tell(0, 7);
+  Tell(1, 9);
+  Tell(2, 7);
+  ASSERT_NE(Sent<Adopt>(1), nullptr) << "to repair it";
+  ASSERT_NE(Sent<Adopt>(3), nullptr) << "it was late";
+  Say(3, Adopted{.ok = true, .iteration = 1});
+  for (const Rank r : {0, 2, 3}) Say(r, Ready{.iteration = 2});
+  for (const Rank r : {0, 2, 3}) Tell(r, 0);
+  ASSERT_NE(Recorded<UpdateDropped>(), nullptr);
+  EXPECT_EQ(Recorded<UpdateDropped>()->rank, 1);
+  EXPECT_EQ(Sent<Adopt>(1), nullptr) << "it copies already";
+  Say(1, Adopted{.ok = true, .iteration = 1});
+  Say(1, Ready{.iteration = 2});
+  ASSERT_NE(Sent<Adopt>(1), nullptr) << "what it copied is old by now";
+  Say(1, Adopted{.ok = true, .iteration = 2});
+  Say(1, Ready{.iteration = 3});
+  EXPECT_EQ(State(1), Job::State::kActive);
+  ExpectReplays(job_->spec());
+}
+
 TEST_F(JobReplicasTest, OfTwoHalvesTheLowestRanksCounts) {
   Running(AllReduceOptions{}, 4);
   Train(1, {9, 7, 7, 9});
