@@ -223,6 +223,9 @@ class Job {
     std::optional<Refused> refusal = std::nullopt;  // for kRefuse
   };
   Admission Admit(const WorkerEnvelope& envelope) const;
+  // The message names an incarnation that is here, and its sender has not that one's token: it is
+  // kForeign here, and whatever else it names.
+  bool Foreign(const WorkerEnvelope& envelope) const;
 
   // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired names a
   // worker that is there; DeadlineReached only when now >= NextDeadline(); now does not decrease.

@@ -134,6 +134,11 @@ std::string Job::RefusalWords() const {
   return text;
 }
 
+bool Job::Foreign(const WorkerEnvelope& envelope) const {
+  const auto known = by_incarnation_.find(envelope.incarnation);
+  return known != by_incarnation_.end() && workers_[Index(known->second)].token != envelope.token;
+}
+
 Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
   using Verdict = Admission::Verdict;
   const auto refuse = [](Code code, std::string reason) {

@@ -126,6 +126,10 @@ void Pump::KnowFinished(RunId run, const std::string& job, std::uint64_t identit
 
 void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   ++counters_.messages;
+  if (Foreign(envelope)) {
+    ++counters_.foreign;
+    return;
+  }
   if (std::holds_alternative<Hello>(envelope.body)) {
     OnHello(now, wall_ns, envelope);
     return;
@@ -139,6 +143,20 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   }
   OnMember(now, it->second.get(), envelope);
   Schedule(*it->second);
+}
+
+// In the name of an incarnation that is here, whatever run and rank the message names: a refusal
+// would go to that incarnation.
+bool Pump::Foreign(const WorkerEnvelope& envelope) const {
+  const auto own = jobs_.find(envelope.run);
+  if (own != jobs_.end() && envelope.rank >= 0) {  // most messages are what they say
+    const std::vector<Job::Worker>& workers = own->second->workers();
+    const bool holds = Index(envelope.rank) < workers.size() &&
+                       workers[Index(envelope.rank)].incarnation == envelope.incarnation;
+    if (holds) return workers[Index(envelope.rank)].token != envelope.token;
+  }
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [&](const auto& entry) { return entry.second->Foreign(envelope); });
 }
 
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
@@ -202,9 +220,7 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
       Schedule(*job);
       return;
     case Job::Admission::Verdict::kGap:
-      return;
     case Job::Admission::Verdict::kForeign:
-      ++counters_.foreign;
       return;
     case Job::Admission::Verdict::kStep:
       break;
@@ -251,10 +267,6 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   const Job::Admission admission = job->Admit(envelope);
   if (admission.verdict == Job::Admission::Verdict::kRefuse) {
     Refuse(envelope.incarnation, *admission.refusal);
-    return;
-  }
-  if (admission.verdict == Job::Admission::Verdict::kForeign) {
-    ++counters_.foreign;
     return;
   }
   const Rank rank = admission.rank;

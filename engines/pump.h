@@ -143,6 +143,7 @@ class Pump {
   };
 
   void StepJob(Instant now, Job* job, const Input& input);
+  bool Foreign(const WorkerEnvelope& envelope) const;
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
   void RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);

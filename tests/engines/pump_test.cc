@@ -155,9 +155,19 @@ TEST_F(PumpTest, NothingIsSaidToOrDoneForSomebodyInAnothersName) {
   Receive(2, foreign(From(0, 0, 2, Heartbeat{})));
   Receive(3, foreign(From(0, 3, 2, Leave{})));
   Receive(4, foreign(HelloOf(0)));
+  // As if its worker were elsewhere: a refusal would go to the worker.
+  WorkerEnvelope elsewhere = foreign(From(0, 3, 2, Leave{}));
+  elsewhere.run = 99;
+  Receive(5, elsewhere);
+  elsewhere.run = 1;
+  elsewhere.rank = 1;
+  Receive(6, elsewhere);
+  WorkerEnvelope other = foreign(HelloOf(0));
+  std::get<Hello>(other.body).job = "another";
+  Receive(7, other);
   EXPECT_EQ(ports_.sent.size(), sent);
   EXPECT_EQ(ports_.records.size(), records);
-  EXPECT_EQ(pump_->counters().foreign, 3u);
+  EXPECT_EQ(pump_->counters().foreign, 6u);
   EXPECT_EQ(pump_->counters().refused, 0u);
 }
 
