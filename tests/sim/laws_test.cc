@@ -107,6 +107,12 @@ TEST_F(LawsTest, MembersMustBeThere) {
   Breaks("members", [&] { Seen(Group1()); });
 }
 
+TEST_F(LawsTest, WhoPausesIsInNoGroupThatTrains) {
+  BothReady();
+  Seen(WorkerLeft{.rank = 1, .incarnation = 101, .why = LeftReason::kPaused});
+  Breaks("pause", [&] { Seen(Group1()); });
+}
+
 TEST_F(LawsTest, OneGroupAtATime) {
   BothReady();
   Seen(Group1());
@@ -466,6 +472,15 @@ TEST_F(HangWatchTest, OthersMayWaitForWhoComputesOneStepAllTheTime) {
   const Workers slow = {{Doing::kWaits, 4, 9}, {Doing::kComputes, 3, 8}};
   EXPECT_FALSE(watch_.Hangs(slow));
   EXPECT_FALSE(watch_.Hangs(slow));
+}
+
+TEST_F(HangWatchTest, OnlyWhoFinishesMayWaitForWhoPauses) {
+  const Workers finishes = {{Doing::kFinishes, 9, 9}, {Doing::kPauses, 3, 8}};
+  EXPECT_FALSE(watch_.Hangs(finishes));
+  EXPECT_FALSE(watch_.Hangs(finishes));
+  const Workers waits = {{Doing::kWaits, 9, 9}, {Doing::kPauses, 3, 8}};
+  EXPECT_FALSE(watch_.Hangs(waits));
+  EXPECT_TRUE(watch_.Hangs(waits));
 }
 
 TEST_F(HangWatchTest, WhoFinishesWaitsForThoseWhoTrain) {

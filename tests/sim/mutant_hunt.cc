@@ -62,6 +62,13 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kLostFinished:
       case Mutation::kForgottenAckIgnored:
       case Mutation::kLowestRankWins:
+      case Mutation::kStaleCounts:
+      case Mutation::kFinishedForgotten:
+      case Mutation::kLaunchIgnored:
+      case Mutation::kTokenIgnored:
+      case Mutation::kSamplesLost:
+      case Mutation::kMemberTwice:
+      case Mutation::kGoalUntold:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:
@@ -84,6 +91,17 @@ std::vector<Mutant> AllMutants() {
         break;
       case Mutation::kStragglerAwaited:
         add(mutation, {BackupOptions{}});
+        break;
+      case Mutation::kStateNotCopied:
+      case Mutation::kResumesStale:
+        add(mutation, {AllReduceOptions{}, BackupOptions{}});
+        break;
+      case Mutation::kDigestSame:
+      case Mutation::kDifferenceKept:
+        add(mutation, {AllReduceOptions{}, BackupOptions{}, EsyncOptions{}});
+        break;
+      case Mutation::kPauseUntold:
+        add(mutation, AllEngines());
         break;
       case Mutation::kBrokenPairGrouped:
       case Mutation::kInboxOverwritten:

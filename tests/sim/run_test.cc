@@ -77,6 +77,53 @@ TEST(Run, FaultsHappen) {
   EXPECT_GE(adoptions, 5u);
 }
 
+// And so does what training loops and launchers do, what users forget, and what comes of it.
+TEST(Run, PausesAveragesGoalsDifferencesAndLaunchesHappen) {
+  const auto count = [](const char* workload, const EngineOptions& engine, const auto& is) {
+    Workload base = Loaded(workload);
+    base.job.engine = engine;
+    int records = 0;
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      const RunResult run = Simulate(base, {.seed = seed, .on_record = [&](const Record& record) {
+                                              records += is(record.body) ? 1 : 0;
+                                            }});
+      EXPECT_EQ(run.invariant, "") << workload << ", seed " << seed << run.violation;
+      EXPECT_TRUE(run.all_finished) << workload << ", seed " << seed;
+    }
+    return records;
+  };
+  const auto pauses = [](const RecordBody& body) {
+    const auto* left = std::get_if<WorkerLeft>(&body);
+    return left != nullptr && left->why == LeftReason::kPaused;
+  };
+  const auto averages = [](const RecordBody& body) {
+    const auto* from = std::get_if<FromWorker>(&body);
+    return from != nullptr && std::holds_alternative<AskMembers>(from->envelope.body);
+  };
+  const auto goals = [](const RecordBody& body) {
+    return std::holds_alternative<GoalReached>(body);
+  };
+  const auto differ = [](const RecordBody& body) {
+    const auto* differ = std::get_if<ReplicasDiffer>(&body);
+    return differ != nullptr && !differ->ranks.empty();
+  };
+  const auto repairs = [](const RecordBody& body) {
+    const auto* ordered = std::get_if<AdoptOrdered>(&body);
+    return ordered != nullptr && ordered->reason.starts_with("its replica differs");
+  };
+  const auto refuses_launch = [](const RecordBody& body) {
+    const auto* refused = std::get_if<HelloRefused>(&body);
+    return refused != nullptr && refused->reason.find("launch") != std::string::npos;
+  };
+  EXPECT_GE(count("faults/pauses.toml", PReduceOptions{}, pauses), 20);
+  EXPECT_GE(count("faults/pauses.toml", PReduceOptions{}, averages), 20);
+  EXPECT_EQ(count("faults/goals.toml", PReduceOptions{}, goals), 5);
+  EXPECT_GE(count("faults/replicas.toml", AllReduceOptions{}, differ), 5);
+  EXPECT_GE(count("faults/replicas.toml", AllReduceOptions{}, repairs), 5);
+  EXPECT_GE(count("faults/state.toml", AllReduceOptions{}, differ), 2);
+  EXPECT_GE(count("faults/launches.toml", PReduceOptions{}, refuses_launch), 1);
+}
+
 TEST(Run, ATimelineHasEverySlice) {
   Workload workload = Loaded("workloads/straggler.toml");
   workload.cluster.steps = 20;

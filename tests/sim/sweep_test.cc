@@ -46,9 +46,17 @@ TEST(Sweep, SeedsThatShowedMistakesAreClean) {
   };
   check({Loaded("faults/everything.toml")}, 2053382, std::nullopt);
   check({Loaded("faults/freezes.toml")}, 3305837, std::nullopt);
-  check(FaultWorkloads(), 10053916, std::nullopt);
-  check(FaultWorkloads(), 5740, OneEngine{.engine = SspOptions{}});
-  check(FaultWorkloads(), 1636, OneEngine{.engine = EagerOptions{}});
+  const std::vector<Workload> forgetting = {Loaded("faults/forgetting_and_deaths.toml")};
+  check(forgetting, 10053916, std::nullopt);
+  check(forgetting, 5740, OneEngine{.engine = SspOptions{}});
+  check(forgetting, 1636, OneEngine{.engine = EagerOptions{}});
+  // Shards of a worker that resumes; a copy that failed as a worker resumed; a repair of one that
+  // was late; a copy of what differed.
+  check({Loaded("faults/pauses.toml")}, 2,
+        OneEngine{.engine = SspOptions{.staleness = 2}, .as_given = true});
+  check({Loaded("faults/state.toml")}, 136, OneEngine{.engine = AllReduceOptions{}});
+  check({Loaded("faults/replicas.toml")}, 91, OneEngine{.engine = EsyncOptions{}});
+  check({Loaded("faults/replicas.toml")}, 29, OneEngine{.engine = BackupOptions{}});
 }
 
 // A bug of one engine that is rarely seen.
@@ -56,6 +64,8 @@ std::optional<OneEngine> OnlyFor(Mutation mutation) {
   if (mutation == Mutation::kWindowOffByOne) return OneEngine{.engine = PReduceOptions{}};
   if (mutation == Mutation::kBrokenPairGrouped) return OneEngine{.engine = PReduceOptions{}};
   if (mutation == Mutation::kStaleByOne) return OneEngine{.engine = EagerOptions{}};
+  if (mutation >= Mutation::kStateNotCopied && mutation <= Mutation::kResumesStale)
+    return OneEngine{.engine = AllReduceOptions{}};
   if (mutation >= Mutation::kTokenMore && mutation <= Mutation::kDropIgnored) {
     return OneEngine{.engine = HopOptions{}};
   }
@@ -175,8 +185,8 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kClockForgotten:
       expected = "update-once";
       break;
-    case Mutation::kCopyDamaged:
-      expected = "copies-agree";
+    case Mutation::kCopyDamaged:  // whichever is looked at first: what is kept, or what is read
+      expected = found.result.invariant == "lockstep" ? "lockstep" : "copies-agree";
       break;
     case Mutation::kDeltaLost:  // whichever is looked at first: what is stored, or what is read
       expected = found.result.invariant == "update-stored" ? "update-stored" : "version";
@@ -195,6 +205,40 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
       break;
     case Mutation::kLowestRankWins:
       expected = "returning-start";
+      break;
+    case Mutation::kStaleCounts:
+      expected = "final-model";
+      break;
+    case Mutation::kFinishedForgotten:
+      expected = "run-identity";
+      break;
+    case Mutation::kLaunchIgnored:
+      expected = "launches";
+      break;
+    case Mutation::kTokenIgnored:
+      expected = "forged";
+      break;
+    case Mutation::kStateNotCopied:
+    case Mutation::kResumesStale:
+      expected = "replicas-agree";
+      break;
+    case Mutation::kDigestSame:
+      expected = "difference-told";
+      break;
+    case Mutation::kDifferenceKept:
+      expected = "difference-repaired";
+      break;
+    case Mutation::kPauseUntold:  // all-reduce waits for it; its rules see it first
+      expected = "whole-round";
+      break;
+    case Mutation::kSamplesLost:
+      expected = "samples";
+      break;
+    case Mutation::kMemberTwice:
+      expected = "average";
+      break;
+    case Mutation::kGoalUntold:
+      expected = "goal";
       break;
     case Mutation::kNone:
       break;

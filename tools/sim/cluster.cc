@@ -8,6 +8,8 @@
 #include "engines/event.h"
 #include "engines/violation.h"
 #include "tools/sim/controller.h"
+#include "tools/sim/replica_book.h"
+#include "tools/sim/run_book.h"
 #include "tools/sim/sim_worker.h"
 #include "tools/sim/trace.h"
 
@@ -43,11 +45,15 @@ class Cluster {
         controller_(
             &world_, options.mutation, [this](const Record& record) { Seen(record); },
             [this] { Forgot(); }),
+        runs_(&world_),
+        replicas_(&world_, PlanOf(workload)),
         workers_(static_cast<std::size_t>(workload.cluster.workers)),
         hangs_(2 * world_.LeaseNs() + 5 * kSecond, FollowsSchedule(PlanOf(workload)) ? 16 : 4) {
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
+              .runs = &runs_,
+              .replicas = &replicas_,
               .times = &times_,
               .devices = &devices_,
               .objective = objective_.get(),
@@ -75,6 +81,8 @@ class Cluster {
   void Reduced(const std::vector<DataPlane::Result>& results);
   void Faults();
   void LinkFaults(std::uint32_t worker, double share);
+  void Relaunch();
+  void Forge(std::uint32_t worker);
   void LookForHangs(Instant until);
   std::vector<HangWatch::Worker> Doings() const;
   // It is for a worker's process.
@@ -98,6 +106,8 @@ class Cluster {
   DataPlane data_;
   Exchange exchange_;
   Controller controller_;
+  RunBook runs_;
+  ReplicaBook replicas_;
   WorkerParts parts_;
   std::vector<SimWorker> workers_;
   std::size_t settled_ = 0;  // workers that are through, for a quick look
@@ -125,6 +135,10 @@ void Cluster::Seen(const Record& record) {
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body))
     data_.Seen(numbers_[record.run], *set);
+  if (const auto* formed = std::get_if<GroupFormed>(&record.body))
+    data_.Seen(numbers_[record.run], *formed);
+  runs_.Seen(numbers_[record.run], record);
+  replicas_.Seen(numbers_[record.run], record);
   exchange_.Seen(numbers_[record.run], record);
   stats_.Seen(record);
   if (options_.trace) options_.trace(Describe(record));
@@ -132,9 +146,14 @@ void Cluster::Seen(const Record& record) {
 }
 
 void Cluster::Forgot() {
+  std::set<RunId> finished;
   for (const auto& [id, run] : controller_.store().runs()) {
     exchange_.Forgot(numbers_[id], run.records);
+    const auto* ended =
+        run.records.empty() ? nullptr : std::get_if<RunEnded>(&run.records.back().body);
+    if (ended != nullptr && ended->finished) finished.insert(numbers_[id]);
   }
+  runs_.Forgot(std::move(finished));
 }
 
 // A group that its members drew themselves, as the history would tell of it.
@@ -227,6 +246,12 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kStops:
       workers_[event.who].OnStops(event.what);
       break;
+    case EventKind::kResumes:
+      workers_[event.who].OnResumes(event.what);
+      break;
+    case EventKind::kCopied:
+      if (const auto ok = data_.OnCopied(event.who, event.what)) workers_[event.who].OnCopied(*ok);
+      break;
     case EventKind::kReduced:
       Reduced(data_.OnReduced(event.what));
       break;
@@ -311,6 +336,10 @@ void Cluster::Faults() {
   if (world_.links.on()) {
     for (std::uint32_t i = 0; i < workers_.size(); ++i) LinkFaults(i, share);
   }
+  if (world_.Rolled(faults.launcher_restarts_per_s * share)) Relaunch();
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    if (world_.Rolled(faults.forgeries_per_s * share)) Forge(i);
+  }
   if (world_.FaultsOn()) world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
 }
 
@@ -343,6 +372,86 @@ void Cluster::LinkFaults(std::uint32_t worker, double share) {
   }
 }
 
+// The launcher starts its workers anew. Some of those before survive: they have trained, and know
+// nothing of it.
+void Cluster::Relaunch() {
+  if (FirstDone() != kNoRun) return;
+  ++world_.launch;
+  for (SimWorker& worker : workers_) {
+    if (worker.phase() == SimWorker::Phase::kAway) continue;
+    if (worker.has_trained() && world_.Rolled(workload_.faults.remains)) continue;
+    worker.Kill();
+  }
+}
+
+// Somebody who knows all that peers know of the worker, and what the controller expects of it next,
+// sends a message in its name. Its token is not to be known.
+void Cluster::Forge(std::uint32_t worker) {
+  const SimWorker& victim = workers_[worker];
+  const Pump* pump = controller_.pump();
+  if (pump == nullptr || workers_.size() < 2) return;
+  const auto job = pump->jobs().find(victim.run());
+  const auto rank = static_cast<std::size_t>(victim.rank());
+  if (job == pump->jobs().end() || rank >= job->second->workers().size()) return;
+  const Job::Worker& known = job->second->workers()[rank];
+  if (known.incarnation == 0 || known.incarnation != victim.incarnation()) return;
+  Prng& dice = world_.dice;
+  WorkerEnvelope forged{.run = victim.run(),
+                        .identity = victim.identity(),
+                        .rank = victim.rank(),
+                        .incarnation = known.incarnation,
+                        .seq = known.link.last_in() + 1,
+                        .ack = known.link.last_out() + dice.Below(3),
+                        .oldest = 1 + dice.Below(4),
+                        .token = {dice.Next(), dice.Next()},
+                        .body = Heartbeat{}};
+  switch (dice.Below(12)) {
+    case 0:
+      forged.body = Leave{.reason = "forged"};
+      break;
+    case 1:
+      forged.body = Finish{};
+      break;
+    case 2:
+      forged.body = Pause{};
+      break;
+    case 3:
+      forged.body = Resume{};
+      break;
+    case 4:
+      forged.body = Ready{.iteration = known.iteration + 1};
+      break;
+    case 5:
+      forged.body = prd::Finished{.group = known.group};
+      break;
+    case 6:
+      forged.body = Adopted{.ok = true, .iteration = known.iteration};
+      break;
+    case 7:
+      forged.body = Progressed{.own = {.steps = 1'000'000, .samples = 1}};
+      break;
+    case 8:  // as if it had come from another place
+      forged.run += 1 + dice.Below(2);
+      forged.body = Leave{};
+      break;
+    case 9:
+      forged.rank = static_cast<Rank>((rank + 1) % workers_.size());
+      forged.body = Leave{};
+      break;
+    case 10:
+      forged.run = kNoRun;
+      forged.rank = kNoRank;
+      forged.seq = 1;
+      forged.body = Hello{.job = "sim", .rank = victim.rank(), .endpoints = {"forged"}};
+      break;
+    default:
+      forged.seq = 0;
+      break;
+  }
+  const auto from = static_cast<std::uint32_t>((worker + 1) % workers_.size());
+  world_.SendToController(from, forged);
+}
+
 bool Cluster::IsFor(const SimEvent& event) {
   switch (event.kind) {
     case EventKind::kToWorker:
@@ -358,6 +467,8 @@ bool Cluster::IsFor(const SimEvent& event) {
     case EventKind::kUnheard:
     case EventKind::kProbe:
     case EventKind::kSilent:
+    case EventKind::kResumes:
+    case EventKind::kCopied:
       return true;
     default:
       return false;
@@ -381,7 +492,11 @@ void Cluster::LookForHangs(Instant until) {
 std::vector<HangWatch::Worker> Cluster::Doings() const {
   // A job's first start, and that of workers that all come anew, waits for those who are missing.
   const bool away = std::any_of(workers_.begin(), workers_.end(), [](const SimWorker& worker) {
-    return worker.phase() == SimWorker::Phase::kAway;
+    return worker.phase() == SimWorker::Phase::kAway || worker.phase() == SimWorker::Phase::kPaused;
+  });
+  // What a launch begins waits until nobody of the launch before is left.
+  const bool remains = std::any_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
+    return worker.phase() != SimWorker::Phase::kAway && worker.launch() != world_.launch;
   });
   std::vector<HangWatch::Worker> seen;
   for (const SimWorker& worker : workers_) {
@@ -394,8 +509,14 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
         break;
       case SimWorker::Phase::kAttaching:
       case SimWorker::Phase::kStepping:
+      case SimWorker::Phase::kPausing:
+      case SimWorker::Phase::kResuming:
+      case SimWorker::Phase::kAveraging:
       case SimWorker::Phase::kLeaving:
         of.doing = HangWatch::Doing::kWaits;
+        break;
+      case SimWorker::Phase::kPaused:
+        of.doing = HangWatch::Doing::kPauses;
         break;
       case SimWorker::Phase::kFinishing:
         of.doing = HangWatch::Doing::kFinishes;
@@ -406,8 +527,10 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
         of.doing = HangWatch::Doing::kThrough;
         break;
     }
-    const bool lacks = worker.phase() == SimWorker::Phase::kAttaching && away && Joining(worker);
-    if (lacks || TooLate(worker)) of.doing = HangWatch::Doing::kThrough;
+    const bool attaches = worker.phase() == SimWorker::Phase::kAttaching;
+    const bool lacks = attaches && away && Joining(worker);
+    const bool follows = attaches && remains && worker.launch() == world_.launch;
+    if (lacks || follows || TooLate(worker)) of.doing = HangWatch::Doing::kThrough;
   }
   return seen;
 }
@@ -420,7 +543,7 @@ void Cluster::Evaluate() {
     const Replica& replica = world_.replicas[i];
     const SimWorker::Phase phase = workers_[i].phase();
     const bool there = phase == SimWorker::Phase::kComputing ||
-                       phase == SimWorker::Phase::kStepping ||
+                       phase == SimWorker::Phase::kStepping || phase == SimWorker::Phase::kPaused ||
                        phase == SimWorker::Phase::kFinishing || phase == SimWorker::Phase::kDone;
     if (!there || replica.x.empty()) continue;
     mean.resize(replica.x.size(), 0.0);

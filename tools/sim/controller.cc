@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "engines/engine_watch.h"
 #include "engines/violation.h"
+#include "tools/sim/trace.h"
 
 namespace prd::sim {
 namespace {
@@ -137,6 +138,7 @@ Result<JobSpec> Controller::Spec(const std::string& name) const {
   spec.name = name;
   if (spec.workers == 0) spec.workers = static_cast<int>(world_->workload.cluster.workers);
   spec.text = "simulated";
+  if (mutation_ == Mutation::kDifferenceKept) spec.on_divergence = JobSpec::OnDivergence::kWarn;
   const int workers = spec.workers;
   spec.make_engine = [mutation = mutation_, workers](const EngineOptions& options) {
     return std::make_unique<EngineWatch>(MakeMutant(options, mutation, workers), options);
@@ -284,13 +286,71 @@ void Controller::Turn() {
   const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
   busy_until_ = world_->now + FromUs(us);
   const std::int64_t wall_ns = world_->now.ns + wall_ahead_;
-  for (WorkerEnvelope& envelope : inbox_) {
-    Conceal(mutation_, *pump_, &envelope);
-    pump_->Receive(world_->now, wall_ns, envelope);
-  }
+  for (const WorkerEnvelope& envelope : inbox_) Take(envelope, wall_ns);
   inbox_.clear();
   pump_->Tick(world_->now);
   Flush();
+}
+
+void Controller::Take(const WorkerEnvelope& envelope, std::int64_t wall_ns) {
+  if (world_->workload.faults.forgeries_per_s > 0) {
+    if (const auto owner = Forged(envelope)) {
+      return CheckForged(envelope, *owner->first, owner->second, wall_ns);
+    }
+  }
+  WorkerEnvelope taken = envelope;
+  if (auto* hello = std::get_if<Hello>(&taken.body);
+      hello != nullptr && mutation_ == Mutation::kFinishedForgotten && HasFinished(hello->former)) {
+    hello->former = {};
+  }
+  Conceal(mutation_, *pump_, &taken);
+  pump_->Receive(world_->now, wall_ns, taken);
+}
+
+void Controller::CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank,
+                             std::int64_t wall_ns) {
+  const auto marks = [&] {
+    const Pump::Counters& of = pump_->counters();
+    return std::vector<std::uint64_t>{of.duplicates, of.gaps, of.refused, of.resent};
+  };
+  const std::vector<std::uint64_t> before = marks();
+  const std::map<RunId, std::uint64_t> hashes = Hashes(*pump_);
+  const std::optional<DurationNs> silence = pump_->Silence(world_->now, job.run(), rank);
+  WorkerEnvelope taken = forged;
+  Conceal(mutation_, *pump_, &taken);
+  pump_->Receive(world_->now, wall_ns, taken);
+  const char* const what = Hashes(*pump_) != hashes ? "changes the job"
+                           : marks() != before      ? "is answered"
+                           : pump_->Silence(world_->now, job.run(), rank) != silence
+                               ? "counts as a sign of life"
+                               : nullptr;
+  if (what == nullptr) return;
+  throw Violation("forged", std::string("a ") + WordOf(forged.body) + " in the name of rank " +
+                                std::to_string(rank) + ", without its token, " + what);
+}
+
+std::optional<std::pair<const Job*, Rank>> Controller::Forged(
+    const WorkerEnvelope& envelope) const {
+  for (const auto& [run, job] : pump_->jobs()) {
+    for (std::size_t i = 0; i < job->workers().size(); ++i) {
+      const Job::Worker& worker = job->workers()[i];
+      if (worker.incarnation != envelope.incarnation || worker.incarnation == 0) continue;
+      if (worker.token == envelope.token) return std::nullopt;
+      return std::pair<const Job*, Rank>(job.get(), static_cast<Rank>(i));
+    }
+  }
+  return std::nullopt;
+}
+
+bool Controller::HasFinished(const RunIdentity& run) const {
+  return std::any_of(store_.runs().begin(), store_.runs().end(), [&](const auto& entry) {
+    const std::vector<Record>& records = entry.second.records;
+    const auto* started =
+        records.empty() ? nullptr : std::get_if<RunStarted>(&records.front().body);
+    const auto* ended = records.empty() ? nullptr : std::get_if<RunEnded>(&records.back().body);
+    return started != nullptr && ended != nullptr && ended->finished &&
+           started->identity.high == run.high;
+  });
 }
 
 void Controller::Flush() {

@@ -3,6 +3,8 @@
 //   replay-state    a controller that recovers has the state it had, but for one that has forgotten
 //                   some of it, from a snapshot and from the first record alike
 //   recorded-first  (laws.h) for every message it sends
+//   forged          nothing comes of a message in the name of an incarnation that is there, without
+//                   its token: no record, no answer, and no longer lease
 #ifndef PRD_TOOLS_SIM_CONTROLLER_H_
 #define PRD_TOOLS_SIM_CONTROLLER_H_
 
@@ -12,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engines/pump.h"
@@ -51,6 +54,11 @@ class Controller final : private Transport {
   std::unique_ptr<Pump> Recover(bool from_snapshots, History* history, Transport* transport);
   std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
   void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;
+  void Take(const WorkerEnvelope& envelope, std::int64_t wall_ns);
+  void CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank, std::int64_t wall_ns);
+  // The job and rank of a message's incarnation, if the message has another token.
+  std::optional<std::pair<const Job*, Rank>> Forged(const WorkerEnvelope& envelope) const;
+  bool HasFinished(const RunIdentity& run) const;
   void Die();
   void MayForget();
   void Flush();

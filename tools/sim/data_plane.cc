@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engines/violation.h"
+#include "tools/sim/replica_book.h"
 
 namespace prd::sim {
 namespace {
@@ -95,6 +96,13 @@ void DataPlane::Seen(RunId run, const ScheduleSet& set) {
     Forget(reduction);
     return true;
   });
+}
+
+void DataPlane::Seen(RunId run, const GroupFormed& formed) {
+  if (formed.kind != GroupKind::kFinal) return;
+  std::map<Rank, double>& weights = finals_[{run, formed.id}];
+  weights.clear();
+  for (const GroupShare& share : formed.members) weights[share.rank] = share.weight;
 }
 
 void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
@@ -207,6 +215,7 @@ void DataPlane::Cancel(std::uint32_t worker) {
 
 void DataPlane::Gone(std::uint32_t worker) {
   CancelFetch(worker);
+  CancelAverage(worker);
   Cancel(worker);
   Probe(worker, {});
   book_.Lost(worker);
@@ -333,8 +342,26 @@ void DataPlane::CheckStart(const Reduction& reduction) const {
                                          ", which is the newest of those that have trained before");
 }
 
+// A controller that has forgotten one final average may form another of that id.
+void DataPlane::CheckFinal(const Reduction& reduction) const {
+  const auto recorded = finals_.find({reduction.run, reduction.group.id});
+  if (recorded == finals_.end() || world_->forgot) return;
+  for (const GroupMember& member : reduction.group.members) {
+    const auto weight = recorded->second.find(member.rank);
+    if (weight != recorded->second.end() && weight->second == member.weight) continue;
+    throw Violation("final-model",
+                    "rank " + std::to_string(member.rank) + " counts " +
+                        std::to_string(member.weight) +
+                        " in the final average, and the history says " +
+                        (weight == recorded->second.end() ? "that it is not in it"
+                                                          : std::to_string(weight->second)));
+  }
+}
+
 void DataPlane::CheckBefore(const Reduction& reduction) const {
   if (reduction.group.kind == GroupKind::kInitial) CheckStart(reduction);
+  if (reduction.group.kind == GroupKind::kFinal) CheckFinal(reduction);
+  const bool may_differ = ReplicaBook::Differ(world_->workload.faults);
   const std::string name = "group " + std::to_string(reduction.group.id);
   const Landing landing = reduction.what.landing;
   const bool base = landing == Landing::kBase;
@@ -345,7 +372,7 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const std::string who = "worker " + std::to_string(reduction.members[i]);
     const bool same = base ? replica.base_tag == first.base_tag : replica.tag == first.tag;
-    if ((base || landing == Landing::kGradients) && !same) {
+    if ((base || landing == Landing::kGradients) && !same && !may_differ) {
       throw Violation(
           "replicas-agree",
           who + " and worker " + std::to_string(reduction.members[0]) + " differ before " + name);
@@ -362,7 +389,10 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
 
 DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
   const Group& group = reduction.group;
-  Sum sum{.values = Mean(reduction), .tag = Mix(group.id ^ (reduction.run << 32)), .round = {}};
+  Sum sum{.values = Mean(reduction),
+          .tag = Mix(group.id ^ (reduction.run << 32)),
+          .state = 0,
+          .round = {}};
   if (group.kind == GroupKind::kRound) {
     sum.round =
         std::make_shared<const RoundResult>(RoundResult{.number = reduction.serial,
@@ -376,7 +406,10 @@ DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const std::uint64_t own = reduction.Overlaps() ? replica.overlap.outbox_tag : replica.tag;
     if (group.kind != GroupKind::kInitial) sum.tag = Mix(sum.tag ^ own);
-    if (group.kind == GroupKind::kInitial && group.members[i].weight == 1) sum.tag = own;
+    if (group.kind == GroupKind::kInitial && group.members[i].weight == 1) {
+      sum.tag = own;
+      sum.state = replica.state;
+    }
   }
   return sum;
 }
@@ -426,7 +459,7 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
       replica.base[j] += OuterRate(reduction.plan) * sum.values[j];
     }
     replica.x = replica.base;
-    replica.tag = replica.base_tag = sum.tag;
+    replica.tag = replica.base_tag = Mix(sum.tag ^ replica.base_tag);
     replica.iteration = reduction.group.iteration;
   } else {
     CommitModel(reduction, sum, worker);
@@ -454,6 +487,7 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
     replica.overlap = {};
   }
   if (kind != GroupKind::kInitial) return;
+  if (CopiesState()) replica.state = sum.state;
   if (!replica.removed) book_.Started(reduction.run, reduction.group.iteration);
   replica.trained = true;
   replica.initial = replica.x;
@@ -536,21 +570,43 @@ std::vector<GroupMember> DataPlane::OnProbe(std::uint32_t worker, std::uint64_t 
 
 // ---- copies ----
 
-void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan) {
+DurationNs DataPlane::CopyCost(std::uint32_t worker, Incarnation source) const {
   const ReducePart& reduce = world_->workload.reduce;
-  const Incarnation source = fetch.source.incarnation;
   const bool local = world_->HostOf(worker) == world_->HostOf(WorkerOf(source));
   const double us =
       local ? reduce.local_latency_us + Seconds(reduce.bytes, reduce.local_bandwidth_mb_per_s) * 1e6
             : reduce.latency_us + Seconds(reduce.bytes, reduce.bandwidth_mb_per_s) * 1e6;
+  const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(source));
+  if (slow > 0) world_->Disturbed(world_->now + slow);
+  return FromUs(us) + slow;
+}
+
+// While the source is there and does not answer, its copier waits for a lease.
+DataPlane::Copied DataPlane::Look(std::uint32_t worker, Incarnation source, Instant since,
+                                  const SimEvent& again) {
+  if (world_->links.on() && world_->Lives(source) && !world_->Answers(worker, source)) {
+    if (world_->now - since >= world_->LeaseNs()) return Copied::kFails;
+    const Instant whole = std::max(world_->links.WholeFrom(worker, WorkerOf(source)),
+                                   world_->frozen_until[WorkerOf(source)]);
+    world_->queue.Push(std::min(whole, since + world_->LeaseNs()), again.kind, worker, again.what);
+    return Copied::kWaits;
+  }
+  const bool fails = !world_->Lives(source) || world_->Fault(world_->workload.faults.fetch_fails);
+  return fails ? Copied::kFails : Copied::kHere;
+}
+
+bool DataPlane::CopiesState() const {
+  return world_->workload.faults.state_not_told == 0 && mutation_ != Mutation::kStateNotCopied;
+}
+
+void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, const Plan& plan) {
   Copy& copy = fetches_[worker];
   copy.run = run;
   copy.what = fetch;
   copy.from_base = TrainsInGroups(plan) && RowsOf(plan).base;
   copy.since = world_->now;
-  const DurationNs slow = world_->links.Slowness(world_->now, worker, WorkerOf(source));
-  if (slow > 0) world_->Disturbed(world_->now + slow);
-  world_->queue.Push(world_->now + FromUs(us) + slow, EventKind::kFetched, worker, ++copy.ticket);
+  world_->queue.Push(world_->now + CopyCost(worker, fetch.source.incarnation), EventKind::kFetched,
+                     worker, ++copy.ticket);
 }
 
 std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
@@ -558,15 +614,10 @@ std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std:
   if (copy.ticket != ticket) return std::nullopt;
   const Incarnation from = copy.what.source.incarnation;
   Result result{.worker = worker, .group = copy.what.result};
-  if (world_->links.on() && world_->Lives(from) && !world_->Answers(worker, from)) {
-    if (world_->now - copy.since >= world_->LeaseNs()) return result;
-    const Instant whole = std::max(world_->links.WholeFrom(worker, WorkerOf(from)),
-                                   world_->frozen_until[WorkerOf(from)]);
-    world_->queue.Push(std::min(whole, copy.since + world_->LeaseNs()), EventKind::kFetched, worker,
-                       ticket);
-    return std::nullopt;
-  }
-  if (!world_->Lives(from) || world_->Fault(world_->workload.faults.fetch_fails)) return result;
+  const Copied became =
+      Look(worker, from, copy.since, {.what = ticket, .kind = EventKind::kFetched});
+  if (became == Copied::kWaits) return std::nullopt;
+  if (became == Copied::kFails) return result;
   if (copy.what.result == kNoGroup) {
     CopyReplica(worker, copy);
   } else {
@@ -582,8 +633,13 @@ std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std:
 void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   const Replica& source = world_->replicas[WorkerOf(copy.what.source.incarnation)];
   Replica& own = world_->replicas[worker];
+  if (own.paused && mutation_ == Mutation::kResumesStale) {
+    own.iteration = source.iteration;
+    return;
+  }
   book_.Lost(worker);
   own.trained = true;
+  if (CopiesState()) own.state = source.state;
   own.x = copy.from_base ? source.base : source.x;
   own.initial = source.initial;
   own.base = source.base;
@@ -595,6 +651,42 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   own.newest = source.newest;
   own.lineage = source.lineage;
   own.run = copy.run;
+}
+
+// ---- averages of all, in a worker's own time ----
+
+void DataPlane::BeginAverage(std::uint32_t worker, RunId run) {
+  Average& average = averages_[worker];
+  average = {.run = run, .source = 0, .ticket = average.ticket + 1, .since = {}, .of = {worker}};
+}
+
+void DataPlane::CopyForAverage(std::uint32_t worker, Incarnation source) {
+  Average& average = averages_[worker];
+  average.source = source;
+  average.since = world_->now;
+  world_->queue.Push(world_->now + CopyCost(worker, source), EventKind::kCopied, worker,
+                     ++average.ticket);
+}
+
+std::optional<bool> DataPlane::OnCopied(std::uint32_t worker, std::uint64_t ticket) {
+  Average& average = averages_[worker];
+  if (average.ticket != ticket) return std::nullopt;
+  const Copied became =
+      Look(worker, average.source, average.since, {.what = ticket, .kind = EventKind::kCopied});
+  if (became == Copied::kWaits) return std::nullopt;
+  if (became == Copied::kFails) return false;
+  const std::uint32_t source = WorkerOf(average.source);
+  const std::string who = "worker " + std::to_string(worker) + " averages the replica of worker " +
+                          std::to_string(source);
+  if (std::find(average.of.begin(), average.of.end(), source) != average.of.end()) {
+    throw Violation("average", who + " twice");
+  }
+  if (world_->replicas[source].run != average.run) {
+    throw Violation("average", who + ", which is none of run " + std::to_string(average.run));
+  }
+  average.of.push_back(source);
+  bytes_ += static_cast<std::uint64_t>(world_->workload.reduce.bytes);
+  return true;
 }
 
 }  // namespace prd::sim

@@ -13,8 +13,8 @@
 // that it reaches.
 //
 //   replicas-agree  members of a group that reduces gradients, or differences to a common base,
-//   have
-//                   equal replicas before it
+//                   have equal replicas before it (but where a fault makes them differ:
+//                   replica_book.h)
 //   outbox          is not touched while a round runs that it is contributed to, and a contributor
 //                   has one
 //   inbox           is empty when models are averaged, but for those averaged in the background
@@ -24,6 +24,9 @@
 //   group-order     a worker meets its groups in ascending order of ids, and so do all that it
 //                   shares two with
 //   same-group      all members have been told of the same group
+//   average         what a worker averages in its own time are replicas of its run, each member's
+//                   once and its own
+//   final-model     the final average counts members as the history says
 //   returning-start a common start takes what those have learned who have trained before: the
 //                   newest replica where all are equal by design, else the average of theirs
 // and those of gradient_book.h and schedule_book.h.
@@ -59,10 +62,12 @@ class DataPlane {
         current_(world->replicas.size(), 0),
         newest_(world->replicas.size()),
         fetches_(world->replicas.size()),
+        averages_(world->replicas.size()),
         asks_(world->replicas.size()) {}
 
   // A record of a run has become durable.
   void Seen(RunId run, const ScheduleSet& set);
+  void Seen(RunId run, const GroupFormed& formed);
 
   // The worker takes part in a group, with its replica as it is now where that is in the
   // background; `gain` is what the result then adds to the replica's iteration.
@@ -100,6 +105,13 @@ class DataPlane {
   // The event kFetched; nullopt: void. `group`: whose result it was, or kNoGroup.
   std::optional<Result> OnFetched(std::uint32_t worker, std::uint64_t ticket);
 
+  // Session::Average: the worker's own replica, and a copy of each of these in turn.
+  void BeginAverage(std::uint32_t worker, RunId run);
+  void CopyForAverage(std::uint32_t worker, Incarnation source);
+  void CancelAverage(std::uint32_t worker) { ++averages_[worker].ticket; }
+  // The event kCopied: whether it is here; nullopt: void.
+  std::optional<bool> OnCopied(std::uint32_t worker, std::uint64_t ticket);
+
   // The worker's gradient is added to its outbox.
   void Deposit(std::uint32_t worker);
   // Moves the inbox into the gradient; gives how many rounds that were, 0 if it was empty.
@@ -135,6 +147,7 @@ class DataPlane {
   struct Sum {  // what comes of a reduction
     std::vector<double> values;
     std::uint64_t tag = 0;
+    std::uint64_t state = 0;                   // kInitial
     std::shared_ptr<const RoundResult> round;  // kRound
   };
   struct Copy {
@@ -144,6 +157,15 @@ class DataPlane {
     std::uint64_t ticket = 0;
     Instant since;
   };
+
+  struct Average {
+    RunId run = kNoRun;
+    Incarnation source = 0;
+    std::uint64_t ticket = 0;
+    Instant since;
+    std::vector<std::uint32_t> of;  // whose replicas are in it
+  };
+  enum class Copied : std::uint8_t { kHere, kFails, kWaits };
 
   struct Ask {
     std::vector<GroupMember> targets;
@@ -168,6 +190,7 @@ class DataPlane {
   Instant Clear(const Reduction& reduction) const;
   DurationNs Slowness(const Reduction& reduction) const;
   void CheckBefore(const Reduction& reduction) const;
+  void CheckFinal(const Reduction& reduction) const;
   void CheckStart(const Reduction& reduction) const;
   Sum SumUp(const Reduction& reduction) const;
   std::vector<double> Mean(const Reduction& reduction) const;
@@ -179,6 +202,11 @@ class DataPlane {
   std::uint32_t Take(std::uint32_t worker, RunId run,
                      const std::shared_ptr<const RoundResult>& round, bool contributed);
   void CopyReplica(std::uint32_t worker, const Copy& copy);
+  // How long a copy takes; and, once that is over, what becomes of it. Where it waits, the event
+  // comes again.
+  DurationNs CopyCost(std::uint32_t worker, Incarnation source) const;
+  Copied Look(std::uint32_t worker, Incarnation source, Instant since, const SimEvent& again);
+  bool CopiesState() const;
 
   // Virtual replicas (data_plane_overlap.cc).
   void FillOutbox(std::uint32_t worker, Iteration gain);
@@ -196,6 +224,8 @@ class DataPlane {
   std::vector<std::uint64_t> current_;                                        // by worker; 0: none
   std::vector<Met> newest_;                                                   // by worker
   std::vector<Copy> fetches_;                                                 // by worker
+  std::vector<Average> averages_;                                             // by worker
+  std::map<std::pair<RunId, GroupId>, std::map<Rank, double>> finals_;        // as recorded
   std::vector<Ask> asks_;                                                     // by worker
   std::uint64_t next_serial_ = 1;
   std::uint64_t bytes_ = 0;

@@ -32,6 +32,8 @@ enum class EventKind : std::uint8_t {
   kProbe,    // worker `who` asks those again that it probes
   kUnheard,  // worker `who` has not heard of a peer for a lease; `what` = its place in the mail
   kSilent,   // worker `who` has not heard of the others in the reduction `what` for a lease
+  kResumes,  // the pause `what` of worker `who` is over
+  kCopied,   // worker `who` has a copy of what it averages, if its source still lives
 };
 
 struct SimEvent {

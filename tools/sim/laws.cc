@@ -327,7 +327,11 @@ void Laws::CheckMember(const Worker& worker, const GroupFormed& formed,
     throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
                                      " and put into " + name);
   }
-  if ((signal || train || formed.kind == GroupKind::kRound) && !worker.joined) {
+  const bool trains = signal || train || formed.kind == GroupKind::kRound;
+  if (trains && worker.paused) {
+    throw Violation("pause", RankText(share.rank) + " pauses, and is put into " + name);
+  }
+  if (trains && !worker.joined) {
     throw Violation("members", RankText(share.rank) + " is put into " + name + ", and not there");
   }
   if (signal && !(worker.waiting && worker.open)) {
@@ -499,7 +503,7 @@ bool HangWatch::Hangs(std::vector<Worker> workers) {
     const bool computes = is.doing == Doing::kComputes;
     if (computes && was.doing == Doing::kComputes && was.step == is.step) return false;
     const bool nowhere = was.progress == is.progress && was.doing == is.doing;
-    goes_on = goes_on || !nowhere || computes;
+    goes_on = goes_on || !nowhere || computes || is.doing == Doing::kPauses;
     waits = waits || (nowhere && is.doing == Doing::kWaits);
     finishes = finishes || (nowhere && is.doing == Doing::kFinishes);
   }

@@ -18,6 +18,7 @@
 //                        none has; it is copied from one who has it to one who lacks it
 //   iterations           a worker's iteration never goes back, a group goes on at the largest, and
 //                        kRounds that succeeded have numbers without a hole
+//   pause                a worker that pauses is in no group that trains
 //   gradients            a worker's gradients are in rounds, or lost with it as its end says, and
 //                        nobody finishes while it owes one
 //   answers              a signal gets one answer at most
@@ -38,7 +39,8 @@
 //   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
 //                        of the library for longer than 2 leases, 5 s and four of the longest steps
 //                        there were, while nobody computes one step all that time; and all finish
-//                        before the run's time is over. Who is ahead in a schedule waits until
+//                        before the run's time is over. A pause takes what it takes: nobody but
+//                        those who finish waits for it. Who is ahead in a schedule waits until
 //                        others have taken its steps: sixteen steps there.
 #ifndef PRD_TOOLS_SIM_LAWS_H_
 #define PRD_TOOLS_SIM_LAWS_H_
@@ -153,8 +155,9 @@ class HangWatch {
   enum class Doing : std::uint8_t {
     kComputes,
     kWaits,     // in Attach, Step or Leave
-    kFinishes,  // waits for those who train
-    kThrough,   // or not there
+    kFinishes,  // waits for those who train, or pause
+    kPauses,
+    kThrough,  // or not there
   };
   struct Worker {
     Doing doing = Doing::kThrough;

@@ -45,6 +45,17 @@ class MutantEngine final : public Engine {
     if (mutation_ == Mutation::kBrokenPairGrouped && std::holds_alternative<LinkEvent>(event)) {
       return;
     }
+    if (mutation_ == Mutation::kPauseUntold) {
+      const auto* left = std::get_if<LeftEvent>(&event);
+      if (left != nullptr && left->why == LeftReason::kPaused) {
+        dead_.insert(left->rank);
+        return;
+      }
+      const auto* joined = std::get_if<JoinedEvent>(&event);
+      if (joined != nullptr && dead_.erase(joined->rank) > 0) {
+        engine_->Step(now, LeftEvent{.rank = joined->rank}, next_group, out);
+      }
+    }
     if (mutation_ == Mutation::kDeadInQueue) {
       if (const auto* ready = std::get_if<ReadyEvent>(&event)) waiting_.insert(ready->rank);
       if (const auto* left = std::get_if<LeftEvent>(&event);
@@ -325,6 +336,30 @@ std::string_view MutationName(Mutation mutation) {
       return "broken-pair-grouped";
     case Mutation::kLowestRankWins:
       return "lowest-rank-wins";
+    case Mutation::kStaleCounts:
+      return "stale-counts";
+    case Mutation::kFinishedForgotten:
+      return "finished-forgotten";
+    case Mutation::kLaunchIgnored:
+      return "launch-ignored";
+    case Mutation::kTokenIgnored:
+      return "token-ignored";
+    case Mutation::kStateNotCopied:
+      return "state-not-copied";
+    case Mutation::kDigestSame:
+      return "digest-same";
+    case Mutation::kDifferenceKept:
+      return "difference-kept";
+    case Mutation::kPauseUntold:
+      return "pause-untold";
+    case Mutation::kResumesStale:
+      return "resumes-stale";
+    case Mutation::kSamplesLost:
+      return "samples-lost";
+    case Mutation::kMemberTwice:
+      return "member-twice";
+    case Mutation::kGoalUntold:
+      return "goal-untold";
   }
   return "unknown";
 }
@@ -366,7 +401,19 @@ std::vector<Mutation> AllMutations() {
           Mutation::kOpenedEarly,
           Mutation::kForgottenAckIgnored,
           Mutation::kBrokenPairGrouped,
-          Mutation::kLowestRankWins};
+          Mutation::kLowestRankWins,
+          Mutation::kStaleCounts,
+          Mutation::kFinishedForgotten,
+          Mutation::kLaunchIgnored,
+          Mutation::kTokenIgnored,
+          Mutation::kStateNotCopied,
+          Mutation::kDigestSame,
+          Mutation::kDifferenceKept,
+          Mutation::kPauseUntold,
+          Mutation::kResumesStale,
+          Mutation::kSamplesLost,
+          Mutation::kMemberTwice,
+          Mutation::kGoalUntold};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -387,6 +434,7 @@ std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutati
     case Mutation::kDelayIgnored:
     case Mutation::kOpenedEarly:
     case Mutation::kBrokenPairGrouped:
+    case Mutation::kPauseUntold:
       return std::make_unique<MutantEngine>(MakeEngine(spoilt), mutation);
     default:
       return MakeEngine(spoilt);
@@ -402,7 +450,26 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     std::get<Placement>(twisted.body).shards = SharedList<ShardPlace>(std::move(places));
     return twisted;
   }
+  if (mutation == Mutation::kGoalUntold && WorkerOf(envelope.incarnation) % 2 == 1) {
+    ControllerEnvelope twisted = envelope;
+    twisted.progress.done = false;
+    if (auto* of = std::get_if<Group>(&twisted.body)) of->last = false;
+    return twisted;
+  }
+  const auto* named = std::get_if<Members>(&envelope.body);
+  if (mutation == Mutation::kMemberTwice && named != nullptr && !named->members.empty()) {
+    ControllerEnvelope twisted = envelope;
+    std::get<Members>(twisted.body).members.push_back(named->members[0]);
+    return twisted;
+  }
   const auto* group = std::get_if<Group>(&envelope.body);
+  if (mutation == Mutation::kStaleCounts && group != nullptr && group->kind == GroupKind::kFinal) {
+    std::vector<GroupMember> members(group->members.begin(), group->members.end());
+    for (GroupMember& member : members) member.weight = 1.0 / static_cast<double>(members.size());
+    ControllerEnvelope twisted = envelope;
+    std::get<Group>(twisted.body).members = SharedList<GroupMember>(std::move(members));
+    return twisted;
+  }
   if (mutation == Mutation::kLowestRankWins && group != nullptr &&
       group->kind == GroupKind::kInitial) {
     std::vector<GroupMember> members(group->members.begin(), group->members.end());
@@ -428,12 +495,29 @@ std::unique_ptr<History> MakeMutantHistory(Mutation mutation, History* store) {
 }
 
 void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope) {
-  if (mutation != Mutation::kForgottenAckIgnored) return;
+  if (auto* hello = std::get_if<Hello>(&envelope->body);
+      hello != nullptr && mutation == Mutation::kLaunchIgnored) {
+    hello->launch.clear();
+  }
+  if (auto* finished = std::get_if<Finished>(&envelope->body);
+      finished != nullptr && mutation == Mutation::kDigestSame && finished->digest != 0) {
+    finished->digest = 1;
+  }
+  if (mutation != Mutation::kForgottenAckIgnored && mutation != Mutation::kTokenIgnored &&
+      mutation != Mutation::kSamplesLost) {
+    return;
+  }
   const auto job = pump.jobs().find(envelope->run);
   if (job == pump.jobs().end()) return;
   const auto rank = static_cast<std::size_t>(envelope->rank);
   const std::vector<Job::Worker>& workers = job->second->workers();
   if (rank >= workers.size() || workers[rank].incarnation != envelope->incarnation) return;
+  if (mutation == Mutation::kTokenIgnored) envelope->token = workers[rank].token;
+  if (auto* told = std::get_if<Progressed>(&envelope->body);
+      told != nullptr && mutation == Mutation::kSamplesLost) {
+    told->own.samples = job->second->tallies()[rank].last.samples;
+  }
+  if (mutation != Mutation::kForgottenAckIgnored) return;
   envelope->ack = std::min(envelope->ack, workers[rank].link.last_out());
   envelope->oldest = std::min(envelope->oldest, workers[rank].link.last_in() + 1);
 }

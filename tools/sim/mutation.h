@@ -55,6 +55,18 @@ enum class Mutation : std::uint8_t {
   kForgottenAckIgnored,  // the controller does not see that a worker knows of more than it does
   kBrokenPairGrouped,    // the engine is not told that a link is broken
   kLowestRankWins,  // a start of workers that have trained before takes the lowest rank's replica
+  kStaleCounts,     // in the final average all count alike, whoever stopped when
+  kFinishedForgotten,  // the controller does not know the runs that its workers have finished
+  kLaunchIgnored,      // workers do not say of which launch they are
+  kTokenIgnored,       // a message is taken whatever its token is
+  kStateNotCopied,     // what is kept beside a replica's parameters is not copied with them
+  kDigestSame,         // workers tell one digest whatever their parameters are
+  kDifferenceKept,     // replicas that differ are not repaired
+  kPauseUntold,        // the engine is not told that a worker pauses
+  kResumesStale,       // who resumes keeps its own replica, and says that it has copied one
+  kSamplesLost,        // of steps that are told when a worker pauses, the samples do not count
+  kMemberTwice,        // a worker is named twice to those who average all replicas
+  kGoalUntold,         // some workers are not told that the goal is reached
 };
 
 std::string_view MutationName(Mutation mutation);

@@ -22,6 +22,14 @@ const char* PhaseName(SimWorker::Phase phase) {
       return "computing";
     case SimWorker::Phase::kStepping:
       return "in a step";
+    case SimWorker::Phase::kPausing:
+      return "about to pause";
+    case SimWorker::Phase::kPaused:
+      return "pausing";
+    case SimWorker::Phase::kResuming:
+      return "resuming";
+    case SimWorker::Phase::kAveraging:
+      return "averaging all replicas";
     case SimWorker::Phase::kFinishing:
       return "finishing";
     case SimWorker::Phase::kLeaving:
@@ -69,6 +77,9 @@ void SimWorker::Start() {
   interrupted_ = false;
   last_result_ = {};
   signal_ = said_ = heard_ = 0;
+  launch_ = world->launch;
+  own_ = {};
+  done_ = false;
   Replica& own = replica();
   own = Replica();
   own.tag = Mix(world->prng.Next());
@@ -82,6 +93,9 @@ void SimWorker::Start() {
   options.hello.endpoints = {"sim"};
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
+  if (world->workload.faults.launcher_restarts_per_s > 0) {
+    options.hello.launch = "launch " + std::to_string(launch_);
+  }
   options.token = {Mix(own.tag), number_};
   options.max_members = static_cast<std::size_t>(world->workload.cluster.workers);
   Tell([&](Actions* out) { core_.Attach(world->now, std::move(options), out); });
@@ -103,6 +117,15 @@ void SimWorker::Die() {
   Away(parts_->world->workload.faults.return_ms);
 }
 
+void SimWorker::Kill() {
+  if (phase_ == Phase::kComputing) {
+    EndCompute();
+    Sliced(Slice::Kind::kCompute);
+  }
+  parts_->world->frozen_until[number_] = parts_->world->now;
+  Die();
+}
+
 void SimWorker::SlicedUntil(Slice::Kind kind, Instant end) {
   parts_->stats->AddSlice(number_, kind, begun_, end);
   begun_ = end;
@@ -110,8 +133,69 @@ void SimWorker::SlicedUntil(Slice::Kind kind, Instant end) {
 
 // ---- the training loop ----
 
+// What the training loop does after a step, a pause or an average.
+bool SimWorker::Draw(double probability) const {
+  return probability > 0 && parts_->world->dice.Unit() < probability;
+}
+
+void SimWorker::GoOn() {
+  const ClusterPart& cluster = parts_->world->workload.cluster;
+  const Phase was = phase_;
+  const bool asks = was == Phase::kStepping || was == Phase::kPausing;
+  if (asks && Draw(cluster.averages)) return BeginAverage();
+  if (core_.paused()) {
+    phase_ = Phase::kPaused;
+    return;
+  }
+  if (was == Phase::kStepping && Draw(cluster.pauses)) return BeginPause();
+  BeginStep();
+}
+
+void SimWorker::BeginPause() {
+  World* world = parts_->world;
+  phase_ = Phase::kPausing;
+  ++step_;
+  Tell([&](Actions* out) { core_.Pause(world->now, out); });
+}
+
+void SimWorker::OnResumes(std::uint64_t pause) {
+  if (pause != step_) return;
+  World* world = parts_->world;
+  if (phase_ == Phase::kAveraging) {  // it ends first
+    world->queue.Push(world->now + kMillisecond, EventKind::kResumes, number_, pause);
+  }
+  if (phase_ != Phase::kPaused) return;
+  if (world->Fault(world->workload.faults.worker_dies)) return Die();
+  phase_ = Phase::kResuming;
+  Tell([&](Actions* out) { core_.Resume(world->now, out); });
+}
+
+void SimWorker::BeginAverage() {
+  phase_ = Phase::kAveraging;
+  parts_->data->BeginAverage(number_, run_number());
+  Tell([&](Actions* out) { core_.Average(parts_->world->now, out); });
+}
+
+void SimWorker::OnCopied(bool ok) {
+  const Status status = ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
+  Tell([&](Actions* out) { core_.OnCopiedForAverage(parts_->world->now, status, out); });
+}
+
+// The fault that changes a replica by itself, in what the next group is applied to.
+void SimWorker::Flip() {
+  if (!AllOrNone(parts_->plan)) return;
+  World* world = parts_->world;
+  if (!world->Rolled(world->workload.faults.flips)) return;
+  Replica& own = replica();
+  own.tag = Mix(own.tag);
+  own.base_tag = Mix(own.base_tag);
+  if (!own.x.empty()) own.x[0] += 1;
+  if (!own.base.empty()) own.base[0] += 1;
+  parts_->replicas->Flipped();
+}
+
 void SimWorker::BeginStep() {
-  if (Limit() > 0 && steps_ >= Limit()) {
+  if (done_ || (Limit() > 0 && steps_ >= Limit())) {
     phase_ = Phase::kFinishing;
     Tell([&](Actions* out) { core_.Finish(parts_->world->now, out); });
     return;
@@ -181,6 +265,7 @@ void SimWorker::EndStep(bool discard) {
   World* world = parts_->world;
   Replica& own = replica();
   ++step_;
+  Flip();
   if (parts_->objective != nullptr && !discard) {
     own.gradient.resize(own.x.size());
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
@@ -191,7 +276,12 @@ void SimWorker::EndStep(bool discard) {
   }
   const bool counts = CountsLocalSteps(parts_->plan);
   if (counts && !discard) ++own.iteration;
-  if (!discard) ++since_signal_;
+  if (!discard) {
+    ++since_signal_;
+    ++own_.steps;
+    own_.samples += world->workload.cluster.samples;
+    parts_->runs->Trained(world->workload.cluster.samples);
+  }
   const std::int64_t taken = parts_->data->AddInbox(number_);
   phase_ = Phase::kStepping;
   const Ready ready{.iteration = counts ? own.iteration : core_.iteration() + 1,
@@ -221,11 +311,17 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
     if (apply.what == ApplyNow::What::kInboxOfGradients) {
       rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(parts_->plan));
       iteration = own.newest;
+    } else if (TrainsInGroups(parts_->plan)) {
+      own.state = Mix(own.state ^ group_);
+      own.tag = Mix(own.tag ^ own.state);
     } else {
       own.tag = Mix(own.tag ^ group_);
     }
     if (rounds > 0) ApplyGradient();
     own.iteration = iteration;
+  }
+  if (apply.what == ApplyNow::What::kGradients && TrainsInGroups(parts_->plan)) {
+    parts_->replicas->Applied(run_number(), group_, own.Digest());
   }
   const std::uint64_t digest = apply.digest ? own.Digest() : 0;
   Tell([&](Actions* out) { core_.Applied(parts_->world->now, iteration, rounds, out, digest); });
@@ -235,9 +331,15 @@ void SimWorker::OnCallDone(const CallDone& done) {
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
   const auto& finished = parts_->world->finished;
-  const bool over = done.status.code() == Code::kAborted &&
-                    (finished.contains(run_number()) || finished.contains(former_));
+  const bool remains = launch_ != parts_->world->launch;
+  // A controller that has forgotten which launch came later may take the one before.
+  const bool mixed_up = parts_->world->forgot && parts_->world->launch > 1;
+  const bool over =
+      done.status.code() == Code::kAborted &&
+      (remains || mixed_up || finished.contains(run_number()) || finished.contains(former_));
   if (over) return Away(parts_->world->workload.faults.return_ms);
+  // The job has lost it: it joins again with its next step.
+  if (phase_ == Phase::kAveraging && done.status.code() == Code::kUnavailable) return GoOn();
   if (!done.status.ok()) {
     error_ = done.status.ToString();
     phase_ = Phase::kFailed;
@@ -245,6 +347,9 @@ void SimWorker::OnCallDone(const CallDone& done) {
     parts_->exchange->Gone(number_);
     replica().incarnation = 0;
     return;
+  }
+  if (phase_ == Phase::kFinishing && remains) {
+    return Away(parts_->world->workload.faults.return_ms);
   }
   if (phase_ == Phase::kFinishing) {
     phase_ = Phase::kDone;
@@ -258,8 +363,19 @@ void SimWorker::OnCallDone(const CallDone& done) {
     Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
+    done_ = done.step.done;
+    // Where steps end with one group for all, it says so.
+    if (!AllOrNone(parts_->plan) || done.step.rounds > 0) {
+      parts_->runs->Stepped(number_, run_number(), step_begun_, done_, core_.progress().trained);
+    }
   }
-  BeginStep();
+  World* world = parts_->world;
+  replica().paused = core_.paused();
+  if (phase_ == Phase::kPausing) {
+    const double ms = world->workload.cluster.pause_ms * world->dice.Unit();
+    world->queue.Push(world->now + FromMs(ms), EventKind::kResumes, number_, step_);
+  }
+  GoOn();
 }
 
 // ---- events ----
@@ -289,6 +405,9 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
     Sliced(Slice::Kind::kReduce);
   }
   last_result_ = result;
+  if (result.ok && ReducedInTraining(parts_->plan).landing == Landing::kBase) {
+    parts_->replicas->Applied(run_number(), result.group, replica().Digest());
+  }
   if (result.ok && !Passive(result.group)) signal_ = 0;
   Tell([&](Actions* out) {
     core_.OnReduced(parts_->world->now, result.group, status, result.bytes, out, result.unreachable,
@@ -382,36 +501,53 @@ void SimWorker::CheckRunAhead() const {
                                    std::to_string(RunAhead(plan)) + " are allowed");
 }
 
+bool SimWorker::Lends() const {
+  switch (phase_) {
+    case Phase::kAttaching:
+    case Phase::kStepping:
+    case Phase::kPausing:
+    case Phase::kResuming:
+    case Phase::kFinishing:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void SimWorker::CheckLent(const Group& group) const {
   const bool any_time =
       group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && Overlaps());
-  if (any_time || phase_ == Phase::kStepping || phase_ == Phase::kFinishing ||
-      phase_ == Phase::kAttaching) {
-    return;
-  }
+  if (any_time || Lends()) return;
   throw Violation("lent", "worker " + std::to_string(number_) + " begins group " +
                               std::to_string(group.id) + " while it is " + PhaseName(phase_));
+}
+
+void SimWorker::OnSent(const WorkerEnvelope& envelope) {
+  World* world = parts_->world;
+  CheckIncluded(envelope.body);
+  const auto* hello = std::get_if<Hello>(&envelope.body);
+  if (hello != nullptr) {
+    if (!std::exchange(greeted_, true)) CheckTold(*hello);
+    const auto former = world->runs.find(hello->former.high);
+    former_ = former != world->runs.end() ? former->second : kNoRun;
+    replica().told = hello->iteration;
+  }
+  const auto* adopted = std::get_if<Adopted>(&envelope.body);
+  if (adopted != nullptr && adopted->ok) replica().told = adopted->iteration;
+  if (std::holds_alternative<Pause>(envelope.body) ||
+      std::holds_alternative<Finish>(envelope.body)) {
+    parts_->runs->Stops(envelope.incarnation, envelope.seq, own_);
+  }
+  if (!std::holds_alternative<Ready>(envelope.body) || envelope.seq <= said_) return;
+  parts_->exchange->Says(number_, run_number(), envelope.body);
+  if (signal_ == 0) since_signal_ = 1;
+  signal_ = said_ = envelope.seq;
 }
 
 void SimWorker::Perform(Action* action) {
   World* world = parts_->world;
   if (auto* send = std::get_if<SendToController>(action)) {
-    CheckIncluded(send->envelope.body);
-    const Seq seq = send->envelope.seq;
-    const auto* hello = std::get_if<Hello>(&send->envelope.body);
-    if (hello != nullptr) {
-      if (!std::exchange(greeted_, true)) CheckTold(*hello);
-      const auto former = world->runs.find(hello->former.high);
-      former_ = former != world->runs.end() ? former->second : kNoRun;
-      replica().told = hello->iteration;
-    }
-    const auto* adopted = std::get_if<Adopted>(&send->envelope.body);
-    if (adopted != nullptr && adopted->ok) replica().told = adopted->iteration;
-    if (std::holds_alternative<Ready>(send->envelope.body) && seq > said_) {
-      parts_->exchange->Says(number_, run_number(), send->envelope.body);
-      if (signal_ == 0) since_signal_ = 1;
-      signal_ = said_ = seq;
-    }
+    OnSent(send->envelope);
     world->SendToController(number_, send->envelope);
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->data->Gone(number_);
@@ -420,6 +556,10 @@ void SimWorker::Perform(Action* action) {
     greeted_ = false;
     signal_ = said_ = heard_ = 0;
     last_result_ = {};
+  } else if (const auto* join = std::get_if<JoinRun>(action)) {
+    own_.steps = std::max(own_.steps, join->welcome.own.steps);
+    own_.samples = std::max(own_.samples, join->welcome.own.samples);
+    parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
@@ -436,6 +576,10 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
+  } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
+    parts_->data->CopyForAverage(number_, copy->source.incarnation);
+  } else if (std::holds_alternative<CancelCopyForAverage>(*action)) {
+    parts_->data->CancelAverage(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
     parts_->data->Probe(number_, probe->targets);
   } else if (std::holds_alternative<Deposit>(*action)) {
@@ -448,9 +592,7 @@ void SimWorker::Perform(Action* action) {
   } else if (const auto* done = std::get_if<CallDone>(action)) {
     OnCallDone(*done);
   } else {
-    const bool lent =
-        phase_ == Phase::kStepping || phase_ == Phase::kAttaching || phase_ == Phase::kFinishing;
-    parts_->exchange->Perform(number_, run_number(), lent, *action);
+    parts_->exchange->Perform(number_, run_number(), Lends(), *action);
   }
 }
 

@@ -17,6 +17,8 @@
 #include "tools/sim/data_plane.h"
 #include "tools/sim/data_plane_exchange.h"
 #include "tools/sim/objective.h"
+#include "tools/sim/replica_book.h"
+#include "tools/sim/run_book.h"
 #include "tools/sim/stats.h"
 #include "tools/sim/step_times.h"
 #include "tools/sim/world.h"
@@ -29,6 +31,8 @@ struct WorkerParts {
   World* world = nullptr;
   DataPlane* data = nullptr;
   Exchange* exchange = nullptr;
+  RunBook* runs = nullptr;
+  ReplicaBook* replicas = nullptr;
   StepTimes* times = nullptr;
   Devices* devices = nullptr;
   const Objective* objective = nullptr;
@@ -46,6 +50,10 @@ class SimWorker {
     kAttaching,
     kComputing,
     kStepping,
+    kPausing,  // in Pause
+    kPaused,
+    kResuming,   // in Resume
+    kAveraging,  // in Average
     kFinishing,
     kLeaving,
     kDone,    // Finish has returned
@@ -58,11 +66,14 @@ class SimWorker {
   }
 
   void Start();  // as a new process
+  void Kill();   // by its launcher, which starts it anew
   void OnEnvelope(const ControllerEnvelope& envelope);
   void OnWake(Instant at);
   void OnStepDone(std::uint64_t ticket);
   void OnPoll(std::uint64_t step);
   void OnStops(std::uint64_t step);
+  void OnResumes(std::uint64_t pause);
+  void OnCopied(bool ok);
   void OnReduced(const DataPlane::Result& result);
   void OnFetched(const DataPlane::Result& result);
   void OnProbed(const std::vector<GroupMember>& answered);
@@ -76,6 +87,10 @@ class SimWorker {
   RunId run_number() const { return parts_->world->NumberOf(core_.welcome().identity); }
   Rank rank() const { return core_.welcome().rank; }
   Incarnation incarnation() const { return core_.incarnation(); }
+  const RunIdentity& identity() const { return core_.welcome().identity; }
+  std::uint64_t launch() const { return launch_; }
+  // It has had a replica of the job in this process.
+  bool has_trained() const { return parts_->world->replicas[number_].trained; }
   std::int64_t steps() const { return steps_; }
   std::uint64_t lives() const { return lives_; }    // processes that it has been
   std::uint64_t computed() const { return step_; }  // grows with each step begun or computed
@@ -87,6 +102,12 @@ class SimWorker {
   void Tell(F&& input);
   void Perform(Action* action);
   void OnCallDone(const CallDone& done);
+  void GoOn();
+  void BeginPause();
+  void BeginAverage();
+  bool Draw(double probability) const;
+  bool Lends() const;
+  void Flip();
   void BeginStep();
   void EndCompute();
   void EndStep(bool discard);
@@ -94,6 +115,7 @@ class SimWorker {
   void PollSoon();
   void ApplyGradient();
   void OnApplyNow(const ApplyNow& apply);
+  void OnSent(const WorkerEnvelope& envelope);
   void CheckIncluded(const WorkerBody& body) const;
   void CheckTold(const Hello& hello);
   void Die();
@@ -131,6 +153,9 @@ class SimWorker {
   Seq said_ = 0;                   // the newest
   Seq heard_ = 0;                  // the controller's newest message in order
   std::int64_t since_signal_ = 0;  // steps completed, its own among them
+  std::uint64_t launch_ = 0;
+  Trained own_;        // as it should count: with those that had its rank before
+  bool done_ = false;  // its job's goal is reached
   std::string error_;
 };
 

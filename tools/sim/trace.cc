@@ -14,7 +14,7 @@ constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControll
     "Probe",        "Resumed",    "Members",  "Announce"};
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
-constexpr std::array<const char*, 20> kEventWords = {"worker -> controller",
+constexpr std::array<const char*, 22> kEventWords = {"worker -> controller",
                                                      "controller -> worker",
                                                      "controller's turn",
                                                      "controller starts",
@@ -33,7 +33,9 @@ constexpr std::array<const char*, 20> kEventWords = {"worker -> controller",
                                                      "its user stops it",
                                                      "probes",
                                                      "hears no peer",
-                                                     "hears nothing"};
+                                                     "hears nothing",
+                                                     "pause is over",
+                                                     "copied for an average"};
 
 }  // namespace
 

@@ -52,6 +52,12 @@ Workload Vary(const Workload& base, std::uint64_t seed, const std::optional<OneE
   workload.controller.snapshot_every = Between(&prng, 5, 200);
   if (prng.Below(3) == 0) workload.controller.service_us = 2000 * prng.Unit();
   workload.reduce.bytes = 1e7 * prng.Unit();
+  if (base.job.goal.known()) {
+    Prng goals(seed ^ kOwnSequence ^ 0x60a1u);
+    const auto all = workload.cluster.workers * workload.cluster.steps;
+    workload.job.goal = {
+        .steps = 1 + static_cast<std::int64_t>(goals.Below(static_cast<std::uint64_t>(all)))};
+  }
   workload.job.workers = 0;
   if (prng.Below(4) == 0) {  // the others join a running job
     workload.job.workers = Between(&prng, 1, static_cast<int>(workload.cluster.workers));

@@ -24,6 +24,9 @@ void Describe(Fields& f, ClusterPart* part) {
   f.Real("seconds", &part->seconds, {0.001, 1e9});
   Ms(f, "start_spread_ms", &part->start_spread_ms);
   f.Whole("samples", &part->samples, {0, 1'000'000'000, "samples"});
+  Chance(f, "pauses", &part->pauses);
+  Ms(f, "pause_ms", &part->pause_ms);
+  Chance(f, "averages", &part->averages);
 }
 
 void Describe(Fields& f, ComputePart* part) {
@@ -93,6 +96,11 @@ void Describe(Fields& f, FaultsPart* part) {
   Ms(f, "slow_link_ms", &part->slow_link_ms);
   f.Real("clock_steps_per_s", &part->clock_steps_per_s, {0, 1000});
   Ms(f, "clock_step_ms", &part->clock_step_ms);
+  Chance(f, "flips", &part->flips);
+  f.Whole("state_not_told", &part->state_not_told, {0, 1, "0 or 1"});
+  f.Real("launcher_restarts_per_s", &part->launcher_restarts_per_s, {0, 1000});
+  Chance(f, "remains", &part->remains);
+  f.Real("forgeries_per_s", &part->forgeries_per_s, {0, 1000});
 }
 
 void Describe(Fields& f, ControllerPart* part) {

@@ -24,6 +24,11 @@ struct ClusterPart {
   double seconds = 600;         // virtual time after which the run stops, whatever it does
   double start_spread_ms = 10;  // workers start within this time
   std::int64_t samples = 32;    // per step; all-reduce may weigh by it
+  // Of a step to be followed by a pause of up to pause_ms; and of a step or a pause to be followed
+  // by an average of all replicas (Session::Average), which costs pauses no more time.
+  double pauses = 0;
+  double pause_ms = 3000;
+  double averages = 0;
 };
 
 // [compute]: how long a local step takes.
@@ -122,6 +127,17 @@ struct FaultsPart {
   double slow_link_ms = 1500;
   double clock_steps_per_s = 0;  // the controller's wall clock jumps by up to clock_step_ms
   double clock_step_ms = 3'600'000;
+  // Where all replicas are to be equal: of a step to change its worker's replica by itself; and
+  // whether what workers keep beside their parameters (Replica::state) is not copied with them, as
+  // if users had not told of it. 1: so it is.
+  double flips = 0;
+  std::int64_t state_not_told = 0;
+  // The launcher kills its workers and starts them anew as another launch. So many of those of the
+  // launch before survive (`remains`), and go on until they are told that they are of no use.
+  double launcher_restarts_per_s = 0;
+  double remains = 0.3;
+  // Per worker: a peer that knows all of it but its token sends a message in its name.
+  double forgeries_per_s = 0;
 };
 
 // [controller]

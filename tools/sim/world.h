@@ -54,8 +54,10 @@ struct Replica {
   std::vector<double> initial;   // parameters after the common start
   std::uint64_t tag = 0;         // equal replicas have equal tags, also when nothing is trained
   std::uint64_t initial_tag = 0;
+  std::uint64_t state = 0;  // kept beside the parameters (Replica::state); Landing::kGradients
   Iteration iteration = 0;
   bool trained = false;         // is or was a job's, in this process
+  bool paused = false;          // its worker pauses
   Iteration told = 0;           // its iteration, in its worker's newest Hello or Adopted
   RunId run = kNoRun;           // that counts on this replica
   bool removed = false;         // its incarnation, by the controller: nobody counts on it any more
@@ -168,6 +170,7 @@ struct World {
   Links links;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
   std::set<RunId> finished;             // of these, those that their workers ended (RunEnded)
+  std::uint64_t launch = 1;             // the newest
   DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
   bool forgot = false;                  // the controller, ever
   Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known

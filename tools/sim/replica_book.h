@@ -1,0 +1,60 @@
+// Replicas that are to be equal, beside what the history says of them, where faults make them
+// differ (elsewhere the data plane's law replicas-agree holds).
+//
+//   difference-told      replicas that differ after each group, while all groups succeed, are
+//                        reported after the first that begins check_replicas_ms later, at the
+//                        latest
+//   difference-true      what is reported to differ then does
+//   difference-repaired  with on_divergence = "repair" no replicas differ for longer than three
+//                        times that, while all groups succeed and nothing makes them differ anew
+#ifndef PRD_TOOLS_SIM_REPLICA_BOOK_H_
+#define PRD_TOOLS_SIM_REPLICA_BOOK_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "common/base/history.h"
+#include "tools/sim/world.h"
+
+namespace prd::sim {
+
+class ReplicaBook {
+ public:
+  ReplicaBook(const World* world, const Plan& plan);
+
+  // Whether faults make replicas differ that are to be equal.
+  static bool Differ(const FaultsPart& faults) {
+    return faults.flips > 0 || faults.state_not_told != 0;
+  }
+
+  // A record has become durable; `run` as World::NumberOf. Throws Violation.
+  void Seen(RunId run, const Record& record);
+  // A member of a group has its result, and this digest then.
+  void Applied(RunId run, GroupId group, std::uint64_t digest);
+  // A fault has changed a replica.
+  void Flipped() { differ_ = {}; }
+
+ private:
+  void OnEnded(const GroupEnded& ended);
+  void OnReported(const ReplicasDiffer& differ);
+
+  const World* world_;
+  const bool on_;
+  const DurationNs every_;
+  RunId run_ = kNoRun;
+  std::map<GroupId, std::vector<std::uint64_t>> digests_;
+  std::map<GroupId, Instant> formed_;
+  struct Span {  // of groups that all succeeded and left replicas that differ: when they formed
+    std::optional<Instant> from;
+    Instant to;
+  };
+  Span untold_, differ_;
+  std::vector<Rank> told_;   // who differ, as the history says
+  bool last_equal_ = false;  // the newest group that has ended left equal replicas
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_REPLICA_BOOK_H_

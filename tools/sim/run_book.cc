@@ -1,0 +1,93 @@
+#include "tools/sim/run_book.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engines/violation.h"
+
+namespace prd::sim {
+namespace {
+
+// Steps that end after a worker must have heard of the goal, and do not say so: one may have been
+// replaced by a copy of a replica.
+constexpr int kMostLate = 3;
+
+std::string WorkerText(std::uint32_t worker) { return "worker " + std::to_string(worker); }
+std::string Text(const prd::Trained& trained) {
+  return std::to_string(trained.steps) + " steps and " + std::to_string(trained.samples) +
+         " samples";
+}
+
+}  // namespace
+
+void RunBook::Seen(RunId run, const Record& record) {
+  if (const auto* ended = std::get_if<RunEnded>(&record.body); ended != nullptr && ended->finished)
+    finished_.insert(run);
+  if (std::holds_alternative<GoalReached>(record.body)) goals_.emplace(run, world_->now);
+  const auto* from = std::get_if<FromWorker>(&record.body);
+  if (from == nullptr || world_->forgot) return;
+  const WorkerEnvelope& envelope = from->envelope;
+  if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
+    prd::Trained& told = told_[{record.run, hello->rank}];
+    told.steps = std::max(told.steps, hello->own.steps);
+    told.samples = std::max(told.samples, hello->own.samples);
+  }
+  prd::Trained& told = told_[{record.run, envelope.rank}];
+  if (const auto* ready = std::get_if<Ready>(&envelope.body)) told = ready->own;
+  if (const auto* progressed = std::get_if<Progressed>(&envelope.body)) told = progressed->own;
+  CheckStop(record, envelope);
+}
+
+void RunBook::CheckStop(const Record& record, const WorkerEnvelope& envelope) {
+  const auto stop = stops_.find({envelope.incarnation, envelope.seq});
+  if (stop == stops_.end()) return;
+  const prd::Trained own = stop->second;
+  stops_.erase(stop);
+  const prd::Trained told = told_[{record.run, envelope.rank}];
+  if (told == own) return;
+  throw Violation("samples", "rank " + std::to_string(envelope.rank) + " stops with " + Text(own) +
+                                 ", and the history says " + Text(told));
+}
+
+void RunBook::Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_t launch) {
+  if (former != kNoRun && former != run && finished_.contains(former)) {
+    throw Violation("run-identity", WorkerText(worker) + " enters run " + std::to_string(run) +
+                                        " with a replica of run " + std::to_string(former) +
+                                        ", which its workers have finished");
+  }
+  const auto [first, fresh] = launches_.try_emplace(run, launch);
+  if (fresh || first->second == launch) return;
+  throw Violation("launches", WorkerText(worker) + " of launch " + std::to_string(launch) +
+                                  " enters run " + std::to_string(run) + " of launch " +
+                                  std::to_string(first->second));
+}
+
+void RunBook::Trained(std::int64_t samples) {
+  ++all_.steps;
+  all_.samples += samples;
+}
+
+void RunBook::Stops(Incarnation incarnation, Seq seq, const prd::Trained& own) {
+  stops_.try_emplace({incarnation, seq}, own);
+}
+
+void RunBook::Stepped(std::uint32_t worker, RunId run, Instant begun, bool done,
+                      const prd::Trained& told) {
+  if (world_->forgot) return;
+  if (told.steps > all_.steps || told.samples > all_.samples) {
+    throw Violation("samples", WorkerText(worker) + " is told that the job has trained " +
+                                   Text(told) + ", where all workers have " + Text(all_));
+  }
+  const auto goal = goals_.find(run);
+  if (done || goal == goals_.end()) {
+    late_[worker] = 0;
+    return;
+  }
+  const Instant quiet = std::max(
+      {goal->second, world_->disturbed_until, Instant{FromMs(world_->workload.faults.until_ms)}});
+  if (begun < quiet + 2 * world_->LeaseNs() || ++late_[worker] < kMostLate) return;
+  throw Violation("goal", WorkerText(worker) + " trains on and is not told that the goal of run " +
+                              std::to_string(run) + " is reached");
+}
+
+}  // namespace prd::sim
