@@ -269,6 +269,7 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
     Refuse(envelope.incarnation, *admission.refusal);
     return;
   }
+  if (admission.verdict == Job::Admission::Verdict::kForeign) return;
   const Rank rank = admission.rank;
   const bool restored = watches_[job->run()].contacts[Index(rank)].restored;
   if (!restored && envelope.ack > job->link(rank).last_out()) {
