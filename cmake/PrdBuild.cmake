@@ -10,6 +10,7 @@ find_package(tomlplusplus REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 pkg_check_modules(rocksdb REQUIRED IMPORTED_TARGET rocksdb)
 
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)

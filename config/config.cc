@@ -17,10 +17,13 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 4 << 20;
 
-JobRule ReadRule(const TomlTable* table, int line, ConfigErrors* errors) {
+// `keys`: the daemon has CURVE keys.
+JobRule ReadRule(const TomlTable* table, int line, bool keys, ConfigErrors* errors) {
   JobRule rule{.pattern = {}, .spec = {}, .line = line};
+  bool by_keys = true;
   FieldReader reader(table, "job", line, errors);
-  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec);
+  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec, &by_keys);
+  if (by_keys && keys) rule.spec.mesh_security = MeshSecurity::kAead;
   reader.RefuseOthers();
   return rule;
 }
@@ -81,7 +84,8 @@ void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* erro
       errors->Add(node.line, "job: found " + Describe(node) + ", allowed is " + kAllowed);
       continue;
     }
-    JobRule rule = ReadRule(node.table(), node.line, errors);
+    JobRule rule =
+        ReadRule(node.table(), node.line, !config->daemon.curve_secret_key_file.empty(), errors);
     for (const JobRule& earlier : config->jobs) {
       if (earlier.pattern == rule.pattern && !rule.pattern.empty()) {
         errors->Add(rule.line, "job.name: found " + TomlText(rule.pattern) +
@@ -161,7 +165,7 @@ Result<JobSpec> FindJob(const Config& config, const std::string& name) {
 std::string JobSpecToToml(const JobSpec& spec) {
   JobSpec copy = spec;  // a writer only reads
   FieldWriter writer("job");
-  DescribeJob(writer, &copy.name, JobNameRule, &copy);
+  DescribeJob(writer, &copy.name, JobNameRule, &copy, nullptr);
   return writer.text();
 }
 
@@ -173,7 +177,7 @@ Result<JobSpec> JobSpecFromToml(std::string_view text) {
   JobSpec spec;
   FieldReader reader(&*root, "", 0, &errors);
   reader.Table("job", true, "",
-               [&](Fields& table) { DescribeJob(table, &spec.name, JobNameRule, &spec); });
+               [&](Fields& table) { DescribeJob(table, &spec.name, JobNameRule, &spec, nullptr); });
   reader.RefuseOthers();
   PRD_RETURN_IF_ERROR(errors.ToStatus());
   spec.text = text;
@@ -188,7 +192,8 @@ std::string ConfigReference() {
   FieldLister lister("daemon");
   DescribeDaemon(lister, &daemon);
   FieldLister job("job");
-  DescribeJob(job, &name, PatternRule, &spec);
+  bool by_keys = true;
+  DescribeJob(job, &name, PatternRule, &spec, &by_keys);
   Identity someone;
   FieldLister identity("identity");
   DescribeIdentity(identity, &someone);

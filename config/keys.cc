@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -238,7 +239,29 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
               "level debug. Opened anew at a reload.");
 }
 
-void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec) {
+namespace {
+
+void DescribeMeshSecurity(Fields& fields, MeshSecurity* security, bool* by_keys) {
+  static constexpr std::array<std::string_view, 4> kNames = {"auto", "none", "aead", "curve"};
+  static constexpr const char* kHelp =
+      "How what workers send each other is protected. \"none\": it is sent as it is; where workers "
+      "are on several hosts, their network must be trusted. \"aead\": each message is sealed "
+      "(AES-128-GCM). \"curve\": connections are CURVE's, at an eighth of the speed. All let in "
+      "only workers that the daemon has announced, by keys that each worker draws. \"auto\": as a "
+      "run begins, \"aead\" if curve_secret_key_file is set, else \"none\".";
+  const bool automatic = by_keys != nullptr && *by_keys;
+  const auto names = std::span(kNames).subspan(by_keys == nullptr ? 1 : 0);
+  const std::size_t first = by_keys == nullptr ? 0 : 1;  // of those that a run can have
+  std::size_t chosen = automatic ? 0 : first + static_cast<std::size_t>(*security);
+  fields.Name("mesh_security", &chosen, names, kHelp);
+  if (by_keys != nullptr) *by_keys = chosen == 0;
+  *security = static_cast<MeshSecurity>(chosen < first ? 0 : chosen - first);
+}
+
+}  // namespace
+
+void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec,
+                 bool* by_keys) {
   fields.Text("name", name, rule,
               "Which jobs these settings are for: the first [[job]] whose name matches counts.",
               Fields::Need::kRequired);
@@ -302,6 +325,14 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "is in the log, in prdctl, and in the metric prd_nonfinite_steps_total. \"drop\": the "
       "same, but its work is discarded; needs gradients. \"stop\": the step fails, and the "
       "worker leaves the job.");
+  DescribeMeshSecurity(fields, &spec->mesh_security, by_keys);
+  static constexpr std::array<std::string_view, 2> kNetworks = {"untrusted", "trusted"};
+  std::size_t network = spec->device_network_trusted ? 1 : 0;
+  fields.Name(
+      "device_network", &network, kNetworks,
+      "NCCL protects nothing of what it sends. \"untrusted\": it is not used under a mesh_security "
+      "but \"none\"; groups of GPUs go through host memory. \"trusted\": it is used.");
+  spec->device_network_trusted = network == 1;
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const EngineAbout& about = About(engines[i]);
     const std::string paper = about.paper.empty() ? "" : std::string(about.paper) + ". ";

@@ -21,7 +21,10 @@ void DescribeIdentity(ListFields& fields, Identity* identity);
 Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& identities);
 
 // `name` is the pattern of a rule or the name of a job; `rule` says which texts it may be.
-void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec);
+// `by_keys`: whether mesh_security is left to whether the daemon has keys, which a config may say,
+// and the spec of a run does not (null).
+void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec,
+                 bool* by_keys);
 
 std::string PatternRule(const std::string& text);
 std::string JobNameRule(const std::string& text);

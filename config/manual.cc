@@ -105,7 +105,8 @@ std::string ConfigManual() {
       "One [[job]] for every kind of job. A worker names its job (PRD_JOB); a job that no [[job]] "
       "matches is refused.",
       "[[job]]", "job");
-  DescribeJob(job, &name, PatternRule, &spec);
+  bool by_keys = true;
+  DescribeJob(job, &name, PatternRule, &spec, &by_keys);
   return std::string(kHeader) + daemon.text() + identity.text() + job.text();
 }
 

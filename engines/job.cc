@@ -523,7 +523,13 @@ void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   worker.signal.reset();
   SetWithheld(rank, false);
   Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason});
+  Introduce(rank, source);
   Send(rank, Adopt{.source = Describe(source), .reason = reason});
+}
+
+// Tells one of two workers that the other may turn to it from now on.
+void Job::Introduce(Rank asks, Rank asked) {
+  Send(asked, prd::Announce{.members = {Describe(asks)}});
 }
 
 // Ends an incarnation that a round cannot be repaired for. It comes back as another, with a whole

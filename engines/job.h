@@ -359,6 +359,7 @@ class Job {
   Iteration NewestThatStands() const;
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
+  void Introduce(Rank asks, Rank asked);
   // Copies that failed (job_copies.cc).
   void CopyFailed(Rank rank, Rank source);
   bool CopyPauses(Rank rank) const;

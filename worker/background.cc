@@ -68,7 +68,12 @@ Status Background::Open(const SessionOptions& options) {
   Result<std::string> address = options.address.empty() ? AddressTowards(options.controller)
                                                         : Result<std::string>(options.address);
   if (!address.ok()) return address.status();
-  mesh.address = *address;
+  mesh.listening = {
+      .address = *address, .ports = options.mesh_ports, .announce = options.announce_address};
+  const bool asked =
+      !options.address.empty() || !options.mesh_ports.empty() || !options.announce_address.empty();
+  // All workers are on the controller's host, and reach each other by ipc.
+  if (!asked && IsLoopbackAddress(*address)) mesh.listening.address.clear();
   Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context_, std::move(mesh), &store_, this);
   if (!made.ok()) return made.status();
   mesh_ = std::move(*made);
@@ -290,10 +295,11 @@ void Background::Perform(Instant now) {
       } else if (auto* become = std::get_if<BecomeIncarnation>(&action)) {
         mesh_->SetIncarnation(become->incarnation);
       } else if (auto* join = std::get_if<JoinRun>(&action)) {
-        mesh_->JoinRun(FrameRun(join->welcome), join->welcome.plan,
-                       std::max<std::uint32_t>(join->welcome.lease_ms, 1) * kMillisecond);
+        EnterRun(join->welcome);
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
+      } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
+        mesh_->Announce(now, announced->members);
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
         mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
       } else if (std::holds_alternative<CancelReduce>(action)) {
@@ -326,6 +332,19 @@ void Background::Perform(Instant now) {
     }
     if (core_.wants_incarnation()) core_.GiveIncarnation(DrawIncarnation());
   }
+}
+
+void Background::EnterRun(const Welcome& welcome) {
+  const MeshProtection protection{.security = welcome.mesh_security,
+                                  .device_network_trusted = welcome.device_network_trusted};
+  mesh_->JoinRun(FrameRun(welcome), welcome.plan,
+                 std::max<std::uint32_t>(welcome.lease_ms, 1) * kMillisecond, protection);
+  if (protection.MayUseNccl() || !store_.memory->device()) return;
+  if (std::exchange(said_no_nccl_, true)) return;
+  log_.Say(
+      "NCCL is not used: nothing protects what it sends, and the job's mesh_security protects what "
+      "workers send each other; where the network between devices can be trusted, the config says "
+      "device_network = \"trusted\"");
 }
 
 void Background::PerformExchange(Instant now, const Action& action) {
@@ -366,6 +385,8 @@ void Background::OnReduced(GroupId group, const Status& status, std::uint64_t se
 void Background::OnProbed(Rank rank, Incarnation incarnation) {
   core_.OnProbed(Now(), rank, incarnation, &actions_);
 }
+
+void Background::OnIntruder(const std::string& what) { log_.Say(what); }
 
 void Background::OnOutOfReach(Rank rank) { core_.OnOutOfReach(Now(), rank, &actions_); }
 

@@ -91,6 +91,7 @@ class Background : private MeshEvents {
     return groups_[static_cast<std::size_t>(way)].load(std::memory_order_relaxed);
   }
   const std::vector<std::string>& endpoints() const { return mesh_->endpoints(); }
+  const MeshKey& mesh_key() const { return mesh_->key(); }
   const LinkToken& token() const { return token_; }
   const std::string& host() const { return host_; }
   Welcome welcome() const;  // the newest; rank -1 before the first
@@ -108,6 +109,7 @@ class Background : private MeshEvents {
   void ReceiveFromController(Instant now);
   void Perform(Instant now);
   void PerformExchange(Instant now, const Action& action);
+  void EnterRun(const Welcome& welcome);
   void SendEnvelope(const WorkerEnvelope& envelope);
   void Answer(Reply reply);
   void Publish();
@@ -116,6 +118,7 @@ class Background : private MeshEvents {
   void OnReduced(GroupId group, const Status& status, std::uint64_t sent_bytes,
                  const std::vector<Rank>& unreachable, std::uint64_t digest) override;
   void OnOutOfReach(Rank rank) override;
+  void OnIntruder(const std::string& what) override;
   void OnProbed(Rank rank, Incarnation incarnation) override;
   void OnHandedOver(GroupId group, std::uint64_t sent_bytes) override;
   void OnFetched(const Status& status, Iteration iteration) override;
@@ -150,6 +153,7 @@ class Background : private MeshEvents {
   std::vector<zmq::pollitem_t> items_;
   bool cancel_seen_ = false;
   bool failure_seen_ = false;  // of the replica's memory
+  bool said_no_nccl_ = false;
 
   // Shared.
   LineLog log_;

@@ -190,6 +190,8 @@ Status ReadOptions(const prd_options* from, SessionOptions* to, bool* queue_log)
   to->rank = read.rank;
   to->world_size = read.world_size;
   to->address = Text(read.address);
+  to->mesh_ports = Text(read.mesh_ports);
+  to->announce_address = Text(read.announce_address);
   to->timeout = std::chrono::milliseconds(read.timeout_ms);
   to->start_timeout = std::chrono::milliseconds(read.start_timeout_ms);
   to->reduce_timeout = std::chrono::milliseconds(read.reduce_timeout_ms);
@@ -260,6 +262,8 @@ int32_t prd_options_from_environment(prd_options* options) {
     to.controller = from.controller.c_str();
     to.job = from.job.c_str();
     to.address = from.address.c_str();
+    to.mesh_ports = from.mesh_ports.c_str();
+    to.announce_address = from.announce_address.c_str();
     to.launch = from.launch.c_str();
     to.curve_server_key = from.curve_server_key.c_str();
     to.curve_public_key = from.curve_public_key.c_str();

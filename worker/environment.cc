@@ -99,6 +99,8 @@ Result<SessionOptions> Session::OptionsFromEnvironment() {
   if (options.job.empty()) ReadText({"SLURM_JOB_NAME"}, &options.job);
   options.launch = Launch();
   ReadText({"PRD_ADDRESS"}, &options.address);
+  ReadText({"PRD_MESH_PORTS"}, &options.mesh_ports);
+  ReadText({"PRD_ANNOUNCE_ADDRESS"}, &options.announce_address);
   ReadText({"PRD_CURVE_SERVER_KEY"}, &options.curve_server_key);
   ReadText({"PRD_CURVE_PUBLIC_KEY"}, &options.curve_public_key);
   PRD_RETURN_IF_ERROR(ReadSecretKey(&options));

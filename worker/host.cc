@@ -71,6 +71,10 @@ bool IsReachedByIpv6(const std::string& endpoint) {
   return found.ok() && (*found)->ai_family == AF_INET6;
 }
 
+bool IsLoopbackAddress(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 Result<std::string> AddressTowards(const std::string& endpoint) {
   if (!endpoint.starts_with(kTcp)) return std::string("127.0.0.1");
   const Result<Addresses> found = Resolve(endpoint);

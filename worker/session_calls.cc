@@ -276,6 +276,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
               .own = {.steps = replica_.trained.steps, .samples = replica_.trained.samples},
               .job_trained = {.steps = replica_.job_trained.steps,
                               .samples = replica_.job_trained.samples}};
+  hello.mesh_key = background_->mesh_key();
   SessionCore::Options core{
       .hello = std::move(hello),
       .token = background_->token(),

@@ -31,6 +31,28 @@ TEST(ConfigTest, LeftOutKeysHaveTheirDefaults) {
   EXPECT_EQ(config->jobs[0].spec.lease_ms, 2000u);
 }
 
+// What workers send each other is protected as soon as what they say to the daemon is.
+TEST(ConfigTest, KeysOfTheDaemonSealTheMeshUnlessTheJobSaysOtherwise) {
+  const std::string keys =
+      "[daemon]\ncurve_secret_key_file = \"s\"\ncurve_authorized_keys_file = \"a\"\n";
+  const std::string job = "[[job]]\nname = \"*\"\nengine = \"all-reduce\"\n";
+  const auto security = [](const std::string& text) {
+    const Result<Config> config = ParseConfig(text, "f.toml");
+    EXPECT_TRUE(config.ok()) << config.status().ToString();
+    const Result<JobSpec> spec = FindJob(*config, "any");
+    EXPECT_TRUE(spec.ok());
+    // As it is recorded: a run goes on as it began.
+    EXPECT_EQ(JobSpecFromToml(spec->text)->mesh_security, spec->mesh_security);
+    return spec->mesh_security;
+  };
+  EXPECT_EQ(security(job), MeshSecurity::kNone);
+  EXPECT_EQ(security(keys + job), MeshSecurity::kAead);
+  EXPECT_EQ(security(job + keys), MeshSecurity::kAead) << "wherever [daemon] stands";
+  EXPECT_EQ(security(keys + job + "mesh_security = \"auto\"\n"), MeshSecurity::kAead);
+  EXPECT_EQ(security(keys + job + "mesh_security = \"none\"\n"), MeshSecurity::kNone);
+  EXPECT_EQ(security(job + "mesh_security = \"aead\"\n"), MeshSecurity::kAead);
+}
+
 TEST(ConfigTest, ReadsEveryKindOfValue) {
   const Result<Config> config = ParseConfig(R"([daemon]
 listen = "ipc:///tmp/prd.sock"
@@ -49,6 +71,8 @@ goal_samples = 9007199254740992
 check_replicas_ms = 250
 on_divergence = "repair"
 on_nonfinite = "stop"
+mesh_security = "curve"
+device_network = "trusted"
 [job.p-reduce]
 group_size = 4
 weights = "constant"
@@ -73,6 +97,8 @@ overlap_steps = 4
   EXPECT_EQ(spec.check_replicas_ms, 250u);
   EXPECT_EQ(spec.on_divergence, JobSpec::OnDivergence::kRepair);
   EXPECT_EQ(spec.on_nonfinite, OnNonfinite::kStop);
+  EXPECT_EQ(spec.mesh_security, MeshSecurity::kCurve);
+  EXPECT_TRUE(spec.device_network_trusted);
   EXPECT_EQ(spec.engine,
             EngineOptions(PReduceOptions{.group_size = 4,
                                          .weights = PReduceOptions::Weights::kConstant,

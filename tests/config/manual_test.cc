@@ -81,10 +81,11 @@ TEST(ManualTest, EveryKeyIsExplainedAndListed) {
   std::string name;
   Explained explained;
   DescribeDaemon(explained, &daemon);
-  DescribeJob(explained, &name, PatternRule, &spec);
+  bool by_keys = true;
+  DescribeJob(explained, &name, PatternRule, &spec, &by_keys);
   const std::string reference = ConfigReference();
   FieldLister lister("job");
-  DescribeJob(lister, &name, PatternRule, &spec);
+  DescribeJob(lister, &name, PatternRule, &spec, &by_keys);
   EXPECT_GT(lister.lines().size(), 50u);
   for (const FieldLister::Line& line : lister.lines()) {
     EXPECT_NE(reference.find(line.key + " = " + (line.value.empty() ? "(required)" : line.value)),

@@ -49,6 +49,8 @@ JobSpec RandomSpec(Random& draw) {
   spec.check_replicas_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.on_divergence = static_cast<JobSpec::OnDivergence>(draw.In(0, 1));
   spec.on_nonfinite = static_cast<OnNonfinite>(draw.In(0, 2));
+  spec.mesh_security = static_cast<MeshSecurity>(draw.In(0, 2));
+  spec.device_network_trusted = draw.In(0, 1) == 1;
   const std::vector<EngineOptions> engines = AllEngines();
   const auto engine = static_cast<std::size_t>(draw.In(0, std::ssize(engines) - 1));
   Prng prng(static_cast<std::uint64_t>(draw.In(0, 1'000'000)));
@@ -76,6 +78,8 @@ TEST(SpecTest, RoundTripIsExact) {
     EXPECT_EQ(read->check_replicas_ms, spec.check_replicas_ms);
     EXPECT_EQ(read->on_divergence, spec.on_divergence);
     EXPECT_EQ(read->on_nonfinite, spec.on_nonfinite);
+    EXPECT_EQ(read->mesh_security, spec.mesh_security);
+    EXPECT_EQ(read->device_network_trusted, spec.device_network_trusted);
     EXPECT_EQ(read->text, text);
     EXPECT_EQ(JobSpecToToml(*read), text);
   }
@@ -99,6 +103,8 @@ goal_samples = 0
 check_replicas_ms = 5000
 on_divergence = "warn"
 on_nonfinite = "pass"
+mesh_security = "none"
+device_network = "untrusted"
 
 [job.p-reduce]
 group_size = 3

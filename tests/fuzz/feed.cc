@@ -1,6 +1,7 @@
 #include "tests/fuzz/feed.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "tests/io/random_messages.h"
 #include "tests/worker/device/random_comm_message.h"
 #include "worker/device/communicators.h"
+#include "worker/mesh/keys.h"
+#include "worker/mesh/seal.h"
 
 namespace prd {
 namespace {
@@ -59,6 +62,36 @@ Fed CheckCommMessage(std::string_view bytes) {
           .fault = second == first ? "" : "it changes when it is encoded and decoded once more"};
 }
 
+// What a connection to a mesh names itself: one text for each.
+Fed CheckPass(std::string_view bytes) {
+  const std::optional<Pass> pass = DecodePass(bytes);
+  if (!pass) return {};
+  return {.accepted = true, .fault = EncodePass(*pass) == bytes ? "" : "it has another text"};
+}
+
+// The first part, then the payload, under a key that whoever changes them does not have.
+constexpr SealKey kSealKey{1, 2, 3};
+
+std::string SealedBytes(const std::array<std::byte, kFrameHeaderBytes>& header,
+                        std::string_view payload) {
+  std::string sealed(payload.size(), '\0');
+  const auto first = FrameSealer(kSealKey).Seal(header, std::as_bytes(std::span(payload)),
+                                                reinterpret_cast<std::byte*>(sealed.data()));
+  return std::string(reinterpret_cast<const char*>(first.data()), first.size()) + sealed;
+}
+
+Fed CheckSealed(std::string_view bytes) {
+  const std::size_t length = std::min(bytes.size(), kSealedHeaderBytes);
+  std::string payload(bytes.substr(length));
+  const auto header =
+      FrameOpener(kSealKey).Open(std::as_bytes(std::span(bytes.substr(0, length))),
+                                 std::as_writable_bytes(std::span(payload.data(), payload.size())));
+  if (!header) return {};
+  (void)DecodeHeader(*header, payload.size());
+  return {.accepted = true,
+          .fault = SealedBytes(*header, payload) == bytes ? "" : "it opens, and was not sealed"};
+}
+
 }  // namespace
 
 Fed Feed(std::size_t decoder, std::string_view bytes) {
@@ -73,8 +106,12 @@ Fed Feed(std::size_t decoder, std::string_view bytes) {
       return Check(DecodeAdminRequest, bytes);
     case 4:
       return Check(DecodeAdminReply, bytes);
-    default:
+    case 5:
       return CheckCommMessage(bytes);
+    case 6:
+      return CheckPass(bytes);
+    default:
+      return CheckSealed(bytes);
   }
 }
 
@@ -91,8 +128,21 @@ std::string ValidBytes(std::size_t decoder, Prng& prng) {
       return Encode(RandomAdminRequest(prng, kind));
     case 4:
       return Encode(RandomAdminReply(prng, kind));
-    default:
+    case 5:
       return BytesOf(RandomCommMessage(prng, kind, 8));
+    case 6:
+      return EncodePass({.from = prng.Next() | 1,
+                         .number = prng.Next(),
+                         .purpose = prng.Below(2) == 0 ? Purpose::kData : Purpose::kSignals});
+    default: {
+      const std::string payload(prng.Below(100), static_cast<char>(prng.Next()));
+      const FrameHeader header{.kind = static_cast<FrameKind>(1 + kind),
+                               .run = prng.Next(),
+                               .from = prng.Next(),
+                               .to = prng.Next(),
+                               .length = payload.size()};
+      return SealedBytes(EncodeHeader(header), payload);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Hostile bytes for the codec, and for what workers tell each other about communicators: what every
-// decoder must live through.
+// Hostile bytes for the codec, for what workers tell each other about communicators, for what they
+// show at a mesh's door, and for sealed frames: what every decoder must live through.
 #ifndef PRD_TESTS_FUZZ_FEED_H_
 #define PRD_TESTS_FUZZ_FEED_H_
 
@@ -12,7 +12,7 @@
 
 namespace prd {
 
-inline constexpr std::size_t kDecoders = 6;
+inline constexpr std::size_t kDecoders = 8;
 
 struct Fed {
   bool accepted = false;

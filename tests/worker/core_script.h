@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
@@ -48,6 +49,13 @@ class Script {
                      .ack = heard,
                      .body = std::move(body)},
                     &actions);
+    // These come before what a message is about, and do not depend on the worker's state.
+    std::erase_if(actions, [this](const Action& action) {
+      const auto* members = std::get_if<AnnouncedMembers>(&action);
+      if (members == nullptr) return false;
+      for (const GroupMember& member : members->members) announced.insert(member.incarnation);
+      return true;
+    });
   }
   void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
   void Welcome(const Plan& plan = plans::kModels) {
@@ -175,6 +183,7 @@ class Script {
   Seq seq = 0;    // the controller's last
   Seq heard = 0;  // what it acknowledges
   bool interrupted = false;
+  std::set<Incarnation> announced;  // by the controller, since the start
 };
 
 }  // namespace prd::testing

@@ -66,8 +66,21 @@ class EnvironmentTest : public ::testing::Test {
                                            "PRD_CURVE_PUBLIC_KEY",
                                            "PRD_CURVE_SECRET_KEY",
                                            "PRD_CURVE_SECRET_KEY_FILE",
-                                           "CREDENTIALS_DIRECTORY"};
+                                           "CREDENTIALS_DIRECTORY",
+                                           "PRD_ADDRESS",
+                                           "PRD_MESH_PORTS",
+                                           "PRD_ANNOUNCE_ADDRESS"};
 };
+
+TEST_F(EnvironmentTest, WhereAWorkerListensAndWhatItAnnounces) {
+  const SessionOptions options = With({{"PRD_ADDRESS", "0.0.0.0"},
+                                       {"PRD_MESH_PORTS", "40000-40100"},
+                                       {"PRD_ANNOUNCE_ADDRESS", "gate:7000"}})
+                                     .value();
+  EXPECT_EQ(options.address, "0.0.0.0");
+  EXPECT_EQ(options.mesh_ports, "40000-40100");
+  EXPECT_EQ(options.announce_address, "gate:7000");
+}
 
 TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
   const SessionOptions options = With({}).value();

@@ -301,6 +301,26 @@ TEST(MeshDeviceFaultTest, AGroupThatIsCancelledLeavesTheParametersAndTheDeviceUs
 }
 
 // Without an end of the collective: it is the stream that waits for the result, not the caller.
+// S18: NCCL protects nothing of what it sends, nor who may take part.
+TEST(MeshDeviceTest, NcclIsUsedUnderProtectionOnlyWhereItsNetworkIsTrusted) {
+  using Protection = MeshProtection;
+  for (const Protection& protection :
+       {Protection{}, Protection{MeshSecurity::kAead, false}, Protection{MeshSecurity::kAead, true},
+        Protection{MeshSecurity::kCurve, false}}) {
+    PlacedJob job({true, true}, {{DType::kF32, 1000}}, plans::kModels, 7);
+    for (std::size_t w = 0; w < 2; ++w) {
+      job[w].mesh().JoinRun(1, plans::kModels, Mesh::kDefaultLease, protection);
+    }
+    for (Iteration i = 1; i <= 6; ++i) {
+      job.ReduceOk(i == 1 ? GroupKind::kInitial : GroupKind::kTrain, i, {0, 1}, {0.5, 0.5});
+      job.Settle();
+    }
+    const bool nccl = job.groups(Way::kCollective) + job.groups(Way::kExchange) > 0;
+    EXPECT_EQ(nccl, protection.MayUseNccl());
+    EXPECT_EQ(job[0].mesh().communicators().counters().made > 0, protection.MayUseNccl());
+  }
+}
+
 TEST(MeshDeviceTest, WhatIsEnqueuedIsHandedOverBeforeItIsThrough) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

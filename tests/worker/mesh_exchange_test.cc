@@ -110,6 +110,7 @@ TEST(MeshExchangeTest, WhatComesBeforeThePeerIsMetIsHeardThen) {
   ServeAll(job[1]);
   job[1].mesh().Do(MeshNow(), PublishUpdate{3});
   const PeerMessage note{.kind = PeerMessage::Kind::kOffer, .parcel = UpdateOf(3)};
+  job[1].mesh().Announce(MeshNow(), {job[0].node->AsMember(0)});
   job[0].mesh().Do(MeshNow(), SetPeers{{job[1].node->AsMember(0)}});
   job[0].mesh().Do(MeshNow(), SendNote{IdOf(job[1]), note});
   StartPullOf(job[0], job[1], 1, UpdateOf(3));
@@ -697,6 +698,7 @@ TEST(MeshExchangeTest, ANewIncarnationAndANewRunStartFromNothing) {
   GroupMember again = job[0].node->AsMember(0);
   again.incarnation = 4711;
   job[0].mesh().Do(MeshNow(), SetPeers{{job[1].node->AsMember(0)}});
+  job[1].mesh().Announce(MeshNow(), {again});
   job[1].mesh().Do(MeshNow(), SetPeers{{again}});
   EXPECT_EQ(PullNow(job, job[0], job[1], 1, UpdateOf(0)), Code::kOk);
   // Its update is of that run.
@@ -710,27 +712,19 @@ TEST(MeshExchangeTest, ANewIncarnationAndANewRunStartFromNothing) {
 // A peer that is met and sends what it likes.
 class Liar {
  public:
-  explicit Liar(MeshWorker& to) : to_(IdOf(to)) {
-    pull_ = zmq::socket_t(context_, zmq::socket_type::pull);
-    pull_.bind("tcp://127.0.0.1:*");
-    push_ = zmq::socket_t(context_, zmq::socket_type::push);
-    push_.set(zmq::sockopt::linger, 0);
-    push_.connect(to.mesh().endpoints().front());
-  }
+  explicit Liar(MeshWorker& to)
+      : to_(IdOf(to)), worker_(to.node.get(), kId, 900, {deaf_.endpoint()}) {}
   GroupMember AsMember() {
-    return {.rank = 5,
-            .incarnation = kId,
-            .host = "elsewhere",
-            .endpoints = {pull_.get(zmq::sockopt::last_endpoint)}};
+    GroupMember member = worker_.AsMember();
+    member.host = "elsewhere";
+    return member;
   }
   void Send(FrameHeader header, const std::string& payload) {
     if (header.run == kNoRun) header.run = 1;
     header.from = kId;
     header.to = to_;
     header.length = payload.size();
-    const auto bytes = EncodeHeader(header);
-    push_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
-    push_.send(zmq::buffer(payload), zmq::send_flags::none);
+    worker_.Send(header, payload);
   }
   void Describe(Ticket ticket, const ParcelInfo& info) {
     const std::vector<std::byte> bytes = EncodeParcelInfo(info);
@@ -745,9 +739,8 @@ class Liar {
 
  private:
   Incarnation to_;
-  zmq::context_t context_;
-  zmq::socket_t pull_;
-  zmq::socket_t push_;
+  testing::DeafEnd deaf_;
+  testing::PlayedWorker worker_;
 };
 
 TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {

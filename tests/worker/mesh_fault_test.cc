@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <random>
 
 #include "common/base/prng.h"
 #include "tests/worker/mesh_ring.h"
@@ -17,15 +16,11 @@ namespace {
 
 using testing::MeshNode;
 using testing::MeshNow;
+using testing::PlayedWorker;
 using testing::ReduceAll;
 using testing::RunUntil;
 
 constexpr std::size_t kCount = 100'000;
-
-Incarnation Fresh() {
-  static std::random_device device;
-  return Incarnation{device()} << 32 | device() | 1;
-}
 
 struct Node {
   explicit Node(float value, Mesh::Options options = {}) : values(kCount, value) {
@@ -34,7 +29,7 @@ struct Node {
     mesh = std::make_unique<MeshNode>(
         options, std::vector<Tensor>{{values.data(), values.size(), DType::kF32}});
   }
-  Incarnation incarnation = Fresh();
+  Incarnation incarnation = testing::FreshIncarnation();
   std::vector<float> values;
   std::unique_ptr<MeshNode> mesh;
 };
@@ -57,30 +52,9 @@ Group Among(const std::vector<MeshNode*>& nodes, GroupId id) {
   for (const MeshNode* node : nodes) {
     group.members.push_back(node->AsMember(1.0 / static_cast<double>(nodes.size())));
   }
+  testing::Announce(nodes, group.members);
   return group;
 }
-
-// Sends frames as anybody could who reaches the port.
-class Stranger {
- public:
-  explicit Stranger(const MeshNode& to) : push_(context_, zmq::socket_type::push) {
-    push_.connect(to.mesh->endpoints().front());
-  }
-  void Send(const FrameHeader& header, const std::string& payload) {
-    const auto bytes = EncodeHeader(header);
-    SendParts({{reinterpret_cast<const char*>(bytes.data()), bytes.size()}, payload});
-  }
-  void SendParts(const std::vector<std::string>& parts) {
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      push_.send(zmq::buffer(parts[i]),
-                 i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
-    }
-  }
-
- private:
-  zmq::context_t context_;
-  zmq::socket_t push_;
-};
 
 TEST(MeshFaultTest, VanishedPeerFailsTheGroupAtOnceOnAllMembers) {
   Mesh::Options options = SmallChunks();
@@ -139,11 +113,15 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
   int down[2];
   ASSERT_EQ(pipe(up), 0);
   ASSERT_EQ(pipe(down), 0);
+  const MeshKeyPair child_keys = testing::DrawnKeys();
+  const MeshKeyPair keys = testing::DrawnKeys();
   const pid_t pid = fork();
   ASSERT_GE(pid, 0);
   if (pid == 0) {
     // Joins the group, sends and receives a little of it, says so, and stands still.
-    Node node(5, TinyChunks());
+    Mesh::Options options = TinyChunks();
+    options.keys = child_keys;
+    Node node(5, options);
     const std::string hello =
         std::to_string(node.incarnation) + " " + node.mesh->mesh->endpoints()[0];
     (void)!write(up[1], hello.data(), hello.size());
@@ -152,8 +130,13 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
     char endpoint[64] = {};
     (void)!read(down[0], &other, sizeof other);
     (void)!read(down[0], endpoint, sizeof endpoint);
-    group.members.push_back(
-        {.rank = 0, .incarnation = other, .weight = 0.5, .host = "host", .endpoints = {endpoint}});
+    group.members.push_back({.rank = 0,
+                             .incarnation = other,
+                             .weight = 0.5,
+                             .host = "host",
+                             .endpoints = {endpoint},
+                             .passive = false,
+                             .mesh_key = keys.public_key});
     group.members.push_back(node.mesh->AsMember(0.5));
     node.mesh->mesh->StartReduce(MeshNow(), group);
     RunUntil({node.mesh.get()}, [&] { return node.mesh->mesh->counters().received >= 3; });
@@ -163,6 +146,7 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
   }
   Mesh::Options options = TinyChunks();
   options.timeout = 60 * kSecond;
+  options.keys = keys;
   Node node(1, options);
   char hello[128] = {};
   ASSERT_GT(read(up[0], hello, sizeof hello - 1), 0);
@@ -172,6 +156,7 @@ TEST(MeshFaultTest, KilledProcessFailsTheGroupAtOnce) {
                         reinterpret_cast<unsigned long long*>(&child.incarnation), child_endpoint),
             2);
   child.endpoints = {child_endpoint};
+  child.mesh_key = child_keys.public_key;
   char endpoint[64] = {};
   std::strncpy(endpoint, node.mesh->mesh->endpoints()[0].c_str(), sizeof endpoint - 1);
   ASSERT_EQ(write(down[1], &node.incarnation, sizeof node.incarnation),
@@ -199,9 +184,14 @@ TEST(MeshFaultTest, NobodyThereFailsAtOnce) {
   for (const char* endpoint : {"ipc://@prd-test-nobody", "tcp://127.0.0.1:1"}) {
     Node node(1, options);
     Group group{.id = 1};
-    group.members = {
-        node.mesh->AsMember(0.5),
-        {.rank = 1, .incarnation = 77, .weight = 0.5, .host = "host", .endpoints = {endpoint}}};
+    group.members = {node.mesh->AsMember(0.5),
+                     {.rank = 900,
+                      .incarnation = 77,
+                      .weight = 0.5,
+                      .host = "host",
+                      .endpoints = {endpoint},
+                      .passive = false,
+                      .mesh_key = testing::AnyMeshKey()}};
     node.mesh->mesh->StartReduce(MeshNow(), group);
     ASSERT_TRUE(RunUntil({node.mesh.get()}, [&] { return node.mesh->reduced.has_value(); }));
     EXPECT_EQ(node.mesh->reduced->status.code(), Code::kUnavailable);
@@ -252,8 +242,8 @@ TEST(MeshFaultTest, CancelledGroupLeavesNothingBehind) {
 }
 
 TEST(MeshFaultTest, GarbageIsDroppedAndCounted) {
-  Node a(1), b(2);
-  Stranger stranger(*a.mesh);
+  Node a(1), b(2), c(3);
+  PlayedWorker stranger(a.mesh.get(), *b.mesh);
   Prng random(5);
   FrameHeader good{
       .kind = FrameKind::kRing, .run = 1, .group = 1, .from = b.incarnation, .to = a.incarnation};
@@ -271,7 +261,8 @@ TEST(MeshFaultTest, GarbageIsDroppedAndCounted) {
   other = good;
   other.kind = FrameKind::kChunk;  // nobody asked
   stranger.Send(other, "");
-  other.kind = FrameKind::kFetch;  // no return address
+  other = good;
+  other.from = 4711;  // over this worker's connection
   stranger.Send(other, "");
   constexpr std::uint64_t kRandom = 200;
   for (std::uint64_t i = 0; i < kRandom; ++i) {
@@ -284,7 +275,8 @@ TEST(MeshFaultTest, GarbageIsDroppedAndCounted) {
   ASSERT_TRUE(
       RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().dropped >= 7 + kRandom; }));
   EXPECT_EQ(a.mesh->mesh->counters().received, 0u);
-  for (const Status& status : ReduceAll({a.mesh.get(), b.mesh.get()}, {0.5, 0.5}, {.id = 1})) {
+  EXPECT_EQ(a.mesh->mesh->counters().forged, 1u);
+  for (const Status& status : ReduceAll({a.mesh.get(), c.mesh.get()}, {0.5, 0.5}, {.id = 1})) {
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
 }
@@ -307,7 +299,7 @@ TEST(MeshFaultTest, MemberThatBreaksTheProtocolFailsTheGroup) {
     Node a(1), b(2);
     const Group group = Among({a.mesh.get(), b.mesh.get()}, 1);
     a.mesh->mesh->StartReduce(MeshNow(), group);
-    Stranger liar(*a.mesh);
+    PlayedWorker liar(a.mesh.get(), *b.mesh);
     liar.Send({.kind = frame.kind,
                .run = 1,
                .group = 1,
@@ -327,7 +319,7 @@ TEST(MeshFaultTest, MemberThatBreaksTheProtocolFailsTheGroup) {
 
 TEST(MeshFaultTest, FramesOfUnannouncedGroupsAreBounded) {
   Node a(1), b(2);
-  Stranger stranger(*a.mesh);
+  PlayedWorker stranger(a.mesh.get(), 7, 900);
   const std::string payload(1 << 20, 'x');
   // 64 MiB for groups that never come; the mesh keeps at most 16.
   for (std::uint64_t group = 1; group <= 64; ++group) {
@@ -351,15 +343,15 @@ TEST(MeshFaultTest, FramesOfUnannouncedGroupsAreBounded) {
 
 TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
   Node a(1), b(2);
-  Stranger stranger(*a.mesh);
+  PlayedWorker stranger(a.mesh.get(), 7, 900);
   stranger.Send({.kind = FrameKind::kRing,
                  .run = 1,
                  .group = 1,
-                 .from = b.incarnation,
+                 .from = 7,
                  .to = a.incarnation,
                  .length = 8u << 20},
                 std::string(8 << 20, 'x'));
-  Stranger second(*a.mesh);  // a connection of its own, so it is heard
+  PlayedWorker second(a.mesh.get(), 8, 901);  // a connection of its own, so it is heard
   second.SendParts({"over"});
   ASSERT_TRUE(RunUntil({a.mesh.get()}, [&] { return a.mesh->mesh->counters().dropped >= 1; }));
   EXPECT_EQ(a.mesh->mesh->counters().early, 0u);
@@ -368,11 +360,16 @@ TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
   }
 }
 
+void StartFetch(Node* taker, Node* source) {
+  source->mesh->mesh->Announce(MeshNow(), {taker->mesh->AsMember(0)});
+  taker->mesh->mesh->StartFetch(MeshNow(), source->mesh->AsMember(0));
+}
+
 TEST(MeshFaultTest, FetchCopiesParametersIterationAndInitialModel) {
   Node source(3), taker(1);
   source.mesh->store.iteration = 42;
   source.mesh->store.KeepInitial();
-  taker.mesh->mesh->StartFetch(MeshNow(), source.mesh->AsMember(0));
+  StartFetch(&taker, &source);
   ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
                        [&] { return taker.mesh->fetched.has_value(); }));
   ASSERT_TRUE(taker.mesh->fetched->status.ok()) << taker.mesh->fetched->status.ToString();
@@ -386,7 +383,7 @@ TEST(MeshFaultTest, FetchCopiesParametersIterationAndInitialModel) {
 TEST(MeshFaultTest, FetchWaitsWhileTheSourceIsInsideApply) {
   Node source(3), taker(1);
   std::unique_lock apply(source.mesh->store.mutex);
-  taker.mesh->mesh->StartFetch(MeshNow(), source.mesh->AsMember(0));
+  StartFetch(&taker, &source);
   ASSERT_TRUE(RunUntil({source.mesh.get(), taker.mesh.get()},
                        [&] { return source.mesh->mesh->counters().received == 1; }));
   EXPECT_FALSE(taker.mesh->fetched.has_value());
@@ -414,7 +411,7 @@ TEST(MeshFaultTest, FetchFromTheDeadOrTheDifferentFails) {
   Node other(3, options);
   float one = 1;
   other.mesh->store.parameters = Layout({{&one, 1, DType::kF32}});
-  taker.mesh->mesh->StartFetch(MeshNow(), other.mesh->AsMember(0));
+  StartFetch(&taker, &other);
   ASSERT_TRUE(RunUntil({taker.mesh.get(), other.mesh.get()},
                        [&] { return taker.mesh->fetched.has_value(); }));
   EXPECT_EQ(taker.mesh->fetched->status.code(), Code::kDataLoss);

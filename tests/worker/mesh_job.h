@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -79,10 +78,7 @@ class MeshWorker {
   // For tensors that are elsewhere: it has yet to Join.
   MeshWorker(const Shapes& shapes, Mesh::Options options)
       : parameters(MakeTensors(shapes)), gradients(MakeTensors(shapes)) {
-    static std::random_device device;
-    if (options.incarnation == 0) {
-      options.incarnation = Incarnation{device()} << 32 | device() | 1;
-    }
+    if (options.incarnation == 0) options.incarnation = FreshIncarnation();
     if (options.host.empty()) options.host = "host";
     node = std::make_unique<MeshNode>(options, std::vector<Tensor>());
   }
@@ -132,6 +128,10 @@ class MeshJob {
     for (std::size_t i = 0; i < members.size(); ++i) {
       group.members.push_back(workers_[members[i]]->node->AsMember(weights[i]));
     }
+    // The controller tells all of them, before any begins here.
+    for (const std::size_t m : members) {
+      if (alive(m)) workers_[m]->mesh().Announce(MeshNow(), group.members);
+    }
     return group;
   }
 
@@ -180,6 +180,7 @@ class MeshJob {
                   bool contributed = false) {
     MeshWorker& worker = *workers_[taker];
     worker.node->fetched.reset();
+    workers_[source]->mesh().Announce(MeshNow(), {worker.node->AsMember(0)});
     worker.mesh().StartFetch(MeshNow(), workers_[source]->node->AsMember(0), result, contributed);
   }
 

@@ -49,6 +49,16 @@ class Links {
       all.push_back(w);
       Fill(&job[w].parameters, [&] { return static_cast<double>(w + 1); });
     }
+    Meet();
+  }
+
+  // The controller tells all of all others.
+  void Meet() {
+    for (const std::size_t w : all) {
+      SharedList<GroupMember> members;
+      for (const std::size_t m : all) members.push_back(job[m].node->AsMember(0));
+      job[w].mesh().Announce(now, wires.SeenBy(w, members));
+    }
   }
 
   // Services all meshes, while the clock stands, until it holds; false after 20 s of the wall's.
@@ -81,7 +91,9 @@ class Links {
   Group Announce(const Members& members, std::vector<double> weights = {},
                  GroupKind kind = GroupKind::kTrain) {
     weights.resize(members.size(), 1.0 / static_cast<double>(members.size()));
-    return job.MakeGroup(kind, 0, members, weights);
+    const Group group = job.MakeGroup(kind, 0, members, weights);
+    for (const std::size_t w : all) job[w].mesh().Announce(now, wires.SeenBy(w, group.members));
+    return group;
   }
   void Start(std::size_t worker, Group group) {
     job[worker].node->reduced.reset();
@@ -319,16 +331,19 @@ TEST(MeshLinksTest, AProbeEndsWithItsReplacementItsIncarnationAndItsRun) {
 TEST(MeshLinksTest, ManyTargetsAreProbedInTurns) {
   Links links(2, Plan{}, kByRing);
   SharedList<GroupMember> targets;
+  const MeshKey key = testing::AnyMeshKey();
   for (Rank rank = 0; rank < 300; ++rank) {  // nobody is there
-    targets.push_back({.rank = rank,
+    targets.push_back({.rank = 1000 + rank,
                        .incarnation = 1000u + static_cast<Incarnation>(rank),
                        .weight = 0,
                        .host = "host",
-                       .endpoints = {"ipc://@prd-nobody-" + std::to_string(rank)}});
+                       .endpoints = {"ipc://@prd-nobody-" + std::to_string(rank)},
+                       .passive = false,
+                       .mesh_key = key});
   }
   targets.push_back(links.MemberSeenBy(0, 1)[0]);
   targets.push_back(
-      {.rank = 400, .incarnation = 7, .weight = 0, .host = "host", .endpoints = {"x"}});
+      {.rank = 2000, .incarnation = 7, .weight = 0, .host = "host", .endpoints = {"x"}});
   links.job[0].mesh().Probe(links.now, targets);
   for (int i = 0; i < 6; ++i) links.Later(kSecond);
   ASSERT_EQ(links.job[0].node->probed.size(), 1u);

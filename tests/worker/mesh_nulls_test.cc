@@ -575,8 +575,7 @@ TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
 
 struct Node {
   Node(float value, std::size_t count, Mesh::Options options) : values(count, value) {
-    static std::random_device device;
-    incarnation = Incarnation{device()} << 32 | device() | 1;
+    incarnation = testing::FreshIncarnation();
     options.incarnation = incarnation;
     options.host = "host";
     mesh = std::make_unique<MeshNode>(
@@ -607,6 +606,7 @@ Group Among(const std::vector<MeshNode*>& nodes, const std::vector<double>& weig
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     group.members.push_back(nodes[i]->AsMember(weights[i]));
   }
+  testing::Announce(nodes, group.members);
   return group;
 }
 
@@ -689,19 +689,16 @@ TEST(NullsMeshTest, NullThatSendsItsOwnBytesFailsTheGroup) {
     const auto nodes = Nodes(3, 1000, options);
     const std::vector<MeshNode*> all = Meshes(nodes);
     all[0]->mesh->StartReduce(MeshNow(), Among(all, {0.5, 0.5, 0}));
-    zmq::context_t context;
-    zmq::socket_t push(context, zmq::socket_type::push);
-    push.connect(all[0]->mesh->endpoints().front());
+    testing::PlayedWorker null(all[0], *all[2]);
     const std::string payload(direct != 0 ? 4000 : 1984, 'x');
-    const auto header = EncodeHeader({.kind = direct != 0 ? FrameKind::kDirect : FrameKind::kRing,
-                                      .run = 1,
-                                      .group = 1,
-                                      .from = nodes[2]->incarnation,
-                                      .to = nodes[0]->incarnation,
-                                      .offset = direct != 0 ? 0u : 2048u - 32u,
-                                      .length = payload.size()});
-    push.send(zmq::buffer(header), zmq::send_flags::sndmore);
-    push.send(zmq::buffer(payload));
+    const FrameHeader header{.kind = direct != 0 ? FrameKind::kDirect : FrameKind::kRing,
+                             .run = 1,
+                             .group = 1,
+                             .from = nodes[2]->incarnation,
+                             .to = nodes[0]->incarnation,
+                             .offset = direct != 0 ? 0u : 2048u - 32u,
+                             .length = payload.size()};
+    null.Send(header, payload);
     ASSERT_TRUE(RunUntil({all[0]}, [&] { return all[0]->reduced.has_value(); }));
     EXPECT_EQ(all[0]->reduced->status.code(), Code::kDataLoss);
     EXPECT_EQ(nodes[0]->values, std::vector<float>(1000, 1.f));

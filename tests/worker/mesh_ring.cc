@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <utility>
 
 #include "tests/plans.h"
@@ -17,6 +18,7 @@ Instant MeshNow() {
 MeshNode::MeshNode(Mesh::Options options, const std::vector<Tensor>& parameters,
                    const std::vector<Tensor>& gradients)
     : options_(std::move(options)) {
+  if (!options_.keys) options_.keys = DrawnKeys();
   store.SetTensors(parameters, gradients, {});
   Result<std::unique_ptr<Mesh>> made = Mesh::Create(&context, options_, &store, this);
   EXPECT_TRUE(made.ok()) << made.status().ToString();
@@ -56,7 +58,89 @@ GroupMember MeshNode::AsMember(double weight) const {
           .incarnation = options_.incarnation,
           .weight = weight,
           .host = options_.host,
-          .endpoints = mesh->endpoints()};
+          .endpoints = mesh->endpoints(),
+          .passive = false,
+          .mesh_key = mesh->key()};
+}
+
+Incarnation FreshIncarnation() {
+  static std::random_device device;
+  static Incarnation ranks = 0;
+  return (Incarnation{device()} + 1) * 1000 + ++ranks % 1000;
+}
+
+MeshKeyPair DrawnKeys() {
+  Result<MeshKeyPair> keys = DrawMeshKeys();
+  EXPECT_TRUE(keys.ok()) << keys.status().ToString();
+  return *keys;
+}
+
+void Announce(const std::vector<MeshNode*>& nodes, const SharedList<GroupMember>& members) {
+  for (MeshNode* node : nodes) node->mesh->Announce(MeshNow(), members);
+}
+
+void ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
+              const Direction& way, Purpose purpose) {
+  static std::uint64_t numbers = std::uint64_t{1} << 40;  // after those of the worker itself
+  const Pass pass{.from = way.from, .number = ++numbers, .purpose = purpose};
+  const auto keys = AgreeOnKeys(from_keys, to_key, way);
+  ASSERT_TRUE(keys.has_value());
+  socket->set(zmq::sockopt::plain_username, EncodePass(pass));
+  socket->set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
+}
+
+PlayedWorker::PlayedWorker(MeshNode* to, Incarnation self, Rank rank,
+                           std::vector<std::string> endpoints) {
+  const MeshKeyPair keys = DrawnKeys();
+  if (endpoints.empty()) endpoints = {"ipc://@prd-test-nobody"};
+  self_ = {.rank = rank,
+           .incarnation = self,
+           .weight = 0,
+           .host = to->AsMember(0).host,
+           .endpoints = std::move(endpoints),
+           .passive = false,
+           .mesh_key = keys.public_key};
+  Open(to, keys);
+}
+
+PlayedWorker::PlayedWorker(MeshNode* to, const MeshNode& as) : self_(as.AsMember(0)) {
+  Open(to, as.keys());
+}
+
+void PlayedWorker::Open(MeshNode* to, const MeshKeyPair& keys) {
+  const GroupMember other = to->AsMember(0);
+  const Direction way{.run = 1, .from = self_.incarnation, .to = other.incarnation};
+  to->mesh->Announce(MeshNow(), {self_});
+  for (const Purpose purpose : {Purpose::kData, Purpose::kSignals}) {
+    zmq::socket_t& socket = purpose == Purpose::kData ? data_ : signals_;
+    socket = zmq::socket_t(context_, zmq::socket_type::push);
+    socket.set(zmq::sockopt::linger, 0);
+    ShowPass(&socket, keys, other.mesh_key, way, purpose);
+    socket.connect(other.endpoints.front());
+  }
+}
+
+void PlayedWorker::Send(const FrameHeader& header, const std::string& payload) {
+  zmq::socket_t& socket = IsSignal(header.kind) ? signals_ : data_;
+  socket.send(zmq::buffer(EncodeHeader(header)), zmq::send_flags::sndmore);
+  socket.send(zmq::buffer(payload), zmq::send_flags::none);
+}
+
+void PlayedWorker::SendParts(const std::vector<std::string>& parts) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    data_.send(zmq::buffer(parts[i]),
+               i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  }
+}
+
+DeafEnd::DeafEnd() {
+  door_.set(zmq::sockopt::linger, 0);
+  door_.bind("inproc://zeromq.zap.01");
+  pull_.set(zmq::sockopt::linger, 0);
+  pull_.set(zmq::sockopt::rcvhwm, 1);
+  pull_.set(zmq::sockopt::zap_domain, "deaf");
+  pull_.set(zmq::sockopt::plain_server, true);
+  pull_.bind("tcp://127.0.0.1:*");
 }
 
 bool RunUntil(const std::vector<MeshNode*>& nodes, const std::function<bool()>& done) {

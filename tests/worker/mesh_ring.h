@@ -18,6 +18,12 @@ namespace prd::testing {
 
 Instant MeshNow();
 
+MeshKeyPair DrawnKeys();
+// Drawn, and with a rank of its own (MeshNode::AsMember).
+Incarnation FreshIncarnation();
+// Of a worker that is not there.
+inline MeshKey AnyMeshKey() { return DrawnKeys().public_key; }
+
 // One worker: its memory, its mesh and what the mesh reported.
 class MeshNode : public MeshEvents {
  public:
@@ -34,8 +40,10 @@ class MeshNode : public MeshEvents {
   void OnRequest(Incarnation from, Request request, const PeerItem& parcel) override;
   void OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure) override;
   void OnOutOfReach(Rank rank) override { out_of_reach.push_back(rank); }
+  void OnIntruder(const std::string& what) override { intruders.push_back(what); }
 
   GroupMember AsMember(double weight) const;
+  const MeshKeyPair& keys() const { return *options_.keys; }
 
   struct Reduced {
     GroupId group = kNoGroup;
@@ -59,6 +67,7 @@ class MeshNode : public MeshEvents {
   std::vector<std::pair<Incarnation, PeerMessage>> notes;
   std::map<Ticket, Pulled> pulled;
   std::vector<Rank> out_of_reach;
+  std::vector<std::string> intruders;
   // Answers requests; without it they are refused.
   std::function<void(Incarnation from, Request request, const PeerItem& parcel)> on_request;
   ReplicaStore store;
@@ -67,6 +76,48 @@ class MeshNode : public MeshEvents {
 
  private:
   Mesh::Options options_;
+};
+
+// Tells each of these of all others, as the controller does.
+void Announce(const std::vector<MeshNode*>& nodes, const SharedList<GroupMember>& members);
+
+// Sets what a socket shows at the door of a worker: that it is another one, with this key.
+void ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
+              const Direction& way, Purpose purpose);
+
+// A worker that a test plays: it is admitted, and sends what the test likes. Data and signals have
+// a connection each, as they must.
+class PlayedWorker {
+ public:
+  // A worker of its own that the node has been told of, in run 1. Answers go to `endpoints`.
+  PlayedWorker(MeshNode* to, Incarnation self, Rank rank, std::vector<std::string> endpoints = {});
+  // In the name of that one, and with its key; the node is told of it.
+  PlayedWorker(MeshNode* to, const MeshNode& as);
+
+  GroupMember AsMember() const { return self_; }
+  // `header.from` and `header.to` are as they are.
+  void Send(const FrameHeader& header, const std::string& payload);
+  void SendParts(const std::vector<std::string>& parts);  // as data
+
+ private:
+  void Open(MeshNode* to, const MeshKeyPair& keys);
+
+  GroupMember self_;
+  zmq::context_t context_;
+  zmq::socket_t data_;
+  zmq::socket_t signals_;
+};
+
+// Where nobody answers: connections to its sockets stand, and nothing is ever taken.
+class DeafEnd {
+ public:
+  DeafEnd();
+  std::string endpoint() const { return pull_.get(zmq::sockopt::last_endpoint); }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t door_{context_, zmq::socket_type::router};
+  mutable zmq::socket_t pull_{context_, zmq::socket_type::pull};
 };
 
 // A row of host memory as a vector, to be compared.

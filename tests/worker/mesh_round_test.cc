@@ -60,8 +60,18 @@ Values Constant(MeshJob* job, double value) {
 // Starts a round, lets this member give its part away, and calls the round off there: the others
 // can complete it. REQUIRES: rows go directly.
 void GiveAndFail(MeshJob* job, std::size_t member, const Group& group) {
+  const auto came = [job](std::size_t w) {
+    return (*job)[w].mesh().counters().early + (*job)[w].mesh().counters().received;
+  };
+  std::vector<std::uint64_t> before;
+  for (std::size_t w = 0; w < job->size(); ++w) before.push_back(came(w));
   job->Start(member, group);
-  (*job)[member].mesh().Service(MeshNow());
+  ASSERT_TRUE(job->RunUntil([&] {
+    for (std::size_t w = 0; w < job->size(); ++w) {
+      if (w != member && came(w) == before[w]) return false;
+    }
+    return true;
+  }));
   (*job)[member].mesh().CancelReduce();
   ASSERT_FALSE((*job)[member].node->reduced.has_value());
 }
@@ -498,9 +508,8 @@ TEST(MeshRoundTest, ThreadsThatApplyMissNothing) {
 // A source as seen by the taker, that says whatever the test wants.
 class Liar {
  public:
-  Liar(MeshJob* job, GroupId result) : taker_((*job)[0].node.get()) {
-    source_ = (*job)[1].node->AsMember(0).incarnation;
-    push_.connect(taker_->mesh->endpoints().front());
+  Liar(MeshJob* job, GroupId result)
+      : taker_((*job)[0].node.get()), real_((*job)[1].node.get()), source_(taker_, *real_) {
     job->StartFetch(0, 1, result);
   }
   void Send(FrameKind kind, const std::string& payload, std::uint32_t stage = 0,
@@ -508,28 +517,27 @@ class Liar {
     const FrameHeader header{.kind = kind,
                              .run = 1,
                              .group = 1,  // the taker's first fetch
-                             .from = source_,
+                             .from = source_.AsMember().incarnation,
                              .to = taker_->AsMember(0).incarnation,
                              .stage = stage,
                              .offset = offset,
                              .length = payload.size()};
-    const auto bytes = EncodeHeader(header);
-    push_.send(zmq::buffer(bytes), zmq::send_flags::sndmore);
-    push_.send(zmq::buffer(payload));
+    source_.Send(header, payload);
   }
   void Send(const ReplicaInfo& info) {
     Send(FrameKind::kReplica, std::string(reinterpret_cast<const char*>(&info), sizeof info));
   }
   Code Verdict() {
     EXPECT_TRUE(RunUntil({taker_}, [&] { return taker_->fetched.has_value(); }));
+    // The taker's connection there is not left half made, for which its end would wait.
+    EXPECT_TRUE(RunUntil({taker_, real_}, [&] { return real_->mesh->counters().received > 0; }));
     return taker_->fetched ? taker_->fetched->status.code() : Code::kInternal;
   }
 
  private:
   MeshNode* taker_;
-  Incarnation source_ = 0;
-  zmq::context_t context_;
-  zmq::socket_t push_{context_, zmq::socket_type::push};
+  MeshNode* real_;
+  testing::PlayedWorker source_;
 };
 
 TEST(MeshRoundTest, DescriptionsThatCannotBeRightAreRefused) {

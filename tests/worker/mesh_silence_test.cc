@@ -270,15 +270,14 @@ TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {
   const Group group = silence.Announce({0, 1});
   silence.Start(0, group);
   silence.Turns({0});
-  zmq::context_t context;
-  zmq::socket_t push(context, zmq::socket_type::push);
-  push.connect(silence.job[0].mesh().endpoints().front());
+  constexpr Incarnation kOther = 4711;
+  testing::PlayedWorker other(silence.job[0].node.get(), kOther, 900);
+  testing::PlayedWorker member(silence.job[0].node.get(), *silence.job[1].node);
   const auto send = [&](FrameHeader header, const std::string& payload) {
     header.run = 1;
     header.to = group.members[0].incarnation;
     header.length = payload.size();
-    push.send(zmq::buffer(EncodeHeader(header)), zmq::send_flags::sndmore);
-    push.send(zmq::buffer(payload));
+    (header.from == kOther ? other : member).Send(header, payload);
   };
   const auto dropped = [&] { return silence.job[0].mesh().counters().dropped; };
   for (int third = 0; third < 3; ++third) {
@@ -289,9 +288,9 @@ TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {
     if (third == 0) {  // before it is asked
       send({.kind = FrameKind::kPong, .group = group.id, .from = group.members[1].incarnation}, "");
     }
-    // Questions that say nowhere to answer to.
-    send({.kind = FrameKind::kPing, .group = group.id, .from = 4711}, "");
-    send({.kind = FrameKind::kPing, .group = group.id, .from = 4711}, "host\nudp://x");
+    // Questions about nothing there is.
+    send({.kind = FrameKind::kPing, .group = group.id, .from = 4711, .stage = kTopics}, "");
+    send({.kind = FrameKind::kPing, .group = group.id, .from = 4711, .stage = 99}, "");
     ASSERT_TRUE(silence.Until({0}, [&] { return dropped() >= before + (third == 0 ? 5 : 4); }));
     silence.now = silence.now + kThird;
     silence.Turns({0});
@@ -302,13 +301,8 @@ TEST(MeshSilenceTest, AnswersOfOthersCountForNothing) {
 // Somebody who asks without end and never takes an answer costs a connection, and no more.
 TEST(MeshSilenceTest, AFloodOfQuestionsIsBounded) {
   Silence silence(2, kWaits, ByRing());
-  zmq::context_t context;
-  zmq::socket_t deaf(context, zmq::socket_type::pull);
-  deaf.set(zmq::sockopt::rcvhwm, 1);
-  deaf.bind("ipc://@prd-test-deaf-" + std::to_string(silence.now.ns));
-  const std::string address = EncodeReturnAddress("host", {deaf.get(zmq::sockopt::last_endpoint)});
-  zmq::socket_t push(context, zmq::socket_type::push);
-  push.connect(silence.job[0].mesh().endpoints().front());
+  testing::DeafEnd deaf;
+  testing::PlayedWorker asking(silence.job[0].node.get(), 4711, 900, {deaf.endpoint()});
   const auto& counters = silence.job[0].mesh().counters();
   constexpr std::uint64_t kQuestions = 100'000;
   for (std::uint64_t i = 1; i <= kQuestions && counters.dropped < 100; ++i) {
@@ -316,17 +310,15 @@ TEST(MeshSilenceTest, AFloodOfQuestionsIsBounded) {
                              .run = 1,
                              .group = i,
                              .from = 4711,
-                             .to = silence.job[0].node->AsMember(0).incarnation,
-                             .length = address.size()};
-    push.send(zmq::buffer(EncodeHeader(header)), zmq::send_flags::sndmore);
-    push.send(zmq::buffer(address));
+                             .to = silence.job[0].node->AsMember(0).incarnation};
+    asking.Send(header, "");
     ASSERT_TRUE(silence.Until({0}, [&] { return counters.received + counters.dropped == i; }));
   }
   EXPECT_GT(counters.received, 0u);
   EXPECT_EQ(counters.dropped, 100u);
   std::vector<zmq::pollitem_t> items;
   silence.job[0].mesh().AppendPollItems(&items);
-  EXPECT_EQ(items.size(), 1u) << "no connection is watched";
+  EXPECT_EQ(items.size(), 2u) << "no connection is watched, but for its own socket and its door";
   for (const Status& status : silence.job.Reduce(GroupKind::kTrain, 0, {0, 1}, {0.5, 0.5})) {
     EXPECT_TRUE(status.ok()) << status.ToString();
   }
@@ -340,9 +332,7 @@ TEST(MeshSilenceTest, AGroupWhoseEarlyFramesWereDroppedFails) {
   silence.Start(1, group);
   ASSERT_TRUE(silence.Until({0, 1}, [&] { return silence.job[0].mesh().counters().early > 0; }));
   silence.Turns({0, 1});
-  zmq::context_t context;
-  zmq::socket_t push(context, zmq::socket_type::push);
-  push.connect(silence.job[0].mesh().endpoints().front());
+  testing::PlayedWorker other(silence.job[0].node.get(), 4711, 900);
   const std::string payload(1 << 20, 'x');
   const std::uint64_t early = silence.job[0].mesh().counters().early;
   for (int i = 0; i < 17; ++i) {
@@ -352,8 +342,7 @@ TEST(MeshSilenceTest, AGroupWhoseEarlyFramesWereDroppedFails) {
                              .from = 4711,
                              .to = group.members[0].incarnation,
                              .length = payload.size()};
-    push.send(zmq::buffer(EncodeHeader(header)), zmq::send_flags::sndmore);
-    push.send(zmq::buffer(payload));
+    other.Send(header, payload);
     ASSERT_TRUE(silence.Until({0}, [&] {
       return silence.job[0].mesh().counters().early == early + static_cast<std::uint64_t>(i) + 1;
     }));

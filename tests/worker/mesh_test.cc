@@ -184,7 +184,7 @@ TEST(MeshTest, HostsReachEachOtherOverIpv6) {
   if (!HasIpv6Loopback()) GTEST_SKIP() << "this host has no IPv6";
   for (const char* address : {"::1", "[::1]"}) {
     Mesh::Options options;
-    options.address = address;
+    options.listening.address = address;
     Team team(3, {{DType::kF32, 5000}}, 450, options, /*tcp=*/true);
     EXPECT_TRUE(team.node(0).mesh->endpoints().back().starts_with("tcp://[::1]:"));
     team.ReduceAndCheck(Everyone(3), 1);
@@ -216,6 +216,7 @@ TEST(MeshTest, FramesOfAGroupNotAnnouncedHereYetAreKept) {
     Group group{.id = 1};
     for (std::size_t i = 0; i < 3; ++i) group.members.push_back(team.node(i).AsMember(1.0 / 3));
     const std::vector<MeshNode*> all = {&team.node(0), &team.node(1), &team.node(2)};
+    testing::Announce(all, group.members);
     team.node(0).mesh->StartReduce(testing::MeshNow(), group);
     team.node(1).mesh->StartReduce(testing::MeshNow(), group);
     // Until the third has seen all that can reach it before it takes part.

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
 
 namespace prd::testing {
 
 Wires::Wires(const std::vector<MeshNode*>& nodes) {
+  door_.set(zmq::sockopt::linger, 0);
+  door_.bind("inproc://zeromq.zap.01");
   for (const MeshNode* node : nodes) nodes_.push_back(node->AsMember(0).incarnation);
   for (std::size_t from = 0; from < nodes.size(); ++from) {
     for (std::size_t to = 0; to < nodes.size(); ++to) {
@@ -19,10 +20,15 @@ Wires::Wires(const std::vector<MeshNode*>& nodes) {
                     static_cast<unsigned long long>(nodes_[from]), to);
       wire.endpoint = name;
       Listen(&wire);
-      wire.out = zmq::socket_t(context_, zmq::socket_type::push);
-      wire.out.set(zmq::sockopt::linger, 0);
-      wire.out.set(zmq::sockopt::sndhwm, 0);
-      wire.out.connect(nodes[to]->mesh->endpoints().front());
+      const Direction way{.run = 1, .from = nodes_[from], .to = nodes_[to]};
+      for (const Purpose purpose : {Purpose::kData, Purpose::kSignals}) {
+        zmq::socket_t& out = purpose == Purpose::kData ? wire.out : wire.signals;
+        out = zmq::socket_t(context_, zmq::socket_type::push);
+        out.set(zmq::sockopt::linger, 0);
+        out.set(zmq::sockopt::sndhwm, 0);
+        ShowPass(&out, nodes[from]->keys(), nodes[to]->keys().public_key, way, purpose);
+        out.connect(nodes[to]->mesh->endpoints().front());
+      }
     }
   }
 }
@@ -30,6 +36,8 @@ Wires::Wires(const std::vector<MeshNode*>& nodes) {
 void Wires::Listen(Wire* wire) {
   wire->in = zmq::socket_t(context_, zmq::socket_type::pull);
   wire->in.set(zmq::sockopt::linger, 0);
+  wire->in.set(zmq::sockopt::zap_domain, "wires");
+  wire->in.set(zmq::sockopt::plain_server, true);
   wire->in.bind(wire->endpoint);
 }
 
@@ -63,43 +71,54 @@ void Wires::Break(std::size_t from, std::size_t to) {
 }
 
 void Wires::Carry() {
-  for (auto& [ends, wire] : wires_) Carry(&wire, wires_.at({ends.second, ends.first}));
+  LetIn();
+  for (auto& [ends, wire] : wires_) Carry(&wire);
 }
 
-void Wires::Carry(Wire* wire, const Wire& back) {
+void Wires::LetIn() {
+  for (zmq::message_t part; door_.recv(part, zmq::recv_flags::dontwait);) {
+    std::vector<std::string> question{part.to_string()};
+    while (part.more()) {
+      (void)door_.recv(part, zmq::recv_flags::none);
+      question.push_back(part.to_string());
+    }
+    const std::vector<std::string> answer = {question[0], "",   "1.0", question[3],
+                                             "200",       "OK", "",    ""};
+    for (std::size_t i = 0; i < answer.size(); ++i) {
+      (void)door_.send(zmq::buffer(answer[i]),
+                       i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+    }
+  }
+}
+
+void Wires::Carry(Wire* wire) {
   for (Frame frame; wire->in.recv(frame.header, zmq::recv_flags::dontwait);) {
     if (frame.header.more()) (void)wire->in.recv(frame.payload, zmq::recv_flags::dontwait);
-    auto header =
+    const auto header =
         DecodeHeader({static_cast<const std::byte*>(frame.header.data()), frame.header.size()},
                      frame.payload.size());
-    if (!header) continue;
-    const bool signal = header->kind == FrameKind::kPing || header->kind == FrameKind::kPong;
-    if (header->kind == FrameKind::kPing || header->kind == FrameKind::kFetch) {
-      const auto address = DecodeReturnAddress(frame.payload.to_string_view());
-      const std::string text =
-          EncodeReturnAddress(address ? address->host : std::string(), {back.endpoint});
-      frame.payload = zmq::message_t(text);
-      header->length = text.size();
-      const auto bytes = EncodeHeader(*header);
-      frame.header = zmq::message_t(bytes.data(), bytes.size());
-    }
-    if (wire->state == State::kCut) continue;
-    if (signal && wire->state == State::kSlow) {
-      (void)wire->out.send(frame.header, zmq::send_flags::sndmore);
-      (void)wire->out.send(frame.payload, zmq::send_flags::none);
-    } else {
+    if (!header || wire->state == State::kCut) continue;
+    if (!IsSignal(header->kind) || wire->state == State::kWhole) {
       wire->waiting.push_back(std::move(frame));
+      continue;
     }
+    (void)wire->signals.send(frame.header, zmq::send_flags::sndmore);
+    (void)wire->signals.send(frame.payload, zmq::send_flags::none);
   }
   if (wire->state != State::kWhole) return;
   for (; !wire->waiting.empty(); wire->waiting.pop_front()) {
     Frame& next = wire->waiting.front();
-    (void)wire->out.send(next.header, zmq::send_flags::sndmore);
-    (void)wire->out.send(next.payload, zmq::send_flags::none);
+    const auto header =
+        DecodeHeader({static_cast<const std::byte*>(next.header.data()), next.header.size()},
+                     next.payload.size());
+    zmq::socket_t& out = IsSignal(header->kind) ? wire->signals : wire->out;
+    (void)out.send(next.header, zmq::send_flags::sndmore);
+    (void)out.send(next.payload, zmq::send_flags::none);
   }
 }
 
 void Wires::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
+  items->push_back({door_.handle(), 0, ZMQ_POLLIN, 0});
   for (auto& [ends, wire] : wires_) items->push_back({wire.in.handle(), 0, ZMQ_POLLIN, 0});
 }
 

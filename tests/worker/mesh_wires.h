@@ -46,15 +46,18 @@ class Wires {
     std::string endpoint;
     zmq::socket_t in;
     zmq::socket_t out;
+    zmq::socket_t signals;
     State state = State::kWhole;
     std::deque<Frame> waiting;
   };
 
   void Listen(Wire* wire);
-  void Carry(Wire* wire, const Wire& back);
+  void Carry(Wire* wire);
+  void LetIn();
 
   std::vector<Incarnation> nodes_;
   zmq::context_t context_;
+  zmq::socket_t door_{context_, zmq::socket_type::router};  // lets everybody in
   std::map<std::pair<std::size_t, std::size_t>, Wire> wires_;
 };
 

@@ -57,6 +57,28 @@ TEST(SessionCoreTest, CommonStartEndsAttach) {
   EXPECT_EQ(s.Said<Finished>()[0].outcome, Outcome::kOk);
 }
 
+// Also of a message that is about something else, or that has to wait: whoever turns to this worker
+// is known by then.
+TEST(SessionCoreTest, WhomeverTheControllerNamesIsAnnounced) {
+  const auto member = [](Rank rank) {
+    return GroupMember{.rank = rank, .incarnation = 100 + static_cast<Incarnation>(rank)};
+  };
+  testing::Script s;
+  s.Join();
+  s.announced.clear();
+  s.Say(Announce{.members = {member(1), member(2)}});
+  s.Say(Probe{.targets = {member(3)}});
+  s.Say(Members{.members = {member(4)}});
+  EXPECT_EQ(s.announced, (std::set<Incarnation>{101, 102, 103, 104}));
+  EXPECT_TRUE(s.Sent().empty()) << "none of them is answered";
+  s.Say(s.MakeGroup(2));  // for which there is no signal
+  s.SayAdopt();
+  EXPECT_TRUE(s.announced.contains(testing::kPeer));
+  s.announced.clear();
+  s.SayAt(s.seq, Announce{.members = {member(5)}});
+  EXPECT_TRUE(s.announced.empty()) << "it came before";
+}
+
 TEST(SessionCoreTest, FailedCommonStartIsWaitedForAgain) {
   Script s;
   s.Attach();

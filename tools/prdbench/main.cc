@@ -155,6 +155,11 @@ int main(int argc, char** argv) {
   reduce_cmd->add_flag("--tcp", reduce.tcp, "Use tcp between the processes, as between hosts");
   reduce_cmd->add_flag("--beside-torch", reduce.beside_torch,
                        "Measure PyTorch's all_reduce over Gloo too, in turns with ours");
+  reduce_cmd
+      ->add_option("--mesh-security", reduce.mesh_security,
+                   "Measure with this mesh_security too, in turns with none")
+      ->check(CLI::IsMember({"none", "aead", "curve"}))
+      ->capture_default_str();
   reduce_cmd->add_option("--python", reduce.python, "A Python that has torch")
       ->capture_default_str();
   reduce_cmd

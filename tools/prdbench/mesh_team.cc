@@ -75,6 +75,7 @@ Status MeshTeam::Fork(const Options& options, int rank) {
     if (devices != 0) worker.device = options.devices[static_cast<std::size_t>(rank) % devices];
     worker.shares_device = static_cast<std::size_t>(options.workers) > devices;
     worker.timeout = options.timeout;
+    worker.mesh_security = options.mesh_security;
     worker.communicators = options.communicators;
     std::_Exit(RunMeshWorker(worker, down[0], up[1]));
   }
@@ -216,10 +217,12 @@ Result<double> Span(const std::vector<std::string>& lines) {
   return MeshTeam::Seconds(outcomes);
 }
 
-Result<std::unique_ptr<Team>> StartMeshTeam(int workers, std::size_t max_bytes, bool tcp) {
+Result<std::unique_ptr<Team>> StartMeshTeam(int workers, std::size_t max_bytes, bool tcp,
+                                            MeshSecurity security) {
   MeshTeam::Options options;
   options.workers = workers;
   options.tcp = tcp;
+  options.mesh_security = security;
   options.tensors = {{DType::kF32, max_bytes / sizeof(float) + 1}};
   Result<std::unique_ptr<MeshTeam>> team = MeshTeam::Start(options);
   if (!team.ok()) return team.status();

@@ -25,6 +25,7 @@ class MeshTeam : public Team {
     std::vector<std::pair<DType, std::size_t>> tensors;
     std::vector<int> devices;  // of the workers, in turn; none: host memory
     DurationNs timeout = 10 * kSecond;
+    MeshSecurity mesh_security = MeshSecurity::kNone;
     Communicators::Options communicators;
   };
   // Timeout of an answer.

@@ -30,6 +30,23 @@ std::uint64_t Random() {
   return (std::uint64_t{device()} << 32 | device()) | 1;
 }
 
+std::string Hex(const MeshKey& key) {
+  std::string text;
+  for (const std::uint8_t byte : key.bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+MeshKey KeyOf(const std::string& hex) {
+  MeshKey key;
+  for (std::size_t i = 0; i < key.bytes.size() && 2 * i + 1 < hex.size(); ++i) {
+    key.bytes[i] = static_cast<std::uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return key;
+}
+
 class MeshWorker : public MeshEvents {
  public:
   MeshWorker(const MeshWorkerOptions& options, int in, int out)
@@ -78,8 +95,8 @@ class MeshWorker : public MeshEvents {
     mesh_ = std::move(*mesh);
     if (options_.device) PRD_RETURN_IF_ERROR(UsePlane());
     store_.parameters = Layout(memory_.tensors());  // as a session knows it from the start
-    mesh_->JoinRun(1, {});
-    std::string hello = std::to_string(options.incarnation);
+    mesh_->JoinRun(1, {}, options_.timeout, {.security = options_.mesh_security});
+    std::string hello = std::to_string(options.incarnation) + " " + Hex(mesh_->key());
     for (const std::string& endpoint : mesh_->endpoints()) hello += " " + endpoint;
     Say(hello);
     Say(memory_.gpu() == nullptr ? "[]" : Encode(About(*memory_.gpu())));
@@ -150,8 +167,11 @@ class MeshWorker : public MeshEvents {
   void Meet(std::istringstream* words) {
     GroupMember member;
     std::string endpoint;
-    *words >> member.rank >> member.incarnation >> member.host;
+    std::string key;
+    *words >> member.rank >> member.incarnation >> member.host >> key;
+    member.mesh_key = KeyOf(key);
     while (*words >> endpoint) member.endpoints.push_back(endpoint);
+    mesh_->Announce(Now(), {member});
     peers_.push_back(member);
   }
 

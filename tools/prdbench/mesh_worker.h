@@ -22,14 +22,15 @@ struct MeshWorkerOptions {
   std::optional<int> device;
   bool shares_device = false;  // with other workers, which NCCL has to be told
   DurationNs timeout = 10 * kSecond;
+  MeshSecurity mesh_security = MeshSecurity::kNone;
   Communicators::Options communicators;
 };
 
-// Says "INCARNATION ENDPOINT..", then About its device (device_line.h; [] without one); obeys `in`
-// until it ends, a command a line, and answers on `out`, a line each. What goes wrong is answered
-// in words. SHARES are "RANK:WEIGHT ..", times ns of the monotonic clock, WAY is staged, exchange
-// or collective.
-//   peer RANK INCARNATION HOST ENDPOINT..   where to find a member; not answered
+// Says "INCARNATION KEY ENDPOINT..", then About its device (device_line.h; [] without one); obeys
+// `in` until it ends, a command a line, and answers on `out`, a line each. What goes wrong is
+// answered in words. SHARES are "RANK:WEIGHT ..", times ns of the monotonic clock, WAY is staged,
+// exchange or collective.
+//   peer RANK INCARNATION HOST KEY ENDPOINT..   where to find a member; not answered
 //   reduce KIND GROUP BYTES SHARES          the first BYTES of the parameters; "START END WAY"
 //   verified KIND GROUP SEED TENSOR SHARES  this tensor, or all of them (-1), filled, reduced and
 //                                           compared: "START END WAY WORST HASH" (device_values.h)

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "tools/prdbench/reduce_team.h"
 
@@ -47,36 +50,58 @@ Status Measure(Team* team, const std::vector<int>& all, std::size_t bytes, bool 
   return Status::Ok();
 }
 
-Status MeasureSize(const ReduceOptions& options, std::size_t bytes, Samples* ours, Samples* torch) {
+// Prd's processes, and those that alternate with them.
+struct Library {
+  std::string name;
+  std::function<Result<std::unique_ptr<Team>>(std::size_t bytes)> start;
+};
+
+std::vector<Library> LibrariesOf(const ReduceOptions& options) {
+  const std::string prd = options.tcp ? "prd-tcp" : "prd";
+  const auto mesh = [&options](MeshSecurity security) {
+    return [&options, security](std::size_t bytes) {
+      return StartMeshTeam(options.workers, bytes, options.tcp, security);
+    };
+  };
+  std::vector<Library> libraries = {{prd, mesh(MeshSecurity::kNone)}};
+  if (options.mesh_security != "none") {
+    const bool aead = options.mesh_security == "aead";
+    libraries.push_back({prd + "-" + options.mesh_security,
+                         mesh(aead ? MeshSecurity::kAead : MeshSecurity::kCurve)});
+  }
+  if (options.beside_torch) {
+    libraries.push_back({"torch-gloo", [&options](std::size_t bytes) {
+                           return StartTorchTeam(options.workers, bytes, options.python);
+                         }});
+  }
+  return libraries;
+}
+
+Status MeasureSize(const ReduceOptions& options, const std::vector<Library>& libraries,
+                   std::size_t bytes, std::vector<Samples>* samples) {
   std::vector<int> all(static_cast<std::size_t>(options.workers));
   std::iota(all.begin(), all.end(), 0);
   for (int trial = 0; trial < 2 * options.trials; ++trial) {
     const bool connected = trial % 2 == 1;
-    Result<std::unique_ptr<Team>> team = StartMeshTeam(options.workers, bytes, options.tcp);
-    if (!team.ok()) return team.status();
-    std::unique_ptr<Team> other;
-    if (options.beside_torch) {
-      Result<std::unique_ptr<Team>> started =
-          StartTorchTeam(options.workers, bytes, options.python);
-      if (!started.ok()) return started.status();
-      other = std::move(*started);
+    std::vector<std::unique_ptr<Team>> teams;
+    for (std::size_t i = 0; i < libraries.size(); ++i) {
+      Result<std::unique_ptr<Team>> team = libraries[i].start(bytes);
+      if (!team.ok()) return team.status();
+      teams.push_back(std::move(*team));
+      PRD_RETURN_IF_ERROR(Measure(teams[i].get(), all, bytes, connected, &(*samples)[i]));
     }
-    PRD_RETURN_IF_ERROR(Measure(team->get(), all, bytes, connected, ours));
-    if (other) PRD_RETURN_IF_ERROR(Measure(other.get(), all, bytes, connected, torch));
     for (int repeat = 0; repeat < options.repeats; ++repeat) {
-      const Result<double> time = (*team)->Reduce(all, bytes);
-      if (!time.ok()) return time.status();
-      ours->repeated.push_back(*time);
-      if (!other) continue;
-      const Result<double> beside = other->Reduce(all, bytes);
-      if (!beside.ok()) return beside.status();
-      torch->repeated.push_back(*beside);
+      for (std::size_t i = 0; i < teams.size(); ++i) {
+        const Result<double> time = teams[i]->Reduce(all, bytes);
+        if (!time.ok()) return time.status();
+        (*samples)[i].repeated.push_back(*time);
+      }
     }
   }
   return Status::Ok();
 }
 
-void Print(const ReduceOptions& options, const char* library, std::size_t bytes,
+void Print(const ReduceOptions& options, const std::string& library, std::size_t bytes,
            const Samples& samples) {
   const double median = Median(samples.repeated);
   const double first = Median(samples.first_use);
@@ -87,11 +112,11 @@ void Print(const ReduceOptions& options, const char* library, std::size_t bytes,
         "{\"bench\":\"reduce\",\"library\":\"%s\",\"workers\":%d,\"bytes\":%zu,"
         "\"first_use_s\":%.6g,\"first_contact_s\":%.6g,\"median_s\":%.6g,\"min_s\":%.6g,"
         "\"gb_per_s\":%.4g}\n",
-        library, options.workers, bytes, first, contact, median,
+        library.c_str(), options.workers, bytes, first, contact, median,
         *std::min_element(samples.repeated.begin(), samples.repeated.end()), rate);
   } else {
-    std::printf("%-12s %8d %12zu %12.3f %14.3f %12.3f %10.3f\n", library, options.workers, bytes,
-                first * 1e3, contact * 1e3, median * 1e3, rate);
+    std::printf("%-12s %8d %12zu %12.3f %14.3f %12.3f %10.3f\n", library.c_str(), options.workers,
+                bytes, first * 1e3, contact * 1e3, median * 1e3, rate);
   }
   std::fflush(stdout);
 }
@@ -108,16 +133,17 @@ int BenchReduce(const ReduceOptions& options) {
     std::printf("%-12s %8s %12s %12s %14s %12s %10s\n", "library", "workers", "bytes",
                 "first use ms", "1st contact ms", "median ms", "GB/s");
   }
+  const std::vector<Library> libraries = LibrariesOf(options);
   for (const std::size_t bytes : options.bytes) {
-    Samples ours;
-    Samples torch;
-    const Status status = MeasureSize(options, bytes, &ours, &torch);
+    std::vector<Samples> samples(libraries.size());
+    const Status status = MeasureSize(options, libraries, bytes, &samples);
     if (!status.ok()) {
       std::fprintf(stderr, "prdbench: reduce of %zu bytes: %s\n", bytes, status.ToString().c_str());
       return 1;
     }
-    Print(options, options.tcp ? "prd-tcp" : "prd", bytes, ours);
-    if (options.beside_torch) Print(options, "torch-gloo", bytes, torch);
+    for (std::size_t i = 0; i < libraries.size(); ++i) {
+      Print(options, libraries[i].name, bytes, samples[i]);
+    }
   }
   return 0;
 }

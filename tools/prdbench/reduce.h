@@ -16,6 +16,7 @@ struct ReduceOptions {
   bool tcp = false;   // between processes, as between hosts; otherwise ipc
   bool json = false;  // a JSON object per line, otherwise a table
   bool beside_torch = false;                // PyTorch's gloo all_reduce alternates with ours
+  std::string mesh_security = "none";       // another one alternates with "none"
   std::string python = "/usr/bin/python3";  // that has torch
   // "cuda:N", of the workers in turn: BenchReduceDevice (reduce_device.h), trials x repeats times.
   std::vector<std::string> devices;
@@ -24,8 +25,8 @@ struct ReduceOptions {
 
 // Prints one line per size: median_s of a repeated group; first_use_s of a group whose members have
 // reduced with each other before, in other groups; first_contact_s of one where no two are
-// connected yet; gb_per_s = bytes / median_s. With beside_torch, PyTorch's line follows each.
-// Returns the exit code.
+// connected yet; gb_per_s = bytes / median_s. With beside_torch, PyTorch's line follows each, and
+// with mesh_security that of the same reductions under it. Returns the exit code.
 int BenchReduce(const ReduceOptions& options);
 
 }  // namespace prd::bench

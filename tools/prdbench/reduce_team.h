@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/messages.h"
 #include "prd/status.h"
 
 namespace prd::bench {
@@ -23,7 +24,8 @@ class Team {
 };
 
 // `max_bytes` are allocated and touched before the first reduction.
-Result<std::unique_ptr<Team>> StartMeshTeam(int workers, std::size_t max_bytes, bool tcp);
+Result<std::unique_ptr<Team>> StartMeshTeam(int workers, std::size_t max_bytes, bool tcp,
+                                            MeshSecurity security);
 Result<std::unique_ptr<Team>> StartTorchTeam(int workers, std::size_t max_bytes,
                                              const std::string& python);
 

@@ -201,6 +201,7 @@ void Controller::CheckReplay() {
 }
 
 void Controller::Die() {
+  introductions_.ControllerDied();
   hashes_.clear();
   if (!pump_->pending() && front_ == nullptr) hashes_ = Hashes(*pump_);
   pump_.reset();
@@ -362,6 +363,7 @@ void Controller::Flush() {
     return;
   }
   if (stalled_) return TurnAt(world_->now + kRetryWrite);
+  introductions_.EndTurn();
   const std::optional<Instant> next = pump_->NextDeadline();
   if (next) TurnAt(*next);
   if (!inbox_.empty()) TurnAt(busy_until_);
@@ -369,6 +371,7 @@ void Controller::Flush() {
 
 void Controller::Send(const ControllerEnvelope& envelope) {
   laws_->Sent(envelope);
+  introductions_.Sent(envelope);
   const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
   world_->SendToWorker(other ? *other : envelope);
 }

@@ -19,6 +19,7 @@
 
 #include "engines/pump.h"
 #include "tools/sim/history_store.h"
+#include "tools/sim/introductions.h"
 #include "tools/sim/laws.h"
 #include "tools/sim/mutation.h"
 #include "tools/sim/world.h"
@@ -68,6 +69,7 @@ class Controller final : private Transport {
   Mutation mutation_;
   Prng identities_;           // of its own: no other draw depends on them
   std::optional<Laws> laws_;  // of what is in the history
+  Introductions introductions_;
   const std::function<void()> forgot_;
   HistoryStore store_;
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations

@@ -35,7 +35,7 @@
 //   history-whole        records follow each other without a hole (history_store.h), and so do
 //                        groups, until a link is broken
 //
-// And one of what workers do:
+// One more of what is sent is in introductions.h. And one of what workers do:
 //   no-hang              from the last fault on, and once it is over, nobody who lives is in a call
 //                        of the library for longer than 2 leases, 5 s and four of the longest steps
 //                        there were, while nobody computes one step all that time; and all finish

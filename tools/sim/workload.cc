@@ -133,7 +133,7 @@ void DescribeAll(Fields& root, Workload* workload) {
   table("controller", &workload->controller);
   table("training", &workload->training);
   root.Table("job", false, "", [&](Fields& fields) {
-    DescribeJob(fields, &workload->job.name, JobNameRule, &workload->job);
+    DescribeJob(fields, &workload->job.name, JobNameRule, &workload->job, nullptr);
   });
 }
 

@@ -77,6 +77,10 @@ struct CopyForAverage {
   GroupMember source;
 };
 struct CancelCopyForAverage {};
+// The controller has announced these: they may turn to this worker, and it may turn to them.
+struct AnnouncedMembers {
+  SharedList<GroupMember> members;
+};
 // Ask these until each has answered, instead of those of the ProbePeers before. Each answer is an
 // OnProbed.
 struct ProbePeers {
@@ -117,12 +121,13 @@ struct LogLine {
 
 // Besides, those of exchange.h.
 
-using Action = std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
-                            GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt,
-                            ApplyNow, CallDone, CopyForAverage, CancelCopyForAverage, LogLine,
-                            SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
-                            PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta,
-                            KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
+using Action =
+    std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
+                 GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt, ApplyNow,
+                 CallDone, CopyForAverage, CancelCopyForAverage, LogLine, AnnouncedMembers,
+                 SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
+                 PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta, KeepShard, AddDelta,
+                 MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;
 
 }  // namespace prd

@@ -235,6 +235,7 @@ class SessionCore {
   bool OfThisRun(const RunIdentity& identity, Actions* out);
   void OnHeartbeatAck(const HeartbeatAck& ack);
   void HearProgress(const JobProgress& progress);
+  static void HearAnnounced(const ControllerBody& body, Actions* out);
   void OnMembers(const Members& members, Actions* out);
   void OnResumed(Actions* out);
   void OnAdopt(const Adopt& adopt, Actions* out);

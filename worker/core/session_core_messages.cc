@@ -61,6 +61,7 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     heartbeat_at_ = now_;  // says what was received, and so what was not
     return;
   }
+  HearAnnounced(envelope.body, out);
   if (const auto* group = std::get_if<Group>(&envelope.body)) return OnGroup(*group, out);
   if (const auto* abort = std::get_if<Abort>(&envelope.body)) return OnAbort(*abort, out);
   if (const auto* released = std::get_if<Released>(&envelope.body)) {
@@ -76,6 +77,27 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
   stepping().OnMessage(envelope.body, out);
+}
+
+// Whoever a message of the controller names may turn to this worker from now on, and is told of
+// this worker as well.
+void SessionCore::HearAnnounced(const ControllerBody& body, Actions* out) {
+  const auto hear = [out](const SharedList<GroupMember>& members) {
+    if (!members.empty()) out->push_back(AnnouncedMembers{members});
+  };
+  std::visit(
+      [&hear](const auto& message) {
+        if constexpr (requires { hear(message.members); }) hear(message.members);
+        if constexpr (requires { hear(message.targets); }) hear(message.targets);
+        if constexpr (requires { hear(message.in); }) hear(message.in);
+        if constexpr (requires { hear(message.out); }) hear(message.out);
+        if constexpr (requires { message.source.incarnation; }) {
+          SharedList<GroupMember> source;
+          source.push_back(message.source);
+          hear(source);
+        }
+      },
+      body);
 }
 
 // Messages outside the link's order may come late.

@@ -29,11 +29,6 @@ Exchange::Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events)
       buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }),
       shards_(store, &buffers_) {}
 
-void Exchange::SetAsking(DurationNs timeout, std::string address) {
-  timeout_ = timeout;
-  address_ = std::move(address);
-}
-
 void Exchange::Join(Incarnation self, RunId run, const Plan& plan) {
   self_ = self;
   run_ = run;
@@ -446,9 +441,8 @@ void Exchange::Ask(Instant now, Incarnation peer, const std::string& endpoint,
                            .group = number,
                            .from = self_,
                            .to = peer,
-                           .stage = static_cast<std::uint32_t>(Topic::kPull),
-                           .length = address_.size()};
-  (void)peers_->Signal(now, endpoint, header, zmq::message_t(address_));
+                           .stage = static_cast<std::uint32_t>(Topic::kPull)};
+  (void)peers_->Signal(now, endpoint, header, zmq::message_t());
 }
 
 // What was offered is offered again until it is answered, and then watched again.

@@ -76,8 +76,8 @@ class Exchange {
   // The pointers must outlive it.
   Exchange(ReplicaStore* store, Peers* peers, ExchangeEvents* events);
 
-  // How silent peers are asked from now on: the time limit, and EncodeReturnAddress.
-  void SetAsking(DurationNs timeout, std::string address);
+  // Silent peers are asked, and given up, after this time limit from now on.
+  void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
 
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everything.
   void Join(Incarnation self, RunId run, const Plan& plan);
@@ -187,7 +187,6 @@ class Exchange {
   Peers* peers_;
   ExchangeEvents* events_;
   DurationNs timeout_ = 0;
-  std::string address_;
   Incarnation self_ = 0;
   RunId run_ = kNoRun;
   bool due_ = false;  // Service has something to do at once

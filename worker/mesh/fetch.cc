@@ -8,31 +8,8 @@ namespace prd {
 namespace {
 
 constexpr std::size_t kChunkBytes = 512 << 10;
-constexpr std::size_t kMaxAddressBytes = 4096;
-constexpr std::size_t kMaxEndpoints = 8;
 
 }  // namespace
-
-std::string EncodeReturnAddress(const std::string& host,
-                                const std::vector<std::string>& endpoints) {
-  std::string text = host;
-  for (const std::string& endpoint : endpoints) text += "\n" + endpoint;
-  return text;
-}
-
-std::optional<GroupMember> DecodeReturnAddress(std::string_view text) {
-  if (text.size() > kMaxAddressBytes) return std::nullopt;
-  GroupMember member;
-  std::size_t end = std::min(text.find('\n'), text.size());
-  member.host = text.substr(0, end);
-  while (end < text.size() && member.endpoints.size() < kMaxEndpoints) {
-    text.remove_prefix(end + 1);
-    end = std::min(text.find('\n'), text.size());
-    member.endpoints.emplace_back(text.substr(0, end));
-  }
-  if (member.endpoints.empty()) return std::nullopt;
-  return member;
-}
 
 Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
   const auto expect = [](const char* what, std::uint64_t found, std::uint64_t here) {

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 #include <zmq.hpp>
 
@@ -22,11 +21,6 @@
 #include "worker/mesh/replica_store.h"
 
 namespace prd {
-
-// Where the replica is to be sent: the payload of a kFetch frame, as text.
-std::string EncodeReturnAddress(const std::string& host, const std::vector<std::string>& endpoints);
-// Bounded; nullopt for what is not a return address.
-std::optional<GroupMember> DecodeReturnAddress(std::string_view text);
 
 // One replica, or one round's result, on its way here. Keeps the bytes that have come. The store is
 // not written before Commit.
@@ -87,8 +81,8 @@ class ReplicaServer {
         peers_(peers),
         buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
 
-  // A checked kFetch frame; `newest` is the result that can be had now. Asks over the limit, or
-  // twice, are ignored.
+  // A checked kFetch frame of that member; `newest` is the result that can be had now. Asks over
+  // the limit, or twice, are ignored.
   void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
                  const RoundResult& newest);
   // Copies the replica for those who wait, if it may be read now: the caller is not inside `apply`.

@@ -7,7 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x37647270;  // "prd7": the 7 is the version
+constexpr std::uint32_t kMagic = 0x38647270;  // "prd8": the 8 is the version
 constexpr std::uint64_t kReserved = 0;
 
 struct Writer {

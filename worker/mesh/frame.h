@@ -1,9 +1,9 @@
 // What workers send each other: a message of two parts, this header and a payload.
 //
-// The header is 72 bytes, little-endian, in the order of the struct. Any process that reaches the
-// port can send bytes to it, so every field is checked. A frame counts only if it carries two
-// incarnations: the receiver's, and that of a member from which the receiver expects it.
-// Incarnations are random, and only the controller hands them out.
+// The header is 72 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
+// are sealed (seal.h). Frames are read of admitted connections alone (door.h), and `from` is the
+// worker that the connection is of. Every field is checked all the same: a member of the job may
+// send anything.
 #ifndef PRD_WORKER_MESH_FRAME_H_
 #define PRD_WORKER_MESH_FRAME_H_
 
@@ -24,12 +24,12 @@ enum class FrameKind : std::uint32_t {
   kRing = 1,     // a chunk of a reduction on its way around the ring
   kDirect = 2,   // a member's whole contribution to a small reduction, not weighted
   kFail = 3,     // the sender gave this group up; no payload
-  kFetch = 4,    // "send me your replica, or a round's result"; the payload is the return address
+  kFetch = 4,    // "send me your replica, or a round's result"; no payload
   kReplica = 5,  // answers kFetch with a ReplicaInfo; then
   kChunk = 6,    // the bytes, in order
   kGone = 7,     // answers kFetch: the sender does not have that result; no payload
   kTree = 8,     // a small reduction's row on its way up or down the tree
-  kPing = 9,     // "is something to come from you?"; the payload is the return address
+  kPing = 9,     // "is something to come from you?"; no payload
   kPong = 10,    // answers kPing; no payload
   // Outside of groups (exchange.h). `group` is the puller's number of the pull.
   kNote = 11,     // a PeerMessage
@@ -40,6 +40,11 @@ enum class FrameKind : std::uint32_t {
   kStop = 16,     // the puller ends the pull; no payload
   kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
 };
+
+// Which connection carries it.
+inline bool IsSignal(FrameKind kind) {
+  return kind == FrameKind::kPing || kind == FrameKind::kPong;
+}
 
 // What a kPing asks about, and a kPong with it: the header's stage.
 enum class Topic : std::uint32_t {

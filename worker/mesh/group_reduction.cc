@@ -318,10 +318,8 @@ void GroupReduction::Ask(Instant now) {
                              .group = group_.id,
                              .from = context_.self,
                              .to = member(position).incarnation,
-                             .stage = static_cast<std::uint32_t>(Topic::kGroup),
-                             .length = context_.address.size()};
-    (void)context_.peers->Signal(now, endpoints_[position], header,
-                                 zmq::message_t(context_.address));
+                             .stage = static_cast<std::uint32_t>(Topic::kGroup)};
+    (void)context_.peers->Signal(now, endpoints_[position], header, zmq::message_t());
   }
 }
 

@@ -51,7 +51,6 @@ class GroupReduction {
     Incarnation self = 0;
     RunId run = kNoRun;
     Plan plan;
-    std::string address;  // EncodeReturnAddress, for pings
     DurationNs timeout = 0;
     std::size_t chunk_bytes = 0;
     std::size_t direct_bytes = 0;

@@ -1,9 +1,9 @@
 #include "worker/mesh/mesh.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/base/check.h"
@@ -36,29 +36,34 @@ void TeachMallocToKeepChunks() {
 
 }  // namespace
 
-Mesh::Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events)
+Mesh::Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, ReplicaStore* store,
+           MeshEvents* events)
     : options_(std::move(options)),
       timeout_(options_.timeout != 0 ? options_.timeout : kDefaultLease),
       store_(store),
       events_(events),
+      directory_(keys),
+      door_(context, &directory_),
       pull_(*context, zmq::socket_type::pull),
-      peers_(context, options_.host),
+      peers_(context, options_.host, &directory_),
       link_(&peers_),
       server_(store, &peers_),
       exchange_(store, &peers_, events),
-      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
+      buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {
+  directory_.Join(options_.incarnation, kNoRun);
+}
 
 Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options options,
                                            ReplicaStore* store, MeshEvents* events) {
   TeachMallocToKeepChunks();
+  const Result<MeshKeyPair> keys = options.keys ? *options.keys : DrawMeshKeys();
+  if (!keys.ok()) return keys.status();
   std::unique_ptr<Mesh> mesh;
   try {
-    mesh.reset(new Mesh(context, std::move(options), store, events));
+    mesh.reset(new Mesh(context, std::move(options), *keys, store, events));
     PRD_RETURN_IF_ERROR(mesh->Bind());
   } catch (const zmq::error_t& error) {
-    return Status(Code::kInvalidArgument, "listening for peers on " +
-                                              (mesh ? mesh->options_.address : std::string()) +
-                                              ": " + error.what());
+    return Status(Code::kInvalidArgument, std::string("listening for peers: ") + error.what());
   }
   return mesh;
 }
@@ -77,19 +82,28 @@ Status Mesh::Bind() {
   pull_.set(zmq::sockopt::linger, 0);
   pull_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
   pull_.set(zmq::sockopt::maxmsgsize, kMaxPartBytes);
-  // An abstract socket: no file is left behind, however the process ends.
-  char name[64];
-  std::snprintf(name, sizeof name, "ipc://@prd-%016llx",
-                static_cast<unsigned long long>(options_.incarnation));
-  pull_.bind(name);
-  endpoints_.push_back(name);
-  std::string address = options_.address;
-  const bool ipv6 = address.find(':') != std::string::npos;
-  if (ipv6 && address.front() != '[') address = "[" + address + "]";
-  pull_.set(zmq::sockopt::ipv6, ipv6);
-  pull_.bind("tcp://" + address + ":*");
-  endpoints_.push_back(pull_.get(zmq::sockopt::last_endpoint));
+  pull_.set(zmq::sockopt::zap_domain, Door::kDomain);
+  pull_.set(zmq::sockopt::plain_server, true);
+  Result<Endpoints> endpoints = Listen(options_.listening, &pull_);
+  if (!endpoints.ok()) return endpoints.status();
+  endpoints_ = *std::move(endpoints);
   return Status::Ok();
+}
+
+// Which mechanism the job wants is known only now, and where this mesh listens has been told.
+void Mesh::UseCurve(bool curve) {
+  if (std::exchange(curve_, curve) == curve) return;
+  ListenAgain(endpoints_, &pull_, [&] {
+    const SecretKey& secret = directory_.own().secret;
+    if (curve) {
+      pull_.set(zmq::sockopt::plain_server, false);
+      pull_.set(zmq::sockopt::curve_server, true);
+      pull_.set(zmq::sockopt::curve_secretkey, zmq::buffer(secret.data(), secret.size()));
+    } else {
+      pull_.set(zmq::sockopt::curve_server, false);
+      pull_.set(zmq::sockopt::plain_server, true);
+    }
+  });
 }
 
 void Mesh::SetIncarnation(Incarnation incarnation) {
@@ -103,6 +117,7 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   exchange_.Join(incarnation, kNoRun, {});
   newest_ = {};
   link_.Join(incarnation, kNoRun);
+  Forget(kNoRun);
   {
     const std::lock_guard lock(store_->mutex);
     store_->Empty();
@@ -113,15 +128,27 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   Rest();
 }
 
-void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease) {
+// Whom the controller has announced, and who is connected: they are of the run before.
+void Mesh::Forget(RunId run) {
+  directory_.Join(options_.incarnation, run);
+  peers_.Join(protection_.security);
+  door_.Join(protection_.security, timeout_);
+}
+
+void Mesh::JoinRun(RunId run, const Plan& plan, DurationNs lease, MeshProtection protection) {
   timeout_ = options_.timeout != 0 ? options_.timeout : lease;
   peers_.SetTimeout(timeout_);
   probed_.clear();
   newest_ = {};
   store_->Prepare(plan);
-  exchange_.SetAsking(timeout_, EncodeReturnAddress(options_.host, endpoints_));
+  exchange_.SetTimeout(timeout_);
   exchange_.Join(options_.incarnation, run, plan);
+  link_.Use(plane_ != nullptr && protection.MayUseNccl() ? &plane_->communicators() : nullptr);
   link_.Join(options_.incarnation, run);
+  UseCurve(protection.security == MeshSecurity::kCurve);
+  const bool same = run == run_ && protection == protection_;
+  protection_ = protection;
+  if (!same) Forget(run);
   Warm();
   run_ = run;
   plan_ = plan;
@@ -137,11 +164,34 @@ void Mesh::Warm() {
   std::memset(staging->data(), 0, staging->size());
 }
 
+// ---- whom the controller has announced ----
+
+void Mesh::Announce(Instant now, const SharedList<GroupMember>& members) {
+  for (const GroupMember& member : members) {
+    if (directory_.Announce(member)) Introduce(now, member);
+  }
+}
+
+void Mesh::Meet(Instant now, const GroupMember& member) {
+  if (directory_.Meet(member)) Introduce(now, member);
+}
+
+void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
+  for (const GroupMember& member : members) Meet(now, member);
+}
+
+// What goes to where the member is, goes to this incarnation of it.
+void Mesh::Introduce(Instant now, const GroupMember& member) {
+  if (const std::optional<std::string> before = peers_.Introduce(member)) GiveUp(now, *before);
+  more_to_do_ = true;  // it may wait at the door
+}
+
 // ---- commands ----
 
 void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration gain) {
   PRD_CHECK(!active_);
   now_ = now;
+  Meet(now, group.members.get());
   CallOff(group.id);
   newest_ = {};
   more_to_do_ = true;
@@ -153,7 +203,6 @@ void Mesh::StartReduce(Instant now, const Group& group, Reduced what, Iteration 
                                         .self = options_.incarnation,
                                         .run = run_,
                                         .plan = plan_,
-                                        .address = EncodeReturnAddress(options_.host, endpoints_),
                                         .timeout = timeout_,
                                         .chunk_bytes = options_.chunk_bytes,
                                         .direct_bytes = options_.direct_bytes};
@@ -201,28 +250,27 @@ Mesh::Fetching Mesh::MakeFetching(Instant now, const GroupMember& source, GroupI
           .failure = {}};
 }
 
-void Mesh::Request(Fetching* fetching) {
+void Mesh::Request(Instant now, Fetching* fetching) {
+  Meet(now, fetching->source);
   more_to_do_ = true;
   Result<std::string> endpoint = peers_.EndpointOf(fetching->source);
   fetching->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
   if (!fetching->failure.ok()) return;
   fetching->endpoint = *endpoint;
-  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
   const FrameHeader header{.kind = FrameKind::kFetch,
                            .run = run_,
                            .group = fetching->number,
                            .from = options_.incarnation,
                            .to = fetching->source.incarnation,
                            .stage = fetching->replica.alone() ? kParametersAlone : 0,
-                           .offset = fetching->replica.result(),
-                           .length = address.size()};
-  peers_.Send(*endpoint, header, zmq::message_t(address));
+                           .offset = fetching->replica.result()};
+  peers_.Send(*endpoint, header, zmq::message_t());
 }
 
 void Mesh::StartFetch(Instant now, const GroupMember& source, GroupId result, bool contributed) {
   PRD_CHECK(!fetching_);
   fetching_.emplace(MakeFetching(now, source, result, contributed, false));
-  Request(&*fetching_);
+  Request(now, &*fetching_);
 }
 
 void Mesh::CancelFetch() {
@@ -233,7 +281,7 @@ void Mesh::CancelFetch() {
 void Mesh::StartSample(Instant now, const GroupMember& source) {
   PRD_CHECK(!sampling_);
   sampling_.emplace(MakeFetching(now, source, kNoGroup, false, true));
-  Request(&*sampling_);
+  Request(now, &*sampling_);
 }
 
 void Mesh::CancelSample() {
@@ -252,6 +300,7 @@ Mesh::Fetching* Mesh::FetchOf(const FrameHeader& header) {
 }
 
 void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
+  Meet(now, targets.get());
   probed_.clear();
   probe_at_ = now;
   for (const GroupMember& target : targets) {
@@ -274,13 +323,48 @@ bool Mesh::ReceiveOne(Instant now) {
     if (parts == 1) payload = std::move(part);
   }
   const std::optional<FrameHeader> header =
-      DecodeHeader({static_cast<const std::byte*>(first.data()), first.size()}, payload.size());
-  if (parts != 2 || !header || header->to != options_.incarnation || header->from == 0) {
+      parts == 2 ? Open(&first, &payload) : std::optional<FrameHeader>();
+  if (!header || header->to != options_.incarnation) {
     ++counters_.dropped;
   } else {
     OnFrame(now, *header, std::move(payload));
   }
   return true;
+}
+
+// Whether the frame is of a worker that was announced, and of the one that it says it is of.
+std::optional<FrameHeader> Mesh::Open(zmq::message_t* first, zmq::message_t* payload) {
+  Door::Visitor* visitor = door_.VisitorOf(first);
+  if (visitor == nullptr) return std::nullopt;  // one that is over
+  std::span<const std::byte> bytes(static_cast<const std::byte*>(first->data()), first->size());
+  std::optional<std::array<std::byte, kFrameHeaderBytes>> opened;
+  if (visitor->opener) {
+    opened =
+        visitor->opener->Open(bytes, {static_cast<std::byte*>(payload->data()), payload->size()});
+    bytes = opened ? std::span<const std::byte>(*opened) : std::span<const std::byte>();
+  }
+  const std::optional<FrameHeader> header = DecodeHeader(bytes, payload->size());
+  const bool sealed = !visitor->opener || opened;
+  if (sealed && header && header->from == visitor->from &&
+      (!visitor->purpose || (*visitor->purpose == Purpose::kSignals) == IsSignal(header->kind))) {
+    return header;
+  }
+  if (sealed && !header) return std::nullopt;  // noise of a member
+  ++counters_.forged;
+  intruder_ = "a frame was dropped that came over the connection of rank " +
+              std::to_string(directory_.Find(visitor->from)->rank) +
+              (sealed ? ": the frame is of another worker, or not for this connection"
+                      : ": the frame was changed or forged, or has come before");
+  return std::nullopt;
+}
+
+void Mesh::TellOfIntruders(Instant now) {
+  if (auto refused = door_.TakeRefusal()) intruder_ = *std::move(refused);
+  if (!intruder_ || (told_at_ && now - *told_at_ < kTellOfIntruders)) return;
+  told_at_ = now;
+  events_->OnIntruder(*intruder_ + " (" + std::to_string(door_.counters().refused) +
+                      " connections and " + std::to_string(counters_.forged) + " frames so far)");
+  intruder_.reset();
 }
 
 void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
@@ -291,19 +375,17 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     case FrameKind::kFail:
       return OnGroupFrame(now, header, std::move(payload));
     case FrameKind::kPing:
-      return OnPing(now, header, payload);
+      return OnPing(now, header);
     case FrameKind::kPong:
       ++(header.run == run_ && OnPong(now, header) ? counters_.received : counters_.dropped);
       return;
     case FrameKind::kFetch: {
-      const auto to =
-          DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
-      if (header.run != run_ || run_ == kNoRun || !to) {
+      if (header.run != run_ || run_ == kNoRun) {
         ++counters_.dropped;
         return;
       }
       ++counters_.received;
-      server_.OnRequest(now, header, *to, newest_);
+      server_.OnRequest(now, header, *directory_.Find(header.from), newest_);
       return;
     }
     case FrameKind::kReplica:
@@ -374,12 +456,10 @@ void Mesh::KeepEarly(const FrameHeader& header, zmq::message_t payload) {
 
 // ---- questions ----
 
-// From anybody who knows this incarnation: who is in a group that is not announced here yet, is
-// not known. A peer that gets no answer asks again.
-void Mesh::OnPing(Instant now, const FrameHeader& header, const zmq::message_t& payload) {
-  const auto to = DecodeReturnAddress({static_cast<const char*>(payload.data()), payload.size()});
-  const Result<std::string> endpoint =
-      to ? peers_.EndpointOf(*to) : Result<std::string>(Status(Code::kInvalidArgument, "none"));
+// From any worker that was announced: who is in a group that is not announced here yet, is not
+// known. A peer that gets no answer asks again.
+void Mesh::OnPing(Instant now, const FrameHeader& header) {
+  const Result<std::string> endpoint = peers_.EndpointOf(*directory_.Find(header.from));
   bool sent = header.run == run_ && run_ != kNoRun && endpoint.ok() && header.stage < kTopics;
   if (sent) {
     const FrameHeader pong{.kind = FrameKind::kPong,
@@ -436,15 +516,13 @@ bool Mesh::OnPong(Instant now, const FrameHeader& header) {
 
 bool Mesh::Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
                 std::uint64_t number) {
-  const std::string address = EncodeReturnAddress(options_.host, endpoints_);
   const FrameHeader header{.kind = FrameKind::kPing,
                            .run = run_,
                            .group = number,
                            .from = options_.incarnation,
                            .to = to,
-                           .stage = static_cast<std::uint32_t>(topic),
-                           .length = address.size()};
-  return peers_.Signal(now, endpoint, header, zmq::message_t(address));
+                           .stage = static_cast<std::uint32_t>(topic)};
+  return peers_.Signal(now, endpoint, header, zmq::message_t());
 }
 
 void Mesh::AskProbed(Instant now) {
@@ -483,6 +561,7 @@ void Mesh::GiveUp(Instant now, const std::string& endpoint) {
 void Mesh::Service(Instant now) {
   now_ = now;
   more_to_do_ = false;
+  door_.Serve(now);
   const std::vector<std::string> lost = peers_.Service();
   if (active_) Advance(now);
   bool busy = true;
@@ -506,6 +585,7 @@ void Mesh::Service(Instant now) {
   link_.Service(now);
   AskProbed(now);
   peers_.CloseUnused(now);
+  TellOfIntruders(now);
 }
 
 void Mesh::FinishReduce(Instant now) {
@@ -615,12 +695,14 @@ std::optional<Instant> Mesh::NextDeadline() const {
   }
   if (const auto at = exchange_.NextDeadline()) consider(*at);
   if (const auto at = peers_.NextDeadline()) consider(*at);
+  if (const auto at = door_.NextDeadline()) consider(*at);
   if (!probed_.empty()) consider(probe_at_);
   return next;
 }
 
 void Mesh::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
   items->push_back({pull_.handle(), 0, ZMQ_POLLIN, 0});
+  items->push_back({door_.handle(), 0, ZMQ_POLLIN, 0});
   peers_.AppendPollItems(items);
 }
 

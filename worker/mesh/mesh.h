@@ -2,10 +2,14 @@
 // reductions between devices.
 //
 // Any subset of workers can reduce, without a communicator or other set-up. One PULL socket, bound
-// to an ipc and a tcp endpoint, receives everything. One PUSH socket per peer (peers.h) is made
-// when it is first needed. No call blocks or spins: the owner waits on the poll items and the
-// deadline, then calls Service. A mesh runs one reduction and one fetch at a time. Any number of
-// peers may copy this worker's replica meanwhile.
+// to an ipc endpoint and maybe a tcp endpoint (listen.h), receives everything. One PUSH socket per
+// peer (peers.h) is made when it is first needed. No call blocks or spins: the owner waits on the
+// poll items and the deadline, then calls Service. A mesh runs one reduction and one fetch at a
+// time. Any number of peers may copy this worker's replica meanwhile.
+//
+// A mesh talks to workers alone that the controller has announced to it (Announce, and members that
+// commands name): a connection of anybody else is not read (door.h), and answers go to where the
+// controller says that their receiver is.
 //
 // A group goes through the mesh, or over the device that the replica is on (group_reduction.h).
 //
@@ -38,10 +42,13 @@
 #include "prd/status.h"
 #include "worker/device/plane.h"
 #include "worker/mesh/comm_link.h"
+#include "worker/mesh/directory.h"
+#include "worker/mesh/door.h"
 #include "worker/mesh/exchange.h"
 #include "worker/mesh/fetch.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/group_reduction.h"
+#include "worker/mesh/listen.h"
 #include "worker/mesh/peers.h"
 #include "worker/mesh/replica_store.h"
 
@@ -67,6 +74,18 @@ class MeshEvents : public ExchangeEvents {
   virtual void OnSampled(const Status& /*status*/, const std::shared_ptr<Buffer>& /*row*/) {}
   // A target of the newest Probe has answered. Once per target and Probe.
   virtual void OnProbed(Rank /*rank*/, Incarnation /*incarnation*/) {}
+  // A connection was refused, or what came over one was dropped that no member sends: where from,
+  // and why. Not more often than once in kTellOfIntruders.
+  virtual void OnIntruder(const std::string& /*what*/) {}
+};
+
+// What the job's config says.
+struct MeshProtection {
+  MeshSecurity security = MeshSecurity::kNone;
+  // NCCL protects nothing. Under any security but kNone it is used only if its network is trusted.
+  bool device_network_trusted = false;
+  bool MayUseNccl() const { return security == MeshSecurity::kNone || device_network_trusted; }
+  friend bool operator==(const MeshProtection&, const MeshProtection&) = default;
 };
 
 class Mesh {
@@ -80,22 +99,27 @@ class Mesh {
   static constexpr DurationNs kDefaultLease = 10 * kSecond;
   // Targets of a probe that are asked at once, in turns.
   static constexpr std::size_t kProbedAtOnce = 64;
+  static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
 
   struct Options {
     Incarnation incarnation = 0;
-    std::string host;                   // as in Hello
-    std::string address = "127.0.0.1";  // of this host, for peers on others
-    DurationNs timeout = 0;             // for a silent peer's answer; 0: the lease
+    std::string host;                 // as in Hello
+    Listening listening;              // for peers on other hosts
+    std::optional<MeshKeyPair> keys;  // drawn, if there are none
+    DurationNs timeout = 0;           // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
   };
 
-  // The pointers must outlive the mesh. kInvalidArgument when the address cannot be bound.
+  // The pointers must outlive the mesh; there is one mesh per context. kInvalidArgument when the
+  // address cannot be bound.
   static Result<std::unique_ptr<Mesh>> Create(zmq::context_t* context, Options options,
                                               ReplicaStore* store, MeshEvents* events);
 
   // Where peers reach this mesh: "ipc://..", "tcp://..".
-  const std::vector<std::string>& endpoints() const { return endpoints_; }
+  const std::vector<std::string>& endpoints() const { return endpoints_.told; }
+  // By which peers know this mesh.
+  const MeshKey& key() const { return directory_.own().public_key; }
 
   // From now on the store uses this memory, and reductions this plane (null: no device). The
   // store's rows are lost, and all that this mesh was doing. The memory outlives the plane.
@@ -105,7 +129,12 @@ class Mesh {
   // events. SetIncarnation and JoinRun empty outbox and inbox, and forget all of the exchange;
   // JoinRun also forgets the base.
   void SetIncarnation(Incarnation incarnation);
-  void JoinRun(RunId run, const Plan& plan, DurationNs lease = kDefaultLease);
+  // JoinRun and a new incarnation forget whom the controller has announced.
+  void JoinRun(RunId run, const Plan& plan, DurationNs lease = kDefaultLease,
+               MeshProtection protection = {});
+  // The controller has announced these members: they may turn to this worker from now on. Those
+  // that a command names are announced by that.
+  void Announce(Instant now, const SharedList<GroupMember>& members);
 
   // Reduces with the group: what this member contributes, and where the result goes, says `what`.
   //   parameters -> parameters   in place
@@ -151,6 +180,7 @@ class Mesh {
     exchange.Do(now, action);
   }
   {
+    if constexpr (std::is_same_v<Action, SetPeers>) Meet(now, action.peers);
     exchange_.Do(now, action);
     if constexpr (std::is_same_v<Action, SetPeers>) Rest();
   }
@@ -168,10 +198,12 @@ class Mesh {
     std::uint64_t received = 0;             // frames that counted
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
+    std::uint64_t forged = 0;               // of those: not from the connection's worker
     std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
     Communicators::Choice newest;           // of the last of them
   };
   const Counters& counters() const { return counters_; }
+  const Door::Counters& connections() const { return door_.counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
   const Communicators& communicators() const { return *link_.communicators(); }
 
@@ -194,8 +226,16 @@ class Mesh {
     zmq::message_t payload;
   };
 
-  Mesh(zmq::context_t* context, Options options, ReplicaStore* store, MeshEvents* events);
+  Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, ReplicaStore* store,
+       MeshEvents* events);
   Status Bind();
+  void UseCurve(bool curve);
+  void Forget(RunId run);
+  void Meet(Instant now, const std::vector<GroupMember>& members);
+  void Meet(Instant now, const GroupMember& member);
+  void Introduce(Instant now, const GroupMember& member);
+  std::optional<FrameHeader> Open(zmq::message_t* first, zmq::message_t* payload);
+  void TellOfIntruders(Instant now);
 
   void Warm();
   void Advance(Instant now);
@@ -203,7 +243,7 @@ class Mesh {
   bool ReceiveOne(Instant now);
   void OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnGroupFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
-  void OnPing(Instant now, const FrameHeader& header, const zmq::message_t& payload);
+  void OnPing(Instant now, const FrameHeader& header);
   bool OnPong(Instant now, const FrameHeader& header);
   Answer AnswerTo(Instant now, const FrameHeader& ping, const std::string& endpoint);
   bool Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
@@ -216,7 +256,7 @@ class Mesh {
   void FinishReduce(Instant now);
   Fetching MakeFetching(Instant now, const GroupMember& source, GroupId result, bool contributed,
                         bool alone);
-  void Request(Fetching* fetching);
+  void Request(Instant now, Fetching* fetching);
   Fetching* FetchOf(const FrameHeader& header);
   void FinishFetch(Instant now);
   void FinishSample(Instant now);
@@ -228,9 +268,15 @@ class Mesh {
   DurationNs timeout_;
   ReplicaStore* store_;
   MeshEvents* events_;
+  Directory directory_;
+  Door door_;
   zmq::socket_t pull_;
-  std::vector<std::string> endpoints_;
+  Endpoints endpoints_;
+  bool curve_ = false;  // the mechanism of connections to it
   Peers peers_;
+  MeshProtection protection_;
+  std::optional<std::string> intruder_;  // to be told of
+  std::optional<Instant> told_at_;
   std::unique_ptr<DevicePlane> plane_;
   CommLink link_;
   ReplicaServer server_;

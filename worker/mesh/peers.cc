@@ -1,8 +1,12 @@
 #include "worker/mesh/peers.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 
 namespace prd {
 namespace {
@@ -27,6 +31,26 @@ bool HasPrefix(const std::string& text, const char* prefix) {
   return text.compare(0, std::strlen(prefix), prefix) == 0 && text.size() <= kMaxEndpointBytes;
 }
 
+// The user whose process listens at the other end of a connected socket is this process's own.
+bool ListensForThisUser(int fd) {
+  ucred other{};
+  socklen_t size = sizeof other;
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size) == 0 && other.uid == geteuid();
+}
+
+struct MonitorEvent {
+  std::uint16_t event = 0;
+  std::int32_t value = 0;
+};
+MonitorEvent EventOf(const zmq::message_t& message) {
+  MonitorEvent event;
+  if (message.size() < sizeof event.event + sizeof event.value) return event;
+  const char* bytes = static_cast<const char*>(message.data());
+  std::memcpy(&event.event, bytes, sizeof event.event);
+  std::memcpy(&event.value, bytes + sizeof event.event, sizeof event.value);
+  return event;
+}
+
 int Milliseconds(DurationNs time) {
   constexpr DurationNs kMost = std::numeric_limits<int>::max();
   return static_cast<int>(std::clamp<DurationNs>(time / kMillisecond, 1, kMost));
@@ -34,10 +58,25 @@ int Milliseconds(DurationNs time) {
 
 }  // namespace
 
-Peers::~Peers() {
-  for (auto& [endpoint, peer] : peers_) {
-    if (!Broken(&peer)) zmq_socket_monitor(peer.push.handle(), nullptr, 0);
-  }
+Peers::~Peers() { Join(security_); }
+
+void Peers::Join(MeshSecurity security) {
+  for (auto& [endpoint, peer] : peers_) (void)Broken(&peer);  // nobody lingers for what is lost
+  peers_.clear();
+  signals_.clear();
+  sent_.clear();
+  at_.clear();
+  security_ = security;
+}
+
+std::optional<std::string> Peers::Introduce(const GroupMember& member) {
+  const Result<std::string> endpoint = EndpointOf(member);
+  if (!endpoint.ok()) return std::nullopt;
+  const auto [at, fresh] = at_.try_emplace(*endpoint, member.incarnation);
+  if (fresh || at->second == member.incarnation) return std::nullopt;
+  at->second = member.incarnation;
+  signals_.erase(*endpoint);
+  return *endpoint;
 }
 
 Result<std::string> Peers::EndpointOf(const GroupMember& member) const {
@@ -76,10 +115,33 @@ void Peers::Release(const std::string& endpoint, Keeper keeper) {
   it->second.kept &= static_cast<std::uint8_t>(~static_cast<std::uint8_t>(keeper));
 }
 
-zmq::socket_t Peers::MakePush(const std::string& endpoint) const {
-  zmq::socket_t push(*context_, zmq::socket_type::push);
+// Makes the socket and its monitor, with what the other end's door asks for. Throws zmq::error_t.
+void Peers::Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection) {
+  const auto who = at_.find(endpoint);
+  const PairKeys* keys = who == at_.end() ? nullptr : directory_->KeysOf(who->second);
+  if (keys == nullptr) {
+    errno = ENOKEY;
+    throw zmq::error_t();
+  }
+  const Pass pass{.from = directory_->self(), .number = ++made_, .purpose = purpose};
+  zmq::socket_t& push = connection->push;
+  push = zmq::socket_t(*context_, zmq::socket_type::push);
   push.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
-  return push;
+  if (security_ == MeshSecurity::kCurve) {
+    const auto raw = [](const auto& key) { return zmq::buffer(key.data(), key.size()); };
+    push.set(zmq::sockopt::curve_serverkey, raw(directory_->Find(who->second)->mesh_key.bytes));
+    push.set(zmq::sockopt::curve_publickey, raw(directory_->own().public_key.bytes));
+    push.set(zmq::sockopt::curve_secretkey, raw(directory_->own().secret));
+  } else {
+    push.set(zmq::sockopt::plain_username, EncodePass(pass));
+    push.set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
+  }
+  if (security_ == MeshSecurity::kAead) connection->sealer.emplace(SealKeyOf(keys->out, pass));
+  const std::string name = "inproc://prd-peer-" + std::to_string(made_);
+  if (zmq_socket_monitor(push.handle(), name.c_str(), events) != 0) throw zmq::error_t();
+  connection->monitor = zmq::socket_t(*context_, zmq::socket_type::pair);
+  connection->monitor.set(zmq::sockopt::linger, 0);
+  connection->monitor.connect(name);
 }
 
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
@@ -98,23 +160,17 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   }
   if (peers_.size() >= kMaxConnections) Evict();
   try {
+    constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
+                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     Peer peer;
-    peer.push = MakePush(endpoint);
+    Open(endpoint, Purpose::kData, kEvents, &peer);
+    peer.verified = !HasPrefix(endpoint, "ipc://");
     peer.push.set(zmq::sockopt::linger, kLingerMs);
     peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
     peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
     peer.push.set(zmq::sockopt::connect_timeout, Milliseconds(std::min(timeout_, kConnectAtMost)));
     peer.push.set(zmq::sockopt::tcp_maxrt, Milliseconds(timeout_));
-    const std::string name = "inproc://prd-peer-" + std::to_string(++made_);
-    constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
-                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
-    if (zmq_socket_monitor(peer.push.handle(), name.c_str(), kEvents) != 0) {
-      throw zmq::error_t();
-    }
-    peer.monitor = zmq::socket_t(*context_, zmq::socket_type::pair);
-    peer.monitor.set(zmq::sockopt::linger, 0);
-    peer.monitor.connect(name);
     peer.push.connect(endpoint);
     peer.last_use = ++uses_;
     peer.made = made_;
@@ -137,7 +193,6 @@ void Peers::Evict() {
     if (oldest == peers_.end() || it->second.last_use < oldest->second.last_use) oldest = it;
   }
   if (oldest == peers_.end()) return;  // all in use: a large group may have more than the limit
-  zmq_socket_monitor(oldest->second.push.handle(), nullptr, 0);
   peers_.erase(oldest);
 }
 
@@ -155,28 +210,58 @@ std::size_t Peers::Queued(const std::string& endpoint) const {
   return it == peers_.end() ? 0 : it->second.queue.size();
 }
 
+// Hands a frame to a connection, if it takes one. Throws zmq::error_t.
+bool Peers::Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
+                 zmq::message_t* payload) {
+  const auto bytes = EncodeHeader(header);
+  zmq::message_t first;
+  if (*sealer) {
+    // It is sealed once: the connection takes it, or is lost.
+    if ((push->get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return false;
+    const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
+                                           payload->size());
+    // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
+    zmq::message_t sealed;
+    const bool in_place = header.kind == FrameKind::kRing;
+    if (!in_place) sealed.rebuild(plain.size());
+    zmq::message_t* to = in_place ? payload : &sealed;
+    const auto head = (*sealer)->Seal(bytes, plain, static_cast<std::byte*>(to->data()));
+    first.rebuild(head.data(), head.size());
+    if (!push->send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait) ||
+        !push->send(*to, zmq::send_flags::dontwait)) {
+      throw zmq::error_t();
+    }
+    return true;
+  }
+  first.rebuild(bytes.data(), bytes.size());
+  // Once the first part is taken, the second is: messages count whole.
+  if (!push->send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
+  (void)push->send(*payload, zmq::send_flags::dontwait);
+  return true;
+}
+
 bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
                    zmq::message_t payload) {
   try {
     SignalConnection* connection = ConnectSignals(endpoint);
     connection->last_use = now;
-    zmq::socket_t& push = connection->push;
-    (void)push.get(zmq::sockopt::events);  // sees what was taken meanwhile
-    const auto bytes = EncodeHeader(header);
-    zmq::message_t first(bytes.data(), bytes.size());
-    if (!push.send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
-    (void)push.send(payload, zmq::send_flags::dontwait);
+    (void)connection->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
+    return Hand(&connection->push, &connection->sealer, header, &payload);
   } catch (const zmq::error_t&) {
     return false;  // an endpoint that cannot be used, or the system has no more sockets
   }
-  return true;
 }
 
 Peers::SignalConnection* Peers::ConnectSignals(const std::string& endpoint) {
   const auto it = signals_.find(endpoint);
-  if (it != signals_.end()) return &it->second;
+  zmq::message_t event;
+  if (it != signals_.end() && !it->second.monitor.recv(event, zmq::recv_flags::dontwait)) {
+    return &it->second;
+  }
+  if (it != signals_.end()) signals_.erase(it);  // ZeroMQ does not come back to a door that refused
   SignalConnection made;
-  made.push = MakePush(endpoint);
+  Open(endpoint, Purpose::kSignals,
+       ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH, &made);
   made.push.set(zmq::sockopt::linger, 0);
   made.push.set(zmq::sockopt::sndhwm, kSignalHighWater);
   made.push.set(zmq::sockopt::reconnect_ivl, kSignalReconnectMs);
@@ -229,7 +314,7 @@ bool Peers::OnTheirWay(Topic topic, Incarnation to, std::uint64_t number,
 void Peers::Drop(const std::string& endpoint) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;
-  if (!Broken(&it->second)) zmq_socket_monitor(it->second.push.handle(), nullptr, 0);
+  (void)Broken(&it->second);
   peers_.erase(it);
 }
 
@@ -244,14 +329,11 @@ void Peers::DropQueued(std::uint64_t group) {
 
 // Returns false when the connection cannot be used any more.
 bool Peers::Flush(Peer* peer) {
+  if (!peer->verified) return true;
   try {
     while (!peer->queue.empty()) {
       Frame& frame = peer->queue.front();
-      const auto header = EncodeHeader(frame.header);
-      zmq::message_t first(header.data(), header.size());
-      // Once the first part is taken, the second is: messages count whole.
-      if (!peer->push.send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) break;
-      (void)peer->push.send(frame.payload, zmq::send_flags::dontwait);
+      if (!Hand(&peer->push, &peer->sealer, frame.header, &frame.payload)) break;
       peer->queue.pop_front();
     }
   } catch (const zmq::error_t&) {
@@ -260,13 +342,19 @@ bool Peers::Flush(Peer* peer) {
   return true;
 }
 
-// Any event that is asked for means that the connection was closed, or could not be made: a worker
-// listens before the controller tells anybody of it.
+// Any event that is asked for, but for the first one, means that the connection was closed, or
+// could not be made: a worker listens before the controller tells anybody of it.
 bool Peers::Broken(Peer* peer) {
-  zmq::message_t event;
+  zmq::message_t message;
   bool broken = false;
   try {
-    while (peer->monitor.recv(event, zmq::recv_flags::dontwait)) broken = true;
+    while (peer->monitor.recv(message, zmq::recv_flags::dontwait)) {
+      if (!message.more()) continue;  // the endpoint
+      const MonitorEvent event = EventOf(message);
+      const bool connected = event.event == ZMQ_EVENT_CONNECTED;
+      if (connected && !peer->verified) peer->verified = ListensForThisUser(event.value);
+      broken = broken || !connected || !peer->verified;
+    }
   } catch (const zmq::error_t&) {
     broken = true;
   }
@@ -281,7 +369,7 @@ std::vector<std::string> Peers::Service() {
   std::vector<std::string> lost;
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = it->second;
-    if (peer.used && (peer.broken || !Flush(&peer) || Broken(&peer))) {
+    if (peer.used && (peer.broken || Broken(&peer) || !Flush(&peer))) {
       lost.push_back(it->first);
       it = peers_.erase(it);
     } else {
@@ -295,7 +383,9 @@ void Peers::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
   for (auto& [endpoint, peer] : peers_) {
     if (!peer.used) continue;
     items->push_back({peer.monitor.handle(), 0, ZMQ_POLLIN, 0});
-    if (!peer.queue.empty()) items->push_back({peer.push.handle(), 0, ZMQ_POLLOUT, 0});
+    if (!peer.queue.empty() && peer.verified) {
+      items->push_back({peer.push.handle(), 0, ZMQ_POLLOUT, 0});
+    }
   }
 }
 

@@ -6,7 +6,12 @@
 // not acknowledge within the time limit breaks the connection.
 //
 // Signals (pings and pongs) may be lost, and do not wait behind data. ZeroMQ makes a broken signal
-// connection anew, within half a second of a link's repair. Not thread safe.
+// connection anew, within half a second of a link's repair.
+//
+// Connections go to workers that the controller has announced (directory.h), open with what their
+// doors ask for (door.h), and seal their frames where the job says so (seal.h). Nothing is handed
+// to an ipc connection before it is known that a process of this user listens there. Not thread
+// safe.
 #ifndef PRD_WORKER_MESH_PEERS_H_
 #define PRD_WORKER_MESH_PEERS_H_
 
@@ -22,7 +27,10 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "prd/status.h"
+#include "worker/mesh/directory.h"
 #include "worker/mesh/frame.h"
+#include "worker/mesh/keys.h"
+#include "worker/mesh/seal.h"
 
 namespace prd {
 
@@ -34,9 +42,16 @@ class Peers {
   // Frames that are remembered to be on their way (Sent).
   static constexpr std::size_t kMaxSent = 256;
 
-  // `host` as in Hello: equal hosts are reached by ipc.
-  Peers(zmq::context_t* context, std::string host) : context_(context), host_(std::move(host)) {}
+  // `host` as in Hello: equal hosts are reached by ipc. `directory` outlives it.
+  Peers(zmq::context_t* context, std::string host, const Directory* directory)
+      : context_(context), host_(std::move(host)), directory_(directory) {}
   ~Peers();
+
+  // From now on connections are of the directory's run, and protected so. Closes all.
+  void Join(MeshSecurity security);
+  // Connections to where this member is are its own from now on. Returns that endpoint if it was
+  // another incarnation's: its connections are to be given up.
+  std::optional<std::string> Introduce(const GroupMember& member);
 
   // Of connections that are made from now on: how long data may be unacknowledged.
   void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
@@ -91,9 +106,20 @@ class Peers {
     FrameHeader header;
     zmq::message_t payload;
   };
-  struct Peer {
+  using Sealer = std::optional<FrameSealer>;  // MeshSecurity::kAead
+  struct Connection {
+    Connection() = default;
+    Connection(Connection&&) noexcept = default;
+    // A monitor whose other end is gone would block what it tells of.
+    ~Connection() {
+      if (push.handle() != nullptr) zmq_socket_monitor(push.handle(), nullptr, 0);
+    }
     zmq::socket_t push;
     zmq::socket_t monitor;
+    Sealer sealer;
+  };
+  struct Peer : Connection {
+    bool verified = false;  // who listens there
     std::deque<Frame> queue;
     bool used = false;
     std::uint8_t kept = 0;  // Keepers
@@ -108,12 +134,13 @@ class Peers {
     std::uint64_t made = 0;  // of the connection
   };
 
-  struct SignalConnection {
-    zmq::socket_t push;
+  struct SignalConnection : Connection {
     Instant last_use;
   };
 
-  zmq::socket_t MakePush(const std::string& endpoint) const;
+  void Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection);
+  static bool Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
+                   zmq::message_t* payload);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(const std::string& endpoint);
   bool Flush(Peer* peer);
@@ -122,6 +149,9 @@ class Peers {
 
   zmq::context_t* context_;
   std::string host_;
+  const Directory* directory_;
+  MeshSecurity security_ = MeshSecurity::kNone;
+  std::map<std::string, Incarnation> at_;  // who is there
   DurationNs timeout_ = 10 * kSecond;
   std::map<std::string, Peer> peers_;
   std::map<std::string, SignalConnection> signals_;

@@ -116,6 +116,8 @@ typedef struct prd_options {
   int64_t goal_samples;
   uint32_t check_tensors;
   uint32_t queue_log; /* not 0: lines of the log are for prd_log_line, and do not go to stderr */
+  const char* mesh_ports;
+  const char* announce_address;
 } prd_options;
 
 typedef struct prd_tensor {

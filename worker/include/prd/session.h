@@ -76,8 +76,16 @@ struct SessionOptions {
   int rank = -1;       // -1: the controller gives the lowest free rank
   int world_size = 0;  // workers that the launcher started; 0: the job's config says
   // The address of this host at which workers on other hosts reach this one. Empty: the address
-  // that routes to the controller. Workers on one host also use ipc. PRD_ADDRESS.
+  // that routes to the controller; if the controller is on this host, no other host is reached, and
+  // workers use ipc alone. Workers of one job on one host use ipc, and run as one user.
+  // PRD_ADDRESS.
   std::string address;
+  // The ports at which this worker listens for peers on other hosts, "FIRST-LAST": for firewalls.
+  // Each worker of a host takes one. Empty: any free port. PRD_MESH_PORTS.
+  std::string mesh_ports;
+  // What peers on other hosts dial instead of where this worker listens: HOST or HOST:PORT, where
+  // addresses are translated on the way. PRD_ANNOUNCE_ADDRESS.
+  std::string announce_address;
   // How long a call goes on without word from the controller, or without being admitted by it,
   // before the call returns kUnavailable. 0: for ever. PRD_TIMEOUT_MS. While the controller
   // answers, other workers are waited for without a limit: for groups, and in Finish.

@@ -21,6 +21,7 @@ class Options(Sized):
         ("curve_server_key", c.c_char_p), ("curve_public_key", c.c_char_p), ("curve_secret_key", c.c_char_p),
         ("timeout_ms", c.c_int64), ("start_timeout_ms", c.c_int64), ("reduce_timeout_ms", c.c_int64),
         ("goal_steps", c.c_int64), ("goal_samples", c.c_int64), ("check_tensors", c.c_uint32), ("queue_log", c.c_uint32),
+        ("mesh_ports", c.c_char_p), ("announce_address", c.c_char_p),
     ]
 
 

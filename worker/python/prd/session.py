@@ -143,7 +143,8 @@ class Session:
 
     def __init__(self, *, job=None, controller=None, rank=None, world_size=None, address=None, launch=None, timeout=None,
                  start_timeout=None, reduce_timeout=None, max_communicators=None, goal_steps=None, goal_samples=None,
-                 check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, log=None):
+                 check_tensors=None, curve_server_key=None, curve_public_key=None, curve_secret_key=None, mesh_ports=None, announce_address=None,
+                 log=None):
         """Times are in seconds. `log`: called with each line that tells whom a call waits for; stderr unless given."""
         given = {name: value for name, value in locals().items() if name not in ("self", "log")}
         process = sys.modules.get("multiprocessing.process")

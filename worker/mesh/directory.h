@@ -1,0 +1,57 @@
+// Whom the controller has announced to this worker in its run: who may turn to it, and whom it may
+// turn to. Nobody else is answered or dialled, whatever a peer says.
+#ifndef PRD_WORKER_MESH_DIRECTORY_H_
+#define PRD_WORKER_MESH_DIRECTORY_H_
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "common/base/messages.h"
+#include "worker/mesh/keys.h"
+
+namespace prd {
+
+class Directory {
+ public:
+  explicit Directory(MeshKeyPair own) : own_(own) {}
+
+  // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everybody.
+  void Join(Incarnation self, RunId run);
+
+  // A member that the controller has announced just now. Its rank has no other incarnation any
+  // more: the directory is never larger than the run. False: nothing is new.
+  bool Announce(const GroupMember& member);
+  // The same, unless its rank has another incarnation already: what the controller said before that
+  // is of no use any more.
+  bool Meet(const GroupMember& member);
+
+  // nullptr: not announced.
+  const GroupMember* Find(Incarnation peer) const;
+  // What this worker and the peer derive from their keys. nullptr: not announced, or without a key
+  // that can be used.
+  const PairKeys* KeysOf(Incarnation peer) const;
+  // The peer with this key.
+  std::optional<Incarnation> HolderOf(const MeshKey& key) const;
+
+  const MeshKeyPair& own() const { return own_; }
+  Incarnation self() const { return self_; }
+  RunId run() const { return run_; }
+
+ private:
+  struct Entry {
+    GroupMember member;
+    mutable bool agreed = false;
+    mutable std::optional<PairKeys> keys;  // once they have been asked for
+  };
+
+  MeshKeyPair own_;
+  Incarnation self_ = 0;
+  RunId run_ = kNoRun;
+  std::map<Incarnation, Entry> entries_;
+  std::map<Rank, Incarnation> holders_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_DIRECTORY_H_

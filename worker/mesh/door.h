@@ -1,0 +1,120 @@
+// Who may connect to this worker's mesh. Nothing that comes over a connection is read before its
+// other end has shown that it is a worker whom the controller has announced (directory.h).
+//
+// The socket that listens is a PLAIN server (ZMTP, RFC 24): whoever connects names itself by a
+// Pass, and shows by ProofOf that it has the key of that worker. libzmq asks here, by ZAP
+// (RFC 27), and marks every message of an admitted connection with the name that the answer gives.
+// A connection of a worker that is not announced yet waits: the announcement is on its way, as a
+// rule. Under MeshSecurity::kCurve the socket is a CURVE server with the session's own pair, and
+// the other end's key says who it is.
+//
+// A number of a data connection is admitted once. That of a signal connection may come again, since
+// ZeroMQ makes a broken one anew: only pings and pongs come over it.
+//
+// Used by the background thread alone. There is one per ZeroMQ context.
+#ifndef PRD_WORKER_MESH_DOOR_H_
+#define PRD_WORKER_MESH_DOOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "worker/mesh/directory.h"
+#include "worker/mesh/keys.h"
+#include "worker/mesh/seal.h"
+
+namespace prd {
+
+class Door {
+ public:
+  static constexpr const char* kDomain = "prd-mesh";  // of ZAP
+  // Connections of workers that are not announced yet. Over that the one that has waited longest
+  // goes, of the address that has most.
+  static constexpr std::size_t kMaxHeld = 256;
+  // Connections of one worker for one purpose that are remembered: frames of an older one, which
+  // its sender has given up, may still wait here.
+  static constexpr std::size_t kMaxRemembered = 4;
+
+  // An admitted connection.
+  struct Visitor {
+    Incarnation from = 0;
+    std::optional<Purpose> purpose;     // none: any
+    std::optional<FrameOpener> opener;  // MeshSecurity::kAead
+  };
+  struct Counters {
+    std::uint64_t admitted = 0;
+    std::uint64_t refused = 0;
+  };
+
+  // Throws zmq::error_t. `directory` outlives it.
+  Door(zmq::context_t* context, const Directory* directory);
+
+  // From now on connections are of the directory's run, and protected so; they wait for an
+  // announcement for so long. Forgets those that were admitted.
+  void Join(MeshSecurity security, DurationNs patience);
+
+  // Answers what has come, those whose worker has been announced, and those that have waited too
+  // long.
+  void Serve(Instant now);
+  // Whom the message is from. nullptr: of nobody that is admitted now.
+  Visitor* VisitorOf(zmq::message_t* part);
+
+  // Why the newest of those that were refused was, and where it came from. Once.
+  std::optional<std::string> TakeRefusal() { return std::exchange(refusal_, std::nullopt); }
+  const Counters& counters() const { return counters_; }
+  std::optional<Instant> NextDeadline() const;
+  void* handle() { return zap_.handle(); }
+
+ private:
+  // Asked by libzmq, and not answered yet.
+  struct Knock {
+    std::vector<std::string> envelope;  // whom the answer goes to
+    std::string request;
+    std::string address;
+    std::string mechanism;
+    std::vector<std::string> credentials;
+    Instant since;
+  };
+  enum class Verdict : std::uint8_t { kAdmit, kHold, kRefuse };
+  struct Judgement {
+    Verdict verdict = Verdict::kRefuse;
+    std::string text;  // kAdmit: the visitor's name; kRefuse: why
+  };
+
+  bool Receive(Instant now, Knock* knock);
+  Judgement Judge(const Knock& knock);
+  Judgement JudgePass(const Knock& knock);
+  Judgement JudgeKey(const Knock& knock);
+  std::string Admit(Visitor visitor);
+  void Answer(const Knock& knock, const Judgement& judgement);
+  void Forget();
+  void Hold(Knock knock);
+
+  const Directory* directory_;
+  zmq::socket_t zap_;
+  MeshSecurity security_ = MeshSecurity::kNone;
+  DurationNs patience_ = 10 * kSecond;
+  std::deque<Knock> held_;  // the oldest in front
+  std::uint64_t names_ = 0;
+  std::map<std::uint64_t, Visitor> visitors_;
+  // By sender and purpose: the newest number that was admitted, and the visitors' names.
+  struct Sender {
+    std::uint64_t newest = 0;
+    std::deque<std::uint64_t> names;
+  };
+  std::map<std::pair<Incarnation, char>, Sender> senders_;
+  std::optional<std::string> refusal_;
+  Counters counters_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_DOOR_H_

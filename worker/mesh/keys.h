@@ -1,0 +1,77 @@
+// The keys that protect what workers send each other.
+//
+// Every session draws an X25519 pair. The public half goes into Hello, and the controller gives it
+// to those whom it announces the worker to. Two workers derive a key for each direction between
+// them from their pairs (RFC 5869, HKDF-SHA256), bound to the run and to both incarnations. From
+// that key come the proof that opens a connection (door.h) and the key of the frames on it
+// (seal.h), both bound to the connection's number and to what it is for. So nothing that was proven
+// or sealed for one connection is of use on another.
+#ifndef PRD_WORKER_MESH_KEYS_H_
+#define PRD_WORKER_MESH_KEYS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/ids.h"
+#include "common/base/messages.h"
+#include "prd/status.h"
+
+namespace prd {
+
+using SecretKey = std::array<std::uint8_t, 32>;
+
+struct MeshKeyPair {
+  MeshKey public_key;
+  SecretKey secret{};
+};
+
+// kInternal: the system gives no random numbers.
+Result<MeshKeyPair> DrawMeshKeys();
+
+// From one worker to another, in a run.
+struct Direction {
+  RunId run = kNoRun;
+  Incarnation from = 0;
+  Incarnation to = 0;
+};
+
+// The two directions between this worker and a peer.
+struct PairKeys {
+  SecretKey out{};
+  SecretKey in{};
+};
+// nullopt: `peer` is no key that anybody can have drawn.
+std::optional<PairKeys> AgreeOnKeys(const MeshKeyPair& own, const MeshKey& peer,
+                                    const Direction& out);
+
+// What a connection carries.
+enum class Purpose : char { kData = 'd', kSignals = 's' };
+
+// What a connection names itself: text of a ZMTP user name. A sender numbers its connections; no
+// number comes twice under one incarnation, except that a connection for signals may break and be
+// made again.
+struct Pass {
+  Incarnation from = 0;
+  std::uint64_t number = 0;
+  Purpose purpose = Purpose::kData;
+  friend bool operator==(const Pass&, const Pass&) = default;
+};
+std::string EncodePass(const Pass& pass);
+std::optional<Pass> DecodePass(std::string_view text);
+
+// Shows that whoever opens this connection has the key of the direction: text of a ZMTP password.
+std::string ProofOf(const SecretKey& direction, const Pass& pass);
+// In a time that does not depend on where they differ.
+bool SameProof(std::string_view one, std::string_view other);
+
+// The key of the frames on this connection: AES-128.
+using SealKey = std::array<std::uint8_t, 16>;
+SealKey SealKeyOf(const SecretKey& direction, const Pass& pass);
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_MESH_KEYS_H_
