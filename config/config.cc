@@ -17,13 +17,10 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 4 << 20;
 
-// `keys`: the daemon has CURVE keys.
-JobRule ReadRule(const TomlTable* table, int line, bool keys, ConfigErrors* errors) {
+JobRule ReadRule(const TomlTable* table, int line, ConfigErrors* errors) {
   JobRule rule{.pattern = {}, .spec = {}, .line = line};
-  bool by_keys = true;
   FieldReader reader(table, "job", line, errors);
-  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec, &by_keys);
-  if (by_keys && keys) rule.spec.mesh_security = MeshSecurity::kAead;
+  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec, &rule.mesh_security_by_keys);
   reader.RefuseOthers();
   return rule;
 }
@@ -84,8 +81,7 @@ void ReadRules(const TomlTable::Entry* entry, Config* config, ConfigErrors* erro
       errors->Add(node.line, "job: found " + Describe(node) + ", allowed is " + kAllowed);
       continue;
     }
-    JobRule rule =
-        ReadRule(node.table(), node.line, !config->daemon.curve_secret_key_file.empty(), errors);
+    JobRule rule = ReadRule(node.table(), node.line, errors);
     for (const JobRule& earlier : config->jobs) {
       if (earlier.pattern == rule.pattern && !rule.pattern.empty()) {
         errors->Add(rule.line, "job.name: found " + TomlText(rule.pattern) +
@@ -155,6 +151,8 @@ Result<JobSpec> FindJob(const Config& config, const std::string& name) {
     if (!GlobMatches(rule.pattern, name)) continue;
     JobSpec spec = rule.spec;
     spec.name = name;
+    const bool keys = !config.daemon.curve_secret_key_file.empty();
+    if (rule.mesh_security_by_keys && keys) spec.mesh_security = MeshSecurity::kAead;
     spec.text = JobSpecToToml(spec);
     return spec;
   }

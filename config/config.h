@@ -46,7 +46,8 @@ struct JobRule {
   std::string
       pattern;   // of job names; * is any run of characters, ? any one. The first match counts
   JobSpec spec;  // name and text empty
-  int line = 0;  // of the file, for messages
+  bool mesh_security_by_keys = true;  // "auto": FindJob says which
+  int line = 0;                       // of the file, for messages
 };
 
 // What an identity may do with its jobs. All may look at them with prdctl.

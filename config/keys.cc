@@ -246,9 +246,9 @@ void DescribeMeshSecurity(Fields& fields, MeshSecurity* security, bool* by_keys)
   static constexpr const char* kHelp =
       "How what workers send each other is protected. \"none\": it is sent as it is; where workers "
       "are on several hosts, their network must be trusted. \"aead\": each message is sealed "
-      "(AES-128-GCM). \"curve\": connections are CURVE's, at an eighth of the speed. All let in "
-      "only workers that the daemon has announced, by keys that each worker draws. \"auto\": as a "
-      "run begins, \"aead\" if curve_secret_key_file is set, else \"none\".";
+      "(AES-128-GCM) where it leaves its host. \"curve\": connections are CURVE's, at an eighth of "
+      "the speed. All let in only workers that the daemon has announced, by keys that each worker "
+      "draws. \"auto\": as a run begins, \"aead\" if curve_secret_key_file is set, else \"none\".";
   const bool automatic = by_keys != nullptr && *by_keys;
   const auto names = std::span(kNames).subspan(by_keys == nullptr ? 1 : 0);
   const std::size_t first = by_keys == nullptr ? 0 : 1;  // of those that a run can have

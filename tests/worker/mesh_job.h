@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,12 @@ class MeshJob {
   MeshJob& operator=(const MeshJob&) = delete;
 
   void Add() { workers_.push_back(std::make_unique<MeshWorker>(shapes_, options_, plan_)); }
+  // On a host of its own.
+  void AddApart() {
+    Mesh::Options options = options_;
+    options.host = "host" + std::to_string(size());
+    workers_.push_back(std::make_unique<MeshWorker>(shapes_, options, plan_));
+  }
   // A new worker in the place of one that may be dead.
   void Revive(std::size_t i) {
     workers_[i] = std::make_unique<MeshWorker>(shapes_, options_, plan_);

@@ -234,7 +234,9 @@ TEST_P(MeshSecurityTest, ReductionsFetchesAndPullsWork) {
     Mesh::Options options;
     options.chunk_bytes = 4096;
     options.direct_bytes = direct;
-    MeshJob job(3, EveryDType(20'000), plans::kModels, options);
+    MeshJob job(1, EveryDType(20'000), plans::kModels, options);
+    job.AddApart();
+    job.AddApart();
     Protect(&job, GetParam(), plans::kModels);
     for (std::size_t w = 0; w < 3; ++w) {
       Fill(&job[w].parameters, [&] { return static_cast<double>(1 << w); });
@@ -573,7 +575,7 @@ class Tap {
       out.set(zmq::sockopt::sndhwm, 0);
       out.set(zmq::sockopt::plain_username, user);
       out.set(zmq::sockopt::plain_password, asked.at(9));
-      out.connect(to_.mesh->endpoints().front());
+      out.connect(to_.mesh->endpoints().back());
       const std::vector<std::string> answer = {asked[0], "",   "1.0", asked[3],
                                                "200",    "OK", user,  ""};
       for (std::size_t i = 0; i < answer.size(); ++i) {
@@ -678,6 +680,14 @@ Trained TrainOverTaps(bool malice) {
   trained.values = ValuesOf(job[0].parameters);
   EXPECT_EQ(to_first.passes.size(), 1u);
   return trained;
+}
+
+// What leaves the host is sealed, and nothing else is.
+TEST(SealTest, WhatStaysOnTheHostIsNotSealed) {
+  EXPECT_TRUE(Seals(MeshSecurity::kAead, true));
+  EXPECT_FALSE(Seals(MeshSecurity::kAead, false));
+  EXPECT_FALSE(Seals(MeshSecurity::kNone, true));
+  EXPECT_FALSE(Seals(MeshSecurity::kCurve, true));
 }
 
 // S2: 10,000 frames that are forged, changed, repeated, late or of another connection, among those

@@ -47,7 +47,7 @@ class Door {
   struct Visitor {
     Incarnation from = 0;
     std::optional<Purpose> purpose;     // none: any
-    std::optional<FrameOpener> opener;  // MeshSecurity::kAead
+    std::optional<FrameOpener> opener;  // if the connection Seals
   };
   struct Counters {
     std::uint64_t admitted = 0;

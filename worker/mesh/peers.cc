@@ -136,7 +136,9 @@ void Peers::Open(const std::string& endpoint, Purpose purpose, int events, Conne
     push.set(zmq::sockopt::plain_username, EncodePass(pass));
     push.set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
   }
-  if (security_ == MeshSecurity::kAead) connection->sealer.emplace(SealKeyOf(keys->out, pass));
+  if (Seals(security_, HasPrefix(endpoint, "tcp://"))) {
+    connection->sealer.emplace(SealKeyOf(keys->out, pass));
+  }
   const std::string name = "inproc://prd-peer-" + std::to_string(made_);
   if (zmq_socket_monitor(push.handle(), name.c_str(), events) != 0) throw zmq::error_t();
   connection->monitor = zmq::socket_t(*context_, zmq::socket_type::pair);

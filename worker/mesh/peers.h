@@ -106,7 +106,7 @@ class Peers {
     FrameHeader header;
     zmq::message_t payload;
   };
-  using Sealer = std::optional<FrameSealer>;  // MeshSecurity::kAead
+  using Sealer = std::optional<FrameSealer>;  // if the connection Seals
   struct Connection {
     Connection() = default;
     Connection(Connection&&) noexcept = default;

@@ -6,6 +6,9 @@
 // so no nonce comes twice under a key. On the wire the first part is the counter (8 bytes,
 // little-endian), the header, sealed, and the tag of both; the second part is the payload, sealed.
 //
+// What goes by ipc is not sealed: at both ends the kernel says that the other one is a process of
+// the same user, and nobody else is on the path.
+//
 // Not thread safe.
 #ifndef PRD_WORKER_MESH_SEAL_H_
 #define PRD_WORKER_MESH_SEAL_H_
@@ -19,10 +22,16 @@
 #include <optional>
 #include <span>
 
+#include "common/base/messages.h"
 #include "worker/mesh/frame.h"
 #include "worker/mesh/keys.h"
 
 namespace prd {
+
+// `leaves_host`: the connection is tcp.
+inline bool Seals(MeshSecurity security, bool leaves_host) {
+  return security == MeshSecurity::kAead && leaves_host;
+}
 
 inline constexpr std::size_t kTagBytes = 16;
 inline constexpr std::size_t kSealedHeaderBytes = 8 + kFrameHeaderBytes + kTagBytes;
