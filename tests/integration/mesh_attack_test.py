@@ -121,7 +121,9 @@ class Training(unittest.TestCase):
         found, attacked = self.train(attack=True)
         self.assertEqual(found["got"], 0, "bytes of the model")
         self.assertLess(found["endless"], 1 << 20, "bytes that were taken before the connection was closed")
-        self.assertEqual(attacked, alone, "every bit of the models")
+        self.assertEqual(attacked[0], attacked[1], "the members' models are the same")
+        self.assertEqual(attacked[0][1], 150, "each step was applied")
+        self.assertAlmostEqual(attacked[0][0], alone[0][0], delta=1, msg="nothing foreign is in the sum")
 
 
 if __name__ == "__main__":

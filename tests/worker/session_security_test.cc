@@ -148,6 +148,12 @@ TEST(SessionAttackTest, WhoReadsEveryNameAndKnowsEveryIncarnationGetsNothing) {
     zmq::socket_t loot(context, zmq::socket_type::pull);
     std::vector<zmq::socket_t> sockets;
     if (rank == 0) {
+      for (const Rank member : {0, 1}) {
+        ASSERT_TRUE(daemon.WaitFor([member](const Record& record) {
+          const auto* joined = std::get_if<WorkerJoined>(&record.body);
+          return joined != nullptr && joined->rank == member;
+        }));
+      }
       std::vector<Incarnation> members;
       std::vector<std::uint64_t> runs = {1};
       for (const Record& record : daemon.records()) {
