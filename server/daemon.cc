@@ -156,6 +156,7 @@ void Daemon::Housekeep(Instant now) {
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
   TellStarts(now);
+  TellConnections();
   recorder_->TellLeftOut(now);
   if (metrics_ == nullptr) return;
   metrics_->SetCounters(Counters());
@@ -205,6 +206,21 @@ void Daemon::TellStarts(Instant now) {
     wait.at = now + wait.pause;
   }
   start_waits_ = std::move(waits);
+}
+
+void Daemon::TellConnections() {
+  const ConnectionGuard::Counters now = workers_->connections();
+  const ConnectionGuard::Counters told = told_connections_;
+  std::uint64_t skipped = 0;
+  if ((now.refused == told.refused && now.cut == told.cut) ||
+      !connections_log_.Allow(MonotonicNs(), &skipped)) {
+    return;
+  }
+  spdlog::warn(
+      "ended {} connections that were too many, in all or from one host, and {} that brought too "
+      "much without a whole message; {} are open",
+      now.refused - told.refused, now.cut - told.cut, now.open);
+  told_connections_ = now;
 }
 
 // One line per kind of error and ten seconds: a worker that comes again and again hides no other
@@ -259,6 +275,8 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_forbidden", socket.forbidden},
           {"messages_over_quota", gate_->over_quota()},
           {"connections_denied", zap_->denied()},
+          {"connections_refused", workers_->connections().refused},
+          {"connections_cut", workers_->connections().cut},
           {"leases_expired", pump.leases_expired},
           {"histories_lost", pump.histories_lost},
           {"records", pump.records},

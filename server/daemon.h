@@ -68,6 +68,7 @@ class Daemon {
   void Housekeep(Instant now);
   void TellStarts(Instant now);
   bool JobIsOver(Instant now);
+  void TellConnections();
   void Drain();
 
   Result<JobSpec> FindSpec(const std::string& job) const;
@@ -120,6 +121,8 @@ class Daemon {
   DurationNs retry_pause_ = 0;
   std::uint64_t history_errors_ = 0;
 
+  LogLimit connections_log_{60 * kSecond};
+  ConnectionGuard::Counters told_connections_;
   // Refusals of workers that belong to no run, by kind of error.
   std::map<Code, LogLimit> refused_log_;
 

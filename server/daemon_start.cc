@@ -3,6 +3,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <map>
 #include <optional>
@@ -28,6 +29,22 @@ void RaiseFileLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Connections to workers: of all descriptors but those that the history, the admin socket, the
+// metrics and the libraries need. What a connection brings before ZeroMQ has a whole message of it
+// is far below these bounds, also while the history cannot be written and nothing is read.
+ConnectionGuard::Options GuardOptions(std::int64_t max_message_bytes) {
+  constexpr std::size_t kOwn = 384;
+  constexpr std::size_t kPerPeer = 512;
+  rlimit limit{};
+  const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const std::size_t all = known ? limit.rlim_cur : 65'536;
+  const auto message = static_cast<std::uint64_t>(max_message_bytes);
+  return {.max_connections = std::max(all / 4, all - std::min(all, kOwn)),
+          .max_per_peer = kPerPeer,
+          .max_unread = std::max<std::uint64_t>(1 << 20, 2 * message),
+          .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message)};
 }
 
 // The keys of [daemon] that a reload cannot change, where they differ.
@@ -109,7 +126,8 @@ Status Daemon::Listen() {
   const WorkerSocket::Options options{.endpoint = listen,
                                       .max_message_bytes = settings.max_message_bytes,
                                       .keys = keys,
-                                      .open_to_users = keys.has_value() || access_->knows_users()};
+                                      .open_to_users = keys.has_value() || access_->knows_users(),
+                                      .guard = GuardOptions(settings.max_message_bytes)};
   Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
       context_, {.endpoint = settings.admin, .keys = keys, .open_to_users = access_->knows_users()},
       history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); });

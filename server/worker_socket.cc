@@ -14,8 +14,9 @@
 namespace prd {
 namespace {
 
-// Messages queued per worker and direction before it blocks. A worker has a handful in flight.
-constexpr int kQueue = 1000;
+// Messages queued per worker and direction before it blocks. A worker has a handful in flight. What
+// it leaves unread is bounded in bytes by the pump (kMaxUnacked, kResendBytes).
+constexpr int kQueue = 128;
 
 void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   socket.set(zmq::sockopt::router_mandatory, true);  // an error, not silence, for a gone worker
@@ -26,6 +27,7 @@ void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   socket.set(zmq::sockopt::rcvhwm, kQueue);
   socket.set(zmq::sockopt::linger, 1000);
   socket.set(zmq::sockopt::backlog, 4096);
+  socket.set(zmq::sockopt::handshake_ivl, 10'000);
   socket.set(zmq::sockopt::ipv6, options.endpoint.find('[') != std::string::npos);
   // Clears away connections whose other end is gone without a word.
   socket.set(zmq::sockopt::heartbeat_ivl, 5000);
@@ -53,10 +55,14 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
   try {
     zmq::socket_t socket(context, zmq::socket_type::router);
     Configure(socket, options);
+    Result<std::unique_ptr<ConnectionGuard>> guard =
+        ConnectionGuard::Make(context, socket, options.guard);
+    if (!guard.ok()) return guard.status();
     Result<std::string> endpoint = Bind(socket, options.endpoint, "listen");
     if (!endpoint.ok()) return endpoint.status();
     PRD_RETURN_IF_ERROR(OpenToUsers(*endpoint, options.open_to_users));
     std::unique_ptr<WorkerSocket> made(new WorkerSocket(std::move(socket)));
+    made->guard_ = std::move(*guard);
     made->endpoint_ = *endpoint;
     return made;
   } catch (const zmq::error_t& error) {
@@ -66,7 +72,10 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
 
 bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerEnvelope* envelope) {
   while (*budget > 0) {
-    if (!socket_.recv(route_, zmq::recv_flags::dontwait)) return false;
+    if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
+      guard_->Drained();
+      return false;
+    }
     --*budget;
     int parts = 0;
     // The parts of a message arrive together, so none of these waits.
@@ -74,6 +83,7 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerE
       (void)socket_.recv(body_, zmq::recv_flags::none);
       ++parts;
     }
+    guard_->Delivered(parts > 0 ? body_ : route_);
     if (parts != 1) {
       Refuse(Status(Code::kInvalidArgument,
                     "a worker's message has one part, found " + std::to_string(parts)));

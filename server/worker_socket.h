@@ -14,6 +14,7 @@
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
+#include "common/io/connection_guard.h"
 #include "common/io/curve.h"
 #include "common/io/log.h"
 #include "engines/ports.h"
@@ -32,6 +33,7 @@ class WorkerSocket final : public Transport {
     std::optional<CurveKeys> keys;
     // The socket file of an ipc endpoint is for all users of this host.
     bool open_to_users = false;
+    ConnectionGuard::Options guard;
   };
 
   struct Counters {
@@ -62,6 +64,7 @@ class WorkerSocket final : public Transport {
   const std::string& endpoint() const { return endpoint_; }
   zmq::socket_ref socket() { return socket_; }
   const Counters& counters() const { return counters_; }
+  ConnectionGuard::Counters connections() const { return guard_->counters(); }
   std::size_t routes() const { return routes_.size(); }
 
  private:
@@ -76,6 +79,7 @@ class WorkerSocket final : public Transport {
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 
   zmq::socket_t socket_;
+  std::unique_ptr<ConnectionGuard> guard_;  // goes before the socket
   std::string endpoint_;
   std::unordered_map<Incarnation, Route> routes_;
   Counters counters_;

@@ -1,6 +1,7 @@
 // Opening, closing, and the one way to write.
 #include <rocksdb/convenience.h>
 #include <rocksdb/options.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -27,12 +28,18 @@ rocksdb::CompressionType Compression() {
   return lz4 ? rocksdb::kLZ4Compression : rocksdb::kNoCompression;
 }
 
+int OpenFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
+  return static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur / 8, 16, 256));
+}
+
 rocksdb::DBOptions DbOptions(bool read_only) {
   rocksdb::DBOptions options;
   options.create_if_missing = !read_only;
   options.create_missing_column_families = !read_only;
   // A reader keeps every file open, so that it can go on when the daemon removes one.
-  options.max_open_files = read_only ? -1 : 256;
+  options.max_open_files = read_only ? -1 : OpenFiles();
   options.max_background_jobs = 2;
   options.max_total_wal_size = 64 << 20;       // what a start has to read
   options.avoid_flush_during_shutdown = true;  // the log has it all
@@ -78,6 +85,7 @@ RocksHistory::~RocksHistory() {
   // acknowledged is in it as after a kill.
   for (auto& family : families_) (void)family.release();
   (void)db_.release();
+  (void)environment_.release();
 }
 
 Result<std::unique_ptr<RocksHistory>> RocksHistory::Open(const std::string& dir, Options options) {
@@ -107,7 +115,12 @@ Status RocksHistory::OpenDb() {
   for (const char* name : kFamilies) descriptors.emplace_back(name, FamilyOptions());
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::DBOptions options = DbOptions(read_only_);
+  rocksdb::DBOptions options = DbOptions(read_only_);
+  if (!read_only_) {
+    files_ = std::make_shared<history::PatientFiles>();
+    environment_ = rocksdb::NewCompositeEnv(files_);
+    options.env = environment_.get();
+  }
   const rocksdb::Status status =
       read_only_ ? rocksdb::DB::OpenForReadOnly(options, dir_, descriptors, &handles, &db)
                  : rocksdb::DB::Open(options, dir_, descriptors, &handles, &db);
@@ -153,12 +166,17 @@ Status RocksHistory::Commit(rocksdb::WriteBatch* batch) {
 
 // After a write that failed half-way RocksDB takes no more until it is opened anew. So a full disk
 // is noticed before, with room left for what RocksDB writes by itself.
-Status RocksHistory::CheckSpace(std::size_t bytes) const {
+Status RocksHistory::CheckSpace(std::size_t bytes) {
   if (read_only_) {
     return Status(Code::kFailedPrecondition, "the history in " + dir_ + " is open for reading");
   }
   if (broken_) {
     return Status(Code::kDataLoss, "the history in " + dir_ + " has to be opened anew");
+  }
+  if (!files_->Ready()) {
+    return Status(Code::kResourceExhausted,
+                  "no descriptors are left to open files of the history in " + dir_ +
+                      " (LimitNOFILE, ulimit -n)");
   }
   struct statvfs info {};
   if (::statvfs(dir_.c_str(), &info) != 0) return Status::Ok();  // the write will tell

@@ -36,6 +36,7 @@
 #include "common/base/history.h"
 #include "engines/ports.h"
 #include "prd/status.h"
+#include "server/history/files.h"
 
 namespace prd {
 
@@ -95,7 +96,7 @@ class RocksHistory final : public History {
   RocksHistory(std::string dir, Options options, bool read_only);
   Status OpenDb();
   Status CheckFormat();
-  Status CheckSpace(std::size_t bytes) const;
+  Status CheckSpace(std::size_t bytes);
   Status Commit(rocksdb::WriteBatch* batch);
   Status NoteRuns();
   Status Fail(const rocksdb::Status& status, const std::string& what) const;
@@ -106,6 +107,8 @@ class RocksHistory final : public History {
   const std::string dir_;
   Options options_;
   const bool read_only_;
+  std::shared_ptr<history::PatientFiles> files_;  // null when reading
+  std::unique_ptr<rocksdb::Env> environment_;     // of them
   std::unique_ptr<rocksdb::DB> db_;
   std::vector<std::unique_ptr<rocksdb::ColumnFamilyHandle>> families_;
   bool broken_ = false;

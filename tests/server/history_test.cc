@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -9,6 +10,7 @@
 #include <fstream>
 #include <vector>
 
+#include "server/history/files.h"
 #include "server/history/keys.h"
 #include "server/history/rocks_history.h"
 #include "tests/server/scratch_dir.h"
@@ -385,6 +387,76 @@ TEST(History, WithoutRoomNothingIsTouched) {
   history->set_reserve_bytes(0);
   ASSERT_TRUE(history->Append(std::vector{Signal(1, 10)}).ok());
   EXPECT_EQ(history->Read(1, 0, 1 << 20)->size(), 11u);
+}
+
+// Takes all descriptors that the process may still have, of few.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = 300;
+    ::setrlimit(RLIMIT_NOFILE, &few);
+  }
+  ~NoDescriptors() {
+    GiveBack(taken_.size());
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  void TakeAll() {
+    for (int fd = ::open("/dev/null", O_RDONLY); fd >= 0; fd = ::open("/dev/null", O_RDONLY)) {
+      taken_.push_back(fd);
+    }
+  }
+  void GiveBack(std::size_t count) {
+    for (; count > 0; --count) {
+      ::close(taken_.back());
+      taken_.pop_back();
+    }
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<int> taken_;
+};
+
+TEST(History, WithoutDescriptorsItsFilesAreOpenedFromTheReserve) {
+  const ScratchDir dir;
+  NoDescriptors none;
+  history::PatientFiles files;
+  ASSERT_TRUE(files.Ready());
+  none.TakeAll();
+  constexpr std::size_t kHalf = history::PatientFiles::kReserve / 2;
+  std::vector<std::unique_ptr<rocksdb::FSWritableFile>> open(kHalf + 1);
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    EXPECT_TRUE(files.Ready());
+    const auto status =
+        files.NewWritableFile(dir / std::to_string(i), rocksdb::FileOptions(), &open[i], nullptr);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
+  EXPECT_FALSE(files.Ready());
+  none.GiveBack(1);
+  EXPECT_TRUE(files.Ready());
+}
+
+TEST(History, GoesOnWithoutDescriptors) {
+  const ScratchDir dir;
+  NoDescriptors none;
+  {
+    const HistoryPtr history = OpenOrDie(dir / "state");
+    ASSERT_TRUE(history->Append(RunOf(1, "mnist", 1)).ok());
+    none.TakeAll();
+    // Enough for RocksDB to begin new files.
+    const std::string text(200'000, 'x');
+    for (std::uint64_t index = 1; index <= 200; ++index) {
+      Record record = Signal(1, index);
+      std::get<FromWorker>(record.body).envelope.body = Leave{.reason = text};
+      const Status status = history->Append(std::vector{record});
+      ASSERT_TRUE(status.ok()) << status.ToString();
+    }
+    EXPECT_FALSE(history->broken());
+    none.GiveBack(50);
+  }
+  EXPECT_EQ(OpenOrDie(dir / "state")->Read(1, 0, 100 << 20)->size(), 201u);
 }
 
 // A limit on the size of files stands for a disk that fails. In a child, because the limit is the

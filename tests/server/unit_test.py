@@ -21,6 +21,10 @@ def main():
     text = unit.read_text(encoding="utf-8")
     assert text.count("/usr/bin/prd ") == 1, "the installation replaces exactly one path"
     failures = []
+    for line in ("IPAddressDeny=any", "IPAddressAllow=localhost", "LimitCORE=0", "MemoryMax=", "MemoryHigh=", "TasksMax=",
+                 "StartLimitBurst="):
+        if f"\n{line}" not in text:
+            failures.append(f"the unit lacks {line}")
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / unit.name
         copy.write_text(text.replace("/usr/bin/prd ", f"{bin_dir}/prd "), encoding="utf-8")

@@ -1,0 +1,295 @@
+#include "common/io/connection_guard.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/io/clock.h"
+
+namespace prd {
+namespace {
+
+constexpr DurationNs kLookAnyway = 500 * kMillisecond;
+constexpr long kIdleMs = 1000;
+constexpr long kGrowth = 4 << 20;  // of the process, in bytes, after which the guard looks at once
+
+std::optional<std::uint64_t> CookieOf(int fd) {
+  std::uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return std::nullopt;
+  return cookie;
+}
+
+// Bytes that were received on a TCP connection and taken from the kernel.
+std::optional<std::uint64_t> TakenFrom(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
+  if (size < offsetof(tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received) {
+    return std::nullopt;
+  }
+  int waiting = 0;
+  if (::ioctl(fd, FIONREAD, &waiting) != 0) return std::nullopt;
+  const auto queued = static_cast<std::uint64_t>(std::max(waiting, 0));
+  return info.tcpi_bytes_received - std::min<std::uint64_t>(queued, info.tcpi_bytes_received);
+}
+
+// What has come and is not read is dropped, too: shutdown(2) would let a TCP peer send on, and
+// ZeroMQ would read it.
+void Break(int fd, bool tcp) {
+  sockaddr nobody{};
+  nobody.sa_family = AF_UNSPEC;
+  if (!tcp || ::connect(fd, &nobody, sizeof nobody) != 0) ::shutdown(fd, SHUT_RDWR);
+}
+
+struct PeerName {
+  std::string name;
+  bool tcp = false;
+};
+
+PeerName PeerOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {"gone"};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+    return {"4" + std::string(reinterpret_cast<const char*>(&v4), sizeof v4), true};
+  }
+  if (address.ss_family == AF_INET6) {
+    // A host may choose the lower half of its address.
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    const bool mapped = IN6_IS_ADDR_V4MAPPED(&v6);
+    const char* bytes = reinterpret_cast<const char*>(&v6);
+    return {mapped ? "4" + std::string(bytes + 12, 4) : "6" + std::string(bytes, 8), true};
+  }
+  ucred user{};
+  socklen_t user_size = sizeof user;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &user_size) != 0) return {"unknown"};
+  return {user.uid == ::geteuid() ? std::string() : "u" + std::to_string(user.uid)};
+}
+
+}  // namespace
+
+ConnectionGuard::ConnectionGuard(zmq::socket_ref socket, const Options& options)
+    : socket_(socket), options_(options) {}
+
+Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& context,
+                                                               zmq::socket_ref socket,
+                                                               const Options& options) {
+  std::unique_ptr<ConnectionGuard> guard(new ConnectionGuard(socket, options));
+  guard->nothing_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  guard->copy_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  guard->memory_ = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (guard->nothing_ < 0 || guard->copy_ < 0) {
+    return Status(Code::kUnavailable,
+                  std::string("/dev/null cannot be opened: ") + std::strerror(errno));
+  }
+  static std::atomic<std::uint64_t> number{0};
+  const std::string name = "inproc://prd-guard-" + std::to_string(++number);
+  constexpr int kEvents =
+      ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
+  try {
+    if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
+    guard->events_ = zmq::socket_t(context, zmq::socket_type::pair);
+    guard->events_.set(zmq::sockopt::linger, 0);
+    guard->events_.connect(name);
+  } catch (const zmq::error_t& error) {
+    return Status(Code::kInternal, std::string("connections cannot be watched: ") + error.what());
+  }
+  guard->thread_ = std::thread([raw = guard.get()] { raw->Run(); });
+  return guard;
+}
+
+ConnectionGuard::~ConnectionGuard() {
+  stopping_ = true;
+  (void)::zmq_socket_monitor(socket_.handle(), nullptr, 0);  // its last event wakes the thread
+  if (thread_.joinable()) thread_.join();
+  for (const int fd : {nothing_, copy_, memory_}) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+void ConnectionGuard::Delivered(const zmq::message_t& part) {
+  const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(fd);
+  if (it == connections_.end()) return;
+  Connection& connection = it->second;
+  connection.delivered = true;
+  if (!std::exchange(connection.silent, false) || connection.ended) return;
+  silent_.erase(connection.serial);
+  peers_[connection.peer].silent.erase(connection.serial);
+}
+
+ConnectionGuard::Counters ConnectionGuard::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+// ---- the thread ----
+
+void ConnectionGuard::Run() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads
+  try {
+    while (!stopping_) {
+      const bool idle = [this] {
+        const std::lock_guard lock(mutex_);
+        return std::none_of(connections_.begin(), connections_.end(),
+                            [](const auto& entry) { return entry.second.tcp; });
+      }();
+      zmq_pollitem_t item{.socket = events_.handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0};
+      (void)::zmq_poll(&item, 1, idle ? kIdleMs : static_cast<long>(options_.pace / kMillisecond));
+      while (events_.get(zmq::sockopt::events) & ZMQ_POLLIN) {
+        if (!OnEvent()) return;
+      }
+      if (MonotonicNs() >= look_at_ || Grown()) Look();
+    }
+  } catch (const zmq::error_t&) {  // the context ends
+  }
+}
+
+// False: it was the last one.
+bool ConnectionGuard::OnEvent() {
+  zmq::message_t frame;
+  if (!events_.recv(frame, zmq::recv_flags::dontwait)) return true;
+  std::uint16_t event = 0;
+  std::int32_t value = 0;
+  if (frame.size() >= sizeof event + sizeof value) {
+    std::memcpy(&event, frame.data(), sizeof event);
+    std::memcpy(&value, frame.data<char>() + sizeof event, sizeof value);
+  }
+  while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
+  if (event == ZMQ_EVENT_ACCEPTED) OnAccepted(value);
+  if (event == ZMQ_EVENT_CLOSED || event == ZMQ_EVENT_DISCONNECTED) OnClosed(value);
+  return event != ZMQ_EVENT_MONITOR_STOPPED;
+}
+
+void ConnectionGuard::OnAccepted(int fd) {
+  OnClosed(fd);  // ZeroMQ closes some without an event
+  const std::lock_guard lock(mutex_);
+  const std::optional<std::uint64_t> cookie = CookieOf(fd);
+  if (!cookie) return;  // closed already
+  PeerName peer = PeerOf(fd);
+  Connection& connection = connections_[fd];
+  connection.cookie = *cookie;
+  connection.serial = ++next_serial_;
+  connection.peer = std::move(peer.name);
+  connection.tcp = peer.tcp;
+  Peer& of = peers_[connection.peer];
+  ++of.open;
+  of.silent[connection.serial] = fd;
+  silent_[connection.serial] = fd;
+  ++counters_.open;
+  const auto end = [this](int victim) {
+    ++counters_.refused;
+    End(victim, &connections_.at(victim));
+  };
+  if (options_.max_unread_in_all > 0 && orphaned_ > options_.max_unread_in_all) {
+    end(fd);
+  } else if (options_.max_per_peer > 0 && !connection.peer.empty() &&
+             of.open > options_.max_per_peer) {
+    end(of.silent.begin()->second);
+  } else if (options_.max_connections > 0 && counters_.open > options_.max_connections) {
+    end(silent_.begin()->second);
+  }
+}
+
+void ConnectionGuard::OnClosed(int fd) {
+  const std::lock_guard lock(mutex_);
+  const auto it = connections_.find(fd);
+  if (it == connections_.end()) return;
+  orphaned_ += it->second.unread;
+  if (!it->second.ended) Uncount(it->second);
+  connections_.erase(it);
+}
+
+void ConnectionGuard::Uncount(const Connection& connection) {
+  --counters_.open;
+  silent_.erase(connection.serial);
+  const auto peer = peers_.find(connection.peer);
+  peer->second.silent.erase(connection.serial);
+  if (--peer->second.open == 0) peers_.erase(peer);
+}
+
+void ConnectionGuard::End(int fd, Connection* connection) {
+  if (::dup3(fd, copy_, O_CLOEXEC) >= 0) {
+    if (CookieOf(copy_) == connection->cookie) Break(copy_, connection->tcp);
+    (void)::dup3(nothing_, copy_, O_CLOEXEC);
+  }
+  connection->ended = true;
+  Uncount(*connection);
+}
+
+// Whether the process has grown by much since the last look.
+bool ConnectionGuard::Grown() {
+  char text[128] = {};
+  if (memory_ < 0 || ::pread(memory_, text, sizeof text - 1, 0) <= 0) return true;
+  char* rest = nullptr;
+  (void)std::strtol(text, &rest, 10);
+  const long pages = std::strtol(rest, nullptr, 10);
+  const bool grown = pages - pages_ > kGrowth / ::sysconf(_SC_PAGESIZE);
+  if (grown || pages < pages_) pages_ = pages;
+  return grown;
+}
+
+void ConnectionGuard::Look() {
+  look_at_ = MonotonicNs() + kLookAnyway;
+  if (std::exchange(trim_, false)) (void)::malloc_trim(0);
+  struct Sample {
+    int fd = -1;
+    std::uint64_t taken = 0;
+  };
+  std::vector<Sample> samples;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [fd, connection] : connections_) {
+      if (connection.tcp && !connection.ended) samples.push_back({.fd = fd});
+    }
+  }
+  for (Sample& sample : samples) sample.taken = TakenFrom(sample.fd).value_or(0);
+
+  const std::lock_guard lock(mutex_);
+  std::uint64_t unread = 0;
+  std::vector<std::pair<std::uint64_t, int>> most;
+  for (const Sample& sample : samples) {
+    const auto it = connections_.find(sample.fd);
+    if (it == connections_.end() || it->second.ended) continue;
+    Connection& connection = it->second;
+    if (CookieOf(sample.fd) != connection.cookie) {  // closed without an event
+      Uncount(connection);
+      connections_.erase(it);
+      continue;
+    }
+    if (std::exchange(connection.delivered, false)) connection.read = sample.taken;
+    connection.unread = sample.taken - std::min(sample.taken, connection.read);
+    unread += connection.unread;
+    most.emplace_back(connection.unread, sample.fd);
+  }
+  std::sort(most.rbegin(), most.rend());
+  const bool too_much = options_.max_unread_in_all > 0 && unread > options_.max_unread_in_all;
+  for (const auto& [bytes, fd] : most) {
+    const bool alone = options_.max_unread > 0 && bytes > options_.max_unread;
+    if (!alone && !(too_much && unread > options_.max_unread_in_all / 2)) break;
+    ++counters_.cut;
+    unread -= bytes;
+    trim_ = true;
+    End(fd, &connections_.at(fd));
+  }
+  if (trim_) look_at_ = MonotonicNs() + options_.pace;
+}
+
+}  // namespace prd

@@ -1,0 +1,118 @@
+// Bounds what the connections to a listening ZeroMQ socket cost, whoever made them.
+//
+// ZeroMQ bounds the size of a part and the number of whole messages. A peer that sends parts of a
+// message without end, or that connects again and again, it does not bound. The guard learns of
+// every connection from the socket's monitor, in a thread of its own, and ends:
+//
+// - connections over a number, in all and per peer (address of the host, or user of a local socket;
+//   this process's own user may do as it likes). The oldest of them that has not brought a message
+//   yet goes first, so idle connections do not keep out who has something to say;
+// - a TCP connection of which ZeroMQ has taken too many bytes since its last whole message. The
+//   kernel counts what came, so nothing depends on the peer. The guard looks often, and at once
+//   when the process grows. A local socket has no such count: who may open its file is trusted
+//   with memory.
+//
+// Delivered and Drained may be called in any thread, the rest in the socket's.
+#ifndef PRD_COMMON_IO_CONNECTION_GUARD_H_
+#define PRD_COMMON_IO_CONNECTION_GUARD_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <zmq.hpp>
+
+#include "common/base/time.h"
+#include "prd/status.h"
+
+namespace prd {
+
+class ConnectionGuard {
+ public:
+  struct Options {  // 0: no bound
+    std::size_t max_connections = 0;
+    std::size_t max_per_peer = 0;
+    std::uint64_t max_unread = 0;         // bytes taken from a connection since its last message
+    std::uint64_t max_unread_in_all = 0;  // the same, of all connections
+    DurationNs pace = 10 * kMillisecond;  // between two looks at whether the process grows
+  };
+  struct Counters {
+    std::uint64_t refused = 0;  // connections over a number
+    std::uint64_t cut = 0;      // connections that brought too many bytes without a message
+    std::size_t open = 0;
+  };
+
+  // Call before the socket is bound. Both must outlive the guard.
+  static Result<std::unique_ptr<ConnectionGuard>> Make(zmq::context_t& context,
+                                                       zmq::socket_ref socket,
+                                                       const Options& options);
+  ~ConnectionGuard();
+
+  // This was a part of a whole message that the socket gave.
+  void Delivered(const zmq::message_t& part);
+  // The socket has no more whole messages.
+  void Drained() { orphaned_ = 0; }
+
+  Counters counters() const;
+
+ private:
+  struct Connection {
+    std::uint64_t cookie = 0;  // the kernel's number of it, never used twice
+    std::uint64_t serial = 0;  // ascends with age
+    std::string peer;          // empty: this process's own user
+    bool tcp = false;
+    bool silent = true;        // has not brought a message
+    bool delivered = true;     // has brought one since the last look
+    bool ended = false;        // by the guard; waits for ZeroMQ to close it
+    std::uint64_t read = 0;    // bytes that ZeroMQ had taken at the last message
+    std::uint64_t unread = 0;  // and since
+  };
+  struct Peer {
+    std::size_t open = 0;
+    std::map<std::uint64_t, int> silent;  // by age, to descriptors
+  };
+
+  ConnectionGuard(zmq::socket_ref socket, const Options& options);
+  void Run();
+  bool OnEvent();
+  void OnAccepted(int fd);
+  void OnClosed(int fd);
+  void Uncount(const Connection& connection);
+  void End(int fd, Connection* connection);
+  bool Grown();
+  void Look();
+
+  zmq::socket_ref socket_;
+  const Options options_;
+  zmq::socket_t events_;  // the monitor's other end; the thread's
+  // A descriptor to be replaced by a copy of another one. A copy stays what it is while ZeroMQ
+  // closes the connection and its number is used again, and needs no number of its own when there
+  // are none left.
+  int nothing_ = -1;
+  int copy_ = -1;
+  int memory_ = -1;  // /proc/self/statm
+  long pages_ = 0;   // at the last look
+  std::int64_t look_at_ = 0;
+  bool trim_ = false;  // give memory back at the next look
+
+  mutable std::mutex mutex_;               // guards what follows
+  std::map<int, Connection> connections_;  // by descriptor
+  std::map<std::string, Peer> peers_;
+  std::map<std::uint64_t, int> silent_;  // by age, to descriptors
+  std::uint64_t next_serial_ = 0;
+  Counters counters_;
+
+  // Bytes that ended connections have left, maybe as whole messages that nobody has read yet.
+  std::atomic<std::uint64_t> orphaned_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;  // the last: it uses the others
+};
+
+}  // namespace prd
+
+#endif  // PRD_COMMON_IO_CONNECTION_GUARD_H_
