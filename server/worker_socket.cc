@@ -14,17 +14,19 @@
 namespace prd {
 namespace {
 
-// Messages queued per worker and direction before it blocks. A worker has a handful in flight. What
-// it leaves unread is bounded in bytes by the pump (kMaxUnacked, kResendBytes).
-constexpr int kQueue = 128;
+// Messages queued per connection before it blocks. A worker has a handful in flight. The bytes that
+// it leaves unread are bounded by the pump (kMaxUnacked, kResendBytes), those that it sends and the
+// daemon does not read by the guard.
+constexpr int kSendQueue = 1000;
+constexpr int kReceiveQueue = 128;
 
 void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   socket.set(zmq::sockopt::router_mandatory, true);  // an error, not silence, for a gone worker
   // Workers give their connections no name. Who took one, maybe another's, would be in its place.
   socket.set(zmq::sockopt::router_handover, false);
   socket.set(zmq::sockopt::maxmsgsize, options.max_message_bytes);
-  socket.set(zmq::sockopt::sndhwm, kQueue);
-  socket.set(zmq::sockopt::rcvhwm, kQueue);
+  socket.set(zmq::sockopt::sndhwm, kSendQueue);
+  socket.set(zmq::sockopt::rcvhwm, kReceiveQueue);
   socket.set(zmq::sockopt::linger, 1000);
   socket.set(zmq::sockopt::backlog, 4096);
   socket.set(zmq::sockopt::handshake_ivl, 10'000);
