@@ -150,7 +150,7 @@ class Training(unittest.TestCase):
         and another takes its rank. Gives the iterations after which two of them had different models, and how many were
         compared; whether all were the same before Finish; the digests, and the records of replicas that differ."""
         with cluster.Cluster(BIN, config) as c:
-            pauses = ["--pause-at", "12", "--pause-ms", "300", "--pause-every", "40"]
+            pauses = ["--pause-at", "12", "--pause-ms", "300", "--pause-every", "30"]
             workers = [c.worker(rank, steps=100_000, step_ms=60 if rank == 0 else 25, velocity=velocity, args=() if rank else pauses)
                        for rank in range(3)]
             workers[1].wait_for(lambda line: line.get("step", -1) >= 10, "step 10")
@@ -187,7 +187,7 @@ class Training(unittest.TestCase):
         history and the log tell who differs; and a worker that copies what the others have is equal again for a while."""
         def trains(case):
             engine, velocity, on_divergence = case
-            config = job(engine, 3, extra=f'goal_steps = 300\ncheck_replicas_ms = 200\non_divergence = "{on_divergence}"')
+            config = job(engine, 3, extra=f'goal_steps = 210\ncheck_replicas_ms = 200\non_divergence = "{on_divergence}"')
             config += "[job.backup]\nbackups = 1\n" if engine == "backup" else ""
             run = self.momentum(config, velocity)
             self.assertGreater(run.compared, 20)

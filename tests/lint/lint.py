@@ -56,6 +56,7 @@ CHOOSE_ENGINES = [
     "tools/demo_lib/summary.py",
     "tools/gpu_check_lib/run.sh",
     "tools/gpu_check_lib/training.sh",
+    "tools/measure_lib/main.py",
     "tools/punish_lib/options.py",
     "tools/prdbench/decide.cc",
     "tools/prdbench/skew.cc",
