@@ -104,8 +104,8 @@ TEST(Run, PausesAveragesGoalsDifferencesAndLaunchesHappen) {
     return std::holds_alternative<GoalReached>(body);
   };
   const auto differ = [](const RecordBody& body) {
-    const auto* differ = std::get_if<ReplicasDiffer>(&body);
-    return differ != nullptr && !differ->ranks.empty();
+    const auto* told = std::get_if<ReplicasDiffer>(&body);
+    return told != nullptr && !told->ranks.empty();
   };
   const auto repairs = [](const RecordBody& body) {
     const auto* ordered = std::get_if<AdoptOrdered>(&body);
