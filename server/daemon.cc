@@ -22,7 +22,9 @@ constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
+// An ephemeral prd's job: for its workers to come back after a failure, or to hear that it is over.
 constexpr DurationNs kComeBack = 30 * kSecond;
+constexpr DurationNs kLastWords = 10 * kSecond;
 
 }  // namespace
 
@@ -183,10 +185,12 @@ bool Daemon::JobIsOver(Instant now) {
   if (!had_job_ || stalled_since_) return false;
   if (!ends_at_) {
     const Result<std::vector<RunInfo>> runs = history_->ListRuns();
-    const bool finished = runs.ok() && !runs->empty() && runs->back().finished;
-    ends_at_ = now + (finished ? 0 : kComeBack);
+    job_finished_ = runs.ok() && !runs->empty() && runs->back().finished;
+    ends_at_ = now + (job_finished_ ? kLastWords : kComeBack);
   }
-  if (now < *ends_at_) return false;
+  // To close a connection on which something has not been read may take its last words away.
+  const bool heard = job_finished_ && workers_->connections().open == 0;
+  if (now < *ends_at_ && !heard) return false;
   spdlog::info("the job is over");
   return true;
 }

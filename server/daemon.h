@@ -101,6 +101,7 @@ class Daemon {
   bool ends_with_job_ = false;
   bool had_job_ = false;
   std::optional<Instant> ends_at_;  // there is no run any more
+  bool job_finished_ = false;       // its workers did not just go away
   bool stopping_ = false;
   bool failed_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
