@@ -76,7 +76,7 @@ class Torch(unittest.TestCase):
                     worker = attach(c, rank, model, optimizer)
                     scheduler = before or torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
                     pointers = [p.data_ptr() for p in model.parameters()]
-                    losses = train(model, optimizer, *draw(rank, 60), clip=5.0)
+                    losses = train(model, optimizer, *draw(rank, 120), clip=5.0)
                     scheduler.step()
                     fallen.append(sum(losses[-10:]) < sum(losses[:10]))
                     if not worker.session.needs_gradients:

@@ -62,7 +62,8 @@ TEST(CInterfaceTest, TrainsUnderEveryEngineWithGradientsAtOnceOrLater) {
         EXPECT_EQ(std::memcmp(other->values, models[0]->values, sizeof other->values), 0)
             << EngineName(engine);
         EXPECT_GT(other->values[kValues - 1], 0.f) << EngineName(engine);
-        EXPECT_EQ(other->values[0], other->values[kValues - 1]) << EngineName(engine);
+        // ssp's shards may add updates in different orders.
+        EXPECT_NEAR(other->values[0], other->values[kValues - 1], 1e-4) << EngineName(engine);
       }
     }
   }
