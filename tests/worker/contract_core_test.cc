@@ -120,6 +120,22 @@ TEST(ClocksTest, CountsGoOnOverANewIncarnationAndOverAProcessBeforeThisOne) {
   EXPECT_EQ(s.Only<Hello>().own, (Trained{.steps = 41, .samples = 406}));
 }
 
+TEST(ClocksTest, AStepThatEndsWhileTheHelloIsNotAnsweredIsToldLater) {
+  Script s;
+  s.Join(plans::Every(8, plans::kModels));
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  s.core.GiveIncarnation(kMe + 1);
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Only<Hello>().own.steps, 0);
+  s.Clear();
+  s.Step(1);
+  s.Welcome(plans::Every(8, plans::kModels));
+  s.SayAdopt();
+  s.Fetched(3);
+  s.core.Leave(s.now, "asked to", &s.actions);
+  EXPECT_EQ(s.Only<Progressed>().own, (Trained{.steps = 1, .samples = 6}));
+}
+
 TEST(ClocksTest, TheJobsProgressIsTheNewestToldAndNeverFalls) {
   Script s;
   SessionCore::Options options;

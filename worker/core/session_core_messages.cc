@@ -168,7 +168,7 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
   // A process that takes another one's place goes on with its count.
   own_.steps = std::max(own_.steps, welcome.own.steps);
   own_.samples = std::max(own_.samples, welcome.own.samples);
-  told_ = own_;
+  told_ = welcome.own;  // less than own_ if a step has ended since the Hello
   heard_ = now_;
   last_refusal_.clear();
   out->push_back(JoinRun{welcome});
