@@ -131,6 +131,7 @@ TEST(ClocksTest, AStepThatEndsWhileTheHelloIsNotAnsweredIsToldLater) {
   s.Step(1);
   s.Welcome(plans::Every(8, plans::kModels));
   s.SayAdopt();
+  s.Step(2, /*discard=*/true);
   s.Fetched(3);
   s.core.Leave(s.now, "asked to", &s.actions);
   EXPECT_EQ(s.Only<Progressed>().own, (Trained{.steps = 1, .samples = 6}));
