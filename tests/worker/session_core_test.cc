@@ -240,6 +240,27 @@ TEST(SessionCoreTest, AdoptVoidsTheWaitingSignalAndEndsTheStep) {
   EXPECT_EQ(s.Said<Ready>().at(0).iteration, 9);
 }
 
+// A worker whose copy came too late for the controller to keep it has signalled, and then takes
+// part in a common start with other such workers.
+TEST(SessionCoreTest, ACommonStartVoidsTheWaitingSignal) {
+  for (const Plan& plan : {plans::kModels, plans::kGradients, plans::kRounds, plans::kNewestRound,
+                           plans::kAsked, plans::kAhead}) {
+    Script s;
+    s.Join(plan);
+    s.Step(1);
+    ASSERT_FALSE(s.Said<Ready>().empty());
+    ASSERT_FALSE(s.Done());
+    s.Clear();
+    s.Say(Script::MakeGroup(2, GroupKind::kInitial, 5));
+    s.Reduced(2);
+    EXPECT_TRUE(s.Outcome().adopted);
+    s.Clear();
+    s.Step(6);
+    ASSERT_FALSE(s.Said<Ready>().empty());
+    EXPECT_TRUE(s.Said<Ready>().back().waiting);
+  }
+}
+
 TEST(SessionCoreTest, AdoptThatFailsIsReportedAndTheSignalSentAgain) {
   Script s;
   s.Join();

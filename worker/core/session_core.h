@@ -221,6 +221,7 @@ class SessionCore {
   void GiveUpWork(const std::string& why, Actions* out);
   void DropWork(Actions* out);
   void FailHeld(const std::string& why, Actions* out);
+  void ExpectReplica(Actions* out);
   void BeginBeside(Group group, Iteration gain, bool contributes, Actions* out);
   void EndBeside(Outcome outcome, const std::string& detail, Actions* out);
   bool AbortBeside(const Abort& abort, Actions* out);

@@ -135,11 +135,16 @@ void SessionCore::OnHeartbeatAck(const HeartbeatAck& ack) {
 
 void SessionCore::OnAdopt(const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return stepping().OnAdoptResult(adopt, out);
+  ExpectReplica(out);
+  held_ = adopt;
+  BeginHeld(out);
+}
+
+// The controller gives this worker a replica, so it has dropped the worker's signal.
+void SessionCore::ExpectReplica(Actions* out) {
   FailHeld("its replica is to be replaced", out);
   stepping().OnCopyOrdered();
   ready_waiting_ = false;
-  held_ = adopt;
-  BeginHeld(out);
 }
 
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
@@ -211,6 +216,7 @@ void SessionCore::OnGroup(const Group& group, Actions* out) {
   last_group_ = group.id;
   final_announced_ = group.kind == GroupKind::kFinal;
   if (stepping().OnGroup(group, out)) return;
+  if (group.kind == GroupKind::kInitial) ExpectReplica(out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;

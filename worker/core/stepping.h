@@ -46,7 +46,8 @@ class Stepping {
   // The worker trains again, after a pause, with the replica that it has now. False: the call in
   // progress does not end with that.
   virtual bool OnResumed(Actions*) { return true; }
-  // A copy of a peer's replica has been ordered, and voids the signal that stands.
+  // A copy of a peer's replica, or a common start, has been ordered, and voids the signal that
+  // stands.
   virtual void OnCopyOrdered() {}
   // All members have averaged their parameters, for a round to come.
   virtual void OnAveraged() {}
