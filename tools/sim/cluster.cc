@@ -29,6 +29,12 @@ std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed)
   return DecouplesSteps(plan) || HasNeighbours(plan) ? MakeToy() : nullptr;
 }
 
+// How many steps of others a worker may have to wait for, one after another. A worker that is ahead
+// waits until those behind are within the staleness or the gap that the engine allows.
+int StepsOfOthers(const Plan& plan) {
+  return FollowsSchedule(plan) || HasNeighbours(plan) || HasStore(plan) ? 16 : 4;
+}
+
 class Cluster {
  public:
   Cluster(const Workload& workload, const RunOptions& options)
@@ -48,7 +54,7 @@ class Cluster {
         runs_(&world_),
         replicas_(&world_, PlanOf(workload)),
         workers_(static_cast<std::size_t>(workload.cluster.workers)),
-        hangs_(2 * world_.LeaseNs() + 5 * kSecond, FollowsSchedule(PlanOf(workload)) ? 16 : 4) {
+        hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(PlanOf(workload))) {
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
