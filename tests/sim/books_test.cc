@@ -2,7 +2,6 @@
 // found under its name.
 #include <gtest/gtest.h>
 
-#include "engines/violation.h"
 #include "tests/plans.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/data_plane.h"
@@ -20,15 +19,6 @@ class BookTest : public testing::Test {
  protected:
   explicit BookTest(const std::string& more = "")
       : workload_(FromText(kWorkload + more)), world_(workload_, 1) {}
-  template <typename F>
-  void Breaks(const std::string& invariant, F&& what) {
-    try {
-      what();
-      ADD_FAILURE() << invariant << " is not found broken";
-    } catch (const Violation& violation) {
-      EXPECT_EQ(violation.invariant(), invariant) << violation.what();
-    }
-  }
   const Workload workload_;
   World world_;
 };

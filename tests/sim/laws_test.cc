@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "common/base/static_schedule.h"
-#include "engines/violation.h"
 #include "tests/plans.h"
+#include "tests/sim/sim_testing.h"
 #include "tools/sim/neighbour_book.h"
 #include "tools/sim/schedule_book.h"
 
@@ -40,15 +40,6 @@ class LawsTest : public testing::Test {
             .members = {{.rank = 0, .weight = 0.5, .iteration = 6},
                         {.rank = 1, .weight = 0.5, .iteration = 6}},
             .iteration = 6};
-  }
-  template <typename F>
-  void Breaks(const std::string& invariant, F&& what) {
-    try {
-      what();
-      ADD_FAILURE() << invariant << " is not found broken";
-    } catch (const Violation& violation) {
-      EXPECT_EQ(violation.invariant(), invariant) << violation.what();
-    }
   }
 
   Laws laws_;
@@ -291,16 +282,6 @@ TEST_F(ScheduleBookTest, GroupsAreTheSchedules) {
   EXPECT_EQ(Begins(0, 10, {0, 2}), "schedule");  // slots ascend
   EXPECT_EQ(Begins(1, 13, {1, 2}), "schedule");
   EXPECT_EQ(Begins(1, 9, {0, 1}), "schedule");  // of no schedule
-}
-
-template <typename F>
-void Breaks(const std::string& invariant, F&& what) {
-  try {
-    what();
-    ADD_FAILURE() << invariant << " is not found broken";
-  } catch (const Violation& violation) {
-    EXPECT_EQ(violation.invariant(), invariant) << violation.what();
-  }
 }
 
 // Worker 1 sends worker 0 its updates; both are in iteration 4.

@@ -2,9 +2,12 @@
 #ifndef PRD_TESTS_SIM_SIM_TESTING_H_
 #define PRD_TESTS_SIM_SIM_TESTING_H_
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
+#include "engines/violation.h"
 #include "tools/sim/workload.h"
 
 namespace prd::sim {
@@ -17,6 +20,17 @@ std::vector<Workload> FaultWorkloads();
 
 // From TOML text, over the defaults.
 Workload FromText(const std::string& text);
+
+// Calls `what`, and fails the test unless that breaks this invariant.
+template <typename F>
+void Breaks(const std::string& invariant, F&& what) {
+  try {
+    what();
+    ADD_FAILURE() << invariant << " is not found broken";
+  } catch (const Violation& violation) {
+    EXPECT_EQ(violation.invariant(), invariant) << violation.what();
+  }
+}
 
 }  // namespace prd::sim
 

@@ -62,9 +62,11 @@ TEST_P(SessionSecurityTest, AJobTrainsAndALateWorkerJoins) {
   constexpr int kSteps = 12;
   FakeDaemon daemon(Protected(AllEngines()[engine], kWorkers, security));
   std::vector<std::vector<float>> ends(kWorkers + 1);
-  const auto train = [&](Worker* worker, int rank) {
+  const auto attach = [](Worker* worker) {
     const Status attached = worker->session->Attach(worker->replica());
     ASSERT_TRUE(attached.ok()) << attached.ToString();
+  };
+  const auto train = [&](Worker* worker, int rank) {
     for (int step = 0; step < kSteps; ++step) {
       std::fill(worker->gradients.begin(), worker->gradients.end(), 1.f);
       const auto result = worker->session->Step({.samples = 1});
@@ -76,25 +78,18 @@ TEST_P(SessionSecurityTest, AJobTrainsAndALateWorkerJoins) {
   };
   std::thread late;
   InParallel(daemon, kWorkers, [&](Worker* worker, int rank) {
+    attach(worker);
     if (rank != 0) return train(worker, rank);
-    const Status attached = worker->session->Attach(worker->replica());
-    ASSERT_TRUE(attached.ok()) << attached.ToString();
     late = std::thread([&] {
       Worker one(daemon, kWorkers);
+      attach(&one);
       train(&one, kWorkers);
     });
     ASSERT_TRUE(daemon.WaitFor([&](const Record& record) {
       const auto* ordered = std::get_if<AdoptOrdered>(&record.body);
       return ordered != nullptr && ordered->rank == kWorkers;
     }));
-    for (int step = 0; step < kSteps; ++step) {
-      std::fill(worker->gradients.begin(), worker->gradients.end(), 1.f);
-      const auto result = worker->session->Step({.samples = 1});
-      ASSERT_TRUE(result.ok()) << result.status().ToString();
-    }
-    const Status finished = worker->session->Finish();
-    ASSERT_TRUE(finished.ok()) << finished.ToString();
-    ends[0] = worker->values;
+    train(worker, 0);
   });
   late.join();
   for (const std::vector<float>& end : ends) {
