@@ -143,7 +143,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.identity = hello.identity;
   worker.token = envelope.token;
   worker.returns = hello.former.known();
-  worker.job_trained = hello.job_trained;
+  worker.job_trained = BeforeRun(hello.job_trained);
   worker.brought = worker.iteration = hello.iteration;
   worker.first_group = next_group_;
   worker.link.OnReceive(envelope.seq);

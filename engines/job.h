@@ -309,6 +309,7 @@ class Job {
   bool Waits(const Worker& worker) const;
   void OnHello(const WorkerEnvelope& envelope);
   // What has been trained (job_training.cc).
+  Trained BeforeRun(const Trained& told) const;
   Trained CountHello(Rank rank, const Hello& hello);
   std::string CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite);
   void LookForGoal();

@@ -96,6 +96,13 @@ void Job::LookForGoal() {
   Write(GoalReached{trained});
 }
 
+// Of what a worker was told that the job has trained: what came before this run. If a common start
+// failed for that worker, others may have trained since, and it was told of that, too.
+Trained Job::BeforeRun(const Trained& told) const {
+  return Larger({},
+                {.steps = told.steps - gained_.steps, .samples = told.samples - gained_.samples});
+}
+
 // Until the common start has been made, whoever begins it says what came before. What a worker has
 // said counts also if that worker is gone by then: workers have been told of it.
 void Job::TakeStart(const FormGroup& start) {

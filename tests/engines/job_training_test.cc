@@ -107,6 +107,25 @@ TEST_F(JobTrainingTest, WhatCameBeforeStaysWhenWhoSaidSoIsGone) {
   EXPECT_EQ(OfJob(), (Trained{250, 0}));
 }
 
+// A start fails for ranks 1 and 2 while rank 0 trains already. Rank 1 comes again, and has heard of
+// that.
+TEST_F(JobTrainingTest, WhatTheRunHasTrainedDoesNotComeBeforeIt) {
+  Make(PReduceOptions{}, 3);
+  for (Rank rank = 0; rank < 3; ++rank) JoinWith(rank, {}, {100, 1000});
+  Done(2, Outcome::kFailed);
+  Done(0);
+  Tell(0, 1, 64);
+  EXPECT_EQ(OfJob(), (Trained{101, 1064}));
+  Say(0, Leave{.reason = "has enough"});
+  Done(1, Outcome::kAborted);
+  Lose(1);
+  JoinWith(1, {}, {101, 1064});
+  JoinWith(0, {}, {101, 1064});
+  ASSERT_NE(Sent<Group>(0), nullptr) << "the next common start";
+  EXPECT_EQ(OfJob(), (Trained{101, 1064}));
+  ExpectReplays(job_->spec());
+}
+
 TEST_F(JobTrainingTest, AReportThatCannotBeEvictsItsWorker) {
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const std::vector<Trained> wrong = {{9, 100},
