@@ -179,6 +179,7 @@ Status ReadReplica(const prd_replica* from, Replica* to) {
   to->job_trained = {.steps = read.job_trained_steps, .samples = read.job_trained_samples};
   to->model_tag = Text(read.model_tag);
   to->gradients_later = read.gradients_later != 0;
+  to->state_in_apply = read.state_in_apply != 0;
   return Status::Ok();
 }
 

@@ -139,6 +139,21 @@ TEST(MeshStateTest, LaterCopiesNeedNotWait) {
   EXPECT_TRUE(store.kept_copy.empty());
 }
 
+// State that the program changes in calls alone is copied where it is, whenever a peer asks.
+TEST(MeshStateTest, NoCopyWaitsForStateOfCallsAlone) {
+  StatefulJob job(plans::kModels, {16, 64});
+  ReplicaStore& store = job[1].store();
+  store.kept_in_calls = true;
+  EXPECT_FALSE(store.lent);
+  EXPECT_TRUE(job.Fetch(0, 1).status.ok());
+  job.Give();
+  job[0].Expect(64, 65, 66);
+  const std::lock_guard lock(store.mutex);
+  store.BeginCall(true);
+  store.EndCall();
+  EXPECT_TRUE(store.kept_copy.empty());
+}
+
 TEST(MeshStateTest, ACopyOfOtherStateIsRefused) {
   StatefulJob job(plans::kModels, {16, 64});
   std::vector<Tensor> views = ViewsOf(&job[1].parameters);

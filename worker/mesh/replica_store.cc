@@ -71,14 +71,14 @@ void ReplicaStore::BeginCall(bool step) {
 
 void ReplicaStore::EndCall() {
   GiveAveraged();
-  if (kept.bytes() == 0 || copies_due == 0) return;
+  if (kept.bytes() == 0 || kept_in_calls || copies_due == 0) return;
   kept_copied = --copies_due > 0;
   memory->Size(&kept_copy, kept_copied ? kept.bytes() : 0);
   if (kept_copied) memory->Combine(kept, Memory::In(kept_copy.data()), {{Memory::Tensors()}});
 }
 
 bool ReplicaStore::CanCopyKept() {
-  if (kept.bytes() == 0) return true;
+  if (kept.bytes() == 0 || kept_in_calls) return true;
   copies_due = kCopiesDue;
   return lent || kept_copied;
 }

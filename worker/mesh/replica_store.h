@@ -26,7 +26,8 @@ namespace prd {
 // as gradients are: peers have got this worker's part already. State that is not averaged is kept:
 // it goes with copies of the replica. It is read and written in the caller's memory, while the
 // caller is in a call. Between calls peers get a copy that the call before has made at its end. It
-// does so for a while after a peer has asked; the first one waits for the next call.
+// does so for a while after a peer has asked; the first one waits for the next call. None of that
+// is done where the program says that it changes kept state in `apply` alone.
 struct ReplicaStore {
   // Held by the thread that writes the parameters or the fields below: the caller's around `apply`,
   // the background thread around a commit. All of them change under one lock, so its holder sees
@@ -71,6 +72,8 @@ struct ReplicaStore {
   // Whether the caller is in a call (or in its `apply`, with the mutex), so that `kept` may be
   // read. The background thread's alone.
   bool lent = false;
+  // `kept` changes in `apply` and in the session's calls alone: it may be read at any time.
+  bool kept_in_calls = false;
   // Whether kept_copy is what `kept` was at the end of the call before, and so belongs to the
   // parameters. Made at the end of this many calls more.
   bool kept_copied = false;
@@ -103,7 +106,7 @@ struct ReplicaStore {
   // that asks. REQUIRES: mutex is held by the background thread.
   bool CanCopyKept();
   Memory::Place KeptPlace() const {
-    return lent ? Memory::Tensors() : Memory::In(kept_copy.data());
+    return lent || kept_in_calls ? Memory::Tensors() : Memory::In(kept_copy.data());
   }
   // Averaged state, from the caller's tensors to the shadow; at a step's beginning, perhaps later.
   // And back, if the shadow is newer. REQUIRES: mutex is held; the caller's thread, or it waits.

@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 0
+#define PRD_ABI_MINOR 1
 
 enum {
   PRD_DONE = 0,
@@ -144,6 +144,8 @@ typedef struct prd_replica {
   int64_t job_trained_steps;
   int64_t job_trained_samples;
   const char* model_tag;
+  uint32_t state_in_apply; /* since 1.1 */
+  uint32_t reserved;       /* 0 */
 } prd_replica;
 
 typedef struct prd_step_input {

@@ -78,10 +78,16 @@ struct Replica {
   // forward pass may write running statistics. What the caller writes there counts from the next
   // call on. `apply` reads and writes state as well.
   //
-  // A peer that copies state which is not averaged may have to wait until this worker is in a call.
+  // A peer that copies state which is not averaged may have to wait until this worker is in a call,
+  // unless `state_in_apply`.
   // Where a run begins with the average of several workers' models, that state is averaged once,
   // too.
   std::vector<StateTensor> state;
+  // True: state that is not averaged changes in `apply` alone, and in the session's calls. Peers
+  // may then copy it at any time, and never wait for a call. Needed where a program has several
+  // sessions and takes turns: a peer that waits for a call of the one may keep it in a call of the
+  // other.
+  bool state_in_apply = false;
   // Applies the gradients to the parameters: the local optimiser step. Step calls `apply`, and
   // Finish does while results are left to apply, both on the caller's thread. One call of `apply`
   // may stand for several reductions. If `apply` throws, the worker leaves the job, and the

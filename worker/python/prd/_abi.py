@@ -3,7 +3,7 @@ import ctypes as c
 import os
 import pathlib
 
-ABI_MAJOR, ABI_MINOR = 1, 0
+ABI_MAJOR, ABI_MINOR = 1, 1
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -37,6 +37,7 @@ class Replica(Sized):
         ("state", c.POINTER(Tensor)), ("state_count", c.c_uint64),
         ("trained_steps", c.c_int64), ("trained_samples", c.c_int64),
         ("job_trained_steps", c.c_int64), ("job_trained_samples", c.c_int64), ("model_tag", c.c_char_p),
+        ("state_in_apply", c.c_uint32), ("reserved", c.c_uint32),
     ]
 
 

@@ -165,13 +165,15 @@ class Session:
     # ---- calls ----
 
     def attach(self, parameters, gradients=None, apply=None, *, state=(), averaged_state=(), device=None, stream=None,
-               trained=(0, 0), job_trained=(0, 0), model_tag="", gradients_later=False):
+               trained=(0, 0), job_trained=(0, 0), model_tag="", gradients_later=False,
+               state_in_apply=False):
         """Joins the job with this replica. Then the parameters are the job's.
 
         parameters, gradients, state, averaged_state: arrays, or sequences of them. `apply()` applies the gradients to the
         parameters: the optimizer's step. `state` goes with copies of the replica, `averaged_state` is averaged besides.
         `device`: "cuda:1", where arrays on a GPU are not on the first one. trained, job_trained: (steps, samples) of a
-        checkpoint. `model_tag`: text that all workers of a job have in common.
+        checkpoint. `model_tag`: text that all workers of a job have in common. `state_in_apply`: `state` changes in
+        `apply` alone, so that peers may copy it at any time.
         """
         if not callable(apply):
             raise errors.InvalidArgument("apply: found none, needed is the function that applies the gradients")
@@ -190,7 +192,7 @@ class Session:
         replica = _abi.Replica(
             gradients_later=gradients_later, device=(device or "").encode(), stream=stream, trained_steps=trained[0],
             trained_samples=trained[1], job_trained_steps=job_trained[0], job_trained_samples=job_trained[1],
-            model_tag=model_tag.encode(),
+            model_tag=model_tag.encode(), state_in_apply=state_in_apply,
         )
         replica.parameters, replica.parameter_count = _array(lists["parameters"])
         replica.gradients, replica.gradient_count = _array(lists["gradients"])
