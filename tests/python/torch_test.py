@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from unittest import mock
 import warnings
 
 try:
@@ -261,6 +262,112 @@ class Torch(unittest.TestCase):
                     p.grad = None
                 optimizer.step()
             worker.finish()
+
+    def test_a_scaler_skips_steps_and_the_others_go_on(self):
+        """PyTorch's own GradScaler, but for what it does on GPUs alone."""
+        class Scaler(torch.cuda.amp.GradScaler):
+            def __init__(self):
+                with mock.patch("torch.cuda.amp.grad_scaler.amp_definitely_not_available", lambda: False):
+                    super().__init__(init_scale=1024.0)
+                self.skipped = 0
+
+            def scale(self, loss):
+                if self._scale is None:
+                    self._lazy_init_scale_growth_tracker(loss.device)
+                return loss * self._scale
+
+            def _unscale_grads_(self, optimizer, inv_scale, found_inf, _):
+                for p in (p for group in optimizer.param_groups for p in group["params"]):
+                    p.grad.mul_(inv_scale)
+                    found_inf.add_(not p.grad.isfinite().all())
+                self.skipped += bool(found_inf)
+                return {inv_scale.device: found_inf}
+
+            def update(self):
+                self._per_optimizer_states.clear()
+
+        def body(c, rank, name, scaler, bad_step=None):
+            model = make_model()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            worker = attach(c, rank, model, optimizer, name=name)
+            for i, (x, y) in enumerate(zip(*draw(rank, 8))):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(x), y) * (float("inf") if i == bad_step else 1)
+                if scaler is None:
+                    loss.backward()
+                    optimizer.step()
+                    continue
+                scaler.scale(loss).backward()
+                if i % 2:
+                    scaler.unscale_(optimizer)  # else `step` does
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+                scaler.step(optimizer)
+                scaler.update()
+            steps = worker.trained[0]
+            worker.finish()
+            return bits(model), steps
+
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), place.Cluster(place.job(engine, 2, name="*")) as c:
+                scalers = [Scaler(), Scaler()]
+                plain = place.in_threads(2, lambda rank: body(c, rank, "plain", None))
+                scaled = place.in_threads(2, lambda rank: body(c, rank, "scaled", scalers[rank]))
+                self.assertEqual([scaler.skipped for scaler in scalers], [0, 0])
+                if engine == "all-reduce":  # p-reduce's groups depend on who is when ready
+                    self.assertEqual(plain, scaled)
+                skips = place.in_threads(2, lambda rank: body(c, rank, "skips", scalers[rank], bad_step=3 if rank else None))
+                self.assertEqual([scaler.skipped for scaler in scalers], [0, 1])
+                self.assertEqual([steps for _, steps in skips], [8, 7])
+                self.assertEqual(skips[0][0], skips[1][0])
+
+    def test_lbfgs_trains_where_models_are_averaged(self):
+        with place.Cluster(place.job("p-reduce", 2)) as c:
+            def body(rank):
+                model = make_model(seed=rank)
+                optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+                worker = attach(c, rank, model, optimizer)
+                losses = []
+                for x, y in zip(*draw(rank, 10, 30)):
+                    def closure():
+                        optimizer.zero_grad()
+                        loss = torch.nn.functional.mse_loss(model(x), y)
+                        loss.backward()
+                        losses.append(loss.item())
+                        return loss
+
+                    optimizer.step(closure)
+                self.assertEqual(worker.trained[0], 10)
+                self.assertGreater(len(losses), 20, "its step runs the closure several times")
+                self.assertLess(losses[-1], losses[0])
+                worker.finish()
+                return bits(model)
+
+            self.assertEqual(len(set(place.in_threads(2, body))), 1)
+
+    def test_schedulers_of_steps_and_of_losses(self):
+        def train_with(optimizer, schedulers, model):
+            rates = []
+            for x, y in zip(*draw(0, 6)):
+                train(model, optimizer, [x], [y])
+                for scheduler in schedulers:
+                    scheduler.step(*([1.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+                rates.append([group["lr"] for group in optimizer.param_groups])
+            return rates
+
+        def make(attached):
+            model = make_model()
+            optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1:].parameters(), "lr": 0.02}], lr=0.01, momentum=0.9)
+            early = [torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=10)]
+            worker = attached(model, optimizer)
+            late = [torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.5)]
+            rates = train_with(optimizer, early + late, model)
+            if worker is not None:
+                worker.finish()
+            return rates, bits(model)
+
+        with place.Cluster(place.job("all-reduce", 1)) as c, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual(make(lambda model, optimizer: attach(c, 0, model, optimizer)), make(lambda *_: None))
 
     def test_a_script_without_an_optimizer(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:

@@ -17,6 +17,7 @@ import torch
 from prd import arrays, errors
 from prd.session import Session
 from prd.torch.data import ShardedLoader
+from prd.torch.state import OptimizerState
 
 _DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -34,22 +35,6 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were.
     """
     return Worker(model, optimizer, session or Session(), samples, buffers, before_apply, seed, trained, job_trained)
-
-
-def _initial_state(optimizer, group, parameter):
-    """The state that the optimizer would make at its first step, for those whose first step is known; else None."""
-    def zeros():
-        return torch.zeros_like(parameter, memory_format=torch.preserve_format)
-
-    kind = type(optimizer)
-    if kind is torch.optim.SGD:
-        return {"momentum_buffer": zeros()} if group["momentum"] and not group["dampening"] else {}
-    if kind in (torch.optim.Adam, torch.optim.AdamW) and not group.get("capturable") and not group.get("fused"):
-        state = {"step": torch.tensor(0.0), "exp_avg": zeros(), "exp_avg_sq": zeros()}
-        if group["amsgrad"]:
-            state["max_exp_avg_sq"] = zeros()
-        return state
-    return None
 
 
 def _taken(tensor, name):
@@ -83,23 +68,36 @@ class Worker:
         self._find_parameters()
         self._inner = optimizer.step if optimizer is not None else None
         self._closure = self._apply_once = None
-        self._state, averaged = self._find_state(buffers)
+        taken = [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)]
         devices = {p.device for p in self._parameters}
         if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
             raise errors.InvalidArgument(f"the model is on {', '.join(sorted(map(str, devices)))}: needed is the CPU, or one GPU")
         self._device = devices.pop()
+        self._state = None
+        if optimizer is not None:
+            names = {id(p): name for name, p in zip(self._names, self._parameters)}
+            self._state = OptimizerState(optimizer, names, self._device, _DTYPES)
+        averaged = [(name, b) for name, b in model.named_buffers() if buffers and b.dtype in _DTYPES]
         frozen = [f"{name}={_digest(p)}" for name, p in model.named_parameters() if not p.requires_grad]
         tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(frozen)
+        state = []
+        if self._state is not None:
+            state = [_taken(t, name) for name, t in self._state.tensors()]
+            tag += "|" + self._state.tag()
         with self._in_words():
             session.attach(
-                [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)], None, self._apply,
-                state=[_taken(t, name) for name, t, *_ in self._state], averaged_state=[_taken(t, name) for name, t in averaged],
+                taken, None, self._apply, state=state, averaged_state=[_taken(t, name) for name, t in averaged],
                 device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
-                trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True,
+                trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True, state_in_apply=True,
             )
         self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *averaged]]
         if session.needs_gradients:
             self._give_gradients()
+        self._may_be_another = False
+        self._look(True)
+        if self._state is not None and self._state.own and session.rank == 0:
+            print(f"prd: what {type(optimizer).__name__} keeps for {self._state.own[0]}{' and others' * (len(self._state.own) > 1)} stays "
+                  "each worker's own: whoever copies a model does not get it", file=sys.stderr)
         self.seed = torch.initial_seed()
         if seed and session.rank > 0:
             torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
@@ -115,6 +113,7 @@ class Worker:
         if self._ended:
             raise errors.FailedPrecondition("the worker has finished, or left the job")
         self.session.proceed()
+        self._look(self._may_be_another)
         self._check()
         if self._views:
             self._bring_gradients()
@@ -122,20 +121,24 @@ class Worker:
         if samples is None:
             samples = self._pending or self._samples
         self._pending = 0
+        self._may_be_another = True  # an interrupt leaves it so
         with self._in_words():
             try:
-                self.session.step(samples, stream=self._stream())
+                result = self.session.step(samples, stream=self._stream())
             except errors.FailedPrecondition:
                 if self._views or not self.session.needs_gradients:
                     raise
                 self._give_gradients()  # the job began anew, with another engine
                 self._bring_gradients()
-                self.session.step(samples, stream=self._stream())
-        return self.last
+                result = self.session.step(samples, stream=self._stream())
+        self._may_be_another = False
+        self._look(result.adopted)
+        return result
 
     def discard(self):
         """Ends a step that was cut short (`interrupted`): its gradients do not count."""
         self._pending = 0
+        self._may_be_another = True
         self.session.step(discard=True, stream=self._stream())
 
     def shard(self, loader, *, parts=False):
@@ -149,6 +152,7 @@ class Worker:
 
     def pause(self):
         """with worker.pause(): evaluates or saves, while the others go on as if this worker were not there."""
+        self._may_be_another = True
         return self.session.pause()
 
     def average(self):
@@ -165,6 +169,7 @@ class Worker:
         """Ends training: every model becomes the average of all."""
         if not self._ended:
             self.session.finish(wait)
+            self._look(True)
             self._ended = True
 
     def leave(self, reason):
@@ -250,25 +255,6 @@ class Worker:
                 "so they would differ between workers; give them to it, or freeze them (requires_grad = False)"
             )
 
-    def _find_state(self, buffers):
-        """(name, tensor, parameter, key) of what is copied with a replica, and (name, tensor) of what is averaged besides."""
-        state = []
-        names = {id(p): name for name, p in zip(self._names, self._parameters)}
-        for group in self.optimizer.param_groups if self.optimizer is not None else ():
-            for p in group["params"]:
-                if not p.requires_grad:
-                    continue
-                made = self.optimizer.state.get(p) or _initial_state(self.optimizer, group, p)
-                if not made:
-                    continue
-                self.optimizer.state[p] = made
-                state += [
-                    (f"{key} of {names[id(p)]}", value, p, key) for key, value in sorted(made.items())
-                    if torch.is_tensor(value) and value.dtype in _DTYPES and value.device == p.device
-                ]
-        averaged = [(name, b) for name, b in self.model.named_buffers() if buffers and b.dtype in _DTYPES]
-        return state, averaged
-
     def _stream(self):
         return None if self._device.type == "cpu" else torch.cuda.current_stream(self._device).cuda_stream
 
@@ -325,13 +311,18 @@ class Worker:
                 raise errors.FailedPrecondition(
                     f"{name} was moved since attach (model.to, .half(), .data = ..., flatten_parameters?): attach comes after that"
                 )
-        for name, tensor, p, key in self._state:
-            if self.optimizer.state[p].get(key) is not tensor:
-                raise errors.FailedPrecondition(
-                    f"{name} was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
-                )
+        if self._state is not None and self._state.is_replaced():
+            raise errors.FailedPrecondition(
+                "the optimizer's state was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
+            )
+
+    def _look(self, surely=False):
+        """Takes the optimizer's state over where the replica has become another. On a GPU, where that is to wait, only if so."""
+        if self._state is not None and (surely or self._device.type == "cpu"):
+            self._state.take()
 
     def _apply(self):
+        self._look()
         for p, view in zip(self._parameters, self._views):
             p.grad = view  # also where the script has set it to None since
         if self._before_apply is not None:
@@ -340,6 +331,7 @@ class Worker:
             self._apply_once()
         elif self._inner is not None:
             self._inner(*((self._closure,) if self._closure is not None else ()))
+            self._state.keep()
 
     def _take_over(self, optimizer):
         """optimizer.step and zero_grad are this worker's; a bound method, as schedulers want it."""

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""What optimizers keep, as state of the replica. Usage: state_test.py BIN_DIR [TEST ...]"""
+import place
+import collections
+import copy
+import subprocess
+import sys
+import threading
+import unittest
+
+try:
+    import torch
+except ModuleNotFoundError:
+    print("OK (skipped: there is no python3-torch here)")
+    sys.exit(0)
+
+from prd.torch import _DTYPES
+from prd.torch.state import OptimizerState
+
+torch.set_num_threads(1)
+OPTIMIZERS = {
+    "SGD": {}, "SGD with momentum": dict(momentum=0.9, nesterov=True), "SGD with dampening": dict(momentum=0.9, dampening=0.1),
+    "Adam": dict(amsgrad=True), "AdamW": {}, "Adadelta": {}, "Adagrad": {}, "Adamax": {}, "ASGD": {}, "NAdam": {}, "RAdam": {},
+    "RMSprop": dict(momentum=0.9, centered=True), "Rprop": {},
+}
+
+
+class Drifts(torch.optim.Optimizer):
+    """As of a package of its own: draws random numbers, replaces its tensors in each step, and keeps a number, a flag and a name."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            state = self.state[p]
+            state["mean"] = 0.9 * state.get("mean", torch.ones_like(p)) + p.grad + 0.01 * torch.randn_like(p)
+            state["seen"] = state.get("seen", 0.5) + 1
+            state["fresh"], state["name"], state["nothing"] = not state.get("fresh", False), "drift", None
+            p.sub_(state["mean"], alpha=0.01 * state["seen"])
+
+
+def make(name, seed=0):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    if name == "Drifts":
+        return model, Drifts(model.parameters(), 0.01)
+    return model, getattr(torch.optim, name.split()[0])(model.parameters(), lr=0.01, **OPTIMIZERS[name])
+
+
+def step(model, optimizer, seed):
+    torch.manual_seed(seed)
+    optimizer.zero_grad()
+    model(torch.randn(5, 3)).square().sum().backward()
+    optimizer.step()
+
+
+def state_of(model, optimizer):
+    return OptimizerState(optimizer, {id(p): name for name, p in model.named_parameters()}, torch.device("cpu"), _DTYPES)
+
+
+def kept(model, optimizer):
+    """All of it in a form that can be compared."""
+    return [
+        [p.tolist(), sorted((key, value.tolist() if torch.is_tensor(value) else value) for key, value in optimizer.state[p].items())]
+        for p in model.parameters()
+    ]
+
+
+class State(unittest.TestCase):
+    def test_the_first_step_is_what_it_would_be_without(self):
+        for name in [*OPTIMIZERS, "Drifts"]:
+            with self.subTest(name):
+                plain, ours = make(name), make(name)
+                seed = torch.initial_seed()
+                before = torch.random.get_rng_state()
+                state = state_of(*ours)
+                self.assertEqual(state.own, [])
+                self.assertTrue(torch.equal(before, torch.random.get_rng_state()) and seed == torch.initial_seed())
+                pointers = [tensor.data_ptr() for _, tensor in state.tensors()]
+                for i in range(4):
+                    for pair in (plain, ours):
+                        step(*pair, i)
+                    state.keep()
+                    self.assertEqual(kept(*plain), kept(*ours))
+                self.assertEqual(pointers, [tensor.data_ptr() for _, tensor in state.tensors()])
+                live = {v.data_ptr() for of in ours[1].state.values() for v in of.values() if torch.is_tensor(v)}
+                self.assertLessEqual(live, set(pointers), "what is copied is what the optimizer uses")
+
+    def test_whoever_copies_goes_on_with_it(self):
+        for name in [*OPTIMIZERS, "Drifts"]:
+            for late in (False, True):
+                with self.subTest(name, late=late):
+                    source, other = make(name), make(name, seed=1)
+                    states = [state_of(*source), state_of(*other)]
+                    self.assertEqual(*([(n, t.shape) for n, t in state.tensors()] for state in states))
+                    self.assertEqual(states[0].tag(), states[1].tag())
+                    for i in range(3):
+                        step(*source, i)
+                        states[0].keep()
+                    if late:
+                        step(*other, 7)
+                        states[1].keep()
+                    for (_, to), (_, come) in zip(states[1].tensors(), states[0].tensors()):
+                        to.copy_(come)
+                    other[0].load_state_dict(source[0].state_dict())
+                    states[1].take()
+                    for i in range(3, 6):
+                        step(*source, i)
+                        step(*other, i)
+                        for state in states:
+                            state.keep()
+                        self.assertEqual(kept(*source), kept(*other))
+
+    def test_a_loaded_state_is_the_state(self):
+        for name in [*OPTIMIZERS, "Drifts"]:
+            with self.subTest(name):
+                source, loaded, fresh = make(name), make(name), make(name, seed=1)
+                for i in range(3):
+                    step(*source, i)
+                for model, optimizer in (loaded,):
+                    model.load_state_dict(source[0].state_dict())
+                    optimizer.load_state_dict(copy.deepcopy(source[1].state_dict()))
+                states = [state_of(*loaded), state_of(*fresh)]
+                for (_, to), (_, come) in zip(states[1].tensors(), states[0].tensors()):
+                    to.copy_(come)
+                fresh[0].load_state_dict(source[0].state_dict())
+                states[1].take()
+                for pair in (source, loaded, fresh):
+                    step(*pair, 5)
+                self.assertEqual(kept(*source), kept(*loaded))
+                self.assertEqual(kept(*source), kept(*fresh))
+
+    def test_a_state_that_was_not_there_is_not_there(self):
+        """Of a parameter without a gradient; and of a worker that has stepped and becomes the copy of one that has not."""
+        model, optimizer = make("NAdam")
+        other = make("NAdam")
+        states = [state_of(model, optimizer), state_of(*other)]
+        step(*other, 0)
+        states[1].keep()
+        self.assertGreater(len(other[1].state), 0)
+        for (_, to), (_, come) in zip(states[1].tensors(), states[0].tensors()):
+            to.copy_(come)
+        states[1].take()
+        self.assertEqual(len(other[1].state), 0)
+        model[0].weight.requires_grad_(False)
+        step(model, optimizer, 0)
+        states[0].keep()
+        self.assertNotIn(model[0].weight, optimizer.state)
+        self.assertIn(model[1].weight, optimizer.state)
+
+    def test_what_cannot_be_known_stays_the_workers_own(self):
+        model, _ = make("SGD")
+        lists = torch.optim.LBFGS(model.parameters())
+        self.assertEqual(state_of(model, lists).own[0], "0.weight")
+        self.assertEqual(state_of(model, lists).tensors(), [])
+        integers = Drifts(model.parameters(), 0.01)
+        step(model, integers, 0)
+        integers.state[model[0].weight]["counts"] = torch.zeros(3, dtype=torch.int64)
+        self.assertEqual(state_of(model, integers).own, [], "what the optimizer makes is what counts")
+
+    def test_a_killed_worker_comes_back_with_the_others_state(self):
+        with place.Cluster(place.job("all-reduce", 3, "check_replicas_ms = 200", name="*")) as c:
+            stop = c.dir / "stop"
+            found = collections.defaultdict(set)  # digests by job and iteration
+            steps = collections.Counter()
+            changed = threading.Condition()
+
+            def read(program, who):
+                for line in program.stdout:
+                    job, iteration, digest = line.split()
+                    with changed:
+                        found[job, int(iteration)].add(digest)
+                        steps[who] += 1
+                        changed.notify_all()
+
+            def start(rank, who):
+                program = subprocess.Popen(
+                    [sys.executable, place.ROOT / "tests/python/restart_program.py", stop, str(rank)],
+                    env=place.environment(c, rank), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+                reader = threading.Thread(target=read, args=(program, who))
+                reader.start()
+                return program, reader
+
+            def wait_for(who, count):
+                with changed:
+                    self.assertTrue(changed.wait_for(lambda: steps[who] >= count, 90), f"{who} has made {steps[who]} steps")
+
+            programs = [start(rank, rank) for rank in range(3)]
+            try:
+                wait_for(2, 20)
+                programs[2][0].kill()
+                programs.append(start(2, "again"))
+                wait_for("again", 40)
+            finally:
+                stop.touch()
+            for program, reader in programs:
+                reader.join()
+                _, err = program.communicate(timeout=90)
+                if program is not programs[2][0]:
+                    self.assertEqual(program.returncode, 0, err)
+            self.assertEqual({key: digests for key, digests in found.items() if len(digests) > 1}, {})
+            self.assertEqual({job for job, _ in found}, {"adam", "adadelta"})
+            self.assertNotIn("has other parameters", (c.dir / "prd.log").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
