@@ -16,6 +16,8 @@ namespace {
 // Messages per turn: enough to make a batch worthwhile, few enough to keep a turn short.
 constexpr std::size_t kMessagesPerTurn = 512;
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
+// What changes without a turn, for the metrics.
+constexpr DurationNs kRefresh = 10 * kSecond;
 constexpr DurationNs kFirstStartWait = 5 * kSecond;
 constexpr DurationNs kLongestStartWait = 300 * kSecond;
 constexpr DurationNs kFirstPause = 50 * kMillisecond;
@@ -36,6 +38,7 @@ bool Daemon::Run() {
     Turn(now);
     admin_->Serve(now);
     zap_->Serve();
+    if (metrics_ != nullptr) metrics_->Alive();
     Housekeep(now);
     if (ends_with_job_ && JobIsOver(now)) break;
     Wait(Now());
@@ -73,11 +76,12 @@ bool Daemon::Flush(Instant now) {
   const Status status = pump_->Flush();
   turned_ = true;
   if (status.ok()) {
-    if (metrics_ != nullptr) metrics_->ObserveFlush(MonotonicNs() - begin);
+    flushes_.Observe(static_cast<double>(MonotonicNs() - begin) / static_cast<double>(kSecond));
     if (!stalled_since_) return true;
     spdlog::warn("recording again after {} ms; nothing was lost",
                  (now - *stalled_since_) / kMillisecond);
     stalled_since_.reset();
+    if (metrics_ != nullptr) metrics_->SetUnready("");
     return true;
   }
   ++history_errors_;
@@ -96,6 +100,7 @@ bool Daemon::Flush(Instant now) {
         status.message());
     stalled_since_ = now;
     retry_pause_ = kFirstPause;
+    if (metrics_ != nullptr) metrics_->SetUnready(status.message());
   }
   retry_at_ = now + retry_pause_;
   retry_pause_ = std::min(2 * retry_pause_, kLongestPause);
@@ -116,6 +121,7 @@ void Daemon::Wait(Instant now) {
   consider(ends_at_);
   consider(watchdog_at_);
   if (turned_) consider(housekeep_at_);
+  if (metrics_ != nullptr) consider(refresh_at_);
   // Rounded up: a wait that ends early would only be repeated.
   const DurationNs left = std::max<DurationNs>(until - now, 0);
   const auto timeout_ms = static_cast<long>((left + kMillisecond - 1) / kMillisecond);
@@ -138,7 +144,8 @@ void Daemon::Housekeep(Instant now) {
     notifier_.Send("WATCHDOG=1");
     watchdog_at_ = now + *notifier_.watchdog_interval();
   }
-  if (!turned_ || now < housekeep_at_) return;
+  const bool refresh = metrics_ != nullptr && refresh_at_ <= now;
+  if (!refresh && (!turned_ || now < housekeep_at_)) return;
   turned_ = false;
   housekeep_at_ = now + kHousekeeping;
   const std::size_t workers = Workers();
@@ -160,19 +167,32 @@ void Daemon::Housekeep(Instant now) {
   TellStarts(now);
   TellConnections();
   recorder_->TellLeftOut(now);
-  if (metrics_ == nullptr) return;
-  metrics_->SetCounters(Counters());
-  for (const auto& [engine, groups] : recorder_->groups()) metrics_->SetGroups(engine, groups);
-  metrics_->SetGauge("jobs", static_cast<double>(pump_->jobs().size()));
-  metrics_->SetGauge("workers", static_cast<double>(workers));
-  metrics_->SetGauge("jobs_waiting_for_start", static_cast<double>(start_waits_.size()));
-  std::map<std::string, Metrics::OfJob> jobs;
-  for (const auto& [run, job] : pump_->jobs()) {
-    jobs[job->spec().name] = {.links_broken = job->broken_links().size(),
-                              .replicas_differ = job->divergence().ranks.size(),
-                              .nonfinite_steps = job->nonfinite()};
+  if (metrics_ != nullptr) PublishMetrics(now);
+}
+
+void Daemon::PublishMetrics(Instant now) {
+  if (refresh_at_ <= now) {
+    refresh_at_ = now + kRefresh;
+    disk_ = DiskUseOf(config_.daemon.state_dir);
   }
-  metrics_->SetJobs(jobs);
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  MetricsPage page;
+  for (const auto& [name, value] : Counters()) page.AddCounter(name, value);
+  for (const auto& [engine, groups] : recorder_->groups()) {
+    page.Add("groups_formed_total", {{"engine", engine}}, number(groups));
+  }
+  page.Add("build_info", {{"version", PRD_VERSION}, {"protocol", std::to_string(kProtocolVersion)}},
+           1);
+  page.Add("start_time_seconds", {}, number(started_wall_ns_) / number(kSecond));
+  page.Add("jobs", {}, number(pump_->jobs().size()));
+  page.Add("workers", {}, number(Workers()));
+  page.Add("jobs_waiting_for_start", {}, number(start_waits_.size()));
+  page.Add("history_bytes", {}, number(disk_.bytes));
+  page.Add("history_free_bytes", {}, number(disk_.free));
+  page.Add("history_stalled", {}, stalled_since_ ? 1 : 0);
+  page.Add("flush_seconds", {}, flushes_);
+  meters_->Write(now, WallNs(), pump_->jobs(), &page);
+  metrics_->Publish(std::move(page));
 }
 
 // Workers that are lost may come back, to a new run.
@@ -241,6 +261,7 @@ void Daemon::TellRefused(const std::string& job, const HelloRefused& refused) {
 // daemon by themselves.
 void Daemon::Drain() {
   notifier_.Stopping();
+  if (metrics_ != nullptr) metrics_->SetUnready("stopping");
   const Instant until = Now() + kDrainTimeout;
   bool flushed = !stalled_since_ || Flush(Now());
   if (flushed) TakeMessages(Now(), false);

@@ -23,7 +23,9 @@
 #include "server/admin_socket.h"
 #include "server/audit_log.h"
 #include "server/gate.h"
+#include "server/history/disk_use.h"
 #include "server/history/rocks_history.h"
+#include "server/job_meters.h"
 #include "server/metrics.h"
 #include "server/notify.h"
 #include "server/recorder.h"
@@ -66,6 +68,7 @@ class Daemon {
   void TakeMessages(Instant now, bool hellos);
   bool Flush(Instant now);
   void Housekeep(Instant now);
+  void PublishMetrics(Instant now);
   void TellStarts(Instant now);
   bool JobIsOver(Instant now);
   void TellConnections();
@@ -83,6 +86,7 @@ class Daemon {
   Notifier notifier_;
   const int signals_;
   const std::int64_t started_ns_;
+  const std::int64_t started_wall_ns_;
   DurationNs clock_offset_ = 0;  // so that the clock does not run behind what is recorded
 
   // In this order: sockets are closed before the context.
@@ -94,7 +98,8 @@ class Daemon {
   std::unique_ptr<ZapHandler> zap_;
   std::unique_ptr<WorkerSocket> workers_;
   std::unique_ptr<AdminSocket> admin_;
-  std::unique_ptr<Metrics> metrics_;  // null when off
+  std::unique_ptr<Metrics> metrics_;   // null when off
+  std::unique_ptr<JobMeters> meters_;  // the same
   std::unique_ptr<Pump> pump_;
   std::unique_ptr<Gate> gate_;
 
@@ -106,6 +111,9 @@ class Daemon {
   bool failed_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
   Instant housekeep_at_;
+  Instant refresh_at_;  // of the metrics, at the latest
+  Distribution flushes_;
+  DiskUse disk_;
   std::optional<Instant> watchdog_at_;
   std::string told_status_;
 

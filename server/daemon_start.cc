@@ -47,6 +47,12 @@ ConnectionGuard::Options GuardOptions(std::int64_t max_message_bytes) {
           .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message)};
 }
 
+const std::vector<double>& FlushBounds() {
+  static const std::vector<double> bounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
+                                             1e-2, 3e-2, 0.1,  0.3,  1};
+  return bounds;
+}
+
 // The keys of [daemon] that a reload cannot change, where they differ.
 std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted) {
   std::string keys;
@@ -70,7 +76,9 @@ Daemon::Daemon(Config config, Notifier notifier, int signals)
     : config_(std::move(config)),
       notifier_(std::move(notifier)),
       signals_(signals),
-      started_ns_(MonotonicNs()) {}
+      started_ns_(MonotonicNs()),
+      started_wall_ns_(WallNs()),
+      flushes_(FlushBounds()) {}
 
 Daemon::~Daemon() = default;
 
@@ -92,6 +100,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
                daemon->workers_->endpoint(), daemon->admin_->endpoint(), settings.state_dir);
   daemon->notifier_.Ready();
+  if (daemon->metrics_ != nullptr) daemon->metrics_->SetUnready("");
   return daemon;
 }
 
@@ -140,6 +149,8 @@ Status Daemon::Listen() {
   Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
   if (!metrics.ok()) return metrics.status();
   metrics_ = std::move(*metrics);
+  meters_ = std::make_unique<JobMeters>();
+  recorder_->TellMeters(meters_.get());
   return Status::Ok();
 }
 
@@ -171,6 +182,7 @@ Status Daemon::Recover() {
   if (!summary.ok()) return summary.status();
   for (const auto& [run, job] : pump_->jobs()) {
     recorder_->Know(run, std::string(EngineName(job->spec().engine)));
+    if (meters_ != nullptr) meters_->Know(Now(), *job);
     for (const Job::Worker& worker : job->workers()) {
       if (worker.state != Job::State::kAbsent) workers_->Know(worker.incarnation, worker.token);
     }

@@ -1,18 +1,86 @@
 #include "server/metrics.h"
 
-#include <prometheus/counter.h>
-#include <prometheus/exposer.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
+#include <CivetServer.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <atomic>
 #include <exception>
-#include <map>
+#include <mutex>
+#include <numeric>
+#include <sstream>
+
+#include "common/io/clock.h"
 
 namespace prd {
 namespace {
 
-// What is not told by its name.
+// The daemon wakes each minute.
+constexpr DurationNs kDeadAfter = 90 * kSecond;
+
+using prometheus::MetricType;
+
+struct Meaning {
+  MetricType type;
+  const char* help;
+};
+
+// All but the counters that the daemon names itself (HelpOf).
+const std::map<std::string, Meaning>& Meanings() {
+  static const std::map<std::string, Meaning> meanings = {
+      {"build_info", {MetricType::Gauge, "1; the labels say what this is"}},
+      {"start_time_seconds", {MetricType::Gauge, "When the daemon started, as Unix time"}},
+      {"jobs", {MetricType::Gauge, "Runs that go on"}},
+      {"workers", {MetricType::Gauge, "Workers that are there, of all jobs"}},
+      {"jobs_waiting_for_start",
+       {MetricType::Gauge, "Runs whose first workers wait for the others"}},
+      {"history_bytes", {MetricType::Gauge, "Files in state_dir"}},
+      {"history_free_bytes", {MetricType::Gauge, "Free space on the disk that state_dir is on"}},
+      {"history_stalled",
+       {MetricType::Gauge, "1: the history cannot be written, and nothing is decided"}},
+      {"flush_seconds",
+       {MetricType::Histogram, "Recording and sending what one turn of the controller decided"}},
+      {"groups_formed_total", {MetricType::Counter, "Groups announced, by engine"}},
+      {"job_waiting_seconds",
+       {MetricType::Histogram,
+        "Waits of a worker: for a group, or for what it needs of its neighbours or of the store"}},
+      {"job_reducing_seconds",
+       {MetricType::Histogram, "Reductions of a worker, from the announcement to its result"}},
+      {"job_group_members", {MetricType::Histogram, "Members of the groups announced"}},
+      {"job_groups_failed_total", {MetricType::Counter, "Groups that failed"}},
+      {"job_steps_total", {MetricType::Counter, "Steps trained, by all workers"}},
+      {"job_last_progress_timestamp_seconds",
+       {MetricType::Gauge, "When a worker last completed a step, as Unix time"}},
+      {"job_progress_interval_seconds",
+       {MetricType::Gauge,
+        "The longest time without a step of late; half of what it was counts after 10 minutes"}},
+      {"job_oldest_open_group_timestamp_seconds",
+       {MetricType::Gauge,
+        "When the oldest group was announced that has not ended; none where there is none"}},
+      {"job_straggler_share",
+       {MetricType::Gauge,
+        "Share of the job's waiting in the last half to one minute that is owed to a rank; the 8 "
+        "largest, and the others together"}},
+      {"job_updates_dropped_total",
+       {MetricType::Counter, "Updates of workers that came too late and were not used"}},
+      {"job_updates_stale_total",
+       {MetricType::Counter, "Updates of neighbours that came and were not used"}},
+      {"job_workers", {MetricType::Gauge, "Workers that are there, by what they do"}},
+      {"job_workers_started", {MetricType::Gauge, "Workers that the run began with"}},
+      {"job_workers_joined_total", {MetricType::Counter, "Times that a worker began to train"}},
+      {"job_workers_lost_total", {MetricType::Counter, "Workers lost, or evicted"}},
+      {"links_broken",
+       {MetricType::Gauge, "Pairs of a job's workers that do not reach each other"}},
+      {"replicas_differ",
+       {MetricType::Gauge,
+        "Workers of a job whose parameters are not those of most, where all are to be equal"}},
+      {"nonfinite_steps_total",
+       {MetricType::Counter, "Steps of a job with values that are not finite"}}};
+  return meanings;
+}
+
+// Of the daemon's counters, what is not told by the name.
 const char* HelpOf(const std::string& counter) {
   static const std::map<std::string, const char*> help = {
       {"rounds_formed", "Rounds of gradients in which all workers of a job take part"},
@@ -36,52 +104,157 @@ const char* HelpOf(const std::string& counter) {
   return found == help.end() ? "Since the daemon started" : found->second;
 }
 
+prometheus::ClientMetric Labelled(const MetricsPage::Labels& labels) {
+  prometheus::ClientMetric metric;
+  for (const auto& [name, value] : labels) metric.label.push_back({name, value});
+  return metric;
+}
+
 }  // namespace
 
-// A family whose values are those of the jobs that run.
-template <typename T>
-struct ByJob {
-  prometheus::Family<T>* family = nullptr;
-  std::map<std::string, T*> of;
+void Distribution::Observe(double value) {
+  const auto at = std::lower_bound(bounds_->begin(), bounds_->end(), value);
+  ++counts_[static_cast<std::size_t>(at - bounds_->begin())];
+  sum_ += value;
+}
 
-  template <typename Jobs>
-  void Keep(const Jobs& jobs) {
-    std::erase_if(of, [&](const auto& entry) {
-      if (jobs.contains(entry.first)) return false;
-      family->Remove(entry.second);
-      return true;
-    });
-  }
-  T& At(const std::string& job) {
-    T*& value = of[job];
-    if (value == nullptr) value = &family->Add({{"job", job}});
-    return *value;
-  }
-  void Forget(const std::string& job) {
-    family->Remove(of.at(job));
-    of.erase(job);
-  }
+// ---- the page ----
+
+struct MetricsPage::Families {
+  std::map<std::string, prometheus::MetricFamily> by_name;
 };
+
+std::string MetricsPage::Text() const {
+  std::vector<prometheus::MetricFamily> families;
+  for (const auto& [name, family] : families_->by_name) families.push_back(family);
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+MetricsPage::MetricsPage() : families_(std::make_unique<Families>()) {
+  for (const auto& [name, meaning] : Meanings()) {
+    families_->by_name[name] = {"prd_" + name, meaning.help, meaning.type, {}};
+  }
+}
+MetricsPage::~MetricsPage() = default;
+MetricsPage::MetricsPage(MetricsPage&&) noexcept = default;
+MetricsPage& MetricsPage::operator=(MetricsPage&&) noexcept = default;
+
+void MetricsPage::Add(const std::string& name, const Labels& labels, double value) {
+  prometheus::MetricFamily& family = families_->by_name.at(name);
+  prometheus::ClientMetric metric = Labelled(labels);
+  (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family.metric.push_back(std::move(metric));
+}
+
+void MetricsPage::Add(const std::string& name, const Labels& labels,
+                      const Distribution& distribution) {
+  prometheus::ClientMetric metric = Labelled(labels);
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < distribution.bounds().size(); ++i) {
+    below += distribution.counts()[i];
+    metric.histogram.bucket.push_back({below, distribution.bounds()[i]});
+  }
+  metric.histogram.sample_count = below + distribution.counts().back();
+  metric.histogram.sample_sum = distribution.sum();
+  families_->by_name.at(name).metric.push_back(std::move(metric));
+}
+
+void MetricsPage::AddCounter(const std::string& name, std::uint64_t value) {
+  prometheus::MetricFamily& family = families_->by_name[name + "_total"];
+  family = {"prd_" + name + "_total", HelpOf(name), MetricType::Counter, {}};
+  family.metric.emplace_back().counter.value = static_cast<double>(value);
+}
+
+// ---- serving it ----
+
+namespace {
+
+// What the threads share.
+struct Shown {
+  std::mutex mutex;
+  std::shared_ptr<const MetricsPage> page = std::make_shared<MetricsPage>();
+  std::string unready = "starting: the history is read";
+  std::atomic<std::int64_t> alive_ns{MonotonicNs()};
+};
+
+void Answer(mg_connection* connection, int code, const char* words, const std::string& text) {
+  (void)mg_printf(connection,
+                  "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                  "Content-Length: %zu\r\nCache-Control: no-store\r\n\r\n",
+                  code, words, text.size());
+  (void)mg_write(connection, text.data(), text.size());
+}
+
+void AnswerProbe(mg_connection* connection, const std::string& wrong) {
+  if (wrong.empty()) return Answer(connection, 200, "OK", "ok\n");
+  Answer(connection, 503, "Service Unavailable", wrong + "\n");
+}
+
+class PageHandler final : public CivetHandler {
+ public:
+  explicit PageHandler(Shown* shown) : shown_(shown) {}
+  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
+    std::shared_ptr<const MetricsPage> page;
+    {
+      const std::lock_guard lock(shown_->mutex);
+      page = shown_->page;
+    }
+    Answer(connection, 200, "OK", page->Text());
+    return true;
+  }
+
+ private:
+  Shown* shown_;
+};
+
+class HealthHandler final : public CivetHandler {
+ public:
+  explicit HealthHandler(Shown* shown) : shown_(shown) {}
+  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
+    const DurationNs silent = MonotonicNs() - shown_->alive_ns;
+    AnswerProbe(connection, silent <= kDeadAfter ? ""
+                                                 : "the daemon's thread has not turned for " +
+                                                       std::to_string(silent / kSecond) + " s");
+    return true;
+  }
+
+ private:
+  Shown* shown_;
+};
+
+class ReadyHandler final : public CivetHandler {
+ public:
+  explicit ReadyHandler(Shown* shown) : shown_(shown) {}
+  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
+    std::string unready;
+    {
+      const std::lock_guard lock(shown_->mutex);
+      unready = shown_->unready;
+    }
+    AnswerProbe(connection, unready);
+    return true;
+  }
+
+ private:
+  Shown* shown_;
+};
+
+}  // namespace
 
 struct Metrics::Impl {
   explicit Impl(const std::string& address)
-      : exposer(address, 1), registry(std::make_shared<prometheus::Registry>()) {}
-
-  // Counters in the library only go up by steps.
-  static void Raise(prometheus::Counter& counter, std::uint64_t to) {
-    const double step = static_cast<double>(to) - counter.Value();
-    if (step > 0) counter.Increment(step);
+      : server({"listening_ports", address, "num_threads", "2", "request_timeout_ms", "5000",
+                "max_request_size", "8192"}) {
+    server.addHandler("/metrics$", page);
+    server.addHandler("/healthz$", health);
+    server.addHandler("/readyz$", ready);
   }
 
-  prometheus::Exposer exposer;
-  std::shared_ptr<prometheus::Registry> registry;
-  std::map<std::string, prometheus::Counter*> counters;
-  std::map<std::string, prometheus::Gauge*> gauges;
-  prometheus::Family<prometheus::Counter>* groups = nullptr;
-  ByJob<prometheus::Gauge> links;
-  ByJob<prometheus::Gauge> differ;
-  ByJob<prometheus::Counter> nonfinite;
-  prometheus::Histogram* flush = nullptr;
+  Shown shown;
+  PageHandler page{&shown};
+  HealthHandler health{&shown};
+  ReadyHandler ready{&shown};
+  CivetServer server;  // the last one: its threads end first
 };
 
 Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -89,90 +262,28 @@ Metrics::~Metrics() = default;
 
 Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
   try {
-    auto impl = std::make_unique<Impl>(address);
-    impl->groups = &prometheus::BuildCounter()
-                        .Name("prd_groups_formed_total")
-                        .Help("Groups announced, by engine")
-                        .Register(*impl->registry);
-    impl->links.family = &prometheus::BuildGauge()
-                              .Name("prd_links_broken")
-                              .Help("Pairs of a job's workers that do not reach each other")
-                              .Register(*impl->registry);
-    impl->differ.family =
-        &prometheus::BuildGauge()
-             .Name("prd_replicas_differ")
-             .Help(
-                 "Workers of a job whose parameters are not those of most, where all are to be "
-                 "equal")
-             .Register(*impl->registry);
-    impl->nonfinite.family = &prometheus::BuildCounter()
-                                  .Name("prd_nonfinite_steps_total")
-                                  .Help("Steps of a job's run with values that are not finite")
-                                  .Register(*impl->registry);
-    impl->flush = &prometheus::BuildHistogram()
-                       .Name("prd_flush_seconds")
-                       .Help("Recording and sending what one turn of the controller decided")
-                       .Register(*impl->registry)
-                       .Add({}, prometheus::Histogram::BucketBoundaries{
-                                    1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1});
-    impl->exposer.RegisterCollectable(impl->registry);
-    return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
+    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address)));
   } catch (const std::exception& error) {
     const bool ipv6 = address.find('[') != std::string::npos;
     return Status(Code::kUnavailable,
                   "metrics = \"" + address + "\": " + error.what() +
-                      (ipv6 ? " The HTTP library (civetweb) may have been built without IPv6, as "
+                      (ipv6 ? ". The HTTP library (civetweb) may have been built without IPv6, as "
                               "Debian 12's is: then give an IPv4 address."
                             : ""));
   }
 }
 
-void Metrics::SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters) {
-  for (const auto& [name, value] : counters) {
-    prometheus::Counter*& counter = impl_->counters[name];
-    if (counter == nullptr) {
-      counter = &prometheus::BuildCounter()
-                     .Name("prd_" + name + "_total")
-                     .Help(HelpOf(name))
-                     .Register(*impl_->registry)
-                     .Add({});
-    }
-    Impl::Raise(*counter, value);
-  }
+void Metrics::Publish(MetricsPage page) {
+  auto shown = std::make_shared<const MetricsPage>(std::move(page));
+  const std::lock_guard lock(impl_->shown.mutex);
+  impl_->shown.page.swap(shown);
 }
 
-void Metrics::SetGroups(const std::string& engine, std::uint64_t formed) {
-  Impl::Raise(impl_->groups->Add({{"engine", engine}}), formed);
+void Metrics::SetUnready(const std::string& why) {
+  const std::lock_guard lock(impl_->shown.mutex);
+  impl_->shown.unready = why;
 }
 
-void Metrics::SetJobs(const std::map<std::string, OfJob>& jobs) {
-  impl_->links.Keep(jobs);
-  impl_->differ.Keep(jobs);
-  impl_->nonfinite.Keep(jobs);
-  for (const auto& [job, of] : jobs) {
-    impl_->links.At(job).Set(static_cast<double>(of.links_broken));
-    impl_->differ.At(job).Set(static_cast<double>(of.replicas_differ));
-    // Another run of the job counts from 0.
-    const bool fewer = static_cast<double>(of.nonfinite_steps) < impl_->nonfinite.At(job).Value();
-    if (fewer) impl_->nonfinite.Forget(job);
-    Impl::Raise(impl_->nonfinite.At(job), of.nonfinite_steps);
-  }
-}
-
-void Metrics::SetGauge(const std::string& name, double value) {
-  prometheus::Gauge*& gauge = impl_->gauges[name];
-  if (gauge == nullptr) {
-    gauge = &prometheus::BuildGauge()
-                 .Name("prd_" + name)
-                 .Help("Now")
-                 .Register(*impl_->registry)
-                 .Add({});
-  }
-  gauge->Set(value);
-}
-
-void Metrics::ObserveFlush(DurationNs took) {
-  impl_->flush->Observe(static_cast<double>(took) / static_cast<double>(kSecond));
-}
+void Metrics::Alive() { impl_->shown.alive_ns = MonotonicNs(); }
 
 }  // namespace prd

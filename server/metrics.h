@@ -1,9 +1,9 @@
-// Prometheus metrics at http://ADDRESS:PORT/metrics. Set and Observe are for the daemon's thread;
-// the library serves them from threads of its own.
+// What Prometheus and probes ask for: /metrics, /healthz and /readyz at http://ADDRESS:PORT. The
+// daemon's thread publishes a page now and then; the library serves the newest one from threads of
+// its own.
 #ifndef PRD_SERVER_METRICS_H_
 #define PRD_SERVER_METRICS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,26 +16,60 @@
 
 namespace prd {
 
+// How many observations were below which bound.
+class Distribution {
+ public:
+  // `bounds` ascend, and live as long as this.
+  explicit Distribution(const std::vector<double>& bounds)
+      : bounds_(&bounds), counts_(bounds.size() + 1) {}
+  void Observe(double value);
+
+  const std::vector<double>& bounds() const { return *bounds_; }
+  // By bound, the last one for what is above all; not cumulative.
+  const std::vector<std::uint64_t>& counts() const { return counts_; }
+  double sum() const { return sum_; }
+
+ private:
+  const std::vector<double>* bounds_;
+  std::vector<std::uint64_t> counts_;
+  double sum_ = 0;
+};
+
+// What is served at one time. Every metric that there may be is on it with its help, also without a
+// sample.
+class MetricsPage {
+ public:
+  using Labels = std::vector<std::pair<std::string, std::string>>;
+
+  MetricsPage();
+  ~MetricsPage();
+  MetricsPage(MetricsPage&&) noexcept;
+  MetricsPage& operator=(MetricsPage&&) noexcept;
+
+  // `name` without "prd_". REQUIRES: metrics.cc knows the name and says what it is.
+  void Add(const std::string& name, const Labels& labels, double value);
+  void Add(const std::string& name, const Labels& labels, const Distribution& distribution);
+  // Since the daemon started; `name` also without "_total". It need not be known.
+  void AddCounter(const std::string& name, std::uint64_t value);
+
+  // In the format that Prometheus reads.
+  std::string Text() const;
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
 class Metrics {
  public:
   static Result<std::unique_ptr<Metrics>> Serve(const std::string& address);
   ~Metrics();
 
-  // Counters by name without "prd_" and "_total"; they only grow.
-  // REQUIRES: no name is "groups_formed". SetGroups serves that family with a label; a sample
-  // without the label would make sums over the family double.
-  void SetCounters(const std::vector<std::pair<std::string, std::uint64_t>>& counters);
-  void SetGroups(const std::string& engine, std::uint64_t formed);
-  // Of a job, by the names of the jobs that run.
-  struct OfJob {
-    std::size_t links_broken = 0;     // between its workers
-    std::size_t replicas_differ = 0;  // that are to be equal
-    std::uint64_t nonfinite_steps = 0;
-  };
-  void SetJobs(const std::map<std::string, OfJob>& jobs);
-  void SetGauge(const std::string& name, double value);
-  // From the first message of a turn to the last send.
-  void ObserveFlush(DurationNs took);
+  void Publish(MetricsPage page);
+  // /readyz: why the daemon does not take workers' messages; empty: it does.
+  void SetUnready(const std::string& why);
+  // /healthz: the daemon's thread works. It is to say so again within a minute and a half.
+  void Alive();
 
  private:
   struct Impl;

@@ -36,6 +36,7 @@ Status Recorder::Append(std::span<const Record> records) {
   for (const Record& record : records) {
     Note(record);
     Count(record.body);
+    if (meters_ != nullptr) meters_->Add(record);
   }
   return Status::Ok();
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engines/ports.h"
+#include "server/job_meters.h"
 #include "server/run_log.h"
 
 namespace prd {
@@ -42,6 +43,9 @@ class Recorder final : public History {
   // Of a run that was restored.
   void Know(RunId run, const std::string& engine) { engines_[run] = engine; }
 
+  // Every record that is appended from now on goes there too; it must outlive this. Null: nowhere.
+  void TellMeters(JobMeters* meters) { meters_ = meters; }
+
   // Tells how many lines of the log were left out, where that is due.
   void TellLeftOut(Instant now) { log_.Tell(now); }
 
@@ -62,6 +66,7 @@ class Recorder final : public History {
   };
 
   History* history_;
+  JobMeters* meters_ = nullptr;
   RunLog log_;
   std::map<std::pair<RunId, Rank>, Nonfinite> nonfinite_;
   std::map<RunId, std::string> engines_;

@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "tools/reference": ["tools/reference", "common/base"],
     "tools/sim": ["engines", "worker/core", "common/base", "config", "tools/sim"],
     # prdctl opens the files of a stopped daemon through the one class that knows their layout.
-    "tools/prdctl": ["common", "engines", "config", "server/history", "tools/prdctl"],
+    "tools/prdctl": ["common", "engines", "config", "server/history", "server/meters", "tools/prdctl"],
     "tools/prdbench": ["common", "engines", "worker", "tools/prdbench", "tools/reference"],
 }
 # System headers by folder: patterns that are refused.

@@ -277,15 +277,16 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, Not(HasSubstr("\nprd_groups_formed_total ")));
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
-  EXPECT_THAT(text, HasSubstr("prd_links_broken{job="));
-  EXPECT_THAT(text, HasSubstr("prd_replicas_differ{job="));
-  EXPECT_THAT(text, HasSubstr("prd_nonfinite_steps_total{job=\"job\"} 0"));
+  EXPECT_THAT(text, HasSubstr("prd_links_broken{job=\"job\",engine=\"p-reduce\"} 0"));
+  EXPECT_THAT(text, HasSubstr("prd_replicas_differ{job=\"job\",engine=\"p-reduce\"} 0"));
+  EXPECT_THAT(text, HasSubstr("prd_nonfinite_steps_total{job=\"job\",engine=\"p-reduce\"} 0"));
   EXPECT_THAT(text, HasSubstr("prd_flush_seconds_count"));
   EXPECT_THAT(text, HasSubstr("prd_rounds_formed_total 0"));
   EXPECT_THAT(text, HasSubstr("prd_updates_dropped_total 0"));
   pair.a.Send(Progressed{.own = {.steps = 3}, .nonfinite = 2});
   EXPECT_TRUE(daemon.WaitForLog("has made 2 steps with values that are not finite"));
-  while (text.find("prd_nonfinite_steps_total{job=\"job\"} 2") == std::string::npos) {
+  while (text.find("prd_nonfinite_steps_total{job=\"job\",engine=\"p-reduce\"} 2") ==
+         std::string::npos) {
     ASSERT_LT(MonotonicNs(), end) << text;
     text = Tcp().Get(port, "/metrics");
   }

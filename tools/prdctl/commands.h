@@ -9,7 +9,7 @@
 #include <string>
 
 #include "prd/status.h"
-#include "tools/prdctl/groups.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/source.h"
 
 namespace prd::ctl {

@@ -9,8 +9,8 @@
 
 #include "tools/prdctl/columns.h"
 #include "tools/prdctl/commands.h"
-#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
 
 namespace prd::ctl {

@@ -1,7 +1,7 @@
 #include "engines/words.h"
 #include "tools/prdctl/columns.h"
 #include "tools/prdctl/commands_exchange.h"
-#include "tools/prdctl/stragglers.h"
+#include "tools/prdctl/meters.h"
 
 namespace prd::ctl {
 namespace {

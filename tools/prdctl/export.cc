@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tools/prdctl/exchange.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/prdctl/groups.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/meters.h"
 
 namespace prd::ctl {
 

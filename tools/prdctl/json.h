@@ -8,7 +8,7 @@
 #include "common/base/admin.h"
 #include "common/base/history.h"
 #include "engines/engine.h"
-#include "tools/prdctl/groups.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/schedule.h"
 
 namespace prd::ctl {

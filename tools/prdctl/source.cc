@@ -4,6 +4,8 @@
 #include <charconv>
 #include <set>
 
+#include "tools/prdctl/meters.h"
+
 namespace prd::ctl {
 namespace {
 
@@ -62,6 +64,15 @@ Result<RunInfo> FindRun(HistorySource& source, const std::string& words) {
                                      std::to_string(runs->front().run) + " to " +
                                      std::to_string(runs->back().run) + " of the jobs " +
                                      JobNames(*runs));
+}
+
+Result<Plan> PlanOf(HistorySource& source, const RunInfo& run) {
+  Plan plan;
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, run.run, 0, [&](const Record& record) {
+    if (const auto* started = std::get_if<RunStarted>(&record.body)) plan = PlanOf(*started);
+    return false;
+  }));
+  return plan;
 }
 
 }  // namespace prd::ctl

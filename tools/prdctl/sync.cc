@@ -190,4 +190,57 @@ std::string ToDot(const SyncMeter& meter, const std::string& title) {
   return dot + "}\n";
 }
 
+namespace {
+
+// The moduli, or the real parts, of the eigenvalues, the largest first.
+template <typename Part>
+std::vector<double> Spectrum(const Eigen::MatrixXd& matrix, const Part& part) {
+  const Eigen::EigenSolver<Eigen::MatrixXd> solver(matrix, false);
+  std::vector<double> values;
+  if (solver.info() != Eigen::Success) return values;
+  for (Eigen::Index i = 0; i < matrix.rows(); ++i) values.push_back(part(solver.eigenvalues()(i)));
+  std::sort(values.begin(), values.end(), std::greater<>());
+  return values;
+}
+
+}  // namespace
+
+Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph) {
+  if (graph.empty()) return Status(Code::kFailedPrecondition, "no graph is in force yet");
+  if (graph.size() > SyncMeter::kMaxWorkers) {
+    return Status(Code::kResourceExhausted, "found " + std::to_string(graph.size()) +
+                                                " workers, allowed is up to " +
+                                                std::to_string(SyncMeter::kMaxWorkers));
+  }
+  std::map<Rank, Eigen::Index> place;
+  for (const auto& [rank, set] : graph)
+    place.emplace(rank, static_cast<Eigen::Index>(place.size()));
+  const auto n = static_cast<Eigen::Index>(graph.size());
+  Eigen::MatrixXd weights = Eigen::MatrixXd::Zero(n, n);
+  Eigen::MatrixXd walk = Eigen::MatrixXd::Zero(n, n);
+  for (const auto& [rank, set] : graph) {
+    const Eigen::Index row = place[rank];
+    weights(row, row) = set.own_weight;
+    for (const InEdge& edge : set.in) {
+      const auto column = place.find(edge.rank);
+      if (column == place.end()) continue;  // gone; its receiver is about to be told
+      weights(row, column->second) += edge.weight;
+      walk(row, column->second) += 1 / static_cast<double>(set.in.size());
+    }
+  }
+  GraphGap gap{.of_weights = 1, .of_walk = 1, .workers = graph.size()};
+  if (n < 2) return gap;
+  gap.symmetric = (weights - weights.transpose()).cwiseAbs().maxCoeff() < 1e-9;
+  const std::vector<double> moduli =
+      Spectrum(weights, [](const std::complex<double>& value) { return std::abs(value); });
+  const std::vector<double> reals =
+      Spectrum(walk, [](const std::complex<double>& value) { return value.real(); });
+  if (moduli.empty() || reals.empty()) {
+    return Status(Code::kInternal, "the eigenvalues of the graph did not converge");
+  }
+  gap.of_weights = std::max(0.0, 1 - moduli[1]);  // rounding may put it a hair below
+  gap.of_walk = std::max(0.0, 1 - reals[1]);
+  return gap;
+}
+
 }  // namespace prd::ctl

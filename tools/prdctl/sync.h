@@ -38,7 +38,7 @@
 #include <vector>
 
 #include "prd/status.h"
-#include "tools/prdctl/groups.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/schedule.h"
 
 namespace prd::ctl {
@@ -94,6 +94,19 @@ class SyncMeter {
 // An undirected graph for graphviz: a node per worker, an edge per pair, labelled and drawn by the
 // groups it shared.
 std::string ToDot(const SyncMeter& meter, const std::string& title);
+
+// How fast an update spreads over a graph of neighbours.
+struct GraphGap {
+  // Of the weights in use: 1 - the second largest modulus of their matrix' eigenvalues.
+  double of_weights = 0;
+  // As Hop's Figure 21 has it: 1 - the second largest eigenvalue (its real part, where edges lead
+  // one way) of the walk over the graph without its self-loops, 1/degree each.
+  double of_walk = 0;
+  std::size_t workers = 0;
+  bool symmetric = true;  // the weights
+};
+// kFailedPrecondition: no graph; kResourceExhausted: over SyncMeter::kMaxWorkers.
+Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph);
 
 }  // namespace prd::ctl
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tests/tools/prdctl/story.h"
-#include "tools/prdctl/stragglers.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/sync.h"
 
 namespace prd::ctl {

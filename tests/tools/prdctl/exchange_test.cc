@@ -1,6 +1,4 @@
 // Engines without groups (hop, ssp): what prdctl tells of runs whose answer is known.
-#include "tools/prdctl/exchange.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +14,8 @@
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
-#include "tools/prdctl/stragglers.h"
 
 namespace prd::ctl {
 namespace {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/prdctl/story.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
-#include "tools/prdctl/stragglers.h"
 #include "tools/prdctl/sync.h"
 
 namespace prd::ctl {

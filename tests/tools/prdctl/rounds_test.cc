@@ -14,8 +14,8 @@
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
-#include "tools/prdctl/stragglers.h"
 #include "tools/prdctl/sync.h"
 
 namespace prd::ctl {

@@ -25,19 +25,20 @@
 // Where all workers hold one model, a round may go on without some of them. What that costs the
 // model is counted beside: rounds that took effect without anything of a worker, what it computed
 // and the job did not use, and gradients that went with it.
-#ifndef PRD_TOOLS_PRDCTL_STRAGGLERS_H_
-#define PRD_TOOLS_PRDCTL_STRAGGLERS_H_
+#ifndef PRD_SERVER_METERS_STRAGGLERS_H_
+#define PRD_SERVER_METERS_STRAGGLERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "tools/prdctl/exchange.h"
-#include "tools/prdctl/groups.h"
+#include "server/meters/exchange.h"
+#include "server/meters/groups.h"
 
-namespace prd::ctl {
+namespace prd::meters {
 
 struct WorkerPace {
   Rank rank = kNoRank;
@@ -91,11 +92,22 @@ struct PaceReport {
   std::vector<WorkerPace> workers;  // the slowest first
 };
 
-// Takes the records of a run in order. Memory is 8 bytes per step.
+// Takes the records of a run in order. Memory is 8 bytes per step, unless these are not kept.
 class PaceMeter {
  public:
+  struct Options {
+    bool keep_steps = true;  // else the report tells nothing of the length of steps
+    // Told of each wait of a worker. All of them sum to WorkerPace::waited_ns over the workers.
+    std::function<void(DurationNs)> on_wait = {};
+  };
+  PaceMeter() : PaceMeter(Options{}) {}
+  explicit PaceMeter(Options options);
+
   void Add(const Record& record);
   PaceReport Report() const;
+  // WorkerPace::cost_ns, by rank.
+  std::map<Rank, double> Owed() const;
+  const Plan& plan() const { return tracker_.plan(); }
 
  private:
   struct Tally {
@@ -118,6 +130,7 @@ class PaceMeter {
     std::uint32_t fewest_local_steps = 0;
     std::uint32_t most_local_steps = 0;
   };
+  void Waited(Rank rank, DurationNs ns);
   void OnMessage(const WorkerEnvelope& envelope, DurationNs age);
   void OnEnded(const GroupRow& group);
   void ShareOut(const GroupRow& group);
@@ -125,6 +138,7 @@ class PaceMeter {
   void ShareOutAhead(const GroupRow& group);
   WorkerPace PaceOf(Rank rank, const Tally& tally) const;
 
+  const Options options_;
   Instant start_;
   GroupTracker tracker_;
   ExchangeMeter exchange_;
@@ -141,6 +155,6 @@ class PaceMeter {
 // The middle one, or the mean of the two in the middle; 0 of nothing.
 DurationNs Median(std::vector<DurationNs> values);
 
-}  // namespace prd::ctl
+}  // namespace prd::meters
 
-#endif  // PRD_TOOLS_PRDCTL_STRAGGLERS_H_
+#endif  // PRD_SERVER_METERS_STRAGGLERS_H_

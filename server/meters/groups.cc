@@ -1,11 +1,11 @@
-#include "tools/prdctl/groups.h"
+#include "server/meters/groups.h"
 
 #include <algorithm>
 
 #include "config/config.h"
 #include "engines/event.h"
 
-namespace prd::ctl {
+namespace prd::meters {
 
 bool GroupRow::Has(Rank rank) const {
   return std::any_of(members.begin(), members.end(),
@@ -64,15 +64,6 @@ const char* KindName(GroupKind kind) {
 Plan PlanOf(const RunStarted& started) {
   const Result<JobSpec> spec = JobSpecFromToml(started.spec);
   return spec.ok() ? MakeEngine(spec->engine)->plan() : Plan();
-}
-
-Result<Plan> PlanOf(HistorySource& source, const RunInfo& run) {
-  Plan plan;
-  PRD_RETURN_IF_ERROR(ForEachRecord(source, run.run, 0, [&](const Record& record) {
-    if (const auto* started = std::get_if<RunStarted>(&record.body)) plan = PlanOf(*started);
-    return false;
-  }));
-  return plan;
 }
 
 GroupTracker::Change GroupTracker::Add(const Record& record) {
@@ -295,4 +286,4 @@ bool GroupFilter::Lets(const GroupRow& group) const {
   return !failed || (group.ended && !group.ok);
 }
 
-}  // namespace prd::ctl
+}  // namespace prd::meters

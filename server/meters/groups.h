@@ -1,6 +1,6 @@
 // Groups as people see them, put together from a run's records one by one.
-#ifndef PRD_TOOLS_PRDCTL_GROUPS_H_
-#define PRD_TOOLS_PRDCTL_GROUPS_H_
+#ifndef PRD_SERVER_METERS_GROUPS_H_
+#define PRD_SERVER_METERS_GROUPS_H_
 
 #include <cstdint>
 #include <map>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/base/history.h"
-#include "tools/prdctl/source.h"
+#include "common/base/plan.h"
 
-namespace prd::ctl {
+namespace prd::meters {
 
 struct MemberRow {
   Rank rank = kNoRank;
@@ -96,8 +96,6 @@ class StepCounter {
 // How the run's workers go about their steps, by its engine. The default where this version of prd
 // cannot read its config.
 Plan PlanOf(const RunStarted& started);
-// The same, by the run's first record.
-Result<Plan> PlanOf(HistorySource& source, const RunInfo& run);
 
 // Follows a run. Memory is that of the groups that run now, not of the history.
 class GroupTracker {
@@ -148,6 +146,6 @@ struct GroupFilter {
   bool Lets(const GroupRow& group) const;
 };
 
-}  // namespace prd::ctl
+}  // namespace prd::meters
 
-#endif  // PRD_TOOLS_PRDCTL_GROUPS_H_
+#endif  // PRD_SERVER_METERS_GROUPS_H_

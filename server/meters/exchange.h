@@ -5,10 +5,11 @@
 // Iterations are as the controller counts them (engines/engine.h): among neighbours the one that a
 // worker has entered, of a store the worker's clock. Tokens (Hop, section 4.2) are those counts'
 // differences: of the queue from j to i there are Iter(j) - Iter(i) + max_ig.
-#ifndef PRD_TOOLS_PRDCTL_EXCHANGE_H_
-#define PRD_TOOLS_PRDCTL_EXCHANGE_H_
+#ifndef PRD_SERVER_METERS_EXCHANGE_H_
+#define PRD_SERVER_METERS_EXCHANGE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,7 +19,7 @@
 #include "common/base/history.h"
 #include "prd/status.h"
 
-namespace prd::ctl {
+namespace prd::meters {
 
 // What a rank is at, and what it did so far.
 struct ExchangeRow {
@@ -64,6 +65,8 @@ class ExchangeMeter {
   using Graph = std::map<Rank, NeighboursSet>;
 
   void Add(const Record& record);
+  // As PaceMeter::Options::on_wait.
+  void OnWait(std::function<void(DurationNs)> on_wait) { on_wait_ = std::move(on_wait); }
 
   Instant start() const { return start_; }
   Instant now() const { return now_; }
@@ -119,6 +122,7 @@ class ExchangeMeter {
   DurationNs ShareOut(ExchangeRow* waiter, Instant from, Instant to, Arrivals arrivals,
                       std::size_t spare);
 
+  std::function<void(DurationNs)> on_wait_;
   Instant start_, now_;
   bool ending_ = false;  // a worker has finished, and none has joined since
   Plan plan_;
@@ -140,19 +144,6 @@ class ExchangeMeter {
   DurationNs waited_ns_ = 0;
 };
 
-// How fast an update spreads over a graph of neighbours.
-struct GraphGap {
-  // Of the weights in use: 1 - the second largest modulus of their matrix' eigenvalues.
-  double of_weights = 0;
-  // As Hop's Figure 21 has it: 1 - the second largest eigenvalue (its real part, where edges lead
-  // one way) of the walk over the graph without its self-loops, 1/degree each.
-  double of_walk = 0;
-  std::size_t workers = 0;
-  bool symmetric = true;  // the weights
-};
-// kFailedPrecondition: no graph; kResourceExhausted: over SyncMeter::kMaxWorkers.
-Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph);
+}  // namespace prd::meters
 
-}  // namespace prd::ctl
-
-#endif  // PRD_TOOLS_PRDCTL_EXCHANGE_H_
+#endif  // PRD_SERVER_METERS_EXCHANGE_H_

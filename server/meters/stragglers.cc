@@ -1,12 +1,13 @@
-#include "tools/prdctl/stragglers.h"
+#include "server/meters/stragglers.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "engines/event.h"
 
-namespace prd::ctl {
+namespace prd::meters {
 
 DurationNs Median(std::vector<DurationNs> values) {
   if (values.empty()) return 0;
@@ -16,6 +17,25 @@ DurationNs Median(std::vector<DurationNs> values) {
   if (values.size() % 2 == 1) return *at;
   const DurationNs below = *std::max_element(values.begin(), at);
   return below + (*at - below) / 2;
+}
+
+PaceMeter::PaceMeter(Options options) : options_(std::move(options)) {
+  exchange_.OnWait(options_.on_wait);
+}
+
+std::map<Rank, double> PaceMeter::Owed() const {
+  std::map<Rank, double> owed;
+  if (TrainsInGroups(tracker_.plan())) {
+    for (const auto& [rank, tally] : tallies_) owed[rank] = tally.cost_ns;
+  } else {
+    for (const auto& [rank, row] : exchange_.workers()) owed[rank] = row.cost_ns;
+  }
+  return owed;
+}
+
+void PaceMeter::Waited(Rank rank, DurationNs ns) {
+  tallies_[rank].waited_ns += ns;
+  if (options_.on_wait) options_.on_wait(ns);
 }
 
 void PaceMeter::Add(const Record& record) {
@@ -44,7 +64,9 @@ void PaceMeter::Add(const Record& record) {
 void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
     Tally& tally = tallies_[envelope.rank];
-    if (tally.counter.Ends(*ready)) tally.steps.push_back(Possible(ready->step_ns, age));
+    if (tally.counter.Ends(*ready) && options_.keep_steps) {
+      tally.steps.push_back(Possible(ready->step_ns, age));
+    }
   } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
     tallies_[envelope.rank].reduced_ns += Possible(finished->reduce_ns, age);
   }
@@ -98,7 +120,7 @@ void PaceMeter::ShareOutAhead(const GroupRow& group) {
     arrivals.emplace_back(std::max(group.formed, came), &member);
     if (!member.ready || *member.ready >= group.formed) continue;
     queued_ns_ += group.formed - *member.ready;
-    tallies_[member.rank].waited_ns += group.formed - *member.ready;
+    Waited(member.rank, group.formed - *member.ready);
   }
   std::sort(arrivals.begin(), arrivals.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -108,7 +130,9 @@ void PaceMeter::ShareOutAhead(const GroupRow& group) {
     const auto& [at, member] = arrivals[k];
     const DurationNs gap = k > 0 ? at - arrivals[k - 1].first : 0;
     const DurationNs all = gap * static_cast<DurationNs>(waiting.size());
-    for (const Rank rank : waiting) tallies_[rank].waited_ns += gap;
+    if (gap > 0) {
+      for (const Rank rank : waiting) Waited(rank, gap);
+    }
     owed += static_cast<double>(all) / static_cast<double>(arrivals.size() - k);
     tallies_[member->rank].cost_ns += owed;
     waited_ns_ += all;
@@ -122,7 +146,7 @@ void PaceMeter::ShareOut(const GroupRow& group) {
   std::vector<std::pair<Instant, Rank>> arrivals;
   for (const MemberRow& member : group.members) {
     if (!member.ready) continue;
-    tallies_[member.rank].waited_ns += group.formed - *member.ready;
+    Waited(member.rank, group.formed - *member.ready);
     Instant since = *member.ready;
     if (in_turn && since < round_ended_) {
       round_ns_ += round_ended_ - since;
@@ -216,4 +240,4 @@ PaceReport PaceMeter::Report() const {
   return report;
 }
 
-}  // namespace prd::ctl
+}  // namespace prd::meters

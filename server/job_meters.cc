@@ -1,0 +1,283 @@
+#include "server/job_meters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "config/config.h"
+#include "engines/event.h"
+
+namespace prd {
+namespace {
+
+constexpr const char* kOther = "other";
+// While a run has made no step, nobody knows how long one takes.
+constexpr double kFirstInterval = 300;
+constexpr double kHalfLife = 600;
+constexpr DurationNs kWindow = 30 * kSecond;
+
+const std::vector<double>& TimeBounds() {
+  static const std::vector<double> bounds = {0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3,
+                                             1,      3,     10,    30,   100,  300};
+  return bounds;
+}
+
+const std::vector<double>& MemberBounds() {
+  static const std::vector<double> bounds = {1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+  return bounds;
+}
+
+double Seconds(DurationNs ns) { return static_cast<double>(ns) / static_cast<double>(kSecond); }
+
+const char* Word(Job::State state) {
+  switch (state) {
+    case Job::State::kAbsent:
+    case Job::State::kJoining:
+    case Job::State::kStarting:
+    case Job::State::kAdopting:
+      return "joining";
+    case Job::State::kActive:
+      return "training";
+    case Job::State::kPaused:
+      return "paused";
+    case Job::State::kFinishing:
+    case Job::State::kFinal:
+      return "finishing";
+  }
+  return "joining";
+}
+
+}  // namespace
+
+JobMeters::Series::Series()
+    : waiting(TimeBounds()), reducing(TimeBounds()), members(MemberBounds()) {}
+
+JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& started) {
+  Forget(now);
+  Key key{started.job, started.engine};
+  if (!series_.contains(key)) {
+    const auto own = std::count_if(series_.begin(), series_.end(),
+                                   [](const auto& entry) { return entry.first.first != kOther; });
+    if (static_cast<std::size_t>(own) >= kMostJobs) key.first = kOther;
+  }
+  Series* series = &series_[key];
+  ++series->runs;
+  Run& run = runs_[id];
+  run.key = key;
+  run.begun = now;
+  run.since_at = now;
+  run.pace = std::make_unique<meters::PaceMeter>(meters::PaceMeter::Options{
+      .keep_steps = false,
+      .on_wait = [series](DurationNs waited) { series->waiting.Observe(Seconds(waited)); }});
+  return run;
+}
+
+void JobMeters::Know(Instant now, const Job& job) {
+  const RunStarted started{.job = job.spec().name,
+                           .engine = std::string(EngineName(job.spec().engine)),
+                           .spec = JobSpecToToml(job.spec())};
+  Run& run = Begin(now, job.run(), started);
+  const auto tell = [&](RecordBody body) {
+    run.pace->Add({.run = job.run(), .index = 1, .now = now, .body = std::move(body)});
+  };
+  tell(started);
+  for (Rank rank = 0; static_cast<std::size_t>(rank) < job.workers().size(); ++rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    const Job::Worker& worker = job.workers()[index];
+    if (worker.state == Job::State::kActive) {
+      tell(WorkerJoined{
+          .rank = rank, .incarnation = worker.incarnation, .iteration = worker.iteration});
+      run.progress = now;
+    }
+    if (index < job.tallies().size() && job.tallies()[index].known) {
+      run.told[rank] = {.steps = job.tallies()[index].last.steps,
+                        .incarnation = worker.incarnation};
+    }
+  }
+  for (const auto& [id, group] : job.groups()) run.open[id] = group.since;
+}
+
+void JobMeters::Add(const Record& record) {
+  const auto* started = std::get_if<RunStarted>(&record.body);
+  if (started != nullptr) Begin(record.now, record.run, *started);
+  const auto found = runs_.find(record.run);
+  if (found == runs_.end()) return;
+  Run& run = found->second;
+  Series& series = series_.at(run.key);
+  if (run.pace != nullptr) run.pace->Add(record);
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    OnWorker(record.now, from->envelope, &run, &series);
+  } else if (std::holds_alternative<RunEnded>(record.body)) {
+    --series.runs;
+    series.ended = record.now;
+    runs_.erase(found);
+  } else {
+    OnDecision(record, &run, &series);
+  }
+}
+
+void JobMeters::OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, Series* series) {
+  if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
+    run->brought[envelope.incarnation] = hello->own.steps;
+  } else if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
+    series->stale += ready->dropped;
+    series->nonfinite += ready->nonfinite;
+    OnSteps(now, envelope, ready->own.steps, run, series);
+  } else if (const auto* progressed = std::get_if<Progressed>(&envelope.body)) {
+    series->nonfinite += progressed->nonfinite;
+    OnSteps(now, envelope, progressed->own.steps, run, series);
+  } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
+    if (finished->group == kNoGroup) return;
+    series->reducing.Observe(Seconds(meters::Possible(finished->reduce_ns, now - run->begun)));
+  }
+}
+
+// A process that takes a rank over goes on from what was told under it.
+void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, Run* run,
+                        Series* series) {
+  Told& told = run->told[envelope.rank];
+  if (told.incarnation != envelope.incarnation) {
+    const auto brought = run->brought.find(envelope.incarnation);
+    if (brought != run->brought.end()) {
+      if (!told.steps) told.steps = brought->second;
+      run->brought.erase(brought);
+    }
+    told.incarnation = envelope.incarnation;
+  }
+  const std::int64_t more = own - told.steps.value_or(0);
+  if (more <= 0) return;
+  told.steps = own;
+  series->steps += static_cast<std::uint64_t>(more);
+  if (run->progress) {
+    const double gap = Seconds(now - *run->progress);
+    run->interval_s = std::max(gap, run->interval_s * std::exp2(-gap / kHalfLife));
+  }
+  run->progress = now;
+}
+
+void JobMeters::OnDecision(const Record& record, Run* run, Series* series) {
+  if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+    series->members.Observe(static_cast<double>(formed->members.size()));
+    run->open[formed->id] = record.now;
+  } else if (const auto* ended = std::get_if<GroupEnded>(&record.body)) {
+    if (!ended->ok) ++series->groups_failed;
+    run->open.erase(ended->id);
+  } else if (std::holds_alternative<UpdateDropped>(record.body)) {
+    ++series->dropped;
+  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    ++series->joined;
+    run->told.try_emplace(joined->rank);
+    if (!run->progress) run->progress = record.now;
+    const bool many = run->told.size() > kMostSharers;
+    if (many && run->pace != nullptr && HasStore(run->pace->plan())) run->pace.reset();
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    run->brought.erase(left->incarnation);
+    if (left->why == LeftReason::kLost || left->why == LeftReason::kEvicted) ++series->lost;
+  }
+}
+
+void JobMeters::Forget(Instant now) {
+  std::erase_if(series_, [&](const auto& entry) {
+    const Series& series = entry.second;
+    return entry.first.first != kOther && series.runs == 0 && now - series.ended > kForget;
+  });
+}
+
+void JobMeters::Look(Instant now, const Job& job, Run* run, Now* of) {
+  bool trains = false;
+  for (const Job::Worker& worker : job.workers()) {
+    if (worker.state == Job::State::kAbsent) continue;
+    ++of->workers[Word(worker.state)];
+    trains = trains || worker.state < Job::State::kPaused;
+  }
+  of->started += static_cast<std::size_t>(job.start_workers());
+  of->links_broken += job.broken_links().size();
+  of->replicas_differ += job.divergence().ranks.size();
+  // Who pauses or finishes need not make progress; the clock begins anew when it trains again.
+  if (!trains && run->progress) run->progress = now;
+  if (trains && run->progress) {
+    of->progress = std::min(of->progress.value_or(*run->progress), *run->progress);
+    of->interval_s =
+        std::max(of->interval_s, run->interval_s > 0 ? run->interval_s : kFirstInterval);
+  }
+  if (!run->open.empty()) {
+    const Instant open = run->open.begin()->second;
+    of->open = std::min(of->open.value_or(open), open);
+  }
+  if (run->pace == nullptr) return;
+  const std::map<Rank, double> owed = run->pace->Owed();
+  for (const auto& [rank, ns] : owed) {
+    const auto before = run->before.find(rank);
+    const double late = ns - (before == run->before.end() ? 0 : before->second);
+    if (late > 0) of->owed[rank] += late;
+  }
+  if (now - run->since_at < kWindow) return;
+  run->before = std::exchange(run->since, owed);
+  run->since_at = now;
+}
+
+void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, MetricsPage* page) {
+  Forget(now);
+  std::map<Key, Now> present;
+  for (const auto& [id, job] : jobs) {
+    const auto run = runs_.find(id);
+    if (run != runs_.end()) Look(now, *job, &run->second, &present[run->second.key]);
+  }
+  const auto wall = [&](Instant at) { return Seconds(wall_ns - (now - at)); };
+  for (const auto& [key, series] : series_) {
+    const MetricsPage::Labels labels = {{"job", key.first}, {"engine", key.second}};
+    const auto with = [&](const char* name, const std::string& value) {
+      MetricsPage::Labels more = labels;
+      more.emplace_back(name, value);
+      return more;
+    };
+    const auto counter = [&](const char* name, std::uint64_t value) {
+      page->Add(name, labels, static_cast<double>(value));
+    };
+    page->Add("job_waiting_seconds", labels, series.waiting);
+    page->Add("job_reducing_seconds", labels, series.reducing);
+    page->Add("job_group_members", labels, series.members);
+    counter("job_groups_failed_total", series.groups_failed);
+    counter("job_steps_total", series.steps);
+    counter("job_updates_dropped_total", series.dropped);
+    counter("job_updates_stale_total", series.stale);
+    counter("job_workers_joined_total", series.joined);
+    counter("job_workers_lost_total", series.lost);
+    counter("nonfinite_steps_total", series.nonfinite);
+    const auto found = present.find(key);
+    if (found == present.end()) continue;
+    const Now& of = found->second;
+    for (const char* state : {"joining", "training", "paused", "finishing"}) {
+      const auto workers = of.workers.find(state);
+      page->Add("job_workers", with("state", state),
+                workers == of.workers.end() ? 0 : static_cast<double>(workers->second));
+    }
+    counter("job_workers_started", of.started);
+    counter("links_broken", of.links_broken);
+    counter("replicas_differ", of.replicas_differ);
+    if (of.progress) {
+      page->Add("job_last_progress_timestamp_seconds", labels, wall(*of.progress));
+      page->Add("job_progress_interval_seconds", labels, of.interval_s);
+    }
+    if (of.open) page->Add("job_oldest_open_group_timestamp_seconds", labels, wall(*of.open));
+    std::vector<std::pair<double, Rank>> owed;
+    double all = 0;
+    for (const auto& [rank, ns] : of.owed) {
+      owed.emplace_back(ns, rank);
+      all += ns;
+    }
+    std::sort(owed.rbegin(), owed.rend());
+    double rest = all;
+    for (std::size_t i = 0; i < owed.size() && i < kMostRanks; ++i) {
+      page->Add("job_straggler_share", with("rank", std::to_string(owed[i].second)),
+                owed[i].first / all);
+      rest -= owed[i].first;
+    }
+    if (owed.size() > kMostRanks) {
+      page->Add("job_straggler_share", with("rank", kOther), std::max(0.0, rest) / all);
+    }
+  }
+}
+
+}  // namespace prd

@@ -1,0 +1,98 @@
+#include "server/job_meters.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace prd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Runs of jobs of their own names.
+class JobMetersTest : public ::testing::Test {
+ protected:
+  void Tell(RunId run, RecordBody body) {
+    meters_.Add({.run = run, .index = 0, .now = now_, .body = std::move(body)});
+  }
+  void Begin(RunId run, const std::string& job) {
+    Tell(run, RunStarted{.job = job, .engine = "hop", .spec = "engine = \"hop\"\n"});
+  }
+  // A signal of rank 0 after so many steps.
+  void Steps(RunId run, std::int64_t own) {
+    Tell(run, FromWorker{{.rank = 0, .incarnation = 7, .body = Ready{.own = {.steps = own}}}});
+  }
+  std::string Text() {
+    MetricsPage page;
+    meters_.Write(now_, 0, {}, &page);
+    return page.Text();
+  }
+
+  Instant now_{kSecond};
+  JobMeters meters_;
+};
+
+TEST_F(JobMetersTest, JobsOverTheCapAreCountedTogether) {
+  for (RunId run = 1; run <= JobMeters::kMostJobs + 3; ++run) {
+    Begin(run, "job-" + std::to_string(run));
+    Steps(run, 2);
+  }
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("prd_job_steps_total{job=\"job-100\",engine=\"hop\"} 2\n"));
+  EXPECT_THAT(text, Not(HasSubstr("job=\"job-101\"")));
+  EXPECT_THAT(text, HasSubstr("prd_job_steps_total{job=\"other\",engine=\"hop\"} 6\n"));
+}
+
+TEST_F(JobMetersTest, AJobsSeriesGoSomeTimeAfterItsLastRun) {
+  Begin(1, "mnist");
+  Begin(2, "mnist");
+  Steps(1, 3);
+  Steps(2, 4);
+  Tell(1, RunEnded{});
+  now_.ns += 2 * JobMeters::kForget;
+  EXPECT_THAT(Text(), HasSubstr("prd_job_steps_total{job=\"mnist\",engine=\"hop\"} 7\n"));
+  Tell(2, RunEnded{});
+  now_.ns += JobMeters::kForget;
+  EXPECT_THAT(Text(), HasSubstr("job=\"mnist\""));
+  now_.ns += 1;
+  EXPECT_THAT(Text(), Not(HasSubstr("job=\"mnist\"")));
+}
+
+// Who takes a rank over goes on from what was told under it; nothing is counted twice.
+TEST_F(JobMetersTest, StepsAreCountedOnce) {
+  Begin(1, "mnist");
+  Tell(1, FromWorker{{.incarnation = 7, .body = Hello{.own = {.steps = 100}}}});
+  Steps(1, 103);
+  Steps(1, 103);
+  Tell(1, FromWorker{{.incarnation = 8, .body = Hello{.own = {.steps = 50}}}});
+  Tell(1, FromWorker{{.rank = 0, .incarnation = 8, .body = Progressed{.own = {.steps = 105}}}});
+  EXPECT_THAT(Text(), HasSubstr("prd_job_steps_total{job=\"mnist\",engine=\"hop\"} 5\n"));
+}
+
+TEST_F(JobMetersTest, WhatAWorkerSaysIsBounded) {
+  Begin(1, "mnist");
+  now_.ns += kSecond;
+  Tell(1, FromWorker{
+              {.rank = 0, .incarnation = 7, .body = Finished{.group = 1, .reduce_ns = 1LL << 62}}});
+  EXPECT_THAT(Text(), HasSubstr("prd_job_reducing_seconds_sum{job=\"mnist\",engine=\"hop\"} 1\n"));
+}
+
+TEST_F(JobMetersTest, LabelsAreEscaped) {
+  Begin(1, "a\"} 1\nprd_fake{x=\"\\");
+  EXPECT_THAT(Text(), HasSubstr("{job=\"a\\\"} 1\\nprd_fake{x=\\\"\\\\\",engine"));
+}
+
+TEST(Distribution, CountsByBound) {
+  const std::vector<double> bounds = {1, 2};
+  Distribution sizes(bounds);
+  for (const double size : {1.0, 2.0, 2.0, 5.0}) sizes.Observe(size);
+  EXPECT_EQ(sizes.counts(), (std::vector<std::uint64_t>{1, 2, 1}));
+  MetricsPage page;
+  page.Add("job_group_members", {}, sizes);
+  EXPECT_THAT(page.Text(), HasSubstr("prd_job_group_members_bucket{le=\"2\"} 3\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("prd_job_group_members_count 4\n"));
+  EXPECT_THAT(page.Text(), HasSubstr("prd_job_group_members_sum 10\n"));
+}
+
+}  // namespace
+}  // namespace prd
