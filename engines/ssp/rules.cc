@@ -6,7 +6,7 @@
 //
 // clocks: who is let on goes on to the clock that it asked for, among all who train. A worker that
 // comes, and has not asked, begins at the clock that all have stored; where nobody trains, at the
-// highest that anybody was let on to.
+// highest that anybody was let on to, if a member of the placement before is still there.
 //
 // placement: epochs ascend by one. Members are all who have joined, or pause or have finished and
 // are there.
@@ -205,7 +205,7 @@ void SspRules::CheckSources(const PlacementSet& set) {
 void SspRules::CheckClocks(const PlacementSet& set) {
   const Iteration lowest = Slowest();
   const bool anew = std::none_of(workers_.begin(), workers_.end(),
-                                 [](const auto& of) { return !of.second.Fresh(); });
+                                 [](const auto& of) { return of.second.member; });
   if (anew) reached_ = 0;
   for (std::size_t i = 0; i < set.members.size(); ++i) {
     Worker& worker = workers_.at(set.members[i]);

@@ -169,10 +169,9 @@ void Ssp::SetPlacement(Effects* out) {
     shards_.resize(options_.shards > 0 ? static_cast<std::size_t>(options_.shards)
                                        : std::min(2 * set.members.size(), kMaxShards));
   }
-  // Where nobody trains any more, what is read is of where the last of them was let go.
-  const bool anew = std::all_of(set.members.begin(), set.members.end(),
-                                [this](Rank r) { return At(r).state == State::kJoined; });
-  if (anew) reached_ = 0;
+  // Where nobody trains any more, what is read is of where the last of them was let go. With the
+  // last member of the placement before, all shards are gone.
+  if (members_.empty()) reached_ = 0;
   const Iteration lowest = clocks_.empty() ? reached_ : clocks_.begin()->first;
   for (const Rank rank : set.members) {
     Worker& worker = At(rank);

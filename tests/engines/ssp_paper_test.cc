@@ -174,6 +174,22 @@ TEST(SspPaperTest, AJoinerStartsAtTheLowestClock) {
   EXPECT_EQ(run.engine.Explain({}, 5), "");
 }
 
+// It holds shards that the others have trained on, up to their clock.
+TEST(SspPaperTest, WhoPausedAndIsAloneGoesOnAtTheClockOfItsShards) {
+  for (const bool stays : {true, false}) {
+    Started run({.staleness = 0}, 2);
+    ASSERT_EQ(run.world.Leave(0, LeftReason::kPaused), "");
+    for (int i = 0; i < 6; ++i) ASSERT_EQ(run.world.Signal(1), "");
+    ASSERT_EQ(run.world.Leave(1), "");
+    if (!stays) {
+      ASSERT_EQ(run.world.Leave(0), "");  // and the shards with it
+    }
+    ASSERT_EQ(run.world.Join(0, 2), "");
+    ASSERT_EQ(run.world.PassDeadline(), "");
+    EXPECT_EQ(run.world.Clock(0), stays ? 6 : 2);
+  }
+}
+
 // A worker dies before the placement is open: another follows, from whoever has the state.
 TEST(SspPaperTest, ADeathWhileShardsMove) {
   Started run({.replicas = 1, .shards = 6}, 3);
