@@ -52,3 +52,26 @@ function(prd_add_program name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} prd_build)
 endfunction()
+
+# prd_describe(NAME COMPONENT): the program's manual page, made from its --help, and its completion in
+# bash. CONFIG FILE: also a page of what a configuration file says in its comments.
+find_program(PRD_DEBIAN_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH REQUIRED)
+set(prd_manual ${PROJECT_SOURCE_DIR}/tools/package_lib/manual.py)
+function(prd_describe name component)
+  cmake_parse_arguments(arg "" "CONFIG" "" ${ARGN})
+  set(make ${PRD_DEBIAN_PYTHON} -B ${prd_manual})
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${prd_manual} ${arg_CONFIG})
+  add_custom_command(TARGET ${name} POST_BUILD VERBATIM
+    COMMAND ${make} $<TARGET_FILE:${name}> > ${CMAKE_CURRENT_BINARY_DIR}/${name}.1)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${name}.1
+          DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ${component})
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/package_lib/completion.bash RENAME ${name}
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT ${component})
+  if(arg_CONFIG)
+    cmake_path(GET arg_CONFIG FILENAME file)
+    add_custom_command(TARGET ${name} POST_BUILD VERBATIM
+      COMMAND ${make} --config ${arg_CONFIG} > ${CMAKE_CURRENT_BINARY_DIR}/${file}.5)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${file}.5
+            DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT ${component})
+  endif()
+endfunction()

@@ -3,6 +3,7 @@ import argparse
 import ctypes
 import os
 import pathlib
+import select
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,12 @@ end; else 1.
 """
 
 
+def _own_daemon():
+    """The one that came with this package in a wheel, or whatever prd the system has."""
+    beside = pathlib.Path(__file__).resolve().parent / ".bin" / "prd"
+    return str(beside) if beside.exists() else "prd"
+
+
 def parse(arguments=None):
     parser = argparse.ArgumentParser(prog="python3 -m prd.run", description="Starts the workers of a job on this host.", epilog=HELP,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -30,7 +37,7 @@ def parse(arguments=None):
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the engine, as in prd.toml; may be given again")
     parser.add_argument("--job-option", action="append", default=[], metavar="KEY=VALUE", help="of [[job]], as in prd.toml; may be given again")
     parser.add_argument("--controller", default=os.environ.get("PRD_CONTROLLER"), help="the endpoint of a daemon that runs (default: PRD_CONTROLLER)")
-    parser.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", "prd"), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
+    parser.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", _own_daemon()), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
     parser.add_argument("--restart", type=int, default=0, metavar="N", help="starts a worker that fails again, up to N times")
     parser.add_argument("--no-python", action="store_true", help="the script is a program of its own")
     parser.add_argument("script")
@@ -147,14 +154,12 @@ class Workers:
 def main(arguments=None):
     args = parse(arguments)
     came = []
-    woken = threading.Event()
-
-    def on_signal(number, _):
-        came.append(number)
-        woken.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, on_signal if number != signal.SIGCHLD else lambda *_: woken.set())
+    # Signals wake the loop through a pipe: a handler may come while this thread holds any lock.
+    woken, waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: came.append(number))
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     daemon = None
     try:
         daemon = None if args.controller else Daemon(args)
@@ -165,8 +170,8 @@ def main(arguments=None):
         sys.exit(f"prd.run: {error}")
     passed = 0
     while workers.running:
-        woken.wait(1)
-        woken.clear()
+        if select.select([woken], [], [], 1)[0]:
+            os.read(woken, 4096)
         if daemon is not None and daemon.process.poll() is not None:
             workers.say(f"the daemon ended; its log ends so:\n{daemon.failure()}")
             workers.signal(signal.SIGKILL)

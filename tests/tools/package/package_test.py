@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""The packages of what is built: what is in them, and that the wheel's works. Usage: package_test.py BUILD_DIR [TEST ...]
+
+A fresh Debian 12 with them: tools/package --try.
+"""
+import ast
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUILD = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ROOT / "build/release").resolve()
+PYTHON = "/usr/bin/python3"
+VERSION = re.search(r'__version__ = "(.*)"', (ROOT / "worker/python/prd/__init__.py").read_text())[1]
+
+
+def run(*command, **more):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def package(*arguments):
+    return subprocess.run([ROOT / "tools/package", *[str(word) for word in arguments]], capture_output=True, text=True)
+
+
+class Packages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="prd-test-")
+        self.addCleanup(folder.cleanup)
+        self.work = pathlib.Path(folder.name)
+
+    def make(self, *arguments):
+        done = package("--build", BUILD, "--work", self.work, *arguments)
+        if "CMAKE_INSTALL_PREFIX" in done.stderr:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_debs(self):
+        self.make("--debs", "--quick")  # lintian, where it is installed, has no word against them
+        out = self.work / "out"
+        architecture = run("dpkg", "--print-architecture").strip()
+        names = {"libprd0": architecture, "libprd-dev": architecture, "prd": architecture, "prdctl": architecture, "python3-prd": "all"}
+        self.assertEqual({path.name for path in out.glob("*.deb")}, {f"{name}_{VERSION}_{where}.deb" for name, where in names.items()})
+        debs = {name: out / f"{name}_{VERSION}_{where}.deb" for name, where in names.items()}
+        files = {}
+        for name, path in debs.items():
+            listed = [line.split(maxsplit=5) for line in run("dpkg-deb", "--contents", path).splitlines()]
+            files[name] = {words[5].split(" -> ")[0].removeprefix("."): words[0] for words in listed if not words[0].startswith("d")}
+            self.assertEqual({words[1] for words in listed}, {"root/root"})
+            self.assertIn(f"/usr/share/doc/{name}/copyright", files[name])
+        for first in names:
+            for second in names:
+                self.assertTrue(first == second or not set(files[first]) & set(files[second]), f"{first} and {second} have the same file")
+        library = f"/usr/lib/{run('dpkg-architecture', '-qDEB_HOST_MULTIARCH').strip()}"
+        self.assertLessEqual({f"{library}/libprd.so.0", f"{library}/libprd.so.{VERSION}"}, set(files["libprd0"]))
+        self.assertLessEqual({f"{library}/libprd.so", f"{library}/pkgconfig/prd.pc", f"{library}/cmake/prd/prdConfig.cmake", "/usr/include/prd/prd.h",
+                              "/usr/include/prd/session.h", "/usr/share/doc/libprd-dev/examples/train_linear.c"}, set(files["libprd-dev"]))
+        self.assertLessEqual({"/usr/bin/prd", "/lib/systemd/system/prd.service", "/usr/lib/sysusers.d/prd.conf", "/etc/prd/prd.toml",
+                              "/usr/share/man/man1/prd.1.gz", "/usr/share/man/man5/prd.toml.5.gz", "/usr/share/prd/engines.json",
+                              "/usr/share/bash-completion/completions/prd"}, set(files["prd"]))
+        self.assertEqual({path.name for path in (ROOT / "config").glob("*.toml")},
+                         {pathlib.Path(name).name for name in files["prd"] if name.startswith("/usr/share/prd/") and name.endswith(".toml")})
+        self.assertLessEqual({"/usr/bin/prdctl", "/usr/share/man/man1/prdctl.1.gz", "/usr/share/bash-completion/completions/prdctl"}, set(files["prdctl"]))
+        modules = {f"/usr/lib/python3/dist-packages/{path.relative_to(ROOT / 'worker/python')}" for path in (ROOT / "worker/python/prd").rglob("*.py")}
+        self.assertLessEqual(modules, set(files["python3-prd"]))
+
+        def field(name, of):
+            return run("dpkg-deb", "--field", debs[of], name)
+
+        self.assertIn("libzmq5", field("Depends", "libprd0"))
+        self.assertIn(f"libprd0 (= {VERSION})", field("Depends", "libprd-dev"))
+        minor = VERSION.rpartition(".")[0]
+        later = f"{minor.split('.')[0]}.{int(minor.split('.')[1]) + 1}~"
+        self.assertRegex(field("Depends", "python3-prd"), rf"libprd0 \(>= {VERSION}\), libprd0 \(<< {later}\)".replace(".", r"\."))
+        run("dpkg-deb", "--control", debs["prd"], self.work / "control")
+        self.assertEqual((self.work / "control/conffiles").read_text().split(), ["/etc/prd/prd.toml"])
+        self.assertIn("systemd-sysusers", (self.work / "control/postinst").read_text())
+        self.assertIn("/var/lib/prd", (self.work / "control/postrm").read_text())
+        run("dpkg-deb", "--control", debs["libprd0"], self.work / "libprd0")
+        self.assertIn(f"libprd 0 libprd0 (>= {VERSION}), libprd0 (<< {later})", (self.work / "libprd0/shlibs").read_text())
+        self.assertIn("ldconfig", (self.work / "libprd0/triggers").read_text())
+
+    def test_wheel(self):
+        wheel = pathlib.Path(self.make("--wheel").split()[-1])
+        self.assertRegex(wheel.name, rf"^prd-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_{os.uname().machine}\.whl$")
+        target = self.work / "target"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
+        glibc = int(re.search(r"manylinux_2_(\d+)_", wheel.name)[1])
+        libraries = [path for path in target.glob("prd/.libs/*") if path.is_file()]
+        self.assertTrue(any(path.name.startswith("libzmq-") for path in libraries))
+        for path in [*libraries, *target.glob("prd/.bin/*")]:
+            with self.subTest(path=path.name):
+                path.chmod(0o755)
+                for needed in re.findall(r"NEEDED\s+(\S+)", run("objdump", "-p", path)):
+                    own = (target / "prd/.libs" / needed).exists()
+                    system = re.match(r"(libc|libm|libpthread|libresolv|librt|libdl|libgcc_s|libstdc\+\+|ld-linux-\S+)\.so\.\d$", needed)
+                    self.assertNotEqual(own, bool(system), f"{needed}: of the wheel, or of every system")
+                versions = re.findall(r"\(GLIBC_2\.(\d+)", run("objdump", "-T", path))
+                self.assertLessEqual(max(int(version) for version in versions), glibc)
+        self.assertGreater(len(list(target.glob("prd/.libs/licences/*"))), 10)
+        script = (target / f"prd-{VERSION}.data/scripts/prdctl").read_text()
+        ast.parse(script)
+        environment = {"PYTHONPATH": str(target), "PATH": "/usr/bin:/bin", "TMPDIR": str(self.work)}
+        self.assertEqual(run(PYTHON, "-c", script, "--version", env=environment).strip(), f"prdctl {VERSION}")
+        # The library that is loaded is the wheel's, and so is the daemon that prd.run starts.
+        said = run(PYTHON, "-m", "prd.run", "-n", "2", "--engine", "all-reduce", ROOT / "tools/package_lib/trial/train.py", env=environment, timeout=100)
+        self.assertEqual(len(re.findall(rf"{re.escape(VERSION)} all-reduce: rank \d of 2, error 0\.0", said)), 2, said)
+        maps = run(PYTHON, "-c", "import prd._abi as a; a.library(); print(open('/proc/self/maps').read())", env=environment)
+        loaded = set(re.findall(r"/\S*/lib(?:prd|zmq|kj|capnp|crypto)[-.]\S*", maps))
+        self.assertGreaterEqual(len(loaded), 5)
+        self.assertEqual({path for path in loaded if not path.startswith(str(target))}, set())
+
+    def test_manual_pages(self):
+        pages = {"prd.1": BUILD / "server/prd.1", "prd.toml.5": BUILD / "server/prd.toml.5", "prdctl.1": BUILD / "tools/prdctl/prdctl.1"}
+        texts = {name: path.read_text() for name, path in pages.items()}
+        for name, text in texts.items():
+            self.assertTrue(text.startswith(".TH "), name)
+            self.assertIn("\n.SH NAME\n", text)
+        for key in re.findall(r"^#?([a-z_]+) = ", (ROOT / "config/prd.toml").read_text(), re.MULTILINE):
+            self.assertIn(f"\\fB{key} = ", texts["prd.toml.5"].replace("\\-", "-"))
+        for program, name in (("prd", "prd.1"), ("prdctl", "prdctl.1")):
+            helped = run(BUILD / "bin" / program, "--help")
+            for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", helped, re.MULTILINE):
+                self.assertIn(f"\\fB{option}\\fR", texts[name].replace("\\-", "-"))
+        if shutil.which("man") is None:
+            self.skipTest("man is not installed")
+        for name, path in pages.items():
+            done = subprocess.run(["man", "--warnings", "--local-file", "--encoding=UTF-8", path], capture_output=True, text=True,
+                                  env=dict(os.environ, MANWIDTH="120", LANG="C.UTF-8", LC_ALL="C.UTF-8"))
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertIn("SEE ALSO", done.stdout)
+
+    def test_what_is_wrong_is_said(self):
+        for arguments, word in ((["--wheel"], "--wheel: needs --build DIR"), (["--build", "/nowhere"], "--build: found /nowhere"),
+                                (["--try", "--debs"], "leave out --debs")):
+            done = package(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(word, done.stderr)
+        fake = self.work / "fake"
+        fake.mkdir()
+        (fake / "CMakeCache.txt").write_text("CMAKE_INSTALL_PREFIX:PATH=/opt\n")
+        done = package("--build", fake, "--work", self.work)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("-DCMAKE_INSTALL_PREFIX=/usr", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

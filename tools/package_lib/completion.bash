@@ -1,0 +1,76 @@
+# Completion in bash for prd and prdctl. It asks the program itself (--help), so that it knows what the installed version
+# does: commands, options, the values of those that take one of a few, and the names of jobs.
+
+# Reads --help. "commands", "options" or "takes OPTION": its values, "file" for any text, "none" for numbers, "" for a flag;
+# "run": whether the name of a job is a positional argument.
+_prd_help() {
+  awk -v want="$1" -v option="${2-}" '
+    /^[A-Z][a-z]+:$/ { section = $1; next }
+    /^[^ ]/ { section = "" }
+    section == "Subcommands:" && /^  [a-z]/ && want == "commands" { print $1 }
+    section == "Positionals:" && /^  run TEXT/ && want == "run" { print "run" }
+    section == "Options:" && /^  -/ {
+      count = split($1, names, ",")
+      kind = match($2, /^(TEXT|INT|UINT|FLOAT)([:=]|$)/) ? $2 : ""
+      for (i = 1; i <= count; i++) {
+        if (want == "options") print names[i]
+        if (want == "takes" && names[i] == option) {
+          if (match(kind, /[{][^}]*[}]/)) { gsub(",", " ", kind); print substr(kind, RSTART + 1, RLENGTH - 2) }
+          else if (kind ~ /^TEXT/) print "file"
+          else if (kind != "") print "none"
+        }
+      }
+    }'
+}
+
+_prd() {
+  local program=$1 current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command= help top takes word i
+  # Bash cuts --option=value into three words.
+  if [ "$current" = = ]; then
+    current=
+  elif [ "$before" = = ]; then
+    before=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+  COMPREPLY=()
+  top=$("$program" --help 2>/dev/null) || return 0
+  help=$top
+  local commands=" $(_prd_help commands <<<"$top" | tr '\n' ' ')"
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    word=${COMP_WORDS[i]}
+    if [[ $word != -* && $commands == *" $word "* && -z $(_prd_help takes "${COMP_WORDS[i - 1]}" <<<"$top") ]]; then
+      command=$word
+      help=$("$program" "$command" --help 2>/dev/null) || return 0
+      break
+    fi
+  done
+
+  takes=
+  [[ $before == -* ]] && takes=$(printf '%s\n%s\n' "$help" "$top" | _prd_help takes "$before" | head -n 1)
+  if [ -z "$takes" ] && [[ $current == -* ]]; then
+    COMPREPLY=($(compgen -W "$(printf '%s\n%s\n' "$help" "$top" | _prd_help options | sort -u)" -- "$current"))
+  elif [[ $before == -r || $before == --run ]] || { [ -z "$takes$(_prd_help commands <<<"$help")" ] && [ -n "$(_prd_help run <<<"$help")" ]; }; then
+    COMPREPLY=($(compgen -W "$(_prd_jobs "$program")" -- "$current"))
+  elif [ "$takes" = file ]; then
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+  elif [ "$takes" = none ]; then
+    :
+  elif [ -n "$takes" ]; then
+    COMPREPLY=($(compgen -W "$takes" -- "$current"))
+  elif [ -z "$command" ]; then
+    COMPREPLY=($(compgen -W "$commands" -- "$current"))
+  fi
+}
+
+# The names of the jobs of the daemon, or of the files, that the line names.
+_prd_jobs() {
+  local program=$1 where=() i
+  for ((i = 1; i < COMP_CWORD - 1; i++)); do
+    case ${COMP_WORDS[i]} in
+      --admin | --state-dir | --key | --server-key) where+=("${COMP_WORDS[i]}" "${COMP_WORDS[i + 1]}") ;;
+    esac
+  done
+  "$program" "${where[@]}" --timeout-ms 500 --json jobs 2>/dev/null | grep -o '"job": *"[A-Za-z0-9_./-]*"' | cut -d'"' -f4 | sort -u
+}
+
+complete -F _prd prd prdctl
