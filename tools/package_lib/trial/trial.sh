@@ -58,7 +58,7 @@ fi
 say "apt remove, then purge"
 quiet apt-get remove -y prd prdctl libprd-dev libprd0 python3-prd
 test -f /etc/prd/prd.toml && test -d /var/lib/prd && echo "after remove: the configuration and the history are there"
-quiet apt-get purge -y prd prdctl libprd-dev libprd0 python3-prd
+quiet apt-get purge -y prd
 quiet apt-get autoremove -y --purge
 listing > after
 diff before after | grep -v '/var/lib/dpkg/\|__pycache__' > left || true
