@@ -68,7 +68,7 @@ cat left
 grep -v '^> prd:' left | grep -v '/etc/\(passwd\|group\|shadow\|gshadow\)-$' | grep '^[<>]' && { echo "purge leaves more than the user prd"; exit 1; }
 
 say "pip install, without any of these packages"
-! command -v prd
+test ! -e /usr/bin/prd
 python3 -m venv venv
 quiet venv/bin/pip install --no-index ./prd-*.whl
 venv/bin/prd --version
