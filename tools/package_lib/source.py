@@ -74,8 +74,8 @@ def copy(to):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
     shutil.copytree(to / "config/debian", to / "debian")
-    # debhelper-compat is debhelper's.
-    needed = packages("build") + [name for name in packages("package") if name != "debhelper"]
+    # debhelper is there as debhelper-compat, and build-essential goes without saying.
+    needed = packages("build") + [name for name in packages("package") if name not in ("debhelper", "build-essential")]
     known = {
         "VERSION": version(), "NEXT": next_version(version()), "MAINTAINER": maintainer(), "BUILD_DEPENDS": ", ".join(needed),
     }
