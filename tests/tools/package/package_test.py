@@ -141,6 +141,11 @@ class Packages(unittest.TestCase):
             self.assertIn("SEE ALSO", done.stdout)
 
     def test_what_is_wrong_is_said(self):
+        groups = {name: run(ROOT / "tools/deps", "--list", *[name] * bool(name)).split() for name in ("", "build", "package")}
+        self.assertIn("libzmq3-dev", groups["build"])
+        self.assertIn("debhelper", groups["package"])
+        self.assertLessEqual({*groups["build"], *groups["package"]}, set(groups[""]))
+        self.assertFalse(set(groups["build"]) & set(groups["package"]))
         for arguments, word in ((["--wheel"], "--wheel: needs --build DIR"), (["--build", "/nowhere"], "--build: found /nowhere"),
                                 (["--try", "--debs"], "leave out --debs")):
             done = package(*arguments)
