@@ -39,17 +39,18 @@ def resolved(path):
     return found
 
 
-def symbol_versions(path, name):
-    """Of the symbols of glibc (GLIBC) or libstdc++ (GLIBCXX) that it needs: the newest."""
-    text = run(["objdump", "-T", path])
-    versions = {tuple(int(part) for part in found.split(".")) for found in re.findall(rf"\*UND\*.*\({name}_([\d.]+)\)", text)}
-    return max(versions, default=(0,))
+def symbol_versions(files):
+    """Of the symbols of glibc (GLIBC) and libstdc++ (GLIBCXX) that they need: the newest."""
+    newest = {"GLIBC": (0,), "GLIBCXX": (0,)}
+    for path in files:
+        for name, found in re.findall(r" 0x\S+ 0x\d+ \d+ (GLIBC|GLIBCXX)_([\d.]+)$", run(["objdump", "-p", path]), re.MULTILINE):
+            newest[name] = max(newest[name], tuple(int(part) for part in found.split(".")))
+    return newest["GLIBC"], newest["GLIBCXX"]
 
 
 def tag(files, machine):
     """manylinux_2_N, where N is the oldest glibc (PEP 600) that has what the files need."""
-    glibc = max(symbol_versions(path, "GLIBC") for path in files)
-    libstdcxx = max(symbol_versions(path, "GLIBCXX") for path in files)
+    glibc, libstdcxx = symbol_versions(files)
     if glibc[0] > 2 or libstdcxx > max(GLIBC_OF_LIBSTDCXX):
         raise Failure(f"no manylinux tag is known for GLIBC_{glibc} and GLIBCXX_{libstdcxx}: see GLIBC_OF_LIBSTDCXX")
     of_libstdcxx = min((minor for version, minor in GLIBC_OF_LIBSTDCXX.items() if version >= libstdcxx), default=17)

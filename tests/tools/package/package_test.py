@@ -3,7 +3,6 @@
 
 A fresh Debian 12 with them: tools/package --try.
 """
-import ast
 import os
 import pathlib
 import re
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = pathlib.Path(sys.argv.pop(1) if len(sys.argv) > 1 else ROOT / "build/release").resolve()
@@ -39,8 +37,8 @@ class Packages(unittest.TestCase):
 
     def make(self, *arguments):
         done = package("--build", BUILD, "--work", self.work, *arguments)
-        if "CMAKE_INSTALL_PREFIX" in done.stderr:
-            self.skipTest(done.stderr)
+        if "was not configured with CMAKE_INSTALL_PREFIX=/usr" in done.stderr:
+            self.skipTest(done.stderr)  # the preset "release" is
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -92,15 +90,13 @@ class Packages(unittest.TestCase):
     def test_wheel(self):
         wheel = pathlib.Path(self.make("--wheel").split()[-1])
         self.assertRegex(wheel.name, rf"^prd-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_{os.uname().machine}\.whl$")
-        target = self.work / "target"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(target)
+        run(PYTHON, "-m", "installer", "--destdir", self.work / "target", wheel)  # holds its files to its list of them
+        target = next((self.work / "target").glob("**/prd/__init__.py")).parents[1]
         glibc = int(re.search(r"manylinux_2_(\d+)_", wheel.name)[1])
         libraries = [path for path in target.glob("prd/.libs/*") if path.is_file()]
         self.assertTrue(any(path.name.startswith("libzmq-") for path in libraries))
         for path in [*libraries, *target.glob("prd/.bin/*")]:
             with self.subTest(path=path.name):
-                path.chmod(0o755)
                 for needed in re.findall(r"NEEDED\s+(\S+)", run("objdump", "-p", path)):
                     own = (target / "prd/.libs" / needed).exists()
                     system = re.match(r"(libc|libm|libpthread|libresolv|librt|libdl|libgcc_s|libstdc\+\+|ld-linux-\S+)\.so\.\d$", needed)
@@ -108,10 +104,10 @@ class Packages(unittest.TestCase):
                 versions = re.findall(r"\(GLIBC_2\.(\d+)", run("objdump", "-T", path))
                 self.assertLessEqual(max(int(version) for version in versions), glibc)
         self.assertGreater(len(list(target.glob("prd/.libs/licences/*"))), 10)
-        script = (target / f"prd-{VERSION}.data/scripts/prdctl").read_text()
-        ast.parse(script)
         environment = {"PYTHONPATH": str(target), "PATH": "/usr/bin:/bin", "TMPDIR": str(self.work)}
-        self.assertEqual(run(PYTHON, "-c", script, "--version", env=environment).strip(), f"prdctl {VERSION}")
+        for name in ("prd", "prdctl"):
+            script = next((self.work / "target").glob(f"**/bin/{name}"))
+            self.assertEqual(run(script, "--version", env=environment).strip(), f"{name} {VERSION}")
         # The library that is loaded is the wheel's, and so is the daemon that prd.run starts.
         said = run(PYTHON, "-m", "prd.run", "-n", "2", "--engine", "all-reduce", ROOT / "tools/package_lib/trial/train.py", env=environment, timeout=100)
         self.assertEqual(len(re.findall(rf"{re.escape(VERSION)} all-reduce: rank \d of 2, error 0\.0", said)), 2, said)
