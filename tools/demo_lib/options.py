@@ -36,6 +36,7 @@ What it leaves in --out:
 Examples:
   tools/demo                             all-reduce, then p-reduce
   tools/demo --quick                     the same with shorter steps
+  tools/demo --quick --torch             the same from a PyTorch script
   tools/demo --workers 6 --slow 4:2 --slow 5:8 --engines p-reduce
   tools/demo --target 0.8 --epochs 3
   tools/demo --quick --kill prd:5 --kill 2:8
@@ -148,6 +149,8 @@ def make_parser():
         help="seed of model, shards, batches and delays (default: %(default)s)")
     add("--out", type=pathlib.Path, default=pathlib.Path("demo-out"),
         help="directory of the results (default: %(default)s)")
+    add("--torch", action="store_true",
+        help="the workers are a PyTorch script (worker/python/examples/fashion_mnist.py) rather than prd-train")
     more = parser.add_argument_group("the training")
     add = more.add_argument
     add("--model", choices=["mlp", "cnn", "hyperplane"], default="mlp",
@@ -218,6 +221,8 @@ def parse(arguments, catalogue):
         options.engines = engines.parse(options.engines, catalogue(options.bin))
     except ValueError as error:
         parser.error(f"--engines: {error}")
+    if options.torch and (options.inject or options.model == "hyperplane"):
+        parser.error("--torch: found --inject or the hyperplane, allowed is Fashion-MNIST without --inject")
     if options.slow is None:
         options.slow = [] if options.inject else [(options.workers - 1, 5.0)]
     options.slow = dict(options.slow)

@@ -1,5 +1,6 @@
 """One training run of the demo: prd with a config, the workers, and the evaluator beside them."""
 import json
+import os
 import pathlib
 import subprocess
 import time
@@ -14,7 +15,9 @@ from processes import ToolError
 
 JOB = "demo"
 START_S = 120  # for all workers to load, join and begin
-END_S = 60  # from the stop to the last worker's end
+END_S = 60  # from the last worker's end to the last evaluation
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "worker/python"
+EXAMPLE = PACKAGE / "examples/fashion_mnist.py"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 CONFIG = """\
@@ -28,7 +31,7 @@ state_dir = "{dir}/state"
 name = "{job}"
 engine = "{engine}"
 workers = {workers}
-
+{goal}
 {tables}
 """
 
@@ -62,7 +65,6 @@ class Run:
         self.dir = settings.dir / engine.file_name
         self.config = self.dir / "prd.toml"
         self.evaluations = []
-        self.stop_ns = None
         self.killed = set()  # ranks
         self._unread = 0
 
@@ -77,8 +79,7 @@ class Run:
         prd = self.start_prd(children)
         workers = [self.start_worker(children, rank) for rank in range(self.settings.options.workers)]
         evaluator = self.start_evaluator(children)
-        prd, workers = self.watch(children, prd, workers, evaluator)
-        processes.wait_all(workers, END_S, "being told to stop")
+        prd = self.watch(children, prd, workers, evaluator)
         processes.wait_all([evaluator], END_S, "the end of the training")
         self.read_evaluations()
         self.check_replicas()
@@ -92,6 +93,7 @@ class Run:
         self.config.write_text(
             CONFIG.format(
                 dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
+                goal="" if options.seconds else f"goal_samples = {command_line.examples(options)}\n",
                 tables=engines.tables(self.engine, options.engines, options.group_size),
             )
         )
@@ -113,12 +115,16 @@ class Run:
         ]  # fmt: skip
         if options.model == "hyperplane":
             program = [self.settings.bin / "prd-train-hyperplane"]
+        elif options.torch:
+            program = ["/usr/bin/python3", "-B", EXAMPLE, *program[1:]]
         command = [
             *program, "--batch", str(options.batch), "--lr", str(options.lr), "--lr-decay", str(options.lr_decay),
             "--seed", str(options.seed), "--step-ms", str(options.step_ms),
             "--snapshot-dir", self.dir / "snapshots", "--snapshot-ms", str(max(1, options.evaluate_ms // 2)),
-            "--stop-file", self.dir / "stop", "--log", self.dir / f"worker-{rank}.jsonl",
+            "--log", self.dir / f"worker-{rank}.jsonl",
         ]  # fmt: skip
+        if options.seconds:
+            command += ["--seconds", str(options.seconds)]
         for slow, factor in options.slow.items():
             command += ["--slow", f"{slow}:{factor}"]
         if options.inject:
@@ -128,6 +134,8 @@ class Run:
             "PRD_JOB": JOB,
             "PRD_RANK": str(rank),
             "PRD_WORLD_SIZE": str(options.workers),
+            "PYTHONPATH": str(PACKAGE),
+            "PRD_LIBRARY": os.environ.get("PRD_LIBRARY") or str(self.settings.bin.resolve().parent / "worker/libprd.so.0"),
             **ONE_THREAD,
         }
         return children.start(f"worker {rank}", command, self.dir / f"worker-{rank}.log", environment)
@@ -157,25 +165,21 @@ class Run:
                 self.evaluations.append(json.loads(line))
 
     def watch(self, children, prd, workers, evaluator):
-        """Follows the training until its epochs or seconds are done, then tells the workers to stop.
-
-        Gives prd and the workers that are alive: those at the start, but for what --kill asked for.
-        """
+        """Follows the training until all workers have ended, by the job's goal or their time. Gives prd."""
         limit_s = self.settings.options.limit_s
         kills = sorted(self.settings.options.kill, key=lambda kill: kill[1])
         begun = time.monotonic()
         training_since = None
-        while True:
+        while workers:
             for child in (prd, *workers, evaluator):
-                if not child.running():
+                if not child.running() and (child is prd or child.process.returncode != 0):
                     raise ToolError(child.how_it_ended())
+            workers = [worker for worker in workers if worker.running()]
             self.read_evaluations()
             now = time.monotonic()
             if self.evaluations and training_since is None:
                 training_since = now
             done = self.settings.share_done(self.evaluations[-1]) if self.evaluations else 0
-            if done >= 1:
-                break
             self.progress.show(self, begun)
             if training_since is None and now - begun > START_S + 10:
                 raise ToolError(f"the training did not begin within {START_S} s")
@@ -187,10 +191,8 @@ class Run:
             if training_since is not None and kills and now - training_since >= kills[0][1]:
                 prd, workers = self.kill(kills.pop(0)[0], children, prd, workers)
             time.sleep(0.1)
-        self.stop_ns = time.monotonic_ns()
-        (self.dir / "stop").touch()
         self.progress.done(self, begun)
-        return prd, workers
+        return prd
 
     def kill(self, who, children, prd, workers):
         """kill -9 of prd, which is started again, or of a worker, which is not."""
@@ -200,7 +202,9 @@ class Run:
             prd = self.start_prd(children)
             self.progress.note("             killed prd, and started it again")
             return prd, workers
-        victim = next(worker for worker in workers if worker.name == f"worker {who}")
+        victim = next((worker for worker in workers if worker.name == f"worker {who}"), None)
+        if victim is None:
+            raise ToolError(f"worker {who} had ended when it was to be killed")
         victim.process.kill()
         victim.process.wait()
         self.killed.add(who)
@@ -239,7 +243,9 @@ class Run:
         with open(records, encoding="utf-8") as file:
             counts = history.counts(file)
         options = self.settings.options
-        measured = summary.Measured(self.engine, logs, self.evaluations, self.stop_ns, counts)
+        # Where the first one stopped: after that fewer train.
+        stop_ns = min(log.steps[-1]["end_ns"] for log in logs if log.finished and log.steps)
+        measured = summary.Measured(self.engine, logs, self.evaluations, stop_ns, counts)
         return summary.summarize(
             measured, self.settings.measure, options.target, options.group_size, bool(options.inject)
         )

@@ -79,14 +79,13 @@ class TrainOptions {
   }
 
   void AddEnd() {
-    app_->add_option("--steps", args_->steps, "Ends after this many local steps; 0 = no limit")
+    app_->add_option("--steps", args_->steps,
+                     "Ends after this many local steps; 0 = at the job's goal, or a signal")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
     app_->add_option("--seconds", args_->seconds, "Ends after this long; 0 = no limit")
         ->check(CLI::NonNegativeNumber)
         ->capture_default_str();
-    app_->add_option("--stop-file", args_->stop_file,
-                     "Ends when this file is there (or on SIGTERM)");
   }
 
   void AddFiles() {

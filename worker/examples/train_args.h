@@ -23,7 +23,6 @@ struct TrainArgs {
   std::int64_t steps = 0;           // 0 = no limit
   double seconds = 0;               // 0 = no limit
   std::int64_t evaluate_every = 0;  // own steps; rank 0 pauses to tell its accuracy; 0 = never
-  std::string stop_file;            // training ends when this file is there
   std::string snapshot_dir;         // empty = no snapshots
   std::int64_t snapshot_ms = 500;
   std::string log;  // empty = none

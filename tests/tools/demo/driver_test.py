@@ -120,7 +120,7 @@ class Driver(unittest.TestCase):
         self.assertIn("models that differ by up to 0.5", err)
 
     def test_a_run_that_takes_too_long_is_given_up(self):
-        code, _, err = self.finish(self.start("--limit-s", "1", fault="prd-evaluate: endless"))
+        code, _, err = self.finish(self.start("--limit-s", "1", fault="a worker: endless"))
         self.assertEqual(code, 1)
         self.assertIn("within the time limit of 1 s", err)
         self.assertEqual(self.left_over(), [])
@@ -139,7 +139,7 @@ class Driver(unittest.TestCase):
         self.assertIn("prdctl replay ended with exit code 3", err)
 
     def test_ctrl_c_ends_the_children_and_leaves_what_there_is(self):
-        demo = self.start(fault="prd-evaluate: endless")
+        demo = self.start(fault="a worker: endless")
         self.wait_for(lambda: self.evaluations() and self.evaluations()[0].stat().st_size > 200, "evaluation")
         demo.send_signal(signal.SIGINT)
         code, _, err = self.finish(demo)
@@ -150,7 +150,7 @@ class Driver(unittest.TestCase):
         self.assertEqual(self.left_over(), [])
 
     def test_children_do_not_outlive_a_killed_demo(self):
-        demo = self.start(fault="prd-evaluate: endless")
+        demo = self.start(fault="a worker: endless")
         self.wait_for(self.evaluations, "evaluation")
         demo.kill()
         self.finish(demo)

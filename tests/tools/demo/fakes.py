@@ -5,6 +5,7 @@ Called by the name of the program as its first argument. Behaviour is set by FAK
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import sys
@@ -26,8 +27,10 @@ def prd():
             print("prd.toml:7: engine: found 'hop'", file=sys.stderr)
             sys.exit(1)
         sys.exit(0)
-    engine = [line for line in pathlib.Path(option("--config")).read_text().splitlines() if line.startswith("engine")]
-    pathlib.Path(os.environ["FAKE_ENGINE"]).write_text(engine[0].split('"')[1])
+    config = pathlib.Path(option("--config")).read_text()
+    engine = re.search(r'^engine = "(.*)"', config, re.MULTILINE)[1]
+    goal = re.search(r"^goal_samples = (\d+)", config, re.MULTILINE)
+    pathlib.Path(os.environ["FAKE_ENGINE"]).write_text(f"{engine} {goal[1] if goal else 0}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -40,7 +43,12 @@ def prd_train():
         print("cannot go on", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     start = time.monotonic_ns()
-    engine = pathlib.Path(os.environ["FAKE_ENGINE"]).read_text()
+    engine, goal = pathlib.Path(os.environ["FAKE_ENGINE"]).read_text().split()
+    # As many samples a second as the evaluations below tell of.
+    seconds = int(goal) / 1000 if int(goal) else float(option("--seconds"))
+    fault = os.environ.get("FAKE_FAULT")
+    if fault == "a worker: endless" or (fault == "one killed" and rank == 1):
+        seconds = LIMIT_S
     with open(option("--log"), "w") as log:
         begin = {"rank": rank, "workers": 2, "engine": engine, "start_ns": start, "step_ns": 1000000}
         print(json.dumps(begin), file=log, flush=True)
@@ -52,29 +60,28 @@ def prd_train():
                             "discarded": False, "sent_bytes": 10}),
                 file=log,
             )  # fmt: skip
-            if os.path.exists(option("--stop-file")) or time.monotonic_ns() - start > LIMIT_S * 10**9:
+            if time.monotonic_ns() - start > seconds * 10**9:
                 break
+        print(json.dumps({"finished": True}), file=log)
 
 
 def prd_evaluate():
-    stop = pathlib.Path(option("--snapshot-dir")).parent / "stop"
-    endless = os.environ.get("FAKE_FAULT") == "prd-evaluate: endless"
+    folder = pathlib.Path(option("--snapshot-dir")).parent
     live = 2 - (os.environ.get("FAKE_FAULT") == "one killed")
     base = {"updates": 1, "live": live, "spread": 0.0, "steps": 1}
     loss = option("--model") == "hyperplane"
     # As the real one, it begins when all workers train.
-    logs = [stop.parent / f"worker-{rank}.jsonl" for rank in range(2)]
+    logs = [folder / f"worker-{rank}.jsonl" for rank in range(2)]
     end = time.monotonic() + LIMIT_S
-    while not stop.exists() and not all(log.exists() and log.stat().st_size for log in logs):
+    while not all(log.exists() and log.stat().st_size for log in logs):
         if time.monotonic() > end:
             sys.exit(1)
         time.sleep(0.01)
     for i in range(10 * LIMIT_S):
-        samples = 1 if endless else 100 * i
-        line = {"time_s": i / 10, "samples": samples, "final": False, **base}
+        line = {"time_s": i / 10, "samples": 100 * i, "final": False, **base}
         line.update({"loss": 10 / (i + 1)} if loss else {"accuracy": min(0.9, i / 10)})
         print(json.dumps(line), flush=True)
-        if stop.exists():
+        if any("finished" in log.read_text() for log in logs):
             break
         time.sleep(0.1)
     spread = 0.5 if os.environ.get("FAKE_FAULT") == "prd-evaluate: spread" else 0.0

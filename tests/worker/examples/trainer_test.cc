@@ -83,21 +83,15 @@ TEST(TrainerTest, DelaysWhomThePatternSays) {
   }
 }
 
-// Two workers that train until the second one has got this signal, and has ended or goes to its
-// end.
+// Two workers, of which the second one gets this signal, and the first one makes all its steps.
 std::vector<Worker> TrainUntilSignalled(const std::string& signal) {
-  const TempDir dir;
-  const std::string stop = dir.path() + "/stop";
-  const std::string train = PRD_BIN_DIR "/prd-train-hyperplane --batch 4 --stop-file " + stop;
+  const std::string train = PRD_BIN_DIR "/prd-train-hyperplane --batch 4 --lr 0.00001";
   // The log, which is the last argument, begins once the worker has joined.
   const std::string signalled =
       "sh -c '\"$@\" & pid=$!; for log; do :; done; until [ -s \"$log\" ]; do sleep 0.02; done; "
       "kill -" +
-      signal + " $pid; " +
-      (signal == "INT" ? "touch " + stop + "; wait $pid"
-                       : "wait $pid; code=$?; touch " + stop + "; exit $code") +
-      "' sh " + PRD_BIN_DIR "/prd-train-hyperplane --batch 4";
-  return RunWorkers(prd::AllReduceOptions{}, {train, signalled});
+      signal + " $pid; wait $pid' sh " + train;
+  return RunWorkers(prd::AllReduceOptions{}, {train + " --steps 300", signalled});
 }
 
 TEST(TrainerTest, SigtermToOneWorkerLeavesAndTheOthersGoOn) {

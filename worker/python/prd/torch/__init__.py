@@ -68,6 +68,7 @@ class Worker:
         self._find_parameters()
         self._inner = optimizer.step if optimizer is not None else None
         self._closure = self._apply_once = None
+        self._in_step = False  # and so all .grad are views
         taken = [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)]
         devices = {p.device for p in self._parameters}
         if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
@@ -122,18 +123,25 @@ class Worker:
             samples = self._pending or self._samples
         self._pending = 0
         self._may_be_another = True  # an interrupt leaves it so
-        with self._in_words():
-            try:
-                result = self.session.step(samples, stream=self._stream())
-            except errors.FailedPrecondition:
-                if self._views or not self.session.needs_gradients:
-                    raise
-                self._give_gradients()  # the job began anew, with another engine
-                self._bring_gradients()
-                result = self.session.step(samples, stream=self._stream())
+        self._in_step = True
+        try:
+            with self._in_words():
+                result = self._step(samples)
+        finally:
+            self._in_step = False
         self._may_be_another = False
         self._look(result.adopted)
         return result
+
+    def _step(self, samples):
+        try:
+            return self.session.step(samples, stream=self._stream())
+        except errors.FailedPrecondition:
+            if self._views or not self.session.needs_gradients:
+                raise
+        self._give_gradients()  # the job began anew, with another engine
+        self._bring_gradients()
+        return self.session.step(samples, stream=self._stream())
 
     def discard(self):
         """Ends a step that was cut short (`interrupted`): its gradients do not count."""
@@ -323,8 +331,9 @@ class Worker:
 
     def _apply(self):
         self._look()
-        for p, view in zip(self._parameters, self._views):
-            p.grad = view  # also where the script has set it to None since
+        if not self._in_step:
+            for p, view in zip(self._parameters, self._views):
+                p.grad = view  # the script may have set it to None since
         if self._before_apply is not None:
             self._before_apply()
         if self._apply_once is not None:

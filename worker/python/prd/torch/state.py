@@ -163,7 +163,7 @@ class OptimizerState:
 
     def take(self):
         """Once the replica may have become a copy of another: the optimizer goes on with the state that came with it."""
-        if torch.equal(self._facts, self._told):
+        if not self._values or torch.equal(self._facts, self._told):
             return
         self._told = self._facts.clone()
         values = self._values = self._facts.tolist()

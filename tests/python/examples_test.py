@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""The examples of worker/python/examples, as they are. Usage: examples_test.py BIN_DIR [TEST ...]"""
+import place
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+EXAMPLES = place.PACKAGE / "examples"
+
+
+class Examples(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="prd-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"), PRD_BIN=str(place.BIN),
+                                TMPDIR=str(self.folder))
+        self.environment.pop("PRD_CONTROLLER", None)
+
+    def run_program(self, *command):
+        done = subprocess.run(command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=240)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_a_training_loop_of_numpy_alone(self):
+        for engine in ("p-reduce", "all-reduce"):
+            out = self.run_program(sys.executable, "-m", "prd.run", "-n", "2", "--engine", engine, EXAMPLES / "numpy_loop.py")
+            ends = re.findall(r"loss from ([-\d.e]+) to ([-\d.e]+), model ([\d.]+)", out)
+            self.assertEqual(len(ends), 2, out)
+            self.assertEqual(ends[0][2], ends[1][2])
+            for first, last, _ in ends:
+                self.assertLess(float(last), float(first) / 100)
+
+    def test_the_demo_trains_from_a_pytorch_script(self):
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError:
+            self.skipTest("there is no python3-torch here")
+        self.run_program(place.ROOT / "tools/demo", "--torch", "--engines", "p-reduce", "--workers", "2", "--epochs", "0.2", "--step-ms", "5", "--batch", "64",
+                         "--target", "0.5", "--group-size", "2", "--out", self.folder / "out")
+        summary = json.loads((self.folder / "out/summary.json").read_text())
+        self.assertEqual([run["engine"] for run in summary["runs"]], ["p-reduce"])
+        for run in summary["runs"]:
+            self.assertGreater(run["final_accuracy"], 0.5)
+            self.assertGreaterEqual(run["final_samples"], 12_000 - 2 * 64)
+            self.assertLess(run["final_samples"], 12_000 + 4 * 64, "the job's samples end it")
+
+
+if __name__ == "__main__":
+    unittest.main()
