@@ -1,6 +1,7 @@
 """Measures what a job promises on any machine, with real training. See --help."""
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -21,6 +22,8 @@ machine is (but how long the others waited, and the time of a round):
   replicas   momentum, shards by label, rank 0 pauses to evaluate, one worker is killed and comes back: whether all
              replicas stay equal; and when it is told that they are not, if momentum is not given as state (toy_worker)
   turns      engine backup, three equal workers: how many rounds in a row there are without one of them
+  step       two workers that do nothing but steps: what a step takes in C++, with prd.Session from Python, and with
+             prd.torch, which take turns (--rounds); and how many steps of 50 ms a second has under each
 
 Prints a JSON line per run. results.jsonl in tools/measure_lib has such lines; its README says what follows from them.
 """
@@ -152,6 +155,39 @@ def turns(options, seed):
     }
 
 
+STEP_KINDS = ("cpp", "raw", "torch")
+
+
+def step_of(options, kind, engine, tensors, elements, steps, step_ms):
+    """What two workers that only make steps print: the means of their medians, and of their steps per second."""
+    with Training(options.bin, engine, 2, (), ENGINES[engine]) as training:
+        for rank in range(2):
+            if kind == "cpp":
+                arguments = ["step-process", "--tensors", tensors, "--elements", elements, "--steps", steps, "--step-ms", step_ms]
+                training.start(rank, "prdbench", arguments)
+            else:
+                worker = pathlib.Path(__file__).resolve().parent / "step_worker.py"
+                training.start(rank, "/usr/bin/python3", ["-B", worker, kind, tensors, elements, steps, step_ms])
+        training.wait()
+        return [statistics.mean(training.printed(rank, name)[-1] for rank in range(2)) for name in ("median_us", "steps_per_s")]
+
+
+def step(options, seed, engine, tensors, elements, steps, step_ms):
+    """Takes turns, so that what the machine does besides touches all kinds."""
+    found = {kind: [] for kind in STEP_KINDS}
+    for _ in range(options.rounds):
+        for kind in STEP_KINDS:
+            found[kind].append(step_of(options, kind, engine, tensors, elements, steps, step_ms))
+    median_us, steps_per_s = ({kind: statistics.median(run[i] for run in runs) for kind, runs in found.items()} for i in range(2))
+    return {
+        "step_us": median_us,
+        "more_ms": {kind: round((median_us[kind] - median_us["cpp"]) / 1000, 3) for kind in STEP_KINDS[1:]},
+        "steps_per_s": steps_per_s,
+        "pace": {kind: round(steps_per_s[kind] / steps_per_s["cpp"], 4) for kind in STEP_KINDS[1:]},
+        "load": os.getloadavg()[0],
+    }
+
+
 def cases(options):
     """Each as its function, and the function's further arguments by name."""
     if options.what == "stopped":
@@ -162,6 +198,10 @@ def cases(options):
     if options.what == "replicas":
         cases = [(engine, velocity) for velocity in ("state", "own") for engine in ("all-reduce", "backup")]
         return [(replicas, {"engine": engine, "velocity": velocity}) for engine, velocity in cases]
+    if options.what == "step":
+        sizes = [{"tensors": 1, "elements": 16_100}, {"tensors": 161, "elements": 100}, {"tensors": 1000, "elements": 100}]
+        cases = [dict(engine=engine, **size, steps=500, step_ms=0) for engine in ("all-reduce", "p-reduce") for size in sizes]
+        return [(step, case) for case in [*cases, {**cases[1], "steps": 100, "step_ms": 50}]]
     return [(turns, {})]
 
 
@@ -171,7 +211,8 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("what", choices=["stopped", "end", "replicas", "turns"])
+    add("what", choices=["stopped", "end", "replicas", "turns", "step"])
+    add("--rounds", type=number(int, 1, 100), default=5, help="of step: how often each kind is run (default: %(default)s)")
     add("--seeds", type=number(int, 1, 1000), nargs="+", default=[1], help="each case once with each (default: 1)")
     add("--engines", choices=list(ENGINES), nargs="+", default=list(ENGINES), help="of stopped (default: all)")
     add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)

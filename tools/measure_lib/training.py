@@ -17,6 +17,7 @@ JOB = "measured"
 START_S = 60
 END_S = 600
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "worker/python"
 SNAPSHOT = struct.Struct("<8sQiiqqqd")  # worker/examples/snapshot.cc: magic, parameters, rank, final, time, ...
 
 CONFIG = """\
@@ -86,7 +87,8 @@ class Training:
         """Starts a worker, in the place of an earlier one perhaps. `output`: where to if not to what printed() reads."""
         environment = {
             "PRD_CONTROLLER": f"tcp://127.0.0.1:{self.port}", "PRD_JOB": JOB, "PRD_RANK": str(rank),
-            "PRD_WORLD_SIZE": str(self.workers), **ONE_THREAD,
+            "PRD_WORLD_SIZE": str(self.workers), "PYTHONPATH": str(PACKAGE),
+            "PRD_LIBRARY": str(self.bin.resolve().parent / "worker/libprd.so.0"), **ONE_THREAD,
         }  # fmt: skip
         number = len(list(self.dir.glob(f"worker-{rank}.*.log")))
         command = ["nice", "-n", "10", self.bin / program, *map(str, arguments)]

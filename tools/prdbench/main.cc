@@ -8,6 +8,7 @@
 #include "tools/prdbench/reduce_device.h"
 #include "tools/prdbench/skew.h"
 #include "tools/prdbench/skew_process.h"
+#include "tools/prdbench/step_process.h"
 
 namespace {
 
@@ -120,6 +121,17 @@ CLI::App* AddSkewProcess(CLI::App* app, prd::bench::SkewProcessOptions* process)
   return command;
 }
 
+// tools/measure starts this command; it is hidden.
+CLI::App* AddStepProcess(CLI::App* app, prd::bench::StepProcessOptions* process) {
+  CLI::App* command = app->add_subcommand("step-process", "One of tools/measure's processes");
+  command->group("");
+  command->add_option("--tensors", process->tensors)->check(CLI::Range(1, 100'000));
+  command->add_option("--elements", process->elements)->check(CLI::Range(1, 100'000'000));
+  command->add_option("--steps", process->steps)->check(CLI::Range(1, 100'000'000));
+  command->add_option("--step-ms", process->step_ms)->check(CLI::Range(0.0, 60'000.0));
+  return command;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -203,6 +215,8 @@ int main(int argc, char** argv) {
   CLI::App* skew_cmd = AddSkew(&app, &skew, &json);
   prd::bench::SkewProcessOptions skew_process;
   CLI::App* skew_process_cmd = AddSkewProcess(&app, &skew_process);
+  prd::bench::StepProcessOptions step_process;
+  CLI::App* step_process_cmd = AddStepProcess(&app, &step_process);
 
   CLI11_PARSE(app, argc, argv);
   if (*reduce_cmd) {
@@ -222,5 +236,6 @@ int main(int argc, char** argv) {
     return prd::bench::BenchSkew(skew);
   }
   if (*skew_process_cmd) return prd::bench::RunSkewProcess(skew_process);
+  if (*step_process_cmd) return prd::bench::RunStepProcess(step_process);
   return prd::bench::BenchDecide(json);
 }
