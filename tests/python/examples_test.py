@@ -36,6 +36,21 @@ class Examples(unittest.TestCase):
             for first, last, _ in ends:
                 self.assertLess(float(last), float(first) / 100)
 
+    def test_the_readmes_program(self):
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError:
+            self.skipTest("there is no python3-torch here")
+        block = re.search(r"```python\n( import torch\n.*?)```", (place.PACKAGE / "README.md").read_text(), re.DOTALL)[1]
+        self.assertEqual(sum(line.startswith("+") for line in block.splitlines()), 4)
+        (self.folder / "train.py").write_text("".join(line[1:] for line in block.splitlines(keepends=True)))
+        out = self.run_program(sys.executable, "-m", "prd.run", "-n", "2", "--engine", "p-reduce", "--option", "group_size = 2", "train.py")
+        weights = re.findall(r"weights \[\[(.*)\]\]", out)
+        self.assertEqual(len(weights), 2, out)
+        self.assertEqual(weights[0], weights[1])
+        for weight in map(float, weights[0].split(",")):
+            self.assertLess(abs(weight - 1), 0.3)
+
     def test_the_demo_trains_from_a_pytorch_script(self):
         try:
             import torch  # noqa: F401

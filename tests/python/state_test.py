@@ -132,6 +132,12 @@ class State(unittest.TestCase):
                 self.assertEqual(kept(*source), kept(*loaded))
                 self.assertEqual(kept(*source), kept(*fresh))
 
+    def test_sparse_gradients_make_state_too(self):
+        model = torch.nn.Embedding(20, 4, sparse=True)
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        state = state_of(model, optimizer)
+        self.assertEqual((state.own, [name for name, _ in state.tensors()][:2]), ([], ["exp_avg of weight", "exp_avg_sq of weight"]))
+
     def test_a_state_that_was_not_there_is_not_there(self):
         """Of a parameter without a gradient; and of a worker that has stepped and becomes the copy of one that has not."""
         model, optimizer = make("NAdam")

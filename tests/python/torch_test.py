@@ -369,6 +369,31 @@ class Torch(unittest.TestCase):
             warnings.simplefilter("error")
             self.assertEqual(make(lambda model, optimizer: attach(c, 0, model, optimizer)), make(lambda *_: None))
 
+    def test_sparse_gradients(self):
+        """Become dense where gradients are reduced, and stay as they are under the others: the same training."""
+        def make(attached, kind=torch.optim.SGD):
+            torch.manual_seed(0)
+            model = torch.nn.Embedding(20, 4, sparse=True)
+            optimizer = kind(model.parameters(), lr=0.1)
+            worker = attached(model, optimizer)
+            for i in range(5):
+                optimizer.zero_grad(set_to_none=i % 2 == 0)
+                model(torch.tensor([i, i + 1, i])).square().sum().backward()
+                optimizer.step()
+            if worker is not None:
+                worker.finish()
+            return model.weight.detach()
+
+        for engine in ("all-reduce", "p-reduce"):
+            with self.subTest(engine=engine), place.Cluster(place.job(engine, 1, name="*")) as c:
+                self.assertTrue(torch.allclose(make(lambda *both: attach(c, 0, *both, name="sgd")), make(lambda *_: None)))
+                if engine == "p-reduce":
+                    ours = make(lambda *both: attach(c, 0, *both, name="adam"), torch.optim.SparseAdam)
+                    self.assertTrue(torch.equal(ours, make(lambda *_: None, torch.optim.SparseAdam)))
+                else:
+                    with self.assertRaisesRegex(ValueError, "SparseAdam cannot train"):
+                        make(lambda *both: attach(c, 0, *both, name="adam"), torch.optim.SparseAdam)
+
     def test_a_script_without_an_optimizer(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:
             models = [make_model(seed=rank) for rank in range(2)]

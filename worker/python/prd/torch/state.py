@@ -19,10 +19,10 @@ def _gradient(parameter):
     return torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(values.view(parameter.shape))
 
 
-def _step_of_a_copy(optimizer, group, parameter, state):
+def _step_of_a_copy(optimizer, group, parameter, state, sparse):
     """What the optimizer's step makes of a copy of the parameter, and of `state`. Raises what that step raises."""
     copy = torch.nn.Parameter(parameter.detach().clone(memory_format=torch.preserve_format))
-    copy.grad = _gradient(copy)
+    copy.grad = _gradient(copy).to_sparse() if sparse else _gradient(copy)
     stand_in = object.__new__(type(optimizer))
     stand_in.__dict__.update(vars(optimizer), param_groups=[dict(group, params=[copy])], state=collections.defaultdict(dict))
     for name, value in vars(optimizer).items():
@@ -54,12 +54,14 @@ def _made_at_first_step(optimizer, group, parameter):
 
     None: that cannot be known.
     """
-    try:
-        after, made = _step_of_a_copy(optimizer, group, parameter, None)
-        again, of_zeros = _step_of_a_copy(optimizer, group, parameter, _zeros(made)) if made else (after, made)
-    except Exception:  # its step needs a closure, or sparse gradients, or state that its constructor made
-        return None, False
-    return made, torch.equal(after, again) and made.keys() == of_zeros.keys() and all(_equal(made[key], of_zeros[key]) for key in made)
+    for sparse in (False, True):
+        try:
+            after, made = _step_of_a_copy(optimizer, group, parameter, None, sparse)
+            again, of_zeros = _step_of_a_copy(optimizer, group, parameter, _zeros(made), sparse) if made else (after, made)
+        except Exception:  # its step needs sparse gradients; or a closure, or state that its constructor made
+            continue
+        return made, torch.equal(after, again) and made.keys() == of_zeros.keys() and all(_equal(made[key], of_zeros[key]) for key in made)
+    return None, False
 
 
 class _Parameter:
