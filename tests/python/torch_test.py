@@ -24,9 +24,13 @@ torch.set_num_threads(1)
 OVERLAPS = {"p-reduce": "group_size = 2\noverlap = true", "ad-psgd": "overlap = true"}
 
 
+one_at_a_time = threading.Lock()  # PyTorch's random numbers are the process's
+
+
 def make_model(seed=0, frozen=False):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    with one_at_a_time:
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     if frozen:
         model[0].weight.requires_grad = False
     return model
