@@ -29,9 +29,11 @@ struct DaemonConfig {
   // Records are in the operating system's hands before a decision leaves (they survive a kill of
   // prd). true: on the disk (they survive a power cut), for a few ms per batch on most disks.
   bool sync = false;
-  std::int64_t retain_runs = 1000;          // ended runs kept per job name
-  std::uint64_t snapshot_every = 100'000;   // records of a run between snapshots of its state
-  std::int64_t max_message_bytes = 65'536;  // a larger control message closes its connection
+  std::int64_t retain_runs = 1000;              // ended runs kept per job name
+  std::uint64_t snapshot_every = 100'000;       // records of a run between snapshots of its state
+  std::int64_t max_message_bytes = 65'536;      // a larger control message closes its connection
+  std::int64_t max_connections = 0;             // of workers; 0: as many as descriptors allow
+  std::int64_t max_connections_per_host = 512;  // 0: no limit of its own
   // CURVE: the daemon's key pair, and a list of clients' public keys, one Z85 key per line.
   std::string curve_secret_key_file;
   std::string curve_authorized_keys_file;
@@ -67,6 +69,7 @@ struct Identity {
   // At a time, all together; 0: no limit of its own.
   std::int64_t max_jobs = 0;
   std::int64_t max_workers = 0;
+  std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
   friend bool operator==(const Identity&, const Identity&) = default;
 };

@@ -166,6 +166,9 @@ void DescribeIdentity(ListFields& fields, Identity* identity) {
   fields.Whole("max_workers", &identity->max_workers, {0, kMost, "workers"},
                "Its workers at a time, in all jobs together. 0: no limit. Those above wait until "
                "there is room.");
+  fields.Whole("max_connections", &identity->max_connections, {0, kMost, "connections"},
+               "Connections of its workers to the daemon, which count from their first message. A "
+               "worker has one. Those above are told so and ended. 0: no limit.");
   fields.Whole(
       "max_messages_per_s", &identity->max_messages_per_s, {0, kMost, "messages/s"},
       "Messages of its workers, on average; a second's worth may come at once. Those above "
@@ -223,6 +226,16 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   fields.Whole("max_message_bytes", &config->max_message_bytes, {4096, 64 << 20, "bytes"},
                "A control message over this closes its connection: real ones are below 1 KiB, so "
                "this is a guard against what is not a worker at all.");
+  fields.Whole("max_connections", &config->max_connections, {0, 1'000'000, "connections"},
+               "Connections of workers at a time; a worker has one. Above that, the one that has "
+               "been silent for longest since it was made is ended. Each needs a descriptor: a "
+               "number for which the limit on them (LimitNOFILE in prd.service) is too low is an "
+               "error. 0: as many as that limit allows, less 384 for prd itself.");
+  fields.Whole("max_connections_per_host", &config->max_connections_per_host,
+               {0, 1'000'000, "connections"},
+               "The same for one host: an IPv4 address, an IPv6 network of 64 bits, or over ipc a "
+               "user other than prd's own. 0: no limit. Raise it for more workers on one host, or "
+               "behind one address.");
   fields.Text("curve_secret_key_file", &config->curve_secret_key_file, OptionalFileRule,
               "CURVE: the file of the daemon's own key pair, which its owner alone may read. "
               "`prdctl keygen` makes it. Left out: prd-secret-key among systemd's credentials "

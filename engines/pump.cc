@@ -107,6 +107,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
     contact.restored = true;
     contact.restored_out = job->link(rank).last_out();
     ++watch.unheard;
+    Come(*job, rank);
   }
   Schedule(*job);
   ++leases_[LeaseNs(*job)];
@@ -155,8 +156,47 @@ bool Pump::Foreign(const WorkerEnvelope& envelope) const {
                        workers[Index(envelope.rank)].incarnation == envelope.incarnation;
     if (holds) return workers[Index(envelope.rank)].token != envelope.token;
   }
-  return std::any_of(jobs_.begin(), jobs_.end(),
-                     [&](const auto& entry) { return entry.second->Foreign(envelope); });
+  for (auto it = here_.lower_bound({envelope.incarnation, kNoRun});
+       it != here_.end() && it->first.first == envelope.incarnation; ++it) {
+    if (jobs_.at(it->first.second)->Foreign(envelope)) return true;
+  }
+  return false;
+}
+
+void Pump::Come(const Job& job, Rank rank) {
+  const Job::Worker& worker = job.workers()[Index(rank)];
+  const bool fresh = here_.try_emplace({worker.incarnation, job.run()}, worker.identity).second;
+  if (!fresh || worker.identity.empty()) return;
+  Share& share = shares_[worker.identity];
+  ++share.workers;
+  ++share.runs[job.run()];
+}
+
+void Pump::Go(RunId run, Incarnation incarnation) {
+  const auto gone = here_.extract({incarnation, run});
+  const auto share = gone.empty() ? shares_.end() : shares_.find(gone.mapped());
+  if (share == shares_.end()) return;
+  const auto in_run = share->second.runs.find(run);
+  if (--in_run->second == 0) share->second.runs.erase(in_run);
+  if (--share->second.workers == 0) shares_.erase(share);
+}
+
+const Pump::Share* Pump::ShareOf(const std::string& identity) const {
+  const auto share = shares_.find(identity);
+  return share == shares_.end() ? nullptr : &share->second;
+}
+
+RunId Pump::RunOf(const std::string& job) const {
+  const auto run = by_name_.find(job);
+  return run == by_name_.end() ? kNoRun : run->second;
+}
+
+bool Pump::IsHere(Incarnation incarnation, const std::string& identity) const {
+  for (auto it = here_.lower_bound({incarnation, kNoRun});
+       it != here_.end() && it->first.first == incarnation; ++it) {
+    if (it->second == identity) return true;
+  }
+  return false;
 }
 
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
@@ -389,6 +429,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     contact.owing = false;
     contact.resent_after = 0;
     contact.resend_pause = 0;
+    Come(*job, rank);
     Heard(now, *job, rank);
     return;
   }
@@ -407,7 +448,9 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
     if (left == nullptr || left->rank < 0) continue;
     const bool here = Index(left->rank) < job.workers().size() &&
                       job.workers()[Index(left->rank)].incarnation == left->incarnation;
-    if (here || !gone_.insert(left->incarnation).second) continue;
+    if (here) continue;
+    Go(job.run(), left->incarnation);
+    if (!gone_.insert(left->incarnation).second) continue;
     gone_order_.push_back(left->incarnation);
     if (gone_order_.size() > kMaxGone) {
       gone_.erase(gone_order_.front());

@@ -65,8 +65,10 @@ Result<std::uint32_t> Lookup(const std::string& user) {
 
 }  // namespace
 
+std::string_view WhoSent(zmq::message_t& message) { return Property(message, "User-Id"); }
+
 Peer PeerOf(zmq::message_t& message) {
-  return {.who = Property(message, "User-Id"), .address = Property(message, "Peer-Address")};
+  return {.who = WhoSent(message), .address = Property(message, "Peer-Address")};
 }
 
 std::string NameOf(std::string_view mechanism, std::string_view credentials,
@@ -117,6 +119,7 @@ Result<Access> Access::Load(const Config& config) {
                                             .operates = identity.role == Role::kOperator,
                                             .max_jobs = identity.max_jobs,
                                             .max_workers = identity.max_workers,
+                                            .max_connections = identity.max_connections,
                                             .max_messages_per_s = identity.max_messages_per_s});
     for (const std::string& key : identity.keys) access.by_who_[std::string(kKey) + key] = rights;
     for (const std::string& user : identity.users) {

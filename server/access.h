@@ -27,6 +27,7 @@ struct Peer {
   std::string_view address;  // "10.1.2.3"; over ipc "localhost:UID:GID:PID"
 };
 Peer PeerOf(zmq::message_t& message);
+std::string_view WhoSent(zmq::message_t& message);  // Peer::who alone
 
 // The name of a connection's other end, from a request to the security handler (ZeroMQ RFC 27).
 // Empty: it has none that counts.
@@ -38,8 +39,9 @@ struct Rights {
   std::vector<std::string> jobs = {"*"};  // patterns
   bool trains = true;
   bool operates = true;
-  std::int64_t max_jobs = 0;  // these three as in Identity
+  std::int64_t max_jobs = 0;  // these four as in Identity
   std::int64_t max_workers = 0;
+  std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
   bool Covers(const std::string& job) const;
 };

@@ -13,13 +13,12 @@
 namespace prd {
 namespace {
 
-// Messages per turn: enough to make a batch worthwhile, few enough to keep a turn short.
-constexpr std::size_t kMessagesPerTurn = 512;
 constexpr DurationNs kHousekeeping = 500 * kMillisecond;
 // What changes without a turn, for the metrics.
 constexpr DurationNs kRefresh = 10 * kSecond;
 constexpr DurationNs kFirstStartWait = 5 * kSecond;
 constexpr DurationNs kLongestStartWait = 300 * kSecond;
+constexpr std::size_t kStartLines = 20;  // about starts, at once
 constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
@@ -61,13 +60,13 @@ void Daemon::Turn(Instant now) {
 
 void Daemon::TakeMessages(Instant now, bool hellos) {
   const std::int64_t wall_ns = WallNs();
-  std::size_t budget = kMessagesPerTurn;
-  while (workers_->Receive(now, gate_.get(), &budget, &envelope_)) {
+  WorkerSocket::Turn turn;
+  while (workers_->Receive(now, gate_.get(), &turn, &envelope_)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
     if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
     pump_->Receive(now, wall_ns, envelope_);
   }
-  turned_ = turned_ || budget < kMessagesPerTurn;
+  turned_ = turned_ || turn.taken > 0;
 }
 
 // False while the history cannot be written.
@@ -217,6 +216,7 @@ bool Daemon::JobIsOver(Instant now) {
 
 void Daemon::TellStarts(Instant now) {
   std::map<RunId, StartWait> waits;
+  std::size_t said = 0;
   for (const auto& [run, job] : pump_->jobs()) {
     const std::string why = job->StartWaits(now);
     if (why.empty()) continue;
@@ -225,9 +225,14 @@ void Daemon::TellStarts(Instant now) {
                                        ? known->second
                                        : StartWait{now + kFirstStartWait, kFirstStartWait};
     if (now < wait.at) continue;
-    spdlog::warn("run {} of job {}: {}", run, job->spec().name, why);
+    if (++said <= kStartLines) {
+      spdlog::warn("run {} of job {}: {}", run, job->spec().name, why);
+    }
     wait.pause = std::min(2 * wait.pause, kLongestStartWait);
     wait.at = now + wait.pause;
+  }
+  if (said > kStartLines) {
+    spdlog::warn("and {} more runs wait for their common start (prdctl jobs)", said - kStartLines);
   }
   start_waits_ = std::move(waits);
 }

@@ -31,20 +31,34 @@ void RaiseFileLimit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Connections to workers: of all descriptors but those that the history, the admin socket, the
-// metrics and the libraries need. What a connection brings before ZeroMQ has a whole message of it
-// is far below these bounds, also while the history cannot be written and nothing is read.
-ConnectionGuard::Options GuardOptions(std::int64_t max_message_bytes) {
-  constexpr std::size_t kOwn = 384;
-  constexpr std::size_t kPerPeer = 512;
+// Descriptors that the history, the admin socket, the metrics and the libraries need.
+constexpr std::size_t kOwnDescriptors = 384;
+// Connections that have said nothing. ZeroMQ needs up to 60 KiB for each, and time. A worker speaks
+// as soon as it is connected, and those of a job that connect at once do so one after the other.
+constexpr std::size_t kSilent = 256;
+
+// What a connection brings before ZeroMQ has a whole message of it is far below these bounds, also
+// while the history cannot be written and nothing is read.
+Result<ConnectionGuard::Options> GuardOptions(const DaemonConfig& config) {
   rlimit limit{};
   const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   const std::size_t all = known ? limit.rlim_cur : 65'536;
-  const auto message = static_cast<std::uint64_t>(max_message_bytes);
-  return {.max_connections = std::max(all / 4, all - std::min(all, kOwn)),
-          .max_per_peer = kPerPeer,
-          .max_unread = std::max<std::uint64_t>(1 << 20, 2 * message),
-          .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message)};
+  const std::size_t most = std::max(all / 4, all - std::min(all, kOwnDescriptors));
+  const auto wanted = static_cast<std::size_t>(config.max_connections);
+  if (wanted > most) {
+    return Status(Code::kInvalidArgument, "max_connections: found " + std::to_string(wanted) +
+                                              ", and the limit of " + std::to_string(all) +
+                                              " descriptors leaves " + std::to_string(most) +
+                                              "; raise it (LimitNOFILE in prd.service, ulimit -n)");
+  }
+  const auto message = static_cast<std::uint64_t>(config.max_message_bytes);
+  return ConnectionGuard::Options{
+      .max_connections = wanted > 0 ? wanted : most,
+      .max_per_peer = static_cast<std::size_t>(config.max_connections_per_host),
+      .max_silent = kSilent,
+      .max_unread = std::max<std::uint64_t>(1 << 20, 2 * message),
+      .max_unread_silent = 2 * message,
+      .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message)};
 }
 
 const std::vector<double>& FlushBounds() {
@@ -66,6 +80,9 @@ std::string NeedRestart(const DaemonConfig& running, const DaemonConfig& wanted)
   compare("sync", running.sync, wanted.sync);
   compare("snapshot_every", running.snapshot_every, wanted.snapshot_every);
   compare("max_message_bytes", running.max_message_bytes, wanted.max_message_bytes);
+  compare("max_connections", running.max_connections, wanted.max_connections);
+  compare("max_connections_per_host", running.max_connections_per_host,
+          wanted.max_connections_per_host);
   compare("curve_secret_key_file", running.curve_secret_key_file, wanted.curve_secret_key_file);
   return keys;
 }
@@ -132,11 +149,13 @@ Status Daemon::Listen() {
         "place of prd while it does not run; ipc tells users apart",
         listen);
   }
+  Result<ConnectionGuard::Options> guard = GuardOptions(settings);
+  if (!guard.ok()) return guard.status();
   const WorkerSocket::Options options{.endpoint = listen,
                                       .max_message_bytes = settings.max_message_bytes,
                                       .keys = keys,
                                       .open_to_users = keys.has_value() || access_->knows_users(),
-                                      .guard = GuardOptions(settings.max_message_bytes)};
+                                      .guard = *guard};
   Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
       context_, {.endpoint = settings.admin, .keys = keys, .open_to_users = access_->knows_users()},
       history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); });

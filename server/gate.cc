@@ -18,14 +18,16 @@ const Job* JobOf(const Pump& pump, const WorkerEnvelope& envelope) {
 
 }  // namespace
 
-Gate::Verdict Gate::Check(Instant now, const Peer& peer, WorkerEnvelope* envelope,
+Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* envelope,
                           Refused* refusal) {
   auto* hello = std::get_if<Hello>(&envelope->body);
   const Job* job = hello != nullptr ? nullptr : JobOf(*pump_, *envelope);
-  std::string name = hello != nullptr ? hello->job : job != nullptr ? job->spec().name : "";
-  if (name.size() > kMaxName) name.resize(kMaxName);  // the pump refuses longer ones
-  const Rights* rights = access_->Find(peer.who);
+  std::string other;                                             // no name of a run there is
+  if (hello != nullptr) other = hello->job.substr(0, kMaxName);  // the pump refuses longer ones
+  const std::string& name = job != nullptr ? job->spec().name : other;
+  const Rights* rights = sender.rights;
   const auto refuse = [&](Code code, const std::string& why, std::uint32_t retry_ms = 0) {
+    const Peer peer = PeerOf(*sender.part);
     audit_->Refused(peer, rights, "train in job " + name, why);
     *refusal = {
         .code = code, .reason = Called(rights, peer.who) + ": " + why, .retry_ms = retry_ms};
@@ -33,6 +35,13 @@ Gate::Verdict Gate::Check(Instant now, const Peer& peer, WorkerEnvelope* envelop
   };
   if (rights == nullptr) {
     return refuse(Code::kFailedPrecondition, "the daemon's config does not let it in any more");
+  }
+  if (sender.surplus) {
+    ++over_quota_;
+    return refuse(Code::kUnavailable,
+                  "it has all its " + std::to_string(rights->max_connections) +
+                      " connections (max_connections)",
+                  kRetryMs);
   }
   // What is of no run there is, is for the pump to refuse.
   if (hello == nullptr && job == nullptr) return Verdict::kPass;
@@ -54,7 +63,7 @@ Gate::Verdict Gate::Check(Instant now, const Peer& peer, WorkerEnvelope* envelop
       ++over_quota_;
       return refuse(Code::kUnavailable, missing, kRetryMs);
     }
-    NoteArrival(peer, *rights, *envelope, *hello);
+    NoteArrival(PeerOf(*sender.part), *rights, *envelope, *hello);
     return Verdict::kPass;
   }
   const std::vector<Job::Worker>& workers = job->workers();
@@ -84,22 +93,12 @@ bool Gate::Overdrawn(Instant now, const Rights& rights) {
 std::string Gate::Missing(const Rights& rights, const WorkerEnvelope& envelope,
                           const Hello& hello) const {
   if (rights.max_jobs == 0 && rights.max_workers == 0) return {};
-  std::int64_t jobs = 0;
-  std::int64_t workers = 0;
-  bool in_it = false;  // has a worker in this job already
-  for (const auto& [run, job] : pump_->jobs()) {
-    std::int64_t mine = 0;
-    for (const Job::Worker& worker : job->workers()) {
-      if (worker.state == Job::State::kAbsent || worker.identity != rights.name) continue;
-      if (worker.incarnation == envelope.incarnation) return {};  // it repeats itself
-      ++mine;
-    }
-    workers += mine;
-    if (mine == 0) continue;
-    ++jobs;
-    in_it = in_it || job->spec().name == hello.job;
-  }
-  if (rights.max_workers > 0 && workers >= rights.max_workers) {
+  const Pump::Share* share = pump_->ShareOf(rights.name);
+  // The first one, or it repeats itself.
+  if (share == nullptr || pump_->IsHere(envelope.incarnation, rights.name)) return {};
+  const auto jobs = static_cast<std::int64_t>(share->runs.size());
+  const bool in_it = share->runs.contains(pump_->RunOf(hello.job));  // with another worker
+  if (rights.max_workers > 0 && share->workers >= rights.max_workers) {
     return "it has all its " + std::to_string(rights.max_workers) + " workers (max_workers)";
   }
   if (rights.max_jobs > 0 && jobs >= rights.max_jobs && !in_it) {

@@ -29,8 +29,15 @@ class Gate {
     kRefuse,  // with *refusal, to the connection that it came from
     kDrop,    // it comes again
   };
+  // Of the connection that a message came over.
+  struct Sender {
+    zmq::message_t* part = nullptr;  // any of the message
+    const Rights* rights = nullptr;  // as RightsOf gives them
+    bool surplus = false;            // it is over max_connections
+  };
+  const Rights* RightsOf(zmq::message_t& part) const { return access_->Find(WhoSent(part)); }
   // A Hello that passes has the name of its sender's identity.
-  Verdict Check(Instant now, const Peer& peer, WorkerEnvelope* envelope, Refused* refusal);
+  Verdict Check(Instant now, const Sender& sender, WorkerEnvelope* envelope, Refused* refusal);
 
   std::uint64_t over_quota() const { return over_quota_; }
 

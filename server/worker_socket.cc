@@ -50,6 +50,15 @@ LinkToken Hashed(const LinkToken& token) {
   return {out[0], out[1]};
 }
 
+// ZeroMQ numbers connections in the order in which they come.
+std::uint32_t NumberOf(const zmq::message_t& route) {
+  std::uint32_t number = 0;  // network order: its last byte counts
+  for (std::size_t i = 1; i < route.size(); ++i) {
+    number = number << 8 | static_cast<const unsigned char*>(route.data())[i];
+  }
+  return number;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context,
@@ -72,21 +81,24 @@ Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context
   }
 }
 
-bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerEnvelope* envelope) {
-  while (*budget > 0) {
+bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope) {
+  while (!turn->over) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
       guard_->Drained();
       return false;
     }
-    --*budget;
+    const std::uint8_t of_one = ++turn->of[NumberOf(route_) % Turn::kSlots];
+    turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
     int parts = 0;
     // The parts of a message arrive together, so none of these waits.
     while (socket_.get(zmq::sockopt::rcvmore)) {
       (void)socket_.recv(body_, zmq::recv_flags::none);
       ++parts;
     }
-    guard_->Delivered(parts > 0 ? body_ : route_);
+    zmq::message_t& last = parts > 0 ? body_ : route_;
+    Gate::Sender sender{.part = &last, .rights = gate->RightsOf(last)};
     if (parts != 1) {
+      guard_->Delivered(last, false);
       Refuse(Status(Code::kInvalidArgument,
                     "a worker's message has one part, found " + std::to_string(parts)));
       continue;
@@ -94,15 +106,18 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerE
     Result<WorkerEnvelope> decoded =
         DecodeWorkerEnvelope({static_cast<const char*>(body_.data()), body_.size()});
     if (!decoded.ok()) {
+      guard_->Delivered(last, false);
       Refuse(decoded.status());
       continue;
     }
+    sender.surplus = !Delivered(last, sender.rights);
     *envelope = std::move(*decoded);
-    envelope->token = Hashed(envelope->token);
+    const LinkToken shown = envelope->token;
+    envelope->token = HashOf(*envelope);
     Refused refusal;
-    switch (gate->Check(now, PeerOf(body_), envelope, &refusal)) {
+    switch (gate->Check(now, sender, envelope, &refusal)) {
       case Gate::Verdict::kPass:
-        if (Own(*envelope)) return true;
+        if (Own(*envelope, shown)) return true;
         break;
       case Gate::Verdict::kRefuse:
         ++counters_.forbidden;
@@ -117,9 +132,22 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, std::size_t* budget, WorkerE
   return false;
 }
 
+// Whether the connection has room: that of an identity may be over its number.
+bool WorkerSocket::Delivered(const zmq::message_t& part, const Rights* rights) {
+  if (rights == nullptr) return guard_->Delivered(part, false);
+  return guard_->Delivered(part, true, rights->name,
+                           static_cast<std::size_t>(rights->max_connections));
+}
+
+LinkToken WorkerSocket::HashOf(const WorkerEnvelope& envelope) const {
+  const auto known = routes_.find(envelope.incarnation);
+  const bool again = known != routes_.end() && known->second.shown == envelope.token;
+  return again ? known->second.token : Hashed(envelope.token);
+}
+
 // Whether the message in route_ comes from the incarnation that it names. Its answers go where it
-// came from then.
-bool WorkerSocket::Own(const WorkerEnvelope& envelope) {
+// came from then. `shown`: its token as it came.
+bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown) {
   const auto [known, fresh] =
       routes_.try_emplace(envelope.incarnation, Route{.connection = {}, .token = envelope.token});
   if (known->second.token != envelope.token) {
@@ -135,6 +163,7 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope) {
   }
   const std::string_view from(static_cast<const char*>(route_.data()), route_.size());
   if (known->second.connection != from) known->second.connection = from;
+  known->second.shown = shown;
   return true;
 }
 

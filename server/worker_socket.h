@@ -5,6 +5,8 @@
 #ifndef PRD_SERVER_WORKER_SOCKET_H_
 #define PRD_SERVER_WORKER_SOCKET_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -47,10 +49,22 @@ class WorkerSocket final : public Transport {
   static Result<std::unique_ptr<WorkerSocket>> Make(zmq::context_t& context,
                                                     const Options& options);
 
+  // What one turn of the daemon takes: so many messages, but none after so many of one connection.
+  // Whoever sends without pause so makes turns short, which others wait for. Connections whose
+  // numbers are alike (modulo kSlots) count as one.
+  struct Turn {
+    static constexpr std::size_t kMessages = 512;
+    static constexpr std::uint8_t kOfOne = 8;
+    static constexpr std::size_t kSlots = 1024;
+    std::size_t taken = 0;
+    bool over = false;
+    std::array<std::uint8_t, kSlots> of{};
+  };
+
   // The next well-formed message that waits and that `gate` lets pass, into *envelope. Others
-  // before it are refused. Its token is a hash of the one that came. False: none waits, or
-  // `*budget` messages were taken (each one takes 1 off).
-  bool Receive(Instant now, Gate* gate, std::size_t* budget, WorkerEnvelope* envelope);
+  // before it are refused. Its token is a hash of the one that came. False: none waits, or the turn
+  // is over.
+  bool Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope);
 
   // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
   void Know(Incarnation incarnation, const LinkToken& token);
@@ -69,12 +83,15 @@ class WorkerSocket final : public Transport {
 
  private:
   struct Route {
-    std::string connection;  // a routing id; empty: not connected yet
-    LinkToken token;         // hashed
+    std::string connection;                         // a routing id; empty: not connected yet
+    LinkToken token;                                // hashed
+    std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
   };
 
   explicit WorkerSocket(zmq::socket_t socket) : socket_(std::move(socket)) {}
-  bool Own(const WorkerEnvelope& envelope);
+  bool Delivered(const zmq::message_t& part, const Rights* rights);
+  LinkToken HashOf(const WorkerEnvelope& envelope) const;
+  bool Own(const WorkerEnvelope& envelope, const LinkToken& shown);
   void Refuse(const Status& why);
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 

@@ -22,6 +22,8 @@ namespace prd {
 namespace {
 
 constexpr DurationNs kLookAnyway = 500 * kMillisecond;
+// Before a connection over its group's number ends.
+constexpr DurationNs kHearsWhy = 500 * kMillisecond;
 constexpr long kIdleMs = 1000;
 constexpr long kGrowth = 4 << 20;  // of the process, in bytes, after which the guard looks at once
 
@@ -121,16 +123,27 @@ ConnectionGuard::~ConnectionGuard() {
   }
 }
 
-void ConnectionGuard::Delivered(const zmq::message_t& part) {
+bool ConnectionGuard::Delivered(const zmq::message_t& part, bool sense, std::string_view group,
+                                std::size_t most) {
   const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(fd);
-  if (it == connections_.end()) return;
+  if (it == connections_.end()) return true;
   Connection& connection = it->second;
   connection.delivered = true;
-  if (!std::exchange(connection.silent, false) || connection.ended) return;
-  silent_.erase(connection.serial);
-  peers_[connection.peer].silent.erase(connection.serial);
+  if (!sense || connection.ended || !connection.silent) return !connection.surplus;
+  connection.silent = false;
+  SetSilent(connection, fd, false);
+  if (group.empty()) return true;
+  const auto known = groups_.try_emplace(std::string(group), 0).first;
+  connection.surplus = most > 0 && known->second >= most;
+  if (connection.surplus) {
+    surplus_.push_back({.fd = fd, .cookie = connection.cookie, .since = MonotonicNs()});
+  } else {
+    ++known->second;
+    connection.group = group;
+  }
+  return !connection.surplus;
 }
 
 ConnectionGuard::Counters ConnectionGuard::counters() const {
@@ -191,8 +204,7 @@ void ConnectionGuard::OnAccepted(int fd) {
   connection.tcp = peer.tcp;
   Peer& of = peers_[connection.peer];
   ++of.open;
-  of.silent[connection.serial] = fd;
-  silent_[connection.serial] = fd;
+  SetSilent(connection, fd, true);
   ++counters_.open;
   const auto end = [this](int victim) {
     ++counters_.refused;
@@ -205,7 +217,28 @@ void ConnectionGuard::OnAccepted(int fd) {
     end(of.silent.begin()->second);
   } else if (options_.max_connections > 0 && counters_.open > options_.max_connections) {
     end(silent_.begin()->second);
+  } else if (options_.max_silent > 0 && others_silent_ > options_.max_silent) {
+    end(peers_.at(most_silent_.rbegin()->second).silent.begin()->second);
   }
+}
+
+void ConnectionGuard::SetSilent(const Connection& connection, int fd, bool silent) {
+  std::map<std::uint64_t, int>& of = peers_.at(connection.peer).silent;
+  const bool counts = !connection.peer.empty();
+  if (counts) {
+    most_silent_.erase({of.size(), connection.peer});
+    others_silent_ -= of.size();
+  }
+  if (silent) {
+    of[connection.serial] = fd;
+    silent_[connection.serial] = fd;
+  } else {
+    of.erase(connection.serial);
+    silent_.erase(connection.serial);
+  }
+  if (!counts || of.empty()) return;
+  most_silent_.emplace(of.size(), connection.peer);
+  others_silent_ += of.size();
 }
 
 void ConnectionGuard::OnClosed(int fd) {
@@ -219,10 +252,11 @@ void ConnectionGuard::OnClosed(int fd) {
 
 void ConnectionGuard::Uncount(const Connection& connection) {
   --counters_.open;
-  silent_.erase(connection.serial);
+  SetSilent(connection, -1, false);
   const auto peer = peers_.find(connection.peer);
-  peer->second.silent.erase(connection.serial);
   if (--peer->second.open == 0) peers_.erase(peer);
+  const auto group = connection.group.empty() ? groups_.end() : groups_.find(connection.group);
+  if (group != groups_.end() && --group->second == 0) groups_.erase(group);
 }
 
 void ConnectionGuard::End(int fd, Connection* connection) {
@@ -246,8 +280,21 @@ bool ConnectionGuard::Grown() {
   return grown;
 }
 
+void ConnectionGuard::EndSurplus() {
+  const std::lock_guard lock(mutex_);
+  for (; !surplus_.empty() && MonotonicNs() - surplus_.front().since > kHearsWhy;
+       surplus_.pop_front()) {
+    const auto it = connections_.find(surplus_.front().fd);
+    if (it == connections_.end() || it->second.cookie != surplus_.front().cookie) continue;
+    if (it->second.ended) continue;
+    ++counters_.refused;
+    End(it->first, &it->second);
+  }
+}
+
 void ConnectionGuard::Look() {
   look_at_ = MonotonicNs() + kLookAnyway;
+  EndSurplus();
   if (std::exchange(trim_, false)) (void)::malloc_trim(0);
   struct Sample {
     int fd = -1;
@@ -282,8 +329,13 @@ void ConnectionGuard::Look() {
   std::sort(most.rbegin(), most.rend());
   const bool too_much = options_.max_unread_in_all > 0 && unread > options_.max_unread_in_all;
   for (const auto& [bytes, fd] : most) {
-    const bool alone = options_.max_unread > 0 && bytes > options_.max_unread;
-    if (!alone && !(too_much && unread > options_.max_unread_in_all / 2)) break;
+    const bool silent = connections_.at(fd).silent && options_.max_unread_silent > 0;
+    const std::uint64_t limit = silent ? options_.max_unread_silent : options_.max_unread;
+    const bool alone = limit > 0 && bytes > limit;
+    if (!alone && !(too_much && unread > options_.max_unread_in_all / 2)) {
+      if (bytes <= std::min(options_.max_unread, options_.max_unread_silent)) break;
+      continue;
+    }
     ++counters_.cut;
     unread -= bytes;
     trim_ = true;

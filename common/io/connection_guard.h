@@ -7,6 +7,10 @@
 // - connections over a number, in all and per peer (address of the host, or user of a local socket;
 //   this process's own user may do as it likes). The oldest of them that has not brought a message
 //   yet goes first, so idle connections do not keep out who has something to say;
+// - connections that have brought no message, over a number in all: the oldest of the peer that has
+//   most of them goes;
+// - connections over the number of a group, which whoever reads their messages tells (Delivered).
+//   These end within two seconds, so that the other side can be told why;
 // - a TCP connection of which ZeroMQ has taken too many bytes since its last whole message. The
 //   kernel counts what came, so nothing depends on the peer. The guard looks often, and at once
 //   when the process grows. A local socket has no such count: who may open its file is trusted
@@ -19,12 +23,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <zmq.hpp>
 
 #include "common/base/time.h"
@@ -37,7 +46,9 @@ class ConnectionGuard {
   struct Options {  // 0: no bound
     std::size_t max_connections = 0;
     std::size_t max_per_peer = 0;
+    std::size_t max_silent = 0;           // that have brought nothing; not of this process's user
     std::uint64_t max_unread = 0;         // bytes taken from a connection since its last message
+    std::uint64_t max_unread_silent = 0;  // the same, of one that has brought none
     std::uint64_t max_unread_in_all = 0;  // the same, of all connections
     DurationNs pace = 10 * kMillisecond;  // between two looks at whether the process grows
   };
@@ -53,8 +64,11 @@ class ConnectionGuard {
                                                        const Options& options);
   ~ConnectionGuard();
 
-  // This was a part of a whole message that the socket gave.
-  void Delivered(const zmq::message_t& part);
+  // This was a part of a whole message that the socket gave. One that makes no `sense` bounds the
+  // connection's bytes anew, but it has said nothing by it. The connection is of this group, which
+  // may have `most`; 0: no bound. False: this one is over that.
+  bool Delivered(const zmq::message_t& part, bool sense = true, std::string_view group = {},
+                 std::size_t most = 0);
   // The socket has no more whole messages.
   void Drained() { orphaned_ = 0; }
 
@@ -65,12 +79,19 @@ class ConnectionGuard {
     std::uint64_t cookie = 0;  // the kernel's number of it, never used twice
     std::uint64_t serial = 0;  // ascends with age
     std::string peer;          // empty: this process's own user
+    std::string group;         // empty: none that counts
     bool tcp = false;
     bool silent = true;        // has not brought a message
     bool delivered = true;     // has brought one since the last look
     bool ended = false;        // by the guard; waits for ZeroMQ to close it
+    bool surplus = false;      // over the number of its group
     std::uint64_t read = 0;    // bytes that ZeroMQ had taken at the last message
     std::uint64_t unread = 0;  // and since
+  };
+  struct Surplus {
+    int fd = -1;
+    std::uint64_t cookie = 0;
+    std::int64_t since = 0;
   };
   struct Peer {
     std::size_t open = 0;
@@ -83,9 +104,11 @@ class ConnectionGuard {
   void OnAccepted(int fd);
   void OnClosed(int fd);
   void Uncount(const Connection& connection);
+  void SetSilent(const Connection& connection, int fd, bool silent);
   void End(int fd, Connection* connection);
   bool Grown();
   void Look();
+  void EndSurplus();
 
   zmq::socket_ref socket_;
   const Options options_;
@@ -104,6 +127,11 @@ class ConnectionGuard {
   std::map<int, Connection> connections_;  // by descriptor
   std::map<std::string, Peer> peers_;
   std::map<std::uint64_t, int> silent_;  // by age, to descriptors
+  // Peers but this process's own user, by how many silent ones they have; and all of these.
+  std::set<std::pair<std::size_t, std::string>> most_silent_;
+  std::size_t others_silent_ = 0;
+  std::map<std::string, std::size_t, std::less<>> groups_;  // connections that count, by group
+  std::deque<Surplus> surplus_;                             // the oldest in front
   std::uint64_t next_serial_ = 0;
   Counters counters_;
 

@@ -58,6 +58,8 @@ TEST(ConfigTest, ReadsEveryKindOfValue) {
 listen = "ipc:///tmp/prd.sock"
 sync = true
 retain_runs = 7
+max_connections = 2000
+max_connections_per_host = 100
 log_level = "debug"
 metrics = "127.0.0.1:9100"
 [[job]]
@@ -88,6 +90,8 @@ overlap_steps = 4
   EXPECT_EQ(config->daemon.listen, "ipc:///tmp/prd.sock");
   EXPECT_TRUE(config->daemon.sync);
   EXPECT_EQ(config->daemon.retain_runs, 7);
+  EXPECT_EQ(config->daemon.max_connections, 2000);
+  EXPECT_EQ(config->daemon.max_connections_per_host, 100);
   EXPECT_EQ(config->daemon.log_level, "debug");
   const JobSpec& spec = config->jobs[0].spec;
   EXPECT_EQ(spec.workers, 8);
@@ -304,7 +308,7 @@ TEST(ConfigTest, ReadsIdentities) {
           key +
           "\"]\nusers = [\"alice\", \"1000\"]\n"
           "jobs = [\"a-*\", \"b?\"]\nmax_jobs = 2\n"
-          "max_workers = 16\nmax_messages_per_s = 500\n"
+          "max_workers = 16\nmax_connections = 20\nmax_messages_per_s = 500\n"
           "[[identity]]\nname = \"ops\"\n"
           "jobs = [\"*\"]\nrole = \"operator\"\n" +
           kJob,
@@ -318,6 +322,7 @@ TEST(ConfigTest, ReadsIdentities) {
                                              .role = Role::kWorker,
                                              .max_jobs = 2,
                                              .max_workers = 16,
+                                             .max_connections = 20,
                                              .max_messages_per_s = 500}));
   EXPECT_EQ(config->identities[1].role, Role::kOperator);
 }

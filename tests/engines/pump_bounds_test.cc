@@ -238,6 +238,36 @@ TEST_F(BoundsTest, AWorkerThatAcknowledgesInTimeGoesOn) {
   EXPECT_EQ(pump_.counters().owing, 1u);
 }
 
+TEST_F(BoundsTest, WhoIsHereIsKnownOfEachRun) {
+  Client& a = Join("one", 0);
+  const auto hello = [&](const std::string& job, const LinkToken& token) {
+    Hello body{.job = job, .rank = 0, .host = "h", .endpoints = {"x"}};
+    body.identity = "alice";
+    pump_.Receive(
+        now_, 0,
+        {.incarnation = a.incarnation, .seq = 1, .oldest = 1, .token = token, .body = body});
+    ASSERT_TRUE(pump_.Flush().ok());
+  };
+  const RunId one = a.run;
+  hello("two", {});  // the same process, in another job
+  ASSERT_EQ(pump_.jobs().size(), 2u);
+  EXPECT_EQ(pump_.RunOf("one"), one);
+  EXPECT_EQ(pump_.RunOf("two"), a.run);
+  EXPECT_EQ(pump_.RunOf("three"), kNoRun);
+  ASSERT_NE(pump_.ShareOf("alice"), nullptr);
+  EXPECT_EQ(pump_.ShareOf("alice")->workers, 1);
+  EXPECT_EQ(pump_.ShareOf("alice")->runs, (std::map<RunId, std::int64_t>{{a.run, 1}}));
+  EXPECT_TRUE(pump_.IsHere(a.incarnation, "alice"));
+  EXPECT_FALSE(pump_.IsHere(a.incarnation, "bob"));
+  hello("three", {7, 7});  // somebody in its name
+  EXPECT_EQ(pump_.counters().foreign, 1u);
+  Say(a, Leave{});  // the second job alone
+  ASSERT_EQ(pump_.jobs().size(), 1u);
+  EXPECT_EQ(pump_.ShareOf("alice"), nullptr);
+  hello("three", {7, 7});
+  EXPECT_EQ(pump_.counters().foreign, 2u) << "it is in the first one";
+}
+
 TEST_F(BoundsTest, ATurnLooksAtRunsWithSomethingDueAlone) {
   const auto [a, b] = Start("job");
   for (int i = 0; i < 3000; ++i) Join("idle-" + std::to_string(i), 0);

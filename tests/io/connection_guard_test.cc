@@ -22,9 +22,12 @@ constexpr int kDeadlineMs = 60'000;
 // A TCP connection without ZeroMQ.
 class Raw {
  public:
-  explicit Raw(const std::string& endpoint) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Raw(const std::string& endpoint, const char* from = "127.0.0.1")
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    (void)::inet_pton(AF_INET, from, &address.sin_addr);
+    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) Close();
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port =
         htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
@@ -102,7 +105,7 @@ class GuardTest : public testing::Test {
       bool any = false;
       while (socket_.recv(part, zmq::recv_flags::dontwait)) {
         any = true;
-        guard_->Delivered(part);
+        if (!guard_->Delivered(part, true, group_, 2)) ++surplus_;
         while (socket_.get(zmq::sockopt::rcvmore)) {
           (void)socket_.recv(part, zmq::recv_flags::none);
         }
@@ -123,6 +126,8 @@ class GuardTest : public testing::Test {
   std::unique_ptr<ConnectionGuard> guard_;
   std::string endpoint_;
   int messages_ = 0;
+  std::string group_;  // of which all messages are
+  int surplus_ = 0;    // messages of connections that were too many for it
 };
 
 TEST_F(GuardTest, PartsWithoutEndAreCutAndOthersGoOn) {
@@ -202,6 +207,58 @@ TEST_F(GuardTest, OneHostHasSoMany) {
   for (int i = 0; i < 20; ++i) many.emplace_back(endpoint_);
   EXPECT_TRUE(Until([&] { return guard_->counters().refused == 15; }));
   EXPECT_EQ(guard_->counters().open, 5u);
+}
+
+TEST_F(GuardTest, OfManySilentOnesTheHostThatHasMostLosesItsOldest) {
+  Listen({.max_silent = 6});
+  std::vector<Raw> speaks;
+  for (int i = 0; i < 5; ++i) {
+    speaks.emplace_back(endpoint_);
+    ASSERT_TRUE(speaks.back().ShakeHands());
+    ASSERT_TRUE(Says(speaks.back()));
+  }
+  Raw alone(endpoint_, "127.0.0.9");
+  std::vector<Raw> many;
+  for (int i = 0; i < 20; ++i) many.emplace_back(endpoint_);
+  EXPECT_TRUE(Until([&] { return guard_->counters().refused == 15; }));
+  for (std::size_t i = 0; i < 15; ++i) {
+    EXPECT_TRUE(Until([&, i] { return many[i].Ended(); })) << i;
+  }
+  EXPECT_FALSE(alone.Ended()) << "though it is the oldest of all";
+  ASSERT_TRUE(alone.ShakeHands());
+  EXPECT_TRUE(Says(alone));
+  for (Raw& raw : speaks) EXPECT_TRUE(Says(raw));
+}
+
+TEST_F(GuardTest, AGroupHasSoManyThatSpeakAndOthersEndSoon) {
+  Listen({.max_connections = 100});
+  group_ = "some";
+  std::vector<Raw> two;
+  for (int i = 0; i < 2; ++i) {
+    two.emplace_back(endpoint_);
+    ASSERT_TRUE(two.back().ShakeHands());
+    ASSERT_TRUE(Says(two.back()));
+  }
+  EXPECT_EQ(surplus_, 0);
+  Raw third(endpoint_);
+  ASSERT_TRUE(third.ShakeHands());
+  ASSERT_TRUE(Says(third));
+  EXPECT_EQ(surplus_, 1);
+  EXPECT_FALSE(third.Ended()) << "before it can have been told";
+  EXPECT_TRUE(Until([&] { return third.Ended(); }));
+  EXPECT_EQ(guard_->counters().refused, 1u);
+  for (Raw& raw : two) EXPECT_TRUE(Says(raw));
+  group_ = "others";
+  Raw other(endpoint_);
+  ASSERT_TRUE(other.ShakeHands());
+  EXPECT_TRUE(Says(other));
+  group_ = "some";
+  two.pop_back();
+  EXPECT_TRUE(Until([&] { return guard_->counters().open == 2; }));
+  Raw late(endpoint_);
+  ASSERT_TRUE(late.ShakeHands());
+  EXPECT_TRUE(Says(late));
+  EXPECT_EQ(surplus_, 1);
 }
 
 TEST_F(GuardTest, ThisUserMayConnectLocallyAsItLikes) {

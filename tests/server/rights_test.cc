@@ -389,6 +389,27 @@ TEST_F(Tenants, QuotasAreKept) {
   sixth->Join("alice-1");  // a job that it has
 }
 
+TEST_F(Tenants, ConnectionsOverTheirNumberAreToldSoAndEnded) {
+  bob_more_ = "max_connections = 2\n";
+  Reload();
+  const auto first = Worker(bob_, 33);
+  first->Join("bob-1", 0);
+  auto second = Worker(bob_, 44);
+  second->Join("bob-1", 1);
+  auto third = Worker(bob_, 55);
+  third->Send(RawWorker::HelloFor("bob-1", 2));
+  EXPECT_EQ(WhyRefused(*third),
+            "unavailable: identity bob: it has all its 2 connections (max_connections)");
+  while (daemon_.Counter("connections_refused") == 0) ::usleep(10'000);  // or CTest's time is up
+  BeginAlicesJob();
+  ExpectAlicesJobGoesOn();
+  first->Heartbeat();
+  EXPECT_TRUE(first->Expect<HeartbeatAck>().has_value());
+  second.reset();
+  third.reset();
+  Worker(bob_, 66)->Join("bob-1");  // once there is room
+}
+
 TEST_F(Tenants, AFloodOfMessagesIsItsOwnersOwnLoss) {
   bob_more_ = "max_messages_per_s = 50\n";
   Reload();
@@ -513,6 +534,31 @@ TEST(OwnSocket, IsWhereADaemonListensThatIsToldNothing) {
   EXPECT_EQ(info.st_mode & 0777, 0600u);
   RawWorker worker(daemon.endpoint(), 11);
   worker.Join("job", 0);
+}
+
+TEST(Connections, AreAsManyAsTheConfigSays) {
+  DaemonProcess daemon(kJobs, "listen = \"tcp://127.0.0.1:*\"\nmax_connections_per_host = 3\n");
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  RawWorker worker(daemon.endpoint(), 11);
+  worker.Join("job", 0);
+  zmq::context_t context;
+  std::vector<zmq::socket_t> idle;
+  for (int i = 0; i < 3; ++i) {
+    idle.emplace_back(context, zmq::socket_type::dealer);
+    idle.back().set(zmq::sockopt::linger, 0);
+    idle.back().set(zmq::sockopt::reconnect_ivl, -1);
+    idle.back().connect(daemon.endpoint());
+  }
+  while (daemon.Counter("connections_refused") == 0) ::usleep(10'000);  // or CTest's time is up
+  worker.Heartbeat();
+  EXPECT_TRUE(worker.Expect<HeartbeatAck>().has_value());
+  EXPECT_EQ(daemon.Counter("connections_refused"), 1u);
+
+  daemon.Signal(SIGTERM);
+  ASSERT_EQ(daemon.WaitForEnd(), 0);
+  daemon.WriteConfig(kJobs, "max_connections = 1000000");
+  EXPECT_THAT(RunDaemon({"--config", daemon.config()}).output,
+              HasSubstr("max_connections: found 1000000, and the limit of"));
 }
 
 TEST(OwnSocket, TcpWithoutKeysIsForEverybodyAndSaysSo) {
