@@ -81,6 +81,10 @@ Status Background::Open(const SessionOptions& options) {
 }
 
 Status Background::Connect(const SessionOptions& options) {
+  PRD_RETURN_IF_ERROR(MayOpen(options.controller));
+  controller_options_.controller = options.controller;
+  controller_options_.curve_server_key = options.curve_server_key;
+  controller_options_.curve_public_key = options.curve_public_key;
   try {
     controller_ = zmq::socket_t(context_, zmq::socket_type::dealer);
     controller_.set(zmq::sockopt::linger, 500);
@@ -96,6 +100,7 @@ Status Background::Connect(const SessionOptions& options) {
       controller_.set(zmq::sockopt::curve_publickey, options.curve_public_key);
       controller_.set(zmq::sockopt::curve_secretkey, options.curve_secret_key);
     }
+    handshakes_.Watch(&context_, controller_);
     controller_.connect(options.controller);
   } catch (const zmq::error_t& error) {
     return Status(Code::kInvalidArgument,
@@ -111,6 +116,7 @@ Background::~Background() {
     thread_.join();
   }
   mesh_.reset();
+  handshakes_.Stop();
   controller_.close();
 }
 
@@ -193,6 +199,7 @@ void Background::Turn() {
   TakeRequests(now);
   LookAfterMemory(now);
   ReceiveFromController(now);
+  LookAtHandshakes(now);
   const std::optional<Instant> deadline = core_.NextDeadline();
   if (deadline && *deadline <= now) core_.OnTime(now, &actions_);
   Perform(now);
@@ -211,6 +218,7 @@ void Background::Wait() {
   items_.push_back({nullptr, wake_.fd, ZMQ_POLLIN, 0});
   const int events = ZMQ_POLLIN | (blocked_ ? ZMQ_POLLOUT : 0);
   items_.push_back({controller_.handle(), 0, static_cast<short>(events), 0});
+  items_.push_back({handshakes_.handle(), 0, ZMQ_POLLIN, 0});
   mesh_->AppendPollItems(&items_);
   std::optional<Instant> until = mesh_->NextDeadline();
   const std::optional<Instant> core = core_.NextDeadline();
@@ -262,6 +270,16 @@ void Background::TakeRequests(Instant now) {
   store_.lent = true;
   mesh_->ServeWaiting(now);
   request(&core_, now, &actions_);
+  if (refused_) core_.Fail(now, *refused_, &actions_);
+}
+
+void Background::LookAtHandshakes(Instant now) {
+  const std::optional<Handshakes::Failure> failure = handshakes_.Take(controller_options_);
+  if (!failure) return;
+  log_.Say(failure->status.message());
+  if (!failure->final) return core_.OnNoConnection(failure->status.message());
+  refused_ = failure->status;
+  core_.Fail(now, failure->status, &actions_);
 }
 
 void Background::ReceiveFromController(Instant now) {

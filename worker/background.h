@@ -27,6 +27,7 @@
 
 #include "prd/session.h"
 #include "worker/core/session_core.h"
+#include "worker/handshakes.h"
 #include "worker/line_log.h"
 #include "worker/mesh/mesh.h"
 #include "worker/mesh/replica_store.h"
@@ -107,6 +108,7 @@ class Background : private MeshEvents {
   void LookAfterMemory(Instant now);
   void TakeRequests(Instant now);
   void ReceiveFromController(Instant now);
+  void LookAtHandshakes(Instant now);
   void Perform(Instant now);
   void PerformExchange(Instant now, const Action& action);
   void EnterRun(const Welcome& welcome);
@@ -146,7 +148,10 @@ class Background : private MeshEvents {
   ReplicaMean mean_{&store_};  // the caller's after a call that averages
   zmq::context_t context_;
   zmq::socket_t controller_;
-  bool blocked_ = false;  // the controller's connection is away
+  SessionOptions controller_options_;  // where it is, and the keys for it
+  Handshakes handshakes_;
+  std::optional<Status> refused_;  // by the controller, for good
+  bool blocked_ = false;           // the controller's connection is away
   SessionCore core_;
   Actions actions_;
   std::unique_ptr<Mesh> mesh_;

@@ -26,7 +26,8 @@ class Worker:
         """inside: the command that runs another one where the worker is to be; device: of the stand-in's, its model is on one;
         controller: the daemon's endpoint as this worker is told it; velocity: of momentum, "own" or "state";
         args: more for its command line; env: more of its environment."""
-        env = dict(os.environ, PRD_CONTROLLER=controller or cluster.endpoint, PRD_JOB=job, PRD_TIMEOUT_MS="60000", **cluster.keys, **dict(env))
+        usual = {"PRD_CONTROLLER": controller or cluster.endpoint, "PRD_JOB": job, "PRD_TIMEOUT_MS": "60000"}
+        env = {**os.environ, **usual, **cluster.keys, **dict(env)}
         if rank is not None:
             env["PRD_RANK"] = str(rank)
         command = [*inside, f"{cluster.bin}/toy_worker", "--steps", str(steps), "--step-ms", str(step_ms), "--size", str(size)]

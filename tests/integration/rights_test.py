@@ -95,6 +95,35 @@ class Training(unittest.TestCase):
                 ends = [one.end() for one in workers["bob"]]
                 self.assertEqual(ends[0]["sum"], ends[1]["sum"])
 
+    def test_who_is_not_let_in_is_told_why_at_once(self):
+        """Before any message: nothing but the handshake says so. No call waits for its time-out, but for the one case in
+        which the controller may as well be about to stop."""
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            file, key = keygen(folder, "worker")
+            other_file, other_key = keygen(folder, "other")
+            daemon_file, daemon_key = keygen(folder, "daemon")
+            identity = f'[[identity]]\nname = "alice"\nkeys = ["{key}"]\njobs = ["*"]\n'
+            never = {"PRD_TIMEOUT_MS": "0"}
+            with cluster.Cluster(BIN, identity + JOBS, f'\ncurve_secret_key_file = "{daemon_file}"\n') as c:
+                keys = {"PRD_CURVE_SERVER_KEY": daemon_key, "PRD_CURVE_SECRET_KEY_FILE": str(file)}
+                unknown = c.worker(0, env={**keys, **never, "PRD_CURVE_SECRET_KEY_FILE": str(other_file)})
+                self.assertIn(f"does not let the key {other_key} in; its config must name the key", unknown.fail())
+                self.assertIn("lets nobody in without keys; PRD_CURVE_SERVER_KEY", c.worker(0, env=never).fail())
+                fooled = c.worker(0, env={**keys, "PRD_CURVE_SERVER_KEY": other_key, "PRD_TIMEOUT_MS": "5000"})
+                self.assertIn(f"PRD_CURVE_SERVER_KEY ({other_key}) is not its public key", fooled.fail())
+                # A daemon that starts anew without its key.
+                workers = [c.worker(rank, env={**keys, **never}, steps=100_000) for rank in (0, 1)]
+                for one in workers:
+                    one.wait_for(lambda line: line.get("step") == 3, "step 3")
+                c.stop_daemon()
+                c.config.write_text(c.config.read_text().replace(key, other_key))
+                c.start_daemon()
+                for one in workers:
+                    self.assertIn(f"does not let the key {key} in", one.fail())
+            with cluster.Cluster(BIN, JOBS) as c:
+                self.assertIn("has no keys; PRD_CURVE_SERVER_KEY is to be left out", c.worker(0, env={**keys, **never}).fail())
+
     def test_what_is_told_nothing_meets_in_the_users_own_folder(self):
         """As a user who is not root: neither the daemon nor the workers are told an endpoint."""
         user, as_user = os.geteuid(), []

@@ -127,6 +127,10 @@ class SessionCore {
   void OnOutOfReach(Instant now, Rank rank, Actions* out);
   // A target of the newest ProbePeers answered.
   void OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out);
+  // Why connections to the controller are not made, for who waits for an admission.
+  void OnNoConnection(const std::string& why) {
+    if (contact_ == Contact::kHello) last_refusal_ = why;
+  }
   void OnTime(Instant now, Actions* out);
   // When OnTime has something to do at the latest.
   std::optional<Instant> NextDeadline() const;
