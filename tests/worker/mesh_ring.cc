@@ -79,14 +79,14 @@ void Announce(const std::vector<MeshNode*>& nodes, const SharedList<GroupMember>
   for (MeshNode* node : nodes) node->mesh->Announce(MeshNow(), members);
 }
 
-void ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
+Pass ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
               const Direction& way, Purpose purpose) {
   static std::uint64_t numbers = std::uint64_t{1} << 40;  // after those of the worker itself
   const Pass pass{.from = way.from, .number = ++numbers, .purpose = purpose};
   const auto keys = AgreeOnKeys(from_keys, to_key, way);
-  ASSERT_TRUE(keys.has_value());
   socket->set(zmq::sockopt::plain_username, EncodePass(pass));
-  socket->set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
+  socket->set(zmq::sockopt::plain_password, ProofOf(keys.value().out, pass));
+  return pass;
 }
 
 PlayedWorker::PlayedWorker(MeshNode* to, Incarnation self, Rank rank,
@@ -115,7 +115,7 @@ void PlayedWorker::Open(MeshNode* to, const MeshKeyPair& keys) {
     zmq::socket_t& socket = purpose == Purpose::kData ? data_ : signals_;
     socket = zmq::socket_t(context_, zmq::socket_type::push);
     socket.set(zmq::sockopt::linger, 0);
-    ShowPass(&socket, keys, other.mesh_key, way, purpose);
+    passes_[purpose] = ShowPass(&socket, keys, other.mesh_key, way, purpose);
     socket.connect(other.endpoints.front());
   }
 }

@@ -82,7 +82,7 @@ class MeshNode : public MeshEvents {
 void Announce(const std::vector<MeshNode*>& nodes, const SharedList<GroupMember>& members);
 
 // Sets what a socket shows at the door of a worker: that it is another one, with this key.
-void ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
+Pass ShowPass(zmq::socket_t* socket, const MeshKeyPair& from_keys, const MeshKey& to_key,
               const Direction& way, Purpose purpose);
 
 // A worker that a test plays: it is admitted, and sends what the test likes. Data and signals have
@@ -95,6 +95,7 @@ class PlayedWorker {
   PlayedWorker(MeshNode* to, const MeshNode& as);
 
   GroupMember AsMember() const { return self_; }
+  Pass PassOf(Purpose purpose) const { return passes_.at(purpose); }
   // `header.from` and `header.to` are as they are.
   void Send(const FrameHeader& header, const std::string& payload);
   void SendParts(const std::vector<std::string>& parts);  // as data
@@ -103,6 +104,7 @@ class PlayedWorker {
   void Open(MeshNode* to, const MeshKeyPair& keys);
 
   GroupMember self_;
+  std::map<Purpose, Pass> passes_;
   zmq::context_t context_;
   zmq::socket_t data_;
   zmq::socket_t signals_;

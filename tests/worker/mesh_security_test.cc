@@ -379,20 +379,29 @@ TEST(MeshDoorTest, APassIsGoodOnce) {
                           .to = job[0].node->AsMember(0).incarnation};
   member.Send(frame, "");
   ASSERT_TRUE(RunUntil({job[0].node.get()}, [&] { return mesh.counters().received == 1; }));
+  // Pings and pongs have a connection of their own.
+  FrameHeader ping = frame;
+  ping.kind = FrameKind::kPing;
+  member.Send(ping, "");
+  ASSERT_TRUE(RunUntil({job[0].node.get()}, [&] { return mesh.counters().received == 2; }));
   const std::uint64_t admitted = mesh.connections().admitted;
   const Direction way{.run = 1, .from = frame.from, .to = frame.to};
   const auto keys = AgreeOnKeys(job[1].node->keys(), mesh.key(), way);
   Stranger thief(*job[0].node);
-  thief.frame = frame;
-  for (std::uint64_t number = 1; number <= 5; ++number) {  // before the member's
-    const Pass pass{.from = frame.from, .number = number, .purpose = Purpose::kData};
-    thief.Offer(EncodePass(pass), ProofOf(keys->out, pass));
-    const std::uint64_t refused = number;
-    ASSERT_TRUE(
-        RunUntil({job[0].node.get()}, [&] { return mesh.connections().refused == refused; }));
+  std::uint64_t refused = 0;
+  for (const Purpose purpose : {Purpose::kData, Purpose::kSignals}) {
+    thief.frame = purpose == Purpose::kData ? frame : ping;
+    const Pass used = member.PassOf(purpose);
+    for (const std::uint64_t number : {std::uint64_t{1}, used.number - 1, used.number}) {
+      const Pass pass{.from = frame.from, .number = number, .purpose = purpose};
+      thief.Offer(EncodePass(pass), ProofOf(keys->out, pass));
+      ++refused;
+      ASSERT_TRUE(
+          RunUntil({job[0].node.get()}, [&] { return mesh.connections().refused == refused; }));
+    }
   }
   EXPECT_EQ(mesh.connections().admitted, admitted);
-  EXPECT_EQ(mesh.counters().received, 1u);
+  EXPECT_EQ(mesh.counters().received, 2u);
 }
 
 TEST(MeshDoorTest, WhatOneMemberSendsInTheNameOfAnotherIsDropped) {

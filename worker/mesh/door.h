@@ -8,8 +8,8 @@
 // rule. Under MeshSecurity::kCurve the socket is a CURVE server with the session's own pair, and
 // the other end's key says who it is.
 //
-// A number of a data connection is admitted once. That of a signal connection may come again, since
-// ZeroMQ makes a broken one anew: only pings and pongs come over it.
+// A pass is admitted once, and its worker's numbers ascend. So what somebody on the path has seen
+// of a connection opens no other one.
 //
 // Used by the background thread alone. There is one per ZeroMQ context.
 #ifndef PRD_WORKER_MESH_DOOR_H_

@@ -52,8 +52,7 @@ std::optional<PairKeys> AgreeOnKeys(const MeshKeyPair& own, const MeshKey& peer,
 enum class Purpose : char { kData = 'd', kSignals = 's' };
 
 // What a connection names itself: text of a ZMTP user name. A sender numbers its connections; no
-// number comes twice under one incarnation, except that a connection for signals may break and be
-// made again.
+// number comes twice under one incarnation.
 struct Pass {
   Incarnation from = 0;
   std::uint64_t number = 0;

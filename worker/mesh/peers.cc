@@ -20,9 +20,8 @@ constexpr DurationNs kConnectAtMost = 2 * kSecond;
 constexpr std::size_t kMaxEndpointBytes = 256;
 // Signals under way per connection; more are dropped. A peer of an exchange may have 256 requests.
 constexpr int kSignalHighWater = 512;
-// An attempt to connect for signals, the time until the next one, and unacknowledged signals.
+// An attempt to connect for signals, and unacknowledged signals.
 constexpr int kSignalConnectMs = 300;
-constexpr int kSignalReconnectMs = 100;
 constexpr int kSignalUnackedMs = 500;
 // Signal connections that were not used for this long are closed.
 constexpr DurationNs kSignalsKept = 10 * kSecond;
@@ -245,7 +244,8 @@ bool Peers::Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
 bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& header,
                    zmq::message_t payload) {
   try {
-    SignalConnection* connection = ConnectSignals(endpoint);
+    SignalConnection* connection = ConnectSignals(now, endpoint);
+    if (connection == nullptr) return false;
     connection->last_use = now;
     (void)connection->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
     return Hand(&connection->push, &connection->sealer, header, &payload);
@@ -254,19 +254,27 @@ bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& 
   }
 }
 
-Peers::SignalConnection* Peers::ConnectSignals(const std::string& endpoint) {
+// nullptr: it is broken, and too young for another attempt. Any event means that it is broken.
+Peers::SignalConnection* Peers::ConnectSignals(Instant now, const std::string& endpoint) {
   const auto it = signals_.find(endpoint);
-  zmq::message_t event;
-  if (it != signals_.end() && !it->second.monitor.recv(event, zmq::recv_flags::dontwait)) {
-    return &it->second;
+  if (it != signals_.end()) {
+    SignalConnection& known = it->second;
+    zmq::message_t event;
+    known.broken = known.broken || known.monitor.recv(event, zmq::recv_flags::dontwait);
+    if (!known.broken) return &known;
+    if (now - known.made_at < kSignalReconnect) return nullptr;
+    signals_.erase(it);
   }
-  if (it != signals_.end()) signals_.erase(it);  // ZeroMQ does not come back to a door that refused
   SignalConnection made;
+  made.made_at = now;
   Open(endpoint, Purpose::kSignals,
-       ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH, &made);
+       ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
+           ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+       &made);
   made.push.set(zmq::sockopt::linger, 0);
   made.push.set(zmq::sockopt::sndhwm, kSignalHighWater);
-  made.push.set(zmq::sockopt::reconnect_ivl, kSignalReconnectMs);
+  made.push.set(zmq::sockopt::reconnect_ivl, -1);  // a pass opens one connection
   made.push.set(zmq::sockopt::connect_timeout, kSignalConnectMs);
   made.push.set(zmq::sockopt::tcp_maxrt, kSignalUnackedMs);
   made.push.connect(endpoint);

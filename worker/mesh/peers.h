@@ -5,8 +5,8 @@
 // broken data connection is reported, and dropped with its queue. Data that the peer's host does
 // not acknowledge within the time limit breaks the connection.
 //
-// Signals (pings and pongs) may be lost, and do not wait behind data. ZeroMQ makes a broken signal
-// connection anew, within half a second of a link's repair.
+// Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
+// made anew by the next signal; attempts are at least kSignalReconnect apart.
 //
 // Connections go to workers that the controller has announced (directory.h), open with what their
 // doors ask for (door.h), and seal their frames where the job says so (seal.h). Nothing is handed
@@ -39,6 +39,7 @@ class Peers {
   // Connections kept at most: the one unused for longest makes room.
   static constexpr std::size_t kMaxConnections = 256;
   static constexpr std::size_t kMaxSignalConnections = 128;
+  static constexpr DurationNs kSignalReconnect = 100 * kMillisecond;
   // Frames that are remembered to be on their way (Sent).
   static constexpr std::size_t kMaxSent = 256;
 
@@ -135,14 +136,16 @@ class Peers {
   };
 
   struct SignalConnection : Connection {
+    Instant made_at;
     Instant last_use;
+    bool broken = false;
   };
 
   void Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection);
   static bool Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
                    zmq::message_t* payload);
   Result<Peer*> Connect(const std::string& endpoint);
-  SignalConnection* ConnectSignals(const std::string& endpoint);
+  SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
   bool Flush(Peer* peer);
   bool Broken(Peer* peer);
   void Evict();
