@@ -428,6 +428,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     contact.sent_before = 0;
     contact.owing = false;
     contact.resent_after = 0;
+    contact.resent_in_vain = 0;
     contact.resend_pause = 0;
     Come(*job, rank);
     Heard(now, *job, rank);
@@ -479,12 +480,14 @@ bool Pump::Owes(const Job& job, Rank rank) {
   Contact& contact = watches_[job.run()].contacts[Index(rank)];
   const auto& unacked = job.link(rank).unacked();
   if (unacked.empty()) contact.owing = false;
-  if (unacked.size() <= kMinUnacked) return false;
+  const bool in_vain = contact.resent_in_vain >= kResentInVain &&
+                       job.link(rank).oldest() == contact.resent_after + 1;
+  if (!in_vain && unacked.size() <= kMinUnacked) return false;
   std::size_t bytes = 0;
   for (auto it = unacked.begin(); it != unacked.end() && bytes <= kMaxUnacked; ++it) {
     bytes += SizeOf(it->second);
   }
-  if (bytes <= kMaxUnacked) return false;
+  if (!in_vain && bytes <= kMaxUnacked) return false;
   if (std::exchange(contact.owing, true)) return true;
   ++counters_.owing;
   if (options_.owing) options_.owing(job, rank);
@@ -496,9 +499,10 @@ void Pump::Resend(Instant now, Job* job, Rank rank, Seq up_to) {
   if (link.unacked().empty() || link.oldest() > up_to) return;
   Contact& contact = watches_[job->run()].contacts[Index(rank)];
   const Seq acked = link.oldest() - 1;
-  if (acked > contact.resent_after) contact.resend_pause = 0;
+  if (acked > contact.resent_after) contact.resend_pause = contact.resent_in_vain = 0;
   if (contact.resend_pause > 0 && now < contact.resend_at) return;
   contact.resent_after = acked;
+  ++contact.resent_in_vain;
   contact.resend_pause =
       std::clamp(2 * contact.resend_pause, kFirstResendPause, kLongestResendPause);
   contact.resend_at = now + contact.resend_pause;

@@ -82,9 +82,11 @@ class Pump {
 
   // About so many bytes of messages may wait for a worker's acknowledgement; or kMinUnacked
   // messages, if these have more. While a worker owes more, no message is taken from it and it
-  // does not count as heard: it acknowledges, or its lease runs out.
+  // does not count as heard: it acknowledges, or its lease runs out. The same goes for a worker to
+  // which messages were sent again kResentInVain times, and that has acknowledged none of them.
   static constexpr std::size_t kMaxUnacked = 1 << 20;
   static constexpr std::size_t kMinUnacked = 32;
+  static constexpr int kResentInVain = 16;
   // What is sent again to a worker at once: so many messages, and none after so many bytes.
   static constexpr std::size_t kResendAtOnce = 32;
   static constexpr std::size_t kResendBytes = 256 << 10;
@@ -133,6 +135,7 @@ class Pump {
     Seq resent_after = 0;   // what was acknowledged when messages were sent again last
     Instant resend_at;      // until more is acknowledged, nothing is sent again before this
     DurationNs resend_pause = 0;
+    int resent_in_vain = 0;  // times since then
   };
   struct Noted {  // a refusal that the run took note of
     Instant at;

@@ -217,6 +217,31 @@ TEST_F(BoundsTest, FromAWorkerThatNeverAcknowledgesNothingMoreIsTaken) {
   EXPECT_EQ(JobOf(*b).workers()[1].state, Job::State::kActive);
 }
 
+// It may not read at all: what is sent to it waits in the system, up to a number of messages.
+TEST_F(BoundsTest, AWorkerThatOwesLittleIsNotSentItAgainForEver) {
+  for (const bool late : {false, true}) {
+    SCOPED_TRACE(late);
+    const auto [a, b] = Start(late ? "late" : "never");
+    ASSERT_TRUE(Round(*a, *b, 1));
+    a->acknowledges = false;
+    for (Iteration i = 2; i <= 6; ++i) ASSERT_TRUE(Round(*a, *b, i));
+    const std::uint64_t resent = pump_.counters().resent;
+    const std::size_t unacked = JobOf(*a).link(0).unacked().size();
+    ASSERT_LE(unacked, Pump::kMinUnacked);
+    for (int k = 0; k < 600; ++k) {
+      now_ = now_ + 100 * kMillisecond;
+      if (late && k == 100) a->acknowledges = true;
+      if (JobOf(*b).live() == 2) Beat(*a);
+      Beat(*b);
+      Tick();
+    }
+    EXPECT_EQ(JobOf(*b).live(), late ? 2 : 1);
+    const std::uint64_t times = Pump::kResentInVain + kLease / kSecond + 1;
+    EXPECT_LE(pump_.counters().resent - resent, times * unacked);
+    EXPECT_THAT(owing_, testing::ElementsAre("never 0"));
+  }
+}
+
 TEST_F(BoundsTest, AWorkerThatAcknowledgesInTimeGoesOn) {
   const auto [a, b] = Start("job");
   a->acknowledges = false;
