@@ -85,7 +85,10 @@ PeerName PeerOf(int fd) {
 }  // namespace
 
 ConnectionGuard::ConnectionGuard(zmq::socket_ref socket, const Options& options)
-    : socket_(socket), options_(options) {}
+    : socket_(socket),
+      options_(options),
+      max_silent_(options.max_silent),
+      in_all_(options.max_unread_in_all) {}
 
 Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& context,
                                                                zmq::socket_ref socket,
@@ -210,14 +213,14 @@ void ConnectionGuard::OnAccepted(int fd) {
     ++counters_.refused;
     End(victim, &connections_.at(victim));
   };
-  if (options_.max_unread_in_all > 0 && orphaned_ > options_.max_unread_in_all) {
+  if (in_all_ > 0 && orphaned_ > in_all_) {
     end(fd);
   } else if (options_.max_per_peer > 0 && !connection.peer.empty() &&
              of.open > options_.max_per_peer) {
     end(of.silent.begin()->second);
   } else if (options_.max_connections > 0 && counters_.open > options_.max_connections) {
     end(silent_.begin()->second);
-  } else if (options_.max_silent > 0 && others_silent_ > options_.max_silent) {
+  } else if (max_silent_ > 0 && others_silent_ > max_silent_) {
     end(peers_.at(most_silent_.rbegin()->second).silent.begin()->second);
   }
 }
@@ -311,6 +314,7 @@ void ConnectionGuard::Look() {
 
   const std::lock_guard lock(mutex_);
   std::uint64_t unread = 0;
+  std::uint64_t silent_unread = 0;
   std::vector<std::pair<std::uint64_t, int>> most;
   for (const Sample& sample : samples) {
     const auto it = connections_.find(sample.fd);
@@ -324,20 +328,26 @@ void ConnectionGuard::Look() {
     if (std::exchange(connection.delivered, false)) connection.read = sample.taken;
     connection.unread = sample.taken - std::min(sample.taken, connection.read);
     unread += connection.unread;
+    if (connection.silent) silent_unread += connection.unread;
     most.emplace_back(connection.unread, sample.fd);
   }
   std::sort(most.rbegin(), most.rend());
-  const bool too_much = options_.max_unread_in_all > 0 && unread > options_.max_unread_in_all;
+  // Those that have too much together are cut until they have half as much.
+  const std::uint64_t in_all = in_all_;
+  const std::uint64_t of_silent = options_.max_unread_silent_in_all;
+  const bool too_much = in_all > 0 && unread > in_all;
+  const bool too_much_silent = of_silent > 0 && silent_unread > of_silent;
   for (const auto& [bytes, fd] : most) {
-    const bool silent = connections_.at(fd).silent && options_.max_unread_silent > 0;
-    const std::uint64_t limit = silent ? options_.max_unread_silent : options_.max_unread;
+    const bool silent = connections_.at(fd).silent;
+    const bool own_limit = silent && options_.max_unread_silent > 0;
+    const std::uint64_t limit = own_limit ? options_.max_unread_silent : options_.max_unread;
     const bool alone = limit > 0 && bytes > limit;
-    if (!alone && !(too_much && unread > options_.max_unread_in_all / 2)) {
-      if (bytes <= std::min(options_.max_unread, options_.max_unread_silent)) break;
-      continue;
-    }
+    const bool together = (too_much && unread > in_all / 2) ||
+                          (silent && too_much_silent && silent_unread > of_silent / 2);
+    if (!alone && !together) continue;
     ++counters_.cut;
     unread -= bytes;
+    if (silent) silent_unread -= bytes;
     trim_ = true;
     End(fd, &connections_.at(fd));
   }

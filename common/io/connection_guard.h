@@ -16,7 +16,7 @@
 //   when the process grows. A local socket has no such count: who may open its file is trusted
 //   with memory.
 //
-// Delivered and Drained may be called in any thread, the rest in the socket's.
+// Delivered, Drained and Allow may be called in any thread, the rest in the socket's.
 #ifndef PRD_COMMON_IO_CONNECTION_GUARD_H_
 #define PRD_COMMON_IO_CONNECTION_GUARD_H_
 
@@ -47,10 +47,12 @@ class ConnectionGuard {
     std::size_t max_connections = 0;
     std::size_t max_per_peer = 0;
     std::size_t max_silent = 0;           // that have brought nothing; not of this process's user
+                                          // (Allow)
     std::uint64_t max_unread = 0;         // bytes taken from a connection since its last message
     std::uint64_t max_unread_silent = 0;  // the same, of one that has brought none
-    std::uint64_t max_unread_in_all = 0;  // the same, of all connections
-    DurationNs pace = 10 * kMillisecond;  // between two looks at whether the process grows
+    std::uint64_t max_unread_silent_in_all = 0;  // the same, of all that have brought none
+    std::uint64_t max_unread_in_all = 0;         // the same, of all connections (Allow)
+    DurationNs pace = 10 * kMillisecond;         // between two looks at whether the process grows
   };
   struct Counters {
     std::uint64_t refused = 0;  // connections over a number
@@ -71,6 +73,11 @@ class ConnectionGuard {
                  std::size_t most = 0);
   // The socket has no more whole messages.
   void Drained() { orphaned_ = 0; }
+  // From now on these are max_silent and max_unread_in_all.
+  void Allow(std::size_t max_silent, std::uint64_t max_unread_in_all) {
+    max_silent_ = max_silent;
+    in_all_ = max_unread_in_all;
+  }
 
   Counters counters() const;
 
@@ -137,6 +144,8 @@ class ConnectionGuard {
 
   // Bytes that ended connections have left, maybe as whole messages that nobody has read yet.
   std::atomic<std::uint64_t> orphaned_ = 0;
+  std::atomic<std::size_t> max_silent_ = 0;
+  std::atomic<std::uint64_t> in_all_ = 0;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // the last: it uses the others
 };

@@ -163,6 +163,43 @@ TEST_F(GuardTest, ManyThatBringALittleAreCutTogether) {
   EXPECT_EQ(messages_, 0);
 }
 
+TEST_F(GuardTest, ThoseThatHaveBroughtNothingHaveLess) {
+  Listen(
+      {.max_unread = 64 << 20, .max_unread_silent_in_all = 1 << 20, .max_unread_in_all = 64 << 20});
+  Raw good(endpoint_);
+  ASSERT_TRUE(good.ShakeHands());
+  ASSERT_TRUE(Says(good));
+  Raw bad(endpoint_);
+  ASSERT_TRUE(bad.ShakeHands());
+  const auto send = [&] {
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_TRUE(good.SendPart());
+      (void)bad.SendPart();
+    }
+    return guard_->counters().cut > 0;
+  };
+  EXPECT_TRUE(Until(send));
+  EXPECT_TRUE(Until([&] { return bad.Ended(); }));
+  EXPECT_FALSE(good.Ended());
+  guard_->Allow(0, 1 << 10);
+  EXPECT_TRUE(Until([&] { return good.Ended(); }));
+}
+
+TEST_F(GuardTest, SoManyMayHaveBroughtNothingYet) {
+  Listen({.max_silent = 4});
+  std::vector<Raw> good;
+  for (int i = 0; i < 6; ++i) {
+    good.emplace_back(endpoint_);
+    ASSERT_TRUE(good.back().ShakeHands());
+    ASSERT_TRUE(Says(good.back()));
+  }
+  std::vector<Raw> idle;
+  for (int i = 0; i < 20; ++i) idle.emplace_back(endpoint_);
+  EXPECT_TRUE(Until([&] { return guard_->counters().refused == 16; }));
+  EXPECT_EQ(guard_->counters().open, 10u);
+  for (Raw& raw : good) EXPECT_TRUE(Says(raw));
+}
+
 TEST_F(GuardTest, WhoSpeaksIsNotCutForAllThatItEverSaid) {
   Listen({.max_unread = 256 << 10});
   Raw good(endpoint_);

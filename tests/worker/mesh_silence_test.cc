@@ -333,9 +333,9 @@ TEST(MeshSilenceTest, AGroupWhoseEarlyFramesWereDroppedFails) {
   ASSERT_TRUE(silence.Until({0, 1}, [&] { return silence.job[0].mesh().counters().early > 0; }));
   silence.Turns({0, 1});
   testing::PlayedWorker other(silence.job[0].node.get(), 4711, 900);
-  const std::string payload(1 << 20, 'x');
+  const std::string payload(512 << 10, 'x');
   const std::uint64_t early = silence.job[0].mesh().counters().early;
-  for (int i = 0; i < 17; ++i) {
+  for (int i = 0; i < 34; ++i) {
     const FrameHeader header{.kind = FrameKind::kRing,
                              .run = 1,
                              .group = 1000,

@@ -3,6 +3,7 @@
 #ifndef PRD_WORKER_MESH_DIRECTORY_H_
 #define PRD_WORKER_MESH_DIRECTORY_H_
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,6 +35,7 @@ class Directory {
   // The peer with this key.
   std::optional<Incarnation> HolderOf(const MeshKey& key) const;
 
+  std::size_t size() const { return entries_.size(); }
   const MeshKeyPair& own() const { return own_; }
   Incarnation self() const { return self_; }
   RunId run() const { return run_; }

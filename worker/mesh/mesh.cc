@@ -1,5 +1,7 @@
 #include "worker/mesh/mesh.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -11,14 +13,18 @@
 namespace prd {
 namespace {
 
-// Of one message part. The receiver of a larger one closes the connection.
-constexpr std::int64_t kMaxPartBytes = 4 << 20;
+// Of a message part that is no chunk, at most. The receiver of a larger part closes the connection.
+constexpr std::size_t kMaxOtherBytes = 576 << 10;
 constexpr int kReceiveHighWater = 8;
 // Frames handled before the owner gets to look at its other sockets.
 constexpr int kFramesPerService = 64;
 // Frames kept for groups not announced here yet: at most two rows, or this if it is more. A peer
 // cannot send more than a row before this worker takes part.
 constexpr std::size_t kMinEarlyBytes = 16 << 20;
+// Connections from peers that a worker takes at least, and at most where descriptors are not
+// bounded.
+constexpr std::size_t kFewConnections = 64;
+constexpr std::size_t kManyConnections = 32768;
 // What a device tells of by the session's eventfd, as a net below.
 constexpr DurationNs kPoll = 20 * kMillisecond;
 constexpr DurationNs kProbeInterval = 250 * kMillisecond;
@@ -32,6 +38,13 @@ constexpr std::size_t kMaxIncomplete = 64;
 void TeachMallocToKeepChunks() {
   void* volatile block = std::malloc((32 << 20) - (64 << 10));
   std::free(block);
+}
+
+// The program needs descriptors, too.
+std::size_t HalfOfTheDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kFewConnections;
+  return std::clamp<rlim_t>(limit.rlim_cur / 2, kFewConnections, kManyConnections);
 }
 
 }  // namespace
@@ -61,7 +74,7 @@ Result<std::unique_ptr<Mesh>> Mesh::Create(zmq::context_t* context, Options opti
   std::unique_ptr<Mesh> mesh;
   try {
     mesh.reset(new Mesh(context, std::move(options), *keys, store, events));
-    PRD_RETURN_IF_ERROR(mesh->Bind());
+    PRD_RETURN_IF_ERROR(mesh->Bind(context));
   } catch (const zmq::error_t& error) {
     return Status(Code::kInvalidArgument, std::string("listening for peers: ") + error.what());
   }
@@ -78,12 +91,30 @@ void Mesh::UseMemory(std::unique_ptr<Memory> memory, std::unique_ptr<DevicePlane
   store_->UseMemory(std::move(memory));
 }
 
-Status Mesh::Bind() {
+std::size_t Mesh::LargestPart() const {
+  return std::max({options_.chunk_bytes, options_.direct_bytes, kMaxOtherBytes});
+}
+
+// Frames that wait to be read, one that comes and one that is being read.
+std::uint64_t Mesh::UnreadOfOne() const { return kUnreadFrames * LargestPart(); }
+
+Status Mesh::Bind(zmq::context_t* context) {
   pull_.set(zmq::sockopt::linger, 0);
   pull_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
-  pull_.set(zmq::sockopt::maxmsgsize, kMaxPartBytes);
+  pull_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(LargestPart()));
   pull_.set(zmq::sockopt::zap_domain, Door::kDomain);
   pull_.set(zmq::sockopt::plain_server, true);
+  const std::size_t connections =
+      options_.max_connections != 0 ? options_.max_connections : HalfOfTheDescriptors();
+  Result<std::unique_ptr<ConnectionGuard>> guard =
+      ConnectionGuard::Make(*context, pull_,
+                            {.max_connections = connections,
+                             .max_per_peer = (connections + 1) / 2,
+                             .max_unread = UnreadOfOne(),
+                             .max_unread_silent_in_all = kMaxSilentBytes});
+  if (!guard.ok()) return guard.status();
+  guard_ = std::move(*guard);
+  AllowMembers();
   Result<Endpoints> endpoints = Listen(options_.listening, &pull_);
   if (!endpoints.ok()) return endpoints.status();
   endpoints_ = *std::move(endpoints);
@@ -180,8 +211,14 @@ void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
   for (const GroupMember& member : members) Meet(now, member);
 }
 
+void Mesh::AllowMembers() {
+  guard_->Allow(kMaxSilent + 2 * directory_.size(),
+                kMaxUnreadBytes + directory_.size() * UnreadOfOne());
+}
+
 // What goes to where the member is, goes to this incarnation of it.
 void Mesh::Introduce(Instant now, const GroupMember& member) {
+  AllowMembers();
   if (const std::optional<std::string> before = peers_.Introduce(member)) GiveUp(now, *before);
   more_to_do_ = true;  // it may wait at the door
 }
@@ -314,7 +351,11 @@ void Mesh::Probe(Instant now, const SharedList<GroupMember>& targets) {
 bool Mesh::ReceiveOne(Instant now) {
   zmq::message_t first;
   zmq::message_t payload;
-  if (!pull_.recv(first, zmq::recv_flags::dontwait)) return false;
+  if (!pull_.recv(first, zmq::recv_flags::dontwait)) {
+    guard_->Drained();
+    return false;
+  }
+  guard_->Delivered(first);
   int parts = 1;
   for (bool more = first.more(); more; ++parts) {
     zmq::message_t part;
@@ -360,6 +401,13 @@ std::optional<FrameHeader> Mesh::Open(zmq::message_t* first, zmq::message_t* pay
 
 void Mesh::TellOfIntruders(Instant now) {
   if (auto refused = door_.TakeRefusal()) intruder_ = *std::move(refused);
+  const ConnectionGuard::Counters guarded = guard_->counters();
+  const std::uint64_t ended = guarded.refused + guarded.cut;
+  if (std::exchange(told_ended_, ended) != ended) {
+    intruder_ = "connections were ended: " + std::to_string(guarded.refused) +
+                " so far were too many, in all or from one address, and " +
+                std::to_string(guarded.cut) + " brought too much without a whole frame";
+  }
   if (!intruder_ || (told_at_ && now - *told_at_ < kTellOfIntruders)) return;
   told_at_ = now;
   events_->OnIntruder(*intruder_ + " (" + std::to_string(door_.counters().refused) +

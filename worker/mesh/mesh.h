@@ -39,6 +39,7 @@
 
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "common/io/connection_guard.h"
 #include "prd/status.h"
 #include "worker/device/plane.h"
 #include "worker/mesh/comm_link.h"
@@ -100,6 +101,13 @@ class Mesh {
   // Targets of a probe that are asked at once, in turns.
   static constexpr std::size_t kProbedAtOnce = 64;
   static constexpr DurationNs kTellOfIntruders = 10 * kSecond;
+  // What connections from other hosts may bring before this worker reads it (ConnectionGuard): in
+  // all until they have brought a frame, in all beside what members bring, and of frames a member.
+  // And how many may have brought none, beside two of each member.
+  static constexpr std::size_t kMaxSilent = 64;
+  static constexpr std::uint64_t kMaxSilentBytes = 24 << 20;
+  static constexpr std::uint64_t kMaxUnreadBytes = 16 << 20;
+  static constexpr std::uint64_t kUnreadFrames = 11;
 
   struct Options {
     Incarnation incarnation = 0;
@@ -109,6 +117,9 @@ class Mesh {
     DurationNs timeout = 0;           // for a silent peer's answer; 0: the lease
     std::size_t chunk_bytes = kChunkBytes;
     std::size_t direct_bytes = kDirectBytes;
+    // From other hosts, and other processes over tcp; half as many from one address. 0: half of the
+    // descriptors that this process may have.
+    std::size_t max_connections = 0;
   };
 
   // The pointers must outlive the mesh; there is one mesh per context. kInvalidArgument when the
@@ -204,6 +215,7 @@ class Mesh {
   };
   const Counters& counters() const { return counters_; }
   const Door::Counters& connections() const { return door_.counters(); }
+  ConnectionGuard::Counters guarded() const { return guard_->counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
   const Communicators& communicators() const { return *link_.communicators(); }
 
@@ -228,7 +240,10 @@ class Mesh {
 
   Mesh(zmq::context_t* context, Options options, const MeshKeyPair& keys, ReplicaStore* store,
        MeshEvents* events);
-  Status Bind();
+  Status Bind(zmq::context_t* context);
+  std::size_t LargestPart() const;
+  std::uint64_t UnreadOfOne() const;
+  void AllowMembers();
   void UseCurve(bool curve);
   void Forget(RunId run);
   void Meet(Instant now, const std::vector<GroupMember>& members);
@@ -271,11 +286,13 @@ class Mesh {
   Directory directory_;
   Door door_;
   zmq::socket_t pull_;
+  std::unique_ptr<ConnectionGuard> guard_;  // goes before the socket
   Endpoints endpoints_;
   bool curve_ = false;  // the mechanism of connections to it
   Peers peers_;
   MeshProtection protection_;
   std::optional<std::string> intruder_;  // to be told of
+  std::uint64_t told_ended_ = 0;         // connections that the guard had ended
   std::optional<Instant> told_at_;
   std::unique_ptr<DevicePlane> plane_;
   CommLink link_;
