@@ -91,7 +91,7 @@ DevicePlane::~DevicePlane() {
 void DevicePlane::Start(Instant now, const Group& group, const Communicators::Choice& choice,
                         const Part& part) {
   PRD_CHECK(!run_ && choice.way != Way::kStaged);
-  run_.emplace();
+  run_.emplace(Run());
   run_->group = group;
   run_->choice = choice;
   run_->part = part;

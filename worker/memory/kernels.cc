@@ -7,7 +7,7 @@
 #include <cstring>
 #include <numeric>
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)  // which may not know f16c by that name
 #include <immintrin.h>
 #endif
 
@@ -97,7 +97,7 @@ void AddF16(Half* __restrict acc, const Half* __restrict src, std::size_t count,
   }
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__clang__)  // which may not know f16c by that name
 // The same with the processor's conversions, eight at a time; bit for bit the same results.
 bool HasF16c() {
   static const bool has = __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c");
