@@ -200,7 +200,7 @@ void Peers::Evict() {
 void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;  // lost; Service has said so
-  it->second.queue.push_back({header, std::move(payload)});
+  it->second.queue.push_back({.header = header, .payload = std::move(payload)});
   Flush(&it->second);
 }
 
@@ -212,32 +212,28 @@ std::size_t Peers::Queued(const std::string& endpoint) const {
 }
 
 // Hands a frame to a connection, if it takes one. Throws zmq::error_t.
-bool Peers::Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
-                 zmq::message_t* payload) {
-  const auto bytes = EncodeHeader(header);
-  zmq::message_t first;
-  if (*sealer) {
-    // It is sealed once: the connection takes it, or is lost.
-    if ((push->get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return false;
-    const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
-                                           payload->size());
-    // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
-    zmq::message_t sealed;
-    const bool in_place = header.kind == FrameKind::kRing;
-    if (!in_place) sealed.rebuild(plain.size());
-    zmq::message_t* to = in_place ? payload : &sealed;
-    const auto head = (*sealer)->Seal(bytes, plain, static_cast<std::byte*>(to->data()));
-    first.rebuild(head.data(), head.size());
-    if (!push->send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait) ||
-        !push->send(*to, zmq::send_flags::dontwait)) {
-      throw zmq::error_t();
+bool Peers::Hand(zmq::socket_t* push, Sealer* sealer, Frame* frame) {
+  if (!std::exchange(frame->offered, true)) {
+    const auto header = EncodeHeader(frame->header);
+    zmq::message_t* payload = &frame->payload;
+    if (*sealer) {
+      const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
+                                             payload->size());
+      // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
+      zmq::message_t sealed;
+      const bool in_place = frame->header.kind == FrameKind::kRing;
+      if (!in_place) sealed.rebuild(plain.size());
+      zmq::message_t* to = in_place ? payload : &sealed;
+      const auto head = (*sealer)->Seal(header, plain, static_cast<std::byte*>(to->data()));
+      frame->first.rebuild(head.data(), head.size());
+      if (!in_place) *payload = std::move(sealed);
+    } else {
+      frame->first.rebuild(header.data(), header.size());
     }
-    return true;
   }
-  first.rebuild(bytes.data(), bytes.size());
   // Once the first part is taken, the second is: messages count whole.
-  if (!push->send(first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
-  (void)push->send(*payload, zmq::send_flags::dontwait);
+  if (!push->send(frame->first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
+  if (!push->send(frame->payload, zmq::send_flags::dontwait)) throw zmq::error_t();
   return true;
 }
 
@@ -248,7 +244,8 @@ bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& 
     if (connection == nullptr) return false;
     connection->last_use = now;
     (void)connection->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
-    return Hand(&connection->push, &connection->sealer, header, &payload);
+    Frame frame{.header = header, .payload = std::move(payload)};
+    return Hand(&connection->push, &connection->sealer, &frame);
   } catch (const zmq::error_t&) {
     return false;  // an endpoint that cannot be used, or the system has no more sockets
   }
@@ -342,8 +339,7 @@ bool Peers::Flush(Peer* peer) {
   if (!peer->verified) return true;
   try {
     while (!peer->queue.empty()) {
-      Frame& frame = peer->queue.front();
-      if (!Hand(&peer->push, &peer->sealer, frame.header, &frame.payload)) break;
+      if (!Hand(&peer->push, &peer->sealer, &peer->queue.front())) break;
       peer->queue.pop_front();
     }
   } catch (const zmq::error_t&) {

@@ -106,6 +106,9 @@ class Peers {
   struct Frame {
     FrameHeader header;
     zmq::message_t payload;
+    // Once it has been offered to the connection: its first part. Both are sealed, then.
+    bool offered = false;
+    zmq::message_t first;
   };
   using Sealer = std::optional<FrameSealer>;  // if the connection Seals
   struct Connection {
@@ -142,8 +145,7 @@ class Peers {
   };
 
   void Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection);
-  static bool Hand(zmq::socket_t* push, Sealer* sealer, const FrameHeader& header,
-                   zmq::message_t* payload);
+  static bool Hand(zmq::socket_t* push, Sealer* sealer, Frame* frame);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
   bool Flush(Peer* peer);
