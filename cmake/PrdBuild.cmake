@@ -12,6 +12,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
 pkg_check_modules(rocksdb REQUIRED IMPORTED_TARGET rocksdb)
+find_program(PRD_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH REQUIRED)  # Debian's, which has numpy and PyTorch
 
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -55,11 +56,10 @@ endfunction()
 
 # prd_describe(NAME COMPONENT): the program's manual page, made from its --help, and its completion in
 # bash. CONFIG FILE: also a page of what a configuration file says in its comments.
-find_program(PRD_DEBIAN_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH REQUIRED)
 set(prd_manual ${PROJECT_SOURCE_DIR}/tools/package_lib/manual.py)
 function(prd_describe name component)
   cmake_parse_arguments(arg "" "CONFIG" "" ${ARGN})
-  set(make ${PRD_DEBIAN_PYTHON} -B ${prd_manual})
+  set(make ${PRD_PYTHON} -B ${prd_manual})
   set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${prd_manual} ${arg_CONFIG})
   add_custom_command(TARGET ${name} POST_BUILD VERBATIM
     COMMAND ${make} $<TARGET_FILE:${name}> > ${CMAKE_CURRENT_BINARY_DIR}/${name}.1)
