@@ -10,7 +10,7 @@ model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 worker = prd.torch.attach(model, optimizer)
 loader = worker.shard(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True))
-for epoch in range(10):
+for epoch in range(30):
     for inputs, outputs in loader:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs), outputs).backward()
