@@ -76,6 +76,11 @@ class Engine {
   // DrawnAhead: all of them, by ascending id. For display; costs O(groups).
   virtual std::vector<Drawn> DrawnGroups() const { return {}; }
 
+  // Whether a joined worker, or one that holds shards, can leave now without taking with it what
+  // nobody else has. kLater: once the engine has moved it. kNever: it is nowhere else.
+  enum class Leaving : std::uint8_t { kNow, kLater, kNever };
+  virtual Leaving leaving(Rank) const { return Leaving::kNow; }
+
   // The whole state without the options, for snapshots and to compare a replay (archive.h).
   virtual void Archive(StateArchive& ar) = 0;
 };

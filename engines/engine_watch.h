@@ -44,6 +44,7 @@ class EngineWatch final : public Engine {
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
   std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
+  Leaving leaving(Rank rank) const override { return engine_->leaving(rank); }
   void Archive(StateArchive& ar) override;
   const EngineRules& rules() const { return *rules_; }
 

@@ -87,6 +87,10 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
   } else if (const auto* refused = std::get_if<HelloRefused>(&input)) {
     Write(*refused);
     NoteRefusal(*refused);
+  } else if (const auto* act = std::get_if<OperatorActed>(&input)) {
+    PRD_CHECK(CheckAct(*act).ok());
+    Write(*act);
+    OnAct(*act);
   } else {
     Write(DeadlineReached{});
     const std::optional<Instant> engine = engine_->NextDeadline();
@@ -189,8 +193,9 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // Rounds, and groups that form ahead, are announced while workers compute and signal.
   const bool busy = !TrainsInRounds(plan_) && ((worker.group != kNoGroup && !DrawnAhead(plan_)) ||
                                                (worker.signal && worker.signal->waiting));
-  if ((worker.state != State::kActive && !early) || busy || worker.stop_held != Stop::kNone ||
-      worker.resumes) {
+  const bool drains = draining_.contains(rank) && worker.state == State::kPaused;
+  if ((worker.state != State::kActive && !early && !drains) || busy ||
+      worker.stop_held != Stop::kNone || worker.resumes) {
     return "a ready signal while " + Explain(now_, rank);
   }
   // A worker arrives at the round after the newest in its replica, which it may not have told yet.
@@ -375,6 +380,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
   --live_;
+  draining_.erase(rank);
   ForgetLinks(rank);
   ForgetDivergence(rank, gone.state);
   Write(WorkerLeft{.rank = rank,
@@ -403,6 +409,7 @@ void Job::EndLost(const HistoryLost& lost) {
   }
   groups_.clear();
   held_.clear();
+  draining_.clear();
   broken_.clear();
   links_ = {};
   divergence_ = {};
@@ -443,7 +450,8 @@ void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {
 void Job::HandSignal(Rank rank) {
   const Worker& worker = At(rank);
   if (worker.state != State::kActive || !worker.signal || worker.compared) return;
-  if (joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0) {
+  const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  if (copies || paused_ || draining_.contains(rank)) {
     SetWithheld(rank, true);
     return;
   }
@@ -455,7 +463,7 @@ void Job::SetWithheld(Rank rank, bool withheld) {
   At(rank).signal_withheld = withheld;
 }
 
-// Nobody copies a replica any more.
+// Nobody copies a replica any more, or the run goes on after a pause.
 void Job::HandWithheld() {
   for (Rank rank = 0; Index(rank) < workers_.size() && withheld_ > 0; ++rank) {
     if (!At(rank).signal_withheld) continue;

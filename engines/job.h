@@ -29,6 +29,9 @@
 // grown. Every message says how far the job is. From when the job reaches its goal, every message
 // and every group that trains says so (job_training.cc).
 //
+// Operators act on the run from outside: they evict a worker, drain a host, end the job, or pause
+// it (job_operator.cc). A worker that is evicted or drained is told why, and not admitted again.
+//
 // Two workers that are there may not reach each other. A member that names another one as
 // unreachable breaks their link, and probes the other until it answers; then the link works again.
 // A group of which two members do not reach each other runs in a ring in which those are not
@@ -182,6 +185,21 @@ class Job {
     void Archive(StateArchive& ar) { ar(rank, value); }
   };
 
+  // An operator has paused the run: no signal is handed to the engine.
+  struct Hold {
+    std::string by;
+    std::string reason;
+    Instant since;
+    void Archive(StateArchive& ar) { ar(by, reason, since); }
+  };
+
+  // A worker that an operator has removed: this incarnation is over, and no other takes its place.
+  struct Dismissal {
+    Incarnation incarnation = 0;
+    std::string reason;
+    void Archive(StateArchive& ar) { ar(incarnation, reason); }
+  };
+
   // A group whose members have not all reported.
   struct Running {
     GroupKind kind = GroupKind::kTrain;
@@ -228,8 +246,12 @@ class Job {
   bool Foreign(const WorkerEnvelope& envelope) const;
 
   // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired names a
-  // worker that is there; DeadlineReached only when now >= NextDeadline(); now does not decrease.
+  // worker that is there; DeadlineReached only when now >= NextDeadline(); CheckAct is ok for an
+  // OperatorActed; now does not decrease.
   void Step(Instant now, const Input& input, JobOutput* out);
+
+  // Whether an operator can do this now; else why not.
+  Status CheckAct(const OperatorActed& act) const;
 
   std::optional<Instant> NextDeadline() const;
 
@@ -255,6 +277,13 @@ class Job {
   // Of all ranks.
   std::uint64_t nonfinite() const;
   const Divergence& divergence() const { return divergence_; }
+  const std::optional<Hold>& paused() const { return paused_; }
+  // Who has paused it, since when and why; empty: nobody.
+  std::string PauseWords(Instant now) const;
+  // Workers that leave once they are in no group any more, and why.
+  const std::map<Rank, std::string>& draining() const { return draining_; }
+  // The newest ones, the newest last.
+  const std::vector<Dismissal>& dismissed() const { return dismissed_; }
   const std::map<GroupId, Running>& groups() const { return groups_; }
   const Engine& engine() const { return *engine_; }
   // The links between present workers that are broken, by lower and higher rank.
@@ -333,6 +362,16 @@ class Job {
   std::string OnResume(Rank rank);
   std::string OnAskMembers(Rank rank);
   std::string OnLeave(Rank rank, const Leave& leave);
+
+  // Operators (job_operator.cc).
+  void OnAct(const OperatorActed& act);
+  bool OnHost(Rank rank, const std::string& host) const;
+  bool StopsInGroups(Rank rank) const;
+  bool MayGo(Rank rank) const;
+  void LetDrainingGo();
+  void Dismiss(Rank rank, LeftReason why, const std::string& reason);
+  void ArchiveActs(StateArchive& ar);
+  std::string LeavesWords(Rank rank) const;
 
   void Remove(Rank rank, LeftReason why, const std::string& reason);
   void ToEngine(const Event& event);
@@ -435,6 +474,9 @@ class Job {
   bool stopped_ = false;        // the result is there of a group that is the last of its members
   Divergence divergence_;
   Instant compare_at_;  // replicas are compared after no group before this
+  std::optional<Hold> paused_;
+  std::map<Rank, std::string> draining_;  // by rank: what its worker is told
+  std::vector<Dismissal> dismissed_;
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<FormGroup> held_;

@@ -137,6 +137,10 @@ void Job::Announce(PlacementOpened opened) {
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {
+  for (GroupShare& share : form.members) {  // the engine has not heard of signals held back
+    const Worker& worker = At(share.rank);
+    if (worker.signal_withheld && DrawnAhead(plan_)) share.iteration = worker.iteration;
+  }
   bool ring_only = false;
   if (!links_.empty() && !Arrange(&form, &ring_only) && CanHold(kind)) {
     held_.push_back(std::move(form));
@@ -457,10 +461,12 @@ void Job::Rejoin() {
 }
 
 void Job::Progress() {
+  if (!draining_.empty()) LetDrainingGo();
   RetryCopies();  // may find that somebody is behind
   if (!behind_.empty()) Rejoin();
   if (!held_.empty()) LookAtHeld();
-  if (withheld_ > 0 && Count(State::kAdopting) == 0) HandWithheld();
+  const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
+  if (withheld_ > 0 && !copies && !paused_) HandWithheld();
   if (stranded_ > 0) HelpStranded();
   if (resuming_ > 0) AdmitResuming();
   if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
@@ -498,7 +504,8 @@ void Job::End() {
     if (const auto* left = std::get_if<WorkerLeft>(&record.body)) last = *left;
   }
   ended_ = true;
-  finished_ = begun_ && last.why == LeftReason::kLeft;
+  const bool evicted = !dismissed_.empty() && dismissed_.back().incarnation == last.incarnation;
+  finished_ = begun_ && (last.why == LeftReason::kLeft || evicted);
   Write(RunEnded{.reason = std::string("the last worker has gone") +
                            (begun_ ? "" : " before the start") + ", rank " +
                            std::to_string(last.rank) + ": " + last.reason + TrainedWords(),

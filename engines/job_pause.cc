@@ -12,6 +12,8 @@ namespace prd {
 std::string Job::OnStop(Rank rank, Stop stop) {
   Worker& worker = At(rank);
   const bool finishes = stop == Stop::kFinish;
+  const bool drains = draining_.contains(rank) && worker.state == State::kPaused;
+  if (drains && !finishes) return {};
   const std::string where = " at iteration " + std::to_string(worker.iteration);
   if (worker.state == State::kPaused && finishes) {
     SetState(rank, State::kFinishing);

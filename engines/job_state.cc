@@ -71,6 +71,7 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
                   : "; " + words::Ranks(paused) + (paused.size() == 1 ? " pauses" : " pause"));
     }
     case State::kPaused:
+      if (draining_.contains(rank)) return LeavesWords(rank);
       return "pauses for " + age + " at iteration " + std::to_string(worker.iteration) +
              "; the others go on without it";
     case State::kFinal:
@@ -84,6 +85,8 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
         return "ready; held back until all members of group " + std::to_string(worker.last_group) +
                " have told the digests of their replicas";
       }
+      if (worker.signal_withheld && draining_.contains(rank)) return "ready; " + LeavesWords(rank);
+      if (worker.signal_withheld && paused_) return "ready; held back: " + PauseWords(now);
       if (worker.signal_withheld) return "ready; held back while a late worker copies a model";
       if (worker.signal && worker.signal->waiting) return engine_->Explain(now, rank);
       return "computing after iteration " + std::to_string(worker.iteration) + " for " + age +
@@ -174,6 +177,7 @@ void Job::Archive(StateArchive& ar) {
      ended_, finished_, launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_,
      gained_, goal_, done_, stopped_, divergence_, compare_at_, groups_, held_, broken_);
   engine_->Archive(ar);
+  ArchiveActs(ar);
 }
 
 Status Job::Load(std::string_view state) {
@@ -199,6 +203,9 @@ Status Job::Load(std::string_view state) {
     for (const GroupShare& share : form.members) {
       if (!Present(share.rank)) return damaged;
     }
+  }
+  for (const auto& [rank, why] : draining_) {
+    if (!Present(rank)) return damaged;
   }
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     ++counts_[static_cast<std::size_t>(At(rank).state)];

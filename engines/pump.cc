@@ -23,6 +23,7 @@ constexpr std::uint32_t kRetryRestoredMs = 100;
 // More than workers can lose while one of their messages is under way.
 constexpr std::size_t kMaxGone = 65'536;
 constexpr std::size_t kMaxFinished = 65'536;
+constexpr std::size_t kMaxDismissed = 4096;
 
 // A run takes note of so many refusals in a minute, and of the same one again after this.
 constexpr std::size_t kMaxNoted = 32;
@@ -92,6 +93,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   // The last batch was torn: its decisions are recorded before any of them is sent.
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
   NoteGone(*job, records);
+  NoteDismissed(*job);
   if (job->finished()) KnowFinished(run, job->spec().name, job->identity().high);
   if (job->ended()) return Status::Ok();
   if (by_name_.contains(job->spec().name)) {
@@ -131,6 +133,10 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     ++counters_.foreign;
     return;
   }
+  if (const auto gone = dismissed_.find(envelope.incarnation); gone != dismissed_.end()) {
+    Refuse(envelope.incarnation, {.code = Code::kFailedPrecondition, .reason = gone->second});
+    return;
+  }
   if (std::holds_alternative<Hello>(envelope.body)) {
     OnHello(now, wall_ns, envelope);
     return;
@@ -144,6 +150,23 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   }
   OnMember(now, it->second.get(), envelope);
   Schedule(*it->second);
+}
+
+Status Pump::Act(Instant now, const std::string& name, const OperatorActed& act) {
+  const auto known = by_name_.find(name);
+  if (known == by_name_.end() || jobs_.at(known->second)->ended()) {
+    return Status(Code::kNotFound, "no run of job " + name + " goes on");
+  }
+  Job* const job = jobs_.at(known->second).get();
+  if (watches_[job->run()].unheard > 0) {
+    return Status(Code::kUnavailable,
+                  "the daemon has just started, and waits to hear from the workers of job " + name +
+                      "; try again");
+  }
+  PRD_RETURN_IF_ERROR(job->CheckAct(act));
+  StepJob(now, job, act);
+  Schedule(*job);
+  return Status::Ok();
 }
 
 // In the name of an incarnation that is here, whatever run and rank the message names: a refusal
@@ -398,6 +421,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   output_.sends.clear();
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
+  NoteDismissed(*job);
   if (job->finished()) KnowFinished(job->run(), job->spec().name, job->identity().high);
   if (job->ended()) ended_.push_back(job->run());
   Watch& watch = watches_[job->run()];
@@ -457,6 +481,17 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
       gone_.erase(gone_order_.front());
       gone_order_.pop_front();
     }
+  }
+}
+
+void Pump::NoteDismissed(const Job& job) {
+  const std::vector<Job::Dismissal>& dismissed = job.dismissed();
+  for (auto it = dismissed.rbegin(); it != dismissed.rend(); ++it) {
+    if (!dismissed_.try_emplace(it->incarnation, it->reason).second) break;  // and all before
+    dismissed_order_.push_back(it->incarnation);
+    if (dismissed_order_.size() <= kMaxDismissed) continue;
+    dismissed_.erase(dismissed_order_.front());
+    dismissed_order_.pop_front();
   }
 }
 

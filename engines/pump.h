@@ -69,6 +69,10 @@ class Pump {
   // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
   void Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
 
+  // Applies what an operator does to this job's run. Sends nothing before Flush. An error says why
+  // it cannot be done, and nothing has changed. REQUIRES: as Receive.
+  Status Act(Instant now, const std::string& job, const OperatorActed& act);
+
   // Expires leases and engine deadlines that are due.
   void Tick(Instant now);
 
@@ -168,6 +172,7 @@ class Pump {
   void TakeHeld(Instant now, Job* job);
   RunIdentity IdentityOf(const Job& job) const { return {job.identity().high, life_}; }
   void NoteGone(const Job& job, std::span<const Record> records);
+  void NoteDismissed(const Job& job);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Instant now, Job* job, Rank rank);
   bool Owes(const Job& job, Rank rank);
@@ -204,6 +209,10 @@ class Pump {
   // those whose end is in the records that were read.
   std::set<Incarnation> gone_;
   std::deque<Incarnation> gone_order_;
+  // The newest incarnations that operators have removed, and what they are told: they do not come
+  // back as others.
+  std::map<Incarnation, std::string> dismissed_;
+  std::deque<Incarnation> dismissed_order_;
   struct EndedRun {
     RunId run = kNoRun;
     std::string job;

@@ -18,6 +18,7 @@ Input ToInput(const RecordBody& body) {
   if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
   if (const auto* lost = std::get_if<HistoryLost>(&body)) return *lost;
   if (const auto* refused = std::get_if<HelloRefused>(&body)) return *refused;
+  if (const auto* acted = std::get_if<OperatorActed>(&body)) return *acted;
   return DeadlineReached{};
 }
 
@@ -35,6 +36,8 @@ bool Applies(const Job& job, const Record& record) {
   if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
   if (const auto* lost = std::get_if<HistoryLost>(&record.body)) return present(lost->rank);
   if (std::holds_alternative<HelloRefused>(record.body)) return true;
+  if (const auto* acted = std::get_if<OperatorActed>(&record.body))
+    return job.CheckAct(*acted).ok();
   const std::optional<Instant> deadline = job.NextDeadline();
   return deadline && *deadline <= record.now;
 }

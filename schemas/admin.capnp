@@ -18,6 +18,7 @@ struct AdminRequest {
     readRecords @1 :ReadRecords;
     readSnapshot @2 :ReadSnapshot;
     getStatus @3 :Void;
+    act @4 :Act;
   }
 }
 
@@ -32,6 +33,11 @@ struct ReadSnapshot {
   run @0 :UInt64;
 }
 
+struct Act {
+  job @0 :Text;          # empty, for a drain: every job with workers on the host
+  what @1 :History.OperatorActed;   # `by` is set by the daemon
+}
+
 struct AdminReply {
   union {
     runList @0 :List(RunInfo);          # oldest first
@@ -39,6 +45,7 @@ struct AdminReply {
     snapshot @2 :Snapshot;
     daemonStatus @3 :DaemonStatus;
     error @4 :AdminError;
+    acted @5 :Text;                     # it is recorded; what it does, in words
   }
 }
 

@@ -42,6 +42,7 @@ struct Record {
     helloRefused @21 :HelloRefused;          # an input
     replicasDiffer @22 :ReplicasDiffer;
     goalReached @23 :Control.Trained;
+    operatorActed @24 :OperatorActed;        # an input
   }
 }
 
@@ -178,6 +179,22 @@ struct HelloRefused {
   pid @2 :UInt32;
   code @3 :Control.Code;          # never ok
   reason @4 :Text;
+}
+
+enum OperatorVerb {
+  evict @0;
+  drain @1;
+  end @2;
+  pause @3;
+  resume @4;
+}
+
+struct OperatorActed {
+  verb @0 :OperatorVerb;
+  rank @1 :Int32;                 # evict
+  host @2 :Text;                  # drain
+  by @3 :Text;                    # as the daemon knows the operator
+  reason @4 :Text;                # in the operator's words
 }
 
 struct ReplicasDiffer {

@@ -5,6 +5,7 @@
 
 #include "common/io/codec.h"
 #include "server/bind.h"
+#include "server/operate.h"
 #include "server/zap.h"
 
 namespace prd {
@@ -26,7 +27,7 @@ Result<std::unique_ptr<AdminSocket>> AdminSocket::Make(zmq::context_t& context,
                                                        const Options& options,
                                                        const RocksHistory* history,
                                                        const Access* access, AuditLog* audit,
-                                                       StatusOf status) {
+                                                       StatusOf status, ActOn act) {
   try {
     zmq::socket_t socket(context, zmq::socket_type::router);
     socket.set(zmq::sockopt::maxmsgsize, kMaxRequestBytes);
@@ -41,8 +42,8 @@ Result<std::unique_ptr<AdminSocket>> AdminSocket::Make(zmq::context_t& context,
     const Result<std::string> bound = Bind(socket, options.endpoint, "admin");
     if (!bound.ok()) return bound.status();
     PRD_RETURN_IF_ERROR(OpenToUsers(*bound, options.open_to_users));
-    std::unique_ptr<AdminSocket> made(
-        new AdminSocket(std::move(socket), history, access, audit, std::move(status)));
+    std::unique_ptr<AdminSocket> made(new AdminSocket(std::move(socket), history, access, audit,
+                                                      std::move(status), std::move(act)));
     made->endpoint_ = *bound;
     return made;
   } catch (const zmq::error_t& error) {
@@ -108,11 +109,24 @@ void AdminSocket::Handle(Instant now, std::vector<std::string> route, const Peer
   } else if (snapshot != nullptr) {
     const Result<Snapshot> found = history_->ReadSnapshot(snapshot->run);
     Reply(route, found.ok() ? AdminReply(*found) : ToReply(found.status()));
+  } else if (const auto* act = std::get_if<Act>(&*request)) {
+    Reply(route, ActAs(now, peer, *rights, *act));
   } else if (std::holds_alternative<ListRuns>(*request)) {
     Reply(route, Runs(*rights));
   } else {
     Reply(route, StatusFor(*rights, now));
   }
+}
+
+AdminReply AdminSocket::ActAs(Instant now, const Peer& peer, const Rights& rights, Act act) {
+  act.what.by = Called(&rights, peer.who);
+  const Result<std::string> done = act_(now, rights, act);
+  if (!done.ok()) {
+    audit_->Refused(peer, &rights, Words(act), done.status().message());
+    return ToReply(done.status());
+  }
+  audit_->Acted(peer, &rights, Words(act));
+  return Acted{*done};
 }
 
 // A run of a job that is not its own is to it as if there were none.

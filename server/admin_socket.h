@@ -25,6 +25,8 @@ namespace prd {
 class AdminSocket {
  public:
   using StatusOf = std::function<DaemonStatus(Instant now)>;
+  // Does what an operator wants, and says what has been done once that is recorded.
+  using ActOn = std::function<Result<std::string>(Instant now, const Rights& rights, const Act&)>;
 
   struct Options {
     std::string endpoint;
@@ -37,7 +39,7 @@ class AdminSocket {
   static Result<std::unique_ptr<AdminSocket>> Make(zmq::context_t& context, const Options& options,
                                                    const RocksHistory* history,
                                                    const Access* access, AuditLog* audit,
-                                                   StatusOf status);
+                                                   StatusOf status, ActOn act);
 
   // Answers new requests, and waiting ones if their records are there now or their time is up.
   // Takes a bounded number at a time.
@@ -59,15 +61,17 @@ class AdminSocket {
   };
 
   AdminSocket(zmq::socket_t socket, const RocksHistory* history, const Access* access,
-              AuditLog* audit, StatusOf status)
+              AuditLog* audit, StatusOf status, ActOn act)
       : socket_(std::move(socket)),
         history_(history),
         access_(access),
         audit_(audit),
-        status_(std::move(status)) {}
+        status_(std::move(status)),
+        act_(std::move(act)) {}
   void Handle(Instant now, std::vector<std::string> route, const Peer& peer,
               std::string_view bytes);
   Status MaySee(std::string_view who, RunId run) const;
+  AdminReply ActAs(Instant now, const Peer& peer, const Rights& rights, Act act);
   AdminReply Runs(const Rights& rights) const;
   AdminReply StatusFor(const Rights& rights, Instant now) const;
   AdminReply Read(std::string_view who, const ReadRecords& read) const;
@@ -79,6 +83,7 @@ class AdminSocket {
   const Access* access_;
   AuditLog* audit_;
   StatusOf status_;
+  ActOn act_;
   std::vector<Waiting> waiting_;
 };
 

@@ -73,10 +73,14 @@ bool AuditLog::Budget::Take(std::int64_t now_ns) {
 
 void AuditLog::Admitted(const Peer& peer, const Rights* rights, const std::string& what) {
   if (admissions_.Take(MonotonicNs())) {
-    Write(false, Line(peer, rights, what));
+    Write(What::kLetIn, Line(peer, rights, what));
   } else {
     ++left_out_;
   }
+}
+
+void AuditLog::Acted(const Peer& peer, const Rights* rights, const std::string& what) {
+  Write(What::kActed, Line(peer, rights, what));
 }
 
 void AuditLog::Refused(const Peer& peer, const Rights* rights, const std::string& what,
@@ -92,14 +96,17 @@ void AuditLog::Refused(const Peer& peer, const Rights* rights, const std::string
     ++left_out_;
     return;
   }
-  Write(true, Line(peer, rights, what) + ": " + Quoted(why) +
-                  (skipped > 0 ? ", " + std::to_string(skipped) + " times more before" : "") +
-                  (left_out_ > 0 ? "; " + std::to_string(left_out_) + " lines were left out" : ""));
+  Write(What::kRefused,
+        Line(peer, rights, what) + ": " + Quoted(why) +
+            (skipped > 0 ? ", " + std::to_string(skipped) + " times more before" : "") +
+            (left_out_ > 0 ? "; " + std::to_string(left_out_) + " lines were left out" : ""));
   left_out_ = 0;
 }
 
-void AuditLog::Write(bool refused, const std::string& line) {
-  const std::string text = (refused ? "refused " : "let in ") + line;
+void AuditLog::Write(What what, const std::string& line) {
+  const bool refused = what == What::kRefused;
+  const bool acted = what == What::kActed;
+  const std::string text = (refused ? "refused " : acted ? "done for " : "let in ") + line;
   if (file_ >= 0) {
     const std::string whole = Time() + " " + text + "\n";
     if (::write(file_, whole.data(), whole.size()) == static_cast<ssize_t>(whole.size())) return;
@@ -107,6 +114,8 @@ void AuditLog::Write(bool refused, const std::string& line) {
   }
   if (refused) {
     spdlog::warn("{}", text);
+  } else if (acted) {
+    spdlog::info("{}", text);
   } else {
     spdlog::debug("{}", text);  // what becomes of it is in the log anyway
   }

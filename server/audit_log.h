@@ -1,6 +1,6 @@
-// Who came, and who was refused and why: one line each, in a file of its own or in the log.
-// Limited: the same refusal of the same party again is told every 10 s, and refusals of strangers
-// fill no disk. Not thread safe.
+// Who came, what operators did, and who was refused and why: one line each, in a file of its own or
+// in the log. Limited: the same refusal of the same party again is told every 10 s, and refusals of
+// strangers fill no disk. Not thread safe.
 #ifndef PRD_SERVER_AUDIT_LOG_H_
 #define PRD_SERVER_AUDIT_LOG_H_
 
@@ -29,6 +29,8 @@ class AuditLog {
 
   // `what` is what the party wanted: "train in job mnist".
   void Admitted(const Peer& peer, const Rights* rights, const std::string& what);
+  // `what` the operator has done: "evict rank 3 of job mnist". Told each time.
+  void Acted(const Peer& peer, const Rights* rights, const std::string& what);
   void Refused(const Peer& peer, const Rights* rights, const std::string& what,
                const std::string& why);
 
@@ -43,7 +45,8 @@ class AuditLog {
     std::int64_t at_ns = 0;
     bool Take(std::int64_t now_ns);
   };
-  void Write(bool refused, const std::string& line);
+  enum class What : std::uint8_t { kLetIn, kActed, kRefused };
+  void Write(What what, const std::string& line);
 
   int file_ = -1;  // -1: the log
   std::uint64_t refused_ = 0;

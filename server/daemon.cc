@@ -9,6 +9,7 @@
 
 #include "common/io/clock.h"
 #include "common/io/log.h"
+#include "server/operate.h"
 
 namespace prd {
 namespace {
@@ -323,6 +324,15 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"gradients_lost", decided.gradients_lost},
           {"snapshots", recorder_->snapshots()},
           {"history_errors", history_errors_}};
+}
+
+// An operator's word counts once it is recorded.
+Result<std::string> Daemon::ActOn(Instant now, const Rights& rights, const Act& act) {
+  const Status unwritten(Code::kUnavailable, "the history cannot be written now (see the log)");
+  if (stalled_since_) return unwritten;
+  Result<std::string> done = Operate(now, rights, act, pump_.get());
+  if (!done.ok() || Flush(now)) return done;
+  return Status(unwritten.code(), unwritten.message() + "; it is done once that works again");
 }
 
 DaemonStatus Daemon::StatusAt(Instant now) const {

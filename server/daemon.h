@@ -79,6 +79,7 @@ class Daemon {
   // Without the groups that were formed: Prometheus has these by engine.
   std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
   DaemonStatus StatusAt(Instant now) const;
+  Result<std::string> ActOn(Instant now, const Rights& rights, const Act& act);
   // A worker that belongs to no run was refused.
   void TellRefused(const std::string& job, const HelloRefused& refused);
 

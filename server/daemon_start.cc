@@ -158,7 +158,10 @@ Status Daemon::Listen() {
                                       .guard = *guard};
   Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
       context_, {.endpoint = settings.admin, .keys = keys, .open_to_users = access_->knows_users()},
-      history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); });
+      history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); },
+      [this](Instant now, const Rights& rights, const Act& act) {
+        return ActOn(now, rights, act);
+      });
   if (!admin.ok()) return admin.status();
   admin_ = std::move(*admin);
   Result<std::unique_ptr<WorkerSocket>> workers = WorkerSocket::Make(context_, options);

@@ -164,6 +164,11 @@ void Recorder::Note(const Record& record) {
       line(Kind::kReplicas,
            format("replicas differ after group {}: {}", differ->group, differ->reason), kWarn);
     }
+  } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
+    spdlog::info("run {}: {} says {}{}{}{}", run, acted->by, VerbName(acted->verb),
+                 acted->rank == kNoRank ? "" : " rank " + std::to_string(acted->rank),
+                 acted->host.empty() ? "" : " host " + acted->host,
+                 acted->reason.empty() ? "" : ": " + acted->reason);
   } else if (const auto* goal = std::get_if<GoalReached>(&record.body)) {
     spdlog::info("run {}: its goal is reached, with {} steps and {} samples", run,
                  goal->trained.steps, goal->trained.samples);

@@ -42,7 +42,14 @@ struct GetStatus {
   friend bool operator==(const GetStatus&, const GetStatus&) = default;
 };
 
-using AdminRequest = std::variant<ListRuns, ReadRecords, ReadSnapshot, GetStatus>;
+// Acts on the job's run that goes on. Answered once that is recorded.
+struct Act {
+  std::string job;     // empty, for a drain: every job with workers on the host
+  OperatorActed what;  // `by` is set by the daemon
+  friend bool operator==(const Act&, const Act&) = default;
+};
+
+using AdminRequest = std::variant<ListRuns, ReadRecords, ReadSnapshot, GetStatus, Act>;
 
 struct RunInfo {
   RunId run = kNoRun;
@@ -97,7 +104,12 @@ struct AdminError {
   friend bool operator==(const AdminError&, const AdminError&) = default;
 };
 
-using AdminReply = std::variant<RunList, RecordBatch, Snapshot, DaemonStatus, AdminError>;
+struct Acted {
+  std::string text;  // what has been done, in words
+  friend bool operator==(const Acted&, const Acted&) = default;
+};
+
+using AdminReply = std::variant<RunList, RecordBatch, Snapshot, DaemonStatus, AdminError, Acted>;
 
 }  // namespace prd
 

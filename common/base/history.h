@@ -54,7 +54,42 @@ struct DeadlineReached {
   friend bool operator==(const DeadlineReached&, const DeadlineReached&) = default;
 };
 
-using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost, HelloRefused>;
+enum class OperatorVerb : std::uint8_t {
+  kEvict = 0,  // this worker is removed
+  kDrain = 1,  // the workers of this host leave, each once it is in no group
+  kEnd = 2,    // the job is done, as if its goal were reached
+  kPause = 3,  // no signal is handed to the engine until kResume
+  kResume = 4,
+};
+
+constexpr const char* VerbName(OperatorVerb verb) {
+  switch (verb) {
+    case OperatorVerb::kEvict:
+      return "evict";
+    case OperatorVerb::kDrain:
+      return "drain";
+    case OperatorVerb::kEnd:
+      return "end";
+    case OperatorVerb::kPause:
+      return "pause";
+    case OperatorVerb::kResume:
+      return "resume";
+  }
+  return "unknown";
+}
+
+// An operator acts on the run (prdctl).
+struct OperatorActed {
+  OperatorVerb verb = OperatorVerb::kEvict;
+  Rank rank = kNoRank;  // kEvict
+  std::string host;     // kDrain: the Hello's host, or host_name
+  std::string by;       // "identity alice", as the daemon knows the operator
+  std::string reason;   // in the operator's words; may be empty
+  friend bool operator==(const OperatorActed&, const OperatorActed&) = default;
+};
+
+using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost, HelloRefused,
+                           OperatorActed>;
 
 // ---- decisions ----
 
@@ -83,7 +118,7 @@ enum class LeftReason : std::uint8_t {
   kFinished = 0,  // called Finish: it waits for the final average
   kLeft = 1,      // said so
   kLost = 2,      // its lease ran out
-  kEvicted = 3,   // broke the protocol
+  kEvicted = 3,   // broke the protocol, or an operator evicted it
   kPaused = 4,    // does something else than training, and comes back
 };
 
@@ -237,7 +272,7 @@ using RecordBody =
     std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
                  GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
                  ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
-                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached>;
+                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed>;
 
 struct Record {
   RunId run = kNoRun;
@@ -251,7 +286,8 @@ struct Record {
 inline bool IsInput(const RecordBody& body) {
   return std::holds_alternative<FromWorker>(body) || std::holds_alternative<LeaseExpired>(body) ||
          std::holds_alternative<DeadlineReached>(body) ||
-         std::holds_alternative<HistoryLost>(body) || std::holds_alternative<HelloRefused>(body);
+         std::holds_alternative<HistoryLost>(body) || std::holds_alternative<HelloRefused>(body) ||
+         std::holds_alternative<OperatorActed>(body);
 }
 
 }  // namespace prd

@@ -105,6 +105,12 @@ void Visit(Is<HelloRefused> auto& m, auto&& visit) {
   visit("reason", m.reason);
 }
 
+constexpr const char* TypeName(const OperatorActed&) { return "operator_acted"; }
+void Visit(Is<OperatorActed> auto& m, auto&& visit) {
+  visit("verb", m.verb)("rank", m.rank)("host", m.host, kUnlessZero);
+  visit("by", m.by)("reason", m.reason, kUnlessZero);
+}
+
 // ---- decisions ----
 
 constexpr const char* TypeName(const RunStarted&) { return "run_started"; }

@@ -19,6 +19,11 @@ struct WriteRequest {
   }
   void operator()(const ReadSnapshot& from) { to.initReadSnapshot().setRun(from.run); }
   void operator()(const GetStatus&) { to.setGetStatus(); }
+  void operator()(const Act& from) {
+    auto act = to.initAct();
+    act.setJob(ToText(from.job));
+    Write(from.what, act.initWhat());
+  }
 };
 
 AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
@@ -36,6 +41,9 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
       return ReadSnapshot{.run = from.getReadSnapshot().getRun()};
     case wire::AdminRequest::GET_STATUS:
       return GetStatus{};
+    case wire::AdminRequest::ACT:
+      return Act{.job = ToString(from.getAct().getJob()),
+                 .what = ReadActed(from.getAct().getWhat())};
   }
   throw Malformed{"a kind of request that this version does not know"};
 }
@@ -132,6 +140,7 @@ struct WriteReply {
     error.setCode(ToWireEnum<wire::Code>(from.code));
     error.setMessage(ToText(from.message));
   }
+  void operator()(const Acted& from) { to.setActed(ToText(from.text)); }
 };
 
 AdminReply ReadReply(wire::AdminReply::Reader from) {
@@ -156,6 +165,8 @@ AdminReply ReadReply(wire::AdminReply::Reader from) {
     case wire::AdminReply::ERROR:
       return AdminError{.code = ToErrorCode(from.getError().getCode()),
                         .message = ToString(from.getError().getMessage())};
+    case wire::AdminReply::ACTED:
+      return Acted{ToString(from.getActed())};
   }
   throw Malformed{"a kind of reply that this version does not know"};
 }

@@ -129,6 +129,7 @@ struct WriteBody {
     refused.setCode(ToWireEnum<wire::Code>(from.code));
     refused.setReason(ToText(from.reason));
   }
+  void operator()(const OperatorActed& from) { Write(from, to.initOperatorActed()); }
   void operator()(const ReplicasDiffer& from) {
     auto differ = to.initReplicasDiffer();
     differ.setGroup(from.group);
@@ -311,6 +312,8 @@ RecordBody ReadBody(wire::Record::Reader from) {
                           .code = ToErrorCode(refused.getCode()),
                           .reason = ToString(refused.getReason())};
     }
+    case wire::Record::OPERATOR_ACTED:
+      return ReadActed(from.getOperatorActed());
     case wire::Record::REPLICAS_DIFFER: {
       const auto differ = from.getReplicasDiffer();
       return ReplicasDiffer{.group = differ.getGroup(),
@@ -331,6 +334,22 @@ RecordBody ReadBody(wire::Record::Reader from) {
 }
 
 }  // namespace
+
+void Write(const OperatorActed& from, wire::OperatorActed::Builder to) {
+  to.setVerb(ToWireEnum<wire::OperatorVerb>(from.verb));
+  to.setRank(from.rank);
+  to.setHost(ToText(from.host));
+  to.setBy(ToText(from.by));
+  to.setReason(ToText(from.reason));
+}
+
+OperatorActed ReadActed(wire::OperatorActed::Reader from) {
+  return {.verb = ToEnum(from.getVerb(), OperatorVerb::kResume, "verb"),
+          .rank = from.getRank(),
+          .host = ToString(from.getHost()),
+          .by = ToString(from.getBy()),
+          .reason = ToString(from.getReason())};
+}
 
 void Write(const Record& from, wire::Record::Builder to) {
   to.setRun(from.run);

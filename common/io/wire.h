@@ -121,6 +121,8 @@ SharedList<ShardPlace> ReadShards(capnp::List<wire::ShardPlace>::Reader from);
 void Write(const WorkerEnvelope& from, wire::WorkerEnvelope::Builder to);
 WorkerEnvelope ReadWorkerEnvelope(wire::WorkerEnvelope::Reader from);
 
+void Write(const OperatorActed& from, wire::OperatorActed::Builder to);
+OperatorActed ReadActed(wire::OperatorActed::Reader from);
 void Write(const Record& from, wire::Record::Builder to);
 Record ReadRecord(wire::Record::Reader from);
 

@@ -229,6 +229,17 @@ void Ssp::OpenIfPlaced(Effects* out) {
   out->emplace_back(PlacementOpened{.epoch = epoch_, .members = members_});
 }
 
+// While a placement is open, all holders of a shard have all of it.
+Engine::Leaving Ssp::leaving(Rank rank) const {
+  if (!Present(rank) || At(rank).state == State::kJoined) return Leaving::kNow;
+  const bool alone = std::none_of(workers_.begin(), workers_.end(), [&](const Worker& other) {
+    return other.state != State::kAbsent && &other != &At(rank);
+  });
+  if (alone) return Leaving::kNow;
+  if (options_.replicas == 0) return Leaving::kNever;
+  return open_ && whole_ && !settles_ ? Leaving::kNow : Leaving::kLater;
+}
+
 // ---- explanations ----
 
 std::string Ssp::Explain(Instant, Rank rank) const {

@@ -47,6 +47,7 @@ class Ssp final : public Engine {
   void Step(Instant now, const Event& event, GroupId* next_group, Effects* out) override;
   std::optional<Instant> NextDeadline() const override { return settles_; }
   std::string Explain(Instant now, Rank rank) const override;
+  Leaving leaving(Rank rank) const override;
   void Archive(StateArchive& ar) override;
 
  private:

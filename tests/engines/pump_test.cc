@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/replay.h"
+
 namespace prd {
 namespace {
 
@@ -115,6 +117,40 @@ TEST_F(PumpTest, OneBatchPerFlush) {
   pump_->Receive({1}, 0, HelloOf(1));
   ASSERT_TRUE(pump_->Flush().ok());
   EXPECT_EQ(ports_.appends, 1);
+}
+
+// A Released that got lost does not bring it back: all later answers say the same.
+TEST_F(PumpTest, WhoIsEvictedIsRefusedForGoodAlsoAfterARestart) {
+  StartTwo();
+  const OperatorActed evict{
+      .verb = OperatorVerb::kEvict, .rank = 1, .by = "user 0", .reason = "disk"};
+  EXPECT_EQ(pump_->Act({2 * kMillisecond}, "another", evict).code(), Code::kNotFound);
+  ASSERT_TRUE(pump_->Act({2 * kMillisecond}, "toy", evict).ok());
+  EXPECT_EQ(ports_.Count<Released>(), 0) << "not recorded yet";
+  ASSERT_TRUE(pump_->Flush().ok());
+  EXPECT_EQ(ports_.Count<Released>(), 1);
+  EXPECT_EQ(pump_->Act({3 * kMillisecond}, "toy", evict).code(), Code::kNotFound);
+  const WorkerEnvelope late = From(1, 3, 3, Ready{.iteration = 1});
+  const auto refused = [&](std::int64_t ms, const WorkerEnvelope& envelope) {
+    Receive(ms, envelope);
+    const auto* body = std::get_if<Refused>(&ports_.sent.back().body);
+    return body != nullptr && body->code == Code::kFailedPrecondition &&
+           body->reason == "evicted by user 0: disk";
+  };
+  EXPECT_TRUE(refused(3, late));
+  EXPECT_TRUE(refused(4, HelloOf(1))) << "the same incarnation, which has not heard its Welcome";
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, ports_.records).ok());
+  EXPECT_EQ(pump_->Act({9 * kMillisecond}, "toy", evict).code(), Code::kUnavailable)
+      << "its workers have not been heard";
+  EXPECT_TRUE(refused(10, late));
+  pump_ = Make();
+  Job job(1, Spec());
+  Replay replay(&job);
+  for (const Record& record : ports_.records) ASSERT_TRUE(replay.Add(record).ok());
+  ASSERT_TRUE(
+      pump_->Restore({19 * kMillisecond}, 1, Spec(), SaveState(job), job.next_index(), {}).ok());
+  EXPECT_TRUE(refused(20, late)) << "from a snapshot";
 }
 
 TEST_F(PumpTest, UnknownJobsAndRunsAreRefused) {

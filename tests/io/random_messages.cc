@@ -73,6 +73,7 @@ class Draw {
   void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
+  void operator()(OperatorVerb& value) { Enum(value, OperatorVerb::kResume); }
   void operator()(LeftReason& value) { Enum(value, LeftReason::kPaused); }
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
@@ -149,6 +150,8 @@ class Draw {
     Fields(m.version, m.pid, m.uptime_ns, m.now, m.counters, m.silences);
   }
   void operator()(AdminError& m) { Fields(m.code, m.message); }
+  void operator()(Act& m) { Fields(m.job, m.what); }
+  void operator()(Acted& m) { Fields(m.text); }
 
   template <typename... Ts>
   void Fields(Ts&... fields) {

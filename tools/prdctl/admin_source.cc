@@ -40,6 +40,12 @@ class AdminSource : public HistorySource {
 
   Result<DaemonStatus> Daemon() override { return Ask<DaemonStatus>(GetStatus{}, 0); }
 
+  Result<std::string> Act(const prd::Act& act) override {
+    Result<Acted> acted = Ask<Acted>(act, 0);
+    if (!acted.ok()) return acted.status();
+    return std::move(acted->text);
+  }
+
  private:
   template <typename Reply>
   Result<Reply> Ask(const AdminRequest& request, std::uint32_t wait_ms) {

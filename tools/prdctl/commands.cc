@@ -34,10 +34,21 @@ std::string Told(const std::optional<RunProgress>& of, std::int64_t Trained::*nu
   return of && of->job.trained.*number > 0 ? std::to_string(of->job.trained.*number) : "";
 }
 
+std::string PausedText(const PauseRow& paused) {
+  return "paused by " + paused.by + " since " + WallTime(paused.since_wall_ns) + " UTC" +
+         (paused.reason.empty() ? "" : " (" + paused.reason + ")");
+}
+
+Json PausedJson(const std::optional<PauseRow>& paused) {
+  if (!paused) return nullptr;
+  return {{"by", paused->by}, {"since_wall_ns", paused->since_wall_ns}, {"reason", paused->reason}};
+}
+
 // What else there is to say of the state of a run.
 std::string Besides(const std::optional<RunProgress>& of) {
   if (!of) return "";
   std::string text = of->job.done ? ", goal reached" : "";
+  if (of->paused) text += ", " + PausedText(*of->paused);
   if (of->differ.empty()) return text;
   return text + ", " + words::Ranks(of->differ) + (of->differ.size() == 1 ? " differs" : " differ");
 }
@@ -195,6 +206,7 @@ Status ShowJobs(HistorySource& source, bool options, const Console& console) {
       all.back()["samples"] = of ? Json(of->job.trained.samples) : Json(nullptr);
       all.back()["done"] = of ? Json(of->job.done) : Json(nullptr);
       all.back()["differ"] = of ? Json(of->differ) : Json(nullptr);
+      all.back()["paused"] = of ? PausedJson(of->paused) : Json(nullptr);
       if (options) all.back()["options"] = texts[i];
     }
     console.out << Dump({{"runs", std::move(all)}}) << '\n';
@@ -295,12 +307,14 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)},
+                         {"paused", PausedJson(present->paused)},
                          {"workers", std::move(workers)},
                          {"refused", RefusedJson(refusals)}})
                 << '\n';
     return Status::Ok();
   }
   if (rank) {
+    if (present->paused) console.out << Harmless(PausedText(*present->paused)) << '\n';
     PrintRefused(refusals, console);
     if (workers.empty()) return Status::Ok();
     console.out << "rank " << *rank << ": " << Harmless(workers[0]["why"].get<std::string>())
@@ -312,6 +326,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
+  if (present->paused) console.out << Harmless(PausedText(*present->paused)) << '\n';
   table.Print(console.out);
   PrintRefused(refusals, console);
   return Status::Ok();
@@ -371,6 +386,28 @@ Status ShowDaemon(HistorySource& source, const Console& console) {
   Table table({{"COUNTER"}, {"VALUE", Align::kRight}});
   for (const auto& [name, value] : daemon->counters) table.Add({name, std::to_string(value)});
   table.Print(console.out);
+  return Status::Ok();
+}
+
+Status Operate(HistorySource& source, const std::string& run, const OperatorActed& what,
+               const Console& console) {
+  Act act{.job = {}, .what = what};
+  if (!run.empty()) {
+    const Result<RunInfo> info = FindRun(source, run);
+    if (!info.ok()) return info.status();
+    if (info->ended) {
+      return Status(Code::kNotFound, "run " + std::to_string(info->run) + " of job " + info->job +
+                                         " has ended: " + info->end);
+    }
+    act.job = info->job;
+  }
+  const Result<std::string> done = source.Act(act);
+  if (!done.ok()) return done.status();
+  if (console.json) {
+    console.out << Dump({{"verb", VerbName(what.verb)}, {"done", *done}}) << '\n';
+  } else {
+    console.out << Harmless(*done) << '\n';
+  }
   return Status::Ok();
 }
 

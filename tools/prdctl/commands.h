@@ -34,6 +34,9 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
 // The links between workers that are broken.
 Status ShowLinks(HistorySource& source, const std::string& run, const Console& console);
 Status ShowDaemon(HistorySource& source, const Console& console);
+// An operator acts on the run that goes on. `run` empty: for a drain, all of them.
+Status Operate(HistorySource& source, const std::string& run, const OperatorActed& what,
+               const Console& console);
 // kDataLoss where the replay differs from what is recorded.
 Status Replay(HistorySource& source, const std::string& run, const Console& console);
 

@@ -50,6 +50,7 @@ class FieldWriter {
   static Json Of(const MeshKey& value) { return value.known(); }
   static Json Of(const GroupKind& value) { return KindName(value); }
   static Json Of(const LeftReason& value) { return LeftWord(value); }
+  static Json Of(const OperatorVerb& value) { return VerbName(value); }
   template <typename T>
   static Json Of(const std::vector<T>& values) {
     Json all = Json::array();

@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kAbout =
     "Shows what prd's jobs do and did: which workers synchronised with which, why a worker waits, "
-    "which workers are slow.\n"
+    "which workers are slow. Operators evict workers, drain hosts, end, pause and resume jobs.\n"
     "Asks a running daemon (--admin), or reads the history of a stopped one (--state-dir).";
 
 constexpr const char* kFooter =
@@ -48,6 +48,9 @@ Examples:
   prdctl graph | dot -Tsvg > sync.svg    which workers synchronised with which, as a picture
   prdctl graph --table                   neighbours: tokens, waits on each edge; where each shard is
   prdctl export --format trace -o t.json a trace to open at ui.perfetto.dev
+  prdctl drain node7 --reason "new disk" the workers of host node7 leave; no group fails
+  prdctl evict mnist 3                   rank 3 of job mnist is removed
+  prdctl pause mnist; prdctl resume mnist
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does run 7's history lead to its decisions?
   prdctl --json workers | jq '.workers[] | select(.state == "waiting") | .rank'
@@ -102,7 +105,7 @@ struct Flags {
   std::string run;
   std::optional<Rank> rank;
   GroupId group = kNoGroup;
-  std::string kind, since, format = "jsonl", file, key_name;
+  std::string kind, since, format = "jsonl", file, key_name, host, reason;
   bool failed = false, follow = false, table = false, options = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
@@ -316,6 +319,55 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       ->check(CLI::IsMember({"jsonl", "csv", "trace"}))
       ->capture_default_str();
   exporting->add_option("-o,--output", f.file, "Write to this file instead of the standard output");
+
+  const auto operate = [&](const char* name, const char* about, OperatorVerb verb) {
+    CLI::App* sub = app.add_subcommand(name, about);
+    sub->fallthrough();
+    sub->add_option("--reason", f.reason,
+                    "Why: for the history, the audit log, and the workers that are removed");
+    sub->callback([&f, &chosen, verb] {
+      chosen = [&f, verb](auto& s, auto& c) {
+        const OperatorActed what{.verb = verb,
+                                 .rank = f.rank.value_or(kNoRank),
+                                 .host = f.host,
+                                 .by = {},
+                                 .reason = f.reason};
+        return Operate(s, f.run, what, c);
+      };
+    });
+    return sub;
+  };
+  const char* const job = "A job's name, or the number of its run";
+  CLI::App* evict = operate(
+      "evict",
+      "Remove a worker from its job, as if it had left. Its Step returns an error with the reason, "
+      "and it does not join again by itself; a new process may. The groups that it is in fail",
+      OperatorVerb::kEvict);
+  evict->add_option("job", f.run, job)->required();
+  evict->add_option("rank", f.rank, "The worker's rank")->required()->check(CLI::NonNegativeNumber);
+  CLI::App* drain = operate(
+      "drain",
+      "Let the workers of a host leave, each once it is in no group: no group fails, and the "
+      "others lose nothing. Their Step returns an error with the reason. The host is not closed: "
+      "new processes on it may join",
+      OperatorVerb::kDrain);
+  drain->add_option("host", f.host, "As `prdctl workers` shows it")->required();
+  drain->add_option("--job", f.run, "Of this job alone: its name, or the number of its run");
+  operate("end",
+          "End a job as if its goal were reached: each worker's Step says done at its next "
+          "boundary, and all take the final average",
+          OperatorVerb::kEnd)
+      ->add_option("job", f.run, job)
+      ->required();
+  operate("pause",
+          "Hold the signals of a job's workers at the daemon: groups that run end, and no more "
+          "form. Workers wait and keep their leases",
+          OperatorVerb::kPause)
+      ->add_option("job", f.run, job)
+      ->required();
+  operate("resume", "Let a job that was paused go on", OperatorVerb::kResume)
+      ->add_option("job", f.run, job)
+      ->required();
 
   add("replay", "Run the engine again on the recorded inputs: does it decide the same?",
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });

@@ -286,6 +286,17 @@ WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now, bool ended) {
                  (ended ? " before the run's end: " : " ago: ") + trail.left->reason};
 }
 
+// The first record of a run has both its clocks.
+std::optional<PauseRow> PauseOf(HistorySource& source, const RunInfo& run, const Job& job) {
+  if (!job.paused()) return std::nullopt;
+  PauseRow row{.by = job.paused()->by, .reason = job.paused()->reason};
+  const Result<std::vector<Record>> first = source.Read(run.run, 0, 1, 0);
+  if (first.ok() && !first->empty()) {
+    row.since_wall_ns = run.started_wall_ns + (job.paused()->since - first->front().now);
+  }
+  return row;
+}
+
 }  // namespace
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
@@ -304,7 +315,8 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
                   .now = job.last_now(),
                   .workers = {},
                   .links = {},
-                  .refusals = {}};
+                  .refusals = {},
+                  .paused = PauseOf(source, run, job)};
   std::map<Rank, DurationNs> silences;
   if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
     // A run that has ended is explained as of its end.
@@ -367,7 +379,8 @@ std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& ru
   const Status status = ReplayToPresent(source, run.run, &replayer, nullptr);
   if (!status.ok()) return std::nullopt;
   const Job& job = *replayer.job();
-  return RunProgress{.job = job.progress(), .differ = job.divergence().ranks};
+  return RunProgress{
+      .job = job.progress(), .differ = job.divergence().ranks, .paused = PauseOf(source, run, job)};
 }
 
 }  // namespace prd::ctl

@@ -51,6 +51,13 @@ struct RefusalRow {
   DurationNs ago_ns = 0;
 };
 
+// An operator has paused the run.
+struct PauseRow {
+  std::string by;
+  std::string reason;
+  std::int64_t since_wall_ns = 0;  // Unix time
+};
+
 // All workers that are there, and those of the records read that have gone, by rank. `now` is the
 // controller's clock from a daemon; from files it is the newest record's.
 struct Present {
@@ -60,6 +67,7 @@ struct Present {
   std::vector<WorkerRow> workers;
   std::vector<LinkRow> links;        // those that are broken, by a and b
   std::vector<RefusalRow> refusals;  // the newest 8, the newest first
+  std::optional<PauseRow> paused;
 };
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
@@ -68,6 +76,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
 struct RunProgress {
   JobProgress job;
   std::vector<Rank> differ;  // whose replicas are to be as those of most, and are not
+  std::optional<PauseRow> paused;
 };
 
 // nullopt: it has ended (RunInfo::end says what it had trained), or cannot be replayed.

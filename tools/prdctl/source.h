@@ -30,6 +30,12 @@ class HistorySource {
 
   // Only a running daemon has one; kFailedPrecondition from files.
   virtual Result<DaemonStatus> Daemon() = 0;
+
+  // What a running daemon has done as an operator said; the same from files.
+  virtual Result<std::string> Act(const prd::Act&) {
+    return Status(Code::kFailedPrecondition,
+                  "only a running daemon can do that: give --admin ENDPOINT, not --state-dir");
+  }
 };
 
 // Gives every record of a run from an index on to `visit`, until it returns false. kDataLoss when

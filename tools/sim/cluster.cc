@@ -35,6 +35,12 @@ int StepsOfOthers(const Plan& plan) {
   return FollowsSchedule(plan) || HasNeighbours(plan) || HasStore(plan) ? 16 : 4;
 }
 
+// An operator has removed it.
+bool Dismisses(const WorkerLeft& left) {
+  return !StaysInJob(left.why) &&
+         (left.reason.starts_with("evicted by ") || left.reason.starts_with("drained by "));
+}
+
 class Cluster {
  public:
   Cluster(const Workload& workload, const RunOptions& options)
@@ -88,6 +94,7 @@ class Cluster {
   void Faults();
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
+  void Operate(double share);
   void Forge(std::uint32_t worker);
   void LookForHangs(Instant until);
   std::vector<HangWatch::Worker> Doings() const;
@@ -122,6 +129,7 @@ class Cluster {
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
   std::set<Incarnation> lost_;      // whose leases ran out
+  Instant resumes_at_;              // the operator, what is paused
   std::map<RunId, RunId> numbers_;  // World::NumberOf the newest run with each id
   HangWatch hangs_;
 };
@@ -135,6 +143,11 @@ void Cluster::Seen(const Record& record) {
   const auto* left = std::get_if<WorkerLeft>(&record.body);
   if (left != nullptr && !StaysInJob(left->why) && world_.Lives(left->incarnation)) {
     world_.replicas[WorkerOf(left->incarnation)].removed = true;
+  }
+  if (left != nullptr && Dismisses(*left)) world_.dismissed.insert(left->incarnation);
+  const auto* through = std::get_if<GroupEnded>(&record.body);
+  if (through != nullptr && through->reason.find(": drained by ") != std::string::npos) {
+    throw Violation("drained", "group " + std::to_string(through->id) + ": " + through->reason);
   }
   const auto* ended = std::get_if<RunEnded>(&record.body);
   if (ended != nullptr && ended->finished) world_.finished.insert(numbers_[record.run]);
@@ -346,7 +359,46 @@ void Cluster::Faults() {
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (world_.Rolled(faults.forgeries_per_s * share)) Forge(i);
   }
-  if (world_.FaultsOn()) world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+  Operate(share);
+  // What is paused is resumed, whatever goes wrong.
+  if (world_.FaultsOn() || resumes_at_.ns > 0) {
+    world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+  }
+}
+
+// Whatever an operator does, while the job is in any state: much of it is refused.
+void Cluster::Operate(double share) {
+  const FaultsPart& faults = workload_.faults;
+  const auto any = [&] { return static_cast<std::uint32_t>(world_.dice.Below(workers_.size())); };
+  OperatorActed act{.by = "user 0"};
+  if (world_.Rolled(faults.evictions_per_s * share)) {
+    act.verb = OperatorVerb::kEvict;
+    act.rank = static_cast<Rank>(any());
+    (void)controller_.Act(act).ok();
+    act.rank = kNoRank;
+  }
+  if (world_.Rolled(faults.drains_per_s * share)) {
+    act.verb = OperatorVerb::kDrain;
+    act.host = "h" + std::to_string(world_.HostOf(any()));
+    (void)controller_.Act(act).ok();
+    act.host.clear();
+  }
+  if (world_.Rolled(faults.operator_ends_per_s * share)) {
+    act.verb = OperatorVerb::kEnd;
+    (void)controller_.Act(act).ok();
+  }
+  if (world_.Rolled(faults.operator_pauses_per_s * share)) {
+    act.verb = OperatorVerb::kPause;
+    if (controller_.Act(act).ok()) {
+      resumes_at_ = world_.now + FromMs(faults.operator_pause_ms * world_.dice.Unit());
+      world_.Disturbed(resumes_at_);
+    }
+  }
+  if (resumes_at_.ns == 0 || world_.now < resumes_at_) return;
+  act.verb = OperatorVerb::kResume;
+  world_.Disturbed(world_.now);
+  // Another run, or one that has been ended, is not paused.
+  if (controller_.Act(act).code() != Code::kUnavailable) resumes_at_ = {};
 }
 
 // Of links, and of a worker that stands still.

@@ -84,6 +84,11 @@ std::string Words(const LinkChanged& changed) {
 std::string Words(const HelloRefused& refused) {
   return "rank " + std::to_string(refused.rank) + " is refused: " + refused.reason;
 }
+std::string Words(const OperatorActed& acted) {
+  return acted.by + " says " + VerbName(acted.verb) +
+         (acted.rank == kNoRank ? "" : " rank " + std::to_string(acted.rank)) +
+         (acted.host.empty() ? "" : " host " + acted.host);
+}
 std::string Words(const ReplicasDiffer& differ) {
   return "replicas differ after group " + std::to_string(differ.group) + ": " + differ.reason;
 }
@@ -291,6 +296,15 @@ void Controller::Turn() {
   inbox_.clear();
   pump_->Tick(world_->now);
   Flush();
+}
+
+Status Controller::Act(const OperatorActed& act) {
+  if (pump_ == nullptr || stalled_ || world_->now < frozen_until_) {
+    return Status(Code::kUnavailable, "no controller");
+  }
+  const Status status = pump_->Act(world_->now, "sim", act);
+  if (status.ok()) Flush();
+  return status;
 }
 
 void Controller::Take(const WorkerEnvelope& envelope, std::int64_t wall_ns) {

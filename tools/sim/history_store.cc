@@ -34,6 +34,11 @@ struct BodyHash {
     Add(Number(changed.b) * 2 + (changed.works ? 1 : 0));
   }
   void operator()(const HelloRefused& refused) { Add(Number(refused.rank)); }
+  void operator()(const OperatorActed& acted) {
+    Add(static_cast<std::uint64_t>(acted.verb));
+    Add(Number(acted.rank));
+    Add(HashBytes(acted.host));
+  }
   void operator()(const ReplicasDiffer& differ) {
     Add(differ.group);
     for (const Rank rank : differ.ranks) Add(Number(rank));

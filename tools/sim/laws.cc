@@ -203,6 +203,7 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   // A worker for whom a round, or a replica while rounds go on, cannot be repaired begins anew.
   const bool behind = left.reason.starts_with("its replica differs") ||
                       left.reason.starts_with("could not get the result") ||
+                      left.reason.starts_with("evicted by ") ||  // an operator
                       left.reason.starts_with("nobody is left to give the result");
   if (left.why == LeftReason::kEvicted && !behind) {
     throw Violation("no-evictions", RankText(left.rank) + ": " + left.reason);

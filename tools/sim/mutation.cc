@@ -35,6 +35,7 @@ class MutantEngine final : public Engine {
   std::optional<Instant> NextDeadline() const override { return engine_->NextDeadline(); }
   std::string Explain(Instant now, Rank rank) const override { return engine_->Explain(now, rank); }
   std::vector<Drawn> DrawnGroups() const override { return engine_->DrawnGroups(); }
+  Leaving leaving(Rank rank) const override { return engine_->leaving(rank); }
   void Archive(StateArchive& ar) override {
     ar(waiting_, dead_, running_);
     engine_->Archive(ar);

@@ -337,7 +337,10 @@ void SimWorker::OnCallDone(const CallDone& done) {
   const bool over =
       done.status.code() == Code::kAborted &&
       (remains || mixed_up || finished.contains(run_number()) || finished.contains(former_));
-  if (over) return Away(parts_->world->workload.faults.return_ms);
+  // Who is removed before it has heard its Welcome is refused.
+  const bool dismissed =
+      !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
+  if (over || dismissed) return Away(parts_->world->workload.faults.return_ms);
   // The job has lost it: it joins again with its next step.
   if (phase_ == Phase::kAveraging && done.status.code() == Code::kUnavailable) return GoOn();
   if (!done.status.ok()) {
@@ -552,6 +555,10 @@ void SimWorker::Perform(Action* action) {
   } else if (const auto* become = std::get_if<BecomeIncarnation>(action)) {
     parts_->data->Gone(number_);
     parts_->exchange->Gone(number_);
+    if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
+      throw Violation("dismissed", "worker " + std::to_string(number_) +
+                                       " comes back, and an operator has removed it");
+    }
     replica().incarnation = become->incarnation;
     greeted_ = false;
     signal_ = said_ = heard_ = 0;

@@ -4,6 +4,7 @@
 //   lent        the replica is read or changed from outside only while its training loop is in a
 //               call, but for rounds, and for averages in the background
 //   told        a Hello says the iteration of the parameters that the worker brings
+//   dismissed   a worker that an operator has removed does not come back as another incarnation
 //   run-ahead   in the background, a step returns only while the signal that stands is not older
 //               than the plan allows: of so many synchronising steps, its own among them
 #ifndef PRD_TOOLS_SIM_SIM_WORKER_H_

@@ -101,6 +101,11 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("launcher_restarts_per_s", &part->launcher_restarts_per_s, {0, 1000});
   Chance(f, "remains", &part->remains);
   f.Real("forgeries_per_s", &part->forgeries_per_s, {0, 1000});
+  f.Real("evictions_per_s", &part->evictions_per_s, {0, 1000});
+  f.Real("drains_per_s", &part->drains_per_s, {0, 1000});
+  f.Real("operator_pauses_per_s", &part->operator_pauses_per_s, {0, 1000});
+  f.Real("operator_pause_ms", &part->operator_pause_ms, {0, 1e6});
+  f.Real("operator_ends_per_s", &part->operator_ends_per_s, {0, 1000});
 }
 
 void Describe(Fields& f, ControllerPart* part) {

@@ -138,6 +138,13 @@ struct FaultsPart {
   double remains = 0.3;
   // Per worker: a peer that knows all of it but its token sends a message in its name.
   double forgeries_per_s = 0;
+  // An operator evicts a worker, or drains a host: its workers come back as new processes within
+  // return_ms. Or pauses the job for up to operator_pause_ms, or ends it.
+  double evictions_per_s = 0;
+  double drains_per_s = 0;
+  double operator_pauses_per_s = 0;
+  double operator_pause_ms = 1500;
+  double operator_ends_per_s = 0;
 };
 
 // [controller]

@@ -170,6 +170,7 @@ struct World {
   Links links;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
   std::set<RunId> finished;             // of these, those that their workers ended (RunEnded)
+  std::set<Incarnation> dismissed;      // by an operator
   std::uint64_t launch = 1;             // the newest
   DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
   bool forgot = false;                  // the controller, ever

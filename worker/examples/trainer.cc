@@ -19,7 +19,8 @@ namespace {
 
 enum Stop { kTrain, kFinish, kLeave };
 volatile std::sig_atomic_t g_stop = kTrain;
-volatile std::sig_atomic_t g_attached = 0;
+enum Place { kOutside, kTraining, kEnding };  // Attach has not returned; ...; in Finish
+volatile std::sig_atomic_t g_place = kOutside;
 prd::Session* g_session = nullptr;
 
 // In a signal handler.
@@ -27,17 +28,23 @@ void Say(const char* text) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
 }
 
-// SIGINT, which a terminal sends to all workers: ends after this step, with the average of all. A
-// second one, and SIGTERM, which is sent to one worker: leaves at once, and the others go on.
+// SIGINT, which a terminal sends to all workers: ends after this step, with the average of all.
+// SIGTERM, which is sent to one worker: leaves between two steps, so that the step that it is in
+// ends as it would, and the others go on. A second one of them: leaves at once.
 void OnSignal(int signal) {
-  if (signal == SIGINT && g_stop == kTrain && g_attached != 0) {
+  if (signal == SIGINT && g_stop == kTrain && g_place == kTraining) {
     g_stop = kFinish;
     Say("finishes after this step, and waits for the other workers; once more: leaves\n");
     return;
   }
-  if (g_stop == kLeave) return;
+  const bool first = g_stop == kTrain;
   g_stop = kLeave;
-  Say(g_attached != 0 ? "leaves the job; the others go on\n" : "stops; it has not joined yet\n");
+  if (first && g_place == kTraining) {
+    Say("leaves the job after this step, and the others go on; once more: at once\n");
+    return;
+  }
+  Say(g_place != kOutside ? "leaves the job; the others go on\n"
+                          : "stops; it has not joined yet\n");
   if (g_session != nullptr) g_session->Cancel();
 }
 
@@ -127,6 +134,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     }
     const std::optional<double> loss = learner.ComputeGradients(interrupted);
     const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
+    if (g_stop == kLeave) break;
 
     const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
     auto result = session.Step({.samples = samples, .discard = !whole});
@@ -177,7 +185,7 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   const prd::Status attached = session->Attach(std::move(replica));
   if (g_stop == kLeave && attached.code() == prd::Code::kCancelled) return 0;
   if (!attached.ok()) return fail("attach", attached);
-  g_attached = 1;
+  g_place = kTraining;
 
   learner.TakePart(session->rank(), session->workers());
   SnapshotHeader done{.rank = session->rank()};
@@ -188,6 +196,7 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   const prd::Status trained = Train(args, *session, learner, log, snapshots, done);
   if (g_stop == kLeave) return leave();
   if (!trained.ok()) return fail("step", trained);
+  g_place = kEnding;
   const prd::Status finished = session->Finish();
   if (!finished.ok()) return g_stop == kLeave ? leave() : fail("finish", finished);
   done.time_ns = MonotonicNs();

@@ -1,0 +1,186 @@
+// Job: what operators do to it from outside.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "common/base/check.h"
+#include "engines/job.h"
+#include "engines/job_limits.h"
+#include "engines/words.h"
+
+namespace prd {
+namespace {
+
+constexpr std::size_t kMaxDismissed = 256;
+constexpr std::size_t kMaxHosts = 8;  // in an error
+
+std::string By(const OperatorActed& act) {
+  return act.by + (act.reason.empty() ? "" : ": " + act.reason);
+}
+
+}  // namespace
+
+bool Job::OnHost(Rank rank, const std::string& host) const {
+  const Worker& worker = workers_[Index(rank)];
+  return Present(rank) && (worker.host_name == host || worker.host == host);
+}
+
+Status Job::CheckAct(const OperatorActed& act) const {
+  const auto no = [&](const std::string& why, Code code = Code::kFailedPrecondition) {
+    return Status(code, "job " + spec_.name + why);
+  };
+  if (act.reason.size() > kMaxName || act.by.size() > kMaxName || act.host.size() > kMaxName) {
+    return Status(Code::kInvalidArgument,
+                  "a reason, and a host, have " + std::to_string(kMaxName) + " bytes at most");
+  }
+  switch (act.verb) {
+    case OperatorVerb::kEvict:
+      if (Present(act.rank)) return Status::Ok();
+      return no(": no worker holds rank " + std::to_string(act.rank), Code::kNotFound);
+    case OperatorVerb::kDrain: {
+      std::set<std::string> hosts;
+      bool found = false;
+      bool fresh = false;
+      for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+        if (!Present(rank)) continue;
+        hosts.insert(workers_[Index(rank)].host_name);
+        if (!OnHost(rank, act.host)) continue;
+        found = true;
+        fresh = fresh || !draining_.contains(rank);
+        if (engine_->leaving(rank) != Engine::Leaving::kNever) continue;
+        return no(": rank " + std::to_string(rank) +
+                  " has what no other worker has a copy of, and it would be lost (replicas = 0 of "
+                  "the engine); evict it if it may be");
+      }
+      if (!found) {
+        std::string all;
+        std::size_t shown = 0;
+        for (const std::string& host : hosts) {
+          if (++shown > kMaxHosts) break;
+          all += (all.empty() ? "" : ", ") + host;
+        }
+        return no(" has no worker on host " + act.host + "; its hosts are " + all +
+                      (hosts.size() > kMaxHosts
+                           ? " and " + std::to_string(hosts.size() - kMaxHosts) + " more"
+                           : ""),
+                  Code::kNotFound);
+      }
+      return fresh ? Status::Ok() : no(": host " + act.host + " is drained already");
+    }
+    case OperatorVerb::kEnd:
+      if (done_) return no(" is done already: its workers stop by themselves");
+      if (begun_) return Status::Ok();
+      return no(" has not begun: there is nothing to end. Its workers can be evicted");
+    case OperatorVerb::kPause:
+      if (paused_) return no(" is paused already, by " + paused_->by);
+      if (done_) return no(" is done: its workers stop by themselves");
+      if (!FollowsSchedule(plan_)) return Status::Ok();
+      return no(
+          " cannot be paused: its workers follow a schedule, and ask the controller for "
+          "nothing");
+    case OperatorVerb::kResume:
+      return paused_ ? Status::Ok() : no(" is not paused");
+  }
+  return no(": an operator does nothing of the kind", Code::kInvalidArgument);
+}
+
+void Job::OnAct(const OperatorActed& act) {
+  switch (act.verb) {
+    case OperatorVerb::kEvict:
+      Dismiss(act.rank, LeftReason::kEvicted, "evicted by " + By(act));
+      break;
+    case OperatorVerb::kDrain:
+      for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+        if (OnHost(rank, act.host)) draining_.emplace(rank, "drained by " + By(act));
+      }
+      break;
+    case OperatorVerb::kEnd:
+      paused_.reset();
+      done_ = true;
+      Write(GoalReached{progress().trained});
+      break;
+    case OperatorVerb::kPause:
+      paused_ = Hold{.by = act.by, .reason = act.reason, .since = now_};
+      break;
+    case OperatorVerb::kResume:
+      paused_.reset();
+      break;
+  }
+}
+
+// Groups of the plan take workers without a signal of theirs: one that only holds its signals back
+// would be in group after group.
+bool Job::StopsInGroups(Rank rank) const {
+  const bool unasked = TrainsInRounds(plan_) || (DrawnAhead(plan_) && !FollowsSchedule(plan_));
+  return unasked && workers_[Index(rank)].state == State::kActive;
+}
+
+// It is in no group, and nobody needs anything of it.
+bool Job::MayGo(Rank rank) const {
+  const Worker& worker = workers_[Index(rank)];
+  if (worker.group != kNoGroup || groups_.contains(worker.last_group)) return false;
+  if (worker.state == State::kFinal) return false;  // it goes with the others
+  for (const Worker& other : workers_) {
+    if (other.state != State::kAbsent && other.source == rank) return false;
+  }
+  // The step that its signal ends is to count.
+  const bool asked = worker.state == State::kActive && worker.signal && worker.signal->waiting &&
+                     !worker.signal_withheld && !worker.signal_held && !worker.compared;
+  return (!asked || paused_) && engine_->leaving(rank) != Engine::Leaving::kLater;
+}
+
+// Who drains gets into no more groups, and goes when it is in none. The others hear of it as if it
+// had left then.
+void Job::LetDrainingGo() {
+  std::vector<Rank> ranks;
+  for (const auto& [rank, why] : draining_) ranks.push_back(rank);
+  for (const Rank rank : ranks) {
+    if (!draining_.contains(rank)) continue;
+    if (StopsInGroups(rank)) {
+      Worker& worker = At(rank);
+      worker.signal.reset();
+      SetWithheld(rank, false);
+      worker.stopped_at = gained_.steps;
+      SetState(rank, State::kPaused);
+      Write(WorkerLeft{.rank = rank,
+                       .incarnation = worker.incarnation,
+                       .why = LeftReason::kPaused,
+                       .reason = draining_.at(rank),
+                       .gradients = worker.owed});
+      ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kPaused});
+    }
+    if (MayGo(rank)) Dismiss(rank, LeftReason::kLeft, std::string(draining_.at(rank)));
+  }
+}
+
+void Job::Dismiss(Rank rank, LeftReason why, const std::string& reason) {
+  dismissed_.push_back({.incarnation = At(rank).incarnation, .reason = reason});
+  if (dismissed_.size() > kMaxDismissed) dismissed_.erase(dismissed_.begin());
+  Send(rank, Released{.reason = reason});
+  Remove(rank, why, reason);
+}
+
+std::string Job::LeavesWords(Rank rank) const {
+  const Worker& worker = workers_[Index(rank)];
+  const std::string until = worker.group != kNoGroup
+                                ? "group " + std::to_string(worker.group) + " is through"
+                                : "the others need nothing of it any more";
+  return draining_.at(rank) + "; leaves once " + until;
+}
+
+std::string Job::PauseWords(Instant now) const {
+  if (!paused_) return {};
+  return "paused by " + paused_->by + " for " + words::Duration(now - paused_->since) +
+         (paused_->reason.empty() ? "" : ": " + paused_->reason);
+}
+
+// Behind all else, and only where there is something: a state without is as it was before there
+// were operators.
+void Job::ArchiveActs(StateArchive& ar) {
+  const bool any = paused_ || !draining_.empty() || !dismissed_.empty();
+  if (ar.saving() ? !any : ar.AtEnd()) return;
+  ar(paused_, draining_, dismissed_);
+}
+
+}  // namespace prd

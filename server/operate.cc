@@ -1,0 +1,99 @@
+#include "server/operate.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "engines/words.h"
+
+namespace prd {
+namespace {
+
+// The workers of the job that are on the host, as Job takes it.
+std::vector<Rank> OnHost(const Job& job, const std::string& host) {
+  std::vector<Rank> ranks;
+  for (std::size_t i = 0; i < job.workers().size(); ++i) {
+    const Job::Worker& worker = job.workers()[i];
+    const bool there = worker.state != Job::State::kAbsent;
+    if (there && (worker.host == host || worker.host_name == host)) {
+      ranks.push_back(static_cast<Rank>(i));
+    }
+  }
+  return ranks;
+}
+
+const Job* Find(const Pump& pump, const std::string& name) {
+  const auto found = std::find_if(pump.jobs().begin(), pump.jobs().end(), [&](const auto& entry) {
+    return entry.second->spec().name == name && !entry.second->ended();
+  });
+  return found == pump.jobs().end() ? nullptr : found->second.get();
+}
+
+std::string Done(const OperatorActed& what, const std::string& job,
+                 const std::vector<Rank>& drained) {
+  switch (what.verb) {
+    case OperatorVerb::kEvict:
+      return "rank " + std::to_string(what.rank) + " of job " + job + " is removed";
+    case OperatorVerb::kDrain:
+      return words::Ranks(drained) + " of job " + job +
+             (drained.size() == 1 ? " leaves" : " leave") +
+             " at the next boundary (prdctl workers shows who is still there)";
+    case OperatorVerb::kEnd:
+      return "job " + job + " is done: its workers stop at their next boundary";
+    case OperatorVerb::kPause:
+      return "job " + job + " is paused: its workers wait with their next signals";
+    case OperatorVerb::kResume:
+      return "job " + job + " goes on";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Words(const Act& act) {
+  const OperatorActed& what = act.what;
+  std::string text = VerbName(what.verb);
+  if (what.verb == OperatorVerb::kEvict) text += " rank " + std::to_string(what.rank) + " of";
+  if (what.verb == OperatorVerb::kDrain) text += " host " + what.host + " of";
+  text += act.job.empty() ? " all jobs" : " job " + act.job;
+  return text + (what.reason.empty() ? "" : ": " + what.reason);
+}
+
+Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, Pump* pump) {
+  if (!rights.operates) {
+    return Status(Code::kFailedPrecondition,
+                  "permission denied: only an operator may " + Words(act) +
+                      " (role = \"operator\" of the identity in the daemon's config)");
+  }
+  const bool drains = act.what.verb == OperatorVerb::kDrain;
+  if (act.job.empty() && !drains) {
+    return Status(Code::kInvalidArgument, std::string(VerbName(act.what.verb)) + ": of which job?");
+  }
+  std::vector<std::string> jobs;
+  if (!act.job.empty()) jobs.push_back(act.job);
+  for (const auto& [run, job] : pump->jobs()) {
+    const bool wanted = act.job.empty() && !job->ended() && rights.Covers(job->spec().name);
+    if (wanted && !OnHost(*job, act.what.host).empty()) jobs.push_back(job->spec().name);
+  }
+  if (jobs.empty()) {
+    return Status(Code::kNotFound, "no job has a worker on host " + act.what.host);
+  }
+  std::string done;
+  Status failed = Status::Ok();
+  for (const std::string& name : jobs) {
+    // A job that is not its own is to it as if there were none.
+    if (!rights.Covers(name)) return Status(Code::kNotFound, "no run of job " + name + " goes on");
+    const Job* job = Find(*pump, name);
+    const std::vector<Rank> drained =
+        drains && job != nullptr ? OnHost(*job, act.what.host) : std::vector<Rank>();
+    const Status status = pump->Act(now, name, act.what);
+    if (!status.ok()) {
+      failed = status;
+      continue;
+    }
+    done += (done.empty() ? "" : "; ") + Done(act.what, name, drained);
+  }
+  if (done.empty()) return failed;
+  return done + (failed.ok() ? "" : "; but " + failed.message());
+}
+
+}  // namespace prd
