@@ -389,7 +389,8 @@ void Cluster::Operate(double share) {
   }
   if (world_.Rolled(faults.operator_pauses_per_s * share)) {
     act.verb = OperatorVerb::kPause;
-    if (controller_.Act(act).ok()) {
+    const Code code = controller_.Act(act).code();
+    if (code == Code::kOk || code == Code::kUnavailable) {  // it may be recorded all the same
       resumes_at_ = world_.now + FromMs(faults.operator_pause_ms * world_.dice.Unit());
       world_.Disturbed(resumes_at_);
     }

@@ -299,12 +299,12 @@ void Controller::Turn() {
 }
 
 Status Controller::Act(const OperatorActed& act) {
-  if (pump_ == nullptr || stalled_ || world_->now < frozen_until_) {
-    return Status(Code::kUnavailable, "no controller");
-  }
+  const Status away(Code::kUnavailable, "no controller, or it cannot write");
+  if (pump_ == nullptr || stalled_ || world_->now < frozen_until_) return away;
   const Status status = pump_->Act(world_->now, "sim", act);
-  if (status.ok()) Flush();
-  return status;
+  if (!status.ok()) return status;
+  Flush();  // it may die here, with or without the record
+  return pump_ == nullptr || stalled_ ? away : status;
 }
 
 void Controller::Take(const WorkerEnvelope& envelope, std::int64_t wall_ns) {

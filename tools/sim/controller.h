@@ -39,7 +39,8 @@ class Controller final : private Transport {
   void Start();  // at first, and after a crash
   void Receive(WorkerEnvelope envelope);
   void Turn();
-  // An operator acts on the job. kUnavailable: it is not there, or cannot write now.
+  // An operator acts on the job. kUnavailable: it is not there, or could not write: whether the act
+  // is recorded shows later.
   Status Act(const OperatorActed& act);
   // kFault: dies, stands still, or finds its wall clock changed, with the workload's probabilities.
   void MayDie(DurationNs period);
