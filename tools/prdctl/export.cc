@@ -24,9 +24,6 @@ std::string CsvCell(const std::string& written) {
   return quoted + "\"";
 }
 
-// Threads from here on are workers' rounds in the background; ranks are below.
-constexpr int kBackground = 1 << 24;
-
 // Microseconds, as trace events have them, without losing the ns.
 std::string Micros(DurationNs ns) {
   const std::string sign = ns < 0 ? "-" : "";
@@ -71,30 +68,35 @@ void CsvExporter::Add(const Record& record) {
 }
 
 void TraceExporter::Event(const std::string& json) {
+  if (out_ == nullptr) return;
   *out_ << (first_ ? "\n" : ",\n") << json;
   first_ = false;
 }
 
-void TraceExporter::Slice(const char* name, int thread, Instant from, Instant to,
-                          const std::string& args) {
+void TraceExporter::Slice(const char* name, int thread, Instant from, Instant to, const Json& args,
+                          GroupId group) {
   Instant& busy_until = busy_until_[thread];
   from = std::max(from, busy_until);
   if (to <= from) return;
   busy_until = to;
+  Did(name, thread, from, to, group);
+  if (out_ == nullptr) return;
   Event("{\"ph\":\"X\",\"name\":\"" + std::string(name) + "\",\"cat\":\"" + name +
         "\",\"pid\":" + std::to_string(run_) + ",\"tid\":" + std::to_string(thread) + ",\"ts\":" +
-        Micros(from - start_) + ",\"dur\":" + Micros(to - from) + ",\"args\":" + args + "}");
+        Micros(from - start_) + ",\"dur\":" + Micros(to - from) + ",\"args\":" + Dump(args) + "}");
 }
 
-void TraceExporter::Mark(const std::string& name, Rank rank, Instant at, const std::string& args) {
+void TraceExporter::Mark(const std::string& name, Rank rank, Instant at, const Json& args) {
+  if (out_ == nullptr) return;
   Event("{\"ph\":\"i\",\"s\":\"t\",\"name\":" + Dump(name) + ",\"pid\":" + std::to_string(run_) +
         ",\"tid\":" + std::to_string(rank) + ",\"ts\":" + Micros(at - start_) +
-        ",\"args\":" + args + "}");
+        ",\"args\":" + Dump(args) + "}");
 }
 
 void TraceExporter::Begin(const Record& record, const RunStarted& started) {
   run_ = record.run;
   start_ = record.now;
+  if (out_ == nullptr) return;
   *out_ << "{\"displayTimeUnit\":\"ms\",\"otherData\":"
         << Dump({{"job", started.job},
                  {"engine", started.engine},
@@ -154,22 +156,22 @@ void TraceExporter::OnDecision(const Record& record) {
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     NameThread(joined->rank, "rank " + std::to_string(joined->rank) + " (" + joined->host_name +
                                  ", pid " + std::to_string(joined->pid) + ")");
-    Mark("joined", joined->rank, record.now, Dump({{"reason", joined->reason}}));
+    Mark("joined", joined->rank, record.now, {{"reason", joined->reason}});
     threads_[joined->rank].entered = record.now;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     Json args = {{"reason", left->reason}};
     if (left->gradients > 0) args["gradients_lost"] = left->gradients;
-    Mark("left", left->rank, record.now, Dump(args));
+    Mark("left", left->rank, record.now, args);
     threads_[left->rank] = {};
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     Mark("dropped", late->rank, record.now,
-         Dump({{"iteration", late->iteration}, {"reason", late->reason}}));
+         {{"iteration", late->iteration}, {"reason", late->reason}});
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
     OnAnswer(record.now, *answer);
   } else if (const auto* schedule = std::get_if<ScheduleSet>(&record.body)) {
     for (const Rank rank : schedule->members) {
       Mark("schedule: draws its groups itself, unreported", rank, record.now,
-           Dump({{"members", schedule->members}, {"reason", schedule->reason}}));
+           {{"members", schedule->members}, {"reason", schedule->reason}});
     }
   } else if (const auto* order = std::get_if<AdoptOrdered>(&record.body)) {
     if (order->result == kNoGroup) return;
@@ -186,15 +188,15 @@ void TraceExporter::OnPlaces(const Record& record) {
     std::vector<Rank> in;
     for (const InEdge& edge : set->in) in.push_back(edge.rank);
     Mark("neighbours", set->rank, record.now,
-         Dump({{"in", in}, {"out", set->out}, {"at", set->at}, {"reason", set->reason}}));
+         {{"in", in}, {"out", set->out}, {"at", set->at}, {"reason", set->reason}});
   } else if (const auto* placement = std::get_if<PlacementSet>(&record.body)) {
     for (const Rank rank : placement->members) {
       Mark("placement", rank, record.now,
-           Dump({{"epoch", placement->epoch}, {"reason", placement->reason}}));
+           {{"epoch", placement->epoch}, {"reason", placement->reason}});
     }
   } else if (const auto* opened = std::get_if<PlacementOpened>(&record.body)) {
     for (const Rank rank : opened->members) {
-      Mark("placement opened", rank, record.now, Dump({{"epoch", opened->epoch}}));
+      Mark("placement opened", rank, record.now, {{"epoch", opened->epoch}});
     }
   }
 }
@@ -202,11 +204,11 @@ void TraceExporter::OnPlaces(const Record& record) {
 void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
   if (TrainsInGroups(tracker_.plan())) {
     return Mark(answer.ready ? "query: ready" : "query: go on", answer.rank, now,
-                Dump({{"iteration", answer.iteration},
-                      {"local_steps", answer.local_steps},
-                      {"reason", answer.reason}}));
+                {{"iteration", answer.iteration},
+                 {"local_steps", answer.local_steps},
+                 {"reason", answer.reason}});
   }
-  const std::string args = Dump({{"next", answer.next}, {"reason", answer.reason}});
+  const Json args = {{"next", answer.next}, {"reason", answer.reason}};
   Thread& thread = threads_[answer.rank];
   if (thread.signalled) Slice("wait", answer.rank, thread.ready, now, args);
   if (answer.next > answer.iteration) Mark("jump", answer.rank, now, args);
@@ -218,11 +220,9 @@ void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Thread& thread = threads_[rank];
   const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
-  Slice("compute", rank, thread.entered, computed, Dump(args));
+  Slice("compute", rank, thread.entered, computed, args);
   Slice(HasNeighbours(tracker_.plan()) ? "receive" : "push", rank, computed, now,
-        Dump({{"queued", ready.queued},
-              {"dropped", ready.dropped},
-              {"suppressed", ready.suppressed}}));
+        {{"queued", ready.queued}, {"dropped", ready.dropped}, {"suppressed", ready.suppressed}});
 }
 
 void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelope) {
@@ -242,7 +242,7 @@ void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
   } else if (thread.counter.Ends(ready)) {
     Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
     if (ready.local_steps > 0) args["local_steps"] = ready.local_steps;
-    Slice("compute", rank, now - Possible(ready.step_ns, now - start_), now, Dump(args));
+    Slice("compute", rank, now - Possible(ready.step_ns, now - start_), now, args);
   }
   thread.ready = now;
   thread.signalled = true;
@@ -257,7 +257,7 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   Json args = {{"group", group.id}, {"kind", KindName(group.kind)}};
   args["members"] = Json::array();
   for (const MemberRow& m : group.members) {
-    args["members"].push_back(m.rank);
+    if (out_ != nullptr) args["members"].push_back(m.rank);
     if (m.rank == rank) args["weight"] = m.weight;
   }
   args["reason"] = group.reason;
@@ -273,15 +273,15 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   if (group.kind == GroupKind::kTrain) {
     Slice("wait", rank, thread.ready,
           std::min(thread.ready + Possible(finished.wait_ns, age), std::max(thread.ready, began)),
-          Dump(args));
+          args, group.id);
   } else if (group.kind == GroupKind::kAverage) {
-    Slice("wait", rank, thread.ready, began, Dump(args));
+    Slice("wait", rank, thread.ready, began, args, group.id);
     thread.ready = record.now;  // and on for the next round
   }
   args["bytes"] = finished.bytes;
   args["ok"] = finished.outcome == Outcome::kOk;
   if (!finished.detail.empty()) args["detail"] = finished.detail;
-  Slice("reduce", rank, began, record.now, Dump(args));
+  Slice("reduce", rank, began, record.now, args, group.id);
 }
 
 void TraceExporter::OnAhead(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
@@ -300,8 +300,8 @@ void TraceExporter::OnAhead(Instant now, Rank rank, const GroupRow& group, const
   const Instant began = std::max(said, group.Started().value_or(now));
   if (!group.held) return OnBeside(now, rank, *member, began, more);
   Thread& thread = threads_[rank];
-  if (thread.signalled) Slice("wait", rank, thread.ready, began, Dump(more));
-  Slice(member->passive ? "reduce (passive)" : "reduce", rank, began, now, Dump(more));
+  if (thread.signalled) Slice("wait", rank, thread.ready, began, more, group.id);
+  Slice(member->passive ? "reduce (passive)" : "reduce", rank, began, now, more, group.id);
   thread.ready = now;
   if (!member->passive && finished.outcome == Outcome::kOk) thread.signalled = false;
 }
@@ -311,9 +311,9 @@ void TraceExporter::OnBeside(Instant now, Rank rank, const MemberRow& member, In
   Thread& thread = threads_[rank];
   const bool own = member.ready && !member.passive;
   const bool stops = RunAhead(tracker_.plan()) == 0;
-  if (own && stops) Slice("wait", rank, thread.ready, now, Dump(args));
-  if (own && !stops) Slice("signalled", Background(rank), thread.ready, began, Dump(args));
-  Slice(member.passive ? "reduce (passive)" : "reduce", Background(rank), began, now, Dump(args));
+  if (own && stops) Slice("wait", rank, thread.ready, now, args);
+  if (own && !stops) Slice("signalled", Background(rank), thread.ready, began, args);
+  Slice(member.passive ? "reduce (passive)" : "reduce", Background(rank), began, now, args);
 }
 
 void TraceExporter::OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished,
@@ -326,7 +326,7 @@ void TraceExporter::OnRound(Instant now, Rank rank, const GroupRow& group, const
   args["ok"] = ok;
   if (!finished.detail.empty()) args["detail"] = finished.detail;
   Slice(passive ? "reduce (passive)" : "reduce", Background(rank),
-        now - Possible(finished.reduce_ns, now - start_), now, Dump(args));
+        now - Possible(finished.reduce_ns, now - start_), now, args);
   if (ok) EndWait(now, rank, group.iteration);
 }
 
@@ -335,7 +335,7 @@ void TraceExporter::OnAdopted(Instant now, Rank rank, const Adopted& adopted) {
   if (thread.fetched == kNoGroup) return;
   const auto group = tracker_.running().find(thread.fetched);
   Slice("fetch", Background(rank), thread.fetch, now,
-        Dump({{"group", thread.fetched}, {"ok", adopted.ok}, {"gradients", adopted.included}}));
+        {{"group", thread.fetched}, {"ok", adopted.ok}, {"gradients", adopted.included}});
   thread.fetched = kNoGroup;
   if (adopted.ok && group != tracker_.running().end()) EndWait(now, rank, group->second.iteration);
 }
@@ -344,7 +344,7 @@ void TraceExporter::OnAdopted(Instant now, Rank rank, const Adopted& adopted) {
 void TraceExporter::EndWait(Instant now, Rank rank, Iteration round) {
   Thread& thread = threads_[rank];
   if (thread.awaited < 0 || thread.awaited > round) return;
-  Slice("wait", rank, thread.ready, now, Dump({{"round", round}}));
+  Slice("wait", rank, thread.ready, now, {{"round", round}});
   thread.awaited = -1;
 }
 

@@ -68,11 +68,12 @@ class CsvExporter : public Exporter {
 // instants.
 class TraceExporter : public Exporter {
  public:
+  // Null: nothing is written.
   explicit TraceExporter(std::ostream* out) : out_(out) {}
   void Add(const Record& record) override;
   void Finish() override;
 
- private:
+ protected:
   struct Thread {
     Instant ready;
     Instant entered;  // its iteration, where there are no groups
@@ -82,6 +83,20 @@ class TraceExporter : public Exporter {
     Instant fetch;           // ordered then
     GroupId fetched = kNoGroup;
   };
+  // Called with each slice. Threads below kBackground are ranks, those from there on the rounds and
+  // groups beside the training loop of (thread - kBackground). `group`: where one is known.
+  virtual void Did(const char* /*name*/, int /*thread*/, Instant /*from*/, Instant /*to*/,
+                   GroupId /*group*/) {}
+  static constexpr int kBackground = 1 << 24;
+  const GroupTracker& tracker() const { return tracker_; }
+  const std::map<Rank, Thread>& threads() const { return threads_; }
+  // Until then the slices of a thread reach.
+  Instant BusyUntil(int thread) const {
+    const auto at = busy_until_.find(thread);
+    return at == busy_until_.end() ? start_ : at->second;
+  }
+
+ private:
   void Begin(const Record& record, const RunStarted& started);
   void OnWorker(const Record& record, const WorkerEnvelope& envelope);
   void OnReady(Instant now, Rank rank, const Ready& ready);
@@ -101,8 +116,9 @@ class TraceExporter : public Exporter {
   void SortThread(int thread, int place);
   // The second thread of a worker; it has a name from its first use on.
   int Background(Rank rank);
-  void Slice(const char* name, int thread, Instant from, Instant to, const std::string& args);
-  void Mark(const std::string& name, Rank rank, Instant at, const std::string& args);
+  void Slice(const char* name, int thread, Instant from, Instant to, const Json& args,
+             GroupId group = kNoGroup);
+  void Mark(const std::string& name, Rank rank, Instant at, const Json& args);
   void Event(const std::string& json);
 
   std::ostream* out_;

@@ -21,6 +21,7 @@
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/keygen.h"
 #include "tools/prdctl/output.h"
+#include "tools/prdctl/serve.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -48,6 +49,7 @@ Examples:
   prdctl graph | dot -Tsvg > sync.svg    which workers synchronised with which, as a picture
   prdctl graph --table                   neighbours: tokens, waits on each edge; where each shard is
   prdctl export --format trace -o t.json a trace to open at ui.perfetto.dev
+  prdctl serve                           a page for the browser; it prints its address
   prdctl drain node7 --reason "new disk" the workers of host node7 leave; no group fails
   prdctl evict mnist 3                   rank 3 of job mnist is removed
   prdctl pause mnist; prdctl resume mnist
@@ -96,6 +98,17 @@ bool Interrupted() {
   return poll(&item, 1, 0) > 0;
 }
 
+void EndOnSignals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    const int before = errno;
+    (void)!write(stop_pipe[1], "", 1);
+    errno = before;
+  };
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
 struct Flags {
   std::string admin = "ipc:///run/prd/admin.sock";
   std::string state_dir;
@@ -106,6 +119,7 @@ struct Flags {
   std::optional<Rank> rank;
   GroupId group = kNoGroup;
   std::string kind, since, format = "jsonl", file, key_name, host, reason;
+  std::string listen = "127.0.0.1:8270";
   bool failed = false, follow = false, table = false, options = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
@@ -187,16 +201,7 @@ Status Groups(HistorySource& source, const Flags& flags, const Console& console)
     if (!since.ok()) return Status(since.status().code(), "--since: " + since.status().message());
     query.since = *since;
   }
-  if (query.follow) {
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      const int before = errno;
-      (void)!write(stop_pipe[1], "", 1);
-      errno = before;
-    };
-    sigaction(SIGINT, &action, nullptr);
-    sigaction(SIGTERM, &action, nullptr);
-  }
+  if (query.follow) EndOnSignals();
   return ShowGroups(source, flags.run, query, console);
 }
 
@@ -373,6 +378,23 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });
   add("status", "The daemon: version, uptime, and the counters that Prometheus gets", ShowDaemon,
       false);
+
+  CLI::App* serve =
+      app.add_subcommand("serve",
+                         "A page that shows the runs in a browser, live or ended: what each worker "
+                         "does, who waits for whom, groups as they form, links, steps per second. "
+                         "Prints the page's address, which holds a secret token; it is read-only");
+  serve->fallthrough();
+  serve
+      ->add_option("--listen", f.listen,
+                   "ADDRESS:PORT of this host alone: 127.0.0.1, [::1] or localhost. 0: any port")
+      ->capture_default_str();
+  serve->callback([&] {
+    chosen = [&f](auto& s, auto& c) {
+      EndOnSignals();
+      return Serve(s, f.listen, c);
+    };
+  });
 
   CLI::App* keygen =
       app.add_subcommand("keygen", "Make a CURVE key pair: NAME.key (secret) and NAME.pub");

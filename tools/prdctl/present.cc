@@ -7,7 +7,6 @@
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
-namespace {
 
 // What the records say about a rank, besides the job's own state.
 struct Trail {
@@ -23,6 +22,8 @@ struct Trail {
 };
 
 using Trails = std::map<Rank, Trail>;
+
+namespace {
 
 void Follow(const Record& record, Trails* trails) {
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
@@ -299,17 +300,40 @@ std::optional<PauseRow> PauseOf(HistorySource& source, const RunInfo& run, const
 
 }  // namespace
 
-Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
+struct PresentReader::State {
   Replayer replayer;
   Trails trails;
-  const auto seen = [&](const Record& record) { Follow(record, &trails); };
+};
+
+PresentReader::PresentReader() : state_(std::make_unique<State>()) {}
+PresentReader::~PresentReader() = default;
+
+Status PresentReader::Add(const Record& record) {
+  PRD_RETURN_IF_ERROR(state_->replayer.Add(record));
+  Follow(record, &state_->trails);
+  return Status::Ok();
+}
+
+const Job* PresentReader::job() const { return state_->replayer.job(); }
+
+Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
+  PresentReader reader;
+  Replayer& replayer = reader.state_->replayer;
+  const auto seen = [&](const Record& record) { Follow(record, &reader.state_->trails); };
   // Of a run that has ended, the workers are what its records tell, so all of them are read.
   if (run.ended) {
     PRD_RETURN_IF_ERROR(ReplayAll(source, run.run, &replayer, seen));
   } else {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }
-  const Job& job = *replayer.job();
+  Result<DaemonStatus> daemon = source.Daemon();
+  if (!daemon.ok() && daemon.status().code() != Code::kFailedPrecondition) return daemon.status();
+  return reader.Read(run, daemon.ok() ? &*daemon : nullptr);
+}
+
+Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) const {
+  const Job& job = *state_->replayer.job();
+  const Trails& trails = state_->trails;
   Present present{.run = run,
                   .plan = job.engine().plan(),
                   .now = job.last_now(),
@@ -318,14 +342,12 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
                   .refusals = {},
                   .paused = PauseOf(source, run, job)};
   std::map<Rank, DurationNs> silences;
-  if (Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) {
+  if (daemon != nullptr) {
     // A run that has ended is explained as of its end.
     if (!job.ended()) present.now = std::max(present.now, daemon->now);
     for (const WorkerSilence& silence : daemon->silences) {
       if (silence.run == run.run) silences[silence.rank] = silence.silent_ns;
     }
-  } else if (daemon.status().code() != Code::kFailedPrecondition) {
-    return daemon.status();
   }
   for (const auto& [pair, link] : job.broken_links()) {
     present.links.push_back({.a = pair.first,

@@ -3,6 +3,7 @@
 #define PRD_TOOLS_PRDCTL_PRESENT_H_
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +69,25 @@ struct Present {
   std::vector<LinkRow> links;        // those that are broken, by a and b
   std::vector<RefusalRow> refusals;  // the newest 8, the newest first
   std::optional<PauseRow> paused;
+};
+
+// Follows a run from its first record on.
+class PresentReader {
+ public:
+  PresentReader();
+  ~PresentReader();
+
+  // As Replayer::Add.
+  Status Add(const Record& record);
+  // Null before the first record.
+  const Job* job() const;
+  // `daemon`: null where there is none that runs. REQUIRES: a record was added.
+  Present Read(const RunInfo& run, const DaemonStatus* daemon) const;
+
+ private:
+  friend Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 Result<Present> LoadPresent(HistorySource& source, const RunInfo& run);

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""`prdctl serve`: who is answered and how, what the page may do, and the page in a browser where there is one.
+
+Usage: serve_test.py BIN_DIR [TEST ...]. PRD_SCREENSHOTS=DIR keeps pictures.
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.parse
+
+BIN = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/bin"
+PAGE = pathlib.Path(__file__).resolve().parents[3] / "tools/prdctl/page"
+DEADLINE_S = 60
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+class Server:
+    """prdctl serve on the history of a simulated run."""
+
+    def __init__(self, workers=4, steps=10, engine="p-reduce", job="mnist"):
+        self.dir = tempfile.mkdtemp(prefix="prd-serve-")
+        subprocess.run([f"{BIN}/sim_history", f"{self.dir}/state", engine, str(workers), str(steps), job], check=True, timeout=DEADLINE_S)
+        self.process = subprocess.Popen([f"{BIN}/prdctl", "--state-dir", f"{self.dir}/state", "--json", "serve", "--listen", "127.0.0.1:0"],
+                                        stdout=subprocess.PIPE, text=True)  # fmt: skip
+        self.url = json.loads(self.process.stdout.readline())["url"]
+        parsed = urllib.parse.urlparse(self.url)
+        self.port, self.base = parsed.port, parsed.path
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(DEADLINE_S)
+        self.process.stdout.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def ask(self, path, method="GET", host=None, headers=None, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.putrequest(method, path, skip_host=True)
+        connection.putheader("Host", host or f"127.0.0.1:{self.port}")
+        for name, value in (headers or {}).items():
+            connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), text
+
+    def api(self, path):
+        status, headers, text = self.ask(f"{self.base}api/{path}")
+        assert status == 200, (path, status, text)
+        assert headers["Content-Type"] == "application/json", headers
+        return json.loads(text)
+
+    def whole(self, run=1):
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if self.api("runs")["runs"]:
+                told = self.api(f"run?run={run}")
+                if told["whole"]:
+                    return told
+            time.sleep(0.05)
+        raise AssertionError("the run is not read")
+
+
+class Serving(unittest.TestCase):
+    def test_page_and_its_headers(self):
+        with Server() as s:
+            kinds = {"": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+            for name, kind in kinds.items():
+                status, headers, text = s.ask(s.base + name)
+                self.assertEqual(status, 200, name)
+                self.assertTrue(headers["Content-Type"].startswith(kind), headers)
+                self.assertEqual(text, (PAGE / (name or "index.html")).read_bytes(), name)
+                policy = headers["Content-Security-Policy"]
+                self.assertTrue(policy.startswith("default-src 'none'; script-src 'self';"), policy)
+                self.assertNotIn("unsafe", policy)
+                self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+                self.assertEqual(headers["Referrer-Policy"], "no-referrer")
+                self.assertEqual(headers["Cross-Origin-Resource-Policy"], "same-origin")
+            # Whoever has no token, asks under another name (DNS rebinding), from another site, or wants to change something.
+            for path in ("/", "/api/runs", "/app.js", "/" + 32 * "0" + "/", s.base + "../state", s.base + "nothing"):
+                self.assertEqual(s.ask(path)[0], 404, path)
+            for host in ("evil.example", f"evil.example:{s.port}", "127.0.0.1", "127.0.0.1:1", ""):
+                self.assertEqual(s.ask(s.base, host=host or " ")[0], 403, host)
+            self.assertEqual(s.ask(s.base, headers={"Sec-Fetch-Site": "cross-site"})[0], 403)
+            self.assertEqual(s.ask(s.base, host=f"localhost:{s.port}")[0], 200)
+            for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+                self.assertEqual(s.ask(s.base + "api/runs", method=method)[0], 405, method)
+            self.assertIn(s.ask(s.base + "api/runs", method="POST", body=b"x" * 100_000)[0], (405, 413))
+            self.assertGreaterEqual(s.ask(s.base + "x" * 20_000)[0], 400)
+            self.assertEqual(s.ask(s.base)[0], 200)
+        for listen in ("0.0.0.0:0", "10.0.0.1:0", "127.0.0.1", "127.0.0.1:99999", "[::]:0"):
+            done = subprocess.run([f"{BIN}/prdctl", "--state-dir", "/nonexistent", "serve", "--listen", listen], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(done.returncode, 0, listen)
+
+    def test_answers(self):
+        with Server(workers=4, steps=20) as s:
+            run = s.whole()
+            self.assertEqual((run["run"]["job"], run["over"], run["steps"]), ("mnist", True, 80))
+            self.assertEqual(sum(run["series"]["steps"]), 80)
+            self.assertEqual(len(run["workers"]), 4)
+            stragglers = json.loads(subprocess.run([f"{BIN}/prdctl", "--state-dir", f"{s.dir}/state", "--json", "stragglers"],
+                                                   capture_output=True, check=True, timeout=30).stdout)  # fmt: skip
+            costs = {w["rank"]: w["cost_others_ns"] / 1e9 for w in stragglers["workers"]}
+            for worker in run["pace"]["workers"]:
+                self.assertAlmostEqual(worker["cost_s"], costs[worker["rank"]], places=6)
+            line = s.api(f"timeline?run=1&from=0&to={run['now_s']}&width=1000")
+            self.assertEqual([row["first"] for row in line["rows"]], [0, 1, 2, 3])
+            for row in line["rows"]:
+                kinds = {span[2] for span in row["spans"]}
+                self.assertLessEqual({"c", "r"}, kinds, row)
+                computed = sum(span[1] - span[0] for span in row["spans"] if span[2] == "c")
+                own = next(w for w in run["pace"]["workers"] if w["rank"] == row["first"])
+                self.assertAlmostEqual(computed, own["computed_s"], delta=0.05 * own["computed_s"])
+            part = s.api("timeline?run=1&from=0.1&to=0.2&width=1000")
+            self.assertLess(len(part["rows"][1]["spans"]), len(line["rows"][1]["spans"]))
+            groups = s.api(f"groups?run=1&to={run['now_s']}")["groups"]
+            self.assertEqual(groups[0]["kind"], "final")
+            self.assertEqual([g["formed_s"] for g in groups], sorted((g["formed_s"] for g in groups), reverse=True))
+            self.assertTrue(all(g["reason"] for g in groups))
+            self.assertTrue(all(2 in g["members"] for g in s.api("groups?run=1&to=99&rank=2")["groups"]))
+            wrong = ["run", "run?run=", "run?run=-1", "run?run=1x", "run?run=" + "9" * 30, "timeline?run=1", "timeline?run=1&from=nan&to=1&width=9",
+                     "timeline?run=1&from=2&to=1&width=9", "timeline?run=1&from=0&to=1e99&width=9", "timeline?run=1&from=0&to=1&width=0",
+                     "groups?run=1&to=inf", "groups?run=1&to=1&rank=-2", "groups?run=1&to=1&rank=x"]  # fmt: skip
+            for path in wrong:
+                self.assertEqual(s.ask(f"{s.base}api/{path}")[0], 400, path)
+            self.assertEqual(s.ask(f"{s.base}api/run?run=7")[0], 404)
+
+    def test_text_of_workers_is_no_markup(self):
+        for name in ("app.js", "index.html"):
+            text = (PAGE / name).read_text()
+            ways = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|eval\(|new Function|setAttribute\(\"on|https?://|srcdoc"
+            self.assertEqual(re.findall(ways, text), [], name)
+        self.assertNotRegex((PAGE / "index.html").read_text(), r"<script>|<style>|\son\w+=|style=")
+        with Server(job=EVIL) as s:
+            self.assertEqual(s.whole()["run"]["job"], EVIL)
+            status, headers, text = s.ask(s.base + "api/runs")
+            self.assertEqual((status, headers["Content-Type"], headers["X-Content-Type-Options"]), (200, "application/json", "nosniff"))
+            if CHROMIUM:
+                dom = self.browser(s, ["--dump-dom"])
+                self.assertIn("&lt;img src=x onerror=alert(1)&gt;", dom)
+                self.assertNotIn("<img src=\"x\"", dom)
+                self.assertNotIn("<img src=x", dom)
+
+    def test_many_workers_in_a_browser(self):
+        with Server(workers=300, steps=10) as s:
+            run = s.whole()
+            line = s.api(f"timeline?run=1&from=0&to={run['now_s']}&width=1200")
+            self.assertLessEqual(len(line["rows"]), 256)
+            self.assertEqual((line["rows"][0]["first"], line["rows"][-1]["last"]), (0, 299))
+            self.assertEqual({len(row["cells"]) for row in line["rows"]}, {600})
+            self.assertLessEqual(len(run["graph"]["fields"]), 64)
+            if not CHROMIUM:
+                self.skipTest("no chromium")
+            dom = self.browser(s, ["--dump-dom"])
+            self.assertIn("Run 1 under p-reduce, over after", dom)
+            self.assertRegex(dom, r"rank \d+")
+            self.assertIn('<p id="banner" role="status" hidden="">', dom)
+
+    def browser(self, s, args):
+        with tempfile.TemporaryDirectory(prefix="prd-browser-") as home:
+            done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={home}", "--window-size=1500,1300",
+                                   "--virtual-time-budget=8000", *args, s.url], capture_output=True, text=True, timeout=110)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        if os.environ.get("PRD_SCREENSHOTS") and "--dump-dom" in args:
+            self.browser(s, [f"--screenshot={os.environ['PRD_SCREENSHOTS']}/{self.id().split('.')[-1]}.png"])
+        return done.stdout
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,470 @@
+// The page of `prdctl serve`. Text of workers (names of jobs and hosts, reasons) reaches the document as text alone:
+// Node.textContent, never as markup.
+"use strict";
+
+const by = (id) => document.getElementById(id);
+const KINDS = {
+  c: ["computing", "computing"], w: ["waiting", "waiting"], r: ["reducing", "reducing, sending or copying"],
+  b: ["beside", "reducing beside the computing"], p: ["there", "there: it has finished, pauses, or says nothing of what it does"],
+};
+const state = { runs: [], run: null, summary: null, line: null, groups: [], from: 0, to: 30, live: true, spans: [], drag: null, rank: null };
+
+function element(name, text, kind) {
+  const made = document.createElement(name);
+  if (text !== undefined && text !== null) made.textContent = String(text);
+  if (kind) made.className = kind;
+  return made;
+}
+function fill(parent, children) { parent.replaceChildren(...children); }
+function set(node, text) { if (node.textContent !== text) node.textContent = text; }
+
+function seconds(s) {
+  if (s === null || s === undefined || !Number.isFinite(s)) return "–";
+  const a = Math.abs(s);
+  if (a === 0) return "0 s";
+  if (a < 1e-3) return (s * 1e6).toFixed(0) + " µs";
+  if (a < 1) return (s * 1e3).toFixed(a < 0.01 ? 1 : 0) + " ms";
+  if (a < 100) return s.toFixed(a < 10 ? 1 : 0) + " s";
+  if (a < 6000) return Math.floor(s / 60) + " min " + Math.floor(s % 60) + " s";
+  return (s / 3600).toFixed(1) + " h";
+}
+const clock = (s) => (s < 0 ? "-" : "") + Math.floor(Math.abs(s) / 60) + ":" + String((Math.abs(s) % 60).toFixed(1)).padStart(4, "0");
+const plural = (n, one, many) => n + " " + (n === 1 ? one : many || one + "s");
+function ranks(list, all) {
+  const shown = list.slice(0, 12).join(", ");
+  return shown + ((all || list.length) > 12 ? ", … (" + (all || list.length) + ")" : "");
+}
+
+async function ask(path) {
+  const answer = await fetch("api/" + path, { headers: { Accept: "application/json" } });
+  if (!answer.ok) throw new Error("HTTP " + answer.status);
+  return answer.json();
+}
+
+// ---- drawing ----
+
+function prepare(canvas, height) {
+  const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
+  if (height && canvas.style.height !== height + "px") canvas.style.height = height + "px";
+  const tall = height || canvas.clientHeight;
+  const w = Math.round(width * ratio), h = Math.round(tall * ratio);
+  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
+  const g = canvas.getContext("2d");
+  g.setTransform(ratio, 0, 0, ratio, 0, 0);
+  g.clearRect(0, 0, width, tall);
+  g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+  return [g, width, tall];
+}
+let colours = {};
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["computing", "waiting", "reducing", "beside", "there", "ink", "soft", "line", "accent", "card", "bad"]) {
+    colours[name] = style.getPropertyValue("--" + name).trim();
+  }
+}
+const LEFT = 74;  // for the labels of rows
+
+function niceStep(span, most) {
+  const rough = span / most;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  for (const times of [1, 2, 5, 10]) if (times * power >= rough) return times * power;
+  return 10 * power;
+}
+
+function drawSteps() {
+  const [g, width, height] = prepare(by("steps"), 56);
+  const s = state.summary;
+  if (!s || !s.series) return;
+  const w = s.series.width_s, counts = s.series.steps, end = Math.max(s.now_s, w);
+  const rates = counts.map((n) => n / w);
+  if (!s.over && rates.length > 1) rates.pop();  // the last part is not over
+  const most = Math.max(1e-9, ...rates), plot = width - LEFT, base = height - 14;
+  const x = (t) => LEFT + plot * t / end;
+  g.fillStyle = colours.computing; g.globalAlpha = 0.55;
+  g.beginPath(); g.moveTo(x(0), base);
+  rates.forEach((rate, i) => { const y = base - (base - 6) * rate / most; g.lineTo(x(i * w), y); g.lineTo(x((i + 1) * w), y); });
+  g.lineTo(x(rates.length * w), base); g.fill(); g.globalAlpha = 1;
+  g.fillStyle = colours.soft; g.textAlign = "right";
+  g.fillText("steps/s", LEFT - 8, base); g.fillText(most >= 100 ? most.toFixed(0) : most.toPrecision(2), LEFT - 8, 13);
+  g.textAlign = "left"; g.fillText("0:00", LEFT, height - 2);
+  g.textAlign = "right"; g.fillText(clock(end), width - 2, height - 2);
+  const a = Math.max(x(state.from), LEFT), b = Math.max(a + 2, Math.min(x(state.to), width));
+  g.fillStyle = colours.accent; g.globalAlpha = 0.16; g.fillRect(a, 0, b - a, base); g.globalAlpha = 1;
+  g.strokeStyle = colours.accent; g.strokeRect(a + 0.5, 0.5, b - a - 1, base - 1);
+}
+
+function drawLanes() {
+  const line = state.line;
+  const rows = line ? line.rows : [];
+  const each = rows.length <= 16 ? 22 : rows.length <= 40 ? 14 : rows.length <= 64 ? 9 : Math.max(2, Math.min(4, Math.floor(600 / rows.length)));
+  const [g, width] = prepare(by("lanes"), Math.max(60, rows.length * each) + 20);
+  state.spans = [];
+  if (!line) return;
+  const plot = width - LEFT, span = state.to - state.from, tall = rows.length * each;
+  const x = (t) => LEFT + plot * (t - state.from) / span;
+  const step = niceStep(span, 9);
+  g.strokeStyle = colours.line; g.fillStyle = colours.soft; g.textAlign = "center";
+  for (let t = Math.ceil(state.from / step) * step; t <= state.to; t += step) {
+    g.beginPath(); g.moveTo(Math.round(x(t)) + 0.5, 0); g.lineTo(Math.round(x(t)) + 0.5, tall); g.stroke();
+    if (x(t) < width - 20) g.fillText(clock(t), Math.max(x(t), LEFT + 12), tall + 14);
+  }
+  const every = Math.max(1, Math.ceil(13 / each));
+  rows.forEach((row, i) => {
+    const y = i * each, pad = each > 8 ? 2 : each > 3 ? 1 : 0, high = each - pad;
+    if (i % every === 0) {
+      g.fillStyle = colours.soft; g.textAlign = "right";
+      g.fillText(row.first === row.last ? "rank " + row.first : row.first + "–" + row.last, LEFT - 8, Math.max(9, y + Math.min(each, 22) / 2 + 4));
+    }
+    if (row.cells) {
+      const wide = (line.to_s - line.from_s) / row.cells.length;
+      for (let k = 0; k < row.cells.length;) {
+        let end = k + 1;
+        while (end < row.cells.length && row.cells[end] === row.cells[k]) ++end;
+        const kind = KINDS[row.cells[k]];
+        if (kind) {
+          const a = Math.max(LEFT, x(line.from_s + k * wide)), b = Math.min(width, x(line.from_s + end * wide));
+          g.fillStyle = colours[kind[0]];
+          if (b > a) g.fillRect(a, y, Math.max(0.5, b - a), high);
+        }
+        k = end;
+      }
+      return;
+    }
+    for (const [from, to] of row.there) {
+      const a = Math.max(LEFT, x(from)), b = Math.min(width, x(to));
+      g.fillStyle = colours.there;
+      if (b > a) g.fillRect(a, y, b - a, high);
+    }
+    for (const did of row.spans) {
+      const a = Math.max(LEFT, x(did[0])), b = Math.min(width, x(did[1]));
+      if (b <= a) continue;
+      g.fillStyle = colours[KINDS[did[2]][0]];
+      const low = did[2] === "b";
+      const thin = Math.max(2, Math.round(high / 4));
+      g.fillRect(a, low ? y + high - thin : y, Math.max(0.6, b - a - (b - a > 5 ? 0.6 : 0)), low ? thin : high);
+    }
+  });
+  // The group that the pointer is at: its members, joined.
+  if (state.group) {
+    g.strokeStyle = colours.ink; g.lineWidth = 1.4;
+    const at = Math.max(LEFT, Math.min(width - 1, x(state.group.formed_s)));
+    const ys = rows.map((row, i) => [row, i]).filter(([row]) => state.group.members.some((m) => m >= row.first && m <= row.last)).map(([, i]) => i * each + each / 2);
+    if (ys.length) {
+      g.beginPath(); g.moveTo(at, Math.min(...ys)); g.lineTo(at, Math.max(...ys)); g.stroke();
+      g.fillStyle = colours.ink;
+      for (const y of ys) { g.beginPath(); g.arc(at, y, Math.min(3, each / 2), 0, 7); g.fill(); }
+    }
+    g.lineWidth = 1;
+  }
+  state.geometry = { each, x, width, plot, span };
+}
+
+function drawGraph() {
+  const s = state.summary;
+  const graph = s && s.graph;
+  const canvas = by("graph");
+  const n = graph ? graph.fields.length : 0;
+  const [g, width, height] = prepare(canvas, 260);
+  const titles = { groups: "Who averages with whom", neighbours: "Who sends updates to whom", store: "Who averages with whom", schedule: "Who averages with whom" };
+  set(by("graph-title"), titles[graph ? graph.what : "groups"]);
+  let note = "Groups that two ranks shared, over the whole run: a thicker line is more of them.";
+  if (!n && graph && graph.what === "store") note = "No groups: the parameters are in shards, and each worker reads all of them.";
+  else if (!n && graph && graph.what === "schedule") note = "The workers follow a schedule that they draw themselves; their groups are not recorded.";
+  else if (!n) note = "No group has ended yet.";
+  else if (graph.what === "neighbours") note = "The graph in force: lines lead between neighbours.";
+  else if (n > 24) note = "Each field is a pair" + (graph.ranks_per_field > 1 ? " of blocks of " + graph.ranks_per_field + " ranks" : "") + "; the stronger, the more groups they shared.";
+  set(by("graph-note"), note);
+  if (!n) return;
+  const most = Math.max(...graph.fields.flat(), 1e-9);
+  if (n <= 24 && graph.ranks_per_field === 1) {
+    const cx = width / 2, cy = height / 2, r = Math.min(width, height) / 2 - 20;
+    const at = (i) => [cx + r * Math.sin(2 * Math.PI * i / n), cy - r * Math.cos(2 * Math.PI * i / n)];
+    g.strokeStyle = colours.reducing;
+    for (let i = 0; i < n; ++i) for (let j = 0; j < i; ++j) {
+      const weight = Math.max(graph.fields[i][j], graph.fields[j][i]) / most;
+      if (weight <= 0) continue;
+      g.globalAlpha = 0.15 + 0.75 * weight; g.lineWidth = 0.5 + 3 * weight;
+      g.beginPath(); g.moveTo(...at(i)); g.lineTo(...at(j)); g.stroke();
+    }
+    g.globalAlpha = 1; g.lineWidth = 2; g.strokeStyle = colours.bad; g.setLineDash([4, 3]);
+    for (const link of s.links) { if (link.a < n && link.b < n) { g.beginPath(); g.moveTo(...at(link.a)); g.lineTo(...at(link.b)); g.stroke(); } }
+    g.setLineDash([]); g.lineWidth = 1; g.textAlign = "center";
+    for (let i = 0; i < n; ++i) {
+      const [a, b] = at(i);
+      g.fillStyle = colours.card; g.strokeStyle = colours.reducing;
+      g.beginPath(); g.arc(a, b, 10, 0, 7); g.fill(); g.stroke();
+      g.fillStyle = colours.ink; g.fillText(i, a, b + 4);
+    }
+    return;
+  }
+  const side = Math.min(width - 40, height - 24), field = side / n, left = (width - side) / 2;
+  for (let i = 0; i < n; ++i) for (let j = 0; j < n; ++j) {
+    const weight = graph.fields[i][j] / most;
+    if (weight <= 0) continue;
+    g.globalAlpha = 0.1 + 0.9 * weight; g.fillStyle = colours.reducing;
+    g.fillRect(left + j * field, i * field, Math.max(0.5, field - 0.3), Math.max(0.5, field - 0.3));
+  }
+  g.globalAlpha = 1; g.strokeStyle = colours.line; g.strokeRect(left + 0.5, 0.5, side - 1, side - 1);
+  g.fillStyle = colours.soft; g.textAlign = "left"; g.fillText("rank 0", left, side + 14);
+  g.textAlign = "right"; g.fillText("rank " + Math.min(n * graph.ranks_per_field - 1, Math.max(...s.pace.workers.map((w) => w.rank))), left + side, side + 14);
+}
+
+// ---- text ----
+
+function showRuns(told) {
+  state.runs = told.runs;
+  set(by("daemon"), told.daemon ? "prd " + told.daemon.version : "no daemon");
+  const known = by("runs").children;
+  if (known.length !== told.runs.length) fill(by("runs"), told.runs.map(() => { const b = element("button"); b.append(element("b"), element("small")); return b; }));
+  told.runs.forEach((run, i) => {
+    const button = known[i], name = button.children[0], rest = button.children[1];
+    button.onclick = () => choose(run.run);
+    button.setAttribute("aria-current", String(run.run === state.run));
+    const dot = element("span", "", "dot " + run.state.split(" ")[0]);
+    if (name.dataset.is !== run.run + run.state) { name.replaceChildren(dot, document.createTextNode(run.job)); name.dataset.is = run.run + run.state; }
+    set(rest, "run " + run.run + " · " + run.engine + " · " + run.state);
+  });
+  if (state.run === null && told.runs.length) choose((told.runs.find((run) => !run.ended) || told.runs[0]).run);
+}
+
+function showHead(s) {
+  const run = s.run;
+  document.title = run.job + " – prd";
+  set(by("title"), run.job);
+  const here = s.workers ? s.workers.filter((worker) => worker.here).length : 0;
+  const slow = s.pace && s.pace.workers.filter((worker) => worker.cost_s > 0).sort((a, b) => b.cost_s - a.cost_s)[0];
+  let text = "Run " + run.run + " under " + run.engine + (s.over ? ", over after " + seconds(s.now_s) + ": " + (run.end || run.state) + ". " : ", for " + seconds(s.now_s) + ". ");
+  if (!s.over) text += plural(here, "worker is", "workers are") + " here" + (s.expected > here ? ", " + s.expected + " at the start" : "") + ". ";
+  if (slow && slow.cost_s > 0.01 * s.pace.waited_s) text += "The others have waited " + seconds(slow.cost_s) + " for rank " + slow.rank + (slow.factor > 1.2 ? ", whose steps take " + slow.factor.toFixed(1) + " times as long as the median" : "") + ".";
+  if (!s.whole) text += " " + plural(s.read, "record") + " of " + run.records + " read.";
+  set(by("sentence"), text);
+  const n = s.series ? s.series.steps.length : 0, w = s.series ? s.series.width_s : 1;
+  const lately = s.over ? s.steps / Math.max(s.now_s, 1e-9) : n > 1 ? s.series.steps.slice(-9, -1).reduce((a, b) => a + b, 0) / (w * Math.min(8, n - 1)) : 0;
+  const busy = s.pace ? s.pace.workers.reduce((a, b) => a + b.computed_s + b.waited_s + b.reduced_s, 0) : 0;
+  const waited = s.pace ? s.pace.workers.reduce((a, b) => a + b.waited_s, 0) : 0;
+  const figures = [["steps", String(s.steps)], [s.over ? "steps/s, mean" : "steps/s", lately >= 100 ? lately.toFixed(0) : lately.toFixed(1)], ["waiting", busy ? Math.round(100 * waited / busy) + " %" : "–"], ["workers", s.over ? String(s.expected || 0) : here + " of " + s.expected]];
+  if (s.links && s.links.length) figures.push(["broken links", String(s.links.length)]);
+  fill(by("figures"), figures.map(([name, value]) => { const d = element("div"); d.append(element("dt", name), element("dd", value, name === "broken links" ? "bad" : "")); return d; }));
+}
+
+function meter(share, colour, text) {
+  const box = element("div", null, "meter"), bar = element("i");
+  bar.style.width = Math.max(0, Math.min(100, 100 * share)) + "%"; bar.style.background = "var(--" + colour + ")";
+  box.append(bar, element("span", text));
+  return box;
+}
+
+function showSlow(s) {
+  const workers = [...s.pace.workers].sort((a, b) => b.cost_s - a.cost_s || b.factor - a.factor).slice(0, 12);
+  const longest = Math.max(1e-9, ...workers.map((w) => w.step_s)), dearest = Math.max(1e-9, ...workers.map((w) => w.cost_s));
+  set(by("slow-note"), "The others' waiting is " + seconds(s.pace.waited_s) + " in all; the median step takes " + seconds(s.pace.median_step_s) + "." + (s.pace.workers.length > workers.length ? " The " + workers.length + " dearest of " + s.pace.workers.length + "." : ""));
+  const grid = element("div", null, "pace");
+  grid.append(element("em", ""), element("em", "a step of its own"), element("em", "the others' waiting for it"));
+  for (const worker of workers) {
+    grid.append(element("span", "rank " + worker.rank), meter(worker.step_s / longest, "computing", seconds(worker.step_s) + (worker.factor >= 1.15 ? "  (" + worker.factor.toFixed(1) + "×)" : "")), meter(worker.cost_s / dearest, "waiting", seconds(worker.cost_s)));
+  }
+  fill(by("slow"), [grid]);
+}
+
+function showLinks(s) {
+  const parts = s.links.map((link) => element("p", "Ranks " + link.a + " and " + link.b + " have not reached each other for " + seconds(link.broken_s) + ": " + link.reason, "bad"));
+  for (const refused of s.refused) parts.push(element("p", "Refused " + seconds(refused.ago_s) + " ago: rank " + refused.rank + " on " + refused.host + ": " + refused.reason));
+  fill(by("links"), parts.length ? parts : [element("p", "No link is known to be broken, and nobody was refused.", "note")]);
+  const chips = element("div", null, "chips");
+  for (const [word, count] of Object.entries(s.states)) chips.append(element("span", count + " " + word));
+  fill(by("now"), [chips]);
+}
+
+function table(node, heads, rows) {
+  const head = element("tr");
+  for (const [text, kind] of heads) head.append(element("th", text, kind));
+  const made = rows.map((cells) => {
+    const row = element("tr");
+    cells.forEach((cell, i) => row.append(element("td", cell, heads[i][1])));
+    return row;
+  });
+  fill(node, [head, ...made]);
+  return made;
+}
+
+function showWorkers(s) {
+  const order = (w) => (w.state === "waiting" ? 0 : w.here ? 1 : 2);
+  const shown = [...s.workers].sort((a, b) => order(a) - order(b) || a.rank - b.rank).slice(0, 200);
+  table(by("workers"), [["rank", "n"], ["state"], ["iteration", "n"], ["heard", "n"], ["host"], ["pid", "n"], ["why"]],
+    shown.map((w) => [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]));
+}
+
+function showGroups() {
+  set(by("groups-note"), state.groups.length ? "Formed until " + clock(state.to) + ", the newest first. Point at one to see it above." : "None in this run until then.");
+  const made = table(by("groups"), [["group", "n"], ["formed", "n"], ["state"], ["members"], ["waited, all", "n"], ["last to come", "n"], ["reduced", "n"], ["reason"]],
+    state.groups.map((g) => [g.group, clock(g.formed_s), (g.kind === "train" ? "" : g.kind + ", ") + g.state, ranks(g.members, g.all), seconds(g.waited_s), g.last >= 0 ? "rank " + g.last : "–", g.reduce_s ? seconds(g.reduce_s) : "–", g.failure || g.reason]));
+  made.forEach((row, i) => {
+    row.onpointerenter = () => { state.group = state.groups[i]; drawLanes(); };
+    row.onpointerleave = () => { state.group = null; drawLanes(); };
+  });
+}
+
+// ---- the window ----
+
+function clampWindow() {
+  const end = state.summary && state.summary.now_s ? state.summary.now_s : 30;
+  let span = Math.max(0.02, Math.min(state.to - state.from, Math.max(end, 5) * 1.05));
+  if (state.live) { state.to = end; state.from = end - span; }
+  if (state.to > end * 1.02 + 1) { state.to = end * 1.02 + 1; state.from = state.to - span; }
+  if (state.from < 0) { state.from = 0; }
+  if (state.to - state.from < span) state.to = state.from + span;
+  by("live").setAttribute("aria-pressed", String(state.live));
+}
+function move(from, to, live) {
+  state.from = from; state.to = to; state.live = Boolean(live);
+  clampWindow(); drawSteps(); drawLanes(); soon();
+}
+const shift = (share) => move(state.from + share * (state.to - state.from), state.to + share * (state.to - state.from), false);
+function zoom(times, at) {
+  const point = at === undefined ? (state.live ? state.to : (state.from + state.to) / 2) : at;
+  move(point - (point - state.from) * times, point + (state.to - point) * times, state.live && at === undefined);
+}
+function whole() { const end = state.summary ? state.summary.now_s : 30; move(0, end, state.summary && !state.summary.over); }
+function choose(run) {
+  if (run === state.run) return;
+  Object.assign(state, { run, summary: null, line: null, groups: [], group: null, from: 0, to: 30, live: true, fresh: true });
+  for (const button of by("runs").children) button.setAttribute("aria-current", "false");
+  tick();
+}
+
+// ---- keeping up ----
+
+let asking = false, timer = 0;
+function soon() { clearTimeout(timer); timer = setTimeout(tick, 60); }
+async function tick() {
+  clearTimeout(timer);
+  if (asking) { timer = setTimeout(tick, 100); return; }
+  asking = true;
+  let wait = 1000;
+  try {
+    const told = await ask("runs");
+    showRuns(told);
+    let wrong = told.error;
+    if (state.run !== null) {
+      const run = state.run, s = await ask("run?run=" + run);
+      if (run === state.run) {
+        state.summary = s;
+        wrong = s.error || wrong;
+        if (s.series) {
+          if (state.fresh && s.whole) {
+            state.fresh = false; state.live = !s.over;
+            // So much of the present that single steps are seen.
+            const span = Math.min(300, Math.max(3, (s.workers.length > 64 ? 100 : 50) * s.pace.median_step_s));
+            state.to = s.now_s; state.from = s.over ? 0 : Math.max(0, s.now_s - span);
+          }
+          clampWindow();
+          const width = by("lanes").clientWidth - LEFT;
+          const window_ = "&to=" + state.to.toFixed(6);
+          const [line, groups] = await Promise.all([
+            ask("timeline?run=" + run + "&from=" + state.from.toFixed(6) + window_ + "&width=" + Math.max(100, Math.round(width))),
+            ask("groups?run=" + run + window_)]);
+          if (run === state.run) {
+            state.line = line; state.groups = groups.groups;
+            show();
+          }
+        }
+        if (s.over && s.whole) wait = 5000;
+        else if (!s.whole) wait = 300;
+      }
+    }
+    by("banner").hidden = !wrong;
+    set(by("banner"), wrong || "");
+  } catch (error) {
+    by("banner").hidden = false;
+    set(by("banner"), "prdctl serve does not answer (" + error.message + "); what is shown is as it was.");
+  }
+  asking = false;
+  if (document.hidden) wait = 15000;
+  timer = setTimeout(tick, wait);
+}
+function show() {
+  const s = state.summary;
+  showHead(s); drawSteps(); drawLanes(); drawGraph(); showSlow(s); showLinks(s); showGroups(); showWorkers(s);
+}
+
+// ---- hands ----
+
+function tipAt(event) {
+  const tip = by("tip"), geometry = state.geometry, line = state.line;
+  const box = by("lanes").getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
+  const row = line && geometry && line.rows[Math.floor(py / geometry.each)];
+  if (!row || px < LEFT) { tip.hidden = true; return; }
+  const t = state.from + geometry.span * (px - LEFT) / geometry.plot;
+  let text = (row.first === row.last ? "rank " + row.first : "ranks " + row.first + " to " + row.last) + " at " + clock(t);
+  let kind = null, did = null;
+  if (row.cells) kind = row.cells[Math.floor((t - line.from_s) / (line.to_s - line.from_s) * row.cells.length)];
+  else { did = row.spans.find((s) => s[0] <= t && t < s[1] && s[2] !== "b") || row.spans.find((s) => s[0] <= t && t < s[1]); kind = did ? did[2] : row.there.some((s) => s[0] <= t && t < s[1]) ? "p" : null; }
+  text += "\n" + (KINDS[kind] ? (row.cells ? "mostly " : "") + KINDS[kind][1] : "not there") + (did ? " for " + seconds(did[1] - did[0]) : "");
+  state.group = null;
+  if (did && did[3]) {
+    const group = state.groups.find((g) => g.group === did[3]);
+    text += "\ngroup " + did[3];
+    if (group) {
+      text += " of ranks " + ranks(group.members, group.all);
+      if (did[2] === "w" && group.last >= 0) text += group.last === row.first ? "\nit was the last to come" : "\nthe last to come was rank " + group.last;
+      state.group = group;
+    }
+  } else if (did && did[2] === "w" && state.summary && did[1] >= line.now_s - 0.05) {
+    const worker = state.summary.workers.find((w) => w.rank === row.first);
+    if (worker) text += "\n" + worker.why;
+  }
+  tip.textContent = text; tip.hidden = false;
+  tip.style.left = Math.min(event.clientX + 14, window.innerWidth - 390) + "px"; tip.style.top = event.clientY + 16 + "px";
+  drawLanes();
+}
+
+function theme(next) {
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem("theme", next); } catch { /* it is forgotten then */ }
+  readColours();
+  if (state.summary && state.summary.series) { drawSteps(); drawLanes(); drawGraph(); }
+}
+
+function begin() {
+  let known = null;
+  try { known = localStorage.getItem("theme"); } catch { /* as the system has it */ }
+  theme(known || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  fill(by("legend"), ["c", "w", "r", "b"].map((key) => { const li = element("li"), i = element("i"); i.style.background = "var(--" + KINDS[key][0] + ")"; li.append(i, document.createTextNode(KINDS[key][1])); return li; }));
+  by("theme").onclick = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  by("help-open").onclick = () => by("help").showModal();
+  by("back").onclick = () => shift(-0.5);
+  by("forth").onclick = () => shift(0.5);
+  by("in").onclick = () => zoom(0.5);
+  by("out").onclick = () => zoom(2);
+  by("all").onclick = whole;
+  by("live").onclick = () => { state.live = true; move(state.from, state.to, true); };
+  const lanes = by("lanes"), steps = by("steps");
+  lanes.onpointermove = (event) => { if (!state.drag) tipAt(event); else { const g = state.geometry; const by_s = (state.drag.x - event.clientX) * g.span / g.plot; move(state.drag.from + by_s, state.drag.to + by_s, false); } };
+  lanes.onpointerdown = (event) => { state.drag = { x: event.clientX, from: state.from, to: state.to }; lanes.setPointerCapture(event.pointerId); by("tip").hidden = true; };
+  lanes.onpointerup = () => { state.drag = null; };
+  lanes.onpointerleave = () => { by("tip").hidden = true; if (state.group) { state.group = null; drawLanes(); } };
+  lanes.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.shiftKey) return;
+    event.preventDefault();
+    zoom(event.deltaY > 0 ? 1.25 : 0.8, state.from + state.geometry.span * (event.clientX - lanes.getBoundingClientRect().left - LEFT) / state.geometry.plot);
+  }, { passive: false });
+  const jump = (event) => {
+    const box = steps.getBoundingClientRect(), end = state.summary ? state.summary.now_s : 1, half = (state.to - state.from) / 2;
+    const t = end * (event.clientX - box.left - LEFT) / (box.width - LEFT);
+    move(t - half, t + half, false);
+  };
+  steps.onpointerdown = (event) => { steps.setPointerCapture(event.pointerId); state.jump = true; jump(event); };
+  steps.onpointermove = (event) => { if (state.jump) jump(event); };
+  steps.onpointerup = () => { state.jump = false; };
+  const next = (by_) => { const i = state.runs.findIndex((run) => run.run === state.run); const run = state.runs[i + by_]; if (run) choose(run.run); };
+  const keys = { ArrowLeft: () => shift(-0.25), ArrowRight: () => shift(0.25), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: whole, l: () => by("live").click(), j: () => next(1), k: () => next(-1), t: () => by("theme").click(), "?": () => by("help").showModal() };
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
+    const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (act) { event.preventDefault(); act(); }
+  });
+  addEventListener("resize", () => { if (state.summary && state.summary.series) show(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); });
+  tick();
+}
+begin();

@@ -1,0 +1,464 @@
+#include "tools/prdctl/watch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "engines/event.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+// Up to so many the page draws one by one.
+constexpr std::size_t kExactSpans = 6000;
+constexpr std::size_t kExactRows = 64;
+constexpr std::size_t kMostRows = 256;
+constexpr std::size_t kMostBins = 800;
+constexpr std::size_t kGroupsShown = 60;
+constexpr std::size_t kWorkersShown = 2000;
+constexpr std::size_t kTextShown = 400;
+
+std::string Short(const std::string& text) {
+  if (text.size() <= kTextShown) return text;
+  std::size_t end = kTextShown;  // not in the middle of a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+Json At(const std::optional<Instant>& at, Instant start) {
+  return at ? Json(Seconds(*at - start)) : Json(nullptr);
+}
+
+// Of the time in a field of the grid, the letter of what took most.
+constexpr std::string_view kLetters = "cwrb";
+
+}  // namespace
+
+// ---- lanes ----
+
+void Lanes::Follow(const Record& record) {
+  TraceExporter::Add(record);
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    Lane& lane = lanes_[joined->rank];
+    stopped_.erase(joined->rank);
+    if (lane.there.empty() || lane.there.back().second) {
+      lane.there.emplace_back(record.now, std::nullopt);
+    }
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    const auto lane = lanes_.find(left->rank);
+    in_.erase(left->rank);
+    // Who has finished or pauses is there still.
+    if (StaysInJob(left->why)) {
+      stopped_.insert(left->rank);
+      return;
+    }
+    if (lane == lanes_.end() || lane->second.there.empty()) return;
+    std::optional<Instant>& until = lane->second.there.back().second;
+    if (!until) until = record.now;
+    if (lane->second.there.size() > 1000) lane->second.there.pop_front();
+  } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+    const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(tracker().plan());
+    if (beside || DrawnAhead(tracker().plan())) return;
+    for (const GroupShare& share : formed->members) in_[share.rank] = formed->id;
+  } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    const auto* finished = std::get_if<Finished>(&from->envelope.body);
+    if (finished != nullptr) in_.erase(from->envelope.rank);
+  } else if (std::holds_alternative<RunEnded>(record.body)) {
+    for (auto& [rank, lane] : lanes_) {
+      if (!lane.there.empty() && !lane.there.back().second) lane.there.back().second = record.now;
+    }
+  }
+}
+
+void Lanes::Did(const char* name, int thread, Instant from, Instant to, GroupId group) {
+  const std::string_view what(name);
+  const bool beside = thread >= kBackground;
+  const Kind kind = beside              ? Kind::kBeside
+                    : what == "compute" ? Kind::kComputing
+                    : what == "wait"    ? Kind::kWaiting
+                                        : Kind::kReducing;
+  Lane& lane = lanes_[beside ? thread - kBackground : thread];
+  lane.spans.push_back({.from = from, .to = to, .group = group, .kind = kind});
+  if (++spans_ > most_) Forget();
+}
+
+// An eighth of each lane.
+void Lanes::Forget() {
+  for (auto& [rank, lane] : lanes_) {
+    const auto count = static_cast<std::ptrdiff_t>((lane.spans.size() + 7) / 8);
+    if (count == 0) continue;
+    const auto end = lane.spans.begin() + count;
+    forgotten_ = std::max(forgotten_.value_or(Instant{}), std::prev(end)->to);
+    lane.spans.erase(lane.spans.begin(), end);
+    spans_ -= static_cast<std::size_t>(count);
+  }
+}
+
+std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
+  const auto lane = lanes_.find(rank);
+  if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
+  if (stopped_.contains(rank)) return std::nullopt;
+  const auto& [joined, left] = lane->second.there.back();
+  const Instant since = std::max(joined, BusyUntil(rank));
+  if (left || since >= now) return std::nullopt;
+  const auto in = in_.find(rank);
+  if (in != in_.end()) {
+    return Span{.from = since, .to = now, .group = in->second, .kind = Kind::kReducing};
+  }
+  const auto thread = threads().find(rank);
+  const bool waits = thread != threads().end() && thread->second.signalled;
+  return Span{.from = since, .to = now, .kind = waits ? Kind::kWaiting : Kind::kComputing};
+}
+
+// ---- steps over time ----
+
+void StepSeries::Add(DurationNs at, std::uint64_t steps) {
+  if (at < 0) return;
+  while (static_cast<std::size_t>(at / width_) >= kBuckets) {
+    for (std::size_t i = 0; i < buckets_.size(); i += 2) {
+      buckets_[i / 2] = buckets_[i] + (i + 1 < buckets_.size() ? buckets_[i + 1] : 0);
+    }
+    buckets_.resize((buckets_.size() + 1) / 2);
+    width_ *= 2;
+  }
+  const auto bucket = static_cast<std::size_t>(at / width_);
+  if (bucket >= buckets_.size()) buckets_.resize(bucket + 1);
+  buckets_[bucket] += steps;
+}
+
+// ---- who met whom ----
+
+void Meetings::Widen() {
+  std::array<double, kSide * kSide> wider{};
+  for (std::size_t a = 0; a < kSide; ++a) {
+    for (std::size_t b = 0; b < kSide; ++b) wider[a / 2 * kSide + b / 2] += At(a, b);
+  }
+  fields_ = wider;
+  scale_ *= 2;
+  side_ = (side_ + 1) / 2;
+}
+
+void Meetings::Add(Rank a, Rank b, double weight) {
+  if (a < 0 || b < 0) return;
+  const auto one = static_cast<std::size_t>(a), other = static_cast<std::size_t>(b);
+  while (std::max(one, other) / scale_ >= kSide) Widen();
+  side_ = std::max(side_, std::max(one, other) / scale_ + 1);
+  fields_[one / scale_ * kSide + other / scale_] += weight;
+}
+
+// ---- the run ----
+
+Status RunWatch::Add(const Record& record) {
+  PRD_RETURN_IF_ERROR(present_.Add(record));
+  if (record.index == 0) start_ = record.now;
+  ++records_;
+  last_ = record.now;
+  pace_.Add(record);
+  lanes_.Follow(record);
+  const GroupTracker::Change change = tracker_.Add(record);
+  OnGroup(change);
+  if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
+      OnSteps(record, from->envelope.rank, ready->own.steps);
+    } else if (const auto* progressed = std::get_if<Progressed>(&from->envelope.body)) {
+      OnSteps(record, from->envelope.rank, progressed->own.steps);
+    }
+  } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
+    neighbours_[set->rank] = *set;
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    if (left->why != LeftReason::kFinished && left->why != LeftReason::kLeft) {
+      neighbours_.erase(left->rank);
+    }
+  } else if (std::holds_alternative<RunEnded>(record.body)) {
+    ended_ = true;
+  }
+  return Status::Ok();
+}
+
+// A worker may come with steps of an earlier run: what it says first counts from there on, but for
+// the step that it tells of.
+void RunWatch::OnSteps(const Record& record, Rank rank, std::int64_t own) {
+  const auto [told, first] = told_.try_emplace(rank, std::max<std::int64_t>(0, own - 1));
+  const std::int64_t more = own - told->second;
+  if (more <= 0) return;
+  told->second = own;
+  all_steps_ += static_cast<std::uint64_t>(more);
+  steps_.Add(record.now - start_, static_cast<std::uint64_t>(more));
+}
+
+RunWatch::Group RunWatch::Of(const GroupRow& row) const {
+  Group group{.id = row.id,
+              .kind = row.kind,
+              .formed = row.formed,
+              .ended = row.ended,
+              .state = row.State(),
+              .reason = Short(row.reason),
+              .failure = Short(row.failure),
+              .all = row.members.size()};
+  std::optional<Instant> latest;
+  std::size_t ready = 0;
+  const Instant began = row.Started().value_or(row.formed);
+  for (const MemberRow& member : row.members) {
+    if (group.members.size() < kMembers) group.members.push_back(member.rank);
+    if (member.ready) {
+      ++ready;
+      group.waited_ns += std::max<DurationNs>(0, began - *member.ready);
+      if (!latest || *member.ready > *latest) {
+        latest = member.ready;
+        group.last = member.rank;
+      }
+    }
+    group.reduce_ns = std::max(group.reduce_ns, member.reduce_ns);
+  }
+  if (ready < 2) group.last = kNoRank;
+  return group;
+}
+
+void RunWatch::OnGroup(const GroupTracker::Change& change) {
+  if (change.formed != nullptr) {
+    groups_.push_back(Of(*change.formed));
+    if (groups_.size() > kGroups) groups_.pop_front();
+  }
+  if (!change.ended) return;
+  const GroupRow& row = *change.ended;
+  const auto at = std::lower_bound(groups_.begin(), groups_.end(), row.id,
+                                   [](const Group& group, GroupId id) { return group.id < id; });
+  if (at != groups_.end() && at->id == row.id) *at = Of(row);
+  if (row.kind == GroupKind::kInitial || row.kind == GroupKind::kFinal || !row.AnyResult()) return;
+  // Of large groups a sample, so that a round costs what its members are.
+  const std::size_t step = std::max<std::size_t>(1, row.members.size() / kMembers);
+  for (std::size_t i = 0; i < row.members.size(); i += step) {
+    for (std::size_t j = 0; j < row.members.size(); j += step) {
+      if (i == j || row.members[i].weight <= 0) continue;
+      meetings_.Add(row.members[j].rank, row.members[i].rank, 1);
+    }
+  }
+}
+
+Instant RunWatch::Now(const DaemonStatus* daemon) const {
+  return ended_ || daemon == nullptr ? last_ : std::max(last_, daemon->now);
+}
+
+Json RunWatch::Pace() const {
+  const PaceReport report = pace_.Report();
+  Json workers = Json::array();
+  for (const WorkerPace& worker : report.workers) {
+    if (workers.size() == kWorkersShown) break;
+    workers.push_back({{"rank", worker.rank},
+                       {"steps", worker.steps},
+                       {"step_s", Seconds(worker.median_step_ns)},
+                       {"factor", worker.factor},
+                       {"computed_s", Seconds(worker.computed_ns)},
+                       {"waited_s", Seconds(worker.waited_ns)},
+                       {"reduced_s", Seconds(worker.reduced_ns)},
+                       {"cost_s", Seconds(worker.cost_ns)},
+                       {"dropped", worker.dropped + worker.exchange.dropped}});
+  }
+  return {{"median_step_s", Seconds(report.median_step_ns)},
+          {"waited_s", Seconds(report.waited_ns)},
+          {"controller_s", Seconds(report.controller_ns)},
+          {"workers", std::move(workers)}};
+}
+
+// Who gives to whom: a row per receiver. Neighbours where the run has some, else groups.
+Json RunWatch::Graph() const {
+  Meetings edges;
+  if (!neighbours_.empty()) {
+    for (const auto& [rank, set] : neighbours_) {
+      for (const InEdge& edge : set.in) edges.Add(rank, edge.rank, edge.weight);
+    }
+  }
+  const Meetings& shown = neighbours_.empty() ? meetings_ : edges;
+  Json rows = Json::array();
+  for (std::size_t a = 0; a < shown.side(); ++a) {
+    Json row = Json::array();
+    for (std::size_t b = 0; b < shown.side(); ++b) {
+      row.push_back(std::round(shown.At(a, b) * 1000) / 1000);
+    }
+    rows.push_back(std::move(row));
+  }
+  const char* what = !neighbours_.empty()            ? "neighbours"
+                     : HasStore(pace_.plan())        ? "store"
+                     : FollowsSchedule(pace_.plan()) ? "schedule"
+                                                     : "groups";
+  return {{"what", what}, {"ranks_per_field", shown.per_field()}, {"fields", std::move(rows)}};
+}
+
+Json RunWatch::Summary(const RunInfo& run, const DaemonStatus* daemon) const {
+  Json json = {{"run", ToJson(run)}, {"read", records_}};
+  if (present_.job() == nullptr) return json;
+  const Present present = present_.Read(run, daemon);
+  const Instant now = Now(daemon);
+  json["now_s"] = Seconds(now - start_);
+  json["over"] = ended_;
+  json["expected"] = present_.job()->start_workers();
+  json["steps"] = all_steps_;
+  json["forgotten_s"] = At(lanes_.forgotten(), start_);
+  json["series"] = {{"width_s", Seconds(steps_.width())}, {"steps", steps_.buckets()}};
+  json["pace"] = Pace();
+  json["graph"] = Graph();
+  Json workers = Json::array();
+  std::map<std::string, std::size_t> states;
+  for (const WorkerRow& row : present.workers) {
+    // Groups have numbers; what is counted is the word.
+    ++states[row.state.starts_with("in group") ? "in a group" : row.state];
+    if (workers.size() == kWorkersShown) continue;
+    workers.push_back({{"rank", row.rank},
+                       {"state", row.state},
+                       {"detail", Short(row.detail)},
+                       {"here", row.here},
+                       {"iteration", row.iteration},
+                       {"host", Short(row.host_name)},
+                       {"pid", row.pid},
+                       {"why", Short(row.why)}});
+    workers.back()["heard_s"] = row.heard_ns ? Json(Seconds(*row.heard_ns)) : Json(nullptr);
+  }
+  json["workers"] = std::move(workers);
+  json["states"] = states;
+  Json links = Json::array();
+  for (const LinkRow& link : present.links) {
+    if (links.size() == 100) break;
+    links.push_back({{"a", link.a},
+                     {"b", link.b},
+                     {"broken_s", Seconds(link.broken_ns)},
+                     {"reason", Short(link.reason)}});
+  }
+  json["links"] = std::move(links);
+  Json refused = Json::array();
+  for (const RefusalRow& row : present.refusals) {
+    refused.push_back({{"rank", row.refused.rank},
+                       {"host", Short(row.refused.host_name)},
+                       {"reason", Short(row.refused.reason)},
+                       {"ago_s", Seconds(row.ago_ns)}});
+  }
+  json["refused"] = std::move(refused);
+  return json;
+}
+
+Json RunWatch::Timeline(double from_s, double to_s, int width, Instant now) const {
+  const auto at = [&](double s) {
+    return start_ + static_cast<DurationNs>(s * static_cast<double>(kSecond));
+  };
+  const Instant from = at(from_s);
+  const Instant to = std::max(at(to_s), from + kMillisecond);
+  const auto& lanes = lanes_.lanes();
+  using Span = Lanes::Span;
+  // The spans of a lane that touch the window, each cut to it.
+  const auto each = [&](Rank rank, const Lanes::Lane& lane, const auto& visit) {
+    // By their ends they are not in order where a second thread's are among them; nearly so.
+    auto span = std::partition_point(lane.spans.begin(), lane.spans.end(),
+                                     [&](const Span& s) { return s.to <= from; });
+    for (std::size_t back = 0; back < 8 && span != lane.spans.begin(); ++back) --span;
+    for (; span != lane.spans.end() && span->from < to; ++span) {
+      if (span->to > from) visit(*span);
+    }
+    if (const std::optional<Span> open = lanes_.Open(rank, now)) {
+      if (open->from < to && open->to > from) visit(*open);
+    }
+  };
+  Json json = {
+      {"from_s", from_s}, {"to_s", Seconds(to - start_)}, {"now_s", Seconds(now - start_)}};
+  std::size_t spans = 0;
+  if (lanes.size() <= kExactRows) {
+    for (const auto& [rank, lane] : lanes) each(rank, lane, [&](const Span&) { ++spans; });
+  }
+  Json rows = Json::array();
+  if (lanes.size() <= kExactRows && spans <= kExactSpans) {
+    for (const auto& [rank, lane] : lanes) {
+      Json did = Json::array();
+      each(rank, lane, [&](const Span& span) {
+        did.push_back({Seconds(span.from - start_), Seconds(span.to - start_),
+                       std::string(1, kLetters[static_cast<std::size_t>(span.kind)]), span.group});
+      });
+      Json there = Json::array();
+      for (const auto& [joined, left] : lane.there) {
+        if (joined < to && left.value_or(now) > from) {
+          there.push_back({Seconds(joined - start_), Seconds(left.value_or(now) - start_)});
+        }
+      }
+      rows.push_back({{"first", rank},
+                      {"last", rank},
+                      {"spans", std::move(did)},
+                      {"there", std::move(there)}});
+    }
+    json["rows"] = std::move(rows);
+    return json;
+  }
+  const std::size_t bins =
+      std::clamp<std::size_t>(static_cast<std::size_t>(width) / 2, 50, kMostBins);
+  const double bin_ns = static_cast<double>(to - from) / static_cast<double>(bins);
+  const std::size_t per_row = (lanes.size() + kMostRows - 1) / kMostRows;
+  // Time by bin and kind; the last one is being there.
+  std::vector<std::array<double, 5>> took(bins);
+  const auto spread = [&](Instant begin, Instant end, std::size_t kind) {
+    const double first = std::max(0.0, static_cast<double>(begin - from) / bin_ns);
+    const double last =
+        std::min(static_cast<double>(bins), static_cast<double>(end - from) / bin_ns);
+    for (auto bin = static_cast<std::size_t>(first); static_cast<double>(bin) < last; ++bin) {
+      const auto left = static_cast<double>(bin);
+      took[bin][kind] += std::min(last, left + 1) - std::max(first, left);
+    }
+  };
+  std::size_t in_row = 0;
+  Rank first = kNoRank;
+  for (auto lane = lanes.begin(); lane != lanes.end();) {
+    if (in_row == 0) {
+      first = lane->first;
+      std::fill(took.begin(), took.end(), std::array<double, 5>{});
+    }
+    each(lane->first, lane->second, [&](const Span& span) {
+      spread(span.from, span.to, static_cast<std::size_t>(span.kind));
+    });
+    for (const auto& [joined, left] : lane->second.there) {
+      if (joined < to && left.value_or(now) > from) spread(joined, left.value_or(now), 4);
+    }
+    const Rank last = lane->first;
+    ++lane;
+    if (++in_row < per_row && lane != lanes.end()) continue;
+    std::string cells(bins, '.');
+    for (std::size_t bin = 0; bin < bins; ++bin) {
+      const std::array<double, 5>& time = took[bin];
+      // What is beside the training loop counts where nothing else is known.
+      const auto most = std::max_element(time.begin(), time.begin() + 3);
+      if (*most > 0) {
+        cells[bin] = kLetters[static_cast<std::size_t>(most - time.begin())];
+      } else if (time[3] > 0) {
+        cells[bin] = 'b';
+      } else if (time[4] > 0) {
+        cells[bin] = 'p';
+      }
+    }
+    rows.push_back({{"first", first}, {"last", last}, {"cells", std::move(cells)}});
+    in_row = 0;
+  }
+  json["rows"] = std::move(rows);
+  return json;
+}
+
+Json RunWatch::Groups(double to_s, std::optional<Rank> rank) const {
+  Json all = Json::array();
+  for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
+    if (all.size() == kGroupsShown) break;
+    if (Seconds(group->formed - start_) > to_s) continue;
+    if (rank &&
+        std::find(group->members.begin(), group->members.end(), *rank) == group->members.end()) {
+      continue;
+    }
+    all.push_back({{"group", group->id},
+                   {"kind", KindName(group->kind)},
+                   {"formed_s", Seconds(group->formed - start_)},
+                   {"ended_s", At(group->ended, start_)},
+                   {"state", group->state},
+                   {"members", group->members},
+                   {"all", group->all},
+                   {"waited_s", Seconds(group->waited_ns)},
+                   {"last", group->last},
+                   {"reduce_s", Seconds(group->reduce_ns)},
+                   {"reason", group->reason},
+                   {"failure", group->failure}});
+  }
+  return {{"groups", std::move(all)}};
+}
+
+}  // namespace prd::ctl
