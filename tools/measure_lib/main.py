@@ -23,7 +23,8 @@ machine is (but how long the others waited, and the time of a round):
              replicas stay equal; and when it is told that they are not, if momentum is not given as state (toy_worker)
   turns      engine backup, three equal workers: how many rounds in a row there are without one of them
   step       two workers that do nothing but steps: what a step takes in C++, with prd.Session from Python, and with
-             prd.torch, which take turns (--rounds); and how many steps of 50 ms a second has under each
+             prd.torch, which take turns (--rounds); how many steps of 50 ms a second has under each; and python_us, the
+             processor time of a step that is Python's own
 
 Prints a JSON line per run. results.jsonl in tools/measure_lib has such lines; its README says what follows from them.
 """
@@ -169,7 +170,8 @@ def step_of(options, kind, engine, tensors, elements, steps, step_ms):
                 worker = pathlib.Path(__file__).resolve().parent / "step_worker.py"
                 training.start(rank, "/usr/bin/python3", ["-B", worker, kind, tensors, elements, steps, step_ms])
         training.wait()
-        return [statistics.mean(training.printed(rank, name)[-1] for rank in range(2)) for name in ("median_us", "steps_per_s")]
+        names = ["median_us", "steps_per_s"] + ["python_us"] * (kind != "cpp")
+        return [statistics.mean(training.printed(rank, name)[-1] for rank in range(2)) for name in names]
 
 
 def step(options, seed, engine, tensors, elements, steps, step_ms):
@@ -182,6 +184,7 @@ def step(options, seed, engine, tensors, elements, steps, step_ms):
     return {
         "step_us": median_us,
         "more_ms": {kind: round((median_us[kind] - median_us["cpp"]) / 1000, 3) for kind in STEP_KINDS[1:]},
+        "python_us": {kind: statistics.median(run[2] for run in found[kind]) for kind in STEP_KINDS[1:]},
         "steps_per_s": steps_per_s,
         "pace": {kind: round(steps_per_s[kind] / steps_per_s["cpp"], 4) for kind in STEP_KINDS[1:]},
         "load": os.getloadavg()[0],

@@ -8,13 +8,13 @@ import time
 
 
 def raw(tensors, elements):
-    """prd.Session: gives its step, and its end."""
+    """prd.Session: gives its step, its end, and itself."""
     import numpy
     import prd
 
     session = prd.Session()
     session.attach(*([numpy.zeros(elements, numpy.float32) for _ in range(tensors)] for _ in range(2)), lambda: None)
-    return lambda: session.step(samples=1), session.finish
+    return lambda: session.step(samples=1), session.finish, session
 
 
 def attached(tensors, elements):
@@ -30,14 +30,48 @@ def attached(tensors, elements):
     model = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(elements)) for _ in range(tensors))
     optimizer = Nothing(model.parameters(), {})
     worker = prd.torch.attach(model, optimizer, samples=1)
-    return optimizer.step, worker.finish
+    return optimizer.step, worker.finish, worker.session
+
+
+class Library:
+    """Counts the processor time in the library's functions."""
+
+    def __init__(self, library):
+        self._library = library
+        self.used = 0.0
+
+    def __getattr__(self, name):
+        function = getattr(self._library, name)
+
+        def timed(*arguments):
+            before = time.thread_time()
+            try:
+                return function(*arguments)
+            finally:
+                self.used += time.thread_time() - before
+
+        setattr(self, name, timed)
+        return timed
+
+
+def python_us(step, session, steps):
+    """The median of the processor time that a step takes outside the library: what it costs more than in C++, however busy the
+    machine is."""
+    plain, session._library = session._library, Library(session._library)
+    outside = []
+    for _ in range(steps):
+        before = time.thread_time() - session._library.used
+        step()
+        outside.append(time.thread_time() - session._library.used - before)
+    session._library = plain
+    return round(sorted(outside)[steps // 2] * 1e6, 1)
 
 
 def main():
     kind = {"raw": raw, "torch": attached}[sys.argv[1]]
     tensors, elements, steps = map(int, sys.argv[2:5])
     step_s = float(sys.argv[5]) / 1000
-    step, finish = kind(tensors, elements)
+    step, finish, session = kind(tensors, elements)
     in_step = []
     begun = time.perf_counter()
     for _ in range(steps):
@@ -49,7 +83,7 @@ def main():
     seconds = time.perf_counter() - begun
     in_step.sort()
     print(json.dumps({"median_us": round(in_step[steps // 2] * 1e6, 1), "p90_us": round(in_step[steps * 9 // 10] * 1e6, 1),
-                      "steps_per_s": round(steps / seconds, 3)}), flush=True)
+                      "steps_per_s": round(steps / seconds, 3), "python_us": python_us(step, session, steps)}), flush=True)
     finish()
 
 
