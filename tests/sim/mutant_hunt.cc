@@ -69,6 +69,8 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kSamplesLost:
       case Mutation::kMemberTwice:
       case Mutation::kGoalUntold:
+      case Mutation::kUnannounced:
+      case Mutation::kKeyTwisted:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

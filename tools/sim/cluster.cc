@@ -54,6 +54,7 @@ class Cluster {
         devices_(workload),
         data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
         exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
+        doors_(static_cast<std::size_t>(workload.cluster.workers)),
         controller_(
             &world_, options.mutation, [this](const Record& record) { Seen(record); },
             [this] { Forgot(); }),
@@ -64,6 +65,7 @@ class Cluster {
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
+              .doors = &doors_,
               .runs = &runs_,
               .replicas = &replicas_,
               .times = &times_,
@@ -118,6 +120,7 @@ class Cluster {
   Devices devices_;
   DataPlane data_;
   Exchange exchange_;
+  MeshDoors doors_;
   Controller controller_;
   RunBook runs_;
   ReplicaBook replicas_;
@@ -501,7 +504,10 @@ void Cluster::Forge(std::uint32_t worker) {
       forged.run = kNoRun;
       forged.rank = kNoRank;
       forged.seq = 1;
-      forged.body = Hello{.job = "sim", .rank = victim.rank(), .endpoints = {"forged"}};
+      forged.body = Hello{.job = "sim",
+                          .rank = victim.rank(),
+                          .endpoints = {"forged"},
+                          .mesh_key = MeshDoors::ForgedKey()};
       break;
     default:
       forged.seq = 0;
@@ -509,6 +515,10 @@ void Cluster::Forge(std::uint32_t worker) {
   }
   const auto from = static_cast<std::uint32_t>((worker + 1) % workers_.size());
   world_.SendToController(from, forged);
+  // At the meshes of all, in its name, in that of another, and in one of its own.
+  doors_.Knock(known.incarnation, MeshDoors::ForgedKey());
+  doors_.Knock(workers_[from].incarnation(), MeshDoors::ForgedKey());
+  doors_.Knock(dice.Next(), MeshDoors::ForgedKey());
 }
 
 bool Cluster::IsFor(const SimEvent& event) {

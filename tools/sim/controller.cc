@@ -385,8 +385,8 @@ void Controller::Flush() {
 
 void Controller::Send(const ControllerEnvelope& envelope) {
   laws_->Sent(envelope);
-  introductions_.Sent(envelope);
   const std::optional<ControllerEnvelope> other = Twisted(mutation_, envelope);
+  introductions_.Sent(other ? *other : envelope);
   world_->SendToWorker(other ? *other : envelope);
 }
 

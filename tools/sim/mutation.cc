@@ -361,6 +361,10 @@ std::string_view MutationName(Mutation mutation) {
       return "member-twice";
     case Mutation::kGoalUntold:
       return "goal-untold";
+    case Mutation::kUnannounced:
+      return "unannounced";
+    case Mutation::kKeyTwisted:
+      return "key-twisted";
   }
   return "unknown";
 }
@@ -414,7 +418,9 @@ std::vector<Mutation> AllMutations() {
           Mutation::kResumesStale,
           Mutation::kSamplesLost,
           Mutation::kMemberTwice,
-          Mutation::kGoalUntold};
+          Mutation::kGoalUntold,
+          Mutation::kUnannounced,
+          Mutation::kKeyTwisted};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -457,6 +463,11 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     if (auto* of = std::get_if<Group>(&twisted.body)) of->last = false;
     return twisted;
   }
+  if (mutation == Mutation::kUnannounced && std::holds_alternative<Announce>(envelope.body)) {
+    ControllerEnvelope twisted = envelope;
+    std::get<Announce>(twisted.body).members = {};
+    return twisted;
+  }
   const auto* named = std::get_if<Members>(&envelope.body);
   if (mutation == Mutation::kMemberTwice && named != nullptr && !named->members.empty()) {
     ControllerEnvelope twisted = envelope;
@@ -464,6 +475,13 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     return twisted;
   }
   const auto* group = std::get_if<Group>(&envelope.body);
+  if (mutation == Mutation::kKeyTwisted && group != nullptr && envelope.seq % 5 == 4) {
+    std::vector<GroupMember> members(group->members.begin(), group->members.end());
+    members.front().mesh_key.bytes.fill(0xee);
+    ControllerEnvelope twisted = envelope;
+    std::get<Group>(twisted.body).members = SharedList<GroupMember>(std::move(members));
+    return twisted;
+  }
   if (mutation == Mutation::kStaleCounts && group != nullptr && group->kind == GroupKind::kFinal) {
     std::vector<GroupMember> members(group->members.begin(), group->members.end());
     for (GroupMember& member : members) member.weight = 1.0 / static_cast<double>(members.size());

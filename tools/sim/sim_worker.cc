@@ -93,6 +93,7 @@ void SimWorker::Start() {
   options.hello.endpoints = {"sim"};
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
+  options.hello.mesh_key = MeshKeyNow();
   if (world->workload.faults.launcher_restarts_per_s > 0) {
     options.hello.launch = "launch " + std::to_string(launch_);
   }
@@ -560,6 +561,7 @@ void SimWorker::Perform(Action* action) {
                                        " comes back, and an operator has removed it");
     }
     replica().incarnation = become->incarnation;
+    parts_->doors->Become(number_, become->incarnation, MeshKeyNow());
     greeted_ = false;
     signal_ = said_ = heard_ = 0;
     last_result_ = {};
@@ -567,8 +569,12 @@ void SimWorker::Perform(Action* action) {
     own_.steps = std::max(own_.steps, join->welcome.own.steps);
     own_.samples = std::max(own_.samples, join->welcome.own.samples);
     parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);
+    parts_->doors->Join(number_);
+  } else if (const auto* announced = std::get_if<AnnouncedMembers>(action)) {
+    parts_->doors->Hear(number_, announced->members);
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
+    parts_->doors->TurnsToAll(number_, start->group.members);
     if (phase_ == Phase::kStepping && !Overlaps()) Sliced(Slice::Kind::kWait);
     group_ = start->group.id;
     begun_group_ = start->group;
@@ -580,14 +586,17 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Cancel(number_);
   } else if (const auto* fetch = std::get_if<StartFetch>(action)) {
     signal_ = 0;
+    parts_->doors->TurnsTo(number_, fetch->source);
     parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
+    parts_->doors->TurnsTo(number_, copy->source);
     parts_->data->CopyForAverage(number_, copy->source.incarnation);
   } else if (std::holds_alternative<CancelCopyForAverage>(*action)) {
     parts_->data->CancelAverage(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {
+    parts_->doors->TurnsToAll(number_, probe->targets);
     parts_->data->Probe(number_, probe->targets);
   } else if (std::holds_alternative<Deposit>(*action)) {
     parts_->data->Deposit(number_);

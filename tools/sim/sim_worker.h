@@ -17,6 +17,7 @@
 
 #include "tools/sim/data_plane.h"
 #include "tools/sim/data_plane_exchange.h"
+#include "tools/sim/mesh_doors.h"
 #include "tools/sim/objective.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
@@ -32,6 +33,7 @@ struct WorkerParts {
   World* world = nullptr;
   DataPlane* data = nullptr;
   Exchange* exchange = nullptr;
+  MeshDoors* doors = nullptr;
   RunBook* runs = nullptr;
   ReplicaBook* replicas = nullptr;
   StepTimes* times = nullptr;
@@ -102,6 +104,7 @@ class SimWorker {
   template <typename F>
   void Tell(F&& input);
   void Perform(Action* action);
+  MeshKey MeshKeyNow() const { return MeshDoors::KeyOf(lives_ * 1'000'003 + number_ + 1); }
   void OnCallDone(const CallDone& done);
   void GoOn();
   void BeginPause();
