@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 #include <zmq.hpp>
@@ -22,6 +23,7 @@
 #include "common/base/link.h"
 #include "common/base/messages.h"
 #include "common/io/codec.h"
+#include "common/io/curve.h"
 
 namespace prd::bench {
 namespace {
@@ -117,12 +119,22 @@ struct Client {
 
 class Load {
  public:
-  Load(int clients, const std::string& endpoint) : context_(1) {
+  struct Keys {
+    CurveKeys own;
+    std::string server;
+  };
+  Load(int clients, const std::string& endpoint, const std::optional<Keys>& keys = {})
+      : context_(1) {
     for (int i = 0; i < clients; ++i) {
       auto client = std::make_unique<Client>(&context_);
       client->incarnation =
           static_cast<Incarnation>(Now()) * 1024 + static_cast<Incarnation>(i) + 1;
       client->socket.set(zmq::sockopt::linger, 0);
+      if (keys) {
+        client->socket.set(zmq::sockopt::curve_publickey, keys->own.public_key);
+        client->socket.set(zmq::sockopt::curve_secretkey, keys->own.secret_key);
+        client->socket.set(zmq::sockopt::curve_serverkey, keys->server);
+      }
       client->socket.connect(endpoint);
       items_.push_back({client->socket.handle(), 0, ZMQ_POLLIN, 0});
       clients_.push_back(std::move(client));
@@ -320,6 +332,22 @@ class Load {
   std::string announcement_;
 };
 
+// Into the folder, for the daemon's config.
+Result<Load::Keys> MakeKeys(const std::string& folder, std::ostream& config) {
+  const Result<CurveKeys> server = NewCurveKeys();
+  const Result<CurveKeys> worker = NewCurveKeys();
+  if (!server.ok()) return server.status();
+  if (!worker.ok()) return worker.status();
+  for (const auto& [name, key] :
+       {std::pair("secret", server->secret_key), std::pair("workers", worker->public_key)}) {
+    std::ofstream(folder + "/" + name) << key << "\n";
+    std::filesystem::permissions(folder + "/" + name, std::filesystem::perms(0600));
+  }
+  config << "curve_secret_key_file = \"" << folder << "/secret\"\ncurve_authorized_keys_file = \""
+         << folder << "/workers\"\n";
+  return Load::Keys{*worker, server->public_key};
+}
+
 double Percentile(std::vector<double>* values, double p) {
   if (values->empty()) return 0;
   const auto at = static_cast<std::size_t>(p * static_cast<double>(values->size() - 1));
@@ -361,17 +389,28 @@ int BenchBroker(const BrokerOptions& options) {
   const std::string echo_at = "ipc://" + folder.name + "/echo.sock";
   const std::string config = folder.name + "/prd.toml";
   const std::string log = folder.name + "/prd.log";
-  std::ofstream(config) << "[daemon]\nlisten = \"" << daemon_at << "\"\nadmin = \"ipc://"
-                        << folder.name << "/admin.sock\"\nstate_dir = \"" << folder.name
-                        << "/state\"\n[[job]]\nname = \"bench\"\nengine = \"p-reduce\"\nworkers = "
-                        << options.clients << "\nlease_ms = 60000\nheartbeat_ms = 20000\n"
-                        << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
+  std::optional<Load::Keys> keys;
+  std::ofstream out(config);
+  out << "[daemon]\nlisten = \"" << daemon_at << "\"\nadmin = \"ipc://" << folder.name
+      << "/admin.sock\"\nstate_dir = \"" << folder.name << "/state\"\n";
+  if (options.keys) {
+    Result<Load::Keys> made = MakeKeys(folder.name, out);
+    if (!made.ok()) {
+      std::fprintf(stderr, "prdbench: %s\n", made.status().message().c_str());
+      return 1;
+    }
+    keys = std::move(*made);
+  }
+  out << "[[job]]\nname = \"bench\"\nengine = \"p-reduce\"\nworkers = " << options.clients
+      << "\nlease_ms = 60000\nheartbeat_ms = 20000\n"
+      << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
+  out.close();
   const Child echo(StartEcho(echo_at));
   const Child daemon(StartDaemon(binary, config, log));
 
   std::vector<double> rate, p50, p99, echo_rate, echo_p50, echo_p99;
   for (int round = 0; round < options.rounds; ++round) {
-    Load load(options.clients, daemon_at);
+    Load load(options.clients, daemon_at, keys);
     if (!load.Join()) {
       std::fprintf(stderr, "prdbench: the daemon did not start the job; its log:\n");
       std::ifstream text(log);
@@ -398,6 +437,7 @@ int BenchBroker(const BrokerOptions& options) {
     std::printf("%s\n", nlohmann::json{{"bench", "broker"},
                                        {"clients", options.clients},
                                        {"group_size", options.group_size},
+                                       {"keys", options.keys},
                                        {"rounds", options.rounds},
                                        {"signals_per_s", Median(rate)},
                                        {"p50_us", Median(p50)},

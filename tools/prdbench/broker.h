@@ -12,6 +12,7 @@ struct BrokerOptions {
   double seconds = 2;  // per round
   int rounds = 3;      // of each, alternating; the medians are reported
   std::string daemon;  // the prd binary; empty = the one beside prdbench
+  bool keys = false;   // workers show themselves by a CURVE key; the echo knows none
   bool json = false;
 };
 
