@@ -133,8 +133,8 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     ++counters_.foreign;
     return;
   }
-  if (const auto gone = dismissed_.find(envelope.incarnation); gone != dismissed_.end()) {
-    Refuse(envelope.incarnation, {.code = Code::kFailedPrecondition, .reason = gone->second});
+  if (dismissed_.contains(envelope.incarnation)) {
+    Refuse(envelope.incarnation, {});
     return;
   }
   if (std::holds_alternative<Hello>(envelope.body)) {
@@ -495,8 +495,12 @@ void Pump::NoteDismissed(const Job& job) {
   }
 }
 
+// Who was removed by an operator hears nothing else any more.
 void Pump::Refuse(Incarnation to, Refused refusal) {
   ++counters_.refused;
+  if (const auto gone = dismissed_.find(to); gone != dismissed_.end()) {
+    refusal = {.code = Code::kFailedPrecondition, .reason = gone->second};
+  }
   sends_.push_back({.incarnation = to, .body = std::move(refusal)});
 }
 
