@@ -328,7 +328,9 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   }
   Result<DaemonStatus> daemon = source.Daemon();
   if (!daemon.ok() && daemon.status().code() != Code::kFailedPrecondition) return daemon.status();
-  return reader.Read(run, daemon.ok() ? &*daemon : nullptr);
+  Present present = reader.Read(run, daemon.ok() ? &*daemon : nullptr);
+  present.paused = PauseOf(source, run, *reader.job());
+  return present;
 }
 
 Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) const {
@@ -340,7 +342,7 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
                   .workers = {},
                   .links = {},
                   .refusals = {},
-                  .paused = PauseOf(source, run, job)};
+                  .paused = {}};
   std::map<Rank, DurationNs> silences;
   if (daemon != nullptr) {
     // A run that has ended is explained as of its end.

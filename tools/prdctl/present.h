@@ -68,7 +68,7 @@ struct Present {
   std::vector<WorkerRow> workers;
   std::vector<LinkRow> links;        // those that are broken, by a and b
   std::vector<RefusalRow> refusals;  // the newest 8, the newest first
-  std::optional<PauseRow> paused;
+  std::optional<PauseRow> paused;    // LoadPresent's alone: a PresentReader does not tell it
 };
 
 // Follows a run from its first record on.
