@@ -137,9 +137,9 @@ void Job::Announce(PlacementOpened opened) {
 }
 
 void Job::Announce(GroupKind kind, FormGroup form) {
-  for (GroupShare& share : form.members) {  // the engine has not heard of signals held back
-    const Worker& worker = At(share.rank);
-    if (worker.signal_withheld && DrawnAhead(plan_)) share.iteration = worker.iteration;
+  // Of signals held back, or answered meanwhile, the engine has not heard.
+  for (GroupShare& share : form.members) {
+    if (DrawnAhead(plan_)) share.iteration = std::max(share.iteration, At(share.rank).iteration);
   }
   bool ring_only = false;
   if (!links_.empty() && !Arrange(&form, &ring_only) && CanHold(kind)) {
