@@ -70,7 +70,6 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kMemberTwice:
       case Mutation::kGoalUntold:
       case Mutation::kUnannounced:
-      case Mutation::kKeyTwisted:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

@@ -243,9 +243,6 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kUnannounced:
       expected = "introduced";
       break;
-    case Mutation::kKeyTwisted:  // whoever first turns to it, or is its peer at the door
-      expected = found.result.invariant == "let-in" ? "let-in" : "keys";
-      break;
     case Mutation::kNone:
       break;
   }

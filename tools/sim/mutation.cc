@@ -363,8 +363,6 @@ std::string_view MutationName(Mutation mutation) {
       return "goal-untold";
     case Mutation::kUnannounced:
       return "unannounced";
-    case Mutation::kKeyTwisted:
-      return "key-twisted";
   }
   return "unknown";
 }
@@ -419,8 +417,7 @@ std::vector<Mutation> AllMutations() {
           Mutation::kSamplesLost,
           Mutation::kMemberTwice,
           Mutation::kGoalUntold,
-          Mutation::kUnannounced,
-          Mutation::kKeyTwisted};
+          Mutation::kUnannounced};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -475,13 +472,6 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     return twisted;
   }
   const auto* group = std::get_if<Group>(&envelope.body);
-  if (mutation == Mutation::kKeyTwisted && group != nullptr && envelope.seq % 5 == 4) {
-    std::vector<GroupMember> members(group->members.begin(), group->members.end());
-    members.front().mesh_key.bytes.fill(0xee);
-    ControllerEnvelope twisted = envelope;
-    std::get<Group>(twisted.body).members = SharedList<GroupMember>(std::move(members));
-    return twisted;
-  }
   if (mutation == Mutation::kStaleCounts && group != nullptr && group->kind == GroupKind::kFinal) {
     std::vector<GroupMember> members(group->members.begin(), group->members.end());
     for (GroupMember& member : members) member.weight = 1.0 / static_cast<double>(members.size());

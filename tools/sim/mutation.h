@@ -68,7 +68,6 @@ enum class Mutation : std::uint8_t {
   kMemberTwice,        // a worker is named twice to those who average all replicas
   kGoalUntold,         // some workers are not told that the goal is reached
   kUnannounced,        // workers are not told of those who will turn to them
-  kKeyTwisted,         // a member of a group is announced with a key that is not its own
 };
 
 std::string_view MutationName(Mutation mutation);
