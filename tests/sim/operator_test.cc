@@ -78,8 +78,8 @@ TEST_P(Operator, NobodyIsLostInAPause) {
 TEST_P(Operator, AJobEndsBeforeItsSteps) { EXPECT_GE(Run("operator_ends_per_s = 2.0\n").acts, 3); }
 
 INSTANTIATE_TEST_SUITE_P(OfEachEngine, Operator, testing::ValuesIn(AllEngines()),
-                         [](const auto& info) {
-                           std::string name(EngineName(info.param));
+                         [](const auto& of) {
+                           std::string name(EngineName(of.param));
                            for (char& c : name) c = c == '-' ? '_' : c;
                            return name;
                          });
