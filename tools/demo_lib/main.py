@@ -115,6 +115,7 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     work_dir = tempfile.mkdtemp(prefix="prd-demo-")
     print(introduction(options))
+    print(f"live in a browser, meanwhile: build/release/bin/prdctl --admin ipc://{work_dir}/admin.sock serve")
     sys.stdout.flush()
     try:
         demo(options, work_dir)
