@@ -167,7 +167,7 @@ void MetricsPage::AddCounter(const std::string& name, std::uint64_t value) {
 
 // ---- serving it ----
 
-namespace {
+namespace metrics_internal {
 
 // What the threads share.
 struct Shown {
@@ -239,7 +239,7 @@ class ReadyHandler final : public CivetHandler {
   Shown* shown_;
 };
 
-}  // namespace
+}  // namespace metrics_internal
 
 struct Metrics::Impl {
   explicit Impl(const std::string& address)
@@ -250,10 +250,10 @@ struct Metrics::Impl {
     server.addHandler("/readyz$", ready);
   }
 
-  Shown shown;
-  PageHandler page{&shown};
-  HealthHandler health{&shown};
-  ReadyHandler ready{&shown};
+  metrics_internal::Shown shown;
+  metrics_internal::PageHandler page{&shown};
+  metrics_internal::HealthHandler health{&shown};
+  metrics_internal::ReadyHandler ready{&shown};
   CivetServer server;  // the last one: its threads end first
 };
 
