@@ -88,7 +88,9 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
       if (worker.signal_withheld && draining_.contains(rank)) return "ready; " + LeavesWords(rank);
       if (worker.signal_withheld && paused_) return "ready; held back: " + PauseWords(now);
       if (worker.signal_withheld) return "ready; held back while a late worker copies a model";
-      if (worker.signal && worker.signal->waiting) return engine_->Explain(now, rank);
+      if (worker.signal && worker.signal->waiting) {  // the engine has it since before the pause
+        return engine_->Explain(now, rank) + (paused_ ? "; the job is " + PauseWords(now) : "");
+      }
       return "computing after iteration " + std::to_string(worker.iteration) + " for " + age +
              last +
              (worker.owed > 0 ? "; " + std::to_string(worker.owed) + " gradients in no round yet"

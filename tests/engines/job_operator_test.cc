@@ -212,6 +212,14 @@ TEST_F(JobOperatorTest, NoSignalGetsThroughAPause) {
   EXPECT_THAT(WhyNot(Act(OperatorVerb::kResume)), HasSubstr("is not paused"));
 }
 
+TEST_F(JobOperatorTest, WhoSignalledBeforeAPauseIsToldOfIt) {
+  Start(plans::kModels, 2);
+  Say(0, Ready{.iteration = 1, .waiting = true});
+  Step(Act(OperatorVerb::kPause));
+  EXPECT_THAT(job_->Explain({5'000'000'099}, 0),
+              HasSubstr("; the job is paused by identity alice for"));
+}
+
 TEST_F(JobOperatorTest, WhoDrainsDoesNotWaitForAPauseToEnd) {
   Start(plans::kModels, 3);
   Say(1, Ready{.iteration = 1});
