@@ -56,7 +56,7 @@ class Hostile {
   // So many jobs, as far as it is let have them; then messages for all of them, without end.
   // `opened` is called in between.
   [[noreturn]] void Attack(std::size_t jobs, const std::function<void()>& opened) {
-    const std::int64_t quiet = 3 * kSecond;
+    const std::int64_t quiet = 20 * kSecond;
     for (std::size_t i = 0; i < jobs; ++i) {
       Open(i);
       Hear();
@@ -252,6 +252,11 @@ TEST_F(HostileClient, CostsOthersLittle) {
   const long before = Resident();
   ASSERT_NO_FATAL_FAILURE(Attack(jobs));
   ASSERT_NO_FATAL_FAILURE(Join("alice-2"));
+  // Its turn may come late on a busy machine.
+  const std::int64_t deadline = MonotonicNs() + 60 * kSecond;
+  while (daemon_.Counter("messages_out_of_order") == 0) {
+    ASSERT_LT(MonotonicNs(), deadline) << daemon_.log();
+  }
   const std::vector<double> with = Rounds(rounds);
   ASSERT_EQ(with.size(), rounds) << daemon_.log();
   Print("with", with);
@@ -262,9 +267,11 @@ TEST_F(HostileClient, CostsOthersLittle) {
   std::fprintf(stderr, "%zu jobs, %llu messages of theirs; the daemon grew by %ld kB\n", jobs,
                static_cast<unsigned long long>(daemon_.Counter("messages_out_of_order")),
                Resident() - before);
-  // 16 KiB for a job with the longest texts, and what is on the way.
+  // 16 KiB for a job with the longest texts, and what is on the way. AddressSanitizer keeps what
+  // the daemon has freed.
+#if !defined(__SANITIZE_ADDRESS__)
   EXPECT_LT(Resident() - before, static_cast<long>(64 * 1024 + 16 * jobs));
-  EXPECT_GT(daemon_.Counter("messages_out_of_order"), 0u);
+#endif
 }
 
 TEST_F(HostileClient, HasNoMoreThanItsQuotas) {
