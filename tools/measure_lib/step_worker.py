@@ -75,8 +75,9 @@ def main():
     in_step = []
     begun = time.perf_counter()
     for _ in range(steps):
-        if step_s:
-            time.sleep(step_s)
+        computed = time.perf_counter() + step_s
+        while time.perf_counter() < computed:
+            pass
         before = time.perf_counter()
         step()
         in_step.append(time.perf_counter() - before)

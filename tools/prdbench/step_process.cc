@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Us(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+// As training does: a processor that slept would be slow after it.
+void Compute(double ms) {
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                   std::chrono::duration<double, std::milli>(ms));
+  while (Clock::now() < end) {
+  }
+}
 
 Status Measure(const StepProcessOptions& options) {
   Result<Session> session = Session::FromEnvironment();
@@ -33,7 +40,7 @@ Status Measure(const StepProcessOptions& options) {
   std::vector<double> in_step_us;
   const Clock::time_point begun = Clock::now();
   for (int i = 0; i < options.steps; ++i) {
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.step_ms));
+    Compute(options.step_ms);
     const Clock::time_point before = Clock::now();
     const Result<StepResult> step = session->Step({.samples = 1});
     if (!step.ok()) return step.status();

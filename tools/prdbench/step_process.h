@@ -8,7 +8,7 @@ struct StepProcessOptions {
   int tensors = 1;     // of the model
   int elements = 100;  // of each, float32
   int steps = 1000;
-  double step_ms = 0;  // each sleeps so long before Step
+  double step_ms = 0;  // each computes so long before Step
 };
 
 // Joins the job that the environment names, makes the steps, and prints a JSON object: the median
