@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/config.h"
 #include "config/fields.h"
 #include "config/toml.h"
 
@@ -87,6 +88,45 @@ std::string OptionsText(const EngineOptions& engine) {
     text += (text.empty() ? "" : ",") + setting;
   }
   return text;
+}
+
+Result<JobSpec> SwitchedSpec(const JobSpec& now, const std::string& text) {
+  JobSpec spec = now;
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string name = text.substr(0, colon);
+  std::vector<std::string> settings;
+  const auto key = [](const std::string& setting) { return setting.substr(0, setting.find('=')); };
+  for (std::string& setting : Settings(colon < text.size() ? text.substr(colon + 1) : "")) {
+    const std::string of = key(setting);
+    if (of != "lease_ms" && of != "heartbeat_ms") {
+      settings.push_back(std::move(setting));
+      continue;
+    }
+    const std::string value = setting.substr(std::min(setting.find('='), setting.size() - 1) + 1);
+    const bool number = !value.empty() && value.size() <= 9 &&
+                        value.find_first_not_of("0123456789") == std::string::npos;
+    if (!number) return Wrong(of, TomlText(value), "a whole number of ms");
+    (of == "lease_ms" ? spec.lease_ms : spec.heartbeat_ms) =
+        static_cast<std::uint32_t>(std::stoul(value));
+  }
+  if (name == EngineName(now.engine)) {
+    for (std::string& kept : Settings(OptionsText(now.engine))) {
+      const bool named = std::any_of(settings.begin(), settings.end(),
+                                     [&](const std::string& s) { return key(s) == key(kept); });
+      if (!named) settings.push_back(std::move(kept));
+    }
+  }
+  std::string engine = name;
+  for (const std::string& setting : settings) {
+    engine += (engine.size() == name.size() ? ":" : ",") + setting;
+  }
+  Result<EngineOptions> options = ParseEngine(engine);
+  if (!options.ok()) return options.status();
+  spec.engine = *std::move(options);
+  // Read again as a whole: what holds between keys is checked there.
+  Result<JobSpec> read = JobSpecFromToml(JobSpecToToml(spec));
+  if (read.ok()) read->make_engine = now.make_engine;
+  return read;
 }
 
 std::string EngineText(const EngineOptions& engine) {

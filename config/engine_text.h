@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engines/job.h"
 #include "engines/registry.h"
 #include "prd/status.h"
 
@@ -16,6 +17,11 @@ Result<EngineOptions> ParseEngine(const std::string& text);
 std::string EngineText(const EngineOptions& engine);
 // What stands after the colon in it: the options that are not at their defaults.
 std::string OptionsText(const EngineOptions& engine);
+
+// What a running job is switched to: `now` with another engine, or with other options of the same
+// one, which keeps those that the text does not name. The text is as of ParseEngine; lease_ms and
+// heartbeat_ms may stand among the options. With `text` set.
+Result<JobSpec> SwitchedSpec(const JobSpec& now, const std::string& text);
 
 }  // namespace prd
 

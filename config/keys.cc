@@ -160,7 +160,7 @@ void DescribeIdentity(ListFields& fields, Identity* identity) {
                 "\"worker\": its processes may train in its jobs, and it may look at them "
                 "(prdctl). \"viewer\": it may look at them. \"operator\": it may look at them, "
                 "and at the daemon itself (prdctl status), and act on them (prdctl evict, drain, "
-                "end, pause, resume).");
+                "end, pause, resume, switch).");
   constexpr std::int64_t kMost = 1'000'000'000;
   fields.Whole("max_jobs", &identity->max_jobs, {0, kMost, "jobs"},
                "Jobs that its workers may have running at a time. 0: no limit.");

@@ -16,22 +16,28 @@ Job::Job(RunId run, JobSpec spec)
       joining_(engine_->joining()),
       goal_(spec_.goal) {}
 
-void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutput* out) {
+void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
+                JobOutput* out) {
   PRD_CHECK(next_index_ == 0);
-  now_ = now;
+  now_ = started_at_ = now;
+  wall_ns_ = wall_ns;
   identity_ = identity;
+  if (former.known()) TakeOver(former);
   out_ = out;
   Write(RunStarted{.job = spec_.name,
                    .engine = std::string(EngineName(spec_.engine)),
                    .spec = spec_.text,
                    .wall_ns = wall_ns,
-                   .identity = identity});
+                   .identity = identity,
+                   .former = former});
   out_ = nullptr;
 }
 
 std::optional<Instant> Job::NextDeadline() const {
   std::optional<Instant> next = engine_->NextDeadline();
-  for (const std::optional<Instant>& own : {grace_ends_, copies_again_}) {
+  const std::optional<Instant> awaits =
+      former_.known() && !begun_ ? std::optional(awaits_until_) : std::nullopt;
+  for (const std::optional<Instant>& own : {grace_ends_, copies_again_, awaits}) {
     if (own && now_ < *own && (!next || *own < *next)) next = own;
   }
   return next;
@@ -95,7 +101,10 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     Write(DeadlineReached{});
     const std::optional<Instant> engine = engine_->NextDeadline();
     const auto due = [now](const std::optional<Instant>& at) { return at && *at <= now; };
-    if (due(engine) || !(due(grace_ends_) || due(copies_again_))) ToEngine(DeadlineEvent{});
+    const bool awaited = former_.known() && !begun_ && due(awaits_until_);
+    if (due(engine) || !(due(grace_ends_) || due(copies_again_) || awaited)) {
+      ToEngine(DeadlineEvent{});
+    }
   }
   Progress();
   look_at_held_ = false;
@@ -144,9 +153,11 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.pid = hello.pid;
   worker.endpoints = hello.endpoints;
   worker.mesh_key = hello.mesh_key;
+  worker.gradients = hello.gradients;
   worker.identity = hello.identity;
   worker.token = envelope.token;
   worker.returns = hello.former.known();
+  worker.continues = former_.known() && hello.former.high == former_.identity;
   worker.job_trained = BeforeRun(hello.job_trained);
   worker.brought = worker.iteration = hello.iteration;
   worker.first_group = next_group_;
@@ -158,6 +169,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   if (!goal_.known() && !begun_) goal_ = hello.goal;
   if (launch_.empty()) launch_ = hello.launch;
   ForgetRefusals(rank, hello);
+  for (FormerRank& of : former_.ranks) of.awaited = of.awaited && of.rank != rank;
   if (start_workers_ == 0) {
     start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
   }
@@ -323,7 +335,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
 
 std::string Job::OnPlaced(Rank rank, const Placed& placed) {
   const State state = At(rank).state;
-  const bool holds = state == State::kActive || state == State::kPaused ||
+  const bool holds = state == State::kActive || state == State::kPaused || At(rank).resumes ||
                      state == State::kFinishing || state == State::kFinal;
   if (!HasStore(plan_) || !holds) return "shards placed while " + Explain(now_, rank);
   ToEngine(PlacedEvent{.rank = rank, .epoch = placed.epoch});
@@ -404,6 +416,12 @@ void Job::EndLost(const HistoryLost& lost) {
   const std::string why = "the history of run " + std::to_string(run_) +
                           " has lost its end: rank " + std::to_string(lost.rank) +
                           " knows of messages that it does not have";
+  SendAway(LeftReason::kLost, why);
+  Write(RunEnded{.reason = why});
+}
+
+// The run is over, and all who are there say Hello anew.
+void Job::SendAway(LeftReason why, const std::string& reason) {
   for (const auto& [id, group] : groups_) {
     Write(GroupEnded{.id = id, .ok = false, .reason = "the run ends"});
   }
@@ -418,19 +436,18 @@ void Job::EndLost(const HistoryLost& lost) {
     const Worker gone = At(rank);
     out_->sends.push_back({rank,
                            {.incarnation = gone.incarnation,
-                            .body = Refused{.code = Code::kAborted, .reason = why}}});
+                            .body = Refused{.code = Code::kAborted, .reason = reason}}});
     SetState(rank, State::kAbsent);
     At(rank) = Worker{};
     Write(WorkerLeft{.rank = rank,
                      .incarnation = gone.incarnation,
-                     .why = LeftReason::kLost,
-                     .reason = why,
+                     .why = why,
+                     .reason = reason,
                      .gradients = gone.owed});
   }
   by_incarnation_.clear();
   live_ = stranded_ = withheld_ = resuming_ = 0;
   ended_ = true;
-  Write(RunEnded{.reason = why});
 }
 
 void Job::Activate(Rank rank, Iteration iteration, const std::string& reason) {

@@ -31,6 +31,8 @@
 //
 // Operators act on the run from outside: they evict a worker, drain a host, end the job, or pause
 // it (job_operator.cc). A worker that is evicted or drained is told why, and not admitted again.
+// Or they switch the engine: the run ends as if its training were over, up to the final average,
+// and the job goes on in another run with that model (job_switch.cc).
 //
 // Two workers that are there may not reach each other. A member that names another one as
 // unreachable breaks their link, and probes the other until it answers; then the link works again.
@@ -120,11 +122,13 @@ class Job {
     std::uint32_t pid = 0;
     std::vector<std::string> endpoints;
     MeshKey mesh_key;
+    HasGradients gradients = HasGradients::kHere;
     std::string identity;
     LinkToken token;
-    bool returns = false;   // its replica was trained in a former run, or life of this one
-    Trained job_trained;    // by all workers of the job before, as its Hello says
-    Iteration brought = 0;  // the iteration of the replica that it came with
+    bool continues = false;  // its replica was trained in the run that this one continues
+    bool returns = false;    // its replica was trained in a former run, or life of this one
+    Trained job_trained;     // by all workers of the job before, as its Hello says
+    Iteration brought = 0;   // the iteration of the replica that it came with
     Iteration iteration = 0;
     GroupId group = kNoGroup;       // runs, and the worker has not reported on it
     GroupId last_group = kNoGroup;  // the last group that the worker reported on, and its outcome
@@ -193,11 +197,13 @@ class Job {
     void Archive(StateArchive& ar) { ar(by, reason, since); }
   };
 
-  // A worker that an operator has removed: this incarnation is over, and no other takes its place.
-  struct Dismissal {
-    Incarnation incarnation = 0;
-    std::string reason;
-    void Archive(StateArchive& ar) { ar(incarnation, reason); }
+  // The run is to end, and the job to go on in another one (job_switch.cc).
+  struct Switch {
+    std::string spec;     // of the next run
+    RunId next = kNoRun;  // its number
+    std::string by;       // the operator, and why
+    Instant since;
+    void Archive(StateArchive& ar) { ar(spec, next, by, since); }
   };
 
   // A group whose members have not all reported.
@@ -230,7 +236,8 @@ class Job {
 
   // Appends the RunStarted record. Call once for a new run, before any Step; not for a restored
   // one.
-  void Start(Instant now, std::int64_t wall_ns, RunIdentity identity, JobOutput* out);
+  void Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
+             JobOutput* out);
 
   // Whether to step a worker's message, given the present state. Changes nothing.
   struct Admission {
@@ -265,6 +272,13 @@ class Job {
   bool ended() const { return ended_; }  // the last worker has gone; the run takes nothing more
   // It has ended, and its workers ended it themselves (RunEnded).
   bool finished() const { return finished_; }
+  // The engine, or other settings, are about to be switched.
+  const std::optional<Switch>& switching() const { return switching_; }
+  // It has ended, and the job goes on in the run switching()->next, which takes this over. Null:
+  // it does not.
+  const FormerRun* next() const { return next_.known() ? &next_ : nullptr; }
+  // Unix time at this time of the controller's clock, as it was when the run began.
+  std::int64_t WallAt(Instant now) const { return wall_ns_ + (now - started_at_); }
   std::uint64_t next_index() const { return next_index_; }  // of the next record
   Instant last_now() const { return now_; }                 // of the last input
   // By rank; absent ones have state kAbsent.
@@ -363,6 +377,17 @@ class Job {
   std::string OnAskMembers(Rank rank);
   std::string OnLeave(Rank rank, const Leave& leave);
 
+  // Switches (job_switch.cc).
+  Status CheckSwitch(const OperatorActed& act) const;
+  void OnSwitch(const OperatorActed& act);
+  bool AtBoundary() const;
+  void EndForNext();
+  void TakeOver(const FormerRun& former);
+  bool Awaits() const;
+  bool HasFormerModel(Rank rank) const;
+  std::string SwitchWords(Instant now) const;
+  void SendAway(LeftReason why, const std::string& reason);
+
   // Operators (job_operator.cc).
   void OnAct(const OperatorActed& act);
   bool OnHost(Rank rank, const std::string& host) const;
@@ -446,6 +471,8 @@ class Job {
   const Engine::Joining joining_;
 
   RunIdentity identity_;
+  std::int64_t wall_ns_ = 0;  // when the run began, and what time it was then
+  Instant started_at_;
   std::uint64_t next_index_ = 0;
   Instant now_;
   int start_workers_ = 0;                // 0 until known
@@ -477,6 +504,10 @@ class Job {
   std::optional<Hold> paused_;
   std::map<Rank, std::string> draining_;  // by rank: what its worker is told
   std::vector<Dismissal> dismissed_;
+  std::optional<Switch> switching_;
+  FormerRun next_;        // what the next run takes over; known once this one has ended for it
+  FormerRun former_;      // what this run has taken over
+  Instant awaits_until_;  // workers of the run before
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<FormGroup> held_;

@@ -78,6 +78,10 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
         "(this worker has " +
         std::to_string(hello.model_bytes) + " bytes of parameters)");
   }
+  if (switching_) {
+    return no("job " + spec_.name + " is about to go on in another run: " + switching_->by,
+              Code::kUnavailable, 100);
+  }
   if (Count(State::kFinal) > 0) {
     return no("job " + spec_.name + " is taking its final average; a new run can begin after it",
               Code::kUnavailable, 500);

@@ -1,5 +1,6 @@
 // Job: the life of its groups, and what becomes of the job as a whole.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -344,9 +345,12 @@ void Job::StartWeights(FormGroup* form) const {
   for (GroupShare& share : form->members) {
     if (workers_[Index(share.rank)].returns) returning.push_back(&share);
   }
+  const auto equal = [this](const GroupShare* share) { return HasFormerModel(share->rank); };
+  const bool switched = std::any_of(returning.begin(), returning.end(), equal);
+  if (switched) std::erase_if(returning, [&](const GroupShare* share) { return !equal(share); });
   const std::string start =
       "common start: " + std::to_string(form->members.size()) + " workers take ";
-  if (returning.size() > 1 && !ReplicasAreEqual(plan_)) {
+  if (returning.size() > 1 && !ReplicasAreEqual(plan_) && !switched) {
     for (GroupShare* share : returning) {
       share->weight = 1.0 / static_cast<double>(returning.size());
       form->iteration = std::max(form->iteration, share->iteration);
@@ -363,13 +367,22 @@ void Job::StartWeights(FormGroup* form) const {
   }
   source->weight = 1;
   form->iteration = source->iteration;
-  form->reason = start + "the parameters of rank " + std::to_string(source->rank) +
-                 (returning.empty() ? "" : ", the newest of those that have trained before");
+  form->reason = start + "the parameters of rank " + std::to_string(source->rank);
+  if (switched) {
+    form->reason += ", which are the final average of run " + std::to_string(former_.run);
+  } else if (!returning.empty()) {
+    form->reason += ", the newest of those that have trained before";
+  }
 }
 
 // How many workers must be here for a common start. One of workers that have trained before goes on
 // without the others after a while: they may never come back.
 int Job::NeededForStart() {
+  if (former_.known() && !begun_) {
+    grace_ends_.reset();
+    if (Awaits()) return std::numeric_limits<int>::max();
+    return now_ < awaits_until_ ? 1 : std::min(start_workers_, spec_.min_workers);
+  }
   bool returns = false;
   for (const Worker& worker : workers_) {
     returns = returns || (worker.state == State::kJoining && (begun_ || worker.returns));
@@ -469,7 +482,7 @@ void Job::Progress() {
   if (withheld_ > 0 && !copies && !paused_) HandWithheld();
   if (stranded_ > 0) HelpStranded();
   if (resuming_ > 0) AdmitResuming();
-  if (Count(State::kJoining) > 0 && started_) AdmitJoiners();
+  if (Count(State::kJoining) > 0 && started_ && !switching_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
     if (Count(State::kJoining) >= NeededForStart() && CanMeet(State::kJoining)) {
       grace_ends_.reset();
@@ -478,8 +491,9 @@ void Job::Progress() {
   } else {
     grace_ends_.reset();
   }
-  if (live_ > 0 && Count(State::kFinishing) == live_ && groups_.empty() &&
-      CanMeet(State::kFinishing)) {
+  const bool stopped =
+      switching_ ? AtBoundary() && Count(State::kFinishing) > 0 : Count(State::kFinishing) == live_;
+  if (live_ > 0 && stopped && groups_.empty() && CanMeet(State::kFinishing)) {
     Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);
   }
   if (Count(State::kFinal) > 0 && groups_.empty()) {
@@ -488,13 +502,17 @@ void Job::Progress() {
       copying = copying || (worker.state == State::kFinal &&
                             (worker.source != kNoRank || worker.copies_after));
     }
+    if (switching_ && !copying) return EndForNext();
     for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
       if (At(rank).state != State::kFinal) continue;
       Send(rank, Released{.reason = "the job is done"});
       Remove(rank, LeftReason::kLeft, "the job is done");
     }
   }
-  if (live_ == 0 && !ended_ && start_workers_ > 0) End();
+  const bool none_left = switching_ && AtBoundary() && Count(State::kFinal) == 0 &&
+                         Count(State::kFinishing) == 0 && Count(State::kJoining) > 0;
+  if (none_left && groups_.empty()) return EndForNext();
+  if (live_ == 0 && !ended_ && start_workers_ > 0 && !Awaits()) End();
 }
 
 // The last worker has gone: by itself, or not.
@@ -504,6 +522,11 @@ void Job::End() {
     if (const auto* left = std::get_if<WorkerLeft>(&record.body)) last = *left;
   }
   ended_ = true;
+  if (last.rank == kNoRank) {
+    Write(RunEnded{.reason =
+                       "none of the workers of run " + std::to_string(former_.run) + " is here"});
+    return;
+  }
   const bool evicted = !dismissed_.empty() && dismissed_.back().incarnation == last.incarnation;
   finished_ = begun_ && (last.why == LeftReason::kLeft || evicted);
   Write(RunEnded{.reason = std::string("the last worker has gone") +

@@ -69,10 +69,12 @@ Status Job::CheckAct(const OperatorActed& act) const {
       return fresh ? Status::Ok() : no(": host " + act.host + " is drained already");
     }
     case OperatorVerb::kEnd:
+      if (switching_) return no(" is about to go on in another run; try again then");
       if (done_) return no(" is done already: its workers stop by themselves");
       if (begun_) return Status::Ok();
       return no(" has not begun: there is nothing to end. Its workers can be evicted");
     case OperatorVerb::kPause:
+      if (switching_) return no(" is about to go on in another run; try again then");
       if (paused_) return no(" is paused already, by " + paused_->by);
       if (done_) return no(" is done: its workers stop by themselves");
       if (!FollowsSchedule(plan_)) return Status::Ok();
@@ -81,6 +83,8 @@ Status Job::CheckAct(const OperatorActed& act) const {
           "nothing");
     case OperatorVerb::kResume:
       return paused_ ? Status::Ok() : no(" is not paused");
+    case OperatorVerb::kSwitch:
+      return CheckSwitch(act);
   }
   return no(": an operator does nothing of the kind", Code::kInvalidArgument);
 }
@@ -105,6 +109,9 @@ void Job::OnAct(const OperatorActed& act) {
       break;
     case OperatorVerb::kResume:
       paused_.reset();
+      break;
+    case OperatorVerb::kSwitch:
+      OnSwitch(act);
       break;
   }
 }

@@ -76,7 +76,8 @@ void Job::AdmitResuming() {
   for (Rank rank = 0; Index(rank) < workers_.size() && resuming_ > 0; ++rank) {
     Worker& worker = At(rank);
     if (!worker.resumes) continue;
-    const bool between = joining_ == Engine::Joining::kAnytime || NothingRuns();
+    // Who comes back now comes back to the next run.
+    const bool between = !switching_ && (joining_ == Engine::Joining::kAnytime || NothingRuns());
     const bool newest = !ReplicasAreEqual(plan_) || worker.iteration >= Newest();
     if (worker.state == State::kJoining && worker.group == kNoGroup && between && newest) {
       worker.copies_after.reset();

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 11;
+constexpr std::uint32_t kStateVersion = 12;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -64,6 +64,10 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
         const State state = workers_[Index(r)].state;
         if (Present(r) && state != State::kFinishing) others.push_back(r);
         if (state == State::kPaused) paused.push_back(r);
+      }
+      if (switching_) {
+        return SwitchWords(now) + "; has ended its step, and waits for " + words::Ranks(others) +
+               " to end theirs";
       }
       return "finished " + age + " ago; waiting for " + words::Ranks(others) + " to finish" +
              (paused.empty()
@@ -137,13 +141,23 @@ std::string Job::WaitsFor(Instant now, Rank rank) const {
 std::string Job::StartWaits(Instant now) const {
   if (started_ || Count(State::kJoining) == 0) return {};
   std::vector<Rank> missing;
-  for (Rank rank = 0; rank < start_workers_; ++rank) {
-    if (!Present(rank)) missing.push_back(rank);
+  if (Awaits()) {
+    for (const FormerRank& of : former_.ranks) {
+      if (of.awaited) missing.push_back(of.rank);
+    }
+  } else {
+    for (Rank rank = 0; rank < start_workers_; ++rank) {
+      if (!Present(rank)) missing.push_back(rank);
+    }
   }
   std::string text = "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
                      " of " + std::to_string(start_workers_) + " workers are here";
   if (!missing.empty()) text += "; missing: " + words::Ranks(missing);
   text += RefusalWords();
+  if (Awaits()) {
+    return text + "; goes on without the missing in " + words::Duration(awaits_until_ - now) +
+           " (lease_ms and start_grace_ms)";
+  }
   if (!grace_ends_) return text;
   if (now < *grace_ends_) {
     return text + "; goes on without the missing in " + words::Duration(*grace_ends_ - now) +
@@ -157,12 +171,12 @@ std::string Job::StartWaits(Instant now) const {
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, identity, token, returns,
-     job_trained, brought, iteration, group, last_group, last_ok, waiting, ready.iteration,
-     ready.step_ns, ready.samples, ready.waiting, ready.gradients, ready.local_steps, ready.rtt_ns,
-     ready.queued, ready.dropped, ready.suppressed, signalled, owed, signal_held, compared,
-     signal_withheld, stop_held, resumes, outdated, first_group, source, fetches, failed_source,
-     copies_after, no_replica, stopped_at, since, link);
+  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, token,
+     continues, returns, job_trained, brought, iteration, group, last_group, last_ok, waiting,
+     ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
+     ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
+     owed, signal_held, compared, signal_withheld, stop_held, resumes, outdated, first_group,
+     source, fetches, failed_source, copies_after, no_replica, stopped_at, since, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -175,9 +189,10 @@ void Job::Archive(StateArchive& ar) {
   std::uint32_t version = kStateVersion;
   ar(version);
   if (version != kStateVersion) ar.Fail();
-  ar(identity_, next_index_, now_, start_workers_, started_, begun_, grace_ends_, copies_again_,
-     ended_, finished_, launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_,
-     gained_, goal_, done_, stopped_, divergence_, compare_at_, groups_, held_, broken_);
+  ar(identity_, wall_ns_, started_at_, next_index_, now_, start_workers_, started_, begun_,
+     grace_ends_, copies_again_, switching_, next_, former_, awaits_until_, ended_, finished_,
+     launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_,
+     done_, stopped_, divergence_, compare_at_, groups_, held_, broken_);
   engine_->Archive(ar);
   ArchiveActs(ar);
 }

@@ -95,6 +95,14 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   NoteGone(*job, records);
   NoteDismissed(*job);
   if (job->finished()) KnowFinished(run, job->spec().name, job->identity().high);
+  successors_.erase(run);
+  if (job->switching()) {
+    next_run_ = std::max(next_run_, job->switching()->next + 1);
+    if (job->next() != nullptr && !jobs_.contains(job->switching()->next)) {
+      successors_[job->switching()->next] = {job->switching()->spec, job->WallAt(now),
+                                             *job->next()};
+    }
+  }
   if (job->ended()) return Status::Ok();
   if (by_name_.contains(job->spec().name)) {
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
@@ -129,6 +137,7 @@ void Pump::KnowFinished(RunId run, const std::string& job, std::uint64_t identit
 
 void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   ++counters_.messages;
+  if (!successors_.empty()) BeginSuccessors(now);
   if (Foreign(envelope)) {
     ++counters_.foreign;
     return;
@@ -152,7 +161,8 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
   Schedule(*it->second);
 }
 
-Status Pump::Act(Instant now, const std::string& name, const OperatorActed& act) {
+Status Pump::Act(Instant now, const std::string& name, OperatorActed act) {
+  if (!successors_.empty()) BeginSuccessors(now);
   const auto known = by_name_.find(name);
   if (known == by_name_.end() || jobs_.at(known->second)->ended()) {
     return Status(Code::kNotFound, "no run of job " + name + " goes on");
@@ -163,9 +173,30 @@ Status Pump::Act(Instant now, const std::string& name, const OperatorActed& act)
                   "the daemon has just started, and waits to hear from the workers of job " + name +
                       "; try again");
   }
+  if (act.verb == OperatorVerb::kSwitch) PRD_RETURN_IF_ERROR(CheckSwitch(*job, &act));
   PRD_RETURN_IF_ERROR(job->CheckAct(act));
+  if (act.verb == OperatorVerb::kSwitch) ++next_run_;
   StepJob(now, job, act);
   Schedule(*job);
+  return Status::Ok();
+}
+
+// All that would be found too late by the run that is to follow.
+Status Pump::CheckSwitch(const Job& job, OperatorActed* act) const {
+  PRD_CHECK(options_.spec_of != nullptr);
+  const Result<JobSpec> spec = options_.spec_of(act->spec);
+  if (!spec.ok()) return spec.status();
+  act->next = next_run_;
+  if (!NeedsGradients(spec->make_engine(spec->engine)->plan())) return Status::Ok();
+  for (Rank rank = 0; Index(rank) < job.workers().size(); ++rank) {
+    const Job::Worker& worker = job.workers()[Index(rank)];
+    if (worker.state == Job::State::kAbsent || worker.gradients != HasGradients::kNone) continue;
+    return Status(Code::kFailedPrecondition,
+                  "engine " + std::string(EngineName(spec->engine)) +
+                      " reduces gradients, and rank " + std::to_string(rank) + " of job " +
+                      job.spec().name + " (pid " + std::to_string(worker.pid) + " on " +
+                      worker.host_name + ") has attached without any");
+  }
   return Status::Ok();
 }
 
@@ -289,16 +320,39 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
       break;
   }
   if (fresh != nullptr) {
-    output_.records.clear();
-    fresh->Start(now, wall_ns, {DrawNonZero(options_.random), life_}, &output_);
-    for (Record& record : output_.records) records_.push_back(std::move(record));
-    by_name_[hello.job] = next_run_;
-    watches_[next_run_].floor = now;
-    ++leases_[LeaseNs(*job)];
-    jobs_[next_run_++] = std::move(fresh);
+    ++next_run_;
+    Begin(now, wall_ns, {}, std::move(fresh));
   }
   StepJob(now, job, FromWorker{envelope});
   Schedule(*job);
+}
+
+void Pump::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
+                 std::unique_ptr<Job> job) {
+  JobOutput output;
+  job->Start(now, wall_ns, {DrawNonZero(options_.random), life_}, former, &output);
+  for (Record& record : output.records) records_.push_back(std::move(record));
+  const RunId run = job->run();
+  by_name_[job->spec().name] = run;
+  watches_[run].floor = now;
+  ++leases_[LeaseNs(*job)];
+  jobs_[run] = std::move(job);
+}
+
+// The run of this number goes on where another one has ended.
+void Pump::Succeed(Instant now, RunId run, const Successor& of) {
+  Result<JobSpec> spec = options_.spec_of(of.spec);
+  // It was when the switch was recorded, perhaps by another version of prd: the workers begin anew.
+  if (!spec.ok()) return;
+  Begin(now, of.wall_ns, of.former, std::make_unique<Job>(run, *std::move(spec)));
+  NoteDismissed(*jobs_.at(run));
+  Schedule(*jobs_.at(run));
+}
+
+// The last batch was torn between two runs.
+void Pump::BeginSuccessors(Instant now) {
+  const std::map<RunId, Successor> successors = std::exchange(successors_, {});
+  for (const auto& [run, of] : successors) Succeed(now, run, of);
 }
 
 // The run of this job takes note of it, now and then: others may wait for this worker. Without a
@@ -442,6 +496,9 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     if (std::exchange(watch.contacts[Index(left->rank)].restored, false)) --watch.unheard;
   }
   for (Record& record : output_.records) records_.push_back(std::move(record));
+  if (job->ended() && job->next() != nullptr) {
+    Succeed(now, job->switching()->next, {job->switching()->spec, job->WallAt(now), *job->next()});
+  }
   const auto* from = std::get_if<FromWorker>(&input);
   if (from == nullptr) return;
   Rank rank = from->envelope.rank;
@@ -485,7 +542,7 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
 }
 
 void Pump::NoteDismissed(const Job& job) {
-  const std::vector<Job::Dismissal>& dismissed = job.dismissed();
+  const std::vector<Dismissal>& dismissed = job.dismissed();
   for (auto it = dismissed.rbegin(); it != dismissed.rend(); ++it) {
     if (!dismissed_.try_emplace(it->incarnation, it->reason).second) break;  // and all before
     dismissed_order_.push_back(it->incarnation);
@@ -602,6 +659,7 @@ void Pump::NoteSleep(Instant now) {
 }
 
 void Pump::Tick(Instant now) {
+  if (!successors_.empty()) BeginSuccessors(now);
   NoteSleep(now);
   std::vector<RunId> runs;
   for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) {

@@ -39,6 +39,8 @@ class Pump {
     std::uint64_t snapshot_every = 100'000;  // records of a run between snapshots
     // Random bits that no other process draws: identities of runs, and of this pump's life.
     std::function<std::uint64_t()> random;
+    // The spec of a run from what its RunStarted says (RunStarted::spec). Needed for switches.
+    std::function<Result<JobSpec>(const std::string& text)> spec_of = nullptr;
     // Told of each Hello that is refused and that no run takes note of (HelloRefused). Never called
     // for what a worker does by itself without anybody's mistake.
     std::function<void(const std::string& job, const HelloRefused& refused)> refused = nullptr;
@@ -71,7 +73,10 @@ class Pump {
 
   // Applies what an operator does to this job's run. Sends nothing before Flush. An error says why
   // it cannot be done, and nothing has changed. REQUIRES: as Receive.
-  Status Act(Instant now, const std::string& job, const OperatorActed& act);
+  //
+  // A switch has the next run's spec, and gets its number here. As soon as the old run has ended,
+  // the next one begins, with records in the same batch.
+  Status Act(Instant now, const std::string& job, OperatorActed act);
 
   // Expires leases and engine deadlines that are due.
   void Tick(Instant now);
@@ -162,6 +167,15 @@ class Pump {
   };
 
   void StepJob(Instant now, Job* job, const Input& input);
+  Status CheckSwitch(const Job& job, OperatorActed* act) const;
+  struct Successor {  // of a run that has ended
+    std::string spec;
+    std::int64_t wall_ns = 0;
+    FormerRun former;
+  };
+  void Succeed(Instant now, RunId run, const Successor& of);
+  void BeginSuccessors(Instant now);
+  void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
   void Come(const Job& job, Rank rank);
   void Go(RunId run, Incarnation incarnation);
@@ -202,6 +216,8 @@ class Pump {
   std::set<std::pair<Instant, RunId>> due_;   // when Tick has something to do
   std::map<DurationNs, std::size_t> leases_;  // of `jobs_`: how many have this one
   std::vector<RunId> ended_;                  // of `jobs_`
+  // Runs that are to follow others, and were not in the history as far as it was restored.
+  std::map<RunId, Successor> successors_;
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;

@@ -60,7 +60,7 @@ Status Replay::Add(const Record& record) {
   output_.sends.clear();
   if (const auto* started = std::get_if<RunStarted>(&record.body);
       started != nullptr && record.index == 0) {
-    job_->Start(record.now, started->wall_ns, started->identity, &output_);
+    job_->Start(record.now, started->wall_ns, started->identity, started->former, &output_);
     ++decisions_;
   } else if (Applies(*job_, record)) {
     job_->Step(record.now, ToInput(record.body), &output_);

@@ -60,6 +60,8 @@ struct RunInfo {
   finished @7 :Bool;         # its workers ended it themselves
   end @8 :Text;              # why it has ended; empty: it has not
   identity @9 :UInt64;       # the higher half of its identity; 0: not known
+  former @10 :UInt64;        # the run that it continues; 0: none
+  next @11 :UInt64;          # the run that continues it; 0: none
 }
 
 struct Snapshot {

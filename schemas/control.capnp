@@ -75,6 +75,12 @@ enum MeshSecurity {
   curve @2;
 }
 
+enum HasGradients {
+  here @0;
+  none @1;
+  later @2;
+}
+
 enum OnNonfinite {
   pass @0;
   drop @1;
@@ -137,6 +143,7 @@ struct Hello {
   jobTrained @16 :Trained;
   meshKey @17 :Data;          # X25519 public key, 32 bytes; empty: none
   identity @18 :Text;         # set by the daemon alone
+  gradients @19 :HasGradients;
 }
 
 struct Ready {
@@ -216,6 +223,7 @@ struct ControllerEnvelope {
     resumed @18 :Void;
     members @19 :Members;
     announce @24 :Members;
+    endRun @25 :EndRun;
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
@@ -366,6 +374,10 @@ struct HeartbeatAck {
 }
 
 struct Released {
+  reason @0 :Text;         # human-readable
+}
+
+struct EndRun {
   reason @0 :Text;         # human-readable
 }
 

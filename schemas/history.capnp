@@ -58,6 +58,33 @@ struct RunStarted {
   wallNs @3 :Int64;   # Unix time in nanoseconds, for display
   identityHigh @4 :UInt64;   # of the run; 0 in histories of earlier versions, as the next
   identityLow @5 :UInt64;    # of the controller that started it
+  former @6 :FormerRun;      # the run that it continues; left out: none
+}
+
+# What a run takes over from the run that it continues.
+struct FormerRun {
+  run @0 :UInt64;
+  trained @1 :Control.Trained;
+  goal @2 :Control.Trained;
+  workers @3 :Int32;                # that the job started with
+  launch @4 :Text;
+  modelHash @5 :UInt64;
+  ranks @6 :List(FormerRank);       # ascending
+  dismissed @7 :List(Dismissal);    # the newest last
+  identity @8 :UInt64;              # the higher half of the run's identity
+}
+
+struct FormerRank {
+  rank @0 :Int32;
+  own @1 :Control.Trained;          # under it, so far
+  awaited @2 :Bool;                 # by the common start
+  hasModel @3 :Bool;                # the final average of that run
+}
+
+# Of a worker that an operator has removed.
+struct Dismissal {
+  incarnation @0 :UInt64;
+  reason @1 :Text;
 }
 
 struct WorkerJoined {
@@ -187,6 +214,7 @@ enum OperatorVerb {
   end @2;
   pause @3;
   resume @4;
+  switch @5;
 }
 
 struct OperatorActed {
@@ -195,6 +223,8 @@ struct OperatorActed {
   host @2 :Text;                  # drain
   by @3 :Text;                    # as the daemon knows the operator
   reason @4 :Text;                # in the operator's words
+  spec @5 :Text;                  # switch: of the next run, as RunStarted.spec
+  next @6 :UInt64;                # switch: the next run; 0: none
 }
 
 struct ReplicasDiffer {
@@ -207,4 +237,5 @@ struct ReplicasDiffer {
 struct RunEnded {
   reason @0 :Text;
   finished @1 :Bool;              # its workers ended it themselves
+  next @2 :UInt64;                # the run in which the job goes on; 0: none
 }

@@ -188,6 +188,7 @@ Status Daemon::Recover() {
                           std::random_device device;
                           return std::uint64_t{device()} << 32 | device();
                         },
+                    .spec_of = JobSpecFromToml,
                     .refused = [this](const std::string& job,
                                       const HelloRefused& refused) { TellRefused(job, refused); },
                     .owing =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "config/engine_text.h"
 #include "engines/words.h"
 
 namespace prd {
@@ -43,6 +44,9 @@ std::string Done(const OperatorActed& what, const std::string& job,
       return "job " + job + " is paused: its workers wait with their next signals";
     case OperatorVerb::kResume:
       return "job " + job + " goes on";
+    case OperatorVerb::kSwitch:
+      return "job " + job +
+             " goes on in another run once each of its workers has ended its step (prdctl jobs)";
   }
   return {};
 }
@@ -55,6 +59,7 @@ std::string Words(const Act& act) {
   if (what.verb == OperatorVerb::kEvict) text += " rank " + std::to_string(what.rank) + " of";
   if (what.verb == OperatorVerb::kDrain) text += " host " + what.host + " of";
   text += act.job.empty() ? " all jobs" : " job " + act.job;
+  if (what.verb == OperatorVerb::kSwitch) text += " to " + what.spec;
   return text + (what.reason.empty() ? "" : ": " + what.reason);
 }
 
@@ -85,7 +90,13 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
     const Job* job = Find(*pump, name);
     const std::vector<Rank> drained =
         drains && job != nullptr ? OnHost(*job, act.what.host) : std::vector<Rank>();
-    const Status status = pump->Act(now, name, act.what);
+    OperatorActed what = act.what;
+    if (what.verb == OperatorVerb::kSwitch && job != nullptr) {
+      const Result<JobSpec> spec = SwitchedSpec(job->spec(), what.spec);
+      if (!spec.ok()) return spec.status();
+      what.spec = spec->text;
+    }
+    const Status status = pump->Act(now, name, what);
     if (!status.ok()) {
       failed = status;
       continue;

@@ -120,7 +120,8 @@ void Recorder::Note(const Record& record) {
     if (!group->ok) line(Kind::kGroup, format("group {} failed: {}", group->id, group->reason));
   } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     engines_[run] = started->engine;
-    spdlog::info("run {} of job {} begins, engine {}", run, started->job, started->engine);
+    spdlog::info("run {} of job {} begins, engine {}{}", run, started->job, started->engine,
+                 started->former.known() ? format(", after run {}", started->former.run) : "");
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     line(Kind::kJoined, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
                                joined->pid, joined->host_name, joined->iteration, joined->reason));

@@ -277,6 +277,9 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
               .job_trained = {.steps = replica_.job_trained.steps,
                               .samples = replica_.job_trained.samples}};
   hello.mesh_key = background_->mesh_key();
+  hello.gradients = !replica_.gradients.empty() ? HasGradients::kHere
+                    : replica_.gradients_later  ? HasGradients::kLater
+                                                : HasGradients::kNone;
   SessionCore::Options core{
       .hello = std::move(hello),
       .token = background_->token(),
@@ -311,8 +314,9 @@ Task<Status> SessionCalls::SetGradients(std::vector<Tensor> gradients) {
   PRD_CO_RETURN_IF_ERROR(CheckPlaces(device_, gradients, "gradients"));
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
   const CallDone done = co_await Drive(
-      [store = background_->store(), &gradients](SessionCore*, Instant, Actions* out) {
+      [store = background_->store(), &gradients](SessionCore* core, Instant, Actions* out) {
         store->SetGradients(gradients);
+        core->HasGradientsNow();
         out->push_back(CallDone{});
       });
   PRD_CO_RETURN_IF_ERROR(done.status);

@@ -62,6 +62,8 @@ struct RunInfo {
   bool finished = false;       // RunEnded::finished
   std::string end;             // RunEnded::reason
   std::uint64_t identity = 0;  // the higher half of its RunIdentity; 0: not known
+  RunId former = kNoRun;       // the run that it continues
+  RunId next = kNoRun;         // the run that continues it
   friend bool operator==(const RunInfo&, const RunInfo&) = default;
 };
 

@@ -60,6 +60,7 @@ enum class OperatorVerb : std::uint8_t {
   kEnd = 2,    // the job is done, as if its goal were reached
   kPause = 3,  // no signal is handed to the engine until kResume
   kResume = 4,
+  kSwitch = 5,  // the job goes on in another run, with another engine or other settings
 };
 
 constexpr const char* VerbName(OperatorVerb verb) {
@@ -74,6 +75,8 @@ constexpr const char* VerbName(OperatorVerb verb) {
       return "pause";
     case OperatorVerb::kResume:
       return "resume";
+    case OperatorVerb::kSwitch:
+      return "switch";
   }
   return "unknown";
 }
@@ -85,6 +88,8 @@ struct OperatorActed {
   std::string host;     // kDrain: the Hello's host, or host_name
   std::string by;       // "identity alice", as the daemon knows the operator
   std::string reason;   // in the operator's words; may be empty
+  std::string spec;     // kSwitch: of the next run, as RunStarted::spec
+  RunId next = kNoRun;  // kSwitch: its number, which no other run gets
   friend bool operator==(const OperatorActed&, const OperatorActed&) = default;
 };
 
@@ -93,6 +98,42 @@ using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLos
 
 // ---- decisions ----
 
+// A worker that an operator has removed: this incarnation is over, and no other takes its place.
+struct Dismissal {
+  Incarnation incarnation = 0;
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(incarnation, reason); }
+  friend bool operator==(const Dismissal&, const Dismissal&) = default;
+};
+
+// A rank in the run before.
+struct FormerRank {
+  Rank rank = kNoRank;
+  Trained own;             // under it, so far
+  bool awaited = false;    // its worker comes to the next run: the common start waits for it
+  bool has_model = false;  // its worker has the final average of that run
+  void Archive(StateArchive& ar) { ar(rank, own, awaited, has_model); }
+  friend bool operator==(const FormerRank&, const FormerRank&) = default;
+};
+
+// What a run takes over from the run that it continues.
+struct FormerRun {
+  RunId run = kNoRun;          // kNoRun: it continues none
+  std::uint64_t identity = 0;  // the higher half of its RunIdentity
+  Trained trained;             // by the job so far
+  Trained goal;                // 0: none
+  std::int32_t workers = 0;    // that the job started with
+  std::string launch;
+  std::uint64_t model_hash = 0;
+  std::vector<FormerRank> ranks;     // by rank, ascending
+  std::vector<Dismissal> dismissed;  // the newest last
+  bool known() const { return run != kNoRun; }
+  void Archive(StateArchive& ar) {
+    ar(run, identity, trained, goal, workers, launch, model_hash, ranks, dismissed);
+  }
+  friend bool operator==(const FormerRun&, const FormerRun&) = default;
+};
+
 struct RunStarted {
   std::string job;
   std::string engine;
@@ -100,6 +141,7 @@ struct RunStarted {
   std::int64_t wall_ns =
       0;  // Unix time when the run began, for display; with `now` it dates every record
   RunIdentity identity;
+  FormerRun former;
   friend bool operator==(const RunStarted&, const RunStarted&) = default;
 };
 
@@ -261,10 +303,12 @@ struct GoalReached {
   friend bool operator==(const GoalReached&, const GoalReached&) = default;
 };
 
-// The last worker has gone, or the run cannot be continued (HistoryLost).
+// The last worker has gone, the run cannot be continued (HistoryLost), or the job goes on in
+// another one (OperatorVerb::kSwitch).
 struct RunEnded {
   std::string reason;
   bool finished = false;  // its workers ended it themselves: none of them belongs to another run
+  RunId next = kNoRun;    // the run in which the job goes on; kNoRun: it does not
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 

@@ -24,7 +24,7 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 8;
+inline constexpr std::uint32_t kProtocolVersion = 9;
 
 // What has been trained: steps that were completed and not discarded, and the samples in them, as
 // far as they were told.
@@ -60,6 +60,13 @@ enum class MeshSecurity : std::uint8_t {
   kNone = 0,   // frames are sent as they are
   kAead = 1,   // each frame is sealed: AES-GCM, with the pair's key
   kCurve = 2,  // connections are CURVE's
+};
+
+// Whether a worker's replica has gradients.
+enum class HasGradients : std::uint8_t {
+  kHere = 0,
+  kNone = 1,   // and there come none
+  kLater = 2,  // once an engine needs them
 };
 
 // What becomes of a step whose gradients are not all finite.
@@ -98,6 +105,7 @@ struct Hello {
   // former run.
   Trained job_trained;
   MeshKey mesh_key;
+  HasGradients gradients = HasGradients::kHere;
   // Who this is, as the daemon knows it from its connection: the name of an identity of the
   // config. What a worker says here does not count.
   std::string identity;
@@ -445,6 +453,16 @@ struct Announce {
   friend bool operator==(const Announce&, const Announce&) = default;
 };
 
+// Another run of the job follows this one, with another engine or other settings. The worker ends
+// the step that it is in, or the next one, and then does what Finish does. After the final average
+// it hears that its incarnation is over (Refused), and says Hello to the next run. The call of its
+// step ends once it has that run's common start. Not answered.
+struct EndRun {
+  std::string reason;
+  void Archive(StateArchive& ar) { ar(reason); }
+  friend bool operator==(const EndRun&, const EndRun&) = default;
+};
+
 // The session is over; the last message of a link.
 struct Released {
   std::string reason;
@@ -472,9 +490,9 @@ struct HeartbeatAck {
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-using ControllerBody =
-    std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck, QueryReply,
-                 Schedule, Neighbourhood, Placement, Opened, Probe, Resumed, Members, Announce>;
+using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
+                                    QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
+                                    Resumed, Members, Announce, EndRun>;
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run

@@ -37,7 +37,8 @@ void Visit(Is<Hello> auto& m, auto&& visit) {
   visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
   visit("job_steps", m.job_trained.steps, kUnlessZero);
   visit("job_samples", m.job_trained.samples, kUnlessZero);
-  visit("mesh_key", m.mesh_key, Visible::kNever)("identity", m.identity, kUnlessZero);
+  visit("mesh_key", m.mesh_key, Visible::kNever)("gradients", m.gradients, kUnlessZero);
+  visit("identity", m.identity, kUnlessZero);
 }
 constexpr const char* TypeName(const Ready&) { return "ready"; }
 void Visit(Is<Ready> auto& m, auto&& visit) {
@@ -108,15 +109,31 @@ void Visit(Is<HelloRefused> auto& m, auto&& visit) {
 constexpr const char* TypeName(const OperatorActed&) { return "operator_acted"; }
 void Visit(Is<OperatorActed> auto& m, auto&& visit) {
   visit("verb", m.verb)("rank", m.rank)("host", m.host, kUnlessZero);
-  visit("by", m.by)("reason", m.reason, kUnlessZero);
+  visit("by", m.by)("reason", m.reason, kUnlessZero)("spec", m.spec, kUnlessZero);
+  visit("next_run", m.next, kUnlessZero);
 }
 
 // ---- decisions ----
 
+void Visit(Is<Dismissal> auto& m, auto&& visit) {
+  visit("incarnation", m.incarnation)("reason", m.reason);
+}
+void Visit(Is<FormerRank> auto& m, auto&& visit) {
+  visit("rank", m.rank)("own_steps", m.own.steps)("own_samples", m.own.samples);
+  visit("awaited", m.awaited)("has_model", m.has_model);
+}
+void Visit(Is<FormerRun> auto& m, auto&& visit) {
+  visit("run", m.run)("identity", m.identity, Visible::kNever);
+  visit("steps", m.trained.steps)("samples", m.trained.samples);
+  visit("goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero);
+  visit("workers", m.workers)("launch", m.launch, kUnlessZero);
+  visit("model_hash", m.model_hash, Visible::kNever)("ranks", m.ranks);
+  visit("dismissed", m.dismissed, kUnlessZero);
+}
 constexpr const char* TypeName(const RunStarted&) { return "run_started"; }
 void Visit(Is<RunStarted> auto& m, auto&& visit) {
   visit("job", m.job)("engine", m.engine)("spec", m.spec)("wall_ns", m.wall_ns);
-  visit("identity", m.identity, kUnlessZero);
+  visit("identity", m.identity, kUnlessZero)("former", m.former, kUnlessZero);
 }
 constexpr const char* TypeName(const WorkerJoined&) { return "worker_joined"; }
 void Visit(Is<WorkerJoined> auto& m, auto&& visit) {
@@ -187,6 +204,7 @@ void Visit(Is<LinkChanged> auto& m, auto&& visit) {
 constexpr const char* TypeName(const RunEnded&) { return "run_ended"; }
 void Visit(Is<RunEnded> auto& m, auto&& visit) {
   visit("reason", m.reason)("finished", m.finished, kUnlessZero);
+  visit("next_run", m.next, kUnlessZero);
 }
 constexpr const char* TypeName(const ReplicasDiffer&) { return "replicas_differ"; }
 void Visit(Is<ReplicasDiffer> auto& m, auto&& visit) {

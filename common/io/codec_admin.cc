@@ -63,6 +63,8 @@ void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
     to[i].setFinished(info.finished);
     to[i].setEnd(ToText(info.end));
     to[i].setIdentity(info.identity);
+    to[i].setFormer(info.former);
+    to[i].setNext(info.next);
   }
 }
 
@@ -79,7 +81,9 @@ RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from) {
                        .begun = info.getBegun(),
                        .finished = info.getFinished(),
                        .end = ToString(info.getEnd()),
-                       .identity = info.getIdentity()});
+                       .identity = info.getIdentity(),
+                       .former = info.getFormer(),
+                       .next = info.getNext()});
   }
   return to;
 }

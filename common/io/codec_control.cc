@@ -25,15 +25,6 @@ double Finite(double value, const char* field) {
   return value;
 }
 
-void WriteTrained(const Trained& from, wire::Trained::Builder to) {
-  to.setSteps(from.steps);
-  to.setSamples(from.samples);
-}
-
-Trained ReadTrained(wire::Trained::Reader from) {
-  return {.steps = from.getSteps(), .samples = from.getSamples()};
-}
-
 capnp::Data::Reader ToData(const MeshKey& key) {
   return key.known() ? capnp::Data::Reader(key.bytes.data(), key.bytes.size())
                      : capnp::Data::Reader();
@@ -72,6 +63,7 @@ void WriteHello(const Hello& from, wire::Hello::Builder to) {
   if (from.job_trained.known()) WriteTrained(from.job_trained, to.initJobTrained());
   if (from.mesh_key.known()) to.setMeshKey(ToData(from.mesh_key));
   if (!from.identity.empty()) to.setIdentity(ToText(from.identity));
+  to.setGradients(ToWireEnum<wire::HasGradients>(from.gradients));
 }
 
 Hello ReadHello(wire::Hello::Reader from) {
@@ -92,6 +84,7 @@ Hello ReadHello(wire::Hello::Reader from) {
           .own = ReadTrained(from.getOwn()),
           .job_trained = ReadTrained(from.getJobTrained()),
           .mesh_key = ReadKey(from.getMeshKey()),
+          .gradients = ToEnum(from.getGradients(), HasGradients::kLater, "gradients"),
           .identity = ToString(from.getIdentity())};
 }
 
@@ -481,6 +474,7 @@ struct WriteControllerBody {
     auto members = to.initMembers();
     WriteMembers(from.members, members.initMembers(static_cast<unsigned>(from.members.size())));
   }
+  void operator()(const EndRun& from) { to.initEndRun().setReason(ToText(from.reason)); }
   void operator()(const Announce& from) {
     auto announce = to.initAnnounce();
     WriteMembers(from.members, announce.initMembers(static_cast<unsigned>(from.members.size())));
@@ -535,6 +529,8 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return Members{.members = ReadMembers(from.getMembers().getMembers())};
     case wire::ControllerEnvelope::ANNOUNCE:
       return Announce{.members = ReadMembers(from.getAnnounce().getMembers())};
+    case wire::ControllerEnvelope::END_RUN:
+      return EndRun{.reason = ToString(from.getEndRun().getReason())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -551,6 +547,15 @@ ControllerEnvelope ReadControllerEnvelope(wire::ControllerEnvelope::Reader from)
 }
 
 }  // namespace
+
+void WriteTrained(const Trained& from, wire::Trained::Builder to) {
+  to.setSteps(from.steps);
+  to.setSamples(from.samples);
+}
+
+Trained ReadTrained(wire::Trained::Reader from) {
+  return {.steps = from.getSteps(), .samples = from.getSamples()};
+}
 
 void WriteShards(const SharedList<ShardPlace>& from, capnp::List<wire::ShardPlace>::Builder to) {
   for (unsigned i = 0; i < to.size(); ++i) {

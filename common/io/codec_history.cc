@@ -54,6 +54,51 @@ void WriteNeighbours(const NeighboursSet& from, wire::NeighboursSet::Builder to)
   to.setReason(ToText(from.reason));
 }
 
+void WriteFormer(const FormerRun& from, wire::FormerRun::Builder to) {
+  to.setRun(from.run);
+  WriteTrained(from.trained, to.initTrained());
+  WriteTrained(from.goal, to.initGoal());
+  to.setWorkers(from.workers);
+  to.setLaunch(ToText(from.launch));
+  to.setModelHash(from.model_hash);
+  to.setIdentity(from.identity);
+  auto ranks = to.initRanks(static_cast<unsigned>(from.ranks.size()));
+  for (unsigned i = 0; i < ranks.size(); ++i) {
+    ranks[i].setRank(from.ranks[i].rank);
+    WriteTrained(from.ranks[i].own, ranks[i].initOwn());
+    ranks[i].setAwaited(from.ranks[i].awaited);
+    ranks[i].setHasModel(from.ranks[i].has_model);
+  }
+  auto dismissed = to.initDismissed(static_cast<unsigned>(from.dismissed.size()));
+  for (unsigned i = 0; i < dismissed.size(); ++i) {
+    dismissed[i].setIncarnation(from.dismissed[i].incarnation);
+    dismissed[i].setReason(ToText(from.dismissed[i].reason));
+  }
+}
+
+FormerRun ReadFormer(wire::FormerRun::Reader from) {
+  FormerRun to{.run = from.getRun(),
+               .identity = from.getIdentity(),
+               .trained = ReadTrained(from.getTrained()),
+               .goal = ReadTrained(from.getGoal()),
+               .workers = from.getWorkers(),
+               .launch = ToString(from.getLaunch()),
+               .model_hash = from.getModelHash(),
+               .ranks = {},
+               .dismissed = {}};
+  for (const auto rank : from.getRanks()) {
+    to.ranks.push_back({.rank = rank.getRank(),
+                        .own = ReadTrained(rank.getOwn()),
+                        .awaited = rank.getAwaited(),
+                        .has_model = rank.getHasModel()});
+  }
+  for (const auto of : from.getDismissed()) {
+    to.dismissed.push_back(
+        {.incarnation = of.getIncarnation(), .reason = ToString(of.getReason())});
+  }
+  return to;
+}
+
 struct WriteBody {
   wire::Record::Builder to;
 
@@ -84,6 +129,7 @@ struct WriteBody {
     started.setWallNs(from.wall_ns);
     started.setIdentityHigh(from.identity.high);
     started.setIdentityLow(from.identity.low);
+    if (from.former != FormerRun()) WriteFormer(from.former, started.initFormer());
   }
   void operator()(const WorkerJoined& from) {
     auto joined = to.initWorkerJoined();
@@ -120,6 +166,7 @@ struct WriteBody {
     auto ended = to.initRunEnded();
     ended.setReason(ToText(from.reason));
     ended.setFinished(from.finished);
+    ended.setNext(from.next);
   }
   void operator()(const HelloRefused& from) {
     auto refused = to.initHelloRefused();
@@ -210,7 +257,8 @@ RunStarted ReadStarted(wire::RunStarted::Reader from) {
           .engine = ToString(from.getEngine()),
           .spec = ToString(from.getSpec()),
           .wall_ns = from.getWallNs(),
-          .identity = {from.getIdentityHigh(), from.getIdentityLow()}};
+          .identity = {from.getIdentityHigh(), from.getIdentityLow()},
+          .former = ReadFormer(from.getFormer())};
 }
 
 WorkerJoined ReadJoined(wire::WorkerJoined::Reader from) {
@@ -283,7 +331,8 @@ RecordBody ReadBody(wire::Record::Reader from) {
     }
     case wire::Record::RUN_ENDED:
       return RunEnded{.reason = ToString(from.getRunEnded().getReason()),
-                      .finished = from.getRunEnded().getFinished()};
+                      .finished = from.getRunEnded().getFinished(),
+                      .next = from.getRunEnded().getNext()};
     case wire::Record::UPDATE_DROPPED:
       return ReadDropped(from.getUpdateDropped());
     case wire::Record::QUERY_ANSWERED:
@@ -341,14 +390,18 @@ void Write(const OperatorActed& from, wire::OperatorActed::Builder to) {
   to.setHost(ToText(from.host));
   to.setBy(ToText(from.by));
   to.setReason(ToText(from.reason));
+  if (!from.spec.empty()) to.setSpec(ToText(from.spec));
+  to.setNext(from.next);
 }
 
 OperatorActed ReadActed(wire::OperatorActed::Reader from) {
-  return {.verb = ToEnum(from.getVerb(), OperatorVerb::kResume, "verb"),
+  return {.verb = ToEnum(from.getVerb(), OperatorVerb::kSwitch, "verb"),
           .rank = from.getRank(),
           .host = ToString(from.getHost()),
           .by = ToString(from.getBy()),
-          .reason = ToString(from.getReason())};
+          .reason = ToString(from.getReason()),
+          .spec = ToString(from.getSpec()),
+          .next = from.getNext()};
 }
 
 void Write(const Record& from, wire::Record::Builder to) {

@@ -115,6 +115,9 @@ std::vector<T> ReadNumbers(typename capnp::List<T>::Reader from) {
 
 // ---- structs shared by several messages ----
 
+void WriteTrained(const Trained& from, wire::Trained::Builder to);
+Trained ReadTrained(wire::Trained::Reader from);
+
 void WriteShards(const SharedList<ShardPlace>& from, capnp::List<wire::ShardPlace>::Builder to);
 SharedList<ShardPlace> ReadShards(capnp::List<wire::ShardPlace>::Reader from);
 

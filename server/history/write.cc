@@ -43,7 +43,8 @@ Status RocksHistory::Append(std::span<const Record> records) {
                              .job = started->job,
                              .engine = started->engine,
                              .started_wall_ns = started->wall_ns,
-                             .identity = started->identity.high};
+                             .identity = started->identity.high,
+                             .former = started->former.run};
     } else if (std::holds_alternative<WorkerJoined>(record.body)) {
       const auto known = runs_.find(record.run);
       if (known == runs_.end() || !known->second.info.begun) entry(record.run).begun = true;
@@ -52,6 +53,7 @@ Status RocksHistory::Append(std::span<const Record> records) {
       info.ended = true;
       info.finished = ended->finished;
       info.end = ended->reason;
+      info.next = ended->next;
       info.records = record.index + 1;
     }
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "config/engine_text.h"
 #include "config/fields.h"
 #include "config/glob.h"
 #include "engines/draw.h"
@@ -184,6 +185,48 @@ TEST(GlobTest, AgreesWithTheObviousMatcher) {
     matched += matches ? 1 : 0;
   }
   EXPECT_GT(matched, 1000);
+}
+
+// ---- switches ----
+
+JobSpec Running() {
+  JobSpec spec{.name = "mnist", .engine = PReduceOptions{.group_size = 3, .history_window = 5}};
+  spec.workers = 8;
+  spec.text = JobSpecToToml(spec);
+  return spec;
+}
+
+TEST(SwitchedSpecTest, AnotherEngineHasItsDefaultsAndTheRestOfTheJobStays) {
+  const Result<JobSpec> to = SwitchedSpec(Running(), "ssp:staleness=2");
+  ASSERT_TRUE(to.ok()) << to.status().ToString();
+  EXPECT_EQ(to->name, "mnist");
+  EXPECT_EQ(to->workers, 8);
+  SspOptions due;
+  due.staleness = 2;
+  EXPECT_EQ(to->engine, EngineOptions(due));
+  EXPECT_EQ(JobSpecToToml(*JobSpecFromToml(to->text)), to->text);
+}
+
+TEST(SwitchedSpecTest, TheSameEngineKeepsWhatIsNotNamed) {
+  const Result<JobSpec> to =
+      SwitchedSpec(Running(), "p-reduce:group_size=5,lease_ms=900,heartbeat_ms=100");
+  ASSERT_TRUE(to.ok()) << to.status().ToString();
+  EXPECT_EQ(to->engine, EngineOptions(PReduceOptions{.group_size = 5, .history_window = 5}));
+  EXPECT_EQ(to->lease_ms, 900u);
+  EXPECT_EQ(to->heartbeat_ms, 100u);
+}
+
+TEST(SwitchedSpecTest, ErrorsNameTheKey) {
+  const auto wrong = [](const std::string& text) {
+    return SwitchedSpec(Running(), text).status().message();
+  };
+  EXPECT_THAT(wrong("nonsense"), HasSubstr("engine: found \"nonsense\", allowed is"));
+  EXPECT_THAT(wrong("p-reduce:group_sise=5"), HasSubstr("group_sise"));
+  EXPECT_THAT(wrong("backup:backups=8"), HasSubstr("backups"));
+  EXPECT_THAT(wrong("p-reduce:group_size"), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(wrong("p-reduce:lease_ms=soon"), HasSubstr("lease_ms: found \"soon\""));
+  EXPECT_THAT(wrong("p-reduce:lease_ms="), HasSubstr("lease_ms: found \"\""));
+  EXPECT_THAT(wrong("p-reduce:lease_ms=900"), HasSubstr("heartbeat_ms: found 500"));
 }
 
 TEST(GlobTest, ManyStarsStayCheap) {

@@ -398,7 +398,7 @@ TEST_F(JobLinksTest, WhoNamesManyKeepsTheNewest) {
   spec_.engine = AllReduceOptions{};
   spec_.workers = n;
   job_ = std::make_unique<Job>(1, spec_);
-  job_->Start({1}, 0, {}, &out_);
+  job_->Start({1}, 0, {}, {}, &out_);
   for (Rank rank = 0; rank < n; ++rank) Join(rank);
   std::vector<Rank> all;
   for (Rank rank = 1; rank < n; ++rank) all.push_back(rank);

@@ -27,7 +27,7 @@ class JobTest : public testing::Test {
     spec.max_workers = 16;
     job_ = std::make_unique<Job>(1, spec);
     out_ = {};
-    job_->Start({1}, 0, {}, &out_);
+    job_->Start({1}, 0, {}, former_, &out_);
     history_ = out_.records;
   }
 
@@ -115,6 +115,7 @@ class JobTest : public testing::Test {
     return admission.refusal ? admission.refusal->reason : "not refused";
   }
 
+  FormerRun former_;  // of the next Make
   std::unique_ptr<Job> job_;
   JobOutput out_;
   std::vector<Record> history_;  // of all steps

@@ -153,6 +153,137 @@ TEST_F(PumpTest, WhoIsEvictedIsRefusedForGoodAlsoAfterARestart) {
   EXPECT_TRUE(refused(20, late)) << "from a snapshot";
 }
 
+// ---- switches ----
+
+class PumpSwitchTest : public PumpTest {
+ protected:
+  PumpSwitchTest() { pump_ = Make(); }
+  std::unique_ptr<Pump> Make() {
+    return std::make_unique<Pump>(
+        Pump::Options{.random = [this] { return ++drawn_; },
+                      .spec_of = [](const std::string& text) -> Result<JobSpec> {
+                        if (text.empty()) return Spec();
+                        if (text != "all-reduce") return Status(Code::kInvalidArgument, "no such");
+                        JobSpec spec = Spec();
+                        spec.engine = AllReduceOptions{};
+                        spec.text = text;
+                        return spec;
+                      }},
+        [](const std::string& name) -> Result<JobSpec> { return Spec(name); }, &ports_, &ports_);
+  }
+  static OperatorActed Switch(const std::string& spec = "all-reduce") {
+    return {.verb = OperatorVerb::kSwitch, .by = "user 0", .spec = spec};
+  }
+  // Up to the report with which the run ends.
+  void StopTwo() {
+    StartTwo();
+    ASSERT_TRUE(pump_->Act({2 * kMillisecond}, "toy", Switch()).ok());
+    ASSERT_TRUE(pump_->Flush().ok());
+    for (Rank r = 0; r < 2; ++r) Receive(3, From(r, 3, 3, Finish{}));
+    Receive(4, From(0, 4, 4, Finished{.group = 2}));
+  }
+  const RunStarted* Started(RunId run) const {
+    for (const Record& record : ports_.records) {
+      const auto* started = std::get_if<RunStarted>(&record.body);
+      if (started != nullptr && record.run == run) return started;
+    }
+    return nullptr;
+  }
+  WorkerEnvelope Return(Rank rank) const {
+    WorkerEnvelope hello = HelloOf(rank);
+    hello.incarnation += 100;
+    std::get<Hello>(hello.body).former = Started(1)->identity;
+    return hello;
+  }
+  std::vector<Record> Of(RunId run) const {
+    std::vector<Record> records;
+    for (const Record& record : ports_.records) {
+      if (record.run == run) records.push_back(record);
+    }
+    return records;
+  }
+};
+
+TEST_F(PumpSwitchTest, TheNextRunBeginsInTheBatchInWhichTheOldOneEnds) {
+  StopTwo();
+  EXPECT_EQ(Started(2), nullptr);
+  const int appends = ports_.appends;
+  Receive(5, From(1, 4, 4, Finished{.group = 2}));
+  EXPECT_EQ(ports_.appends, appends + 1);
+  ASSERT_NE(Started(2), nullptr);
+  EXPECT_EQ(Started(2)->engine, "all-reduce");
+  EXPECT_EQ(Started(2)->spec, "all-reduce");
+  EXPECT_EQ(Started(2)->former.run, 1u);
+  EXPECT_EQ(Started(2)->former.identity, Started(1)->identity.high);
+  EXPECT_EQ(pump_->RunOf("toy"), 2u);
+  EXPECT_EQ(pump_->jobs().size(), 1u);
+  for (Rank r = 0; r < 2; ++r) Receive(6, Return(r));
+  int welcomes = 0;
+  for (const ControllerEnvelope& envelope : ports_.sent) {
+    const auto* welcome = std::get_if<Welcome>(&envelope.body);
+    welcomes += welcome != nullptr && welcome->run == 2 && NeedsGradients(welcome->plan) ? 1 : 0;
+  }
+  EXPECT_EQ(welcomes, 2);
+}
+
+TEST_F(PumpSwitchTest, WhatIsWrongIsSaidBeforeAnythingStops) {
+  StartTwo();
+  EXPECT_EQ(pump_->Act({2}, "toy", Switch("nonsense")).code(), Code::kInvalidArgument);
+  EXPECT_EQ(ports_.Count<EndRun>(), 0);
+  WorkerEnvelope bare = HelloOf(2);
+  std::get<Hello>(bare.body).gradients = HasGradients::kNone;
+  Receive(3, bare);
+  const Status status = pump_->Act({4 * kMillisecond}, "toy", Switch());
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("engine all-reduce reduces gradients, and rank 2"));
+  EXPECT_TRUE(pump_->Act({4 * kMillisecond}, "toy", Switch("")).code() != Code::kOk);
+  ASSERT_TRUE(pump_->Flush().ok());
+  EXPECT_EQ(ports_.Count<EndRun>(), 0);
+}
+
+// A switch that is recorded goes on after a restart, with the number that it had.
+TEST_F(PumpSwitchTest, ARestartInTheMiddleCompletesIt) {
+  StopTwo();
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, ports_.records).ok());
+  for (Rank r = 0; r < 2; ++r) Receive(10, From(r, 0, 4, Heartbeat{}));  // of this life nothing yet
+  for (Rank r = 0; r < 2; ++r) Receive(11, From(r, 0, 4, Heartbeat{}));
+  const WorkerEnvelope last = From(1, 4, 4, Finished{.group = 2});
+  Receive(11, HelloOf(7, "another"));
+  EXPECT_EQ(pump_->RunOf("another"), 3u) << "2 is taken";
+  Receive(12, last);
+  ASSERT_NE(Started(2), nullptr);
+  EXPECT_EQ(pump_->RunOf("toy"), 2u);
+}
+
+// The batch was torn: the end of the old run is in the history, and the next run is not.
+TEST_F(PumpSwitchTest, ANextRunThatIsMissingIsMade) {
+  StopTwo();
+  Receive(5, From(1, 4, 4, Finished{.group = 2}));
+  const std::vector<Record> old = Of(1);
+  for (std::size_t left = old.size() - 4; left <= old.size(); ++left) {
+    ports_.records.assign(old.begin(), old.begin() + static_cast<std::ptrdiff_t>(left));
+    pump_ = Make();
+    ASSERT_TRUE(pump_->Restore({9 * kMillisecond}, 1, Spec(), "", 0, ports_.records).ok());
+    Tick(10);
+    ASSERT_NE(Started(2), nullptr) << left << " of " << old.size();
+    EXPECT_EQ(pump_->RunOf("toy"), 2u);
+    EXPECT_EQ(Of(1), old);
+  }
+  // And one that is there is not made again.
+  const std::vector<Record> next = Of(2);
+  pump_ = Make();
+  ASSERT_TRUE(pump_->Restore({19 * kMillisecond}, 1, Spec(), "", 0, old).ok());
+  JobSpec spec = Spec();
+  spec.engine = AllReduceOptions{};
+  spec.text = "all-reduce";
+  ASSERT_TRUE(pump_->Restore({19 * kMillisecond}, 2, spec, "", 0, next).ok());
+  ports_.records.clear();
+  Tick(20);
+  EXPECT_TRUE(ports_.records.empty());
+  EXPECT_EQ(pump_->RunOf("toy"), 2u);
+}
+
 TEST_F(PumpTest, UnknownJobsAndRunsAreRefused) {
   Receive(0, HelloOf(0, "other"));
   ASSERT_EQ(ports_.Count<Refused>(), 1);

@@ -130,12 +130,13 @@ int main(int argc, char** argv) {
     std::printf(
         "{\"step\":%d,\"iteration\":%lld,\"group\":%llu,\"members\":%s,\"attempts\":%d,"
         "\"adopted\":%s,\"steps\":%lld,\"job_steps\":%lld,\"workers\":%d,\"done\":%s,"
-        "\"model\":\"%s\"}\n",
+        "\"model\":\"%s\",\"engine\":\"%s\",\"applied\":%d,\"waited_ms\":%.1f}\n",
         step, static_cast<long long>(result->iteration),
         static_cast<unsigned long long>(result->group), List(result->members).c_str(),
         result->attempts, result->adopted ? "true" : "false", static_cast<long long>(result->steps),
         static_cast<long long>(progress.steps), progress.workers, done ? "true" : "false",
-        velocity == "none" ? "" : Hash(model->Parameters()).c_str());
+        velocity == "none" ? "" : Hash(model->Parameters()).c_str(), session->engine().c_str(),
+        applied, std::chrono::duration<double, std::milli>(result->waited).count());
     std::fflush(stdout);
   }
   const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();

@@ -73,7 +73,7 @@ class Draw {
   void operator()(Membership& value) { Enum(value, Membership::kSchedule); }
   void operator()(Outcome& value) { Enum(value, Outcome::kAborted); }
   void operator()(GroupKind& value) { Enum(value, GroupKind::kAverage); }
-  void operator()(OperatorVerb& value) { Enum(value, OperatorVerb::kResume); }
+  void operator()(OperatorVerb& value) { Enum(value, OperatorVerb::kSwitch); }
   void operator()(LeftReason& value) { Enum(value, LeftReason::kPaused); }
   void operator()(Code& value) {  // of an error
     value = static_cast<Code>(1 + prng_.Below(static_cast<std::uint64_t>(Code::kInternal)));
@@ -83,6 +83,7 @@ class Draw {
 
   void operator()(RunIdentity& m) { Fields(m.high, m.low); }
   void operator()(LinkToken& m) { Fields(m.high, m.low); }
+  void operator()(HasGradients& value) { Enum(value, HasGradients::kLater); }
   void operator()(MeshSecurity& value) { Enum(value, MeshSecurity::kCurve); }
   void operator()(MeshKey& m) {
     for (std::uint8_t& byte : m.bytes) (*this)(byte);
@@ -121,6 +122,7 @@ class Draw {
   void operator()(Opened& m) { Fields(m.epoch); }
   void operator()(Probe& m) { Fields(m.targets); }
   void operator()(Members& m) { Fields(m.members); }
+  void operator()(EndRun& m) { Fields(m.reason); }
   void operator()(Announce& m) { Fields(m.members); }
   void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
@@ -140,7 +142,7 @@ class Draw {
   void operator()(ReadSnapshot& m) { Fields(m.run); }
   void operator()(RunInfo& m) {
     Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
-           m.end, m.identity);
+           m.end, m.identity, m.former, m.next);
   }
   void operator()(RunList& m) { Fields(m.runs); }
   void operator()(RecordBatch& m) { Fields(m.records); }

@@ -86,6 +86,7 @@ class ReplicaBookTest : public BookTest {
  protected:
   ReplicaBookTest()
       : BookTest("check_replicas_ms = 100\non_divergence = \"repair\"\n[faults]\nflips = 0.1\n") {
+    world_.first_plan = plans::kGradients;
     Seen(0, RunStarted{});
   }
   void Seen(std::int64_t ms, RecordBody body) {
@@ -100,7 +101,7 @@ class ReplicaBookTest : public BookTest {
     Seen(ms, GroupEnded{.id = id, .ok = ok});
   }
   GroupId groups_ = 0;
-  ReplicaBook book_{&world_, plans::kGradients};
+  ReplicaBook book_{&world_};
 };
 
 TEST_F(ReplicaBookTest, ADifferenceIsToldWithinAPeriod) {

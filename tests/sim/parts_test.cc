@@ -332,7 +332,7 @@ TEST_F(ForgettingStore, AnOldCopyHasNothingNewer) {
 // void.
 class ForgottenShards : public testing::Test {
  protected:
-  ForgottenShards() : world_(workload_, 1), stats_(3, false, 0), book_(&world_, {}, &stats_) {}
+  ForgottenShards() : world_(workload_, 1), stats_(3, false, 0), book_(&world_, &stats_) {}
   void Seen(RecordBody body) {
     records_.push_back({.run = 1, .index = records_.size(), .body = std::move(body)});
     book_.Seen(1, records_.back());

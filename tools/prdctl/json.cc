@@ -50,6 +50,9 @@ class FieldWriter {
   static Json Of(const MeshKey& value) { return value.known(); }
   static Json Of(const GroupKind& value) { return KindName(value); }
   static Json Of(const LeftReason& value) { return LeftWord(value); }
+  static Json Of(const HasGradients& value) {
+    return value == HasGradients::kHere ? "here" : value == HasGradients::kNone ? "none" : "later";
+  }
   static Json Of(const OperatorVerb& value) { return VerbName(value); }
   template <typename T>
   static Json Of(const std::vector<T>& values) {
@@ -85,6 +88,7 @@ void AddBody(const FromWorker& from, Json* out) {
 const char* StateOfRun(const RunInfo& run) {
   if (!run.ended) return run.begun ? "running" : "starting";
   if (run.end.empty()) return "ended";
+  if (run.next != kNoRun) return "switched";
   if (!run.begun) return "never began";
   return run.finished ? "finished" : "lost";
 }
@@ -98,6 +102,8 @@ Json ToJson(const RunInfo& run) {
           {"ended", run.ended},
           {"state", StateOfRun(run)},
           {"end", run.end.empty() ? Json(nullptr) : Json(run.end)},
+          {"former_run", run.former == kNoRun ? Json(nullptr) : Json(run.former)},
+          {"next_run", run.next == kNoRun ? Json(nullptr) : Json(run.next)},
           {"records", run.records}};
 }
 

@@ -29,7 +29,8 @@ namespace {
 
 constexpr const char* kAbout =
     "Shows what prd's jobs do and did: which workers synchronised with which, why a worker waits, "
-    "which workers are slow. Operators evict workers, drain hosts, end, pause and resume jobs.\n"
+    "which workers are slow. Operators evict workers, drain hosts, end, pause and resume jobs, and "
+    "switch their engines.\n"
     "Asks a running daemon (--admin), or reads the history of a stopped one (--state-dir).";
 
 constexpr const char* kFooter =
@@ -53,6 +54,7 @@ Examples:
   prdctl drain node7 --reason "new disk" the workers of host node7 leave; no group fails
   prdctl evict mnist 3                   rank 3 of job mnist is removed
   prdctl pause mnist; prdctl resume mnist
+  prdctl switch mnist p-reduce group_size=3
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does run 7's history lead to its decisions?
   prdctl --json workers | jq '.workers[] | select(.state == "waiting") | .rank'
@@ -118,12 +120,23 @@ struct Flags {
   std::string run;
   std::optional<Rank> rank;
   GroupId group = kNoGroup;
+  std::string engine;
+  std::vector<std::string> settings;
   std::string kind, since, format = "jsonl", file, key_name, host, reason;
   std::string listen = "127.0.0.1:8270";
   bool failed = false, follow = false, table = false, options = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
 };
+
+// As the daemon takes it (config/engine_text.h).
+std::string EngineLine(const Flags& flags) {
+  std::string line = flags.engine;
+  for (std::size_t i = 0; i < flags.settings.size(); ++i) {
+    line += (i == 0 ? ":" : ",") + flags.settings[i];
+  }
+  return line;
+}
 
 int ExitCode(const Status& status) {
   switch (status.code()) {
@@ -336,7 +349,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
                                  .rank = f.rank.value_or(kNoRank),
                                  .host = f.host,
                                  .by = {},
-                                 .reason = f.reason};
+                                 .reason = f.reason,
+                                 .spec = EngineLine(f)};
         return Operate(s, f.run, what, c);
       };
     });
@@ -373,6 +387,20 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   operate("resume", "Let a job that was paused go on", OperatorVerb::kResume)
       ->add_option("job", f.run, job)
       ->required();
+  CLI::App* change = operate(
+      "switch",
+      "Let a running job go on with another engine, or with other options of the same one. Each "
+      "worker ends the step that it is in; then all take their average, and go on in the same "
+      "processes in another run of the job, which names this one. Refused, before anything stops, "
+      "where an option is wrong, or a worker has attached without the gradients that the engine "
+      "needs. For this job alone: a later start of it has the engine of the config",
+      OperatorVerb::kSwitch);
+  change->add_option("job", f.run, job)->required();
+  change->add_option("engine", f.engine, "The engine's name, as in the config")->required();
+  change->add_option("settings", f.settings,
+                     "KEY=VALUE, as in the engine's table of the config; others are at their "
+                     "defaults, or stay as they are where the engine stays. Also lease_ms and "
+                     "heartbeat_ms of the job");
 
   add("replay", "Run the engine again on the recorded inputs: does it decide the same?",
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });

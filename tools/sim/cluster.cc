@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "engines/draw.h"
 #include "engines/event.h"
 #include "engines/violation.h"
 #include "tools/sim/controller.h"
@@ -20,10 +21,15 @@ constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
 
 Plan PlanOf(const Workload& workload) { return MakeEngine(workload.job.engine)->plan(); }
 
+bool Switches(const Workload& workload) {
+  return workload.faults.switches_per_s > 0 || workload.faults.switch_at_ms > 0;
+}
+
 // What is trained; where models are averaged in ways that could lose something, at least a toy.
 std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed) {
   auto objective = MakeObjective(workload.training, workload.cluster.workers, seed);
   if (objective != nullptr) return objective;
+  if (Switches(workload)) return MakeToy(12);
   const Plan plan = PlanOf(workload);
   if (HasStore(plan)) return MakeToy(12);
   return DecouplesSteps(plan) || HasNeighbours(plan) ? MakeToy() : nullptr;
@@ -31,7 +37,9 @@ std::unique_ptr<Objective> Trained(const Workload& workload, std::uint64_t seed)
 
 // How many steps of others a worker may have to wait for, one after another. A worker that is ahead
 // waits until those behind are within the staleness or the gap that the engine allows.
-int StepsOfOthers(const Plan& plan) {
+int StepsOfOthers(const Workload& workload) {
+  const Plan plan = PlanOf(workload);
+  if (Switches(workload)) return 16;
   return FollowsSchedule(plan) || HasNeighbours(plan) || HasStore(plan) ? 16 : 4;
 }
 
@@ -59,9 +67,10 @@ class Cluster {
             &world_, options.mutation, [this](const Record& record) { Seen(record); },
             [this] { Forgot(); }),
         runs_(&world_),
-        replicas_(&world_, PlanOf(workload)),
+        replicas_(&world_),
         workers_(static_cast<std::size_t>(workload.cluster.workers)),
-        hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(PlanOf(workload))) {
+        hangs_(2 * world_.LeaseNs() + 5 * kSecond, StepsOfOthers(workload)) {
+    world_.first_plan = PlanOf(workload);
     parts_ = {.world = &world_,
               .data = &data_,
               .exchange = &exchange_,
@@ -72,7 +81,6 @@ class Cluster {
               .devices = &devices_,
               .objective = objective_.get(),
               .stats = &stats_,
-              .plan = MakeEngine(workload.job.engine)->plan(),
               .draws = {},
               .spare = {},
               .changed = {}};
@@ -97,6 +105,7 @@ class Cluster {
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
   void Operate(double share);
+  bool Switch(const std::string& engine);
   void Forge(std::uint32_t worker);
   void LookForHangs(Instant until);
   std::vector<HangWatch::Worker> Doings() const;
@@ -133,6 +142,7 @@ class Cluster {
   std::optional<LossPoint> target_;
   std::set<Incarnation> lost_;      // whose leases ran out
   Instant resumes_at_;              // the operator, what is paused
+  bool switched_ = false;           // at switch_at_ms
   std::map<RunId, RunId> numbers_;  // World::NumberOf the newest run with each id
   HangWatch hangs_;
 };
@@ -142,6 +152,11 @@ void Cluster::Seen(const Record& record) {
     const RunId number = world_.runs.size() + 1;
     world_.runs.emplace(started->identity.high, number);
     numbers_[record.run] = number;
+    const Plan plan = MakeEngine(controller_.SpecOf(started->spec).engine)->plan();
+    if (!(plan == world_.first_plan)) world_.plans[number] = plan;
+    const auto former = numbers_.find(started->former.run);
+    if (former != numbers_.end()) world_.former[number] = former->second;
+    stats_.Begins(plan);
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);
   if (left != nullptr && !StaysInJob(left->why) && world_.Lives(left->incarnation)) {
@@ -398,11 +413,24 @@ void Cluster::Operate(double share) {
       world_.Disturbed(resumes_at_);
     }
   }
+  if (world_.Rolled(faults.switches_per_s * share)) {
+    const std::vector<EngineOptions> all = AllEngines();
+    Switch(EngineText(Draw(all[world_.dice.Below(all.size())], &world_.dice,
+                           static_cast<int>(workers_.size()), workload_.job.workers)));
+  }
+  if (faults.switch_at_ms > 0 && world_.now.ns >= FromMs(faults.switch_at_ms) && !switched_) {
+    switched_ = Switch(faults.switch_to);
+  }
   if (resumes_at_.ns == 0 || world_.now < resumes_at_) return;
   act.verb = OperatorVerb::kResume;
   world_.Disturbed(world_.now);
   // Another run, or one that has been ended, is not paused.
   if (controller_.Act(act).code() != Code::kUnavailable) resumes_at_ = {};
+}
+
+bool Cluster::Switch(const std::string& engine) {
+  const OperatorActed act{.verb = OperatorVerb::kSwitch, .by = "user 0", .spec = engine};
+  return controller_.Act(act).ok();
 }
 
 // Of links, and of a worker that stands still.

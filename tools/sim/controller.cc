@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/check.h"
 #include "config/config.h"
 #include "engines/engine_watch.h"
 #include "engines/violation.h"
@@ -69,7 +70,10 @@ std::string Words(const FromWorker& from) {
          std::to_string(from.envelope.rank) + ", kind " +
          std::to_string(from.envelope.body.index());
 }
-std::string Words(const RunStarted& started) { return "run of " + started.engine + " starts"; }
+std::string Words(const RunStarted& started) {
+  return "run of " + started.engine + " starts" +
+         (started.former.known() ? ", after run " + std::to_string(started.former.run) : "");
+}
 std::string Words(const RunEnded& ended) { return "run ends: " + ended.reason; }
 std::string Words(const DeadlineReached&) { return "a deadline of the engine"; }
 std::string Words(const HistoryLost& lost) {
@@ -87,7 +91,8 @@ std::string Words(const HelloRefused& refused) {
 std::string Words(const OperatorActed& acted) {
   return acted.by + " says " + VerbName(acted.verb) +
          (acted.rank == kNoRank ? "" : " rank " + std::to_string(acted.rank)) +
-         (acted.host.empty() ? "" : " host " + acted.host);
+         (acted.host.empty() ? "" : " host " + acted.host) +
+         (acted.spec.empty() ? "" : " to " + acted.spec + ", in run " + std::to_string(acted.next));
 }
 std::string Words(const ReplicasDiffer& differ) {
   return "replicas differ after group " + std::to_string(differ.group) + ": " + differ.reason;
@@ -128,7 +133,7 @@ Controller::Controller(World* world, Mutation mutation, std::function<void(const
             seen(record);
           },
           Forgets(world->workload.faults)) {
-  laws_.emplace(MakeEngine(world->workload.job.engine)->plan());
+  NewLaws();
   store_.SetFate([this] {
     if (world_->Fault(world_->workload.faults.append_fails)) return HistoryStore::Fate::kFails;
     if (world_->Fault(world_->workload.faults.torn)) return HistoryStore::Fate::kTorn;
@@ -151,6 +156,23 @@ Result<JobSpec> Controller::Spec(const std::string& name) const {
   return spec;
 }
 
+// A switched run's text is its engine alone.
+JobSpec Controller::SpecOf(const std::string& text) const {
+  JobSpec spec = *Spec("sim");
+  if (text == spec.text) return spec;
+  const Result<EngineOptions> engine = ParseEngine(text);
+  PRD_CHECK(engine.ok());
+  spec.engine = *engine;
+  spec.text = text;
+  return spec;
+}
+
+void Controller::NewLaws() {
+  laws_.emplace(MakeEngine(world_->workload.job.engine)->plan(), [this](const RunStarted& started) {
+    return MakeEngine(SpecOf(started.spec).engine)->plan();
+  });
+}
+
 // ---- death and recovery ----
 
 std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
@@ -158,16 +180,21 @@ std::unique_ptr<Pump> Controller::Recover(bool from_snapshots, History* history,
   RunId first = 1;
   for (const auto& [id, run] : store_.runs()) first = std::max(first, id + 1);
   const ControllerPart& part = world_->workload.controller;
-  const Pump::Options options{.first_run = first,
-                              .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every),
-                              .random = [this] { return identities_.Next(); }};
+  const Pump::Options options{
+      .first_run = first,
+      .snapshot_every = static_cast<std::uint64_t>(part.snapshot_every),
+      .random = [this] { return identities_.Next(); },
+      .spec_of = [this](const std::string& text) -> Result<JobSpec> { return SpecOf(text); }};
   auto pump = std::make_unique<Pump>(
       options, [this](const std::string& name) { return Spec(name); }, history, transport);
   for (const auto& [id, run] : store_.runs()) {
     const std::uint64_t from = from_snapshots ? run.snapshot_index : 0;
     const std::string_view state = from_snapshots ? std::string_view(run.snapshot) : "";
-    const Status status = pump->Restore(world_->now, id, *Spec("sim"), state, from,
-                                        std::span(run.records).subspan(from));
+    const auto* started =
+        run.records.empty() ? nullptr : std::get_if<RunStarted>(&run.records.front().body);
+    const JobSpec spec = started != nullptr ? SpecOf(started->spec) : *Spec("sim");
+    const Status status =
+        pump->Restore(world_->now, id, spec, state, from, std::span(run.records).subspan(from));
     if (!status.ok()) throw Violation("replay-state", status.ToString());
   }
   return pump;
@@ -238,7 +265,7 @@ void Controller::MayForget() {
   store_.Forget(lost);
   world_->forgot = true;
   hashes_.clear();
-  laws_.emplace(MakeEngine(world_->workload.job.engine)->plan());
+  NewLaws();
   for (const auto& [id, run] : store_.runs()) {
     for (const Record& record : run.records) laws_->Seen(record);
   }

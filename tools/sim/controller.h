@@ -46,6 +46,8 @@ class Controller final : private Transport {
   void MayDie(DurationNs period);
   void MayFreeze(DurationNs period);
 
+  // The spec of a run, from what its RunStarted says.
+  JobSpec SpecOf(const std::string& text) const;
   const Pump* pump() const { return pump_.get(); }
   const HistoryStore& store() const { return store_; }
   std::uint64_t restarts() const { return restarts_; }
@@ -55,6 +57,7 @@ class Controller final : private Transport {
  private:
   void Send(const ControllerEnvelope& envelope) override;
   Result<JobSpec> Spec(const std::string& name) const;
+  void NewLaws();
   std::unique_ptr<Pump> Recover(bool from_snapshots, History* history, Transport* transport);
   std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
   void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;

@@ -128,6 +128,7 @@ void DataPlane::Begin(std::uint32_t worker, RunId run, const StartReduce& start,
   const std::uint64_t serial = Find(run, start, plan);
   Reduction& reduction = reductions_.at(serial);
   if (reduction.Overlaps()) FillOutbox(worker, start.gain);
+  reduction.goes_on_at[worker] = start.group.iteration;
   current_[worker] = serial;
   world_->replicas[worker].last_round.reset();
   reduction.arrived.push_back(worker);
@@ -315,6 +316,7 @@ std::vector<DataPlane::Result> DataPlane::OnReduced(std::uint64_t serial) {
 
 // What those who have trained before have learned is not lost.
 void DataPlane::CheckStart(const Reduction& reduction) const {
+  if (CheckSwitched(reduction)) return;
   std::vector<std::size_t> returning;
   Iteration newest = 0;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
@@ -340,6 +342,29 @@ void DataPlane::CheckStart(const Reduction& reduction) const {
   throw Violation("returning-start", "the common start takes no replica of iteration " +
                                          std::to_string(newest) +
                                          ", which is the newest of those that have trained before");
+}
+
+// False: nobody brings the final average of a run that this one continues.
+bool DataPlane::CheckSwitched(const Reduction& reduction) const {
+  const auto former = world_->former.find(reduction.run);
+  if (former == world_->former.end()) return false;
+  const Replica* averaged = nullptr;
+  bool counts = false;
+  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
+    const Replica& replica = world_->replicas[reduction.members[i]];
+    if (replica.averaged != former->second) continue;
+    const std::string who = "worker " + std::to_string(reduction.members[i]);
+    if (averaged != nullptr && averaged->tag != replica.tag) {
+      throw Violation("switched-model", who + " ended run " + std::to_string(former->second) +
+                                            " with another replica than others");
+    }
+    averaged = &replica;
+    counts = counts || reduction.group.members[i].weight == 1;
+  }
+  if (averaged == nullptr || counts) return averaged != nullptr;
+  throw Violation("switched-model", "run " + std::to_string(reduction.run) +
+                                        " does not begin with the final average of run " +
+                                        std::to_string(former->second));
 }
 
 // A controller that has forgotten one final average may form another of that id.
@@ -476,11 +501,14 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
     replica.x[j] += share * replica.initial[j];
   }
   replica.tag = sum.tag;
-  if (kind != GroupKind::kTrain || !DrawnAhead(reduction.plan)) {
+  if (kind == GroupKind::kFinal) {
+    replica.iteration = reduction.goes_on_at.at(worker);
+  } else if (kind != GroupKind::kTrain || !DrawnAhead(reduction.plan)) {
     replica.iteration = reduction.group.iteration;
   }
   replica.base = replica.x;
   replica.base_tag = replica.tag;
+  replica.averaged = kind == GroupKind::kFinal ? reduction.run : kNoRun;
   if (kind == GroupKind::kInitial || kind == GroupKind::kFinal) {
     book_.Lost(worker);
     replica.inbox.clear();
@@ -650,6 +678,7 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
   own.overlap = {};
   own.newest = source.newest;
   own.lineage = source.lineage;
+  own.averaged = source.averaged;
   own.run = copy.run;
 }
 

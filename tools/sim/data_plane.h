@@ -29,6 +29,8 @@
 //   final-model     the final average counts members as the history says
 //   returning-start a common start takes what those have learned who have trained before: the
 //                   newest replica where all are equal by design, else the average of theirs
+//   switched-model  all whose run goes on in another one end it with one replica, and the other run
+//                   begins with that
 // and those of gradient_book.h and schedule_book.h.
 #ifndef PRD_TOOLS_SIM_DATA_PLANE_H_
 #define PRD_TOOLS_SIM_DATA_PLANE_H_
@@ -135,7 +137,8 @@ class DataPlane {
     std::vector<std::uint32_t> members;  // in ring order
     std::vector<Incarnation> incarnations;
     std::vector<std::uint32_t> arrived;
-    std::size_t through = 0;  // members for whom it is over
+    std::map<std::uint32_t, Iteration> goes_on_at;  // by worker: DrawnAhead, each has its own
+    std::size_t through = 0;                        // members for whom it is over
     Plan plan;
     bool broken = false;
     std::vector<std::uint32_t> gave_up;  // those of them without a result
@@ -192,6 +195,7 @@ class DataPlane {
   void CheckBefore(const Reduction& reduction) const;
   void CheckFinal(const Reduction& reduction) const;
   void CheckStart(const Reduction& reduction) const;
+  bool CheckSwitched(const Reduction& reduction) const;
   Sum SumUp(const Reduction& reduction) const;
   std::vector<double> Mean(const Reduction& reduction) const;
   std::vector<std::uint64_t> GradientsOf(const Reduction& reduction) const;

@@ -32,17 +32,22 @@ std::vector<double> Part(const std::vector<double>& of, std::pair<std::size_t, s
 
 Exchange::Exchange(World* world, const Plan& plan, Stats* stats, Mutation mutation)
     : world_(world),
-      plan_(plan),
+      plans_(world->replicas.size(), plan),
       stats_(stats),
       mutation_(mutation),
       neighbours_(world, HasNeighbours(plan) ? *NeighboursOf(plan) : NeighbourPlan{}, stats),
-      store_(world, HasStore(plan) ? *StoreOf(plan) : StorePlan{}, stats),
+      store_(world, stats),
       sides_(world->replicas.size()) {}
+
+void Exchange::Joins(std::uint32_t worker, const Plan& plan) {
+  plans_[worker] = plan;
+  if (HasNeighbours(plan)) neighbours_.Joins(worker, *NeighboursOf(plan));
+}
 
 void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {
   if (const auto* hood = std::get_if<Neighbourhood>(&body)) neighbours_.Told(worker, *hood);
   const auto* reply = std::get_if<QueryReply>(&body);
-  if (reply != nullptr && HasNeighbours(plan_)) {
+  if (reply != nullptr && HasNeighbours(plans_[worker])) {
     neighbours_.Answered(worker, reply->next);
   }
   Iteration& clock = sides_[worker].read_clock;
@@ -53,8 +58,8 @@ void Exchange::Told(std::uint32_t worker, const ControllerBody& body) {
 void Exchange::Says(std::uint32_t worker, RunId run, const WorkerBody& body) {
   const auto* ready = std::get_if<Ready>(&body);
   if (ready == nullptr) return;
-  if (HasNeighbours(plan_)) neighbours_.Asks(worker, ready->iteration);
-  if (!HasStore(plan_)) return;
+  if (HasNeighbours(plans_[worker])) neighbours_.Asks(worker, ready->iteration);
+  if (!HasStore(plans_[worker])) return;
   const auto find = [this](Incarnation of, std::uint32_t shard) -> const ShardCopy* {
     const auto& kept = sides_[WorkerOf(of)].kept;
     const auto copy = kept.find(shard);
@@ -88,7 +93,7 @@ bool Exchange::Perform(std::uint32_t worker, RunId run, bool lent, const Action&
   } else if (const auto* refuse = std::get_if<prd::Refuse>(&action)) {
     Refuse(worker, refuse->request);
   } else if (const auto* set = std::get_if<SetIteration>(&action)) {
-    if (HasNeighbours(plan_)) neighbours_.Enters(worker, set->iteration);
+    if (HasNeighbours(plans_[worker])) neighbours_.Enters(worker, set->iteration);
     world_->replicas[worker].iteration = set->iteration;
   } else if (const auto* publish = std::get_if<PublishUpdate>(&action)) {
     Publish(worker, publish->iteration);
@@ -484,7 +489,8 @@ void Exchange::AddDelta(std::uint32_t worker, const prd::AddDelta& add) {
   } else {
     delta = Part(side.delta, Cut(side, side.delta.size(), add.shard));
   }
-  store_.Adds(copy, add.shard, from, clock, add.factor, add.pending, offer);
+  store_.Adds(copy, add.shard, from, clock, add.factor, add.pending, offer,
+              *StoreOf(plans_[worker]));
   if (mutation_ == Mutation::kDeltaLost && clock % 5 == 4) return;
   (add.pending ? copy.in_pending : copy.in_values).Add(from, clock);
   std::vector<double>& into = add.pending ? copy.pending : copy.values;

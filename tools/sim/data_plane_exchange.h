@@ -38,7 +38,7 @@ namespace prd::sim {
 
 class Exchange {
  public:
-  // `plan` as the engine has it, whatever workers are told.
+  // `plan` as the engine of the first run has it, whatever workers are told.
   Exchange(World* world, const Plan& plan, Stats* stats, Mutation mutation);
 
   // A record has become durable.
@@ -48,6 +48,8 @@ class Exchange {
 
   // Carries out an action of exchange.h. `lent`: the training loop is in a call. False: it is none.
   bool Perform(std::uint32_t worker, RunId run, bool lent, const Action& action);
+  // The worker is in a run of this plan now.
+  void Joins(std::uint32_t worker, const Plan& plan);
   // The worker's process is gone, or another incarnation now.
   void Gone(std::uint32_t worker);
   // It stands still from now on.
@@ -173,7 +175,7 @@ class Exchange {
   Instant Arrival(std::uint32_t from, std::uint32_t to);
 
   World* world_;
-  const Plan plan_;
+  std::vector<Plan> plans_;  // by worker
   Stats* stats_;
   const Mutation mutation_;
   NeighbourBook neighbours_;

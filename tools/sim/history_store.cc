@@ -38,6 +38,7 @@ struct BodyHash {
     Add(static_cast<std::uint64_t>(acted.verb));
     Add(Number(acted.rank));
     Add(HashBytes(acted.host));
+    if (!acted.spec.empty()) Add(HashBytes(acted.spec));
   }
   void operator()(const ReplicasDiffer& differ) {
     Add(differ.group);

@@ -45,7 +45,8 @@ Laws::Worker& Laws::At(Run* run, Rank rank) {
 }
 
 void Laws::Seen(const Record& record) {
-  Run* run = &runs_[record.run];
+  Run* run = &RunOf(record.run);
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) OnStarted(run, *started);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) OnMessage(record, from->envelope);
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) OnJoined(run, *joined);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) OnLeft(run, *left);
@@ -79,6 +80,20 @@ void Laws::Seen(const Record& record) {
   }
 }
 
+Laws::Run& Laws::RunOf(RunId run) {
+  const auto [it, fresh] = runs_.try_emplace(run);
+  if (fresh) it->second.plan = plan_;
+  return it->second;
+}
+
+void Laws::OnStarted(Run* run, const RunStarted& started) {
+  if (plan_of_) run->plan = plan_of_(started);
+  run->before = started.former.trained.steps;
+  for (const FormerRank& of : started.former.ranks) {
+    run->told[of.rank] = {.known = true, .own = of.own.steps, .before = run->before};
+  }
+}
+
 void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   Life& life = lives_[envelope.incarnation];
   const bool hello = std::holds_alternative<Hello>(envelope.body);
@@ -91,14 +106,14 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   life.seq = envelope.seq;
   life.run = record.run;
   life.there = true;
-  Run* run = &runs_[record.run];
+  Run* run = &RunOf(record.run);
   OnTold(run, envelope.rank, envelope.body);
   if (hello) return;
   life.rank = envelope.rank;
   Worker& worker = At(run, envelope.rank);
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
     worker.incarnation = envelope.incarnation;
-    OnReady(&worker, envelope.rank, *ready);
+    OnReady(run->plan, &worker, envelope.rank, *ready);
   }
   if (const auto* adopted = std::get_if<Adopted>(&envelope.body)) {
     OnAdopted(run, envelope.rank, *adopted);
@@ -108,23 +123,23 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   }
 }
 
-void Laws::OnReady(Worker* worker, Rank rank, const Ready& ready) const {
+void Laws::OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& ready) {
   // While it has rounds to apply, a worker signals for one of them; else for the next one.
-  const Iteration least = !TrainsInRounds(plan_) ? worker->iteration
-                          : ready.waiting ? std::max(worker->signalled, worker->iteration + 1)
-                                          : worker->signalled;
+  const Iteration least = !TrainsInRounds(plan) ? worker->iteration
+                          : ready.waiting       ? std::max(worker->signalled, worker->iteration + 1)
+                                                : worker->signalled;
   if (worker->joined && ready.iteration < least) {
     throw Violation("iterations", RankText(rank) + " is ready with iteration " +
                                       std::to_string(ready.iteration) + " after " +
                                       std::to_string(worker->iteration));
   }
-  if (worker->joined && !TrainsInRounds(plan_) && worker->open && worker->waiting) {
+  if (worker->joined && !TrainsInRounds(plan) && worker->open && worker->waiting) {
     throw Violation("one-signal", RankText(rank) + " signals iteration " +
                                       std::to_string(ready.iteration) + " while its signal for " +
                                       std::to_string(worker->signalled) + " stands");
   }
   worker->signalled = ready.iteration;
-  if (DrawnAhead(plan_)) worker->iteration = ready.iteration;
+  if (DrawnAhead(plan)) worker->iteration = ready.iteration;
   worker->waiting = ready.waiting;
   worker->open = true;
   worker->owed += ready.gradients;
@@ -163,7 +178,7 @@ void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
 void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
   Running& group = run->groups.at(id);
   Worker& worker = At(run, rank);
-  if (worker.joined && !Ahead(group.kind) && group.iteration < worker.iteration) {
+  if (worker.joined && !Ahead(run->plan, group.kind) && group.iteration < worker.iteration) {
     throw Violation("iterations", RankText(rank) + " goes back from " +
                                       std::to_string(worker.iteration) + " to " +
                                       std::to_string(group.iteration));
@@ -175,7 +190,7 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
   }
   worker.owed -= included;
   group.have.push_back(rank);
-  if (Ahead(group.kind)) {
+  if (Ahead(run->plan, group.kind)) {
     if (!worker.passive) worker.waiting = worker.open = false;
     return;
   }
@@ -259,16 +274,16 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
   for (const GroupShare& share : formed.members) {
     Worker& worker = At(run, share.rank);
     largest = std::max(largest, share.iteration);
-    CheckMember(worker, formed, share);
+    CheckMember(run->plan, worker, formed, share);
     worker.group = worker.newest = formed.id;
     worker.passive = share.passive;
     if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage &&
-        !Ahead(formed.kind)) {
+        !Ahead(run->plan, formed.kind)) {
       worker.waiting = worker.open = false;
     }
     running.pending.push_back(share.rank);
   }
-  if (train && !DrawnAhead(plan_) && formed.iteration != largest) {
+  if (train && !DrawnAhead(run->plan) && formed.iteration != largest) {
     throw Violation("iterations", name + " goes on at " + std::to_string(formed.iteration) +
                                       ", the largest of its members is " + std::to_string(largest));
   }
@@ -278,11 +293,11 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
 void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
   const std::string name = "group " + Number(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
-  if (FollowsSchedule(plan_) && train)
+  if (FollowsSchedule(run.plan) && train)
     throw Violation("schedule", name + " forms beside the schedule");
   const bool ahead = (run.broken && formed.id > run.last_group) || run.held.contains(formed.id);
-  const bool follows = ahead || (DrawnAhead(plan_) ? train || formed.id > run.last_group
-                                                   : formed.id == run.last_group + 1);
+  const bool follows = ahead || (DrawnAhead(run.plan) ? train || formed.id > run.last_group
+                                                      : formed.id == run.last_group + 1);
   if (!follows) {
     throw Violation("history-whole", name + " follows group " + Number(run.last_group));
   }
@@ -296,11 +311,11 @@ void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
 
 void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
   const std::string name = "the schedule from " + Number(set.first) + " on";
-  if (!FollowsSchedule(plan_) || set.first <= run->last_group) {
+  if (!FollowsSchedule(run->plan) || set.first <= run->last_group) {
     throw Violation("schedule",
                     name + " comes " +
-                        (FollowsSchedule(plan_) ? "after group " + Number(run->last_group)
-                                                : "where workers draw no groups"));
+                        (FollowsSchedule(run->plan) ? "after group " + Number(run->last_group)
+                                                    : "where workers draw no groups"));
   }
   run->last_group = set.first + kScheduleSpan - 1;
   std::vector<Rank> joined;
@@ -319,11 +334,11 @@ void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
   }
 }
 
-void Laws::CheckMember(const Worker& worker, const GroupFormed& formed,
-                       const GroupShare& share) const {
+void Laws::CheckMember(const Plan& plan, const Worker& worker, const GroupFormed& formed,
+                       const GroupShare& share) {
   const std::string name = "group " + Number(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
-  const bool signal = (train && !DrawnAhead(plan_)) || formed.kind == GroupKind::kAverage;
+  const bool signal = (train && !DrawnAhead(plan)) || formed.kind == GroupKind::kAverage;
   if (worker.group != kNoGroup) {
     throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
                                      " and put into " + name);
@@ -423,7 +438,7 @@ void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
                                    std::to_string(answered.iteration) +
                                    ", and has no open signal for it");
   }
-  if (!TrainsInGroups(plan_)) {
+  if (!TrainsInGroups(run->plan)) {
     if (answered.next < answered.iteration) {
       throw Violation("iterations", RankText(answered.rank) + " is ready with iteration " +
                                         std::to_string(answered.iteration) + " and goes on at " +

@@ -47,9 +47,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/base/history.h"
@@ -59,7 +61,10 @@ namespace prd::sim {
 
 class Laws {
  public:
-  explicit Laws(const Plan& plan = {}) : plan_(plan) {}
+  // The plan of a run by how it began; none: all runs have the first one.
+  using PlanOf = std::function<Plan(const RunStarted&)>;
+  explicit Laws(const Plan& plan = {}, PlanOf plan_of = nullptr)
+      : plan_(plan), plan_of_(std::move(plan_of)) {}
 
   // A record that has become durable. Throws Violation.
   void Seen(const Record& record);
@@ -98,6 +103,7 @@ class Laws {
     Iteration iteration = 0;
   };
   struct Run {
+    Plan plan;
     std::vector<Worker> workers;  // by rank
     std::map<GroupId, Running> groups;
     GroupId last_group = kNoGroup;
@@ -119,10 +125,14 @@ class Laws {
   };
 
   // Members keep their signals and their own count of iterations.
-  bool Ahead(GroupKind kind) const { return kind == GroupKind::kTrain && DrawnAhead(plan_); }
+  static bool Ahead(const Plan& plan, GroupKind kind) {
+    return kind == GroupKind::kTrain && DrawnAhead(plan);
+  }
+  Run& RunOf(RunId run);
+  void OnStarted(Run* run, const RunStarted& started);
   Worker& At(Run* run, Rank rank);
   void OnMessage(const Record& record, const WorkerEnvelope& envelope);
-  void OnReady(Worker* worker, Rank rank, const Ready& ready) const;
+  static void OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& ready);
   void OnAdopted(Run* run, Rank rank, const Adopted& adopted);
   void OnFinished(Run* run, Rank rank, const Finished& finished);
   void HasResult(Run* run, Rank rank, GroupId group, std::uint32_t included);
@@ -130,7 +140,8 @@ class Laws {
   void OnLeft(Run* run, const WorkerLeft& left);
   void OnFormed(Run* run, const GroupFormed& formed);
   void CheckId(const Run& run, const GroupFormed& formed) const;
-  void CheckMember(const Worker& worker, const GroupFormed& formed, const GroupShare& share) const;
+  static void CheckMember(const Plan& plan, const Worker& worker, const GroupFormed& formed,
+                          const GroupShare& share);
   void CheckRound(const Run& run, const GroupFormed& formed) const;
   void OnEnded(Run* run, const GroupEnded& ended);
   void OnOrdered(Run* run, const AdoptOrdered& ordered);
@@ -144,7 +155,8 @@ class Laws {
   static void TakeStart(Run* run, const GroupFormed& formed);
   static void CheckProgress(const Run& run, const JobProgress& progress);
 
-  const Plan plan_;
+  const Plan plan_;  // of runs of which nothing else is known
+  const PlanOf plan_of_;
   std::map<RunId, Run> runs_;
   std::unordered_map<Incarnation, Life> lives_;  // looked up only, never walked
 };

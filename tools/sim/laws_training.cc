@@ -40,9 +40,9 @@ void Laws::CheckFinal(const Run& run, const GroupFormed& formed) const {
     newest = std::max(newest, share.iteration);
     last = std::max(last, stopped(share));
   }
-  const std::int64_t between_reports = std::int64_t{StepsPerSignal(plan_)} + RunAhead(plan_);
+  const std::int64_t between_reports = std::int64_t{StepsPerSignal(run.plan)} + RunAhead(run.plan);
   const auto counts = [&](const GroupShare& share) {
-    if (ReplicasAreEqual(plan_)) return share.iteration == newest;
+    if (ReplicasAreEqual(run.plan)) return share.iteration == newest;
     const std::int64_t more = last - stopped(share);
     return more <= 2 * between_reports * std::ssize(formed.members) || more <= run.gained / 20;
   };

@@ -49,7 +49,7 @@ void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
 void NeighbourBook::Pulls(std::uint32_t worker, Incarnation from, std::size_t of_it,
                           std::size_t all) const {
   const Side& side = sides_[worker];
-  const std::size_t most = plan_.staleness > 0 ? 2 : side.slots;
+  const std::size_t most = plans_[worker].staleness > 0 ? 2 : side.slots;
   if (of_it < most && all < std::max(side.slots, most) * std::max<std::size_t>(side.in.size(), 1)) {
     return;
   }
@@ -81,7 +81,9 @@ void NeighbourBook::Offered(std::uint32_t worker, Incarnation from, Iteration la
 void NeighbourBook::CheckEntered(std::uint32_t worker, const char* what) const {
   const std::optional<std::uint64_t>& entered = sides_[worker].entered;
   const std::uint64_t now = world_->replicas[worker].tag;
-  if (!entered || now == entered || (plan_.serial && now == WithGradient(worker, *entered))) return;
+  if (!entered || now == entered ||
+      (plans_[worker].serial && now == WithGradient(worker, *entered)))
+    return;
   throw Violation("recursion", Name(worker) + what + " in iteration " +
                                    std::to_string(world_->replicas[worker].iteration) +
                                    " is not the replica that it entered it with");
@@ -102,12 +104,13 @@ void NeighbourBook::CheckSent(std::uint32_t worker, const Used& used) const {
                                    Name(WorkerOf(used.from)) + " than that one sent");
 }
 
-bool NeighbourBook::Fits(const Side& side, Iteration iteration,
+bool NeighbourBook::Fits(std::uint32_t worker, Iteration iteration,
                          const std::vector<Used>& updates) const {
+  const Side& side = sides_[worker];
+  const NeighbourPlan& plan = plans_[worker];
   return std::all_of(updates.begin(), updates.end(), [&](const Used& used) {
     const Iteration age = iteration - used.iteration;
-    return side.in.contains(used.from) && age <= plan_.staleness &&
-           (age >= 0 || plan_.staleness > 0);
+    return side.in.contains(used.from) && age <= plan.staleness && (age >= 0 || plan.staleness > 0);
   });
 }
 
@@ -121,8 +124,8 @@ void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
   const bool first = !std::exchange(side.mixed, true);
   if (first && !jumps) CheckEntered(worker, "'s share of an average");
   for (const Used& used : updates) CheckSent(worker, used);
-  const bool here = Fits(side, now, updates);
-  if (!here && !(jumps && Fits(side, *side.answered - 1, updates))) {
+  const bool here = Fits(worker, now, updates);
+  if (!here && !(jumps && Fits(worker, *side.answered - 1, updates))) {
     std::string text;
     for (const Used& used : updates) {
       text += " " + std::to_string(used.iteration) + " of " + Name(WorkerOf(used.from)) +
@@ -130,7 +133,7 @@ void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
     }
     throw Violation("update-age", Name(worker) + " in iteration " + std::to_string(now) + " uses" +
                                       text + " with a staleness of " +
-                                      std::to_string(plan_.staleness));
+                                      std::to_string(plans_[worker].staleness));
   }
   Iteration iteration = here ? now : *side.answered - 1;
   try {
@@ -156,26 +159,27 @@ void NeighbourBook::CheckCount(std::uint32_t worker, Iteration iteration,
     const bool used = std::any_of(updates.begin(), updates.end(),
                                   [&, who = from](const Used& of) { return of.from == who; });
     const Iteration newest = std::max(edge.received.value_or(edge.from - 1), edge.from - 1);
-    const bool satisfied = plan_.staleness > 0 ? newest >= iteration - plan_.staleness
-                                               : used || edge.from > iteration ||
-                                                     edge.skipped.contains(iteration) ||
-                                                     edge.lost.contains(iteration);
+    const bool satisfied = plans_[worker].staleness > 0
+                               ? newest >= iteration - plans_[worker].staleness
+                               : used || edge.from > iteration ||
+                                     edge.skipped.contains(iteration) ||
+                                     edge.lost.contains(iteration);
     if (!satisfied) ++missing;
   }
-  if (missing <= plan_.backups) return;
+  if (missing <= plans_[worker].backups) return;
   throw Violation("update-count", Name(worker) + " averages in iteration " +
                                       std::to_string(iteration) + " without " +
                                       std::to_string(missing) + " of its neighbours, where " +
-                                      std::to_string(plan_.backups) + " may be missing");
+                                      std::to_string(plans_[worker].backups) + " may be missing");
 }
 
 void NeighbourBook::CheckWeights(std::uint32_t worker, Iteration iteration, double own_weight,
                                  const std::vector<Used>& updates) const {
   const Side& side = sides_[worker];
   const auto factor = [&](Iteration of) {
-    return static_cast<double>(of - (iteration - plan_.staleness) + 1);
+    return static_cast<double>(of - (iteration - plans_[worker].staleness) + 1);
   };
-  const bool stale = plan_.staleness > 0;
+  const bool stale = plans_[worker].staleness > 0;
   const double own = side.own_weight * (stale ? factor(iteration) : 1);
   double due = own;
   double sum = own_weight;
@@ -209,11 +213,11 @@ void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
                                  " was answered");
   }
   side.answered.reset();
-  if (plan_.backups > 0) return;
+  if (plans_[worker].backups > 0) return;
   for (const auto& [from, edge] : side.in) {
     if (!world_->Lives(from) || iteration <= edge.from) continue;
     const Iteration ahead = iteration - world_->replicas[WorkerOf(from)].iteration;
-    if (ahead <= std::max<Iteration>(plan_.staleness + 1, edge.ahead)) continue;
+    if (ahead <= std::max<Iteration>(plans_[worker].staleness + 1, edge.ahead)) continue;
     throw Violation("in-edge", Name(worker) + " enters iteration " + std::to_string(iteration) +
                                    ", " + std::to_string(ahead) + " ahead of its in-neighbour " +
                                    Name(WorkerOf(from)));

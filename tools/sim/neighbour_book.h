@@ -39,11 +39,16 @@ namespace prd::sim {
 
 class NeighbourBook {
  public:
-  // `plan` as the engine has it, whatever workers are told.
+  // `plan` as the engine of the first run has it, whatever workers are told.
   NeighbourBook(const World* world, const NeighbourPlan& plan, Stats* stats)
-      : world_(world), plan_(plan), stats_(stats), sides_(world->replicas.size()) {}
+      : world_(world),
+        plans_(world->replicas.size(), plan),
+        stats_(stats),
+        sides_(world->replicas.size()) {}
 
   void Gone(std::uint32_t worker) { sides_[worker] = {}; }
+  // It is in a run of this plan now.
+  void Joins(std::uint32_t worker, const NeighbourPlan& plan) { plans_[worker] = plan; }
   // Its core is told these next.
   void Told(std::uint32_t worker, const Neighbourhood& hood);
   void Answered(std::uint32_t worker, Iteration next) { sides_[worker].answered = next; }
@@ -92,7 +97,7 @@ class NeighbourBook {
   };
   void CheckEntered(std::uint32_t worker, const char* what) const;
   void CheckSent(std::uint32_t worker, const Used& used) const;
-  bool Fits(const Side& side, Iteration iteration, const std::vector<Used>& updates) const;
+  bool Fits(std::uint32_t worker, Iteration iteration, const std::vector<Used>& updates) const;
   void CheckMix(std::uint32_t worker, Iteration iteration, double own_weight,
                 const std::vector<Used>& updates) const;
   void CheckCount(std::uint32_t worker, Iteration iteration,
@@ -101,7 +106,7 @@ class NeighbourBook {
                     const std::vector<Used>& updates) const;
 
   const World* world_;
-  const NeighbourPlan plan_;
+  std::vector<NeighbourPlan> plans_;  // by worker
   Stats* stats_;
   std::vector<Side> sides_;  // by worker
 };

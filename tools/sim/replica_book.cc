@@ -8,10 +8,9 @@
 
 namespace prd::sim {
 
-ReplicaBook::ReplicaBook(const World* world, const Plan& plan)
+ReplicaBook::ReplicaBook(const World* world)
     : world_(world),
-      on_(Differ(world->workload.faults) && world->workload.job.check_replicas_ms > 0 &&
-          AllOrNone(plan)),
+      may_differ_(Differ(world->workload.faults) && world->workload.job.check_replicas_ms > 0),
       every_(world->workload.job.check_replicas_ms * kMillisecond) {}
 
 void ReplicaBook::Applied(RunId run, GroupId group, std::uint64_t digest) {
@@ -19,15 +18,16 @@ void ReplicaBook::Applied(RunId run, GroupId group, std::uint64_t digest) {
 }
 
 void ReplicaBook::Seen(RunId run, const Record& record) {
-  if (!on_) return;
+  if (!may_differ_) return;
   if (std::holds_alternative<RunStarted>(record.body)) {
+    on_ = AllOrNone(world_->PlanOf(run));
     run_ = run;
     digests_.clear();
     formed_.clear();
     untold_ = differ_ = {};
     told_.clear();
   }
-  if (run != run_ || world_->forgot) return;
+  if (!on_ || run != run_ || world_->forgot) return;
   if (const auto* formed = std::get_if<GroupFormed>(&record.body);
       formed != nullptr && formed->kind == GroupKind::kTrain) {
     formed_[formed->id] = record.now;

@@ -22,7 +22,7 @@ namespace prd::sim {
 
 class ReplicaBook {
  public:
-  ReplicaBook(const World* world, const Plan& plan);
+  explicit ReplicaBook(const World* world);
 
   // Whether faults make replicas differ that are to be equal.
   static bool Differ(const FaultsPart& faults) {
@@ -41,7 +41,8 @@ class ReplicaBook {
   void OnReported(const ReplicasDiffer& differ);
 
   const World* world_;
-  const bool on_;
+  bool may_differ_;  // faults make replicas differ, and are looked for
+  bool on_ = false;  // the same, in this run
   const DurationNs every_;
   RunId run_ = kNoRun;
   std::map<GroupId, std::vector<std::uint64_t>> digests_;

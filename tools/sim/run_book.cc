@@ -24,6 +24,9 @@ void RunBook::Seen(RunId run, const Record& record) {
   if (const auto* ended = std::get_if<RunEnded>(&record.body); ended != nullptr && ended->finished)
     finished_.insert(run);
   if (std::holds_alternative<GoalReached>(record.body)) goals_.emplace(run, world_->now);
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    for (const FormerRank& of : started->former.ranks) told_[{record.run, of.rank}] = of.own;
+  }
   const auto* from = std::get_if<FromWorker>(&record.body);
   if (from == nullptr || world_->forgot) return;
   const WorkerEnvelope& envelope = from->envelope;

@@ -78,6 +78,7 @@ void SimWorker::Start() {
   last_result_ = {};
   signal_ = said_ = heard_ = 0;
   launch_ = world->launch;
+  plan_ = world->first_plan;
   own_ = {};
   done_ = false;
   Replica& own = replica();
@@ -184,7 +185,7 @@ void SimWorker::OnCopied(bool ok) {
 
 // The fault that changes a replica by itself, in what the next group is applied to.
 void SimWorker::Flip() {
-  if (!AllOrNone(parts_->plan)) return;
+  if (!AllOrNone(plan_)) return;
   World* world = parts_->world;
   if (!world->Rolled(world->workload.faults.flips)) return;
   Replica& own = replica();
@@ -266,16 +267,17 @@ void SimWorker::EndStep(bool discard) {
   World* world = parts_->world;
   Replica& own = replica();
   ++step_;
+  own.averaged = kNoRun;
   Flip();
   if (parts_->objective != nullptr && !discard) {
     own.gradient.resize(own.x.size());
     parts_->objective->Gradient(number_, own.x, &parts_->draws[number_], &own.gradient);
   }
-  if (AppliesFirst(parts_->plan) && !discard) {
+  if (AppliesFirst(plan_) && !discard) {
     ApplyGradient();
     own.tag = Mix(own.tag ^ number_);
   }
-  const bool counts = CountsLocalSteps(parts_->plan);
+  const bool counts = CountsLocalSteps(plan_);
   if (counts && !discard) ++own.iteration;
   if (!discard) {
     ++since_signal_;
@@ -310,9 +312,9 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
     iteration = own.iteration;
   } else {
     if (apply.what == ApplyNow::What::kInboxOfGradients) {
-      rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(parts_->plan));
+      rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(plan_));
       iteration = own.newest;
-    } else if (TrainsInGroups(parts_->plan)) {
+    } else if (TrainsInGroups(plan_)) {
       own.state = Mix(own.state ^ group_);
       own.tag = Mix(own.tag ^ own.state);
     } else {
@@ -321,7 +323,7 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
     if (rounds > 0) ApplyGradient();
     own.iteration = iteration;
   }
-  if (apply.what == ApplyNow::What::kGradients && TrainsInGroups(parts_->plan)) {
+  if (apply.what == ApplyNow::What::kGradients && TrainsInGroups(plan_)) {
     parts_->replicas->Applied(run_number(), group_, own.Digest());
   }
   const std::uint64_t digest = apply.digest ? own.Digest() : 0;
@@ -363,13 +365,13 @@ void SimWorker::OnCallDone(const CallDone& done) {
   }
   if (phase_ == Phase::kStepping) {
     CheckRunAhead();
-    const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(parts_->plan);
+    const bool waited = done.step.adopted || Ahead() || Overlaps() || !TrainsInGroups(plan_);
     Sliced(waited ? Slice::Kind::kWait : Slice::Kind::kReduce);
     ++steps_;
     ++parts_->stats->workers[number_].steps;
     done_ = done.step.done;
     // Where steps end with one group for all, it says so.
-    if (!AllOrNone(parts_->plan) || done.step.rounds > 0) {
+    if (!AllOrNone(plan_) || done.step.rounds > 0) {
       parts_->runs->Stepped(number_, run_number(), step_begun_, done_, core_.progress().trained);
     }
   }
@@ -409,7 +411,7 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
     Sliced(Slice::Kind::kReduce);
   }
   last_result_ = result;
-  if (result.ok && ReducedInTraining(parts_->plan).landing == Landing::kBase) {
+  if (result.ok && ReducedInTraining(plan_).landing == Landing::kBase) {
     parts_->replicas->Applied(run_number(), result.group, replica().Digest());
   }
   if (result.ok && !Passive(result.group)) signal_ = 0;
@@ -421,7 +423,7 @@ void SimWorker::OnReduced(const DataPlane::Result& result) {
 
 void SimWorker::OnFetched(const DataPlane::Result& result) {
   const Status status = result.ok ? Status::Ok() : Status(Code::kUnavailable, "the source is gone");
-  const bool rounds = TrainsInRounds(parts_->plan);
+  const bool rounds = TrainsInRounds(plan_);
   const Iteration iteration = rounds ? replica().newest : replica().iteration;
   const Iteration in_inbox = iteration - replica().iteration;
   last_result_ = result;
@@ -479,7 +481,7 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
 // What it brings is its parameters: whatever else there was is given up. Under a store it tells the
 // clock that it was let to, whose shards it may not have read.
 void SimWorker::CheckTold(const Hello& hello) {
-  const bool tells = replica().trained && !HasStore(parts_->plan);
+  const bool tells = replica().trained && !HasStore(plan_);
   if (!tells || hello.iteration == replica().iteration) return;
   throw Violation("told", "worker " + std::to_string(number_) + " says Hello with iteration " +
                               std::to_string(hello.iteration) + ", and its parameters are of " +
@@ -495,7 +497,7 @@ bool SimWorker::Passive(GroupId group) const {
 }
 
 void SimWorker::CheckRunAhead() const {
-  const Plan& plan = parts_->plan;
+  const Plan& plan = plan_;
   if (!AveragesInBackground(plan) || FollowsSchedule(plan) || signal_ == 0) return;
   const auto length = static_cast<std::int64_t>(StepsPerSignal(plan));
   const std::int64_t due = 1 + (since_signal_ - 1) / length;
@@ -566,6 +568,8 @@ void SimWorker::Perform(Action* action) {
     signal_ = said_ = heard_ = 0;
     last_result_ = {};
   } else if (const auto* join = std::get_if<JoinRun>(action)) {
+    plan_ = world->PlanOf(world->NumberOf(join->welcome.identity));
+    parts_->exchange->Joins(number_, plan_);
     own_.steps = std::max(own_.steps, join->welcome.own.steps);
     own_.samples = std::max(own_.samples, join->welcome.own.samples);
     parts_->runs->Enters(number_, world->NumberOf(join->welcome.identity), former_, launch_);

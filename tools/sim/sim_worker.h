@@ -40,7 +40,6 @@ struct WorkerParts {
   Devices* devices = nullptr;
   const Objective* objective = nullptr;
   Stats* stats = nullptr;
-  Plan plan;                             // as the engine has it
   std::vector<Prng> draws;               // by worker, for gradients
   Actions spare;                         // kept for its memory
   std::vector<Devices::Finish> changed;  // the same
@@ -141,6 +140,7 @@ class SimWorker {
   std::uint32_t number_ = 0;
   Phase phase_ = Phase::kAway;
   SessionCore core_;
+  Plan plan_;               // of its run, as the engine has it
   std::int64_t steps_ = 0;  // over all its lives
   std::uint64_t lives_ = 0;
   GroupId group_ = kNoGroup;

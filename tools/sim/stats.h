@@ -68,6 +68,11 @@ class Stats {
   Stats(std::int64_t workers, bool slices, std::size_t slice_limit, bool own_counts = false,
         bool answers = false);
 
+  // A run of this plan begins.
+  void Begins(const Plan& plan) {
+    own_counts_ = DrawnAhead(plan);
+    answers_ = !TrainsInGroups(plan);
+  }
   void Seen(const Record& record);
   // A group that succeeded and is in no history (FollowsSchedule).
   void Unreported(Instant now, const GroupFormed& formed);

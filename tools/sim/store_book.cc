@@ -186,17 +186,18 @@ void StoreBook::OnPlaced(Run* run, const PlacementSet& set) {
 // ---- updates ----
 
 void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
-                     double factor, bool pending, const std::optional<PeerMessage>& offer) const {
+                     double factor, bool pending, const std::optional<PeerMessage>& offer,
+                     const StorePlan& plan) const {
   const std::string what = Text(from, clock);
   if (copy.in_values.Has(from, clock) || copy.in_pending.Has(from, clock)) {
     throw Violation("update-once", what + " is added to " + Name(shard) + ", which has it");
   }
-  if (pending != (plan_.staleness == 0)) {
+  if (pending != (plan.staleness == 0)) {
     throw Violation("lockstep", what + " is added to " + (pending ? "what is pending" : "values") +
-                                    " with s = " + std::to_string(plan_.staleness));
+                                    " with s = " + std::to_string(plan.staleness));
   }
   bool right = factor == 1;
-  if (plan_.staleness_aware) {
+  if (plan.staleness_aware) {
     right = factor > 0 && factor <= 1;
     if (offer) {
       const auto workers = static_cast<double>(std::max<std::uint32_t>(offer->workers, 1));
@@ -248,7 +249,7 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
     if (lacks.empty() || run.shards[shard].excused) return;
     throw Violation("update-kept", Name(shard) + " read at the end lacks " + lacks);
   }
-  CheckRead(&run.shards[shard], copy, shard, clock);
+  CheckRead(&run.shards[shard], copy, shard, clock, PlanOf(run_id).staleness == 0);
   if (shard != 0) return;
   Iteration oldest = clock;
   for (const auto& [rank, recorded] : run.clocks) oldest = std::min(oldest, recorded);
@@ -256,10 +257,9 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
 }
 
 void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number,
-                          Iteration clock) const {
+                          Iteration clock, bool lockstep) {
   if (shard->excused) return;  // who has not heard of it reads what there was
   const std::string what = Name(number) + " read at clock " + std::to_string(clock);
-  const bool lockstep = plan_.staleness == 0;
   const std::string lacks = copy.in_values.Lacks(
       shard->recorded, lockstep ? clock : std::numeric_limits<Iteration>::max());
   if (!lacks.empty()) throw Violation("update-kept", what + " lacks " + lacks);

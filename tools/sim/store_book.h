@@ -66,8 +66,7 @@ struct ShardCopy {
 
 class StoreBook {
  public:
-  StoreBook(const World* world, const StorePlan& plan, Stats* stats)
-      : world_(world), plan_(plan), stats_(stats) {}
+  StoreBook(const World* world, Stats* stats) : world_(world), stats_(stats) {}
 
   // A record has become durable.
   void Seen(RunId run, const Record& record);
@@ -77,7 +76,8 @@ class StoreBook {
 
   // To be added to a copy. `offer`: what came with a peer's.
   void Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation from, Iteration clock,
-            double factor, bool pending, const std::optional<PeerMessage>& offer) const;
+            double factor, bool pending, const std::optional<PeerMessage>& offer,
+            const StorePlan& plan) const;
   // A copy as it leaves who keeps it.
   void Serves(RunId run, const ShardCopy& copy, Incarnation reader, const PeerItem& parcel,
               const ShardHeader& enclosure);
@@ -115,11 +115,15 @@ class StoreBook {
     std::vector<Shard> shards;
   };
   void OnPlaced(Run* run, const PlacementSet& set);
-  void CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number, Iteration clock) const;
+  static void CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number, Iteration clock,
+                        bool lockstep);
+  StorePlan PlanOf(RunId run) const {
+    const StorePlan* plan = StoreOf(world_->PlanOf(run));
+    return plan != nullptr ? *plan : StorePlan();
+  }
   static void CheckAnew(const Run& run, const PlacementSet& set, std::size_t shard);
 
   const World* world_;
-  const StorePlan plan_;
   Stats* stats_;
   std::map<RunId, Run> runs_;
 };

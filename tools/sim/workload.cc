@@ -63,6 +63,12 @@ void Describe(Fields& f, ReducePart* part) {
   f.Real("local_bandwidth_mb_per_s", &part->local_bandwidth_mb_per_s, {0.001, 1e9});
 }
 
+std::string EngineRule(const std::string& text) {
+  if (text.empty()) return {};
+  const Result<EngineOptions> engine = ParseEngine(text);
+  return engine.ok() ? std::string() : "an engine: " + engine.status().message();
+}
+
 void Describe(Fields& f, FaultsPart* part) {
   Ms(f, "until_ms", &part->until_ms);
   Chance(f, "loss", &part->loss);
@@ -106,6 +112,9 @@ void Describe(Fields& f, FaultsPart* part) {
   f.Real("operator_pauses_per_s", &part->operator_pauses_per_s, {0, 1000});
   f.Real("operator_pause_ms", &part->operator_pause_ms, {0, 1e6});
   f.Real("operator_ends_per_s", &part->operator_ends_per_s, {0, 1000});
+  f.Real("switches_per_s", &part->switches_per_s, {0, 1000});
+  Ms(f, "switch_at_ms", &part->switch_at_ms);
+  f.Text("switch_to", &part->switch_to, EngineRule, "");
 }
 
 void Describe(Fields& f, ControllerPart* part) {

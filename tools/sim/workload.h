@@ -145,6 +145,10 @@ struct FaultsPart {
   double operator_pauses_per_s = 0;
   double operator_pause_ms = 1500;
   double operator_ends_per_s = 0;
+  // An operator switches the job to any engine, with any options; or, at switch_at_ms, to this one.
+  double switches_per_s = 0;
+  double switch_at_ms = 0;  // 0: never
+  std::string switch_to;    // as prdsim's --engine
 };
 
 // [controller]

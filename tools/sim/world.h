@@ -60,6 +60,7 @@ struct Replica {
   bool paused = false;          // its worker pauses
   Iteration told = 0;           // its iteration, in its worker's newest Hello or Adopted
   RunId run = kNoRun;           // that counts on this replica
+  RunId averaged = kNoRun;      // whose final average it is
   bool removed = false;         // its incarnation, by the controller: nobody counts on it any more
   Incarnation incarnation = 0;  // of the mesh; 0: not there
 
@@ -131,6 +132,11 @@ struct World {
     const auto found = runs.find(run.high);
     return found == runs.end() ? kNoRun : found->second;
   }
+  // As the run's engine has it, whatever workers are told; `run` as NumberOf.
+  const Plan& PlanOf(RunId run) const {
+    const auto found = plans.find(run);
+    return found == plans.end() ? first_plan : found->second;
+  }
   Incarnation NewIncarnation(std::uint32_t worker) {
     return (((prng.Next() >> 1) | 1) << kWorkerBits) | worker;
   }
@@ -169,6 +175,9 @@ struct World {
   std::vector<Instant> frozen_until;  // by worker: its process stands still before
   Links links;
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
+  Plan first_plan;                      // of the workload's engine
+  std::map<RunId, Plan> plans;          // of the runs that have another one
+  std::map<RunId, RunId> former;        // of the runs that continue another one
   std::set<RunId> finished;             // of these, those that their workers ended (RunEnded)
   std::set<Incarnation> dismissed;      // by an operator
   std::uint64_t launch = 1;             // the newest

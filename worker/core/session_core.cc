@@ -89,6 +89,7 @@ void SessionCore::SayHello(Actions* out) {
   unreachable_.clear();
   waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
+  ends_run_ = false;
   if (call_ == Call::kResume) paused_ = false;
   last_group_ = kNoGroup;
   held_.reset();
@@ -107,6 +108,7 @@ void SessionCore::BeginCall(Call call) {
   call_ = call;
   call_at_ = now_;
   step_ = {};
+  handed_over_ = false;
   if (has_replica_) waits_for_.clear();
   line_at_ = FirstLine();
 }
@@ -131,7 +133,25 @@ void SessionCore::StepDone(bool copied, Actions* out) {
   step_.reduced += carried_over_.reduced;
   carried_over_ = {};
   stepping().OnStepEnds();
+  if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
   if (now_ - told_at_ >= kTellEvery) TellTrainedSoon(out);
+  Done(Status::Ok(), out);
+}
+
+// The step has ended, and is the last of this run.
+void SessionCore::EndRunAfterStep(Actions* out) {
+  ended_step_ = step_;
+  ended_at_ = now_;
+  stepping().OnCallEnds(out);
+  call_ = Call::kSwitch;
+  End(out);
+}
+
+void SessionCore::EndSwitch(Actions* out) {
+  step_ = std::exchange(ended_step_, {});
+  step_.iteration = iteration_;
+  step_.adopted = true;
+  step_.waited += now_ - ended_at_;
   Done(Status::Ok(), out);
 }
 
@@ -169,9 +189,13 @@ bool SessionCore::EndsCall(Actions* out) {
 
 std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
   if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
+  const bool last = ends_run_;  // more follows before the call ends
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
   const bool trains = group_.kind == GroupKind::kTrain;
-  if (call_ != Call::kStep || !trains || !stepping().EndsWithReduction()) return std::nullopt;
+  if (call_ != Call::kStep || !trains || last || !stepping().EndsWithReduction()) {
+    return std::nullopt;
+  }
+  handed_over_ = true;
   StepOutcome outcome = step_;
   outcome.iteration = group_.iteration;
   outcome.rounds = 1;
@@ -232,6 +256,11 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   UpdateInterrupt(out);
   if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
   if (EndsCall(out)) return;
+  if (said_finish_ &&
+      ends_run_) {  // the step before was given up since (timeout): this one is void
+    step_.own = own_;
+    return EndRunAfterStep(out);
+  }
   if (!discard) {
     ++own_.steps;
     own_.samples += ready.samples;
@@ -307,7 +336,7 @@ void SessionCore::SayReady(Actions* out) {
 void SessionCore::SayEnd(Actions* out) {
   if (!trains() || ready_waiting_ || said_finish_ || work_ != Work::kNone) return;
   TellTrained(out);
-  if (call_ == Call::kFinish) {
+  if (Finishes()) {
     said_finish_ = true;
     Push(prd::Finish{}, out);
     return;
@@ -457,7 +486,7 @@ void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
   Report(Outcome::kOk, {}, out);
   if (kind == GroupKind::kInitial) return HasReplica(false, out);
   if (kind == GroupKind::kFinal) {
-    final_done_ = true;
+    final_done_ = !ends_run_;
     return;
   }
   stepping().OnAveraged();
@@ -493,7 +522,7 @@ void SessionCore::OnFetched(Instant now, const Status& status, Iteration iterati
   iteration_ = iteration;
   in_inbox_ = in_inbox;
   if (said_finish_ && final_announced_) {
-    final_done_ = true;  // the others' average
+    final_done_ = !ends_run_;  // the others' average
     return;
   }
   HasReplica(true, out);
@@ -506,6 +535,7 @@ void SessionCore::HasReplica(bool copied, Actions* out) {
   if (!stepping().OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
+  if (Switched()) return EndSwitch(out);
   if (call_ == Call::kResume) {
     step_.adopted = true;
     return EndResume(out);

@@ -72,6 +72,8 @@ class SessionCore {
   // Says Hello; done once the replica is the job's.
   void Attach(Instant now, Options options, Actions* out);
   // Local work is done; done once a group has reduced with this worker, or as the plan has it.
+  // Where another run is to follow (EndRun), a step that has ended does what Finish does, and ends
+  // once this worker has the common start of that run: `adopted`.
   // `ready.iteration` as in engine.h for plans of parameters and of gradients; for the others it,
   // and all that concerns gradients and local steps, is set here. Not signalled when an earlier
   // signal is still unanswered. `discard`: the local work was cut short and does not count.
@@ -93,6 +95,8 @@ class SessionCore {
   // Asks who has a replica, and has all of them copied but this worker's own (CopyForAverage).
   // Where replicas are equal, done at once.
   void Average(Instant now, Actions* out);
+  // The replica has gradients now. The controller hears of it with the next Hello.
+  void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
   // The step about to come, or the one before, is not all finite. Told with the next report.
   void NoteNonfinite() { ++nonfinite_; }
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
@@ -163,7 +167,8 @@ class SessionCore {
     kLeave,
     kPause,
     kResume,
-    kAverage
+    kAverage,
+    kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
   };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
   // The group beside the call in progress: the newest kRound announced here, or the kTrain that
@@ -203,6 +208,8 @@ class SessionCore {
   void BeginCall(Call call);
   void End(Actions* out);
   void Done(Status status, Actions* out);
+  void EndRunAfterStep(Actions* out);
+  void EndSwitch(Actions* out);
   void StepDone(bool copied, Actions* out);
   void Over(Status status, Actions* out);
   bool EndsCall(Actions* out);
@@ -243,6 +250,7 @@ class SessionCore {
   static void HearAnnounced(const ControllerBody& body, Actions* out);
   void OnMembers(const Members& members, Actions* out);
   void OnResumed(Actions* out);
+  void OnEndRun(Actions* out);
   void OnAdopt(const Adopt& adopt, Actions* out);
   void OnGroup(const Group& group, Actions* out);
   void OnAbort(const Abort& abort, Actions* out);
@@ -266,7 +274,11 @@ class SessionCore {
     return call_ != Call::kNone && call_ != Call::kLeave && call_ != Call::kAverage;
   }
   // The call in progress ends training, for now or for good, once nothing is left to do.
-  bool Ends() const { return call_ == Call::kFinish || call_ == Call::kPause; }
+  bool Ends() const { return Finishes() || call_ == Call::kPause; }
+  // The same, in this run: it says Finish, and takes the final average.
+  bool Finishes() const { return call_ == Call::kFinish || (call_ == Call::kSwitch && ends_run_); }
+  // In the next run: the call in progress ends once the replica is that run's.
+  bool Switched() const { return call_ == Call::kSwitch && !ends_run_; }
 
   // What the call in progress waits for, in words, and when the next line says so.
   std::string WaitsFor() const;
@@ -306,7 +318,8 @@ class SessionCore {
   bool ready_waiting_ = false;
   bool said_finish_ = false;
   bool final_announced_ = false;  // the last group is the final average
-  bool final_done_ = false;       // the final average is in the replica
+  bool final_done_ = false;       // the final average is in the replica, and no run follows
+  bool ends_run_ = false;         // another run follows this one (EndRun)
   bool paused_ = false;           // said Pause; until Resumed, or until it says Hello anew
   bool said_resume_ = false;      // not answered
   Ready ready_;                   // the last one, for signalling again
@@ -334,7 +347,10 @@ class SessionCore {
   Call call_ = Call::kNone;
   Instant call_at_;
   StepOutcome step_;
-  bool discard_ = false;  // of the step in progress
+  StepOutcome ended_step_;  // kSwitch: what the step did, and when it had
+  Instant ended_at_;
+  bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
+  bool discard_ = false;      // of the step in progress
   bool interrupt_ = false;
   bool copies_ = false;                    // for kAverage; from average_from_.back()
   std::vector<GroupMember> average_from_;  // who are to be copied yet

@@ -1,4 +1,5 @@
-// SessionCore: what a training loop does beside training: pauses, and averages of all replicas.
+// SessionCore: what a training loop does beside training: pauses, averages of all replicas, and
+// going on in another run.
 #include <algorithm>
 #include <utility>
 
@@ -38,6 +39,14 @@ void SessionCore::OnResumed(Actions* out) {
   paused_ = false;
   if (call_ == Call::kResume && has_replica_ && !stepping().OnResumed(out)) return;
   EndResume(out);
+}
+
+// ---- another run ----
+
+// From the end of the step in progress on; at once, if that has ended in the run before.
+void SessionCore::OnEndRun(Actions* out) {
+  ends_run_ = true;
+  if (call_ == Call::kSwitch) End(out);
 }
 
 // ---- an average of all, beside training ----

@@ -74,6 +74,7 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     return;
   }
   if (std::holds_alternative<Announce>(envelope.body)) return;
+  if (std::holds_alternative<EndRun>(envelope.body)) return OnEndRun(out);
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
   stepping().OnMessage(envelope.body, out);
@@ -167,6 +168,10 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
                 out);
   }
   contact_ = Contact::kMember;
+  if (!welcome_.engine.empty() && welcome.engine != welcome_.engine) {
+    out->push_back(LogLine{"the job goes on with engine " + welcome.engine + ", in run " +
+                           std::to_string(welcome.run)});
+  }
   if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan);
   welcome_ = welcome;
   run_ = welcome.run;

@@ -23,6 +23,7 @@ const char* NameOf(SessionCore::Call call) {
     case SessionCore::Call::kAttach:
       return "Attach";
     case SessionCore::Call::kStep:
+    case SessionCore::Call::kSwitch:
       return "Step";
     case SessionCore::Call::kFinish:
       return "Finish";
@@ -86,6 +87,9 @@ std::string SessionCore::WaitsFor() const {
   if (!waits_for_.empty()) return waits_for_;
   if (!has_replica_) return "the job has not begun for this worker";
   if (BesideRuns()) return group(beside_.group);
+  if (Finishes() && ends_run_ && said_finish_) {
+    return "other workers have not ended their steps; then the job goes on in another run";
+  }
   if (call_ == Call::kFinish && said_finish_) return "other workers have not finished";
   return "the engine " + welcome_.engine +
          " has not let this worker go on; prdctl explain says for whom it waits";

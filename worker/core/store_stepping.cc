@@ -70,7 +70,8 @@ void StoreStepping::Continue(Actions* out) {
     c.ready_.waiting = true;
     c.SayReady(out);
   }
-  const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep || c.call_ == Call::kResume;
+  const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep ||
+                     c.call_ == Call::kResume || c.Switched();
   if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
     store_.Read(c.now_, c.iteration_, out);
@@ -86,7 +87,8 @@ void StoreStepping::Continue(Actions* out) {
 void StoreStepping::OnRead(Actions* out) {
   SessionCore& c = core();
   out->push_back(SetIteration{c.iteration_});
-  if (c.call_ == Call::kFinish) {
+  if (c.Switched()) return c.EndSwitch(out);
+  if (c.Finishes()) {
     final_read_ = final_reading_;
     return c.BeginHeld(out);
   }

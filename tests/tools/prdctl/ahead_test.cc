@@ -48,7 +48,7 @@ class Toy {
  public:
   Toy(const JobSpec& spec, int workers) : job_(1, spec), workers_(workers) {
     JobOutput out;
-    job_.Start(now_, 1'700'000'000 * kSecond, {}, &out);
+    job_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
     Take(out);
     for (Rank rank = 0; rank < workers; ++rank) {
       Say(rank, Hello{.job = "mnist",

@@ -28,7 +28,7 @@ class Virtual {
 
   std::vector<Record> Go(std::uint64_t* hash, Snapshot* half) {
     JobOutput out;
-    job_.Start(now_, 1'700'000'000 * kSecond, {}, &out);
+    job_.Start(now_, 1'700'000'000 * kSecond, {}, {}, &out);
     Take(out);
     for (Rank rank = 0; rank < static_cast<Rank>(workers_.size()); ++rank) {
       Later(0, rank,

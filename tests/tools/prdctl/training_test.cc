@@ -22,7 +22,7 @@ class TrainingTest : public ::testing::Test {
     spec.text = JobSpecToToml(spec);
     job_ = std::make_unique<Job>(1, spec);
     JobOutput out;
-    job_->Start(now_, 0, {}, &out);
+    job_->Start(now_, 0, {}, {}, &out);
     records_ = out.records;
     for (Rank r = 0; r < 3; ++r) {
       Say(r, Hello{.job = "mnist", .rank = r, .host = "h", .endpoints = {"tcp://x:1"}});

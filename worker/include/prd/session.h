@@ -39,7 +39,9 @@
 // Clocks: StepResult::steps counts this worker's own steps, and progress() those of the whole job.
 // Both mean the same under every engine, and go on over a lost connection and over a restart from a
 // checkpoint (Replica::trained). Schedules, epochs and the end of training go by them, not by
-// `iteration`, which is a position in the engine's own unit.
+// `iteration`, which is a position in the engine's own unit. When a running job is switched to
+// another engine, `steps` and progress() go on as ever; `iteration` goes on from where it was, and
+// counts what the new engine counts.
 //
 // More, in prd's sources: worker/README.md has tables of what a step means under each engine, of
 // memory, and of errors with the state of the parameters. worker/device/README.md is about GPUs.
@@ -146,8 +148,8 @@ struct StepResult {
   int attempts = 0;             // groups tried; all but the last were called off or failed
   // Another replica has replaced this one: a peer's, which had the result of a group that failed
   // here; or, after the controller had lost this worker or in Resume, a peer's or a new common
-  // start; or a newer one, because the others went on without this step: routine under some
-  // engines.
+  // start; or the average of all, with which the job goes on under another engine; or a newer one,
+  // because the others went on without this step: routine under some engines.
   bool adopted = false;
   bool included = true;                  // the applied results include this step's own work
   std::int64_t rounds = 0;               // results that this step applied: 0, 1 or more
