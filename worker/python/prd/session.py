@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import NamedTuple
 
-from prd import _abi, arrays, errors
+from prd import _abi, arrays, errors, terminate
 
 _SLICE_MS = 100  # a wait goes on in such slices, between which Python looks for signals
 
@@ -157,6 +157,7 @@ class Session:
         options.queue_log = log is not None
         self._log = log
         self._apply = None
+        self._trains = False  # attached, and not to finish
         self._tensors = []  # keeps their memory in place
         self._handle = _Handle(options)
         self._library = self._handle.library
@@ -200,8 +201,9 @@ class Session:
         self.proceed()
         self._apply = apply
         self._tensors += both
+        terminate.watch(self)
         self._call(lambda session: self._library.prd_attach(session, replica))
-        self._handle.in_job = True
+        self._handle.in_job = self._trains = True
 
     def set_gradients(self, gradients):
         """Gives the gradients, or others. After attach(gradients_later=True), where needs_gradients says so."""
@@ -212,7 +214,9 @@ class Session:
     def step(self, samples=0, *, discard=False, stream=None):
         """One training step: runs apply, and synchronises as the engine wants. Returns a StepResult."""
         given = _abi.StepInput(samples=samples, discard=discard, stream=stream, stream_given=stream is not None)
+        self._at_boundary()
         self._call(lambda session: self._library.prd_step(session, given))
+        self._at_boundary()
         return self.last
 
     @contextlib.contextmanager
@@ -222,7 +226,9 @@ class Session:
         try:
             yield self
         finally:
-            self._call(lambda session: self._library.prd_resume(session))
+            self._at_boundary()
+            if self._trains:  # it may have left
+                self._call(lambda session: self._library.prd_resume(session))
 
     def average(self, into):
         """The average of all live workers' parameters, to arrays as the parameters are. The replica stays as it is."""
@@ -231,14 +237,18 @@ class Session:
 
     def finish(self, wait=True):
         """Ends training: waits for all live workers; then the parameters are the final average."""
+        self._at_boundary()
+        self._trains = False
         self._call(lambda session: self._library.prd_finish(session, wait))
         self._handle.in_job = False
+        terminate.forget(self)
 
     def leave(self, reason):
         """Leaves the job without the average, while the others go on. A call in progress is given up."""
         session = self._session()
         self._check(self._library.prd_leave(session, reason.encode()))
-        self._handle.in_job = False
+        self._handle.in_job = self._trains = False
+        terminate.forget(self)
         self.proceed()
 
     def proceed(self):
@@ -250,6 +260,8 @@ class Session:
                 self._run_apply(session)
             self._drain()
             self._check(next_)
+            if next_ == _abi.PENDING and terminate.overdue(self):
+                terminate.leave()
 
     def cancel(self):
         """Ends the call in progress, and every later one but leave, with Cancelled. Any thread."""
@@ -259,6 +271,8 @@ class Session:
     def close(self):
         """Leaves the job, unless that is over, and frees what the session has. The arrays are the caller's again."""
         self._finalizer.detach()
+        self._trains = False
+        terminate.forget(self)
         self._handle.end("its session was closed")
         self._tensors.clear()
         self._apply = None
@@ -333,6 +347,10 @@ class Session:
 
     def _check(self, code, handle=0):
         return _check(self._library, self._handle.session if handle == 0 else handle, code)
+
+    def _at_boundary(self):
+        if terminate.told(self):
+            terminate.leave()
 
     def _call(self, begin):
         self.proceed()
