@@ -23,7 +23,7 @@ JobSpec SpecFor(EngineOptions engine, int workers) {
   JobSpec spec;
   spec.engine = std::move(engine);
   spec.workers = workers;
-  spec.lease_ms = 2000;
+  spec.lease_ms = 10'000;  // nobody is given up on a busy machine
   spec.heartbeat_ms = 100;
   return spec;
 }

@@ -457,7 +457,9 @@ TEST(SessionExchangeTest, OneThatIsTakenForDeadJoinsAgain) {
   for (const auto& [name, engine] : std::vector<std::pair<std::string, EngineOptions>>{
            {"hop", HopOptions{}}, {"ssp", Ssp(2, 1, 0)}}) {
     SCOPED_TRACE(name);
-    FakeDaemon daemon(SpecFor(engine, kWorkers));
+    JobSpec spec = SpecFor(engine, kWorkers);
+    spec.lease_ms = 2000;
+    FakeDaemon daemon(spec);
     Rows ends(kWorkers);
     std::atomic<bool> back{false};
     Gate gate(kWorkers);

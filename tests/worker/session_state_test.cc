@@ -330,7 +330,7 @@ std::pair<int, int> TrainWithALateJoiner(bool as_state) {
 
 std::pair<int, int> TrainWithALostLease(bool as_state) {
   JobSpec spec = SpecFor(AllReduceOptions{}, 3);
-  spec.lease_ms = 1000;
+  spec.lease_ms = 2000;
   FakeDaemon daemon(spec);
   Book book;
   std::atomic<bool> back{false};

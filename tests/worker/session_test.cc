@@ -169,7 +169,9 @@ TEST(SessionTest, ControllerRestartIsOnlyAPause) {
 }
 
 TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
-  FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
+  JobSpec spec = testing::SpecFor(AllReduceOptions{}, 3);
+  spec.lease_ms = 2000;
+  FakeDaemon daemon(spec);
   const std::string address = daemon.endpoint();
   const pid_t pid = fork();
   ASSERT_GE(pid, 0);
@@ -193,7 +195,7 @@ TEST(SessionTest, KilledWorkerIsDroppedAndTheOthersFinish) {
 
 TEST(SessionTest, WorkerTheControllerGaveUpComesBackAsANewIncarnation) {
   JobSpec spec = testing::SpecFor(Pairs(), 2);
-  spec.lease_ms = 500;
+  spec.lease_ms = 2000;
   FakeDaemon daemon(spec);
   std::atomic<bool> back{false};
   InParallel(daemon, 2, [&](Worker* worker, int rank) {
