@@ -150,7 +150,8 @@ TEST_F(Impostor, FindsNoTokenInTheHistory) {
   EXPECT_EQ(hellos, 1);
 }
 
-// Alice and bob train, carol looks at alice's jobs, dave operates the daemon. Each has a key.
+// Alice and bob train, carol looks at alice's jobs, dave operates the daemon, erin bob's jobs. Each
+// has a key.
 class Tenants : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -175,7 +176,8 @@ class Tenants : public ::testing::Test {
             Identity("alice", alice_keys_, "jobs = [\"alice-*\"]\n" + alice_more_) +
             Identity("bob", Quoted(bob_), "jobs = [\"bob-*\"]\n" + bob_more_) +
             Identity("carol", Quoted(carol_), "jobs = [\"alice-*\"]\nrole = \"viewer\"") +
-            Identity("dave", Quoted(dave_), "jobs = [\"*\"]\nrole = \"operator\""),
+            Identity("dave", Quoted(dave_), "jobs = [\"*\"]\nrole = \"operator\"") +
+            Identity("erin", Quoted(erin_), "jobs = [\"bob-*\"]\nrole = \"operator\""),
         "listen = \"tcp://127.0.0.1:*\"\nadmin = \"" + admin_ + "\"\ncurve_secret_key_file = \"" +
             (daemon_.dir() / "secret") + "\"\naudit_log = \"" + (daemon_.dir() / "audit") + "\"");
   }
@@ -230,6 +232,7 @@ class Tenants : public ::testing::Test {
   const CurveKeys bob_ = NewCurveKeys().value();
   const CurveKeys carol_ = NewCurveKeys().value();
   const CurveKeys dave_ = NewCurveKeys().value();
+  const CurveKeys erin_ = NewCurveKeys().value();
   const CurveKeys stranger_ = NewCurveKeys().value();
   std::string alice_keys_ = Quoted(alice_);
   std::string alice_more_, bob_more_;
@@ -473,6 +476,105 @@ TEST_F(Tenants, WhoMayOnlyLookTrainsNowhere) {
   EXPECT_FALSE(carol->Receive(0));
 }
 
+// Alice's job, with prdctl's socket on tcp, where a key says who asks.
+class Operators : public Tenants {
+ protected:
+  Operators() { admin_ = "tcp://127.0.0.1:*"; }
+  // All that an operator can do.
+  static std::vector<OperatorActed> All() {
+    return {{.verb = OperatorVerb::kEvict, .rank = 0},
+            {.verb = OperatorVerb::kDrain, .host = "host"},
+            {.verb = OperatorVerb::kEnd},
+            {.verb = OperatorVerb::kPause},
+            {.verb = OperatorVerb::kResume}};
+  }
+  // How the daemon answers.
+  std::string Act(const CurveKeys& keys, OperatorActed what, const std::string& job = "alice-1") {
+    const AdminReply reply = Ask(keys, prd::Act{.job = job, .what = std::move(what)});
+    if (const auto* acted = std::get_if<Acted>(&reply)) return acted->text;
+    const auto* error = std::get_if<AdminError>(&reply);
+    return error == nullptr ? "?" : std::string(CodeName(error->code)) + ": " + error->message;
+  }
+  // Records of what operators did to alice's job.
+  std::vector<OperatorActed> Recorded() {
+    std::vector<OperatorActed> acts;
+    const AdminReply reply = Ask(dave_, ReadRecords{.run = first_->run()});
+    const auto* batch = std::get_if<RecordBatch>(&reply);
+    if (batch == nullptr) return {{.reason = "no records"}};
+    for (const Record& record : batch->records) {
+      if (const auto* acted = std::get_if<OperatorActed>(&record.body)) acts.push_back(*acted);
+    }
+    return acts;
+  }
+};
+
+TEST_F(Operators, NobodyElseActsOnJobs) {
+  BeginAlicesJob();
+  for (const OperatorActed& act : All()) {
+    // Whose job it is, but who trains; who may look at it; who trains elsewhere.
+    for (const CurveKeys& keys : {alice_, carol_, bob_}) {
+      EXPECT_THAT(Act(keys, act), HasSubstr("permission denied: only an operator may " +
+                                            std::string(VerbName(act.verb))));
+    }
+    // Who operates other jobs learns not even that this one is there.
+    EXPECT_EQ(Act(erin_, act), "not found: no run of job alice-1 goes on");
+    EXPECT_EQ(Act(erin_, act, "alice-2"), "not found: no run of job alice-2 goes on");
+  }
+  EXPECT_EQ(Act(erin_, All()[1], ""), "not found: no job has a worker on host host");
+  WriteFile("stranger.key", stranger_.secret_key);
+  EXPECT_THAT(Prdctl(" --admin " + daemon_.admin() + " --server-key '" + server_.public_key +
+                     "' --key " + (daemon_.dir() / "stranger.key") + " pause alice-1")
+                  .output,
+              HasSubstr("permission denied"));
+  EXPECT_EQ(Recorded().size(), 0u);
+  ExpectAlicesJobGoesOn();
+  for (const char* words :
+       {"refused \"identity alice\"", "\"evict rank 0 of job alice-1\"",
+        "refused \"identity carol\"", "\"drain host host of job alice-1\"",
+        "refused \"identity erin\"", "\"end job alice-1\": ", "\"pause job alice-1\": "}) {
+    EXPECT_THAT(Audit(), HasSubstr(words));
+  }
+  EXPECT_EQ(Audit().find("done for"), std::string::npos);
+}
+
+TEST_F(Operators, NobodySaysInAnothersNameWhoActed) {
+  BeginAlicesJob();
+  EXPECT_THAT(Act(dave_, {.verb = OperatorVerb::kPause, .by = "identity alice"}),
+              HasSubstr("is paused"));
+  const std::vector<OperatorActed> acts = Recorded();
+  ASSERT_EQ(acts.size(), 1u);
+  EXPECT_EQ(acts[0].by, "identity dave");
+  EXPECT_THAT(Audit(), HasSubstr("done for \"identity dave\" as \"key:" + dave_.public_key));
+}
+
+TEST_F(Operators, AReasonIsTextAndNothingElse) {
+  BeginAlicesJob();
+  const std::string reason =
+      "=HYPERLINK(\"x\")\n2026 done for \"identity alice\"\r\x1b[2J\xc2\x9b"
+      "31m\xe2\x80\xae\xff";
+  EXPECT_THAT(Act(dave_, {.verb = OperatorVerb::kPause, .reason = reason}), HasSubstr("is paused"));
+  EXPECT_THAT(Act(dave_, {.verb = OperatorVerb::kEvict, .rank = 0, .reason = reason}),
+              HasSubstr("is removed"));
+  WriteFile("dave.key", dave_.secret_key);
+  const std::string prdctl = " --admin " + daemon_.admin() + " --server-key '" +
+                             server_.public_key + "' --key " + (daemon_.dir() / "dave.key");
+  const std::string shown = Prdctl(prdctl + " explain").output;
+  EXPECT_THAT(shown, HasSubstr("=HYPERLINK"));
+  const std::string table = Prdctl(prdctl + " export alice-1 --format csv").output;
+  const std::string lines = Prdctl(prdctl + " export alice-1 --format jsonl").output;
+  EXPECT_THAT(lines, HasSubstr("operator_acted"));
+  for (const std::string& text : {shown, table, lines, Audit(), daemon_.log()}) {
+    for (const char* obeyed : {"\x1b", "\xc2\x9b", "\xe2\x80\xae", "\n2026 done"}) {
+      EXPECT_EQ(text.find(obeyed), std::string::npos) << text;
+    }
+    for (const char* formula : {"\n=", ",=", ",\"="}) {
+      EXPECT_EQ(text.find(formula), std::string::npos) << text;
+    }
+  }
+  EXPECT_THAT(Act(dave_, {.verb = OperatorVerb::kPause, .reason = std::string(3000, 'x')}),
+              HasSubstr("invalid argument: a reason, and a host, have 256 bytes at most"));
+}
+
 // The numbers of users of this host, which ipc tells.
 class Users : public ::testing::Test {
  protected:
@@ -585,6 +687,11 @@ TEST_F(Users, AUserHasTheJobsOfItsIdentity) {
             0);
   const std::string admin = " --admin " + daemon_.admin() + " jobs";
   EXPECT_THAT(Prdctl(admin, "setpriv --reuid 65534 ").output, HasSubstr("o-1"));
+  for (const char* act : {"evict o-1 0", "drain host", "end o-1", "pause o-1", "resume o-1"}) {
+    const Ended acted = Prdctl(" --admin " + daemon_.admin() + " " + act, "setpriv --reuid 65534 ");
+    EXPECT_EQ(acted.code, 1);
+    EXPECT_THAT(acted.output, HasSubstr("permission denied: only an operator may"));
+  }
   // Another one may connect to the file, and is refused for its number.
   const Ended third = Prdctl(admin, "setpriv --reuid 65533 ");
   EXPECT_EQ(third.code, 1);
