@@ -242,14 +242,16 @@ void Daemon::TellConnections() {
   const ConnectionGuard::Counters now = workers_->connections();
   const ConnectionGuard::Counters told = told_connections_;
   std::uint64_t skipped = 0;
-  if ((now.refused == told.refused && now.cut == told.cut) ||
+  if ((now.refused == told.refused && now.cut == told.cut && now.rushes == told.rushes) ||
       !connections_log_.Allow(MonotonicNs(), &skipped)) {
     return;
   }
   spdlog::warn(
       "ended {} connections that were too many, in all or from one host, and {} that brought too "
-      "much without a whole message; {} are open",
-      now.refused - told.refused, now.cut - told.cut, now.open);
+      "much without a whole message; {} are open{}",
+      now.refused - told.refused, now.cut - told.cut, now.open,
+      now.rushes == told.rushes ? ""
+                                : "; they come too fast, and hosts that make many have to wait");
   told_connections_ = now;
 }
 
@@ -308,6 +310,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"connections_denied", zap_->denied()},
           {"connections_refused", workers_->connections().refused},
           {"connections_cut", workers_->connections().cut},
+          {"connections_rushed", workers_->connections().rushes},
           {"leases_expired", pump.leases_expired},
           {"histories_lost", pump.histories_lost},
           {"records", pump.records},

@@ -36,6 +36,8 @@ constexpr std::size_t kOwnDescriptors = 384;
 // Connections that have said nothing. ZeroMQ needs up to 60 KiB for each, and time. A worker speaks
 // as soon as it is connected, and those of a job that connect at once do so one after the other.
 constexpr std::size_t kSilent = 256;
+// TCP connections, on average. To accept one costs some 0.15 ms.
+constexpr std::size_t kNewPerS = 500;
 
 // What a connection brings before ZeroMQ has a whole message of it is far below these bounds, also
 // while the history cannot be written and nothing is read.
@@ -55,6 +57,7 @@ Result<ConnectionGuard::Options> GuardOptions(const DaemonConfig& config) {
   return ConnectionGuard::Options{
       .max_connections = wanted > 0 ? wanted : most,
       .max_per_peer = static_cast<std::size_t>(config.max_connections_per_host),
+      .max_new_per_s = kNewPerS,
       .max_silent = kSilent,
       .max_unread = std::max<std::uint64_t>(1 << 20, 2 * message),
       .max_unread_silent = 2 * message,

@@ -28,7 +28,8 @@ void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
   socket.set(zmq::sockopt::sndhwm, kSendQueue);
   socket.set(zmq::sockopt::rcvhwm, kReceiveQueue);
   socket.set(zmq::sockopt::linger, 1000);
-  socket.set(zmq::sockopt::backlog, 4096);
+  // Those that have come when others are to wait (ArrivalLimit) are accepted yet.
+  socket.set(zmq::sockopt::backlog, 512);
   socket.set(zmq::sockopt::handshake_ivl, 10'000);
   socket.set(zmq::sockopt::ipv6, options.endpoint.find('[') != std::string::npos);
   // Clears away connections whose other end is gone without a word.

@@ -25,6 +25,7 @@ constexpr DurationNs kLookAnyway = 500 * kMillisecond;
 // Before a connection over its group's number ends.
 constexpr DurationNs kHearsWhy = 500 * kMillisecond;
 constexpr long kIdleMs = 1000;
+constexpr std::string_view kGone = "gone";  // a peer that is not known any more
 constexpr long kGrowth = 4 << 20;  // of the process, in bytes, after which the guard looks at once
 
 std::optional<std::uint64_t> CookieOf(int fd) {
@@ -64,7 +65,8 @@ struct PeerName {
 PeerName PeerOf(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {"gone"};
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return {std::string(kGone)};
   if (address.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
     return {"4" + std::string(reinterpret_cast<const char*>(&v4), sizeof v4), true};
@@ -87,6 +89,7 @@ PeerName PeerOf(int fd) {
 ConnectionGuard::ConnectionGuard(zmq::socket_ref socket, const Options& options)
     : socket_(socket),
       options_(options),
+      arrivals_(options.max_new_per_s),
       max_silent_(options.max_silent),
       in_all_(options.max_unread_in_all) {}
 
@@ -103,8 +106,8 @@ Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& c
   }
   static std::atomic<std::uint64_t> number{0};
   const std::string name = "inproc://prd-guard-" + std::to_string(++number);
-  constexpr int kEvents =
-      ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
+  constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CLOSED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
   try {
     if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
     guard->events_ = zmq::socket_t(context, zmq::socket_type::pair);
@@ -162,7 +165,7 @@ void ConnectionGuard::Run() {
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads
   try {
     while (!stopping_) {
-      const bool idle = [this] {
+      const bool idle = !arrivals_.dropping() && [this] {
         const std::lock_guard lock(mutex_);
         return std::none_of(connections_.begin(), connections_.end(),
                             [](const auto& entry) { return entry.second.tcp; });
@@ -172,6 +175,7 @@ void ConnectionGuard::Run() {
       while (events_.get(zmq::sockopt::events) & ZMQ_POLLIN) {
         if (!OnEvent()) return;
       }
+      LimitArrivals(nullptr);
       if (MonotonicNs() >= look_at_ || Grown()) Look();
     }
   } catch (const zmq::error_t&) {  // the context ends
@@ -189,6 +193,7 @@ bool ConnectionGuard::OnEvent() {
     std::memcpy(&value, frame.data<char>() + sizeof event, sizeof value);
   }
   while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
+  if (event == ZMQ_EVENT_LISTENING) arrivals_.Watch(value);
   if (event == ZMQ_EVENT_ACCEPTED) OnAccepted(value);
   if (event == ZMQ_EVENT_CLOSED || event == ZMQ_EVENT_DISCONNECTED) OnClosed(value);
   return event != ZMQ_EVENT_MONITOR_STOPPED;
@@ -196,10 +201,11 @@ bool ConnectionGuard::OnEvent() {
 
 void ConnectionGuard::OnAccepted(int fd) {
   OnClosed(fd);  // ZeroMQ closes some without an event
+  PeerName peer = PeerOf(fd);
+  if (peer.tcp || peer.name == kGone) LimitArrivals(&peer.name);
   const std::lock_guard lock(mutex_);
   const std::optional<std::uint64_t> cookie = CookieOf(fd);
   if (!cookie) return;  // closed already
-  PeerName peer = PeerOf(fd);
   Connection& connection = connections_[fd];
   connection.cookie = *cookie;
   connection.serial = ++next_serial_;
@@ -223,6 +229,19 @@ void ConnectionGuard::OnAccepted(int fd) {
   } else if (max_silent_ > 0 && others_silent_ > max_silent_) {
     end(peers_.at(most_silent_.rbegin()->second).silent.begin()->second);
   }
+}
+
+// After a connection of this source was accepted, or null.
+void ConnectionGuard::LimitArrivals(const std::string* source) {
+  const bool before = arrivals_.dropping();
+  if (source != nullptr) {
+    arrivals_.Arrived(MonotonicNs(), *source);
+  } else {
+    arrivals_.Tick(MonotonicNs());
+  }
+  if (before || !arrivals_.dropping()) return;
+  const std::lock_guard lock(mutex_);
+  ++counters_.rushes;
 }
 
 void ConnectionGuard::SetSilent(const Connection& connection, int fd, bool silent) {
@@ -331,6 +350,7 @@ void ConnectionGuard::Look() {
     if (connection.silent) silent_unread += connection.unread;
     most.emplace_back(connection.unread, sample.fd);
   }
+  ++looks_;
   std::sort(most.rbegin(), most.rend());
   // Those that have too much together are cut until they have half as much.
   const std::uint64_t in_all = in_all_;

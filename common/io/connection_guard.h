@@ -16,6 +16,8 @@
 //   when the process grows. A local socket has no such count: who may open its file is trusted
 //   with memory.
 //
+// TCP connections that come too fast are not accepted (arrival_limit.h).
+//
 // Delivered, Drained and Allow may be called in any thread, the rest in the socket's.
 #ifndef PRD_COMMON_IO_CONNECTION_GUARD_H_
 #define PRD_COMMON_IO_CONNECTION_GUARD_H_
@@ -37,6 +39,7 @@
 #include <zmq.hpp>
 
 #include "common/base/time.h"
+#include "common/io/arrival_limit.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -46,6 +49,7 @@ class ConnectionGuard {
   struct Options {  // 0: no bound
     std::size_t max_connections = 0;
     std::size_t max_per_peer = 0;
+    std::size_t max_new_per_s = 0;        // of TCP, on average (ArrivalLimit)
     std::size_t max_silent = 0;           // that have brought nothing; not of this process's user
                                           // (Allow)
     std::uint64_t max_unread = 0;         // bytes taken from a connection since its last message
@@ -57,6 +61,7 @@ class ConnectionGuard {
   struct Counters {
     std::uint64_t refused = 0;  // connections over a number
     std::uint64_t cut = 0;      // connections that brought too many bytes without a message
+    std::uint64_t rushes = 0;   // times that TCP connections came too fast
     std::size_t open = 0;
   };
 
@@ -71,6 +76,9 @@ class ConnectionGuard {
   // may have `most`; 0: no bound. False: this one is over that.
   bool Delivered(const zmq::message_t& part, bool sense = true, std::string_view group = {},
                  std::size_t most = 0);
+  // Ascends. A connection's messages after the first need to be told of no more than once for each
+  // of these numbers.
+  std::uint64_t looks() const { return looks_; }
   // The socket has no more whole messages.
   void Drained() { orphaned_ = 0; }
   // From now on these are max_silent and max_unread_in_all.
@@ -109,6 +117,7 @@ class ConnectionGuard {
   void Run();
   bool OnEvent();
   void OnAccepted(int fd);
+  void LimitArrivals(const std::string* source);
   void OnClosed(int fd);
   void Uncount(const Connection& connection);
   void SetSilent(const Connection& connection, int fd, bool silent);
@@ -129,6 +138,7 @@ class ConnectionGuard {
   long pages_ = 0;   // at the last look
   std::int64_t look_at_ = 0;
   bool trim_ = false;  // give memory back at the next look
+  ArrivalLimit arrivals_;
 
   mutable std::mutex mutex_;               // guards what follows
   std::map<int, Connection> connections_;  // by descriptor
@@ -146,6 +156,7 @@ class ConnectionGuard {
   std::atomic<std::uint64_t> orphaned_ = 0;
   std::atomic<std::size_t> max_silent_ = 0;
   std::atomic<std::uint64_t> in_all_ = 0;
+  std::atomic<std::uint64_t> looks_ = 0;
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // the last: it uses the others
 };
