@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <optional>
 #include <utility>
@@ -105,6 +106,8 @@ Result<Access> Access::Load(const Config& config) {
     PRD_RETURN_IF_ERROR(ReadOwnFile(config.file, FileKind::kTrusted).status());
   }
   Access access;
+  static std::atomic<std::uint64_t> loads{0};
+  access.number_ = ++loads;
   const Rights* all = &access.rights_.emplace_back();
   const bool keys = !config.daemon.curve_secret_key_file.empty();
   access.by_who_.emplace(std::string(kUser) + "0", all);

@@ -63,6 +63,9 @@ class Access {
   // Of this name; nullptr: there is none (any more).
   const Rights* Named(std::string_view name) const;
 
+  // Changes with every Load: rights of another number are not those that are in force.
+  std::uint64_t number() const { return number_; }
+
   // Users other than prd's own may connect over ipc, so that their number decides and not the
   // socket file.
   bool knows_users() const { return knows_users_; }
@@ -74,6 +77,7 @@ class Access {
   std::map<std::string, const Rights*, std::less<>> by_who_;
   const Rights* every_user_ = nullptr;
   bool knows_users_ = false;
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace prd

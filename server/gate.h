@@ -36,6 +36,8 @@ class Gate {
     bool surplus = false;            // it is over max_connections
   };
   const Rights* RightsOf(zmq::message_t& part) const { return access_->Find(WhoSent(part)); }
+  // While this is the same, RightsOf says the same of the same connection.
+  std::uint64_t access_number() const { return access_->number(); }
   // A Hello that passes has the name of its sender's identity.
   Verdict Check(Instant now, const Sender& sender, WorkerEnvelope* envelope, Refused* refusal);
 

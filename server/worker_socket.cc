@@ -97,7 +97,6 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
       ++parts;
     }
     zmq::message_t& last = parts > 0 ? body_ : route_;
-    Gate::Sender sender{.part = &last, .rights = gate->RightsOf(last)};
     if (parts != 1) {
       guard_->Delivered(last, false);
       Refuse(Status(Code::kInvalidArgument,
@@ -111,14 +110,24 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
       Refuse(decoded.status());
       continue;
     }
-    sender.surplus = !Delivered(last, sender.rights);
     *envelope = std::move(*decoded);
     const LinkToken shown = envelope->token;
-    envelope->token = HashOf(*envelope);
+    const Route* known = Known(*gate, *envelope);
+    Checked checked;
+    Gate::Sender sender{.part = &last};
+    if (known != nullptr) {
+      sender.rights = known->checked.rights;
+      envelope->token = known->token;
+    } else {
+      checked = {gate->RightsOf(last), gate->access_number(), guard_->looks()};
+      sender.rights = checked.rights;
+      sender.surplus = !Delivered(last, sender.rights);
+      envelope->token = Hashed(shown);
+    }
     Refused refusal;
     switch (gate->Check(now, sender, envelope, &refusal)) {
       case Gate::Verdict::kPass:
-        if (Own(*envelope, shown)) return true;
+        if (known != nullptr || Own(*envelope, shown, checked)) return true;
         break;
       case Gate::Verdict::kRefuse:
         ++counters_.forbidden;
@@ -140,18 +149,33 @@ bool WorkerSocket::Delivered(const zmq::message_t& part, const Rights* rights) {
                            static_cast<std::size_t>(rights->max_connections));
 }
 
-LinkToken WorkerSocket::HashOf(const WorkerEnvelope& envelope) const {
+// The route of the message in route_, if all that would be asked of its connection is known: it was
+// asked on this connection, of a message with this token, which nobody else has.
+const WorkerSocket::Route* WorkerSocket::Known(const Gate& gate,
+                                               const WorkerEnvelope& envelope) const {
   const auto known = routes_.find(envelope.incarnation);
-  const bool again = known != routes_.end() && known->second.shown == envelope.token;
-  return again ? known->second.token : Hashed(envelope.token);
+  if (known == routes_.end()) return nullptr;
+  const Route& route = known->second;
+  const Checked& checked = route.checked;
+  const bool same = route.shown == envelope.token && checked.rights != nullptr &&
+                    checked.access_number == gate.access_number() &&
+                    checked.looks == guard_->looks() && route.connection == Sender();
+  return same ? &route : nullptr;
+}
+
+// The routing id in route_.
+std::string_view WorkerSocket::Sender() const {
+  return {static_cast<const char*>(route_.data()), route_.size()};
 }
 
 // Whether the message in route_ comes from the incarnation that it names. Its answers go where it
 // came from then. `shown`: its token as it came.
-bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown) {
+bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
+                       const Checked& checked) {
   const auto [known, fresh] =
       routes_.try_emplace(envelope.incarnation, Route{.connection = {}, .token = envelope.token});
-  if (known->second.token != envelope.token) {
+  Route& route = known->second;
+  if (route.token != envelope.token) {
     ++counters_.foreign;
     std::uint64_t skipped = 0;
     if (foreign_log_.Allow(MonotonicNs(), &skipped)) {
@@ -162,9 +186,11 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown) {
     }
     return false;
   }
-  const std::string_view from(static_cast<const char*>(route_.data()), route_.size());
-  if (known->second.connection != from) known->second.connection = from;
-  known->second.shown = shown;
+  // Of a connection whose first message comes, the guard may not have heard yet.
+  const bool again = route.connection == Sender();
+  route.checked = again ? checked : Checked();
+  if (!again) route.connection = Sender();
+  route.shown = shown;
   return true;
 }
 

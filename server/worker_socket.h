@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <zmq.hpp>
@@ -82,16 +83,25 @@ class WorkerSocket final : public Transport {
   std::size_t routes() const { return routes_.size(); }
 
  private:
+  // What was asked of a connection, and counts while the numbers of Access and of the guard are
+  // these. Without rights: nothing that counts.
+  struct Checked {
+    const Rights* rights = nullptr;
+    std::uint64_t access_number = 0;
+    std::uint64_t looks = 0;
+  };
   struct Route {
     std::string connection;                         // a routing id; empty: not connected yet
     LinkToken token;                                // hashed
     std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
+    Checked checked;
   };
 
   explicit WorkerSocket(zmq::socket_t socket) : socket_(std::move(socket)) {}
   bool Delivered(const zmq::message_t& part, const Rights* rights);
-  LinkToken HashOf(const WorkerEnvelope& envelope) const;
-  bool Own(const WorkerEnvelope& envelope, const LinkToken& shown);
+  std::string_view Sender() const;
+  const Route* Known(const Gate& gate, const WorkerEnvelope& envelope) const;
+  bool Own(const WorkerEnvelope& envelope, const LinkToken& shown, const Checked& checked);
   void Refuse(const Status& why);
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 
