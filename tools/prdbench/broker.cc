@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,9 +13,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <unordered_map>
 #include <vector>
 #include <zmq.hpp>
@@ -50,6 +53,18 @@ class Child {
     waitpid(pid_, nullptr, 0);
   }
   bool alive() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
+  // Processor time of all its threads until now, in us.
+  double CpuUs() const {
+    std::ifstream stat("/proc/" + std::to_string(pid_) + "/stat");
+    const std::string text{std::istreambuf_iterator<char>(stat), {}};
+    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    std::string skipped;
+    for (int i = 0; i < 11; ++i) fields >> skipped;
+    double user = 0;
+    double system = 0;
+    fields >> user >> system;
+    return (user + system) * 1e6 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
 
  private:
   pid_t pid_;
@@ -57,11 +72,16 @@ class Child {
 
 // A bare one-thread ROUTER: a signal (its first byte is 1) is answered by as many bytes as its
 // second part says, a report is taken in silence.
-[[noreturn]] void Echo(const std::string& endpoint) {
+// With a secret key, it lets in whoever knows its public key.
+[[noreturn]] void Echo(const std::string& endpoint, const std::string& secret_key) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   zmq::context_t context(1);
   zmq::socket_t router(context, zmq::socket_type::router);
   router.set(zmq::sockopt::linger, 0);
+  if (!secret_key.empty()) {
+    router.set(zmq::sockopt::curve_server, true);
+    router.set(zmq::sockopt::curve_secretkey, secret_key);
+  }
   router.bind(endpoint);
   std::string answer;
   for (;;) {
@@ -78,9 +98,9 @@ class Child {
 }
 
 // Fork before this process has any thread.
-pid_t StartEcho(const std::string& endpoint) {
+pid_t StartEcho(const std::string& endpoint, const std::string& secret_key = "") {
   const pid_t pid = fork();
-  if (pid == 0) Echo(endpoint);
+  if (pid == 0) Echo(endpoint, secret_key);
   return pid;
 }
 
@@ -103,6 +123,8 @@ pid_t StartDaemon(const std::string& binary, const std::string& config, const st
 struct Measured {
   double signals_per_s = 0;
   std::vector<double> latency_us;
+  double cpu_us = 0;       // of the other side, per signal
+  double load_cpu_us = 0;  // of this process, likewise
 };
 
 struct Client {
@@ -121,7 +143,7 @@ class Load {
  public:
   struct Keys {
     CurveKeys own;
-    std::string server;
+    CurveKeys server;
   };
   Load(int clients, const std::string& endpoint, const std::optional<Keys>& keys = {})
       : context_(1) {
@@ -133,7 +155,7 @@ class Load {
       if (keys) {
         client->socket.set(zmq::sockopt::curve_publickey, keys->own.public_key);
         client->socket.set(zmq::sockopt::curve_secretkey, keys->own.secret_key);
-        client->socket.set(zmq::sockopt::curve_serverkey, keys->server);
+        client->socket.set(zmq::sockopt::curve_serverkey, keys->server.public_key);
       }
       client->socket.connect(endpoint);
       items_.push_back({client->socket.handle(), 0, ZMQ_POLLIN, 0});
@@ -345,7 +367,28 @@ Result<Load::Keys> MakeKeys(const std::string& folder, std::ostream& config) {
   }
   config << "curve_secret_key_file = \"" << folder << "/secret\"\ncurve_authorized_keys_file = \""
          << folder << "/workers\"\n";
-  return Load::Keys{*worker, server->public_key};
+  return Load::Keys{*worker, *server};
+}
+
+double OwnCpuUs() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto us = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_usec);
+  };
+  return us(used.ru_utime) + us(used.ru_stime);
+}
+
+// What `measure` says, and the processor time that passes in it.
+template <typename Measure>
+Measured WithCpu(const Child& other, double seconds, Measure measure) {
+  const double before = other.CpuUs();
+  const double own = OwnCpuUs();
+  Measured measured = measure();
+  const double signals = std::max(1.0, measured.signals_per_s * seconds);
+  measured.cpu_us = (other.CpuUs() - before) / signals;
+  measured.load_cpu_us = (OwnCpuUs() - own) / signals;
+  return measured;
 }
 
 double Percentile(std::vector<double>* values, double p) {
@@ -357,6 +400,25 @@ double Percentile(std::vector<double>* values, double p) {
 }
 
 double Median(std::vector<double> values) { return Percentile(&values, 0.5); }
+
+// Of several rounds.
+struct Rounds {
+  std::vector<double> rate, p50, p99, cpu, load_cpu;
+  void Add(Measured measured) {
+    rate.push_back(measured.signals_per_s);
+    p50.push_back(Percentile(&measured.latency_us, 0.5));
+    p99.push_back(Percentile(&measured.latency_us, 0.99));
+    cpu.push_back(measured.cpu_us);
+    load_cpu.push_back(measured.load_cpu_us);
+  }
+  void Tell(const std::string& name, nlohmann::json* out) const {
+    (*out)[name + "signals_per_s"] = Median(rate);
+    (*out)[name + "p50_us"] = Median(p50);
+    (*out)[name + "p99_us"] = Median(p99);
+    (*out)[name + "cpu_us"] = Median(cpu);
+    (*out)[name + "load_cpu_us"] = Median(load_cpu);
+  }
+};
 
 struct Folder {
   Folder() {
@@ -406,9 +468,12 @@ int BenchBroker(const BrokerOptions& options) {
       << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
   out.close();
   const Child echo(StartEcho(echo_at));
+  const std::string sealed_at = "ipc://" + folder.name + "/sealed.sock";
+  std::unique_ptr<Child> sealed_echo;
+  if (keys) sealed_echo = std::make_unique<Child>(StartEcho(sealed_at, keys->server.secret_key));
   const Child daemon(StartDaemon(binary, config, log));
 
-  std::vector<double> rate, p50, p99, echo_rate, echo_p50, echo_p99;
+  Rounds broker, bare, sealed;
   for (int round = 0; round < options.rounds; ++round) {
     Load load(options.clients, daemon_at, keys);
     if (!load.Join()) {
@@ -418,44 +483,49 @@ int BenchBroker(const BrokerOptions& options) {
         std::fprintf(stderr, "  %s\n", line.c_str());
       return 1;
     }
-    Measured ours = load.AgainstDaemon(options.seconds);
-    rate.push_back(ours.signals_per_s);
-    p50.push_back(Percentile(&ours.latency_us, 0.5));
-    p99.push_back(Percentile(&ours.latency_us, 0.99));
-    Load bare(options.clients, echo_at);
-    Measured theirs = bare.AgainstEcho(options.seconds, load.report_bytes(), load.signal_bytes(),
-                                       load.announcement());
-    echo_rate.push_back(theirs.signals_per_s);
-    echo_p50.push_back(Percentile(&theirs.latency_us, 0.5));
-    echo_p99.push_back(Percentile(&theirs.latency_us, 0.99));
+    broker.Add(
+        WithCpu(daemon, options.seconds, [&] { return load.AgainstDaemon(options.seconds); }));
+    const auto echoed = [&](const Child& by, const std::string& at,
+                            const std::optional<Load::Keys>& with) {
+      Load same(options.clients, at, with);
+      return WithCpu(by, options.seconds, [&] {
+        return same.AgainstEcho(options.seconds, load.report_bytes(), load.signal_bytes(),
+                                load.announcement());
+      });
+    };
+    bare.Add(echoed(echo, echo_at, {}));
+    if (sealed_echo) sealed.Add(echoed(*sealed_echo, sealed_at, keys));
   }
   if (!daemon.alive()) {
     std::fprintf(stderr, "prdbench: the daemon has ended in between\n");
     return 1;
   }
   if (options.json) {
-    std::printf("%s\n", nlohmann::json{{"bench", "broker"},
-                                       {"clients", options.clients},
-                                       {"group_size", options.group_size},
-                                       {"keys", options.keys},
-                                       {"rounds", options.rounds},
-                                       {"signals_per_s", Median(rate)},
-                                       {"p50_us", Median(p50)},
-                                       {"p99_us", Median(p99)},
-                                       {"echo_signals_per_s", Median(echo_rate)},
-                                       {"echo_p50_us", Median(echo_p50)},
-                                       {"echo_p99_us", Median(echo_p99)}}
-                            .dump()
-                            .c_str());
+    nlohmann::json line{{"bench", "broker"},
+                        {"clients", options.clients},
+                        {"group_size", options.group_size},
+                        {"keys", options.keys},
+                        {"rounds", options.rounds}};
+    broker.Tell("", &line);
+    bare.Tell("echo_", &line);
+    if (sealed_echo) sealed.Tell("echo_keys_", &line);
+    std::printf("%s\n", line.dump().c_str());
   } else {
-    std::printf("%d clients, P=%d, medians of %d rounds      prd       bare echo   ratio\n",
-                options.clients, options.group_size, options.rounds);
-    const auto row = [](const char* name, double a, double b) {
-      std::printf("%-40s %12.1f %12.1f %7.2f\n", name, a, b, b > 0 ? a / b : 0);
+    std::printf("%d clients, P=%d, medians of %d rounds      prd       bare echo   ratio%s\n",
+                options.clients, options.group_size, options.rounds,
+                options.keys ? "   echo with keys" : "");
+    const auto row = [&](const char* name, const std::vector<double> Rounds::*of) {
+      const double ours = Median(broker.*of);
+      const double echoes = Median(bare.*of);
+      std::printf("%-40s %12.1f %12.1f %7.2f", name, ours, echoes, echoes > 0 ? ours / echoes : 0);
+      if (sealed_echo) std::printf(" %16.1f", Median(sealed.*of));
+      std::printf("\n");
     };
-    row("signals per second", Median(rate), Median(echo_rate));
-    row("ready to announcement, p50, us", Median(p50), Median(echo_p50));
-    row("ready to announcement, p99, us", Median(p99), Median(echo_p99));
+    row("signals per second", &Rounds::rate);
+    row("ready to announcement, p50, us", &Rounds::p50);
+    row("ready to announcement, p99, us", &Rounds::p99);
+    row("processor time per signal, us", &Rounds::cpu);
+    row("the same of the workers' process, us", &Rounds::load_cpu);
   }
   return 0;
 }

@@ -12,7 +12,7 @@ struct BrokerOptions {
   double seconds = 2;  // per round
   int rounds = 3;      // of each, alternating; the medians are reported
   std::string daemon;  // the prd binary; empty = the one beside prdbench
-  bool keys = false;   // workers show themselves by a CURVE key; the echo knows none
+  bool keys = false;   // workers show themselves by a CURVE key; an echo with keys is measured, too
   bool json = false;
 };
 
@@ -21,8 +21,9 @@ struct BrokerOptions {
 // and answers each signal with a message as long as a group's announcement, knowing nothing.
 //
 // signals_per_s: ready signals answered. Latency of prd: from the last signal of a group's members
-// to its announcement at each member; of the echo: from the signal to its answer. Returns the exit
-// code.
+// to its announcement at each member; of the echo: from the signal to its answer. cpu_us is the
+// processor time of the daemon, or the echo, per signal; load_cpu_us that of all workers. Returns
+// the exit code.
 int BenchBroker(const BrokerOptions& options);
 
 }  // namespace prd::bench

@@ -194,8 +194,9 @@ int main(int argc, char** argv) {
   broker_cmd->add_option("--group-size", broker.group_size, "Workers per group, P")
       ->check(CLI::Range(2, 64))
       ->capture_default_str();
-  broker_cmd->add_flag("--keys", broker.keys,
-                       "Between workers and daemon with CURVE keys; the echo goes without");
+  broker_cmd->add_flag(
+      "--keys", broker.keys,
+      "Between workers and daemon with CURVE keys; measures an echo with keys, too");
   broker_cmd->add_option("--seconds", broker.seconds, "Seconds per round")
       ->check(CLI::Range(0.1, 600.0))
       ->capture_default_str();
