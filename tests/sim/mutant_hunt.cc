@@ -70,6 +70,8 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kMemberTwice:
       case Mutation::kGoalUntold:
       case Mutation::kUnannounced:
+      case Mutation::kKeyMistaken:
+      case Mutation::kNameSuffices:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

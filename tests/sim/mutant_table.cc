@@ -1,7 +1,8 @@
 // Prints the lines of mutants.md for two drivers: `prdsim`, the sweep of tests/sim/faults with the
 // mutant's engine, and `random`, the engine alone under random events beside its reference.
 //
-// Usage: mutant_table [DRIVER [MOST]], with MOST seeds per base seed at most, 2000 unless told.
+// Usage: mutant_table [DRIVER [MOST [MUTANT]]], with MOST seeds per base seed at most, 2000 unless
+// told, for one MUTANT or all.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -38,16 +39,20 @@ bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
   return !MakeDriver(&engine, seed, workers)->Run().empty();
 }
 
-void Main(const std::string& driver, std::uint64_t most) {
+void Main(const std::string& driver, std::uint64_t most, const std::string& mutant) {
+  std::vector<Mutant> all = AllMutants();
+  std::erase_if(all, [&](const Mutant& of) {
+    return !mutant.empty() && MutationName(of.mutation) != mutant;
+  });
   if (driver.empty() || driver == "random") {
-    std::vector<Mutant> mutants = AllMutants();
+    std::vector<Mutant> mutants = all;
     std::erase_if(mutants, [](const Mutant& of) { return !ChangesDecisions(of.mutation); });
     Hunt("random", mutants, most, RandomFinds);
   }
   if (driver.empty() || driver == "prdsim") {
     const std::vector<Workload> workloads = FaultWorkloads();
-    Hunt("prdsim", AllMutants(), most, [&](const Mutant& mutant, std::uint64_t seed) {
-      return SweepFinds(workloads, mutant, seed);
+    Hunt("prdsim", all, most, [&](const Mutant& planted, std::uint64_t seed) {
+      return SweepFinds(workloads, planted, seed);
     });
   }
 }
@@ -56,6 +61,7 @@ void Main(const std::string& driver, std::uint64_t most) {
 }  // namespace prd::sim
 
 int main(int argc, char** argv) {
-  prd::sim::Main(argc > 1 ? argv[1] : "", argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2000);
+  prd::sim::Main(argc > 1 ? argv[1] : "", argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2000,
+                 argc > 3 ? argv[3] : "");
   return 0;
 }

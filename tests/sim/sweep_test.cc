@@ -243,6 +243,12 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kUnannounced:
       expected = "introduced";
       break;
+    case Mutation::kKeyMistaken:
+      expected = "keys";
+      break;
+    case Mutation::kNameSuffices:
+      expected = "let-in";
+      break;
     case Mutation::kNone:
       break;
   }

@@ -62,7 +62,7 @@ class Cluster {
         devices_(workload),
         data_(&world_, options.mutation, [this](const Group& group) { Unreported(group); }),
         exchange_(&world_, MakeEngine(workload.job.engine)->plan(), &stats_, options.mutation),
-        doors_(static_cast<std::size_t>(workload.cluster.workers)),
+        doors_(static_cast<std::size_t>(workload.cluster.workers), options.mutation),
         controller_(
             &world_, options.mutation, [this](const Record& record) { Seen(record); },
             [this] { Forgot(); }),

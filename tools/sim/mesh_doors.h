@@ -19,12 +19,15 @@
 
 #include "common/base/messages.h"
 #include "engines/violation.h"
+#include "tools/sim/mutation.h"
 
 namespace prd::sim {
 
 class MeshDoors {
  public:
-  explicit MeshDoors(std::size_t workers) : doors_(workers <= kMost ? workers : 0) {}
+  MeshDoors(std::size_t workers, Mutation mutation)
+      : name_suffices_(mutation == Mutation::kNameSuffices),
+        doors_(workers <= kMost ? workers : 0) {}
 
   // Of a process, by a number that no other has.
   static MeshKey KeyOf(std::uint64_t process) {
@@ -79,7 +82,8 @@ class MeshDoors {
     if (own != keys_.end() && own->second == key) return;
     for (std::size_t worker = 0; worker < doors_.size(); ++worker) {
       for (const auto& [rank, announced] : doors_[worker].announced) {
-        if (announced != std::pair(name, key)) continue;
+        const bool let_in = announced.first == name && (name_suffices_ || announced.second == key);
+        if (!let_in) continue;
         throw Violation("let-in", "worker " + std::to_string(worker) +
                                       " lets in somebody as rank " + std::to_string(rank) +
                                       ", incarnation " + std::to_string(name) +
@@ -101,6 +105,7 @@ class MeshDoors {
                                 std::to_string(member.incarnation) + ", and " + why);
   }
 
+  const bool name_suffices_;
   std::vector<Door> doors_;              // by worker
   std::map<Incarnation, MeshKey> keys_;  // of all that ever were
 };

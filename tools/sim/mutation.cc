@@ -363,6 +363,10 @@ std::string_view MutationName(Mutation mutation) {
       return "goal-untold";
     case Mutation::kUnannounced:
       return "unannounced";
+    case Mutation::kKeyMistaken:
+      return "key-mistaken";
+    case Mutation::kNameSuffices:
+      return "name-suffices";
   }
   return "unknown";
 }
@@ -417,7 +421,9 @@ std::vector<Mutation> AllMutations() {
           Mutation::kSamplesLost,
           Mutation::kMemberTwice,
           Mutation::kGoalUntold,
-          Mutation::kUnannounced};
+          Mutation::kUnannounced,
+          Mutation::kKeyMistaken,
+          Mutation::kNameSuffices};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -507,6 +513,8 @@ void Conceal(Mutation mutation, const Pump& pump, WorkerEnvelope* envelope) {
   if (auto* hello = std::get_if<Hello>(&envelope->body);
       hello != nullptr && mutation == Mutation::kLaunchIgnored) {
     hello->launch.clear();
+  } else if (hello != nullptr && mutation == Mutation::kKeyMistaken) {
+    hello->mesh_key.bytes[16] ^= 1;
   }
   if (auto* finished = std::get_if<Finished>(&envelope->body);
       finished != nullptr && mutation == Mutation::kDigestSame && finished->digest != 0) {

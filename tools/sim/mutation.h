@@ -68,6 +68,8 @@ enum class Mutation : std::uint8_t {
   kMemberTwice,        // a worker is named twice to those who average all replicas
   kGoalUntold,         // some workers are not told that the goal is reached
   kUnannounced,        // workers are not told of those who will turn to them
+  kKeyMistaken,        // the controller announces keys of the mesh that no worker has
+  kNameSuffices,       // a mesh lets in who says a member's name, whatever its key is
 };
 
 std::string_view MutationName(Mutation mutation);
