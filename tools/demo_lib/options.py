@@ -37,6 +37,7 @@ Examples:
   tools/demo                             all-reduce, then p-reduce
   tools/demo --quick                     the same with shorter steps
   tools/demo --quick --torch             the same from a PyTorch script
+  tools/demo --quick --keys              the same with keys, encrypted
   tools/demo --workers 6 --slow 4:2 --slow 5:8 --engines p-reduce
   tools/demo --target 0.8 --epochs 3
   tools/demo --quick --kill prd:5 --kill 2:8
@@ -151,6 +152,8 @@ def make_parser():
         help="directory of the results (default: %(default)s)")
     add("--torch", action="store_true",
         help="the workers are a PyTorch script (worker/python/examples/fashion_mnist.py) rather than prd-train")
+    add("--keys", action="store_true",
+        help="workers and prd show each other keys: what goes between them is encrypted, and between workers, too")
     more = parser.add_argument_group("the training")
     add = more.add_argument
     add("--model", choices=["mlp", "cnn", "hyperplane"], default="mlp",

@@ -26,13 +26,18 @@ CONFIG = """\
 listen = "ipc://{dir}/workers.sock"
 admin = "ipc://{dir}/admin.sock"
 state_dir = "{dir}/state"
-
+{keys}
 [[job]]
 name = "{job}"
 engine = "{engine}"
 workers = {workers}
 {goal}
 {tables}
+"""
+
+KEYS = """\
+curve_secret_key_file = "{dir}/prd.key"
+curve_authorized_keys_file = "{dir}/workers.pub"
 """
 
 
@@ -71,6 +76,9 @@ class Run:
     def check_config(self):
         """Raises ToolError if prd would refuse the config, so that no run before this one is in vain."""
         (self.dir / "snapshots").mkdir(parents=True)
+        if self.settings.options.keys:
+            for name in ("prd", "workers"):
+                self.program("prdctl keygen", "prdctl", "keygen", self.dir / name)
         self.write_config()
         self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
 
@@ -94,6 +102,7 @@ class Run:
             CONFIG.format(
                 dir=self.settings.dir, job=JOB, engine=self.engine.name, workers=options.workers,
                 goal="" if options.seconds else f"goal_samples = {command_line.examples(options)}\n",
+                keys=KEYS.format(dir=self.dir) if options.keys else "",
                 tables=engines.tables(self.engine, options.engines, options.group_size),
             )
         )
@@ -138,6 +147,9 @@ class Run:
             "PRD_LIBRARY": os.environ.get("PRD_LIBRARY") or str(self.settings.bin.resolve().parent / "worker/libprd.so.0"),
             **ONE_THREAD,
         }
+        if options.keys:
+            environment["PRD_CURVE_SERVER_KEY"] = (self.dir / "prd.pub").read_text(encoding="ascii").split()[0]
+            environment["PRD_CURVE_SECRET_KEY_FILE"] = str(self.dir / "workers.key")
         return children.start(f"worker {rank}", command, self.dir / f"worker-{rank}.log", environment)
 
     def start_evaluator(self, children):

@@ -101,6 +101,13 @@ class Driver(unittest.TestCase):
         self.assertIsNone(run["reference_updates_per_s"])
         self.assertIn("<svg", (self.dir / "out/loss.svg").read_text())
 
+    def test_workers_show_keys(self):
+        code, out, err = self.finish(self.start("--keys", "--engines", "p-reduce", fault="keys are shown"))
+        self.assertEqual((code, err), (0, ""))
+        config = (self.dir / "out/prd-p-reduce.toml").read_text()
+        self.assertIn("curve_secret_key_file", config)
+        self.assertIn("curve_authorized_keys_file", config)
+
     def test_a_config_that_prd_refuses_is_an_error_before_any_run(self):
         code, out, err = self.finish(self.start("--engines", "all-reduce,hop", fault="prd: config"))
         self.assertEqual(code, 1)

@@ -39,6 +39,10 @@ def prd():
 
 def prd_train():
     rank = int(os.environ["PRD_RANK"])
+    if os.environ.get("FAKE_FAULT") == "keys are shown":
+        if os.environ["PRD_CURVE_SERVER_KEY"] != "key-of-prd":
+            sys.exit(5)
+        pathlib.Path(os.environ["PRD_CURVE_SECRET_KEY_FILE"]).read_text()
     if os.environ.get("FAKE_FAULT") == f"worker {rank}: dies":
         print("cannot go on", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -90,6 +94,11 @@ def prd_evaluate():
 
 
 def prdctl():
+    if "keygen" in sys.argv:
+        name = option("keygen")
+        pathlib.Path(name + ".key").write_text("secret\n")
+        pathlib.Path(name + ".pub").write_text(f"key-of-{os.path.basename(name)}  comment\n")
+        return
     if "replay" in sys.argv:
         sys.exit(3 if os.environ.get("FAKE_FAULT") == "prdctl: hole" else 0)
     if option("--format") == "trace":
