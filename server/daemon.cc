@@ -78,10 +78,10 @@ bool Daemon::Flush(Instant now) {
   if (status.ok()) {
     flushes_.Observe(static_cast<double>(MonotonicNs() - begin) / static_cast<double>(kSecond));
     if (!stalled_since_) return true;
+    if (metrics_ != nullptr) metrics_->SetUnready("");
     spdlog::warn("recording again after {} ms; nothing was lost",
                  (now - *stalled_since_) / kMillisecond);
     stalled_since_.reset();
-    if (metrics_ != nullptr) metrics_->SetUnready("");
     return true;
   }
   ++history_errors_;
@@ -94,13 +94,13 @@ bool Daemon::Flush(Instant now) {
     return false;
   }
   if (!stalled_since_) {
+    if (metrics_ != nullptr) metrics_->SetUnready(status.message());
     spdlog::error(
         "{}. Until that works again nothing is decided or announced; workers wait, and nothing is "
         "lost",
         status.message());
     stalled_since_ = now;
     retry_pause_ = kFirstPause;
-    if (metrics_ != nullptr) metrics_->SetUnready(status.message());
   }
   retry_at_ = now + retry_pause_;
   retry_pause_ = std::min(2 * retry_pause_, kLongestPause);

@@ -194,7 +194,9 @@ void JobMeters::Look(Instant now, const Job& job, Run* run, Now* of) {
   of->started += static_cast<std::size_t>(job.start_workers());
   of->links_broken += job.broken_links().size();
   of->replicas_differ += job.divergence().ranks.size();
-  // Who pauses or finishes need not make progress; the clock begins anew when it trains again.
+  // Who pauses or finishes need not make progress, and nobody in a job that an operator has paused;
+  // the clock begins anew when they train again.
+  trains = trains && !job.paused();
   if (!trains && run->progress) run->progress = now;
   if (trains && run->progress) {
     of->progress = std::min(of->progress.value_or(*run->progress), *run->progress);

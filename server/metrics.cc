@@ -16,9 +16,6 @@
 namespace prd {
 namespace {
 
-// The daemon wakes each minute.
-constexpr DurationNs kDeadAfter = 90 * kSecond;
-
 using prometheus::MetricType;
 
 struct Meaning {
@@ -171,10 +168,13 @@ namespace metrics_internal {
 
 // What the threads share.
 struct Shown {
+  explicit Shown(DurationNs dead) : dead_after(dead) {}
+
   std::mutex mutex;
   std::shared_ptr<const MetricsPage> page = std::make_shared<MetricsPage>();
   std::string unready = "starting: the history is read";
   std::atomic<std::int64_t> alive_ns{MonotonicNs()};
+  const DurationNs dead_after;
 };
 
 void Answer(mg_connection* connection, int code, const char* words, const std::string& text) {
@@ -212,9 +212,10 @@ class HealthHandler final : public CivetHandler {
   explicit HealthHandler(Shown* shown) : shown_(shown) {}
   bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
     const DurationNs silent = MonotonicNs() - shown_->alive_ns;
-    AnswerProbe(connection, silent <= kDeadAfter ? ""
-                                                 : "the daemon's thread has not turned for " +
-                                                       std::to_string(silent / kSecond) + " s");
+    AnswerProbe(connection, silent <= shown_->dead_after
+                                ? ""
+                                : "the daemon's thread has not turned for " +
+                                      std::to_string(silent / kSecond) + " s");
     return true;
   }
 
@@ -242,8 +243,9 @@ class ReadyHandler final : public CivetHandler {
 }  // namespace metrics_internal
 
 struct Metrics::Impl {
-  explicit Impl(const std::string& address)
-      : server({"listening_ports", address, "num_threads", "2", "request_timeout_ms", "5000",
+  Impl(const std::string& address, DurationNs dead_after)
+      : shown(dead_after),
+        server({"listening_ports", address, "num_threads", "2", "request_timeout_ms", "5000",
                 "max_request_size", "8192"}) {
     server.addHandler("/metrics$", page);
     server.addHandler("/healthz$", health);
@@ -260,9 +262,9 @@ struct Metrics::Impl {
 Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Metrics::~Metrics() = default;
 
-Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address) {
+Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address, DurationNs dead_after) {
   try {
-    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address)));
+    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address, dead_after)));
   } catch (const std::exception& error) {
     const bool ipv6 = address.find('[') != std::string::npos;
     return Status(Code::kUnavailable,

@@ -62,13 +62,17 @@ class MetricsPage {
 
 class Metrics {
  public:
-  static Result<std::unique_ptr<Metrics>> Serve(const std::string& address);
+  // The daemon wakes each minute.
+  static constexpr DurationNs kDeadAfter = 90 * kSecond;
+
+  static Result<std::unique_ptr<Metrics>> Serve(const std::string& address,
+                                                DurationNs dead_after = kDeadAfter);
   ~Metrics();
 
   void Publish(MetricsPage page);
   // /readyz: why the daemon does not take workers' messages; empty: it does.
   void SetUnready(const std::string& why);
-  // /healthz: the daemon's thread works. It is to say so again within a minute and a half.
+  // /healthz: the daemon's thread works. It is to say so again within dead_after.
   void Alive();
 
  private:

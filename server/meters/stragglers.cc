@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "engines/event.h"
@@ -17,6 +16,34 @@ DurationNs Median(std::vector<DurationNs> values) {
   if (values.size() % 2 == 1) return *at;
   const DurationNs below = *std::max_element(values.begin(), at);
   return below + (*at - below) / 2;
+}
+
+// Fields are 1/128 of a factor of two wide.
+int StepTimes::FieldOf(DurationNs length) {
+  return static_cast<int>(
+      std::floor(std::log2(static_cast<double>(std::max<DurationNs>(1, length))) * 128));
+}
+
+void StepTimes::Add(DurationNs length) {
+  ++count_;
+  total_ += length;
+  longest_ = std::max(longest_, length);
+  if (count_ <= kExact) {
+    exact_.push_back(length);
+    return;
+  }
+  for (const DurationNs early : std::exchange(exact_, {})) ++fields_[FieldOf(early)];
+  ++fields_[FieldOf(length)];
+}
+
+DurationNs StepTimes::median() const {
+  if (fields_.empty()) return Median(exact_);
+  std::uint64_t below = 0;
+  for (const auto& [field, steps] : fields_) {
+    below += steps;
+    if (2 * below >= count_) return std::llround(std::exp2((field + 0.5) / 128));
+  }
+  return longest_;
 }
 
 PaceMeter::PaceMeter(Options options) : options_(std::move(options)) {
@@ -65,7 +92,7 @@ void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
   if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
     Tally& tally = tallies_[envelope.rank];
     if (tally.counter.Ends(*ready) && options_.keep_steps) {
-      tally.steps.push_back(Possible(ready->step_ns, age));
+      tally.steps.Add(Possible(ready->step_ns, age));
     }
   } else if (const auto* finished = std::get_if<Finished>(&envelope.body)) {
     tallies_[envelope.rank].reduced_ns += Possible(finished->reduce_ns, age);
@@ -170,8 +197,10 @@ void PaceMeter::ShareOut(const GroupRow& group) {
 
 WorkerPace PaceMeter::PaceOf(Rank rank, const Tally& tally) const {
   WorkerPace worker{.rank = rank,
-                    .steps = tally.steps.size(),
-                    .median_step_ns = Median(tally.steps),
+                    .steps = tally.steps.count(),
+                    .median_step_ns = tally.steps.median(),
+                    .slowest_step_ns = tally.steps.longest(),
+                    .computed_ns = tally.steps.total(),
                     .waited_ns = tally.waited_ns,
                     .reduced_ns = tally.reduced_ns,
                     .cost_ns = std::llround(tally.cost_ns),
@@ -186,10 +215,6 @@ WorkerPace PaceMeter::PaceOf(Rank rank, const Tally& tally) const {
                     .gradients_lost = tally.gradients_lost,
                     .fewest_local_steps = tally.fewest_local_steps,
                     .most_local_steps = tally.most_local_steps};
-  for (const DurationNs step : tally.steps) {
-    worker.slowest_step_ns = std::max(worker.slowest_step_ns, step);
-  }
-  worker.computed_ns = std::accumulate(tally.steps.begin(), tally.steps.end(), DurationNs{0});
   const auto rounds = static_cast<double>(tally.rounds_in);
   if (tally.rounds_in > 0)
     worker.mean_local_steps = static_cast<double>(tally.local_steps) / rounds;

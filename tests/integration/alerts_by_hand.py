@@ -103,6 +103,24 @@ def solo():
         return fires(prometheus, "PrdSoloTraining", workers[1].kill)
 
 
+def no_progress():
+    """A worker's training loop hangs, and all others wait for it; its process says that it lives."""
+    with tempfile.TemporaryDirectory(prefix="prd-hang-") as folder:
+        hang = pathlib.Path(folder) / "hang"
+        with job("all-reduce", args=["--hang-file", hang]) as (_, _, prometheus):
+            return fires(prometheus, "PrdNoProgress", hang.touch)
+
+
+def differ():
+    """A worker comes back, to an optimizer whose momentum is no state of the replica."""
+    with job("all-reduce", workers=3, velocity="own") as (c, workers, prometheus):
+        def comes_back():
+            workers[2].kill()
+            c.worker(2, steps=10**6, step_ms=50, velocity="own")
+
+        return fires(prometheus, "PrdReplicasDiffer", comes_back)
+
+
 def flapping():
     with job("p-reduce", workers=3) as (c, workers, prometheus):
         over = threading.Event()
@@ -123,31 +141,31 @@ def flapping():
 
 
 @contextlib.contextmanager
-def small_disk(c):
+def small_disk(c, size):
     state = c.dir / "state"
     state.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m,mode=700", "tmpfs", str(state)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(state)], check=True)
     try:
         yield state
     finally:
         subprocess.run(["umount", "-l", str(state)], check=False)
 
 
-def disk():
+def disk(alert, size, filler):
     port = cluster.free_port()
     c = cluster.Cluster(BIN, '[[job]]\nname = "toy"\nengine = "p-reduce"\nworkers = 2\n', daemon=f'metrics = "127.0.0.1:{port}"')
-    with small_disk(c) as state, c:
+    with small_disk(c, size) as state, c:
         for rank in range(2):
             c.worker(rank, steps=10**6, step_ms=50)
         with Prometheus(f"127.0.0.1:{port}") as prometheus:
-            def full():
-                subprocess.run(["dd", "if=/dev/zero", f"of={state}/filler", "bs=64k"], stderr=subprocess.DEVNULL, check=False)
+            def fill():
+                subprocess.run(["dd", "if=/dev/zero", f"of={state}/filler", "bs=64k", *filler], stderr=subprocess.DEVNULL, check=False)
 
-            return fires(prometheus, "PrdHistoryStalled", full)
+            return fires(prometheus, alert, fill)
 
 
-def cut(alert):
-    """Two hosts with a worker each; nothing that one sends reaches the other."""
+def cut():
+    """Two hosts with a worker each; nothing that one sends reaches the other. Each trains on alone, so there is progress."""
     text = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\nlease_ms = 5000\n'
     port = cluster.free_port()
     with hosts.Hosts(3, "1gbit") as at, cluster.Cluster(BIN, text, inside=at.enter(0), address=at.address(0),
@@ -168,14 +186,15 @@ def cut(alert):
             global get
             plain, get = get, lambda url: ask(url.removeprefix(prometheus.url))
             try:
-                return fires(prometheus, alert, lambda: at.cut(1, 2))
+                return fires(prometheus, "PrdLinkBroken", lambda: at.cut(1, 2))
             finally:
                 get = plain
 
 
 ALERTS = {
-    "PrdDown": down, "PrdSoloTraining": solo, "PrdWorkerFlapping": flapping, "PrdHistoryStalled": disk,
-    "PrdLinkBroken": lambda: cut("PrdLinkBroken"), "PrdNoProgress": lambda: cut("PrdNoProgress"),
+    "PrdDown": down, "PrdSoloTraining": solo, "PrdWorkerFlapping": flapping, "PrdLinkBroken": cut, "PrdNoProgress": no_progress,
+    "PrdReplicasDiffer": differ, "PrdHistoryStalled": lambda: disk("PrdHistoryStalled", "96m", []),
+    "PrdDiskLow": lambda: disk("PrdDiskLow", "700m", ["count=6400"]),  # 400 MiB of it
 }  # fmt: skip
 
 

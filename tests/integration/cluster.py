@@ -113,6 +113,14 @@ class Worker:
         return self.log.read()[-2000:]
 
 
+def wait_until(check, what):
+    end = time.monotonic() + DEADLINE_S
+    while not check():
+        if time.monotonic() > end:
+            raise AssertionError(f"not seen: {what}")
+        time.sleep(0.1)
+
+
 def first_to_end(workers):
     """Waits for any of these to end, and returns it."""
     with futures.ThreadPoolExecutor(len(workers)) as pool:

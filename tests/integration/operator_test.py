@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 import cluster
 
@@ -58,11 +59,12 @@ class Training(unittest.TestCase):
                 self.drain(engine)
 
     def test_a_job_is_paused_through_a_kill_and_its_worker_evicted(self):
-        with cluster.Cluster(BIN, job("all-reduce", 3)) as c:
+        port = cluster.free_port()
+        with cluster.Cluster(BIN, job("all-reduce", 3), daemon=f'metrics = "127.0.0.1:{port}"') as c:
             audit = c.dir / "audit"
             c.config.write_text(c.config.read_text().replace("log_level", f'audit_log = "{audit}"\nlog_level', 1))
             c.daemon.send_signal(signal.SIGHUP)
-            self.wait_until(audit.exists, "the audit log")
+            cluster.wait_until(audit.exists, "the audit log")
             workers = [c.worker(rank, steps=100_000, step_ms=5) for rank in range(3)]
             for worker in workers:
                 worker.wait_for(at_step(3), "step 3")
@@ -72,13 +74,15 @@ class Training(unittest.TestCase):
             paused = json.loads(c.prdctl("jobs"))["runs"][-1]["paused"]
             self.assertEqual(paused["reason"], "maintenance")
             self.assertLess(abs(time.time() - paused["since_wall_ns"] / 1e9), 300)
-            self.wait_until(lambda: all("paused by" in w["why"] for w in self.explained(c)), "all wait")
+            cluster.wait_until(lambda: all("paused by" in w["why"] for w in self.explained(c)), "all wait")
+            cluster.wait_until(lambda: self.progress_is_due(port) is False, "nobody is to make progress in a pause")
             self.assertRegex(self.refusal(c, "pause", "toy"), "paused already")
             self.assertRegex(self.refusal(c, "evict", "toy", "9"), "no worker holds rank 9")
             counts = [len(worker.steps()) for worker in workers]
-            self.wait_until(lambda: self.try_prdctl(c, "resume", "toy"), "resume")
+            cluster.wait_until(lambda: self.try_prdctl(c, "resume", "toy"), "resume")
             for worker, count in zip(workers, counts):
                 worker.wait_for(at_step(count + 3), "steps after the pause")
+            cluster.wait_until(lambda: self.progress_is_due(port), "progress is due again")
             c.prdctl("evict", "toy", "1", "--reason", "its disk fails")
             self.assertRegex(workers[1].fail(), "evicted by .*: its disk fails")
             fresh = c.worker(1, steps=100_000, step_ms=5)
@@ -93,6 +97,13 @@ class Training(unittest.TestCase):
             self.assertRegex(text, 'refused .*"evict rank 9 of job toy".*no worker holds rank 9')
             c.stop_daemon()
             self.assertEqual(json.loads(c.prdctl("replay", offline=True))["not_recorded"], 0)
+
+    @staticmethod
+    def progress_is_due(port):
+        """Whether the metrics have what the alert PrdNoProgress goes by; None before they have the job."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return "\nprd_job_last_progress_timestamp_seconds{" in text if 'state="training"} 3\n' in text else None
 
     @staticmethod
     def explained(c):
@@ -118,16 +129,8 @@ class Training(unittest.TestCase):
             why[:] = [str(raised.exception)]
             return "has just started" not in why[0]
 
-        self.wait_until(refused, f"a refusal of {args}")
+        cluster.wait_until(refused, f"a refusal of {args}")
         return why[0]
-
-    @staticmethod
-    def wait_until(check, what):
-        end = time.monotonic() + cluster.DEADLINE_S
-        while not check():
-            if time.monotonic() > end:
-                raise AssertionError(f"not seen: {what}")
-            time.sleep(0.1)
 
 
 if __name__ == "__main__":

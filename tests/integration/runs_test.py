@@ -21,14 +21,6 @@ def has(key):
     return lambda line: key in line
 
 
-def wait_until(check, what):
-    end = time.monotonic() + cluster.DEADLINE_S
-    while not check():
-        if time.monotonic() > end:
-            raise AssertionError(f"not seen: {what}")
-        time.sleep(0.1)
-
-
 class Training(unittest.TestCase):
     def each(self, test, *cases):
         with futures.ThreadPoolExecutor(3) as pool:
@@ -101,7 +93,7 @@ class Training(unittest.TestCase):
                 runs = json.loads(c.prdctl("jobs"))["runs"]
                 return runs and len(json.loads(c.prdctl("workers"))["workers"]) == 2
 
-            wait_until(both_wait, "two workers that wait")
+            cluster.wait_until(both_wait, "two workers that wait")
             self.assertEqual(json.loads(c.prdctl("jobs"))["runs"][0]["state"], "starting")
             wrong = c.worker(2, size=20)
             self.assertIn("model differs", wrong.fail())
@@ -117,7 +109,7 @@ class Training(unittest.TestCase):
                 self.assertIn("the job has not begun for this worker within 12000 ms", error)
                 self.assertIn("refused: " + who, error)
                 self.assertIn("model differs", error)
-            wait_until(lambda: json.loads(c.prdctl("jobs"))["runs"][0]["ended"], "the end of the run")
+            cluster.wait_until(lambda: json.loads(c.prdctl("jobs"))["runs"][0]["ended"], "the end of the run")
             self.assertEqual(json.loads(c.prdctl("jobs"))["runs"][0]["state"], "never began")
 
     def test_a_launch_is_not_joined_by_the_remains_of_another(self):
@@ -133,7 +125,7 @@ class Training(unittest.TestCase):
             def refused():
                 return json.loads(c.prdctl("explain"))["refused"]
 
-            wait_until(refused, "a refusal")
+            cluster.wait_until(refused, "a refusal")
             self.assertRegex(refused()[0]["reason"], r"launch first of job toy still runs \(rank 0, pid [0-9]+ on .*\); this is launch second")
             remains.stop()
             dead.kill()

@@ -63,9 +63,10 @@ int main(int argc, char** argv) {
   int pause_at = -1;
   int pause_every = 0;
   double pause_ms = 0;
-  std::string device, stop_file, velocity = "none";
+  std::string device, stop_file, hang_file, velocity = "none";
   app.add_option("--steps", steps, "Local steps before Finish");
   app.add_option("--stop-file", stop_file, "Fewer steps: until this file exists");
+  app.add_option("--hang-file", hang_file, "A step is computed while this file exists");
   app.add_option("--step-ms", step_ms, "How long computing a step takes");
   app.add_option("--size", size, "Floats in the model");
   app.add_option("--velocity", velocity,
@@ -123,6 +124,9 @@ int main(int argc, char** argv) {
     }
     model->ComputeGradient(target);
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
+    while (!hang_file.empty() && access(hang_file.c_str(), F_OK) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     auto result = session->Step({.samples = 32});
     if (!result.ok()) return Fail("step", result.status());
     done = result->done;

@@ -2,11 +2,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <rocksdb/db.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,12 +14,15 @@
 #include "server/history/keys.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
+#include "tests/server/tcp.h"
 
 namespace prd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::string Jobs(const std::string& pattern) {
   return "[[job]]\nname = \"" + pattern +
@@ -224,43 +225,6 @@ TEST(DaemonLife, TheWatchdogIsFed) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(daemon.WaitForNotice("WATCHDOG=1"));
 }
 
-// A TCP socket on loopback.
-class Tcp {
- public:
-  Tcp() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
-  ~Tcp() { ::close(fd_); }
-  // A port that is free now.
-  int FreePort() {
-    sockaddr_in address = At(0);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    return ntohs(address.sin_port);
-  }
-  std::string Get(int port, const std::string& path) {
-    const sockaddr_in address = At(port);
-    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "";
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
-    std::string answer;
-    char buffer[4096];
-    for (ssize_t size = 0; (size = ::recv(fd_, buffer, sizeof buffer, 0)) > 0;) {
-      answer.append(buffer, static_cast<std::size_t>(size));
-    }
-    return answer;
-  }
-
- private:
-  static sockaddr_in At(int port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return address;
-  }
-  int fd_;
-};
-
 TEST(DaemonLife, ServesMetrics) {
   const int port = Tcp().FreePort();
   DaemonProcess daemon(Jobs("*"), "metrics = \"127.0.0.1:" + std::to_string(port) + "\"");
@@ -325,7 +289,8 @@ class SmallDisk {
 };
 
 TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
-  DaemonProcess daemon(Jobs("*"));
+  const int port = Tcp().FreePort();
+  DaemonProcess daemon(Jobs("*"), "metrics = \"127.0.0.1:" + std::to_string(port) + "\"");
   SmallDisk disk(daemon.state_dir());
   if (!disk.mounted()) GTEST_SKIP() << "no file system may be mounted here";
   ASSERT_TRUE(daemon.Start()) << daemon.log();
@@ -336,6 +301,8 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   pair.b.Send(Ready{.iteration = 2});
   ASSERT_TRUE(daemon.WaitForLog("Until that works again nothing is decided or announced"));
   EXPECT_GE(daemon.Counter("history_errors"), 1u);  // it still answers
+  EXPECT_THAT(Tcp().Get(port, "/readyz"), AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("history")));
+  EXPECT_THAT(Tcp().Get(port, "/healthz"), StartsWith("HTTP/1.1 200"));
   while (const auto early = pair.a.Receive(100)) {  // acknowledgements of before
     EXPECT_FALSE(std::holds_alternative<Group>(early->body));
   }
@@ -344,7 +311,8 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   const auto gb = pair.b.Reduce();
   ASSERT_TRUE(ga && gb) << daemon.log();
   EXPECT_EQ(ga->id, gb->id);
-  EXPECT_THAT(daemon.log(), HasSubstr("recording again after"));
+  EXPECT_TRUE(daemon.WaitForLog("recording again after"));
+  EXPECT_THAT(Tcp().Get(port, "/readyz"), StartsWith("HTTP/1.1 200"));
   pair.Round(3);
   daemon.Kill();
   ASSERT_TRUE(daemon.Start()) << daemon.log();

@@ -82,6 +82,36 @@ TEST_F(JobMetersTest, LabelsAreEscaped) {
   EXPECT_THAT(Text(), HasSubstr("{job=\"a\\\"} 1\\nprd_fake{x=\\\"\\\\\",engine"));
 }
 
+TEST(StepTimes, TheMedianOfManyIsNearlyTheMedian) {
+  meters::StepTimes times;
+  std::vector<DurationNs> all;
+  std::uint64_t drawn = 1;
+  DurationNs total = 0, longest = 0;
+  for (std::size_t i = 0; i < 20 * meters::StepTimes::kExact; ++i) {
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    const DurationNs length = 40 * kMillisecond + static_cast<DurationNs>(drawn >> 38);  // to 67 ms
+    times.Add(length);
+    all.push_back(length);
+    total += length;
+    longest = std::max(longest, length);
+    const auto median = static_cast<double>(meters::Median(all));
+    const bool exact = all.size() <= meters::StepTimes::kExact;
+    if (exact || i % 1000 == 0) {
+      ASSERT_NEAR(static_cast<double>(times.median()), median, exact ? 0 : 0.003 * median) << i;
+    }
+  }
+  EXPECT_EQ(times.count(), all.size());
+  EXPECT_EQ(times.total(), total);
+  EXPECT_EQ(times.longest(), longest);
+}
+
+TEST(StepTimes, OfNothingAndOfNoTime) {
+  meters::StepTimes times;
+  EXPECT_EQ(times.median(), 0);
+  for (std::size_t i = 0; i <= meters::StepTimes::kExact; ++i) times.Add(0);
+  EXPECT_LE(times.median(), 1);
+}
+
 TEST(Distribution, CountsByBound) {
   const std::vector<double> bounds = {1, 2};
   Distribution sizes(bounds);
