@@ -15,6 +15,7 @@ import processes
 import report
 import summary
 import training
+from page import Page
 from processes import ToolError
 from progress import Progress
 
@@ -69,12 +70,14 @@ def demo(options, work_dir):
         runs = [training.Run(settings, engine, progress) for engine in options.engines]
         for run in runs:
             run.check_config()
-        for run in runs:
-            with processes.Children() as children:
-                run.run(children)
-            results.append(run.result())
-            run.check_history()
-            run.export_trace(options.out / f"trace-{run.engine.file_name}.json")
+        with processes.Children() as beside:
+            page = Page(settings, beside)
+            for run in runs:
+                with processes.Children() as children:
+                    run.run(children, page.show)
+                results.append(run.result())
+                run.check_history()
+                run.export_trace(options.out / f"trace-{run.engine.file_name}.json")
     finally:
         for run in runs:
             keep(run, options.out)
@@ -115,7 +118,6 @@ def main():
     signal.signal(signal.SIGHUP, interrupted)
     work_dir = tempfile.mkdtemp(prefix="prd-demo-")
     print(introduction(options))
-    print(f"live in a browser, meanwhile: build/release/bin/prdctl --admin ipc://{work_dir}/admin.sock serve")
     sys.stdout.flush()
     try:
         demo(options, work_dir)

@@ -82,9 +82,10 @@ class Run:
         self.write_config()
         self.program(f"{self.engine.text}: prd --check-config", "prd", "--config", self.config, "--check-config")
 
-    def run(self, children):
-        """REQUIRES: check_config."""
+    def run(self, children, ready):
+        """ready: called once prd is. REQUIRES: check_config."""
         prd = self.start_prd(children)
+        ready()
         workers = [self.start_worker(children, rank) for rank in range(self.settings.options.workers)]
         evaluator = self.start_evaluator(children)
         prd = self.watch(children, prd, workers, evaluator)

@@ -72,6 +72,7 @@ class Driver(unittest.TestCase):
             self.assertTrue((self.dir / f"out/trace-{run['engine']}.json").exists())
         self.assertIn("<svg", (self.dir / "out/accuracy.svg").read_text())
         self.assertIn("time to 85% test accuracy", out)
+        self.assertEqual(out.count("live in a browser of this host: http://127.0.0.1:8270/token/\n"), 1, out)
         one, other = ((self.dir / f"out/prd-{run['engine']}.toml").read_text().splitlines() for run in runs)
         differ = [a for a, b in zip(one, other) if a != b]
         self.assertEqual(differ, ['engine = "all-reduce"'])
@@ -113,6 +114,12 @@ class Driver(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("all-reduce: prd --check-config ended with exit code 1: prd.toml:7: engine: found 'hop'", err)
         self.assertNotIn("accuracy", out)
+
+    def test_without_a_page_it_goes_on(self):
+        code, out, err = self.finish(self.start("--engines", "all-reduce", fault="prdctl: no page"))
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("no page for a browser: prdctl serve says no address", out)
+        self.assertIn("time to 85% test accuracy", out)
 
     def test_a_worker_that_dies_is_an_error_with_its_log(self):
         code, _, err = self.finish(self.start(fault="worker 1: dies"))

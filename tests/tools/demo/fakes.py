@@ -93,12 +93,23 @@ def prd_evaluate():
     print(json.dumps({"time_s": 9, **last, "samples": 9, "final": True, **base, "spread": spread}), flush=True)
 
 
+def serve():
+    if os.environ.get("FAKE_FAULT") == "prdctl: no page":
+        sys.exit("no port is free")
+    assert option("--admin").startswith("ipc://") and option("--listen") == "127.0.0.1:0"
+    print(json.dumps({"url": "http://127.0.0.1:8270/token/"}), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    time.sleep(LIMIT_S)
+
+
 def prdctl():
     if "keygen" in sys.argv:
         name = option("keygen")
         pathlib.Path(name + ".key").write_text("secret\n")
         pathlib.Path(name + ".pub").write_text(f"key-of-{os.path.basename(name)}  comment\n")
         return
+    if "serve" in sys.argv:
+        return serve()
     if "replay" in sys.argv:
         sys.exit(3 if os.environ.get("FAKE_FAULT") == "prdctl: hole" else 0)
     if option("--format") == "trace":
