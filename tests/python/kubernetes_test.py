@@ -69,6 +69,85 @@ class Kubernetes(unittest.TestCase):
             mounts = {mount["name"] for mount in container["volumeMounts"]}
             self.assertEqual(mounts, {volume["name"] for volume in pod["volumes"]})
 
+    def pods(self):
+        return {"worker": self.pod, "daemon": self.daemon_pod}
+
+    def test_what_they_refer_to_is_there(self):
+        """Selectors find pods, volumes and ports are somebody's, and whoever may send to a pod is also let in there."""
+        names = {(kind, name) for kind, name in self.documents}
+        secrets = {"prd-daemon": {"prd-secret-key", "workers.pub"}, "prd-worker": {"prd-secret-key", "server-key"}}
+        readme = (FOLDER / "README.md").read_text()
+        for secret, keys in secrets.items():
+            self.assertIn(secret, readme, "who is to make it")
+            for key in keys:
+                self.assertIn(key, readme)
+        for who, pod in self.pods().items():
+            container, = pod["spec"]["containers"]
+            for volume in pod["spec"]["volumes"]:
+                if "configMap" in volume:
+                    self.assertIn(("ConfigMap", volume["configMap"]["name"]), names, who)
+                elif "persistentVolumeClaim" in volume:
+                    self.assertIn(("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]), names, who)
+                elif "secret" in volume:
+                    asked = {item["key"] for item in volume["secret"].get("items", [])}
+                    self.assertLessEqual(asked, secrets[volume["secret"]["secretName"]], who)
+                else:
+                    self.assertEqual(set(volume), {"name", "emptyDir"}, who)
+            ports = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if probe in container:
+                    self.assertIn(container[probe]["httpGet"]["port"], ports, (who, probe))
+            mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+            environment = {entry["name"]: entry for entry in container["env"]}
+            self.assertEqual(environment["CREDENTIALS_DIRECTORY"]["value"], mounts["keys"], who)
+            for entry in container["env"]:
+                of = entry.get("valueFrom", {}).get("secretKeyRef")
+                if of:
+                    self.assertIn(of["key"], secrets[of["name"]], who)
+        # The daemon's root is read-only: what it reads and writes is on a volume.
+        self.assertTrue(self.daemon["securityContext"]["readOnlyRootFilesystem"])
+        config = self.documents["ConfigMap", "prd"]["data"]["prd.toml"]
+        for path in [*re.findall(r'"(?:ipc://)?(/[^"]+)"', config), self.daemon["command"][2]]:
+            self.assertTrue(any(path.startswith(mount["mountPath"] + "/") for mount in self.daemon["volumeMounts"]), path)
+        self.assertIn(pathlib.Path(self.daemon["command"][2]).name, self.documents["ConfigMap", "prd"]["data"])
+        # Selectors.
+        deployment, service = self.documents["Deployment", "prd"]["spec"], self.documents["Service", "prd"]["spec"]
+        for selector in (deployment["selector"]["matchLabels"], service["selector"]):
+            self.assertEqual(self.selected(selector), ["daemon"])
+        self.assertEqual({port["name"]: port["port"] for port in service["ports"]},
+                         {port["name"]: port["containerPort"] for port in self.daemon["ports"]})
+        mesh, = (entry["value"] for entry in self.container["env"] if entry["name"] == "PRD_MESH_PORTS")
+        low, high = map(int, mesh.split("-"))
+        listens = {"worker": set(range(low, high + 1)), "daemon": {port["containerPort"] for port in self.daemon["ports"]}}
+        policies = [document["spec"] for (kind, _), document in self.documents.items() if kind == "NetworkPolicy"]
+        policy_of = {}
+        for policy in policies:
+            who, = self.selected(policy["podSelector"]["matchLabels"])
+            self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"], who)
+            policy_of[who] = policy
+        self.assertEqual(set(policy_of), set(self.pods()))
+        sends, takes = set(), set()
+        for who, policy in policy_of.items():
+            for rules, peers, routes, mirrored in ((policy["egress"], "to", sends, False), (policy["ingress"], "from", takes, True)):
+                for rule in rules:
+                    for peer in rule[peers]:
+                        if "namespaceSelector" in peer:
+                            continue  # the cluster's: its name server, its Prometheus
+                        for other in self.selected(peer["podSelector"]["matchLabels"]):
+                            for port in rule["ports"]:
+                                for number in range(port["port"], port.get("endPort", port["port"]) + 1):
+                                    routes.add((other, who, number) if mirrored else (who, other, number))
+        self.assertEqual(sends, takes)
+        self.assertEqual(sends, {("worker", "worker", port) for port in listens["worker"]} | {("worker", "daemon", 5775)})
+        for _, to, port in takes:
+            self.assertIn(port, listens[to])
+        asked = policy_of["daemon"]["ingress"][1]
+        self.assertLessEqual({port["port"] for port in asked["ports"]}, listens["daemon"])
+
+    def selected(self, labels):
+        """Which pods have these labels."""
+        return [who for who, pod in self.pods().items() if labels.items() <= pod["metadata"]["labels"].items()]
+
     def test_a_job_with_what_they_give(self):
         with tempfile.TemporaryDirectory(prefix="prd-test-") as name:
             folder = pathlib.Path(name)
@@ -93,7 +172,7 @@ class Kubernetes(unittest.TestCase):
             environment = dict(os.environ, CREDENTIALS_DIRECTORY=str(folder / "daemon"))
             command = [place.BIN / self.daemon["command"][0], self.daemon["command"][1], folder / "prd.toml"]
             subprocess.run([*command, "--check-config"], env=environment, check=True, stdout=subprocess.DEVNULL)
-            (folder / "train.py").write_text(SCRIPT)
+            (folder / "train.py").write_text(place.DIES_ONCE)
             with open(folder / "log", "w") as log:
                 daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
                 workers = []
@@ -103,11 +182,11 @@ class Kubernetes(unittest.TestCase):
                     # The second one dies. A pod of the same index takes its place.
                     workers[1].communicate(timeout=90)
                     self.assertEqual(workers[1].returncode, -signal.SIGKILL)
-                    (folder / "died").touch()
                     workers[1] = self.worker(folder, 1, port, keys["daemon"])
-                    for rank, worker in enumerate(workers):
-                        out, err = worker.communicate(timeout=90)
-                        self.assertEqual((worker.returncode, out), (0, f"finished {rank}\n"), err + (folder / "log").read_text()[-2000:])
+                    for worker in workers:
+                        _, err = worker.communicate(timeout=90)
+                        self.assertEqual(worker.returncode, 0, err + (folder / "log").read_text()[-2000:])
+                    self.assertEqual(place.finished(folder), [f"{rank}-of-3" for rank in range(3)])
                 finally:
                     for process in [*workers, daemon]:
                         process.kill()
@@ -127,28 +206,6 @@ class Kubernetes(unittest.TestCase):
             environment[entry["name"]] = value
         environment.update(PRD_CONTROLLER=f"tcp://127.0.0.1:{port}", PRD_WORLD_SIZE="3", CREDENTIALS_DIRECTORY=str(folder / "worker"))
         return subprocess.Popen([PYTHON, folder / "train.py"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-# Rank 1 dies in its first life; all train on until its second one is there.
-SCRIPT = """
-import numpy, os, pathlib, prd, signal, time
-folder = pathlib.Path(os.environ["FOLDER"])
-values, gradients = numpy.zeros(8, numpy.float32), numpy.ones(8, numpy.float32)
-def apply():
-    values[:] -= 0.1 * gradients
-with prd.Session() as session:
-    session.attach(values, gradients, apply)
-    session.step()
-    if session.rank == 1:
-        if not (folder / "died").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
-        (folder / "back").touch()
-    while not (folder / "back").exists():
-        session.step()
-        time.sleep(0.01)
-    session.finish()
-    print("finished", session.rank)
-"""
 
 
 if __name__ == "__main__":

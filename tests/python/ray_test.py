@@ -38,26 +38,6 @@ def wait(tasks, num_returns):
 def get(task):
     return task.result()
 """
-SCRIPT = """
-import numpy, os, pathlib, prd, signal, time
-folder = pathlib.Path(os.environ["FOLDER"])
-values, gradients = numpy.zeros(8, numpy.float32), numpy.ones(8, numpy.float32)
-def apply():
-    values[:] -= 0.1 * gradients
-with prd.Session() as session:
-    session.attach(values, gradients, apply)
-    session.step()
-    if session.rank == 1:
-        if not (folder / "died").exists():
-            (folder / "died").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        (folder / "back").touch()
-    while not (folder / "back").exists():
-        session.step()
-        time.sleep(0.01)
-    session.finish()
-    (folder / f"finished-{session.rank}-of-{session.workers}").touch()
-"""
 
 
 class Ray(unittest.TestCase):
@@ -66,13 +46,13 @@ class Ray(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="prd-test-") as name, place.Cluster(job) as c:
             folder = pathlib.Path(name)
             (folder / "ray.py").write_text(RAY)
-            (folder / "toy.py").write_text(SCRIPT)
+            (folder / "toy.py").write_text(place.DIES_ONCE)
             environment = place.environment(c, FOLDER=name)
             environment["PYTHONPATH"] += f":{name}"
             done = subprocess.run(["/usr/bin/python3", place.ROOT / "config/ray/train.py", "-n", "3", folder / "toy.py"], env=environment,
                                   capture_output=True, text=True, timeout=120)
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(sorted(path.name for path in folder.glob("finished-*")), [f"finished-{rank}-of-3" for rank in range(3)])
+            self.assertEqual(place.finished(folder), [f"{rank}-of-3" for rank in range(3)])
 
 
 if __name__ == "__main__":
