@@ -326,6 +326,20 @@ TEST_F(Tenants, OneRevokedKeyIsGoneWithinItsLease) {
   EXPECT_TRUE(kept->Expect<HeartbeatAck>().has_value());
 }
 
+// What its connection may do was asked before, and is asked again.
+TEST_F(Tenants, ARevokedKeyCountsNoMoreWhereItWasUsedOften) {
+  BeginAlicesJob();
+  for (int i = 0; i < 5; ++i) {
+    first_->Heartbeat();
+    ASSERT_TRUE(first_->Expect<HeartbeatAck>().has_value());
+  }
+  alice_keys_.clear();
+  Reload();
+  first_->Send(Leave{"whose key was revoked"});
+  EXPECT_THAT(WhyRefused(*first_), HasSubstr("the daemon's config does not let it in any more"));
+  EXPECT_EQ(daemon_.log().find("whose key was revoked"), std::string::npos);
+}
+
 TEST_F(Tenants, AllKeysRevokedAreGoneWithinTheirLease) {
   JoinABriefJob();
   const auto bob = Worker(bob_, 33);
