@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <mutex>
 #include <thread>
 
@@ -25,6 +26,7 @@ using std::chrono::seconds;
 constexpr std::size_t kWatched = 3;      // runs in memory
 constexpr std::size_t kRunsShown = 500;  // the newest
 constexpr auto kTurn = milliseconds(250);
+constexpr auto kMoment = milliseconds(200);  // an answer waits so long for what is being read
 constexpr auto kAskedLately = seconds(10);
 constexpr std::uint32_t kChunk = 256 << 10;
 constexpr std::size_t kThreads = 8;
@@ -49,7 +51,8 @@ struct Question {
 
 class Page {
  public:
-  explicit Page(HistorySource& source) : source_(source) {}
+  Page(HistorySource& source, std::vector<RunInfo> runs)
+      : source_(source), runs_(std::move(runs)) {}
 
   // Keeps up with the daemon, where somebody looks. Returns after a moment.
   void Turn();
@@ -63,14 +66,18 @@ class Page {
   const DaemonStatus* daemon() const { return daemon_ ? &*daemon_ : nullptr; }
   void Look();
   bool Read(RunId run);
-  // Null: it is not there, or has just been asked for; `told` says so.
+  // Null: it is not there; `told` says so.
   Watched* Find(RunId run, Question* told);
+  bool Asked();
   static Question Told(const Json& json) { return {200, Dump(json)}; }
 
-  HistorySource& source_;  // of the thread that turns
-  std::mutex mutex_;       // of all below
+  HistorySource& source_;                  // of the thread that turns
+  std::mutex mutex_;                       // of all below
+  std::condition_variable wanted_, read_;  // something new is asked for; something was read
+  bool wants_ = false;
+  std::uint64_t looks_ = 0;
   std::vector<RunInfo> runs_;
-  std::string error_ = "the daemon is asked";
+  std::string error_;
   std::optional<DaemonStatus> daemon_;
   std::map<RunId, Watched> watched_;
   Clock::time_point asked_{};
@@ -91,7 +98,9 @@ void Page::Turn() {
     more = false;
     for (const RunId run : wanted) more = Read(run) || more;
   }
-  std::this_thread::sleep_until(until);
+  std::unique_lock lock(mutex_);
+  wanted_.wait_until(lock, until, [this] { return wants_; });
+  wants_ = false;
 }
 
 void Page::Look() {
@@ -102,6 +111,8 @@ void Page::Look() {
   Result<std::vector<RunInfo>> runs = source_.Runs();
   Result<DaemonStatus> daemon = source_.Daemon();
   const std::lock_guard lock(mutex_);
+  ++looks_;
+  read_.notify_all();
   error_ = runs.ok() ? "" : runs.status().message();
   daemon_.reset();
   if (daemon.ok()) daemon_ = std::move(*daemon);
@@ -139,12 +150,24 @@ bool Page::Read(RunId run) {
   }
   watched->second.whole =
       records->empty() || watched->second.run.records() >= watched->second.info.records;
+  if (watched->second.whole) read_.notify_all();
   return !records->empty();
 }
 
+// Nothing is kept up with while nobody asks. True: that was so.
+bool Page::Asked() {
+  const Clock::time_point now = Clock::now();
+  if (now - std::exchange(asked_, now) < kAskedLately) return false;
+  wants_ = true;
+  wanted_.notify_one();
+  return true;
+}
+
 Question Page::Runs() {
-  const std::lock_guard lock(mutex_);
-  asked_ = Clock::now();
+  std::unique_lock lock(mutex_);
+  if (Asked()) {
+    read_.wait_for(lock, kMoment, [this, before = looks_] { return looks_ != before; });
+  }
   Json runs = Json::array();
   for (auto run = runs_.rbegin(); run != runs_.rend() && runs.size() < kRunsShown; ++run) {
     runs.push_back(ToJson(*run));
@@ -160,7 +183,7 @@ Question Page::Runs() {
 }
 
 Watched* Page::Find(RunId id, Question* told) {
-  asked_ = Clock::now();
+  Asked();
   const auto info =
       std::find_if(runs_.begin(), runs_.end(), [id](const RunInfo& run) { return run.run == id; });
   if (info == runs_.end()) {
@@ -174,6 +197,8 @@ Watched* Page::Find(RunId id, Question* told) {
           [](const auto& a, const auto& b) { return a.second.asked < b.second.asked; }));
     }
     watched_[id].info = *info;
+    wants_ = true;
+    wanted_.notify_one();
   }
   Watched& watched = watched_[id];
   watched.asked = Clock::now();
@@ -181,8 +206,13 @@ Watched* Page::Find(RunId id, Question* told) {
 }
 
 Question Page::Run(RunId run) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Question told;
+  if (Find(run, &told) == nullptr) return told;
+  read_.wait_for(lock, kMoment, [this, run] {
+    const auto watched = watched_.find(run);
+    return watched == watched_.end() || watched->second.whole || !watched->second.error.empty();
+  });
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
   Json json = watched->run.Summary(watched->info, daemon());
@@ -258,6 +288,8 @@ Result<Address> ParseListen(const std::string& text) {
   return address;
 }
 
+// Answers come from content providers of a known length, because the library compresses all others
+// for a browser that takes that: on one host it is nine tenths of what serving costs.
 class Http {
  public:
   Http(Page* page, std::string token) : page_(page), base_("/" + std::move(token)) { Route(); }
@@ -280,16 +312,22 @@ class Http {
 
   void Route();
   bool Lets(const Request& request, Response& response) const;
-  void Answer(const Question& told, Response& response) {
+  void Answer(Question told, Response& response) {
     response.status = told.code;
-    response.set_content(told.text, "application/json");
+    const std::size_t bytes = told.text.size();  // never 0
+    response.set_content_provider(
+        bytes, "application/json",
+        [text = std::move(told.text)](std::size_t at, std::size_t size, httplib::DataSink& sink) {
+          return sink.write(text.data() + at, size);
+        });
   }
   // `ask` gives the answer, or nullopt where a parameter is wrong.
   template <typename Ask>
   void OnQuestion(const std::string& path, Ask ask) {
     server_.Get(base_ + path, [this, ask](const Request& request, Response& response) {
-      const std::optional<Question> told = ask(request);
-      Answer(told ? *told : Question{400, Dump({{"error", "a parameter is wrong"}})}, response);
+      std::optional<Question> told = ask(request);
+      if (!told) told = {400, Dump({{"error", "a parameter is wrong"}})};
+      Answer(std::move(*told), response);
     });
   }
 
@@ -341,7 +379,11 @@ void Http::Route() {
       [](const Request&, Response& response, const std::exception_ptr&) { response.status = 500; });
   for (const PageFile& file : PageFiles()) {
     server_.Get(base_ + "/" + file.name, [file](const Request&, Response& response) {
-      response.set_content(file.content.data(), file.content.size(), file.type);
+      response.set_content_provider(
+          file.content.size(), file.type,
+          [file](std::size_t at, std::size_t size, httplib::DataSink& sink) {
+            return sink.write(file.content.data() + at, size);
+          });
     });
   }
   OnQuestion("/api/runs", [this](const Request&) { return std::optional(page_->Runs()); });
@@ -380,7 +422,7 @@ Status Serve(HistorySource& source, const std::string& listen, const Console& co
   if (token.empty()) return Status(Code::kInternal, "the system gives no random bytes");
   Result<std::vector<RunInfo>> there = source.Runs();
   if (!there.ok()) return there.status();
-  Page page(source);
+  Page page(source, std::move(*there));
   Http http(&page, token);
   const int port = http.Bind(*address);
   if (port < 0) {

@@ -18,6 +18,7 @@ constexpr std::size_t kMostBins = 800;
 constexpr std::size_t kGroupsShown = 60;
 constexpr std::size_t kWorkersShown = 2000;
 constexpr std::size_t kTextShown = 400;
+constexpr std::size_t kActsShown = 50;
 
 std::string Short(const std::string& text) {
   if (text.size() <= kTextShown) return text;
@@ -28,6 +29,13 @@ std::string Short(const std::string& text) {
 
 Json At(const std::optional<Instant>& at, Instant start) {
   return at ? Json(Seconds(*at - start)) : Json(nullptr);
+}
+
+std::string Words(const OperatorActed& acted) {
+  std::string text = VerbName(acted.verb);
+  if (acted.verb == OperatorVerb::kEvict) text += " rank " + std::to_string(acted.rank);
+  if (acted.verb == OperatorVerb::kDrain) text += " host " + Short(acted.host);
+  return text;
 }
 
 // Of the time in a field of the grid, the letter of what took most.
@@ -170,6 +178,9 @@ Status RunWatch::Add(const Record& record) {
     if (left->why != LeftReason::kFinished && left->why != LeftReason::kLeft) {
       neighbours_.erase(left->rank);
     }
+  } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
+    acts_.push_back({record.now, Words(*acted), Short(acted->by), Short(acted->reason)});
+    if (acts_.size() > kActsShown) acts_.pop_front();
   } else if (std::holds_alternative<RunEnded>(record.body)) {
     ended_ = true;
   }
@@ -294,6 +305,20 @@ Json RunWatch::Summary(const RunInfo& run, const DaemonStatus* daemon) const {
   json["over"] = ended_;
   json["expected"] = present_.job()->start_workers();
   json["steps"] = all_steps_;
+  json["paused"] = nullptr;
+  if (const auto& hold = present_.job()->paused(); hold && !ended_) {
+    json["paused"] = {{"by", Short(hold->by)},
+                      {"reason", Short(hold->reason)},
+                      {"for_s", Seconds(now - hold->since)}};
+  }
+  Json acts = Json::array();
+  for (const Act& act : acts_) {
+    acts.push_back({{"at_s", Seconds(act.at - start_)},
+                    {"what", act.what},
+                    {"by", act.by},
+                    {"reason", act.reason}});
+  }
+  json["acts"] = std::move(acts);
   json["forgotten_s"] = At(lanes_.forgotten(), start_);
   json["series"] = {{"width_s", Seconds(steps_.width())}, {"steps", steps_.buckets()}};
   json["pace"] = Pace();

@@ -115,6 +115,11 @@ class RunWatch {
     Rank last = kNoRank;       // that the others waited for
     DurationNs reduce_ns = 0;  // the longest
   };
+  // What an operator did.
+  struct Act {
+    Instant at;
+    std::string what, by, reason;
+  };
   Group Of(const GroupRow& row) const;
   void OnGroup(const GroupTracker::Change& change);
   void OnSteps(const Record& record, Rank rank, std::int64_t own);
@@ -134,6 +139,7 @@ class RunWatch {
   std::uint64_t all_steps_ = 0;
   GroupTracker tracker_;
   std::deque<Group> groups_;  // by id
+  std::deque<Act> acts_;      // the newest
 };
 
 }  // namespace prd::ctl

@@ -16,21 +16,27 @@ import time
 import unittest
 import urllib.parse
 
+import browser
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "integration"))
+import cluster
+
 BIN = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/bin"
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "tools/prdctl/page"
 DEADLINE_S = 60
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = browser.PROGRAM
 EVIL = "<img src=x onerror=alert(1)>"
 
 
 class Server:
-    """prdctl serve on the history of a simulated run."""
+    """prdctl serve on the history of a simulated run, or of `source` (options of prdctl)."""
 
-    def __init__(self, workers=4, steps=10, engine="p-reduce", job="mnist"):
+    def __init__(self, workers=4, steps=10, engine="p-reduce", job="mnist", source=None):
         self.dir = tempfile.mkdtemp(prefix="prd-serve-")
-        subprocess.run([f"{BIN}/sim_history", f"{self.dir}/state", engine, str(workers), str(steps), job], check=True, timeout=DEADLINE_S)
-        self.process = subprocess.Popen([f"{BIN}/prdctl", "--state-dir", f"{self.dir}/state", "--json", "serve", "--listen", "127.0.0.1:0"],
-                                        stdout=subprocess.PIPE, text=True)  # fmt: skip
+        if source is None:
+            source = ["--state-dir", f"{self.dir}/state"]
+            subprocess.run([f"{BIN}/sim_history", source[1], engine, str(workers), str(steps), job], check=True, timeout=DEADLINE_S)
+        self.process = subprocess.Popen([f"{BIN}/prdctl", *source, "--json", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
         self.url = json.loads(self.process.stdout.readline())["url"]
         parsed = urllib.parse.urlparse(self.url)
         self.port, self.base = parsed.port, parsed.path
@@ -169,6 +175,98 @@ class Serving(unittest.TestCase):
             self.assertIn("Run 1 under p-reduce, over after", dom)
             self.assertRegex(dom, r"rank \d+")
             self.assertIn('<p id="banner" role="status" hidden="">', dom)
+
+    @unittest.skipUnless(CHROMIUM, "no chromium")
+    def test_the_keyboard_is_enough(self):
+        with Server(workers=4, steps=20) as s, browser.Browser() as page:
+            page.open(s.url)
+            page.wait_for("state.groups.length && state.summary.whole && !state.fresh")
+            page.wait_for("!asking")
+
+            def focus():
+                return page.evaluate("((e) => e.id || [(e.closest('[id]') || e).id, e.ariaLabel || e.tagName].join(' '))(document.activeElement)")
+
+            # Tab goes through all of the page, in its order, and what has the focus is seen to have it.
+            stops, outlines = [], set()
+            for _ in range(13):
+                page.press("Tab")
+                stops.append(focus())
+                outlines.add(page.evaluate("(() => { const s = getComputedStyle(document.activeElement); return s.outlineStyle + ' ' + s.outlineWidth; })()"))
+            self.assertEqual(stops, ["skip", "runs BUTTON", "theme", "help-open", "back", "in", "out", "forth", "all", "live", "lanes", "groups TR", " Workers"])
+            self.assertEqual(outlines, {"solid 2px"})
+            self.assertEqual(page.evaluate("document.querySelectorAll('[tabindex]:not([tabindex=\"-1\"]):not([tabindex=\"0\"])').length"), 0)
+            # The first stop leads past the list of runs.
+            page.evaluate("document.activeElement.blur(), document.getElementById('skip').focus()")
+            page.press("Enter")
+            self.assertEqual(focus(), "lanes")
+            # Time: back and forth, closer and further, all of it.
+            window = "[state.from, state.to]"
+            page.press("A")
+            whole = page.evaluate(window)
+            self.assertAlmostEqual(whole[1] - whole[0], page.evaluate("state.summary.now_s"), delta=0.05)
+            page.press("+", "+")
+            near = page.evaluate(window)
+            self.assertAlmostEqual(near[1] - near[0], (whole[1] - whole[0]) / 4, delta=0.05)
+            page.press("ArrowLeft")
+            left = page.evaluate(window)
+            self.assertAlmostEqual(near[0] - left[0], (near[1] - near[0]) / 4, places=3)
+            page.press("ArrowRight")
+            self.assertAlmostEqual(page.evaluate(window)[0], near[0], places=3)
+            page.press("-")
+            self.assertGreater(page.evaluate("state.to - state.from"), 1.5 * (near[1] - near[0]))
+            # A worker's line, and what it does in the middle of the window.
+            page.press("A", "ArrowDown", "ArrowDown")
+            self.assertRegex(page.evaluate("document.getElementById('tip').innerText"), r"^rank 1 at \d+:\d\d\.\d\n")
+            page.press("Escape")
+            self.assertTrue(page.evaluate("document.getElementById('tip').hidden"))
+            # Groups: the newest first, one after another; what was drawn again meanwhile has the focus still.
+            page.press("Tab", "ArrowDown", "ArrowDown")
+            chosen = page.evaluate("state.groups[2].group")
+            self.assertEqual(page.evaluate("[state.group.group, Number(document.activeElement.children[0].textContent)]"), [chosen, chosen])
+            page.evaluate("tick()")
+            page.wait_for("!asking")
+            self.assertEqual(page.evaluate("Number(document.activeElement.children[0].textContent)"), chosen)
+            # All keys stand in the list, which a key opens and Escape closes.
+            page.press("?", shift=True)
+            page.wait_for("document.getElementById('help').open")
+            listed = page.evaluate("[...document.querySelectorAll('#keys kbd')].map((key) => key.textContent)")
+            self.assertEqual(listed, ["←", "→", "+", "-", "A", "L", "J", "K", "T", "?", "Tab", "↑", "↓", "Esc"])
+            page.press("Escape")
+            page.wait_for("!document.getElementById('help').open")
+            before = page.evaluate("document.documentElement.dataset.theme")
+            page.press("T")
+            self.assertNotEqual(page.evaluate("document.documentElement.dataset.theme"), before)
+            page.press("L")
+            self.assertTrue(page.evaluate("state.live"))
+            self.picture(page)
+
+    def test_a_paused_job_says_who_paused_it(self):
+        with cluster.Cluster(BIN, '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\n') as c:
+            for worker in [c.worker(rank, steps=100_000, step_ms=20) for rank in range(2)]:
+                worker.wait_for(lambda line: line.get("step") == 3, "step 3")
+            with Server(source=["--admin", c.admin]) as s:
+                self.assertEqual([s.whole()[what] for what in ("paused", "acts")], [None, []])
+                c.prdctl("pause", "toy", "--reason", EVIL)
+                end = time.monotonic() + DEADLINE_S
+                while not (run := s.api("run?run=1"))["paused"]:
+                    self.assertLess(time.monotonic(), end)
+                self.assertRegex(run["paused"]["by"], "^user ")
+                self.assertEqual((run["paused"]["reason"], run["acts"][0]["what"]), (EVIL, "pause"))
+                if CHROMIUM:
+                    with browser.Browser() as page:
+                        page.open(s.url)
+                        page.wait_for("!document.getElementById('paused').hidden")
+                        said = page.evaluate("document.getElementById('paused').innerText")
+                        self.assertRegex(said, r"^Paused by user .* for .*: " + re.escape(EVIL) + r"\. prdctl resume toy lets it go on\.$")
+                        self.assertIn("pause by user", page.evaluate("document.getElementById('acts').innerText"))
+                        self.picture(page)
+                c.prdctl("resume", "toy")
+                while s.api("run?run=1")["paused"]:
+                    self.assertLess(time.monotonic(), end)
+
+    def picture(self, page):
+        if os.environ.get("PRD_SCREENSHOTS"):
+            page.screenshot(f"{os.environ['PRD_SCREENSHOTS']}/{self.id().split('.')[-1]}.png")
 
     def browser(self, s, args):
         with tempfile.TemporaryDirectory(prefix="prd-browser-") as home:

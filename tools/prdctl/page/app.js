@@ -7,7 +7,7 @@ const KINDS = {
   c: ["computing", "computing"], w: ["waiting", "waiting"], r: ["reducing", "reducing, sending or copying"],
   b: ["beside", "reducing beside the computing"], p: ["there", "there: it has finished, pauses, or says nothing of what it does"],
 };
-const state = { runs: [], run: null, summary: null, line: null, groups: [], from: 0, to: 30, live: true, spans: [], drag: null, rank: null };
+const state = { runs: [], run: null, summary: null, line: null, groups: [], from: 0, to: 30, live: true, drag: null, row: null };
 
 function element(name, text, kind) {
   const made = document.createElement(name);
@@ -17,6 +17,34 @@ function element(name, text, kind) {
 }
 function fill(parent, children) { parent.replaceChildren(...children); }
 function set(node, text) { if (node.textContent !== text) node.textContent = text; }
+// The children are those that `list` gives, by key. What stays is not touched, so that it keeps the focus.
+function keep(parent, list, make, show) {
+  const known = parent.byKey || new Map(), now = new Map();
+  for (const entry of list) now.set(String(entry.key), known.get(String(entry.key)) || make(entry));
+  for (const [key, node] of known) if (!now.has(key)) node.remove();
+  let at = parent.firstChild;
+  for (const entry of list) {
+    const node = now.get(String(entry.key));
+    if (node === at) at = at.nextSibling; else parent.insertBefore(node, at);
+    show(node, entry);
+  }
+  parent.byKey = now;
+}
+// One of the children is a stop of the Tab key, the arrows go on from there.
+function roving(parent, at) {
+  const children = [...parent.children];
+  const stop = children.includes(document.activeElement) ? document.activeElement : at || children[0];
+  for (const child of children) child.tabIndex = child === stop ? 0 : -1;
+}
+function rove(parent, event) {
+  const children = [...parent.children], at = children.indexOf(document.activeElement);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: children.length - 1 }[event.key];
+  if (at < 0 || to === undefined) return;
+  event.preventDefault(); event.stopPropagation();
+  if (!children[to]) return;
+  children[to].focus();
+  roving(parent);
+}
 
 function seconds(s) {
   if (s === null || s === undefined || !Number.isFinite(s)) return "–";
@@ -88,6 +116,8 @@ function drawSteps() {
   g.fillText("steps/s", LEFT - 8, base); g.fillText(most >= 100 ? most.toFixed(0) : most.toPrecision(2), LEFT - 8, 13);
   g.textAlign = "left"; g.fillText("0:00", LEFT, height - 2);
   g.textAlign = "right"; g.fillText(clock(end), width - 2, height - 2);
+  g.fillStyle = colours.bad;
+  for (const act of s.acts) g.fillRect(Math.round(x(act.at_s)), 0, 1, base);
   const a = Math.max(x(state.from), LEFT), b = Math.max(a + 2, Math.min(x(state.to), width));
   g.fillStyle = colours.accent; g.globalAlpha = 0.16; g.fillRect(a, 0, b - a, base); g.globalAlpha = 1;
   g.strokeStyle = colours.accent; g.strokeRect(a + 0.5, 0.5, b - a - 1, base - 1);
@@ -98,7 +128,6 @@ function drawLanes() {
   const rows = line ? line.rows : [];
   const each = rows.length <= 16 ? 22 : rows.length <= 40 ? 14 : rows.length <= 64 ? 9 : Math.max(2, Math.min(4, Math.floor(600 / rows.length)));
   const [g, width] = prepare(by("lanes"), Math.max(60, rows.length * each) + 20);
-  state.spans = [];
   if (!line) return;
   const plot = width - LEFT, span = state.to - state.from, tall = rows.length * each;
   const x = (t) => LEFT + plot * (t - state.from) / span;
@@ -157,6 +186,15 @@ function drawLanes() {
     g.lineWidth = 1;
   }
   state.geometry = { each, x, width, plot, span };
+  if (state.row !== null && rows.length) {
+    state.row = Math.min(state.row, rows.length - 1);
+    const at = Math.round(x((state.from + state.to) / 2));
+    g.strokeStyle = colours.accent;
+    g.strokeRect(LEFT + 0.5, state.row * each + 0.5, plot - 1, each - 1);
+    g.fillStyle = colours.accent; g.fillRect(at, 0, 1, tall);
+    const box = by("lanes").getBoundingClientRect();
+    tell(rows[state.row], (state.from + state.to) / 2, box.left + at, box.top + (state.row + 1) * each);
+  }
 }
 
 function drawGraph() {
@@ -214,16 +252,15 @@ function drawGraph() {
 function showRuns(told) {
   state.runs = told.runs;
   set(by("daemon"), told.daemon ? "prd " + told.daemon.version : "no daemon");
-  const known = by("runs").children;
-  if (known.length !== told.runs.length) fill(by("runs"), told.runs.map(() => { const b = element("button"); b.append(element("b"), element("small")); return b; }));
-  told.runs.forEach((run, i) => {
-    const button = known[i], name = button.children[0], rest = button.children[1];
+  keep(by("runs"), told.runs.map((run) => ({ key: run.run, run })), () => { const b = element("button"); b.append(element("b"), element("small")); return b; }, (button, { run }) => {
+    const [name, rest] = button.children;
     button.onclick = () => choose(run.run);
     button.setAttribute("aria-current", String(run.run === state.run));
-    const dot = element("span", "", "dot " + run.state.split(" ")[0]);
-    if (name.dataset.is !== run.run + run.state) { name.replaceChildren(dot, document.createTextNode(run.job)); name.dataset.is = run.run + run.state; }
+    const is = run.state + " " + run.job;
+    if (name.dataset.is !== is) { name.replaceChildren(element("span", "", "dot " + run.state.split(" ")[0]), document.createTextNode(run.job)); name.dataset.is = is; }
     set(rest, "run " + run.run + " · " + run.engine + " · " + run.state);
   });
+  roving(by("runs"), document.querySelector("#runs [aria-current=true]"));
   if (state.run === null && told.runs.length) choose((told.runs.find((run) => !run.ended) || told.runs[0]).run);
 }
 
@@ -238,8 +275,11 @@ function showHead(s) {
   if (slow && slow.cost_s > 0.01 * s.pace.waited_s) text += "The others have waited " + seconds(slow.cost_s) + " for rank " + slow.rank + (slow.factor > 1.2 ? ", whose steps take " + slow.factor.toFixed(1) + " times as long as the median" : "") + ".";
   if (!s.whole) text += " " + plural(s.read, "record") + " of " + run.records + " read.";
   set(by("sentence"), text);
-  const n = s.series ? s.series.steps.length : 0, w = s.series ? s.series.width_s : 1;
-  const lately = s.over ? s.steps / Math.max(s.now_s, 1e-9) : n > 1 ? s.series.steps.slice(-9, -1).reduce((a, b) => a + b, 0) / (w * Math.min(8, n - 1)) : 0;
+  by("paused").hidden = !s.paused;
+  if (s.paused) set(by("paused"), "Paused by " + s.paused.by + " for " + seconds(s.paused.for_s) + (s.paused.reason ? ": " + s.paused.reason : "") + ". prdctl resume " + run.job + " lets it go on.");
+  // Of the last 8 parts that are over; what is not told of has no steps.
+  const w = s.series ? s.series.width_s : 1, n = Math.floor(s.now_s / w), parts = Math.min(8, n);
+  const lately = s.over ? s.steps / Math.max(s.now_s, 1e-9) : s.series && n ? s.series.steps.slice(n - parts, n).reduce((a, b) => a + b, 0) / (w * parts) : 0;
   const busy = s.pace ? s.pace.workers.reduce((a, b) => a + b.computed_s + b.waited_s + b.reduced_s, 0) : 0;
   const waited = s.pace ? s.pace.workers.reduce((a, b) => a + b.waited_s, 0) : 0;
   const figures = [["steps", String(s.steps)], [s.over ? "steps/s, mean" : "steps/s", lately >= 100 ? lately.toFixed(0) : lately.toFixed(1)], ["waiting", busy ? Math.round(100 * waited / busy) + " %" : "–"], ["workers", s.over ? String(s.expected || 0) : here + " of " + s.expected]];
@@ -270,38 +310,45 @@ function showLinks(s) {
   const parts = s.links.map((link) => element("p", "Ranks " + link.a + " and " + link.b + " have not reached each other for " + seconds(link.broken_s) + ": " + link.reason, "bad"));
   for (const refused of s.refused) parts.push(element("p", "Refused " + seconds(refused.ago_s) + " ago: rank " + refused.rank + " on " + refused.host + ": " + refused.reason));
   fill(by("links"), parts.length ? parts : [element("p", "No link is known to be broken, and nobody was refused.", "note")]);
+  by("operators").hidden = !s.acts.length;
+  fill(by("acts"), s.acts.map((act) => element("p", clock(act.at_s) + "  " + act.what + " by " + act.by + (act.reason ? ": " + act.reason : ""))));
   const chips = element("div", null, "chips");
   for (const [word, count] of Object.entries(s.states)) chips.append(element("span", count + " " + word));
   fill(by("now"), [chips]);
 }
 
+// rows: [key, cells]
 function table(node, heads, rows) {
-  const head = element("tr");
-  for (const [text, kind] of heads) head.append(element("th", text, kind));
-  const made = rows.map((cells) => {
+  if (!node.tHead) {
+    const head = element("tr");
+    for (const [text, kind] of heads) head.append(element("th", text, kind));
+    node.createTHead().append(head);
+    node.createTBody();
+  }
+  keep(node.tBodies[0], rows.map(([key, cells]) => ({ key, cells })), () => {
     const row = element("tr");
-    cells.forEach((cell, i) => row.append(element("td", cell, heads[i][1])));
+    for (const [, kind] of heads) row.append(element("td", "", kind));
     return row;
-  });
-  fill(node, [head, ...made]);
-  return made;
+  }, (row, { cells }) => cells.forEach((cell, i) => set(row.children[i], cell === null || cell === undefined ? "" : String(cell))));
 }
 
 function showWorkers(s) {
   const order = (w) => (w.state === "waiting" ? 0 : w.here ? 1 : 2);
   const shown = [...s.workers].sort((a, b) => order(a) - order(b) || a.rank - b.rank).slice(0, 200);
   table(by("workers"), [["rank", "n"], ["state"], ["iteration", "n"], ["heard", "n"], ["host"], ["pid", "n"], ["why"]],
-    shown.map((w) => [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]));
+    shown.map((w) => [w.rank, [w.rank, w.state + (w.detail ? " (" + w.detail + ")" : ""), w.iteration, w.heard_s === null ? "–" : seconds(w.heard_s) + " ago", w.host, w.pid, w.why]]));
 }
 
 function showGroups() {
-  set(by("groups-note"), state.groups.length ? "Formed until " + clock(state.to) + ", the newest first. Point at one to see it above." : "None in this run until then.");
-  const made = table(by("groups"), [["group", "n"], ["formed", "n"], ["state"], ["members"], ["waited, all", "n"], ["last to come", "n"], ["reduced", "n"], ["reason"]],
-    state.groups.map((g) => [g.group, clock(g.formed_s), (g.kind === "train" ? "" : g.kind + ", ") + g.state, ranks(g.members, g.all), seconds(g.waited_s), g.last >= 0 ? "rank " + g.last : "–", g.reduce_s ? seconds(g.reduce_s) : "–", g.failure || g.reason]));
-  made.forEach((row, i) => {
-    row.onpointerenter = () => { state.group = state.groups[i]; drawLanes(); };
-    row.onpointerleave = () => { state.group = null; drawLanes(); };
+  set(by("groups-note"), state.groups.length ? "Formed until " + clock(state.to) + ", the newest first. Point at one, or go to it with the arrow keys, to see it above." : "None in this run until then.");
+  table(by("groups"), [["group", "n"], ["formed", "n"], ["state"], ["members"], ["waited, all", "n"], ["last to come", "n"], ["reduced", "n"], ["reason"]],
+    state.groups.map((g) => [g.group, [g.group, clock(g.formed_s), (g.kind === "train" ? "" : g.kind + ", ") + g.state, ranks(g.members, g.all), seconds(g.waited_s), g.last >= 0 ? "rank " + g.last : "–", g.reduce_s ? seconds(g.reduce_s) : "–", g.failure || g.reason]]));
+  const body = by("groups").tBodies[0];
+  [...body.children].forEach((row, i) => {
+    row.onpointerenter = row.onfocus = () => { state.group = state.groups[i]; drawLanes(); };
+    row.onpointerleave = row.onblur = () => { state.group = null; drawLanes(); };
   });
+  roving(body);
 }
 
 // ---- the window ----
@@ -327,7 +374,8 @@ function zoom(times, at) {
 function whole() { const end = state.summary ? state.summary.now_s : 30; move(0, end, state.summary && !state.summary.over); }
 function choose(run) {
   if (run === state.run) return;
-  Object.assign(state, { run, summary: null, line: null, groups: [], group: null, from: 0, to: 30, live: true, fresh: true });
+  Object.assign(state, { run, summary: null, line: null, groups: [], group: null, from: 0, to: 30, live: true, fresh: true, row: null });
+  by("tip").hidden = true;
   for (const button of by("runs").children) button.setAttribute("aria-current", "false");
   tick();
 }
@@ -369,7 +417,7 @@ async function tick() {
           }
         }
         if (s.over && s.whole) wait = 5000;
-        else if (!s.whole) wait = 300;
+        else if (!s.whole) wait = 30;
       }
     }
     by("banner").hidden = !wrong;
@@ -389,32 +437,44 @@ function show() {
 
 // ---- hands ----
 
-function tipAt(event) {
-  const tip = by("tip"), geometry = state.geometry, line = state.line;
-  const box = by("lanes").getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
-  const row = line && geometry && line.rows[Math.floor(py / geometry.each)];
-  if (!row || px < LEFT) { tip.hidden = true; return; }
-  const t = state.from + geometry.span * (px - LEFT) / geometry.plot;
+// What the row's workers do at that time, beside the point.
+function tell(row, t, left, top) {
+  const tip = by("tip"), line = state.line;
   let text = (row.first === row.last ? "rank " + row.first : "ranks " + row.first + " to " + row.last) + " at " + clock(t);
-  let kind = null, did = null;
+  let kind = null, did = null, group = null;
   if (row.cells) kind = row.cells[Math.floor((t - line.from_s) / (line.to_s - line.from_s) * row.cells.length)];
   else { did = row.spans.find((s) => s[0] <= t && t < s[1] && s[2] !== "b") || row.spans.find((s) => s[0] <= t && t < s[1]); kind = did ? did[2] : row.there.some((s) => s[0] <= t && t < s[1]) ? "p" : null; }
   text += "\n" + (KINDS[kind] ? (row.cells ? "mostly " : "") + KINDS[kind][1] : "not there") + (did ? " for " + seconds(did[1] - did[0]) : "");
-  state.group = null;
   if (did && did[3]) {
-    const group = state.groups.find((g) => g.group === did[3]);
+    group = state.groups.find((g) => g.group === did[3]) || null;
     text += "\ngroup " + did[3];
     if (group) {
       text += " of ranks " + ranks(group.members, group.all);
       if (did[2] === "w" && group.last >= 0) text += group.last === row.first ? "\nit was the last to come" : "\nthe last to come was rank " + group.last;
-      state.group = group;
     }
   } else if (did && did[2] === "w" && state.summary && did[1] >= line.now_s - 0.05) {
     const worker = state.summary.workers.find((w) => w.rank === row.first);
     if (worker) text += "\n" + worker.why;
   }
-  tip.textContent = text; tip.hidden = false;
-  tip.style.left = Math.min(event.clientX + 14, window.innerWidth - 390) + "px"; tip.style.top = event.clientY + 16 + "px";
+  set(tip, text); tip.hidden = false;
+  tip.style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; tip.style.top = top + 16 + "px";
+  return group;
+}
+function tipAt(event) {
+  const geometry = state.geometry, box = by("lanes").getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
+  const row = state.line && geometry && state.line.rows[Math.floor(py / geometry.each)];
+  state.row = null;
+  if (!row || px < LEFT) { by("tip").hidden = true; return; }
+  state.group = tell(row, state.from + geometry.span * (px - LEFT) / geometry.plot, event.clientX, event.clientY);
+  drawLanes();
+}
+function noRow() { state.row = null; by("tip").hidden = true; drawLanes(); }
+function chooseRow(event) {
+  const by_ = { ArrowDown: 1, ArrowUp: -1 }[event.key], rows = state.line ? state.line.rows.length : 0;
+  if (event.key === "Escape") return noRow();
+  if (!by_ || !rows) return;
+  event.preventDefault();
+  state.row = state.row === null ? (by_ > 0 ? 0 : rows - 1) : Math.max(0, Math.min(rows - 1, state.row + by_));
   drawLanes();
 }
 
@@ -456,12 +516,36 @@ function begin() {
   steps.onpointerdown = (event) => { steps.setPointerCapture(event.pointerId); state.jump = true; jump(event); };
   steps.onpointermove = (event) => { if (state.jump) jump(event); };
   steps.onpointerup = () => { state.jump = false; };
+  lanes.onkeydown = chooseRow;
+  lanes.onblur = noRow;
+  by("runs").onkeydown = (event) => rove(by("runs"), event);
+  by("groups").onkeydown = (event) => rove(by("groups").tBodies[0], event);
   const next = (by_) => { const i = state.runs.findIndex((run) => run.run === state.run); const run = state.runs[i + by_]; if (run) choose(run.run); };
-  const keys = { ArrowLeft: () => shift(-0.25), ArrowRight: () => shift(0.25), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), a: whole, l: () => by("live").click(), j: () => next(1), k: () => next(-1), t: () => by("theme").click(), "?": () => by("help").showModal() };
+  // Of the whole page, and in the list that "Keys" shows.
+  const keys = [
+    [["ArrowLeft", "ArrowRight"], "back and forth in time", (key) => shift(key === "ArrowLeft" ? -0.25 : 0.25)],
+    [["+", "-"], "closer, further away", (key) => zoom(key === "+" ? 0.5 : 2)],
+    [["A"], "the whole run", whole],
+    [["L"], "follow the present", () => by("live").click()],
+    [["J", "K"], "next run, previous run", (key) => next(key === "J" ? 1 : -1)],
+    [["T"], "light or dark", () => by("theme").click()],
+    [["?"], "these keys", () => by("help").showModal()],
+    [["Tab"], "from one part of the page to the next", null],
+    [["ArrowUp", "ArrowDown"], "in the list of runs, among the workers' lines, in the list of groups: from one to the next", null],
+    [["Esc"], "close", null],
+  ];
+  const names = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
+  fill(by("keys"), keys.map(([those, what]) => {
+    const row = element("tr"), cell = element("td");
+    for (const key of those) cell.append(element("kbd", names[key] || key), " ");
+    row.append(cell, element("td", what));
+    return row;
+  }));
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || by("help").open) return;
-    const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-    if (act) { event.preventDefault(); act(); }
+    const pressed = event.key === "=" ? "+" : event.key.length === 1 ? event.key.toUpperCase() : event.key;
+    const found = keys.find(([those, , act]) => act && those.includes(pressed));
+    if (found) { event.preventDefault(); found[2](pressed); }
   });
   addEventListener("resize", () => { if (state.summary && state.summary.series) show(); });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) soon(); });
