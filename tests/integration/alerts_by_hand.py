@@ -172,7 +172,7 @@ def disk(alert, size, filler):
 
 
 def cut():
-    """Two hosts with a worker each; nothing that one sends reaches the other. Each trains on alone, so there is progress."""
+    """Two hosts with a worker each; nothing that one sends reaches the other."""
     text = '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\nlease_ms = 5000\n'
     port = cluster.free_port()
     with hosts.Hosts(3, "1gbit") as at, cluster.Cluster(BIN, text, inside=at.enter(0), address=at.address(0),
