@@ -3,7 +3,8 @@
 // and other jobs go on.
 //
 // By hand: PRD_ATTACK_JOBS=14000 PRD_ATTACK_ROUNDS=3000 hostile_test prints the latency of another
-// job's groups with and without it; PRD_ATTACK_TEXT is how long the texts are. `chrt -f 5` before
+// job's groups with and without it; PRD_ATTACK_TEXT is how long the texts are, PRD_ATTACK_EQUAL=1
+// gives the attacker the same priority. `chrt -f 5` before
 // it keeps out what else the machine does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,6 +38,7 @@ std::size_t Size(const char* variable, std::size_t otherwise) {
 
 // Behind the daemon and the other job, whose processor is not what is attacked.
 void StepBack() {
+  if (Size("PRD_ATTACK_EQUAL", 0) != 0) return;
   const sched_param least{.sched_priority = 1};
   if (::sched_getscheduler(0) == SCHED_FIFO) (void)::sched_setscheduler(0, SCHED_RR, &least);
   (void)!::nice(5);
