@@ -70,8 +70,10 @@ void Job::EndForNext() {
     const Tally& tally = tallies_[Index(rank)];
     if (!tally.known) continue;
     const bool awaited = state == State::kFinal || state == State::kJoining;
+    // Held: the average failed here, and nobody is left to copy it from.
+    const bool has_model = state == State::kFinal && !At(rank).signal_held;
     next.ranks.push_back(
-        {.rank = rank, .own = tally.last, .awaited = awaited, .has_model = state == State::kFinal});
+        {.rank = rank, .own = tally.last, .awaited = awaited, .has_model = has_model});
   }
   if (live_ == 0) return End();
   const std::string why = "the job goes on in run " + std::to_string(switching_->next) + ", by " +

@@ -155,7 +155,13 @@ void Cluster::Seen(const Record& record) {
     const Plan plan = MakeEngine(controller_.SpecOf(started->spec).engine)->plan();
     if (!(plan == world_.first_plan)) world_.plans[number] = plan;
     const auto former = numbers_.find(started->former.run);
-    if (former != numbers_.end()) world_.former[number] = former->second;
+    if (former != numbers_.end()) {
+      World::Former& of = world_.former[number];
+      of.run = former->second;
+      for (const FormerRank& rank : started->former.ranks) {
+        if (rank.has_model) of.with_model.insert(rank.rank);
+      }
+    }
     stats_.Begins(plan);
   }
   const auto* left = std::get_if<WorkerLeft>(&record.body);

@@ -348,23 +348,25 @@ void DataPlane::CheckStart(const Reduction& reduction) const {
 bool DataPlane::CheckSwitched(const Reduction& reduction) const {
   const auto former = world_->former.find(reduction.run);
   if (former == world_->former.end()) return false;
+  const RunId run = former->second.run;
   const Replica* averaged = nullptr;
   bool counts = false;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
-    if (replica.averaged != former->second) continue;
+    const GroupMember& member = reduction.group.members[i];
+    if (replica.averaged != run || !former->second.with_model.contains(member.rank)) continue;
     const std::string who = "worker " + std::to_string(reduction.members[i]);
     if (averaged != nullptr && averaged->tag != replica.tag) {
-      throw Violation("switched-model", who + " ended run " + std::to_string(former->second) +
+      throw Violation("switched-model", who + " ended run " + std::to_string(run) +
                                             " with another replica than others");
     }
     averaged = &replica;
-    counts = counts || reduction.group.members[i].weight == 1;
+    counts = counts || member.weight == 1;
   }
   if (averaged == nullptr || counts) return averaged != nullptr;
   throw Violation("switched-model", "run " + std::to_string(reduction.run) +
                                         " does not begin with the final average of run " +
-                                        std::to_string(former->second));
+                                        std::to_string(run));
 }
 
 // A controller that has forgotten one final average may form another of that id.

@@ -177,13 +177,17 @@ struct World {
   std::map<std::uint64_t, RunId> runs;  // all that ever were, by identity
   Plan first_plan;                      // of the workload's engine
   std::map<RunId, Plan> plans;          // of the runs that have another one
-  std::map<RunId, RunId> former;        // of the runs that continue another one
-  std::set<RunId> finished;             // of these, those that their workers ended (RunEnded)
-  std::set<Incarnation> dismissed;      // by an operator
-  std::uint64_t launch = 1;             // the newest
-  DurationNs longest_step = 0;          // computed so far, but for those that a freeze drew out
-  bool forgot = false;                  // the controller, ever
-  Instant disturbed_until;  // a fault that has begun lasts until then, as far as is known
+  struct Former {                       // of a run that continues another one
+    RunId run = kNoRun;
+    std::set<Rank> with_model;  // who took that run's final average, as the history says
+  };
+  std::map<RunId, Former> former;
+  std::set<RunId> finished;         // of these, those that their workers ended (RunEnded)
+  std::set<Incarnation> dismissed;  // by an operator
+  std::uint64_t launch = 1;         // the newest
+  DurationNs longest_step = 0;      // computed so far, but for those that a freeze drew out
+  bool forgot = false;              // the controller, ever
+  Instant disturbed_until;          // a fault that has begun lasts until then, as far as is known
   Mail<WorkerEnvelope> to_controller;
   Mail<ControllerEnvelope> to_worker;
   std::uint64_t messages = 0;  // sent, also those that were lost
