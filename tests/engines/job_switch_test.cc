@@ -181,7 +181,28 @@ TEST_F(JobSwitchTest, AllHaveTheAverageBeforeTheyGo) {
   ExpectReplaysAsTold();
 }
 
-TEST_F(JobSwitchTest, WhoDrainsGoesWithTheOldRun) {
+// Nobody is left to copy it from: the next run is not told that this worker has it.
+TEST_F(JobSwitchTest, WhoCouldNotCopyTheAverageHasItNot) {
+  Start(plans::kGradients, 2, Engine::Joining::kBarrier);
+  Step(Switch());
+  Say(0, Finish{});
+  Say(1, Finish{});
+  Done(1);
+  Done(0, Outcome::kFailed);
+  Say(0, Adopted{.ok = false, .detail = "gone"});
+  Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
+  for (int i = 0; i < 20 && job_->next() == nullptr; ++i) {
+    ASSERT_TRUE(job_->NextDeadline().has_value());
+    now_ = job_->NextDeadline()->ns - 1;
+    Step(DeadlineReached{});
+  }
+  ASSERT_NE(job_->next(), nullptr);
+  EXPECT_TRUE(job_->next()->ranks[0].awaited);
+  EXPECT_FALSE(job_->next()->ranks[0].has_model);
+  EXPECT_FALSE(job_->next()->ranks[1].awaited);
+}
+
+TEST_F(JobSwitchTest, WhoWasRemovedStaysSo) {
   Start(plans::kModels, 3);
   Step(OperatorActed{.verb = OperatorVerb::kEvict, .rank = 2, .by = "user 0"});
   Step(Switch());
