@@ -20,7 +20,7 @@ constexpr std::size_t kMaxFileBytes = 4 << 20;
 JobRule ReadRule(const TomlTable* table, int line, ConfigErrors* errors) {
   JobRule rule{.pattern = {}, .spec = {}, .line = line};
   FieldReader reader(table, "job", line, errors);
-  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec, &rule.mesh_security_by_keys);
+  DescribeJob(reader, &rule.pattern, PatternRule, &rule.spec, &rule);
   reader.RefuseOthers();
   return rule;
 }
@@ -160,6 +160,17 @@ Result<JobSpec> FindJob(const Config& config, const std::string& name) {
                                      config.file + " matches; there are " + patterns);
 }
 
+std::optional<JobSpec> LiveSwitch(const Config& before, const Config& now,
+                                  const std::string& name) {
+  const auto rule = std::find_if(now.jobs.begin(), now.jobs.end(),
+                                 [&](const JobRule& of) { return GlobMatches(of.pattern, name); });
+  if (rule == now.jobs.end() || !rule->live) return std::nullopt;
+  const Result<JobSpec> was = FindJob(before, name);
+  Result<JobSpec> is = FindJob(now, name);
+  if (!is.ok() || (was.ok() && was->text == is->text)) return std::nullopt;
+  return *std::move(is);
+}
+
 std::string JobSpecToToml(const JobSpec& spec) {
   JobSpec copy = spec;  // a writer only reads
   FieldWriter writer("job");
@@ -190,8 +201,8 @@ std::string ConfigReference() {
   FieldLister lister("daemon");
   DescribeDaemon(lister, &daemon);
   FieldLister job("job");
-  bool by_keys = true;
-  DescribeJob(job, &name, PatternRule, &spec, &by_keys);
+  JobRule rule;
+  DescribeJob(job, &name, PatternRule, &spec, &rule);
   Identity someone;
   FieldLister identity("identity");
   DescribeIdentity(identity, &someone);

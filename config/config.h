@@ -7,6 +7,7 @@
 #define PRD_CONFIG_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,7 @@ struct JobRule {
       pattern;   // of job names; * is any run of characters, ? any one. The first match counts
   JobSpec spec;  // name and text empty
   bool mesh_security_by_keys = true;  // "auto": FindJob says which
+  bool live = false;                  // a reload counts for jobs that run, too
   int line = 0;                       // of the file, for messages
 };
 
@@ -90,6 +92,10 @@ Result<Config> ParseConfig(std::string_view text, const std::string& file,
 // The spec for a job's name by the first rule that matches, with name and text set. kNotFound lists
 // the patterns there are.
 Result<JobSpec> FindJob(const Config& config, const std::string& name);
+
+// The spec that a job which runs is to be switched to, when `before` was reloaded as `now`: its
+// table there has `live`, and gives it another spec than it did. nullopt: it is not.
+std::optional<JobSpec> LiveSwitch(const Config& before, const Config& now, const std::string& name);
 
 // A spec as one normalised [job] table, every key written out, and back: what a run keeps in its
 // history.

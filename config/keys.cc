@@ -276,7 +276,7 @@ void DescribeMeshSecurity(Fields& fields, MeshSecurity* security, bool* by_keys)
 }  // namespace
 
 void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec,
-                 bool* by_keys) {
+                 JobRule* of) {
   fields.Text("name", name, rule,
               "Which jobs these settings are for: the first [[job]] whose name matches counts.",
               Fields::Need::kRequired);
@@ -289,6 +289,14 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
               "Which consistency engine decides. The tables of other engines may stay in the file, "
               "and are checked: this line alone switches, and no training binary changes.",
               Fields::Need::kRequired);
+  if (of != nullptr) {
+    fields.Flag(
+        "live", &of->live,
+        "true: when this table has changed, `systemctl reload prd` switches jobs that run to "
+        "what it says now, as `prdctl switch` does: their workers end their steps, take "
+        "their average, and go on in the same processes. What cannot be switched is in the "
+        "log, and goes on as it is. false: a change counts for runs that begin later.");
+  }
   fields.Whole("workers", &spec->workers, {0, kMaxWorkers, "workers"},
                "Workers that the common start waits for. 0: as many as the first worker's launcher "
                "says it started (WORLD_SIZE of torchrun, SLURM_NTASKS, ...), or 1. Later ones join "
@@ -340,7 +348,8 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "is in the log, in prdctl, and in the metric prd_nonfinite_steps_total. \"drop\": the "
       "same, but its work is discarded; needs gradients. \"stop\": the step fails, and the "
       "worker leaves the job.");
-  DescribeMeshSecurity(fields, &spec->mesh_security, by_keys);
+  DescribeMeshSecurity(fields, &spec->mesh_security,
+                       of == nullptr ? nullptr : &of->mesh_security_by_keys);
   static constexpr std::array<std::string_view, 2> kNetworks = {"untrusted", "trusted"};
   std::size_t network = spec->device_network_trusted ? 1 : 0;
   fields.Name(

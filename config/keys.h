@@ -21,10 +21,10 @@ void DescribeIdentity(ListFields& fields, Identity* identity);
 Status CheckAccess(const DaemonConfig& config, const std::vector<Identity>& identities);
 
 // `name` is the pattern of a rule or the name of a job; `rule` says which texts it may be.
-// `by_keys`: whether mesh_security is left to whether the daemon has keys, which a config may say,
-// and the spec of a run does not (null).
+// `of`: what a config may say besides, and the spec of a run does not (null): whether mesh_security
+// is left to whether the daemon has keys, and whether a reload counts for jobs that run.
 void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpec* spec,
-                 bool* by_keys);
+                 JobRule* of);
 
 std::string PatternRule(const std::string& text);
 std::string JobNameRule(const std::string& text);

@@ -105,8 +105,8 @@ std::string ConfigManual() {
       "One [[job]] for every kind of job. A worker names its job (PRD_JOB); a job that no [[job]] "
       "matches is refused.",
       "[[job]]", "job");
-  bool by_keys = true;
-  DescribeJob(job, &name, PatternRule, &spec, &by_keys);
+  JobRule rule;
+  DescribeJob(job, &name, PatternRule, &spec, &rule);
   return std::string(kHeader) + daemon.text() + identity.text() + job.text();
 }
 

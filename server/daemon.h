@@ -63,6 +63,7 @@ class Daemon {
   void Wait(Instant now);
   void ReadSignals();
   void Reload();
+  void SwitchLive(const Config& before);
   void TellRevoked() const;
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);

@@ -247,6 +247,7 @@ void Daemon::Reload() {
     notifier_.Ready();
     return;
   }
+  const Config before = config_;
   const std::string restart = NeedRestart(config_.daemon, loaded->daemon);
   DaemonConfig settings = config_.daemon;
   settings.log_level = loaded->daemon.log_level;
@@ -265,8 +266,34 @@ void Daemon::Reload() {
   }
   TellRevoked();
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
+  SwitchLive(before);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
   notifier_.Ready();
+}
+
+// Jobs that run and whose tables say that a reload counts for them.
+void Daemon::SwitchLive(const Config& before) {
+  std::vector<std::string> jobs;
+  for (const auto& [run, job] : pump_->jobs()) {
+    if (!job->ended()) jobs.push_back(job->spec().name);
+  }
+  for (const std::string& job : jobs) {
+    const std::optional<JobSpec> to = LiveSwitch(before, config_, job);
+    if (!to) continue;
+    const Status status = stalled_since_
+                              ? Status(Code::kUnavailable, "the history cannot be written now")
+                              : pump_->Act(Now(), job,
+                                           {.verb = OperatorVerb::kSwitch,
+                                            .by = "a reload of " + config_.file.substr(0, 100),
+                                            .spec = to->text});
+    if (status.ok()) {
+      spdlog::info("job {} goes on with engine {} once its workers have ended their steps", job,
+                   EngineName(to->engine));
+    } else {
+      spdlog::error("job {} goes on as it is, though its table has live = true: {}", job,
+                    status.message());
+    }
+  }
 }
 
 // Workers whose messages are refused from now on, unless their identity is another one by now.

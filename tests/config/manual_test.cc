@@ -81,11 +81,11 @@ TEST(ManualTest, EveryKeyIsExplainedAndListed) {
   std::string name;
   Explained explained;
   DescribeDaemon(explained, &daemon);
-  bool by_keys = true;
-  DescribeJob(explained, &name, PatternRule, &spec, &by_keys);
+  JobRule rule;
+  DescribeJob(explained, &name, PatternRule, &spec, &rule);
   const std::string reference = ConfigReference();
   FieldLister lister("job");
-  DescribeJob(lister, &name, PatternRule, &spec, &by_keys);
+  DescribeJob(lister, &name, PatternRule, &spec, &rule);
   EXPECT_GT(lister.lines().size(), 50u);
   for (const FieldLister::Line& line : lister.lines()) {
     EXPECT_NE(reference.find(line.key + " = " + (line.value.empty() ? "(required)" : line.value)),

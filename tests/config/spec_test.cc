@@ -229,6 +229,25 @@ TEST(SwitchedSpecTest, ErrorsNameTheKey) {
   EXPECT_THAT(wrong("p-reduce:lease_ms=900"), HasSubstr("heartbeat_ms: found 500"));
 }
 
+TEST(LiveSwitchTest, OnlyWhatIsLiveAndHasChanged) {
+  const auto config = [](const std::string& table) {
+    const Result<Config> parsed = ParseConfig(
+        "[[job]]\nname = \"a\"\n" + table + "[[job]]\nname = \"*\"\nengine = \"hop\"\n", "test");
+    EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
+    return *parsed;
+  };
+  const Config before = config("engine = \"p-reduce\"\n");
+  const std::string after = "engine = \"p-reduce\"\nlease_ms = 9000\n";
+  EXPECT_FALSE(LiveSwitch(before, config(after), "a")) << "it is not live";
+  const std::optional<JobSpec> to = LiveSwitch(before, config(after + "live = true\n"), "a");
+  ASSERT_TRUE(to.has_value());
+  EXPECT_EQ(to->lease_ms, 9000u);
+  EXPECT_EQ(to->name, "a");
+  const std::string live = "engine = \"p-reduce\"\nlive = true\n";
+  EXPECT_FALSE(LiveSwitch(before, config(live), "a")) << "nothing that a run has has changed";
+  EXPECT_FALSE(LiveSwitch(before, config(after + "live = true\n"), "b")) << "another table";
+}
+
 TEST(GlobTest, ManyStarsStayCheap) {
   std::string pattern;
   for (int i = 0; i < 100; ++i) pattern += "*a";

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A running job goes on under another engine, with real processes. Usage: switch_test.py BIN_DIR [TEST ...]"""
 import json
+import signal
 import sys
-import time
 import unittest
 
 import cluster
@@ -89,6 +89,24 @@ class Switching(unittest.TestCase):
             c.stop_daemon()
             for run in ("1", "2"):
                 self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
+
+    def test_a_reload_switches_a_job_whose_table_is_live(self):
+        with cluster.Cluster(BIN, JOB.format("p-reduce", 2) + "live = true\n") as c:
+            stop = c.dir / "stop"
+            workers = self.start(c, 2, steps=100_000, args=("--stop-file", str(stop)))
+            c.config.write_text(c.config.read_text().replace('engine = "p-reduce"', 'engine = "all-reduce"'))
+            c.daemon.send_signal(signal.SIGHUP)
+            for worker in workers:
+                worker.wait_for(under("all-reduce"), "a step under all-reduce")
+            c.daemon.send_signal(signal.SIGHUP)  # nothing has changed
+            counts = [len(worker.steps()) for worker in workers]
+            for worker, count in zip(workers, counts):
+                worker.wait_for(lambda line: line.get("step") == count + 3, "further steps")
+            stop.touch()
+            for worker in workers:
+                worker.end()
+            self.check_steps(workers)
+            self.assertEqual([run["engine"] for run in runs(c)], ["p-reduce", "all-reduce"])
 
     def test_what_cannot_be_is_refused_and_nothing_stops(self):
         with cluster.Cluster(BIN, JOB.format("p-reduce", 2)) as c:
