@@ -70,8 +70,9 @@ void Job::EndForNext() {
     const Tally& tally = tallies_[Index(rank)];
     if (!tally.known) continue;
     const bool awaited = state == State::kFinal || state == State::kJoining;
-    // Held: the average failed here, and nobody is left to copy it from.
-    const bool has_model = state == State::kFinal && !At(rank).signal_held;
+    // Where the average failed, the worker has copied it; or nobody was left to copy it from.
+    const bool has_model =
+        state == State::kFinal && (At(rank).last_ok || At(rank).failed_source == kNoRank);
     next.ranks.push_back(
         {.rank = rank, .own = tally.last, .awaited = awaited, .has_model = has_model});
   }
