@@ -139,7 +139,8 @@ class Training(unittest.TestCase):
         port = cluster.free_port()
         with cluster.Cluster(BIN, '[[job]]\nname = "*"\nengine = "hop"\n', daemon=f'metrics = "127.0.0.1:{port}"'):
             end = time.monotonic() + cluster.DEADLINE_S
-            while not (text := get(port, "/metrics")):
+            # The first page may be of before the daemon's thread has turned.
+            while "prd_records_total" not in (text := get(port, "/metrics") or ""):
                 self.assertLess(time.monotonic(), end)
                 time.sleep(0.05)
         types, _ = families_of(text)

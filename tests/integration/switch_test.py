@@ -20,7 +20,7 @@ def runs(c):
     return json.loads(c.prdctl("jobs"))["runs"]
 
 
-class Switching(unittest.TestCase):
+class Training(unittest.TestCase):
     def start(self, c, workers, **options):
         started = [c.worker(rank, step_ms=20, velocity="state", **options) for rank in range(workers)]
         for worker in started:

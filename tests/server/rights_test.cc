@@ -500,7 +500,8 @@ class Operators : public Tenants {
             {.verb = OperatorVerb::kDrain, .host = "host"},
             {.verb = OperatorVerb::kEnd},
             {.verb = OperatorVerb::kPause},
-            {.verb = OperatorVerb::kResume}};
+            {.verb = OperatorVerb::kResume},
+            {.verb = OperatorVerb::kSwitch, .spec = "all-reduce"}};
   }
   // How the daemon answers.
   std::string Act(const CurveKeys& keys, OperatorActed what, const std::string& job = "alice-1") {
