@@ -211,6 +211,12 @@ TEST(SessionPauseTest, EveryEngineGoesOnWithoutWhoPauses) {
   }
 }
 
+// The controller knows that all have the first replica: Average asks it who has one.
+bool HasStarted(const Record& record) {
+  const auto* ended = std::get_if<GroupEnded>(&record.body);
+  return ended != nullptr && ended->ok;
+}
+
 TEST(SessionAverageTest, TheMeanOfAllIsGivenWhileTheOthersStay) {
   AdPsgdOptions alone;  // no step of these synchronises
   alone.section_length = 1000;
@@ -224,6 +230,7 @@ TEST(SessionAverageTest, TheMeanOfAllIsGivenWhileTheOthersStay) {
     ++ready;
     while (ready < 3) std::this_thread::yield();
     if (rank == 0) {
+      EXPECT_TRUE(daemon.WaitFor(HasStarted));
       std::vector<float> mean(kSize);
       const std::vector<Tensor> into = {{mean.data(), kSize - 3, DType::kF32},
                                         {mean.data() + kSize - 3, 3, DType::kF32}};
@@ -262,6 +269,7 @@ TEST(SessionAverageTest, StateThatIsAveragedIsNoPartOfIt) {
     ++ready;
     while (ready < 2) std::this_thread::yield();
     if (rank == 0) {
+      EXPECT_TRUE(daemon.WaitFor(HasStarted));
       std::vector<float> narrow_mean(7);
       std::vector<double> wide_mean(5);
       const Status status = worker->session->Average(
