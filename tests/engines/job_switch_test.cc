@@ -44,6 +44,14 @@ class JobSwitchTest : public JobTest {
     script_ = {.plan = plan, .joining = Engine::Joining::kAnytime};
     Make(AllReduceOptions{}, 0, spec_);
   }
+  // Two workers, who have the final average of the run that ends.
+  void SwitchTwo() {
+    Start(plans::kModels, 2);
+    Step(Switch());
+    for (const Rank r : {0, 1}) Say(r, Finish{});
+    for (const Rank r : {0, 1}) Done(r);
+    Next(plans::kModels);
+  }
   // To the run that follows, with the old one's model if `former`.
   void Return(Rank rank, Iteration iteration, std::uint64_t former) {
     WorkerEnvelope hello = HelloOf(rank);
@@ -248,13 +256,7 @@ TEST_F(JobSwitchTest, TheNextRunWaitsForAllAndBeginsWithTheirAverage) {
 
 // The former run's model counts in the first start alone: later ones begin with what was learned.
 TEST_F(JobSwitchTest, ALaterStartTakesWhatWasLearnedSince) {
-  Start(plans::kModels, 2);
-  Step(Switch());
-  Say(0, Finish{});
-  Say(1, Finish{});
-  Done(0);
-  Done(1);
-  Next(plans::kModels);
+  SwitchTwo();
   Return(0, 4, 99);
   Return(1, 6, 99);
   ASSERT_NE(Formed(), nullptr);
@@ -262,13 +264,7 @@ TEST_F(JobSwitchTest, ALaterStartTakesWhatWasLearnedSince) {
 }
 
 TEST_F(JobSwitchTest, WhoDoesNotComeIsNotWaitedForForEver) {
-  Start(plans::kModels, 2);
-  Step(Switch());
-  Say(0, Finish{});
-  Say(1, Finish{});
-  Done(0);
-  Done(1);
-  Next(plans::kModels);
+  SwitchTwo();
   Return(0, 4, former_.identity);
   const std::optional<Instant> until = job_->NextDeadline();
   ASSERT_TRUE(until.has_value());
@@ -279,13 +275,7 @@ TEST_F(JobSwitchTest, WhoDoesNotComeIsNotWaitedForForEver) {
 }
 
 TEST_F(JobSwitchTest, ARunToWhichNobodyComesEnds) {
-  Start(plans::kModels, 2);
-  Step(Switch());
-  Say(0, Finish{});
-  Say(1, Finish{});
-  Done(0);
-  Done(1);
-  Next(plans::kModels);
+  SwitchTwo();
   now_ = job_->NextDeadline()->ns - 1;
   Step(DeadlineReached{});
   ASSERT_NE(Recorded<RunEnded>(), nullptr);

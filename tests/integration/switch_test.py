@@ -35,6 +35,17 @@ class Training(unittest.TestCase):
             self.assertEqual([line["steps"] for line in steps], list(range(1, len(steps) + 1)))
             self.assertEqual(steps[-1]["applied"], len(steps))
 
+    def end_all(self, stop, workers):
+        stop.touch()
+        for worker in workers:
+            worker.end()
+        self.check_steps(workers)
+
+    def check_replays(self, c, runs):
+        c.stop_daemon()
+        for run in runs:
+            self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
+
     def models_at(self, workers, engine):
         """The model with which each worker's first step under this engine begins: the step before has it."""
         return {next(line["model"] for line in worker.steps() if line["engine"] == engine) for worker in workers}
@@ -53,15 +64,11 @@ class Training(unittest.TestCase):
             counts = [len(worker.steps()) for worker in workers]
             for worker, count in zip(workers, counts):
                 worker.wait_for(lambda line: line.get("step") == count + 3, "steps under the last engine")
-            stop.touch()
-            for worker in workers:
-                worker.end()
-            self.check_steps(workers)
+            self.end_all(stop, workers)
             states = [(run["engine"], run["state"], run["former_run"], run["next_run"]) for run in runs(c)]
             self.assertEqual(states, [("p-reduce", "switched", None, 2), ("all-reduce", "switched", 1, 3), ("hop", "finished", 2, None)])
-            c.stop_daemon()
+            self.check_replays(c, ("1", "2", "3"))
             for run in ("1", "2", "3"):
-                self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
                 records = [json.loads(line) for line in c.prdctl("export", run, offline=True).splitlines()]
                 failed = [record for record in records if record.get("type") == "group_ended" and not record["ok"]]
                 self.assertEqual(failed, [])
@@ -78,17 +85,12 @@ class Training(unittest.TestCase):
             for worker in workers:
                 worker.wait_for(under("p-reduce"), "a step under p-reduce")
             self.assertEqual(len(self.models_at(workers, "p-reduce")), 1, "all begin with one model")
-            stop.touch()
-            for worker in workers:
-                worker.end()
-            self.check_steps(workers)
+            self.end_all(stop, workers)
             self.assertEqual([run["state"] for run in runs(c)], ["switched", "finished"])
             started = [json.loads(line) for line in c.prdctl("export", "2").splitlines()][0]
             self.assertIn("group_size = 2", started["spec"])
             self.assertIn("lease_ms = 50000", started["spec"])
-            c.stop_daemon()
-            for run in ("1", "2"):
-                self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
+            self.check_replays(c, ("1", "2"))
 
     def test_a_reload_switches_a_job_whose_table_is_live(self):
         with cluster.Cluster(BIN, JOB.format("p-reduce", 2) + "live = true\n") as c:
@@ -102,10 +104,7 @@ class Training(unittest.TestCase):
             counts = [len(worker.steps()) for worker in workers]
             for worker, count in zip(workers, counts):
                 worker.wait_for(lambda line: line.get("step") == count + 3, "further steps")
-            stop.touch()
-            for worker in workers:
-                worker.end()
-            self.check_steps(workers)
+            self.end_all(stop, workers)
             self.assertEqual([run["engine"] for run in runs(c)], ["p-reduce", "all-reduce"])
 
     def test_what_cannot_be_is_refused_and_nothing_stops(self):

@@ -70,8 +70,9 @@ def tell_of_the_end():
     prd.torch.Worker.finish = finish_and_tell
 
 
-def start(folder, name, environment):
-    """A process that runs the script as its main program. A fork: this one has imported PyTorch, which takes longest."""
+def start(folder, script, environment, arguments=(), strict=True):
+    """A process that runs the script as its main program in `folder`, and prints into out and err beside that. A fork: this one has
+    imported PyTorch, which takes longest."""
     child = os.fork()
     if child:
         return child
@@ -79,15 +80,16 @@ def start(folder, name, environment):
         os.environ.update(environment)
         os.chdir(folder)
         sys.path.insert(0, "")
-        for stream, number in (("out", 1), ("err", 2)):
+        for stream, number in (("../out", 1), ("../err", 2)):
             os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT, 0o600), number)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)
-        sys.argv = [f"{name}.py"]
+        sys.argv = [script, *arguments]
         torch.set_num_threads(1)
-        warnings.simplefilter("error")
+        if strict:
+            warnings.simplefilter("error")
         if environment.get("PRD_RANK"):
             tell_of_the_end()
-        runpy.run_path(f"{name}.py", run_name="__main__")
+        runpy.run_path(script, run_name="__main__")
         sys.stdout.flush()
         os._exit(0)
     except BaseException:
@@ -105,18 +107,18 @@ class Scripts(unittest.TestCase):
     def run_script(self, name, folders, environments):
         """What each process printed."""
         for folder in folders:
-            folder.mkdir()
+            folder.mkdir(parents=True)
             patched(folder, name)
-        children = [start(folder, name, environment) for folder, environment in zip(folders, environments)]
+        children = [start(folder, f"{name}.py", environment) for folder, environment in zip(folders, environments)]
         ends = [os.waitpid(child, 0)[1] for child in children]
         for end, folder in zip(ends, folders):
-            self.assertEqual(end, 0, (folder / "err").read_text()[-2000:])
-        return [(folder / "out").read_text() for folder in folders]
+            self.assertEqual(end, 0, (folder.parent / "err").read_text()[-2000:])
+        return [(folder.parent / "out").read_text() for folder in folders]
 
     def under(self, name, engine, options):
         with place.Cluster(place.job(engine, WORKERS, "", options)) as c:
             environments = [place.environment(c, rank) for rank in range(WORKERS)]
-            printed = self.run_script(name, [c.dir / f"rank{rank}" for rank in range(WORKERS)], environments)
+            printed = self.run_script(name, [c.dir / f"rank{rank}/run" for rank in range(WORKERS)], environments)
             ends = [re.search(r"finished (\d+) (\d+)\n", text) for text in printed]
             self.assertEqual(len({end[1] for end in ends}), 1, "replicas are equal in bits")
             self.losses_fall(printed[max(range(WORKERS), key=lambda rank: int(ends[rank][2]))])

@@ -12,13 +12,11 @@ import os
 import pathlib
 import pickle
 import re
-import runpy
 import shutil
 import struct
 import sys
 import tempfile
 import time
-import traceback
 import types
 
 import numpy
@@ -110,32 +108,6 @@ def text():
 DATA = {"mnist": pictures, "vae": pictures, "imagenet": folders_of_pictures, "nanogpt": text}
 
 
-def start(folder, script, arguments, environment):
-    """A process that runs the script as its main program. A fork: this one has imported PyTorch, which takes longest."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        os.environ.update(environment)
-        os.chdir(folder)
-        sys.path.insert(0, "")
-        for stream, number in (("../out", 1), ("../err", 2)):
-            os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT, 0o600), number)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)
-        sys.argv = [script, *arguments]
-        torch.set_num_threads(1)
-        if not hasattr(torch, "accelerator"):  # what PyTorch has since 2.6
-            torch.accelerator = types.SimpleNamespace(is_available=lambda: False)
-        scripts_test.tell_of_the_end()
-        runpy.run_path(script, run_name="__main__")
-        sys.stdout.flush()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
 def run(name, source, engine, options):
     """What is wrong, or nothing; and the loss of the first and the last prints."""
     script, (arguments, added) = ("train.py" if name == "nanogpt" else "main.py"), SCRIPTS[name]
@@ -150,7 +122,7 @@ def run(name, source, engine, options):
             os.chdir(folder)
             DATA[name]()
             os.chdir(here)
-            children.append((folder, start(folder, script, arguments, place.environment(c, rank))))
+            children.append((folder, scripts_test.start(folder, script, place.environment(c, rank), arguments, strict=False)))
         for folder, child in children:
             if os.waitpid(child, 0)[1] != 0:
                 return f"{folder}: {(folder.parent / 'err').read_text()[-2000:]}", None
@@ -168,6 +140,8 @@ def run(name, source, engine, options):
 
 
 def main():
+    if not hasattr(torch, "accelerator"):  # what PyTorch has since 2.6
+        torch.accelerator = types.SimpleNamespace(is_available=lambda: False)
     examples, nanogpt = (pathlib.Path(argument) for argument in sys.argv[1:3])
     failed = 0
     for name in sys.argv[3:] or SCRIPTS:
