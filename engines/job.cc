@@ -310,7 +310,10 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.iteration = adopted.iteration;
   worker.signal_held = false;
   worker.no_replica = false;
-  if (worker.state != State::kAdopting) return {};
+  if (worker.state != State::kAdopting) {
+    LeaveOlderBehind();
+    return {};
+  }
   if (worker.owed > 0) {
     Write(UpdateDropped{.rank = rank,
                         .iteration = worker.iteration,
@@ -329,6 +332,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   } else {
     worker.outdated = false;
     Activate(rank, adopted.iteration, "adopted the model of rank " + std::to_string(source));
+    LeaveOlderBehind();
   }
   return {};
 }
@@ -557,13 +561,31 @@ void Job::Introduce(Rank asks, Rank asked) {
   Send(asked, prd::Announce{.members = {Describe(asks)}});
 }
 
-// Ends an incarnation that a round cannot be repaired for. It comes back as another, with a whole
-// replica.
+// Ends an incarnation that cannot train on from the replica that it has. It comes back as another,
+// with a whole one.
 void Job::LeaveBehind(Rank rank, const std::string& why) {
   out_->sends.push_back({rank,
                          {.incarnation = At(rank).incarnation,
                           .body = Refused{.code = Code::kAborted, .reason = why}}});
   Remove(rank, LeftReason::kEvicted, why);
+}
+
+// Where all share every round, replicas are equal while none runs. A worker that copied from one
+// which is gone, or that paused, may bring a newer one: the others come back with that.
+void Job::LeaveOlderBehind() {
+  if (joining_ == Engine::Joining::kAnytime || !NothingRuns()) return;
+  const auto trains = [](const Worker& worker) {
+    return worker.state == State::kActive && !worker.no_replica && worker.source == kNoRank;
+  };
+  Iteration newest = 0;
+  for (const Worker& worker : workers_) {
+    if (trains(worker)) newest = std::max(newest, worker.iteration);
+  }
+  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+    if (!trains(At(rank)) || At(rank).iteration == newest) continue;
+    LeaveBehind(rank, "its model is of iteration " + std::to_string(At(rank).iteration) +
+                          ", others have one of " + std::to_string(newest));
+  }
 }
 
 // Drops what the worker has computed or computes. Where nobody has anything newer than it has, it

@@ -417,6 +417,7 @@ class Job {
   std::string OnResult(Rank rank, const Adopted& adopted);
   bool Repair(GroupId id);
   void LeaveBehind(Rank rank, const std::string& why);
+  void LeaveOlderBehind();
   void OrderResult(Rank rank, Rank source, GroupId group);
   void CatchUpOrRejoin(Rank rank);
   void Rejoin();

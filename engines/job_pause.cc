@@ -73,17 +73,22 @@ std::string Job::OnResume(Rank rank) {
 
 // Whoever need not copy first goes on with its own replica; whoever is back is told.
 void Job::AdmitResuming() {
+  Iteration newest = ReplicasAreEqual(plan_) ? Newest() : 0;
+  for (const Worker& worker : workers_) {
+    if (ReplicasAreEqual(plan_) && worker.resumes) newest = std::max(newest, worker.iteration);
+  }
   for (Rank rank = 0; Index(rank) < workers_.size() && resuming_ > 0; ++rank) {
     Worker& worker = At(rank);
     if (!worker.resumes) continue;
     // Who comes back now comes back to the next run.
     const bool between = !switching_ && (joining_ == Engine::Joining::kAnytime || NothingRuns());
-    const bool newest = !ReplicasAreEqual(plan_) || worker.iteration >= Newest();
-    if (worker.state == State::kJoining && worker.group == kNoGroup && between && newest) {
+    const bool copies = worker.iteration < newest;
+    if (worker.state == State::kJoining && worker.group == kNoGroup && between && !copies) {
       worker.copies_after.reset();
       worker.failed_source = kNoRank;
       worker.signal_held = false;  // of a copy that failed
       Activate(rank, worker.iteration, "goes on with its own model after a pause");
+      LeaveOlderBehind();
     }
     if (worker.state != State::kActive || worker.source != kNoRank || worker.copies_after) continue;
     worker.resumes = false;

@@ -327,6 +327,74 @@ TEST_F(JobPauseTest, ALateWorkerCopiesFromOneThatPausesIfNobodyElseHasAModel) {
   EXPECT_EQ(Recorded<GroupFormed>(), nullptr) << "no new common start";
 }
 
+// Two were to copy the only one that trained, and it is gone: the newer of the two goes on, the
+// other one copies it.
+TEST_F(JobPauseTest, TheNewestOfThoseWhoResumeGoesOn) {
+  for (const bool fails_first : {false, true}) {
+    Start(plans::kRounds, Engine::Joining::kPause, 3);
+    const auto round = [this](Iteration iteration, const std::vector<Rank>& ranks) {
+      Next(GroupKind::kRound, iteration, ranks);
+      Say(ranks.front(), Ready{.iteration = iteration});
+      for (const Rank rank : ranks) Done(rank);
+    };
+    round(1, {0, 1, 2});
+    Say(1, Pause{});
+    round(2, {0, 2});
+    Say(2, Pause{});
+    round(3, {0});
+    Say(1, Resume{});
+    Say(2, Resume{});
+    ASSERT_EQ(State(1), Job::State::kAdopting);
+    ASSERT_EQ(State(2), Job::State::kAdopting);
+    Lose(0);
+    Heard();
+    const Rank first = fails_first ? 1 : 2;
+    Say(first, Adopted{.ok = false, .detail = "gone"});
+    Say(3 - first, Adopted{.ok = false, .detail = "gone"});
+    EXPECT_EQ(State(2), Job::State::kActive);
+    EXPECT_EQ(Worker(2).iteration, 2);
+    EXPECT_THAT(Heard(), ElementsAre("joined 2@2"));
+    now_ += kSecond;  // until when it waits if it was the first whose copy failed
+    if (fails_first) Step(DeadlineReached{});
+    EXPECT_EQ(Worker(1).source, 2) << "it has the older replica";
+    Say(1, Adopted{.ok = true, .iteration = 2});
+    EXPECT_THAT(Heard(), ElementsAre("joined 1@2"));
+    EXPECT_NE(Sent<Resumed>(1), nullptr);
+    ExpectReplaysAsTold();
+  }
+}
+
+// While rank 3 copies from rank 0, which is lost, rank 4 copies what rank 1 had when it paused.
+TEST_F(JobPauseTest, ANewerModelThatIsBroughtLeavesOlderOnesBehind) {
+  for (const Engine::Joining joining : {Engine::Joining::kPause, Engine::Joining::kBarrier}) {
+    const bool rounds = joining == Engine::Joining::kPause;
+    Start(rounds ? plans::kRounds : plans::kGradients, joining, 2);
+    Say(1, Pause{});
+    Next(rounds ? GroupKind::kRound : GroupKind::kTrain, 1, {0});
+    Say(0, Ready{.iteration = 1});
+    Done(0);
+    Join(3);
+    ASSERT_NE(Sent<Adopt>(3), nullptr);
+    ASSERT_EQ(Sent<Adopt>(3)->source.rank, 0);
+    Lose(0);
+    Join(4);
+    ASSERT_NE(Sent<Adopt>(4), nullptr);
+    ASSERT_EQ(Sent<Adopt>(4)->source.rank, 1);
+    Say(4, Adopted{.ok = true, .iteration = 0});
+    EXPECT_EQ(State(4), Job::State::kActive);
+    Say(3, Adopted{.ok = true, .iteration = 1});
+    EXPECT_EQ(State(3), Job::State::kActive);
+    EXPECT_EQ(State(4), Job::State::kAbsent);
+    ASSERT_NE(Sent<Refused>(4), nullptr);
+    EXPECT_EQ(Sent<Refused>(4)->code, Code::kAborted) << "it comes back by itself";
+    EXPECT_EQ(Sent<Refused>(4)->reason, "its model is of iteration 0, others have one of 1");
+    Join(4);
+    ASSERT_NE(Sent<Adopt>(4), nullptr);
+    EXPECT_EQ(Sent<Adopt>(4)->source.rank, 3) << "not of the one that paused before";
+    ExpectReplaysAsTold();
+  }
+}
+
 // ---- who has a replica ----
 
 TEST_F(JobPauseTest, MembersAreThoseWhoHaveAReplica) {

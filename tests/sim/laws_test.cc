@@ -124,6 +124,39 @@ TEST_F(LawsTest, AGroupGoesOnAtTheLargest) {
   Breaks("iterations", [&] { Seen(formed); });
 }
 
+// Where replicas are equal by design, all members train on from one.
+TEST(LawsOfGradientsTest, MembersHaveModelsOfOneIteration) {
+  for (const bool equal : {true, false}) {
+    Laws laws(plans::kGradients);
+    for (Rank rank = 0; rank < 2; ++rank) {
+      const Incarnation who = 100 + static_cast<Incarnation>(rank);
+      const auto say = [&](Seq seq, WorkerBody body) {
+        laws.Seen({.run = 1,
+                   .body = FromWorker{{.run = 1,
+                                       .rank = rank,
+                                       .incarnation = who,
+                                       .seq = seq,
+                                       .body = std::move(body)}}});
+      };
+      say(1, Hello{.rank = rank});
+      const Iteration iteration = equal || rank == 0 ? 5 : 4;
+      laws.Seen({.run = 1,
+                 .body = WorkerJoined{.rank = rank, .incarnation = who, .iteration = iteration}});
+      say(2, Ready{.iteration = 6});
+    }
+    const GroupFormed formed{.id = 1,
+                             .members = {{.rank = 0, .weight = 0.5, .iteration = 6},
+                                         {.rank = 1, .weight = 0.5, .iteration = 6}},
+                             .iteration = 6};
+    const auto form = [&] { laws.Seen({.run = 1, .body = formed}); };
+    if (equal) {
+      form();
+    } else {
+      Breaks("iterations", form);
+    }
+  }
+}
+
 TEST_F(LawsTest, NothingIsSentBeforeItIsRecorded) {
   BothReady();
   Breaks("recorded-first",

@@ -217,6 +217,7 @@ void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
 void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   // A worker for whom a round, or a replica while rounds go on, cannot be repaired begins anew.
   const bool behind = left.reason.starts_with("its replica differs") ||
+                      left.reason.starts_with("its model is of iteration") ||
                       left.reason.starts_with("could not get the result") ||
                       left.reason.starts_with("evicted by ") ||  // an operator
                       left.reason.starts_with("nobody is left to give the result");
@@ -283,9 +284,27 @@ void Laws::OnFormed(Run* run, const GroupFormed& formed) {
     }
     running.pending.push_back(share.rank);
   }
+  CheckBase(*run, formed);
   if (train && !DrawnAhead(run->plan) && formed.iteration != largest) {
     throw Violation("iterations", name + " goes on at " + std::to_string(formed.iteration) +
                                       ", the largest of its members is " + std::to_string(largest));
+  }
+}
+
+// Where replicas are equal by design, all members train on from one.
+void Laws::CheckBase(const Run& run, const GroupFormed& formed) {
+  const bool trains = formed.kind == GroupKind::kTrain || formed.kind == GroupKind::kRound;
+  if (!trains || !ReplicasAreEqual(run.plan)) return;
+  const auto base = [&](const GroupShare& share) {
+    return run.workers[static_cast<std::size_t>(share.rank)].iteration;
+  };
+  const GroupShare& first = formed.members.front();
+  for (const GroupShare& share : formed.members) {
+    if (base(share) == base(first)) continue;
+    throw Violation("iterations", "in group " + Number(formed.id) + " " + RankText(first.rank) +
+                                      " has a model of iteration " + std::to_string(base(first)) +
+                                      ", and " + RankText(share.rank) + " one of " +
+                                      std::to_string(base(share)));
   }
 }
 

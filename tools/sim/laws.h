@@ -17,7 +17,9 @@
 //   round-for-all        when a kRound ends, all of its members that are left have the result, or
 //                        none has; it is copied from one who has it to one who lacks it
 //   iterations           a worker's iteration never goes back, a group goes on at the largest, and
-//                        kRounds that succeeded have numbers without a hole
+//                        kRounds that succeeded have numbers without a hole; where replicas are
+//                        equal by design, members of a group that trains have models of one
+//                        iteration
 //   pause                a worker that pauses is in no group that trains
 //   gradients            a worker's gradients are in rounds, or lost with it as its end says, and
 //                        nobody finishes while it owes one
@@ -140,6 +142,7 @@ class Laws {
   void OnLeft(Run* run, const WorkerLeft& left);
   void OnFormed(Run* run, const GroupFormed& formed);
   void CheckId(const Run& run, const GroupFormed& formed) const;
+  static void CheckBase(const Run& run, const GroupFormed& formed);
   static void CheckMember(const Plan& plan, const Worker& worker, const GroupFormed& formed,
                           const GroupShare& share);
   void CheckRound(const Run& run, const GroupFormed& formed) const;
