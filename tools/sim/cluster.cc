@@ -116,6 +116,7 @@ class Cluster {
   bool TooLate(const SimWorker& worker) const;
   bool Finished() const;
   bool Joining(const SimWorker& worker) const;  // waits for a common start
+  std::set<Incarnation> Known() const;
   void CheckEnd();
   std::string Stuck() const;
   void Fill(RunResult* result);
@@ -720,6 +721,20 @@ std::string Cluster::Stuck() const {
   return text;
 }
 
+// Whose Hello the controller has not forgotten.
+std::set<Incarnation> Cluster::Known() const {
+  std::set<Incarnation> known;
+  for (const auto& [id, run] : controller_.store().runs()) {
+    for (const Record& record : run.records) {
+      const auto* from = std::get_if<FromWorker>(&record.body);
+      if (from != nullptr && std::holds_alternative<Hello>(from->envelope.body)) {
+        known.insert(from->envelope.incarnation);
+      }
+    }
+  }
+  return known;
+}
+
 void Cluster::CheckEnd() {
   for (const SimWorker& worker : workers_) {
     if (worker.phase() == SimWorker::Phase::kFailed) {
@@ -731,9 +746,11 @@ void Cluster::CheckEnd() {
                                    std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
   }
   std::map<RunId, std::uint64_t> tags;
+  const std::set<Incarnation> known = Known();
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
     if (lost_.contains(workers_[i].incarnation())) continue;
+    if (world_.forgot && !known.contains(workers_[i].incarnation())) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
     if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
       throw Violation("replicas-agree",
