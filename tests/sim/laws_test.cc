@@ -297,7 +297,10 @@ class ScheduleBookTest : public testing::Test {
   void SetUp() override { book_.Set(1, {.first = 10, .members = {0, 1, 2}, .hosts = {0, 0, 1}}); }
   std::string Begins(Rank rank, GroupId id, const std::vector<Rank>& members) {
     Group group{.id = id, .members = {}};
-    for (const Rank member : members) group.members.push_back({.rank = member, .weight = 0.5});
+    for (const Rank member : members) {
+      group.members.push_back(
+          {.rank = member, .incarnation = life_ + static_cast<Incarnation>(member), .weight = 0.5});
+    }
     try {
       book_.Begins(1, rank, group);
     } catch (const Violation& violation) {
@@ -306,6 +309,7 @@ class ScheduleBookTest : public testing::Test {
     return "";
   }
   ScheduleBook book_;
+  Incarnation life_ = 100;
 };
 
 TEST_F(ScheduleBookTest, GroupsAreTheSchedules) {
@@ -315,6 +319,8 @@ TEST_F(ScheduleBookTest, GroupsAreTheSchedules) {
   EXPECT_EQ(Begins(0, 10, {0, 2}), "schedule");  // slots ascend
   EXPECT_EQ(Begins(1, 13, {1, 2}), "schedule");
   EXPECT_EQ(Begins(1, 9, {0, 1}), "schedule");  // of no schedule
+  life_ = 200;                                  // the controller has forgotten that they were there
+  EXPECT_EQ(Begins(0, 10, {0, 2}), "");
 }
 
 // Worker 1 sends worker 0 its updates; both are in iteration 4.

@@ -38,26 +38,28 @@ void ScheduleBook::Begins(RunId run, Rank rank, const Group& group) {
 
   std::vector<Rank> ranks;
   bool equal = true;
+  Incarnation self = 0;
   for (const GroupMember& member : group.members) {
     ranks.push_back(member.rank);
+    if (member.rank == rank) self = member.incarnation;
     equal = equal && member.weight == group.members[0].weight;
   }
   std::sort(ranks.begin(), ranks.end());
   if (ranks != Due(set, slot, rank)) Wrong(rank, group, "which is another one in the schedule");
   if (!equal) Wrong(rank, group, "whose weights differ");
 
-  Begun& own = begun_[{run, rank}];
+  Begun& own = begun_[{run, self}];
   if (own.first == set.first && own.slot >= slot) {
     Wrong(rank, group,
           "of slot " + std::to_string(slot) + ", after slot " + std::to_string(own.slot));
   }
   own = {.first = set.first, .slot = slot, .group = group.id};
-  for (const Rank member : ranks) {
-    const auto other = begun_.find({run, member});
+  for (const GroupMember& member : group.members) {
+    const auto other = begun_.find({run, member.incarnation});
     if (other == begun_.end() || other->second.first != set.first) continue;
     if (other->second.slot == slot && other->second.group != group.id) {
       Wrong(rank, group,
-            "while rank " + std::to_string(member) + " has begun group " +
+            "while rank " + std::to_string(member.rank) + " has begun group " +
                 std::to_string(other->second.group) + " of the same slot");
     }
   }

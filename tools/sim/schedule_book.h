@@ -29,7 +29,7 @@ class ScheduleBook {
   };
 
   std::map<RunId, std::map<GroupId, ScheduleSet>> schedules_;
-  std::map<std::pair<RunId, Rank>, Begun> begun_;  // newest
+  std::map<std::pair<RunId, Incarnation>, Begun> begun_;  // newest
 };
 
 }  // namespace prd::sim

@@ -478,10 +478,12 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
                                         std::to_string(last_result_.included) + " are");
 }
 
-// What it brings is its parameters: whatever else there was is given up. Under a store it tells the
+// What it brings is its parameters: whatever else there was is given up. From a store it tells the
 // clock that it was let to, whose shards it may not have read.
 void SimWorker::CheckTold(const Hello& hello) {
-  const bool tells = replica().trained && !HasStore(plan_);
+  const World& world = *parts_->world;
+  const bool store = HasStore(world.PlanOf(world.NumberOf({.high = hello.former.high})));
+  const bool tells = replica().trained && !store;
   if (!tells || hello.iteration == replica().iteration) return;
   throw Violation("told", "worker " + std::to_string(number_) + " says Hello with iteration " +
                               std::to_string(hello.iteration) + ", and its parameters are of " +
@@ -534,8 +536,7 @@ void SimWorker::OnSent(const WorkerEnvelope& envelope) {
   const auto* hello = std::get_if<Hello>(&envelope.body);
   if (hello != nullptr) {
     if (!std::exchange(greeted_, true)) CheckTold(*hello);
-    const auto former = world->runs.find(hello->former.high);
-    former_ = former != world->runs.end() ? former->second : kNoRun;
+    former_ = world->NumberOf({.high = hello->former.high});
     replica().told = hello->iteration;
   }
   const auto* adopted = std::get_if<Adopted>(&envelope.body);
