@@ -72,6 +72,7 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kUnannounced:
       case Mutation::kKeyMistaken:
       case Mutation::kNameSuffices:
+      case Mutation::kSwitchUntold:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

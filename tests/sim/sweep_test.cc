@@ -249,6 +249,9 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kNameSuffices:
       expected = "let-in";
       break;
+    case Mutation::kSwitchUntold:
+      expected = "switch-told";
+      break;
     case Mutation::kNone:
       break;
   }

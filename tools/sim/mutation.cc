@@ -367,6 +367,8 @@ std::string_view MutationName(Mutation mutation) {
       return "key-mistaken";
     case Mutation::kNameSuffices:
       return "name-suffices";
+    case Mutation::kSwitchUntold:
+      return "switch-untold";
   }
   return "unknown";
 }
@@ -423,7 +425,8 @@ std::vector<Mutation> AllMutations() {
           Mutation::kGoalUntold,
           Mutation::kUnannounced,
           Mutation::kKeyMistaken,
-          Mutation::kNameSuffices};
+          Mutation::kNameSuffices,
+          Mutation::kSwitchUntold};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -464,6 +467,12 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
     ControllerEnvelope twisted = envelope;
     twisted.progress.done = false;
     if (auto* of = std::get_if<Group>(&twisted.body)) of->last = false;
+    return twisted;
+  }
+  if (mutation == Mutation::kSwitchUntold && WorkerOf(envelope.incarnation) % 2 == 1 &&
+      std::holds_alternative<EndRun>(envelope.body)) {
+    ControllerEnvelope twisted = envelope;
+    twisted.body = Announce{};
     return twisted;
   }
   if (mutation == Mutation::kUnannounced && std::holds_alternative<Announce>(envelope.body)) {

@@ -70,6 +70,7 @@ enum class Mutation : std::uint8_t {
   kUnannounced,        // workers are not told of those who will turn to them
   kKeyMistaken,        // the controller announces keys of the mesh that no worker has
   kNameSuffices,       // a mesh lets in who says a member's name, whatever its key is
+  kSwitchUntold,       // some workers are not told that the job goes on in another run
 };
 
 std::string_view MutationName(Mutation mutation);

@@ -24,6 +24,10 @@ void RunBook::Seen(RunId run, const Record& record) {
   if (const auto* ended = std::get_if<RunEnded>(&record.body); ended != nullptr && ended->finished)
     finished_.insert(run);
   if (std::holds_alternative<GoalReached>(record.body)) goals_.emplace(run, world_->now);
+  if (const auto* act = std::get_if<OperatorActed>(&record.body);
+      act != nullptr && act->verb == OperatorVerb::kSwitch) {
+    switched_.emplace(run, world_->now);
+  }
   if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     for (const FormerRank& of : started->former.ranks) told_[{record.run, of.rank}] = of.own;
   }
@@ -74,6 +78,12 @@ void RunBook::Stops(Incarnation incarnation, Seq seq, const prd::Trained& own) {
   stops_.try_emplace({incarnation, seq}, own);
 }
 
+// From when on all workers must have heard of what is known since then.
+Instant RunBook::Quiet(Instant since) const {
+  const Instant faults{FromMs(world_->workload.faults.until_ms)};
+  return std::max({since, world_->disturbed_until, faults}) + 2 * world_->LeaseNs();
+}
+
 void RunBook::Stepped(std::uint32_t worker, RunId run, Instant begun, bool done,
                       const prd::Trained& told) {
   if (world_->forgot) return;
@@ -81,14 +91,17 @@ void RunBook::Stepped(std::uint32_t worker, RunId run, Instant begun, bool done,
     throw Violation("samples", WorkerText(worker) + " is told that the job has trained " +
                                    Text(told) + ", where all workers have " + Text(all_));
   }
+  const auto switched = switched_.find(run);
+  if (switched != switched_.end() && begun >= Quiet(switched->second)) {
+    throw Violation("switch-told", WorkerText(worker) + " trains on in run " + std::to_string(run) +
+                                       ", which an operator has ended");
+  }
   const auto goal = goals_.find(run);
   if (done || goal == goals_.end()) {
     late_[worker] = 0;
     return;
   }
-  const Instant quiet = std::max(
-      {goal->second, world_->disturbed_until, Instant{FromMs(world_->workload.faults.until_ms)}});
-  if (begun < quiet + 2 * world_->LeaseNs() || ++late_[worker] < kMostLate) return;
+  if (begun < Quiet(goal->second) || ++late_[worker] < kMostLate) return;
   throw Violation("goal", WorkerText(worker) + " trains on and is not told that the goal of run " +
                               std::to_string(run) + " is reached");
 }

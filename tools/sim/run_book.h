@@ -7,9 +7,10 @@
 //                 finishes is what the worker has trained; and nobody is told of more steps and
 //                 samples of the job than all workers have made
 //   goal          a job's workers learn with their next steps that its goal is reached
+//   switch-told   and that an operator has it go on in another run: they begin no more steps
 //
 // What the controller has forgotten does not count: run-identity is about the runs whose end is in
-// the history as it is now; the last two laws are about jobs whose controller never forgot.
+// the history as it is now; the last three laws are about jobs whose controller never forgot.
 #ifndef PRD_TOOLS_SIM_RUN_BOOK_H_
 #define PRD_TOOLS_SIM_RUN_BOOK_H_
 
@@ -43,14 +44,16 @@ class RunBook {
   void Stepped(std::uint32_t worker, RunId run, Instant begun, bool done, const prd::Trained& told);
 
  private:
+  Instant Quiet(Instant since) const;
   void CheckStop(const Record& record, const WorkerEnvelope& envelope);
 
   const World* world_;
   std::set<RunId> finished_;
   std::map<RunId, std::uint64_t> launches_;
-  std::map<RunId, Instant> goals_;  // when they were reached
-  std::vector<int> late_;           // by worker: steps since it must have heard so
-  prd::Trained all_;                // by all workers
+  std::map<RunId, Instant> goals_;     // when they were reached
+  std::map<RunId, Instant> switched_;  // when operators said so
+  std::vector<int> late_;              // by worker: steps since it must have heard so
+  prd::Trained all_;                   // by all workers
   std::map<std::pair<Incarnation, Seq>, prd::Trained> stops_;
   std::map<std::pair<RunId, Rank>, prd::Trained> told_;  // as a job counts it
 };
