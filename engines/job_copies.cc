@@ -1,6 +1,6 @@
-// Job: orders to copy a replica that have failed, and their repetition. After its first failure a
-// worker is given another source at once, if there is one; and then one a second at most: sources
-// may be dead, and their leases run on for a while.
+// Job: who copies whose replica. After its first failure a worker is given another source at once,
+// if there is one; and then one a second at most: sources may be dead, and their leases run on for
+// a while.
 #include <algorithm>
 #include <string>
 
@@ -14,6 +14,111 @@ namespace {
 constexpr DurationNs kCopyPause = kSecond;
 
 }  // namespace
+
+// The iteration of the newest replica among those who train, or have trained.
+Iteration Job::Newest() const {
+  Iteration newest = 0;
+  for (const Worker& w : workers_) {
+    const bool has_model =
+        w.state == State::kActive || w.state == State::kPaused || w.state == State::kFinishing;
+    if (has_model && !w.no_replica) newest = std::max(newest, w.iteration);
+  }
+  return newest;
+}
+
+// The same, among those who have stopped training.
+Iteration Job::NewestThatStands() const {
+  Iteration newest = 0;
+  for (const Worker& w : workers_) {
+    const bool stands = w.state == State::kPaused || w.state == State::kFinishing;
+    if (stands && !w.no_replica) newest = std::max(newest, w.iteration);
+  }
+  return newest;
+}
+
+Rank Job::SourceFor(Rank rank, Rank avoid) const {
+  const Worker& taker = workers_[Index(rank)];
+  // In a job of rounds only the newest replicas will do: one that has finished stays behind while
+  // others train on.
+  const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
+  Rank best = kNoRank;
+  int best_score = -1;
+  constexpr int kBest = 31;
+  for (Rank r = 0; Index(r) < workers_.size() && best_score < kBest; ++r) {
+    const Worker& w = workers_[Index(r)];
+    const bool has_model = w.state == State::kActive || w.state == State::kPaused ||
+                           w.state == State::kFinishing ||
+                           (w.state == State::kFinal && taker.state == State::kFinal);
+    if (!has_model || r == rank || w.signal_held || w.no_replica || w.source != kNoRank) continue;
+    if (taker.state != State::kFinal && w.iteration < newest) continue;
+    // One that pauses may not answer before it trains again. One that differs from the others would
+    // spread.
+    const bool differs = std::binary_search(divergence_.ranks.begin(), divergence_.ranks.end(), r);
+    const int score = (differs ? 0 : 16) + (links_.Has(rank, r) ? 0 : 8) +
+                      (w.state != State::kPaused ? 4 : 0) + (r != avoid ? 2 : 0) +
+                      (w.host == taker.host ? 1 : 0);
+    if (score > best_score) {
+      best = r;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
+  Worker& worker = At(rank);
+  worker.source = source;
+  worker.copies_after.reset();
+  worker.signal_held = true;
+  worker.since = now_;
+  worker.signal.reset();
+  SetWithheld(rank, false);
+  Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason});
+  Introduce(rank, source);
+  Send(rank, Adopt{.source = Describe(source), .reason = reason});
+}
+
+// Tells one of two workers that the other may turn to it from now on.
+void Job::Introduce(Rank asks, Rank asked) {
+  Send(asked, prd::Announce{.members = {Describe(asks)}});
+}
+
+// Ends an incarnation that cannot train on from the replica that it has. It comes back as another,
+// with a whole one.
+void Job::LeaveBehind(Rank rank, const std::string& why) {
+  out_->sends.push_back({rank,
+                         {.incarnation = At(rank).incarnation,
+                          .body = Refused{.code = Code::kAborted, .reason = why}}});
+  Remove(rank, LeftReason::kEvicted, why);
+}
+
+// Where all share every round, replicas are equal while none runs. A worker that copied from one
+// which is gone, or that paused, may bring a newer one: the others come back with that.
+void Job::LeaveOlderBehind() {
+  if (joining_ == Engine::Joining::kAnytime || !NothingRuns()) return;
+  const auto trains = [](const Worker& worker) {
+    return worker.state == State::kActive && !worker.no_replica && worker.source == kNoRank;
+  };
+  Iteration newest = 0;
+  for (const Worker& worker : workers_) {
+    if (trains(worker)) newest = std::max(newest, worker.iteration);
+  }
+  for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
+    if (!trains(At(rank)) || At(rank).iteration == newest) continue;
+    LeaveBehind(rank, "its model is of iteration " + std::to_string(At(rank).iteration) +
+                          ", others have one of " + std::to_string(newest));
+  }
+}
+
+// Drops what the worker has computed or computes. Where nobody has anything newer than it has, it
+// joins anew with that (Progress), once the engine is through with the event at hand.
+void Job::CatchUpOrRejoin(Rank rank) {
+  const Rank source = SourceFor(rank, kNoRank);
+  if (source != kNoRank && At(source).iteration > At(rank).iteration) {
+    return OrderAdopt(rank, source, "others have gone on");
+  }
+  behind_.push_back(rank);
+}
 
 // The worker could not copy the replica of `source`.
 void Job::CopyFailed(Rank rank, Rank source) {

@@ -68,6 +68,20 @@ TEST_F(JobRoundsTest, ARoundTakesWorkersThatComputeAndCountsWhatTheyOwe) {
   EXPECT_EQ(Worker(2).iteration, 1);
 }
 
+// Who has finished stays behind while others train on.
+TEST_F(JobRoundsTest, WhoJoinsCopiesTheNewestReplica) {
+  Start(plans::kRounds, Engine::Joining::kPause, 3);
+  Say(0, Finish{});
+  Say(1, Pause{});
+  script_.next.push_back({FormGroup{
+      .kind = GroupKind::kRound, .members = {{.rank = 2, .weight = 1}}, .iteration = 1}});
+  BeReady(2, 1);
+  Through(2, 1);
+  Join(3);
+  ASSERT_NE(Sent<Adopt>(3), nullptr);
+  EXPECT_EQ(Sent<Adopt>(3)->source.rank, 2);
+}
+
 TEST_F(JobRoundsTest, WhatAWorkerCannotOweEvictsIt) {
   Start(plans::kRounds, Engine::Joining::kPause, 2);
   Next(GroupKind::kRound, 1, {0.5, 0});
