@@ -198,6 +198,9 @@ void Cluster::Forgot() {
     if (ended != nullptr && ended->finished) finished.insert(numbers_[id]);
   }
   runs_.Forgot(std::move(finished));
+  // That the operator had a paused job go on may be forgotten, and what is paused is seen.
+  const bool pauses = workload_.faults.operator_pauses_per_s > 0;
+  if (pauses && resumes_at_.ns == 0) resumes_at_ = world_.now;
 }
 
 // A group that its members drew themselves, as the history would tell of it.
