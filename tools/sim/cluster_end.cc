@@ -1,0 +1,164 @@
+// Cluster: whether everybody goes on, and how the run ends.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engines/violation.h"
+#include "tools/sim/cluster_run.h"
+
+namespace prd::sim {
+
+// What everybody does from the last event on, until the one at hand.
+void Cluster::LookForHangs(Instant until) {
+  if (until.ns < FromMs(workload_.faults.until_ms)) return;
+  hangs_.Disturbed(std::max(world_.disturbed_until, Instant{FromMs(workload_.faults.until_ms)}));
+  hangs_.Computed(world_.longest_step);
+  while (hangs_.due() <= until) {
+    world_.now = hangs_.due();
+    if (!hangs_.Hangs(Doings())) continue;
+    throw Violation(
+        "no-hang",
+        "2 leases, 5 s and some steps without faults, and some have got nowhere:" + Stuck());
+  }
+}
+
+std::vector<HangWatch::Worker> Cluster::Doings() const {
+  // A job's first start, and that of workers that all come anew, waits for those who are missing.
+  const bool away = std::any_of(workers_.begin(), workers_.end(), [](const SimWorker& worker) {
+    return worker.phase() == SimWorker::Phase::kAway || worker.phase() == SimWorker::Phase::kPaused;
+  });
+  // What a launch begins waits until nobody of the launch before is left.
+  const bool remains = std::any_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
+    return worker.phase() != SimWorker::Phase::kAway && worker.launch() != world_.launch;
+  });
+  std::vector<HangWatch::Worker> seen;
+  for (const SimWorker& worker : workers_) {
+    HangWatch::Worker& of = seen.emplace_back();
+    of.progress = static_cast<std::uint64_t>(worker.steps()) + worker.lives();
+    of.step = worker.computed();
+    switch (worker.phase()) {
+      case SimWorker::Phase::kComputing:
+        of.doing = HangWatch::Doing::kComputes;
+        break;
+      case SimWorker::Phase::kAttaching:
+      case SimWorker::Phase::kStepping:
+      case SimWorker::Phase::kPausing:
+      case SimWorker::Phase::kResuming:
+      case SimWorker::Phase::kAveraging:
+      case SimWorker::Phase::kLeaving:
+        of.doing = HangWatch::Doing::kWaits;
+        break;
+      case SimWorker::Phase::kPaused:
+        of.doing = HangWatch::Doing::kPauses;
+        break;
+      case SimWorker::Phase::kFinishing:
+        of.doing = HangWatch::Doing::kFinishes;
+        break;
+      case SimWorker::Phase::kAway:
+      case SimWorker::Phase::kDone:
+      case SimWorker::Phase::kFailed:
+        of.doing = HangWatch::Doing::kThrough;
+        break;
+    }
+    const bool attaches = worker.phase() == SimWorker::Phase::kAttaching;
+    const bool lacks = attaches && away && Joining(worker);
+    const bool follows = attaches && remains && worker.launch() == world_.launch;
+    if (lacks || follows || TooLate(worker)) of.doing = HangWatch::Doing::kThrough;
+  }
+  return seen;
+}
+
+bool Cluster::Joining(const SimWorker& worker) const {
+  const Pump* pump = controller_.pump();
+  if (pump == nullptr) return false;
+  const auto job = pump->jobs().find(worker.run());
+  if (job == pump->jobs().end()) return false;
+  const auto rank = static_cast<std::size_t>(worker.rank());
+  return rank < job->second->workers().size() &&
+         job->second->workers()[rank].state == Job::State::kJoining;
+}
+
+// The first run that somebody has finished; kNoRun: none.
+RunId Cluster::FirstDone() const {
+  RunId first = kNoRun;
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() != SimWorker::Phase::kDone) continue;
+    const RunId run = worker.run_number();
+    first = first == 0 ? run : std::min(first, run);
+  }
+  return first;
+}
+
+// Who comes (back) after others are done is in a run of its own, and waits there for a common
+// start: nothing is wrong with that.
+bool Cluster::TooLate(const SimWorker& worker) const {
+  const RunId first = FirstDone();
+  return first > 0 && worker.run_number() > first && Joining(worker);
+}
+
+bool Cluster::Finished() const {
+  return FirstDone() > 0 &&
+         std::all_of(workers_.begin(), workers_.end(), [&](const SimWorker& worker) {
+           return worker.phase() == SimWorker::Phase::kDone || TooLate(worker);
+         });
+}
+
+std::string Cluster::Stuck() const {
+  std::string text;
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() == SimWorker::Phase::kDone) continue;
+    text += "\n  " + worker.Where();
+    const Pump* pump = controller_.pump();
+    if (pump == nullptr) continue;
+    const auto job = pump->jobs().find(worker.run());
+    if (job != pump->jobs().end()) {
+      text += "; the controller says: " + job->second->Explain(world_.now, worker.rank());
+    }
+    if (text.size() > 4000) return text + "\n  ...";
+  }
+  return text;
+}
+
+// Whose Hello the controller has not forgotten.
+std::set<Incarnation> Cluster::Known() const {
+  std::set<Incarnation> known;
+  for (const auto& [id, run] : controller_.store().runs()) {
+    for (const Record& record : run.records) {
+      const auto* from = std::get_if<FromWorker>(&record.body);
+      if (from != nullptr && std::holds_alternative<Hello>(from->envelope.body)) {
+        known.insert(from->envelope.incarnation);
+      }
+    }
+  }
+  return known;
+}
+
+void Cluster::CheckEnd() {
+  for (const SimWorker& worker : workers_) {
+    if (worker.phase() == SimWorker::Phase::kFailed) {
+      throw Violation("live", "a call of the library fails:\n  " + worker.Where());
+    }
+  }
+  if (workload_.cluster.steps > 0 && !stop_ && !Finished()) {
+    throw Violation("no-hang", "faults have stopped, and some do not finish by " +
+                                   std::to_string(workload_.cluster.seconds) + " s:" + Stuck());
+  }
+  std::map<RunId, std::uint64_t> tags;
+  const std::set<Incarnation> known = Known();
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
+    if (lost_.contains(workers_[i].incarnation())) continue;
+    if (world_.forgot && !known.contains(workers_[i].incarnation())) continue;
+    const std::uint64_t tag = world_.replicas[i].tag;
+    if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
+      throw Violation("replicas-agree",
+                      "worker " + std::to_string(i) + " ends with another replica than others");
+    }
+  }
+  data_.book().CheckEnd();
+  controller_.CheckReplay();
+}
+
+}  // namespace prd::sim

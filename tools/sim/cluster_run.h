@@ -1,0 +1,89 @@
+// One run of a job in virtual time: what cluster.h runs. Its faults are in cluster_faults.cc, and
+// what is looked for when they are over in cluster_end.cc.
+#ifndef PRD_TOOLS_SIM_CLUSTER_RUN_H_
+#define PRD_TOOLS_SIM_CLUSTER_RUN_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/sim/cluster.h"
+#include "tools/sim/controller.h"
+#include "tools/sim/replica_book.h"
+#include "tools/sim/run_book.h"
+#include "tools/sim/sim_worker.h"
+#include "tools/sim/trace.h"
+
+namespace prd::sim {
+
+class Cluster {
+ public:
+  Cluster(const Workload& workload, const RunOptions& options);
+
+  RunResult Run();
+
+ private:
+  static constexpr DurationNs kFaultPeriod = 50 * kMillisecond;
+
+  void Seen(const Record& record);
+  void Forgot();
+  void Unreported(const Group& group);
+  void Begin();
+  void Loop();
+  void Handle(const SimEvent& event);
+  void Exchanged(const SimEvent& event);
+  void Reduced(const std::vector<DataPlane::Result>& results);
+  void Faults();
+  void LinkFaults(std::uint32_t worker, double share);
+  void Relaunch();
+  void Operate(double share);
+  bool Switch(const std::string& engine);
+  void Forge(std::uint32_t worker);
+  void LookForHangs(Instant until);
+  std::vector<HangWatch::Worker> Doings() const;
+  // It is for a worker's process.
+  static bool IsFor(const SimEvent& event);
+  void Evaluate();
+  RunId FirstDone() const;
+  bool TooLate(const SimWorker& worker) const;
+  bool Finished() const;
+  bool Joining(const SimWorker& worker) const;  // waits for a common start
+  std::set<Incarnation> Known() const;
+  void CheckEnd();
+  std::string Stuck() const;
+  void Fill(RunResult* result);
+
+  const Workload& workload_;
+  const RunOptions options_;
+  World world_;
+  Stats stats_;
+  std::unique_ptr<Objective> objective_;
+  StepTimes times_;
+  Devices devices_;
+  DataPlane data_;
+  Exchange exchange_;
+  MeshDoors doors_;
+  Controller controller_;
+  RunBook runs_;
+  ReplicaBook replicas_;
+  WorkerParts parts_;
+  std::vector<SimWorker> workers_;
+  std::size_t settled_ = 0;  // workers that are through, for a quick look
+  bool stop_ = false;
+  Traces traces_;
+  std::vector<LossPoint> curve_;
+  std::optional<LossPoint> target_;
+  std::set<Incarnation> lost_;      // whose leases ran out
+  Instant resumes_at_;              // the operator, what is paused
+  bool switched_ = false;           // at switch_at_ms
+  std::map<RunId, RunId> numbers_;  // World::NumberOf the newest run with each id
+  HangWatch hangs_;
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_CLUSTER_RUN_H_
