@@ -38,6 +38,7 @@ class Worker:
             env["PRD_CUDA_MODULE"] = f"{cluster.bin}/libprd_standin_module.so"
             command += ["--device", "cuda:0"]
         self.lines = []
+        self.came = []  # when, by time.monotonic
         self.changed = threading.Condition()
         self.log = open(cluster.dir / f"worker-{rank}-{time.monotonic_ns()}.err", "w+")
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=self.log, text=True)
@@ -48,6 +49,7 @@ class Worker:
         for line in self.process.stdout:
             with self.changed:
                 self.lines.append(json.loads(line))
+                self.came.append(time.monotonic())
                 self.changed.notify_all()
         with self.changed:
             self.changed.notify_all()
