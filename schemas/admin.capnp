@@ -62,6 +62,7 @@ struct RunInfo {
   identity @9 :UInt64;       # the higher half of its identity; 0: not known
   former @10 :UInt64;        # the run that it continues; 0: none
   next @11 :UInt64;          # the run that continues it; 0: none
+  paused @12 :Bool;          # by an operator
 }
 
 struct Snapshot {

@@ -64,6 +64,7 @@ struct RunInfo {
   std::uint64_t identity = 0;  // the higher half of its RunIdentity; 0: not known
   RunId former = kNoRun;       // the run that it continues
   RunId next = kNoRun;         // the run that continues it
+  bool paused = false;         // by an operator
   friend bool operator==(const RunInfo&, const RunInfo&) = default;
 };
 

@@ -65,6 +65,7 @@ void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
     to[i].setIdentity(info.identity);
     to[i].setFormer(info.former);
     to[i].setNext(info.next);
+    to[i].setPaused(info.paused);
   }
 }
 
@@ -83,7 +84,8 @@ RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from) {
                        .end = ToString(info.getEnd()),
                        .identity = info.getIdentity(),
                        .former = info.getFormer(),
-                       .next = info.getNext()});
+                       .next = info.getNext(),
+                       .paused = info.getPaused()});
   }
   return to;
 }

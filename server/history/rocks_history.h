@@ -6,7 +6,7 @@
 //   default    "format" -> version of this layout; "aside/" run -> why the run was set aside
 //   records    run index -> schemas/history.capnp Record
 //   runs       run -> its RunInfo, written with its first record, as a worker trains in it for the
-//              first time, and with its last record
+//              first time, as an operator pauses or resumes it, and with its last record
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
 // Errors. kDataLoss: records are damaged or missing; the message names run and index.

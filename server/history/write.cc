@@ -48,9 +48,17 @@ Status RocksHistory::Append(std::span<const Record> records) {
     } else if (std::holds_alternative<WorkerJoined>(record.body)) {
       const auto known = runs_.find(record.run);
       if (known == runs_.end() || !known->second.info.begun) entry(record.run).begun = true;
+    } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
+      // As Job::OnAct has it.
+      if (acted->verb == OperatorVerb::kPause) {
+        entry(record.run).paused = true;
+      } else if (acted->verb == OperatorVerb::kResume || acted->verb == OperatorVerb::kEnd) {
+        entry(record.run).paused = false;
+      }
     } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
       RunInfo& info = entry(record.run);
       info.ended = true;
+      info.paused = false;
       info.finished = ended->finished;
       info.end = ended->reason;
       info.next = ended->next;

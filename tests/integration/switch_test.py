@@ -2,6 +2,7 @@
 """A running job goes on under another engine, with real processes. Usage: switch_test.py BIN_DIR [TEST ...]"""
 import json
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -46,6 +47,27 @@ class Training(unittest.TestCase):
         for run in runs:
             self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
 
+    def check_shown_as_one(self, c):
+        """By its name the job is one, whatever its runs are."""
+        replay = json.loads(c.prdctl("replay", "toy", offline=True))
+        self.assertEqual([run["run"] for run in replay["runs"]], [1, 2, 3])
+        self.assertEqual(replay["inputs"], sum(run["inputs"] for run in replay["runs"]))
+        of_runs = [c.prdctl("export", run, offline=True).splitlines() for run in ("1", "2", "3")]
+        self.assertEqual(c.prdctl("export", "toy", offline=True).splitlines(), sum(of_runs, []))
+        # Each worker's iterations and steps go on: none comes twice, none is less than one before.
+        last = {}
+        for record in map(json.loads, sum(of_runs, [])):
+            if record["type"] != "ready":
+                continue
+            at = (record["iteration"], record["own_steps"])
+            before = last.setdefault(record["rank"], at)
+            self.assertTrue(before[0] <= at[0] and before[1] <= at[1], (before, record))
+            last[record["rank"]] = at
+        for command in ("workers", "explain", "links", "stragglers", "groups", "graph"):
+            args = ["--run", "toy"] if command == "explain" else ["toy"]
+            done = subprocess.run([f"{c.bin}/prdctl", "--state-dir", f"{c.dir}/state", command, *args], capture_output=True, text=True, timeout=60)
+            self.assertIn("job toy in turn: run 1 (p-reduce), run 2 (all-reduce), run 3 (hop); this is run 3", done.stdout, command)
+
     def models_at(self, workers, engine):
         """The model with which each worker's first step under this engine begins: the step before has it."""
         return {next(line["model"] for line in worker.steps() if line["engine"] == engine) for worker in workers}
@@ -68,6 +90,7 @@ class Training(unittest.TestCase):
             states = [(run["engine"], run["state"], run["former_run"], run["next_run"]) for run in runs(c)]
             self.assertEqual(states, [("p-reduce", "switched", None, 2), ("all-reduce", "switched", 1, 3), ("hop", "finished", 2, None)])
             self.check_replays(c, ("1", "2", "3"))
+            self.check_shown_as_one(c)
             for run in ("1", "2", "3"):
                 records = [json.loads(line) for line in c.prdctl("export", run, offline=True).splitlines()]
                 failed = [record for record in records if record.get("type") == "group_ended" and not record["ok"]]

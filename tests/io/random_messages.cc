@@ -142,7 +142,7 @@ class Draw {
   void operator()(ReadSnapshot& m) { Fields(m.run); }
   void operator()(RunInfo& m) {
     Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
-           m.end, m.identity, m.former, m.next);
+           m.end, m.identity, m.former, m.next, m.paused);
   }
   void operator()(RunList& m) { Fields(m.runs); }
   void operator()(RecordBatch& m) { Fields(m.records); }

@@ -170,6 +170,29 @@ TEST(History, TellsHowRunsHaveEnded) {
   }
 }
 
+TEST(History, TellsWhichRunsAnOperatorHasPaused) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  const std::vector<Record> whole = Whole(1, "a");
+  const auto paused_after = [&](std::uint64_t index, RecordBody body) {
+    EXPECT_TRUE(history->Append(std::vector{Record{.run = 1, .index = index, .body = body}}).ok());
+    history.reset();
+    history = OpenOrDie(dir / "state");
+    const RunInfo info = history->ListRuns()->back();
+    EXPECT_EQ(info.job, "a");
+    return info.paused;
+  };
+  const auto act = [](OperatorVerb verb) { return OperatorActed{.verb = verb}; };
+  ASSERT_TRUE(history->Append(std::vector{whole[0]}).ok());
+  EXPECT_TRUE(paused_after(1, act(OperatorVerb::kPause)));
+  EXPECT_TRUE(paused_after(2, act(OperatorVerb::kEvict)));
+  EXPECT_FALSE(paused_after(3, act(OperatorVerb::kResume)));
+  EXPECT_TRUE(paused_after(4, act(OperatorVerb::kPause)));
+  EXPECT_FALSE(paused_after(5, act(OperatorVerb::kEnd)));
+  EXPECT_TRUE(paused_after(6, act(OperatorVerb::kPause)));
+  EXPECT_FALSE(paused_after(7, whole[2].body));
+}
+
 TEST(History, ReadsKeepToTheByteLimitButGiveOne) {
   const ScratchDir dir;
   const HistoryPtr history = OpenOrDie(dir / "state");

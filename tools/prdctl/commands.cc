@@ -186,6 +186,15 @@ void PrintRefused(const std::vector<RefusalRow>& refusals, const Console& consol
 
 }  // namespace
 
+Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& console,
+                   const char* before) {
+  if (console.json) return Status::Ok();
+  const Result<std::string> text = InTurnText(source, run);
+  if (!text.ok()) return text.status();
+  if (!text->empty()) console.out << before << *text << '\n';
+  return Status::Ok();
+}
+
 Status ShowJobs(HistorySource& source, bool options, const Console& console) {
   Result<std::vector<RunInfo>> runs = source.Runs();
   if (!runs.ok()) return runs.status();
@@ -267,6 +276,7 @@ Status ShowWorkers(HistorySource& source, const std::string& run, const Console&
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   TableOf(columns, lines).Print(console.out);
   if (FollowsSchedule(present->plan)) {
     console.out << "workers follow a schedule (prdctl groups) and report no groups\n";
@@ -326,6 +336,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   if (present->paused) console.out << Harmless(PausedText(*present->paused)) << '\n';
   table.Print(console.out);
   PrintRefused(refusals, console);
@@ -357,6 +368,7 @@ Status ShowLinks(HistorySource& source, const std::string& run, const Console& c
     return Status::Ok();
   }
   console.out << Title(*info) << '\n';
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   if (links.empty()) {
     console.out << "no link between workers is known to be broken\n";
   } else {
@@ -412,30 +424,60 @@ Status Operate(HistorySource& source, const std::string& run, const OperatorActe
 }
 
 Status Replay(HistorySource& source, const std::string& run, const Console& console) {
-  Result<RunInfo> info = FindRun(source, run);
-  if (!info.ok()) return info.status();
-  Replayer replayer;
-  PRD_RETURN_IF_ERROR(ReplayAll(source, info->run, &replayer));
-  const std::string hash = Hex(replayer.job()->StateHash());
+  Result<std::vector<RunInfo>> runs = FindRunsInTurn(source, run);
+  if (!runs.ok()) return runs.status();
+  Json all = Json::array();
+  std::uint64_t inputs = 0, decisions = 0, open = 0;
+  std::optional<FormerRun> left;  // what the run before leaves to the next
+  for (const RunInfo& info : *runs) {
+    Replayer replayer;
+    FormerRun taken;
+    PRD_RETURN_IF_ERROR(ReplayAll(source, info.run, &replayer, [&](const Record& record) {
+      if (const auto* started = std::get_if<RunStarted>(&record.body)) taken = started->former;
+    }));
+    if (left && !(taken == *left)) {
+      return Status(Code::kDataLoss, "run " + std::to_string(info.run) +
+                                         " does not take over what run " +
+                                         std::to_string(info.former) + " has left to it");
+    }
+    left =
+        replayer.job()->next() == nullptr ? std::nullopt : std::optional(*replayer.job()->next());
+    inputs += replayer.inputs();
+    decisions += replayer.decisions();
+    open += replayer.open();
+    all.push_back({{"run", info.run},
+                   {"engine", info.engine},
+                   {"inputs", replayer.inputs()},
+                   {"decisions", replayer.decisions()},
+                   {"not_recorded", replayer.open()},
+                   {"state_hash", Hex(replayer.job()->StateHash())}});
+    if (console.json) continue;
+    console.out << Title(info) << ": " << replayer.inputs() << " inputs replayed, all "
+                << replayer.decisions()
+                << " decisions are the recorded ones\nhash of the controller's state after them: "
+                << all.back()["state_hash"].get<std::string>()
+                << " (the same for the same history)\n";
+    if (replayer.open() > 0) {
+      console.out
+          << replayer.open()
+          << " decisions of the last input are not recorded: the history ends in the middle\n";
+    }
+  }
   if (console.json) {
-    console.out << Dump({{"run", ToJson(*info)},
-                         {"inputs", replayer.inputs()},
-                         {"decisions", replayer.decisions()},
-                         {"not_recorded", replayer.open()},
-                         {"state_hash", hash}})
+    console.out << Dump({{"run", ToJson(runs->back())},
+                         {"inputs", inputs},
+                         {"decisions", decisions},
+                         {"not_recorded", open},
+                         {"state_hash", all.back()["state_hash"]},
+                         {"runs", std::move(all)}})
                 << '\n';
     return Status::Ok();
   }
-  console.out << Title(*info) << ": " << replayer.inputs() << " inputs replayed, all "
-              << replayer.decisions()
-              << " decisions are the recorded ones\nhash of the controller's state after them: "
-              << hash << " (the same for the same history)\n";
-  if (replayer.open() > 0) {
-    console.out
-        << replayer.open()
-        << " decisions of the last input are not recorded: the history ends in the middle\n";
+  if (runs->size() > 1) {
+    console.out << "each run takes over what the one before it has left\n";
+    return Status::Ok();
   }
-  return Status::Ok();
+  return PrintInTurn(source, runs->back(), console);
 }
 
 }  // namespace prd::ctl

@@ -22,6 +22,11 @@ struct Console {
 
 // `run` is what FindRun understands.
 
+// A job that was switched has a run per engine: names the others, on a line of its own. Of one that
+// was not, and in JSON (former_run, next_run), nothing. `before`: what the line begins with.
+Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& console,
+                   const char* before = "");
+
 // `options`: also those of each run's engine that are not at their defaults.
 Status ShowJobs(HistorySource& source, bool options, const Console& console);
 // The columns of ShowWorkers and ShowStragglers, for --help.
@@ -37,14 +42,15 @@ Status ShowDaemon(HistorySource& source, const Console& console);
 // An operator acts on the run that goes on. `run` empty: for a drain, all of them.
 Status Operate(HistorySource& source, const std::string& run, const OperatorActed& what,
                const Console& console);
-// kDataLoss where the replay differs from what is recorded.
+// Where `run` is no number, all runs of a job that was switched, in turn; and whether each takes
+// over what the one before it leaves. kDataLoss where the replay differs from what is recorded.
 Status Replay(HistorySource& source, const std::string& run, const Console& console);
 
 struct GroupsQuery {
   GroupFilter filter;               // its `since` is not used
   std::optional<DurationNs> since;  // groups formed this long before the newest record, or later
   std::size_t last = 20;            // 0: all
-  bool follow = false;
+  bool follow = false;              // where `run` is no number, across switches too
 };
 Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQuery& query,
                   const Console& console);
@@ -60,7 +66,8 @@ Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_
                        const Console& console);
 
 enum class ExportFormat { kJsonLines, kCsv, kTrace };
-// To the console, or to a file of this name, which appears only when it is complete.
+// To the console, or to a file of this name, which appears only when it is complete. Where `run` is
+// no number, all runs of a job that was switched, in turn.
 Status Export(HistorySource& source, const std::string& run, ExportFormat format,
               const std::string& file, const Console& console);
 

@@ -26,8 +26,10 @@ Status ShowExchange(HistorySource& source, const RunInfo& info, bool table,
     json["run"] = ToJson(info);
     console.out << Dump(json) << '\n';
   } else if (table) {
+    PRD_RETURN_IF_ERROR(PrintInTurn(source, info, console));
     PrintGraph(*meter, console);
   } else {
+    PRD_RETURN_IF_ERROR(PrintInTurn(source, info, console, "// "));
     console.out << GraphDot(*meter, info.job + ", run " + std::to_string(info.run));
   }
   return Status::Ok();
@@ -48,6 +50,7 @@ Status ShowGraphGap(HistorySource& source, const RunInfo& info, const Console& c
                 << '\n';
     return Status::Ok();
   }
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, info, console));
   console.out << "rho " << Number(1 - gap->of_weights, 4) << "\nspectral gap "
               << Number(gap->of_weights, 4) << " of the weights of " << gap->workers << " workers"
               << (gap->symmetric ? "" : ", by the moduli of eigenvalues") << "\nspectral gap "
@@ -89,6 +92,7 @@ Status ShowGraph(HistorySource& source, const std::string& run, std::size_t last
                                    : std::to_string(meter.groups()) + " groups") +
       (meter.rounds() ? ": edges join contributors" : "");
   const std::string title = info->job + ", run " + std::to_string(info->run) + ", " + what;
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console, table ? "" : "// "));
   if (!table) {
     console.out << ToDot(meter, title);
     return Status::Ok();
@@ -125,6 +129,7 @@ Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_
                 << '\n';
     return Status::Ok();
   }
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   console.out << "rho " << Number(gap->rho, 4) << "\nspectral gap " << Number(1 - gap->rho, 4)
               << (meter.schedule() != nullptr
                       ? "\nof the static schedule: the mean over a slot of each of its " +
@@ -138,8 +143,8 @@ Status ShowSpectralGap(HistorySource& source, const std::string& run, std::size_
 
 Status Export(HistorySource& source, const std::string& run, ExportFormat format,
               const std::string& file, const Console& console) {
-  Result<RunInfo> info = FindRun(source, run);
-  if (!info.ok()) return info.status();
+  Result<std::vector<RunInfo>> runs = FindRunsInTurn(source, run);
+  if (!runs.ok()) return runs.status();
   const auto failed = [&] {
     return Status(Code::kInternal, file + ": cannot be written: " + std::strerror(errno));
   };
@@ -155,10 +160,13 @@ Status Export(HistorySource& source, const std::string& run, ExportFormat format
   if (format == ExportFormat::kJsonLines) exporter = std::make_unique<JsonLinesExporter>(out);
   if (format == ExportFormat::kCsv) exporter = std::make_unique<CsvExporter>(out);
   if (format == ExportFormat::kTrace) exporter = std::make_unique<TraceExporter>(out);
-  Status status = ForEachRecord(source, info->run, 0, [&](const Record& record) {
-    exporter->Add(record);
-    return out->good();
-  });
+  Status status;
+  for (std::size_t i = 0; i < runs->size() && status.ok() && out->good(); ++i) {
+    status = ForEachRecord(source, (*runs)[i].run, 0, [&](const Record& record) {
+      exporter->Add(record);
+      return out->good();
+    });
+  }
   if (status.ok()) exporter->Finish();
   if (file.empty()) return status;
   to_file.close();

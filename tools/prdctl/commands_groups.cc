@@ -105,7 +105,10 @@ class GroupsView {
     if (record.index == 0) start_ = record.now;
     now_ = record.now;
     next_ = record.index + 1;
-    over_ = over_ || std::holds_alternative<RunEnded>(record.body);
+    if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+      over_ = true;
+      next_run_ = ended->next;
+    }
     schedules_.Add(record);
     GroupTracker::Change change = tracker_.Add(record);
     if (live_) {
@@ -157,6 +160,7 @@ class GroupsView {
 
   std::uint64_t next() const { return next_; }
   bool over() const { return over_; }
+  RunId next_run() const { return next_run_; }
 
  private:
   void Prune() {
@@ -268,6 +272,7 @@ class GroupsView {
   Instant start_, now_;
   std::uint64_t next_ = 0;
   bool over_ = false;  // the run has ended
+  RunId next_run_ = kNoRun;
   bool live_ = false;  // changes are told as they come
 };
 
@@ -282,6 +287,35 @@ Status AddPresent(HistorySource& source, const RunInfo& run, GroupsView* view) {
   view->SetDrawn(replayer.job()->engine().DrawnGroups());
   if (const Result<DaemonStatus> daemon = source.Daemon(); daemon.ok()) view->SetNow(daemon->now);
   return Status::Ok();
+}
+
+// `next`: the run in which the job goes on, once this one has been followed to its end.
+Status ShowGroupsOf(HistorySource& source, const RunInfo& info, const GroupsQuery& query,
+                    const Console& console, RunId* next) {
+  GroupsView view(query, console);
+  PRD_RETURN_IF_ERROR(ForEachRecord(source, info.run, 0, [&](const Record& record) {
+    view.Add(record);
+    return true;
+  }));
+  // What the records tell is shown in any case.
+  Status present;
+  if (!query.follow) {
+    present = AddPresent(source, info, &view);
+    PRD_RETURN_IF_ERROR(PrintInTurn(source, info, console));
+  }
+  view.Print(info);
+  const auto stopped = [&] { return !console.out || (console.stop && console.stop()); };
+  while (query.follow && !view.over() && !stopped()) {
+    console.out.flush();
+    Result<std::vector<Record>> records =
+        source.Read(info.run, view.next(), kFollowBytes, kFollowWaitMs);
+    if (!records.ok()) {
+      return records.status().code() == Code::kCancelled ? Status::Ok() : records.status();
+    }
+    for (const Record& record : *records) view.Add(record);
+  }
+  if (query.follow && !stopped()) *next = view.next_run();
+  return present;
 }
 
 // A column for gradients in rounds alone, and one for local steps where there are any.
@@ -337,26 +371,20 @@ Status ShowGroups(HistorySource& source, const std::string& run, const GroupsQue
     const Result<DaemonStatus> daemon = source.Daemon();
     if (!daemon.ok()) return daemon.status();
   }
-  GroupsView view(query, console);
-  PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
-    view.Add(record);
-    return true;
-  }));
-  // What the records tell is shown in any case.
-  Status present;
-  if (!query.follow) present = AddPresent(source, *info, &view);
-  view.Print(*info);
-  const auto stopped = [&] { return !console.out || (console.stop && console.stop()); };
-  while (query.follow && !view.over() && !stopped()) {
-    console.out.flush();
-    Result<std::vector<Record>> records =
-        source.Read(info->run, view.next(), kFollowBytes, kFollowWaitMs);
-    if (!records.ok()) {
-      return records.status().code() == Code::kCancelled ? Status::Ok() : records.status();
+  const bool this_run_alone = run == std::to_string(info->run);
+  while (true) {
+    RunId next = kNoRun;
+    const Status shown = ShowGroupsOf(source, *info, query, console, &next);
+    if (!shown.ok() || next == kNoRun || this_run_alone) return shown;
+    info = FindRun(source, std::to_string(next));
+    if (!info.ok()) return info.status();
+    if (console.json) {
+      console.out << Dump({{"event", "switched"}, {"run", info->run}, {"engine", info->engine}})
+                  << '\n';
+    } else {
+      console.out << "the job goes on in run " << info->run << " (" << info->engine << ")\n";
     }
-    for (const Record& record : *records) view.Add(record);
   }
-  return present;
 }
 
 Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
@@ -378,15 +406,19 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
   const auto running = tracker.running().find(id);
   if (!group && running != tracker.running().end()) group = running->second;
   if (!group) {
-    return Status(Code::kNotFound,
-                  "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
-                      (newest == kNoGroup ? " there is none yet"
-                                          : " there are 1 to " + std::to_string(newest)) +
-                      (FollowsSchedule(tracker.plan())
-                           ? "; training groups are drawn by the workers and not reported "
-                             "(`prdctl groups` shows their schedule)"
-                       : DrawnAhead(tracker.plan()) ? "; `prdctl groups` shows those only drawn yet"
-                                                    : ""));
+    return Status(
+        Code::kNotFound,
+        "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
+            (newest == kNoGroup ? " there is none yet"
+                                : " there are 1 to " + std::to_string(newest)) +
+            (FollowsSchedule(tracker.plan())
+                 ? "; training groups are drawn by the workers and not reported "
+                   "(`prdctl groups` shows their schedule)"
+             : DrawnAhead(tracker.plan()) ? "; `prdctl groups` shows those only drawn yet"
+                                          : "") +
+            (info->former != kNoRun ? "; it goes on from run " + std::to_string(info->former) +
+                                          ", which has groups of its own (--run)"
+                                    : ""));
   }
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, start)}}) << '\n';

@@ -221,6 +221,7 @@ Status ShowStragglers(HistorySource& source, const std::string& run, double slow
                 << '\n';
     return Status::Ok();
   }
+  PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   if (NothingTold(report)) {
     console.out << "nothing to tell: workers draw their groups themselves, by a schedule (prdctl "
                    "groups), and report neither steps nor waits to the controller\n";

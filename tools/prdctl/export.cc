@@ -39,11 +39,15 @@ void JsonLinesExporter::Add(const Record& record) { *out_ << Dump(ToJson(record)
 CsvExporter::CsvExporter(std::ostream* out) : out_(out) {
   *out_ << "group,kind,formed_s,ended_s,ok,group_iteration,rank,iteration,weight,ready_s,step_s,"
            "wait_s,reduce_s,bytes,outcome,reason,failure,included,local_steps,fetched_from,"
-           "passive,conflict\n";
+           "passive,conflict,run\n";
 }
 
 void CsvExporter::Add(const Record& record) {
-  if (record.index == 0) start_ = record.now;
+  if (record.run != run_) {
+    if (run_ == kNoRun) start_ = record.now;
+    tracker_ = GroupTracker();
+    run_ = record.run;
+  }
   const GroupTracker::Change change = tracker_.Add(record);
   if (!change.ended) return;
   const GroupRow& group = *change.ended;
@@ -63,7 +67,8 @@ void CsvExporter::Add(const Record& record) {
           << m.bytes << ',' << outcome << ',' << CsvCell(group.reason) << ','
           << CsvCell(group.failure) << ',' << m.included << ',' << m.local_steps << ','
           << (m.fetched_from == kNoRank ? std::string() : std::to_string(m.fetched_from)) << ','
-          << (m.passive ? "true" : "false") << ',' << (group.conflict ? "true" : "false") << "\r\n";
+          << (m.passive ? "true" : "false") << ',' << (group.conflict ? "true" : "false") << ','
+          << run_ << "\r\n";
   }
 }
 
@@ -94,6 +99,14 @@ void TraceExporter::Mark(const std::string& name, Rank rank, Instant at, const J
 }
 
 void TraceExporter::Begin(const Record& record, const RunStarted& started) {
+  if (run_ != kNoRun) {  // the job goes on under another engine
+    tracker_ = GroupTracker();
+    threads_.clear();
+    Event("{\"ph\":\"i\",\"s\":\"p\",\"name\":" + Dump("switch to " + started.engine) +
+          ",\"pid\":" + std::to_string(run_) + ",\"tid\":0,\"ts\":" + Micros(record.now - start_) +
+          ",\"args\":" + Dump({{"run", record.run}, {"spec", started.spec}}) + "}");
+    return;
+  }
   run_ = record.run;
   start_ = record.now;
   if (out_ == nullptr) return;

@@ -1,4 +1,6 @@
-// A run as a file for other tools. All take the records of a run in order and write as they go.
+// A run as a file for other tools. All take the records of a run in order and write as they go;
+// then those of the run in which the job went on, if it was switched. Times count from the first
+// one on.
 #ifndef PRD_TOOLS_PRDCTL_EXPORT_H_
 #define PRD_TOOLS_PRDCTL_EXPORT_H_
 
@@ -30,7 +32,8 @@ class JsonLinesExporter : public Exporter {
   std::ostream* out_;
 };
 
-// Every member of every ended group, one line each under a line of titles (RFC 4180).
+// Every member of every ended group, one line each under a line of titles (RFC 4180). Groups are
+// numbered by run.
 class CsvExporter : public Exporter {
  public:
   explicit CsvExporter(std::ostream* out);
@@ -40,10 +43,12 @@ class CsvExporter : public Exporter {
   std::ostream* out_;
   GroupTracker tracker_;
   Instant start_;
+  RunId run_ = kNoRun;
 };
 
 // Chrome trace events (JSON object format), which Perfetto (ui.perfetto.dev) opens: the run is a
-// process, each worker a thread of it with slices named compute, wait and reduce.
+// process, each worker a thread of it with slices named compute, wait and reduce. Where a job was
+// switched it is one process, with an instant over all threads at each switch.
 //
 // All times are the controller's clock. A message's place on it is when the controller heard it;
 // the lengths are the worker's own: a ready signal ends a compute slice of step_ns and begins a

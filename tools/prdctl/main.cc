@@ -37,6 +37,12 @@ constexpr const char* kFooter =
     R"(A run is one execution of a job, from its first worker to its end. RUN is a run's number, or
 a job's name for the newest run of that job. Without RUN, the newest run of all is shown.
 
+A job that was switched (prdctl switch) has a run per engine. `export`, `replay`, `groups --follow`
+and `serve` show these as one, unless RUN is a number. The others show the newest, and name the
+runs before it. Across a switch `iteration` goes on from the highest that a worker had in the run
+before, which the final average has; from there on it counts what the new engine counts: steps,
+rounds, or a store's clock. `steps` and `samples` of each worker and of the job go on too.
+
 Examples:
   prdctl jobs                            all runs in the history
   prdctl workers mnist                   the workers of job mnist: iteration, pace, state
@@ -227,6 +233,18 @@ Status ExportAs(HistorySource& source, const Flags& flags, const Console& consol
 
 using Command = std::function<Status(HistorySource&, const Console&)>;
 
+// `more`: what else to say to who gives something else.
+CLI::Validator IsRank(const std::string& more = "") {
+  return CLI::Validator(
+      [more](const std::string& text) {
+        const bool digits = !text.empty() && text.size() < 10 &&
+                            text.find_first_not_of("0123456789") == std::string::npos;
+        return digits ? std::string()
+                      : "found \"" + text + "\", allowed is a worker's rank: 0, 1, ..." + more;
+      },
+      "");
+}
+
 // One subcommand and what it takes. `chosen` becomes what it does, once it is parsed.
 void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   const auto add = [&](const char* name, const char* about, Command command, bool run = true) {
@@ -251,7 +269,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* groups = add("groups", "The last groups, with their reasons",
                          [&f](auto& s, auto& c) { return Groups(s, f, c); });
   groups->footer(kGroupsFooter);
-  groups->add_option("--rank", f.rank, "Only groups with this rank")->check(CLI::NonNegativeNumber);
+  groups->add_option("--rank", f.rank, "Only groups with this rank")->check(IsRank());
   groups
       ->add_option(
           "--kind", f.kind,
@@ -265,7 +283,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   groups->add_option("--last", f.last_groups, "How many groups at most; 0: all")
       ->capture_default_str();
   groups->add_flag("--follow,-f", f.follow,
-                   "Print each new group as it forms, until the run ends or Ctrl-C");
+                   "Print each new group as it forms, until the job ends or Ctrl-C");
 
   CLI::App* group = app.add_subcommand(
       "group",
@@ -285,7 +303,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
                                          "the other workers' clocks");
   explain->fallthrough();
   explain->add_option("rank", f.rank, "One worker's rank (default: all)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(IsRank("; a job is named by --run"));
   explain->add_option("-r,--run", f.run, "Run number or job name (default: newest run)");
   explain->callback(
       [&] { chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); }; });
@@ -327,9 +345,11 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       [&f](auto& s, auto& c) { return ShowSpectralGap(s, f.run, f.last, c); });
   gap->add_option("--last", f.last, "Count only this many groups, the last ones (default: all)");
 
-  CLI::App* exporting =
-      add("export", "A run for other tools: JSON lines, CSV, a trace for Perfetto",
-          [&f](auto& s, auto& c) { return ExportAs(s, f, c); });
+  CLI::App* exporting = add(
+      "export",
+      "A job for other tools: JSON lines, CSV, a trace for Perfetto. A job that was switched is "
+      "exported whole; a run's number exports that run alone",
+      [&f](auto& s, auto& c) { return ExportAs(s, f, c); });
   exporting
       ->add_option("--format", f.format,
                    "jsonl: all records. csv: one line per group and member. trace: for "
@@ -363,7 +383,7 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
       "and it does not join again by itself; a new process may. The groups that it is in fail",
       OperatorVerb::kEvict);
   evict->add_option("job", f.run, job)->required();
-  evict->add_option("rank", f.rank, "The worker's rank")->required()->check(CLI::NonNegativeNumber);
+  evict->add_option("rank", f.rank, "The worker's rank")->required()->check(IsRank());
   CLI::App* drain = operate(
       "drain",
       "Let the workers of a host leave, each once it is in no group: no group fails, and the "
@@ -402,7 +422,9 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
                      "defaults, or stay as they are where the engine stays. Also lease_ms and "
                      "heartbeat_ms of the job");
 
-  add("replay", "Run the engine again on the recorded inputs: does it decide the same?",
+  add("replay",
+      "Run the engine again on the recorded inputs: does it decide the same? Of a job that was "
+      "switched all runs, and whether each takes over what the one before it has left",
       [&f](auto& s, auto& c) { return Replay(s, f.run, c); });
   add("status", "The daemon: version, uptime, and the counters that Prometheus gets", ShowDaemon,
       false);

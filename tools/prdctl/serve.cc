@@ -23,8 +23,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kWatched = 3;      // runs in memory
-constexpr std::size_t kRunsShown = 500;  // the newest
+constexpr std::size_t kWatched = 3;      // jobs in memory
+constexpr std::size_t kJobsShown = 500;  // the newest
+constexpr std::size_t kTurnsShown = 50;  // runs of a job that was switched, the newest
 constexpr auto kTurn = milliseconds(250);
 constexpr auto kMoment = milliseconds(200);  // an answer waits so long for what is being read
 constexpr auto kAskedLately = seconds(10);
@@ -36,9 +37,10 @@ constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+// A job: its run, and those before it where it was switched.
 struct Watched {
-  RunInfo info;
-  RunWatch run;
+  std::vector<RunInfo> runs;  // in turn
+  JobWatch job;
   std::string error;
   Clock::time_point asked;
   bool whole = false;  // all records that there are were read
@@ -51,8 +53,9 @@ struct Question {
 
 class Page {
  public:
-  Page(HistorySource& source, std::vector<RunInfo> runs)
-      : source_(source), runs_(std::move(runs)) {}
+  Page(HistorySource& source, std::vector<RunInfo> runs) : source_(source) {
+    Arrange(std::move(runs));
+  }
 
   // Keeps up with the daemon, where somebody looks. Returns after a moment.
   void Turn();
@@ -65,9 +68,12 @@ class Page {
  private:
   const DaemonStatus* daemon() const { return daemon_ ? &*daemon_ : nullptr; }
   void Look();
-  bool Read(RunId run);
-  // Null: it is not there; `told` says so.
+  // `first`: the job's first run.
+  bool Read(RunId first);
+  // Of the job of this run. Null: it is not there; `told` says so.
   Watched* Find(RunId run, Question* told);
+  // By the first run of each job that there is.
+  void Arrange(std::vector<RunInfo> runs);
   bool Asked();
   static Question Told(const Json& json) { return {200, Dump(json)}; }
 
@@ -76,10 +82,11 @@ class Page {
   std::condition_variable wanted_, read_;  // something new is asked for; something was read
   bool wants_ = false;
   std::uint64_t looks_ = 0;
-  std::vector<RunInfo> runs_;
+  std::map<RunId, std::vector<RunInfo>> jobs_;  // in turn, by the first run
+  std::map<RunId, RunId> first_;                // by run
   std::string error_;
   std::optional<DaemonStatus> daemon_;
-  std::map<RunId, Watched> watched_;
+  std::map<RunId, Watched> watched_;  // by first run
   Clock::time_point asked_{};
 };
 
@@ -117,40 +124,67 @@ void Page::Look() {
   daemon_.reset();
   if (daemon.ok()) daemon_ = std::move(*daemon);
   if (!runs.ok()) return;
-  runs_ = std::move(*runs);
-  std::map<RunId, const RunInfo*> known;
-  for (const RunInfo& run : runs_) known[run.run] = &run;
+  Arrange(std::move(*runs));
   std::erase_if(watched_, [&](const auto& entry) {
-    const auto now = known.find(entry.first);
+    const auto now = jobs_.find(entry.first);
     // Another history has another run of this number.
-    return now == known.end() || now->second->identity != entry.second.info.identity;
+    return now == jobs_.end() ||
+           now->second.front().identity != entry.second.runs.front().identity ||
+           now->second.size() < entry.second.runs.size();
   });
-  for (auto& [id, watched] : watched_) watched.info = *known.at(id);
+  for (auto& [first, watched] : watched_) {
+    watched.runs = jobs_.at(first);
+    watched.whole = watched.whole && watched.job.run() == watched.runs.back().run;
+  }
+}
+
+void Page::Arrange(std::vector<RunInfo> runs) {
+  jobs_.clear();
+  first_.clear();
+  for (RunInfo& run : runs) {  // the oldest first
+    const auto former = first_.find(run.former);
+    const bool goes_on = former != first_.end() && jobs_.at(former->second).back().next == run.run;
+    const RunId first = goes_on ? former->second : run.run;
+    first_[run.run] = first;
+    jobs_[first].push_back(std::move(run));
+  }
 }
 
 // True: there may be more.
-bool Page::Read(RunId run) {
+bool Page::Read(RunId first) {
+  RunId run = kNoRun;
   std::uint64_t from = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto watched = watched_.find(run);
+    const auto watched = watched_.find(first);
     if (watched == watched_.end() || !watched->second.error.empty()) return false;
-    from = watched->second.run.records();
+    const auto& [runs, job, error, asked, whole] = watched->second;
+    auto at = std::find_if(runs.begin(), runs.end(),
+                           [&](const RunInfo& info) { return info.run == job.run(); });
+    if (at == runs.end()) {
+      at = runs.begin();
+    } else if (job.ended() && std::next(at) != runs.end()) {
+      ++at;
+    } else {
+      from = job.records();
+    }
+    run = at->run;
   }
   Result<std::vector<Record>> records = source_.Read(run, from, kChunk, 0);
   const std::lock_guard lock(mutex_);
-  const auto watched = watched_.find(run);
+  const auto watched = watched_.find(first);
   if (watched == watched_.end() || !records.ok()) return false;
+  Watched& job = watched->second;
   for (const Record& record : *records) {
-    const Status added = watched->second.run.Add(record);
+    const Status added = job.job.Add(record);
     if (!added.ok()) {
-      watched->second.error = added.message();
+      job.error = added.message();
       return false;
     }
   }
-  watched->second.whole =
-      records->empty() || watched->second.run.records() >= watched->second.info.records;
-  if (watched->second.whole) read_.notify_all();
+  const bool newest = run == job.runs.back().run;
+  job.whole = newest && (records->empty() || job.job.records() >= job.runs.back().records);
+  if (job.whole) read_.notify_all();
   return !records->empty();
 }
 
@@ -168,11 +202,25 @@ Question Page::Runs() {
   if (Asked()) {
     read_.wait_for(lock, kMoment, [this, before = looks_] { return looks_ != before; });
   }
-  Json runs = Json::array();
-  for (auto run = runs_.rbegin(); run != runs_.rend() && runs.size() < kRunsShown; ++run) {
-    runs.push_back(ToJson(*run));
+  // The newest job first: by its newest run.
+  std::vector<const std::vector<RunInfo>*> newest;
+  for (const auto& [first, runs] : jobs_) newest.push_back(&runs);
+  std::sort(newest.begin(), newest.end(),
+            [](const auto* a, const auto* b) { return a->back().run > b->back().run; });
+  Json jobs = Json::array();
+  for (const std::vector<RunInfo>* runs : newest) {
+    if (jobs.size() == kJobsShown) break;
+    Json job = ToJson(runs->back());
+    job["first"] = runs->front().run;
+    job["paused"] = runs->back().paused;
+    job["turns"] = Json::array();
+    const std::size_t from = runs->size() > kTurnsShown ? runs->size() - kTurnsShown : 0;
+    for (std::size_t i = from; i < runs->size(); ++i) {
+      job["turns"].push_back({{"run", (*runs)[i].run}, {"engine", (*runs)[i].engine}});
+    }
+    jobs.push_back(std::move(job));
   }
-  Json json = {{"all", runs_.size()}, {"error", error_}, {"runs", std::move(runs)}};
+  Json json = {{"all", jobs_.size()}, {"error", error_}, {"runs", std::move(jobs)}};
   json["daemon"] = nullptr;
   if (daemon_) {
     json["daemon"] = {{"version", daemon_->version},
@@ -182,25 +230,24 @@ Question Page::Runs() {
   return Told(json);
 }
 
-Watched* Page::Find(RunId id, Question* told) {
+Watched* Page::Find(RunId run, Question* told) {
   Asked();
-  const auto info =
-      std::find_if(runs_.begin(), runs_.end(), [id](const RunInfo& run) { return run.run == id; });
-  if (info == runs_.end()) {
+  const auto first = first_.find(run);
+  if (first == first_.end()) {
     *told = {404, Dump({{"error", "there is no such run"}})};
     return nullptr;
   }
-  if (!watched_.contains(id)) {
+  if (!watched_.contains(first->second)) {
     if (watched_.size() >= kWatched) {
       watched_.erase(std::min_element(
           watched_.begin(), watched_.end(),
           [](const auto& a, const auto& b) { return a.second.asked < b.second.asked; }));
     }
-    watched_[id].info = *info;
+    watched_[first->second].runs = jobs_.at(first->second);
     wants_ = true;
     wanted_.notify_one();
   }
-  Watched& watched = watched_[id];
+  Watched& watched = watched_[first->second];
   watched.asked = Clock::now();
   return &watched;
 }
@@ -210,12 +257,13 @@ Question Page::Run(RunId run) {
   Question told;
   if (Find(run, &told) == nullptr) return told;
   read_.wait_for(lock, kMoment, [this, run] {
-    const auto watched = watched_.find(run);
+    const auto first = first_.find(run);
+    const auto watched = first == first_.end() ? watched_.end() : watched_.find(first->second);
     return watched == watched_.end() || watched->second.whole || !watched->second.error.empty();
   });
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
-  Json json = watched->run.Summary(watched->info, daemon());
+  Json json = watched->job.Summary(watched->runs, daemon());
   json["error"] = watched->error.empty() ? error_ : watched->error;
   json["whole"] = watched->whole;
   return Told(json);
@@ -226,7 +274,7 @@ Question Page::Timeline(RunId run, double from_s, double to_s, int width) {
   Question told;
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
-  return Told(watched->run.Timeline(from_s, to_s, width, watched->run.Now(daemon())));
+  return Told(watched->job.Timeline(from_s, to_s, width, watched->job.Now(daemon())));
 }
 
 Question Page::Groups(RunId run, double to_s, std::optional<Rank> rank) {
@@ -234,7 +282,7 @@ Question Page::Groups(RunId run, double to_s, std::optional<Rank> rank) {
   Question told;
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
-  return Told(watched->run.Groups(to_s, rank));
+  return Told(watched->job.Groups(to_s, rank));
 }
 
 // ---- HTTP ----

@@ -24,6 +24,11 @@ std::string JobNames(const std::vector<RunInfo>& runs) {
   return text;
 }
 
+bool IsNumber(const std::string& words, RunId* id) {
+  const auto parsed = std::from_chars(words.data(), words.data() + words.size(), *id);
+  return parsed.ec == std::errc() && parsed.ptr == words.data() + words.size();
+}
+
 }  // namespace
 
 Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
@@ -52,8 +57,7 @@ Result<RunInfo> FindRun(HistorySource& source, const std::string& words) {
   }
   if (words.empty()) return runs->back();
   RunId id = kNoRun;
-  const auto parsed = std::from_chars(words.data(), words.data() + words.size(), id);
-  const bool number = parsed.ec == std::errc() && parsed.ptr == words.data() + words.size();
+  const bool number = IsNumber(words, &id);
   for (const RunInfo& run : *runs) {
     if (number && run.run == id) return run;
   }
@@ -64,6 +68,60 @@ Result<RunInfo> FindRun(HistorySource& source, const std::string& words) {
                                      std::to_string(runs->front().run) + " to " +
                                      std::to_string(runs->back().run) + " of the jobs " +
                                      JobNames(*runs));
+}
+
+std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo& run) {
+  const auto find = [&](RunId id) {
+    const auto at = std::lower_bound(runs.begin(), runs.end(), id,
+                                     [](const RunInfo& r, RunId wanted) { return r.run < wanted; });
+    return at != runs.end() && at->run == id ? &*at : nullptr;
+  };
+  // Of a damaged history no circle is followed: a run's number is above its former one's.
+  std::vector<RunInfo> turn{run};
+  for (const RunInfo* at = &run; at->former != kNoRun && at->former < at->run;) {
+    at = find(at->former);
+    if (at == nullptr || at->job != run.job) break;
+    turn.push_back(*at);
+  }
+  std::reverse(turn.begin(), turn.end());
+  for (const RunInfo* at = &run; at->next > at->run;) {
+    at = find(at->next);
+    if (at == nullptr || at->former != turn.back().run) break;
+    turn.push_back(*at);
+  }
+  return turn;
+}
+
+Result<std::vector<RunInfo>> FindRunsInTurn(HistorySource& source, const std::string& words) {
+  Result<RunInfo> run = FindRun(source, words);
+  if (!run.ok()) return run.status();
+  RunId id = kNoRun;
+  if (!words.empty() && IsNumber(words, &id) && run->run == id) return std::vector{*run};
+  Result<std::vector<RunInfo>> runs = source.Runs();
+  if (!runs.ok()) return runs.status();
+  return RunsInTurn(*runs, *run);
+}
+
+Result<std::string> InTurnText(HistorySource& source, const RunInfo& run) {
+  if (run.former == kNoRun && run.next == kNoRun) return std::string();
+  Result<std::vector<RunInfo>> runs = source.Runs();
+  if (!runs.ok()) return runs.status();
+  const std::vector<RunInfo> turn = RunsInTurn(*runs, run);
+  if (turn.size() == 1) return std::string();
+  // Of many, the first and the newest.
+  constexpr std::size_t kShown = 8;
+  std::string text = "job " + Harmless(run.job) + " in turn: ";
+  for (std::size_t i = 0; i < turn.size(); ++i) {
+    const bool left_out = turn.size() > kShown && i > 0 && i + kShown <= turn.size();
+    if (left_out && i == 1) {
+      text += ", " + std::to_string(turn.size() - kShown) + " more runs";
+    }
+    if (left_out) continue;
+    text +=
+        (i == 0 ? "run " : ", run ") + std::to_string(turn[i].run) + " (" + turn[i].engine + ")";
+  }
+  return text + "; this is run " + std::to_string(run.run) +
+         ", and the others are shown by their numbers";
 }
 
 Result<Plan> PlanOf(HistorySource& source, const RunInfo& run) {

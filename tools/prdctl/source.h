@@ -47,6 +47,18 @@ Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
 // newest of all. kNotFound says which there are.
 Result<RunInfo> FindRun(HistorySource& source, const std::string& words);
 
+// The runs through which a job has gone by live switches, one after the other, oldest first: those
+// that lead to `run` and those that it leads to, as far as they are in `runs`.
+std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo& run);
+
+// What a person means where a job is shown across its switches: a run's number is that run alone; a
+// job's name, or nothing, all runs in turn up to the one that FindRun gives. At least one.
+Result<std::vector<RunInfo>> FindRunsInTurn(HistorySource& source, const std::string& words);
+
+// "job mnist in turn: run 1 (p-reduce), run 2 (hop); this is run 2, and the others are shown by
+// their numbers". Empty: the job was not switched.
+Result<std::string> InTurnText(HistorySource& source, const RunInfo& run);
+
 // Finds the run, and gives all of its records to `meter`.
 template <typename Meter>
 Result<RunInfo> Measure(HistorySource& source, const std::string& words, Meter& meter) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "config/config.h"
 #include "engines/event.h"
 #include "tools/prdctl/text.h"
 
@@ -35,6 +36,10 @@ std::string Words(const OperatorActed& acted) {
   std::string text = VerbName(acted.verb);
   if (acted.verb == OperatorVerb::kEvict) text += " rank " + std::to_string(acted.rank);
   if (acted.verb == OperatorVerb::kDrain) text += " host " + Short(acted.host);
+  if (acted.verb == OperatorVerb::kSwitch) {
+    const Result<JobSpec> spec = JobSpecFromToml(acted.spec);
+    if (spec.ok()) text += " to " + std::string(EngineName(spec->engine));
+  }
   return text;
 }
 
@@ -50,7 +55,10 @@ void Lanes::Follow(const Record& record) {
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     Lane& lane = lanes_[joined->rank];
     stopped_.erase(joined->rank);
-    if (lane.there.empty() || lane.there.back().second) {
+    joined_[joined->rank] = record.now;
+    if (going_over_.erase(joined->rank) > 0 && !lane.there.empty()) {
+      lane.there.back().second.reset();
+    } else if (lane.there.empty() || lane.there.back().second) {
       lane.there.emplace_back(record.now, std::nullopt);
     }
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
@@ -66,15 +74,34 @@ void Lanes::Follow(const Record& record) {
     if (!until) until = record.now;
     if (lane->second.there.size() > 1000) lane->second.there.pop_front();
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+    newest_ = std::max(newest_, formed->id);
     const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(tracker().plan());
     if (beside || DrawnAhead(tracker().plan())) return;
     for (const GroupShare& share : formed->members) in_[share.rank] = formed->id;
   } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     const auto* finished = std::get_if<Finished>(&from->envelope.body);
     if (finished != nullptr) in_.erase(from->envelope.rank);
-  } else if (std::holds_alternative<RunEnded>(record.body)) {
+  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    std::set<Rank> come;
+    for (const FormerRank& of : started->former.ranks) {
+      if (of.awaited && going_over_.contains(of.rank)) come.insert(of.rank);
+    }
+    going_over_ = std::move(come);
+    base_ += newest_;
+    newest_ = 0;
+    in_.clear();
+    stopped_.clear();
+    joined_.clear();
+  } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+    going_over_.clear();
     for (auto& [rank, lane] : lanes_) {
-      if (!lane.there.empty() && !lane.there.back().second) lane.there.back().second = record.now;
+      if (lane.there.empty()) continue;
+      std::optional<Instant>& until = lane.there.back().second;
+      // With a switch all are sent away just before, to the next run.
+      if (ended->next != kNoRun && until.value_or(record.now) == record.now) {
+        going_over_.insert(rank);
+      }
+      if (!until) until = record.now;
     }
   }
 }
@@ -87,7 +114,8 @@ void Lanes::Did(const char* name, int thread, Instant from, Instant to, GroupId 
                     : what == "wait"    ? Kind::kWaiting
                                         : Kind::kReducing;
   Lane& lane = lanes_[beside ? thread - kBackground : thread];
-  lane.spans.push_back({.from = from, .to = to, .group = group, .kind = kind});
+  const GroupId key = group == kNoGroup ? kNoGroup : base_ + group;
+  lane.spans.push_back({.from = from, .to = to, .group = key, .kind = kind});
   if (++spans_ > most_) Forget();
 }
 
@@ -107,12 +135,13 @@ std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
   const auto lane = lanes_.find(rank);
   if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
   if (stopped_.contains(rank)) return std::nullopt;
-  const auto& [joined, left] = lane->second.there.back();
-  const Instant since = std::max(joined, BusyUntil(rank));
-  if (left || since >= now) return std::nullopt;
+  const auto joined = joined_.find(rank);
+  if (joined == joined_.end() || lane->second.there.back().second) return std::nullopt;
+  const Instant since = std::max(joined->second, BusyUntil(rank));
+  if (since >= now) return std::nullopt;
   const auto in = in_.find(rank);
   if (in != in_.end()) {
-    return Span{.from = since, .to = now, .group = in->second, .kind = Kind::kReducing};
+    return Span{.from = since, .to = now, .group = base_ + in->second, .kind = Kind::kReducing};
   }
   const auto thread = threads().find(rank);
   const bool waits = thread != threads().end() && thread->second.signalled;
@@ -157,12 +186,19 @@ void Meetings::Add(Rank a, Rank b, double weight) {
 
 // ---- the run ----
 
-Status RunWatch::Add(const Record& record) {
-  PRD_RETURN_IF_ERROR(present_.Add(record));
-  if (record.index == 0) start_ = record.now;
+Status JobWatch::Add(const Record& record) {
+  const auto* started = std::get_if<RunStarted>(&record.body);
+  if (record.run != run_) {
+    if (started == nullptr || (run_ != kNoRun && !ended_)) {
+      return Status(Code::kDataLoss,
+                    "run " + std::to_string(record.run) + " does not begin with its start");
+    }
+    GoOn(*started, record.now, record.run);
+  }
+  PRD_RETURN_IF_ERROR(present_->Add(record));
   ++records_;
   last_ = record.now;
-  pace_.Add(record);
+  pace_->Add(record);
   lanes_.Follow(record);
   const GroupTracker::Change change = tracker_.Add(record);
   OnGroup(change);
@@ -172,24 +208,81 @@ Status RunWatch::Add(const Record& record) {
     } else if (const auto* progressed = std::get_if<Progressed>(&from->envelope.body)) {
       OnSteps(record, from->envelope.rank, progressed->own.steps);
     }
+  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    const auto finished = finished_.find(joined->rank);
+    if (finished == finished_.end()) return Status::Ok();
+    if (!switches_.empty() && switches_.back().run == run_) {
+      Switch& last = switches_.back();
+      last.pause_ns = std::max(last.pause_ns, record.now - finished->second);
+    }
+    finished_.erase(finished);
   } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
     neighbours_[set->rank] = *set;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    if (left->why == LeftReason::kFinished) finished_[left->rank] = record.now;
     if (left->why != LeftReason::kFinished && left->why != LeftReason::kLeft) {
       neighbours_.erase(left->rank);
     }
   } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
     acts_.push_back({record.now, Words(*acted), Short(acted->by), Short(acted->reason)});
     if (acts_.size() > kActsShown) acts_.pop_front();
+    if (acted->verb != OperatorVerb::kSwitch) return Status::Ok();
+    asked_ = *acted;
+    asked_at_ = record.now;
   } else if (std::holds_alternative<RunEnded>(record.body)) {
     ended_ = true;
   }
   return Status::Ok();
 }
 
+// To the job's first run, or from one to the next.
+void JobWatch::GoOn(const RunStarted& started, Instant now, RunId run) {
+  if (run_ == kNoRun) {
+    start_ = now;
+  } else {
+    const PaceReport report = pace_->Report();
+    before_.records += records_;
+    before_.waited_ns += report.waited_ns;
+    before_.controller_ns += report.controller_ns;
+    for (const WorkerPace& worker : report.workers) {
+      Done& done = before_.ranks[worker.rank];
+      done.steps += worker.steps;
+      done.dropped += worker.dropped + worker.exchange.dropped;
+      done.computed_ns += worker.computed_ns;
+      done.waited_ns += worker.waited_ns;
+      done.reduced_ns += worker.reduced_ns;
+      done.cost_ns += worker.cost_ns;
+    }
+    Switch by{.asked = now, .at = now, .run = run, .from = engine_, .to = started.engine};
+    if (asked_) {
+      by.asked = asked_at_;
+      by.by = Short(asked_->by);
+      by.reason = Short(asked_->reason);
+    }
+    switches_.push_back(std::move(by));
+    if (switches_.size() > kSwitches) switches_.pop_front();
+  }
+  asked_.reset();
+  std::map<Rank, Instant> come;
+  for (const FormerRank& of : started.former.ranks) {
+    const auto finished = finished_.find(of.rank);
+    if (of.awaited && finished != finished_.end()) come.insert(*finished);
+  }
+  finished_ = std::move(come);
+  run_ = run;
+  engine_ = started.engine;
+  records_ = 0;
+  ended_ = false;
+  present_ = std::make_unique<PresentReader>();
+  pace_ = std::make_unique<PaceMeter>();
+  tracker_ = GroupTracker();
+  meetings_ = Meetings();
+  neighbours_.clear();
+}
+
 // A worker may come with steps of an earlier run: what it says first counts from there on, but for
 // the step that it tells of.
-void RunWatch::OnSteps(const Record& record, Rank rank, std::int64_t own) {
+void JobWatch::OnSteps(const Record& record, Rank rank, std::int64_t own) {
   const auto [told, first] = told_.try_emplace(rank, std::max<std::int64_t>(0, own - 1));
   const std::int64_t more = own - told->second;
   if (more <= 0) return;
@@ -198,8 +291,10 @@ void RunWatch::OnSteps(const Record& record, Rank rank, std::int64_t own) {
   steps_.Add(record.now - start_, static_cast<std::uint64_t>(more));
 }
 
-RunWatch::Group RunWatch::Of(const GroupRow& row) const {
-  Group group{.id = row.id,
+JobWatch::Group JobWatch::Of(const GroupRow& row) const {
+  Group group{.key = lanes_.base() + row.id,
+              .id = row.id,
+              .run = run_,
               .kind = row.kind,
               .formed = row.formed,
               .ended = row.ended,
@@ -226,16 +321,17 @@ RunWatch::Group RunWatch::Of(const GroupRow& row) const {
   return group;
 }
 
-void RunWatch::OnGroup(const GroupTracker::Change& change) {
+void JobWatch::OnGroup(const GroupTracker::Change& change) {
   if (change.formed != nullptr) {
     groups_.push_back(Of(*change.formed));
     if (groups_.size() > kGroups) groups_.pop_front();
   }
   if (!change.ended) return;
   const GroupRow& row = *change.ended;
-  const auto at = std::lower_bound(groups_.begin(), groups_.end(), row.id,
-                                   [](const Group& group, GroupId id) { return group.id < id; });
-  if (at != groups_.end() && at->id == row.id) *at = Of(row);
+  const GroupId key = lanes_.base() + row.id;
+  const auto at = std::lower_bound(groups_.begin(), groups_.end(), key,
+                                   [](const Group& group, GroupId k) { return group.key < k; });
+  if (at != groups_.end() && at->key == key) *at = Of(row);
   if (row.kind == GroupKind::kInitial || row.kind == GroupKind::kFinal || !row.AnyResult()) return;
   // Of large groups a sample, so that a round costs what its members are.
   const std::size_t step = std::max<std::size_t>(1, row.members.size() / kMembers);
@@ -247,33 +343,41 @@ void RunWatch::OnGroup(const GroupTracker::Change& change) {
   }
 }
 
-Instant RunWatch::Now(const DaemonStatus* daemon) const {
+Instant JobWatch::Now(const DaemonStatus* daemon) const {
   return ended_ || daemon == nullptr ? last_ : std::max(last_, daemon->now);
 }
 
-Json RunWatch::Pace() const {
-  const PaceReport report = pace_.Report();
+// Of all runs; how long a step takes, of the newest.
+Json JobWatch::Pace() const {
+  const PaceReport report = pace_->Report();
   Json workers = Json::array();
-  for (const WorkerPace& worker : report.workers) {
-    if (workers.size() == kWorkersShown) break;
+  const auto add = [&](const WorkerPace& worker, const Done& done) {
+    if (workers.size() == kWorkersShown) return;
     workers.push_back({{"rank", worker.rank},
-                       {"steps", worker.steps},
+                       {"steps", done.steps + worker.steps},
                        {"step_s", Seconds(worker.median_step_ns)},
                        {"factor", worker.factor},
-                       {"computed_s", Seconds(worker.computed_ns)},
-                       {"waited_s", Seconds(worker.waited_ns)},
-                       {"reduced_s", Seconds(worker.reduced_ns)},
-                       {"cost_s", Seconds(worker.cost_ns)},
-                       {"dropped", worker.dropped + worker.exchange.dropped}});
+                       {"computed_s", Seconds(done.computed_ns + worker.computed_ns)},
+                       {"waited_s", Seconds(done.waited_ns + worker.waited_ns)},
+                       {"reduced_s", Seconds(done.reduced_ns + worker.reduced_ns)},
+                       {"cost_s", Seconds(done.cost_ns + worker.cost_ns)},
+                       {"dropped", done.dropped + worker.dropped + worker.exchange.dropped}});
+  };
+  std::map<Rank, Done> others = before_.ranks;
+  for (const WorkerPace& worker : report.workers) {
+    const auto done = others.find(worker.rank);
+    add(worker, done == others.end() ? Done() : done->second);
+    if (done != others.end()) others.erase(done);
   }
+  for (const auto& [rank, done] : others) add({.rank = rank}, done);
   return {{"median_step_s", Seconds(report.median_step_ns)},
-          {"waited_s", Seconds(report.waited_ns)},
-          {"controller_s", Seconds(report.controller_ns)},
+          {"waited_s", Seconds(before_.waited_ns + report.waited_ns)},
+          {"controller_s", Seconds(before_.controller_ns + report.controller_ns)},
           {"workers", std::move(workers)}};
 }
 
 // Who gives to whom: a row per receiver. Neighbours where the run has some, else groups.
-Json RunWatch::Graph() const {
+Json JobWatch::Graph() const {
   Meetings edges;
   if (!neighbours_.empty()) {
     for (const auto& [rank, set] : neighbours_) {
@@ -289,24 +393,34 @@ Json RunWatch::Graph() const {
     }
     rows.push_back(std::move(row));
   }
-  const char* what = !neighbours_.empty()            ? "neighbours"
-                     : HasStore(pace_.plan())        ? "store"
-                     : FollowsSchedule(pace_.plan()) ? "schedule"
-                                                     : "groups";
+  const char* what = !neighbours_.empty()             ? "neighbours"
+                     : HasStore(pace_->plan())        ? "store"
+                     : FollowsSchedule(pace_->plan()) ? "schedule"
+                                                      : "groups";
   return {{"what", what}, {"ranks_per_field", shown.per_field()}, {"fields", std::move(rows)}};
 }
 
-Json RunWatch::Summary(const RunInfo& run, const DaemonStatus* daemon) const {
-  Json json = {{"run", ToJson(run)}, {"read", records_}};
-  if (present_.job() == nullptr) return json;
-  const Present present = present_.Read(run, daemon);
+Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* daemon) const {
+  Json json = {{"run", ToJson(runs.back())}, {"read", all_records()}};
+  std::uint64_t records = 0;
+  json["runs"] = Json::array();
+  for (const RunInfo& run : runs) {
+    records += run.records;
+    json["runs"].push_back(run.run);
+  }
+  json["records"] = records;
+  if (present_ == nullptr || present_->job() == nullptr) return json;
+  // The newest one that was read.
+  const auto read = std::find_if(runs.begin(), runs.end(),
+                                 [this](const RunInfo& run) { return run.run == run_; });
+  const Present present = present_->Read(read == runs.end() ? runs.back() : *read, daemon);
   const Instant now = Now(daemon);
   json["now_s"] = Seconds(now - start_);
   json["over"] = ended_;
-  json["expected"] = present_.job()->start_workers();
+  json["expected"] = present_->job()->start_workers();
   json["steps"] = all_steps_;
   json["paused"] = nullptr;
-  if (const auto& hold = present_.job()->paused(); hold && !ended_) {
+  if (const auto& hold = present_->job()->paused(); hold && !ended_) {
     json["paused"] = {{"by", Short(hold->by)},
                       {"reason", Short(hold->reason)},
                       {"for_s", Seconds(now - hold->since)}};
@@ -319,6 +433,18 @@ Json RunWatch::Summary(const RunInfo& run, const DaemonStatus* daemon) const {
                     {"reason", act.reason}});
   }
   json["acts"] = std::move(acts);
+  Json switches = Json::array();
+  for (const Switch& by : switches_) {
+    switches.push_back({{"at_s", Seconds(by.at - start_)},
+                        {"asked_s", Seconds(by.asked - start_)},
+                        {"run", by.run},
+                        {"from", by.from},
+                        {"to", by.to},
+                        {"by", by.by},
+                        {"reason", by.reason},
+                        {"pause_s", Seconds(by.pause_ns)}});
+  }
+  json["switches"] = std::move(switches);
   json["forgotten_s"] = At(lanes_.forgotten(), start_);
   json["series"] = {{"width_s", Seconds(steps_.width())}, {"steps", steps_.buckets()}};
   json["pace"] = Pace();
@@ -361,7 +487,7 @@ Json RunWatch::Summary(const RunInfo& run, const DaemonStatus* daemon) const {
   return json;
 }
 
-Json RunWatch::Timeline(double from_s, double to_s, int width, Instant now) const {
+Json JobWatch::Timeline(double from_s, double to_s, int width, Instant now) const {
   const auto at = [&](double s) {
     return start_ + static_cast<DurationNs>(s * static_cast<double>(kSecond));
   };
@@ -461,7 +587,7 @@ Json RunWatch::Timeline(double from_s, double to_s, int width, Instant now) cons
   return json;
 }
 
-Json RunWatch::Groups(double to_s, std::optional<Rank> rank) const {
+Json JobWatch::Groups(double to_s, std::optional<Rank> rank) const {
   Json all = Json::array();
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if (all.size() == kGroupsShown) break;
@@ -470,7 +596,9 @@ Json RunWatch::Groups(double to_s, std::optional<Rank> rank) const {
         std::find(group->members.begin(), group->members.end(), *rank) == group->members.end()) {
       continue;
     }
-    all.push_back({{"group", group->id},
+    all.push_back({{"key", group->key},
+                   {"group", group->id},
+                   {"run", group->run},
                    {"kind", KindName(group->kind)},
                    {"formed_s", Seconds(group->formed - start_)},
                    {"ended_s", At(group->ended, start_)},

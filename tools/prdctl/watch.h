@@ -1,5 +1,6 @@
-// A run as the page of `prdctl serve` shows it: kept up with its records, and asked for what is in
-// the window. All answers are bounded, however many workers and records there are.
+// A job as the page of `prdctl serve` shows it: kept up with the records of its run, and of those
+// that follow where it is switched, and asked for what is in the window. All answers are bounded,
+// however many workers and records there are.
 #ifndef PRD_TOOLS_PRDCTL_WATCH_H_
 #define PRD_TOOLS_PRDCTL_WATCH_H_
 
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,7 +21,8 @@
 
 namespace prd::ctl {
 
-// What a worker did, and when; in order. Of a run longer than kMost spans the oldest are forgotten.
+// What a worker did, and when; in order. Of more than kMost spans the oldest are forgotten. A
+// worker that goes from run to run is there all the time.
 class Lanes final : public TraceExporter {
  public:
   // In the order of precedence in which the page names them.
@@ -40,6 +43,8 @@ class Lanes final : public TraceExporter {
   const std::map<Rank, Lane>& lanes() const { return lanes_; }
   // What it does since its last span, if it is there and `now` is the present.
   std::optional<Span> Open(Rank rank, Instant now) const;
+  // Groups of each run have numbers from 1 on. Added to those of this run, no number comes twice.
+  GroupId base() const { return base_; }
   // Before this time spans were forgotten.
   std::optional<Instant> forgotten() const { return forgotten_; }
 
@@ -50,9 +55,13 @@ class Lanes final : public TraceExporter {
   const std::size_t most_;
   std::size_t spans_ = 0;
   std::map<Rank, Lane> lanes_;
-  std::map<Rank, GroupId> in_;  // a group that has its training loop
-  std::set<Rank> stopped_;      // finished, or pausing
+  std::map<Rank, GroupId> in_;      // a group that has its training loop
+  std::set<Rank> stopped_;          // finished, or pausing
+  std::set<Rank> going_over_;       // there as the run before ended for this one
+  std::map<Rank, Instant> joined_;  // this run
   std::optional<Instant> forgotten_;
+  GroupId base_ = 0;
+  GroupId newest_ = 0;  // of this run
 };
 
 // Steps of all workers over time, in at most kBuckets parts that grow with the run.
@@ -83,19 +92,27 @@ class Meetings {
   std::array<double, kSide * kSide> fields_{};
 };
 
-class RunWatch {
+class JobWatch {
  public:
-  static constexpr std::size_t kGroups = 20'000;  // kept, the newest
-  static constexpr std::size_t kMembers = 64;     // of each that are named
+  static constexpr std::size_t kGroups = 20'000;   // kept, the newest
+  static constexpr std::size_t kMembers = 64;      // of each that are named
+  static constexpr std::size_t kSwitches = 1'000;  // kept, the newest
 
-  // In order, from the first on. kDataLoss: it is not what follows; what is shown stays as it was.
+  // In order, from a run's first on; after its last, those of the run in which the job goes on.
+  // kDataLoss: it is not what follows; what is shown stays as it was.
   Status Add(const Record& record);
+  // Read so far: of the newest run, and of all.
   std::uint64_t records() const { return records_; }
+  std::uint64_t all_records() const { return before_.records + records_; }
+  RunId run() const { return run_; }  // the newest
+  // Its last record was read.
+  bool ended() const { return ended_; }
 
-  // `daemon`: null: none runs.
-  Json Summary(const RunInfo& run, const DaemonStatus* daemon) const;
-  // Seconds since the run's start; `width`: pixels that there are. Exact spans where they are few,
-  // else a grid of what was mostly done.
+  // `runs`: those of the job in turn, the first one read from its start on; at least one. `daemon`:
+  // null: none runs.
+  Json Summary(const std::vector<RunInfo>& runs, const DaemonStatus* daemon) const;
+  // Seconds since the start of the job's first run; `width`: pixels that there are. Exact spans
+  // where they are few, else a grid of what was mostly done.
   Json Timeline(double from_s, double to_s, int width, Instant now) const;
   // The newest of those formed until then, the newest first.
   Json Groups(double to_s, std::optional<Rank> rank) const;
@@ -104,7 +121,9 @@ class RunWatch {
 
  private:
   struct Group {
+    GroupId key = kNoGroup;  // Lanes::base() and its number
     GroupId id = kNoGroup;
+    RunId run = kNoRun;
     GroupKind kind = GroupKind::kTrain;
     Instant formed;
     std::optional<Instant> ended;
@@ -120,17 +139,44 @@ class RunWatch {
     Instant at;
     std::string what, by, reason;
   };
+  // The job went on under another engine, or with other options.
+  struct Switch {
+    Instant asked, at;
+    RunId run = kNoRun;  // that began
+    std::string from, to, by, reason;
+    DurationNs pause_ns = 0;  // the longest of a worker: from its Finish until it trained again
+  };
+  // Of a rank, in the runs before the newest one.
+  struct Done {
+    std::uint64_t steps = 0, dropped = 0;
+    DurationNs computed_ns = 0, waited_ns = 0, reduced_ns = 0, cost_ns = 0;
+  };
+  struct Before {
+    std::uint64_t records = 0;
+    DurationNs waited_ns = 0, controller_ns = 0;
+    std::map<Rank, Done> ranks;
+  };
+  void GoOn(const RunStarted& started, Instant now, RunId run);
   Group Of(const GroupRow& row) const;
   void OnGroup(const GroupTracker::Change& change);
   void OnSteps(const Record& record, Rank rank, std::int64_t own);
   Json Pace() const;
   Json Graph() const;
 
+  // Of the newest run alone.
+  RunId run_ = kNoRun;
+  std::string engine_;
   std::uint64_t records_ = 0;
-  Instant start_, last_;
   bool ended_ = false;
-  PresentReader present_;
-  PaceMeter pace_;
+  std::unique_ptr<PresentReader> present_;
+  std::unique_ptr<PaceMeter> pace_;
+  std::map<Rank, Instant> finished_;  // where they have: in it, or in the run before
+  // Of all.
+  Instant start_, last_;
+  Before before_;
+  std::optional<OperatorActed> asked_;  // a switch that is to come
+  Instant asked_at_;
+  std::deque<Switch> switches_;
   Lanes lanes_;
   StepSeries steps_;
   Meetings meetings_;
@@ -138,7 +184,7 @@ class RunWatch {
   std::map<Rank, std::int64_t> told_;
   std::uint64_t all_steps_ = 0;
   GroupTracker tracker_;
-  std::deque<Group> groups_;  // by id
+  std::deque<Group> groups_;  // by key
   std::deque<Act> acts_;      // the newest
 };
 

@@ -66,6 +66,55 @@ TEST(CommandsTest, ExplainNamesWhoWasRefused) {
   EXPECT_EQ(json["refused"][0]["code"], "invalid argument");
 }
 
+// Job a went through runs 2, 4 and 5; another job's run 3 is between them.
+TEST(CommandsTest, RunsOfAJobThatWasSwitchedAreInTurn) {
+  MemorySource source;
+  source.Add({.run = 1, .job = "a", .engine = "hop", .ended = true, .end = "done"}, {});
+  source.Add({.run = 2, .job = "a", .engine = "hop", .ended = true, .end = "goes on", .next = 4},
+             {});
+  source.Add({.run = 3, .job = "b", .engine = "ssp"}, {});
+  source.Add({.run = 4, .job = "a", .engine = "ssp", .ended = true, .former = 2, .next = 5}, {});
+  source.Add({.run = 5, .job = "a", .engine = "eager", .former = 4}, {});
+  const auto found = [&](const std::string& words) {
+    std::vector<RunId> ids;
+    const std::vector<RunInfo> runs = FindRunsInTurn(source, words).value();
+    for (const RunInfo& run : runs) ids.push_back(run.run);
+    return ids;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(found("a"), ElementsAre(2, 4, 5));
+  EXPECT_THAT(found(""), ElementsAre(2, 4, 5));
+  EXPECT_THAT(found("4"), ElementsAre(4));
+  EXPECT_THAT(found("b"), ElementsAre(3));
+  const auto text = [&](const std::string& words) {
+    return InTurnText(source, FindRun(source, words).value()).value();
+  };
+  EXPECT_EQ(text("1"), "");
+  EXPECT_EQ(text("3"), "");
+  EXPECT_EQ(text("4"),
+            "job a in turn: run 2 (hop), run 4 (ssp), run 5 (eager); this is run 4, and the others "
+            "are shown by their numbers");
+  // Runs that the history keeps no longer are left out, and nothing goes in circles.
+  const std::vector<RunInfo> left{{.run = 7, .job = "a", .former = 6, .next = 7}};
+  EXPECT_EQ(RunsInTurn(left, left[0]).size(), 1u);
+}
+
+TEST(CommandsTest, OfManyRunsTheFirstAndTheNewestAreNamed) {
+  MemorySource source;
+  for (RunId run = 1; run <= 12; ++run) {
+    source.Add({.run = run,
+                .job = "a",
+                .engine = "e",
+                .ended = true,
+                .former = run - 1,
+                .next = run < 12 ? run + 1 : kNoRun},
+               {});
+  }
+  const std::string text = InTurnText(source, FindRun(source, "12").value()).value();
+  EXPECT_THAT(text, HasSubstr("in turn: run 1 (e), 4 more runs, run 6 (e), run 7 (e)"));
+  EXPECT_THAT(text, HasSubstr("run 12 (e); this is run 12"));
+}
+
 TEST(CommandsTest, GroupsAndTheirFilters) {
   RealRun plan{.step_ns = {10 * kMs, 11 * kMs, 12 * kMs},
                .steps = 30,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "tests/tools/prdctl/story.h"
@@ -86,13 +87,54 @@ TEST(CsvTest, OneLinePerMember) {
       Lines(Exported<CsvExporter>(story.records())),
       ElementsAre("group,kind,formed_s,ended_s,ok,group_iteration,rank,iteration,weight,ready_s,"
                   "step_s,wait_s,reduce_s,bytes,outcome,reason,failure,included,"
-                  "local_steps,fetched_from,passive,conflict",
+                  "local_steps,fetched_from,passive,conflict,run",
                   "1,train,0.012000000,0.015000000,true,0,0,0,0.25,0.010000000,0.010000000,"
-                  "0.002000000,0.003000000,100,ok,because,,0,0,,false,false\r",
+                  "0.002000000,0.003000000,100,ok,because,,0,0,,false,false,1\r",
                   "1,train,0.012000000,0.015000000,true,0,1,0,0.75,0.012000000,0.012000000,"
-                  "0.000000000,0.003000000,100,ok,because,,0,0,,false,false\r",
+                  "0.000000000,0.003000000,100,ok,because,,0,0,,false,false,1\r",
                   "2,final,0.020000000,0.020000000,false,0,0,0,1.0,,,0.000000000,0.000000000,100,"
-                  "failed,because,\"a \"\"quoted\"\", reason\",0,0,,false,false\r"));
+                  "failed,because,\"a \"\"quoted\"\", reason\",0,0,,false,false,1\r"));
+}
+
+// A job that is switched: groups of each run have numbers from 1 on, and time goes on.
+std::vector<Record> Switched() {
+  Story first(3);
+  first.At(10).Form({{0, 1}}).Report(0, 1, 0, 1).End(1);
+  first.At(20).Write(WorkerLeft{.rank = 0}).Write(RunEnded{.reason = "the job goes on", .next = 5});
+  Story second(5, "f");
+  second.At(30).Join(0);
+  second.At(40).Form({{0, 1}}).Report(0, 1, 0, 1).End(1);
+  std::vector<Record> all = first.records();
+  for (Record record : second.records()) {
+    if (record.index == 0) record.now = {kSecond + 20 * kMs};
+    all.push_back(std::move(record));
+  }
+  return all;
+}
+
+TEST(CsvTest, AJobThatWasSwitchedIsOne) {
+  const auto lines = Lines(Exported<CsvExporter>(Switched()));
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[1], HasSubstr("1,train,0.010000000,"));
+  EXPECT_THAT(lines[1], testing::EndsWith(",3\r"));
+  EXPECT_THAT(lines[2], HasSubstr("1,train,0.040000000,"));
+  EXPECT_THAT(lines[2], testing::EndsWith(",5\r"));
+}
+
+TEST(TraceTest, AJobThatWasSwitchedIsOneProcess) {
+  const Json trace = Json::parse(Exported<TraceExporter>(Switched()));
+  std::set<int> processes;
+  std::vector<std::pair<std::string, double>> switches;
+  double last_reduce = 0;
+  for (const Json& event : trace["traceEvents"]) {
+    processes.insert(event["pid"].get<int>());
+    const auto name = event["name"].get<std::string>();
+    if (name.starts_with("switch")) switches.emplace_back(name, event["ts"].get<double>());
+    if (name == "reduce") last_reduce = event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_THAT(processes, ElementsAre(3));
+  EXPECT_THAT(switches, ElementsAre(std::pair<std::string, double>("switch to f", 20'000)));
+  EXPECT_DOUBLE_EQ(last_reduce, 40'000);
 }
 
 TEST(CsvTest, TextsOfWorkersComputeNothingAndMoveNoCursor) {

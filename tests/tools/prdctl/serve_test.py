@@ -230,7 +230,7 @@ class Serving(unittest.TestCase):
             page.press("?", shift=True)
             page.wait_for("document.getElementById('help').open")
             listed = page.evaluate("[...document.querySelectorAll('#keys kbd')].map((key) => key.textContent)")
-            self.assertEqual(listed, ["←", "→", "+", "-", "A", "L", "J", "K", "T", "?", "Tab", "↑", "↓", "Esc"])
+            self.assertEqual(listed, ["←", "→", "+", "-", "A", "L", "J", "K", "S", "T", "?", "Tab", "↑", "↓", "Esc"])
             page.press("Escape")
             page.wait_for("!document.getElementById('help').open")
             before = page.evaluate("document.documentElement.dataset.theme")
@@ -263,6 +263,93 @@ class Serving(unittest.TestCase):
                 c.prdctl("resume", "toy")
                 while s.api("run?run=1")["paused"]:
                     self.assertLess(time.monotonic(), end)
+
+    def test_a_switched_job_is_one(self):
+        with cluster.Cluster(BIN, '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\nlease_ms = 60000\n') as c:
+            stop = c.dir / "stop"
+            workers = [c.worker(rank, steps=100_000, step_ms=20, velocity="state", args=("--stop-file", str(stop))) for rank in range(2)]
+
+            def trains_under(engine):
+                for worker in workers:
+                    worker.wait_for(lambda line: line.get("engine") == engine and "step" in line, f"a step under {engine}")
+
+            trains_under("all-reduce")
+            with Server(source=["--admin", c.admin]) as s:
+                self.assertEqual(self.until(s, lambda run: run["steps"])["switches"], [])
+                for engine in ("hop", "p-reduce"):
+                    c.prdctl("switch", "toy", engine, "--reason", EVIL)
+                    trains_under(engine)
+                self.until(s, lambda run: len(run["switches"]) == 2 and all(by["pause_s"] > 0 for by in run["switches"]))
+                c.prdctl("pause", "toy")
+                self.until(s, lambda run: run["paused"])
+                job = self.until_listed(s, lambda job: job["paused"])
+                self.assertEqual((job["first"], job["run"], [turn["engine"] for turn in job["turns"]]), (1, 3, ["all-reduce", "hop", "p-reduce"]))
+                c.prdctl("resume", "toy")
+                self.until_listed(s, lambda job: not job["paused"])
+                stop.touch()
+                for worker in workers:
+                    worker.end()
+            c.stop_daemon()
+            # Over, from the files: whichever of its runs is asked for.
+            with Server(source=["--state-dir", f"{c.dir}/state"]) as s:
+                job = self.until_listed(s, lambda job: job["state"] == "finished")
+                run = s.whole(2)
+                self.assertEqual((run["over"], run["runs"], run["run"]["run"]), (True, [1, 2, 3], 3))
+                self.assertEqual(run["read"], sum(r["records"] for r in json.loads(c.prdctl("jobs", offline=True))["runs"]))
+                self.assertEqual([(by["from"], by["to"], by["run"], by["reason"]) for by in run["switches"]],
+                                 [("all-reduce", "hop", 2, EVIL), ("hop", "p-reduce", 3, EVIL)])  # fmt: skip
+                # Steps are those of all runs, each once.
+                steps = sum(len(worker.steps()) for worker in workers)
+                self.assertEqual((run["steps"], sum(run["series"]["steps"])), (steps, steps))
+                self.assertEqual(sum(worker["steps"] for worker in run["pace"]["workers"]), steps)
+                # A worker is there from its start to its end without a break, and does one thing at a time.
+                line = s.api(f"timeline?run=1&from=0&to={run['now_s']}&width=1000")
+                keys = set()
+                for row in line["rows"]:
+                    self.assertEqual(len(row["there"]), 1, row["there"])
+                    for by in run["switches"]:
+                        self.assertTrue(row["there"][0][0] < by["at_s"] < row["there"][0][1])
+                    spans = [span for span in row["spans"] if span[2] != "b"]
+                    self.assertTrue(all(a[1] <= b[0] for a, b in zip(spans, spans[1:])))
+                    keys |= {span[3] for span in spans if span[3]}
+                # Groups of different runs are not taken for one another.
+                groups = s.api(f"groups?run=3&to={run['now_s']}")["groups"]
+                self.assertEqual(len({group["key"] for group in groups}), len(groups))
+                final = groups[0]
+                self.assertEqual((final["kind"], final["run"]), ("final", 3))
+                self.assertLess(final["group"], final["key"])
+                self.assertTrue(any(final["key"] - final["group"] < key <= final["key"] for key in keys), (keys, final))
+                self.assertLessEqual(max(keys), final["key"])
+                if not CHROMIUM:
+                    return
+                with browser.Browser() as page:
+                    page.open(s.url)
+                    page.wait_for("state.groups.length && state.summary.whole && !state.fresh")
+                    listed = page.evaluate("document.querySelector('#runs button').innerText")
+                    self.assertIn("run 3 · all-reduce → hop → p-reduce · finished", listed)
+                    told = page.evaluate("document.getElementById('switches').innerText")
+                    self.assertRegex(told, r"all-reduce → hop at 0:\d\d\.\d, by user \d+: <img src=x onerror=alert\(1\)>\. Pause \d+ ms, run 2")
+                    page.evaluate("move(0, state.summary.switches[0].at_s, false)")
+                    page.press("S")
+                    self.assertIn("all-reduce → hop", page.evaluate("document.getElementById('tip').innerText"))
+                    page.press("S")
+                    self.assertIn("hop → p-reduce", page.evaluate("document.getElementById('tip').innerText"))
+                    self.picture(page)
+
+    def until(self, s, seen):
+        end = time.monotonic() + DEADLINE_S
+        while not seen(run := s.whole()):
+            self.assertLess(time.monotonic(), end, run)
+            time.sleep(0.05)
+        return run
+
+    def until_listed(self, s, seen):
+        end = time.monotonic() + DEADLINE_S
+        while not (jobs := s.api("runs")["runs"]) or not seen(jobs[0]):
+            self.assertLess(time.monotonic(), end, jobs)
+            time.sleep(0.05)
+        self.assertEqual(len(jobs), 1)
+        return jobs[0]
 
     def picture(self, page):
         if os.environ.get("PRD_SCREENSHOTS"):

@@ -5,7 +5,7 @@
 const by = (id) => document.getElementById(id);
 const KINDS = {
   c: ["computing", "computing"], w: ["waiting", "waiting"], r: ["reducing", "reducing, sending or copying"],
-  b: ["beside", "reducing beside the computing"], p: ["there", "there: it has finished, pauses, or says nothing of what it does"],
+  b: ["beside", "reducing beside the computing"], p: ["there", "there: it has finished, pauses, goes over to the next engine, or says nothing of what it does"],
 };
 const state = { runs: [], run: null, summary: null, line: null, groups: [], from: 0, to: 30, live: true, drag: null, row: null };
 
@@ -99,6 +99,27 @@ function niceStep(span, most) {
   return 10 * power;
 }
 
+// Engine by engine: "p-reduce → hop", of many the last ones.
+const inTurn = (names) => (names.length > 4 ? "… → " : "") + names.slice(-4).join(" → ");
+function switchText(by_) {
+  return (by_.from === by_.to ? by_.to + " with other options" : by_.from + " → " + by_.to) + " at " + clock(by_.at_s) + (by_.by ? ", by " + by_.by : "") +
+    (by_.reason ? ": " + by_.reason : "") + ". Pause " + (by_.pause_s > 0 ? (by_.pause_s * 1e3).toFixed(0) + " ms" : "–") + ", run " + by_.run;
+}
+// A line at each switch of the job, with the engine that follows beside it where there is room.
+function drawSwitches(g, x, left, right, tall, y) {
+  let free = left;
+  g.textAlign = "left";
+  for (const by_ of state.summary.switches) {
+    const at = Math.round(x(by_.at_s));
+    if (at < left || at > right) continue;
+    g.fillStyle = colours.accent; g.fillRect(at - 1, 0, 2, tall);
+    const text = "→ " + by_.to, wide = g.measureText(text).width + 8;
+    if (at < free || at + wide > right) continue;
+    g.fillText(text, at + 4, y);
+    free = at + wide;
+  }
+}
+
 function drawSteps() {
   const [g, width, height] = prepare(by("steps"), 56);
   const s = state.summary;
@@ -117,7 +138,8 @@ function drawSteps() {
   g.textAlign = "left"; g.fillText("0:00", LEFT, height - 2);
   g.textAlign = "right"; g.fillText(clock(end), width - 2, height - 2);
   g.fillStyle = colours.bad;
-  for (const act of s.acts) g.fillRect(Math.round(x(act.at_s)), 0, 1, base);
+  for (const act of s.acts) if (!switchOf(act)) g.fillRect(Math.round(x(act.at_s)), 0, 1, base);
+  drawSwitches(g, x, LEFT, width, base, 10);
   const a = Math.max(x(state.from), LEFT), b = Math.max(a + 2, Math.min(x(state.to), width));
   g.fillStyle = colours.accent; g.globalAlpha = 0.16; g.fillRect(a, 0, b - a, base); g.globalAlpha = 1;
   g.strokeStyle = colours.accent; g.strokeRect(a + 0.5, 0.5, b - a - 1, base - 1);
@@ -125,9 +147,9 @@ function drawSteps() {
 
 function drawLanes() {
   const line = state.line;
-  const rows = line ? line.rows : [];
+  const rows = line ? line.rows : [], switches = state.summary && state.summary.switches ? state.summary.switches.length : 0;
   const each = rows.length <= 16 ? 22 : rows.length <= 40 ? 14 : rows.length <= 64 ? 9 : Math.max(2, Math.min(4, Math.floor(600 / rows.length)));
-  const [g, width] = prepare(by("lanes"), Math.max(60, rows.length * each) + 20);
+  const [g, width] = prepare(by("lanes"), Math.max(60, rows.length * each) + (switches ? 34 : 20));
   if (!line) return;
   const plot = width - LEFT, span = state.to - state.from, tall = rows.length * each;
   const x = (t) => LEFT + plot * (t - state.from) / span;
@@ -173,6 +195,7 @@ function drawLanes() {
       g.fillRect(a, low ? y + high - thin : y, Math.max(0.6, b - a - (b - a > 5 ? 0.6 : 0)), low ? thin : high);
     }
   });
+  if (switches) drawSwitches(g, x, LEFT, width, tall + 18, tall + 29);
   // The group that the pointer is at: its members, joined.
   if (state.group) {
     g.strokeStyle = colours.ink; g.lineWidth = 1.4;
@@ -205,7 +228,7 @@ function drawGraph() {
   const [g, width, height] = prepare(canvas, 260);
   const titles = { groups: "Who averages with whom", neighbours: "Who sends updates to whom", store: "Who averages with whom", schedule: "Who averages with whom" };
   set(by("graph-title"), titles[graph ? graph.what : "groups"]);
-  let note = "Groups that two ranks shared, over the whole run: a thicker line is more of them.";
+  let note = "Groups that two ranks shared, " + (s && s.switches && s.switches.length ? "under " + s.run.engine : "over the whole run") + ": a thicker line is more of them.";
   if (!n && graph && graph.what === "store") note = "No groups: the parameters are in shards, and each worker reads all of them.";
   else if (!n && graph && graph.what === "schedule") note = "The workers follow a schedule that they draw themselves; their groups are not recorded.";
   else if (!n) note = "No group has ended yet.";
@@ -252,16 +275,21 @@ function drawGraph() {
 function showRuns(told) {
   state.runs = told.runs;
   set(by("daemon"), told.daemon ? "prd " + told.daemon.version : "no daemon");
-  keep(by("runs"), told.runs.map((run) => ({ key: run.run, run })), () => { const b = element("button"); b.append(element("b"), element("small")); return b; }, (button, { run }) => {
-    const [name, rest] = button.children;
-    button.onclick = () => choose(run.run);
-    button.setAttribute("aria-current", String(run.run === state.run));
-    const is = run.state + " " + run.job;
-    if (name.dataset.is !== is) { name.replaceChildren(element("span", "", "dot " + run.state.split(" ")[0]), document.createTextNode(run.job)); name.dataset.is = is; }
-    set(rest, "run " + run.run + " · " + run.engine + " · " + run.state);
+  keep(by("runs"), told.runs.map((run) => ({ key: run.first, run })), () => { const b = element("button"); b.append(element("b"), element("small")); return b; }, (button, { run }) => {
+    const [name, rest] = button.children, word = run.paused ? "paused" : run.state;
+    button.onclick = () => choose(run.first);
+    button.setAttribute("aria-current", String(run.first === state.run));
+    const is = word + " " + run.job;
+    if (name.dataset.is !== is) { name.replaceChildren(element("span", "", "dot " + word.split(" ")[0]), document.createTextNode(run.job)); name.dataset.is = is; }
+    const engines = run.turns.map((turn) => turn.engine);
+    set(rest, "run " + run.run + " · " + inTurn(engines) + " · " + word);
+    button.title = engines.length > 4 ? engines.join(" → ") : "";
   });
   roving(by("runs"), document.querySelector("#runs [aria-current=true]"));
-  if (state.run === null && told.runs.length) choose((told.runs.find((run) => !run.ended) || told.runs[0]).run);
+  if (!told.runs.length || told.runs.some((run) => run.first === state.run)) return;
+  // None is chosen; or the first run of the one that was is kept no longer.
+  const same = state.run !== null && state.summary && told.runs.find((run) => run.job === state.summary.run.job);
+  choose((same || told.runs.find((run) => !run.ended) || told.runs[0]).first);
 }
 
 function showHead(s) {
@@ -270,10 +298,11 @@ function showHead(s) {
   set(by("title"), run.job);
   const here = s.workers ? s.workers.filter((worker) => worker.here).length : 0;
   const slow = s.pace && s.pace.workers.filter((worker) => worker.cost_s > 0).sort((a, b) => b.cost_s - a.cost_s)[0];
-  let text = "Run " + run.run + " under " + run.engine + (s.over ? ", over after " + seconds(s.now_s) + ": " + (run.end || run.state) + ". " : ", for " + seconds(s.now_s) + ". ");
+  const before = s.switches && s.switches.length ? ", after " + inTurn(s.switches.map((by_) => by_.from)) : "";
+  let text = "Run " + run.run + " under " + run.engine + before + (s.over ? ", over after " + seconds(s.now_s) + ": " + (run.end || run.state) + ". " : ", for " + seconds(s.now_s) + ". ");
   if (!s.over) text += plural(here, "worker is", "workers are") + " here" + (s.expected > here ? ", " + s.expected + " at the start" : "") + ". ";
   if (slow && slow.cost_s > 0.01 * s.pace.waited_s) text += "The others have waited " + seconds(slow.cost_s) + " for rank " + slow.rank + (slow.factor > 1.2 ? ", whose steps take " + slow.factor.toFixed(1) + " times as long as the median" : "") + ".";
-  if (!s.whole) text += " " + plural(s.read, "record") + " of " + run.records + " read.";
+  if (!s.whole) text += " " + plural(s.read, "record") + " of " + s.records + " read.";
   set(by("sentence"), text);
   by("paused").hidden = !s.paused;
   if (s.paused) set(by("paused"), "Paused by " + s.paused.by + " for " + seconds(s.paused.for_s) + (s.paused.reason ? ": " + s.paused.reason : "") + ". prdctl resume " + run.job + " lets it go on.");
@@ -306,12 +335,17 @@ function showSlow(s) {
   fill(by("slow"), [grid]);
 }
 
+// The switch that an operator's act has led to; none as long as that is to come.
+const switchOf = (act) => act.what.startsWith("switch") && state.summary.switches.find((by_) => by_.asked_s === act.at_s);
 function showLinks(s) {
   const parts = s.links.map((link) => element("p", "Ranks " + link.a + " and " + link.b + " have not reached each other for " + seconds(link.broken_s) + ": " + link.reason, "bad"));
   for (const refused of s.refused) parts.push(element("p", "Refused " + seconds(refused.ago_s) + " ago: rank " + refused.rank + " on " + refused.host + ": " + refused.reason));
   fill(by("links"), parts.length ? parts : [element("p", "No link is known to be broken, and nobody was refused.", "note")]);
-  by("operators").hidden = !s.acts.length;
-  fill(by("acts"), s.acts.map((act) => element("p", clock(act.at_s) + "  " + act.what + " by " + act.by + (act.reason ? ": " + act.reason : ""))));
+  by("switched").hidden = !s.switches.length;
+  fill(by("switches"), s.switches.slice(-20).map((by_) => element("p", switchText(by_))));
+  const acts = s.acts.filter((act) => !switchOf(act));
+  by("operators").hidden = !acts.length;
+  fill(by("acts"), acts.map((act) => element("p", clock(act.at_s) + "  " + act.what + " by " + act.by + (act.reason ? ": " + act.reason : ""))));
   const chips = element("div", null, "chips");
   for (const [word, count] of Object.entries(s.states)) chips.append(element("span", count + " " + word));
   fill(by("now"), [chips]);
@@ -341,8 +375,9 @@ function showWorkers(s) {
 
 function showGroups() {
   set(by("groups-note"), state.groups.length ? "Formed until " + clock(state.to) + ", the newest first. Point at one, or go to it with the arrow keys, to see it above." : "None in this run until then.");
+  const number = (g) => (state.summary.switches.length ? g.group + " of run " + g.run : g.group);
   table(by("groups"), [["group", "n"], ["formed", "n"], ["state"], ["members"], ["waited, all", "n"], ["last to come", "n"], ["reduced", "n"], ["reason"]],
-    state.groups.map((g) => [g.group, [g.group, clock(g.formed_s), (g.kind === "train" ? "" : g.kind + ", ") + g.state, ranks(g.members, g.all), seconds(g.waited_s), g.last >= 0 ? "rank " + g.last : "–", g.reduce_s ? seconds(g.reduce_s) : "–", g.failure || g.reason]]));
+    state.groups.map((g) => [g.key, [number(g), clock(g.formed_s), (g.kind === "train" ? "" : g.kind + ", ") + g.state, ranks(g.members, g.all), seconds(g.waited_s), g.last >= 0 ? "rank " + g.last : "–", g.reduce_s ? seconds(g.reduce_s) : "–", g.failure || g.reason]]));
   const body = by("groups").tBodies[0];
   [...body.children].forEach((row, i) => {
     row.onpointerenter = row.onfocus = () => { state.group = state.groups[i]; drawLanes(); };
@@ -446,9 +481,10 @@ function tell(row, t, left, top) {
   else { did = row.spans.find((s) => s[0] <= t && t < s[1] && s[2] !== "b") || row.spans.find((s) => s[0] <= t && t < s[1]); kind = did ? did[2] : row.there.some((s) => s[0] <= t && t < s[1]) ? "p" : null; }
   text += "\n" + (KINDS[kind] ? (row.cells ? "mostly " : "") + KINDS[kind][1] : "not there") + (did ? " for " + seconds(did[1] - did[0]) : "");
   if (did && did[3]) {
-    group = state.groups.find((g) => g.group === did[3]) || null;
-    text += "\ngroup " + did[3];
+    group = state.groups.find((g) => g.key === did[3]) || null;
+    if (!state.summary.switches.length) text += "\ngroup " + did[3];
     if (group) {
+      if (state.summary.switches.length) text += "\ngroup " + group.group + " of run " + group.run;
       text += " of ranks " + ranks(group.members, group.all);
       if (did[2] === "w" && group.last >= 0) text += group.last === row.first ? "\nit was the last to come" : "\nthe last to come was rank " + group.last;
     }
@@ -460,10 +496,29 @@ function tell(row, t, left, top) {
   tip.style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; tip.style.top = top + 16 + "px";
   return group;
 }
+// The switch whose line is at most so many pixels away.
+const switchAt = (px, x) => state.summary && state.summary.switches && state.summary.switches.find((by_) => Math.abs(x(by_.at_s) - px) <= 4);
+function tellSwitch(by_, left, top) {
+  const tip = by("tip");
+  set(tip, switchText(by_)); tip.hidden = false;
+  tip.style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; tip.style.top = top + 16 + "px";
+}
+// To the next switch after the middle of the window, or to the first one.
+function nextSwitch() {
+  const all = state.summary && state.summary.switches ? state.summary.switches : [];
+  if (!all.length) return;
+  const half = (state.to - state.from) / 2, middle = state.from + half;
+  const to = all.find((by_) => by_.at_s > middle + 1e-3 * half) || all[0];
+  move(Math.max(0, to.at_s - half), Math.max(2 * half, to.at_s + half), false);
+  const box = by("lanes").getBoundingClientRect();
+  tellSwitch(to, box.left + state.geometry.x(to.at_s), box.top);
+}
 function tipAt(event) {
   const geometry = state.geometry, box = by("lanes").getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
   const row = state.line && geometry && state.line.rows[Math.floor(py / geometry.each)];
   state.row = null;
+  const marked = geometry && px >= LEFT && switchAt(px, geometry.x);
+  if (marked) { tellSwitch(marked, event.clientX, event.clientY); return; }
   if (!row || px < LEFT) { by("tip").hidden = true; return; }
   state.group = tell(row, state.from + geometry.span * (px - LEFT) / geometry.plot, event.clientX, event.clientY);
   drawLanes();
@@ -520,18 +575,19 @@ function begin() {
   lanes.onblur = noRow;
   by("runs").onkeydown = (event) => rove(by("runs"), event);
   by("groups").onkeydown = (event) => rove(by("groups").tBodies[0], event);
-  const next = (by_) => { const i = state.runs.findIndex((run) => run.run === state.run); const run = state.runs[i + by_]; if (run) choose(run.run); };
+  const next = (by_) => { const i = state.runs.findIndex((run) => run.first === state.run); const run = state.runs[i + by_]; if (run) choose(run.first); };
   // Of the whole page, and in the list that "Keys" shows.
   const keys = [
     [["ArrowLeft", "ArrowRight"], "back and forth in time", (key) => shift(key === "ArrowLeft" ? -0.25 : 0.25)],
     [["+", "-"], "closer, further away", (key) => zoom(key === "+" ? 0.5 : 2)],
     [["A"], "the whole run", whole],
     [["L"], "follow the present", () => by("live").click()],
-    [["J", "K"], "next run, previous run", (key) => next(key === "J" ? 1 : -1)],
+    [["J", "K"], "next job, previous job", (key) => next(key === "J" ? 1 : -1)],
+    [["S"], "to the next switch of the engine", nextSwitch],
     [["T"], "light or dark", () => by("theme").click()],
     [["?"], "these keys", () => by("help").showModal()],
     [["Tab"], "from one part of the page to the next", null],
-    [["ArrowUp", "ArrowDown"], "in the list of runs, among the workers' lines, in the list of groups: from one to the next", null],
+    [["ArrowUp", "ArrowDown"], "in the list of jobs, among the workers' lines, in the list of groups: from one to the next", null],
     [["Esc"], "close", null],
   ];
   const names = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
