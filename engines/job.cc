@@ -379,7 +379,14 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   return {};
 }
 
+// Who has stopped leaves as who drains: it takes part yet in what it is in.
 std::string Job::OnLeave(Rank rank, const Leave& leave) {
+  const Worker& worker = At(rank);
+  const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing;
+  if (stopped || worker.stop_held != Stop::kNone) {
+    draining_.emplace(rank, leave.reason);
+    return {};
+  }
   Send(rank, Released{.reason = "left: " + leave.reason});
   Remove(rank, LeftReason::kLeft, leave.reason);
   return {};

@@ -51,11 +51,6 @@ std::string Job::OnStop(Rank rank, Stop stop) {
                    .reason = (finishes ? "finished" : "pauses") + where,
                    .gradients = worker.owed});
   ToEngine(LeftEvent{.rank = rank, .why = why});
-  // Its training loop would not come to it.
-  const bool waits_for_loop = DrawnAhead(plan_) && !AveragesInBackground(plan_);
-  if (!finishes && waits_for_loop && worker.group != kNoGroup) {
-    FailGroup(worker.group, "rank " + std::to_string(rank) + " pauses");
-  }
   return {};
 }
 

@@ -151,8 +151,23 @@ std::optional<Background::Reply> Background::Await(std::chrono::nanoseconds wait
 }
 
 void Background::Cancel() {
-  const int saved = errno;
   cancel_ = true;
+  Signal();
+}
+
+void Background::LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
+  if (leave_asked_.exchange(true)) return;
+  for (std::size_t i = 0; i + 1 < leave_reason_.size() && reason[i] != 0; ++i) {
+    leave_reason_[i] = reason[i];
+  }
+  leave_grace_ = grace;
+  leave_ = true;
+  Signal();
+}
+
+// Wakes the thread, from a signal handler too.
+void Background::Signal() {
+  const int saved = errno;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = write(wake_.fd, &one, sizeof one);
   errno = saved;
@@ -195,6 +210,10 @@ void Background::Turn() {
   if (cancel_ && !cancel_seen_) {
     cancel_seen_ = true;
     core_.Cancel(now, &actions_);
+  }
+  if (leave_ && !leave_seen_) {
+    leave_seen_ = true;
+    core_.LeaveSoon(now, leave_reason_.data(), leave_grace_.count(), &actions_);
   }
   TakeRequests(now);
   LookAfterMemory(now);

@@ -63,6 +63,8 @@ class Background : private MeshEvents {
 
   // From any thread, and from signal handlers.
   void Cancel();
+  // The same. The first call counts.
+  void LeaveSoon(const char* reason, std::chrono::nanoseconds grace);
 
   // From now on the replica is in this memory. On the thread, in a request that attaches.
   void MoveTo(ReplicaHome home);
@@ -103,6 +105,7 @@ class Background : private MeshEvents {
   Status Connect(const SessionOptions& options);
 
   void Run();
+  void Signal();
   void Turn();
   void Wait();
   void LookAfterMemory(Instant now);
@@ -157,12 +160,17 @@ class Background : private MeshEvents {
   std::unique_ptr<Mesh> mesh_;
   std::vector<zmq::pollitem_t> items_;
   bool cancel_seen_ = false;
+  bool leave_seen_ = false;
   bool failure_seen_ = false;  // of the replica's memory
   bool said_no_nccl_ = false;
 
   // Shared.
   LineLog log_;
   std::atomic<bool> cancel_{false};
+  std::atomic<bool> leave_asked_{false};
+  std::atomic<bool> leave_{false};  // then these are there:
+  std::array<char, 128> leave_reason_{};
+  std::chrono::nanoseconds leave_grace_{};
   std::atomic<bool> stop_{false};
   std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> exchanged_bytes_{0};

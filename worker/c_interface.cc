@@ -403,6 +403,11 @@ const char* prd_log_line(prd_session* session) {
   return Here(session) && session->log != nullptr ? session->log->Take() : nullptr;
 }
 
+void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms) {
+  if (!Here(session)) return;
+  session->calls->LeaveSoon(reason == nullptr ? "" : reason, std::chrono::milliseconds(grace_ms));
+}
+
 void prd_cancel(prd_session* session) {
   if (Here(session)) session->calls->Cancel();
 }

@@ -97,6 +97,9 @@ Status Session::Leave(const std::string& reason) {
   return impl_->Run("Leave", [&] { return impl_->calls()->Leave(reason); });
 }
 Progress Session::progress() const { return impl_->calls()->progress(); }
+void Session::LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
+  impl_->calls()->LeaveSoon(reason, grace);
+}
 void Session::Cancel() { impl_->calls()->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->calls()->interrupted(); }

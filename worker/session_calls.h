@@ -76,6 +76,9 @@ class SessionCalls {
   // ---- any thread ----
 
   void Cancel() { background_->Cancel(); }
+  void LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
+    background_->LeaveSoon(reason, grace);
+  }
   int rank() const { return attached_ ? welcome().rank : -1; }
   int workers() const { return attached_ ? welcome().workers : 0; }
   std::string engine() const { return attached_ ? welcome().engine : std::string(); }

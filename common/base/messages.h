@@ -218,7 +218,7 @@ struct Finish {
   friend bool operator==(const Finish&, const Finish&) = default;
 };
 
-// Leaves at once, without the final average. Answered by Released.
+// Leaves, without the final average: at once, or after Pause as who drains. Then Released comes.
 struct Leave {
   std::string reason;
   friend bool operator==(const Leave&, const Leave&) = default;

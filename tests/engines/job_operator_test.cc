@@ -181,6 +181,32 @@ TEST_F(JobOperatorTest, WhoDrainsInARoundMaySignalAndPause) {
   EXPECT_EQ(Recorded<WorkerLeft>()->gradients, 1u) << "of its last step, in no round";
 }
 
+// Session::LeaveSoon: the group that it is in runs on, also one that waits for its training loop.
+TEST_F(JobOperatorTest, WhoHasStoppedLeavesAsWhoDrains) {
+  for (const Plan& plan : {plans::kRounds, plans::kAhead}) {
+    Start(plan, 3);
+    Next(TrainsInRounds(plan) ? GroupKind::kRound : GroupKind::kTrain, {0, 1, 2});
+    Say(0, Ready{.iteration = 1, .gradients = TrainsInRounds(plan) ? 1u : 0u});
+    ASSERT_NE(Sent<Group>(1), nullptr);
+    Say(1, Pause{});
+    Say(1, Leave{"SIGTERM"});
+    EXPECT_EQ(Sent<Released>(1), nullptr);
+    EXPECT_THAT(job_->Explain({99}, 1), HasSubstr("in group 2"));
+    for (const Rank rank : {0, 2, 1}) Done(rank);
+    ASSERT_NE(Sent<Released>(1), nullptr);
+    EXPECT_EQ(Sent<Released>(1)->reason, "SIGTERM");
+    ASSERT_NE(Recorded<WorkerLeft>(), nullptr);
+    EXPECT_EQ(Recorded<WorkerLeft>()->why, LeftReason::kLeft);
+    EXPECT_FALSE(AnyFailed());
+    EXPECT_EQ(job_->live(), 2);
+    ExpectReplaysAsTold();
+  }
+  Start(plans::kModels, 3);
+  Say(2, Finish{});
+  Say(2, Leave{"SIGTERM"});
+  EXPECT_NE(Sent<Released>(2), nullptr) << "nobody needs anything of it";
+}
+
 // Whoever copies from it does so to the end.
 TEST_F(JobOperatorTest, WhoDrainsIsThereForWhoCopiesFromIt) {
   Start(plans::kModels, 2);

@@ -92,6 +92,8 @@ TEST(CInterfaceTest, ACallThatWaitsMayBeGivenUp) {
   }
   FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
   EXPECT_STREQ(c_cancels(daemon.endpoint().c_str()), nullptr);
+  FakeDaemon another(SpecFor(AllReduceOptions{}, 2));
+  EXPECT_STREQ(c_leaves_soon(another.endpoint().c_str()), nullptr);
 }
 
 TEST(CInterfaceTest, AnApplyThatFailsLeavesTheJobWithItsReason) {

@@ -338,6 +338,20 @@ const char* c_cancels(const char* endpoint) {
   return NULL;
 }
 
+const char* c_leaves_soon(const char* endpoint) {
+  prd_session* session = NULL;
+  struct model model = {.applied = 0};
+  CHECK(open_session(endpoint, 0, &session) == 0);
+  CHECK(waits_in_attach(session, &model));
+  prd_leave_soon(session, "spot notice", 0);
+  prd_leave_soon(session, NULL, 1);
+  prd_leave_soon(NULL, "nobody", 0);
+  CHECK(prd_next(session, -1) == PRD_ABORTED);
+  CHECK(has(prd_message(session), "left: spot notice"));
+  prd_close(session);
+  return NULL;
+}
+
 const char* c_goes_on_later(const char* endpoint, void (*waits)(void*), void* context) {
   prd_session* session = NULL;
   struct model model = {.applied = 0};

@@ -36,6 +36,7 @@ const char* c_applied_elsewhere(const char* endpoint,
 const char* c_leaves_while_it_waits(const char* endpoint);
 const char* c_closes_while_it_waits(const char* endpoint);
 const char* c_cancels(const char* endpoint);
+const char* c_leaves_soon(const char* endpoint);
 /* The second worker may join once waits(context) is called. */
 const char* c_goes_on_later(const char* endpoint, void (*waits)(void*), void* context);
 /* For two workers of a job that averages parameters, and does not weigh by samples. */

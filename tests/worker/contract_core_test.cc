@@ -417,6 +417,198 @@ TEST(PauseTest, ResumeThatTimesOutMayBeCalledAgain) {
   EXPECT_TRUE(s.Done()->ok());
 }
 
+// ---- leaving at the next boundary ----
+
+void Soon(Script& s, DurationNs grace = 0) {
+  s.core.LeaveSoon(s.now, "SIGTERM", grace, &s.actions);
+}
+
+void ExpectLeft(const Script& s) {
+  const std::optional<Status> done = s.Done();
+  ASSERT_TRUE(done.has_value());
+  EXPECT_EQ(done->code(), Code::kAborted);
+  EXPECT_EQ(done->message(), "left: SIGTERM");
+}
+
+// Before the step, or while it waits, or twice: it ends whole, and the worker leaves with it.
+TEST(LeaveSoonTest, TheStepThatIsUnderWayCounts) {
+  for (const bool waits : {false, true}) {
+    Script s;
+    s.Join(plans::kModels);
+    if (!waits) Soon(s);
+    EXPECT_TRUE(s.Sent().empty()) << "its step is computed yet";
+    s.Step(1);
+    if (waits) Soon(s);
+    s.core.LeaveSoon(s.now, "again", 1, &s.actions);
+    s.Say(Script::MakeGroup(2));
+    s.Reduced(2);
+    EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kOk);
+    EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+    EXPECT_EQ(s.Only<prd::Leave>().reason, "SIGTERM");
+    EXPECT_FALSE(s.Done().has_value()) << "the controller may need it yet";
+    s.Say(Released{"SIGTERM"});
+    ExpectLeft(s);
+    EXPECT_EQ(s.core.own().steps, 1);
+    s.Clear();
+    s.Step(2);
+    ExpectLeft(s);
+  }
+}
+
+TEST(LeaveSoonTest, WhatIsOwedIsReducedFirst) {
+  Script s;
+  s.Join(plans::kRounds);
+  s.Step(0);
+  s.Round(2, 1, false);
+  s.Reduced(2);
+  Soon(s);
+  s.Clear();
+  s.Applied(1);  // a round without its gradient
+  EXPECT_TRUE(s.Said<prd::Leave>().empty());
+  s.Round(3, 2, true);
+  s.Reduced(3);
+  s.Applied(2);
+  EXPECT_EQ(s.Said<prd::Leave>().size(), 1u);
+  // What was announced before the controller knew is carried out.
+  s.Clear();
+  s.Round(4, 3, false);
+  s.Reduced(4);
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kOk);
+  s.Say(Released{"SIGTERM"});
+  s.Applied(3);
+  ExpectLeft(s);
+}
+
+TEST(LeaveSoonTest, GroupsAnnouncedAheadAreCarriedOut) {
+  Script s;
+  s.Join(plans::kAhead);
+  s.Step(1);
+  s.Say(Script::MakeGroup(2));
+  Soon(s);
+  s.Reduced(2);
+  EXPECT_EQ(s.Said<prd::Leave>().size(), 1u);
+  s.Clear();
+  s.Say(Script::MakeGroup(3));
+  EXPECT_EQ(s.Count<StartReduce>(), 1u);
+  s.Reduced(3);
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kOk);
+  s.Say(Released{"SIGTERM"});
+  ExpectLeft(s);
+}
+
+TEST(LeaveSoonTest, BeforeTheJobHasBegunItLeavesAtOnce) {
+  Script before;
+  Soon(before);
+  before.Attach();
+  ExpectLeft(before);
+
+  Script not_admitted;
+  not_admitted.Attach();
+  Soon(not_admitted);
+  ExpectLeft(not_admitted);
+
+  Script waits;
+  waits.Attach();
+  waits.Welcome();
+  Soon(waits);
+  EXPECT_EQ(waits.Only<prd::Leave>().reason, "SIGTERM");
+  waits.Say(Released{"SIGTERM"});
+  ExpectLeft(waits);
+
+  Script starts;  // the others would wait for it
+  starts.Attach();
+  starts.Welcome();
+  starts.Say(Script::MakeGroup(1, GroupKind::kInitial, 0));
+  Soon(starts);
+  EXPECT_TRUE(starts.Said<prd::Leave>().empty());
+  starts.Reduced(1);
+  EXPECT_EQ(starts.Said<prd::Leave>().size(), 1u);
+  starts.Say(Released{"SIGTERM"});
+  ExpectLeft(starts);
+}
+
+TEST(LeaveSoonTest, InAPauseItLeavesAtOnceAndAfterResume) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.Pause(s.now, &s.actions);
+  s.Clear();
+  Soon(s);
+  EXPECT_EQ(s.Said<prd::Leave>().size(), 1u);
+  s.Clear();
+  s.core.Resume(s.now, &s.actions);
+  EXPECT_TRUE(s.Sent().empty()) << "it does not come back";
+  s.Say(Released{"SIGTERM"});
+  ExpectLeft(s);
+
+  Script copies;  // while it copies what the others have
+  copies.Join(plans::kGradients);
+  copies.core.Pause(copies.now, &copies.actions);
+  copies.Clear();
+  copies.core.Resume(copies.now, &copies.actions);
+  copies.SayAdopt();
+  Soon(copies);
+  copies.Fetched(17);
+  EXPECT_TRUE(copies.Said<prd::Leave>().empty());
+  copies.Say(Resumed{});
+  EXPECT_EQ(copies.Said<prd::Leave>().size(), 1u);
+}
+
+TEST(LeaveSoonTest, FinishDoesNotWaitButForAnAverageThatHasBegun) {
+  Script waits;
+  waits.Join();
+  waits.core.Finish(waits.now, &waits.actions);
+  Soon(waits);
+  EXPECT_EQ(waits.Said<prd::Leave>().size(), 1u);
+  waits.Say(Released{"SIGTERM"});
+  ExpectLeft(waits);
+
+  Script comes;  // asked for before
+  comes.Join();
+  Soon(comes);
+  comes.core.Finish(comes.now, &comes.actions);
+  EXPECT_TRUE(comes.Said<prd::Finish>().empty());
+  EXPECT_EQ(comes.Said<prd::Leave>().size(), 1u);
+
+  Script averages;
+  averages.Join();
+  averages.core.Finish(averages.now, &averages.actions);
+  averages.Say(Script::MakeGroup(2, GroupKind::kFinal));
+  Soon(averages);
+  averages.Reduced(2);
+  EXPECT_TRUE(averages.Said<prd::Leave>().empty());
+  averages.Say(Released{"the job is done"});
+  EXPECT_TRUE(averages.Done()->ok());
+}
+
+TEST(LeaveSoonTest, AfterItsGraceItLeavesInTheMidstOfAWait) {
+  for (const bool reduces : {false, true}) {
+    Script s;
+    s.Join();
+    s.Step(1);
+    Soon(s, 3 * kSecond);
+    if (reduces) s.Say(Script::MakeGroup(2));
+    s.Pass(2 * kSecond);
+    EXPECT_TRUE(s.Said<prd::Leave>().empty());
+    ASSERT_TRUE(s.core.NextDeadline().has_value());
+    EXPECT_LE(*s.core.NextDeadline(), s.now + kSecond);
+    s.Pass(kSecond);
+    EXPECT_EQ(s.Said<prd::Leave>().size(), 1u);
+    ASSERT_TRUE(s.Done().has_value());
+    EXPECT_EQ(s.Done()->ToString(), "aborted: left: SIGTERM, whose grace is over");
+    EXPECT_EQ(s.Count<CancelReduce>(), reduces ? 1u : 0u);
+    EXPECT_EQ(s.Said<Finished>().size(), reduces ? 1u : 0u) << "the others hear at once";
+  }
+}
+
+TEST(LeaveSoonTest, WhomTheJobHasLostDoesNotComeBack) {
+  Script s;
+  s.Join();
+  s.Step(1);
+  Soon(s);
+  s.Aside(Refused{.code = Code::kAborted, .reason = "its lease ran out"});
+  ExpectLeft(s);
+}
+
 // ---- the average of all ----
 
 Members MembersOf(const std::vector<Rank>& ranks) {

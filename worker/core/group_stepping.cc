@@ -57,7 +57,7 @@ void GroupStepping::SignalAgain(Actions* out) {
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
   if (call == Call::kStep && core().discard_ && !stop_requested_)
     return core().StepDone(false, out);
-  const bool stepping = call == Call::kStep || (core().Ends() && !core().said_finish_);
+  const bool stepping = call == Call::kStep || (core().Ends() && !core().SaidEnd());
   if (!stepping || !core().trains() || core().ready_waiting_) return;
   if (AsksBeforeGroups(core().plan())) return Ask(out);
   core().SayReady(out);

@@ -216,7 +216,7 @@ void OverlapStepping::OnThrough(bool ok, bool passive, Actions* out) {
     outstanding_ = 0;
     added_ = false;
   } else if (!DrawnAhead(core().plan())) {
-    const bool may = core().trains() && !core().cancelled_ && !core().said_finish_;
+    const bool may = core().trains() && !core().cancelled_ && !core().SaidEnd();
     if (may && core().call_ != Call::kLeave) Signal(out);
   }
 }

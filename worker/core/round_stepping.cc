@@ -53,7 +53,7 @@ void RoundStepping::Continue(Actions* out) {
     OnStepArrived(out);
   }
   if (unapplied_) return ApplyRounds(out);
-  if (core().Ends() && (owed_ == 0 || core().said_finish_)) return core().SayEnd(out);
+  if (core().Ends() && (owed_ == 0 || core().SaidEnd())) return core().SayEnd(out);
   if (core().ready_waiting_) return;
   Ready& ready = core().ready_;
   ready.iteration = core().iteration_ + 1;

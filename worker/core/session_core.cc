@@ -89,6 +89,7 @@ void SessionCore::SayHello(Actions* out) {
   unreachable_.clear();
   waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
+  said_leave_ = false;
   ends_run_ = false;
   if (call_ == Call::kResume) paused_ = false;
   last_group_ = kNoGroup;
@@ -115,6 +116,12 @@ void SessionCore::BeginCall(Call call) {
 
 void SessionCore::Done(Status status, Actions* out) {
   stepping().OnCallEnds(out);
+  const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
+                         call_ == Call::kResume;
+  if (soon_ && status.ok() && trains_on && is_member() && !handed_over_) {
+    call_ = Call::kPause;  // for good
+    return End(out);
+  }
   call_ = Call::kNone;
   UpdateInterrupt(out);
   out->push_back(CallDone{std::move(status), step_});
@@ -189,7 +196,7 @@ bool SessionCore::EndsCall(Actions* out) {
 
 std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
   if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
-  const bool last = ends_run_;  // more follows before the call ends
+  const bool last = ends_run_ || soon_;  // more follows before the call ends
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
   const bool trains = group_.kind == GroupKind::kTrain;
   if (call_ != Call::kStep || !trains || last || !stepping().EndsWithReduction()) {
@@ -235,6 +242,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   now_ = now;
   BeginCall(Call::kAttach);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  if (soon_) return Done(Left(), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
   own_ = options_.hello.own;
@@ -255,7 +263,7 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   stepping().OnStep(ready, taken);
   UpdateInterrupt(out);
   if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (EndsCall(out)) return;
+  if (EndsCall(out) || said_leave_) return;
   if (said_finish_ &&
       ends_run_) {  // the step before was given up since (timeout): this one is void
     step_.own = own_;
@@ -300,6 +308,32 @@ void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
   Push(prd::Leave{.reason = reason}, out);
 }
 
+void SessionCore::LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out) {
+  now_ = now;
+  if (soon_) return;
+  soon_ = {.reason = std::move(reason), .by = {}};
+  if (grace > 0) soon_->by = now + grace;
+  LeaveIfIdle(out);
+}
+
+// Where no boundary is to come, or not soon: nobody has admitted this worker, the job has not begun
+// for it, it pauses, or it waits in Finish.
+void SessionCore::LeaveIfIdle(Actions* out) {
+  if (!soon_ || said_leave_ || call_ == Call::kLeave) return;
+  // On its way to another run it is awaited there, and leaves from there.
+  if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(Left(), out);
+  if (!is_member()) return;
+  const bool waits = !has_replica_ && work_ == Work::kNone && !held_;
+  const bool pauses = paused_ && call_ == Call::kNone;
+  const bool finishing = said_finish_ && !final_announced_;
+  if (waits || pauses || finishing) SayLeave(out);
+}
+
+void SessionCore::SayLeave(Actions* out) {
+  said_leave_ = true;
+  Push(prd::Leave{.reason = soon_->reason}, out);
+}
+
 void SessionCore::Cancel(Instant now, Actions* out) {
   now_ = now;
   cancelled_ = true;
@@ -334,8 +368,12 @@ void SessionCore::SayReady(Actions* out) {
 
 // The call in progress Ends, and has nothing left to do for training.
 void SessionCore::SayEnd(Actions* out) {
-  if (!trains() || ready_waiting_ || said_finish_ || work_ != Work::kNone) return;
+  if (!trains() || ready_waiting_ || SaidEnd() || work_ != Work::kNone) return;
   TellTrained(out);
+  if (soon_) {
+    Push(prd::Pause{}, out);
+    return SayLeave(out);
+  }
   if (Finishes()) {
     said_finish_ = true;
     Push(prd::Finish{}, out);
@@ -634,6 +672,10 @@ void SessionCore::OnTime(Instant now, Actions* out) {
     if (call_ != Call::kLeave) TellTrainedSoon(out);
   }
   if (is_member()) stepping().OnTime(out);
+  if (GraceEnds() && now >= *GraceEnds()) {
+    soon_->reason += ", whose grace is over";
+    return Fail(now, Left(), out);
+  }
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
@@ -658,6 +700,7 @@ std::optional<Instant> SessionCore::NextDeadline() const {
     consider(heartbeat_at_);
     if (const auto at = stepping_->NextDeadline()) consider(*at);
   }
+  if (GraceEnds()) consider(*GraceEnds());
   if (call_ == Call::kLeave) consider(leave_by_);
   if (const auto at = LineAt()) consider(*at);
   return next;

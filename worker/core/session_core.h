@@ -102,6 +102,11 @@ class SessionCore {
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const std::string& reason, Actions* out);
+  // Leaves at the next boundary: once a step, Attach, Resume, Pause, or Finish as far as the final
+  // average, is done; at once where none is to come. What is owed is reduced first, as in Pause.
+  // The call that this ends, or that comes after it, fails as one that the controller has released
+  // (kAborted). After `grace`, if positive, it leaves whatever it does. Again: does nothing.
+  void LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out);
   // The call in progress, and every later one but Leave, ends with kCancelled.
   // A round in the background is cancelled too.
   void Cancel(Instant now, Actions* out);
@@ -203,6 +208,7 @@ class SessionCore {
   void Resend(Actions* out);
   std::optional<Instant> TimeoutEnds() const;
   void TimedOut(Actions* out);
+  std::optional<Instant> GraceEnds() const;
 
   // Calls and their end.
   void BeginCall(Call call);
@@ -215,6 +221,8 @@ class SessionCore {
   bool EndsCall(Actions* out);
   void SayReady(Actions* out);
   void SayEnd(Actions* out);
+  void SayLeave(Actions* out);
+  void LeaveIfIdle(Actions* out);
   void EndResume(Actions* out);
   void FailCall(Status status, Actions* out);
   void CopyNextForAverage(Actions* out);
@@ -275,6 +283,8 @@ class SessionCore {
   }
   // The call in progress ends training, for now or for good, once nothing is left to do.
   bool Ends() const { return Finishes() || call_ == Call::kPause; }
+  bool SaidEnd() const { return said_finish_ || said_leave_; }
+  Status Left() const { return {Code::kAborted, "left: " + soon_->reason}; }
   // The same, in this run: it says Finish, and takes the final average.
   bool Finishes() const { return call_ == Call::kFinish || (call_ == Call::kSwitch && ends_run_); }
   // In the next run: the call in progress ends once the replica is that run's.
@@ -317,6 +327,7 @@ class SessionCore {
   // yet.
   bool ready_waiting_ = false;
   bool said_finish_ = false;
+  bool said_leave_ = false;       // of LeaveSoon; not answered
   bool final_announced_ = false;  // the last group is the final average
   bool final_done_ = false;       // the final average is in the replica, and no run follows
   bool ends_run_ = false;         // another run follows this one (EndRun)
@@ -343,6 +354,13 @@ class SessionCore {
 
   Beside beside_;
   StepOutcome carried_over_;  // attempts, sent_bytes and reduced beside calls since the last step
+
+  // LeaveSoon.
+  struct Soon {
+    std::string reason;
+    std::optional<Instant> by;  // the grace ends
+  };
+  std::optional<Soon> soon_;
 
   Call call_ = Call::kNone;
   Instant call_at_;

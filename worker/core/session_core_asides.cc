@@ -18,7 +18,7 @@ void SessionCore::Pause(Instant now, Actions* out) {
 void SessionCore::Resume(Instant now, Actions* out) {
   now_ = now;
   BeginCall(Call::kResume);
-  if (EndsCall(out)) return;
+  if (EndsCall(out) || said_leave_) return;
   if (is_member() && paused_) {
     if (!std::exchange(said_resume_, true)) Push(prd::Resume{}, out);
     return BeginHeld(out);

@@ -19,6 +19,7 @@ constexpr std::size_t kMaxLives = 16;
 void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
   now_ = now;
   Receive(envelope, out);
+  LeaveIfIdle(out);
   UpdateInterrupt(out);
 }
 
@@ -264,7 +265,9 @@ void SessionCore::OnAbort(const Abort& abort, Actions* out) {
 }
 
 void SessionCore::OnReleased(const Released& released, Actions* out) {
-  Over(final_done_ ? Status::Ok() : Status(Code::kAborted, "released: " + released.reason), out);
+  const Status status =
+      said_leave_ ? Left() : Status(Code::kAborted, "released: " + released.reason);
+  Over(final_done_ ? Status::Ok() : status, out);
 }
 
 void SessionCore::OnRefused(const Refused& refused, Actions* out) {
@@ -286,6 +289,7 @@ void SessionCore::OnRefused(const Refused& refused, Actions* out) {
   if (call_ == Call::kLeave || final_done_) {
     return Over(final_done_ ? Status::Ok() : Status(Code::kAborted, "the session has left"), out);
   }
+  if (soon_ && call_ != Call::kSwitch) return Over(Left(), out);
   DropWork(out);
   SayHello(out);
   if (call_ == Call::kAverage) {

@@ -58,6 +58,11 @@ std::optional<Instant> SessionCore::TimeoutEnds() const {
   return ends;
 }
 
+std::optional<Instant> SessionCore::GraceEnds() const {
+  const bool here = contact_ == Contact::kHello || contact_ == Contact::kMember;
+  return soon_ && here && call_ != Call::kLeave ? soon_->by : std::nullopt;
+}
+
 // ---- what a call waits for ----
 
 std::string SessionCore::WaitsFor() const {
@@ -90,6 +95,7 @@ std::string SessionCore::WaitsFor() const {
   if (Finishes() && ends_run_ && said_finish_) {
     return "other workers have not ended their steps; then the job goes on in another run";
   }
+  if (said_leave_) return "the controller has not let this worker go, which leaves the job";
   if (call_ == Call::kFinish && said_finish_) return "other workers have not finished";
   return "the engine " + welcome_.engine +
          " has not let this worker go on; prdctl explain says for whom it waits";
@@ -109,8 +115,9 @@ std::optional<Instant> SessionCore::LineAt() const {
 
 void SessionCore::SayLine(Actions* out) {
   const DurationNs waited = now_ - call_at_;
-  out->push_back(LogLine{std::string(NameOf(call_)) + " has waited for " + Seconds(waited) + ": " +
-                         WaitsFor()});
+  const bool leaves = soon_ && call_ == Call::kPause;
+  out->push_back(LogLine{(leaves ? "LeaveSoon" : std::string(NameOf(call_))) + " has waited for " +
+                         Seconds(waited) + ": " + WaitsFor()});
   said_line_[call_] = now_;
   const DurationNs next = waited < kSecondLine ? kSecondLine : (waited / kMinute + 1) * kMinute;
   line_at_ = call_at_ + next;

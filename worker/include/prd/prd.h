@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 1
+#define PRD_ABI_MINOR 2
 
 enum {
   PRD_DONE = 0,
@@ -250,8 +250,10 @@ PRD_API int32_t prd_get_step_result(prd_session* session, prd_step_result* resul
  * newest 256 are kept. */
 PRD_API const char* prd_log_line(prd_session* session);
 
-/* Any thread. prd_cancel and prd_interrupted also in signal handlers. */
+/* Any thread. prd_cancel, prd_leave_soon and prd_interrupted also in signal handlers. */
 PRD_API void prd_cancel(prd_session* session);
+/* As prd::Session::LeaveSoon. grace_ms: 0 is no limit. */
+PRD_API void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms);
 PRD_API int32_t prd_interrupted(const prd_session* session);
 PRD_API int32_t prd_get_progress(const prd_session* session, prd_progress* progress);
 PRD_API int32_t prd_get_group_transports(const prd_session* session,

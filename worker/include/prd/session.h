@@ -249,6 +249,20 @@ class PRD_EXPORT Session {
   // Cancel. Only the destructor may follow.
   Status Leave(const std::string& reason);
 
+  // Leaves the job at the next boundary: for SIGTERM (prd/leave_on_signal.h), or a spot notice. The
+  // step that is computed, or in progress, ends as it would and counts; what this worker owes is
+  // reduced, and no group fails for it. Then it has left, as one that an operator drains: that Step
+  // returns kAborted, as does every later call but Leave. The parameters are those after the step.
+  //   in Attach, before the job has begun for this worker: it leaves at once; after: with its end
+  //   in a pause: at once, and Resume returns kAborted; in Resume: with its end
+  //   in Finish: at once, unless the final average has begun; then Finish goes on
+  //   before Attach: Attach returns kAborted. After Finish, Leave or Cancel: nothing happens
+  // `grace`: it leaves after that even if no boundary has come; a group that it is in may fail. 0:
+  // no limit. Of `reason` the first 127 bytes count, and of several calls the first. Any thread;
+  // safe in a signal handler while the session exists.
+  void LeaveSoon(const char* reason,
+                 std::chrono::milliseconds grace = std::chrono::milliseconds(0));
+
   // The call in progress, and every later one but Leave, returns kCancelled soon. Any thread; safe
   // in a signal handler while the session exists.
   void Cancel();

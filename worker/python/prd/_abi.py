@@ -3,7 +3,7 @@ import ctypes as c
 import os
 import pathlib
 
-ABI_MAJOR, ABI_MINOR = 1, 1
+ABI_MAJOR, ABI_MINOR = 1, 2
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -94,6 +94,7 @@ _FUNCTIONS = {
     "prd_get_step_result": (c.c_int32, [_SESSION, c.POINTER(StepResult)]),
     "prd_log_line": (c.c_char_p, [_SESSION]),
     "prd_cancel": (None, [_SESSION]),
+    "prd_leave_soon": (None, [_SESSION, c.c_char_p, c.c_int64]),
     "prd_interrupted": (c.c_int32, [_SESSION]),
     "prd_get_progress": (c.c_int32, [_SESSION, c.POINTER(Progress)]),
     "prd_get_group_transports": (c.c_int32, [_SESSION, c.POINTER(GroupTransports)]),
