@@ -58,6 +58,36 @@ class Training(unittest.TestCase):
             with self.subTest(engine=engine):
                 self.drain(engine)
 
+    def test_a_worker_leaves_on_sigterm_and_nobody_else_loses_anything(self):
+        """In a step of its own, or while it waits for a slow one; the step counts. A second SIGTERM does not wait."""
+        steps = 30
+        for engine, waits in (("p-reduce", False), ("all-reduce", True)):
+            with self.subTest(engine=engine, waits=waits), cluster.Cluster(BIN, job(engine, 4)) as c:
+                hang = c.dir / "hang"
+                workers = [c.worker(rank, steps=steps, step_ms=20, args=["--hang-file", hang] if rank == 3 else []) for rank in range(4)]
+                for worker in workers:
+                    worker.wait_for(at_step(3), "step 3")
+                if waits:
+                    hang.touch()
+                    cluster.wait_until(lambda: all("rank 3" in w["why"] for w in self.explained(c)[:3]), "all wait for rank 3")
+                workers[0].process.send_signal(signal.SIGTERM)
+                if waits:
+                    cluster.wait_until(lambda: self.was_told(workers[0]), "its line")
+                    workers[1].process.send_signal(signal.SIGTERM)
+                    cluster.wait_until(lambda: self.was_told(workers[1]), "its line")
+                    workers[1].process.send_signal(signal.SIGTERM)
+                    self.assertEqual(workers[1].end()["left"], "the session was cancelled")
+                    hang.unlink()
+                self.assertEqual(workers[0].end(), {"left": "left: SIGTERM", "where": "step"})
+                for worker in workers[2 if waits else 1:]:
+                    self.assertTrue(worker.end()["finished"])
+                    self.assertEqual(len(worker.steps()), steps)
+                self.assertEqual(json.loads(c.prdctl("groups", "--failed", "--last", "0"))["groups"], [])
+                left = [r for r in map(json.loads, c.prdctl("export").splitlines()) if r.get("type") == "worker_left" and r["rank"] == 0]
+                self.assertEqual((left[-1]["why"], left[-1]["reason"]), ("left", "SIGTERM"))
+                c.stop_daemon()
+                self.assertEqual(json.loads(c.prdctl("replay", offline=True))["not_recorded"], 0)
+
     def test_a_job_is_paused_through_a_kill_and_its_worker_evicted(self):
         port = cluster.free_port()
         with cluster.Cluster(BIN, job("all-reduce", 3), daemon=f'metrics = "127.0.0.1:{port}"') as c:
@@ -97,6 +127,11 @@ class Training(unittest.TestCase):
             self.assertRegex(text, 'refused .*"evict rank 9 of job toy".*no worker holds rank 9')
             c.stop_daemon()
             self.assertEqual(json.loads(c.prdctl("replay", offline=True))["not_recorded"], 0)
+
+    @staticmethod
+    def was_told(worker):
+        with open(worker.log.name) as log:
+            return "leaves the job after this step" in log.read()
 
     @staticmethod
     def progress_is_due(port):

@@ -1,5 +1,6 @@
 // A worker as small as one can be, over the public API alone: it pulls a vector of floats towards a
 // target that depends on its rank, and prints a JSON line per step and one at the end.
+#include <prd/leave_on_signal.h>
 #include <prd/session.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -19,12 +19,6 @@
 #include "tests/integration/toy_model.h"
 
 namespace {
-
-prd::Session* g_session = nullptr;
-
-void OnSignal(int) {
-  if (g_session != nullptr) g_session->Cancel();
-}
 
 std::string List(const std::vector<int>& values) {
   std::string text = "[";
@@ -82,9 +76,12 @@ int main(int argc, char** argv) {
 
   auto session = prd::Session::FromEnvironment();
   if (!session.ok()) return Fail("environment", session.status());
-  g_session = &*session;
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
+  const prd::LeaveOnSignal leaver(*session, {SIGTERM, SIGINT});
+  const auto fail = [&leaver](const char* where, const prd::Status& status) {
+    if (leaver.came() == 0) return Fail(where, status);
+    std::printf("{\"left\":\"%s\",\"where\":\"%s\"}\n", status.message().c_str(), where);
+    return 0;
+  };
 
   const float own = static_cast<float>(getpid() % 1000);
   std::string error;
@@ -103,7 +100,7 @@ int main(int argc, char** argv) {
     model->Apply();
   };
   const prd::Status attached = session->Attach(std::move(replica));
-  if (!attached.ok()) return Fail("attach", attached);
+  if (!attached.ok()) return fail("attach", attached);
   std::printf(
       "{\"attached\":true,\"rank\":%d,\"iteration\":%lld,\"first\":%.9g,\"engine\":\"%s\"}\n",
       session->rank(), static_cast<long long>(session->iteration()),
@@ -117,10 +114,10 @@ int main(int argc, char** argv) {
     if (step == pause_at) {
       if (pause_every > 0) pause_at += pause_every;
       prd::PauseScope pause(*session);
-      if (!pause.status().ok()) return Fail("pause", pause.status());
+      if (!pause.status().ok()) return fail("pause", pause.status());
       std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(pause_ms));
       const prd::Status resumed = pause.Resume();
-      if (!resumed.ok()) return Fail("resume", resumed);
+      if (!resumed.ok()) return fail("resume", resumed);
     }
     model->ComputeGradient(target);
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(step_ms));
@@ -128,7 +125,7 @@ int main(int argc, char** argv) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     auto result = session->Step({.samples = 32});
-    if (!result.ok()) return Fail("step", result.status());
+    if (!result.ok()) return fail("step", result.status());
     done = result->done;
     const prd::Progress progress = session->progress();
     std::printf(
@@ -144,7 +141,7 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   }
   const prd::Status finished = leave ? session->Leave("asked to") : session->Finish();
-  if (!finished.ok()) return Fail("finish", finished);
+  if (!finished.ok()) return fail("finish", finished);
   double sum = 0;
   for (const float value : model->Parameters()) sum += static_cast<double>(value);
   std::printf("{\"finished\":true,\"rank\":%d,\"sum\":%.17g,\"applied\":%d}\n", session->rank(),

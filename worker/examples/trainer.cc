@@ -3,10 +3,12 @@
 // controller runs.
 #include "worker/examples/trainer.h"
 
+#include <prd/leave_on_signal.h>
 #include <prd/session.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -17,35 +19,20 @@
 namespace example {
 namespace {
 
-enum Stop { kTrain, kFinish, kLeave };
-volatile std::sig_atomic_t g_stop = kTrain;
-enum Place { kOutside, kTraining, kEnding };  // Attach has not returned; ...; in Finish
-volatile std::sig_atomic_t g_place = kOutside;
+std::atomic<int> g_interrupts = 0;
 prd::Session* g_session = nullptr;
 
-// In a signal handler.
-void Say(const char* text) {
+// SIGINT, which a terminal sends to all workers: ends after this step, with the average of all. A
+// second one: leaves as for SIGTERM. A third one ends the program.
+void OnInterrupt(int) {
+  const bool first = ++g_interrupts == 1;
+  const char* const text = first ? "finishes after this step, and waits for the other workers; "
+                                   "once more: leaves\n"
+                                 : "leaves the job; the others go on; once more: at once\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
-}
-
-// SIGINT, which a terminal sends to all workers: ends after this step, with the average of all.
-// SIGTERM, which is sent to one worker: leaves between two steps, so that the step that it is in
-// ends as it would, and the others go on. A second one of them: leaves at once.
-void OnSignal(int signal) {
-  if (signal == SIGINT && g_stop == kTrain && g_place == kTraining) {
-    g_stop = kFinish;
-    Say("finishes after this step, and waits for the other workers; once more: leaves\n");
-    return;
-  }
-  const bool first = g_stop == kTrain;
-  g_stop = kLeave;
-  if (first && g_place == kTraining) {
-    Say("leaves the job after this step, and the others go on; once more: at once\n");
-    return;
-  }
-  Say(g_place != kOutside ? "leaves the job; the others go on\n"
-                          : "stops; it has not joined yet\n");
-  if (g_session != nullptr) g_session->Cancel();
+  if (first) return;
+  g_session->LeaveSoon("SIGINT");
+  std::signal(SIGINT, SIG_DFL);
 }
 
 std::vector<prd::Tensor> Tensors(const std::vector<Array>& arrays) {
@@ -81,7 +68,7 @@ class Snapshots {
 };
 
 bool MayGoOn(const TrainArgs& args, const SnapshotHeader& done, std::int64_t start_ns) {
-  if (g_stop != kTrain) return false;
+  if (g_interrupts > 0) return false;
   if (args.steps > 0 && done.steps >= args.steps) return false;
   if (args.seconds > 0 && static_cast<double>(MonotonicNs() - start_ns) >= args.seconds * 1e9) {
     return false;
@@ -114,13 +101,14 @@ prd::Status Evaluate(prd::Session& session, Learner& learner) {
 prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner, StepLog& log,
                   Snapshots& snapshots, SnapshotHeader& done) {
   const Pace pace(args, session.rank(), session.workers());
-  const Interrupted interrupted = [&session] { return session.Interrupted() || g_stop == kLeave; };
+  const Interrupted interrupted = [&session] { return session.Interrupted(); };
   const std::int64_t start_ns = MonotonicNs();
   log.Start(session, start_ns, pace.step_ns());
   done.time_ns = start_ns;
   snapshots.Write(done);
   const bool evaluates = args.evaluate_every > 0 && session.rank() == 0;
   bool reached = false;  // the job's goal
+  prd::Status status;
   for (std::int64_t step = 0; !reached && MayGoOn(args, done, start_ns); ++step) {
     if (evaluates && step > 0 && step % args.evaluate_every == 0) {
       const prd::Status evaluated = Evaluate(session, learner);
@@ -134,11 +122,13 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
     }
     const std::optional<double> loss = learner.ComputeGradients(interrupted);
     const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
-    if (g_stop == kLeave) break;
 
     const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;
     auto result = session.Step({.samples = samples, .discard = !whole});
-    if (!result.ok()) return result.status();
+    if (!result.ok()) {
+      status = result.status();
+      break;
+    }
     log.Step(*result, session.group_transports(), MonotonicNs(), whole ? loss : std::nullopt);
     reached = result->done;
     done.steps += whole ? 1 : 0;
@@ -149,7 +139,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
   }
   done.time_ns = MonotonicNs();
   snapshots.Write(done);
-  return {};
+  return status;
 }
 
 }  // namespace
@@ -167,14 +157,14 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
     std::fprintf(stderr, "%s: %s: %s\n", program, where, status.ToString().c_str());
     return 1;
   };
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGINT, OnSignal);
   StepLog log(args.log);
   Snapshots snapshots(args, learner);
 
   auto session = prd::Session::FromEnvironment();
   if (!session.ok()) return fail("session", session.status());
   g_session = &*session;
+  const prd::LeaveOnSignal leaver(*session, {SIGTERM, SIGINT});
+  const auto told = [&leaver] { return leaver.came() != 0 || g_interrupts > 1; };
   prd::Replica replica;
   replica.device = learner.Device();
   replica.stream = learner.Stream();
@@ -183,22 +173,15 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
   replica.state = States(learner.State());
   replica.apply = [&] { learner.Apply(LearningRate(args, *session)); };
   const prd::Status attached = session->Attach(std::move(replica));
-  if (g_stop == kLeave && attached.code() == prd::Code::kCancelled) return 0;
-  if (!attached.ok()) return fail("attach", attached);
-  g_place = kTraining;
+  if (!attached.ok()) return told() ? 0 : fail("attach", attached);
+  std::signal(SIGINT, OnInterrupt);
 
   learner.TakePart(session->rank(), session->workers());
   SnapshotHeader done{.rank = session->rank()};
-  const auto leave = [&] {
-    const prd::Status left = session->Leave("was told to end");
-    return left.ok() ? 0 : fail("leave", left);
-  };
   const prd::Status trained = Train(args, *session, learner, log, snapshots, done);
-  if (g_stop == kLeave) return leave();
-  if (!trained.ok()) return fail("step", trained);
-  g_place = kEnding;
+  if (!trained.ok()) return told() ? 0 : fail("step", trained);
   const prd::Status finished = session->Finish();
-  if (!finished.ok()) return g_stop == kLeave ? leave() : fail("finish", finished);
+  if (!finished.ok()) return told() ? 0 : fail("finish", finished);
   done.time_ns = MonotonicNs();
   done.final = 1;
   snapshots.Write(done);
@@ -213,7 +196,6 @@ int RunTrainer(const char* program, const TrainArgs& args, Learner& learner) {
                 learner.Device().c_str(), Encode(groups).c_str());
   }
   log.Finished(groups, done.time_ns, validation);
-  g_session = nullptr;
   return 0;
 }
 
