@@ -17,8 +17,8 @@ _PR_SET_PDEATHSIG = 1
 HELP = """
 Each worker has PRD_RANK, PRD_WORLD_SIZE, PRD_JOB, PRD_CONTROLLER and PRD_LAUNCH; its lines begin with its rank. A worker that
 dies leaves the others alone. Without PRD_CONTROLLER a daemon of this job's own is started, with --engine, and ended with the last worker.
-SIGINT and SIGTERM are passed to all workers once; a second one kills them. On SIGTERM workers leave the job between two
-steps, unless they have a handler of their own, and end with 143. Exit code: 0 if every worker ended with 0, in the
+SIGINT and SIGTERM are passed to all workers once; a second one kills them. On SIGTERM workers leave the job after the
+step they are in, unless they have a handler of their own, and end with 143. Exit code: 0 if every worker ended with 0, in the
 end; else 1.
 """
 

@@ -135,7 +135,7 @@ class _SignalsWait:
 class Session:
     """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
 
-    Threads: one at a time, but for interrupted, progress, group_transports and cancel. Ctrl-C during a call raises
+    Threads: one at a time, but for interrupted, progress, group_transports, leave_soon and cancel. Ctrl-C during a call raises
     KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next, brings it to its end
     first. Until then the gradients are the call's. As a context manager, the session ends with the block: an exception
     that leaves the block becomes the reason why the worker leaves the job.
@@ -214,9 +214,7 @@ class Session:
     def step(self, samples=0, *, discard=False, stream=None):
         """One training step: runs apply, and synchronises as the engine wants. Returns a StepResult."""
         given = _abi.StepInput(samples=samples, discard=discard, stream=stream, stream_given=stream is not None)
-        self._at_boundary()
         self._call(lambda session: self._library.prd_step(session, given))
-        self._at_boundary()
         return self.last
 
     @contextlib.contextmanager
@@ -226,7 +224,6 @@ class Session:
         try:
             yield self
         finally:
-            self._at_boundary()
             if self._trains:  # it may have left
                 self._call(lambda session: self._library.prd_resume(session))
 
@@ -237,7 +234,6 @@ class Session:
 
     def finish(self, wait=True):
         """Ends training: waits for all live workers; then the parameters are the final average."""
-        self._at_boundary()
         self._trains = False
         self._call(lambda session: self._library.prd_finish(session, wait))
         self._handle.in_job = False
@@ -260,8 +256,15 @@ class Session:
                 self._run_apply(session)
             self._drain()
             self._check(next_)
-            if next_ == _abi.PENDING and terminate.overdue(self):
-                terminate.leave()
+
+    def leave_soon(self, reason, grace=0):
+        """Leaves the job at the next boundary: once the step that is computed, or in progress, has ended. Any thread.
+
+        The call in which it has left raises Aborted, and so does every later one but leave. After `grace` seconds, unless
+        0, it leaves even in the midst of a call.
+        """
+        if self._handle.session:
+            self._library.prd_leave_soon(self._handle.session, reason.encode(), round(grace * 1000))
 
     def cancel(self):
         """Ends the call in progress, and every later one but leave, with Cancelled. Any thread."""
@@ -346,11 +349,11 @@ class Session:
         return self._handle.session
 
     def _check(self, code, handle=0):
-        return _check(self._library, self._handle.session if handle == 0 else handle, code)
-
-    def _at_boundary(self):
-        if terminate.told(self):
-            terminate.leave()
+        try:
+            return _check(self._library, self._handle.session if handle == 0 else handle, code)
+        except errors.Aborted:
+            terminate.raise_if_told(self)
+            raise
 
     def _call(self, begin):
         self.proceed()

@@ -1,13 +1,12 @@
 """SIGTERM, which schedulers send to a worker some time before they kill it: its sessions leave their jobs.
 
-This is for sessions of the main thread, as long as the program has no handler of its own. They leave at the next boundary:
-before a step or after it, or where a pause ends. Then Terminated is raised. A second SIGTERM raises it at once.
+This is for sessions of the main thread, as long as the program has no handler of its own. They leave as by
+Session.leave_soon, and the call in which one has left raises Terminated. A second SIGTERM raises it at once.
 """
 import contextlib
 import os
 import signal
 import threading
-import time
 import weakref
 
 from prd import errors
@@ -15,7 +14,7 @@ from prd import errors
 LIMIT_S = 20  # for the step in which it comes; many schedulers kill after 30 s
 
 _sessions = weakref.WeakSet()
-_came = None  # since when the sessions are to leave
+_came = False  # the sessions are to leave
 
 
 class Terminated(SystemExit):
@@ -30,9 +29,11 @@ class Terminated(SystemExit):
 
 def _on_signal(*_):
     global _came
-    if _came is not None or not any(session._trains for session in _sessions):
+    if _came or not any(session._trains for session in _sessions):
         raise Terminated
-    _came = time.monotonic()
+    _came = True
+    for session in _sessions:
+        session.leave_soon("SIGTERM", LIMIT_S)
     os.write(2, b"prd: SIGTERM: leaves the job after this step, and the others go on; once more: at once\n")
 
 
@@ -60,26 +61,18 @@ def forget(session):
     _sessions.discard(session)
     if _sessions:
         return
-    _came = None
+    _came = False
     if threading.current_thread() is threading.main_thread() and _installed():
         _restore()
 
 
-def told(session):
-    """Whether the session is to leave now, where it is at a boundary."""
-    return _came is not None and session in _sessions
-
-
-def overdue(session):
-    """Whether it is to leave in the midst of a call."""
-    return told(session) and time.monotonic() - _came > LIMIT_S
-
-
-def leave():
-    """All sessions leave. Raises Terminated."""
-    for session in list(_sessions):
+def raise_if_told(session):
+    """In a call that has failed because the session has left: raises Terminated, if SIGTERM is why. All sessions leave."""
+    if not _came or session not in _sessions:
+        return
+    for each in list(_sessions):
         with contextlib.suppress(errors.Error):
-            session.leave("SIGTERM")
+            each.leave("SIGTERM")
     raise Terminated
 
 
@@ -100,7 +93,7 @@ def _after_fork():
 def _in_child():
     global _came
     _sessions.clear()
-    _came = None
+    _came = False
     if _installed():
         _restore()
     _after_fork()

@@ -186,6 +186,10 @@ class Worker:
             self._ended = True
             self.session.leave(reason)
 
+    def leave_soon(self, reason, grace=0):
+        """Leaves the job at the next boundary, as Session.leave_soon. Any thread."""
+        self.session.leave_soon(reason, grace)
+
     def __enter__(self):
         return self
 
