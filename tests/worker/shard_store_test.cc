@@ -236,6 +236,23 @@ TEST_F(ShardStoreTest, AHolderPullsOnlyWhatItHasNot) {
   EXPECT_EQ(Take<StartPull>().size(), 1u);
 }
 
+// Two owners began it anew, each with what it had read: their versions are 0 both.
+TEST_F(ShardStoreTest, AShardThatBeginsAnewIsNoneOfItsCopies) {
+  Place({{.owner = 0, .holders = {1, 2}}});
+  Take<KeepShard>();
+  Place({{.owner = 1, .holders = {0, 2}}}, 2);
+  EXPECT_EQ(Take<ForgetShard>().size(), 1u);
+  Offer(kOther, State(0, 0, 2));
+  const auto pulls = Take<StartPull>();
+  ASSERT_EQ(pulls.size(), 1u);
+  Pulled(pulls[0].ticket);
+  EXPECT_TRUE(SaysStored(kOther, State(0, 0, 2)));
+  Place({{.owner = 1, .holders = {0, 2}, .source = 1}}, 3);
+  EXPECT_TRUE(Take<ForgetShard>().empty());
+  Offer(kOther, State(0, 0, 3));
+  EXPECT_TRUE(SaysStored(kOther, State(0, 0, 3))) << "it goes on, and is here";
+}
+
 TEST_F(ShardStoreTest, LockstepReadsWhatIsOfItsClockOrBefore) {
   plan.staleness = 0;
   Place({{.owner = 0}});
