@@ -1,5 +1,6 @@
 #include "server/daemon.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,15 @@ constexpr std::size_t kSpareRoutes = 4096;
 constexpr DurationNs kComeBack = 30 * kSecond;
 constexpr DurationNs kLastWords = 10 * kSecond;
 
+// Whether a message waits there, or that cannot be told. If none does, the socket's descriptor
+// tells of the next one, until the socket is used again: any use may take note of what has come.
+bool HasMessage(zmq::socket_ref socket) {
+  int events = 0;
+  std::size_t size = sizeof events;
+  return ::zmq_getsockopt(socket.handle(), ZMQ_EVENTS, &events, &size) != 0 ||
+         (events & ZMQ_POLLIN) != 0;
+}
+
 }  // namespace
 
 Instant Daemon::Now() const { return {MonotonicNs() + clock_offset_}; }
@@ -36,13 +46,11 @@ bool Daemon::Run() {
   while (!stopping_ && !failed_) {
     const Instant now = Now();
     Turn(now);
-    admin_->Serve(now);
-    zap_->Serve();
+    Serve(now);
     if (metrics_ != nullptr) metrics_->Alive();
     Housekeep(now);
     if (ends_with_job_ && JobIsOver(now)) break;
     Wait(Now());
-    ReadSignals();
   }
   if (!failed_) Drain();
   return !failed_;
@@ -107,6 +115,19 @@ bool Daemon::Flush(Instant now) {
   return false;
 }
 
+// Asking a socket costs a system call, so those that others seldom use are asked when their
+// descriptors have told of something.
+void Daemon::Serve(Instant now) {
+  if (requests_ || admin_->NextDeadline()) {
+    admin_->Serve(now);
+    requests_ = HasMessage(admin_->socket());
+  }
+  if (arrivals_) {
+    zap_->Serve();
+    arrivals_ = HasMessage(zap_->socket());
+  }
+}
+
 void Daemon::Wait(Instant now) {
   Instant until = now + 60 * kSecond;
   const auto consider = [&until](std::optional<Instant> at) {
@@ -124,17 +145,24 @@ void Daemon::Wait(Instant now) {
   if (metrics_ != nullptr) consider(refresh_at_);
   // Rounded up: a wait that ends early would only be repeated.
   const DurationNs left = std::max<DurationNs>(until - now, 0);
-  const auto timeout_ms = static_cast<long>((left + kMillisecond - 1) / kMillisecond);
+  const auto timeout_ms = static_cast<int>((left + kMillisecond - 1) / kMillisecond);
 
-  std::array<zmq_pollitem_t, 4> items{};
+  const bool waits =
+      !requests_ && !arrivals_ && (stalled_since_ || !HasMessage(workers_->socket()));
+  std::array<pollfd, 4> items{};
   std::size_t count = 0;
-  items[count++] = {.socket = nullptr, .fd = signals_, .events = ZMQ_POLLIN, .revents = 0};
-  items[count++] = {.socket = admin_->socket().handle(), .events = ZMQ_POLLIN};
-  items[count++] = {.socket = zap_->socket().handle(), .events = ZMQ_POLLIN};
-  if (!stalled_since_) {
-    items[count++] = {.socket = workers_->socket().handle(), .events = ZMQ_POLLIN};
-  }
-  (void)::zmq_poll(items.data(), static_cast<int>(count), timeout_ms);
+  const auto add = [&](int fd) -> const pollfd& {
+    items[count] = {.fd = fd, .events = POLLIN, .revents = 0};
+    return items[count++];
+  };
+  const pollfd& signals = add(signals_);
+  const pollfd& admin = add(admin_->socket().get(zmq::sockopt::fd));
+  const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
+  if (!stalled_since_) add(workers_->socket().get(zmq::sockopt::fd));
+  if (::poll(items.data(), count, waits ? timeout_ms : 0) <= 0) return;
+  requests_ = requests_ || admin.revents != 0;
+  arrivals_ = arrivals_ || zap.revents != 0;
+  if (signals.revents != 0) ReadSignals();
 }
 
 // ---- now and then ----

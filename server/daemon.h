@@ -67,6 +67,7 @@ class Daemon {
   void TellRevoked() const;
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);
+  void Serve(Instant now);
   bool Flush(Instant now);
   void Housekeep(Instant now);
   void PublishMetrics(Instant now);
@@ -112,6 +113,9 @@ class Daemon {
   bool stopping_ = false;
   bool failed_ = false;
   bool turned_ = false;  // something happened since the last housekeeping
+  // Something may wait on the admin socket, or on the ZAP handler's.
+  bool requests_ = true;
+  bool arrivals_ = true;
   Instant housekeep_at_;
   Instant refresh_at_;  // of the metrics, at the latest
   Distribution flushes_;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/io/clock.h"
@@ -54,9 +55,8 @@ LinkToken Hashed(const LinkToken& token) {
 // ZeroMQ numbers connections in the order in which they come.
 std::uint32_t NumberOf(const zmq::message_t& route) {
   std::uint32_t number = 0;  // network order: its last byte counts
-  for (std::size_t i = 1; i < route.size(); ++i) {
-    number = number << 8 | static_cast<const unsigned char*>(route.data())[i];
-  }
+  const std::span bytes(static_cast<const unsigned char*>(route.data()), route.size());
+  for (std::size_t i = 1; i < bytes.size(); ++i) number = number << 8 | bytes[i];
   return number;
 }
 
@@ -92,7 +92,7 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
     turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
     int parts = 0;
     // The parts of a message arrive together, so none of these waits.
-    while (socket_.get(zmq::sockopt::rcvmore)) {
+    for (bool more = route_.more(); more; more = body_.more()) {
       (void)socket_.recv(body_, zmq::recv_flags::none);
       ++parts;
     }
