@@ -388,7 +388,8 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   }
   if (admission.verdict == Job::Admission::Verdict::kForeign) return;
   const Rank rank = admission.rank;
-  const bool restored = watches_[job->run()].contacts[Index(rank)].restored;
+  Watch& watch = watches_[job->run()];
+  const bool restored = watch.contacts[Index(rank)].restored;
   if (!restored && envelope.ack > job->link(rank).last_out()) {
     Refuse(envelope.incarnation,
            {.code = Code::kAborted,
@@ -400,13 +401,13 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   const bool owes = !restored && Owes(*job, rank);
   if (!owes) Heard(now, *job, rank);
   if (restored && !Confirm(now, job, rank, envelope)) return;
-  Watch& watch = watches_[job->run()];
   if (watch.unheard > 0) {
     if (envelope.seq != 0 && watch.held.size() < kMaxHeld) watch.held.push_back(envelope);
     return;
   }
   Contact& contact = watch.contacts[Index(rank)];
-  switch (job->Admit(envelope).verdict) {
+  // Messages that were held have been taken since.
+  switch (restored ? job->Admit(envelope).verdict : admission.verdict) {
     case Job::Admission::Verdict::kStep:
       if (envelope.seq != 0) {
         if (!owes) StepJob(now, job, FromWorker{envelope});

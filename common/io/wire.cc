@@ -1,12 +1,11 @@
 #include "common/io/wire.h"
 
-#include <capnp/serialize.h>
-#include <kj/array.h>
-#include <kj/exception.h>
 #include <kj/io.h>
 
 #include <array>
 #include <cstring>
+
+#include "common/base/archive.h"  // checks that the machine is little-endian
 
 namespace prd {
 namespace {
@@ -14,12 +13,6 @@ namespace {
 // The builder zeroes what it used when it is done, so this stays zero, as it must be.
 constexpr std::size_t kScratchWords = 512;
 thread_local std::array<capnp::word, kScratchWords> scratch{};
-
-// Tracing the stack for every malformed message would make hostile input expensive.
-class WithoutStackTrace final : public kj::ExceptionCallback {
- public:
-  StackTraceMode stackTraceMode() override { return StackTraceMode::NONE; }
-};
 
 capnp::ReaderOptions LimitsFor(std::size_t words) {
   capnp::ReaderOptions options;
@@ -36,6 +29,13 @@ WireBuilder::WireBuilder() : builder_(kj::arrayPtr(scratch.data(), scratch.size(
 void WireBuilder::ToBytes(std::string* out) {
   const auto segments = builder_.getSegmentsForOutput();
   out->resize(capnp::computeSerializedSizeInWords(segments) * sizeof(capnp::word));
+  if (segments.size() == 1) {  // nearly always: a word that says so and its size, and the segment
+    const auto only = segments[0].asBytes();
+    const std::array<std::uint32_t, 2> frame = {0, static_cast<std::uint32_t>(segments[0].size())};
+    std::memcpy(out->data(), frame.data(), sizeof frame);
+    std::memcpy(out->data() + sizeof frame, only.begin(), only.size());
+    return;
+  }
   kj::ArrayOutputStream stream(kj::arrayPtr(reinterpret_cast<kj::byte*>(out->data()), out->size()));
   capnp::writeMessage(stream, segments);
 }
@@ -46,33 +46,25 @@ std::string WireBuilder::ToBytes() {
   return bytes;
 }
 
-Status Visit(std::string_view bytes, const char* what, WireVisitor* visitor) {
-  const auto malformed = [what](const std::string& why) {
-    return Status(Code::kInvalidArgument, std::string(what) + " that cannot be read: " + why);
-  };
+WireReader::WireReader(std::string_view bytes)
+    : message_(Aligned(bytes), LimitsFor(bytes.size() / sizeof(capnp::word))) {}
+
+kj::ArrayPtr<const capnp::word> WireReader::Aligned(std::string_view bytes) {
   const std::size_t words = bytes.size() / sizeof(capnp::word);
   if (words == 0 || bytes.size() % sizeof(capnp::word) != 0) {
-    return malformed("found " + std::to_string(bytes.size()) +
-                     " bytes, allowed is a multiple of 8");
+    throw Malformed{"found " + std::to_string(bytes.size()) + " bytes, allowed is a multiple of 8"};
   }
-  std::array<capnp::word, 128> small;
-  kj::Array<capnp::word> large;
-  capnp::word* aligned = small.data();
-  if (words > small.size()) {
-    large = kj::heapArray<capnp::word>(words);
-    aligned = large.begin();
+  capnp::word* aligned = small_.data();
+  if (words > small_.size()) {
+    large_ = kj::heapArray<capnp::word>(words);
+    aligned = large_.begin();
   }
   std::memcpy(aligned, bytes.data(), bytes.size());
-  const WithoutStackTrace without_stack_trace;
-  try {
-    capnp::FlatArrayMessageReader message(kj::arrayPtr(aligned, words), LimitsFor(words));
-    visitor->Visit(message);
-  } catch (const Malformed& error) {
-    return malformed(error.reason);
-  } catch (const kj::Exception& error) {
-    return malformed(error.getDescription().cStr());
-  }
-  return Status::Ok();
+  return kj::arrayPtr(aligned, words);
+}
+
+Status CannotBeRead(const char* what, const std::string& why) {
+  return Status(Code::kInvalidArgument, std::string(what) + " that cannot be read: " + why);
 }
 
 Code ToErrorCode(wire::Code code) {

@@ -6,7 +6,11 @@
 #define PRD_COMMON_IO_WIRE_H_
 
 #include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <kj/array.h>
+#include <kj/exception.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -48,31 +52,44 @@ class WireBuilder {
   capnp::MallocMessageBuilder builder_;
 };
 
-// Calls visit(capnp::MessageReader&) on the message in `bytes`, whatever their alignment. `what` is
-// for the reason: "a control message".
-class WireVisitor {
+// The message in `bytes`, whatever their alignment. Its readers live as long as it does. On the
+// stack only.
+class WireReader {
  public:
-  virtual ~WireVisitor() = default;
-  virtual void Visit(capnp::MessageReader& message) = 0;
-};
-Status Visit(std::string_view bytes, const char* what, WireVisitor* visitor);
+  explicit WireReader(std::string_view bytes);
+  template <typename Root>
+  typename Root::Reader Get() {
+    return message_.getRoot<Root>();
+  }
 
-// Root's reader as a T, by decode(Root::Reader) -> T.
+ private:
+  // Tracing the stack for every malformed message would make hostile input expensive.
+  class WithoutStackTrace final : public kj::ExceptionCallback {
+   public:
+    StackTraceMode stackTraceMode() override { return StackTraceMode::NONE; }
+  };
+  kj::ArrayPtr<const capnp::word> Aligned(std::string_view bytes);
+
+  WithoutStackTrace without_stack_trace_;
+  std::array<capnp::word, 128> small_;
+  kj::Array<capnp::word> large_;  // what `small_` has no room for
+  capnp::FlatArrayMessageReader message_;
+};
+
+Status CannotBeRead(const char* what, const std::string& why);
+
+// What decode(Root::Reader) -> T makes of the message in `bytes`. `what` is for the reason: "a
+// control message".
 template <typename T, typename Root, typename Decode>
 Result<T> Read(std::string_view bytes, const char* what, Decode decode) {
-  struct Visitor final : WireVisitor {
-    Visitor(Decode* d, T* v) : decode(d), value(v) {}
-    void Visit(capnp::MessageReader& message) override {
-      *value = (*decode)(message.getRoot<Root>());
-    }
-    Decode* decode;
-    T* value;
-  };
-  Result<T> result{T()};
-  Visitor visitor(&decode, &*result);
-  Status status = Visit(bytes, what, &visitor);
-  if (!status.ok()) result = std::move(status);
-  return result;
+  try {
+    WireReader message(bytes);
+    return decode(message.Get<Root>());
+  } catch (const Malformed& error) {
+    return CannotBeRead(what, error.reason);
+  } catch (const kj::Exception& error) {
+    return CannotBeRead(what, error.getDescription().cStr());
+  }
 }
 
 // ---- fields ----

@@ -20,7 +20,10 @@ inline constexpr std::string_view kFormat = "1";
 inline constexpr std::string_view kAsidePrefix = "aside/";
 
 inline void AppendBigEndian(std::uint64_t value, std::string* out) {
-  for (int shift = 56; shift >= 0; shift -= 8) out->push_back(static_cast<char>(value >> shift));
+  std::array<char, 8> bytes;
+  for (int i = 0; i < 8; ++i)
+    bytes[static_cast<std::size_t>(i)] = static_cast<char>(value >> (56 - 8 * i));
+  out->append(bytes.data(), bytes.size());
 }
 
 inline std::string RunKey(RunId run) {
