@@ -2,6 +2,7 @@
 #include <rocksdb/convenience.h>
 #include <rocksdb/options.h>
 #include <rocksdb/perf_level.h>
+#include <rocksdb/table.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -59,6 +60,9 @@ rocksdb::ColumnFamilyOptions FamilyOptions() {
   rocksdb::ColumnFamilyOptions options;
   options.compression = Compression();
   options.write_buffer_size = 16 << 20;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_size = 16 << 10;  // records are read in long rows
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
 
