@@ -238,9 +238,10 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
                       Iteration clock) {
   Run& run = runs_[run_id];
   if (shard >= run.shards.size() || run.behind) return;
-  const bool member = std::any_of(run.members.begin(), run.members.end(),
-                                  [&](const auto& of) { return of.second == reader; });
-  if (!member) return;  // it is lost, and has not heard of it
+  const auto is = [&](const auto& of) { return of.second == reader; };
+  const bool member = std::any_of(run.members.begin(), run.members.end(), is) &&
+                      std::any_of(run.there.begin(), run.there.end(), is);
+  if (!member) return;  // it is gone, and has not heard of it
   if (run.finished.contains(reader)) {
     UpdateSet all = copy.in_values;  // what is pending is of a clock that nobody has reached
     all.Add(copy.in_pending);
