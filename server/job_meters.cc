@@ -56,11 +56,12 @@ JobMeters::Series::Series()
 JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& started) {
   Forget(now);
   Key key{started.job, started.engine};
-  if (!series_.contains(key)) {
-    const auto own = std::count_if(series_.begin(), series_.end(),
-                                   [](const auto& entry) { return entry.first.first != kOther; });
-    if (static_cast<std::size_t>(own) >= kMostJobs) key.first = kOther;
+  std::set<std::string_view> own;
+  for (const auto& [known, series] : series_) {
+    if (known.first != kOther) own.insert(known.first);
   }
+  // A job that was switched keeps its name.
+  if (own.size() >= kMostJobs && !own.contains(started.job)) key.first = kOther;
   Series* series = &series_[key];
   ++series->runs;
   Run& run = runs_[id];
@@ -70,6 +71,8 @@ JobMeters::Run& JobMeters::Begin(Instant now, RunId id, const RunStarted& starte
   run.pace = std::make_unique<meters::PaceMeter>(meters::PaceMeter::Options{
       .keep_steps = false,
       .on_wait = [series](DurationNs waited) { series->waiting.Observe(Seconds(waited)); }});
+  // Counted in the run before.
+  for (const FormerRank& of : started.former.ranks) run.told[of.rank].steps = of.own.steps;
   return run;
 }
 
@@ -133,18 +136,25 @@ void JobMeters::OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, 
   }
 }
 
-// A process that takes a rank over goes on from what was told under it.
+// A process that takes a rank over goes on from what was told under it. What a worker has done
+// while the controller did not hear it is told by its Hello.
+void JobMeters::Bring(Rank rank, Incarnation incarnation, Run* run, Series* series) {
+  Told& told = run->told[rank];
+  if (told.incarnation == incarnation) return;
+  told.incarnation = incarnation;
+  const auto brought = run->brought.find(incarnation);
+  if (brought == run->brought.end()) return;
+  if (told.steps && brought->second > *told.steps) {
+    series->steps += static_cast<std::uint64_t>(brought->second - *told.steps);
+  }
+  told.steps = std::max(told.steps.value_or(0), brought->second);
+  run->brought.erase(brought);
+}
+
 void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, Run* run,
                         Series* series) {
+  Bring(envelope.rank, envelope.incarnation, run, series);
   Told& told = run->told[envelope.rank];
-  if (told.incarnation != envelope.incarnation) {
-    const auto brought = run->brought.find(envelope.incarnation);
-    if (brought != run->brought.end()) {
-      if (!told.steps) told.steps = brought->second;
-      run->brought.erase(brought);
-    }
-    told.incarnation = envelope.incarnation;
-  }
   const std::int64_t more = own - told.steps.value_or(0);
   if (more <= 0) return;
   told.steps = own;
@@ -167,7 +177,7 @@ void JobMeters::OnDecision(const Record& record, Run* run, Series* series) {
     ++series->dropped;
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     ++series->joined;
-    run->told.try_emplace(joined->rank);
+    Bring(joined->rank, joined->incarnation, run, series);
     if (!run->progress) run->progress = record.now;
     const bool many = run->told.size() > kMostSharers;
     if (many && run->pace != nullptr && HasStore(run->pace->plan())) run->pace.reset();

@@ -1,8 +1,9 @@
 // The metrics of jobs, from their records: the daemon's counters by job and engine.
 //
 // Only so many jobs have series of their own, so that thousands of names do no harm: those that
-// came first. The others are counted together as job="other", by engine. A job's series go when no
-// run of it has gone on for a while, and its place is free again.
+// came first, with a series for each engine that they have had. The others are counted together as
+// job="other", by engine. A job's series go when no run of it has gone on for a while, and its
+// place is free again.
 #ifndef PRD_SERVER_JOB_METERS_H_
 #define PRD_SERVER_JOB_METERS_H_
 
@@ -92,6 +93,7 @@ class JobMeters {
   Run& Begin(Instant now, RunId run, const RunStarted& started);
   void OnWorker(Instant now, const WorkerEnvelope& envelope, Run* run, Series* series);
   void OnDecision(const Record& record, Run* run, Series* series);
+  void Bring(Rank rank, Incarnation incarnation, Run* run, Series* series);
   void OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_t own, Run* run,
                Series* series);
   void Look(Instant now, const Job& job, Run* run, Now* of);

@@ -2,6 +2,7 @@
 """The daemon's metrics beside the history of what it did; and what is made of them. Usage: metrics_test.py BIN_DIR [TEST ...]"""
 import collections
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -21,6 +22,8 @@ ENGINES = {
     "backup": "backup", "esync": "esync", "hop": "hop", "ssp": "ssp",
 }
 STEPS = 12
+# Jobs beside the one that is switched. 104 are more than have series of their own, and take half a minute.
+MANY = int(os.environ.get("PRD_METRICS_JOBS", "4"))
 SAMPLE = re.compile(r'(\w+)(?:\{(.*)\})? (\S+)')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -63,10 +66,11 @@ class Training(unittest.TestCase):
             done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
             self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
-    def history(self, c, run):
-        """What the run's records sum to, under the names of the metrics."""
+    def history(self, c, run, own=None):
+        """What the run's records sum to, under the names of the metrics. `own`: steps by rank, in the runs before this one."""
         sums = collections.Counter()
-        own = collections.Counter()
+        own = collections.Counter() if own is None else own
+        before = sum(own.values())
         for line in c.prdctl("export", str(run["run"])).splitlines():
             record = json.loads(line)
             kind = record["type"]
@@ -89,7 +93,7 @@ class Training(unittest.TestCase):
                 own[record["rank"]] = max(own[record["rank"]], record.get("own_steps", 0))
                 sums["prd_nonfinite_steps_total"] += record.get("nonfinite", 0)
                 sums["prd_job_updates_stale_total"] += record.get("dropped", 0)
-        sums["prd_job_steps_total"] = sum(own.values())
+        sums["prd_job_steps_total"] = sum(own.values()) - before
         pace = json.loads(c.prdctl("stragglers", str(run["run"])))
         sums["prd_job_waiting_seconds_sum"] = sum(w["waited_ns"] for w in pace["workers"]) / 1e9
         return sums
@@ -134,6 +138,49 @@ class Training(unittest.TestCase):
             build = [of for name, of, _ in samples if name == "prd_build_info"]
             self.assertEqual(len(build), 1)
             self.assertTrue(build[0]["version"])
+
+    def test_sums_hold_across_switches_evictions_and_the_cap_of_names(self):
+        port = cluster.free_port()
+        jobs = '[[job]]\nname = "toy"\nengine = "p-reduce"\nworkers = 3\nlease_ms = 60000\nheartbeat_ms = 200\n'
+        jobs += '[[job]]\nname = "many-*"\nengine = "all-reduce"\nworkers = 1\n'
+        with cluster.Cluster(BIN, jobs, daemon=f'metrics = "127.0.0.1:{port}"') as c:
+            for first in range(0, MANY, 8):
+                for worker in [c.worker(0, job=f"many-{k}", steps=2, step_ms=0) for k in range(first, min(MANY, first + 8))]:
+                    worker.end()
+            stop = c.dir / "stop"
+            workers = [c.worker(rank, steps=100_000, args=("--stop-file", str(stop))) for rank in range(3)]
+            for engine in ("hop", "all-reduce"):
+                for worker in workers:
+                    count = len(worker.steps())
+                    worker.wait_for(lambda line: line.get("step") == count + 3, "steps")
+                c.prdctl("evict", "toy", "2")
+                self.assertIn("evicted", workers[2].fail())
+                c.prdctl("switch", "toy", engine)
+                for worker in workers[:2]:
+                    worker.wait_for(lambda line: line.get("engine") == engine and "step" in line, f"a step under {engine}")
+                # Another process takes the rank, and goes on from what was counted under it.
+                workers[2] = c.worker(2, steps=100_000, args=("--stop-file", str(stop)))
+            workers[2].wait_for(lambda line: line.get("step") == 3, "step 3")
+            stop.touch()
+            for worker in workers:
+                worker.end()
+            cluster.wait_until(lambda: "\nprd_jobs 0\n" in get(port, "/metrics"), "that all jobs are over")
+            text = get(port, "/metrics")
+            self.check_format(text)
+            _, samples = families_of(text)
+            counted = collections.Counter()
+            for name, _, value in samples:
+                counted[name] += value
+            truth, owns = collections.Counter(), {}
+            for run in json.loads(c.prdctl("jobs"))["runs"]:
+                own = owns[run["run"]] = owns.get(run["former_run"], collections.Counter())
+                truth.update(self.history(c, run, own))
+            self.assertGreaterEqual(truth["prd_job_workers_lost_total"], 2)
+            self.assertEqual(truth["prd_job_steps_total"], sum(owns[max(owns)].values()) + 2 * MANY)
+            for name, value in truth.items():
+                self.assertAlmostEqual(counted[name], value, msg=name, delta=1e-6 * max(1, value))
+            names = {of["job"] for name, of, _ in samples if name == "prd_job_steps_total"}
+            self.assertEqual((len(names), "other" in names), (min(MANY + 1, 101), MANY + 1 > 100))
 
     def test_rules_and_dashboard_name_metrics_that_exist(self):
         port = cluster.free_port()
