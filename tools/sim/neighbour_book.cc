@@ -39,7 +39,6 @@ void NeighbourBook::Told(std::uint32_t worker, const Neighbourhood& hood) {
   }
   for (auto& [from, edge] : side.in) side.before[from] = edge;
   side.in = std::move(in);
-  side.widest = std::max(side.widest, side.in.size());
   side.own_weight = hood.own_weight;
   // Where there are fewer, what it has already keeps its place.
   side.slots = std::max<std::size_t>(side.slots, hood.slots);
@@ -51,11 +50,14 @@ void NeighbourBook::Pulls(std::uint32_t worker, Incarnation from, std::size_t of
                           std::size_t all) const {
   const Side& side = sides_[worker];
   const std::size_t most = plans_[worker].staleness > 0 ? 2 : side.slots;
-  if (of_it < most && all < std::max(side.slots, most) * side.widest) return;
+  if (of_it < most && all < std::max(side.slots, most) * std::max<std::size_t>(side.in.size(), 1)) {
+    return;
+  }
   throw Violation("queue", Name(worker) + " pulls an update of " + Name(WorkerOf(from)) +
                                " and has " + std::to_string(of_it) + " of it and " +
-                               std::to_string(all) + " in all, of " + std::to_string(side.widest) +
-                               " neighbours with " + std::to_string(most) + " slots");
+                               std::to_string(all) + " in all, of " +
+                               std::to_string(side.in.size()) + " neighbours with " +
+                               std::to_string(most) + " slots");
 }
 
 void NeighbourBook::Received(std::uint32_t worker, Incarnation from, Iteration iteration) {
@@ -201,7 +203,6 @@ void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
   Side& side = sides_[worker];
   side.entered = world_->replicas[worker].tag;
   side.mixed = false;
-  side.widest = std::max<std::size_t>(side.in.size(), 1);
   const Iteration now = world_->replicas[worker].iteration;
   if (iteration == side.at && iteration != side.answered) return;  // as it was told with its graph
   if (iteration == now && !side.answered) return;

@@ -16,8 +16,7 @@
 // discarded. What it uses of a neighbour is what that one sent.
 //
 // queue: never more updates of a neighbour, kept or on their way, than there are slots (with a
-// staleness: one kept, one on its way), and slots times the in-degree in all (section 4.2): the
-// largest that it has had since it entered its iteration, whose updates it may be averaging.
+// staleness: one kept, one on its way), and slots times the in-degree in all (section 4.2).
 //
 // in-edge: who enters an iteration is at most s + 1 ahead of each in-neighbour, or no further ahead
 // than when it was told of it (Theorem 1, Table 1).
@@ -88,7 +87,6 @@ class NeighbourBook {
     std::map<Incarnation, Edge> before;  // edges that ended, and may begin again
     double own_weight = 1;
     std::size_t slots = 1;
-    std::size_t widest = 1;  // as many neighbours as it has had since it entered its iteration
     Iteration at = 0;
     Iteration asked = 0;
     std::optional<Iteration> answered;  // not entered yet

@@ -177,10 +177,8 @@ bool UpdateQueues::Mix(Iteration k, Actions* out) {
 
 void UpdateQueues::MoveTo(Iteration k, Actions* out) {
   k_ = k;
-  for (auto& [from, sender] : in_) {
-    DropPast(from, &sender, out);
-    StartPulls(from, &sender, out);
-  }
+  for (auto& [from, sender] : in_) DropPast(from, &sender, out);
+  for (auto& [from, sender] : in_) StartPulls(from, &sender, out);
   std::erase_if(let_go_, [this](const auto& gone) { return *gone.second.rbegin() < oldest(); });
 }
 
