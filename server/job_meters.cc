@@ -213,6 +213,13 @@ void JobMeters::Look(Instant now, const Job& job, Run* run, Now* of) {
     of->interval_s =
         std::max(of->interval_s, run->interval_s > 0 ? run->interval_s : kFirstInterval);
   }
+  if (job.StartWaits(now).empty()) {
+    run->most_here = 0;
+  } else {
+    if (job.live() > run->most_here) run->came = now;
+    run->most_here = std::max(run->most_here, job.live());
+    of->came = std::min(of->came.value_or(run->came), run->came);
+  }
   if (!run->open.empty()) {
     const Instant open = run->open.begin()->second;
     of->open = std::min(of->open.value_or(open), open);
@@ -271,6 +278,9 @@ void JobMeters::Write(Instant now, std::int64_t wall_ns, const Jobs& jobs, Metri
     if (of.progress) {
       page->Add("job_last_progress_timestamp_seconds", labels, wall(*of.progress));
       page->Add("job_progress_interval_seconds", labels, of.interval_s);
+    }
+    if (of.came) {
+      page->Add("job_start_last_arrival_timestamp_seconds", labels, wall(*of.came));
     }
     if (of.open) page->Add("job_oldest_open_group_timestamp_seconds", labels, wall(*of.open));
     std::vector<std::pair<double, Rank>> owed;

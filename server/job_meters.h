@@ -71,6 +71,10 @@ class JobMeters {
     std::map<Incarnation, std::int64_t> brought;  // steps, as Hellos say
     std::map<Rank, Told> told;
     std::map<GroupId, Instant> open;
+    // Of a common start that waits: the most workers that were there, and since when. A worker that
+    // comes and goes again and again is no more of them.
+    int most_here = 0;
+    Instant came;
     std::optional<Instant> progress;  // the last
     double interval_s = 0;            // the longest of late; 0: not known
     // Who owed how much at two times, half a minute apart.
@@ -87,6 +91,7 @@ class JobMeters {
     std::optional<Instant> progress;  // the oldest
     double interval_s = 0;
     std::optional<Instant> open;  // the oldest
+    std::optional<Instant> came;  // Run::came, the oldest
     std::map<Rank, double> owed;  // of late
   };
 

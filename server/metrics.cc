@@ -52,6 +52,10 @@ const std::map<std::string, Meaning>& Meanings() {
       {"job_progress_interval_seconds",
        {MetricType::Gauge,
         "The longest time without a step of late; half of what it was counts after 10 minutes"}},
+      {"job_start_last_arrival_timestamp_seconds",
+       {MetricType::Gauge,
+        "Of a job whose workers wait for a common start: when there came to be as many of them as "
+        "ever, as Unix time"}},
       {"job_oldest_open_group_timestamp_seconds",
        {MetricType::Gauge,
         "When the oldest group was announced that has not ended; none where there is none"}},

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "config/config.h"
+
 namespace prd {
 namespace {
 
@@ -80,6 +82,45 @@ TEST_F(JobMetersTest, WhatAWorkerSaysIsBounded) {
 TEST_F(JobMetersTest, LabelsAreEscaped) {
   Begin(1, "a\"} 1\nprd_fake{x=\"\\");
   EXPECT_THAT(Text(), HasSubstr("{job=\"a\\\"} 1\\nprd_fake{x=\\\"\\\\\",engine"));
+}
+
+// Of three workers two come, and one of them again as another process: no more of them are there.
+TEST_F(JobMetersTest, AStartThatWaitsTellsWhenMoreWorkersCame) {
+  const Result<Config> config =
+      ParseConfig("[[job]]\nname = \"late\"\nengine = \"hop\"\nworkers = 3\n", "");
+  ASSERT_TRUE(config.ok());
+  JobMeters::Jobs jobs;
+  auto& job = jobs[1] = std::make_unique<Job>(1, *FindJob(*config, "late"));
+  JobOutput out;
+  job->Start(now_, 0, {5, 6}, {}, &out);
+  for (const Record& record : out.records) meters_.Add(record);
+  const auto comes = [&](Rank rank, Incarnation incarnation) {
+    const Hello hello{.job = "late", .rank = rank, .host = "h", .endpoints = {"tcp://x:1"}};
+    job->Step(now_, FromWorker{{.incarnation = incarnation, .seq = 1, .body = hello}}, &out);
+  };
+  const auto text = [&] {
+    MetricsPage page;
+    meters_.Write(now_, now_.ns, jobs, &page);
+    return page.Text();
+  };
+  const std::string name =
+      "prd_job_start_last_arrival_timestamp_seconds{job=\"late\",engine=\"hop\"} ";
+  EXPECT_THAT(text(), Not(HasSubstr(name)));
+  now_ = {10 * kSecond};
+  comes(0, 7);
+  EXPECT_THAT(text(), HasSubstr(name + "10\n"));
+  now_ = {20 * kSecond};
+  EXPECT_THAT(text(), HasSubstr(name + "10\n"));
+  comes(1, 8);
+  EXPECT_THAT(text(), HasSubstr(name + "20\n"));
+  now_ = {30 * kSecond};
+  job->Step(now_, LeaseExpired{.rank = 1, .incarnation = 8}, &out);
+  EXPECT_THAT(text(), HasSubstr(name + "20\n"));
+  comes(1, 9);
+  EXPECT_THAT(text(), HasSubstr(name + "20\n"));
+  now_ = {40 * kSecond};
+  comes(2, 10);
+  EXPECT_THAT(text(), Not(HasSubstr(name)));
 }
 
 TEST(StepTimes, TheMedianOfManyIsNearlyTheMedian) {

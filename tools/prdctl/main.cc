@@ -257,7 +257,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   add(
       "jobs",
       "All runs: number, job, engine, state, and why each ended. finished: its workers ended it "
-      "themselves. lost: its last worker was lost. never began: too few workers came",
+      "themselves. switched: the job goes on in another run, which END names. lost: its last "
+      "worker was lost. never began: too few workers came",
       [&f](auto& s, auto& c) { return ShowJobs(s, f.options, c); }, false)
       ->add_flag("--options", f.options,
                  "Also the engine's options that are not at their defaults");
