@@ -130,6 +130,18 @@ class UpdateQueuesTest : public ::testing::Test {
 
 // ---- receiving ----
 
+// So that never more are here than there are slots for.
+TEST_F(UpdateQueuesTest, WhatIsPastGoesBeforeOthersArePulled) {
+  SetPeers({{.peer = kLeft}, {.peer = kRight}}, {}, 1);
+  Bring(kLeft, 0);
+  Bring(kRight, 0);
+  Offer(kLeft, 5);
+  Offer(kRight, 5);
+  EXPECT_THAT(Did(), IsEmpty());
+  queues.MoveTo(5, &actions);
+  EXPECT_THAT(Did(), ElementsAre("drop #1", "drop #2", "pull 5 of 11 as #3", "pull 5 of 12 as #4"));
+}
+
 TEST_F(UpdateQueuesTest, WaitsForTheUpdateOfThatIterationFromAll) {
   SetPeers({{kLeft, 0.25}, {kRight, 0.25}}, {}, 3, 0.5);
   EXPECT_FALSE(queues.CanReceive(0));
