@@ -126,7 +126,12 @@ bool Job::StopsInGroups(Rank rank) const {
 // It is in no group, and nobody needs anything of it.
 bool Job::MayGo(Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
-  if (worker.group != kNoGroup || groups_.contains(worker.last_group)) return false;
+  // Another member may still read what this one has sent, also in a group before its newest.
+  for (const auto& [id, group] : groups_) {
+    for (const GroupShare& member : group.members) {
+      if (member.rank == rank) return false;
+    }
+  }
   if (worker.state == State::kFinal) return false;  // it goes with the others
   for (const Worker& other : workers_) {
     if (other.state != State::kAbsent && other.source == rank) return false;

@@ -181,6 +181,28 @@ TEST_F(JobOperatorTest, WhoDrainsInARoundMaySignalAndPause) {
   EXPECT_EQ(Recorded<WorkerLeft>()->gradients, 1u) << "of its last step, in no round";
 }
 
+// Also in a group before its newest.
+TEST_F(JobOperatorTest, WhoDrainsIsThereForWhoseGroupIsNotThrough) {
+  Start(plans::kModels, 3);
+  script_.next.emplace_back();
+  Next(GroupKind::kTrain, {0, 1});
+  Say(0, Ready{.iteration = 1});
+  Say(1, Ready{.iteration = 1});
+  Done(1);
+  Heard();
+  script_.next.emplace_back();
+  Next(GroupKind::kTrain, {1, 2}, 2);
+  Say(1, Ready{.iteration = 2});
+  Say(2, Ready{.iteration = 1});
+  Step(Act(OperatorVerb::kDrain, kNoRank, "odd"));
+  Done(1);
+  Done(2);
+  EXPECT_EQ(Sent<Released>(1), nullptr) << "rank 0 reduces yet";
+  Done(0);
+  EXPECT_NE(Sent<Released>(1), nullptr);
+  EXPECT_FALSE(AnyFailed());
+}
+
 // Session::LeaveSoon: the group that it is in runs on, also one that waits for its training loop.
 TEST_F(JobOperatorTest, WhoHasStoppedLeavesAsWhoDrains) {
   for (const Plan& plan : {plans::kRounds, plans::kAhead}) {
