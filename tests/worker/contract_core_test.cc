@@ -600,6 +600,18 @@ TEST(LeaveSoonTest, AfterItsGraceItLeavesInTheMidstOfAWait) {
   }
 }
 
+// Its job does not forget a worker that has paused before its group is over.
+TEST(LeaveSoonTest, WhoLeavesAtOnceReportsAGroupThatComesYet) {
+  Script s;
+  s.Join(plans::kRounds);
+  s.core.Pause(s.now, &s.actions);
+  s.core.Leave(s.now, "bye", &s.actions);
+  s.Clear();
+  s.Round(2, 1, false);
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kFailed);
+  EXPECT_EQ(s.Count<StartReduce>(), 0u);
+}
+
 TEST(LeaveSoonTest, WhomTheJobHasLostDoesNotComeBack) {
   Script s;
   s.Join();

@@ -211,50 +211,56 @@ TEST(SessionPauseTest, EveryEngineGoesOnWithoutWhoPauses) {
   }
 }
 
+// Of three workers rank 1 leaves, or all do.
+void LeaveSoonUnder(const EngineOptions& engine, bool all) {
+  FakeDaemon daemon(testing::SpecFor(engine, 3));
+  std::atomic<bool> left{false};
+  InParallel(daemon, 3, [&](Worker* worker, int rank) {
+    const bool leaves = all || rank == 1;
+    ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+    std::thread notice;
+    Status status;
+    for (int i = 0; status.ok() && (leaves || i < 10 || !left); ++i) {
+      if (leaves && i == 3) {
+        notice = std::thread([worker] { worker->session->LeaveSoon("spot notice"); });
+      }
+      status = worker->session->Step().status();
+    }
+    if (notice.joinable()) notice.join();
+    if (!leaves) {
+      EXPECT_TRUE(status.ok()) << EngineName(engine) << ": " << status.ToString();
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
+      return;
+    }
+    EXPECT_EQ(status.code(), Code::kAborted) << EngineName(engine);
+    EXPECT_EQ(status.message(), "left: spot notice");
+    EXPECT_GE(worker->session->progress().own_steps, 3);
+    EXPECT_EQ(worker->session->Finish().code(), Code::kAborted);
+    worker->session->LeaveSoon("again");
+    EXPECT_TRUE(worker->session->Leave("besides").ok());
+    left = true;
+  });
+  std::string reason;
+  for (const Record& record : daemon.records()) {
+    if (const auto* ended = std::get_if<GroupEnded>(&record.body)) {
+      EXPECT_TRUE(ended->ok) << EngineName(engine) << ": " << ended->reason;
+    }
+    const auto* gone = std::get_if<WorkerLeft>(&record.body);
+    if (gone == nullptr || gone->rank != 1) continue;
+    EXPECT_TRUE(gone->why == LeftReason::kLeft || gone->why == LeftReason::kPaused);
+    reason = gone->reason;
+  }
+  EXPECT_EQ(reason, "spot notice") << EngineName(engine);
+}
+
 TEST(SessionLeaveSoonTest, NoGroupFailsUnderAnyEngine) {
   std::vector<EngineOptions> engines = EveryEngine();
   AdPsgdOptions beside;
   beside.overlap = true;
   engines.push_back(beside);
   for (const EngineOptions& engine : engines) {
-    FakeDaemon daemon(testing::SpecFor(engine, 3));
-    std::atomic<bool> left{false};
-    InParallel(daemon, 3, [&](Worker* worker, int rank) {
-      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
-      std::thread notice;
-      Status status;
-      for (int i = 0; status.ok() && (rank == 1 || i < 10 || !left); ++i) {
-        if (rank == 1 && i == 3) {
-          notice = std::thread([worker] { worker->session->LeaveSoon("spot notice"); });
-        }
-        status = worker->session->Step().status();
-      }
-      if (notice.joinable()) notice.join();
-      if (rank != 1) {
-        EXPECT_TRUE(status.ok()) << EngineName(engine) << ": " << status.ToString();
-        const Status finished = worker->session->Finish();
-        EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
-        return;
-      }
-      EXPECT_EQ(status.code(), Code::kAborted) << EngineName(engine);
-      EXPECT_EQ(status.message(), "left: spot notice");
-      EXPECT_GE(worker->session->progress().own_steps, 3);
-      EXPECT_EQ(worker->session->Finish().code(), Code::kAborted);
-      worker->session->LeaveSoon("again");
-      EXPECT_TRUE(worker->session->Leave("besides").ok());
-      left = true;
-    });
-    std::string reason;
-    for (const Record& record : daemon.records()) {
-      if (const auto* ended = std::get_if<GroupEnded>(&record.body)) {
-        EXPECT_TRUE(ended->ok) << EngineName(engine) << ": " << ended->reason;
-      }
-      const auto* gone = std::get_if<WorkerLeft>(&record.body);
-      if (gone == nullptr || gone->rank != 1) continue;
-      EXPECT_TRUE(gone->why == LeftReason::kLeft || gone->why == LeftReason::kPaused);
-      reason = gone->reason;
-    }
-    EXPECT_EQ(reason, "spot notice") << EngineName(engine);
+    for (const bool all : {false, true}) LeaveSoonUnder(engine, all);
   }
 }
 

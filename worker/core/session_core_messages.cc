@@ -212,7 +212,11 @@ std::string SessionCore::CheckGroup(const Group& group) {
 }
 
 void SessionCore::OnGroup(const Group& group, Actions* out) {
-  if (call_ == Call::kLeave) return;
+  if (call_ == Call::kLeave) {
+    Push(Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "its session leaves"},
+         out);
+    return;
+  }
   const std::string wrong = CheckGroup(group);
   if (!wrong.empty()) {
     return Over(Status(Code::kDataLoss, "the controller announced group " +
