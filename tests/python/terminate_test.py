@@ -194,6 +194,20 @@ os.kill(os.getpid(), signal.SIGTERM)
         with place.Cluster(place.job("all-reduce", 1)) as c:
             self.ends(self.start(c, 0, script), -signal.SIGTERM)
 
+    def test_a_spot_notice_is_no_signal(self):
+        script = HEAD + """
+with prd.Session() as session:
+    session.attach(values, gradients, apply)
+    session.leave_soon("spot notice", grace=100)
+    try:
+        train(session)
+    except prd.Aborted as error:
+        say(error, session.progress.own_steps)
+"""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            self.assertEqual(self.ends(self.start(c, 0, script), 0)[0], "left: spot notice 1\n")
+            self.assertEqual(self.left(c, 0), (["spot notice"], []))
+
     def test_prd_run_lets_its_workers_leave(self):
         with tempfile.TemporaryDirectory(prefix="prd-test-") as name:
             (pathlib.Path(name) / "train.py").write_text(PLAIN)
