@@ -256,7 +256,7 @@ class PRD_EXPORT Session {
   //   in Attach, before the job has begun for this worker: it leaves at once; after: with its end
   //   in a pause: at once, and Resume returns kAborted; in Resume: with its end
   //   in Finish: at once, unless the final average has begun; then Finish goes on
-  //   before Attach: Attach returns kAborted. After Finish, Leave or Cancel: nothing happens
+  //   before Attach: Attach returns kAborted. After Finish or Leave: nothing happens
   // `grace`: it leaves after that even if no boundary has come; a group that it is in may fail. 0:
   // no limit. Of `reason` the first 127 bytes count, and of several calls the first. Any thread;
   // safe in a signal handler while the session exists.
