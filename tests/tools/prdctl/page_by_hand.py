@@ -3,7 +3,8 @@
 
 Not among the tests, since it measures: tests/tools/prdctl/page_by_hand.py [BIN_DIR [SECONDS]]
 Prints the first paint (first-contentful-paint of the browser), the first picture of the workers' lines, and the shares of a core
-that prdctl serve and prd take, watched and not watched: of a live job of 8 workers, and of a simulated history of 1,000.
+that prdctl serve and prd take, watched and not watched: of a live job of 8 workers that was switched twice, and of a
+simulated history of 1,000. PRD_SCREENSHOTS=DIR keeps pictures, light and dark.
 """
 import os
 import pathlib
@@ -46,6 +47,17 @@ def watched(what, server, pids):
         told(f"{what}, watched", pids, shares(pids, SECONDS))
         bytes_ = page.evaluate('performance.getEntriesByType("resource").reduce((sum, e) => sum + e.transferSize, 0)')
         print(f"{what}: {bytes_ / 1e3:.0f} kB for the browser since the page began", flush=True)
+        pictures(what, page)
+
+
+def pictures(what, page):
+    if not os.environ.get("PRD_SCREENSHOTS"):
+        return
+    page.evaluate("whole(), nextSwitch()")
+    for theme in ("light", "dark"):
+        page.evaluate(f"theme('{theme}')")
+        time.sleep(1.5)
+        page.screenshot(f"{os.environ['PRD_SCREENSHOTS']}/{what.replace(' ', '-').replace(',', '')}-{theme}.png")
 
 
 def live():
@@ -54,6 +66,11 @@ def live():
         workers = [c.worker(rank, steps=10**7, step_ms=50 * (1 + 2 * (rank == 7))) for rank in range(8)]
         for worker in workers:
             worker.wait_for(lambda line: line.get("step") == 20, "steps")
+        for engine in ("all-reduce", "p-reduce"):
+            c.prdctl("switch", "toy", engine, *(["group_size=3"] if engine == "p-reduce" else []), "--reason", "to see what it costs")
+            for worker in workers:
+                worker.wait_for(lambda line: line.get("engine") == engine and "step" in line, f"a step under {engine}")
+            time.sleep(5)
         with serve_test.Server(source=["--admin", c.admin]) as server:
             pids = {"prdctl serve": server.process.pid, "prd": c.daemon.pid}
             told("live job of 8, not watched", pids, shares(pids, SECONDS))
