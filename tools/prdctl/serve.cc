@@ -43,7 +43,8 @@ struct Watched {
   JobWatch job;
   std::string error;
   Clock::time_point asked;
-  bool whole = false;  // all records that there are were read
+  bool whole = false;     // all records that there are were read
+  RunId failed = kNoRun;  // the last one whose records are damaged; what follows it is read
 };
 
 struct Question {
@@ -157,8 +158,8 @@ bool Page::Read(RunId first) {
   {
     const std::lock_guard lock(mutex_);
     const auto watched = watched_.find(first);
-    if (watched == watched_.end() || !watched->second.error.empty()) return false;
-    const auto& [runs, job, error, asked, whole] = watched->second;
+    if (watched == watched_.end()) return false;
+    auto& [runs, job, error, asked, whole, failed] = watched->second;
     auto at = std::find_if(runs.begin(), runs.end(),
                            [&](const RunInfo& info) { return info.run == job.run(); });
     if (at == runs.end()) {
@@ -167,6 +168,12 @@ bool Page::Read(RunId first) {
       ++at;
     } else {
       from = job.records();
+    }
+    if (at->run == failed) {
+      if (std::next(at) == runs.end()) return false;
+      ++at;
+      from = 0;
+      job.GiveUp();
     }
     run = at->run;
   }
@@ -179,7 +186,8 @@ bool Page::Read(RunId first) {
     const Status added = job.job.Add(record);
     if (!added.ok()) {
       job.error = added.message();
-      return false;
+      job.failed = run;
+      return true;
     }
   }
   const bool newest = run == job.runs.back().run;

@@ -101,6 +101,8 @@ class JobWatch {
   // In order, from a run's first on; after its last, those of the run in which the job goes on.
   // kDataLoss: it is not what follows; what is shown stays as it was.
   Status Add(const Record& record);
+  // No more of the newest run can be read: what comes is of the next one.
+  void GiveUp() { ended_ = true; }
   // Read so far: of the newest run, and of all.
   std::uint64_t records() const { return records_; }
   std::uint64_t all_records() const { return before_.records + records_; }

@@ -1,0 +1,73 @@
+#include "tools/prdctl/watch.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/tools/prdctl/story.h"
+#include "tools/prdctl/text.h"
+
+namespace prd::ctl {
+namespace {
+
+constexpr int kStepsEach = 5;
+
+std::vector<Record> TwoWorkers(RunId run) {
+  return MakeRun(run, PReduceSpec(2), {.step_ns = {10 * kMs, 11 * kMs}, .steps = kStepsEach});
+}
+
+TEST(WatchTest, RunsFollowEachOtherAsOneJob) {
+  JobWatch watch;
+  std::vector<RunInfo> infos;
+  std::size_t all = 0;
+  Instant start, ended;
+  for (const RunId run : {3, 5}) {
+    std::vector<Record> records = TwoWorkers(run);
+    if (run == 5) {  // begins as the one before ends
+      const DurationNs later = ended - records.front().now;
+      for (Record& record : records) record.now = record.now + later;
+    } else {
+      start = records.front().now;
+    }
+    infos.push_back(InfoOf(records));
+    for (const Record& record : records) ASSERT_TRUE(watch.Add(record).ok()) << record.index;
+    all += records.size();
+    EXPECT_EQ(watch.run(), run);
+    EXPECT_EQ(watch.records(), records.size());
+    EXPECT_EQ(watch.all_records(), all);
+    EXPECT_TRUE(watch.ended());
+    ended = records.back().now;
+  }
+  const Json json = watch.Summary(infos, nullptr);
+  EXPECT_EQ(json["read"], all);
+  EXPECT_EQ(json["runs"], Json({3, 5}));
+  EXPECT_EQ(json["now_s"], Seconds(ended - start));
+  ASSERT_EQ(json["switches"].size(), 1u);
+  EXPECT_EQ(json["switches"][0]["run"], 5);
+  EXPECT_EQ(json["switches"][0]["from"], "p-reduce");
+  std::uint64_t steps = 0;
+  for (const Json& worker : json["pace"]["workers"]) steps += worker["steps"].get<std::uint64_t>();
+  EXPECT_EQ(steps, 2u * 2 * kStepsEach);
+  // Both have groups from 1 on.
+  const Json groups = watch.Groups(1e9, std::nullopt)["groups"];
+  for (std::size_t i = 1; i < groups.size(); ++i) {
+    EXPECT_LT(groups[i]["key"].get<GroupId>(), groups[i - 1]["key"].get<GroupId>());
+  }
+  EXPECT_EQ(groups.front()["run"], 5);
+  EXPECT_EQ(groups.back()["run"], 3);
+  EXPECT_EQ(groups.back()["group"], 1);
+}
+
+TEST(WatchTest, ARunThatIsDamagedHidesNoneAfterIt) {
+  JobWatch watch;
+  const std::vector<Record> first = TwoWorkers(3), second = TwoWorkers(5);
+  for (std::size_t i = 0; i < 10; ++i) ASSERT_TRUE(watch.Add(first[i]).ok());
+  EXPECT_EQ(watch.Add(first[11]).code(), Code::kDataLoss);
+  EXPECT_EQ(watch.Add(second[0]).code(), Code::kDataLoss);
+  watch.GiveUp();
+  for (const Record& record : second) ASSERT_TRUE(watch.Add(record).ok()) << record.index;
+  EXPECT_EQ(watch.run(), 5u);
+}
+
+}  // namespace
+}  // namespace prd::ctl
