@@ -63,6 +63,9 @@ class Training(unittest.TestCase):
             before = last.setdefault(record["rank"], at)
             self.assertTrue(before[0] <= at[0] and before[1] <= at[1], (before, record))
             last[record["rank"]] = at
+        done = subprocess.run([f"{c.bin}/prdctl", "explain", "toy"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("rank: found \"toy\", allowed is a worker's rank: 0, 1, ...; a job is named by --run", done.stdout + done.stderr)
         for command in ("workers", "explain", "links", "stragglers", "groups", "graph"):
             args = ["--run", "toy"] if command == "explain" else ["toy"]
             done = subprocess.run([f"{c.bin}/prdctl", "--state-dir", f"{c.dir}/state", command, *args], capture_output=True, text=True, timeout=60)
@@ -76,6 +79,9 @@ class Training(unittest.TestCase):
         with cluster.Cluster(BIN, JOB.format("p-reduce", 4)) as c:
             stop = c.dir / "stop"
             workers = self.start(c, 4, steps=100_000, args=("--stop-file", str(stop)))
+            follows = subprocess.Popen([f"{c.bin}/prdctl", "--admin", c.admin, "groups", "toy", "--follow"], stdout=subprocess.PIPE, text=True)
+            self.addCleanup(follows.kill)
+            self.assertIn("group", follows.stdout.readline())  # of the first run
             for engine in ("all-reduce", "hop"):
                 done = json.loads(c.prdctl("switch", "toy", engine, "--reason", "try it"))["done"]
                 self.assertIn("job toy goes on in another run", done)
@@ -87,6 +93,10 @@ class Training(unittest.TestCase):
             for worker, count in zip(workers, counts):
                 worker.wait_for(lambda line: line.get("step") == count + 3, "steps under the last engine")
             self.end_all(stop, workers)
+            told = follows.stdout.read()  # ends with the job, not with its first run
+            follows.stdout.close()
+            self.assertEqual(follows.wait(), 0)
+            self.assertEqual([line for line in told.splitlines() if "goes on" in line], ["the job goes on in run 2 (all-reduce)", "the job goes on in run 3 (hop)"])
             states = [(run["engine"], run["state"], run["former_run"], run["next_run"]) for run in runs(c)]
             self.assertEqual(states, [("p-reduce", "switched", None, 2), ("all-reduce", "switched", 1, 3), ("hop", "finished", 2, None)])
             self.check_replays(c, ("1", "2", "3"))
