@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/io/codec.h"
+#include "common/io/poll.h"
 #include "worker/host.h"
 
 namespace prd {
@@ -247,11 +248,7 @@ void Background::Wait() {
     const DurationNs left = *until - Now();
     wait_ms = left <= 0 ? 0 : std::min<std::int64_t>(left / kMillisecond + 1, 60'000);
   }
-  try {
-    zmq::poll(items_, std::chrono::milliseconds(wait_ms));
-  } catch (const zmq::error_t& error) {
-    if (error.num() != EINTR) throw;
-  }
+  Poll(items_, wait_ms);
   if ((items_[0].revents & ZMQ_POLLIN) != 0) {
     eventfd_t count;
     eventfd_read(wake_.fd, &count);

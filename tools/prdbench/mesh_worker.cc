@@ -14,6 +14,7 @@
 #include <sstream>
 #include <zmq.hpp>
 
+#include "common/io/poll.h"
 #include "tools/prdbench/device_line.h"
 #include "tools/prdbench/device_values.h"
 #include "tools/prdbench/way_team.h"
@@ -125,13 +126,12 @@ class MeshWorker : public MeshEvents {
     std::vector<zmq::pollitem_t> items{{nullptr, in_, ZMQ_POLLIN, 0},
                                        {nullptr, wake_, ZMQ_POLLIN, 0}};
     mesh_->AppendPollItems(&items);
-    std::chrono::milliseconds wait{-1};
+    long wait_ms = -1;
     if (const auto deadline = mesh_->NextDeadline()) {
-      wait = std::chrono::milliseconds(
-          std::max<std::int64_t>(0, (*deadline - Now()) / kMillisecond + 1));
-      if (*deadline <= Now()) wait = std::chrono::milliseconds(0);
+      wait_ms = std::max<long>(0, (*deadline - Now()) / kMillisecond + 1);
+      if (*deadline <= Now()) wait_ms = 0;
     }
-    zmq::poll(items, wait);
+    Poll(items, wait_ms);
     if (items[1].revents != 0) {
       std::uint64_t count = 0;
       if (read(wake_, &count, sizeof count) < 0) return true;  // it was not for us
