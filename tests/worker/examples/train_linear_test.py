@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The example in C with a real daemon, under several engines. Usage: train_linear_test.py BIN_DIR [TEST ...]"""
+import json
 import os
 import pathlib
 import re
@@ -23,20 +24,48 @@ class TrainLinear(unittest.TestCase):
     def job(self, engine, workers):
         return f'[[job]]\nname = "linear"\nengine = "{engine}"\nworkers = {workers}\n'
 
+    def ends(self, programs, engine):
+        """How many steps the programs made; all have learned, and end under this engine with one model."""
+        ends = []
+        for program in programs:
+            out, err = program.communicate(timeout=90)
+            self.assertEqual(program.returncode, 0, err)
+            ends.append(END.fullmatch(out.strip()))
+            self.assertIsNotNone(ends[-1], out)
+        self.assertEqual([end[1] for end in ends], ["0", "1", "2"])
+        self.assertEqual({end[2] for end in ends}, {engine})
+        self.assertEqual(len({end[6] for end in ends}), 1, "one model")
+        for end in ends:
+            self.assertLess(float(end[5]), float(end[4]) / 2)
+        return sum(int(end[3]) for end in ends)
+
     def test_it_learns_under_several_engines(self):
         for engine in ("all-reduce", "p-reduce", "eager", "hop", "ssp"):
             with self.subTest(engine=engine), cluster.Cluster(BIN, self.job(engine, 3)) as c:
-                ends = []
-                for program in [self.start(c, rank, 300) for rank in range(3)]:
-                    out, err = program.communicate(timeout=90)
-                    self.assertEqual(program.returncode, 0, err)
-                    ends.append(END.fullmatch(out.strip()))
-                    self.assertIsNotNone(ends[-1], out)
-                self.assertEqual([end[1] for end in ends], ["0", "1", "2"])
-                self.assertEqual({end[2] for end in ends}, {engine})
-                self.assertEqual(len({end[6] for end in ends}), 1, "one model")
-                for end in ends:
-                    self.assertLess(float(end[5]), float(end[4]) / 2)
+                self.ends([self.start(c, rank, 300) for rank in range(3)], engine)
+
+    def test_a_job_goes_on_under_another_engine(self):
+        def runs():
+            return json.loads(c.prdctl("jobs"))["runs"]
+
+        def trained(run):
+            return int(re.search(r"has trained (\d+) steps", run["end"])[1])
+
+        with cluster.Cluster(BIN, self.job("p-reduce", 3) + "live = true\n") as c:
+            programs = [self.start(c, rank, 10**9) for rank in range(3)]
+            cluster.wait_until(lambda: runs() and runs()[0]["steps"] > 60, "60 steps under p-reduce")
+            c.prdctl("switch", "linear", "all-reduce")
+            cluster.wait_until(lambda: len(runs()) == 2, "the second run")
+            before = trained(runs()[0])
+            cluster.wait_until(lambda: runs()[1]["steps"] > before + 30, "30 steps under all-reduce")
+            c.config.write_text(c.config.read_text().replace('"p-reduce"', '"all-reduce"') + "goal_steps = 1\n")
+            c.daemon.send_signal(signal.SIGHUP)  # it has more, so training is done
+            steps = self.ends(programs, "all-reduce")
+            self.assertEqual([run["state"] for run in runs()], ["switched", "switched", "finished"])
+            self.assertEqual(steps, trained(runs()[2]))
+            c.stop_daemon()
+            for run in ("1", "2", "3"):
+                self.assertEqual(json.loads(c.prdctl("replay", run, offline=True))["not_recorded"], 0)
 
     def test_an_interrupt_ends_a_wait_and_the_program(self):
         with cluster.Cluster(BIN, self.job("all-reduce", 2)) as c:
