@@ -73,11 +73,13 @@ class Engine:
         """The specification as part of a file's name."""
         return re.sub(r"[:=,]", "-", self.text)
 
+    def settings(self, group_size):
+        """{key: value}. Where the engine has a group_size, and no other is asked for, it is this one."""
+        return {**({"group_size": str(group_size)} if "group_size" in self.keys else {}), **self.options}
+
     def table(self, group_size):
-        """The lines of [job.ENGINE]. Where the engine has a group_size, and no other is asked for, it is this one."""
-        options = {"group_size": str(group_size)} if "group_size" in self.keys else {}
-        options.update(self.options)
-        lines = [f"{key} = {toml(self.name, self.keys[key], value)}" for key, value in options.items()]
+        """The lines of [job.ENGINE]."""
+        lines = [f"{key} = {toml(self.name, self.keys[key], value)}" for key, value in self.settings(group_size).items()]
         return [f"[job.{self.name}]", *lines]
 
 

@@ -72,7 +72,11 @@ class Checks:
             if code != 0:
                 self.broken("replays", f"state_dir, {what}: prdctl jobs ended with {code}: {text}")
                 continue
-            for run in json.loads(text)["runs"]:
+            runs = {run["run"]: run for run in json.loads(text)["runs"]}
+            for run in runs.values():
+                following = runs.get(run["next_run"], {})
+                if run["next_run"] is not None and following.get("former_run") != run["run"]:
+                    self.broken("linked", f"state_dir, {what}: run {run['run']} goes on in run {run['next_run']}, which does not")
                 code, text = self.job.prdctl("replay", str(run["run"]), state=state, timeout_s=600)
                 replayed += 1
                 if code != 0:

@@ -14,6 +14,7 @@ class Faults:
         self._slow_rate = slow_rate
         self._copies = {}  # old-state's fault -> the copy to put back
         self.kept = []
+        self.switches = []  # what prdctl said of each
 
     def copy(self, fault):
         """Makes the copy that old-state is to put back. Gives for how many seconds the daemon was stopped."""
@@ -41,6 +42,8 @@ class Faults:
             place.hosts.set_rate(fault.ranks[0], self._slow_rate)
         elif fault.kind == "disk-full":
             place.disk.fill()
+        elif fault.kind == "switch":
+            self.switches.append(job.switch())
 
     def release(self, fault):
         job, place = self._job, self._job.place
@@ -62,6 +65,8 @@ class Faults:
 
 
 def in_words(fault):
+    if fault.kind == "switch":
+        return "switch      of the engine"
     if fault.kind == "cut" and fault.one_way:
         who = f"link from worker {fault.ranks[0]} to {fault.ranks[1]}"
     elif fault.kind == "cut":

@@ -19,6 +19,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 MARK = f"PRD_PUNISH={os.getpid()}"  # in the environment of all that is started
 GROUP_SIZE = 2  # unless asked for: few workers then wait for a group, and the pace is in proportion to who lives
 START_S = 60  # for a daemon to be ready
+PRDCTL_S = 10  # for an answer, while the job goes on
 
 CONFIG = """\
 # Written by tools/punish.
@@ -217,6 +218,21 @@ class Job:
         except subprocess.TimeoutExpired:
             return None, f"no end within {timeout_s} s"
         return done.returncode, done.stdout if done.returncode == 0 else done.stderr.strip()
+
+    def going(self):
+        """The runs that go on, as prdctl jobs has them; None if it does not answer."""
+        code, text = self.prdctl("jobs", timeout_s=PRDCTL_S)
+        return [run for run in json.loads(text)["runs"] if not run["ended"]] if code == 0 else None
+
+    def switch(self):
+        """To the next engine of --switch. Gives what prdctl says: a run that just begins is not switched."""
+        engines_of = self.options.switch
+        names = [engine.name for engine in engines_of]
+        now = next((names.index(run["engine"]) for run in self.going() or () if run["engine"] in names), -1)
+        to = engines_of[(now + 1) % len(engines_of)]
+        settings = [f"{key}={value}" for key, value in to.settings(GROUP_SIZE).items()]
+        code, said = self.prdctl("switch", NAME, to.name, *settings, timeout_s=PRDCTL_S)
+        return json.loads(said)["done"] if code == 0 else f"no switch to {to.text}: {said.strip()}"
 
     # Its state_dir.
 

@@ -21,6 +21,7 @@ LAWS = {
     "ends": "told to end, every worker ends with exit code 0",
     "same-model": "all that have called Finish have the same parameters (where a worker prints their \"sum\")",
     "replays": "prdctl replay takes the same decisions on every run of every state_dir that was in use",
+    "linked": "a run that was switched has a next one, which goes on where it has ended",
     "no-leak": "no process is left",
 }
 
@@ -92,11 +93,11 @@ def listing(names):
 
 
 def kinds(text):
-    names = list(schedule.KINDS) if text == "all" else text.split(",")
-    wrong = [name for name in names if name not in schedule.KINDS]
+    names = list(schedule.ALL) if text == "all" else text.split(",")
+    wrong = [name for name in names if name not in schedule.ALL]
     if wrong or len(set(names)) != len(names):
         raise argparse.ArgumentTypeError(
-            f"found '{text}', allowed is all, or a list of different ones of {','.join(schedule.KINDS)}"
+            f"found '{text}', allowed is all, or a list of different ones of {','.join(schedule.ALL)}"
         )
     return names
 
@@ -117,6 +118,7 @@ def setting(text):
 def make_parser():
     about = {name: "{}; {:g} to {:g} s".format(kind.about, *kind.length_s) for name, kind in schedule.KINDS.items()}
     about["clock"] = schedule.KINDS["clock"].about + "; always skipped (below)"
+    about["switch"] = schedule.KINDS["switch"].about
     texts = {"kinds": listing(about), "laws": listing(LAWS)}
     parser = argparse.ArgumentParser(
         prog="tools/punish", usage="tools/punish [options] [-- COMMAND ...]",
@@ -130,6 +132,7 @@ def make_parser():
     add("--engine", default="p-reduce", help="engines, one after another: NAME or NAME:KEY=VALUE,... (default: %(default)s)")
     add("--workers", type=number(int, 2, 256), help="worker processes (default: 8)")
     add("--faults", type=kinds, help="kinds of faults (below), or all (default: all)")
+    add("--switch", metavar="ENGINES", help="switches from one of these engines to the next among the faults, too, as p-reduce,all-reduce")
     add("--every", type=number(float, 0.1, 100_000), help="mean seconds between two faults (default: 30)")
     add("--seed", type=number(int, 0, 2**63), help="the same seed gives the same faults (default: drawn, and printed)")
     add("--baseline-seconds", type=number(float, 1, 3600), help="of steps without faults, to compare with (default: 30)")
@@ -149,7 +152,7 @@ def make_parser():
     return parser
 
 
-DEFAULTS = {"minutes": 5, "workers": 8, "faults": list(schedule.KINDS), "every": 30, "baseline_seconds": 30, "goal": 0.9}
+DEFAULTS = {"minutes": 5, "workers": 8, "faults": schedule.ALL, "every": 30, "baseline_seconds": 30, "goal": 0.9}
 QUICK = {"minutes": 0.15, "workers": 4, "faults": list(QUICK_KINDS), "every": 1.5, "baseline_seconds": 2, "goal": 0}
 
 
@@ -167,9 +170,17 @@ def parse(arguments, catalogue):
     for name, value in (QUICK if options.quick else DEFAULTS).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    try:
-        options.engines = engines.parse(options.engine, catalogue(options.bin))
-    except ValueError as error:
-        parser.error(f"--engine: {error}")
+    known = catalogue(options.bin)
+
+    def parsed(name, text):
+        try:
+            return engines.parse(text, known) if text else []
+        except ValueError as error:
+            return parser.error(f"{name}: {error}")
+
+    options.engines = parsed("--engine", options.engine)
+    options.switch = parsed("--switch", options.switch)
+    if options.switch:
+        options.faults = [*options.faults, "switch"]
     options.patience_s = 2 * options.lease_ms / 1000 + QUIET_S
     return options

@@ -215,6 +215,8 @@ class Run:
                 if fault.kind == "cut":
                     self.cut[rank].append(self.active[fault][-1])
         self.say("fault", faults.in_words(fault), **faults.as_fields(fault))
+        if fault.kind == "switch":
+            self.say("switch", self.punisher.switches[-1])
 
     def release(self, fault):
         """Ends a fault. A daemon that starts again is back only when it is ready."""

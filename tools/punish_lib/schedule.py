@@ -32,8 +32,11 @@ KINDS = {
         Kind("slow", 1, (5, 20), (2, 4), False, "the link of one worker's host carries only --slow-rate"),
         Kind("disk-full", 0, (2, 10), (1, 3), True, "no byte is free on the disk of state_dir"),
         Kind("clock", 0, (0, 0), (0, 0), False, "a step of the wall clock"),
+        Kind("switch", 0, (1, 2), (0.5, 1), False, "prdctl switch to the next engine of --switch, by which alone this "
+             "fault is asked for"),
     )
 }  # fmt: skip
+ALL = [name for name in KINDS if name != "switch"]
 
 
 @dataclasses.dataclass(frozen=True)

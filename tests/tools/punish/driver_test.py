@@ -72,17 +72,21 @@ class FromOutside(unittest.TestCase):
 
 class Quick(FromOutside):
     def test_quick_breaks_no_law(self):
-        code, out, err = self.finish(self.start("--quick", "--seed", "1", "--json"))
+        code, out, err = self.finish(self.start("--quick", "--switch", "p-reduce,all-reduce", "--seed", "1", "--json"))
         self.assertEqual(code, 0, err)
         [result] = map(json.loads, out.splitlines())
         self.assertTrue(all(result["laws"].values()), result)
-        self.assertEqual(set(result["faults"]), {"kill", "stop", "kill-daemon"})
+        self.assertEqual(set(result["faults"]), {"kill", "stop", "kill-daemon", "switch"})
         self.assertEqual(json.loads((self.dir / "out/summary.json").read_text())["runs"], [result])
         events = self.events()
         faults = [(event["kind"], event["ranks"]) for event in events if event["event"] == "fault"]
         overs = [(event["kind"], event["ranks"]) for event in events if event["event"] == "over"]
         self.assertEqual(sorted(faults), sorted(overs))
         self.assertEqual(sum(result["faults"].values()), len(faults))
+        said = [event["text"] for event in events if event["event"] == "switch"]
+        self.assertEqual(len(said), result["faults"]["switch"])
+        for text in said:  # a daemon that has just started waits for the workers first
+            self.assertRegex(text, "goes on in another run|waits to hear from the workers|no run of job")
         self.assertIn("--seed 1", err)
         self.assertEqual(self.left_over(), [])
         self.assertEqual(list((self.dir / "tmp").iterdir()), [])

@@ -195,7 +195,7 @@ class CommandLine(unittest.TestCase):
     def test_defaults_and_quick(self):
         found = self.parse("")
         self.assertEqual((found.minutes, found.workers, found.every, found.goal), (5, 8, 30, 0.9))
-        self.assertEqual(found.faults, list(schedule.KINDS))
+        self.assertEqual(found.faults, schedule.ALL)
         self.assertEqual(found.patience_s, 9)
         found = self.parse("--quick --workers 3")
         self.assertEqual((found.workers, found.faults, found.goal), (3, ["kill", "stop", "kill-daemon"], 0))
@@ -207,8 +207,8 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((found.patience_s, found.seed, found.workers), (6, None, 8))
 
     def test_wrong_options_are_refused(self):
-        for text in ("--faults kill,bite", "--faults kill,kill", "--engine hope", "--workers 1", "--minutes 0", "--job a",
-                     "--every x", "--", "--seed -1", "--slow-rate 20"):  # fmt: skip
+        for text in ("--faults kill,bite", "--faults kill,kill", "--engine hope", "--switch hope", "--faults switch",
+                     "--workers 1", "--minutes 0", "--job a", "--every x", "--", "--seed -1", "--slow-rate 20"):  # fmt: skip
             err = io.StringIO()
             with self.subTest(text), contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as end:
                 self.parse(text)
