@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import engines
-from arguments import number
+from arguments import folder, number
 
 EPILOG = """\
 What happens: the demo starts prd on a temporary state directory, with a config that names the first engine. The
@@ -171,7 +171,7 @@ def make_parser():
         help="kill -9, that long into every run. WHO is prd, which is started again at once, or a worker's rank, "
         "which is not; may be repeated")
     add("--data", default="/usr/share/datasets/fashion-mnist", help="directory of Fashion-MNIST (default: %(default)s)")
-    add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    add("--bin", type=folder, required=True, help=argparse.SUPPRESS)
     return parser
 
 

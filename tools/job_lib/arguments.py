@@ -1,5 +1,6 @@
-"""Types of command line arguments. Pure."""
+"""Types of command line arguments.."""
 import argparse
+import pathlib
 
 
 def number(kind, low, high):
@@ -15,3 +16,8 @@ def number(kind, low, high):
         return value
 
     return parse
+
+
+def folder(text):
+    """An argparse type: a folder, from wherever its programs are started (PRD_BIN)."""
+    return pathlib.Path(text).resolve()

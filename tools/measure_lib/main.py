@@ -9,7 +9,7 @@ import sys
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1] / "job_lib"))
 import figures
 import processes
-from arguments import number
+from arguments import folder, number
 from training import SNAPSHOT, Training
 
 EPILOG = """\
@@ -218,7 +218,7 @@ def main():
     add("--rounds", type=number(int, 1, 100), default=5, help="of step: how often each kind is run (default: %(default)s)")
     add("--seeds", type=number(int, 1, 1000), nargs="+", default=[1], help="each case once with each (default: 1)")
     add("--engines", choices=list(ENGINES), nargs="+", default=list(ENGINES), help="of stopped (default: all)")
-    add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    add("--bin", type=folder, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for seed in options.seeds:
         for function, arguments in cases(options):

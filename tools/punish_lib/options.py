@@ -5,7 +5,7 @@ import re
 
 import engines
 import schedule
-from arguments import number
+from arguments import folder, number
 
 QUICK_KINDS = ("kill", "stop", "kill-daemon")
 QUIET_S = 5  # with two leases: how soon every live worker must have stepped
@@ -148,7 +148,7 @@ def make_parser():
     add("--slow-rate", type=rate, default="20mbit", metavar="RATE", help="of a slow link, as tc writes it (default: %(default)s)")
     add("--load-seconds", type=number(float, 0, 3600), default=0, help="that a fresh COMMAND needs until it joins (default: %(default)s)")
     add("--step-line", default='"step"', metavar="TEXT", help="a line of a worker's output that holds TEXT is a step (default: %(default)s)")
-    add("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    add("--bin", type=folder, required=True, help=argparse.SUPPRESS)
     return parser
 
 
