@@ -306,12 +306,18 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
     CopyFailed(rank, source);
     return {};
   }
+  const bool forked = Forked(rank, adopted.iteration);
   worker.failed_source = kNoRank;
   worker.iteration = adopted.iteration;
   worker.signal_held = false;
   worker.no_replica = false;
   if (worker.state != State::kAdopting) {
-    LeaveOlderBehind();
+    const Rank again = forked ? SourceFor(rank, kNoRank) : kNoRank;
+    if (again != kNoRank) {
+      OrderAdopt(rank, again, "others have gone on without rank " + std::to_string(source));
+    } else {
+      LeaveOlderBehind();
+    }
     return {};
   }
   if (worker.owed > 0) {
@@ -326,7 +332,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   const bool late = joining_ == Engine::Joining::kAnytime
                         ? AllOrNone(GroupKind::kTrain) && adopted.iteration < NewestThatStands()
                         : !NothingRuns() || adopted.iteration < Newest();
-  if (late) {
+  if (late || forked) {
     worker.no_replica = worker.outdated = !worker.resumes;
     SetState(rank, State::kJoining);
   } else {
@@ -406,6 +412,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   draining_.erase(rank);
   ForgetLinks(rank);
   ForgetDivergence(rank, gone.state);
+  if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,
                    .why = why,

@@ -149,8 +149,9 @@ class Job {
     // The replica that the worker copied was outdated on arrival: its work on it is dropped.
     bool outdated = false;
     GroupId first_group = kNoGroup;  // it can be in no group before this one
-    Rank source = kNoRank;  // the worker copies this rank's replica, or its result of `group`
-    int fetches = 0;        // failed attempts to copy that result
+    Rank source = kNoRank;     // the worker copies this rank's replica, or its result of `group`
+    bool source_gone = false;  // the replica of a worker that has gone since
+    int fetches = 0;           // failed attempts to copy that result
     // The worker could not copy the replica of this rank. It is told to copy one again from
     // `copies_after` on (job_copies.cc).
     Rank failed_source = kNoRank;
@@ -427,6 +428,8 @@ class Job {
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
   void Introduce(Rank asks, Rank asked);
   // Copies that failed (job_copies.cc).
+  void SourceGone(Rank rank);
+  bool Forked(Rank rank, Iteration iteration) const;
   void CopyFailed(Rank rank, Rank source);
   bool CopyPauses(Rank rank) const;
   void RetryCopies();

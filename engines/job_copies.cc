@@ -68,6 +68,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
 void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   Worker& worker = At(rank);
   worker.source = source;
+  worker.source_gone = false;
   worker.copies_after.reset();
   worker.signal_held = true;
   worker.since = now_;
@@ -118,6 +119,20 @@ void Job::CatchUpOrRejoin(Rank rank) {
     return OrderAdopt(rank, source, "others have gone on");
   }
   behind_.push_back(rank);
+}
+
+// Copies of this worker's replica may succeed yet, when others have trained on without it.
+void Job::SourceGone(Rank rank) {
+  for (Worker& worker : workers_) {
+    if (worker.source == rank && worker.group == kNoGroup) worker.source_gone = true;
+  }
+}
+
+// What the worker has copied may be of a round that went with its source, whose number others have
+// given to another round since.
+bool Job::Forked(Rank rank, Iteration iteration) const {
+  const Worker& worker = workers_[Index(rank)];
+  return worker.source_gone && worker.state != State::kFinal && iteration == Newest();
 }
 
 // The worker could not copy the replica of `source`.

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 12;
+constexpr std::uint32_t kStateVersion = 13;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -176,7 +176,8 @@ void Job::Worker::Archive(StateArchive& ar) {
      ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
      ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
      owed, signal_held, compared, signal_withheld, stop_held, resumes, outdated, first_group,
-     source, fetches, failed_source, copies_after, no_replica, stopped_at, since, link);
+     source, source_gone, fetches, failed_source, copies_after, no_replica, stopped_at, since,
+     link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

@@ -394,6 +394,36 @@ TEST_F(JobPauseTest, ANewerModelThatIsBroughtLeavesOlderOnesBehind) {
   }
 }
 
+// Rank 1 copies what rank 0 had after round 2, which goes with rank 0; the others make another one.
+TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneMayBeOfAnotherRound) {
+  for (const bool joins : {false, true}) {
+    Start(plans::kGradients, Engine::Joining::kAnytime, 3);
+    Train(1, {0, 1, 2});
+    Next(GroupKind::kTrain, 2, {0});
+    Say(0, Ready{.iteration = 2});
+    Done(0);
+    const Rank copies = joins ? 5 : 1;
+    if (joins) {
+      Join(5);
+    } else {
+      script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+      Say(1, Ready{.iteration = 2});
+    }
+    ASSERT_NE(Sent<Adopt>(copies), nullptr);
+    ASSERT_EQ(Sent<Adopt>(copies)->source.rank, 0);
+    Lose(0);
+    Train(2, {2});
+    Say(copies, Adopted{.ok = true, .iteration = 2});
+    ASSERT_NE(Sent<Adopt>(copies), nullptr);
+    EXPECT_EQ(Sent<Adopt>(copies)->source.rank, 2);
+    EXPECT_NE(State(copies), joins ? Job::State::kActive : Job::State::kAdopting);
+    Say(copies, Adopted{.ok = true, .iteration = 2});
+    EXPECT_EQ(Sent<Adopt>(copies), nullptr) << "its source is there";
+    EXPECT_EQ(State(copies), Job::State::kActive);
+    ExpectReplaysAsTold();
+  }
+}
+
 // ---- who has a replica ----
 
 TEST_F(JobPauseTest, MembersAreThoseWhoHaveAReplica) {

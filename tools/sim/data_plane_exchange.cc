@@ -313,7 +313,7 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
     load.values = Part(side.delta, Cut(side, side.delta.size(), parcel.shard));
   } else {
     const ShardCopy& copy = Kept(worker, parcel.shard);
-    store_.Serves(run, copy, incoming.from, parcel, serve.enclosure);
+    store_.Serves(run, copy, own, incoming.from, parcel, serve.enclosure);
     load.copy = std::make_shared<const ShardCopy>(copy);
   }
   if (!Whole(worker, WorkerOf(incoming.from))) {

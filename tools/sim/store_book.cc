@@ -213,7 +213,12 @@ void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation fro
                                         : std::string()));
 }
 
-void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
+bool StoreBook::There(const Run& run, Incarnation worker) {
+  return std::any_of(run.there.begin(), run.there.end(),
+                     [&](const auto& of) { return of.second == worker; });
+}
+
+void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation keeper, Incarnation reader,
                        const PeerItem& parcel, const ShardHeader& enclosure) {
   const std::string what = Name(parcel.shard);
   bool right = enclosure.version == static_cast<std::int64_t>(copy.size());
@@ -229,8 +234,9 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation reader,
   }
   if (parcel.kind != PeerItem::Kind::kShard) return;
   // All members have heard of a placement that was opened, and let go what they asked for before.
-  // Who is lost, and has not heard of it, may answer that still.
-  if (parcel.epoch < runs_[run_id].opened) return;
+  // Who is lost, and has not heard of it, may answer yet, also before the next placement.
+  const Run& of = runs_[run_id];
+  if (parcel.epoch < of.opened || !There(of, keeper)) return;
   Reads(run_id, copy, reader, parcel.shard, parcel.stamp);
 }
 
@@ -238,9 +244,9 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
                       Iteration clock) {
   Run& run = runs_[run_id];
   if (shard >= run.shards.size() || run.behind) return;
-  const auto is = [&](const auto& of) { return of.second == reader; };
-  const bool member = std::any_of(run.members.begin(), run.members.end(), is) &&
-                      std::any_of(run.there.begin(), run.there.end(), is);
+  const bool member =
+      There(run, reader) && std::any_of(run.members.begin(), run.members.end(),
+                                        [&](const auto& of) { return of.second == reader; });
   if (!member) return;  // it is gone, and has not heard of it
   if (run.finished.contains(reader)) {
     UpdateSet all = copy.in_values;  // what is pending is of a clock that nobody has reached

@@ -79,8 +79,8 @@ class StoreBook {
             double factor, bool pending, const std::optional<PeerMessage>& offer,
             const StorePlan& plan) const;
   // A copy as it leaves who keeps it.
-  void Serves(RunId run, const ShardCopy& copy, Incarnation reader, const PeerItem& parcel,
-              const ShardHeader& enclosure);
+  void Serves(RunId run, const ShardCopy& copy, Incarnation keeper, Incarnation reader,
+              const PeerItem& parcel, const ShardHeader& enclosure);
   // Its owner itself reads it.
   void Reads(RunId run, const ShardCopy& copy, Incarnation reader, std::uint32_t shard,
              Iteration clock);
@@ -115,6 +115,7 @@ class StoreBook {
     std::vector<Shard> shards;
   };
   void OnPlaced(Run* run, const PlacementSet& set);
+  static bool There(const Run& run, Incarnation worker);
   static void CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number, Iteration clock,
                         bool lockstep);
   StorePlan PlanOf(RunId run) const {
