@@ -312,9 +312,9 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
   worker.signal_held = false;
   worker.no_replica = false;
   if (worker.state != State::kAdopting) {
-    const Rank again = forked ? SourceFor(rank, kNoRank) : kNoRank;
-    if (again != kNoRank) {
-      OrderAdopt(rank, again, "others have gone on without rank " + std::to_string(source));
+    if (forked) {
+      OrderAdopt(rank, SourceFor(rank, kNoRank),
+                 "others have gone on without rank " + std::to_string(source));
     } else {
       LeaveOlderBehind();
     }

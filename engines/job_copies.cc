@@ -132,7 +132,8 @@ void Job::SourceGone(Rank rank) {
 // given to another round since.
 bool Job::Forked(Rank rank, Iteration iteration) const {
   const Worker& worker = workers_[Index(rank)];
-  return worker.source_gone && worker.state != State::kFinal && iteration == Newest();
+  return worker.source_gone && worker.state != State::kFinal && iteration == Newest() &&
+         SourceFor(rank, kNoRank) != kNoRank;
 }
 
 // The worker could not copy the replica of `source`.

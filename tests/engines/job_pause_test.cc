@@ -424,6 +424,16 @@ TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneMayBeOfAnotherRound) {
   }
 }
 
+TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneIsUsedWhereNobodyHasAnother) {
+  Start(plans::kRounds, Engine::Joining::kPause, 1);
+  Join(1);
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  Lose(0);
+  Say(1, Adopted{.ok = true, .iteration = 0});
+  EXPECT_EQ(State(1), Job::State::kActive);
+  EXPECT_FALSE(Worker(1).outdated);
+}
+
 // ---- who has a replica ----
 
 TEST_F(JobPauseTest, MembersAreThoseWhoHaveAReplica) {
