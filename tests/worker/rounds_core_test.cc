@@ -569,7 +569,11 @@ TEST_F(RoundsTest, LeaveCallsTheRoundOff) {
   EXPECT_FALSE(s.Only<Adopted>().ok);
   EXPECT_EQ(s.Said<Leave>().size(), 1u);
   s.Clear();
-  s.Round(4, 2, false);
+  s.Round(4, 2, false);  // it was announced before
+  EXPECT_EQ(s.Only<Finished>().group, 4u);
+  EXPECT_EQ(s.Only<Finished>().outcome, Outcome::kFailed);
+  EXPECT_EQ(s.Count<StartReduce>(), 0u);
+  s.Clear();
   s.SayAdopt(3);
   EXPECT_TRUE(s.actions.empty());
 }
