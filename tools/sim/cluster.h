@@ -6,9 +6,9 @@
 //   live            no call of the library has failed, but that of a worker whose run the others
 //                   finished without it: such a process ends, and comes again as a new one
 //   replicas-agree  all who finish a run together end with the same replica; who has the final
-//                   average and is lost to the controller before it can say so may end with an
-//                   earlier one, and so may who has left when the controller forgets that it was
-//                   there
+//                   average and is lost to the controller, or removed by an operator, before it can
+//                   say so may end with an earlier one, and so may who has left when the controller
+//                   forgets that it was there
 #ifndef PRD_TOOLS_SIM_CLUSTER_H_
 #define PRD_TOOLS_SIM_CLUSTER_H_
 

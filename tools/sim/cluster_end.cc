@@ -149,8 +149,9 @@ void Cluster::CheckEnd() {
   const std::set<Incarnation> known = Known();
   for (std::uint32_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].phase() != SimWorker::Phase::kDone) continue;
-    if (lost_.contains(workers_[i].incarnation())) continue;
-    if (world_.forgot && !known.contains(workers_[i].incarnation())) continue;
+    const Incarnation incarnation = workers_[i].incarnation();
+    if (lost_.contains(incarnation) || world_.dismissed.contains(incarnation)) continue;
+    if (world_.forgot && !known.contains(incarnation)) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
     if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
       throw Violation("replicas-agree",
