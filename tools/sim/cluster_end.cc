@@ -36,7 +36,7 @@ std::vector<HangWatch::Worker> Cluster::Doings() const {
   std::vector<HangWatch::Worker> seen;
   for (const SimWorker& worker : workers_) {
     HangWatch::Worker& of = seen.emplace_back();
-    of.progress = static_cast<std::uint64_t>(worker.steps()) + worker.lives();
+    of.progress = worker.calls() + worker.lives();
     of.step = worker.computed();
     switch (worker.phase()) {
       case SimWorker::Phase::kComputing:

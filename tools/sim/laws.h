@@ -176,7 +176,7 @@ class HangWatch {
   };
   struct Worker {
     Doing doing = Doing::kThrough;
-    std::uint64_t progress = 0;  // grows with each step completed, and each life
+    std::uint64_t progress = 0;  // grows with each call completed, and each life
     std::uint64_t step = 0;      // that it computes
   };
 

@@ -331,6 +331,7 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
 }
 
 void SimWorker::OnCallDone(const CallDone& done) {
+  ++calls_;
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
   const auto& finished = parts_->world->finished;

@@ -95,6 +95,7 @@ class SimWorker {
   bool has_trained() const { return parts_->world->replicas[number_].trained; }
   std::int64_t steps() const { return steps_; }
   std::uint64_t lives() const { return lives_; }    // processes that it has been
+  std::uint64_t calls() const { return calls_; }    // of the library, that are over
   std::uint64_t computed() const { return step_; }  // grows with each step begun or computed
   std::string Where() const;
 
@@ -143,6 +144,7 @@ class SimWorker {
   Plan plan_;               // of its run, as the engine has it
   std::int64_t steps_ = 0;  // over all its lives
   std::uint64_t lives_ = 0;
+  std::uint64_t calls_ = 0;
   GroupId group_ = kNoGroup;
   Instant begun_;  // the slice in progress
   Instant step_begun_;
