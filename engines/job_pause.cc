@@ -68,9 +68,12 @@ std::string Job::OnResume(Rank rank) {
 
 // Whoever need not copy first goes on with its own replica; whoever is back is told.
 void Job::AdmitResuming() {
-  Iteration newest = ReplicasAreEqual(plan_) ? Newest() : 0;
-  for (const Worker& worker : workers_) {
-    if (ReplicasAreEqual(plan_) && worker.resumes) newest = std::max(newest, worker.iteration);
+  Iteration newest = 0;  // that one of them has to have, or to copy
+  if (ReplicasAreEqual(plan_)) {
+    newest = Newest();
+    for (const Worker& worker : workers_) {
+      if (worker.resumes) newest = std::max(newest, worker.iteration);
+    }
   }
   for (Rank rank = 0; Index(rank) < workers_.size() && resuming_ > 0; ++rank) {
     Worker& worker = At(rank);

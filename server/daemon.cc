@@ -10,6 +10,7 @@
 
 #include "common/io/clock.h"
 #include "common/io/log.h"
+#include "common/io/poll.h"
 #include "server/operate.h"
 
 namespace prd {
@@ -28,15 +29,6 @@ constexpr std::size_t kSpareRoutes = 4096;
 // An ephemeral prd's job: for its workers to come back after a failure, or to hear that it is over.
 constexpr DurationNs kComeBack = 30 * kSecond;
 constexpr DurationNs kLastWords = 10 * kSecond;
-
-// Whether a message waits there, or that cannot be told. If none does, the socket's descriptor
-// tells of the next one, until the socket is used again: any use may take note of what has come.
-bool HasMessage(zmq::socket_ref socket) {
-  int events = 0;
-  std::size_t size = sizeof events;
-  return ::zmq_getsockopt(socket.handle(), ZMQ_EVENTS, &events, &size) != 0 ||
-         (events & ZMQ_POLLIN) != 0;
-}
 
 }  // namespace
 

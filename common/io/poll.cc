@@ -39,6 +39,10 @@ short FromSystem(short events) {
 
 }  // namespace
 
+bool HasMessage(zmq::socket_ref socket) {
+  return (Option(socket.handle(), ZMQ_EVENTS) & ZMQ_POLLIN) != 0;
+}
+
 void Poll(std::span<zmq::pollitem_t> items, long timeout_ms) {
   std::vector<pollfd> fds;
   fds.reserve(items.size());
