@@ -93,8 +93,9 @@ void Job::LeaveBehind(Rank rank, const std::string& why) {
   Remove(rank, LeftReason::kEvicted, why);
 }
 
-// Where all share every round, replicas are equal while none runs. A worker that copied from one
-// which is gone, or that paused, may bring a newer one: the others come back with that.
+// Where all workers share every round, their replicas are equal between two rounds. But a worker
+// may bring a newer replica: it has paused, or copied from a worker that has gone since. Workers
+// with an older replica come back as new incarnations, and copy the newest.
 void Job::LeaveOlderBehind() {
   if (joining_ == Engine::Joining::kAnytime || !NothingRuns()) return;
   const auto trains = [](const Worker& worker) {
@@ -121,15 +122,15 @@ void Job::CatchUpOrRejoin(Rank rank) {
   behind_.push_back(rank);
 }
 
-// Copies of this worker's replica may succeed yet, when others have trained on without it.
+// This worker has gone. Copies of its replica may still succeed, after others have trained on.
 void Job::SourceGone(Rank rank) {
   for (Worker& worker : workers_) {
     if (worker.source == rank && worker.group == kNoGroup) worker.source_gone = true;
   }
 }
 
-// What the worker has copied may be of a round that went with its source, whose number others have
-// given to another round since.
+// The copied replica may include a round that was lost with its source. Others may have made
+// another round of that number since.
 bool Job::Forked(Rank rank, Iteration iteration) const {
   const Worker& worker = workers_[Index(rank)];
   return worker.source_gone && worker.state != State::kFinal && iteration == Newest() &&

@@ -68,7 +68,7 @@ std::string Job::OnResume(Rank rank) {
 
 // Whoever need not copy first goes on with its own replica; whoever is back is told.
 void Job::AdmitResuming() {
-  Iteration newest = 0;  // that one of them has to have, or to copy
+  Iteration newest = 0;  // workers with an older replica copy before they go on
   if (ReplicasAreEqual(plan_)) {
     newest = Newest();
     for (const Worker& worker : workers_) {

@@ -70,7 +70,7 @@ void ShardKeeper::Place(Instant now, const StorePlan& plan, PlacementMap map, Ac
     std::erase_if(kept.included, [this](const auto& item) { return !map_.Has(item.first); });
   }
   for (std::uint32_t shard = 0; shard < map_.shards(); ++shard) {
-    // It begins anew: a copy of what was before may have as many updates, and is another.
+    // The shard begins anew. Older copies are dropped: equal versions would not mean equal values.
     if (map_.place(shard).source == kNoRank && kept_.erase(shard) > 0) {
       out->push_back(ForgetShard{shard});
     }
