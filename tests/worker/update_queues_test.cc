@@ -70,14 +70,14 @@ class UpdateQueuesTest : public ::testing::Test {
     Iteration from = 0;
   };
   void SetPeers(std::vector<In> in, std::vector<Incarnation> out, std::uint32_t slots = 3,
-                double own_weight = 1) {
+                double own_weight = 1, std::optional<Iteration> at = std::nullopt) {
     Neighbourhood hood{.own_weight = own_weight, .slots = slots};
     for (const In& edge : in) {
       hood.in.push_back({.incarnation = edge.peer, .weight = edge.weight});
       hood.from.push_back(edge.from);
     }
     for (const Incarnation peer : out) hood.out.push_back({.incarnation = peer});
-    queues.SetNeighbourhood(now, plan, hood, &actions);
+    queues.SetNeighbourhood(now, plan, hood, at.value_or(queues.window()), &actions);
   }
   void Hear(Incarnation from, PeerMessage::Kind kind, Iteration iteration) {
     const std::int64_t before = std::max<Iteration>(iteration, 0) - 1;
@@ -140,6 +140,16 @@ TEST_F(UpdateQueuesTest, WhatIsPastGoesBeforeOthersArePulled) {
   EXPECT_THAT(Did(), IsEmpty());
   queues.MoveTo(5, &actions);
   EXPECT_THAT(Did(), ElementsAre("drop #1", "drop #2", "pull 5 of 11 as #3", "pull 5 of 12 as #4"));
+}
+
+TEST_F(UpdateQueuesTest, WhoIsGoneMakesRoomBeforeOthersArePulled) {
+  SetPeers({{.peer = kLeft}, {.peer = kRight}}, {}, 1);
+  Bring(kLeft, 0);
+  Bring(kRight, 0);
+  Offer(kLeft, 5);
+  Offer(kRight, 5);
+  SetPeers({{.peer = kRight}}, {}, 1, 1, 5);
+  EXPECT_THAT(Did(), ElementsAre("drop #1", "drop #2", "pull 5 of 12 as #3"));
 }
 
 TEST_F(UpdateQueuesTest, WaitsForTheUpdateOfThatIterationFromAll) {

@@ -173,9 +173,9 @@ void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out)
     c.iteration_ = hood.at;
     out->push_back(SetIteration{c.iteration_});
   }
-  if (still) updates_.MoveTo(c.iteration_, out);
   awaits_neighbours_ = false;
-  updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood, out);
+  updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood,
+                            still ? c.iteration_ : updates_.window(), out);
   Continue(out);
 }
 

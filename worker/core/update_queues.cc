@@ -37,9 +37,10 @@ bool Possible(const PeerMessage& note) {
 // ---- neighbours ----
 
 void UpdateQueues::SetNeighbourhood(Instant now, const NeighbourPlan& plan,
-                                    const Neighbourhood& hood, Actions* out) {
+                                    const Neighbourhood& hood, Iteration k, Actions* out) {
   if (closed_) return;
   met_ = true;
+  k_ = k;
   staleness_ = std::max(plan.staleness, 0);
   backups_ = plan.backups;
   slots_ = std::max<std::uint32_t>(hood.slots, 1);
@@ -58,6 +59,7 @@ void UpdateQueues::SetNeighbourhood(Instant now, const NeighbourPlan& plan,
 }
 
 void UpdateQueues::SetSenders(const Neighbourhood& hood, Actions* out) {
+  DropPast(out);
   Senders before = std::exchange(in_, {});
   for (std::size_t i = 0; i < hood.in.size(); ++i) {
     const GroupMember& member = hood.in[i];
@@ -74,7 +76,7 @@ void UpdateQueues::SetSenders(const Neighbourhood& hood, Actions* out) {
     LetGo(from, sender);
     DropAll(sender, out);
   }
-  for (auto& [from, sender] : in_) StartPulls(from, &sender, out);  // there may be more slots
+  for (auto& [from, sender] : in_) StartPulls(from, &sender, out);
 }
 
 void UpdateQueues::LetGo(Incarnation from, const Sender& sender) {
@@ -177,8 +179,12 @@ bool UpdateQueues::Mix(Iteration k, Actions* out) {
 
 void UpdateQueues::MoveTo(Iteration k, Actions* out) {
   k_ = k;
-  for (auto& [from, sender] : in_) DropPast(from, &sender, out);
+  DropPast(out);
   for (auto& [from, sender] : in_) StartPulls(from, &sender, out);
+}
+
+void UpdateQueues::DropPast(Actions* out) {
+  for (auto& [from, sender] : in_) DropPast(from, &sender, out);
   std::erase_if(let_go_, [this](const auto& gone) { return *gone.second.rbegin() < oldest(); });
 }
 

@@ -41,11 +41,13 @@ class UpdateQueues {
     friend bool operator==(const Counters&, const Counters&) = default;
   };
 
-  // From now on these are the neighbours. REQUIRES: incarnations are distinct in `in`, and in
-  // `out`; `from` is as long as `in`; weights are finite and >= 0.
+  // From now on these are the neighbours, and the window begins at iteration k. REQUIRES:
+  // incarnations are distinct in `in`, and in `out`; `from` is as long as `in`; weights are finite
+  // and >= 0.
   void SetNeighbourhood(Instant now, const NeighbourPlan& plan, const Neighbourhood& hood,
-                        Actions* out);
+                        Iteration k, Actions* out);
   bool met() const { return met_; }  // there is a Neighbourhood
+  Iteration window() const { return k_; }
   // This worker is no neighbour any more, for good: everything is let go.
   void Close(Actions* out);
 
@@ -110,6 +112,7 @@ class UpdateQueues {
   void Drop(const Pull& pull, Actions* out);
   void DropAll(const Sender& sender, Actions* out);
   void LetGo(Incarnation from, const Sender& sender);
+  void DropPast(Actions* out);
   void DropPast(Incarnation from, Sender* sender, Actions* out);
   void SetSenders(const Neighbourhood& hood, Actions* out);
   void SetReceivers(Instant now, const Neighbourhood& hood, Actions* out);
