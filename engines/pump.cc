@@ -22,7 +22,7 @@ constexpr std::uint32_t kRetryRestoredMs = 100;
 
 // More than workers can lose while one of their messages is under way.
 constexpr std::size_t kMaxGone = 65'536;
-constexpr std::size_t kMaxFinished = 65'536;
+constexpr std::size_t kMaxOver = 65'536;
 constexpr std::size_t kMaxDismissed = 4096;
 
 // A run takes note of so many refusals in a minute, and of the same one again after this.
@@ -94,7 +94,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
   NoteGone(*job, records);
   NoteDismissed(*job);
-  if (job->finished()) KnowFinished(run, job->spec().name, job->identity().high);
+  if (job->ended()) KnowEnded(run, job->spec().name, job->identity().high, job->finished());
   successors_.erase(run);
   if (job->switching()) {
     next_run_ = std::max(next_run_, job->switching()->next + 1);
@@ -125,12 +125,29 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   return Status::Ok();
 }
 
-void Pump::KnowFinished(RunId run, const std::string& job, std::uint64_t identity) {
-  if (identity == 0 || !finished_.try_emplace(identity, EndedRun{run, job}).second) return;
-  finished_order_.push_back(identity);
-  if (finished_order_.size() <= kMaxFinished) return;
-  finished_.erase(finished_order_.front());
-  finished_order_.pop_front();
+void Pump::KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
+  if (identity == 0 || !over_.try_emplace(identity, EndedRun{run, job}).second) return;
+  if (finished) finished_[job] = std::max(finished_[job], run);
+  over_order_.push_back(identity);
+  if (over_order_.size() <= kMaxOver) return;
+  const auto oldest = over_.extract(over_order_.front());
+  over_order_.pop_front();
+  const auto newest = finished_.find(oldest.mapped().job);
+  if (newest != finished_.end() && newest->second == oldest.mapped().run) finished_.erase(newest);
+}
+
+// Why a worker that was trained in that run is not admitted; empty: it may be.
+std::string Pump::WhyOver(const RunIdentity& former) const {
+  const auto over = over_.find(former.high);
+  if (over == over_.end()) return {};
+  const auto& [run, job] = over->second;
+  const auto finished = finished_.find(job);
+  if (finished == finished_.end() || finished->second < run) return {};
+  const std::string in =
+      finished->second == run ? std::string() : ", in run " + std::to_string(finished->second);
+  return "run " + std::to_string(run) + " of job " + job +
+         ", in which this worker trained, has ended: the job's workers finished it" + in +
+         " while this one was away";
 }
 
 // ---- messages ----
@@ -269,13 +286,9 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     return;
   }
   // Not to be admitted to another run either: its replica is that of a job that is done.
-  if (const auto over = finished_.find(hello.former.high); over != finished_.end()) {
-    RefuseHello(
-        now, nullptr, envelope,
-        {.code = Code::kFailedPrecondition,
-         .reason = "run " + std::to_string(over->second.run) + " of job " + over->second.job +
-                   ", in which this worker trained, has ended: its workers finished it "
-                   "while this one was away"});
+  if (std::string why = WhyOver(hello.former); !why.empty()) {
+    RefuseHello(now, nullptr, envelope,
+                {.code = Code::kFailedPrecondition, .reason = std::move(why)});
     return;
   }
   std::unique_ptr<Job> fresh;
@@ -477,8 +490,10 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
   NoteDismissed(*job);
-  if (job->finished()) KnowFinished(job->run(), job->spec().name, job->identity().high);
-  if (job->ended()) ended_.push_back(job->run());
+  if (job->ended()) {
+    KnowEnded(job->run(), job->spec().name, job->identity().high, job->finished());
+    ended_.push_back(job->run());
+  }
   Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
     if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);

@@ -63,9 +63,10 @@ class Pump {
   Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                  std::uint64_t from, std::span<const Record> records);
 
-  // This run has ended, and its workers ended it (RunEnded::finished). No worker that was trained
-  // in it is admitted again. Of such runs the newest are known, 65,536 at most.
-  void KnowFinished(RunId run, const std::string& job, std::uint64_t identity);
+  // This run has ended. `finished`: its workers ended it (RunEnded::finished): no worker that was
+  // trained in it, or in a run of the job before it, is admitted again. Of runs that have ended the
+  // newest are known, 65,536 at most.
+  void KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished);
 
   // Applies a message of a worker. Sends nothing before Flush. wall_ns is Unix time, for display.
   // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
@@ -177,6 +178,7 @@ class Pump {
   void BeginSuccessors(Instant now);
   void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
+  std::string WhyOver(const RunIdentity& former) const;
   void Come(const Job& job, Rank rank);
   void Go(RunId run, Incarnation incarnation);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
@@ -233,9 +235,10 @@ class Pump {
     RunId run = kNoRun;
     std::string job;
   };
-  std::map<std::uint64_t, EndedRun> finished_;  // by the higher half of the run's identity
-  std::deque<std::uint64_t> finished_order_;
-  JobOutput output_;  // of one step; kept for its memory
+  std::map<std::uint64_t, EndedRun> over_;  // by the higher half of the run's identity
+  std::deque<std::uint64_t> over_order_;
+  std::map<std::string, RunId> finished_;  // by job: the newest of these runs that was finished
+  JobOutput output_;                       // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;
 };

@@ -64,8 +64,10 @@ Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Pump* pum
   if (!runs.ok()) return runs.status();
   RestoreSummary summary;
   for (const RunInfo& info : *runs) {
-    if (info.finished) pump->KnowFinished(info.run, info.job, info.identity);
-    if (info.ended) continue;
+    if (info.ended) {
+      pump->KnowEnded(info.run, info.job, info.identity, info.finished);
+      continue;
+    }
     const Status status = RestoreRun(now, *history, info.run, pump);
     if (status.ok()) {
       ++summary.restored;

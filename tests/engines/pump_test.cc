@@ -504,7 +504,7 @@ TEST_F(SleeperTest, ARestartedControllerKnowsWhatWasFinished) {
   WakeUp(2000);
   EXPECT_TRUE(IsRefusedForGood());
   pump_ = Make();
-  pump_->KnowFinished(1, "toy", former_.high);  // from the list of runs
+  pump_->KnowEnded(1, "toy", former_.high, true);  // from the list of runs
   WakeUp(2001);
   EXPECT_TRUE(IsRefusedForGood());
 }
@@ -514,6 +514,25 @@ TEST_F(SleeperTest, ARunThatWasLostIsGoneOnWith) {
   WakeUp(4000);
   ASSERT_EQ(pump_->jobs().size(), 1u);
   EXPECT_TRUE(pump_->jobs().begin()->second->workers()[1].returns);
+}
+
+// A worker of an older launch, for example, must not begin a finished job again.
+TEST_F(SleeperTest, ARunThatWasLostIsOverOnceALaterOneIsFinished) {
+  OthersAreLost();
+  pump_->KnowEnded(2, "another", 77, true);
+  pump_->KnowEnded(3, "toy", 78, true);
+  WakeUp(4000);
+  EXPECT_TRUE(IsRefusedForGood());
+  EXPECT_TRUE(pump_->jobs().empty());
+}
+
+TEST_F(SleeperTest, ARunThatWasLostIsNotOverThroughOnesBeforeIt) {
+  pump_ = Make();
+  pump_->KnowEnded(1, "toy", 78, true);
+  pump_->KnowEnded(2, "toy", former_.high, false);
+  pump_->KnowEnded(3, "another", 77, true);
+  WakeUp(4000);
+  EXPECT_EQ(pump_->jobs().size(), 1u);
 }
 
 TEST_F(SleeperTest, WhoWakesWhileItsRunGoesOnIsAdmitted) {
