@@ -334,6 +334,7 @@ std::string Job::OnAdopted(Rank rank, const Adopted& adopted) {
                         : !NothingRuns() || adopted.iteration < Newest();
   if (late || forked) {
     worker.no_replica = worker.outdated = !worker.resumes;
+    worker.returns = true;  // a common start may take this copy, if nobody has a better one
     SetState(rank, State::kJoining);
   } else {
     worker.outdated = false;
@@ -388,7 +389,8 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
 // Who has stopped leaves as who drains: it takes part yet in what it is in.
 std::string Job::OnLeave(Rank rank, const Leave& leave) {
   const Worker& worker = At(rank);
-  const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing;
+  const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||
+                       worker.state == State::kFinal;
   if (stopped || worker.stop_held != Stop::kNone) {
     draining_.emplace(rank, leave.reason);
     return {};

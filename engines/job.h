@@ -126,7 +126,7 @@ class Job {
     std::string identity;
     LinkToken token;
     bool continues = false;  // its replica was trained in the run that this one continues
-    bool returns = false;    // its replica was trained in a former run, or life of this one
+    bool returns = false;    // its replica has been trained: before it joined, or by its source
     Trained job_trained;     // by all workers of the job before, as its Hello says
     Iteration brought = 0;   // the iteration of the replica that it came with
     Iteration iteration = 0;

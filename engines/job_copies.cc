@@ -38,9 +38,11 @@ Iteration Job::NewestThatStands() const {
 
 Rank Job::SourceFor(Rank rank, Rank avoid) const {
   const Worker& taker = workers_[Index(rank)];
-  // In a job of rounds only the newest replicas will do: one that has finished stays behind while
-  // others train on.
-  const Iteration newest = AllOrNone(GroupKind::kTrain) ? Newest() : 0;
+  // In a job of rounds only the newest replicas will do: a worker that has finished stays behind
+  // while others train on. A worker that resumes does not copy a replica older than its own.
+  const bool only_newest = AllOrNone(GroupKind::kTrain);
+  const Iteration own = taker.resumes ? taker.iteration : 0;
+  const Iteration newest = only_newest ? std::max(Newest(), own) : 0;
   Rank best = kNoRank;
   int best_score = -1;
   constexpr int kBest = 31;

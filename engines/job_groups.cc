@@ -408,6 +408,7 @@ void Job::AdmitJoiners() {
     const bool resumes = At(rank).resumes;
     if (resumes && At(rank).group != kNoGroup) continue;
     const Rank source = SourceFor(rank, At(rank).failed_source);
+    if (source == kNoRank && resumes) continue;  // its own replica may be the newest
     source_found = source != kNoRank;
     if (!source_found) break;
     if (CopyPauses(rank)) continue;
@@ -475,13 +476,14 @@ void Job::Rejoin() {
 
 void Job::Progress() {
   if (!draining_.empty()) LetDrainingGo();
-  RetryCopies();  // may find that somebody is behind
+  if (resuming_ > 0) AdmitResuming();  // first: one may have the newest replica
+  RetryCopies();                       // may find that somebody is behind
   if (!behind_.empty()) Rejoin();
   if (!held_.empty()) LookAtHeld();
   const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
   if (withheld_ > 0 && !copies && !paused_) HandWithheld();
+  if (!behind_.empty()) Rejoin();  // a withheld signal may be late
   if (stranded_ > 0) HelpStranded();
-  if (resuming_ > 0) AdmitResuming();
   if (Count(State::kJoining) > 0 && started_ && !switching_) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
     if (Count(State::kJoining) >= NeededForStart() && CanMeet(State::kJoining)) {

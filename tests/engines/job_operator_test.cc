@@ -227,6 +227,13 @@ TEST_F(JobOperatorTest, WhoHasStoppedLeavesAsWhoDrains) {
   Say(2, Finish{});
   Say(2, Leave{"SIGTERM"});
   EXPECT_NE(Sent<Released>(2), nullptr) << "nobody needs anything of it";
+  Start(plans::kModels, 2);
+  for (const Rank rank : {0, 1}) Say(rank, Finish{});
+  Say(1, Leave{"SIGTERM"});  // the final average is on its way to it
+  EXPECT_EQ(Sent<Released>(1), nullptr);
+  for (const Rank rank : {0, 1}) Done(rank);
+  EXPECT_NE(Sent<Released>(1), nullptr);
+  EXPECT_FALSE(AnyFailed());
 }
 
 // Whoever copies from it does so to the end.
@@ -258,6 +265,17 @@ TEST_F(JobOperatorTest, NoSignalGetsThroughAPause) {
   EXPECT_THAT(Heard(), ElementsAre("ready 0@1 owes 0", "ready 1@1 owes 0"));
   EXPECT_NE(Sent<Group>(0), nullptr);
   EXPECT_THAT(WhyNot(Act(OperatorVerb::kResume)), HasSubstr("is not paused"));
+}
+
+// Nothing of it waits for the next event: a controller that starts again would not know of it.
+TEST_F(JobOperatorTest, ALateSignalThatAPauseHeldBackJoinsAnewAtOnce) {
+  Start(plans::kGradients, 2);
+  Step(Act(OperatorVerb::kPause));
+  Say(1, Ready{.iteration = 1});
+  script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+  Step(Act(OperatorVerb::kResume));
+  EXPECT_THAT(Heard(), ElementsAre("ready 1@1 owes 0", "left 1", "joined 1@0", "ready 1@1 owes 0"));
+  ExpectReplaysAsTold();
 }
 
 TEST_F(JobOperatorTest, WhoSignalledBeforeAPauseIsToldOfIt) {

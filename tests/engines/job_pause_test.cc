@@ -363,6 +363,52 @@ TEST_F(JobPauseTest, TheNewestOfThoseWhoResumeGoesOn) {
   }
 }
 
+// Rank 1, which still pauses, has an older model than its own.
+TEST_F(JobPauseTest, WhoResumesDoesNotGoBack) {
+  Start(plans::kRounds, Engine::Joining::kPause, 3);
+  for (Iteration iteration = 1; iteration <= 3; ++iteration) {
+    std::vector<Rank> ranks = {0, 2, 1};
+    ranks.resize(static_cast<std::size_t>(4 - iteration));
+    Next(GroupKind::kRound, iteration, ranks);
+    Say(0, Ready{.iteration = iteration});
+    for (const Rank rank : ranks) Done(rank);
+    if (iteration < 3) Say(ranks.back(), Pause{});
+  }
+  Say(2, Resume{});
+  ASSERT_EQ(Worker(2).source, 0);
+  Lose(0);
+  Heard();
+  Say(2, Adopted{.ok = false, .detail = "gone"});
+  EXPECT_EQ(Sent<Adopt>(2), nullptr);
+  EXPECT_NE(Sent<Resumed>(2), nullptr);
+  EXPECT_THAT(Heard(), ElementsAre("joined 2@2"));
+  Say(2, Ready{.iteration = 3});
+  EXPECT_EQ(State(2), Job::State::kActive);
+  ExpectReplaysAsTold();
+}
+
+// Rank 0 has the oldest model, and the newest is lost as it is to be copied.
+TEST_F(JobPauseTest, WhoResumesIsCopiedByWhoWouldGoOnWithAnOlderModel) {
+  Start(plans::kGradients, Engine::Joining::kAnytime, 3);
+  Train(1, {0, 1, 2});
+  Train(2, {1, 2});
+  Say(2, Pause{});
+  Train(3, {1});
+  script_.next.push_back({CatchUp{.rank = 0, .iteration = 1, .reason = "late"}});
+  Say(0, Ready{.iteration = 2});
+  ASSERT_EQ(Worker(0).source, 1);
+  Say(0, Adopted{.ok = false, .detail = "does not answer"});
+  Say(0, Ready{.iteration = 2});
+  Lose(1);
+  Heard();
+  now_ += 2 * kSecond;
+  Say(2, Resume{});
+  EXPECT_THAT(Heard(), ElementsAre("joined 2@2"));
+  ASSERT_NE(Sent<Adopt>(0), nullptr);
+  EXPECT_EQ(Sent<Adopt>(0)->source.rank, 2);
+  ExpectReplaysAsTold();
+}
+
 // While rank 3 copies from rank 0, which is lost, rank 4 copies what rank 1 had when it paused.
 TEST_F(JobPauseTest, ANewerModelThatIsBroughtLeavesOlderOnesBehind) {
   for (const Engine::Joining joining : {Engine::Joining::kPause, Engine::Joining::kBarrier}) {
@@ -432,6 +478,30 @@ TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneIsUsedWhereNobodyHasAnother) {
   Say(1, Adopted{.ok = true, .iteration = 0});
   EXPECT_EQ(State(1), Job::State::kActive);
   EXPECT_FALSE(Worker(1).outdated);
+}
+
+// As rank 5 has copied what rank 0 had, both of them are lost whom it might copy instead.
+TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneIsBegunWithWhereNobodyHasAnother) {
+  Start(plans::kGradients, Engine::Joining::kAnytime, 3);
+  Train(1, {0, 1, 2});
+  Next(GroupKind::kTrain, 2, {0});
+  Say(0, Ready{.iteration = 2});
+  Done(0);
+  Join(5);
+  Lose(0);
+  Train(2, {2});
+  Say(5, Adopted{.ok = true, .iteration = 2});
+  ASSERT_EQ(Worker(5).source, 2);
+  Lose(1);
+  Lose(2);
+  Say(5, Adopted{.ok = false, .detail = "gone"});
+  EXPECT_EQ(State(5), Job::State::kJoining);
+  for (const Rank rank : {0, 1}) Join(rank);
+  ASSERT_NE(Sent<Group>(5), nullptr);
+  EXPECT_EQ(Sent<Group>(5)->kind, GroupKind::kInitial);
+  EXPECT_EQ(Sent<Group>(5)->iteration, 2);
+  EXPECT_THAT(Sent<Group>(5)->reason, HasSubstr("the parameters of rank 5, the newest"));
+  ExpectReplaysAsTold();
 }
 
 // ---- who has a replica ----
