@@ -104,16 +104,26 @@ void Cluster::Seen(const Record& record) {
   }
   if (left != nullptr && Dismisses(*left)) world_.dismissed.insert(left->incarnation);
   const auto* through = std::get_if<GroupEnded>(&record.body);
-  if (through != nullptr && through->reason.find(": drained by ") != std::string::npos) {
+  // A worker with notice leaves at once if the job has not begun for it, perhaps out of its start.
+  const bool leaves =
+      through != nullptr && (through->reason.find(": drained by ") != std::string::npos ||
+                             (through->reason.ends_with(std::string(": ") + SimWorker::kNotice) &&
+                              !starts_.contains({record.run, through->id})));
+  if (leaves) {
     throw Violation("drained", "group " + std::to_string(through->id) + ": " + through->reason);
   }
   const auto* ended = std::get_if<RunEnded>(&record.body);
-  if (ended != nullptr && ended->finished) world_.finished.insert(numbers_[record.run]);
+  if (ended != nullptr && ended->finished) {
+    world_.finished = std::max(world_.finished, numbers_[record.run]);
+  }
   if (left != nullptr && left->why == LeftReason::kLost) lost_.insert(left->incarnation);
   if (const auto* set = std::get_if<ScheduleSet>(&record.body))
     data_.Seen(numbers_[record.run], *set);
-  if (const auto* formed = std::get_if<GroupFormed>(&record.body))
+  if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     data_.Seen(numbers_[record.run], *formed);
+    starts_.erase({record.run, formed->id});  // of a history that was forgotten
+    if (formed->kind == GroupKind::kInitial) starts_.insert({record.run, formed->id});
+  }
   runs_.Seen(numbers_[record.run], record);
   replicas_.Seen(numbers_[record.run], record);
   exchange_.Seen(numbers_[record.run], record);
@@ -226,6 +236,9 @@ void Cluster::Handle(const SimEvent& event) {
     case EventKind::kStops:
       workers_[event.who].OnStops(event.what);
       break;
+    case EventKind::kNotice:
+      workers_[event.who].OnNotice(event.what);
+      break;
     case EventKind::kResumes:
       workers_[event.who].OnResumes(event.what);
       break;
@@ -309,6 +322,7 @@ bool Cluster::IsFor(const SimEvent& event) {
     case EventKind::kStepDone:
     case EventKind::kPoll:
     case EventKind::kStops:
+    case EventKind::kNotice:
     case EventKind::kReduceFails:
     case EventKind::kFetched:
     case EventKind::kNote:

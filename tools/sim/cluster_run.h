@@ -77,10 +77,11 @@ class Cluster {
   Traces traces_;
   std::vector<LossPoint> curve_;
   std::optional<LossPoint> target_;
-  std::set<Incarnation> lost_;      // whose leases ran out
-  Instant resumes_at_;              // the operator, what is paused
-  bool switched_ = false;           // at switch_at_ms
-  std::map<RunId, RunId> numbers_;  // World::NumberOf the newest run with each id
+  std::set<Incarnation> lost_;                  // whose leases ran out
+  std::set<std::pair<RunId, GroupId>> starts_;  // groups of common starts, as the records name them
+  Instant resumes_at_;                          // the operator, what is paused
+  bool switched_ = false;                       // at switch_at_ms
+  std::map<RunId, RunId> numbers_;              // World::NumberOf the newest run with each id
   HangWatch hangs_;
 };
 

@@ -29,6 +29,7 @@ enum class EventKind : std::uint8_t {
   kRequest,  // a peer's pull does
   kPulled,   // what it pulled does, or that it failed
   kStops,    // the user of worker `who` cancels the call of step `what`
+  kNotice,   // process `what` of worker `who` is told to leave
   kProbe,    // worker `who` asks those again that it probes
   kUnheard,  // worker `who` has not heard of a peer for a lease; `what` = its place in the mail
   kSilent,   // worker `who` has not heard of the others in the reduction `what` for a lease

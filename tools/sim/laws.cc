@@ -69,11 +69,15 @@ void Laws::Seen(const Record& record) {
   }
   if (const auto* dropped = std::get_if<UpdateDropped>(&record.body)) {
     Worker& worker = At(run, dropped->rank);
-    if (worker.group != kNoGroup) {
+    if (worker.joined && worker.group != kNoGroup) {
       throw Violation("members",
                       "an update of " + RankText(dropped->rank) + " in a group is dropped");
     }
-    if (!worker.joined) worker.owed = 0;  // done on a model that was outdated when it came
+    if (!worker.joined) {  // it was done on a model that was outdated when it came
+      worker.owed = 0;
+      worker.waiting = worker.open = false;
+      worker.signalled = 0;
+    }
   }
   if (std::holds_alternative<RunEnded>(record.body) && !run->groups.empty()) {
     throw Violation("finished-once", "the run ends while a group runs");

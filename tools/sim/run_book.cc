@@ -57,10 +57,12 @@ void RunBook::CheckStop(const Record& record, const WorkerEnvelope& envelope) {
 }
 
 void RunBook::Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_t launch) {
-  if (former != kNoRun && former != run && finished_.contains(former)) {
+  const auto over = finished_.lower_bound(former);  // the first finished run that is not older
+  const bool known = over != finished_.end() && (*over == former || !world_->forgot);
+  if (former != kNoRun && known && *over < run) {
     throw Violation("run-identity", WorkerText(worker) + " enters run " + std::to_string(run) +
                                         " with a replica of run " + std::to_string(former) +
-                                        ", which its workers have finished");
+                                        ", and workers have finished run " + std::to_string(*over));
   }
   const auto [first, fresh] = launches_.try_emplace(run, launch);
   if (fresh || first->second == launch) return;

@@ -1,7 +1,8 @@
 // Which process is in which run, and what workers really trained, beside what the history says.
 //
-//   run-identity  a process whose replica was trained in a run that its workers have finished is in
-//                 no other run: neither in a new one that it begins, nor in the next of that name
+//   run-identity  a process whose replica was trained in a run that its workers have finished, or
+//                 in a run before that one, is in no run after it: neither in a new one that it
+//                 begins, nor in the next of that name
 //   launches      all processes of a run are of one launch of the training program
 //   samples       what the history says that a worker has trained when the worker pauses or
 //                 finishes is what the worker has trained; and nobody is told of more steps and

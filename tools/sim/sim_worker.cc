@@ -8,7 +8,8 @@
 namespace prd::sim {
 namespace {
 
-constexpr double kStopsWithinMs = 100;  // of the call of its step
+constexpr double kStopsWithinMs = 100;  // of the call of its step; a notice comes within the same
+constexpr double kGraceMs = 200;
 
 std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
 
@@ -74,7 +75,7 @@ void SimWorker::Start() {
   core_.GiveIncarnation(world->NewIncarnation(number_));
   phase_ = Phase::kAttaching;
   wake_.reset();
-  interrupted_ = false;
+  interrupted_ = noticed_ = false;
   last_result_ = {};
   signal_ = said_ = heard_ = 0;
   launch_ = world->launch;
@@ -263,6 +264,17 @@ void SimWorker::OnStops(std::uint64_t step) {
   Tell([&](Actions* out) { core_.Cancel(parts_->world->now, out); });
 }
 
+void SimWorker::OnNotice(std::uint64_t life) {
+  const bool there = phase_ != Phase::kAway && phase_ != Phase::kLeaving &&
+                     phase_ != Phase::kDone && phase_ != Phase::kFailed;
+  if (life != lives_ || !there) return;
+  noticed_ = true;
+  World* world = parts_->world;
+  const bool hurries = world->dice.Unit() < 0.5;
+  const DurationNs grace = hurries ? FromMs(kGraceMs * world->dice.Unit()) + 1 : 0;
+  Tell([&](Actions* out) { core_.LeaveSoon(world->now, kNotice, grace, out); });
+}
+
 void SimWorker::EndStep(bool discard) {
   World* world = parts_->world;
   Replica& own = replica();
@@ -293,6 +305,10 @@ void SimWorker::EndStep(bool discard) {
   if (world->Fault(world->workload.faults.worker_stops)) {
     world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kStops,
                       number_, step_);
+  }
+  if (world->Fault(world->workload.faults.notices)) {
+    world->queue.Push(world->now + FromMs(kStopsWithinMs * world->prng.Unit()), EventKind::kNotice,
+                      number_, lives_);
   }
   Tell([&](Actions* out) { core_.Step(world->now, ready, discard, taken, out); });
 }
@@ -334,17 +350,19 @@ void SimWorker::OnCallDone(const CallDone& done) {
   ++calls_;
   if (phase_ == Phase::kLeaving) return Away(parts_->world->workload.faults.return_ms);
   if (done.status.code() == Code::kCancelled) return SayLeave();
-  const auto& finished = parts_->world->finished;
+  const auto finished = [this](RunId run) {  // or one after it: it is over
+    return run != kNoRun && run <= parts_->world->finished;
+  };
   const bool remains = launch_ != parts_->world->launch;
   // A controller that has forgotten which launch came later may take the one before.
   const bool mixed_up = parts_->world->forgot && parts_->world->launch > 1;
-  const bool over =
-      done.status.code() == Code::kAborted &&
-      (remains || mixed_up || finished.contains(run_number()) || finished.contains(former_));
+  const bool over = done.status.code() == Code::kAborted &&
+                    (remains || mixed_up || finished(run_number()) || finished(former_));
   // Who is removed before it has heard its Welcome is refused.
   const bool dismissed =
       !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
-  if (over || dismissed) return Away(parts_->world->workload.faults.return_ms);
+  const bool left = noticed_ && done.status.code() == Code::kAborted;
+  if (over || dismissed || left) return Away(parts_->world->workload.faults.return_ms);
   // The job has lost it: it joins again with its next step.
   if (phase_ == Phase::kAveraging && done.status.code() == Code::kUnavailable) return GoOn();
   if (!done.status.ok()) {

@@ -47,6 +47,8 @@ struct WorkerParts {
 
 class SimWorker {
  public:
+  static constexpr const char* kNotice = "a notice";  // why it leaves
+
   enum class Phase : std::uint8_t {
     kAway,
     kAttaching,
@@ -74,6 +76,7 @@ class SimWorker {
   void OnStepDone(std::uint64_t ticket);
   void OnPoll(std::uint64_t step);
   void OnStops(std::uint64_t step);
+  void OnNotice(std::uint64_t life);
   void OnResumes(std::uint64_t pause);
   void OnCopied(bool ok);
   void OnReduced(const DataPlane::Result& result);
@@ -162,6 +165,7 @@ class SimWorker {
   std::uint64_t launch_ = 0;
   Trained own_;        // as it should count: with those that had its rank before
   bool done_ = false;  // its job's goal is reached
+  bool noticed_ = false;
   std::string error_;
 };
 

@@ -80,6 +80,7 @@ void Describe(Fields& f, FaultsPart* part) {
   Chance(f, "worker_dies", &part->worker_dies);
   Chance(f, "worker_leaves", &part->worker_leaves);
   Chance(f, "worker_stops", &part->worker_stops);
+  Chance(f, "notices", &part->notices);
   Ms(f, "return_ms", &part->return_ms);
   Chance(f, "late", &part->late);
   Ms(f, "late_ms", &part->late_ms);

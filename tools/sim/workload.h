@@ -98,6 +98,9 @@ struct FaultsPart {
   double worker_dies = 0;    // per step; killed, and comes back within return_ms
   double worker_leaves = 0;  // per step; says Leave, and comes back as another process
   double worker_stops = 0;   // per step; cancels the call of the step, then the same
+  // Per step: it gets notice that it is to leave, within 100 ms (Session::LeaveSoon), every other
+  // time with a grace of up to 200 ms; then the same.
+  double notices = 0;
   double return_ms = 2000;
   double late = 0;  // of a worker to start up to late_ms after the others
   double late_ms = 2000;

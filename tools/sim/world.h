@@ -182,7 +182,7 @@ struct World {
     std::set<Rank> with_model;  // who took that run's final average, as the history says
   };
   std::map<RunId, Former> former;
-  std::set<RunId> finished;         // of these, those that their workers ended (RunEnded)
+  RunId finished = kNoRun;          // of these, the newest that its workers ended (RunEnded)
   std::set<Incarnation> dismissed;  // by an operator
   std::uint64_t launch = 1;         // the newest
   DurationNs longest_step = 0;      // computed so far, but for those that a freeze drew out
