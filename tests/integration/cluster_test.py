@@ -27,19 +27,38 @@ class Training(unittest.TestCase):
         self.assertEqual(len({end["sum"] for end in ends}), 1, ends)
         return ends
 
-    def end_after_kills(self, c, again_in_groups=False, devices=()):
+    def end_after_kills(self, c, again_in_groups=False, devices=(), alone=False):
         """Four workers; the daemon dies, worker 3 dies, and another takes its rank. Gives how they ended.
 
-        again_in_groups: that one has been in a group with others; devices: the ranks that are on one.
+        again_in_groups: that one has been in a group with others; devices: the ranks that are on one; alone: workers train on
+        without the daemon. They stand still while it starts, and while the other comes, however long that takes.
         """
-        workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25, device=rank in devices) for rank in range(4)]
-        workers[1].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
+        hang = c.dir / "hang"
+        workers = [c.worker(rank, steps=80, step_ms=60 if rank == 0 else 25, device=rank in devices, args=["--hang-file", hang])
+                   for rank in range(4)]
+
+        def reaches(step):
+            workers[1].wait_for(lambda line: line.get("step", -1) >= step, f"step {step}")
+
+        def stand_still(do):
+            if alone:
+                hang.touch()
+            done = do()
+            hang.unlink(missing_ok=True)
+            return done
+
+        def comes():
+            again = c.worker(3, steps=15, step_ms=25, device=3 in devices)
+            return again, again.wait_for(lambda line: "attached" in line, "attach")
+
+        reaches(5)
         c.kill_daemon()
-        c.start_daemon()
-        workers[1].wait_for(lambda line: line.get("step", -1) >= 12, "step 12")
+        if alone:
+            reaches(8)
+        stand_still(c.start_daemon)
+        reaches(12)
         workers[3].kill()
-        again = c.worker(3, steps=15, step_ms=25, device=3 in devices)
-        attached = again.wait_for(lambda line: "attached" in line, "attach")
+        again, attached = stand_still(comes)
         self.assertGreater(attached["iteration"], 0)
         if again_in_groups:
             again.wait_for(lambda line: len(line.get("members", [])) > 1, "a group with others")
@@ -230,7 +249,7 @@ class Training(unittest.TestCase):
                                 ("prague", 'generator = "static"\nworkers_per_host = 2\n')):
             config = job(engine, 4) + ("" if engine == "p-reduce" else f"[job.{engine}]\n") + options
             with self.subTest(engine=engine, options=options), cluster.Cluster(BIN, config) as c:
-                ends = self.end_after_kills(c, again_in_groups=True)
+                ends = self.end_after_kills(c, again_in_groups=True, alone="static" in options)
                 self.assertTrue(all(end["applied"] == 80 for end in ends[:3]), ends)
                 self.assertEqual(ends[3]["applied"], 15)
                 self.replays(c)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Trains two models, one with Adam and one with Adadelta, until a file is there. Prints a line per step: the job, the iteration, and
-a digest of the parameters and of all that the optimizer keeps.
+"""Trains two models, one with Adam and one with Adadelta, up to the iteration that a file names once it is there: the same for all,
+since who made one more step of both would wait in the second for those who wait in the first's end. Prints a line per step: the
+job, the iteration, and a digest of the parameters and of all that the optimizer keeps.
 
 Usage: restart_program.py STOP_FILE RANK; PRD_* say where the daemon is.
 """
@@ -24,6 +25,10 @@ def digest(model, optimizer):
     return found
 
 
+def last(stop):
+    return int(open(stop).read()) if os.path.exists(stop) else float("inf")
+
+
 def main():
     stop, rank = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
@@ -33,7 +38,7 @@ def main():
         model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
         optimizer = kind(model.parameters(), lr=0.01)
         jobs[name] = model, optimizer, prd.torch.attach(model, optimizer, session=prd.Session(job=name, rank=rank), samples=8)
-    while not os.path.exists(stop):
+    while jobs["adam"][2].session.iteration < last(stop):
         for name, (model, optimizer, worker) in jobs.items():
             inputs = torch.randn(8, 6)
             optimizer.zero_grad()

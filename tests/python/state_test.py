@@ -201,7 +201,10 @@ class State(unittest.TestCase):
                 programs.append(start(2, "again"))
                 wait_for("again", 40)
             finally:
-                stop.touch()
+                with changed:
+                    newest = max((iteration for _, iteration in found), default=0)
+                (c.dir / "stop.new").write_text(str(newest + 20))
+                (c.dir / "stop.new").rename(stop)
             for program, reader in programs:
                 reader.join()
                 _, err = program.communicate(timeout=90)
