@@ -160,12 +160,16 @@ struct Ready {
   ownSteps @10 :Int64;   # trained by the worker so far; 0: not told, as the next
   ownSamples @11 :Int64;
   nonfinite @12 :UInt32; # steps since the report before
+  losses @13 :UInt32;    # told by the training loop since the report before; 0: none
+  loss @14 :Float64;     # their mean; finite
 }
 
 struct Progressed {
-  ownSteps @0 :Int64;    # as in Ready, as the next two
+  ownSteps @0 :Int64;    # as in Ready, as all others
   ownSamples @1 :Int64;
   nonfinite @2 :UInt32;
+  losses @3 :UInt32;
+  loss @4 :Float64;
 }
 
 struct Finished {

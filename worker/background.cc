@@ -166,6 +166,11 @@ void Background::LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
   Signal();
 }
 
+void Background::TellLoss(double loss) {
+  const std::lock_guard lock(mutex_);
+  losses_.Add({.count = 1, .mean = loss});
+}
+
 // Wakes the thread, from a signal handler too.
 void Background::Signal() {
   const int saved = errno;
@@ -280,6 +285,7 @@ void Background::TakeRequests(Instant now) {
   {
     const std::lock_guard lock(mutex_);
     request.swap(request_);
+    core_.NoteLosses(std::exchange(losses_, {}));
   }
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.

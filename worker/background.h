@@ -65,6 +65,8 @@ class Background : private MeshEvents {
   void Cancel();
   // The same. The first call counts.
   void LeaveSoon(const char* reason, std::chrono::nanoseconds grace);
+  // Told with the next report of this worker. Any thread.
+  void TellLoss(double loss);
 
   // From now on the replica is in this memory. On the thread, in a request that attaches.
   void MoveTo(ReplicaHome home);
@@ -182,6 +184,7 @@ class Background : private MeshEvents {
   bool may_be_early_ = false;  // the call in progress
   Welcome welcome_;
   JobProgress progress_;
+  Losses losses_;  // that the core has not had
   Trained own_;
   std::string failure_;  // the thread is gone
 

@@ -408,6 +408,10 @@ void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms) 
   session->calls->LeaveSoon(reason == nullptr ? "" : reason, std::chrono::milliseconds(grace_ms));
 }
 
+void prd_tell_loss(prd_session* session, double loss) {
+  if (Here(session)) session->calls->TellLoss(loss);
+}
+
 void prd_cancel(prd_session* session) {
   if (Here(session)) session->calls->Cancel();
 }

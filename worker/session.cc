@@ -100,6 +100,7 @@ Progress Session::progress() const { return impl_->calls()->progress(); }
 void Session::LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
   impl_->calls()->LeaveSoon(reason, grace);
 }
+void Session::TellLoss(double loss) { impl_->calls()->TellLoss(loss); }
 void Session::Cancel() { impl_->calls()->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->calls()->interrupted(); }

@@ -79,6 +79,7 @@ class SessionCalls {
   void LeaveSoon(const char* reason, std::chrono::nanoseconds grace) {
     background_->LeaveSoon(reason, grace);
   }
+  void TellLoss(double loss) { background_->TellLoss(loss); }
   int rank() const { return attached_ ? welcome().rank : -1; }
   int workers() const { return attached_ ? welcome().workers : 0; }
   std::string engine() const { return attached_ ? welcome().engine : std::string(); }

@@ -10,6 +10,7 @@
 #define PRD_COMMON_BASE_MESSAGES_H_
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -34,6 +35,20 @@ struct Trained {
   bool known() const { return steps != 0 || samples != 0; }
   void Archive(auto& ar) { ar(steps, samples); }
   friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// Losses that a training loop has told (Session::TellLoss), for people who watch the job.
+struct Losses {
+  std::uint32_t count = 0;
+  double mean = 0;  // of these; finite
+  // Left out where the mean would not be finite.
+  void Add(const Losses& others) {
+    if (others.count == 0) return;
+    const double all = static_cast<double>(count) + others.count;
+    const double both = mean * (count / all) + others.mean * (others.count / all);
+    if (std::isfinite(both)) *this = {.count = count + others.count, .mean = both};
+  }
+  friend bool operator==(const Losses&, const Losses&) = default;
 };
 
 // How far a job is.
@@ -136,6 +151,7 @@ struct Ready {
   std::uint32_t suppressed = 0;
   Trained own;                  // by this worker so far, this step included
   std::uint32_t nonfinite = 0;  // steps that were not all finite, since the report before
+  Losses losses;                // told since the report before
   friend bool operator==(const Ready&, const Ready&) = default;
 };
 
@@ -193,7 +209,8 @@ struct Probed {
 // What the worker has trained, where no Ready has told it for a while.
 struct Progressed {
   Trained own;
-  std::uint32_t nonfinite = 0;  // as in Ready
+  std::uint32_t nonfinite = 0;  // as in Ready, as the next
+  Losses losses;
   friend bool operator==(const Progressed&, const Progressed&) = default;
 };
 

@@ -49,6 +49,7 @@ void Visit(Is<Ready> auto& m, auto&& visit) {
   visit("suppressed", m.suppressed, kUnlessZero);
   visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
   visit("nonfinite", m.nonfinite, kUnlessZero);
+  visit("losses", m.losses.count, kUnlessZero)("loss", m.losses.mean, kUnlessZero);
 }
 constexpr const char* TypeName(const Finished&) { return "finished"; }
 void Visit(Is<Finished> auto& m, auto&& visit) {
@@ -79,6 +80,7 @@ constexpr const char* TypeName(const Progressed&) { return "progressed"; }
 void Visit(Is<Progressed> auto& m, auto&& visit) {
   visit("own_steps", m.own.steps)("own_samples", m.own.samples);
   visit("nonfinite", m.nonfinite, kUnlessZero);
+  visit("losses", m.losses.count, kUnlessZero)("loss", m.losses.mean, kUnlessZero);
 }
 constexpr const char* TypeName(const Pause&) { return "pause"; }
 void Visit(Is<Pause> auto&, auto&&) {}

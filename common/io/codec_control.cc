@@ -19,7 +19,7 @@ std::vector<std::string> ReadTexts(capnp::List<capnp::Text>::Reader from) {
   return to;
 }
 
-// A weight that is not a number would spread to every model it touches.
+// A weight that is not a number would spread to every model it touches, a loss to every mean.
 double Finite(double value, const char* field) {
   if (!std::isfinite(value)) throw Malformed{std::string(field) + ": allowed is a finite number"};
   return value;
@@ -133,6 +133,8 @@ struct WriteWorkerBody {
     ready.setOwnSteps(from.own.steps);
     ready.setOwnSamples(from.own.samples);
     ready.setNonfinite(from.nonfinite);
+    ready.setLosses(from.losses.count);
+    ready.setLoss(from.losses.mean);
   }
   void operator()(const Finished& from) { WriteFinished(from, to.initFinished()); }
   void operator()(const Adopted& from) {
@@ -156,6 +158,8 @@ struct WriteWorkerBody {
     progressed.setOwnSteps(from.own.steps);
     progressed.setOwnSamples(from.own.samples);
     progressed.setNonfinite(from.nonfinite);
+    progressed.setLosses(from.losses.count);
+    progressed.setLoss(from.losses.mean);
   }
   void operator()(const Pause&) { to.setPause(); }
   void operator()(const Resume&) { to.setResume(); }
@@ -179,7 +183,8 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
                    .dropped = ready.getDropped(),
                    .suppressed = ready.getSuppressed(),
                    .own = {.steps = ready.getOwnSteps(), .samples = ready.getOwnSamples()},
-                   .nonfinite = ready.getNonfinite()};
+                   .nonfinite = ready.getNonfinite(),
+                   .losses = {.count = ready.getLosses(), .mean = Finite(ready.getLoss(), "loss")}};
     }
     case wire::WorkerEnvelope::FINISHED:
       return ReadFinished(from.getFinished());
@@ -205,7 +210,9 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       const auto progressed = from.getProgressed();
       return Progressed{
           .own = {.steps = progressed.getOwnSteps(), .samples = progressed.getOwnSamples()},
-          .nonfinite = progressed.getNonfinite()};
+          .nonfinite = progressed.getNonfinite(),
+          .losses = {.count = progressed.getLosses(),
+                     .mean = Finite(progressed.getLoss(), "loss")}};
     }
     case wire::WorkerEnvelope::PAUSE:
       return Pause{};

@@ -124,6 +124,7 @@ int main(int argc, char** argv) {
     while (!hang_file.empty() && access(hang_file.c_str(), F_OK) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
+    session->TellLoss(1.0 / (1 + step));
     auto result = session->Step({.samples = 32});
     if (!result.ok()) return fail("step", result.status());
     done = result->done;

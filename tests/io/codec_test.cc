@@ -179,7 +179,7 @@ TEST(Codec, RefusesEnumsThatDoNotExist) {
   EXPECT_THAT(ok.status().message(), HasSubstr("code: found ok"));
 }
 
-TEST(Codec, RefusesWeightsThatAreNoNumbers) {
+TEST(Codec, RefusesWeightsAndLossesThatAreNoNumbers) {
   for (const double weight : {std::nan(""), std::numeric_limits<double>::infinity(),
                               -std::numeric_limits<double>::infinity()}) {
     const auto decoded = DecodeControllerEnvelope(
@@ -189,6 +189,12 @@ TEST(Codec, RefusesWeightsThatAreNoNumbers) {
     EXPECT_FALSE(DecodeControllerEnvelope(
                      Encode(ControllerEnvelope{.body = Group{.initial_weight = weight}}))
                      .ok());
+    EXPECT_FALSE(
+        DecodeWorkerEnvelope(Encode(WorkerEnvelope{.body = Ready{.losses = {1, weight}}})).ok());
+    const auto told =
+        DecodeWorkerEnvelope(Encode(WorkerEnvelope{.body = Progressed{.losses = {1, weight}}}));
+    ASSERT_FALSE(told.ok());
+    EXPECT_THAT(told.status().message(), HasSubstr("loss: allowed is a finite number"));
   }
 }
 

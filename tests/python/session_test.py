@@ -2,6 +2,7 @@
 """prd.Session with a real daemon. Usage: session_test.py BIN_DIR [TEST ...]"""
 import place
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -51,6 +52,7 @@ class Sessions(unittest.TestCase):
                         worker.attach()
                         self.assertEqual((session.rank, session.workers, session.engine), (rank, 3, engine))
                         for step in range(1, 6):
+                            session.tell_loss(numpy.float32(step))
                             result = worker.step(1, samples=8)
                             self.assertEqual(result.steps, step)
                             self.assertGreaterEqual(result.computed, 0)
@@ -61,6 +63,8 @@ class Sessions(unittest.TestCase):
                     return worker.values.tobytes(), worker.values[0]
 
                 ends = place.in_threads(3, train)
+                reports = [json.loads(line) for line in c.prdctl("export", "1").splitlines()]
+                self.assertEqual(sum(report["losses"] * report["loss"] for report in reports if "losses" in report), 3 * 15)
                 self.assertEqual(len({end[0] for end in ends}), 1)
                 self.assertGreater(ends[0][1], 0)
 

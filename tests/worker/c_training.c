@@ -346,6 +346,8 @@ const char* c_leaves_soon(const char* endpoint) {
   prd_leave_soon(session, "spot notice", 0);
   prd_leave_soon(session, NULL, 1);
   prd_leave_soon(NULL, "nobody", 0);
+  prd_tell_loss(session, 1.);
+  prd_tell_loss(NULL, 1.);
   CHECK(prd_next(session, -1) == PRD_ABORTED);
   CHECK(has(prd_message(session), "left: spot notice"));
   prd_close(session);

@@ -192,6 +192,21 @@ TEST(ClocksTest, StepsThatAreNotFiniteAreToldOnce) {
   EXPECT_EQ(s.Only<Progressed>().nonfinite, 1u);
 }
 
+TEST(ClocksTest, LossesAreToldOnce) {
+  Script s;
+  s.Join();
+  s.core.NoteLosses({.count = 2, .mean = 1});
+  s.core.NoteLosses({.count = 1, .mean = 4});
+  s.Step(1);
+  EXPECT_EQ(s.Only<Ready>().losses, (Losses{.count = 3, .mean = 2}));
+  s.Say(Script::MakeGroup(2, GroupKind::kTrain, 1));
+  s.Reduced(2);
+  s.Clear();
+  s.core.NoteLosses({.count = 1, .mean = -7});
+  s.core.Finish(s.now, &s.actions);
+  EXPECT_EQ(s.Only<Progressed>().losses, (Losses{.count = 1, .mean = -7}));
+}
+
 // ---- the goal ----
 
 class Goal : public Script {
@@ -568,6 +583,16 @@ TEST(LeaveSoonTest, FinishDoesNotWaitButForAnAverageThatHasBegun) {
   comes.core.Finish(comes.now, &comes.actions);
   EXPECT_TRUE(comes.Said<prd::Finish>().empty());
   EXPECT_EQ(comes.Said<prd::Leave>().size(), 1u);
+
+  Script meets;  // the average, which has begun before the controller hears of it
+  meets.Join();
+  meets.core.Finish(meets.now, &meets.actions);
+  Soon(meets);
+  meets.Say(Script::MakeGroup(2, GroupKind::kFinal));
+  meets.Reduced(2);
+  EXPECT_EQ(meets.Only<Finished>().outcome, Outcome::kOk);
+  meets.Say(Released{"the job is done"});
+  EXPECT_TRUE(meets.Done()->ok());
 
   Script averages;
   averages.Join();

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -208,6 +209,41 @@ TEST(SessionPauseTest, EveryEngineGoesOnWithoutWhoPauses) {
       const Status finished = worker->session->Finish();
       EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
     });
+  }
+}
+
+// Each loss that is told reaches the controller once, also one after the last step.
+TEST(LossesTest, AllReachTheControllerUnderAnyEngine) {
+  constexpr int kSteps = 5;
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 2));
+    InParallel(daemon, 2, [&](Worker* worker, int rank) {
+      worker->session->TellLoss(1000);  // is told to nobody
+      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+      for (int i = 0; i < kSteps; ++i) {
+        worker->session->TellLoss(std::numeric_limits<double>::quiet_NaN());
+        worker->session->TellLoss(rank + i);
+        ASSERT_TRUE(worker->session->Step().ok()) << EngineName(engine);
+      }
+      worker->session->TellLoss(0.25);
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << ": " << finished.ToString();
+    });
+    std::uint32_t told = 0;
+    double sum = 0;
+    for (const Record& record : daemon.records()) {
+      const auto* from = std::get_if<FromWorker>(&record.body);
+      if (from == nullptr) continue;
+      Losses losses;
+      if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) losses = ready->losses;
+      if (const auto* progressed = std::get_if<Progressed>(&from->envelope.body)) {
+        losses = progressed->losses;
+      }
+      told += losses.count;
+      sum += losses.count * losses.mean;
+    }
+    EXPECT_EQ(told, 2u * (kSteps + 1)) << EngineName(engine);
+    EXPECT_NEAR(sum, 10 + 15 + 0.5, 1e-9) << EngineName(engine);
   }
 }
 

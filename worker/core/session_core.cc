@@ -171,8 +171,11 @@ bool SessionCore::IsDone() const {
 
 // By Progressed, where no Ready has told it.
 void SessionCore::TellTrained(Actions* out) {
-  if (!trains() || (own_ == told_ && nonfinite_ == 0)) return;
-  Push(Progressed{.own = own_, .nonfinite = std::exchange(nonfinite_, 0)}, out);
+  if (!trains() || (own_ == told_ && nonfinite_ == 0 && losses_.count == 0)) return;
+  Push(Progressed{.own = own_,
+                  .nonfinite = std::exchange(nonfinite_, 0),
+                  .losses = std::exchange(losses_, {})},
+       out);
   told_ = own_;
   told_at_ = now_;
 }
@@ -248,6 +251,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   own_ = options_.hello.own;
   progress_ = {.trained = options_.hello.job_trained};
   nonfinite_ = 0;
+  losses_ = {};
   paused_ = false;
   former_ = {};
   answered_ = now;
@@ -362,6 +366,7 @@ void SessionCore::SayReady(Actions* out) {
   ready_.rtt_ns = rtt_ns_;
   ready_.own = told_ = own_;
   ready_.nonfinite = std::exchange(nonfinite_, 0);
+  ready_.losses = std::exchange(losses_, {});
   told_at_ = now_;
   Push(ready_, out);
 }

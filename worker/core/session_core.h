@@ -99,6 +99,8 @@ class SessionCore {
   void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
   // The step about to come, or the one before, is not all finite. Told with the next report.
   void NoteNonfinite() { ++nonfinite_; }
+  // The training loop has told losses. The same.
+  void NoteLosses(const Losses& losses) { losses_.Add(losses); }
   // Done when the controller has let go, or after a second. Also instead of Applied, when `apply`
   // failed: the call in progress is then over without a CallDone of its own.
   void Leave(Instant now, const std::string& reason, Actions* out);
@@ -311,11 +313,12 @@ class SessionCore {
   JobProgress progress_;    // the job's, as far as told
   std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
 
-  // What the controller has been told of own_ in this incarnation, and when; and steps that were
-  // not all finite since then.
+  // What the controller has been told of own_ in this incarnation, and when; and since then, steps
+  // that were not all finite, and losses.
   Trained told_;
   Instant told_at_;
   std::uint32_t nonfinite_ = 0;
+  Losses losses_;
 
   // The controller's view of this incarnation.
   RunIdentity identity_;              // the newest of this incarnation's run

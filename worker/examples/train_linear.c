@@ -92,6 +92,7 @@ static int train(prd_session* session, int64_t steps) {
   while (!interrupted && !result.done && result.steps < steps) {
     loss = compute_gradients(&random);
     if (result.steps == 0) first = loss;
+    prd_tell_loss(session, loss);
     const prd_step_input input = {.size = sizeof input, .samples = kBatch};
     code = end_call(session, prd_step(session, &input));
     if (code < 0) return fail("step", code, prd_message(session));

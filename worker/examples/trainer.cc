@@ -121,6 +121,7 @@ prd::Status Train(const TrainArgs& args, prd::Session& session, Learner& learner
       log.Flush();
     }
     const std::optional<double> loss = learner.ComputeGradients(interrupted);
+    if (loss) session.TellLoss(*loss);
     const bool whole = loss && WaitUntil(pace.EndNs(step, now_ns, MonotonicNs()), interrupted);
 
     const std::int64_t samples = whole ? static_cast<std::int64_t>(args.batch) : 0;

@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 2
+#define PRD_ABI_MINOR 3
 
 enum {
   PRD_DONE = 0,
@@ -254,6 +254,8 @@ PRD_API const char* prd_log_line(prd_session* session);
 PRD_API void prd_cancel(prd_session* session);
 /* As prd::Session::LeaveSoon. grace_ms: 0 is no limit. */
 PRD_API void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms);
+/* As prd::Session::TellLoss. Since 1.3. */
+PRD_API void prd_tell_loss(prd_session* session, double loss);
 PRD_API int32_t prd_interrupted(const prd_session* session);
 PRD_API int32_t prd_get_progress(const prd_session* session, prd_progress* progress);
 PRD_API int32_t prd_get_group_transports(const prd_session* session,

@@ -226,6 +226,12 @@ class PRD_EXPORT Session {
   // How far the job is. Any thread.
   Progress progress() const;
 
+  // Tells the loss of a batch, for people who watch the job (`prdctl serve`); training does not use
+  // it. On a GPU: whenever the loop reads one back. The worker's next report carries the mean of
+  // the losses told since its last one. Losses that are not finite, or told before Attach, are
+  // ignored. Takes a lock. Any thread.
+  void TellLoss(double loss);
+
   // Between these two, the others go on as if this worker were not there, and wait for it in Finish
   // alone: to evaluate, or to save, is no slow step. Pause ends what this worker has begun, as
   // Finish does. Resume replaces the parameters by a peer's if the others have gone on with equal

@@ -148,6 +148,7 @@ def main():
             optimizer.zero_grad()
             loss = criterion(model(x), y)
             loss.backward()
+            worker.tell_loss(loss)
             if rest(worker, now_ns + step_ns):
                 optimizer.step()
                 log.step(worker.last, loss.item())

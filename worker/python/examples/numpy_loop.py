@@ -36,6 +36,7 @@ with prd.Session() as session:
     while session.progress.steps < STEPS * session.workers:  # all workers' together: none waits for a slow one
         loss = compute_gradient(random)
         first = loss if first is None else first
+        session.tell_loss(loss)
         session.step(samples=BATCH)
     session.finish()
     print(f"rank {session.rank}: loss from {first} to {loss}, model {float(model @ numpy.arange(INPUTS)):.6f}")

@@ -3,7 +3,7 @@ import ctypes as c
 import os
 import pathlib
 
-ABI_MAJOR, ABI_MINOR = 1, 2
+ABI_MAJOR, ABI_MINOR = 1, 3
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -95,6 +95,7 @@ _FUNCTIONS = {
     "prd_log_line": (c.c_char_p, [_SESSION]),
     "prd_cancel": (None, [_SESSION]),
     "prd_leave_soon": (None, [_SESSION, c.c_char_p, c.c_int64]),
+    "prd_tell_loss": (None, [_SESSION, c.c_double]),
     "prd_interrupted": (c.c_int32, [_SESSION]),
     "prd_get_progress": (c.c_int32, [_SESSION, c.POINTER(Progress)]),
     "prd_get_group_transports": (c.c_int32, [_SESSION, c.POINTER(GroupTransports)]),

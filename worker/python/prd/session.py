@@ -135,10 +135,10 @@ class _SignalsWait:
 class Session:
     """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
 
-    Threads: one at a time, but for interrupted, progress, group_transports, leave_soon and cancel. Ctrl-C during a call raises
-    KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next, brings it to its end
-    first. Until then the gradients are the call's. As a context manager, the session ends with the block: an exception
-    that leaves the block becomes the reason why the worker leaves the job.
+    Threads: one at a time, but for interrupted, progress, group_transports, leave_soon, tell_loss and cancel. Ctrl-C
+    during a call raises KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next,
+    brings it to its end first. Until then the gradients are the call's. As a context manager, the session ends with the
+    block: an exception that leaves the block becomes the reason why the worker leaves the job.
     """
 
     def __init__(self, *, job=None, controller=None, rank=None, world_size=None, address=None, launch=None, timeout=None,
@@ -256,6 +256,11 @@ class Session:
                 self._run_apply(session)
             self._drain()
             self._check(next_)
+
+    def tell_loss(self, loss):
+        """The loss of a batch, a number or an array of one, for people who watch the job (prdctl serve). Any thread."""
+        if self._handle.session:
+            self._library.prd_tell_loss(self._handle.session, float(loss))
 
     def leave_soon(self, reason, grace=0):
         """Leaves the job at the next boundary: once the step that is computed, or in progress, has ended. Any thread.

@@ -186,6 +186,13 @@ class Worker:
             self._ended = True
             self.session.leave(reason)
 
+    def tell_loss(self, loss):
+        """The loss of a batch, a number or a tensor, for people who watch the job (prdctl serve).
+
+        A tensor on a GPU is read back, which waits for the GPU: tell it where the script prints it anyway.
+        """
+        self.session.tell_loss(loss)
+
     def leave_soon(self, reason, grace=0):
         """Leaves the job at the next boundary, as Session.leave_soon. Any thread."""
         self.session.leave_soon(reason, grace)
