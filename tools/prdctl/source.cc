@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "common/base/text.h"
 #include "tools/prdctl/meters.h"
 
 namespace prd::ctl {

@@ -48,144 +48,6 @@ constexpr std::string_view kLetters = "cwrb";
 
 }  // namespace
 
-// ---- lanes ----
-
-void Lanes::Follow(const Record& record) {
-  TraceExporter::Add(record);
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    Lane& lane = lanes_[joined->rank];
-    stopped_.erase(joined->rank);
-    joined_[joined->rank] = record.now;
-    if (going_over_.erase(joined->rank) > 0 && !lane.there.empty()) {
-      lane.there.back().second.reset();
-    } else if (lane.there.empty() || lane.there.back().second) {
-      lane.there.emplace_back(record.now, std::nullopt);
-    }
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    const auto lane = lanes_.find(left->rank);
-    in_.erase(left->rank);
-    // Who has finished or pauses is there still.
-    if (StaysInJob(left->why)) {
-      stopped_.insert(left->rank);
-      return;
-    }
-    if (lane == lanes_.end() || lane->second.there.empty()) return;
-    std::optional<Instant>& until = lane->second.there.back().second;
-    if (!until) until = record.now;
-    if (lane->second.there.size() > 1000) lane->second.there.pop_front();
-  } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
-    newest_ = std::max(newest_, formed->id);
-    const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(tracker().plan());
-    if (beside || DrawnAhead(tracker().plan())) return;
-    for (const GroupShare& share : formed->members) in_[share.rank] = formed->id;
-  } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
-    const auto* finished = std::get_if<Finished>(&from->envelope.body);
-    if (finished != nullptr) in_.erase(from->envelope.rank);
-  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
-    std::set<Rank> come;
-    for (const FormerRank& of : started->former.ranks) {
-      if (of.awaited && going_over_.contains(of.rank)) come.insert(of.rank);
-    }
-    going_over_ = std::move(come);
-    base_ += newest_;
-    newest_ = 0;
-    in_.clear();
-    stopped_.clear();
-    joined_.clear();
-  } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
-    going_over_.clear();
-    for (auto& [rank, lane] : lanes_) {
-      if (lane.there.empty()) continue;
-      std::optional<Instant>& until = lane.there.back().second;
-      // With a switch all are sent away just before, to the next run.
-      if (ended->next != kNoRun && until.value_or(record.now) == record.now) {
-        going_over_.insert(rank);
-      }
-      if (!until) until = record.now;
-    }
-  }
-}
-
-void Lanes::Did(const char* name, int thread, Instant from, Instant to, GroupId group) {
-  const std::string_view what(name);
-  const bool beside = thread >= kBackground;
-  const Kind kind = beside              ? Kind::kBeside
-                    : what == "compute" ? Kind::kComputing
-                    : what == "wait"    ? Kind::kWaiting
-                                        : Kind::kReducing;
-  Lane& lane = lanes_[beside ? thread - kBackground : thread];
-  const GroupId key = group == kNoGroup ? kNoGroup : base_ + group;
-  lane.spans.push_back({.from = from, .to = to, .group = key, .kind = kind});
-  if (++spans_ > most_) Forget();
-}
-
-// An eighth of each lane.
-void Lanes::Forget() {
-  for (auto& [rank, lane] : lanes_) {
-    const auto count = static_cast<std::ptrdiff_t>((lane.spans.size() + 7) / 8);
-    if (count == 0) continue;
-    const auto end = lane.spans.begin() + count;
-    forgotten_ = std::max(forgotten_.value_or(Instant{}), std::prev(end)->to);
-    lane.spans.erase(lane.spans.begin(), end);
-    spans_ -= static_cast<std::size_t>(count);
-  }
-}
-
-std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
-  const auto lane = lanes_.find(rank);
-  if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
-  if (stopped_.contains(rank)) return std::nullopt;
-  const auto joined = joined_.find(rank);
-  if (joined == joined_.end() || lane->second.there.back().second) return std::nullopt;
-  const Instant since = std::max(joined->second, BusyUntil(rank));
-  if (since >= now) return std::nullopt;
-  const auto in = in_.find(rank);
-  if (in != in_.end()) {
-    return Span{.from = since, .to = now, .group = base_ + in->second, .kind = Kind::kReducing};
-  }
-  const auto thread = threads().find(rank);
-  const bool waits = thread != threads().end() && thread->second.signalled;
-  return Span{.from = since, .to = now, .kind = waits ? Kind::kWaiting : Kind::kComputing};
-}
-
-// ---- steps over time ----
-
-void StepSeries::Add(DurationNs at, std::uint64_t steps) {
-  if (at < 0) return;
-  while (static_cast<std::size_t>(at / width_) >= kBuckets) {
-    for (std::size_t i = 0; i < buckets_.size(); i += 2) {
-      buckets_[i / 2] = buckets_[i] + (i + 1 < buckets_.size() ? buckets_[i + 1] : 0);
-    }
-    buckets_.resize((buckets_.size() + 1) / 2);
-    width_ *= 2;
-  }
-  const auto bucket = static_cast<std::size_t>(at / width_);
-  if (bucket >= buckets_.size()) buckets_.resize(bucket + 1);
-  buckets_[bucket] += steps;
-}
-
-// ---- who met whom ----
-
-void Meetings::Widen() {
-  std::array<double, kSide * kSide> wider{};
-  for (std::size_t a = 0; a < kSide; ++a) {
-    for (std::size_t b = 0; b < kSide; ++b) wider[a / 2 * kSide + b / 2] += At(a, b);
-  }
-  fields_ = wider;
-  scale_ *= 2;
-  side_ = (side_ + 1) / 2;
-}
-
-void Meetings::Add(Rank a, Rank b, double weight) {
-  if (a < 0 || b < 0) return;
-  const auto one = static_cast<std::size_t>(a), other = static_cast<std::size_t>(b);
-  while (std::max(one, other) / scale_ >= kSide) Widen();
-  side_ = std::max(side_, std::max(one, other) / scale_ + 1);
-  fields_[one / scale_ * kSide + other / scale_] += weight;
-}
-
-// ---- the run ----
-
 Status JobWatch::Add(const Record& record) {
   const auto* started = std::get_if<RunStarted>(&record.body);
   if (record.run != run_) {
@@ -204,9 +66,9 @@ Status JobWatch::Add(const Record& record) {
   OnGroup(change);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
-      OnSteps(record, from->envelope.rank, ready->own.steps);
+      OnSteps(record, from->envelope.rank, ready->own.steps, ready->losses);
     } else if (const auto* progressed = std::get_if<Progressed>(&from->envelope.body)) {
-      OnSteps(record, from->envelope.rank, progressed->own.steps);
+      OnSteps(record, from->envelope.rank, progressed->own.steps, progressed->losses);
     }
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
     const auto finished = finished_.find(joined->rank);
@@ -282,13 +144,13 @@ void JobWatch::GoOn(const RunStarted& started, Instant now, RunId run) {
 
 // A worker may come with steps of an earlier run: what it says first counts from there on, but for
 // the step that it tells of.
-void JobWatch::OnSteps(const Record& record, Rank rank, std::int64_t own) {
+void JobWatch::OnSteps(const Record& record, Rank rank, std::int64_t own, const Losses& losses) {
   const auto [told, first] = told_.try_emplace(rank, std::max<std::int64_t>(0, own - 1));
-  const std::int64_t more = own - told->second;
-  if (more <= 0) return;
-  told->second = own;
+  const std::int64_t more = std::max<std::int64_t>(0, own - told->second);
+  if (more == 0 && losses.count == 0) return;
+  told->second += more;
   all_steps_ += static_cast<std::uint64_t>(more);
-  steps_.Add(record.now - start_, static_cast<std::uint64_t>(more));
+  steps_.Add(record.now - start_, static_cast<std::uint64_t>(more), losses);
 }
 
 JobWatch::Group JobWatch::Of(const GroupRow& row) const {
@@ -446,7 +308,7 @@ Json JobWatch::Summary(const std::vector<RunInfo>& runs, const DaemonStatus* dae
   }
   json["switches"] = std::move(switches);
   json["forgotten_s"] = At(lanes_.forgotten(), start_);
-  json["series"] = {{"width_s", Seconds(steps_.width())}, {"steps", steps_.buckets()}};
+  json["series"] = steps_.ToJson();
   json["pace"] = Pace();
   json["graph"] = Graph();
   Json workers = Json::array();

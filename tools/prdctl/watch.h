@@ -4,93 +4,21 @@
 #ifndef PRD_TOOLS_PRDCTL_WATCH_H_
 #define PRD_TOOLS_PRDCTL_WATCH_H_
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "tools/prdctl/export.h"
 #include "tools/prdctl/json.h"
+#include "tools/prdctl/lanes.h"
 #include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
+#include "tools/prdctl/series.h"
 
 namespace prd::ctl {
-
-// What a worker did, and when; in order. Of more than kMost spans the oldest are forgotten. A
-// worker that goes from run to run is there all the time.
-class Lanes final : public TraceExporter {
- public:
-  // In the order of precedence in which the page names them.
-  enum class Kind : std::uint8_t { kComputing, kWaiting, kReducing, kBeside };
-  struct Span {
-    Instant from, to;
-    GroupId group = kNoGroup;
-    Kind kind = Kind::kComputing;
-  };
-  struct Lane {
-    std::deque<Span> spans;
-    std::deque<std::pair<Instant, std::optional<Instant>>> there;  // joined, left
-  };
-
-  explicit Lanes(std::size_t most = 2'000'000) : TraceExporter(nullptr), most_(most) {}
-  void Follow(const Record& record);
-
-  const std::map<Rank, Lane>& lanes() const { return lanes_; }
-  // What it does since its last span, if it is there and `now` is the present.
-  std::optional<Span> Open(Rank rank, Instant now) const;
-  // Groups of each run have numbers from 1 on. Added to those of this run, no number comes twice.
-  GroupId base() const { return base_; }
-  // Before this time spans were forgotten.
-  std::optional<Instant> forgotten() const { return forgotten_; }
-
- private:
-  void Did(const char* name, int thread, Instant from, Instant to, GroupId group) override;
-  void Forget();
-
-  const std::size_t most_;
-  std::size_t spans_ = 0;
-  std::map<Rank, Lane> lanes_;
-  std::map<Rank, GroupId> in_;      // a group that has its training loop
-  std::set<Rank> stopped_;          // finished, or pausing
-  std::set<Rank> going_over_;       // there as the run before ended for this one
-  std::map<Rank, Instant> joined_;  // this run
-  std::optional<Instant> forgotten_;
-  GroupId base_ = 0;
-  GroupId newest_ = 0;  // of this run
-};
-
-// Steps of all workers over time, in at most kBuckets parts that grow with the run.
-class StepSeries {
- public:
-  static constexpr std::size_t kBuckets = 1024;
-  void Add(DurationNs at, std::uint64_t steps);
-  DurationNs width() const { return width_; }
-  const std::vector<std::uint64_t>& buckets() const { return buckets_; }
-
- private:
-  DurationNs width_ = kSecond / 4;
-  std::vector<std::uint64_t> buckets_;
-};
-
-// How often ranks met, in at most kSide x kSide fields: of more ranks, several share one.
-class Meetings {
- public:
-  static constexpr std::size_t kSide = 64;
-  void Add(Rank a, Rank b, double weight);
-  std::size_t per_field() const { return scale_; }
-  std::size_t side() const { return side_; }
-  double At(std::size_t a, std::size_t b) const { return fields_[a * kSide + b]; }
-
- private:
-  void Widen();
-  std::size_t scale_ = 1, side_ = 0;
-  std::array<double, kSide * kSide> fields_{};
-};
 
 class JobWatch {
  public:
@@ -161,7 +89,7 @@ class JobWatch {
   void GoOn(const RunStarted& started, Instant now, RunId run);
   Group Of(const GroupRow& row) const;
   void OnGroup(const GroupTracker::Change& change);
-  void OnSteps(const Record& record, Rank rank, std::int64_t own);
+  void OnSteps(const Record& record, Rank rank, std::int64_t own, const Losses& losses);
   Json Pace() const;
   Json Graph() const;
 

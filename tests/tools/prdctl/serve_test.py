@@ -302,6 +302,9 @@ class Serving(unittest.TestCase):
                 steps = sum(len(worker.steps()) for worker in workers)
                 self.assertEqual((run["steps"], sum(run["series"]["steps"])), (steps, steps))
                 self.assertEqual(sum(worker["steps"] for worker in run["pace"]["workers"]), steps)
+                # The toy's loss is 1 at first, and falls in each step of each run.
+                losses = [loss for loss in run["series"]["loss"] if loss is not None]
+                self.assertTrue(1 >= losses[0] >= losses[-1] > 0, losses)
                 # A worker is there from its start to its end without a break, and does one thing at a time.
                 line = s.api(f"timeline?run=1&from=0&to={run['now_s']}&width=1000")
                 keys = set()
@@ -334,6 +337,7 @@ class Serving(unittest.TestCase):
                     self.assertIn("all-reduce → hop", page.evaluate("document.getElementById('tip').innerText"))
                     page.press("S")
                     self.assertIn("hop → p-reduce", page.evaluate("document.getElementById('tip').innerText"))
+                    self.assertTrue(page.evaluate("by('loss').clientHeight > 40 && by('figures').innerText.includes('loss, last')"))
                     self.picture(page)
 
     def until(self, s, seen):

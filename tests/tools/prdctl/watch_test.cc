@@ -69,5 +69,27 @@ TEST(WatchTest, ARunThatIsDamagedHidesNoneAfterIt) {
   EXPECT_EQ(watch.run(), 5u);
 }
 
+// The mean of a part counts each loss once, however parts are joined.
+TEST(WatchTest, LossesAreMeansOverTime) {
+  StepSeries series;
+  EXPECT_FALSE(series.ToJson().contains("loss"));
+  series.Add(0, 1, {.count = 1, .mean = 8});
+  series.Add(kSecond / 8, 1, {.count = 3, .mean = 4});
+  series.Add(kSecond, 2, {});
+  series.Add(kSecond, 0, {.count = 2, .mean = -1.0 / 3});
+  Json json = series.ToJson();
+  EXPECT_EQ(json["width_s"], 0.25);
+  EXPECT_EQ(json["steps"], Json({2, 0, 0, 0, 2}));
+  EXPECT_EQ(json["loss"], Json({5, nullptr, nullptr, nullptr, -0.333333}));
+  series.Add(static_cast<DurationNs>(StepSeries::kBuckets) * kSecond / 4 * 3, 1, {});
+  json = series.ToJson();
+  EXPECT_EQ(json["width_s"], 1.0);
+  EXPECT_EQ(json["steps"][0], 2);
+  EXPECT_EQ(json["steps"][1], 2);
+  EXPECT_EQ(json["loss"][0], 5);
+  series.Add(static_cast<DurationNs>(StepSeries::kBuckets) * kSecond * 3, 1, {});
+  EXPECT_EQ(series.ToJson()["loss"][0], 3.22222);  // 20 - 2/3 over 6
+}
+
 }  // namespace
 }  // namespace prd::ctl

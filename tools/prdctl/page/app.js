@@ -58,6 +58,11 @@ function seconds(s) {
 }
 const clock = (s) => (s < 0 ? "-" : "") + Math.floor(Math.abs(s) / 60) + ":" + String((Math.abs(s) % 60).toFixed(1)).padStart(4, "0");
 const plural = (n, one, many) => n + " " + (n === 1 ? one : many || one + "s");
+// Of any size, to three digits.
+function figure(v) {
+  const a = Math.abs(v);
+  return a === 0 ? "0" : a >= 1e6 || a < 1e-3 ? v.toExponential(2) : a >= 1000 ? v.toFixed(0) : v.toPrecision(3);
+}
 function ranks(list, all) {
   const shown = list.slice(0, 12).join(", ");
   return shown + ((all || list.length) > 12 ? ", … (" + (all || list.length) + ")" : "");
@@ -120,29 +125,76 @@ function drawSwitches(g, x, left, right, tall, y) {
   }
 }
 
-function drawSteps() {
-  const [g, width, height] = prepare(by("steps"), 56);
+// ---- over the whole job's time ----
+
+// The parts of the series that are over.
+function partsOver(values) { return state.summary.over || values.length < 2 ? values : values.slice(0, -1); }
+// What all overviews have: x of a time, the base below them, operators' acts and switches, and the window. The lowest one has
+// the times below it.
+function overview(canvas, height, lowest, draw) {
+  const [g, width, tall] = prepare(canvas, height + (lowest ? 14 : 0));
   const s = state.summary;
   if (!s || !s.series) return;
-  const w = s.series.width_s, counts = s.series.steps, end = Math.max(s.now_s, w);
-  const rates = counts.map((n) => n / w);
-  if (!s.over && rates.length > 1) rates.pop();  // the last part is not over
-  const most = Math.max(1e-9, ...rates), plot = width - LEFT, base = height - 14;
-  const x = (t) => LEFT + plot * t / end;
-  g.fillStyle = colours.computing; g.globalAlpha = 0.55;
-  g.beginPath(); g.moveTo(x(0), base);
-  rates.forEach((rate, i) => { const y = base - (base - 6) * rate / most; g.lineTo(x(i * w), y); g.lineTo(x((i + 1) * w), y); });
-  g.lineTo(x(rates.length * w), base); g.fill(); g.globalAlpha = 1;
-  g.fillStyle = colours.soft; g.textAlign = "right";
-  g.fillText("steps/s", LEFT - 8, base); g.fillText(most >= 100 ? most.toFixed(0) : most.toPrecision(2), LEFT - 8, 13);
-  g.textAlign = "left"; g.fillText("0:00", LEFT, height - 2);
-  g.textAlign = "right"; g.fillText(clock(end), width - 2, height - 2);
+  const end = Math.max(s.now_s, s.series.width_s), base = height;
+  const x = (t) => LEFT + (width - LEFT) * t / end;
+  draw(g, x, base);
+  g.fillStyle = colours.soft;
+  if (lowest) {
+    g.textAlign = "left"; g.fillText("0:00", LEFT, tall - 2);
+    g.textAlign = "right"; g.fillText(clock(end), width - 2, tall - 2);
+  }
   g.fillStyle = colours.bad;
   for (const act of s.acts) if (!switchOf(act)) g.fillRect(Math.round(x(act.at_s)), 0, 1, base);
   drawSwitches(g, x, LEFT, width, base, 10);
   const a = Math.max(x(state.from), LEFT), b = Math.max(a + 2, Math.min(x(state.to), width));
   g.fillStyle = colours.accent; g.globalAlpha = 0.16; g.fillRect(a, 0, b - a, base); g.globalAlpha = 1;
   g.strokeStyle = colours.accent; g.strokeRect(a + 0.5, 0.5, b - a - 1, base - 1);
+}
+function drawOverviews() {
+  const losses = state.summary && state.summary.series && state.summary.series.loss;
+  by("loss").hidden = !losses;
+  overview(by("steps"), 42, !losses, (g, x, base) => {
+    const w = state.summary.series.width_s, rates = partsOver(state.summary.series.steps).map((n) => n / w);
+    const most = Math.max(1e-9, ...rates);
+    g.fillStyle = colours.computing; g.globalAlpha = 0.55;
+    g.beginPath(); g.moveTo(x(0), base);
+    rates.forEach((rate, i) => { const y = base - (base - 6) * rate / most; g.lineTo(x(i * w), y); g.lineTo(x((i + 1) * w), y); });
+    g.lineTo(x(rates.length * w), base); g.fill(); g.globalAlpha = 1;
+    g.fillStyle = colours.soft; g.textAlign = "right";
+    g.fillText("steps/s", LEFT - 8, base - 3); g.fillText(most >= 100 ? most.toFixed(0) : most.toPrecision(2), LEFT - 8, 13);
+  });
+  if (losses) overview(by("loss"), 64, true, (g, x, base) => drawLoss(g, x, base, losses));
+}
+// Logarithmic where that shows more.
+function drawLoss(g, x, base, losses) {
+  const w = state.summary.series.width_s, end = state.summary.now_s;
+  const told = losses.map((loss, i) => [x(Math.min((i + 0.5) * w, end)), loss]).filter(([, loss]) => loss !== null);
+  const low = Math.min(...told.map(([, loss]) => loss)), high = Math.max(...told.map(([, loss]) => loss));
+  const logarithmic = low > 0 && high > 30 * low, scale = logarithmic ? Math.log : (v) => v;
+  const y = (v) => (high > low ? base - 4 - (base - 10) * (scale(v) - scale(low)) / (scale(high) - scale(low)) : base / 2);
+  g.strokeStyle = g.fillStyle = colours.reducing; g.lineWidth = 1.6;
+  g.beginPath();
+  told.forEach(([at, loss], i) => (i ? g.lineTo(at, y(loss)) : g.moveTo(at, y(loss))));
+  g.stroke(); g.lineWidth = 1;
+  if (told.length < 40) for (const [at, loss] of told) { g.beginPath(); g.arc(at, y(loss), 2.2, 0, 7); g.fill(); }
+  g.fillStyle = colours.soft; g.textAlign = "right";
+  g.fillText(figure(high), LEFT - 8, 13); g.fillText(logarithmic ? "loss, log" : "loss", LEFT - 8, base / 2 + 5);
+  if (high > low) g.fillText(figure(low), LEFT - 8, base);
+}
+// Steps/s or loss at the pointer.
+function tellOverview(canvas, event) {
+  const s = state.summary, box = canvas.getBoundingClientRect();
+  if (!s || !s.series) return;
+  const end = Math.max(s.now_s, s.series.width_s), w = s.series.width_s;
+  const t = end * (event.clientX - box.left - LEFT) / (box.width - LEFT);
+  const loss = canvas.id === "loss", values = loss ? s.series.loss : s.series.steps;
+  let i = Math.floor(t / w);
+  while (loss && i > 0 && values[i] === null) --i;  // the last one told
+  const value = t < 0 || !values || i >= values.length ? null : values[i];
+  by("tip").hidden = value === null;
+  if (value === null) return;
+  set(by("tip"), (loss ? "loss " + figure(value) : figure(value / w) + " steps/s") + " at " + clock(loss ? (i + 0.5) * w : t));
+  placeTip(event.clientX, event.clientY);
 }
 
 function drawLanes() {
@@ -312,6 +364,8 @@ function showHead(s) {
   const busy = s.pace ? s.pace.workers.reduce((a, b) => a + b.computed_s + b.waited_s + b.reduced_s, 0) : 0;
   const waited = s.pace ? s.pace.workers.reduce((a, b) => a + b.waited_s, 0) : 0;
   const figures = [["steps", String(s.steps)], [s.over ? "steps/s, mean" : "steps/s", lately >= 100 ? lately.toFixed(0) : lately.toFixed(1)], ["waiting", busy ? Math.round(100 * waited / busy) + " %" : "–"], ["workers", s.over ? String(s.expected || 0) : here + " of " + s.expected]];
+  const losses = s.series && s.series.loss ? s.series.loss.filter((loss) => loss !== null) : [];
+  if (losses.length) figures.splice(2, 0, [s.over ? "loss, last" : "loss", figure(losses[losses.length - 1])]);
   if (s.links && s.links.length) figures.push(["broken links", String(s.links.length)]);
   fill(by("figures"), figures.map(([name, value]) => { const d = element("div"); d.append(element("dt", name), element("dd", value, name === "broken links" ? "bad" : "")); return d; }));
 }
@@ -399,7 +453,7 @@ function clampWindow() {
 }
 function move(from, to, live) {
   state.from = from; state.to = to; state.live = Boolean(live);
-  clampWindow(); drawSteps(); drawLanes(); soon();
+  clampWindow(); drawOverviews(); drawLanes(); soon();
 }
 const shift = (share) => move(state.from + share * (state.to - state.from), state.to + share * (state.to - state.from), false);
 function zoom(times, at) {
@@ -467,11 +521,14 @@ async function tick() {
 }
 function show() {
   const s = state.summary;
-  showHead(s); drawSteps(); drawLanes(); drawGraph(); showSlow(s); showLinks(s); showGroups(); showWorkers(s);
+  showHead(s); drawOverviews(); drawLanes(); drawGraph(); showSlow(s); showLinks(s); showGroups(); showWorkers(s);
 }
 
 // ---- hands ----
 
+function placeTip(left, top) {
+  by("tip").style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; by("tip").style.top = top + 16 + "px";
+}
 // What the row's workers do at that time, beside the point.
 function tell(row, t, left, top) {
   const tip = by("tip"), line = state.line;
@@ -493,15 +550,14 @@ function tell(row, t, left, top) {
     if (worker) text += "\n" + worker.why;
   }
   set(tip, text); tip.hidden = false;
-  tip.style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; tip.style.top = top + 16 + "px";
+  placeTip(left, top);
   return group;
 }
 // The switch whose line is at most so many pixels away.
 const switchAt = (px, x) => state.summary && state.summary.switches && state.summary.switches.find((by_) => Math.abs(x(by_.at_s) - px) <= 4);
 function tellSwitch(by_, left, top) {
-  const tip = by("tip");
-  set(tip, switchText(by_)); tip.hidden = false;
-  tip.style.left = Math.min(left + 14, window.innerWidth - 390) + "px"; tip.style.top = top + 16 + "px";
+  set(by("tip"), switchText(by_)); by("tip").hidden = false;
+  placeTip(left, top);
 }
 // To the next switch after the middle of the window, or to the first one.
 function nextSwitch() {
@@ -537,7 +593,7 @@ function theme(next) {
   document.documentElement.dataset.theme = next;
   try { localStorage.setItem("theme", next); } catch { /* it is forgotten then */ }
   readColours();
-  if (state.summary && state.summary.series) { drawSteps(); drawLanes(); drawGraph(); }
+  if (state.summary && state.summary.series) { drawOverviews(); drawLanes(); drawGraph(); }
 }
 
 function begin() {
@@ -553,7 +609,7 @@ function begin() {
   by("out").onclick = () => zoom(2);
   by("all").onclick = whole;
   by("live").onclick = () => { state.live = true; move(state.from, state.to, true); };
-  const lanes = by("lanes"), steps = by("steps");
+  const lanes = by("lanes");
   lanes.onpointermove = (event) => { if (!state.drag) tipAt(event); else { const g = state.geometry; const by_s = (state.drag.x - event.clientX) * g.span / g.plot; move(state.drag.from + by_s, state.drag.to + by_s, false); } };
   lanes.onpointerdown = (event) => { state.drag = { x: event.clientX, from: state.from, to: state.to }; lanes.setPointerCapture(event.pointerId); by("tip").hidden = true; };
   lanes.onpointerup = () => { state.drag = null; };
@@ -563,14 +619,17 @@ function begin() {
     event.preventDefault();
     zoom(event.deltaY > 0 ? 1.25 : 0.8, state.from + state.geometry.span * (event.clientX - lanes.getBoundingClientRect().left - LEFT) / state.geometry.plot);
   }, { passive: false });
-  const jump = (event) => {
-    const box = steps.getBoundingClientRect(), end = state.summary ? state.summary.now_s : 1, half = (state.to - state.from) / 2;
-    const t = end * (event.clientX - box.left - LEFT) / (box.width - LEFT);
-    move(t - half, t + half, false);
-  };
-  steps.onpointerdown = (event) => { steps.setPointerCapture(event.pointerId); state.jump = true; jump(event); };
-  steps.onpointermove = (event) => { if (state.jump) jump(event); };
-  steps.onpointerup = () => { state.jump = false; };
+  for (const canvas of [by("steps"), by("loss")]) {
+    const jump = (event) => {
+      const box = canvas.getBoundingClientRect(), end = state.summary ? state.summary.now_s : 1, half = (state.to - state.from) / 2;
+      const t = end * (event.clientX - box.left - LEFT) / (box.width - LEFT);
+      move(t - half, t + half, false);
+    };
+    canvas.onpointerdown = (event) => { canvas.setPointerCapture(event.pointerId); state.jump = true; by("tip").hidden = true; jump(event); };
+    canvas.onpointermove = (event) => { if (state.jump) jump(event); else tellOverview(canvas, event); };
+    canvas.onpointerup = () => { state.jump = false; };
+    canvas.onpointerleave = () => { by("tip").hidden = true; };
+  }
   lanes.onkeydown = chooseRow;
   lanes.onblur = noRow;
   by("runs").onkeydown = (event) => rove(by("runs"), event);

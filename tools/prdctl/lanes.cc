@@ -1,0 +1,107 @@
+#include "tools/prdctl/lanes.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+namespace prd::ctl {
+
+void Lanes::Follow(const Record& record) {
+  TraceExporter::Add(record);
+  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+    Lane& lane = lanes_[joined->rank];
+    stopped_.erase(joined->rank);
+    joined_[joined->rank] = record.now;
+    if (going_over_.erase(joined->rank) > 0 && !lane.there.empty()) {
+      lane.there.back().second.reset();
+    } else if (lane.there.empty() || lane.there.back().second) {
+      lane.there.emplace_back(record.now, std::nullopt);
+    }
+  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+    const auto lane = lanes_.find(left->rank);
+    in_.erase(left->rank);
+    // Who has finished or pauses is there still.
+    if (StaysInJob(left->why)) {
+      stopped_.insert(left->rank);
+      return;
+    }
+    if (lane == lanes_.end() || lane->second.there.empty()) return;
+    std::optional<Instant>& until = lane->second.there.back().second;
+    if (!until) until = record.now;
+    if (lane->second.there.size() > 1000) lane->second.there.pop_front();
+  } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
+    newest_ = std::max(newest_, formed->id);
+    const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(tracker().plan());
+    if (beside || DrawnAhead(tracker().plan())) return;
+    for (const GroupShare& share : formed->members) in_[share.rank] = formed->id;
+  } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    const auto* finished = std::get_if<Finished>(&from->envelope.body);
+    if (finished != nullptr) in_.erase(from->envelope.rank);
+  } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    std::set<Rank> come;
+    for (const FormerRank& of : started->former.ranks) {
+      if (of.awaited && going_over_.contains(of.rank)) come.insert(of.rank);
+    }
+    going_over_ = std::move(come);
+    base_ += newest_;
+    newest_ = 0;
+    in_.clear();
+    stopped_.clear();
+    joined_.clear();
+  } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+    going_over_.clear();
+    for (auto& [rank, lane] : lanes_) {
+      if (lane.there.empty()) continue;
+      std::optional<Instant>& until = lane.there.back().second;
+      // With a switch all are sent away just before, to the next run.
+      if (ended->next != kNoRun && until.value_or(record.now) == record.now) {
+        going_over_.insert(rank);
+      }
+      if (!until) until = record.now;
+    }
+  }
+}
+
+void Lanes::Did(const char* name, int thread, Instant from, Instant to, GroupId group) {
+  const std::string_view what(name);
+  const bool beside = thread >= kBackground;
+  const Kind kind = beside              ? Kind::kBeside
+                    : what == "compute" ? Kind::kComputing
+                    : what == "wait"    ? Kind::kWaiting
+                                        : Kind::kReducing;
+  Lane& lane = lanes_[beside ? thread - kBackground : thread];
+  const GroupId key = group == kNoGroup ? kNoGroup : base_ + group;
+  lane.spans.push_back({.from = from, .to = to, .group = key, .kind = kind});
+  if (++spans_ > most_) Forget();
+}
+
+// An eighth of each lane.
+void Lanes::Forget() {
+  for (auto& [rank, lane] : lanes_) {
+    const auto count = static_cast<std::ptrdiff_t>((lane.spans.size() + 7) / 8);
+    if (count == 0) continue;
+    const auto end = lane.spans.begin() + count;
+    forgotten_ = std::max(forgotten_.value_or(Instant{}), std::prev(end)->to);
+    lane.spans.erase(lane.spans.begin(), end);
+    spans_ -= static_cast<std::size_t>(count);
+  }
+}
+
+std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
+  const auto lane = lanes_.find(rank);
+  if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
+  if (stopped_.contains(rank)) return std::nullopt;
+  const auto joined = joined_.find(rank);
+  if (joined == joined_.end() || lane->second.there.back().second) return std::nullopt;
+  const Instant since = std::max(joined->second, BusyUntil(rank));
+  if (since >= now) return std::nullopt;
+  const auto in = in_.find(rank);
+  if (in != in_.end()) {
+    return Span{.from = since, .to = now, .group = base_ + in->second, .kind = Kind::kReducing};
+  }
+  const auto thread = threads().find(rank);
+  const bool waits = thread != threads().end() && thread->second.signalled;
+  return Span{.from = since, .to = now, .kind = waits ? Kind::kWaiting : Kind::kComputing};
+}
+
+}  // namespace prd::ctl
