@@ -19,26 +19,38 @@
 namespace prd {
 namespace {
 
-// The child's stdout and stderr go to the file.
+// The child's stdout and stderr go to the file. The child allocates nothing: another thread of this
+// process may have held the allocator's locks at the fork.
 pid_t Spawn(const std::vector<std::string>& flags, const std::string& log,
             const std::map<std::string, std::string>& environment) {
+  std::string binary = PRD_BIN_DIR "/prd";
+  std::vector<std::string> words = flags;
+  std::vector<char*> arguments{binary.data()};
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+
+  std::map<std::string, std::string> all = environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string::npos) all.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  for (const char* name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"}) {
+    if (!environment.contains(name)) all.erase(name);
+  }
+  std::vector<std::string> pairs;
+  for (const auto& [name, value] : all) pairs.push_back(name + "=" + value);
+  std::vector<char*> variables;
+  for (std::string& pair : pairs) variables.push_back(pair.data());
+  variables.push_back(nullptr);
+
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   ::dup2(out, STDOUT_FILENO);
   ::dup2(out, STDERR_FILENO);
-  for (const char* name : {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"}) {
-    ::unsetenv(name);
-  }
-  for (const auto& [name, value] : environment) ::setenv(name.c_str(), value.c_str(), 1);
-  std::string binary = PRD_BIN_DIR "/prd";
-  std::vector<std::string> words = flags;
-  std::vector<char*> arguments{binary.data()};
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv(binary.c_str(), arguments.data());
-  std::perror(binary.c_str());
+  ::execve(binary.c_str(), arguments.data(), variables.data());
   ::_exit(127);
 }
 

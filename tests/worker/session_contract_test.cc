@@ -448,6 +448,10 @@ TEST(MisuseTest, CallsInsideApplyAreRefused) {
 }
 
 TEST(MisuseTest, AForkedChildIsToldAndLeavesTheSessionAlone) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer of GCC 12 does not take its allocator's locks at a fork: the "
+                  "child may wait for ever for one that another thread held";
+#endif
   FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
   auto worker = std::make_unique<Worker>(daemon, 0);
   ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
