@@ -144,7 +144,7 @@ TEST(CInterfaceTest, ACheckpointAPauseAndAnEndWithoutWaiting) {
 
 TEST(CInterfaceTest, AForkedChildIsToldAndLeavesTheSessionAlone) {
 #if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "as MisuseTest's";
+  GTEST_SKIP() << "for the reason that MisuseTest of this name gives";
 #endif
   FakeDaemon daemon(SpecFor(AllReduceOptions{}, 1));
   EXPECT_STREQ(c_forked(daemon.endpoint().c_str()), nullptr);
