@@ -433,7 +433,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   CLI::App* serve =
       app.add_subcommand("serve",
                          "A page that shows the runs in a browser, live or ended: what each worker "
-                         "does, who waits for whom, groups as they form, links, steps per second. "
+                         "does, who waits for whom, groups as they form, links, steps "
+                         "per second, and the loss that training loops tell. "
                          "Prints the page's address, which holds a secret token; it is read-only");
   serve->fallthrough();
   serve
