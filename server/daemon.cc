@@ -178,10 +178,11 @@ void Daemon::Housekeep(Instant now) {
     }
     workers_->Prune(live);
   }
-  const std::string status = "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " +
-                             std::to_string(workers) + " workers, listening on " +
-                             workers_->endpoint() +
-                             (stalled_since_ ? "; the history cannot be written, see the log" : "");
+  const std::string status =
+      "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " + std::to_string(workers) +
+      " workers, listening on " + workers_->endpoint() +
+      (stalled_since_ ? "; the history cannot be written, see the log" : "") +
+      (reload_refused_ ? "; the last reload was refused, see the log" : "");
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
   TellStarts(now);

@@ -121,6 +121,7 @@ class Daemon {
   Distribution flushes_;
   DiskUse disk_;
   std::optional<Instant> watchdog_at_;
+  bool reload_refused_ = false;  // the last one
   std::string told_status_;
 
   // While the history cannot be written:

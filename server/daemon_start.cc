@@ -240,6 +240,8 @@ void Daemon::Reload() {
     status = read.ok() ? audit_.Open(loaded->daemon.audit_log) : read.status();
     if (read.ok()) access = std::move(*read);
   }
+  reload_refused_ = !status.ok();
+  turned_ = true;  // to tell the status
   if (!status.ok()) {
     spdlog::error("reload refused; the configuration that was running stays in force:");
     std::istringstream lines(status.message());

@@ -209,6 +209,7 @@ TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
   ASSERT_TRUE(daemon.WaitForLog("reload refused; the configuration that was running stays"));
   ASSERT_TRUE(daemon.WaitForNotice("RELOADING=1\nMONOTONIC_USEC="));
   ASSERT_TRUE(daemon.WaitForNotice("READY=1"));
+  ASSERT_TRUE(daemon.WaitForNotice("; the last reload was refused, see the log"));
   EXPECT_TRUE(verdict("one"));
   EXPECT_FALSE(verdict("two"));
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-MAX_EXPOSURE = 20  # tenths; systemd calls 0 to 24 "OK"
+MAX_EXPOSURE = 15  # tenths; systemd calls 0 to 24 "OK"
 SKIPPED = 77
 
 
@@ -19,7 +19,6 @@ def main():
         print("systemd-analyze is not installed")
         return SKIPPED
     text = unit.read_text(encoding="utf-8")
-    assert text.count("/usr/bin/prd ") == 1, "the installation replaces exactly one path"
     failures = []
     for line in ("IPAddressDeny=any", "IPAddressAllow=localhost", "LimitCORE=0", "MemoryMax=", "MemoryHigh=", "TasksMax=",
                  "StartLimitBurst="):
