@@ -57,6 +57,7 @@ CHOOSE_ENGINES = [
     "tools/gpu_check_lib/run.sh",
     "tools/gpu_check_lib/training.sh",
     "tools/measure_lib/main.py",
+    "tools/package_lib/booted/inside.py",
     "tools/punish_lib/options.py",
     "tools/prdbench/decide.cc",
     "tools/prdbench/skew.cc",

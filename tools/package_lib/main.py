@@ -4,6 +4,7 @@ import os
 import pathlib
 import sys
 
+import boot
 import debs
 import source
 import trial
@@ -26,6 +27,8 @@ Examples:
   pip install build/package/out/prd-*.whl
   tools/package --build build/release   packages what is built there, with CMAKE_INSTALL_PREFIX=/usr
   tools/package --try                   also installs it all in a fresh Debian 12, trains there, and removes it again
+  tools/package --boot                  also boots a Debian 12 with them in a virtual machine, and checks prd under systemd
+  tools/package --boot-shell            the same machine with its console here, to look around in it: log in as root
 
 The version is that of worker/python/prd/__init__.py. The maintainer is that of DEBFULLNAME and DEBEMAIL, else the author
 of the last commit. config/debian has the sources of the packages.
@@ -46,6 +49,10 @@ def parse(arguments):
     parser.add_argument("--try", dest="trial", action="store_true",
                         help="install the packages in a fresh Debian 12 root (needs root, mmdebstrap and the network), train, remove them")
     parser.add_argument("--try-torch", action="store_true", help="the same, and train with PyTorch there, too")
+    parser.add_argument("--boot", action="store_true",
+                        help="boot them twice in a virtual machine (needs root, mmdebstrap, qemu and the network; minutes), and check the daemon as "
+                             "systemd runs it")
+    parser.add_argument("--boot-shell", action="store_true", help="boot them in the same machine, with its console here")
     args = parser.parse_args(arguments)
     if args.wheel and args.build is None:
         parser.error("--wheel: needs --build DIR; without it the wheel is made with the Debian packages")
@@ -54,6 +61,8 @@ def parse(arguments):
     args.trial = args.trial or args.try_torch
     if args.trial and (args.debs or args.wheel):
         parser.error("--try: tries the Debian packages and the wheel; leave out --debs and --wheel")
+    if (args.boot or args.boot_shell) and args.wheel:
+        parser.error("--boot: boots the Debian packages; leave out --wheel")
     return args
 
 
@@ -68,6 +77,7 @@ def check_build(build):
 
 def main(arguments):
     args = parse(arguments)
+    booted = (args.boot or args.boot_shell) and not args.trial  # the wheel is not in the machine
     work = (args.work or source.ROOT / "build/package").resolve()
     out = (args.out or work / "out").resolve()
     try:
@@ -84,10 +94,14 @@ def main(arguments):
             print("lintian is not installed: the packages were not checked" if tags is None else f"lintian: {len(tags)} errors and warnings")
             if tags:
                 raise Failure("\n".join(tags))
-        if not args.debs:
+        if not args.debs and not booted:
             print(wheel.make(out, build))
         if args.trial:
             trial.run_all(out, work, args.try_torch)
+        if args.boot:
+            boot.run_all(out, work)
+        if args.boot_shell:
+            boot.shell(out, work)
     except (Failure, OSError) as error:
         print(f"tools/package: {error}", file=sys.stderr)
         return 1

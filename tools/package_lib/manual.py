@@ -12,7 +12,7 @@ import sys
 # The files of the configuration, in both pages.
 FILES = [
     ("/etc/prd/prd.toml", "The configuration of the daemon."),
-    ("/usr/share/prd", "Samples: prd.toml with every key, and one for each engine."),
+    ("/usr/share/prd", "Samples: prd.toml with every key, one for each engine, and prd-worker@.service, a worker as a service."),
     ("/run/prd", "The sockets where workers of this host and prdctl connect."),
     ("/var/lib/prd", "The history of every decision, from which a daemon that was killed goes on."),
 ]
@@ -91,7 +91,8 @@ def paragraphs(text, between=".PP"):
 
 
 # Paragraphs at the end of --help that are sections of a manual page, by how they begin.
-TITLES = {"Examples:": "EXAMPLES", "A first run:": "EXAMPLES", "Exit codes:": "EXIT STATUS", "Signals:": "SIGNALS"}
+TITLES = {"Examples:": "EXAMPLES", "A first run:": "EXAMPLES", "Exit codes:": "EXIT STATUS", "Signals:": "SIGNALS",
+          "As a service:": "UNDER SYSTEMD"}
 
 
 def footer(text):

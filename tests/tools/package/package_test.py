@@ -64,6 +64,7 @@ class Packages(unittest.TestCase):
                               "/usr/include/prd/session.h", "/usr/share/doc/libprd-dev/examples/train_linear.c"}, set(files["libprd-dev"]))
         self.assertLessEqual({"/usr/bin/prd", "/lib/systemd/system/prd.service", "/usr/lib/sysusers.d/prd.conf", "/etc/prd/prd.toml",
                               "/usr/share/man/man1/prd.1.gz", "/usr/share/man/man5/prd.toml.5.gz", "/usr/share/prd/engines.json",
+                              "/usr/share/prd/prd-worker@.service",
                               "/usr/share/bash-completion/completions/prd"}, set(files["prd"]))
         self.assertEqual({path.name for path in (ROOT / "config").glob("*.toml")},
                          {pathlib.Path(name).name for name in files["prd"] if name.startswith("/usr/share/prd/") and name.endswith(".toml")})
@@ -116,6 +117,15 @@ class Packages(unittest.TestCase):
         self.assertGreaterEqual(len(loaded), 5)
         self.assertEqual({path for path in loaded if not path.startswith(str(target))}, set())
 
+    def test_boots(self):
+        sys.path.insert(0, str(ROOT / "tools/package_lib"))
+        import boot
+        why = boot.missing()
+        if why:
+            self.skipTest(why)
+        self.work = BUILD / "boot"  # the Debian root in it is made once
+        self.make("--boot", "--quick")
+
     def test_manual_pages(self):
         pages = {"prd.1": BUILD / "server/prd.1", "prd.toml.5": BUILD / "server/prd.toml.5", "prdctl.1": BUILD / "tools/prdctl/prdctl.1"}
         texts = {name: path.read_text() for name, path in pages.items()}
@@ -143,7 +153,7 @@ class Packages(unittest.TestCase):
         self.assertLessEqual({*groups["build"], *groups["package"]}, set(groups[""]))
         self.assertFalse(set(groups["build"]) & set(groups["package"]))
         for arguments, word in ((["--wheel"], "--wheel: needs --build DIR"), (["--build", "/nowhere"], "--build: found /nowhere"),
-                                (["--try", "--debs"], "leave out --debs")):
+                                (["--try", "--debs"], "leave out --debs"), (["--boot", "--wheel", "--build", BUILD], "leave out --wheel")):
             done = package(*arguments)
             self.assertEqual(done.returncode, 2)
             self.assertIn(word, done.stderr)
