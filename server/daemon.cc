@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <unordered_set>
 
@@ -225,8 +226,8 @@ bool Daemon::JobIsOver(Instant now) {
   }
   if (!had_job_ || stalled_since_) return false;
   if (!ends_at_) {
-    const Result<std::vector<RunInfo>> runs = history_->ListRuns();
-    job_finished_ = runs.ok() && !runs->empty() && runs->back().finished;
+    const std::vector<RunInfo> newest = history_->ListRuns(std::numeric_limits<RunId>::max(), 1);
+    job_finished_ = !newest.empty() && newest.front().finished;
     ends_at_ = now + (job_finished_ ? kLastWords : kComeBack);
   }
   // To close a connection on which something has not been read may take its last words away.

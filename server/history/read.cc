@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <mutex>
 #include <utility>
 
 #include "common/io/codec.h"
@@ -27,25 +30,46 @@ std::optional<std::uint64_t> RocksHistory::LastIndex(RunId run) const {
   return history::BigEndianAt(it->key().ToStringView(), 8);
 }
 
-Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
-  std::vector<RunInfo> list;
-  list.reserve(runs_.size());
-  for (const auto& [run, known] : runs_) {
-    list.push_back(known.info);
-    if (known.info.ended) continue;
-    list.back().ended = known.aside;
-    if (known.aside) list.back().end = "set aside: it could not be restored (see the log)";
-    const auto next = next_index_.find(run);
-    if (next != next_index_.end()) {
-      list.back().records = next->second;
-    } else if (const std::optional<std::uint64_t> last = LastIndex(run)) {
-      list.back().records = *last + 1;
+bool RocksHistory::Has(RunId run) const {
+  const std::shared_lock lock(mutex_);
+  return runs_.contains(run);
+}
+
+// As far as it is known without reading: `records` is 0 where it is not. Under the lock.
+RunInfo RocksHistory::InfoOf(const Known& known) const {
+  RunInfo info = known.info;
+  if (info.ended) return info;
+  info.ended = known.aside;
+  if (known.aside) info.end = "set aside: it could not be restored (see the log)";
+  const auto next = next_index_.find(info.run);
+  if (next != next_index_.end()) info.records = next->second;
+  return info;
+}
+
+std::vector<RunInfo> RocksHistory::ListRuns(RunId before, std::size_t most) const {
+  std::vector<RunInfo> page;
+  {
+    const std::shared_lock lock(mutex_);
+    for (auto it = runs_.lower_bound(before); it != runs_.begin() && page.size() < most;) {
+      page.push_back(InfoOf((--it)->second));
     }
   }
-  return list;
+  for (RunInfo& info : page) {
+    if (info.records > 0) continue;
+    if (const std::optional<std::uint64_t> last = LastIndex(info.run)) info.records = *last + 1;
+  }
+  return page;
+}
+
+Result<std::vector<RunInfo>> RocksHistory::ListRuns() const {
+  constexpr auto kAll = std::numeric_limits<std::size_t>::max();
+  std::vector<RunInfo> runs = ListRuns(std::numeric_limits<RunId>::max(), kAll);
+  std::reverse(runs.begin(), runs.end());
+  return runs;
 }
 
 std::optional<std::string> RocksHistory::JobOf(RunId run) const {
+  const std::shared_lock lock(mutex_);
   const auto known = runs_.find(run);
   if (known == runs_.end()) return std::nullopt;
   return known->second.info.job;
@@ -53,7 +77,7 @@ std::optional<std::string> RocksHistory::JobOf(RunId run) const {
 
 Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
                                                std::size_t max_bytes) const {
-  if (!runs_.contains(run)) return NoRun(run);
+  if (!Has(run)) return NoRun(run);
   const std::string end = history::RecordsEnd(run);
   const rocksdb::Slice bound(end);
   rocksdb::ReadOptions options;
@@ -81,13 +105,15 @@ Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
     }
     records.push_back(std::move(*record));
   }
+  // It may have been removed before the iterator was made.
+  if (records.empty() && !Has(run)) return NoRun(run);
   if (it->status().IsCorruption()) return Damaged(run, expected, it->status().ToString());
   if (!it->status().ok()) return Fail(it->status(), "run " + std::to_string(run));
   return records;
 }
 
 Result<Snapshot> RocksHistory::ReadSnapshot(RunId run) const {
-  if (!runs_.contains(run)) return NoRun(run);
+  if (!Has(run)) return NoRun(run);
   std::string value;
   const rocksdb::Status status =
       db_->Get({}, families_[history::kSnapshots].get(), history::RunKey(run), &value);
@@ -107,10 +133,12 @@ Result<std::optional<Instant>> RocksHistory::LastNow(RunId run) const {
   if (!last) return std::optional<Instant>();
   const Result<std::vector<Record>> records = Read(run, *last, 1);
   if (!records.ok()) return records.status();
+  if (records->empty()) return std::optional<Instant>();
   return std::optional<Instant>(records->back().now);
 }
 
 std::optional<std::uint64_t> RocksHistory::NextIndex(RunId run) const {
+  const std::shared_lock lock(mutex_);
   const auto it = next_index_.find(run);
   if (it == next_index_.end()) return std::nullopt;
   return it->second;

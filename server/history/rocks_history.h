@@ -15,7 +15,9 @@
 // writes no more, but acknowledged records are there for the next one. kAlreadyExists: another
 // process has the directory open.
 //
-// Thread safety: none for writers; Read, ListRuns and ReadSnapshot may run beside each other.
+// Thread safety: one thread writes: it alone calls what is not const. JobOf, ListRuns, NextIndex,
+// Read, ReadSnapshot and LastNow may run in any thread, beside the writer and each other. A run
+// that is removed meanwhile is kNotFound.
 #ifndef PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
 #define PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
 
@@ -27,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,6 +65,9 @@ class RocksHistory final : public History {
 
   // All runs, oldest first. A run that was set aside counts as ended.
   Result<std::vector<RunInfo>> ListRuns() const;
+  // A page of them: runs with numbers below `before`, the newest first, `most` at most. What it
+  // costs grows with the page and not with the number of runs.
+  std::vector<RunInfo> ListRuns(RunId before, std::size_t most) const;
   // The run's job; nullopt: no such run.
   std::optional<std::string> JobOf(RunId run) const;
   // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if
@@ -75,7 +81,7 @@ class RocksHistory final : public History {
   // Marks a run that cannot be restored: its records stay, and it is never continued.
   Status SetAside(RunId run, const std::string& reason);
 
-  // The highest run there is or was since Open; kNoRun if none.
+  // The highest run there is or was since Open; kNoRun if none. For the writer's thread.
   RunId last_run() const { return last_run_; }
   // The index of a run's next record, if records of the run were appended since Open and the run
   // has not ended; otherwise nullopt.
@@ -100,6 +106,8 @@ class RocksHistory final : public History {
   Status Commit(rocksdb::WriteBatch* batch);
   Status NoteRuns();
   Status Fail(const rocksdb::Status& status, const std::string& what) const;
+  bool Has(RunId run) const;
+  RunInfo InfoOf(const Known& known) const;
   std::optional<std::uint64_t> LastIndex(RunId run) const;
   void PutRun(const RunInfo& info);
   void Trim(const std::string& job);
@@ -113,9 +121,13 @@ class RocksHistory final : public History {
   std::vector<std::unique_ptr<rocksdb::ColumnFamilyHandle>> families_;
   bool broken_ = false;
 
+  // The writer changes these two under the lock, and reads them without. It is never held while
+  // RocksDB reads or writes.
+  mutable std::shared_mutex mutex_;
   std::map<RunId, Known> runs_;
+  std::map<RunId, std::uint64_t> next_index_;  // of runs that are going
+
   std::map<std::string, std::deque<RunId>> ended_;  // by job, oldest first
-  std::map<RunId, std::uint64_t> next_index_;       // of runs that are going
   RunId last_run_ = kNoRun;
 
   rocksdb::WriteBatch batch_;  // these two are kept for their memory

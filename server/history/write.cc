@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "common/io/codec.h"
@@ -68,16 +69,19 @@ Status RocksHistory::Append(std::span<const Record> records) {
   for (const auto& [run, info] : changed) PutRun(info);
   PRD_RETURN_IF_ERROR(Commit(&batch_));
 
-  for (const Record& record : records) next_index_[record.run] = record.index + 1;
-  for (auto& [run, info] : changed) {
-    const std::string job = info.job;
-    const bool ended = info.ended;
-    runs_[run].info = std::move(info);
+  {
+    const std::unique_lock lock(mutex_);
+    for (const Record& record : records) next_index_[record.run] = record.index + 1;
+    for (const auto& [run, info] : changed) {
+      if (info.ended) next_index_.erase(run);
+      runs_[run].info = info;
+    }
+  }
+  for (const auto& [run, info] : changed) {
     last_run_ = std::max(last_run_, run);
-    if (!ended) continue;
-    next_index_.erase(run);
-    ended_[job].push_back(run);
-    Trim(job);
+    if (!info.ended) continue;
+    ended_[info.job].push_back(run);
+    Trim(info.job);
   }
   return Status::Ok();
 }
@@ -97,8 +101,11 @@ Status RocksHistory::SetAside(RunId run, const std::string& reason) {
   PRD_RETURN_IF_ERROR(Commit(&batch_));
   const auto known = runs_.find(run);
   if (known == runs_.end() || known->second.aside) return Status::Ok();
-  known->second.aside = true;
-  next_index_.erase(run);
+  {
+    const std::unique_lock lock(mutex_);
+    known->second.aside = true;
+    next_index_.erase(run);
+  }
   if (!known->second.info.ended) ended_[known->second.info.job].push_back(run);
   return Status::Ok();
 }
@@ -122,6 +129,7 @@ void RocksHistory::Trim(const std::string& job) {
     const rocksdb::Slice last = ToSlice(end);
     (void)rocksdb::DeleteFilesInRange(db_.get(), families_[history::kRecords].get(), &first, &last);
     ended.pop_front();
+    const std::unique_lock lock(mutex_);
     runs_.erase(run);
   }
 }
