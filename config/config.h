@@ -73,6 +73,7 @@ struct Identity {
   std::int64_t max_workers = 0;
   std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
+  std::int64_t max_read_bytes_per_s = 16 << 20;
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 

@@ -175,6 +175,10 @@ void DescribeIdentity(ListFields& fields, Identity* identity) {
       "Messages of its workers, on average; a second's worth may come at once. Those above "
       "are dropped, and workers send them again. A worker sends about 2 per second and 2 "
       "per step. 0: no limit.");
+  fields.Whole(
+      "max_read_bytes_per_s", &identity->max_read_bytes_per_s, {0, kMost, "bytes/s"},
+      "What the daemon answers its prdctl and pages, on average; a second's worth may come "
+      "at once. Those above wait for their answers. 0: no limit.");
 }
 
 void DescribeDaemon(Fields& fields, DaemonConfig* config) {
@@ -231,7 +235,7 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
                "Connections of workers at a time; a worker has one. Above that, the one that has "
                "been silent for longest since it was made is ended. Each needs a descriptor: a "
                "number for which the limit on them (LimitNOFILE in prd.service) is too low is an "
-               "error. 0: as many as that limit allows, less 384 for prd itself.");
+               "error. 0: as many as that limit allows, less 512 for prd itself.");
   fields.Whole("max_connections_per_host", &config->max_connections_per_host,
                {0, 1'000'000, "connections"},
                "The same for one host: an IPv4 address, an IPv6 network of 64 bits, or over ipc a "

@@ -14,11 +14,12 @@ using History = import "history.capnp";
 
 struct AdminRequest {
   union {
-    listRuns @0 :Void;
+    listRuns @0 :Void;          # the page of the newest ones
     readRecords @1 :ReadRecords;
     readSnapshot @2 :ReadSnapshot;
     getStatus @3 :Void;
     act @4 :Act;
+    listRunsBelow @5 :UInt64;   # a page of runs with numbers below this
   }
 }
 
@@ -31,6 +32,7 @@ struct ReadRecords {
 
 struct ReadSnapshot {
   run @0 :UInt64;
+  from @1 :UInt64;       # the first byte of the state that is wanted
 }
 
 struct Act {
@@ -40,13 +42,19 @@ struct Act {
 
 struct AdminReply {
   union {
-    runList @0 :List(RunInfo);          # oldest first
+    runList @0 :List(RunInfo);          # a page after which none comes, the newest run first
     recordBatch @1 :List(History.Record);
     snapshot @2 :Snapshot;
     daemonStatus @3 :DaemonStatus;
     error @4 :AdminError;
     acted @5 :Text;                     # it is recorded; what it does, in words
+    runPage @6 :RunPage;                # a page after which others come
   }
+}
+
+struct RunPage {
+  runs @0 :List(RunInfo);    # the newest first
+  next @1 :UInt64;           # where the next page begins (listRunsBelow)
 }
 
 struct RunInfo {
@@ -67,7 +75,8 @@ struct RunInfo {
 
 struct Snapshot {
   index @0 :UInt64;   # the state before this record
-  state @1 :Data;     # readable by the same version of prd only; empty: there is none
+  state @1 :Data;     # a part; readable by the same version of prd only; empty: there is none
+  bytes @2 :UInt64;   # of the whole state
 }
 
 struct DaemonStatus {

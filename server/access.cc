@@ -105,60 +105,62 @@ Result<Access> Access::Load(const Config& config) {
   if (!config.identities.empty() && !config.file.empty()) {
     PRD_RETURN_IF_ERROR(ReadOwnFile(config.file, FileKind::kTrusted).status());
   }
-  Access access;
+  auto tables = std::make_shared<Tables>();
   static std::atomic<std::uint64_t> loads{0};
-  access.number_ = ++loads;
-  const Rights* all = &access.rights_.emplace_back();
+  tables->number = ++loads;
+  const Rights* all = &tables->rights.emplace_back();
   const bool keys = !config.daemon.curve_secret_key_file.empty();
-  access.by_who_.emplace(std::string(kUser) + "0", all);
-  access.by_who_.emplace(std::string(kUser) + std::to_string(::geteuid()), all);
+  tables->by_who.emplace(std::string(kUser) + "0", all);
+  tables->by_who.emplace(std::string(kUser) + std::to_string(::geteuid()), all);
   // Where there are keys, libzmq lets nobody in without.
-  if (!keys) access.by_who_.emplace(kTcp, all);
+  if (!keys) tables->by_who.emplace(kTcp, all);
   for (const Identity& identity : config.identities) {
     const Rights* rights =
-        &access.rights_.emplace_back(Rights{.name = identity.name,
+        &tables->rights.emplace_back(Rights{.name = identity.name,
                                             .jobs = identity.jobs,
                                             .trains = identity.role == Role::kWorker,
                                             .operates = identity.role == Role::kOperator,
                                             .max_jobs = identity.max_jobs,
                                             .max_workers = identity.max_workers,
                                             .max_connections = identity.max_connections,
-                                            .max_messages_per_s = identity.max_messages_per_s});
-    for (const std::string& key : identity.keys) access.by_who_[std::string(kKey) + key] = rights;
+                                            .max_messages_per_s = identity.max_messages_per_s,
+                                            .max_read_bytes_per_s = identity.max_read_bytes_per_s});
+    for (const std::string& key : identity.keys) tables->by_who[std::string(kKey) + key] = rights;
     for (const std::string& user : identity.users) {
-      access.knows_users_ = true;
       if (user == kEveryUser) {
-        access.every_user_ = rights;
+        tables->every_user = rights;
+        tables->local_users.reset();
         continue;
       }
       const Result<std::uint32_t> number = Lookup(user);
       if (!number.ok()) return number.status();
-      access.by_who_[std::string(kUser) + std::to_string(*number)] = rights;
+      tables->by_who[std::string(kUser) + std::to_string(*number)] = rights;
+      if (tables->local_users) tables->local_users->insert(*number);
     }
   }
-  if (config.daemon.curve_authorized_keys_file.empty()) return access;
+  if (config.daemon.curve_authorized_keys_file.empty()) return Access(std::move(tables));
   const Result<std::vector<std::string>> listed =
       ReadPublicKeyFile(config.daemon.curve_authorized_keys_file);
   if (!listed.ok()) return listed.status();
   const Rights* rights =
-      &access.rights_.emplace_back(Rights{.name = std::string(kListed), .operates = false});
+      &tables->rights.emplace_back(Rights{.name = std::string(kListed), .operates = false});
   for (const std::string& key : *listed) {
     // A key of an identity may do no more for being on the list, too.
-    access.by_who_.emplace(std::string(kKey) + key, rights);
+    tables->by_who.emplace(std::string(kKey) + key, rights);
   }
-  return access;
+  return Access(std::move(tables));
 }
 
 const Rights* Access::Find(std::string_view who) const {
-  const auto found = by_who_.find(who);
-  if (found != by_who_.end()) return found->second;
-  return who.starts_with(kUser) ? every_user_ : nullptr;
+  const auto found = tables_->by_who.find(who);
+  if (found != tables_->by_who.end()) return found->second;
+  return who.starts_with(kUser) ? tables_->every_user : nullptr;
 }
 
 const Rights* Access::Named(std::string_view name) const {
-  const auto found = std::find_if(rights_.begin(), rights_.end(),
+  const auto found = std::find_if(tables_->rights.begin(), tables_->rights.end(),
                                   [&](const Rights& rights) { return rights.name == name; });
-  return found == rights_.end() ? nullptr : &*found;
+  return found == tables_->rights.end() ? nullptr : &*found;
 }
 
 }  // namespace prd

@@ -11,13 +11,17 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 #include <zmq.hpp>
 
 #include "config/config.h"
 #include "prd/status.h"
+#include "server/listener.h"
 
 namespace prd {
 
@@ -39,45 +43,49 @@ struct Rights {
   std::vector<std::string> jobs = {"*"};  // patterns
   bool trains = true;
   bool operates = true;
-  std::int64_t max_jobs = 0;  // these four as in Identity
+  std::int64_t max_jobs = 0;  // these five as in Identity
   std::int64_t max_workers = 0;
   std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
+  std::int64_t max_read_bytes_per_s = 0;
   bool Covers(const std::string& job) const;
 };
 
 // For messages: "identity alice", or "user 1000" where there is no identity.
 std::string Called(const Rights* rights, std::string_view who);
 
+// A copy shares what it was loaded with. Thread safe while nobody assigns to it.
 class Access {
  public:
+  // Nobody may do anything.
+  Access() : tables_(std::make_shared<Tables>()) {}
   // Reads the list of authorized keys, and looks up the users. A config with identities is refused
   // while others may write its file. Errors name what is wrong.
   static Result<Access> Load(const Config& config);
-  Access(Access&&) = default;
-  Access& operator=(Access&&) = default;
 
-  // nullptr: nobody who may do anything.
+  // nullptr: nobody who may do anything. Valid as long as this or a copy is as it is.
   const Rights* Find(std::string_view who) const;
 
   // Of this name; nullptr: there is none (any more).
   const Rights* Named(std::string_view name) const;
 
   // Changes with every Load: rights of another number are not those that are in force.
-  std::uint64_t number() const { return number_; }
+  std::uint64_t number() const { return tables_->number; }
 
-  // Users other than prd's own may connect over ipc, so that their number decides and not the
-  // socket file.
-  bool knows_users() const { return knows_users_; }
+  // Users of this host whom an identity names, so that they may connect over ipc.
+  const LocalUsers& local_users() const { return tables_->local_users; }
 
  private:
-  Access() = default;
+  struct Tables {
+    std::deque<Rights> rights;  // these keep their places
+    std::map<std::string, const Rights*, std::less<>> by_who;
+    const Rights* every_user = nullptr;
+    LocalUsers local_users = std::set<std::uint32_t>();
+    std::uint64_t number = 0;
+  };
+  explicit Access(std::shared_ptr<const Tables> tables) : tables_(std::move(tables)) {}
 
-  std::deque<Rights> rights_;  // these keep their places
-  std::map<std::string, const Rights*, std::less<>> by_who_;
-  const Rights* every_user_ = nullptr;
-  bool knows_users_ = false;
-  std::uint64_t number_ = 0;
+  std::shared_ptr<const Tables> tables_;
 };
 
 }  // namespace prd

@@ -56,6 +56,7 @@ Status AuditLog::Open(const std::string& file) {
                     "audit_log = \"" + file + "\": cannot be written: " + std::strerror(errno));
     }
   }
+  const std::lock_guard lock(mutex_);
   if (file_ >= 0) ::close(file_);
   file_ = opened;
   return Status::Ok();
@@ -72,6 +73,7 @@ bool AuditLog::Budget::Take(std::int64_t now_ns) {
 }
 
 void AuditLog::Admitted(const Peer& peer, const Rights* rights, const std::string& what) {
+  const std::lock_guard lock(mutex_);
   if (admissions_.Take(MonotonicNs())) {
     Write(What::kLetIn, Line(peer, rights, what));
   } else {
@@ -80,12 +82,14 @@ void AuditLog::Admitted(const Peer& peer, const Rights* rights, const std::strin
 }
 
 void AuditLog::Acted(const Peer& peer, const Rights* rights, const std::string& what) {
+  const std::lock_guard lock(mutex_);
   Write(What::kActed, Line(peer, rights, what));
 }
 
 void AuditLog::Refused(const Peer& peer, const Rights* rights, const std::string& what,
                        const std::string& why) {
   ++refused_;
+  const std::lock_guard lock(mutex_);
   const std::int64_t now_ns = MonotonicNs();
   if (told_.size() >= kMaxTold) told_.clear();
   std::uint64_t skipped = 0;

@@ -1,11 +1,13 @@
 // Who came, what operators did, and who was refused and why: one line each, in a file of its own or
 // in the log. Limited: the same refusal of the same party again is told every 10 s, and refusals of
-// strangers fill no disk. Not thread safe.
+// strangers fill no disk. Thread safe.
 #ifndef PRD_SERVER_AUDIT_LOG_H_
 #define PRD_SERVER_AUDIT_LOG_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -48,8 +50,9 @@ class AuditLog {
   enum class What : std::uint8_t { kLetIn, kActed, kRefused };
   void Write(What what, const std::string& line);
 
-  int file_ = -1;  // -1: the log
-  std::uint64_t refused_ = 0;
+  std::atomic<std::uint64_t> refused_ = 0;
+  std::mutex mutex_;  // guards what follows
+  int file_ = -1;     // -1: the log
   std::uint64_t left_out_ = 0;
   Budget admissions_{.per_s = 100, .most = 1000};
   Budget refusals_{.per_s = 2, .most = 100};

@@ -111,9 +111,13 @@ bool Daemon::Flush(Instant now) {
 // Asking a socket costs a system call, so those that others seldom use are asked when their
 // descriptors have told of something.
 void Daemon::Serve(Instant now) {
-  if (requests_ || admin_->NextDeadline()) {
-    admin_->Serve(now);
-    requests_ = HasMessage(admin_->socket());
+  if (requests_) {
+    requests_ = false;
+    admin_->Serve(
+        now, [this](Instant at) { return StatusAt(at); },
+        [this](Instant at, const Rights& rights, const Act& act) {
+          return ActOn(at, rights, act);
+        });
   }
   if (arrivals_) {
     zap_->Serve();
@@ -131,7 +135,6 @@ void Daemon::Wait(Instant now) {
   } else {
     consider(pump_->NextDeadline());
   }
-  consider(admin_->NextDeadline());
   consider(ends_at_);
   consider(watchdog_at_);
   if (turned_) consider(housekeep_at_);
@@ -141,7 +144,7 @@ void Daemon::Wait(Instant now) {
   const auto timeout_ms = static_cast<int>((left + kMillisecond - 1) / kMillisecond);
 
   const bool waits =
-      !requests_ && !arrivals_ && (stalled_since_ || !HasMessage(workers_->socket()));
+      !requests_ && !arrivals_ && (stalled_since_ || !HasMessage(workers_->listener().socket()));
   std::array<pollfd, 4> items{};
   std::size_t count = 0;
   const auto add = [&](int fd) -> const pollfd& {
@@ -149,9 +152,9 @@ void Daemon::Wait(Instant now) {
     return items[count++];
   };
   const pollfd& signals = add(signals_);
-  const pollfd& admin = add(admin_->socket().get(zmq::sockopt::fd));
+  const pollfd& admin = add(admin_->descriptor());
   const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
-  if (!stalled_since_) add(workers_->socket().get(zmq::sockopt::fd));
+  if (!stalled_since_) add(workers_->listener().socket().get(zmq::sockopt::fd));
   if (::poll(items.data(), count, waits ? timeout_ms : 0) <= 0) return;
   requests_ = requests_ || admin.revents != 0;
   arrivals_ = arrivals_ || zap.revents != 0;
@@ -181,7 +184,7 @@ void Daemon::Housekeep(Instant now) {
   }
   const std::string status =
       "STATUS=" + std::to_string(pump_->jobs().size()) + " jobs, " + std::to_string(workers) +
-      " workers, listening on " + workers_->endpoint() +
+      " workers, listening on " + workers_->listener().endpoint() +
       (stalled_since_ ? "; the history cannot be written, see the log" : "") +
       (reload_refused_ ? "; the last reload was refused, see the log" : "");
   if (status != told_status_) notifier_.Send(status);
@@ -231,7 +234,7 @@ bool Daemon::JobIsOver(Instant now) {
     ends_at_ = now + (job_finished_ ? kLastWords : kComeBack);
   }
   // To close a connection on which something has not been read may take its last words away.
-  const bool heard = job_finished_ && workers_->connections().open == 0;
+  const bool heard = job_finished_ && Connections().open == 0;
   if (now < *ends_at_ && !heard) return false;
   spdlog::info("the job is over");
   return true;
@@ -261,7 +264,7 @@ void Daemon::TellStarts(Instant now) {
 }
 
 void Daemon::TellConnections() {
-  const ConnectionGuard::Counters now = workers_->connections();
+  const ConnectionGuard::Counters now = Connections();
   const ConnectionGuard::Counters told = told_connections_;
   std::uint64_t skipped = 0;
   if ((now.refused == told.refused && now.cut == told.cut && now.rushes == told.rushes) ||
@@ -302,6 +305,7 @@ void Daemon::Drain() {
   if (!flushed) {
     spdlog::warn("stops with messages that could not be recorded; workers send them again");
   }
+  admin_->Stop();
   spdlog::info("stopped: {} jobs go on with the next prd", pump_->jobs().size());
 }
 
@@ -313,9 +317,20 @@ std::size_t Daemon::Workers() const {
   return workers;
 }
 
+// Of workers and of prdctl.
+ConnectionGuard::Counters Daemon::Connections() const {
+  ConnectionGuard::Counters all = workers_->listener().guard().counters();
+  const ConnectionGuard::Counters admin = admin_->connections();
+  all.refused += admin.refused;
+  all.cut += admin.cut;
+  all.rushes += admin.rushes;
+  return all;
+}
+
 std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
   const Pump::Counters& pump = pump_->counters();
   const WorkerSocket::Counters& socket = workers_->counters();
+  const ConnectionGuard::Counters connections = Connections();
   const Decided& decided = recorder_->decided();
   return {{"messages", pump.messages},
           {"messages_duplicate", pump.duplicates},
@@ -329,10 +344,10 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"messages_blocked", socket.blocked},
           {"messages_forbidden", socket.forbidden},
           {"messages_over_quota", gate_->over_quota()},
-          {"connections_denied", zap_->denied()},
-          {"connections_refused", workers_->connections().refused},
-          {"connections_cut", workers_->connections().cut},
-          {"connections_rushed", workers_->connections().rushes},
+          {"connections_denied", zap_->denied() + admin_->denied()},
+          {"connections_refused", connections.refused},
+          {"connections_cut", connections.cut},
+          {"connections_rushed", connections.rushes},
           {"leases_expired", pump.leases_expired},
           {"histories_lost", pump.histories_lost},
           {"records", pump.records},

@@ -20,7 +20,7 @@
 #include "config/config.h"
 #include "engines/pump.h"
 #include "server/access.h"
-#include "server/admin_socket.h"
+#include "server/admin_server.h"
 #include "server/audit_log.h"
 #include "server/gate.h"
 #include "server/history/disk_use.h"
@@ -52,11 +52,12 @@ class Daemon {
   void EndWithItsJob() { ends_with_job_ = true; }
 
   // Where workers connect.
-  const std::string& endpoint() const { return workers_->endpoint(); }
+  const std::string& endpoint() const { return workers_->listener().endpoint(); }
 
  private:
   Daemon(Config config, Notifier notifier, int signals);
   Status Listen();
+  LocalUsers WhoMayTrain() const;
   Status Recover();
 
   Instant Now() const;
@@ -78,6 +79,7 @@ class Daemon {
 
   Result<JobSpec> FindSpec(const std::string& job) const;
   std::size_t Workers() const;
+  ConnectionGuard::Counters Connections() const;
   // Without the groups that were formed: Prometheus has these by engine.
   std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
   DaemonStatus StatusAt(Instant now) const;
@@ -100,7 +102,7 @@ class Daemon {
   AuditLog audit_;
   std::unique_ptr<ZapHandler> zap_;
   std::unique_ptr<WorkerSocket> workers_;
-  std::unique_ptr<AdminSocket> admin_;
+  std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<Metrics> metrics_;   // null when off
   std::unique_ptr<JobMeters> meters_;  // the same
   std::unique_ptr<Pump> pump_;
@@ -112,10 +114,9 @@ class Daemon {
   bool job_finished_ = false;       // its workers did not just go away
   bool stopping_ = false;
   bool failed_ = false;
-  bool turned_ = false;  // something happened since the last housekeeping
-  // Something may wait on the admin socket, or on the ZAP handler's.
-  bool requests_ = true;
-  bool arrivals_ = true;
+  bool turned_ = false;   // something happened since the last housekeeping
+  bool requests_ = true;  // something may wait for this thread's answer to prdctl
+  bool arrivals_ = true;  // the same on the ZAP handler's socket
   Instant housekeep_at_;
   Instant refresh_at_;  // of the metrics, at the latest
   Distribution flushes_;

@@ -16,7 +16,6 @@
 #include "common/io/file_access.h"
 #include "common/io/log.h"
 #include "common/io/own_socket.h"
-#include "server/bind.h"
 #include "server/daemon.h"
 #include "server/restore.h"
 
@@ -31,8 +30,8 @@ void RaiseFileLimit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Descriptors that the history, the admin socket, the metrics and the libraries need.
-constexpr std::size_t kOwnDescriptors = 384;
+// Descriptors that the history, prdctl, the metrics and the libraries need.
+constexpr std::size_t kOwnDescriptors = 512;
 // Connections that have said nothing. ZeroMQ needs up to 60 KiB for each, and time. A worker speaks
 // as soon as it is connected, and those of a job that connect at once do so one after the other.
 constexpr std::size_t kSilent = 256;
@@ -61,7 +60,8 @@ Result<ConnectionGuard::Options> GuardOptions(const DaemonConfig& config) {
       .max_silent = kSilent,
       .max_unread = std::max<std::uint64_t>(1 << 20, 2 * message),
       .max_unread_silent = 2 * message,
-      .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message)};
+      .max_unread_in_all = std::max<std::uint64_t>(8 << 20, 4 * message),
+      .max_backlog = std::max<std::uint64_t>(256 << 10, 4 * message)};
 }
 
 const std::vector<double>& FlushBounds() {
@@ -118,7 +118,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   }
   daemon->turned_ = true;  // to tell the status
   spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
-               daemon->workers_->endpoint(), daemon->admin_->endpoint(), settings.state_dir);
+               daemon->workers_->listener().endpoint(), daemon->admin_->endpoint(),
+               settings.state_dir);
   daemon->notifier_.Ready();
   if (daemon->metrics_ != nullptr) daemon->metrics_->SetUnready("");
   return daemon;
@@ -154,22 +155,20 @@ Status Daemon::Listen() {
   }
   Result<ConnectionGuard::Options> guard = GuardOptions(settings);
   if (!guard.ok()) return guard.status();
-  const WorkerSocket::Options options{.endpoint = listen,
-                                      .max_message_bytes = settings.max_message_bytes,
-                                      .keys = keys,
-                                      .open_to_users = keys.has_value() || access_->knows_users(),
-                                      .guard = *guard};
-  Result<std::unique_ptr<AdminSocket>> admin = AdminSocket::Make(
-      context_, {.endpoint = settings.admin, .keys = keys, .open_to_users = access_->knows_users()},
-      history_.get(), access_.get(), &audit_, [this](Instant now) { return StatusAt(now); },
-      [this](Instant now, const Rights& rights, const Act& act) {
-        return ActOn(now, rights, act);
-      });
+  Result<std::unique_ptr<AdminServer>> admin = AdminServer::Make(
+      {.endpoint = settings.admin, .keys = keys}, history_.get(), *access_, &audit_);
   if (!admin.ok()) return admin.status();
   admin_ = std::move(*admin);
-  Result<std::unique_ptr<WorkerSocket>> workers = WorkerSocket::Make(context_, options);
+  Result<std::unique_ptr<Listener>> workers =
+      Listener::Make(context_, {.key = "listen",
+                                .endpoint = listen,
+                                .zap_domain = std::string(kWorkersDomain),
+                                .keys = keys,
+                                .users = WhoMayTrain(),
+                                .guard = *guard,
+                                .max_part_bytes = settings.max_message_bytes});
   if (!workers.ok()) return workers.status();
-  workers_ = std::move(*workers);
+  workers_ = std::make_unique<WorkerSocket>(std::move(*workers));
   if (settings.metrics.empty()) return Status::Ok();
   Result<std::unique_ptr<Metrics>> metrics = Metrics::Serve(settings.metrics);
   if (!metrics.ok()) return metrics.status();
@@ -177,6 +176,12 @@ Status Daemon::Listen() {
   meters_ = std::make_unique<JobMeters>();
   recorder_->TellMeters(meters_.get());
   return Status::Ok();
+}
+
+// Over ipc. With keys, a key decides and not the user.
+LocalUsers Daemon::WhoMayTrain() const {
+  if (!config_.daemon.curve_secret_key_file.empty()) return std::nullopt;
+  return access_->local_users();
 }
 
 Status Daemon::Recover() {
@@ -261,11 +266,9 @@ void Daemon::Reload() {
   SetLogLevel(config_.daemon.log_level);
   history_->set_retain_runs(config_.daemon.retain_runs);
   *access_ = *std::move(access);
-  const bool keys = !config_.daemon.curve_secret_key_file.empty();
-  for (const Status& opened : {OpenToUsers(workers_->endpoint(), keys || access_->knows_users()),
-                               OpenToUsers(config_.daemon.admin, access_->knows_users())}) {
-    if (!opened.ok()) spdlog::error("{}", opened.message());
-  }
+  admin_->SetAccess(*access_);
+  const Status opened = workers_->listener().LetIn(WhoMayTrain());
+  if (!opened.ok()) spdlog::error("{}", opened.message());
   TellRevoked();
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   SwitchLive(before);

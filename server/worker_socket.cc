@@ -9,39 +9,12 @@
 
 #include "common/io/clock.h"
 #include "common/io/codec.h"
-#include "server/bind.h"
-#include "server/zap.h"
 
 namespace prd {
 namespace {
 
-// Messages queued per connection before it blocks. A worker has a handful in flight. The bytes that
-// it leaves unread are bounded by the pump (kMaxUnacked, kResendBytes), those that it sends and the
-// daemon does not read by the guard.
-constexpr int kSendQueue = 1000;
-constexpr int kReceiveQueue = 128;
-
-void Configure(zmq::socket_t& socket, const WorkerSocket::Options& options) {
-  socket.set(zmq::sockopt::router_mandatory, true);  // an error, not silence, for a gone worker
-  // Workers give their connections no name. Who took one, maybe another's, would be in its place.
-  socket.set(zmq::sockopt::router_handover, false);
-  socket.set(zmq::sockopt::maxmsgsize, options.max_message_bytes);
-  socket.set(zmq::sockopt::sndhwm, kSendQueue);
-  socket.set(zmq::sockopt::rcvhwm, kReceiveQueue);
-  socket.set(zmq::sockopt::linger, 1000);
-  // Those that have come when others are to wait (ArrivalLimit) are accepted yet.
-  socket.set(zmq::sockopt::backlog, 512);
-  socket.set(zmq::sockopt::handshake_ivl, 10'000);
-  socket.set(zmq::sockopt::ipv6, options.endpoint.find('[') != std::string::npos);
-  // Clears away connections whose other end is gone without a word.
-  socket.set(zmq::sockopt::heartbeat_ivl, 5000);
-  socket.set(zmq::sockopt::heartbeat_timeout, 20'000);
-  if (options.keys) {
-    socket.set(zmq::sockopt::curve_server, true);
-    socket.set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
-  }
-  socket.set(zmq::sockopt::zap_domain, std::string(kWorkersDomain));
-}
+// Bytes of a worker's messages after which the guard is told of them, at the latest.
+constexpr std::uint64_t kTellBytes = 64 << 10;
 
 // What a record may hold: it does not lead back to the token.
 LinkToken Hashed(const LinkToken& token) {
@@ -62,43 +35,25 @@ std::uint32_t NumberOf(const zmq::message_t& route) {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerSocket>> WorkerSocket::Make(zmq::context_t& context,
-                                                         const Options& options) {
-  try {
-    zmq::socket_t socket(context, zmq::socket_type::router);
-    Configure(socket, options);
-    Result<std::unique_ptr<ConnectionGuard>> guard =
-        ConnectionGuard::Make(context, socket, options.guard);
-    if (!guard.ok()) return guard.status();
-    Result<std::string> endpoint = Bind(socket, options.endpoint, "listen");
-    if (!endpoint.ok()) return endpoint.status();
-    PRD_RETURN_IF_ERROR(OpenToUsers(*endpoint, options.open_to_users));
-    std::unique_ptr<WorkerSocket> made(new WorkerSocket(std::move(socket)));
-    made->guard_ = std::move(*guard);
-    made->endpoint_ = *endpoint;
-    return made;
-  } catch (const zmq::error_t& error) {
-    return Status(Code::kInternal, "listen = \"" + options.endpoint + "\": " + error.what());
-  }
-}
-
 bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope) {
   while (!turn->over) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
-      guard_->Drained();
+      listener_->guard().Drained();
       return false;
     }
     const std::uint8_t of_one = ++turn->of[NumberOf(route_) % Turn::kSlots];
     turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
     int parts = 0;
+    std::uint64_t bytes = 0;
     // The parts of a message arrive together, so none of these waits.
     for (bool more = route_.more(); more; more = body_.more()) {
       (void)socket_.recv(body_, zmq::recv_flags::none);
+      bytes += listener_->OnWire(body_);
       ++parts;
     }
     zmq::message_t& last = parts > 0 ? body_ : route_;
     if (parts != 1) {
-      guard_->Delivered(last, false);
+      listener_->guard().Delivered(last, bytes, false);
       Refuse(Status(Code::kInvalidArgument,
                     "a worker's message has one part, found " + std::to_string(parts)));
       continue;
@@ -106,22 +61,23 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
     Result<WorkerEnvelope> decoded =
         DecodeWorkerEnvelope({static_cast<const char*>(body_.data()), body_.size()});
     if (!decoded.ok()) {
-      guard_->Delivered(last, false);
+      listener_->guard().Delivered(last, bytes, false);
       Refuse(decoded.status());
       continue;
     }
     *envelope = std::move(*decoded);
     const LinkToken shown = envelope->token;
-    const Route* known = Known(*gate, *envelope);
+    Route* known = Known(*gate, *envelope);
     Checked checked;
     Gate::Sender sender{.part = &last};
     if (known != nullptr) {
       sender.rights = known->checked.rights;
       envelope->token = known->token;
+      known->bytes += bytes;
     } else {
-      checked = {gate->RightsOf(last), gate->access_number(), guard_->looks()};
+      checked = {gate->RightsOf(last), gate->access_number(), listener_->guard().looks()};
       sender.rights = checked.rights;
-      sender.surplus = !Delivered(last, sender.rights);
+      sender.surplus = !Delivered(last, bytes + Untold(envelope->incarnation), sender.rights);
       envelope->token = Hashed(shown);
     }
     Refused refusal;
@@ -143,23 +99,32 @@ bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* 
 }
 
 // Whether the connection has room: that of an identity may be over its number.
-bool WorkerSocket::Delivered(const zmq::message_t& part, const Rights* rights) {
-  if (rights == nullptr) return guard_->Delivered(part, false);
-  return guard_->Delivered(part, true, rights->name,
-                           static_cast<std::size_t>(rights->max_connections));
+bool WorkerSocket::Delivered(const zmq::message_t& part, std::uint64_t bytes,
+                             const Rights* rights) {
+  ConnectionGuard& guard = listener_->guard();
+  if (rights == nullptr) return guard.Delivered(part, bytes, false);
+  return guard.Delivered(part, bytes, true, rights->name,
+                         static_cast<std::size_t>(rights->max_connections));
+}
+
+// What the guard has not been told yet of the connection in route_, if that is this worker's.
+std::uint64_t WorkerSocket::Untold(Incarnation incarnation) {
+  const auto known = routes_.find(incarnation);
+  if (known == routes_.end() || known->second.connection != Sender()) return 0;
+  return std::exchange(known->second.bytes, 0);
 }
 
 // The route of the message in route_, if all that would be asked of its connection is known: it was
 // asked on this connection, of a message with this token, which nobody else has.
-const WorkerSocket::Route* WorkerSocket::Known(const Gate& gate,
-                                               const WorkerEnvelope& envelope) const {
+WorkerSocket::Route* WorkerSocket::Known(const Gate& gate, const WorkerEnvelope& envelope) {
   const auto known = routes_.find(envelope.incarnation);
   if (known == routes_.end()) return nullptr;
-  const Route& route = known->second;
+  Route& route = known->second;
   const Checked& checked = route.checked;
   const bool same = route.shown == envelope.token && checked.rights != nullptr &&
                     checked.access_number == gate.access_number() &&
-                    checked.looks == guard_->looks() && route.connection == Sender();
+                    checked.looks == listener_->guard().looks() && route.bytes < kTellBytes &&
+                    route.connection == Sender();
   return same ? &route : nullptr;
 }
 
@@ -189,7 +154,10 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
   // Of a connection whose first message comes, the guard may not have heard yet.
   const bool again = route.connection == Sender();
   route.checked = again ? checked : Checked();
-  if (!again) route.connection = Sender();
+  if (!again) {
+    route.connection = Sender();
+    route.bytes = 0;
+  }
   route.shown = shown;
   return true;
 }

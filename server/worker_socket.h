@@ -17,28 +17,16 @@
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
-#include "common/io/connection_guard.h"
-#include "common/io/curve.h"
 #include "common/io/log.h"
 #include "engines/ports.h"
 #include "prd/status.h"
 #include "server/gate.h"
+#include "server/listener.h"
 
 namespace prd {
 
 class WorkerSocket final : public Transport {
  public:
-  struct Options {
-    std::string endpoint;
-    std::int64_t max_message_bytes = 65'536;
-    // With keys, clients must encrypt. The context's ZAP handler (zap.h), which must exist before
-    // the socket, lets them in, with keys or without.
-    std::optional<CurveKeys> keys;
-    // The socket file of an ipc endpoint is for all users of this host.
-    bool open_to_users = false;
-    ConnectionGuard::Options guard;
-  };
-
   struct Counters {
     std::uint64_t malformed = 0;   // messages that did not decode; answered with Refused
     std::uint64_t foreign = 0;     // messages in the name of another worker
@@ -47,8 +35,8 @@ class WorkerSocket final : public Transport {
     std::uint64_t blocked = 0;     // envelopes to a worker that does not read; the link sends again
   };
 
-  static Result<std::unique_ptr<WorkerSocket>> Make(zmq::context_t& context,
-                                                    const Options& options);
+  explicit WorkerSocket(std::unique_ptr<Listener> listener)
+      : listener_(std::move(listener)), socket_(listener_->socket()) {}
 
   // What one turn of the daemon takes: so many messages, but none after so many of one connection.
   // Whoever sends without pause so makes turns short, which others wait for. Connections whose
@@ -75,11 +63,9 @@ class WorkerSocket final : public Transport {
   // Forgets the routes to all other incarnations: those refused, and those that are gone.
   void Prune(const std::unordered_set<Incarnation>& keep);
 
-  // As bound: with the port that was given for "*".
-  const std::string& endpoint() const { return endpoint_; }
-  zmq::socket_ref socket() { return socket_; }
+  Listener& listener() { return *listener_; }
+  const Listener& listener() const { return *listener_; }
   const Counters& counters() const { return counters_; }
-  ConnectionGuard::Counters connections() const { return guard_->counters(); }
   std::size_t routes() const { return routes_.size(); }
 
  private:
@@ -95,19 +81,19 @@ class WorkerSocket final : public Transport {
     LinkToken token;                                // hashed
     std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
     Checked checked;
+    std::uint64_t bytes = 0;  // of its messages, of which the guard has not been told
   };
 
-  explicit WorkerSocket(zmq::socket_t socket) : socket_(std::move(socket)) {}
-  bool Delivered(const zmq::message_t& part, const Rights* rights);
+  std::uint64_t Untold(Incarnation incarnation);
+  bool Delivered(const zmq::message_t& part, std::uint64_t bytes, const Rights* rights);
   std::string_view Sender() const;
-  const Route* Known(const Gate& gate, const WorkerEnvelope& envelope) const;
+  Route* Known(const Gate& gate, const WorkerEnvelope& envelope);
   bool Own(const WorkerEnvelope& envelope, const LinkToken& shown, const Checked& checked);
   void Refuse(const Status& why);
   void SendTo(const std::string& route, const ControllerEnvelope& envelope);
 
-  zmq::socket_t socket_;
-  std::unique_ptr<ConnectionGuard> guard_;  // goes before the socket
-  std::string endpoint_;
+  std::unique_ptr<Listener> listener_;
+  zmq::socket_t& socket_;  // its
   std::unordered_map<Incarnation, Route> routes_;
   Counters counters_;
   LogLimit malformed_log_{10 * kSecond};

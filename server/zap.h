@@ -3,6 +3,7 @@
 #ifndef PRD_SERVER_ZAP_H_
 #define PRD_SERVER_ZAP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,7 +32,7 @@ class ZapHandler {
   void Serve();
 
   zmq::socket_ref socket() { return socket_; }
-  std::uint64_t denied() const { return denied_; }
+  std::uint64_t denied() const { return denied_; }  // in any thread
 
  private:
   ZapHandler(zmq::socket_t socket, const Access* access, AuditLog* audit)
@@ -41,7 +42,7 @@ class ZapHandler {
   zmq::socket_t socket_;
   const Access* access_;
   AuditLog* audit_;
-  std::uint64_t denied_ = 0;
+  std::atomic<std::uint64_t> denied_ = 0;
 };
 
 }  // namespace prd

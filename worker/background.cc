@@ -9,6 +9,7 @@
 
 #include "common/io/codec.h"
 #include "common/io/poll.h"
+#include "common/io/tcp_liveness.h"
 #include "worker/host.h"
 
 namespace prd {
@@ -17,6 +18,7 @@ namespace {
 // Of a control message: a group of some thousand members fits.
 constexpr std::int64_t kMaxMessageBytes = 4 << 20;
 constexpr int kMessagesPerTurn = 64;
+constexpr int kControllerDeadMs = 3000;
 
 Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
@@ -93,8 +95,10 @@ Status Background::Connect(const SessionOptions& options) {
     controller_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
     controller_.set(zmq::sockopt::reconnect_ivl, 50);
     controller_.set(zmq::sockopt::reconnect_ivl_max, 500);
-    controller_.set(zmq::sockopt::heartbeat_ivl, 1000);
-    controller_.set(zmq::sockopt::heartbeat_timeout, 3000);
+    // Not bounded by ZeroMQ, for libzmq may abort the process where it bounds (tcp_liveness.h). The
+    // controller sends no more than 1 MiB that is not acknowledged.
+    controller_.set(zmq::sockopt::rcvhwm, 0);
+    EndDeadConnections(controller_, kControllerDeadMs);
     controller_.set(zmq::sockopt::ipv6, IsReachedByIpv6(options.controller));
     if (!options.curve_server_key.empty()) {
       controller_.set(zmq::sockopt::curve_serverkey, options.curve_server_key);

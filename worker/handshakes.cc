@@ -53,6 +53,10 @@ std::string Mismatch(const SessionOptions& options, std::uint32_t value) {
 
 std::string Ended(const SessionOptions& options) {
   const std::string what = Controller(options) + " ends connections before they are made; ";
+  if (!HasKeys(options) && options.controller.starts_with(kIpc)) {
+    return what + "it does not let " + User() +
+           " in, or it has all its connections (max_connections)" + kUsersHelp;
+  }
   return what + (HasKeys(options) ? "PRD_CURVE_SERVER_KEY (" + options.curve_server_key +
                                         ") is not its public key, or it has all its connections"
                                   : "it has all its connections (max_connections)");

@@ -16,13 +16,16 @@
 
 namespace prd {
 
-// All runs in the history, newest last.
+// Runs in the history, the newest first, in pages: those with numbers below `before`; kNoRun: from
+// the newest one on.
 struct ListRuns {
+  RunId before = kNoRun;
   friend bool operator==(const ListRuns&, const ListRuns&) = default;
 };
 
-// Records of a run from an index on, as many whole records as fit max_bytes. When there is none yet
-// and wait_ms > 0, the reply waits for the next one up to that long (at most 10 s).
+// Records of a run from an index on, as many whole records as fit max_bytes and 1 MiB, at least
+// one. When there is none yet and wait_ms > 0, the reply waits for the next one up to that long (at
+// most 10 s).
 struct ReadRecords {
   RunId run = kNoRun;
   std::uint64_t from = 0;
@@ -31,9 +34,11 @@ struct ReadRecords {
   friend bool operator==(const ReadRecords&, const ReadRecords&) = default;
 };
 
-// The newest snapshot of a run's state.
+// The newest snapshot of a run's state, from a byte on, 1 MiB at most. Between two parts a newer
+// one may take its place: its index tells.
 struct ReadSnapshot {
   RunId run = kNoRun;
+  std::uint64_t from = 0;
   friend bool operator==(const ReadSnapshot&, const ReadSnapshot&) = default;
 };
 
@@ -70,6 +75,7 @@ struct RunInfo {
 
 struct RunList {
   std::vector<RunInfo> runs;
+  RunId next = kNoRun;  // `before` of the next page; kNoRun: there is none
   friend bool operator==(const RunList&, const RunList&) = default;
 };
 
@@ -80,7 +86,8 @@ struct RecordBatch {
 
 struct Snapshot {
   std::uint64_t index = 0;  // the state before this record; 0 with an empty state: there is none
-  std::string state;
+  std::string state;        // of an answer: this part of it
+  std::uint64_t bytes = 0;  // of an answer: of the whole state
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 

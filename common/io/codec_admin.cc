@@ -9,7 +9,13 @@ namespace {
 struct WriteRequest {
   wire::AdminRequest::Builder to;
 
-  void operator()(const ListRuns&) { to.setListRuns(); }
+  void operator()(const ListRuns& from) {
+    if (from.before == kNoRun) {
+      to.setListRuns();
+    } else {
+      to.setListRunsBelow(from.before);
+    }
+  }
   void operator()(const ReadRecords& from) {
     auto read = to.initReadRecords();
     read.setRun(from.run);
@@ -17,7 +23,11 @@ struct WriteRequest {
     read.setMaxBytes(from.max_bytes);
     read.setWaitMs(from.wait_ms);
   }
-  void operator()(const ReadSnapshot& from) { to.initReadSnapshot().setRun(from.run); }
+  void operator()(const ReadSnapshot& from) {
+    auto read = to.initReadSnapshot();
+    read.setRun(from.run);
+    read.setFrom(from.from);
+  }
   void operator()(const GetStatus&) { to.setGetStatus(); }
   void operator()(const Act& from) {
     auto act = to.initAct();
@@ -30,6 +40,8 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
   switch (from.which()) {
     case wire::AdminRequest::LIST_RUNS:
       return ListRuns{};
+    case wire::AdminRequest::LIST_RUNS_BELOW:
+      return ListRuns{.before = from.getListRunsBelow()};
     case wire::AdminRequest::READ_RECORDS: {
       const auto read = from.getReadRecords();
       return ReadRecords{.run = read.getRun(),
@@ -38,7 +50,8 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
                          .wait_ms = read.getWaitMs()};
     }
     case wire::AdminRequest::READ_SNAPSHOT:
-      return ReadSnapshot{.run = from.getReadSnapshot().getRun()};
+      return ReadSnapshot{.run = from.getReadSnapshot().getRun(),
+                          .from = from.getReadSnapshot().getFrom()};
     case wire::AdminRequest::GET_STATUS:
       return GetStatus{};
     case wire::AdminRequest::ACT:
@@ -50,9 +63,9 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
 
 // ---- replies ----
 
-void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
+void WriteRuns(const std::vector<RunInfo>& from, capnp::List<wire::RunInfo>::Builder to) {
   for (unsigned i = 0; i < to.size(); ++i) {
-    const RunInfo& info = from.runs[i];
+    const RunInfo& info = from[i];
     to[i].setRun(info.run);
     to[i].setJob(ToText(info.job));
     to[i].setEngine(ToText(info.engine));
@@ -69,8 +82,8 @@ void WriteRuns(const RunList& from, capnp::List<wire::RunInfo>::Builder to) {
   }
 }
 
-RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from) {
-  RunList to;
+RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from, RunId next) {
+  RunList to{.runs = {}, .next = next};
   to.runs.reserve(from.size());
   for (const auto info : from) {
     to.runs.push_back({.run = info.getRun(),
@@ -129,7 +142,11 @@ struct WriteReply {
   wire::AdminReply::Builder to;
 
   void operator()(const RunList& from) {
-    WriteRuns(from, to.initRunList(static_cast<unsigned>(from.runs.size())));
+    const auto size = static_cast<unsigned>(from.runs.size());
+    if (from.next == kNoRun) return WriteRuns(from.runs, to.initRunList(size));
+    auto page = to.initRunPage();
+    page.setNext(from.next);
+    WriteRuns(from.runs, page.initRuns(size));
   }
   void operator()(const RecordBatch& from) {
     auto records = to.initRecordBatch(static_cast<unsigned>(from.records.size()));
@@ -139,6 +156,7 @@ struct WriteReply {
     auto snapshot = to.initSnapshot();
     snapshot.setIndex(from.index);
     snapshot.setState({reinterpret_cast<const kj::byte*>(from.state.data()), from.state.size()});
+    snapshot.setBytes(from.bytes);
   }
   void operator()(const DaemonStatus& from) { WriteStatus(from, to.initDaemonStatus()); }
   void operator()(const AdminError& from) {
@@ -152,7 +170,9 @@ struct WriteReply {
 AdminReply ReadReply(wire::AdminReply::Reader from) {
   switch (from.which()) {
     case wire::AdminReply::RUN_LIST:
-      return ReadRuns(from.getRunList());
+      return ReadRuns(from.getRunList(), kNoRun);
+    case wire::AdminReply::RUN_PAGE:
+      return ReadRuns(from.getRunPage().getRuns(), from.getRunPage().getNext());
     case wire::AdminReply::RECORD_BATCH: {
       const auto records = from.getRecordBatch();
       RecordBatch to;
@@ -164,7 +184,8 @@ AdminReply ReadReply(wire::AdminReply::Reader from) {
       const auto snapshot = from.getSnapshot();
       const auto state = snapshot.getState();
       return Snapshot{.index = snapshot.getIndex(),
-                      .state = {reinterpret_cast<const char*>(state.begin()), state.size()}};
+                      .state = {reinterpret_cast<const char*>(state.begin()), state.size()},
+                      .bytes = snapshot.getBytes()};
     }
     case wire::AdminReply::DAEMON_STATUS:
       return ReadStatus(from.getDaemonStatus());

@@ -35,6 +35,21 @@ std::optional<std::uint64_t> CookieOf(int fd) {
   return cookie;
 }
 
+// Bytes that were taken from a local socket since its peek offset was set to this. Nobody peeks
+// there. The kernel takes from the offset, down to 0, what a read consumes (unix(7), SO_PEEK_OFF).
+constexpr int kPeekFrom = 1 << 30;
+
+bool CountFromHere(int fd) {
+  return ::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &kPeekFrom, sizeof kPeekFrom) == 0;
+}
+
+std::uint64_t TakenFromLocal(int fd) {
+  int offset = kPeekFrom;
+  socklen_t size = sizeof offset;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, &size) != 0) return 0;
+  return static_cast<std::uint64_t>(kPeekFrom - std::clamp(offset, 0, kPeekFrom));
+}
+
 // Bytes that were received on a TCP connection and taken from the kernel.
 std::optional<std::uint64_t> TakenFrom(int fd) {
   tcp_info info{};
@@ -106,8 +121,8 @@ Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& c
   }
   static std::atomic<std::uint64_t> number{0};
   const std::string name = "inproc://prd-guard-" + std::to_string(++number);
-  constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_CLOSED |
-                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
+  constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
+                          ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_MONITOR_STOPPED;
   try {
     if (::zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
     guard->events_ = zmq::socket_t(context, zmq::socket_type::pair);
@@ -129,14 +144,18 @@ ConnectionGuard::~ConnectionGuard() {
   }
 }
 
-bool ConnectionGuard::Delivered(const zmq::message_t& part, bool sense, std::string_view group,
-                                std::size_t most) {
+bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense,
+                                std::string_view group, std::size_t most) {
   const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(fd);
-  if (it == connections_.end()) return true;
+  if (it == connections_.end()) {
+    orphaned_ -= std::min<std::uint64_t>(bytes, orphaned_);
+    return true;
+  }
   Connection& connection = it->second;
   connection.delivered = true;
+  connection.given += bytes;
   if (!sense || connection.ended || !connection.silent) return !connection.surplus;
   connection.silent = false;
   SetSilent(connection, fd, false);
@@ -165,11 +184,7 @@ void ConnectionGuard::Run() {
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are for the program's threads
   try {
     while (!stopping_) {
-      const bool idle = !arrivals_.dropping() && [this] {
-        const std::lock_guard lock(mutex_);
-        return std::none_of(connections_.begin(), connections_.end(),
-                            [](const auto& entry) { return entry.second.tcp; });
-      }();
+      const bool idle = !arrivals_.dropping() && !Counts();
       zmq_pollitem_t item{.socket = events_.handle(), .fd = 0, .events = ZMQ_POLLIN, .revents = 0};
       (void)::zmq_poll(&item, 1, idle ? kIdleMs : static_cast<long>(options_.pace / kMillisecond));
       while (events_.get(zmq::sockopt::events) & ZMQ_POLLIN) {
@@ -180,6 +195,13 @@ void ConnectionGuard::Run() {
     }
   } catch (const zmq::error_t&) {  // the context ends
   }
+}
+
+// Whether there is a connection whose bytes are counted.
+bool ConnectionGuard::Counts() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& entry) { return entry.second.counted; });
 }
 
 // False: it was the last one.
@@ -195,6 +217,10 @@ bool ConnectionGuard::OnEvent() {
   while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
   if (event == ZMQ_EVENT_LISTENING) arrivals_.Watch(value);
   if (event == ZMQ_EVENT_ACCEPTED) OnAccepted(value);
+  if (event == ZMQ_EVENT_ACCEPT_FAILED) {  // ZMQ_IPC_FILTER_UID, above all
+    const std::lock_guard lock(mutex_);
+    ++counters_.refused;
+  }
   if (event == ZMQ_EVENT_CLOSED || event == ZMQ_EVENT_DISCONNECTED) OnClosed(value);
   return event != ZMQ_EVENT_MONITOR_STOPPED;
 }
@@ -211,6 +237,7 @@ void ConnectionGuard::OnAccepted(int fd) {
   connection.serial = ++next_serial_;
   connection.peer = std::move(peer.name);
   connection.tcp = peer.tcp;
+  connection.counted = peer.tcp || (!connection.peer.empty() && CountFromHere(fd));
   Peer& of = peers_[connection.peer];
   ++of.open;
   SetSilent(connection, fd, true);
@@ -267,7 +294,7 @@ void ConnectionGuard::OnClosed(int fd) {
   const std::lock_guard lock(mutex_);
   const auto it = connections_.find(fd);
   if (it == connections_.end()) return;
-  orphaned_ += it->second.unread;
+  orphaned_ += std::max(it->second.unread, it->second.backlog);
   if (!it->second.ended) Uncount(it->second);
   connections_.erase(it);
 }
@@ -320,16 +347,22 @@ void ConnectionGuard::Look() {
   if (std::exchange(trim_, false)) (void)::malloc_trim(0);
   struct Sample {
     int fd = -1;
+    bool tcp = false;
     std::uint64_t taken = 0;
   };
   std::vector<Sample> samples;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [fd, connection] : connections_) {
-      if (connection.tcp && !connection.ended) samples.push_back({.fd = fd});
+      if (connection.counted && !connection.ended) {
+        samples.push_back({.fd = fd, .tcp = connection.tcp});
+      }
     }
   }
-  for (Sample& sample : samples) sample.taken = TakenFrom(sample.fd).value_or(0);
+  const bool drained = drained_.exchange(false);
+  for (Sample& sample : samples) {
+    sample.taken = sample.tcp ? TakenFrom(sample.fd).value_or(0) : TakenFromLocal(sample.fd);
+  }
 
   const std::lock_guard lock(mutex_);
   std::uint64_t unread = 0;
@@ -344,8 +377,16 @@ void ConnectionGuard::Look() {
       connections_.erase(it);
       continue;
     }
-    if (std::exchange(connection.delivered, false)) connection.read = sample.taken;
-    connection.unread = sample.taken - std::min(sample.taken, connection.read);
+    const std::uint64_t taken = connection.taken + sample.taken;
+    if (!sample.tcp && sample.taken > kPeekFrom / 2 && CountFromHere(sample.fd)) {
+      connection.taken = taken;
+    }
+    if (std::exchange(connection.delivered, false)) connection.read = taken;
+    connection.unread = taken - std::min(taken, connection.read);
+    // What was taken besides messages (signs of life) and what was read of a closed connection with
+    // this number makes the two differ. They begin anew whenever all has been read.
+    if (drained || connection.given > taken) connection.given = taken;
+    if (options_.max_backlog > 0) connection.backlog = taken - connection.given;
     unread += connection.unread;
     if (connection.silent) silent_unread += connection.unread;
     most.emplace_back(connection.unread, sample.fd);
@@ -358,13 +399,15 @@ void ConnectionGuard::Look() {
   const bool too_much = in_all > 0 && unread > in_all;
   const bool too_much_silent = of_silent > 0 && silent_unread > of_silent;
   for (const auto& [bytes, fd] : most) {
-    const bool silent = connections_.at(fd).silent;
+    const Connection& connection = connections_.at(fd);
+    const bool silent = connection.silent;
     const bool own_limit = silent && options_.max_unread_silent > 0;
     const std::uint64_t limit = own_limit ? options_.max_unread_silent : options_.max_unread;
     const bool alone = limit > 0 && bytes > limit;
     const bool together = (too_much && unread > in_all / 2) ||
                           (silent && too_much_silent && silent_unread > of_silent / 2);
-    if (!alone && !together) continue;
+    const bool behind = connection.backlog > options_.max_backlog;
+    if (!alone && !together && !behind) continue;
     ++counters_.cut;
     unread -= bytes;
     if (silent) silent_unread -= bytes;

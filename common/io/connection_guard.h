@@ -1,8 +1,9 @@
 // Bounds what the connections to a listening ZeroMQ socket cost, whoever made them.
 //
-// ZeroMQ bounds the size of a part and the number of whole messages. A peer that sends parts of a
-// message without end, or that connects again and again, it does not bound. The guard learns of
-// every connection from the socket's monitor, in a thread of its own, and ends:
+// ZeroMQ bounds the size of a part alone. It bounds neither the parts of a message nor how often a
+// peer connects. It would bound the messages that wait to be read (ZMQ_RCVHWM), but libzmq 4.3.4
+// may abort the process where it does (server/README.md, "What ends no daemon"). The guard learns
+// of every connection from the socket's monitor, in a thread of its own, and ends:
 //
 // - connections over a number, in all and per peer (address of the host, or user of a local socket;
 //   this process's own user may do as it likes). The oldest of them that has not brought a message
@@ -11,10 +12,10 @@
 //   most of them goes;
 // - connections over the number of a group, which whoever reads their messages tells (Delivered).
 //   These end within two seconds, so that the other side can be told why;
-// - a TCP connection of which ZeroMQ has taken too many bytes since its last whole message. The
-//   kernel counts what came, so nothing depends on the peer. The guard looks often, and at once
-//   when the process grows. A local socket has no such count: who may open its file is trusted
-//   with memory.
+// - a connection of which ZeroMQ has taken too many bytes since its last whole message, or too many
+//   that are not read yet. The kernel counts what was taken, over TCP and over local sockets, so
+//   nothing depends on the peer. The guard looks often, and at once when the process grows. Bytes
+//   of this process's own user over a local socket are not counted.
 //
 // TCP connections that come too fast are not accepted (arrival_limit.h).
 //
@@ -56,11 +57,12 @@ class ConnectionGuard {
     std::uint64_t max_unread_silent = 0;  // the same, of one that has brought none
     std::uint64_t max_unread_silent_in_all = 0;  // the same, of all that have brought none
     std::uint64_t max_unread_in_all = 0;         // the same, of all connections (Allow)
+    std::uint64_t max_backlog = 0;               // bytes taken from a connection, and not read yet
     DurationNs pace = 10 * kMillisecond;         // between two looks at whether the process grows
   };
   struct Counters {
-    std::uint64_t refused = 0;  // connections over a number
-    std::uint64_t cut = 0;      // connections that brought too many bytes without a message
+    std::uint64_t refused = 0;  // connections over a number, and those that ZeroMQ refused
+    std::uint64_t cut = 0;      // connections that brought too many bytes
     std::uint64_t rushes = 0;   // times that TCP connections came too fast
     std::size_t open = 0;
   };
@@ -71,16 +73,24 @@ class ConnectionGuard {
                                                        const Options& options);
   ~ConnectionGuard();
 
-  // This was a part of a whole message that the socket gave. One that makes no `sense` bounds the
-  // connection's bytes anew, but it has said nothing by it. The connection is of this group, which
-  // may have `most`; 0: no bound. False: this one is over that.
-  bool Delivered(const zmq::message_t& part, bool sense = true, std::string_view group = {},
-                 std::size_t most = 0);
+  // Bytes of a part of a message on the wire (ZMTP 3), also under CURVE.
+  static std::uint64_t OnWire(std::size_t part, bool curve) {
+    return part + (part > 255 ? 9 : 2) + (curve ? 33 : 0);
+  }
+  // This was a part of a whole message that the socket gave. With it so many bytes (OnWire) of its
+  // connection were read since the last call. One that makes no `sense` bounds the connection's
+  // bytes anew, but it has said nothing by it. The connection is of this group, which may have
+  // `most`; 0: no bound. False: this one is over that.
+  bool Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense = true,
+                 std::string_view group = {}, std::size_t most = 0);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
   // of these numbers.
   std::uint64_t looks() const { return looks_; }
   // The socket has no more whole messages.
-  void Drained() { orphaned_ = 0; }
+  void Drained() {
+    orphaned_ = 0;
+    drained_ = true;
+  }
   // From now on these are max_silent and max_unread_in_all.
   void Allow(std::size_t max_silent, std::uint64_t max_unread_in_all) {
     max_silent_ = max_silent;
@@ -96,12 +106,16 @@ class ConnectionGuard {
     std::string peer;          // empty: this process's own user
     std::string group;         // empty: none that counts
     bool tcp = false;
-    bool silent = true;        // has not brought a message
-    bool delivered = true;     // has brought one since the last look
-    bool ended = false;        // by the guard; waits for ZeroMQ to close it
-    bool surplus = false;      // over the number of its group
-    std::uint64_t read = 0;    // bytes that ZeroMQ had taken at the last message
-    std::uint64_t unread = 0;  // and since
+    bool counted = false;       // its bytes are
+    bool silent = true;         // has not brought a message
+    bool delivered = true;      // has brought one since the last look
+    bool ended = false;         // by the guard; waits for ZeroMQ to close it
+    bool surplus = false;       // over the number of its group
+    std::uint64_t taken = 0;    // bytes that ZeroMQ took before the kernel's count began anew
+    std::uint64_t read = 0;     // taken at the last message
+    std::uint64_t unread = 0;   // taken since
+    std::uint64_t given = 0;    // of whole messages that the socket gave
+    std::uint64_t backlog = 0;  // of those that it has yet to give
   };
   struct Surplus {
     int fd = -1;
@@ -122,6 +136,8 @@ class ConnectionGuard {
   void Uncount(const Connection& connection);
   void SetSilent(const Connection& connection, int fd, bool silent);
   void End(int fd, Connection* connection);
+  bool Counts() const;
+  void CountLocal(int fd, Connection* connection);
   bool Grown();
   void Look();
   void EndSurplus();
@@ -157,6 +173,7 @@ class ConnectionGuard {
   std::atomic<std::size_t> max_silent_ = 0;
   std::atomic<std::uint64_t> in_all_ = 0;
   std::atomic<std::uint64_t> looks_ = 0;
+  std::atomic<bool> drained_ = false;  // since the last look
   std::atomic<bool> stopping_ = false;
   std::thread thread_;  // the last: it uses the others
 };

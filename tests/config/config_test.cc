@@ -309,6 +309,7 @@ TEST(ConfigTest, ReadsIdentities) {
           "\"]\nusers = [\"alice\", \"1000\"]\n"
           "jobs = [\"a-*\", \"b?\"]\nmax_jobs = 2\n"
           "max_workers = 16\nmax_connections = 20\nmax_messages_per_s = 500\n"
+          "max_read_bytes_per_s = 7\n"
           "[[identity]]\nname = \"ops\"\n"
           "jobs = [\"*\"]\nrole = \"operator\"\n" +
           kJob,
@@ -323,7 +324,8 @@ TEST(ConfigTest, ReadsIdentities) {
                                              .max_jobs = 2,
                                              .max_workers = 16,
                                              .max_connections = 20,
-                                             .max_messages_per_s = 500}));
+                                             .max_messages_per_s = 500,
+                                             .max_read_bytes_per_s = 7}));
   EXPECT_EQ(config->identities[1].role, Role::kOperator);
 }
 

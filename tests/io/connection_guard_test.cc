@@ -1,90 +1,23 @@
 // Connections that would cost too much are ended, and nobody else notices.
 #include "common/io/connection_guard.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstring>
 #include <functional>
 #include <vector>
 
 #include "common/io/clock.h"
+#include "tests/io/raw_zmtp.h"
 
 namespace prd {
 namespace {
 
 constexpr int kDeadlineMs = 60'000;
 
-// A TCP connection without ZeroMQ.
-class Raw {
- public:
-  explicit Raw(const std::string& endpoint, const char* from = "127.0.0.1")
-      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    (void)::inet_pton(AF_INET, from, &address.sin_addr);
-    if (::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) Close();
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port =
-        htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
-    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) Close();
-  }
-  Raw(Raw&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~Raw() { Close(); }
-
-  bool Send(const std::string& bytes) {
-    for (std::size_t sent = 0; sent < bytes.size();) {
-      const ssize_t some = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (some <= 0) return false;
-      sent += static_cast<std::size_t>(some);
-    }
-    return true;
-  }
-  bool Take(std::string* bytes) {
-    return ::recv(fd_, bytes->data(), bytes->size(), MSG_WAITALL) == std::ssize(*bytes);
-  }
-  // ZMTP 3.0 without keys, as a DEALER.
-  bool ShakeHands() {
-    std::string greeting = std::string("\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL", 16);
-    greeting.resize(64);
-    std::string answer(66, '\0');  // a greeting, and the beginning of a READY: its size is last
-    if (!Send(greeting) ||
-        !Send(std::string("\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
-                          "DEALER",
-                          30)) ||
-        !Take(&answer)) {
-      return false;
-    }
-    answer.resize(static_cast<unsigned char>(answer.back()));
-    return Take(&answer);
-  }
-  // A message of one part.
-  bool Say(const std::string& text) {
-    return Send(std::string(1, '\0') + static_cast<char>(text.size()) + text);
-  }
-  // A part of 8 KiB, with more to come.
-  bool SendPart() {
-    std::string part(9 + 8192, '\0');
-    part[0] = 3;
-    part[7] = 32;
-    return Send(part);
-  }
-  // Whether the other side has ended the connection.
-  bool Ended() {
-    pollfd item{.fd = fd_, .events = POLLIN | POLLRDHUP, .revents = 0};
-    return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-  }
-
- private:
-  void Close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-  int fd_;
-};
+using Raw = RawZmtp;
 
 class GuardTest : public testing::Test {
  protected:
@@ -105,10 +38,12 @@ class GuardTest : public testing::Test {
       bool any = false;
       while (socket_.recv(part, zmq::recv_flags::dontwait)) {
         any = true;
-        if (!guard_->Delivered(part, true, group_, 2)) ++surplus_;
-        while (socket_.get(zmq::sockopt::rcvmore)) {
+        std::uint64_t bytes = 0;
+        while (part.more()) {
           (void)socket_.recv(part, zmq::recv_flags::none);
+          bytes += ConnectionGuard::OnWire(part.size(), false);
         }
+        if (!guard_->Delivered(part, bytes, true, group_, 2)) ++surplus_;
         ++messages_;
       }
       if (!any) guard_->Drained();
@@ -155,6 +90,58 @@ TEST_F(GuardTest, PartsWithoutEndAreCutAndOthersGoOn) {
   EXPECT_LT(sent, 1u << 30);
   EXPECT_TRUE(Until([&] { return guard_->counters().open == 1; }));
   EXPECT_EQ(guard_->counters().cut, 1u);
+  EXPECT_TRUE(Says(good));
+}
+
+// As the kernel counts them, for each user but this process's own.
+TEST_F(GuardTest, PartsWithoutEndOfAnotherUserAreCutOverALocalSocket) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can act for another user";
+  Listen({.max_unread = 1 << 20}, "ipc://@prd-guard-test-" + std::to_string(::getpid()));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::setresuid(65'534, 65'534, 65'534) != 0) ::_exit(2);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    endpoint_.copy(address.sun_path, endpoint_.size() - 6, 6);
+    address.sun_path[0] = '\0';
+    const auto size =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + endpoint_.size() - 6);
+    if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0) ::_exit(3);
+    Raw bad(fd);
+    if (!bad.ShakeHands()) ::_exit(4);
+    std::uint64_t sent = 0;
+    while (sent < (1u << 30) && bad.SendPart()) sent += 8192;
+    ::_exit(sent >= (1u << 20) && sent < (1u << 30) ? 0 : 5);
+  }
+  EXPECT_TRUE(Until([&] { return guard_->counters().cut == 1; }));
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A reader that is behind. Those whose messages pile up are cut; what was read does not count.
+TEST_F(GuardTest, MessagesThatNobodyReadsAreBounded) {
+  socket_.set(zmq::sockopt::rcvhwm, 0);
+  Listen({.max_unread = 64 << 20, .max_backlog = 128 << 10});
+  Raw good = Connect();
+  ASSERT_TRUE(good.ShakeHands());
+  ASSERT_TRUE(Says(good));
+  Raw bad = Connect();
+  ASSERT_TRUE(bad.ShakeHands());
+  ASSERT_TRUE(Says(bad));
+  const std::string text(250, 'x');
+  for (int i = 0; i < 2000; ++i) {  // 500 kB, of which half is read meanwhile
+    ASSERT_TRUE(good.Say(text));
+    if (i % 200 == 0) {
+      ASSERT_TRUE(Until([&] { return messages_ >= 2 + i; }));
+    }
+  }
+  std::uint64_t sent = 0;
+  while (sent < (256u << 20) && bad.Say(text)) sent += text.size();  // and nothing is read
+  EXPECT_LT(sent, 256u << 20);
+  EXPECT_EQ(guard_->counters().cut, 1u);
+  EXPECT_FALSE(good.Ended());
   EXPECT_TRUE(Says(good));
 }
 

@@ -139,14 +139,15 @@ class Draw {
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
 
   void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }
-  void operator()(ReadSnapshot& m) { Fields(m.run); }
+  void operator()(ListRuns& m) { Fields(m.before); }
+  void operator()(ReadSnapshot& m) { Fields(m.run, m.from); }
   void operator()(RunInfo& m) {
     Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
            m.end, m.identity, m.former, m.next, m.paused);
   }
-  void operator()(RunList& m) { Fields(m.runs); }
+  void operator()(RunList& m) { Fields(m.runs, m.next); }
   void operator()(RecordBatch& m) { Fields(m.records); }
-  void operator()(Snapshot& m) { Fields(m.index, m.state); }
+  void operator()(Snapshot& m) { Fields(m.index, m.state, m.bytes); }
   void operator()(WorkerSilence& m) { Fields(m.run, m.rank, m.silent_ns); }
   void operator()(DaemonStatus& m) {
     Fields(m.version, m.pid, m.uptime_ns, m.now, m.counters, m.silences);

@@ -21,6 +21,8 @@ BREACHES = [
     ("engines/bad.cc", "FooOptions x;\n", "names an engine: FooOptions"),
     ("engines/bar/bar.cc", "FooOptions x;\n", "names an engine: FooOptions"),
     ("tools/bad.py", "x = 'foo'\n", "names an engine: 'foo'"),
+    ("server/bad.cc", "void F() { socket.bind(endpoint); }\n", "a socket that listens without a guard"),
+    ("worker/bad.cc", "int x = zmq_bind(socket, endpoint);\n", "a socket that listens without a guard"),
     ("stray.txt", "", "stray.txt: not part of the top level"),
 ]
 

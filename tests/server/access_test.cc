@@ -55,7 +55,7 @@ TEST_F(Identities, WithoutAnyTheOwnUserMayDoEverything) {
   EXPECT_EQ(Find("uid:65531"), nullptr);
   EXPECT_EQ(Find("key:" + std::string(40, 'k')), nullptr);
   EXPECT_EQ(Find(""), nullptr);
-  EXPECT_FALSE(access_->knows_users());
+  EXPECT_EQ(access_->local_users(), LocalUsers(std::set<std::uint32_t>()));
 }
 
 TEST_F(Identities, WithKeysNobodyComesWithout) {
@@ -80,7 +80,10 @@ TEST_F(Identities, SayWhatTheirsMayDo) {
   EXPECT_TRUE(access_->Find("uid:0")->operates);
   EXPECT_FALSE(access_->Find("uid:0")->trains) << "an identity that names root counts";
   EXPECT_EQ(access_->Named("bob"), nullptr);
-  EXPECT_TRUE(access_->knows_users());
+  EXPECT_EQ(access_->local_users(), std::nullopt);
+  config_.identities.erase(config_.identities.begin() + 1);  // without "*"
+  Find("");
+  EXPECT_EQ(access_->local_users(), LocalUsers(std::set<std::uint32_t>{65531, 0}));
   config_.identities[0].users = {"no-such-user-here"};
   EXPECT_THAT(Access::Load(config_).status().message(),
               HasSubstr("identity.users: found \"no-such-user-here\", which is no user"));

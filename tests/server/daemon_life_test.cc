@@ -12,6 +12,7 @@
 
 #include "common/io/clock.h"
 #include "server/history/keys.h"
+#include "tests/io/raw_zmtp.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 #include "tests/server/tcp.h"
@@ -320,6 +321,39 @@ TEST(DaemonLife, AFullDiskHoldsDecisionsUpAndLosesNone) {
   pair.Round(4);
   EXPECT_THAT(daemon.log(), Not(HasSubstr("set aside")));
 }
+
+// libzmq aborts a process when a peer goes whose messages fill the receive queue, and a heartbeat
+// is looked at later: the peer's own among them, or a timer's. Here the disk is full meanwhile.
+class PeersOfAStalledDaemon : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PeersOfAStalledDaemon, MayGoWithHeartbeatsBehindManyMessages) {
+  DaemonProcess daemon(Jobs("*"), GetParam());
+  SmallDisk disk(daemon.state_dir());
+  if (!disk.mounted()) GTEST_SKIP() << "no file system may be mounted here";
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  pair.Round(1);
+  disk.Fill();
+  pair.a.Send(Ready{.iteration = 2});
+  ASSERT_TRUE(daemon.WaitForLog("Until that works again nothing is decided or announced"));
+  for (int i = 0; i < 4; ++i) {
+    RawZmtp peer(daemon.endpoint());
+    ASSERT_TRUE(peer.ShakeHands());
+    std::string all;
+    for (int k = 0; k < 400; ++k)
+      all += RawZmtp::Part("none") + (k % 50 == 0 ? RawZmtp::Ping() : "");
+    (void)peer.Send(all);
+  }
+  ::usleep(500'000);  // so that ZeroMQ has seen them go
+  disk.MakeRoom();
+  pair.b.Send(Ready{.iteration = 2});
+  EXPECT_TRUE(pair.a.Reduce() && pair.b.Reduce()) << daemon.log();
+  const AdminReply status = daemon.Ask(GetStatus{});
+  EXPECT_TRUE(std::holds_alternative<DaemonStatus>(status)) << daemon.log();
+}
+
+INSTANTIATE_TEST_SUITE_P(Endpoints, PeersOfAStalledDaemon,
+                         ::testing::Values("", "listen = \"tcp://127.0.0.1:*\""));
 
 // A limit on the size of files stands for a disk that fails.
 TEST(DaemonLife, AFailingDiskEndsItAndTheNextOneGoesOn) {

@@ -458,7 +458,7 @@ TEST_F(Tenants, EachSeesItsOwnJobs) {
   EXPECT_EQ(jobs(alice_), "alice-1 ");
   EXPECT_EQ(jobs(bob_), "bob-1 ");
   EXPECT_EQ(jobs(carol_), "alice-1 ");
-  EXPECT_EQ(jobs(dave_), "alice-1 bob-1 ");
+  EXPECT_EQ(jobs(dave_), "bob-1 alice-1 ");
   for (const AdminRequest& request : {AdminRequest(ReadRecords{.run = bob->run()}),
                                       AdminRequest(ReadSnapshot{.run = bob->run()})}) {
     const AdminReply none = Ask(carol_, request);
@@ -707,11 +707,31 @@ TEST_F(Users, AUserHasTheJobsOfItsIdentity) {
     EXPECT_EQ(acted.code, 1);
     EXPECT_THAT(acted.output, HasSubstr("permission denied: only an operator may"));
   }
-  // Another one may connect to the file, and is refused for its number.
+  // Another one may open the file, and is refused for its number before it holds a descriptor.
   const Ended third = Prdctl(admin, "setpriv --reuid 65533 ");
   EXPECT_EQ(third.code, 1);
   EXPECT_THAT(third.output, HasSubstr("does not let user 65533 in"));
-  EXPECT_TRUE(daemon_.WaitForLog("this user is not authorized"));
+  EXPECT_GE(daemon_.Counter("connections_refused"), 3u);
+}
+
+TEST_F(Users, AReloadLetsUsersInAndKeepsConnections) {
+  const std::string other = "[[identity]]\nname = \"other\"\njobs = [\"o-*\"]\n";
+  daemon_.WriteConfig(std::string(kJobs) + other + "users = [\"65533\"]\n");
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  RawWorker own(daemon_.endpoint(), 11);
+  own.Join("job", 0);
+  const std::string admin = " --admin " + daemon_.admin() + " jobs";
+  EXPECT_THAT(Prdctl(admin, "setpriv --reuid 65534 ").output, HasSubstr("does not let user"));
+  for (const char* users : {"65534", "*", "65534"}) {
+    daemon_.WriteConfig(std::string(kJobs) + other + "users = [\"" + users + "\"]\n");
+    daemon_.Signal(SIGHUP);
+    ASSERT_TRUE(daemon_.WaitForNotice("READY=1"));
+    while (Prdctl(admin, "setpriv --reuid 65534 ").code != 0) ::usleep(10'000);  // or time is up
+    own.Heartbeat();
+    EXPECT_TRUE(own.Expect<HeartbeatAck>().has_value());
+    const bool all = std::string(users) == "*";
+    EXPECT_EQ(Prdctl(admin, "setpriv --reuid 65533 ").code, all ? 0 : 1) << users;
+  }
 }
 
 }  // namespace

@@ -2,12 +2,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 #include <zmq.hpp>
 
 #include "common/io/codec.h"
@@ -21,9 +24,16 @@ class AdminSource : public HistorySource {
   ~AdminSource() override { Close(); }
 
   Result<std::vector<RunInfo>> Runs() override {
-    Result<RunList> list = Ask<RunList>(ListRuns{}, 0);
-    if (!list.ok()) return list.status();
-    return std::move(list->runs);
+    std::vector<RunInfo> runs;  // the newest first
+    for (RunId before = kNoRun;;) {
+      Result<RunList> page = Ask<RunList>(ListRuns{before}, 0);
+      if (!page.ok()) return page.status();
+      std::move(page->runs.begin(), page->runs.end(), std::back_inserter(runs));
+      if (page->next == kNoRun || (before != kNoRun && page->next >= before)) break;
+      before = page->next;
+    }
+    std::reverse(runs.begin(), runs.end());
+    return runs;
   }
 
   Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::uint32_t max_bytes,
@@ -35,7 +45,20 @@ class AdminSource : public HistorySource {
   }
 
   Result<Snapshot> NewestSnapshot(RunId run) override {
-    return Ask<Snapshot>(ReadSnapshot{.run = run}, 0);
+    Snapshot whole;
+    while (true) {
+      Result<Snapshot> part = Ask<Snapshot>(ReadSnapshot{run, whole.state.size()}, 0);
+      if (!part.ok()) return part;
+      const bool newer = part->index != whole.index && !whole.state.empty();
+      if (newer) {  // it has taken the other's place: from its beginning
+        whole = {};
+        continue;
+      }
+      whole.index = part->index;
+      whole.bytes = part->bytes;
+      whole.state += part->state;
+      if (part->state.empty() || whole.state.size() >= whole.bytes) return whole;
+    }
   }
 
   Result<DaemonStatus> Daemon() override { return Ask<DaemonStatus>(GetStatus{}, 0); }
@@ -106,11 +129,11 @@ class AdminSource : public HistorySource {
         Close();
         return Status(Code::kCancelled, "interrupted");
       }
-      if (ready > 0 && items[0].revents == 0 && items[1].revents != 0) {
+      if (ready > 0 && items[0].revents == 0 && items[1].revents != 0 && Refused()) {
         Close();
         return Denied();
       }
-      if (ready <= 0) continue;
+      if (ready <= 0 || items[0].revents == 0) continue;
       zmq::message_t answer;
       (void)socket_->recv(answer, zmq::recv_flags::none);
       return answer.to_string();
@@ -130,12 +153,25 @@ class AdminSource : public HistorySource {
     }
     // libzmq tells there that the daemon has refused the connection.
     constexpr const char* kRefusals = "inproc://refusals";
-    if (zmq_socket_monitor(socket_->handle(), kRefusals, ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0) {
-      throw zmq::error_t();
-    }
+    constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    if (zmq_socket_monitor(socket_->handle(), kRefusals, kEvents) != 0) throw zmq::error_t();
+    ended_ = 0;
     refusals_.emplace(context_, zmq::socket_type::pair);
     refusals_->connect(kRefusals);
     socket_->connect(options_.endpoint);
+  }
+
+  // Over ipc a daemon ends the connections of users whom it does not know without a word. One that
+  // just stops ends one.
+  bool Refused() {
+    constexpr int kOfStranger = 3;
+    zmq::message_t frame;
+    std::uint16_t event = 0;
+    if (!refusals_->recv(frame, zmq::recv_flags::dontwait)) return false;
+    std::memcpy(&event, frame.data(), std::min(frame.size(), sizeof event));
+    while (frame.more()) (void)refusals_->recv(frame, zmq::recv_flags::none);
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return true;
+    return options_.endpoint.starts_with("ipc://") && ++ended_ == kOfStranger;
   }
 
   void Close() {
@@ -165,6 +201,7 @@ class AdminSource : public HistorySource {
   zmq::context_t context_;
   std::optional<zmq::socket_t> socket_;
   std::optional<zmq::socket_t> refusals_;  // of socket_'s connection
+  int ended_ = 0;                          // connections, before they were made
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr const char* kZap = "inproc://zeromq.zap.01";
+constexpr const char* kInprocZap = "inproc://zeromq.zap.01";
 constexpr std::size_t kPlainCredentials = 2;
 // As libzmq writes it, with the other process's credentials; tcp addresses are numbers.
 bool IsIpc(const std::string& address) { return address.starts_with("localhost:"); }
@@ -19,7 +19,7 @@ constexpr char kAnyPurpose = '*';
 Door::Door(zmq::context_t* context, const Directory* directory)
     : directory_(directory), zap_(*context, zmq::socket_type::router) {
   zap_.set(zmq::sockopt::linger, 0);
-  zap_.bind(kZap);
+  zap_.bind(kInprocZap);
 }
 
 void Door::Join(MeshSecurity security, DurationNs patience) {

@@ -355,7 +355,7 @@ bool Mesh::ReceiveOne(Instant now) {
     guard_->Drained();
     return false;
   }
-  guard_->Delivered(first);
+  guard_->Delivered(first, 0);  // what waits to be read is bounded by kReceiveHighWater
   int parts = 1;
   for (bool more = first.more(); more; ++parts) {
     zmq::message_t part;
