@@ -211,8 +211,8 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
   fields.Text(
       "metrics", &config->metrics, MetricsRule,
       "Prometheus metrics at http://ADDRESS:PORT/metrics, probes at /healthz and /readyz. They are "
-      "not secret, and not encrypted. An IPv6 address needs a civetweb library with IPv6; Debian "
-      "12's has none.");
+      "not secret, and not encrypted. An IPv6 address stands in brackets; [::]:9464 takes "
+      "connections over IPv6 and over IPv4.");
   fields.Flag("sync", &config->sync,
               "false: what is decided is in the operating system's hands before it is announced, "
               "and survives a kill of prd. true: it is on the disk, and survives a power cut; on "

@@ -1,17 +1,15 @@
 #include "server/metrics.h"
 
-#include <CivetServer.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <mutex>
-#include <numeric>
-#include <sstream>
+#include <utility>
 
 #include "common/io/clock.h"
+#include "common/io/http_server.h"
 
 namespace prd {
 namespace {
@@ -171,128 +169,87 @@ void MetricsPage::AddCounter(const std::string& name, std::uint64_t value) {
 
 // ---- serving it ----
 
-namespace metrics_internal {
+// Probes come often from many places, and a page may be large: each connection holds the same text.
+struct Metrics::Impl {
+  explicit Impl(DurationNs dead) : dead_after(dead) {}
 
-// What the threads share.
-struct Shown {
-  explicit Shown(DurationNs dead) : dead_after(dead) {}
+  // In the server's thread.
+  HttpAnswer Answer(const HttpRequest& request) {
+    if (request.path == "/metrics") return Page();
+    if (request.path == "/healthz") return Probe(Dead());
+    if (request.path == "/readyz") return Probe(Unready());
+    return {.code = 404, .body = std::string("/metrics, /healthz and /readyz are here\n")};
+  }
 
   std::mutex mutex;
   std::shared_ptr<const MetricsPage> page = std::make_shared<MetricsPage>();
   std::string unready = "starting: the history is read";
   std::atomic<std::int64_t> alive_ns{MonotonicNs()};
   const DurationNs dead_after;
-};
 
-void Answer(mg_connection* connection, int code, const char* words, const std::string& text) {
-  (void)mg_printf(connection,
-                  "HTTP/1.1 %d %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                  "Content-Length: %zu\r\nCache-Control: no-store\r\n\r\n",
-                  code, words, text.size());
-  (void)mg_write(connection, text.data(), text.size());
-}
-
-void AnswerProbe(mg_connection* connection, const std::string& wrong) {
-  if (wrong.empty()) return Answer(connection, 200, "OK", "ok\n");
-  Answer(connection, 503, "Service Unavailable", wrong + "\n");
-}
-
-class PageHandler final : public CivetHandler {
- public:
-  explicit PageHandler(Shown* shown) : shown_(shown) {}
-  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
-    std::shared_ptr<const MetricsPage> page;
+ private:
+  HttpAnswer Page() {
+    std::shared_ptr<const MetricsPage> newest;
     {
-      const std::lock_guard lock(shown_->mutex);
-      page = shown_->page;
+      const std::lock_guard lock(mutex);
+      newest = page;
     }
-    Answer(connection, 200, "OK", page->Text());
-    return true;
+    if (newest != written_) text_ = std::make_shared<const std::string>(newest->Text());
+    written_ = std::move(newest);
+    return {.type = kType, .body = text_};
+  }
+  std::string Dead() const {
+    const DurationNs silent = MonotonicNs() - alive_ns;
+    if (silent <= dead_after) return "";
+    return "the daemon's thread has not turned for " + std::to_string(silent / kSecond) + " s";
+  }
+  std::string Unready() {
+    const std::lock_guard lock(mutex);
+    return unready;
+  }
+  static HttpAnswer Probe(const std::string& wrong) {
+    if (wrong.empty()) return {.type = kType, .body = std::string("ok\n")};
+    return {.code = 503, .type = kType, .body = wrong + "\n"};
   }
 
- private:
-  Shown* shown_;
-};
+  static constexpr const char* kType = "text/plain; version=0.0.4; charset=utf-8";
+  // Of the server's thread: a page is written once, when it is first asked for.
+  std::shared_ptr<const MetricsPage> written_;
+  std::shared_ptr<const std::string> text_;
 
-class HealthHandler final : public CivetHandler {
  public:
-  explicit HealthHandler(Shown* shown) : shown_(shown) {}
-  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
-    const DurationNs silent = MonotonicNs() - shown_->alive_ns;
-    AnswerProbe(connection, silent <= shown_->dead_after
-                                ? ""
-                                : "the daemon's thread has not turned for " +
-                                      std::to_string(silent / kSecond) + " s");
-    return true;
-  }
-
- private:
-  Shown* shown_;
-};
-
-class ReadyHandler final : public CivetHandler {
- public:
-  explicit ReadyHandler(Shown* shown) : shown_(shown) {}
-  bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
-    std::string unready;
-    {
-      const std::lock_guard lock(shown_->mutex);
-      unready = shown_->unready;
-    }
-    AnswerProbe(connection, unready);
-    return true;
-  }
-
- private:
-  Shown* shown_;
-};
-
-}  // namespace metrics_internal
-
-struct Metrics::Impl {
-  Impl(const std::string& address, DurationNs dead_after)
-      : shown(dead_after),
-        server({"listening_ports", address, "num_threads", "2", "request_timeout_ms", "5000",
-                "max_request_size", "8192"}) {
-    server.addHandler("/metrics$", page);
-    server.addHandler("/healthz$", health);
-    server.addHandler("/readyz$", ready);
-  }
-
-  metrics_internal::Shown shown;
-  metrics_internal::PageHandler page{&shown};
-  metrics_internal::HealthHandler health{&shown};
-  metrics_internal::ReadyHandler ready{&shown};
-  CivetServer server;  // the last one: its threads end first
+  std::unique_ptr<HttpServer> server;  // the last one: its thread ends first
 };
 
 Metrics::Metrics(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Metrics::~Metrics() = default;
 
 Result<std::unique_ptr<Metrics>> Metrics::Serve(const std::string& address, DurationNs dead_after) {
-  try {
-    return std::unique_ptr<Metrics>(new Metrics(std::make_unique<Impl>(address, dead_after)));
-  } catch (const std::exception& error) {
-    const bool ipv6 = address.find('[') != std::string::npos;
-    return Status(Code::kUnavailable,
-                  "metrics = \"" + address + "\": " + error.what() +
-                      (ipv6 ? ". The HTTP library (civetweb) may have been built without IPv6, as "
-                              "Debian 12's is: then give an IPv4 address."
-                            : ""));
-  }
+  auto impl = std::make_unique<Impl>(dead_after);
+  const auto start = [&impl, &address] {
+    Result<std::unique_ptr<HttpServer>> server = HttpServer::Listen(address);
+    if (!server.ok()) return server.status();
+    impl->server = std::move(*server);
+    return impl->server->Start(
+        [raw = impl.get()](const HttpRequest& request) { return raw->Answer(request); },
+        {.loop = {.headers = {{"Cache-Control", "no-store"}}}});
+  };
+  const Status started = start();
+  if (started.ok()) return std::unique_ptr<Metrics>(new Metrics(std::move(impl)));
+  return Status(started.code(), "metrics = \"" + address + "\": " + started.message());
 }
 
 void Metrics::Publish(MetricsPage page) {
   auto shown = std::make_shared<const MetricsPage>(std::move(page));
-  const std::lock_guard lock(impl_->shown.mutex);
-  impl_->shown.page.swap(shown);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->page.swap(shown);
 }
 
 void Metrics::SetUnready(const std::string& why) {
-  const std::lock_guard lock(impl_->shown.mutex);
-  impl_->shown.unready = why;
+  const std::lock_guard lock(impl_->mutex);
+  impl_->unready = why;
 }
 
-void Metrics::Alive() { impl_->shown.alive_ns = MonotonicNs(); }
+void Metrics::Alive() { impl_->alive_ns = MonotonicNs(); }
 
 }  // namespace prd

@@ -1,6 +1,6 @@
 // What Prometheus and probes ask for: /metrics, /healthz and /readyz at http://ADDRESS:PORT. The
-// daemon's thread publishes a page now and then; the library serves the newest one from threads of
-// its own.
+// daemon's thread publishes a page now and then; a thread of its own serves the newest one
+// (common/io/http_server.h), and answers probes also while others keep connections busy.
 #ifndef PRD_SERVER_METRICS_H_
 #define PRD_SERVER_METRICS_H_
 

@@ -3,6 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "tests/server/tcp.h"
 
@@ -26,6 +31,7 @@ class Probes {
   Metrics& metrics() { return *metrics_; }
   std::string Health() const { return Tcp().Get(port_, "/healthz"); }
   std::string Ready() const { return Tcp().Get(port_, "/readyz"); }
+  int port() const { return port_; }
 
  private:
   const int port_ = Tcp().FreePort();
@@ -58,6 +64,77 @@ TEST(Healthz, AThreadThatDoesNotTurnIsDead) {
   Probes lives;
   lives.metrics().Alive();
   EXPECT_THAT(lives.Health(), AllOf(StartsWith(kYes), EndsWith("\r\n\r\nok\n")));
+}
+
+// Connections that bring a head byte by byte, from the user that also asks.
+class SlowConnections {
+ public:
+  SlowConnections(int port, std::size_t count) : port_(port), slow_(count) {
+    for (auto& tcp : slow_) Open(&tcp);
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        for (auto& tcp : slow_) {
+          if (!tcp->Send("X")) Open(&tcp);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    });
+  }
+  ~SlowConnections() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Open(std::unique_ptr<Tcp>* tcp) const {
+    *tcp = std::make_unique<Tcp>();
+    if ((*tcp)->Connect(port_)) (void)(*tcp)->Send("GET / HTTP/1.1\r\n");
+  }
+
+  const int port_;
+  std::vector<std::unique_ptr<Tcp>> slow_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+constexpr int kPatienceS = 3;  // of who asks; answers come within a millisecond or so
+
+TEST(MetricsAttack, SlowConnectionsTakeNothingAway) {
+  Probes probes;
+  probes.metrics().SetUnready("");
+  for (const std::size_t count : {6u, 200u}) {
+    const SlowConnections slow(probes.port(), count);
+    for (int i = 0; i < 20; ++i) {
+      for (const char* path : {"/healthz", "/readyz", "/metrics"}) {
+        ASSERT_THAT(Tcp().Get(probes.port(), path, kPatienceS), StartsWith(kYes))
+            << path << " beside " << count;
+      }
+    }
+  }
+}
+
+// Their clients have asked, and read nothing.
+TEST(MetricsAttack, PagesThatNobodyReadsTakeNothingAway) {
+  Probes probes;
+  probes.metrics().SetUnready("");
+  MetricsPage page;
+  for (int job = 0; job < 50'000; ++job) {
+    page.Add("job_workers", {{"job", "a-long-name-of-a-job-" + std::to_string(job)}}, job);
+  }
+  const std::size_t size = page.Text().size();
+  ASSERT_GT(size, 2u << 20);
+  probes.metrics().Publish(std::move(page));
+  std::vector<std::unique_ptr<Tcp>> lazy;
+  for (int i = 0; i < 200; ++i) {
+    lazy.push_back(std::make_unique<Tcp>());
+    ASSERT_TRUE(lazy.back()->Connect(probes.port()));
+    ASSERT_TRUE(lazy.back()->Send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"));
+    if (i % 20 != 0) continue;
+    ASSERT_THAT(Tcp().Get(probes.port(), "/healthz", kPatienceS), StartsWith(kYes));
+  }
+  EXPECT_THAT(Tcp().Get(probes.port(), "/readyz", kPatienceS), StartsWith(kYes));
+  EXPECT_GT(Tcp().Get(probes.port(), "/metrics").size(), size);
+  EXPECT_LT(mallinfo2().uordblks + mallinfo2().hblkhd, 32u << 20) << "200 pages are 500 MiB";
 }
 
 }  // namespace
