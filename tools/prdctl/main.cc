@@ -430,12 +430,12 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   add("status", "The daemon: version, uptime, and the counters that Prometheus gets", ShowDaemon,
       false);
 
-  CLI::App* serve =
-      app.add_subcommand("serve",
-                         "A page that shows the runs in a browser, live or ended: what each worker "
-                         "does, who waits for whom, groups as they form, links, steps "
-                         "per second, and the loss that training loops tell. "
-                         "Prints the page's address, which holds a secret token; it is read-only");
+  CLI::App* serve = app.add_subcommand(
+      "serve",
+      "A page that shows the runs in a browser, live or ended: what each worker does, who waits "
+      "for whom, groups as they form, links, steps per second, and the loss that training loops "
+      "tell. Prints the page's address, which holds a secret token; it is read-only, and refuses "
+      "other users of this host but root");
   serve->fallthrough();
   serve
       ->add_option("--listen", f.listen,

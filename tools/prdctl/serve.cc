@@ -1,17 +1,16 @@
 #include "tools/prdctl/serve.h"
 
-#include <httplib.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 
+#include "common/io/http_server.h"
 #include "tools/prdctl/page.h"
 #include "tools/prdctl/text.h"
 #include "tools/prdctl/watch.h"
@@ -27,10 +26,10 @@ constexpr std::size_t kWatched = 3;      // jobs in memory
 constexpr std::size_t kJobsShown = 500;  // the newest
 constexpr std::size_t kTurnsShown = 50;  // runs of a job that was switched, the newest
 constexpr auto kTurn = milliseconds(250);
-constexpr auto kMoment = milliseconds(200);  // an answer waits so long for what is being read
+constexpr DurationNs kMoment =
+    200 * kMillisecond;  // an answer waits so long for what is being read
 constexpr auto kAskedLately = seconds(10);
 constexpr std::uint32_t kChunk = 256 << 10;
-constexpr std::size_t kThreads = 8;
 
 // What the browser may do with the page: nothing but show it, and ask where it came from.
 constexpr const char* kPolicy =
@@ -47,7 +46,7 @@ struct Watched {
   RunId failed = kNoRun;  // the last one whose records are damaged; what follows it is read
 };
 
-struct Question {
+struct Told {
   int code = 200;
   std::string text;
 };
@@ -61,10 +60,11 @@ class Page {
   // Keeps up with the daemon, where somebody looks. Returns after a moment.
   void Turn();
 
-  Question Runs();
-  Question Run(RunId run);
-  Question Timeline(RunId run, double from_s, double to_s, int width);
-  Question Groups(RunId run, double to_s, std::optional<Rank> rank);
+  // Nothing: what is asked for is being read, and the question has `waited` for less than a moment.
+  std::optional<Told> Runs(DurationNs waited);
+  std::optional<Told> Run(RunId run, DurationNs waited);
+  Told Timeline(RunId run, double from_s, double to_s, int width);
+  Told Groups(RunId run, double to_s, std::optional<Rank> rank);
 
  private:
   const DaemonStatus* daemon() const { return daemon_ ? &*daemon_ : nullptr; }
@@ -72,17 +72,18 @@ class Page {
   // `first`: the job's first run.
   bool Read(RunId first);
   // Of the job of this run. Null: it is not there; `told` says so.
-  Watched* Find(RunId run, Question* told);
+  Watched* Find(RunId run, Told* told);
   // By the first run of each job that there is.
   void Arrange(std::vector<RunInfo> runs);
-  bool Asked();
-  static Question Told(const Json& json) { return {200, Dump(json)}; }
+  void Asked();
+  static Told Tell(const Json& json) { return {200, Dump(json)}; }
 
-  HistorySource& source_;                  // of the thread that turns
-  std::mutex mutex_;                       // of all below
-  std::condition_variable wanted_, read_;  // something new is asked for; something was read
+  HistorySource& source_;           // of the thread that turns
+  std::mutex mutex_;                // of all below
+  std::condition_variable wanted_;  // something new is asked for
   bool wants_ = false;
   std::uint64_t looks_ = 0;
+  std::uint64_t looks_then_ = 0;                // when somebody began to ask
   std::map<RunId, std::vector<RunInfo>> jobs_;  // in turn, by the first run
   std::map<RunId, RunId> first_;                // by run
   std::string error_;
@@ -120,7 +121,6 @@ void Page::Look() {
   Result<DaemonStatus> daemon = source_.Daemon();
   const std::lock_guard lock(mutex_);
   ++looks_;
-  read_.notify_all();
   error_ = runs.ok() ? "" : runs.status().message();
   daemon_.reset();
   if (daemon.ok()) daemon_ = std::move(*daemon);
@@ -192,24 +192,22 @@ bool Page::Read(RunId first) {
   }
   const bool newest = run == job.runs.back().run;
   job.whole = newest && (records->empty() || job.job.records() >= job.runs.back().records);
-  if (job.whole) read_.notify_all();
   return !records->empty();
 }
 
-// Nothing is kept up with while nobody asks. True: that was so.
-bool Page::Asked() {
+// Nothing is kept up with while nobody asks.
+void Page::Asked() {
   const Clock::time_point now = Clock::now();
-  if (now - std::exchange(asked_, now) < kAskedLately) return false;
+  if (now - std::exchange(asked_, now) < kAskedLately) return;
+  looks_then_ = looks_;
   wants_ = true;
   wanted_.notify_one();
-  return true;
 }
 
-Question Page::Runs() {
-  std::unique_lock lock(mutex_);
-  if (Asked()) {
-    read_.wait_for(lock, kMoment, [this, before = looks_] { return looks_ != before; });
-  }
+std::optional<Told> Page::Runs(DurationNs waited) {
+  const std::lock_guard lock(mutex_);
+  Asked();
+  if (looks_ == looks_then_ && waited < kMoment) return std::nullopt;
   // The newest job first: by its newest run.
   std::vector<const std::vector<RunInfo>*> newest;
   for (const auto& [first, runs] : jobs_) newest.push_back(&runs);
@@ -235,10 +233,10 @@ Question Page::Runs() {
                       {"uptime_s", Seconds(daemon_->uptime_ns)},
                       {"workers", daemon_->silences.size()}};
   }
-  return Told(json);
+  return Tell(json);
 }
 
-Watched* Page::Find(RunId run, Question* told) {
+Watched* Page::Find(RunId run, Told* told) {
   Asked();
   const auto first = first_.find(run);
   if (first == first_.end()) {
@@ -260,37 +258,32 @@ Watched* Page::Find(RunId run, Question* told) {
   return &watched;
 }
 
-Question Page::Run(RunId run) {
-  std::unique_lock lock(mutex_);
-  Question told;
-  if (Find(run, &told) == nullptr) return told;
-  read_.wait_for(lock, kMoment, [this, run] {
-    const auto first = first_.find(run);
-    const auto watched = first == first_.end() ? watched_.end() : watched_.find(first->second);
-    return watched == watched_.end() || watched->second.whole || !watched->second.error.empty();
-  });
+std::optional<Told> Page::Run(RunId run, DurationNs waited) {
+  const std::lock_guard lock(mutex_);
+  Told told;
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
+  if (!watched->whole && watched->error.empty() && waited < kMoment) return std::nullopt;
   Json json = watched->job.Summary(watched->runs, daemon());
   json["error"] = watched->error.empty() ? error_ : watched->error;
   json["whole"] = watched->whole;
-  return Told(json);
+  return Tell(json);
 }
 
-Question Page::Timeline(RunId run, double from_s, double to_s, int width) {
+Told Page::Timeline(RunId run, double from_s, double to_s, int width) {
   const std::lock_guard lock(mutex_);
-  Question told;
+  Told told;
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
-  return Told(watched->job.Timeline(from_s, to_s, width, watched->job.Now(daemon())));
+  return Tell(watched->job.Timeline(from_s, to_s, width, watched->job.Now(daemon())));
 }
 
-Question Page::Groups(RunId run, double to_s, std::optional<Rank> rank) {
+Told Page::Groups(RunId run, double to_s, std::optional<Rank> rank) {
   const std::lock_guard lock(mutex_);
-  Question told;
+  Told told;
   Watched* watched = Find(run, &told);
   if (watched == nullptr) return told;
-  return Told(watched->job.Groups(to_s, rank));
+  return Tell(watched->job.Groups(to_s, rank));
 }
 
 // ---- HTTP ----
@@ -308,8 +301,8 @@ std::string Token() {
 
 // The parameter as a number; nullopt: it is none, or out of bounds.
 template <typename T>
-std::optional<T> Parameter(const httplib::Request& request, const char* name, T least, T most) {
-  const std::string text = request.get_param_value(name);
+std::optional<T> Parameter(const HttpRequest& request, const char* name, T least, T most) {
+  const std::string text = request.Parameter(name).value_or("");
   T value{};
   const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (wrong != std::errc() || end != text.data() + text.size() || text.size() > 40) {
@@ -319,175 +312,129 @@ std::optional<T> Parameter(const httplib::Request& request, const char* name, T 
   return value;
 }
 
-struct Address {
-  std::string host;
-  int port = 0;
-};
-
-Result<Address> ParseListen(const std::string& text) {
+// The address to listen on. "localhost" is 127.0.0.1: as [::1] another user might listen, and the
+// browser would ask there first.
+Result<std::string> ParseListen(const std::string& text) {
   const std::size_t colon = text.rfind(':');
-  Address address{.host = text.substr(0, colon)};
-  bool ok = colon != std::string::npos;
+  const std::string host = text.substr(0, colon);
+  bool ok = colon != std::string::npos &&
+            (host == "127.0.0.1" || host == "[::1]" || host == "::1" || host == "localhost");
   if (ok) {
     const char* end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + colon + 1, end, address.port);
-    ok = parsed.ec == std::errc() && parsed.ptr == end && address.port >= 0 && address.port < 65536;
+    std::uint16_t port = 0;
+    const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
+    ok = parsed.ec == std::errc() && parsed.ptr == end;
   }
-  if (address.host == "[::1]") address.host = "::1";
-  if (!ok ||
-      (address.host != "127.0.0.1" && address.host != "::1" && address.host != "localhost")) {
+  if (!ok) {
     return Status(Code::kInvalidArgument,
                   "--listen: found \"" + text +
                       "\", allowed is 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. From another "
                       "host: ssh -L PORT:127.0.0.1:PORT");
   }
-  return address;
+  const bool ipv6 = host == "[::1]" || host == "::1";
+  return (ipv6 ? "[::1]" : "127.0.0.1") + text.substr(colon);
 }
 
-// Answers come from content providers of a known length, because the library compresses all others
-// for a browser that takes that: on one host it is nine tenths of what serving costs.
-class Http {
+// What is asked for, and by whom.
+class Site {
  public:
-  Http(Page* page, std::string token) : page_(page), base_("/" + std::move(token)) { Route(); }
+  Site(Page* page, const std::string& token, int port)
+      : page_(page), base_("/" + token), port_(":" + std::to_string(port)) {}
 
-  // The port; negative: there is none.
-  int Bind(const Address& at) {
-    if (at.port != 0) {
-      port_ = server_.bind_to_port(at.host, at.port) ? at.port : -1;
-    } else {
-      port_ = server_.bind_to_any_port(at.host);
-    }
-    return port_;
-  }
-  void Listen() { server_.listen_after_bind(); }
-  void Stop() { server_.stop(); }
+  // In the server's thread.
+  std::optional<HttpAnswer> Answer(const HttpRequest& request) const;
 
  private:
-  using Request = httplib::Request;
-  using Response = httplib::Response;
-
-  void Route();
-  bool Lets(const Request& request, Response& response) const;
-  void Answer(Question told, Response& response) {
-    response.status = told.code;
-    const std::size_t bytes = told.text.size();  // never 0
-    response.set_content_provider(
-        bytes, "application/json",
-        [text = std::move(told.text)](std::size_t at, std::size_t size, httplib::DataSink& sink) {
-          return sink.write(text.data() + at, size);
-        });
-  }
-  // `ask` gives the answer, or nullopt where a parameter is wrong.
-  template <typename Ask>
-  void OnQuestion(const std::string& path, Ask ask) {
-    server_.Get(base_ + path, [this, ask](const Request& request, Response& response) {
-      std::optional<Question> told = ask(request);
-      if (!told) told = {400, Dump({{"error", "a parameter is wrong"}})};
-      Answer(std::move(*told), response);
-    });
-  }
+  bool Lets(const HttpRequest& request) const;
+  std::optional<Told> Ask(const HttpRequest& request, const std::string& what) const;
 
   Page* page_;
   const std::string base_;
-  int port_ = -1;
-  httplib::Server server_;
+  const std::string port_;
 };
 
 // A page of another site may make the browser ask here under a name of its own (DNS rebinding).
-bool Http::Lets(const Request& request, Response& response) const {
-  const std::string port = ":" + std::to_string(port_);
-  const std::string host = request.get_header_value("Host");
+bool Site::Lets(const HttpRequest& request) const {
+  const std::vector<std::string> hosts = request.Headers("Host");
+  if (hosts.size() != 1) return false;
+  const std::string& host = hosts.front();
   const bool known =
-      host == "127.0.0.1" + port || host == "localhost" + port || host == "[::1]" + port;
-  const std::string site = request.get_header_value("Sec-Fetch-Site");
-  if (!known || request.get_header_value_count("Host") != 1 || site == "cross-site") {
-    response.status = 403;
-    response.set_content("not for this name\n", "text/plain");
-    return false;
-  }
-  if (request.method != "GET" && request.method != "HEAD") {
-    response.status = 405;
-    response.set_header("Allow", "GET, HEAD");
-    return false;
-  }
-  return true;
+      host == "127.0.0.1" + port_ || host == "localhost" + port_ || host == "[::1]" + port_;
+  const std::vector<std::string> sites = request.Headers("Sec-Fetch-Site");
+  return known && std::find(sites.begin(), sites.end(), "cross-site") == sites.end();
 }
 
-void Http::Route() {
-  server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server_.set_payload_max_length(0);
-  server_.set_read_timeout(5);
-  server_.set_write_timeout(5);
-  server_.set_keep_alive_timeout(5);
-  server_.set_keep_alive_max_count(1000);
-  server_.set_default_headers({{"Content-Security-Policy", kPolicy},
+std::optional<HttpAnswer> Site::Answer(const HttpRequest& request) const {
+  if (!Lets(request)) return HttpAnswer{.code = 403, .body = std::string("not for this name\n")};
+  const HttpAnswer nothing{.code = 404, .body = std::string("there is nothing\n")};
+  if (!request.path.starts_with(base_ + "/")) return nothing;
+  const std::string name = request.path.substr(base_.size() + 1);
+  for (const PageFile& file : PageFiles()) {
+    if (name != file.name) continue;
+    return HttpAnswer{.type = std::string(file.type), .body = HttpBody::OfConstant(file.content)};
+  }
+  if (!name.starts_with("api/")) return nothing;
+  std::optional<Told> told = Ask(request, name.substr(4));
+  if (!told) return std::nullopt;
+  if (told->text.empty()) return nothing;
+  return HttpAnswer{.code = told->code, .type = "application/json", .body = std::move(told->text)};
+}
+
+// Without a text: there is no such question.
+std::optional<Told> Site::Ask(const HttpRequest& request, const std::string& what) const {
+  const Told wrong{400, Dump({{"error", "a parameter is wrong"}})};
+  if (what == "runs") return page_->Runs(request.waited);
+  const auto run = Parameter<RunId>(request, "run", 1, ~RunId{0});
+  const auto to = Parameter<double>(request, "to", -1e9, 1e9);
+  if (what == "run") return run ? page_->Run(*run, request.waited) : wrong;
+  if (what == "timeline") {
+    const auto from = Parameter<double>(request, "from", -1e9, 1e9);
+    const auto width = Parameter<int>(request, "width", 1, 100'000);
+    if (!run || !from || !to || !width || *to <= *from) return wrong;
+    return page_->Timeline(*run, *from, *to, *width);
+  }
+  if (what == "groups") {
+    const auto rank = Parameter<Rank>(request, "rank", 0, 1 << 24);
+    if (!run || !to || (!rank && request.Parameter("rank"))) return wrong;
+    return page_->Groups(*run, *to, rank);
+  }
+  return Told{404, ""};
+}
+
+HttpServer::Options ServerOptions() {
+  return {.loop = {.headers = {{"Content-Security-Policy", kPolicy},
                                {"X-Content-Type-Options", "nosniff"},
                                {"X-Frame-Options", "DENY"},
                                {"Referrer-Policy", "no-referrer"},
                                {"Cross-Origin-Resource-Policy", "same-origin"},
                                {"Cross-Origin-Opener-Policy", "same-origin"},
-                               {"Cache-Control", "no-store"}});
-  server_.set_pre_routing_handler([this](const Request& request, Response& response) {
-    return Lets(request, response) ? httplib::Server::HandlerResponse::Unhandled
-                                   : httplib::Server::HandlerResponse::Handled;
-  });
-  server_.set_exception_handler(
-      [](const Request&, Response& response, const std::exception_ptr&) { response.status = 500; });
-  for (const PageFile& file : PageFiles()) {
-    server_.Get(base_ + "/" + file.name, [file](const Request&, Response& response) {
-      response.set_content_provider(
-          file.content.size(), file.type,
-          [file](std::size_t at, std::size_t size, httplib::DataSink& sink) {
-            return sink.write(file.content.data() + at, size);
-          });
-    });
-  }
-  OnQuestion("/api/runs", [this](const Request&) { return std::optional(page_->Runs()); });
-  OnQuestion("/api/run", [this](const Request& request) -> std::optional<Question> {
-    const auto run = Parameter<RunId>(request, "run", 1, ~RunId{0});
-    if (!run) return std::nullopt;
-    return page_->Run(*run);
-  });
-  OnQuestion("/api/timeline", [this](const Request& request) -> std::optional<Question> {
-    const auto run = Parameter<RunId>(request, "run", 1, ~RunId{0});
-    const auto from = Parameter<double>(request, "from", -1e9, 1e9);
-    const auto to = Parameter<double>(request, "to", -1e9, 1e9);
-    const auto width = Parameter<int>(request, "width", 1, 100'000);
-    if (!run || !from || !to || !width || *to <= *from) return std::nullopt;
-    return page_->Timeline(*run, *from, *to, *width);
-  });
-  OnQuestion("/api/groups", [this](const Request& request) -> std::optional<Question> {
-    const auto run = Parameter<RunId>(request, "run", 1, ~RunId{0});
-    const auto to = Parameter<double>(request, "to", -1e9, 1e9);
-    std::optional<Rank> rank;
-    if (request.has_param("rank")) {
-      rank = Parameter<Rank>(request, "rank", 0, 1 << 24);
-      if (!rank) return std::nullopt;
-    }
-    if (!run || !to) return std::nullopt;
-    return page_->Groups(*run, *to, rank);
-  });
+                               {"Cache-Control", "no-store"}}},
+          .own_user_only = true};
 }
 
 }  // namespace
 
 Status Serve(HistorySource& source, const std::string& listen, const Console& console) {
-  Result<Address> address = ParseListen(listen);
+  const Result<std::string> address = ParseListen(listen);
   if (!address.ok()) return address.status();
   const std::string token = Token();
   if (token.empty()) return Status(Code::kInternal, "the system gives no random bytes");
   Result<std::vector<RunInfo>> there = source.Runs();
   if (!there.ok()) return there.status();
   Page page(source, std::move(*there));
-  Http http(&page, token);
-  const int port = http.Bind(*address);
-  if (port < 0) {
+  Result<std::unique_ptr<HttpServer>> server = HttpServer::Listen(*address);
+  if (!server.ok()) {
     return Status(
         Code::kUnavailable,
         "--listen " + listen + ": cannot be listened on; is the port taken? Port 0 is any");
   }
-  const std::string host = address->host == "::1" ? "[::1]" : address->host;
-  const std::string url = "http://" + host + ":" + std::to_string(port) + "/" + token + "/";
+  const Site site(&page, token, (*server)->port());
+  const Status started = (*server)->Start(
+      [&site](const HttpRequest& request) { return site.Answer(request); }, ServerOptions());
+  if (!started.ok()) return started;
+  const std::string host = address->substr(0, address->rfind(':'));
+  const std::string url =
+      "http://" + host + ":" + std::to_string((*server)->port()) + "/" + token + "/";
   if (console.json) {
     console.out << Dump({{"url", url}}) << '\n';
   } else {
@@ -495,10 +442,8 @@ Status Serve(HistorySource& source, const std::string& listen, const Console& co
                 << "The page is read-only, and for whoever has this address. Ctrl-C ends it.\n";
   }
   console.out.flush();
-  std::thread serving([&http] { http.Listen(); });
   while (!console.stop || !console.stop()) page.Turn();
-  http.Stop();
-  serving.join();
+  server->reset();  // before what it asks
   return Status::Ok();
 }
 

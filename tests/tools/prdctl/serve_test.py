@@ -9,9 +9,11 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.parse
@@ -81,6 +83,67 @@ class Server:
         raise AssertionError("the run is not read")
 
 
+    def resident_mib(self):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 1024
+
+
+class SlowConnections:
+    """Bring a head byte by byte, without a token, for as long as this lasts."""
+
+    def __init__(self, port, count):
+        self.port, self.over = port, threading.Event()
+        self.sockets = [self.open() for _ in range(count)]
+        self.thread = threading.Thread(target=self.drip)
+
+    def open(self):
+        slow = socket.create_connection(("127.0.0.1", self.port), DEADLINE_S)
+        slow.setblocking(False)
+        slow.send(b"GET / HTTP/1.1\r\n")
+        return slow
+
+    def drip(self):
+        while not self.over.wait(0.05):
+            for i, slow in enumerate(self.sockets):
+                try:
+                    slow.send(b"X")
+                except OSError:
+                    slow.close()
+                    self.sockets[i] = self.open()
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+        for slow in self.sockets:
+            slow.close()
+
+
+# Sends one of these without an end, until it is stopped or so much has gone: PORT MIB MODE. Prints how many bytes that were.
+ENDLESS = """
+import socket, sys
+port, mib, mode = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+first = b"GET / HTTP/1.1\\r\\nHost: 127.0.0.1:%d\\r\\n" % port
+line = 65536 * b"a"
+headers = b"".join(b"X-%05d: %s\\r\\n" % (i, 40 * b"a") for i in range(1200))
+first, then = {"line": (first + b"X-A: ", line), "headers": (first, headers), "uri": (b"GET /", line),
+               "body": (first.replace(b"GET", b"POST") + b"Transfer-Encoding: chunked\\r\\n\\r\\n", b"10000\\r\\n" + line + b"\\r\\n")}[mode]
+sent = 0
+try:
+    s = socket.create_connection(("127.0.0.1", port), 10)
+    s.sendall(first)
+    while sent < mib << 20:
+        s.sendall(then)
+        sent += len(then)
+except OSError:
+    pass
+print(sent)
+"""
+
+
 class Serving(unittest.TestCase):
     def test_page_and_its_headers(self):
         with Server() as s:
@@ -103,6 +166,10 @@ class Serving(unittest.TestCase):
                 self.assertEqual(s.ask(s.base, host=host or " ")[0], 403, host)
             self.assertEqual(s.ask(s.base, headers={"Sec-Fetch-Site": "cross-site"})[0], 403)
             self.assertEqual(s.ask(s.base, host=f"localhost:{s.port}")[0], 200)
+            status, headers, text = s.ask(s.base + "app.js", method="HEAD")
+            self.assertEqual((status, int(headers["Content-Length"]), text), (200, (PAGE / "app.js").stat().st_size, b""))
+            status, _, text = s.ask(s.base + "app.js", headers={"Range": "bytes=0-9," * 1000})
+            self.assertEqual((status, text), (200, (PAGE / "app.js").read_bytes()))
             for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
                 self.assertEqual(s.ask(s.base + "api/runs", method=method)[0], 405, method)
             self.assertIn(s.ask(s.base + "api/runs", method="POST", body=b"x" * 100_000)[0], (405, 413))
@@ -111,6 +178,42 @@ class Serving(unittest.TestCase):
         for listen in ("0.0.0.0:0", "10.0.0.1:0", "127.0.0.1", "127.0.0.1:99999", "[::]:0"):
             done = subprocess.run([f"{BIN}/prdctl", "--state-dir", "/nonexistent", "serve", "--listen", listen], capture_output=True, text=True, timeout=30)
             self.assertNotEqual(done.returncode, 0, listen)
+
+    def test_a_head_and_connections_have_bounds(self):
+        with Server() as s:
+            self.assertEqual(s.ask(s.base + "api/runs")[0], 200)
+            before = s.resident_mib()
+            for user in [0, 65534] if os.geteuid() == 0 else [None]:
+                for mode in ("line", "headers", "uri", "body"):
+                    sent = int(subprocess.run(["/usr/bin/python3", "-c", ENDLESS, str(s.port), "64", mode], capture_output=True, check=True, timeout=DEADLINE_S,
+                                              user=user, text=True).stdout)  # fmt: skip
+                    self.assertLess(sent, 8 << 20, mode)
+            self.assertLess(s.resident_mib(), before + 8)
+            for count in (12, 200):
+                with SlowConnections(s.port, count):
+                    for path in 10 * ("", "app.js", "api/runs"):
+                        connection = http.client.HTTPConnection("127.0.0.1", s.port, timeout=3)
+                        connection.request("GET", s.base + path)
+                        self.assertEqual(connection.getresponse().status, 200, (path, count))
+                        connection.close()
+            self.assertLess(s.resident_mib(), before + 16)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can be another user")
+    def test_other_users_are_not_read(self):
+        ask = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).status)"
+        with Server() as s:
+            done = {user: subprocess.run(["/usr/bin/python3", "-c", ask, s.url], capture_output=True, timeout=DEADLINE_S, user=user, text=True) for user in (0, 65534)}
+            self.assertEqual(done[0].stdout, "200\n", done[0].stderr)
+            self.assertNotEqual(done[65534].returncode, 0)
+            self.assertRegex(done[65534].stderr, "RemoteDisconnected|ConnectionReset|BrokenPipe")
+
+    def test_a_port_is_one_servers(self):
+        with Server() as s:
+            done = subprocess.run([f"{BIN}/prdctl", "--state-dir", f"{s.dir}/state", "serve", "--listen", f"127.0.0.1:{s.port}"],
+                                  capture_output=True, text=True, timeout=DEADLINE_S)  # fmt: skip
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("cannot be listened on; is the port taken?", done.stderr)
+            self.assertEqual(s.ask(s.base)[0], 200)
 
     def test_answers(self):
         with Server(workers=4, steps=20) as s:
