@@ -3,9 +3,12 @@
 import place
 import copy
 import io
+import os
+import pathlib
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 from unittest import mock
@@ -514,6 +517,24 @@ class Torch(unittest.TestCase):
             subprocess.run(command, env=place.environment(c), check=True)
             mean = torch.load(c.dir / "mean.pt")
             self.assertTrue(torch.allclose(mean["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
+
+    def test_a_file_with_a_program_is_not_averaged(self):
+        class Program:
+            def __init__(self, made):
+                self.made = made
+
+            def __reduce__(self):
+                return open, (self.made, "w")
+
+        with tempfile.TemporaryDirectory() as folder:
+            good, bad, made, mean = (str(pathlib.Path(folder, name)) for name in ("good.pt", "bad.pt", "made", "mean.pt"))
+            torch.save({"w": torch.ones(2)}, good)
+            torch.save({"w": torch.ones(2), "more": Program(made)}, bad)
+            ended = subprocess.run([sys.executable, "-m", "prd.torch.average", good, bad, "-o", mean], env=dict(os.environ, PYTHONPATH=str(place.PACKAGE)), capture_output=True, text=True)
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertFalse(pathlib.Path(made).exists(), "the program in the file has run")
+            self.assertIn("bad.pt holds more than tensors", ended.stderr)
+            self.assertFalse(pathlib.Path(mean).exists())
 
 
 if __name__ == "__main__":

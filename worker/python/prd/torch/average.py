@@ -1,5 +1,6 @@
 """python3 -m prd.torch.average a.pt b.pt -o c.pt: one model of several files, each a state_dict as torch.save wrote it."""
 import argparse
+import pickle
 import sys
 
 import torch
@@ -17,16 +18,29 @@ def average(states):
     }
 
 
+def load(name):
+    """What is in the file, if it is tensors and plain values: a pickle can run any program, and whose file this is, is not known."""
+    try:
+        return torch.load(name, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        why = str(error).rpartition("error: ")[2]  # before that PyTorch says how to read it all the same
+        raise ValueError(f"{name} holds more than tensors and plain values, and is not read: {why}") from error
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="python3 -m prd.torch.average", description="Averages models: files of torch.save(model.state_dict()).")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m prd.torch.average",
+        description="Averages models: files of torch.save(model.state_dict()). Files of strangers do no harm: nothing but tensors and plain values is "
+        "read from them (weights_only=True), and a file with more is refused.",
+    )
     parser.add_argument("files", nargs="+", help="state_dicts, or dicts that have one by --key")
     parser.add_argument("-o", "--output", required=True, help="where the average goes, as a state_dict")
     parser.add_argument("--key", help="where in each file the state_dict is, as \"model\"")
     args = parser.parse_args()
-    states = [torch.load(name, map_location="cpu") for name in args.files]
-    if args.key is not None:
-        states = [state[args.key] for state in states]
     try:
+        states = [load(name) for name in args.files]
+        if args.key is not None:
+            states = [state[args.key] for state in states]
         torch.save(average(states), args.output)
     except (ValueError, AttributeError) as error:
         sys.exit(f"prd.torch.average: {error}")
