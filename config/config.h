@@ -30,7 +30,9 @@ struct DaemonConfig {
   // Records are in the operating system's hands before a decision leaves (they survive a kill of
   // prd). true: on the disk (they survive a power cut), for a few ms per batch on most disks.
   bool sync = false;
-  std::int64_t retain_runs = 1000;              // ended runs kept per job name
+  std::int64_t retain_runs = 1000;                    // ended runs kept per job name
+  std::int64_t retain_runs_in_all = 100'000;          // of all names
+  std::int64_t retain_bytes = std::int64_t{8} << 30;  // of all runs, before compression
   std::uint64_t snapshot_every = 100'000;       // records of a run between snapshots of its state
   std::int64_t max_message_bytes = 65'536;      // a larger control message closes its connection
   std::int64_t max_connections = 0;             // of workers; 0: as many as descriptors allow
@@ -74,6 +76,10 @@ struct Identity {
   std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
   std::int64_t max_read_bytes_per_s = 16 << 20;
+  std::int64_t max_runs_per_minute = 600;  // that its workers begin
+  // Of its jobs in the history.
+  std::int64_t max_runs = 10'000;  // ended
+  std::int64_t max_history_bytes = 0;
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 

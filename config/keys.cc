@@ -179,6 +179,15 @@ void DescribeIdentity(ListFields& fields, Identity* identity) {
       "max_read_bytes_per_s", &identity->max_read_bytes_per_s, {0, kMost, "bytes/s"},
       "What the daemon answers its prdctl and pages, on average; a second's worth may come "
       "at once. Those above wait for their answers. 0: no limit.");
+  fields.Whole("max_runs_per_minute", &identity->max_runs_per_minute, {0, kMost, "runs"},
+               "Runs that its workers may begin, on average; a minute's worth may begin at once. "
+               "Workers of those above wait until there is room. 0: no limit.");
+  fields.Whole("max_runs", &identity->max_runs, {0, kMost, "runs"},
+               "Ended runs that it began and that are kept, of all names; the oldest are removed. "
+               "0: no limit of its own.");
+  fields.Whole("max_history_bytes", &identity->max_history_bytes, {0, 1LL << 50, "bytes"},
+               "Bytes of the history that are of runs which it began, counted as retain_bytes "
+               "counts them; the oldest ended runs are removed. 0: no limit of its own.");
 }
 
 void DescribeDaemon(Fields& fields, DaemonConfig* config) {
@@ -224,6 +233,15 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
       "Ended runs kept per job name; older ones are removed from state_dir. After its next "
       "start prd does not know them any more: a worker of such a run that wakes only then "
       "is not refused, and may begin a new run of that name.");
+  fields.Whole("retain_runs_in_all", &config->retain_runs_in_all, {1, 1'000'000'000, "runs"},
+               "Ended runs kept of all names together. Above that, the oldest one goes of the "
+               "identity that began most of them, so that nobody pushes out the runs of those who "
+               "have fewer. prd keeps about 1 KiB of memory for each.");
+  fields.Whole("retain_bytes", &config->retain_bytes, {16 << 20, 1LL << 50, "bytes"},
+               "Bytes of all records and snapshots kept, as they are before compression, which "
+               "makes about a third of them; RocksDB's own files add up to a tenth. Above that, "
+               "the oldest ended run goes of the identity that has most bytes, unless it has less "
+               "than an even share. 8 GiB are some 14 million steps of workers.");
   fields.Whole("snapshot_every", &config->snapshot_every, {1, 1'000'000'000'000, "records"},
                "Records of a run between two snapshots of its state. A restart replays at most "
                "this many per run; 100000 take a fraction of a second. Fewer make restarts quicker "

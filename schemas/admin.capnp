@@ -20,6 +20,7 @@ struct AdminRequest {
     getStatus @3 :Void;
     act @4 :Act;
     listRunsBelow @5 :UInt64;   # a page of runs with numbers below this
+    prune @6 :Prune;
   }
 }
 
@@ -38,6 +39,11 @@ struct ReadSnapshot {
 struct Act {
   job @0 :Text;          # empty, for a drain: every job with workers on the host
   what @1 :History.OperatorActed;   # `by` is set by the daemon
+}
+
+# Answered with `acted`. A run that goes on, or that is not there, stays as it is.
+struct Prune {
+  runs @0 :List(UInt64);
 }
 
 struct AdminReply {
@@ -71,6 +77,9 @@ struct RunInfo {
   former @10 :UInt64;        # the run that it continues; 0: none
   next @11 :UInt64;          # the run that continues it; 0: none
   paused @12 :Bool;          # by an operator
+  owner @13 :Text;           # the identity whose worker began it; empty: none, or not known
+  bytes @14 :UInt64;         # of its records, before compression, when it ended; 0: not known
+  first @15 :UInt64;         # records from 1 up to this one were removed
 }
 
 struct Snapshot {

@@ -124,7 +124,8 @@ Result<Access> Access::Load(const Config& config) {
                                             .max_workers = identity.max_workers,
                                             .max_connections = identity.max_connections,
                                             .max_messages_per_s = identity.max_messages_per_s,
-                                            .max_read_bytes_per_s = identity.max_read_bytes_per_s});
+                                            .max_read_bytes_per_s = identity.max_read_bytes_per_s,
+                                            .max_runs_per_minute = identity.max_runs_per_minute});
     for (const std::string& key : identity.keys) tables->by_who[std::string(kKey) + key] = rights;
     for (const std::string& user : identity.users) {
       if (user == kEveryUser) {

@@ -43,11 +43,12 @@ struct Rights {
   std::vector<std::string> jobs = {"*"};  // patterns
   bool trains = true;
   bool operates = true;
-  std::int64_t max_jobs = 0;  // these five as in Identity
+  std::int64_t max_jobs = 0;  // these six as in Identity
   std::int64_t max_workers = 0;
   std::int64_t max_connections = 0;
   std::int64_t max_messages_per_s = 0;
   std::int64_t max_read_bytes_per_s = 0;
+  std::int64_t max_runs_per_minute = 0;
   bool Covers(const std::string& job) const;
 };
 

@@ -27,6 +27,7 @@ constexpr DurationNs kFirstPause = 50 * kMillisecond;
 constexpr DurationNs kLongestPause = kSecond;
 constexpr DurationNs kDrainTimeout = 2 * kSecond;
 constexpr std::size_t kSpareRoutes = 4096;
+constexpr std::size_t kTrimAtOnce = 64;  // runs
 // An ephemeral prd's job: for its workers to come back after a failure, or to hear that it is over.
 constexpr DurationNs kComeBack = 30 * kSecond;
 constexpr DurationNs kLastWords = 10 * kSecond;
@@ -189,10 +190,24 @@ void Daemon::Housekeep(Instant now) {
       (reload_refused_ ? "; the last reload was refused, see the log" : "");
   if (status != told_status_) notifier_.Send(status);
   told_status_ = status;
+  TrimHistory();
   TellStarts(now);
   TellConnections();
   recorder_->TellLeftOut(now);
   if (metrics_ != nullptr) PublishMetrics(now);
+}
+
+// What is over the bounds where no run ends, as after a reload.
+void Daemon::TrimHistory() {
+  const std::uint64_t before = history_->trimmed().runs;
+  history_->Trim(kTrimAtOnce);
+  const RocksHistory::Trimmed& trimmed = history_->trimmed();
+  turned_ = turned_ || trimmed.runs > before;  // there may be more
+  std::uint64_t skipped = 0;
+  if (trimmed.runs == told_trimmed_ || !trimmed_log_.Allow(MonotonicNs(), &skipped)) return;
+  spdlog::info("removed {} ended runs from the history; the last one was {}",
+               trimmed.runs - told_trimmed_, trimmed.last);
+  told_trimmed_ = trimmed.runs;
 }
 
 void Daemon::PublishMetrics(Instant now) {
@@ -214,6 +229,10 @@ void Daemon::PublishMetrics(Instant now) {
   page.Add("jobs_waiting_for_start", {}, number(start_waits_.size()));
   page.Add("history_bytes", {}, number(disk_.bytes));
   page.Add("history_free_bytes", {}, number(disk_.free));
+  page.Add("history_runs", {}, number(history_->retention().total().ended));
+  for (const auto& [owner, use] : history_->retention().Owners()) {
+    page.Add("history_identity_bytes", {{"identity", owner}}, number(use.bytes));
+  }
   page.Add("history_stalled", {}, stalled_since_ ? 1 : 0);
   page.Add("flush_seconds", {}, flushes_);
   meters_->Write(now, WallNs(), pump_->jobs(), &page);
@@ -363,6 +382,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"results_fetched", decided.results_fetched},
           {"gradients_lost", decided.gradients_lost},
           {"snapshots", recorder_->snapshots()},
+          {"history_runs_removed", history_->trimmed().runs},
           {"history_errors", history_errors_}};
 }
 

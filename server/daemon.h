@@ -71,6 +71,7 @@ class Daemon {
   void Serve(Instant now);
   bool Flush(Instant now);
   void Housekeep(Instant now);
+  void TrimHistory();
   void PublishMetrics(Instant now);
   void TellStarts(Instant now);
   bool JobIsOver(Instant now);
@@ -138,6 +139,8 @@ class Daemon {
   DurationNs retry_pause_ = 0;
   std::uint64_t history_errors_ = 0;
 
+  LogLimit trimmed_log_{60 * kSecond};
+  std::uint64_t told_trimmed_ = 0;  // runs
   LogLimit connections_log_{60 * kSecond};
   ConnectionGuard::Counters told_connections_;
   // Refusals of workers that belong to no run, by kind of error.

@@ -64,6 +64,19 @@ Result<ConnectionGuard::Options> GuardOptions(const DaemonConfig& config) {
       .max_backlog = std::max<std::uint64_t>(256 << 10, 4 * message)};
 }
 
+history::Bounds BoundsOf(const Config& config) {
+  const auto number = [](std::int64_t value) { return static_cast<std::uint64_t>(value); };
+  history::Bounds bounds{.runs_per_job = number(config.daemon.retain_runs),
+                         .runs = number(config.daemon.retain_runs_in_all),
+                         .bytes = number(config.daemon.retain_bytes),
+                         .owners = {}};
+  for (const Identity& identity : config.identities) {
+    bounds.owners[identity.name] = {.runs = number(identity.max_runs),
+                                    .bytes = number(identity.max_history_bytes)};
+  }
+  return bounds;
+}
+
 const std::vector<double>& FlushBounds() {
   static const std::vector<double> bounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
                                              1e-2, 3e-2, 0.1,  0.3,  1};
@@ -107,7 +120,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   std::unique_ptr<Daemon> daemon(new Daemon(std::move(config), std::move(notifier), signals));
   const DaemonConfig& settings = daemon->config_.daemon;
   Result<std::unique_ptr<RocksHistory>> history = RocksHistory::Open(
-      settings.state_dir, {.sync = settings.sync, .retain_runs = settings.retain_runs});
+      settings.state_dir, {.sync = settings.sync, .bounds = BoundsOf(daemon->config_)});
   if (!history.ok()) return history.status();
   daemon->history_ = std::move(*history);
   daemon->recorder_ = std::make_unique<Recorder>(daemon->history_.get());
@@ -259,12 +272,14 @@ void Daemon::Reload() {
   DaemonConfig settings = config_.daemon;
   settings.log_level = loaded->daemon.log_level;
   settings.retain_runs = loaded->daemon.retain_runs;
+  settings.retain_runs_in_all = loaded->daemon.retain_runs_in_all;
+  settings.retain_bytes = loaded->daemon.retain_bytes;
   settings.curve_authorized_keys_file = loaded->daemon.curve_authorized_keys_file;
   settings.audit_log = loaded->daemon.audit_log;
   config_ = std::move(*loaded);
   config_.daemon = std::move(settings);
   SetLogLevel(config_.daemon.log_level);
-  history_->set_retain_runs(config_.daemon.retain_runs);
+  history_->SetBounds(BoundsOf(config_));
   *access_ = *std::move(access);
   admin_->SetAccess(*access_);
   const Status opened = workers_->listener().LetIn(WhoMayTrain());

@@ -48,7 +48,8 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
   if (!rights->trains || !rights->Covers(name)) {
     return refuse(Code::kFailedPrecondition, "it may not train in job " + name);
   }
-  if (Overdrawn(now, *rights)) {
+  if (rights->max_messages_per_s > 0 &&
+      !messages_[rights->name].Take(now, rights->max_messages_per_s, kSecond)) {
     ++over_quota_;
     const Verdict verdict = refuse(Code::kUnavailable,
                                    "over " + std::to_string(rights->max_messages_per_s) +
@@ -58,7 +59,7 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
   }
   if (hello != nullptr) {
     hello->identity = rights->name;
-    const std::string missing = Missing(*rights, *envelope, *hello);
+    const std::string missing = Missing(now, *rights, *envelope, *hello);
     if (!missing.empty()) {
       ++over_quota_;
       return refuse(Code::kUnavailable, missing, kRetryMs);
@@ -76,33 +77,37 @@ Gate::Verdict Gate::Check(Instant now, const Sender& sender, WorkerEnvelope* env
   return refuse(Code::kAborted, "this worker joined as identity " + workers[rank].identity);
 }
 
-// A bucket that holds a second's worth of messages, and fills at that rate.
-bool Gate::Overdrawn(Instant now, const Rights& rights) {
-  if (rights.max_messages_per_s == 0) return false;
-  const auto most = static_cast<double>(rights.max_messages_per_s);
-  Bucket& bucket = buckets_[rights.name];
+// False: it is empty.
+bool Gate::Bucket::Take(Instant now, std::int64_t most, DurationNs per) {
+  const double rate = static_cast<double>(most) / static_cast<double>(per);
   const double filled =
-      bucket.at ? bucket.left + most * static_cast<double>(now - *bucket.at) / kSecond : most;
-  bucket = {.left = std::min(most, filled), .at = now};
-  if (bucket.left < 1) return true;
-  bucket.left -= 1;
-  return false;
+      at ? left + rate * static_cast<double>(now - *at) : static_cast<double>(most);
+  left = std::min(static_cast<double>(most), filled);
+  at = now;
+  if (left < 1) return false;
+  left -= 1;
+  return true;
 }
 
 // Which quota has no room for this worker; empty: it may come.
-std::string Gate::Missing(const Rights& rights, const WorkerEnvelope& envelope,
-                          const Hello& hello) const {
-  if (rights.max_jobs == 0 && rights.max_workers == 0) return {};
+std::string Gate::Missing(Instant now, const Rights& rights, const WorkerEnvelope& envelope,
+                          const Hello& hello) {
+  const RunId run = pump_->RunOf(hello.job);  // with another worker
   const Pump::Share* share = pump_->ShareOf(rights.name);
-  // The first one, or it repeats itself.
-  if (share == nullptr || pump_->IsHere(envelope.incarnation, rights.name)) return {};
-  const auto jobs = static_cast<std::int64_t>(share->runs.size());
-  const bool in_it = share->runs.contains(pump_->RunOf(hello.job));  // with another worker
-  if (rights.max_workers > 0 && share->workers >= rights.max_workers) {
-    return "it has all its " + std::to_string(rights.max_workers) + " workers (max_workers)";
+  if (share != nullptr) {
+    if (pump_->IsHere(envelope.incarnation, rights.name)) return {};  // it repeats itself
+    if (rights.max_workers > 0 && share->workers >= rights.max_workers) {
+      return "it has all its " + std::to_string(rights.max_workers) + " workers (max_workers)";
+    }
+    const auto jobs = static_cast<std::int64_t>(share->runs.size());
+    if (rights.max_jobs > 0 && jobs >= rights.max_jobs && !share->runs.contains(run)) {
+      return "it has all its " + std::to_string(rights.max_jobs) + " jobs (max_jobs)";
+    }
   }
-  if (rights.max_jobs > 0 && jobs >= rights.max_jobs && !in_it) {
-    return "it has all its " + std::to_string(rights.max_jobs) + " jobs (max_jobs)";
+  if (run == kNoRun && rights.max_runs_per_minute > 0 &&
+      !runs_[rights.name].Take(now, rights.max_runs_per_minute, 60 * kSecond)) {
+    return "it has begun its " + std::to_string(rights.max_runs_per_minute) +
+           " runs of this minute (max_runs_per_minute)";
   }
   return {};
 }

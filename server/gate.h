@@ -44,20 +44,21 @@ class Gate {
   std::uint64_t over_quota() const { return over_quota_; }
 
  private:
-  struct Bucket {  // of messages
+  struct Bucket {  // holds `most`, and fills with that in `per`
     double left = 0;
     std::optional<Instant> at;
+    bool Take(Instant now, std::int64_t most, DurationNs per);
   };
-  bool Overdrawn(Instant now, const Rights& rights);
-  std::string Missing(const Rights& rights, const WorkerEnvelope& envelope,
-                      const Hello& hello) const;
+  std::string Missing(Instant now, const Rights& rights, const WorkerEnvelope& envelope,
+                      const Hello& hello);
   void NoteArrival(const Peer& peer, const Rights& rights, const WorkerEnvelope& envelope,
                    const Hello& hello);
 
   const Access* access_;
   const Pump* pump_;
   AuditLog* audit_;
-  std::map<std::string, Bucket> buckets_;  // by identity
+  std::map<std::string, Bucket> messages_;  // by identity
+  std::map<std::string, Bucket> runs_;      // that it begins, by identity
   std::uint64_t over_quota_ = 0;
   // The newest incarnations whose arrival is in the audit log.
   std::unordered_set<Incarnation> arrived_;

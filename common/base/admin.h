@@ -54,7 +54,14 @@ struct Act {
   friend bool operator==(const Act&, const Act&) = default;
 };
 
-using AdminRequest = std::variant<ListRuns, ReadRecords, ReadSnapshot, GetStatus, Act>;
+// Removes ended runs from the history. Answered with Acted. A run that goes on, or that is not
+// there, stays as it is.
+struct Prune {
+  std::vector<RunId> runs;
+  friend bool operator==(const Prune&, const Prune&) = default;
+};
+
+using AdminRequest = std::variant<ListRuns, ReadRecords, ReadSnapshot, GetStatus, Act, Prune>;
 
 struct RunInfo {
   RunId run = kNoRun;
@@ -70,6 +77,9 @@ struct RunInfo {
   RunId former = kNoRun;       // the run that it continues
   RunId next = kNoRun;         // the run that continues it
   bool paused = false;         // by an operator
+  std::string owner;           // the identity whose worker began it; empty: none, or not known
+  std::uint64_t bytes = 0;     // of its records, before compression, when it ended; 0: not known
+  std::uint64_t first = 0;     // records from 1 up to this one were removed
   friend bool operator==(const RunInfo&, const RunInfo&) = default;
 };
 

@@ -34,6 +34,10 @@ struct WriteRequest {
     act.setJob(ToText(from.job));
     Write(from.what, act.initWhat());
   }
+  void operator()(const Prune& from) {
+    auto runs = to.initPrune().initRuns(static_cast<unsigned>(from.runs.size()));
+    for (unsigned i = 0; i < runs.size(); ++i) runs.set(i, from.runs[i]);
+  }
 };
 
 AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
@@ -57,6 +61,11 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
     case wire::AdminRequest::ACT:
       return Act{.job = ToString(from.getAct().getJob()),
                  .what = ReadActed(from.getAct().getWhat())};
+    case wire::AdminRequest::PRUNE: {
+      Prune prune;
+      for (const RunId run : from.getPrune().getRuns()) prune.runs.push_back(run);
+      return prune;
+    }
   }
   throw Malformed{"a kind of request that this version does not know"};
 }
@@ -79,6 +88,9 @@ void WriteRuns(const std::vector<RunInfo>& from, capnp::List<wire::RunInfo>::Bui
     to[i].setFormer(info.former);
     to[i].setNext(info.next);
     to[i].setPaused(info.paused);
+    if (!info.owner.empty()) to[i].setOwner(ToText(info.owner));
+    to[i].setBytes(info.bytes);
+    to[i].setFirst(info.first);
   }
 }
 
@@ -98,7 +110,10 @@ RunList ReadRuns(capnp::List<wire::RunInfo>::Reader from, RunId next) {
                        .identity = info.getIdentity(),
                        .former = info.getFormer(),
                        .next = info.getNext(),
-                       .paused = info.getPaused()});
+                       .paused = info.getPaused(),
+                       .owner = ToString(info.getOwner()),
+                       .bytes = info.getBytes(),
+                       .first = info.getFirst()});
   }
   return to;
 }

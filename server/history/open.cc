@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "common/io/codec.h"
@@ -36,14 +37,20 @@ int OpenFiles() {
   return static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur / 8, 16, 256));
 }
 
-rocksdb::DBOptions DbOptions(bool read_only) {
+// Files of so many bytes are there twice for a while, as they are written anew.
+std::uint64_t RewriteBytes(std::uint64_t bytes) {
+  return std::clamp<std::uint64_t>(bytes / 32, 16 << 20, 256 << 20);
+}
+
+rocksdb::DBOptions DbOptions(bool read_only, std::uint64_t bytes) {
   rocksdb::DBOptions options;
   options.create_if_missing = !read_only;
   options.create_missing_column_families = !read_only;
   // A reader keeps every file open, so that it can go on when the daemon removes one.
   options.max_open_files = read_only ? -1 : OpenFiles();
   options.max_background_jobs = 2;
-  options.max_total_wal_size = 64 << 20;       // what a start has to read
+  // What a start has to read, and a part of what may be on the disk.
+  options.max_total_wal_size = std::clamp<std::uint64_t>(bytes / 32, 4 << 20, 64 << 20);
   options.avoid_flush_during_shutdown = true;  // the log has it all
   options.keep_log_file_num = 2;
   options.max_log_file_size = 4 << 20;
@@ -56,10 +63,11 @@ rocksdb::DBOptions DbOptions(bool read_only) {
   return options;
 }
 
-rocksdb::ColumnFamilyOptions FamilyOptions() {
+rocksdb::ColumnFamilyOptions FamilyOptions(std::uint64_t bytes) {
   rocksdb::ColumnFamilyOptions options;
   options.compression = Compression();
   options.write_buffer_size = 16 << 20;
+  options.max_compaction_bytes = RewriteBytes(bytes);
   rocksdb::BlockBasedTableOptions table;
   table.block_size = 16 << 10;  // records are read in long rows
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
@@ -79,9 +87,13 @@ Status MakeDir(const std::string& dir) {
 }  // namespace
 
 RocksHistory::RocksHistory(std::string dir, Options options, bool read_only)
-    : dir_(std::move(dir)), options_(options), read_only_(read_only) {}
+    : dir_(std::move(dir)),
+      options_(std::move(options)),
+      read_only_(read_only),
+      retention_(options_.bounds) {}
 
 RocksHistory::~RocksHistory() {
+  sweeper_.reset();
   if (!broken_) {
     families_.clear();
     return;
@@ -95,11 +107,16 @@ RocksHistory::~RocksHistory() {
 
 Result<std::unique_ptr<RocksHistory>> RocksHistory::Open(const std::string& dir, Options options) {
   PRD_RETURN_IF_ERROR(MakeDir(dir));
-  std::unique_ptr<RocksHistory> history(new RocksHistory(dir, options, false));
+  std::unique_ptr<RocksHistory> history(new RocksHistory(dir, std::move(options), false));
   PRD_RETURN_IF_ERROR(history->OpenDb());
   PRD_RETURN_IF_ERROR(history->CheckFormat());
   PRD_RETURN_IF_ERROR(history->NoteRuns());
-  for (const auto& [job, runs] : history->ended_) history->Trim(job);
+  const std::uint64_t bytes = history->options_.bounds.bytes;
+  history->sweeper_ = std::make_unique<history::Sweeper>(
+      history->db_.get(), history->families_[history::kRecords].get(),
+      history::Sweeper::Options{.every_bytes = std::max<std::uint64_t>(bytes / 32, 1 << 20),
+                                .free_bytes = 2 * RewriteBytes(bytes)});
+  history->Trim(std::numeric_limits<std::size_t>::max());
   return history;
 }
 
@@ -117,12 +134,13 @@ Result<std::unique_ptr<RocksHistory>> RocksHistory::OpenReadOnly(const std::stri
 
 Status RocksHistory::OpenDb() {
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const char* name : kFamilies) descriptors.emplace_back(name, FamilyOptions());
+  for (const char* name : kFamilies)
+    descriptors.emplace_back(name, FamilyOptions(options_.bounds.bytes));
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   // RocksDB counts in each thread, even the keys that it compares. Nobody reads that.
   rocksdb::SetPerfLevel(rocksdb::PerfLevel::kDisable);
   rocksdb::DB* db = nullptr;
-  rocksdb::DBOptions options = DbOptions(read_only_);
+  rocksdb::DBOptions options = DbOptions(read_only_, options_.bounds.bytes);
   if (!read_only_) {
     files_ = std::make_shared<history::PatientFiles>();
     environment_ = rocksdb::NewCompositeEnv(files_);
@@ -162,8 +180,12 @@ Status RocksHistory::CheckFormat() {
 
 Status RocksHistory::Commit(rocksdb::WriteBatch* batch) {
   PRD_RETURN_IF_ERROR(CheckSpace(batch->GetDataSize()));
+  return Write(batch, options_.sync);
+}
+
+Status RocksHistory::Write(rocksdb::WriteBatch* batch, bool sync) {
   rocksdb::WriteOptions options;
-  options.sync = options_.sync;
+  options.sync = sync;
   const rocksdb::Status status = db_->Write(options, batch);
   if (status.ok()) return Status::Ok();
   broken_ = true;
@@ -205,7 +227,31 @@ Status RocksHistory::Fail(const rocksdb::Status& status, const std::string& what
 
 // ---- what there is ----
 
+std::set<RunId> RocksHistory::RunsAside() const {
+  std::set<RunId> runs;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}));
+  const rocksdb::Slice prefix(history::kAsidePrefix.data(), history::kAsidePrefix.size());
+  for (it->Seek(prefix); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+    const auto run = history::BigEndianAt(it->key().ToStringView(), prefix.size());
+    if (run) runs.insert(*run);
+  }
+  return runs;
+}
+
+// Of a run that goes on, or that a prd recorded which did not count.
+std::uint64_t RocksHistory::EstimateBytes(RunId run) const {
+  const std::string begin = history::RecordKey(run, 0);
+  const std::string end = history::RecordsEnd(run);
+  const rocksdb::Range range(begin, end);
+  rocksdb::SizeApproximationOptions options;
+  options.include_memtables = true;
+  std::uint64_t bytes = 0;
+  (void)db_->GetApproximateSizes(options, families_[history::kRecords].get(), &range, 1, &bytes);
+  return bytes;
+}
+
 Status RocksHistory::NoteRuns() {
+  const std::set<RunId> aside = RunsAside();
   const std::unique_ptr<rocksdb::Iterator> it(
       db_->NewIterator({}, families_[history::kRuns].get()));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
@@ -216,11 +262,13 @@ Status RocksHistory::NoteRuns() {
     // One run's damage is no reason to refuse all others.
     Known known{.info = {.run = *run, .job = "(damaged)"}, .aside = true};
     if (list != nullptr && list->runs.size() == 1 && list->runs[0].run == *run) {
-      std::string reason;
-      known = {.info = list->runs[0], .aside = db_->Get({}, history::AsideKey(*run), &reason).ok()};
+      known = {.info = list->runs[0], .aside = aside.contains(*run)};
     }
+    const bool counted = known.info.ended && known.info.bytes > 0;
+    retention_.Begin(*run, known.info.job, known.info.owner,
+                     counted ? known.info.bytes : EstimateBytes(*run));
     if (known.info.ended || known.aside) {
-      ended_[known.info.job].push_back(*run);
+      retention_.End(*run);
     } else if (const std::optional<std::uint64_t> last = LastIndex(*run)) {
       next_index_[*run] = *last + 1;
     }

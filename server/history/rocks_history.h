@@ -5,7 +5,7 @@
 // order):
 //   default    "format" -> version of this layout; "aside/" run -> why the run was set aside
 //   records    run index -> schemas/history.capnp Record
-//   runs       run -> its RunInfo, written with its first record, as a worker trains in it for the
+//   runs       run -> its RunInfo, written with its first records, as a worker trains in it for the
 //              first time, as an operator pauses or resumes it, and with its last record
 //   snapshots  run -> index (8 bytes, little-endian), then the state before that record
 //
@@ -25,14 +25,15 @@
 #include <rocksdb/write_batch.h>
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/admin.h"
@@ -40,14 +41,16 @@
 #include "engines/ports.h"
 #include "prd/status.h"
 #include "server/history/files.h"
+#include "server/history/retention.h"
+#include "server/history/sweeper.h"
 
 namespace prd {
 
 class RocksHistory final : public History {
  public:
   struct Options {
-    bool sync = false;                // Append returns when the records are on the disk
-    std::int64_t retain_runs = 1000;  // ended runs kept per job name, >= 1; older ones are removed
+    bool sync = false;       // Append returns when the records are on the disk
+    history::Bounds bounds;  // ended runs over these are removed
     // Free bytes that are left for RocksDB's own writes; an eighth of the disk if that is less.
     std::uint64_t reserve_bytes = 64 << 20;
   };
@@ -91,12 +94,27 @@ class RocksHistory final : public History {
   bool broken() const { return broken_; }
 
   void set_reserve_bytes(std::uint64_t bytes) { options_.reserve_bytes = bytes; }
-  void set_retain_runs(std::int64_t runs) { options_.retain_runs = runs; }
+
+  // Other bounds from now on.
+  void SetBounds(history::Bounds bounds) { retention_.SetBounds(std::move(bounds)); }
+  // Removes ended runs that are over the bounds, so many at most. Append does so, too, as runs end
+  // and grow; what is left over by both goes at their next call.
+  void Trim(std::size_t most);
+  // Gives back the disk that removed runs took, and waits for that. It happens by itself, too.
+  void Sweep() { sweeper_->Flush(); }
+  struct Trimmed {
+    std::uint64_t runs = 0;  // since Open
+    std::string last;        // "run 7 of job mnist: why"
+  };
+  const Trimmed& trimmed() const { return trimmed_; }
+  // For the writer's thread, as the two above.
+  const history::Retention& retention() const { return retention_; }
 
  private:
   struct Known {  // a run's entry in `runs`
     RunInfo info;
     bool aside = false;
+    std::uint64_t snapshot_bytes = 0;  // written since Open
   };
 
   RocksHistory(std::string dir, Options options, bool read_only);
@@ -104,13 +122,20 @@ class RocksHistory final : public History {
   Status CheckFormat();
   Status CheckSpace(std::size_t bytes);
   Status Commit(rocksdb::WriteBatch* batch);
+  Status Write(rocksdb::WriteBatch* batch, bool sync);
   Status NoteRuns();
+  std::set<RunId> RunsAside() const;
+  std::uint64_t EstimateBytes(RunId run) const;
   Status Fail(const rocksdb::Status& status, const std::string& what) const;
   bool Has(RunId run) const;
   RunInfo InfoOf(const Known& known) const;
   std::optional<std::uint64_t> LastIndex(RunId run) const;
+  RunInfo& Changed(RunId run);
+  std::string OwnerOf(RunId run) const;
+  void Change(const Record& record);
   void PutRun(const RunInfo& info);
-  void Trim(const std::string& job);
+  void NoteWritten(std::span<const Record> records);
+  bool RemoveRun(RunId run);
 
   const std::string dir_;
   Options options_;
@@ -127,11 +152,18 @@ class RocksHistory final : public History {
   std::map<RunId, Known> runs_;
   std::map<RunId, std::uint64_t> next_index_;  // of runs that are going
 
-  std::map<std::string, std::deque<RunId>> ended_;  // by job, oldest first
+  history::Retention retention_;
+  Trimmed trimmed_;
+  std::uint64_t unchecked_bytes_ = 0;  // appended since the last Trim
   RunId last_run_ = kNoRun;
 
-  rocksdb::WriteBatch batch_;  // these two are kept for their memory
+  // Of one Append.
+  rocksdb::WriteBatch batch_;
   std::string value_;
+  std::map<RunId, RunInfo> changed_;                     // entries that it changes
+  std::vector<std::pair<RunId, std::uint64_t>> growth_;  // in bytes
+
+  std::unique_ptr<history::Sweeper> sweeper_;  // goes before the files do; null when reading
 };
 
 }  // namespace prd

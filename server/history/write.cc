@@ -1,5 +1,3 @@
-#include <rocksdb/convenience.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -15,7 +13,11 @@ namespace {
 // A run's entry is a list of one, in the admin protocol's form: that schema evolves with care.
 std::string EncodeRun(const RunInfo& info) { return Encode(AdminReply(RunList{{info}})); }
 
-rocksdb::Slice ToSlice(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
+constexpr std::uint64_t kEntryBytes = 512;  // what a run's entry counts for
+// Bounds are looked at as a run ends, and after so many bytes. Then so many runs more than have
+// ended are removed at once, 20 us each, for the workers wait meanwhile.
+constexpr std::uint64_t kCheckEveryBytes = 1 << 20;
+constexpr std::size_t kTrimMore = 8;
 
 }  // namespace
 
@@ -23,67 +25,111 @@ void RocksHistory::PutRun(const RunInfo& info) {
   batch_.Put(families_[history::kRuns].get(), history::RunKey(info.run), EncodeRun(info));
 }
 
+// The entry of a run, to be changed with this batch.
+RunInfo& RocksHistory::Changed(RunId run) {
+  const auto known = runs_.find(run);
+  const RunInfo before = known == runs_.end() ? RunInfo{.run = run} : known->second.info;
+  return changed_.try_emplace(run, before).first->second;
+}
+
+std::string RocksHistory::OwnerOf(RunId run) const {
+  const auto changed = changed_.find(run);
+  if (changed != changed_.end()) return changed->second.owner;
+  const auto known = runs_.find(run);
+  return known == runs_.end() ? std::string() : known->second.info.owner;
+}
+
+// What a record changes of its run's entry.
+void RocksHistory::Change(const Record& record) {
+  if (const auto* started = std::get_if<RunStarted>(&record.body)) {
+    changed_[record.run] = {.run = record.run,
+                            .job = started->job,
+                            .engine = started->engine,
+                            .started_wall_ns = started->wall_ns,
+                            .identity = started->identity.high,
+                            .former = started->former.run};
+    if (started->former.known()) changed_[record.run].owner = OwnerOf(started->former.run);
+  } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
+    // A run begins with the Hello of the worker for which it does.
+    if (record.index != 1) return;
+    if (const auto* hello = std::get_if<Hello>(&from->envelope.body)) {
+      Changed(record.run).owner = hello->identity;
+    }
+  } else if (std::holds_alternative<WorkerJoined>(record.body)) {
+    const auto known = runs_.find(record.run);
+    if (known == runs_.end() || !known->second.info.begun) Changed(record.run).begun = true;
+  } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
+    // As Job::OnAct has it.
+    if (acted->verb == OperatorVerb::kPause) {
+      Changed(record.run).paused = true;
+    } else if (acted->verb == OperatorVerb::kResume || acted->verb == OperatorVerb::kEnd) {
+      Changed(record.run).paused = false;
+    }
+  } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
+    RunInfo& info = Changed(record.run);
+    info.ended = true;
+    info.paused = false;
+    info.finished = ended->finished;
+    info.end = ended->reason;
+    info.next = ended->next;
+    info.records = record.index + 1;
+  }
+}
+
 Status RocksHistory::Append(std::span<const Record> records) {
   batch_.Clear();
-  std::map<RunId, RunInfo> changed;
+  changed_.clear();
+  growth_.clear();
   std::string key;
-  // The entry of a run, to be changed with this batch.
-  const auto entry = [&](RunId run) -> RunInfo& {
-    const auto known = runs_.find(run);
-    const RunInfo before = known == runs_.end() ? RunInfo{.run = run} : known->second.info;
-    return changed.try_emplace(run, before).first->second;
-  };
   for (const Record& record : records) {
     key.clear();
     history::AppendBigEndian(record.run, &key);
     history::AppendBigEndian(record.index, &key);
     EncodeTo(record, &value_);
     batch_.Put(families_[history::kRecords].get(), key, value_);
-    if (const auto* started = std::get_if<RunStarted>(&record.body)) {
-      changed[record.run] = {.run = record.run,
-                             .job = started->job,
-                             .engine = started->engine,
-                             .started_wall_ns = started->wall_ns,
-                             .identity = started->identity.high,
-                             .former = started->former.run};
-    } else if (std::holds_alternative<WorkerJoined>(record.body)) {
-      const auto known = runs_.find(record.run);
-      if (known == runs_.end() || !known->second.info.begun) entry(record.run).begun = true;
-    } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
-      // As Job::OnAct has it.
-      if (acted->verb == OperatorVerb::kPause) {
-        entry(record.run).paused = true;
-      } else if (acted->verb == OperatorVerb::kResume || acted->verb == OperatorVerb::kEnd) {
-        entry(record.run).paused = false;
-      }
-    } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
-      RunInfo& info = entry(record.run);
-      info.ended = true;
-      info.paused = false;
-      info.finished = ended->finished;
-      info.end = ended->reason;
-      info.next = ended->next;
-      info.records = record.index + 1;
-    }
+    if (growth_.empty() || growth_.back().first != record.run) growth_.emplace_back(record.run, 0);
+    growth_.back().second += key.size() + value_.size();
+    if (record.index == 0) growth_.back().second += kEntryBytes;
+    Change(record);
   }
-  for (const auto& [run, info] : changed) PutRun(info);
+  for (auto& [run, info] : changed_) {
+    if (info.ended) {
+      info.bytes = retention_.BytesOf(run);
+      for (const auto& [of, bytes] : growth_) info.bytes += of == run ? bytes : 0;
+    }
+    PutRun(info);
+  }
   PRD_RETURN_IF_ERROR(Commit(&batch_));
+  NoteWritten(records);
+  return Status::Ok();
+}
 
+// What of the bookkeeping follows what was written.
+void RocksHistory::NoteWritten(std::span<const Record> records) {
   {
     const std::unique_lock lock(mutex_);
     for (const Record& record : records) next_index_[record.run] = record.index + 1;
-    for (const auto& [run, info] : changed) {
+    for (const auto& [run, info] : changed_) {
       if (info.ended) next_index_.erase(run);
       runs_[run].info = info;
     }
   }
-  for (const auto& [run, info] : changed) {
+  for (const auto& [run, info] : changed_) {
     last_run_ = std::max(last_run_, run);
-    if (!info.ended) continue;
-    ended_[info.job].push_back(run);
-    Trim(info.job);
+    if (!retention_.Has(run)) retention_.Begin(run, info.job, info.owner, 0);
+    retention_.Own(run, info.owner);
   }
-  return Status::Ok();
+  for (const auto& [run, bytes] : growth_) {
+    retention_.Grow(run, bytes);
+    unchecked_bytes_ += bytes;
+  }
+  std::size_t ended = 0;
+  for (const auto& [run, info] : changed_) {
+    if (!info.ended) continue;
+    retention_.End(run);
+    ++ended;
+  }
+  if (ended > 0 || unchecked_bytes_ >= kCheckEveryBytes) Trim(ended + kTrimMore);
 }
 
 Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_view state) {
@@ -92,7 +138,16 @@ Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_vi
   value += state;
   batch_.Clear();
   batch_.Put(families_[history::kSnapshots].get(), history::RunKey(run), value);
-  return Commit(&batch_);
+  PRD_RETURN_IF_ERROR(Commit(&batch_));
+  const auto known = runs_.find(run);
+  if (known == runs_.end()) return Status::Ok();
+  const std::uint64_t before = std::exchange(known->second.snapshot_bytes, value.size());
+  if (value.size() >= before) {
+    retention_.Grow(run, value.size() - before);
+  } else {
+    retention_.Shrink(run, before - value.size());
+  }
+  return Status::Ok();
 }
 
 Status RocksHistory::SetAside(RunId run, const std::string& reason) {
@@ -106,32 +161,47 @@ Status RocksHistory::SetAside(RunId run, const std::string& reason) {
     known->second.aside = true;
     next_index_.erase(run);
   }
-  if (!known->second.info.ended) ended_[known->second.info.job].push_back(run);
+  retention_.End(run);
   return Status::Ok();
 }
 
-// Removes the oldest ended runs of a job over the limit. What fails is tried at the next end of a
-// run, or at the next start.
-void RocksHistory::Trim(const std::string& job) {
-  std::deque<RunId>& ended = ended_[job];
-  while (ended.size() > static_cast<std::size_t>(std::max<std::int64_t>(1, options_.retain_runs))) {
-    const RunId run = ended.front();
-    const std::string begin = history::RecordKey(run, 0);
-    const std::string end = history::RecordsEnd(run);
-    batch_.Clear();
-    batch_.DeleteRange(families_[history::kRecords].get(), begin, end);
-    batch_.Delete(families_[history::kRuns].get(), history::RunKey(run));
-    batch_.Delete(families_[history::kSnapshots].get(), history::RunKey(run));
-    batch_.Delete(history::AsideKey(run));
-    if (!Commit(&batch_).ok()) return;
-    // Whole files of it go at once; the rest goes as the database tidies up.
-    const rocksdb::Slice first = ToSlice(begin);
-    const rocksdb::Slice last = ToSlice(end);
-    (void)rocksdb::DeleteFilesInRange(db_.get(), families_[history::kRecords].get(), &first, &last);
-    ended.pop_front();
-    const std::unique_lock lock(mutex_);
-    runs_.erase(run);
+// What fails is tried again at the next call.
+void RocksHistory::Trim(std::size_t most) {
+  unchecked_bytes_ = 0;
+  if (broken_ || read_only_) return;
+  for (; most > 0; --most) {
+    const std::optional<history::Retention::Verdict> next = retention_.Next();
+    if (!next) return;
+    const std::string job = runs_[next->run].info.job;
+    if (!RemoveRun(next->run)) return;
+    ++trimmed_.runs;
+    trimmed_.last = "run " + std::to_string(next->run) + " of job " + job + ": " + next->reason;
   }
+}
+
+// False: the disk failed. A full disk takes this, too: it comes out of what is left for RocksDB,
+// and makes room.
+bool RocksHistory::RemoveRun(RunId run) {
+  batch_.Clear();
+  batch_.DeleteRange(families_[history::kRecords].get(), history::RecordKey(run, 0),
+                     history::RecordsEnd(run));
+  batch_.Delete(families_[history::kRuns].get(), history::RunKey(run));
+  batch_.Delete(families_[history::kSnapshots].get(), history::RunKey(run));
+  batch_.Delete(history::AsideKey(run));
+  // A reader that finds no records looks whether the run is still there: so it goes first.
+  std::map<RunId, Known>::node_type entry;
+  {
+    const std::unique_lock lock(mutex_);
+    entry = runs_.extract(run);
+  }
+  if (!Write(&batch_, false).ok()) {
+    const std::unique_lock lock(mutex_);
+    runs_.insert(std::move(entry));
+    return false;
+  }
+  sweeper_->Note(run, retention_.BytesOf(run), true);
+  retention_.Remove(run);
+  return true;
 }
 
 }  // namespace prd

@@ -310,6 +310,7 @@ TEST(ConfigTest, ReadsIdentities) {
           "jobs = [\"a-*\", \"b?\"]\nmax_jobs = 2\n"
           "max_workers = 16\nmax_connections = 20\nmax_messages_per_s = 500\n"
           "max_read_bytes_per_s = 7\n"
+          "max_runs_per_minute = 60\nmax_runs = 9\nmax_history_bytes = 1000\n"
           "[[identity]]\nname = \"ops\"\n"
           "jobs = [\"*\"]\nrole = \"operator\"\n" +
           kJob,
@@ -325,7 +326,10 @@ TEST(ConfigTest, ReadsIdentities) {
                                              .max_workers = 16,
                                              .max_connections = 20,
                                              .max_messages_per_s = 500,
-                                             .max_read_bytes_per_s = 7}));
+                                             .max_read_bytes_per_s = 7,
+                                             .max_runs_per_minute = 60,
+                                             .max_runs = 9,
+                                             .max_history_bytes = 1000}));
   EXPECT_EQ(config->identities[1].role, Role::kOperator);
 }
 

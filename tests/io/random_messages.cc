@@ -143,7 +143,7 @@ class Draw {
   void operator()(ReadSnapshot& m) { Fields(m.run, m.from); }
   void operator()(RunInfo& m) {
     Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,
-           m.end, m.identity, m.former, m.next, m.paused);
+           m.end, m.identity, m.former, m.next, m.paused, m.owner, m.bytes, m.first);
   }
   void operator()(RunList& m) { Fields(m.runs, m.next); }
   void operator()(RecordBatch& m) { Fields(m.records); }
@@ -154,6 +154,7 @@ class Draw {
   }
   void operator()(AdminError& m) { Fields(m.code, m.message); }
   void operator()(Act& m) { Fields(m.job, m.what); }
+  void operator()(Prune& m) { Fields(m.runs); }
   void operator()(Acted& m) { Fields(m.text); }
 
   template <typename... Ts>

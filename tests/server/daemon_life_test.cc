@@ -221,6 +221,31 @@ TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
   EXPECT_TRUE(verdict("two"));
 }
 
+// Of any names, and at once after a reload.
+TEST(DaemonLife, KeepsSoManyEndedRunsInAll) {
+  DaemonProcess daemon(Jobs("*"), "retain_runs_in_all = 3");
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  for (Incarnation i = 1; i <= 6; ++i) {
+    RawWorker worker(daemon.endpoint(), i);
+    worker.Join("job-" + std::to_string(i), 0);
+    worker.Send(Leave{"done"});
+    ASSERT_TRUE(worker.Expect<Released>().has_value());
+  }
+  const auto names = [&] {
+    std::string text;
+    const AdminReply reply = daemon.Ask(ListRuns{});
+    const auto* list = std::get_if<RunList>(&reply);
+    for (const RunInfo& run : list->runs) text += run.job + " ";
+    return text;
+  };
+  EXPECT_EQ(names(), "job-4 job-5 job-6 ");
+  EXPECT_EQ(daemon.Counter("history_runs_removed"), 3u);
+  daemon.WriteConfig(Jobs("*"), "retain_runs_in_all = 1");
+  daemon.Signal(SIGHUP);
+  while (names() != "job-6 ") ::usleep(10'000);  // or CTest's time is up
+  EXPECT_THAT(daemon.log(), HasSubstr("ended runs from the history; the last one was run "));
+}
+
 TEST(DaemonLife, TheWatchdogIsFed) {
   DaemonProcess daemon(Jobs("*"));
   ASSERT_TRUE(daemon.Start({{"WATCHDOG_USEC", "200000"}})) << daemon.log();
@@ -243,6 +268,8 @@ TEST(DaemonLife, ServesMetrics) {
   EXPECT_THAT(text, Not(HasSubstr("\nprd_groups_formed_total ")));
   EXPECT_THAT(text, HasSubstr("prd_jobs 1"));
   EXPECT_THAT(text, HasSubstr("prd_workers 2"));
+  EXPECT_THAT(text, HasSubstr("prd_history_runs 0"));
+  EXPECT_THAT(text, HasSubstr("prd_history_identity_bytes{identity=\"\"} "));
   EXPECT_THAT(text, HasSubstr("prd_links_broken{job=\"job\",engine=\"p-reduce\"} 0"));
   EXPECT_THAT(text, HasSubstr("prd_replicas_differ{job=\"job\",engine=\"p-reduce\"} 0"));
   EXPECT_THAT(text, HasSubstr("prd_nonfinite_steps_total{job=\"job\",engine=\"p-reduce\"} 0"));

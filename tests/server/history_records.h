@@ -57,6 +57,14 @@ inline std::vector<Record> Whole(RunId run, const std::string& job) {
   return all;
 }
 
+// As Whole, of a run that a worker of this identity begins.
+inline std::vector<Record> WholeOf(const std::string& owner, RunId run, const std::string& job) {
+  std::vector<Record> all = Whole(run, job);
+  all.insert(all.begin() + 1, {.run = run, .body = FromWorker{{.body = Hello{.identity = owner}}}});
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].index = i;
+  return all;
+}
+
 // Record 0 starts the run; those after it are signals.
 inline std::vector<Record> RunOf(RunId run, const std::string& job, std::uint64_t records) {
   std::vector<Record> all{Started(run, job)};

@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/prng.h"
+#include "server/history/disk_use.h"
 #include "tests/server/history_records.h"
 #include "tests/server/scratch_dir.h"
 
@@ -46,7 +49,7 @@ TEST(HistoryRuns, AreListedInPagesTheNewestFirst) {
 // Two threads list and read while the writer begins, ends and removes runs.
 TEST(HistoryRuns, AreReadBesideTheWriter) {
   const ScratchDir dir;
-  const HistoryPtr history = OpenOrDie(dir / "state", {.retain_runs = 3});
+  const HistoryPtr history = OpenOrDie(dir / "state", {.bounds = {.runs_per_job = 3}});
   std::atomic<bool> ended = false;
   std::atomic<int> passes = 0;
   const auto read = [&] {
@@ -78,6 +81,109 @@ TEST(HistoryRuns, AreReadBesideTheWriter) {
   first.join();
   second.join();
   EXPECT_EQ(history->ListRuns(kNewest, 9).size(), 3u);
+}
+
+TEST(HistoryRuns, HaveTheOwnerWhoseWorkerBeganThem) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(WholeOf("alice", 1, "mnist")).ok());
+  for (const Record& record : WholeOf("bob", 2, "mnist")) {  // in several batches
+    ASSERT_TRUE(history->Append(std::vector{record}).ok());
+  }
+  // Another identity's worker comes later.
+  Record later = WholeOf("eve", 3, "mnist")[1];
+  later.index = 2;
+  ASSERT_TRUE(history->Append(RunOf(3, "mnist", 2)).ok());
+  ASSERT_TRUE(history->Append(std::vector{later}).ok());
+  // A run that continues another one, also where that one was removed.
+  Record next = Started(4, "mnist");
+  std::get<RunStarted>(next.body).former.run = 2;
+  ASSERT_TRUE(history->Append(std::vector{next}).ok());
+  next = Started(5, "mnist");
+  std::get<RunStarted>(next.body).former.run = 99;
+  ASSERT_TRUE(history->Append(std::vector{next}).ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    std::vector<std::string> owners;
+    const auto runs = history->ListRuns();
+    for (const RunInfo& info : *runs) owners.push_back(info.owner);
+    EXPECT_EQ(owners, (std::vector<std::string>{"alice", "bob", "", "bob", ""}));
+    history.reset();
+    history = OpenOrDie(dir / "state");
+  }
+}
+
+TEST(HistoryRuns, HaveBytesThatAreKnownAfterARestart) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 1000)).ok());
+  ASSERT_TRUE(history->SaveSnapshot(1, 500, std::string(50'000, 's')).ok());
+  ASSERT_TRUE(history->SaveSnapshot(1, 900, std::string(20'000, 's')).ok());
+  const std::uint64_t before = history->retention().BytesOf(1);
+  EXPECT_GT(before, 20'000u + 1000 * 16);
+  ASSERT_TRUE(history->Append(std::vector{Ended(1, 1000)}).ok());
+  const std::uint64_t after = history->ListRuns()->front().bytes;
+  EXPECT_GT(after, before);
+  EXPECT_LT(after, before + 1000);
+  ASSERT_TRUE(history->Append(RunOf(2, "mnist", 1000)).ok());
+  history.reset();
+  history = OpenOrDie(dir / "state");
+  EXPECT_EQ(history->ListRuns()->front().bytes, after);
+  EXPECT_EQ(history->retention().BytesOf(1), after);
+  EXPECT_GT(history->retention().BytesOf(2), 0u);  // of one that goes on RocksDB tells
+}
+
+// One tenant's names push out neither another's runs nor more than its own.
+TEST(HistoryRuns, OfManyNamesTheOldestOfWhoHasMostGo) {
+  const ScratchDir dir;
+  const RocksHistory::Options options{.bounds = {.runs = 20}};
+  HistoryPtr history = OpenOrDie(dir / "state", options);
+  for (RunId run = 1; run <= 5; ++run) {
+    ASSERT_TRUE(history->Append(WholeOf("alice", run, "a" + std::to_string(run))).ok());
+  }
+  for (RunId run = 100; run < 200; ++run) {
+    ASSERT_TRUE(history->Append(WholeOf("eve", run, "e" + std::to_string(run))).ok());
+    ASSERT_LE(history->ListRuns()->size(), 20u);
+  }
+  for (int opening = 0; opening < 2; ++opening) {
+    std::vector<RunId> kept = Numbers(history->ListRuns(kNewest, 100));
+    std::vector<RunId> expected;
+    for (RunId run = 199; run >= 185; --run) expected.push_back(run);
+    for (RunId run = 5; run >= 1; --run) expected.push_back(run);
+    EXPECT_EQ(kept, expected);
+    history.reset();
+    history = OpenOrDie(dir / "state", options);
+  }
+  history->SetBounds({.runs = 6});  // counts from the next call on, a few at a time
+  history->Trim(10);
+  EXPECT_EQ(history->ListRuns(kNewest, 100).size(), 10u);
+  ASSERT_TRUE(history->Append(WholeOf("eve", 200, "e")).ok());
+  EXPECT_EQ(Numbers(history->ListRuns(kNewest, 100)), (std::vector<RunId>{200, 199, 198, 5, 4, 3}));
+  EXPECT_EQ(history->trimmed().runs, 15u);
+  EXPECT_THAT(history->trimmed().last, ::testing::HasSubstr("retain_runs_in_all"));
+}
+
+std::uint64_t DiskOf(const ScratchDir& dir) { return DiskUseOf(dir / "state").bytes; }
+
+// Bytes that compression makes no less of. Runs of two owners alternate, so that no file of RocksDB
+// has those of one of them alone.
+TEST(HistoryRuns, TheDiskFollowsTheBytes) {
+  constexpr std::uint64_t kCap = 16 << 20;
+  const ScratchDir dir;
+  const HistoryPtr history =
+      OpenOrDie(dir / "state", {.bounds = {.bytes = kCap, .owners = {{"eve", {.runs = 2}}}}});
+  Prng prng(1);
+  for (RunId run = 1; run <= 300; ++run) {
+    std::vector<Record> records =
+        WholeOf(run % 2 == 0 ? "alice" : "eve", run, "j" + std::to_string(run));
+    std::string text(300'000, ' ');
+    for (char& c : text) c = static_cast<char>('0' + prng.Below(64));
+    std::get<Hello>(std::get<FromWorker>(records[1].body).envelope.body).launch = text;
+    ASSERT_TRUE(history->Append(records).ok());
+  }
+  EXPECT_LE(history->retention().total().bytes, kCap);
+  EXPECT_GE(history->retention().total().bytes, kCap - 400'000);
+  history->Sweep();
+  EXPECT_LE(DiskOf(dir), kCap + kCap / 10 + (4 << 20));  // and the log for a restart
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "server/history/files.h"
@@ -51,8 +52,9 @@ TEST(History, RunsAreApartAndInOrder) {
   ASSERT_TRUE(history->Append(RunOf(256, "b", 3)).ok());
   ASSERT_TRUE(history->Append(std::vector{Ended(255, 300)}).ok());
   for (int opening = 0; opening < 2; ++opening) {
-    const auto runs = history->ListRuns();
+    auto runs = history->ListRuns();
     ASSERT_TRUE(runs.ok());
+    EXPECT_GT(std::exchange(runs->front().bytes, 0), 300u * 16);
     const std::vector<RunInfo> expected{{.run = 255,
                                          .job = "a",
                                          .engine = "p-reduce",
@@ -243,7 +245,7 @@ TEST(History, ADamagedFileIsNoticed) {
 
 TEST(History, KeepsSoManyEndedRunsPerJob) {
   const ScratchDir dir;
-  const RocksHistory::Options options{.retain_runs = 2};
+  const RocksHistory::Options options{.bounds = {.runs_per_job = 2}};
   HistoryPtr history = OpenOrDie(dir / "state", options);
   ASSERT_TRUE(history->Append(RunOf(1, "other", 5)).ok());
   for (RunId run = 2; run <= 6; ++run) {
@@ -265,7 +267,8 @@ TEST(History, KeepsSoManyEndedRunsPerJob) {
     history = OpenOrDie(dir / "state", options);
   }
   history.reset();
-  history = OpenOrDie(dir / "state", {.retain_runs = 1});  // a smaller limit counts at once
+  history =
+      OpenOrDie(dir / "state", {.bounds = {.runs_per_job = 1}});  // a smaller limit counts at once
   EXPECT_EQ(history->Read(5, 0, 1 << 20).status().code(), Code::kNotFound);
   history.reset();
   Tamper(dir / "state", [](rocksdb::DB& db, rocksdb::ColumnFamilyHandle* records) {

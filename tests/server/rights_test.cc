@@ -406,6 +406,27 @@ TEST_F(Tenants, QuotasAreKept) {
   sixth->Join("alice-1");  // a job that it has
 }
 
+TEST_F(Tenants, RunsAreBegunAtARate) {
+  bob_more_ = "max_runs_per_minute = 2\n";
+  Reload();
+  for (const std::string job : {"bob-1", "bob-2"}) {
+    const auto worker = Worker(bob_, 33 + job.back());
+    worker->Join(job, 0);
+    worker->Send(Leave{"done"});
+    ASSERT_TRUE(worker->Expect<Released>().has_value());
+  }
+  const auto third = Worker(bob_, 55);
+  third->Send(RawWorker::HelloFor("bob-3", 0));
+  EXPECT_EQ(WhyRefused(*third),
+            "unavailable: identity bob: it has begun its 2 runs of this minute "
+            "(max_runs_per_minute)");
+  BeginAlicesJob();  // others may
+  ExpectAlicesJobGoesOn();
+  bob_more_ = "";
+  Reload();
+  third->Join("bob-3", 0);
+}
+
 TEST_F(Tenants, ConnectionsOverTheirNumberAreToldSoAndEnded) {
   bob_more_ = "max_connections = 2\n";
   Reload();
