@@ -7,7 +7,6 @@
 #include <csignal>
 #include <map>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "common/io/file_access.h"
 #include "common/io/log.h"
 #include "common/io/own_socket.h"
+#include "common/io/secret.h"
 #include "server/daemon.h"
 #include "server/restore.h"
 
@@ -153,6 +153,7 @@ Status Daemon::Listen() {
     Result<CurveKeys> read = ReadSecretKeyFile(settings.curve_secret_key_file);
     if (!read.ok()) return read.status();
     keys = std::move(*read);
+    HideMemory();
   }
   std::string listen = settings.listen;
   if (listen.empty()) {
@@ -204,11 +205,7 @@ Status Daemon::Recover() {
   pump_ = std::make_unique<Pump>(
       Pump::Options{.first_run = history_->last_run() + 1,
                     .snapshot_every = config_.daemon.snapshot_every,
-                    .random =
-                        [] {
-                          std::random_device device;
-                          return std::uint64_t{device()} << 32 | device();
-                        },
+                    .random = RandomBits,
                     .spec_of = JobSpecFromToml,
                     .refused = [this](const std::string& job,
                                       const HelloRefused& refused) { TellRefused(job, refused); },

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <utility>
 
 #include "common/io/codec.h"
 #include "common/io/poll.h"
+#include "common/io/secret.h"
 #include "common/io/tcp_liveness.h"
 #include "worker/host.h"
 
@@ -22,11 +22,6 @@ constexpr int kControllerDeadMs = 3000;
 
 Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
-}
-
-std::uint64_t RandomBits() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
 }
 
 Incarnation DrawIncarnation() {

@@ -7,8 +7,9 @@
 
 #include <fstream>
 #include <memory>
-#include <random>
 #include <string_view>
+
+#include "common/io/secret.h"
 
 namespace prd {
 namespace {
@@ -53,8 +54,7 @@ std::string HostId() {
   char space[64] = {};
   const ssize_t length = readlink("/proc/self/ns/net", space, sizeof space - 1);
   if (boot.empty() || length <= 0) {
-    std::random_device device;
-    return "unknown-" + std::to_string(device()) + "-" + std::to_string(device());
+    return "unknown-" + std::to_string(RandomBits());
   }
   return boot + "/" + std::string(space, static_cast<std::size_t>(length));
 }

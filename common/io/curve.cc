@@ -2,9 +2,10 @@
 
 #include <zmq.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <sstream>
+#include <string_view>
 
 #include "common/io/file_access.h"
 
@@ -16,33 +17,41 @@ constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kMaxKeys = 100'000;
 
 bool IsKey(const std::string& text) {
-  std::array<std::uint8_t, kKeyBytes> raw;
+  SecretBytes<kKeyBytes> raw;
   return text.size() == kKeyText && ::zmq_z85_decode(raw.data(), text.c_str()) != nullptr;
 }
 
-Result<std::vector<std::string>> ReadKeys(const std::string& path, FileKind kind) {
-  const Result<std::string> text = ReadOwnFile(path, kind);
-  if (!text.ok()) return text.status();
-  std::istringstream in(*text);
+// The first words of the lines. No copy of a line is left anywhere.
+Result<std::vector<std::string>> KeysIn(std::string_view text, const std::string& path) {
+  constexpr std::string_view kSpace = " \t\r\v\f";
   std::vector<std::string> keys;
-  std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
-    std::string key;
-    std::istringstream(line) >> key;
+  for (int number = 1; !text.empty(); ++number) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    line.remove_prefix(std::min(line.size(), line.find_first_not_of(kSpace)));
+    const std::string_view key = line.substr(0, line.find_first_of(kSpace));
     if (key.empty() || key == "#") continue;
     const std::string where = path + ":" + std::to_string(number) + ": ";
-    if (!IsKey(key)) {
+    keys.emplace_back(key);
+    if (!IsKey(keys.back())) {
       return Status(Code::kInvalidArgument, where + "found a word of " +
                                                 std::to_string(key.size()) +
                                                 " characters that is no key, allowed is one Z85 "
                                                 "key of 40 characters per line");
     }
-    if (keys.size() == kMaxKeys) {
+    if (keys.size() > kMaxKeys) {
       return Status(Code::kResourceExhausted,
                     where + "found more than " + std::to_string(kMaxKeys) + " keys");
     }
-    keys.push_back(key);
   }
+  return keys;
+}
+
+Result<std::vector<std::string>> ReadKeys(const std::string& path, FileKind kind) {
+  Result<std::string> text = ReadOwnFile(path, kind);
+  if (!text.ok()) return text.status();
+  Result<std::vector<std::string>> keys = KeysIn(*text, path);
+  Cleanse(&*text);
   return keys;
 }
 
@@ -54,7 +63,9 @@ Result<CurveKeys> NewCurveKeys() {
   if (::zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
     return Status(Code::kFailedPrecondition, "this libzmq was built without CURVE encryption");
   }
-  return CurveKeys{.public_key = public_key.data(), .secret_key = secret_key.data()};
+  CurveKeys keys{.public_key = public_key.data(), .secret_key = secret_key.data()};
+  ::explicit_bzero(secret_key.data(), secret_key.size());
+  return keys;
 }
 
 Result<CurveKeys> CurveKeysOf(const std::string& secret_key) {
@@ -66,13 +77,16 @@ Result<CurveKeys> CurveKeysOf(const std::string& secret_key) {
 }
 
 Result<CurveKeys> ReadSecretKeyFile(const std::string& path) {
-  const Result<std::vector<std::string>> keys = ReadKeys(path, FileKind::kSecret);
+  Result<std::vector<std::string>> keys = ReadKeys(path, FileKind::kSecret);
   if (!keys.ok()) return keys.status();
-  if (keys->size() != 1) {
-    return Status(Code::kInvalidArgument, path + ": found " + std::to_string(keys->size()) +
-                                              " keys, allowed is one secret key");
-  }
-  return CurveKeysOf(keys->front());
+  Result<CurveKeys> pair =
+      keys->size() == 1
+          ? CurveKeysOf(keys->front())
+          : Result<CurveKeys>(
+                Status(Code::kInvalidArgument, path + ": found " + std::to_string(keys->size()) +
+                                                   " keys, allowed is one secret key"));
+  for (std::string& key : *keys) Cleanse(&key);
+  return pair;
 }
 
 Result<std::vector<std::string>> ReadPublicKeyFile(const std::string& path) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/io/secret.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -18,6 +19,7 @@ namespace prd {
 struct CurveKeys {
   std::string public_key;
   std::string secret_key;
+  ~CurveKeys() { Cleanse(&secret_key); }
 };
 
 // A fresh pair. kFailedPrecondition when libzmq was built without CURVE.

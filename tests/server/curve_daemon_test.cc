@@ -1,10 +1,19 @@
 // With CURVE keys: who is listed gets in, nobody else does.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <fstream>
+#include <string>
 
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
@@ -37,6 +46,34 @@ class CurveDaemon : public ::testing::Test {
   const CurveKeys stranger_ = NewCurveKeys().value();
   DaemonProcess daemon_{kJobs};
 };
+
+// Whether a process of the daemon's user, without capabilities, can open its memory.
+bool OthersReadMemoryOf(pid_t pid) {
+  const std::string file = "/proc/" + std::to_string(pid) + "/mem";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+    const std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> none{};
+    if (::syscall(SYS_capset, &header, none.data()) != 0) ::_exit(2);
+    ::_exit(::open(file.c_str(), O_RDONLY) >= 0 ? 1 : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+  return WEXITSTATUS(status) == 1;
+}
+
+// So that no core has its secret key either: the kernel makes one of no such process.
+TEST_F(CurveDaemon, NobodyReadsItsMemory) {
+  // Nobody reads the memory of who has capabilities that he lacks; so root's daemon has none here.
+  (void)::prctl(PR_SET_SECUREBITS, SECBIT_NOROOT);
+  ASSERT_TRUE(daemon_.Start()) << daemon_.log();
+  EXPECT_FALSE(OthersReadMemoryOf(daemon_.pid()));
+  DaemonProcess open{kJobs};
+  ASSERT_TRUE(open.Start()) << open.log();
+  if (!OthersReadMemoryOf(open.pid()))
+    GTEST_SKIP() << "this kernel lets nobody read others' memory";
+}
 
 TEST_F(CurveDaemon, LetsListedKeysInAndNobodyElse) {
   ASSERT_TRUE(daemon_.Start()) << daemon_.log();

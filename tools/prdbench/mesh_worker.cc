@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <sstream>
 #include <zmq.hpp>
 
 #include "common/io/poll.h"
+#include "common/io/secret.h"
 #include "tools/prdbench/device_line.h"
 #include "tools/prdbench/device_values.h"
 #include "tools/prdbench/way_team.h"
@@ -26,10 +26,7 @@
 namespace prd::bench {
 namespace {
 
-std::uint64_t Random() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32 | device()) | 1;
-}
+std::uint64_t Random() { return RandomBits() | 1; }
 
 std::string Hex(const MeshKey& key) {
   std::string text;

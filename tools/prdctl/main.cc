@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/io/curve.h"
+#include "common/io/secret.h"
 #include "tools/prdctl/admin_source.h"
 #include "tools/prdctl/commands.h"
 #include "tools/prdctl/files_source.h"
@@ -202,6 +203,7 @@ Result<AdminOptions> AdminOf(const Flags& flags) {
   Result<CurveKeys> keys = ReadSecretKeyFile(flags.key);
   if (!keys.ok()) return keys.status();
   options.keys = std::move(*keys);
+  HideMemory();
   return options;
 }
 

@@ -18,11 +18,12 @@
 
 #include "common/base/ids.h"
 #include "common/base/messages.h"
+#include "common/io/secret.h"
 #include "prd/status.h"
 
 namespace prd {
 
-using SecretKey = std::array<std::uint8_t, 32>;
+using SecretKey = SecretBytes<32>;
 
 struct MeshKeyPair {
   MeshKey public_key;
@@ -68,7 +69,7 @@ std::string ProofOf(const SecretKey& direction, const Pass& pass);
 bool SameProof(std::string_view one, std::string_view other);
 
 // The key of the frames on this connection: AES-128.
-using SealKey = std::array<std::uint8_t, 16>;
+using SealKey = SecretBytes<16>;
 SealKey SealKeyOf(const SecretKey& direction, const Pass& pass);
 
 }  // namespace prd

@@ -7,8 +7,9 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
-#include <random>
 #include <string_view>
+
+#include "common/io/secret.h"
 
 namespace prd {
 namespace {
@@ -67,12 +68,11 @@ Result<std::string> Announced(const std::string& announce, const std::string& bo
 }
 
 std::string RandomName() {
-  constexpr int kWords = 4;
-  std::random_device device;
+  constexpr int kWords = 2;
   std::string name = "ipc://@prd-";
   for (int word = 0; word < kWords; ++word) {
-    const std::uint32_t bits = device();
-    for (int shift = 28; shift >= 0; shift -= 4) name += "0123456789abcdef"[bits >> shift & 15];
+    const std::uint64_t bits = RandomBits();
+    for (int shift = 60; shift >= 0; shift -= 4) name += "0123456789abcdef"[bits >> shift & 15];
   }
   return name;
 }
