@@ -31,8 +31,10 @@ target_include_directories(prd_build INTERFACE ${PROJECT_SOURCE_DIR})
 if(PRD_SANITIZE)
   # For every target, the generated code too: a sanitizer sees only what was compiled with it. GCC's manual says that
   # its warnings of what may be uninitialized are not to be trusted then.
-  add_compile_options(-fsanitize=${PRD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-                      -Wno-maybe-uninitialized)
+  add_compile_options(-fsanitize=${PRD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
   add_link_options(-fsanitize=${PRD_SANITIZE})
 endif()
 

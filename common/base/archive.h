@@ -122,7 +122,7 @@ class StateArchive {
     std::uint8_t index = static_cast<std::uint8_t>(value.index());
     Field(index);
     if (!saving_) Emplace(value, index, std::index_sequence_for<Ts...>{});
-    std::visit([this](auto& alternative) { Field(alternative); }, value);
+    std::visit([this](auto& alternative) { this->Field(alternative); }, value);
   }
   template <typename K, typename V>
   void Field(std::map<K, V>& value) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "common/io/codec.h"
@@ -70,7 +71,7 @@ Fed CheckPass(std::string_view bytes) {
 }
 
 // The first part, then the payload, under a key that whoever changes them does not have.
-constexpr SealKey kSealKey{1, 2, 3};
+const SealKey kSealKey{1, 2, 3};
 
 std::string SealedBytes(const std::array<std::byte, kFrameHeaderBytes>& header,
                         std::string_view payload) {
@@ -115,8 +116,24 @@ Fed Feed(std::size_t decoder, std::string_view bytes) {
   }
 }
 
+DecoderKinds KindsOf(std::size_t decoder) {
+  static const std::array<DecoderKinds, kDecoders> kinds{
+      {{"worker", std::variant_size_v<WorkerBody>},
+       {"controller", std::variant_size_v<ControllerBody>},
+       {"record", std::variant_size_v<RecordBody>},
+       {"request", std::variant_size_v<AdminRequest>},
+       {"reply", std::variant_size_v<AdminReply>},
+       {"comm", kCommKinds},
+       {"pass", 1},
+       {"sealed", 17}}};
+  return kinds[decoder];
+}
+
 std::string ValidBytes(std::size_t decoder, Prng& prng) {
-  const std::size_t kind = prng.Below(16);
+  return ValidBytes(decoder, prng.Below(16), prng);
+}
+
+std::string ValidBytes(std::size_t decoder, std::size_t kind, Prng& prng) {
   switch (decoder) {
     case 0:
       return Encode(RandomWorkerEnvelope(prng, kind));

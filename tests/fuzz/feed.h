@@ -22,7 +22,16 @@ struct Fed {
 };
 Fed Feed(std::size_t decoder, std::string_view bytes);
 
-// A valid message for this decoder.
+// What it is called, and how many kinds of messages it has.
+struct DecoderKinds {
+  const char* name;
+  std::size_t kinds;
+};
+DecoderKinds KindsOf(std::size_t decoder);
+
+// A valid message of this kind for this decoder.
+std::string ValidBytes(std::size_t decoder, std::size_t kind, Prng& prng);
+// Of any kind.
 std::string ValidBytes(std::size_t decoder, Prng& prng);
 
 // Bytes that may or may not be a message: pure noise, or *bytes with a few bits, bytes, words or

@@ -1,13 +1,16 @@
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 #include <zmq.hpp>
 
 #include "common/base/check.h"
+#include "common/io/poll.h"
 #include "tests/fuzz/mesh_feed.h"
 #include "tests/fuzz/script.h"
 #include "tests/plans.h"
@@ -24,6 +27,18 @@ constexpr std::uint32_t kKinds = 18;
 constexpr DurationNs kLost = 20 * kSecond;
 constexpr std::size_t kFloats = 500;
 constexpr std::size_t kRemembered = 16;
+
+// libFuzzer's alarm interrupts what waits.
+void SendPart(zmq::socket_t* to, const std::string& part, bool more) {
+  for (;;) {
+    try {
+      to->send(zmq::buffer(part), more ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      return;
+    } catch (const zmq::error_t& error) {
+      if (error.num() != EINTR) throw;
+    }
+  }
+}
 
 Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
@@ -70,7 +85,7 @@ class Home {
     std::vector<zmq::pollitem_t> items = {{door_.handle(), 0, ZMQ_POLLIN, 0},
                                           {pull_.handle(), 0, ZMQ_POLLIN, 0}};
     while (!over_) {
-      zmq::poll(items, std::chrono::milliseconds(50));
+      Poll(items, 50);
       zmq::message_t part;
       while (pull_.recv(part, zmq::recv_flags::dontwait)) {
       }
@@ -283,8 +298,7 @@ class FramesFeed : public MeshEvents {
     const std::uint64_t before = Seen();
     const std::uint64_t counted = mesh_->counters().received + mesh_->counters().early;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      line->push.send(zmq::buffer(parts[i]),
-                      i + 1 < parts.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+      SendPart(&line->push, parts[i], i + 1 < parts.size());
     }
     const Instant lost = Now() + kLost;
     std::vector<zmq::pollitem_t> items;
@@ -295,7 +309,7 @@ class FramesFeed : public MeshEvents {
       }
       items.clear();
       mesh_->AppendPollItems(&items);
-      zmq::poll(items, std::chrono::milliseconds(1));
+      Poll(items, 1);
       mesh_->Service(Now());
     }
     const std::uint64_t now = mesh_->counters().received + mesh_->counters().early;

@@ -14,7 +14,7 @@
 namespace prd {
 namespace {
 
-constexpr char kModule[] = "libprd_cuda.so";
+[[maybe_unused]] constexpr char kModule[] = "libprd_cuda.so";
 constexpr int kMaxDevice = 1023;
 
 // cuda.h's cuPointerGetAttribute, CUpointer_attribute and CUmemorytype.
@@ -27,7 +27,7 @@ constexpr unsigned kOfDevice = 2;
 Status Unavailable(const std::string& why) { return Status(Code::kUnavailable, why); }
 
 // The folder of the library or program that this function is in, with a slash; empty if unknown.
-std::string Folder() {
+[[maybe_unused]] std::string Folder() {
   Dl_info info;
   link_map* map = nullptr;
   void* here = reinterpret_cast<void*>(&Folder);
