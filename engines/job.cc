@@ -107,6 +107,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     }
   }
   Progress();
+  TellGone();
   look_at_held_ = false;
   out_ = nullptr;
 }
@@ -155,6 +156,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.mesh_key = hello.mesh_key;
   worker.gradients = hello.gradients;
   worker.identity = hello.identity;
+  worker.version = hello.version;
   worker.token = envelope.token;
   worker.returns = hello.former.known();
   worker.continues = former_.known() && hello.former.high == former_.identity;
@@ -406,6 +408,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   const Worker gone = At(rank);
   if (Stranded(rank)) --stranded_;
   if (gone.resumes) --resuming_;
+  if (!gone.untold.empty()) --untold_;
   SetWithheld(rank, false);
   by_incarnation_.erase(gone.incarnation);
   SetState(rank, State::kAbsent);
@@ -414,6 +417,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   draining_.erase(rank);
   ForgetLinks(rank);
   ForgetDivergence(rank, gone.state);
+  NoteGone(rank, gone, why);
   if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,
@@ -466,7 +470,8 @@ void Job::SendAway(LeftReason why, const std::string& reason) {
                      .gradients = gone.owed});
   }
   by_incarnation_.clear();
-  live_ = stranded_ = withheld_ = resuming_ = 0;
+  live_ = stranded_ = withheld_ = resuming_ = untold_ = 0;
+  gone_.clear();
   ended_ = true;
 }
 

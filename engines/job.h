@@ -124,6 +124,7 @@ class Job {
     MeshKey mesh_key;
     HasGradients gradients = HasGradients::kHere;
     std::string identity;
+    std::uint32_t version = kProtocolVersion;  // of the protocol
     LinkToken token;
     bool continues = false;  // its replica was trained in the run that this one continues
     bool returns = false;    // its replica has been trained: before it joined, or by its source
@@ -161,6 +162,11 @@ class Job {
     bool no_replica = true;
     std::int64_t stopped_at = 0;  // the job's steps in this run when the worker stopped training
     Instant since;                // of the worker's last input
+    // Who is out, and has sent before what the worker still reads: the parts of this group, or the
+    // replica of this rank. The worker is told once that is over (job_gone.cc).
+    std::vector<Incarnation> untold;
+    GroupId reads_group = kNoGroup;
+    Rank reads_from = kNoRank;
     LinkEnd<ControllerBody> link;
     void Archive(StateArchive& ar);
   };
@@ -426,7 +432,10 @@ class Job {
   Iteration NewestThatStands() const;
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
-  void Introduce(Rank asks, Rank asked);
+  void Introduce(Rank asks, Rank asked, bool copies);
+  // Who is out is out for the others, too (job_gone.cc).
+  void NoteGone(Rank rank, const Worker& gone, LeftReason why);
+  void TellGone();
   // Copies that failed (job_copies.cc).
   void SourceGone(Rank rank);
   bool Forked(Rank rank, Iteration iteration) const;
@@ -490,11 +499,13 @@ class Job {
   std::vector<Refusal> refusals_;  // the newest last
   int live_ = 0;                   // workers not kAbsent
   std::array<int, kStates> counts_{};
-  int stranded_ = 0;              // workers for which Stranded is true (derived)
-  int withheld_ = 0;              // workers for which withheld is true (derived)
-  int resuming_ = 0;              // workers that resume (derived)
-  std::vector<Rank> behind_;      // workers that no CatchUp could help; empty between two Steps
-  std::uint64_t model_hash_ = 0;  // the first worker's; all must agree
+  int stranded_ = 0;               // workers for which Stranded is true (derived)
+  int withheld_ = 0;               // workers for which withheld is true (derived)
+  int resuming_ = 0;               // workers that resume (derived)
+  int untold_ = 0;                 // workers with any `untold` (derived)
+  std::vector<Incarnation> gone_;  // in this Step; empty between two Steps
+  std::vector<Rank> behind_;       // workers that no CatchUp could help; empty between two Steps
+  std::uint64_t model_hash_ = 0;   // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
   std::vector<Tally> tallies_;  // by rank

@@ -40,9 +40,9 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
                      std::uint32_t retry_ms = 0) {
     return Refused{.code = code, .reason = std::move(reason), .retry_ms = retry_ms};
   };
-  if (hello.version != kProtocolVersion) {
+  if (hello.version < kOldestVersion || hello.version > kProtocolVersion) {
     return no("protocol version: found " + std::to_string(hello.version) + ", this daemon speaks " +
-              std::to_string(kProtocolVersion));
+              std::to_string(kOldestVersion) + " to " + std::to_string(kProtocolVersion));
   }
   if (envelope.incarnation == 0 || envelope.seq != 1) {
     return no("a Hello carries an incarnation other than 0 and sequence number 1");

@@ -77,13 +77,13 @@ void Job::OrderAdopt(Rank rank, Rank source, const std::string& reason) {
   worker.signal.reset();
   SetWithheld(rank, false);
   Write(AdoptOrdered{.rank = rank, .source = source, .reason = reason});
-  Introduce(rank, source);
+  Introduce(rank, source, true);
   Send(rank, Adopt{.source = Describe(source), .reason = reason});
 }
 
-// Tells one of two workers that the other may turn to it from now on.
-void Job::Introduce(Rank asks, Rank asked) {
-  Send(asked, prd::Announce{.members = {Describe(asks)}});
+// Tells one of two workers that the other may turn to it from now on, or that it may copy from it.
+void Job::Introduce(Rank asks, Rank asked, bool copies) {
+  Send(asked, prd::Announce{.members = {Describe(asks)}, .copies = copies});
 }
 
 // Ends an incarnation that cannot train on from the replica that it has. It comes back as another,

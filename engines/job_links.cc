@@ -77,7 +77,7 @@ void Job::BreakLinks(Rank asks, const std::vector<Rank>& others, const std::stri
     broken_[{a, b}] = {.asks = asks, .since = now_, .reason = reason};
     links_.Set(a, b, false);
     Write(LinkChanged{.a = a, .b = b, .works = false, .reason = reason});
-    Introduce(asks, other);
+    Introduce(asks, other, false);
     LinkToEngine(a, b, false);
   }
   if (changed) SendProbe(asks);

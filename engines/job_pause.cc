@@ -105,7 +105,7 @@ std::string Job::OnAskMembers(Rank rank) {
     const bool copies = worker.source != kNoRank && worker.group == kNoGroup;
     if (Present(r) && has_replica && !copies && !worker.outdated) {
       members.members.push_back(Describe(r));
-      if (r != rank) Introduce(rank, r);
+      if (r != rank) Introduce(rank, r, true);
     }
   }
   Send(rank, std::move(members));

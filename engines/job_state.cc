@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 13;
+constexpr std::uint32_t kStateVersion = 14;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -171,13 +171,13 @@ std::string Job::StartWaits(Instant now) const {
 void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
-  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, token,
-     continues, returns, job_trained, brought, iteration, group, last_group, last_ok, waiting,
-     ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
+  ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, version,
+     token, continues, returns, job_trained, brought, iteration, group, last_group, last_ok,
+     waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
      ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
      owed, signal_held, compared, signal_withheld, stop_held, resumes, outdated, first_group,
      source, source_gone, fetches, failed_source, copies_after, no_replica, stopped_at, since,
-     link);
+     untold, reads_group, reads_from, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 
@@ -209,6 +209,7 @@ Status Job::Load(std::string_view state) {
   stranded_ = 0;
   withheld_ = 0;
   resuming_ = 0;
+  untold_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
   links_ = {};
@@ -232,6 +233,7 @@ Status Job::Load(std::string_view state) {
     if (Stranded(rank)) ++stranded_;
     if (At(rank).signal_withheld) ++withheld_;
     if (At(rank).resumes) ++resuming_;
+    if (!At(rank).untold.empty()) ++untold_;
     by_incarnation_[At(rank).incarnation] = rank;
   }
   return Status::Ok();

@@ -48,6 +48,9 @@ std::size_t SizeOf(const ControllerBody& body) {
         if constexpr (requires { message.reason.size(); }) size += message.reason.size();
         if constexpr (requires { message.members; }) size += kItem * message.members.size();
         if constexpr (requires { message.targets; }) size += kItem * message.targets.size();
+        if constexpr (requires { message.incarnations; }) {
+          size += sizeof(Incarnation) * message.incarnations.size();
+        }
         if constexpr (requires { message.shards; }) size += kItem * message.shards.size();
         if constexpr (requires { message.own_weight; }) {
           size += kItem * (message.in.size() + message.out.size());

@@ -226,8 +226,9 @@ struct ControllerEnvelope {
     probe @15 :Probe;
     resumed @18 :Void;
     members @19 :Members;
-    announce @24 :Members;
+    announce @24 :Announce;
     endRun @25 :EndRun;
+    gone @26 :Gone;             # from version 10 of the protocol on
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
@@ -239,6 +240,15 @@ struct ControllerEnvelope {
 
 struct Members {
   members @0 :List(GroupMember);   # weights have no meaning
+}
+
+struct Announce {
+  members @0 :List(GroupMember);   # weights have no meaning
+  copies @1 :Bool;
+}
+
+struct Gone {
+  incarnations @0 :List(UInt64);
 }
 
 struct Welcome {

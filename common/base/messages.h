@@ -25,7 +25,11 @@
 
 namespace prd {
 
-inline constexpr std::uint32_t kProtocolVersion = 9;
+inline constexpr std::uint32_t kProtocolVersion = 10;
+// The oldest version whose workers a controller admits. They are told nothing that they do not know
+// (kVersionOfGone).
+inline constexpr std::uint32_t kOldestVersion = 9;
+inline constexpr std::uint32_t kVersionOfGone = 10;  // the first that knows Gone
 
 // What has been trained: steps that were completed and not discarded, and the samples in them, as
 // far as they were told.
@@ -461,13 +465,26 @@ struct Members {
   friend bool operator==(const Members&, const Members&) = default;
 };
 
-// These may turn to this worker from now on, to copy its replica or to ask whether it answers: the
+// These may turn to this worker from now on, to ask whether it answers, or to copy from it: the
 // controller has told them of it. Members of groups, schedules, neighbourhoods and placements are
 // announced by those. Not answered.
 struct Announce {
   SharedList<GroupMember> members;  // weights have no meaning
-  void Archive(StateArchive& ar) { ar(members); }
+  // Each may copy this worker's replica, or its parameters, once. Nobody copies a replica without
+  // such an order. The result of a kRound may be copied by whoever was in it.
+  bool copies = false;
+  void Archive(StateArchive& ar) { ar(members, copies); }
   friend bool operator==(const Announce&, const Announce&) = default;
+};
+
+// These members are out: they left, were lost, evicted or revoked. The worker forgets them, ends
+// their connections and serves them no more. They are never announced again. Not answered. Who
+// still reads what a member had sent before it left or was lost (a group, a replica) is told so
+// once that is over.
+struct Gone {
+  std::vector<Incarnation> incarnations;
+  void Archive(StateArchive& ar) { ar(incarnations); }
+  friend bool operator==(const Gone&, const Gone&) = default;
 };
 
 // Another run of the job follows this one, with another engine or other settings. The worker ends
@@ -509,7 +526,7 @@ struct HeartbeatAck {
 
 using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
                                     QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
-                                    Resumed, Members, Announce, EndRun>;
+                                    Resumed, Members, Announce, EndRun, Gone>;
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run

@@ -485,6 +485,12 @@ struct WriteControllerBody {
   void operator()(const Announce& from) {
     auto announce = to.initAnnounce();
     WriteMembers(from.members, announce.initMembers(static_cast<unsigned>(from.members.size())));
+    announce.setCopies(from.copies);
+  }
+  void operator()(const Gone& from) {
+    auto gone = to.initGone();
+    WriteNumbers<Incarnation>(
+        from.incarnations, gone.initIncarnations(static_cast<unsigned>(from.incarnations.size())));
   }
 };
 
@@ -535,9 +541,12 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
     case wire::ControllerEnvelope::MEMBERS:
       return Members{.members = ReadMembers(from.getMembers().getMembers())};
     case wire::ControllerEnvelope::ANNOUNCE:
-      return Announce{.members = ReadMembers(from.getAnnounce().getMembers())};
+      return Announce{.members = ReadMembers(from.getAnnounce().getMembers()),
+                      .copies = from.getAnnounce().getCopies()};
     case wire::ControllerEnvelope::END_RUN:
       return EndRun{.reason = ToString(from.getEndRun().getReason())};
+    case wire::ControllerEnvelope::GONE:
+      return Gone{.incarnations = ReadNumbers<Incarnation>(from.getGone().getIncarnations())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }

@@ -34,7 +34,8 @@ TEST_F(JobTest, RefusesWhatCannotJoinAndSaysWhy) {
   WorkerEnvelope hello = HelloOf(3);
   std::get<Hello>(hello.body).version = 99;
   EXPECT_THAT(WhyRefused(hello),
-              HasSubstr("found 99, this daemon speaks " + std::to_string(kProtocolVersion)));
+              HasSubstr("found 99, this daemon speaks " + std::to_string(kOldestVersion) + " to " +
+                        std::to_string(kProtocolVersion)));
   EXPECT_THAT(WhyRefused(HelloOf(16)), HasSubstr("rank: found 16, allowed is 0 to 15"));
   EXPECT_THAT(WhyRefused(HelloOf(-2)), HasSubstr("rank: found -2"));
   EXPECT_THAT(WhyRefused(HelloOf(1)), HasSubstr("rank 1 of job toy is held by pid 42 on host"));

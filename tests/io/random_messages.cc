@@ -123,7 +123,8 @@ class Draw {
   void operator()(Probe& m) { Fields(m.targets); }
   void operator()(Members& m) { Fields(m.members); }
   void operator()(EndRun& m) { Fields(m.reason); }
-  void operator()(Announce& m) { Fields(m.members); }
+  void operator()(Announce& m) { Fields(m.members, m.copies); }
+  void operator()(Gone& m) { Fields(m.incarnations); }
   void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);

@@ -11,7 +11,7 @@ constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords 
 constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
     "Welcome",      "Group",      "Abort",    "Adopt",         "Released",  "Refused",
     "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",
-    "Probe",        "Resumed",    "Members",  "Announce",      "EndRun"};
+    "Probe",        "Resumed",    "Members",  "Announce",      "EndRun",    "Gone"};
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 constexpr std::array<const char*, 22> kEventWords = {"worker -> controller",
