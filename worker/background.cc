@@ -338,7 +338,9 @@ void Background::Perform(Instant now) {
         const std::lock_guard lock(mutex_);
         welcome_ = join->welcome;
       } else if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
-        mesh_->Announce(now, announced->members);
+        mesh_->Announce(now, announced->members, announced->copies);
+      } else if (const auto* gone = std::get_if<ForgetMembers>(&action)) {
+        mesh_->ForgetMembers(now, gone->incarnations);
       } else if (auto* reduce = std::get_if<StartReduce>(&action)) {
         mesh_->StartReduce(now, reduce->group, reduce->what, reduce->gain);
       } else if (std::holds_alternative<CancelReduce>(action)) {

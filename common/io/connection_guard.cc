@@ -171,6 +171,14 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
   return !connection.surplus;
 }
 
+void ConnectionGuard::End(std::string_view group) {
+  const std::lock_guard lock(mutex_);
+  if (!groups_.contains(group)) return;
+  for (auto& [fd, connection] : connections_) {
+    if (!connection.ended && connection.group == group) End(fd, &connection);
+  }
+}
+
 ConnectionGuard::Counters ConnectionGuard::counters() const {
   const std::lock_guard lock(mutex_);
   return counters_;

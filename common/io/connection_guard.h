@@ -12,6 +12,7 @@
 //   most of them goes;
 // - connections over the number of a group, which whoever reads their messages tells (Delivered).
 //   These end within two seconds, so that the other side can be told why;
+// - connections of a group that whoever reads their messages wants ended (End);
 // - a connection of which ZeroMQ has taken too many bytes since its last whole message, or too many
 //   that are not read yet. The kernel counts what was taken, over TCP and over local sockets, so
 //   nothing depends on the peer. The guard looks often, and at once when the process grows. Bytes
@@ -19,7 +20,7 @@
 //
 // TCP connections that come too fast are not accepted (arrival_limit.h).
 //
-// Delivered, Drained and Allow may be called in any thread, the rest in the socket's.
+// Delivered, End, Drained and Allow may be called in any thread, the rest in the socket's.
 #ifndef PRD_COMMON_IO_CONNECTION_GUARD_H_
 #define PRD_COMMON_IO_CONNECTION_GUARD_H_
 
@@ -83,6 +84,8 @@ class ConnectionGuard {
   // `most`; 0: no bound. False: this one is over that.
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense = true,
                  std::string_view group = {}, std::size_t most = 0);
+  // Ends all connections of this group.
+  void End(std::string_view group);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
   // of these numbers.
   std::uint64_t looks() const { return looks_; }

@@ -367,6 +367,7 @@ class FramesFeed : public MeshEvents {
         requests_.pop_front();
         return;
       default:
+        if (script->Below(2) == 0) mesh_->Announce(now, {member_}, true);
         if (store && script->Below(2) == 0) return mesh_->Do(now, CutShards{2});
         mesh_->Service(now);
     }

@@ -296,6 +296,27 @@ TEST_F(GuardTest, AGroupHasSoManyThatSpeakAndOthersEndSoon) {
   EXPECT_EQ(surplus_, 1);
 }
 
+TEST_F(GuardTest, AGroupThatIsNotWantedAnyMoreEndsAtOnce) {
+  Listen({});
+  std::vector<Raw> some, others;
+  for (std::vector<Raw>* each : {&some, &others}) {
+    group_ = each == &some ? "some" : "others";
+    for (int i = 0; i < 2; ++i) {
+      each->push_back(Connect());
+      ASSERT_TRUE(each->back().ShakeHands());
+      ASSERT_TRUE(Says(each->back()));
+    }
+  }
+  guard_->End("none");
+  EXPECT_EQ(guard_->counters().open, 4u);
+  guard_->End("some");
+  EXPECT_EQ(guard_->counters().open, 2u);
+  for (Raw& raw : some) EXPECT_TRUE(Until([&] { return raw.Ended(); }));
+  for (Raw& raw : others) EXPECT_TRUE(Says(raw));
+  guard_->End("some");
+  EXPECT_EQ(guard_->counters().open, 2u);
+}
+
 TEST_F(GuardTest, WhoConnectsTooFastGetsInLater) {
   Listen({.max_new_per_s = 25});  // 100 at once
   Raw first = Connect();

@@ -73,6 +73,9 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kKeyMistaken:
       case Mutation::kNameSuffices:
       case Mutation::kSwitchUntold:
+      case Mutation::kOutServed:
+      case Mutation::kGoneUntold:
+      case Mutation::kCopyUnordered:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

@@ -252,6 +252,13 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kSwitchUntold:
       expected = "switch-told";
       break;
+    case Mutation::kOutServed:
+    case Mutation::kGoneUntold:
+      expected = "out";
+      break;
+    case Mutation::kCopyUnordered:
+      expected = "ordered";
+      break;
     case Mutation::kNone:
       break;
   }

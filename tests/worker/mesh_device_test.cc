@@ -449,15 +449,24 @@ TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   const Group group = job.MakeGroup(GroupKind::kRound, 4, {0, 1, 2}, {1, 0, 0});
   for (const std::size_t m : {0, 1, 2}) job.Start(m, group);
   for (const Status& status : job.Finish({0, 1, 2})) ASSERT_TRUE(status.ok()) << status.ToString();
+  // Who was not in that round gets nothing.
   job[3].node->fetched.reset();
   job[3].mesh().StartFetch(MeshNow(), job[1].node->AsMember(0), group.id, false);
   ASSERT_TRUE(job.RunUntil([&] { return job[3].node->fetched.has_value(); }));
-  ASSERT_TRUE(job[3].node->fetched->status.ok()) << job[3].node->fetched->status.ToString();
-  {
-    const std::lock_guard lock(job[3].store().mutex);
-    EXPECT_TRUE(job[3].store().TakeInbox());
-  }
-  ExpectEqual(job[0].Read(&job[0].gradients), job[3].Read(&job[3].gradients), true, "fetched");
+  EXPECT_EQ(job[3].node->fetched->status.code(), Code::kNotFound);
+  const auto take = [&] {
+    const std::lock_guard lock(job[2].store().mutex);
+    EXPECT_TRUE(job[2].store().TakeInbox());
+  };
+  take();
+  Fill(&job[2].gradients, [] { return 0.0; });
+  job[2].Write(&job[2].gradients);
+  job[2].node->fetched.reset();
+  job[2].mesh().StartFetch(MeshNow(), job[1].node->AsMember(0), group.id, false);
+  ASSERT_TRUE(job.RunUntil([&] { return job[2].node->fetched.has_value(); }));
+  ASSERT_TRUE(job[2].node->fetched->status.ok()) << job[2].node->fetched->status.ToString();
+  take();
+  ExpectEqual(job[0].Read(&job[0].gradients), job[2].Read(&job[2].gradients), true, "fetched");
 }
 
 }  // namespace

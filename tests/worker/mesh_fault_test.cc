@@ -361,7 +361,7 @@ TEST(MeshFaultTest, OversizedPartsCloseTheConnection) {
 }
 
 void StartFetch(Node* taker, Node* source) {
-  source->mesh->mesh->Announce(MeshNow(), {taker->mesh->AsMember(0)});
+  source->mesh->mesh->Announce(MeshNow(), {taker->mesh->AsMember(0)}, true);
   taker->mesh->mesh->StartFetch(MeshNow(), source->mesh->AsMember(0));
 }
 

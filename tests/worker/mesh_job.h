@@ -187,7 +187,7 @@ class MeshJob {
                   bool contributed = false) {
     MeshWorker& worker = *workers_[taker];
     worker.node->fetched.reset();
-    workers_[source]->mesh().Announce(MeshNow(), {worker.node->AsMember(0)});
+    workers_[source]->mesh().Announce(MeshNow(), {worker.node->AsMember(0)}, result == kNoGroup);
     worker.mesh().StartFetch(MeshNow(), workers_[source]->node->AsMember(0), result, contributed);
   }
 

@@ -356,6 +356,7 @@ TEST(MeshLinksTest, ACopyFailsWithItsLinkAndWaitsForALateSource) {
   for (const State state : {State::kCut, State::kSlow}) {
     Links links(2, Plan{}, kByRing);
     links.wires.Set(0, 1, state);
+    links.job[0].mesh().Announce(links.now, links.MemberSeenBy(0, 1), true);
     links.job[1].mesh().StartFetch(links.now, links.MemberSeenBy(1, 0)[0]);
     const auto& fetched = links.job[1].node->fetched;
     links.Turns();
@@ -377,6 +378,7 @@ TEST(MeshLinksTest, ACopyFailsWithItsLinkAndWaitsForALateSource) {
   }
   Links links(2, Plan{}, kByRing);
   std::unique_lock applies(links.job[0].store().mutex);
+  links.job[0].mesh().Announce(links.now, links.MemberSeenBy(0, 1), true);
   links.job[1].mesh().StartFetch(links.now, links.MemberSeenBy(1, 0)[0]);
   links.Turns();
   for (int third = 0; third < 9; ++third) links.Later(kThird);

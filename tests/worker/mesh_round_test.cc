@@ -312,13 +312,13 @@ TEST(MeshRoundTest, SeveralFetchAResultWhileTheNextRoundOverwritesIt) {
   constexpr std::size_t kCount = 1'000'000;  // several chunks
   MeshJob job(4, {{DType::kF32, kCount}}, kEager, Patient(0, Mesh::kChunkBytes));
   Offer(&job[0], 1);
-  const Group pair = job.MakeGroup(GroupKind::kRound, 1, {0, 1}, {1, 0});
-  job.Start(0, pair);
-  job.Start(1, pair);
+  const Group all = job.MakeGroup(GroupKind::kRound, 1, {0, 1, 2, 3}, {1, 0, 0, 0});
+  job.Start(0, all);
+  job.Start(1, all);
   for (const Status& status : job.Finish({0, 1})) ASSERT_TRUE(status.ok());
   const std::uint64_t before = job[0].mesh().counters().received;
-  job.StartFetch(2, 0, pair.id);
-  job.StartFetch(3, 0, pair.id);
+  job.StartFetch(2, 0, all.id);
+  job.StartFetch(3, 0, all.id);
   ASSERT_TRUE(
       RunUntil(job.Nodes(), [&] { return job[0].mesh().counters().received == before + 2; }));
   Offer(&job[0], 2);

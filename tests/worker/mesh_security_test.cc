@@ -267,7 +267,7 @@ TEST_P(MeshSecurityTest, WhoeverIsNotAnnouncedYetWaits) {
   EXPECT_EQ(source.counters().received, 0u);
   EXPECT_EQ(source.connections().refused, 0u);
   EXPECT_FALSE(job[0].node->fetched);
-  source.Announce(MeshNow(), {job[0].node->AsMember(0)});
+  source.Announce(MeshNow(), {job[0].node->AsMember(0)}, true);
   EXPECT_TRUE(job.FinishFetch(0).status.ok());
 }
 

@@ -1,4 +1,5 @@
 // Cluster: what goes wrong, and what operators do.
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,9 +29,29 @@ void Cluster::Faults() {
     if (world_.Rolled(faults.forgeries_per_s * share)) Forge(i);
   }
   Operate(share);
+  CheckOut();
   // What is paused is resumed, whatever goes wrong.
   if (world_.FaultsOn() || resumes_at_.ns > 0) {
     world_.queue.Push(world_.now + kFaultPeriod, EventKind::kFault);
+  }
+}
+
+// Who is out for the controller is out for all who have heard what it has said. After a loss of
+// history it does not know who there was.
+void Cluster::CheckOut() const {
+  const Pump* pump = controller_.pump();
+  if (pump == nullptr || world_.forgot) return;
+  for (const auto& [run, job] : pump->jobs()) {
+    if (job->ended()) continue;
+    std::set<Incarnation> members;
+    for (const Job::Worker& worker : job->workers()) {
+      if (worker.state != Job::State::kAbsent) members.insert(worker.incarnation);
+    }
+    for (const Job::Worker& worker : job->workers()) {
+      const bool heard = worker.state != Job::State::kAbsent && worker.link.unacked().empty();
+      if (!heard || !worker.untold.empty()) continue;
+      doors_.KnowsOnly(WorkerOf(worker.incarnation), worker.incarnation, members);
+    }
   }
 }
 

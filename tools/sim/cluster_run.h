@@ -40,6 +40,7 @@ class Cluster {
   void Faults();
   void LinkFaults(std::uint32_t worker, double share);
   void Relaunch();
+  void CheckOut() const;
   void Operate(double share);
   bool Switch(const std::string& engine);
   void Forge(std::uint32_t worker);

@@ -635,8 +635,16 @@ void DataPlane::Fetch(std::uint32_t worker, RunId run, const StartFetch& fetch, 
   copy.what = fetch;
   copy.from_base = TrainsInGroups(plan) && RowsOf(plan).base;
   copy.since = world_->now;
+  copy.out = false;
   world_->queue.Push(world_->now + CopyCost(worker, fetch.source.incarnation), EventKind::kFetched,
                      worker, ++copy.ticket);
+}
+
+void DataPlane::SourceOut(std::uint32_t worker, Incarnation source) {
+  Copy& copy = fetches_[worker];
+  copy.out = copy.out || copy.what.source.incarnation == source;
+  Average& average = averages_[worker];
+  average.out = average.out || average.source == source;
 }
 
 std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std::uint64_t ticket) {
@@ -644,6 +652,7 @@ std::optional<DataPlane::Result> DataPlane::OnFetched(std::uint32_t worker, std:
   if (copy.ticket != ticket) return std::nullopt;
   const Incarnation from = copy.what.source.incarnation;
   Result result{.worker = worker, .group = copy.what.result};
+  if (copy.out) return result;
   const Copied became =
       Look(worker, from, copy.since, {.what = ticket, .kind = EventKind::kFetched});
   if (became == Copied::kWaits) return std::nullopt;
@@ -688,13 +697,14 @@ void DataPlane::CopyReplica(std::uint32_t worker, const Copy& copy) {
 
 void DataPlane::BeginAverage(std::uint32_t worker, RunId run) {
   Average& average = averages_[worker];
-  average = {.run = run, .source = 0, .ticket = average.ticket + 1, .since = {}, .of = {worker}};
+  average = {.run = run, .ticket = average.ticket + 1, .since = {}, .of = {worker}};
 }
 
 void DataPlane::CopyForAverage(std::uint32_t worker, Incarnation source) {
   Average& average = averages_[worker];
   average.source = source;
   average.since = world_->now;
+  average.out = false;
   world_->queue.Push(world_->now + CopyCost(worker, source), EventKind::kCopied, worker,
                      ++average.ticket);
 }
@@ -702,6 +712,7 @@ void DataPlane::CopyForAverage(std::uint32_t worker, Incarnation source) {
 std::optional<bool> DataPlane::OnCopied(std::uint32_t worker, std::uint64_t ticket) {
   Average& average = averages_[worker];
   if (average.ticket != ticket) return std::nullopt;
+  if (average.out) return false;
   const Copied became =
       Look(worker, average.source, average.since, {.what = ticket, .kind = EventKind::kCopied});
   if (became == Copied::kWaits) return std::nullopt;

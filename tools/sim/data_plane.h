@@ -107,6 +107,9 @@ class DataPlane {
   // The event kFetched; nullopt: void. `group`: whose result it was, or kNoGroup.
   std::optional<Result> OnFetched(std::uint32_t worker, std::uint64_t ticket);
 
+  // What the worker copies from this source comes to nothing.
+  void SourceOut(std::uint32_t worker, Incarnation source);
+
   // Session::Average: the worker's own replica, and a copy of each of these in turn.
   void BeginAverage(std::uint32_t worker, RunId run);
   void CopyForAverage(std::uint32_t worker, Incarnation source);
@@ -159,6 +162,7 @@ class DataPlane {
     bool from_base = false;  // the source's base is what counts
     std::uint64_t ticket = 0;
     Instant since;
+    bool out = false;  // the source is
   };
 
   struct Average {
@@ -166,6 +170,7 @@ class DataPlane {
     Incarnation source = 0;
     std::uint64_t ticket = 0;
     Instant since;
+    bool out = false;               // the source is
     std::vector<std::uint32_t> of;  // whose replicas are in it
   };
   enum class Copied : std::uint8_t { kHere, kFails, kWaits };

@@ -5,6 +5,8 @@
 //              turns to, and each is that process's own
 //   let-in     nobody is let in who has not the key of the process that is called so: not who takes
 //              a member's name, nor who asks the controller to announce another key for it
+//   out        nobody is let in, or served, who is out for the controller, once the worker has
+//              acknowledged all that the controller has said to it
 //
 // Looked at with up to 64 workers, since it grows with the square of their number.
 #ifndef PRD_TOOLS_SIM_MESH_DOORS_H_
@@ -13,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +30,7 @@ class MeshDoors {
  public:
   MeshDoors(std::size_t workers, Mutation mutation)
       : name_suffices_(mutation == Mutation::kNameSuffices),
+        serves_out_(mutation == Mutation::kOutServed),
         doors_(workers <= kMost ? workers : 0) {}
 
   // Of a process, by a number that no other has.
@@ -47,11 +51,13 @@ class MeshDoors {
   void Become(std::uint32_t worker, Incarnation incarnation, const MeshKey& key) {
     if (worker >= doors_.size()) return;
     keys_[incarnation] = key;
-    doors_[worker] = {.self = incarnation, .announced = {}};
+    doors_[worker] = {.self = incarnation, .announced = {}, .out = {}};
   }
   // It is in another run.
   void Join(std::uint32_t worker) {
-    if (worker < doors_.size()) doors_[worker].announced.clear();
+    if (worker >= doors_.size()) return;
+    doors_[worker].announced.clear();
+    doors_[worker].out.clear();
   }
   void Hear(std::uint32_t worker, const SharedList<GroupMember>& members) {
     if (worker >= doors_.size()) return;
@@ -60,9 +66,34 @@ class MeshDoors {
     }
   }
 
+  void Forget(std::uint32_t worker, const std::vector<Incarnation>& members) {
+    if (worker >= doors_.size() || serves_out_) return;
+    Door& door = doors_[worker];
+    for (const Incarnation member : members) {
+      door.out.insert(member);
+      std::erase_if(door.announced,
+                    [member](const auto& entry) { return entry.second.first == member; });
+    }
+  }
+  bool IsOut(std::uint32_t worker, Incarnation member) const {
+    return worker < doors_.size() && doors_[worker].out.contains(member);
+  }
+  // This incarnation has acknowledged all that it was told, and these are the members of its run.
+  void KnowsOnly(std::uint32_t worker, Incarnation self,
+                 const std::set<Incarnation>& members) const {
+    if (worker >= doors_.size() || doors_[worker].self != self) return;
+    for (const auto& [rank, announced] : doors_[worker].announced) {
+      if (members.contains(announced.first)) continue;
+      throw Violation("out", "worker " + std::to_string(worker) + " serves rank " +
+                                 std::to_string(rank) + ", incarnation " +
+                                 std::to_string(announced.first) + ", which is out");
+    }
+  }
+
   void TurnsTo(std::uint32_t worker, const GroupMember& member) const {
     if (worker >= doors_.size() || member.incarnation == doors_[worker].self) return;
     const Door& door = doors_[worker];
+    if (door.out.contains(member.incarnation)) return;  // it fails at once
     const auto known = door.announced.find(member.rank);
     if (known == door.announced.end()) Fail(worker, member, "has not been told of it");
     const auto& [incarnation, key] = known->second;
@@ -97,6 +128,7 @@ class MeshDoors {
   struct Door {
     Incarnation self = 0;
     std::map<Rank, std::pair<Incarnation, MeshKey>> announced;
+    std::set<Incarnation> out;
   };
   [[noreturn]] static void Fail(std::uint32_t worker, const GroupMember& member,
                                 const std::string& why) {
@@ -106,6 +138,7 @@ class MeshDoors {
   }
 
   const bool name_suffices_;
+  const bool serves_out_;
   std::vector<Door> doors_;              // by worker
   std::map<Incarnation, MeshKey> keys_;  // of all that ever were
 };

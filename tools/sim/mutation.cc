@@ -369,6 +369,12 @@ std::string_view MutationName(Mutation mutation) {
       return "name-suffices";
     case Mutation::kSwitchUntold:
       return "switch-untold";
+    case Mutation::kOutServed:
+      return "out-served";
+    case Mutation::kGoneUntold:
+      return "gone-untold";
+    case Mutation::kCopyUnordered:
+      return "copy-unordered";
   }
   return "unknown";
 }
@@ -426,7 +432,10 @@ std::vector<Mutation> AllMutations() {
           Mutation::kUnannounced,
           Mutation::kKeyMistaken,
           Mutation::kNameSuffices,
-          Mutation::kSwitchUntold};
+          Mutation::kSwitchUntold,
+          Mutation::kOutServed,
+          Mutation::kGoneUntold,
+          Mutation::kCopyUnordered};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {
@@ -478,6 +487,16 @@ std::optional<ControllerEnvelope> Twisted(Mutation mutation, const ControllerEnv
   if (mutation == Mutation::kUnannounced && std::holds_alternative<Announce>(envelope.body)) {
     ControllerEnvelope twisted = envelope;
     std::get<Announce>(twisted.body).members = {};
+    return twisted;
+  }
+  if (mutation == Mutation::kCopyUnordered && std::holds_alternative<Announce>(envelope.body)) {
+    ControllerEnvelope twisted = envelope;
+    std::get<Announce>(twisted.body).copies = false;
+    return twisted;
+  }
+  if (mutation == Mutation::kGoneUntold && std::holds_alternative<Gone>(envelope.body)) {
+    ControllerEnvelope twisted = envelope;
+    std::get<Gone>(twisted.body).incarnations.clear();
     return twisted;
   }
   const auto* named = std::get_if<Members>(&envelope.body);

@@ -71,6 +71,9 @@ enum class Mutation : std::uint8_t {
   kKeyMistaken,        // the controller announces keys of the mesh that no worker has
   kNameSuffices,       // a mesh lets in who says a member's name, whatever its key is
   kSwitchUntold,       // some workers are not told that the job goes on in another run
+  kOutServed,          // a mesh keeps a member that the controller says is out
+  kGoneUntold,         // workers are not told who is out
+  kCopyUnordered,      // sources are not told who may copy from them
 };
 
 std::string_view MutationName(Mutation mutation);

@@ -596,6 +596,9 @@ void SimWorker::Perform(Action* action) {
     parts_->doors->Join(number_);
   } else if (const auto* announced = std::get_if<AnnouncedMembers>(action)) {
     parts_->doors->Hear(number_, announced->members);
+  } else if (const auto* gone = std::get_if<ForgetMembers>(action)) {
+    parts_->doors->Forget(number_, gone->incarnations);
+    for (const Incarnation out : gone->incarnations) parts_->data->SourceOut(number_, out);
   } else if (const auto* start = std::get_if<StartReduce>(action)) {
     CheckLent(start->group);
     parts_->doors->TurnsToAll(number_, start->group.members);
@@ -612,11 +615,15 @@ void SimWorker::Perform(Action* action) {
     signal_ = 0;
     parts_->doors->TurnsTo(number_, fetch->source);
     parts_->data->Fetch(number_, run_number(), *fetch, core_.welcome().plan);
+    const Incarnation source = fetch->source.incarnation;
+    if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
   } else if (std::holds_alternative<CancelFetch>(*action)) {
     parts_->data->CancelFetch(number_);
   } else if (const auto* copy = std::get_if<CopyForAverage>(action)) {
     parts_->doors->TurnsTo(number_, copy->source);
     parts_->data->CopyForAverage(number_, copy->source.incarnation);
+    const Incarnation source = copy->source.incarnation;
+    if (parts_->doors->IsOut(number_, source)) parts_->data->SourceOut(number_, source);
   } else if (std::holds_alternative<CancelCopyForAverage>(*action)) {
     parts_->data->CancelAverage(number_);
   } else if (const auto* probe = std::get_if<ProbePeers>(action)) {

@@ -78,8 +78,14 @@ struct CopyForAverage {
 };
 struct CancelCopyForAverage {};
 // The controller has announced these: they may turn to this worker, and it may turn to them.
+// `copies`: each may copy this worker's replica, or its parameters, once.
 struct AnnouncedMembers {
   SharedList<GroupMember> members;
+  bool copies = false;
+};
+// These are out: nothing of theirs counts, and nothing is sent to them any more.
+struct ForgetMembers {
+  std::vector<Incarnation> incarnations;
 };
 // Ask these until each has answered, instead of those of the ProbePeers before. Each answer is an
 // OnProbed.
@@ -125,9 +131,9 @@ using Action =
     std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,
                  GiveUpReduce, StartFetch, CancelFetch, ProbePeers, Deposit, Interrupt, ApplyNow,
                  CallDone, CopyForAverage, CancelCopyForAverage, LogLine, AnnouncedMembers,
-                 SetPeers, SendNote, StartPull, DropPull, Serve, Refuse, SetIteration,
-                 PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta, KeepShard, AddDelta,
-                 MergePending, ReadShard, ForgetShard>;
+                 ForgetMembers, SetPeers, SendNote, StartPull, DropPull, Serve, Refuse,
+                 SetIteration, PublishUpdate, RetireUpdate, MixUpdates, CutShards, TakeDelta,
+                 KeepShard, AddDelta, MergePending, ReadShard, ForgetShard>;
 using Actions = std::vector<Action>;
 
 }  // namespace prd

@@ -75,6 +75,10 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
     return;
   }
   if (std::holds_alternative<Announce>(envelope.body)) return;
+  if (const auto* gone = std::get_if<Gone>(&envelope.body)) {
+    out->push_back(ForgetMembers{gone->incarnations});
+    return;
+  }
   if (std::holds_alternative<EndRun>(envelope.body)) return OnEndRun(out);
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
@@ -84,8 +88,10 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
 // Whoever a message of the controller names may turn to this worker from now on, and is told of
 // this worker as well.
 void SessionCore::HearAnnounced(const ControllerBody& body, Actions* out) {
-  const auto hear = [out](const SharedList<GroupMember>& members) {
-    if (!members.empty()) out->push_back(AnnouncedMembers{members});
+  const auto* announce = std::get_if<Announce>(&body);
+  const bool copies = announce != nullptr && announce->copies;
+  const auto hear = [out, copies](const SharedList<GroupMember>& members) {
+    if (!members.empty()) out->push_back(AnnouncedMembers{members, copies});
   };
   std::visit(
       [&hear](const auto& message) {

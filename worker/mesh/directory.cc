@@ -7,15 +7,17 @@ void Directory::Join(Incarnation self, RunId run) {
   run_ = run;
   entries_.clear();
   holders_.clear();
+  out_.clear();
+  out_order_.clear();
 }
 
 bool Directory::Announce(const GroupMember& member) {
-  if (member.incarnation == self_ || member.incarnation == 0) return false;
-  const auto [holder, fresh] = holders_.try_emplace(member.rank, member.incarnation);
-  if (!fresh && holder->second != member.incarnation) {
-    entries_.erase(holder->second);
-    holder->second = member.incarnation;
+  if (member.incarnation == self_ || member.incarnation == 0 || IsOut(member.incarnation)) {
+    return false;
   }
+  const Incarnation before = HolderOf(member.rank);
+  if (before != 0 && before != member.incarnation) Remove(before);
+  holders_[member.rank] = member.incarnation;
   Entry& entry = entries_[member.incarnation];
   const bool same = entry.member.incarnation == member.incarnation &&
                     entry.member.mesh_key == member.mesh_key && entry.member.host == member.host &&
@@ -28,6 +30,25 @@ bool Directory::Meet(const GroupMember& member) {
   const auto holder = holders_.find(member.rank);
   const bool holds = holder == holders_.end() || holder->second == member.incarnation;
   return holds && Announce(member);
+}
+
+void Directory::Remove(Incarnation member) {
+  if (member == self_) return;
+  const auto entry = entries_.find(member);
+  if (entry != entries_.end()) {
+    if (HolderOf(entry->second.member.rank) == member) holders_.erase(entry->second.member.rank);
+    entries_.erase(entry);
+  }
+  if (!out_.insert(member).second) return;
+  out_order_.push_back(member);
+  if (out_order_.size() <= kMaxOut) return;
+  out_.erase(out_order_.front());
+  out_order_.pop_front();
+}
+
+Incarnation Directory::HolderOf(Rank rank) const {
+  const auto holder = holders_.find(rank);
+  return holder == holders_.end() ? 0 : holder->second;
 }
 
 const GroupMember* Directory::Find(Incarnation peer) const {

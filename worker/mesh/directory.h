@@ -1,11 +1,14 @@
 // Whom the controller has announced to this worker in its run: who may turn to it, and whom it may
-// turn to. Nobody else is answered or dialled, whatever a peer says.
+// turn to. Nobody else is answered or dialled, whatever a peer says. Who is out is not announced
+// again.
 #ifndef PRD_WORKER_MESH_DIRECTORY_H_
 #define PRD_WORKER_MESH_DIRECTORY_H_
 
 #include <cstddef>
+#include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "common/base/messages.h"
@@ -15,6 +18,9 @@ namespace prd {
 
 class Directory {
  public:
+  // Members that are out, and are remembered: the newest. Messages that name one may wait yet.
+  static constexpr std::size_t kMaxOut = 4096;
+
   explicit Directory(MeshKeyPair own) : own_(own) {}
 
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everybody.
@@ -26,6 +32,9 @@ class Directory {
   // The same, unless its rank has another incarnation already: what the controller said before that
   // is of no use any more.
   bool Meet(const GroupMember& member);
+  // It is no member any more.
+  void Remove(Incarnation member);
+  bool IsOut(Incarnation peer) const { return out_.contains(peer); }
 
   // nullptr: not announced.
   const GroupMember* Find(Incarnation peer) const;
@@ -34,6 +43,8 @@ class Directory {
   const PairKeys* KeysOf(Incarnation peer) const;
   // The peer with this key.
   std::optional<Incarnation> HolderOf(const MeshKey& key) const;
+  // The incarnation that has this rank, as far as it was announced; 0: none.
+  Incarnation HolderOf(Rank rank) const;
 
   std::size_t size() const { return entries_.size(); }
   const MeshKeyPair& own() const { return own_; }
@@ -52,6 +63,8 @@ class Directory {
   RunId run_ = kNoRun;
   std::map<Incarnation, Entry> entries_;
   std::map<Rank, Incarnation> holders_;
+  std::set<Incarnation> out_;
+  std::deque<Incarnation> out_order_;  // the oldest in front
 };
 
 }  // namespace prd

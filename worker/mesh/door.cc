@@ -79,6 +79,7 @@ Door::Judgement Door::JudgePass(const Knock& knock) {
   if (knock.credentials.size() != kPlainCredentials) return {.text = "no pass"};
   const std::optional<Pass> pass = DecodePass(knock.credentials[0]);
   if (!pass) return {.text = "no pass"};
+  if (directory_->IsOut(pass->from)) return {.text = "of a worker that is out"};
   if (directory_->Find(pass->from) == nullptr) return {.verdict = Verdict::kHold, .text = {}};
   const PairKeys* keys = directory_->KeysOf(pass->from);
   if (keys == nullptr) return {.text = "of a worker without a key"};
@@ -88,7 +89,10 @@ Door::Judgement Door::JudgePass(const Knock& knock) {
   Sender& sender = senders_[{pass->from, static_cast<char>(pass->purpose)}];
   if (pass->number <= sender.newest) return {.text = "a pass that was used before"};
   sender.newest = pass->number;
-  Visitor visitor{.from = pass->from, .purpose = pass->purpose, .opener = std::nullopt};
+  Visitor visitor{.from = pass->from,
+                  .connections = CallConnectionsOf(pass->from),
+                  .purpose = pass->purpose,
+                  .opener = std::nullopt};
   if (Seals(security_, !IsIpc(knock.address))) {
     visitor.opener.emplace(SealKeyOf(keys->in, *pass));
   }
@@ -104,7 +108,10 @@ Door::Judgement Door::JudgeKey(const Knock& knock) {
   const std::optional<Incarnation> from = directory_->HolderOf(key);
   if (!from) return {.verdict = Verdict::kHold, .text = {}};
   return {.verdict = Verdict::kAdmit,
-          .text = Admit({.from = *from, .purpose = std::nullopt, .opener = std::nullopt})};
+          .text = Admit({.from = *from,
+                         .connections = CallConnectionsOf(*from),
+                         .purpose = std::nullopt,
+                         .opener = std::nullopt})};
 }
 
 std::string Door::Admit(Visitor visitor) {
@@ -121,7 +128,6 @@ std::string Door::Admit(Visitor visitor) {
   return std::to_string(names_);
 }
 
-// Those whose incarnations are over: they are not announced again.
 void Door::Forget() {
   std::erase_if(senders_, [this](const auto& entry) {
     if (directory_->Find(entry.first.first) != nullptr) return false;

@@ -8,6 +8,10 @@
 // rule. Under MeshSecurity::kCurve the socket is a CURVE server with the session's own pair, and
 // the other end's key says who it is.
 //
+// Who is out (Directory::Remove) is refused, and what comes over its connections counts no more.
+// Only a key does not say whether its owner comes back as another incarnation: under CURVE the
+// connection waits as that of any worker that is not announced.
+//
 // A pass is admitted once, and its worker's numbers ascend. So what somebody on the path has seen
 // of a connection opens no other one.
 //
@@ -43,9 +47,14 @@ class Door {
   // its sender has given up, may still wait here.
   static constexpr std::size_t kMaxRemembered = 4;
 
+  // What ConnectionGuard calls the connections of this member; and those that count no more.
+  static std::string CallConnectionsOf(Incarnation member) { return std::to_string(member); }
+  static constexpr const char* kOver = "over";
+
   // An admitted connection.
   struct Visitor {
     Incarnation from = 0;
+    std::string connections;            // CallConnectionsOf(from)
     std::optional<Purpose> purpose;     // none: any
     std::optional<FrameOpener> opener;  // if the connection Seals
   };
@@ -60,6 +69,9 @@ class Door {
   // From now on connections are of the directory's run, and protected so; they wait for an
   // announcement for so long. Forgets those that were admitted.
   void Join(MeshSecurity security, DurationNs patience);
+
+  // Forgets those that were admitted whose workers are out.
+  void Forget();
 
   // Answers what has come, those whose worker has been announced, and those that have waited too
   // long.
@@ -95,7 +107,6 @@ class Door {
   Judgement JudgeKey(const Knock& knock);
   std::string Admit(Visitor visitor);
   void Answer(const Knock& knock, const Judgement& judgement);
-  void Forget();
   void Hold(Knock knock);
 
   const Directory* directory_;

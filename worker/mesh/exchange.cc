@@ -112,6 +112,23 @@ void Exchange::OnLost(const std::string& endpoint) {
   std::erase_if(asked_, [&](const auto& entry) { return entry.second.endpoint == endpoint; });
 }
 
+// It is not out of reach: nobody is to look for it.
+void Exchange::ForgetPeer(Incarnation peer) {
+  for (auto& [ticket, pull] : pulls_) {
+    if (pull.from != peer || pull.ended()) continue;
+    pull.endpoint.clear();
+    Fail(ticket, &pull, Status(Code::kUnavailable, "the peer is out"));
+  }
+  std::erase_if(asked_, [peer](const auto& entry) { return entry.second.from == peer; });
+  std::erase_if(early_, [peer](const Early& frame) { return frame.header.from == peer; });
+  offered_.erase(peer);
+  ranks_.erase(peer);
+  const auto met = met_.find(peer);
+  if (met == met_.end()) return;
+  peers_->Release(met->second, Peers::Keeper::kExchange);
+  met->second.clear();
+}
+
 bool Exchange::IsAsked(Instant now, const FrameHeader& ping) {
   for (auto& [request, asked] : asked_) {
     if (asked.from != ping.from || asked.number != ping.group) continue;

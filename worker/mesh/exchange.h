@@ -105,6 +105,8 @@ class Exchange {
   // A frame of the kinds from kNote on, to this incarnation. False: it counts for nothing.
   bool OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload);
   void OnLost(const std::string& endpoint);
+  // This peer is out: pulls from it fail, and it is given nothing.
+  void ForgetPeer(Incarnation peer);
   // Whether that ping is about a pull that is not answered yet. The ping shows that the peer still
   // waits.
   bool IsAsked(Instant now, const FrameHeader& ping);

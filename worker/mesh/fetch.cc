@@ -9,6 +9,12 @@ namespace {
 
 constexpr std::size_t kChunkBytes = 512 << 10;
 
+bool Has(const SharedList<GroupMember>& members, Incarnation incarnation) {
+  return std::any_of(members.begin(), members.end(), [incarnation](const GroupMember& member) {
+    return member.incarnation == incarnation;
+  });
+}
+
 }  // namespace
 
 Status IncomingReplica::OnInfo(const ReplicaInfo& info) {
@@ -107,31 +113,72 @@ std::shared_ptr<Buffer> IncomingReplica::TakeParameters() { return Gather(Copied
 
 // ---- the side that gives ----
 
+void ReplicaServer::Order(Instant now, Incarnation member) {
+  ++orders_[member];
+  const auto waits =
+      std::find_if(unordered_.begin(), unordered_.end(),
+                   [member](const Sending& sending) { return sending.request.from == member; });
+  if (waits == unordered_.end() || !TakeOrder(member)) return;
+  Sending sending = std::move(*waits);
+  unordered_.erase(waits);
+  sending.progress = now;
+  waiting_.push_back(std::move(sending));
+}
+
+bool ReplicaServer::TakeOrder(Incarnation member) {
+  const auto order = orders_.find(member);
+  if (order == orders_.end()) return false;
+  if (--order->second == 0) orders_.erase(order);
+  return true;
+}
+
+void ReplicaServer::ForgetPeer(Incarnation member) {
+  orders_.erase(member);
+  for (std::deque<Sending>* all : {&unordered_, &waiting_, &sending_}) {
+    std::erase_if(*all,
+                  [member](const Sending& sending) { return sending.request.from == member; });
+  }
+}
+
+// The oldest of a member makes room.
+void ReplicaServer::HoldUnordered(Sending sending) {
+  const auto of_same = [&](const Sending& other) {
+    return other.request.from == sending.request.from;
+  };
+  const auto count = std::count_if(unordered_.begin(), unordered_.end(), of_same);
+  if (static_cast<std::size_t>(count) >= kMaxUnordered) {
+    unordered_.erase(std::find_if(unordered_.begin(), unordered_.end(), of_same));
+  }
+  unordered_.push_back(std::move(sending));
+}
+
 void ReplicaServer::OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
                               const RoundResult& newest) {
   const Result<std::string> endpoint = peers_->EndpointOf(to);
   if (!endpoint.ok() || waiting_.size() + sending_.size() >= kMaxWaiting) return;
   const auto same = [&request](const Sending& other) { return other.request == request; };
-  if (std::any_of(waiting_.begin(), waiting_.end(), same) ||
-      std::any_of(sending_.begin(), sending_.end(), same)) {
-    return;
+  for (const std::deque<Sending>* all : {&unordered_, &waiting_, &sending_}) {
+    if (std::any_of(all->begin(), all->end(), same)) return;
   }
   Sending sending{.endpoint = *endpoint, .request = request, .snapshot = nullptr, .progress = now};
-  if (request.offset == kNoGroup) {
+  if (request.offset != kNoGroup) {
+    GiveResult(std::move(sending), newest);
+  } else if (TakeOrder(request.from)) {
     waiting_.push_back(std::move(sending));
   } else {
-    GiveResult(std::move(sending), newest);
+    HoldUnordered(std::move(sending));
   }
 }
 
-// At once: the next reduction overwrites it.
+// At once: the next reduction overwrites it. To whoever was in that round.
 void ReplicaServer::GiveResult(Sending sending, const RoundResult& newest) {
   const GroupId wanted = sending.request.offset;
   for (const Sending& other : sending_) {
     if (other.request.offset != wanted) continue;
+    if (!Has(other.snapshot->members, sending.request.from)) continue;
     return Start(sending.progress, std::move(sending), other.snapshot);
   }
-  if (newest.group == wanted) {
+  if (newest.group == wanted && Has(newest.members, sending.request.from)) {
     return Start(sending.progress, std::move(sending), TakeResult(newest));
   }
   if (!peers_->Use(sending.endpoint).ok()) return;
@@ -184,6 +231,7 @@ std::shared_ptr<const ReplicaServer::Snapshot> ReplicaServer::TakeResult(
                     .bytes = {0, 0, store_->gradients.bytes(), 0},
                     .inbox_rounds = 1,
                     .inbox_iteration = result.round};
+  snapshot->members = result.members;
   return snapshot;
 }
 
@@ -204,6 +252,8 @@ void ReplicaServer::ServeWaiting(Instant now) {
 
 void ReplicaServer::Service(Instant now, DurationNs timeout) {
   ServeWaiting(now);
+  std::erase_if(unordered_,
+                [&](const Sending& sending) { return now - sending.progress > timeout; });
   std::erase_if(sending_, [&](Sending& sending) {
     bool done = false;
     while (!done && peers_->Idle(sending.endpoint) && !Arriving(sending)) {
@@ -262,7 +312,9 @@ bool ReplicaServer::IsAsked(Instant now, const FrameHeader& ping) {
   const auto same = [&ping](const Sending& sending) {
     return sending.request.from == ping.from && sending.request.group == ping.group;
   };
-  if (std::any_of(waiting_.begin(), waiting_.end(), same)) return true;
+  for (const std::deque<Sending>* all : {&unordered_, &waiting_}) {
+    if (std::any_of(all->begin(), all->end(), same)) return true;
+  }
   const auto it = std::find_if(sending_.begin(), sending_.end(), same);
   if (it == sending_.end()) return false;
   it->progress = now;
@@ -279,14 +331,18 @@ void ReplicaServer::Hold() {
 
 std::optional<Instant> ReplicaServer::NextDeadline(DurationNs timeout) const {
   std::optional<Instant> next;
-  for (const Sending& sending : sending_) {
-    const Instant at = sending.progress + timeout;
-    if (!next || at < *next) next = at;
+  for (const std::deque<Sending>* all : {&unordered_, &sending_}) {
+    for (const Sending& sending : *all) {
+      const Instant at = sending.progress + timeout;
+      if (!next || at < *next) next = at;
+    }
   }
   return next;
 }
 
 void ReplicaServer::Clear() {
+  orders_.clear();
+  unordered_.clear();
   waiting_.clear();
   sending_.clear();
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,20 +68,30 @@ struct RoundResult {
   GroupId group = kNoGroup;
   Iteration round = 0;
   Memory::Place row;
+  SharedList<GroupMember> members;  // of the round: they may copy it
 };
 
 // Sends the replica to peers that ask. The replica is copied at one moment between two steps, once
 // for all peers that wait then, and sent from the copy. Where it has state that is kept, that is
 // when the store can copy it (ReplicaStore). A round's result is copied when a peer asks.
+//
+// A replica goes only to whom the controller has ordered to copy it (Order): one order, one copy. A
+// request may come before its order, and waits for it.
 class ReplicaServer {
  public:
   static constexpr std::size_t kMaxWaiting = 64;
+  // Requests of one member that wait for an order: a copy, and one for an average.
+  static constexpr std::size_t kMaxUnordered = 2;
 
   ReplicaServer(ReplicaStore* store, Peers* peers)
       : store_(store),
         peers_(peers),
         buffers_([store](std::size_t bytes) { return store->memory->AllocateHost(bytes); }) {}
 
+  // This member may copy the replica once.
+  void Order(Instant now, Incarnation member);
+  // It is out.
+  void ForgetPeer(Incarnation member);
   // A checked kFetch frame of that member; `newest` is the result that can be had now. Asks over
   // the limit, or twice, are ignored.
   void OnRequest(Instant now, const FrameHeader& request, const GroupMember& to,
@@ -88,7 +99,8 @@ class ReplicaServer {
   // Copies the replica for those who wait, if it may be read now: the caller is not inside `apply`.
   void ServeWaiting(Instant now);
   // The same, and sends as much as connections take.
-  // Forgets peers that take nothing, and do not ask, for the time limit.
+  // Forgets peers that take nothing, and do not ask, for the time limit, and requests that have had
+  // no order for so long.
   void Service(Instant now, DurationNs timeout);
   void OnLost(const std::string& endpoint);
   // Whether that ping is about a request that is not answered yet. The ping shows that the peer
@@ -97,7 +109,7 @@ class ReplicaServer {
   // Keeps connections in use that a rest would stop watching.
   void Hold();
   std::optional<Instant> NextDeadline(DurationNs timeout) const;
-  bool idle() const { return waiting_.empty() && sending_.empty(); }
+  bool idle() const { return waiting_.empty() && sending_.empty() && unordered_.empty(); }
   void Clear();
   // Other memory is used from now on.
   void Forget() { buffers_.Forget(); }
@@ -108,6 +120,7 @@ class ReplicaServer {
   struct Snapshot {
     ReplicaInfo info;
     std::array<std::shared_ptr<Buffer>, kCopiedRows> rows;  // null: there is none
+    SharedList<GroupMember> members;                        // of a round whose result it is
   };
   struct Sending {
     std::string endpoint;
@@ -118,6 +131,8 @@ class ReplicaServer {
     Instant progress;
   };
 
+  bool TakeOrder(Incarnation member);
+  void HoldUnordered(Sending sending);
   std::shared_ptr<Buffer> Copy(const Layout& layout, const Memory::Place& from);
   // `all`: with all that a worker that goes on with it needs, else the parameters alone.
   std::shared_ptr<const Snapshot> TakeReplica(bool all);
@@ -131,7 +146,9 @@ class ReplicaServer {
   ReplicaStore* store_;
   Peers* peers_;
   Buffers buffers_;
-  std::deque<Sending> waiting_;  // without a snapshot yet
+  std::map<Incarnation, std::size_t> orders_;  // copies that are not asked for yet
+  std::deque<Sending> unordered_;              // without an order yet; `progress`: since then
+  std::deque<Sending> waiting_;                // without a snapshot yet
   std::deque<Sending> sending_;
 };
 

@@ -415,7 +415,8 @@ Memory::Place GroupReduction::ResultRow() const {
 
 RoundResult GroupReduction::result() const {
   if (group_.kind != GroupKind::kRound) return {};
-  return {.group = group_.id, .round = group_.iteration, .row = ResultRow()};
+  return {
+      .group = group_.id, .round = group_.iteration, .row = ResultRow(), .members = group_.members};
 }
 
 std::uint64_t GroupReduction::sent_bytes() const {

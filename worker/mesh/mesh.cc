@@ -144,7 +144,6 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
   active_.reset();
   fetching_.reset();
   sampling_.reset();
-  server_.Clear();
   exchange_.Join(incarnation, kNoRun, {});
   newest_ = {};
   link_.Join(incarnation, kNoRun);
@@ -161,6 +160,7 @@ void Mesh::SetIncarnation(Incarnation incarnation) {
 
 // Whom the controller has announced, and who is connected: they are of the run before.
 void Mesh::Forget(RunId run) {
+  server_.Clear();
   directory_.Join(options_.incarnation, run);
   peers_.Join(protection_.security);
   door_.Join(protection_.security, timeout_);
@@ -193,34 +193,6 @@ void Mesh::Warm() {
   if (store_->memory->device()) return;
   const std::shared_ptr<Buffer> staging = buffers_.Get(store_->LongestRow());
   std::memset(staging->data(), 0, staging->size());
-}
-
-// ---- whom the controller has announced ----
-
-void Mesh::Announce(Instant now, const SharedList<GroupMember>& members) {
-  for (const GroupMember& member : members) {
-    if (directory_.Announce(member)) Introduce(now, member);
-  }
-}
-
-void Mesh::Meet(Instant now, const GroupMember& member) {
-  if (directory_.Meet(member)) Introduce(now, member);
-}
-
-void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
-  for (const GroupMember& member : members) Meet(now, member);
-}
-
-void Mesh::AllowMembers() {
-  guard_->Allow(kMaxSilent + 2 * directory_.size(),
-                kMaxUnreadBytes + directory_.size() * UnreadOfOne());
-}
-
-// What goes to where the member is, goes to this incarnation of it.
-void Mesh::Introduce(Instant now, const GroupMember& member) {
-  AllowMembers();
-  if (const std::optional<std::string> before = peers_.Introduce(member)) GiveUp(now, *before);
-  more_to_do_ = true;  // it may wait at the door
 }
 
 // ---- commands ----
@@ -290,6 +262,11 @@ Mesh::Fetching Mesh::MakeFetching(Instant now, const GroupMember& source, GroupI
 void Mesh::Request(Instant now, Fetching* fetching) {
   Meet(now, fetching->source);
   more_to_do_ = true;
+  if (directory_.IsOut(fetching->source.incarnation)) {
+    fetching->failure =
+        Status(Code::kUnavailable, "rank " + std::to_string(fetching->source.rank) + " is out");
+    return;
+  }
   Result<std::string> endpoint = peers_.EndpointOf(fetching->source);
   fetching->failure = endpoint.ok() ? peers_.Use(*endpoint) : endpoint.status();
   if (!fetching->failure.ok()) return;
@@ -355,7 +332,10 @@ bool Mesh::ReceiveOne(Instant now) {
     guard_->Drained();
     return false;
   }
-  guard_->Delivered(first, 0);  // what waits to be read is bounded by kReceiveHighWater
+  Door::Visitor* const visitor = door_.VisitorOf(&first);
+  // What waits to be read is bounded by kReceiveHighWater: no bytes are told.
+  guard_->Delivered(first, 0, true, visitor != nullptr ? visitor->connections : Door::kOver);
+  if (visitor == nullptr) guard_->End(Door::kOver);
   int parts = 1;
   for (bool more = first.more(); more; ++parts) {
     zmq::message_t part;
@@ -363,8 +343,9 @@ bool Mesh::ReceiveOne(Instant now) {
     more = part.more();
     if (parts == 1) payload = std::move(part);
   }
-  const std::optional<FrameHeader> header =
-      parts == 2 ? Open(&first, &payload) : std::optional<FrameHeader>();
+  const std::optional<FrameHeader> header = parts == 2 && visitor != nullptr
+                                                ? Open(visitor, &first, &payload)
+                                                : std::optional<FrameHeader>();
   if (!header || header->to != options_.incarnation) {
     ++counters_.dropped;
   } else {
@@ -374,9 +355,8 @@ bool Mesh::ReceiveOne(Instant now) {
 }
 
 // Whether the frame is of a worker that was announced, and of the one that it says it is of.
-std::optional<FrameHeader> Mesh::Open(zmq::message_t* first, zmq::message_t* payload) {
-  Door::Visitor* visitor = door_.VisitorOf(first);
-  if (visitor == nullptr) return std::nullopt;  // one that is over
+std::optional<FrameHeader> Mesh::Open(Door::Visitor* visitor, zmq::message_t* first,
+                                      zmq::message_t* payload) {
   std::span<const std::byte> bytes(static_cast<const std::byte*>(first->data()), first->size());
   std::optional<std::array<std::byte, kFrameHeaderBytes>> opened;
   if (visitor->opener) {

@@ -144,8 +144,12 @@ class Mesh {
   void JoinRun(RunId run, const Plan& plan, DurationNs lease = kDefaultLease,
                MeshProtection protection = {});
   // The controller has announced these members: they may turn to this worker from now on. Those
-  // that a command names are announced by that.
-  void Announce(Instant now, const SharedList<GroupMember>& members);
+  // that a command names are announced by that. `copies`: each may copy the replica, or its
+  // parameters, once. Nobody else gets a replica; whoever was in a round may copy its result.
+  void Announce(Instant now, const SharedList<GroupMember>& members, bool copies = false);
+  // These are out. Their connections end, nothing that came from them counts, and they get nothing
+  // any more. What needs them here fails, as if their connections were lost.
+  void ForgetMembers(Instant now, const std::vector<Incarnation>& members);
 
   // Reduces with the group: what this member contributes, and where the result goes, says `what`.
   //   parameters -> parameters   in place
@@ -246,10 +250,12 @@ class Mesh {
   void AllowMembers();
   void UseCurve(bool curve);
   void Forget(RunId run);
+  void ForgetMember(Instant now, Incarnation member);
   void Meet(Instant now, const std::vector<GroupMember>& members);
   void Meet(Instant now, const GroupMember& member);
   void Introduce(Instant now, const GroupMember& member);
-  std::optional<FrameHeader> Open(zmq::message_t* first, zmq::message_t* payload);
+  std::optional<FrameHeader> Open(Door::Visitor* visitor, zmq::message_t* first,
+                                  zmq::message_t* payload);
   void TellOfIntruders(Instant now);
 
   void Warm();

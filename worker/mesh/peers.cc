@@ -78,6 +78,17 @@ std::optional<std::string> Peers::Introduce(const GroupMember& member) {
   return *endpoint;
 }
 
+std::optional<std::string> Peers::Forget(Incarnation member) {
+  const auto at = std::find_if(at_.begin(), at_.end(),
+                               [member](const auto& entry) { return entry.second == member; });
+  if (at == at_.end()) return std::nullopt;
+  const std::string endpoint = at->first;
+  at_.erase(at);
+  signals_.erase(endpoint);
+  Drop(endpoint);
+  return endpoint;
+}
+
 Result<std::string> Peers::EndpointOf(const GroupMember& member) const {
   const auto first = [&member](const char* prefix) -> const std::string* {
     for (const std::string& endpoint : member.endpoints) {

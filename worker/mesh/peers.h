@@ -54,6 +54,10 @@ class Peers {
   // another incarnation's: its connections are to be given up.
   std::optional<std::string> Introduce(const GroupMember& member);
 
+  // Gives up all connections to this member, and makes none any more. Returns the endpoint where it
+  // was.
+  std::optional<std::string> Forget(Incarnation member);
+
   // Of connections that are made from now on: how long data may be unacknowledged.
   void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
 

@@ -1,0 +1,64 @@
+// Mesh: its members, whom the controller announces, and says to be out.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/mesh/mesh.h"
+
+namespace prd {
+
+void Mesh::Announce(Instant now, const SharedList<GroupMember>& members, bool copies) {
+  for (const GroupMember& member : members) {
+    const Incarnation before = directory_.HolderOf(member.rank);
+    const bool replaced = before != 0 && before != member.incarnation;
+    if (replaced && !directory_.IsOut(member.incarnation)) ForgetMembers(now, {before});
+    if (directory_.Announce(member)) Introduce(now, member);
+    if (!copies || directory_.Find(member.incarnation) == nullptr) continue;
+    server_.Order(now, member.incarnation);
+    more_to_do_ = true;
+  }
+}
+
+void Mesh::Meet(Instant now, const GroupMember& member) {
+  if (directory_.Meet(member)) Introduce(now, member);
+}
+
+void Mesh::Meet(Instant now, const std::vector<GroupMember>& members) {
+  for (const GroupMember& member : members) Meet(now, member);
+}
+
+void Mesh::AllowMembers() {
+  guard_->Allow(kMaxSilent + 2 * directory_.size(),
+                kMaxUnreadBytes + directory_.size() * UnreadOfOne());
+}
+
+// What goes to where the member is, goes to this incarnation of it.
+void Mesh::Introduce(Instant now, const GroupMember& member) {
+  AllowMembers();
+  if (const std::optional<std::string> before = peers_.Introduce(member)) GiveUp(now, *before);
+  more_to_do_ = true;  // it may wait at the door
+}
+
+void Mesh::ForgetMembers(Instant now, const std::vector<Incarnation>& members) {
+  for (const Incarnation member : members) ForgetMember(now, member);
+  door_.Forget();
+  AllowMembers();
+  more_to_do_ = true;  // it may wait at the door
+}
+
+void Mesh::ForgetMember(Instant now, Incarnation member) {
+  directory_.Remove(member);
+  server_.ForgetPeer(member);
+  exchange_.ForgetPeer(member);
+  std::erase_if(early_, [&](const Early& frame) {
+    if (frame.header.from != member) return false;
+    early_bytes_ -= frame.payload.size() + sizeof(Early);
+    return true;
+  });
+  std::erase_if(probed_,
+                [member](const Probed& each) { return each.member.incarnation == member; });
+  guard_->End(Door::CallConnectionsOf(member));
+  if (const std::optional<std::string> endpoint = peers_.Forget(member)) OnLost(now, *endpoint);
+}
+
+}  // namespace prd
