@@ -237,11 +237,13 @@ void DescribeDaemon(Fields& fields, DaemonConfig* config) {
                "Ended runs kept of all names together. Above that, the oldest one goes of the "
                "identity that began most of them, so that nobody pushes out the runs of those who "
                "have fewer. prd keeps about 1 KiB of memory for each.");
-  fields.Whole("retain_bytes", &config->retain_bytes, {16 << 20, 1LL << 50, "bytes"},
+  fields.Whole("retain_bytes", &config->retain_bytes, {1 << 20, 1LL << 50, "bytes"},
                "Bytes of all records and snapshots kept, as they are before compression, which "
-               "makes about a third of them; RocksDB's own files add up to a tenth. Above that, "
-               "the oldest ended run goes of the identity that has most bytes, unless it has less "
-               "than an even share. 8 GiB are some 14 million steps of workers.");
+               "makes a third to a half of them; RocksDB's own files add up to a tenth, or 30 MB. "
+               "Above that, the oldest ended run goes of the identity that has most bytes, unless "
+               "it has less than an even share; and of a run that goes on what is behind its last "
+               "snapshot but one, if that is most of what the identity has. 8 GiB are some 14 "
+               "million steps of workers.");
   fields.Whole("snapshot_every", &config->snapshot_every, {1, 1'000'000'000'000, "records"},
                "Records of a run between two snapshots of its state. A restart replays at most "
                "this many per run; 100000 take a fraction of a second. Fewer make restarts quicker "

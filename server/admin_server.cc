@@ -33,6 +33,21 @@ constexpr DurationNs kAtMostIdle = 10 * kSecond;
 constexpr std::size_t kLeastBytes = 1024;
 constexpr int kNice = 10;
 
+// Whether the daemon's own thread answers it.
+bool IsErrand(const AdminRequest& request) {
+  return std::holds_alternative<Act>(request) || std::holds_alternative<GetStatus>(request) ||
+         std::holds_alternative<Prune>(request);
+}
+
+// What an operator wants, for the audit log.
+std::string WordsOf(const AdminRequest& request) {
+  if (const auto* act = std::get_if<Act>(&request)) return Words(*act);
+  if (const auto* prune = std::get_if<Prune>(&request)) {
+    return "remove " + std::to_string(prune->runs.size()) + " runs from the history";
+  }
+  return "ask with prdctl";
+}
+
 }  // namespace
 
 AdminServer::Bell::~Bell() {
@@ -69,8 +84,7 @@ void AdminServer::Stop() {
 
 // ---- the daemon's thread ----
 
-void AdminServer::Serve(Instant now, const StatusOf& status, const ActOn& act) {
-  std::optional<DaemonStatus> told;  // of this moment, for all who ask
+void AdminServer::Serve(const AnswerHere& answer) {
   for (std::size_t i = 0; i < kErrandsATime; ++i) {
     std::optional<Errand> errand;
     {
@@ -81,14 +95,8 @@ void AdminServer::Serve(Instant now, const StatusOf& status, const ActOn& act) {
       errands_.pop_front();
       if (!errands_.empty()) asked_.Ring();
     }
-    Done done{.client = std::move(errand->client), .reply = {}};
-    if (errand->act) {
-      const Result<std::string> acted = act(now, errand->rights, *errand->act);
-      done.reply = acted.ok() ? AdminReply(Acted{*acted}) : ToReply(acted.status());
-    } else {
-      if (!told) told = status(now);
-      done.reply = *told;
-    }
+    Done done{.client = std::move(errand->client),
+              .reply = answer(errand->rights, errand->request)};
     {
       const std::lock_guard lock(mutex_);
       done_.push_back(std::move(done));
@@ -247,14 +255,12 @@ void AdminServer::TakeDone() {
     const Client& of = client->second;
     const Peer peer{.who = of.who, .address = of.address};
     const Rights* rights = access_.Find(of.who);
-    if (const auto* act = std::get_if<Act>(&of.request)) {
-      if (const auto* error = std::get_if<AdminError>(&one.reply)) {
-        audit_->Refused(peer, rights, Words(*act), error->message);
-      } else {
-        audit_->Acted(peer, rights, Words(*act));
-      }
-    } else if (rights != nullptr) {
-      one.reply = answers_.StatusFor(*rights, std::move(std::get<DaemonStatus>(one.reply)));
+    if (auto* status = std::get_if<DaemonStatus>(&one.reply)) {
+      if (rights != nullptr) *status = answers_.StatusFor(*rights, std::move(*status));
+    } else if (const auto* error = std::get_if<AdminError>(&one.reply)) {
+      audit_->Refused(peer, rights, WordsOf(of.request), error->message);
+    } else {
+      audit_->Acted(peer, rights, WordsOf(of.request));
     }
     (void)Reply(of.route, one.reply);
     std::erase(order_, one.client);
@@ -269,9 +275,7 @@ bool AdminServer::AnswerOne() {
     Client& client = clients_.at(*name);
     if (!Ready(client, now_ns)) continue;
     const std::string of = *name;
-    const bool errand = std::holds_alternative<Act>(client.request) ||
-                        std::holds_alternative<GetStatus>(client.request);
-    if (!errand) order_.erase(name);
+    if (!IsErrand(client.request)) order_.erase(name);
     Answer(of, &client);
     return true;
   }
@@ -299,17 +303,12 @@ void AdminServer::Answer(const std::string& name, Client* client) {
     clients_.erase(name);
     return;
   }
-  auto* act = std::get_if<Act>(&client->request);
-  if (act != nullptr || std::holds_alternative<GetStatus>(client->request)) {
-    if (act != nullptr) act->what.by = Called(rights, client->who);
+  if (IsErrand(client->request)) {
+    if (auto* act = std::get_if<Act>(&client->request)) act->what.by = Called(rights, client->who);
     client->asked = true;
     BucketOf(*rights, MonotonicNs()).left -= kLeastBytes;
-    {
-      const std::lock_guard lock(mutex_);
-      errands_.push_back({.client = name,
-                          .rights = *rights,
-                          .act = act != nullptr ? std::optional(*act) : std::nullopt});
-    }
+    const std::lock_guard lock(mutex_);
+    errands_.push_back({.client = name, .rights = *rights, .request = client->request});
     return asked_.Ring();
   }
   const auto* read = std::get_if<ReadRecords>(&client->request);

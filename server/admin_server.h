@@ -2,7 +2,7 @@
 // looks at a history holds up no worker. It has a thread, a ZeroMQ context and a ZAP handler of its
 // own, all of less priority (nice) than the daemon's.
 //
-// Only what needs the daemon itself goes to its thread: its status and operators' orders.
+// Only what needs the daemon itself goes to its thread: its status, and what operators do.
 //
 // A client has one request at a time. The answers that it does not read are two at most, of 1 MiB.
 // An identity's answers have a rate in bytes (`max_read_bytes_per_s`): whoever is over it waits,
@@ -43,9 +43,9 @@ namespace prd {
 
 class AdminServer {
  public:
-  using StatusOf = std::function<DaemonStatus(Instant now)>;
-  // Does what an operator wants, and says what has been done once that is recorded.
-  using ActOn = std::function<Result<std::string>(Instant now, const Rights& rights, const Act&)>;
+  // Answers, in the daemon's thread, what is no question to the history: GetStatus with the status
+  // as operators see it; Act and Prune once they are done.
+  using AnswerHere = std::function<AdminReply(const Rights& rights, const AdminRequest& request)>;
 
   struct Options {
     std::string endpoint;
@@ -65,7 +65,7 @@ class AdminServer {
   // Readable while Serve has something to do.
   int descriptor() const { return asked_.fd; }
   // Answers what needs the daemon, a bounded number at a time.
-  void Serve(Instant now, const StatusOf& status, const ActOn& act);
+  void Serve(const AnswerHere& answer);
   // From now on, also for connections that there are.
   void SetAccess(Access access);
   void Stop();  // ends the thread; what has been done is answered before
@@ -99,7 +99,7 @@ class AdminServer {
   struct Errand {  // for the daemon's thread
     std::string client;
     Rights rights;
-    std::optional<Act> act;  // none: its status
+    AdminRequest request;
   };
   struct Done {
     std::string client;

@@ -114,11 +114,9 @@ bool Daemon::Flush(Instant now) {
 void Daemon::Serve(Instant now) {
   if (requests_) {
     requests_ = false;
-    admin_->Serve(
-        now, [this](Instant at) { return StatusAt(at); },
-        [this](Instant at, const Rights& rights, const Act& act) {
-          return ActOn(at, rights, act);
-        });
+    admin_->Serve([this, now](const Rights& rights, const AdminRequest& request) {
+      return AnswerHere(now, rights, request);
+    });
   }
   if (arrivals_) {
     zap_->Serve();
@@ -199,15 +197,18 @@ void Daemon::Housekeep(Instant now) {
 
 // What is over the bounds where no run ends, as after a reload.
 void Daemon::TrimHistory() {
-  const std::uint64_t before = history_->trimmed().runs;
+  const auto times = [this] { return history_->trimmed().runs + history_->trimmed().running; };
+  const std::uint64_t before = times();
   history_->Trim(kTrimAtOnce);
-  const RocksHistory::Trimmed& trimmed = history_->trimmed();
-  turned_ = turned_ || trimmed.runs > before;  // there may be more
+  turned_ = turned_ || times() > before;  // there may be more
   std::uint64_t skipped = 0;
-  if (trimmed.runs == told_trimmed_ || !trimmed_log_.Allow(MonotonicNs(), &skipped)) return;
-  spdlog::info("removed {} ended runs from the history; the last one was {}",
-               trimmed.runs - told_trimmed_, trimmed.last);
-  told_trimmed_ = trimmed.runs;
+  if (times() == told_trimmed_ || !trimmed_log_.Allow(MonotonicNs(), &skipped)) return;
+  const RocksHistory::Trimmed& trimmed = history_->trimmed();
+  spdlog::info(
+      "removed from the history since the start: {} ended runs, and {} times the older records of "
+      "a run that goes on; the last was {}",
+      trimmed.runs, trimmed.running, trimmed.last);
+  told_trimmed_ = times();
 }
 
 void Daemon::PublishMetrics(Instant now) {
@@ -384,6 +385,30 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"snapshots", recorder_->snapshots()},
           {"history_runs_removed", history_->trimmed().runs},
           {"history_errors", history_errors_}};
+}
+
+AdminReply Daemon::AnswerHere(Instant now, const Rights& rights, const AdminRequest& request) {
+  if (std::holds_alternative<GetStatus>(request)) return StatusAt(now);
+  const auto* act = std::get_if<Act>(&request);
+  const Result<std::string> done =
+      act != nullptr ? ActOn(now, rights, *act) : Remove(rights, std::get<Prune>(request));
+  return done.ok() ? AdminReply(Acted{*done}) : ToReply(done.status());
+}
+
+// Ended runs, for good.
+Result<std::string> Daemon::Remove(const Rights& rights, const Prune& prune) {
+  if (!rights.operates) {
+    return Status(Code::kFailedPrecondition, "permission denied: only an operator may prune");
+  }
+  for (const RunId run : prune.runs) {
+    const std::optional<std::string> job = history_->JobOf(run);
+    if (!job || rights.Covers(*job)) continue;
+    return Status(Code::kNotFound, "run " + std::to_string(run) + " is not in the history");
+  }
+  const Result<std::size_t> removed = history_->Prune(prune.runs);
+  if (!removed.ok()) return removed.status();
+  turned_ = true;  // to tell the metrics
+  return std::to_string(*removed) + " runs removed";
 }
 
 // An operator's word counts once it is recorded.

@@ -84,7 +84,9 @@ class Daemon {
   // Without the groups that were formed: Prometheus has these by engine.
   std::vector<std::pair<std::string, std::uint64_t>> Counters() const;
   DaemonStatus StatusAt(Instant now) const;
+  AdminReply AnswerHere(Instant now, const Rights& rights, const AdminRequest& request);
   Result<std::string> ActOn(Instant now, const Rights& rights, const Act& act);
+  Result<std::string> Remove(const Rights& rights, const Prune& prune);
   // A worker that belongs to no run was refused.
   void TellRefused(const std::string& job, const HelloRefused& refused);
 
@@ -140,7 +142,7 @@ class Daemon {
   std::uint64_t history_errors_ = 0;
 
   LogLimit trimmed_log_{60 * kSecond};
-  std::uint64_t told_trimmed_ = 0;  // runs
+  std::uint64_t told_trimmed_ = 0;
   LogLimit connections_log_{60 * kSecond};
   ConnectionGuard::Counters told_connections_;
   // Refusals of workers that belong to no run, by kind of error.

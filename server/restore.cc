@@ -31,13 +31,19 @@ Status RestoreFrom(Instant now, const RocksHistory& history, RunId run, const Jo
   return pump->Restore(now, run, spec, snapshot.state, from, *records);
 }
 
-Status RestoreRun(Instant now, const RocksHistory& history, RunId run, Pump* pump) {
+Status RestoreRun(Instant now, const RocksHistory& history, const RunInfo& info, Pump* pump) {
+  const RunId run = info.run;
   const Result<JobSpec> spec = SpecOf(history, run);
   if (!spec.ok()) return spec.status();
   const Result<Snapshot> snapshot = history.ReadSnapshot(run);
   if (snapshot.ok() && !snapshot->state.empty()) {
     const Status status = RestoreFrom(now, history, run, *spec, *snapshot, pump);
     if (status.ok()) return status;
+    if (info.first > 0) {
+      return Status(status.code(), "its snapshot cannot be used (" + status.message() +
+                                       "), and its records before " + std::to_string(info.first) +
+                                       " were removed (retain_bytes)");
+    }
     spdlog::warn(
         "run {}: its snapshot cannot be used ({}); replaying the run from its first record", run,
         status.message());
@@ -68,7 +74,7 @@ Result<RestoreSummary> RestoreRuns(Instant now, RocksHistory* history, Pump* pum
       pump->KnowEnded(info.run, info.job, info.identity, info.finished);
       continue;
     }
-    const Status status = RestoreRun(now, *history, info.run, pump);
+    const Status status = RestoreRun(now, *history, info, pump);
     if (status.ok()) {
       ++summary.restored;
       spdlog::info("run {} of job {} goes on after {} records", info.run, info.job, info.records);

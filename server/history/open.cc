@@ -48,7 +48,7 @@ rocksdb::DBOptions DbOptions(bool read_only, std::uint64_t bytes) {
   options.create_missing_column_families = !read_only;
   // A reader keeps every file open, so that it can go on when the daemon removes one.
   options.max_open_files = read_only ? -1 : OpenFiles();
-  options.max_background_jobs = 2;
+  options.max_background_jobs = 4;  // a sweep beside what RocksDB does by itself
   // What a start has to read, and a part of what may be on the disk.
   options.max_total_wal_size = std::clamp<std::uint64_t>(bytes / 32, 4 << 20, 64 << 20);
   options.avoid_flush_during_shutdown = true;  // the log has it all
@@ -66,7 +66,7 @@ rocksdb::DBOptions DbOptions(bool read_only, std::uint64_t bytes) {
 rocksdb::ColumnFamilyOptions FamilyOptions(std::uint64_t bytes) {
   rocksdb::ColumnFamilyOptions options;
   options.compression = Compression();
-  options.write_buffer_size = 16 << 20;
+  options.write_buffer_size = std::clamp<std::uint64_t>(bytes / 64, 1 << 20, 16 << 20);
   options.max_compaction_bytes = RewriteBytes(bytes);
   rocksdb::BlockBasedTableOptions table;
   table.block_size = 16 << 10;  // records are read in long rows

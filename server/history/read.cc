@@ -20,6 +20,14 @@ Status NoRun(RunId run) {
   return Status(Code::kNotFound, "run " + std::to_string(run) + " is not in the history");
 }
 
+Status Removed(RunId run, std::uint64_t first) {
+  return Status(Code::kNotFound, "run " + std::to_string(run) + ": records 1 to " +
+                                     std::to_string(first - 1) +
+                                     " were removed, because the history had more bytes than it "
+                                     "may (retain_bytes); the oldest one after them is " +
+                                     std::to_string(first));
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> RocksHistory::LastIndex(RunId run) const {
@@ -30,9 +38,12 @@ std::optional<std::uint64_t> RocksHistory::LastIndex(RunId run) const {
   return history::BigEndianAt(it->key().ToStringView(), 8);
 }
 
-bool RocksHistory::Has(RunId run) const {
+// RunInfo::first; nullopt: there is no such run.
+std::optional<std::uint64_t> RocksHistory::FirstOf(RunId run) const {
   const std::shared_lock lock(mutex_);
-  return runs_.contains(run);
+  const auto known = runs_.find(run);
+  if (known == runs_.end()) return std::nullopt;
+  return known->second.info.first;
 }
 
 // As far as it is known without reading: `records` is 0 where it is not. Under the lock.
@@ -90,6 +101,11 @@ Result<std::vector<Record>> RocksHistory::Read(RunId run, std::uint64_t from,
   std::uint64_t expected = from;
   for (it->Seek(history::RecordKey(run, from)); it->Valid(); it->Next(), ++expected) {
     const std::optional<std::uint64_t> index = history::BigEndianAt(it->key().ToStringView(), 8);
+    if (index != expected) {
+      const std::uint64_t first = FirstOf(run).value_or(0);
+      if (expected > 1 && expected < first) return Removed(run, first);
+      if (expected == 1 && index == first) expected = first;
+    }
     if (index != expected) {
       return Damaged(run, expected,
                      "missing; the next one is " + std::to_string(index.value_or(0)));

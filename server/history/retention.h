@@ -43,19 +43,24 @@ class Retention {
 
   // A run that goes on, and has so many bytes. REQUIRES: it is not there.
   void Begin(RunId run, const std::string& job, const std::string& owner, std::uint64_t bytes);
-  // These five do nothing if the run is not there.
+  // These six do nothing if the run is not there.
   void Grow(RunId run, std::uint64_t bytes);
   void Shrink(RunId run, std::uint64_t bytes);
+  // So many of its bytes can go while it goes on: what is behind its last snapshot but one.
+  void MayTrim(RunId run, std::uint64_t bytes);
   void Own(RunId run, const std::string& owner);
   void End(RunId run);
   void Remove(RunId run);
 
   struct Verdict {
     RunId run = kNoRun;
+    bool whole = true;  // else what can go of a run that goes on
     std::string reason;
     friend bool operator==(const Verdict&, const Verdict&) = default;
   };
-  // The ended run that goes next; nullopt: all that is there may stay.
+  // What goes next; nullopt: all that is there may stay. Of an owner that is over a bound of bytes
+  // that is its oldest ended run; or of a run that goes on what can go, if that is more than half
+  // of what the owner has, or no run of its has ended.
   std::optional<Verdict> Next() const;
 
   struct Use {  // of an owner
@@ -72,6 +77,7 @@ class Retention {
     std::size_t runs = 0;
     std::uint64_t bytes = 0;
     std::set<RunId> ended;
+    std::set<std::pair<std::uint64_t, RunId>> trimmable;  // by MayTrim's bytes; none with 0
   };
   struct JobRuns {
     std::size_t runs = 0;
@@ -84,8 +90,10 @@ class Retention {
     OwnerMap::iterator owner;
     JobMap::iterator job;
     std::uint64_t bytes = 0;
+    std::uint64_t trimmable = 0;
     bool ended = false;
   };
+  static std::optional<Verdict> BytesFrom(const Owner& owner);
   void Count(JobMap::iterator job, RunId run, bool ended);
   std::uint64_t FairBytes() const;
 

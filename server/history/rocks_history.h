@@ -74,7 +74,8 @@ class RocksHistory final : public History {
   // The run's job; nullopt: no such run.
   std::optional<std::string> JobOf(RunId run) const;
   // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if
-  // there is one. Empty: none yet. kNotFound: no such run.
+  // there is one. Empty: none yet. kNotFound: no such run, or the record was removed. Of a run of
+  // which some were (RunInfo::first), record 0 is followed by the oldest that there is.
   Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::size_t max_bytes) const;
   // The newest; an empty state when there is none. kNotFound: no such run.
   Result<Snapshot> ReadSnapshot(RunId run) const;
@@ -97,24 +98,37 @@ class RocksHistory final : public History {
 
   // Other bounds from now on.
   void SetBounds(history::Bounds bounds) { retention_.SetBounds(std::move(bounds)); }
-  // Removes ended runs that are over the bounds, so many at most. Append does so, too, as runs end
-  // and grow; what is left over by both goes at their next call.
+  // Removes what is over the bounds: so many ended runs, or the older records of so many runs that
+  // go on, at most. Append does so, too, as runs end and grow; what is left over by both goes at
+  // their next call.
   void Trim(std::size_t most);
+  // Removes these runs, of which those that go on and those that are not there stay as they are.
+  // How many went.
+  Result<std::size_t> Prune(std::span<const RunId> runs);
+
   // Gives back the disk that removed runs took, and waits for that. It happens by itself, too.
   void Sweep() { sweeper_->Flush(); }
   struct Trimmed {
-    std::uint64_t runs = 0;  // since Open
-    std::string last;        // "run 7 of job mnist: why"
+    std::uint64_t runs = 0;     // ended ones, since Open
+    std::uint64_t running = 0;  // times that older records of one that goes on went
+    std::string last;           // "run 7 of job mnist: why"
   };
   const Trimmed& trimmed() const { return trimmed_; }
   // For the writer's thread, as the two above.
   const history::Retention& retention() const { return retention_; }
 
  private:
+  struct Mark {  // where a snapshot was taken
+    std::uint64_t index = 0;
+    std::uint64_t bytes = 0;  // of all that was recorded before it
+  };
   struct Known {  // a run's entry in `runs`
     RunInfo info;
     bool aside = false;
-    std::uint64_t snapshot_bytes = 0;  // written since Open
+    std::uint64_t snapshot_bytes = 0;  // these four since Open
+    Mark newest;
+    Mark older;
+    std::uint64_t trimmed_bytes = 0;
   };
 
   RocksHistory(std::string dir, Options options, bool read_only);
@@ -127,7 +141,8 @@ class RocksHistory final : public History {
   std::set<RunId> RunsAside() const;
   std::uint64_t EstimateBytes(RunId run) const;
   Status Fail(const rocksdb::Status& status, const std::string& what) const;
-  bool Has(RunId run) const;
+  bool Has(RunId run) const { return FirstOf(run).has_value(); }
+  std::optional<std::uint64_t> FirstOf(RunId run) const;
   RunInfo InfoOf(const Known& known) const;
   std::optional<std::uint64_t> LastIndex(RunId run) const;
   RunInfo& Changed(RunId run);
@@ -136,6 +151,8 @@ class RocksHistory final : public History {
   void PutRun(const RunInfo& info);
   void NoteWritten(std::span<const Record> records);
   bool RemoveRun(RunId run);
+  bool TrimRun(RunId run);
+  void NoteMark(std::uint64_t index, Known* known);
 
   const std::string dir_;
   Options options_;

@@ -141,6 +141,7 @@ Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_vi
   PRD_RETURN_IF_ERROR(Commit(&batch_));
   const auto known = runs_.find(run);
   if (known == runs_.end()) return Status::Ok();
+  NoteMark(index, &known->second);
   const std::uint64_t before = std::exchange(known->second.snapshot_bytes, value.size());
   if (value.size() >= before) {
     retention_.Grow(run, value.size() - before);
@@ -148,6 +149,18 @@ Status RocksHistory::SaveSnapshot(RunId run, std::uint64_t index, std::string_vi
     retention_.Shrink(run, before - value.size());
   }
   return Status::Ok();
+}
+
+// What is behind the last snapshot but one can go, so that there is as much before the newest one
+// as a restart ever reads.
+void RocksHistory::NoteMark(std::uint64_t index, Known* known) {
+  const RunId run = known->info.run;
+  const Mark before = std::exchange(
+      known->newest, {.index = index, .bytes = known->trimmed_bytes + retention_.BytesOf(run)});
+  known->older = before;
+  if (before.index > std::max<std::uint64_t>(1, known->info.first)) {
+    retention_.MayTrim(run, before.bytes - known->trimmed_bytes);
+  }
 }
 
 Status RocksHistory::SetAside(RunId run, const std::string& reason) {
@@ -173,10 +186,23 @@ void RocksHistory::Trim(std::size_t most) {
     const std::optional<history::Retention::Verdict> next = retention_.Next();
     if (!next) return;
     const std::string job = runs_[next->run].info.job;
-    if (!RemoveRun(next->run)) return;
-    ++trimmed_.runs;
+    if (!(next->whole ? RemoveRun(next->run) : TrimRun(next->run))) return;
+    ++(next->whole ? trimmed_.runs : trimmed_.running);
     trimmed_.last = "run " + std::to_string(next->run) + " of job " + job + ": " + next->reason;
   }
+}
+
+Result<std::size_t> RocksHistory::Prune(std::span<const RunId> runs) {
+  std::size_t removed = 0;
+  for (const RunId run : runs) {
+    if (broken_ || read_only_) break;
+    const auto known = runs_.find(run);
+    if (known == runs_.end() || (!known->second.info.ended && !known->second.aside)) continue;
+    if (!RemoveRun(run)) break;
+    ++removed;
+  }
+  if (!broken_) return removed;
+  return Status(Code::kUnavailable, "the history in " + dir_ + " could not be written");
 }
 
 // False: the disk failed. A full disk takes this, too: it comes out of what is left for RocksDB,
@@ -201,6 +227,33 @@ bool RocksHistory::RemoveRun(RunId run) {
   }
   sweeper_->Note(run, retention_.BytesOf(run), true);
   retention_.Remove(run);
+  return true;
+}
+
+// Removes what may go of a run that goes on. Record 0 stays: it says what the run is.
+bool RocksHistory::TrimRun(RunId run) {
+  Known& known = runs_[run];
+  const std::uint64_t bytes = known.older.bytes - known.trimmed_bytes;
+  RunInfo info = known.info;
+  info.first = known.older.index;
+  batch_.Clear();
+  PutRun(info);
+  batch_.DeleteRange(families_[history::kRecords].get(), history::RecordKey(run, 1),
+                     history::RecordKey(run, info.first));
+  // A reader that finds a hole looks whether its records were removed: so that is told first.
+  const auto tell = [&](std::uint64_t first) {
+    const std::unique_lock lock(mutex_);
+    return std::exchange(known.info.first, first);
+  };
+  const std::uint64_t before = tell(info.first);
+  if (!Write(&batch_, false).ok()) {
+    (void)tell(before);
+    return false;
+  }
+  sweeper_->Note(run, bytes, false);
+  known.trimmed_bytes += bytes;
+  retention_.Shrink(run, bytes);
+  retention_.MayTrim(run, 0);
   return true;
 }
 

@@ -58,6 +58,8 @@ TEST(ConfigTest, ReadsEveryKindOfValue) {
 listen = "ipc:///tmp/prd.sock"
 sync = true
 retain_runs = 7
+retain_runs_in_all = 8
+retain_bytes = 2000000
 max_connections = 2000
 max_connections_per_host = 100
 log_level = "debug"
@@ -90,6 +92,8 @@ overlap_steps = 4
   EXPECT_EQ(config->daemon.listen, "ipc:///tmp/prd.sock");
   EXPECT_TRUE(config->daemon.sync);
   EXPECT_EQ(config->daemon.retain_runs, 7);
+  EXPECT_EQ(config->daemon.retain_runs_in_all, 8);
+  EXPECT_EQ(config->daemon.retain_bytes, 2'000'000);
   EXPECT_EQ(config->daemon.max_connections, 2000);
   EXPECT_EQ(config->daemon.max_connections_per_host, 100);
   EXPECT_EQ(config->daemon.log_level, "debug");

@@ -23,6 +23,7 @@ BREACHES = [
     ("tools/bad.py", "x = 'foo'\n", "names an engine: 'foo'"),
     ("server/bad.cc", "void F() { socket.bind(endpoint); }\n", "a socket that listens without a guard"),
     ("worker/bad.cc", "int x = zmq_bind(socket, endpoint);\n", "a socket that listens without a guard"),
+    ("tools/bad.cc", "int x = ::listen(fd, 8);\n", "a socket that listens without a guard"),
     ("stray.txt", "", "stray.txt: not part of the top level"),
 ]
 

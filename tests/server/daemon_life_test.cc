@@ -243,7 +243,61 @@ TEST(DaemonLife, KeepsSoManyEndedRunsInAll) {
   daemon.WriteConfig(Jobs("*"), "retain_runs_in_all = 1");
   daemon.Signal(SIGHUP);
   while (names() != "job-6 ") ::usleep(10'000);  // or CTest's time is up
-  EXPECT_THAT(daemon.log(), HasSubstr("ended runs from the history; the last one was run "));
+  EXPECT_THAT(daemon.log(), HasSubstr("removed from the history since the start: "));
+}
+
+TEST(DaemonLife, AnOperatorRemovesEndedRuns) {
+  DaemonProcess daemon(Jobs("*"));
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  for (Incarnation i = 1; i <= 3; ++i) {
+    RawWorker worker(daemon.endpoint(), i);
+    worker.Join("job-" + std::to_string(i), 0);
+    worker.Send(Leave{"done"});
+    ASSERT_TRUE(worker.Expect<Released>().has_value());
+  }
+  Pair pair(daemon);
+  EXPECT_EQ(daemon.Ask(Prune{{1, 3, 4, 77}}), AdminReply(Acted{"2 runs removed"}));
+  const AdminReply reply = daemon.Ask(ListRuns{});
+  const auto* list = std::get_if<RunList>(&reply);
+  ASSERT_TRUE(list != nullptr && list->runs.size() == 2);
+  EXPECT_EQ(list->runs[0].run, 2u);
+  EXPECT_FALSE(list->runs[1].ended);
+  pair.Round(1);
+}
+
+// Records behind the last snapshot but one go. The run goes on from the last one after a kill, and
+// prdctl says what it does not have.
+TEST(DaemonLife, ARunThatNeverEndsIsTrimmed) {
+  DaemonProcess daemon(Jobs("*"), "retain_bytes = 1048576\nsnapshot_every = 500");
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  Pair pair(daemon);
+  const auto info = [&] {
+    const AdminReply reply = daemon.Ask(ListRuns{});
+    const auto* list = std::get_if<RunList>(&reply);
+    return list == nullptr || list->runs.empty() ? RunInfo{} : list->runs.front();
+  };
+  Iteration round = 0;
+  while (info().first == 0) {
+    for (int i = 0; i < 100; ++i) ASSERT_NO_FATAL_FAILURE(pair.Round(++round));
+  }
+  daemon.Kill();
+  ASSERT_TRUE(daemon.Start()) << daemon.log();
+  ASSERT_NO_FATAL_FAILURE(pair.Round(++round));
+  const RunInfo trimmed = info();
+  EXPECT_FALSE(trimmed.ended);
+  EXPECT_GT(trimmed.first, 1u);
+  EXPECT_GT(trimmed.records, trimmed.first + 500);
+  const AdminReply gone = daemon.Ask(ReadRecords{.run = 1, .from = 2});
+  const auto* error = std::get_if<AdminError>(&gone);
+  ASSERT_TRUE(error != nullptr);
+  EXPECT_EQ(error->code, Code::kNotFound);
+  EXPECT_THAT(error->message,
+              HasSubstr("the oldest one after them is " + std::to_string(trimmed.first)));
+  const AdminReply kept = daemon.Ask(ReadRecords{.run = 1, .from = 0});
+  const auto* batch = std::get_if<RecordBatch>(&kept);
+  ASSERT_TRUE(batch != nullptr && batch->records.size() > 1);
+  EXPECT_TRUE(std::holds_alternative<RunStarted>(batch->records[0].body));
+  EXPECT_EQ(batch->records[1].index, trimmed.first);
 }
 
 TEST(DaemonLife, TheWatchdogIsFed) {

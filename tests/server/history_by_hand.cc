@@ -1,7 +1,11 @@
 // A history of many names against its bound of bytes: how much disk it has at most, and for how
 // long it holds up whoever appends. Not a test: it writes gigabytes.
 //
-//   history_by_hand [RECORDS [NAMES [BYTES]]]     default: 10000000 100000 536870912
+//   history_by_hand [RECORDS [NAMES [BYTES [RATE]]]]     default: 10000000 100000 536870912 40000
+//
+// RATE: records per second; 0: as fast as it goes.
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +35,7 @@ Record Noise(RunId run, std::uint64_t index, Prng* prng) {
   return record;
 }
 
-int Measure(std::uint64_t records, std::uint64_t names, std::uint64_t bytes) {
+int Measure(std::uint64_t records, std::uint64_t names, std::uint64_t bytes, double rate) {
   const ScratchDir dir;
   const std::string state = dir / "state";
   Result<HistoryPtr> opened = RocksHistory::Open(state, {.bounds = {.bytes = bytes}});
@@ -62,6 +66,11 @@ int Measure(std::uint64_t records, std::uint64_t names, std::uint64_t bytes) {
     }
     batch.push_back(Ended(run, each - 1));
     append();
+    if (rate > 0) {
+      const double ahead_ms =
+          static_cast<double>(written) / rate * 1000 - Ms(MonotonicNs() - begin);
+      if (ahead_ms >= 1) (void)::poll(nullptr, 0, static_cast<int>(ahead_ms));
+    }
     if (run % 200 == 0) most = std::max(most, DiskUseOf(state).bytes);
   }
   const double seconds = Ms(MonotonicNs() - begin) / 1000;
@@ -100,5 +109,6 @@ int main(int argc, char** argv) {
   const auto number = [&](int i, std::uint64_t otherwise) {
     return argc > i ? std::strtoull(argv[i], nullptr, 10) : otherwise;
   };
-  return prd::Measure(number(1, 10'000'000), number(2, 100'000), number(3, 512 << 20));
+  return prd::Measure(number(1, 10'000'000), number(2, 100'000), number(3, 512 << 20),
+                      static_cast<double>(number(4, 40'000)));
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <string>
@@ -160,6 +161,58 @@ TEST(HistoryRuns, OfManyNamesTheOldestOfWhoHasMostGo) {
   EXPECT_EQ(Numbers(history->ListRuns(kNewest, 100)), (std::vector<RunId>{200, 199, 198, 5, 4, 3}));
   EXPECT_EQ(history->trimmed().runs, 15u);
   EXPECT_THAT(history->trimmed().last, ::testing::HasSubstr("retain_runs_in_all"));
+}
+
+TEST(HistoryRuns, AreRemovedWhereAnOperatorSaysSo) {
+  const ScratchDir dir;
+  HistoryPtr history = OpenOrDie(dir / "state");
+  for (const RunId run : {1, 2, 3}) ASSERT_TRUE(history->Append(Whole(run, "mnist")).ok());
+  ASSERT_TRUE(history->Append(RunOf(4, "mnist", 3)).ok());
+  const std::vector<RunId> gone{1, 3, 4, 99};  // one goes on, one is not there
+  EXPECT_EQ(history->Prune(gone).value(), 2u);
+  for (int opening = 0; opening < 2; ++opening) {
+    EXPECT_EQ(Numbers(history->ListRuns(kNewest, 9)), (std::vector<RunId>{4, 2}));
+    EXPECT_EQ(history->Read(1, 0, 1000).status().code(), Code::kNotFound);
+    history.reset();
+    history = OpenOrDie(dir / "state");
+  }
+}
+
+TEST(HistoryRuns, OneThatNeverEndsIsTrimmedBehindItsLastSnapshotButOne) {
+  const ScratchDir dir;
+  const RocksHistory::Options options{.bounds = {.bytes = 300'000}};
+  HistoryPtr history = OpenOrDie(dir / "state", options);
+  ASSERT_TRUE(history->Append(RunOf(1, "mnist", 1)).ok());
+  std::uint64_t most = 0;
+  std::uint64_t index = 1;
+  for (; index < 20'000; ++index) {
+    ASSERT_TRUE(history->Append(std::vector{Signal(1, index)}).ok());
+    if (index % 500 != 0) continue;
+    ASSERT_TRUE(history->SaveSnapshot(1, index + 1, "state").ok());
+    history->Trim(1);
+    most = std::max(most, history->retention().total().bytes);
+  }
+  const std::uint64_t first = history->ListRuns()->front().first;
+  EXPECT_GT(first, 15'000u);
+  EXPECT_LT(first, 19'501u);
+  EXPECT_LT(most, 500'000u);
+  for (int opening = 0; opening < 2; ++opening) {
+    EXPECT_EQ(history->ListRuns()->front().first, first);
+    EXPECT_EQ(history->ListRuns()->front().records, index);
+    const auto all = history->Read(1, 0, 100 << 20);
+    ASSERT_TRUE(all.ok()) << all.status().ToString();
+    EXPECT_EQ(all->size(), 1 + index - first);
+    EXPECT_EQ((*all)[1].index, first);
+    EXPECT_EQ(history->Read(1, 1, 0)->front().index, first);
+    EXPECT_EQ(history->Read(1, first, 0)->front().index, first);
+    const Status gone = history->Read(1, first - 1, 1).status();
+    EXPECT_EQ(gone.code(), Code::kNotFound);
+    EXPECT_THAT(gone.message(),
+                ::testing::HasSubstr("the oldest one after them is " + std::to_string(first)));
+    EXPECT_EQ(history->ReadSnapshot(1)->index, 19'501u);
+    history.reset();
+    history = OpenOrDie(dir / "state", options);
+  }
 }
 
 std::uint64_t DiskOf(const ScratchDir& dir) { return DiskUseOf(dir / "state").bytes; }

@@ -85,6 +85,32 @@ TEST(Retention, AnOwnerHasBoundsOfItsOwn) {
   EXPECT_EQ(Drain(&retention), (Runs{3, 4}));
 }
 
+// Behind the last snapshot but one.
+TEST(Retention, OfARunThatGoesOnWhatCanGoDoes) {
+  Retention retention({.bytes = 1000});
+  retention.Begin(9, "long", "bob", 900);
+  AddEnded(&retention, 1, 3, "bob", 100);
+  EXPECT_EQ(retention.Next()->run, 1u);
+  EXPECT_TRUE(retention.Next()->whole);
+  retention.MayTrim(9, 700);  // most of what bob has
+  EXPECT_EQ(retention.Next()->run, 9u);
+  EXPECT_FALSE(retention.Next()->whole);
+  EXPECT_THAT(retention.Next()->reason, HasSubstr("retain_bytes"));
+  retention.Shrink(9, 700);
+  retention.MayTrim(9, 0);
+  EXPECT_EQ(retention.Next(), std::nullopt);
+  // Less than half: ended runs go first, and then that.
+  retention.Grow(9, 600);
+  retention.MayTrim(9, 300);
+  EXPECT_EQ(retention.Next()->run, 1u);
+  for (const RunId run : {1, 2, 3}) retention.Remove(run);
+  EXPECT_EQ(retention.Next(), std::nullopt);
+  retention.Grow(9, 600);
+  EXPECT_EQ(retention.Next()->run, 9u);
+  retention.End(9);  // now all of it may go
+  EXPECT_TRUE(retention.Next()->whole);
+}
+
 TEST(Retention, OtherBoundsCountAtOnce) {
   Retention retention({});
   AddEnded(&retention, 1, 5, "", 10);

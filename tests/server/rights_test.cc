@@ -573,6 +573,28 @@ TEST_F(Operators, NobodyElseActsOnJobs) {
   EXPECT_EQ(Audit().find("done for"), std::string::npos);
 }
 
+TEST_F(Operators, NobodyElseRemovesRuns) {
+  {
+    const auto worker = Worker(alice_, 33);
+    worker->Join("alice-9", 0);
+    worker->Send(Leave{"done"});
+    ASSERT_TRUE(worker->Expect<Released>().has_value());
+  }
+  BeginAlicesJob();
+  const auto answer = [&](const CurveKeys& keys) {
+    const AdminReply reply = Ask(keys, Prune{{1, 2}});
+    const auto* error = std::get_if<AdminError>(&reply);
+    return error != nullptr ? error->message : std::get<Acted>(reply).text;
+  };
+  for (const CurveKeys& keys : {alice_, carol_, bob_}) {
+    EXPECT_EQ(answer(keys), "permission denied: only an operator may prune");
+  }
+  EXPECT_EQ(answer(erin_), "run 1 is not in the history");
+  EXPECT_EQ(answer(dave_), "1 runs removed");  // the other one goes on
+  EXPECT_THAT(Audit(), HasSubstr("done for \"identity dave\""));
+  ExpectAlicesJobGoesOn();
+}
+
 TEST_F(Operators, NobodySaysInAnothersNameWhoActed) {
   BeginAlicesJob();
   EXPECT_THAT(Act(dave_, {.verb = OperatorVerb::kPause, .by = "identity alice"}),

@@ -69,6 +69,20 @@ class AdminSource : public HistorySource {
     return std::move(acted->text);
   }
 
+  // A few at a time: the daemon takes short requests, and has others to answer.
+  Result<std::string> Prune(const std::vector<RunId>& runs) override {
+    constexpr std::size_t kAtOnce = 200;
+    std::string text;
+    for (std::size_t i = 0; i < runs.size(); i += kAtOnce) {
+      const auto begin = runs.begin() + static_cast<std::ptrdiff_t>(i);
+      const auto count = static_cast<std::ptrdiff_t>(std::min(kAtOnce, runs.size() - i));
+      Result<Acted> acted = Ask<Acted>(prd::Prune{{begin, begin + count}}, 0);
+      if (!acted.ok()) return acted.status();
+      text = std::move(acted->text);
+    }
+    return text;
+  }
+
  private:
   template <typename Reply>
   Result<Reply> Ask(const AdminRequest& request, std::uint32_t wait_ms) {

@@ -189,6 +189,7 @@ void PrintRefused(const std::vector<RefusalRow>& refusals, const Console& consol
 Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& console,
                    const char* before) {
   if (console.json) return Status::Ok();
+  if (run.first > 0) console.out << before << TrimmedText(run) << '\n';
   const Result<std::string> text = InTurnText(source, run);
   if (!text.ok()) return text.status();
   if (!text->empty()) console.out << before << *text << '\n';
@@ -432,7 +433,7 @@ Status Replay(HistorySource& source, const std::string& run, const Console& cons
   for (const RunInfo& info : *runs) {
     Replayer replayer;
     FormerRun taken;
-    PRD_RETURN_IF_ERROR(ReplayAll(source, info.run, &replayer, [&](const Record& record) {
+    PRD_RETURN_IF_ERROR(ReplayAll(source, info, &replayer, [&](const Record& record) {
       if (const auto* started = std::get_if<RunStarted>(&record.body)) taken = started->former;
     }));
     if (left && !(taken == *left)) {

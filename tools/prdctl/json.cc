@@ -104,7 +104,10 @@ Json ToJson(const RunInfo& run) {
           {"end", run.end.empty() ? Json(nullptr) : Json(run.end)},
           {"former_run", run.former == kNoRun ? Json(nullptr) : Json(run.former)},
           {"next_run", run.next == kNoRun ? Json(nullptr) : Json(run.next)},
-          {"records", run.records}};
+          {"records", run.records},
+          {"removed_before", run.first == 0 ? Json(nullptr) : Json(run.first)},
+          {"identity", run.owner.empty() ? Json(nullptr) : Json(run.owner)},
+          {"bytes", run.bytes == 0 ? Json(nullptr) : Json(run.bytes)}};
 }
 
 Json ToJson(const Record& record) {

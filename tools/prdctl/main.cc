@@ -22,6 +22,7 @@
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/keygen.h"
 #include "tools/prdctl/output.h"
+#include "tools/prdctl/prune.h"
 #include "tools/prdctl/serve.h"
 #include "tools/prdctl/text.h"
 
@@ -61,6 +62,7 @@ Examples:
   prdctl drain node7 --reason "new disk" the workers of host node7 leave; no group fails
   prdctl evict mnist 3                   rank 3 of job mnist is removed
   prdctl pause mnist; prdctl resume mnist
+  prdctl prune mnist --keep 3 --dry-run  which runs of mnist would go from the history
   prdctl switch mnist p-reduce group_size=3
   prdctl --state-dir /var/lib/prd replay 7
                                          from the files: does run 7's history lead to its decisions?
@@ -131,6 +133,9 @@ struct Flags {
   std::vector<std::string> settings;
   std::string kind, since, format = "jsonl", file, key_name, host, reason;
   std::string listen = "127.0.0.1:8270";
+  std::string before;
+  std::size_t keep = 0;
+  bool dry_run = false;
   bool failed = false, follow = false, table = false, options = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
@@ -231,6 +236,18 @@ Status ExportAs(HistorySource& source, const Flags& flags, const Console& consol
                               : flags.format == "trace" ? ExportFormat::kTrace
                                                         : ExportFormat::kJsonLines;
   return Export(source, flags.run, format, flags.file, console);
+}
+
+Status Prune(HistorySource& source, const Flags& flags, const Console& console) {
+  PruneQuery query{.job = flags.run, .wall_ns = {}, .keep = flags.keep, .dry_run = flags.dry_run};
+  if (!flags.before.empty()) {
+    const Result<std::int64_t> before = ParseDate(flags.before);
+    if (!before.ok()) {
+      return Status(before.status().code(), "--before: " + before.status().message());
+    }
+    query.wall_ns = *before;
+  }
+  return PruneRuns(source, query, console);
 }
 
 using Command = std::function<Status(HistorySource&, const Console&)>;
@@ -424,6 +441,25 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
                      "KEY=VALUE, as in the engine's table of the config; others are at their "
                      "defaults, or stay as they are where the engine stays. Also lease_ms and "
                      "heartbeat_ms of the job");
+
+  CLI::App* prune = app.add_subcommand(
+      "prune",
+      "Remove ended runs from the history for good, of a running daemon or with --state-dir of a "
+      "stopped one: those of a job, those that began before a date, all but the newest of each "
+      "job; what is given must all be so. Prints which they were, and their bytes");
+  prune->fallthrough();
+  auto* of_job = prune->add_option("job", f.run, "A job's name");
+  auto* before = prune->add_option("--before", f.before,
+                                   "Only runs that began before this date, in UTC: 2026-11-03, or "
+                                   "\"2026-11-03 14:05\"");
+  auto* keep = prune->add_option("--keep", f.keep, "Keep this many, the newest, of each job");
+  prune->add_flag("--dry-run", f.dry_run, "Remove nothing, and print what would go");
+  prune->callback([=, &f, &chosen] {
+    if (of_job->count() + before->count() + keep->count() == 0) {
+      throw CLI::ValidationError("prune", "found none of JOB, --before and --keep, one is needed");
+    }
+    chosen = [&f](auto& s, auto& c) { return Prune(s, f, c); };
+  });
 
   add("replay",
       "Run the engine again on the recorded inputs: does it decide the same? Of a job that was "

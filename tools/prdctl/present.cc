@@ -322,7 +322,7 @@ Result<Present> LoadPresent(HistorySource& source, const RunInfo& run) {
   const auto seen = [&](const Record& record) { Follow(record, &reader.state_->trails); };
   // Of a run that has ended, the workers are what its records tell, so all of them are read.
   if (run.ended) {
-    PRD_RETURN_IF_ERROR(ReplayAll(source, run.run, &replayer, seen));
+    PRD_RETURN_IF_ERROR(ReplayAll(source, run, &replayer, seen));
   } else {
     PRD_RETURN_IF_ERROR(ReplayToPresent(source, run.run, &replayer, seen));
   }

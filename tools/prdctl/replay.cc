@@ -39,6 +39,11 @@ Status Replayer::Load(const Record& first, const Snapshot& snapshot) {
 
 Status Replayer::Add(const Record& record) {
   if (!job_) PRD_RETURN_IF_ERROR(MakeJob(record));
+  if (job_->next_index() == 1 && record.index > 1) {
+    return NotABeginning(record,
+                         "the records before it were removed (retain_bytes), so its "
+                         "controller cannot be followed from its beginning");
+  }
   return replay_->Add(record);
 }
 
@@ -62,8 +67,12 @@ Status ReplayFrom(HistorySource& source, RunId run, std::uint64_t from, Replayer
 
 }  // namespace
 
-Status ReplayAll(HistorySource& source, RunId run, Replayer* replayer, const Seen& seen) {
-  return ReplayFrom(source, run, 0, replayer, seen);
+Status ReplayAll(HistorySource& source, const RunInfo& run, Replayer* replayer, const Seen& seen) {
+  if (run.first == 0) return ReplayFrom(source, run.run, 0, replayer, seen);
+  Result<std::vector<Record>> first = source.Read(run.run, 0, 1, 0);
+  if (!first.ok()) return first.status();
+  if (seen && !first->empty()) seen(first->front());
+  return ReplayToPresent(source, run.run, replayer, seen);
 }
 
 Status ReplayToPresent(HistorySource& source, RunId run, Replayer* replayer, const Seen& seen) {

@@ -38,8 +38,8 @@ class Replayer {
   std::unique_ptr<prd::Replay> replay_;
 };
 
-// Verifies all of a run.
-Status ReplayAll(HistorySource& source, RunId run, Replayer* replayer,
+// Verifies all of a run; of one of which records were removed, what follows its newest snapshot.
+Status ReplayAll(HistorySource& source, const RunInfo& run, Replayer* replayer,
                  const std::function<void(const Record&)>& seen = nullptr);
 
 // The state after the newest record, from the newest snapshot where that can be read: `seen` gets

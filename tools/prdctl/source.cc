@@ -39,6 +39,7 @@ Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
     if (!records.ok()) return records.status();
     if (records->empty()) return Status::Ok();
     for (const Record& record : *records) {
+      if (from == 1 && record.run == run) from = record.index;  // as the source has it
       if (record.run != run || record.index != from) {
         return Status(Code::kDataLoss,
                       "run " + std::to_string(run) + ": record " + std::to_string(from) +
@@ -101,6 +102,13 @@ Result<std::vector<RunInfo>> FindRunsInTurn(HistorySource& source, const std::st
   Result<std::vector<RunInfo>> runs = source.Runs();
   if (!runs.ok()) return runs.status();
   return RunsInTurn(*runs, *run);
+}
+
+std::string TrimmedText(const RunInfo& run) {
+  if (run.first == 0) return {};
+  return "records 1 to " + std::to_string(run.first - 1) +
+         " of this run were removed (retain_bytes); what is told of groups, waits and links begins "
+         "after them";
 }
 
 Result<std::string> InTurnText(HistorySource& source, const RunInfo& run) {

@@ -36,10 +36,16 @@ class HistorySource {
     return Status(Code::kFailedPrecondition,
                   "only a running daemon can do that: give --admin ENDPOINT, not --state-dir");
   }
+
+  // Removes ended runs for good. From files only where no daemon runs on them.
+  virtual Result<std::string> Prune(const std::vector<RunId>&) {
+    return Status(Code::kFailedPrecondition, "nothing can be removed here");
+  }
 };
 
 // Gives every record of a run from an index on to `visit`, until it returns false. kDataLoss when
-// an index is missing: what is computed from a history with a hole would be wrong.
+// an index is missing: what is computed from a history with a hole would be wrong. Records behind
+// record 0 that were removed (RunInfo::first) are not missed; TrimmedText tells of them.
 Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
                      const std::function<bool(const Record&)>& visit);
 
@@ -54,6 +60,9 @@ std::vector<RunInfo> RunsInTurn(const std::vector<RunInfo>& runs, const RunInfo&
 // What a person means where a job is shown across its switches: a run's number is that run alone; a
 // job's name, or nothing, all runs in turn up to the one that FindRun gives. At least one.
 Result<std::vector<RunInfo>> FindRunsInTurn(HistorySource& source, const std::string& words);
+
+// "records 1 to 99 of this run were removed ..."; empty: none was.
+std::string TrimmedText(const RunInfo& run);
 
 // "job mnist in turn: run 1 (p-reduce), run 2 (hop); this is run 2, and the others are shown by
 // their numbers". Empty: the job was not switched.

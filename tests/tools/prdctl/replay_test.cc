@@ -22,7 +22,7 @@ TEST(ReplayTest, AWholeRunLeadsToTheSameState) {
   MemorySource source;
   source.Add(InfoOf(records), records);
   Replayer replayer;
-  const Status status = ReplayAll(source, 3, &replayer);
+  const Status status = ReplayAll(source, InfoOf(records), &replayer);
   ASSERT_TRUE(status.ok()) << status.ToString();
   EXPECT_EQ(replayer.job()->StateHash(), hash);
   EXPECT_EQ(replayer.inputs() + replayer.decisions(), records.size());
@@ -60,7 +60,7 @@ TEST(ReplayTest, FindsEveryKindOfDamage) {
     MemorySource source;
     source.Add(InfoOf(records), records);
     Replayer replayer;
-    return ReplayAll(source, 1, &replayer);
+    return ReplayAll(source, {.run = 1}, &replayer);
   };
   ASSERT_TRUE(replay(good).ok());
   // Any record missing, doubled or from another time: the replay notices, and never crashes.

@@ -202,11 +202,11 @@ TEST_P(EngineRuns, ReplayLeadsToTheRecordedDecisions) {
     ASSERT_TRUE(std::holds_alternative<RunEnded>(records.back().body));
     MemorySource source = SourceOf(records);
     Replayer replayer;
-    const Status status = ReplayAll(source, InfoOf(records).run, &replayer);
+    const Status status = ReplayAll(source, InfoOf(records), &replayer);
     ASSERT_TRUE(status.ok()) << status.ToString();
     EXPECT_EQ(replayer.open(), 0u);
     Replayer again;
-    ASSERT_TRUE(ReplayAll(source, InfoOf(records).run, &again).ok());
+    ASSERT_TRUE(ReplayAll(source, InfoOf(records), &again).ok());
     EXPECT_EQ(again.job()->StateHash(), replayer.job()->StateHash());
   }
 }
