@@ -1,6 +1,8 @@
 #include "server/ephemeral.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,9 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
-#include "common/io/curve.h"
 #include "config/endpoint.h"
 
 namespace prd {
@@ -33,6 +36,50 @@ Status WriteOwnFile(const std::string& path, const std::string& text) {
 // No Z85 key, endpoint or path of ours has a quote.
 std::string Export(const std::string& name, const std::string& value) {
   return "export " + name + "='" + value + "'\n";
+}
+
+constexpr std::string_view kFolder = "/prd-ephemeral-";
+
+// A folder whose lock nobody holds is of a prd that was killed, if it was on this host: over a
+// network's file system locks are not always seen. One without a lock is to stay, or is being made.
+bool IsLeftBehind(const std::string& folder, const std::string& host) {
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
+    return false;
+  }
+  const int fd = ::open((folder + "/lock").c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return false;
+  std::array<char, 256> holder{};
+  const bool here = ::read(fd, holder.data(), holder.size() - 1) >= 0 && host == holder.data();
+  const bool left = here && ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  ::close(fd);
+  return left;
+}
+
+void RemoveLeftBehind(const std::string& parent, const std::string& host) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> left;
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
+    const std::string folder = at->path().string();
+    if (folder.find(kFolder) != std::string::npos && IsLeftBehind(folder, host)) {
+      left.push_back(folder);
+    }
+  }
+  for (const std::string& folder : left) fs::remove_all(folder, error);
+}
+
+// The lock's file is there under its name once it is held. -1: it cannot be made.
+int Lock(const std::string& folder, const std::string& host) {
+  const std::string fresh = folder + "/lock.new";
+  const int fd = ::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return -1;
+  const bool made = ::flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+                    ::write(fd, host.data(), host.size()) == static_cast<ssize_t>(host.size()) &&
+                    ::rename(fresh.c_str(), (folder + "/lock").c_str()) == 0;
+  if (made) return fd;
+  ::close(fd);
+  return -1;
 }
 
 Result<std::string> HostName() {
@@ -57,14 +104,19 @@ Result<std::unique_ptr<Ephemeral>> Ephemeral::Make(const Options& options, Confi
     folder = temporary != nullptr && *temporary == '/' ? temporary : "/tmp";
   }
   std::error_code error;
-  folder = std::filesystem::absolute(folder, error).lexically_normal().string() +
-           "/prd-ephemeral-XXXXXX";
+  const std::string parent = std::filesystem::absolute(folder, error).lexically_normal().string();
+  const Result<std::string> name = HostName();
+  const std::string host = name.ok() ? *name : "unknown";
+  RemoveLeftBehind(parent, host);
+  folder = parent + std::string(kFolder) + "XXXXXX";
   if (folder.find('\'') != std::string::npos || ::mkdtemp(folder.data()) == nullptr) {
     return Failed(folder);
   }
   made->folder_ = folder;
+  // What is to stay has no lock, or the next prd would remove it.
+  if (!options.keep) made->lock_ = Lock(folder, host);
   const Result<CurveKeys> daemon = NewCurveKeys();
-  const Result<CurveKeys> workers = NewCurveKeys();
+  Result<CurveKeys> workers = NewCurveKeys();
   if (!daemon.ok()) return daemon.status();
   if (!workers.ok()) return workers.status();
   PRD_RETURN_IF_ERROR(WriteOwnFile(folder + "/daemon.key", daemon->secret_key + "\n"));
@@ -77,15 +129,26 @@ Result<std::unique_ptr<Ephemeral>> Ephemeral::Make(const Options& options, Confi
   config->daemon.curve_authorized_keys_file = folder + "/workers.pub";
   made->environment_ = Export("PRD_CURVE_SERVER_KEY", daemon->public_key) +
                        Export("PRD_CURVE_PUBLIC_KEY", workers->public_key) +
-                       Export("PRD_CURVE_SECRET_KEY", workers->secret_key) +
                        Export("PRD_ADMIN", config->daemon.admin);
+  made->workers_ = std::move(*workers);
   return made;
 }
 
 Ephemeral::~Ephemeral() {
   std::error_code ignored;
-  if (told_ && !options_.env_file.empty()) std::filesystem::remove(options_.env_file, ignored);
+  for (const std::string& file : files_) std::filesystem::remove(file, ignored);
   if (!folder_.empty() && !options_.keep) std::filesystem::remove_all(folder_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+// Whole at once, and instead of what has that name.
+Status Ephemeral::WriteForWorkers(const std::string& file, const std::string& text) {
+  const std::string fresh = file + ".new";
+  ::unlink(fresh.c_str());
+  PRD_RETURN_IF_ERROR(WriteOwnFile(fresh, text));
+  if (::rename(fresh.c_str(), file.c_str()) != 0) return Failed(file);
+  files_.push_back(file);
+  return Status::Ok();
 }
 
 Status Ephemeral::Tell(const std::string& endpoint) {
@@ -100,14 +163,18 @@ Status Ephemeral::Tell(const std::string& endpoint) {
   const std::string text = Export("PRD_CONTROLLER", controller) + environment_;
   if (options_.env_file.empty()) {
     std::fputs(text.c_str(), stdout);
+    std::fputs(Export("PRD_CURVE_SECRET_KEY", workers_.secret_key).c_str(), stdout);
     return std::fflush(stdout) == 0 ? Status::Ok() : Failed("standard output");
   }
-  const std::string fresh = options_.env_file + ".new";
-  ::unlink(fresh.c_str());
-  PRD_RETURN_IF_ERROR(WriteOwnFile(fresh, text));
-  if (::rename(fresh.c_str(), options_.env_file.c_str()) != 0) return Failed(options_.env_file);
-  told_ = true;
-  return Status::Ok();
+  // An environment is read by every process of the user, and launchers write it down.
+  std::error_code error;
+  const std::string key_file =
+      std::filesystem::absolute(options_.env_file, error).lexically_normal().string() + ".key";
+  if (key_file.find('\'') != std::string::npos) {
+    return Status(Code::kInvalidArgument, "--env-file: its path has a quote: " + key_file);
+  }
+  PRD_RETURN_IF_ERROR(WriteForWorkers(key_file, workers_.secret_key + "\n"));
+  return WriteForWorkers(options_.env_file, text + Export("PRD_CURVE_SECRET_KEY_FILE", key_file));
 }
 
 }  // namespace prd

@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "common/io/curve.h"
 #include "config/config.h"
 #include "prd/status.h"
 
@@ -17,12 +19,15 @@ class Ephemeral {
     std::string listen = "tcp://0.0.0.0:*";
     std::string address;  // of this host, for workers, where `listen` is every one; empty: its name
     std::string folder;   // where the daemon's own folder is made; empty: $TMPDIR, or /tmp
-    std::string env_file;  // what workers need goes there; empty: to the standard output
-    bool keep = false;     // the folder stays, with the history
+    // What workers need goes there, and their secret key to a file of this name and ".key"; empty:
+    // all of it to the standard output.
+    std::string env_file;
+    bool keep = false;  // the folder stays, with the history
   };
 
-  // Makes the folder and the keys. What they replace in config->daemon, and the identities, do not
-  // count.
+  // Makes the folder and the keys, and removes the folders that prds of this user have left beside
+  // it on this host when they were killed. What they replace in config->daemon, and the identities,
+  // do not count.
   static Result<std::unique_ptr<Ephemeral>> Make(const Options& options, Config* config);
   ~Ephemeral();  // removes what was made
   Ephemeral(const Ephemeral&) = delete;
@@ -34,11 +39,14 @@ class Ephemeral {
 
  private:
   explicit Ephemeral(Options options) : options_(std::move(options)) {}
+  Status WriteForWorkers(const std::string& file, const std::string& text);
 
   const Options options_;
   std::string folder_;
-  std::string environment_;  // but for PRD_CONTROLLER
-  bool told_ = false;
+  int lock_ = -1;            // held as long as this process lives
+  std::string environment_;  // but for PRD_CONTROLLER and the secret key
+  CurveKeys workers_;
+  std::vector<std::string> files_;  // for the workers; written
 };
 
 }  // namespace prd

@@ -135,8 +135,9 @@ int main(int argc, char** argv) {
       "what is not told here");
   app.add_option(
          "--env-file", options.env_file,
-         "The workers' environment goes there, for this user alone, as lines for a shell; it "
-         "is removed at the end. Default: to the standard output")
+         "The workers' environment goes there, for this user alone, as lines for a shell; and "
+         "their secret key to this name with .key, in a folder that all hosts of the job see. Both "
+         "are removed at the end. Default: to the standard output, with the key")
       ->needs(alone);
   app.add_option("--listen", options.listen, "Where the job's workers connect")
       ->needs(alone)

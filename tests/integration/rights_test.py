@@ -156,21 +156,59 @@ class Training(unittest.TestCase):
                 prd.kill()
                 prd.wait()
 
+    def ephemeral(self, folder, name, *flags):
+        """The file with its workers' environment, once it is told, and the process."""
+        environment = folder / name
+        prd = subprocess.Popen(
+            [f"{BIN}/prd", "--ephemeral", "--config", folder / "job.toml", "--env-file", environment, "--listen",
+             "tcp://127.0.0.1:*", "--dir", folder, *flags], stderr=subprocess.PIPE, text=True)  # fmt: skip
+        deadline = time.monotonic() + cluster.DEADLINE_S
+        while not environment.exists():
+            self.assertIsNone(prd.poll(), "prd has ended")
+            self.assertLess(time.monotonic(), deadline, "no environment is told")
+            time.sleep(0.01)
+        return environment, prd
+
+    def test_what_a_killed_ephemeral_controller_leaves_the_next_one_removes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "job.toml").write_text(JOBS)
+            (folder / "prd-ephemeral-mine").mkdir()  # the user's own: it has no lock
+            started = []
+
+            def start(name, *flags):
+                before = set(folder.glob("prd-ephemeral-*"))
+                started.append(self.ephemeral(folder, name, *flags)[1])
+                return (set(folder.glob("prd-ephemeral-*")) - before).pop()
+
+            try:
+                killed = start("1.env")
+                kept = start("2.env", "--keep")
+                for prd in started:
+                    prd.kill()
+                    prd.wait()
+                lives = start("3.env")
+                last = start("4.env")
+                self.assertEqual(set(folder.glob("prd-ephemeral-*")), {folder / "prd-ephemeral-mine", kept, lives, last})
+                self.assertTrue((lives / "daemon.key").exists())
+                self.assertFalse(killed.exists())
+            finally:
+                for prd in started:
+                    prd.kill()
+                    prd.wait()
+                    prd.stderr.close()
+
     def test_an_ephemeral_controller_is_gone_with_its_job(self):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             (folder / "job.toml").write_text(JOBS)
-            environment = folder / "prd.env"
-            prd = subprocess.Popen(
-                [f"{BIN}/prd", "--ephemeral", "--config", folder / "job.toml", "--env-file", environment, "--listen",
-                 "tcp://127.0.0.1:*", "--dir", folder], stderr=subprocess.PIPE, text=True)  # fmt: skip
+            environment, prd = self.ephemeral(folder, "prd.env")
             try:
-                deadline = time.monotonic() + cluster.DEADLINE_S
-                while not environment.exists():
-                    self.assertIsNone(prd.poll(), "prd has ended")
-                    self.assertLess(time.monotonic(), deadline, "no environment is told")
-                    time.sleep(0.01)
-                self.assertEqual(environment.stat().st_mode & 0o777, 0o600)
+                # The secret is in no environment, and nobody else reads it.
+                self.assertNotIn("PRD_CURVE_SECRET_KEY=", environment.read_text())
+                self.assertIn(f"PRD_CURVE_SECRET_KEY_FILE='{environment}.key'", environment.read_text())
+                for file in (environment, folder / "prd.env.key"):
+                    self.assertEqual(file.stat().st_mode & 0o777, 0o600)
                 start = f". {environment} && exec {BIN}/toy_worker --steps {STEPS} --step-ms 5"
 
                 def worker(rank, script):
