@@ -478,9 +478,9 @@ struct Announce {
 };
 
 // These members are out: they left, were lost, evicted or revoked. The worker forgets them, ends
-// their connections and serves them no more. They are never announced again. Not answered. Who
-// still reads what a member had sent before it left or was lost (a group, a replica) is told so
-// once that is over.
+// their connections and serves them no more, unless one is announced anew. Not answered. Who still
+// reads what a member had sent before it left or was lost (a group, a replica) is told so once
+// that is over.
 struct Gone {
   std::vector<Incarnation> incarnations;
   void Archive(StateArchive& ar) { ar(incarnations); }

@@ -84,7 +84,8 @@ class ConnectionGuard {
   // `most`; 0: no bound. False: this one is over that.
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense = true,
                  std::string_view group = {}, std::size_t most = 0);
-  // Ends all connections of this group.
+  // Ends all connections of this group. One whose messages all came before the guard had heard of
+  // it is of none yet.
   void End(std::string_view group);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
   // of these numbers.

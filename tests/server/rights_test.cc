@@ -309,7 +309,7 @@ TEST_F(Tenants, AWorkerIsWhoItsKeyIsAndNotWhoItSays) {
   EXPECT_EQ(names, "alice");
 }
 
-TEST_F(Tenants, OneRevokedKeyIsGoneWithinItsLease) {
+TEST_F(Tenants, OneRevokedKeyIsGone) {
   const CurveKeys other = NewCurveKeys().value();
   alice_keys_ = Quoted(alice_) + ", " + Quoted(other);
   Reload();
@@ -326,6 +326,38 @@ TEST_F(Tenants, OneRevokedKeyIsGoneWithinItsLease) {
   EXPECT_TRUE(kept->Expect<HeartbeatAck>().has_value());
 }
 
+// It is evicted, and the workers that know it hear so; that of another key of the identity stays.
+TEST_F(Tenants, ARevokedKeyIsOutForTheOthersAtOnce) {
+  const CurveKeys other = NewCurveKeys().value();
+  alice_keys_ = Quoted(alice_) + ", " + Quoted(other);
+  Reload();
+  first_ = Worker(alice_, 11);
+  second_ = Worker(other, 22);
+  first_->Join("alice-1", 0);
+  second_->Join("alice-1", 1);
+  ASSERT_TRUE(first_->Reduce() && second_->Reduce());
+  alice_keys_ = Quoted(other);
+  Reload();
+  const std::optional<Gone> gone = second_->Expect<Gone>();
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_EQ(gone->incarnations, std::vector<Incarnation>{11});
+  const std::optional<Released> released = first_->Expect<Released>();
+  ASSERT_TRUE(released.has_value());
+  EXPECT_THAT(released->reason, HasSubstr("evicted by a reload of"));
+  EXPECT_THAT(released->reason,
+              HasSubstr("identity alice: the daemon's config does not let it in any more"));
+  const AdminReply reply = daemon_.Ask(ReadRecords{.run = second_->run()});
+  const auto* batch = std::get_if<RecordBatch>(&reply);
+  ASSERT_TRUE(batch != nullptr);
+  std::vector<std::string> left;
+  for (const Record& record : batch->records) {
+    const auto* of = std::get_if<WorkerLeft>(&record.body);
+    if (of != nullptr) left.push_back(std::to_string(of->rank) + ": " + of->reason);
+  }
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_THAT(left[0], HasSubstr("0: evicted by a reload of"));
+}
+
 // What its connection may do was asked before, and is asked again.
 TEST_F(Tenants, ARevokedKeyCountsNoMoreWhereItWasUsedOften) {
   BeginAlicesJob();
@@ -340,7 +372,7 @@ TEST_F(Tenants, ARevokedKeyCountsNoMoreWhereItWasUsedOften) {
   EXPECT_EQ(daemon_.log().find("whose key was revoked"), std::string::npos);
 }
 
-TEST_F(Tenants, AllKeysRevokedAreGoneWithinTheirLease) {
+TEST_F(Tenants, AllRevokedKeysAreGone) {
   JoinABriefJob();
   const auto bob = Worker(bob_, 33);
   bob->Join("bob-1", 0);

@@ -63,6 +63,7 @@ class MeshDoors {
     if (worker >= doors_.size()) return;
     for (const GroupMember& member : members) {
       doors_[worker].announced[member.rank] = {member.incarnation, member.mesh_key};
+      doors_[worker].out.erase(member.incarnation);
     }
   }
 

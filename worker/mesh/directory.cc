@@ -12,9 +12,8 @@ void Directory::Join(Incarnation self, RunId run) {
 }
 
 bool Directory::Announce(const GroupMember& member) {
-  if (member.incarnation == self_ || member.incarnation == 0 || IsOut(member.incarnation)) {
-    return false;
-  }
+  if (member.incarnation == self_ || member.incarnation == 0) return false;
+  if (out_.erase(member.incarnation) > 0) std::erase(out_order_, member.incarnation);
   const Incarnation before = HolderOf(member.rank);
   if (before != 0 && before != member.incarnation) Remove(before);
   holders_[member.rank] = member.incarnation;
@@ -29,7 +28,7 @@ bool Directory::Announce(const GroupMember& member) {
 bool Directory::Meet(const GroupMember& member) {
   const auto holder = holders_.find(member.rank);
   const bool holds = holder == holders_.end() || holder->second == member.incarnation;
-  return holds && Announce(member);
+  return holds && !IsOut(member.incarnation) && Announce(member);
 }
 
 void Directory::Remove(Incarnation member) {

@@ -1,6 +1,5 @@
 // Whom the controller has announced to this worker in its run: who may turn to it, and whom it may
-// turn to. Nobody else is answered or dialled, whatever a peer says. Who is out is not announced
-// again.
+// turn to. Nobody else is answered or dialled, whatever a peer says.
 #ifndef PRD_WORKER_MESH_DIRECTORY_H_
 #define PRD_WORKER_MESH_DIRECTORY_H_
 
@@ -26,11 +25,12 @@ class Directory {
   // From now on this worker is this incarnation in this run; kNoRun: in none. Forgets everybody.
   void Join(Incarnation self, RunId run);
 
-  // A member that the controller has announced just now. Its rank has no other incarnation any
-  // more: the directory is never larger than the run. False: nothing is new.
+  // A member that the controller has announced just now, also if it was out before: the controller
+  // may have admitted it again, whose Hello it had heard and who has not heard it. Its rank has no
+  // other incarnation any more: the directory is never larger than the run. False: nothing is new.
   bool Announce(const GroupMember& member);
-  // The same, unless its rank has another incarnation already: what the controller said before that
-  // is of no use any more.
+  // The same, unless its rank has another incarnation already, or it is out: what the controller
+  // said before that is of no use any more.
   bool Meet(const GroupMember& member);
   // It is no member any more.
   void Remove(Incarnation member);

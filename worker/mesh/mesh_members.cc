@@ -10,8 +10,7 @@ namespace prd {
 void Mesh::Announce(Instant now, const SharedList<GroupMember>& members, bool copies) {
   for (const GroupMember& member : members) {
     const Incarnation before = directory_.HolderOf(member.rank);
-    const bool replaced = before != 0 && before != member.incarnation;
-    if (replaced && !directory_.IsOut(member.incarnation)) ForgetMembers(now, {before});
+    if (before != 0 && before != member.incarnation) ForgetMembers(now, {before});
     if (directory_.Announce(member)) Introduce(now, member);
     if (!copies || directory_.Find(member.incarnation) == nullptr) continue;
     server_.Order(now, member.incarnation);
