@@ -292,8 +292,8 @@ void Daemon::TellConnections() {
     return;
   }
   spdlog::warn(
-      "ended {} connections that were too many, in all or from one host, and {} that brought too "
-      "much without a whole message; {} are open{}",
+      "ended {} connections that were too many, in all or from one host, or of users whom no "
+      "identity names, and {} that brought too much before it was read; {} are open{}",
       now.refused - told.refused, now.cut - told.cut, now.open,
       now.rushes == told.rushes ? ""
                                 : "; they come too fast, and hosts that make many have to wait");

@@ -99,7 +99,9 @@ const char* HelpOf(const std::string& counter) {
        "Runs that ended because a worker knew of messages that their history had lost"},
       {"history_runs_removed", "Ended runs that were over a bound of the history"},
       {"connections_denied", "Connections that were refused: an unknown key or user"},
-      {"connections_refused", "Connections that were ended: too many, in all or of one host"},
+      {"connections_refused",
+       "Connections that were ended: too many, in all or of one host, or of a user of this host "
+       "whom no identity names"},
       {"connections_cut", "Connections that were ended: too many bytes without a whole message"},
       {"connections_rushed", "Times that connections came too fast, and hosts had to wait"},
       {"messages_forbidden", "Messages of workers that may not, or are over a quota"},
