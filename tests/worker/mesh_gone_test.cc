@@ -311,12 +311,13 @@ TEST(MeshOutExchangeTest, PullsOfWhoIsOutFailAndItIsGivenNothing) {
   const PeerItem item{.kind = PeerItem::Kind::kUpdate, .stamp = 0};
   std::optional<Request> asked;
   job[0].node->on_request = [&](Incarnation, Request request, const PeerItem&) { asked = request; };
-  job[1].node->on_request = [](Incarnation, Request, const PeerItem&) {};
+  bool heard = false;
+  job[1].node->on_request = [&](Incarnation, Request, const PeerItem&) { heard = true; };
   const Incarnation out = job[1].node->AsMember(0).incarnation;
   job[0].mesh().Do(MeshNow(), PublishUpdate{0});
   job[0].mesh().Do(MeshNow(), StartPull{1, out, item});
   job[1].mesh().Do(MeshNow(), StartPull{1, job[0].node->AsMember(0).incarnation, item});
-  ASSERT_TRUE(job.RunUntil([&] { return asked.has_value(); }));
+  ASSERT_TRUE(job.RunUntil([&] { return asked.has_value() && heard; }));
   job[0].mesh().ForgetMembers(MeshNow(), {out});
   const std::uint64_t got = job[1].mesh().counters().received;
   job[0].mesh().Do(MeshNow(), Serve{*asked, item, {}});
