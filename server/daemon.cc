@@ -56,6 +56,7 @@ void Daemon::Turn(Instant now) {
   if (stalled_since_) {
     if (now < retry_at_ || !Flush(now)) return;
   }
+  if (revoking_) EvictRevoked(now);
   TakeMessages(now, true);
   pump_->Tick(now);
   if (pump_->pending()) Flush(now);

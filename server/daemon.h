@@ -65,7 +65,8 @@ class Daemon {
   void ReadSignals();
   void Reload();
   void SwitchLive(const Config& before);
-  void TellRevoked() const;
+  std::string WhyRevoked(const Job& job, const Job::Worker& worker) const;
+  void EvictRevoked(Instant now);
   void Turn(Instant now);
   void TakeMessages(Instant now, bool hellos);
   void Serve(Instant now);
@@ -126,6 +127,7 @@ class Daemon {
   DiskUse disk_;
   std::optional<Instant> watchdog_at_;
   bool reload_refused_ = false;  // the last one
+  bool revoking_ = false;        // some who are here may have lost their rights
   std::string told_status_;
 
   // While the history cannot be written:

@@ -221,6 +221,7 @@ Status Daemon::Recover() {
   gate_ = std::make_unique<Gate>(access_.get(), pump_.get(), &audit_);
   const Result<RestoreSummary> summary = RestoreRuns(Now(), history_.get(), pump_.get());
   if (!summary.ok()) return summary.status();
+  revoking_ = true;  // by what the config said before
   for (const auto& [run, job] : pump_->jobs()) {
     recorder_->Know(run, std::string(EngineName(job->spec().engine)));
     if (meters_ != nullptr) meters_->Know(Now(), *job);
@@ -281,7 +282,8 @@ void Daemon::Reload() {
   admin_->SetAccess(*access_);
   const Status opened = workers_->listener().LetIn(WhoMayTrain());
   if (!opened.ok()) spdlog::error("{}", opened.message());
-  TellRevoked();
+  revoking_ = true;
+  EvictRevoked(Now());
   spdlog::info("reloaded {}; it counts for runs that begin from now on", config_.file);
   SwitchLive(before);
   if (!restart.empty()) spdlog::warn("changed, but only from the next start on: {}", restart);
@@ -313,22 +315,59 @@ void Daemon::SwitchLive(const Config& before) {
   }
 }
 
-// Workers whose messages are refused from now on, unless their identity is another one by now.
-void Daemon::TellRevoked() const {
+// Why the worker's messages are refused from now on; empty: they are not. One whose key or user
+// belongs to another identity by now comes back as that one.
+std::string Daemon::WhyRevoked(const Job& job, const Job::Worker& worker) const {
+  const std::string_view who = workers_->WhoIs(worker.incarnation);
+  if (worker.state == Job::State::kAbsent || (who.empty() && worker.identity.empty())) return {};
+  const Rights* rights = who.empty() ? access_->Named(worker.identity) : access_->Find(who);
+  if (rights == nullptr) return "the daemon's config does not let it in any more";
+  if (rights->trains && rights->Covers(job.spec().name)) return {};
+  return "it may not train in job " + job.spec().name;
+}
+
+// Those who may not train in their jobs any more are out at once, for the other workers, too. A run
+// that waits to hear from its workers loses them once it takes input again.
+void Daemon::EvictRevoked(Instant now) {
+  if (stalled_since_) return;
+  revoking_ = false;
+  struct Revoked {
+    RunId run = kNoRun;
+    std::string job;
+    std::string who;
+    std::vector<std::pair<Rank, std::string>> ranks;  // and why
+  };
+  std::map<std::pair<RunId, std::string>, Revoked> revoked;
   for (const auto& [run, job] : pump_->jobs()) {
-    std::map<std::string, int> revoked;
-    for (const Job::Worker& worker : job->workers()) {
-      if (worker.state == Job::State::kAbsent || worker.identity.empty()) continue;
-      const Rights* rights = access_->Named(worker.identity);
-      const bool may = rights != nullptr && rights->trains && rights->Covers(job->spec().name);
-      if (!may) ++revoked[worker.identity];
+    if (job->ended()) continue;
+    for (Rank rank = 0; static_cast<std::size_t>(rank) < job->workers().size(); ++rank) {
+      const Job::Worker& worker = job->workers()[static_cast<std::size_t>(rank)];
+      std::string why = WhyRevoked(*job, worker);
+      if (why.empty()) continue;
+      const std::string who = worker.identity.empty()
+                                  ? std::string(workers_->WhoIs(worker.incarnation))
+                                  : "identity " + worker.identity;
+      Revoked& of = revoked[{run, who}];
+      of.run = run;
+      of.job = job->spec().name;
+      of.who = who;
+      of.ranks.emplace_back(rank, who + ": " + why);
     }
-    for (const auto& [identity, workers] : revoked) {
-      spdlog::warn(
-          "run {} of job {}: identity {} may not train in it any more; its {} workers are gone "
-          "once their leases run out, in {} ms",
-          run, job->spec().name, identity, workers, job->spec().lease_ms);
+  }
+  for (const auto& [key, of] : revoked) {
+    std::size_t evicted = 0;
+    for (const auto& [rank, why] : of.ranks) {
+      const Status status = pump_->Act(now, of.job,
+                                       {.verb = OperatorVerb::kEvict,
+                                        .rank = rank,
+                                        .by = "a reload of " + config_.file.substr(0, 100),
+                                        .reason = why.substr(0, 200)});
+      if (status.ok()) ++evicted;
+      revoking_ = revoking_ || status.code() == Code::kUnavailable;
     }
+    if (evicted == 0) continue;
+    spdlog::warn("run {} of job {}: {} may not train in it any more; its {} workers are evicted",
+                 of.run, of.job, of.who, evicted);
   }
 }
 

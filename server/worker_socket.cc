@@ -156,6 +156,7 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
   route.checked = again ? checked : Checked();
   if (!again) {
     route.connection = Sender();
+    route.who = WhoSent(body_);
     route.bytes = 0;
   }
   route.shown = shown;
@@ -164,6 +165,11 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
 
 void WorkerSocket::Know(Incarnation incarnation, const LinkToken& token) {
   routes_[incarnation].token = token;
+}
+
+std::string_view WorkerSocket::WhoIs(Incarnation incarnation) const {
+  const auto route = routes_.find(incarnation);
+  return route == routes_.end() ? std::string_view() : std::string_view(route->second.who);
 }
 
 // The sender of the message in route_ may be no worker at all, so the answer is human-readable.

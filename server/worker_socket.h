@@ -57,6 +57,8 @@ class WorkerSocket final : public Transport {
 
   // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
   void Know(Incarnation incarnation, const LinkToken& token);
+  // What its newest message came over (Peer::who); empty: none has come.
+  std::string_view WhoIs(Incarnation incarnation) const;
 
   void Send(const ControllerEnvelope& envelope) override;
 
@@ -78,6 +80,7 @@ class WorkerSocket final : public Transport {
   };
   struct Route {
     std::string connection;                         // a routing id; empty: not connected yet
+    std::string who = {};                           // its other end
     LinkToken token;                                // hashed
     std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
     Checked checked;

@@ -86,7 +86,7 @@ class Training(unittest.TestCase):
                 c.daemon.send_signal(signal.SIGHUP)
                 for one in workers["alice"]:
                     self.assertIn("the daemon's config does not let it in any more", one.fail())
-                # The leases run out: nobody is in the job any more.
+                # They are evicted: nobody is in the job any more.
                 deadline = time.monotonic() + cluster.DEADLINE_S
                 while not all(run["ended"] for run in json.loads(c.prdctl("jobs"))["runs"] if run["job"] == "alice-1"):
                     self.assertLess(time.monotonic(), deadline, "alice's run does not end")
