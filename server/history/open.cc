@@ -114,6 +114,9 @@ Result<std::unique_ptr<RocksHistory>> RocksHistory::Open(const std::string& dir,
   const std::uint64_t bytes = history->options_.bounds.bytes;
   history->sweeper_ = std::make_unique<history::Sweeper>(
       history->db_.get(), history->families_[history::kRecords].get(),
+      std::vector{history->families_[history::kDefault].get(),
+                  history->families_[history::kRuns].get(),
+                  history->families_[history::kSnapshots].get()},
       history::Sweeper::Options{.every_bytes = std::max<std::uint64_t>(bytes / 32, 1 << 20),
                                 .free_bytes = 2 * RewriteBytes(bytes)});
   history->Trim(std::numeric_limits<std::size_t>::max());

@@ -9,14 +9,16 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "server/history/keys.h"
 
 namespace prd::history {
 
-Sweeper::Sweeper(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* records, Options options)
-    : db_(db), records_(records), options_(options), thread_([this] { Loop(); }) {}
+Sweeper::Sweeper(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* records,
+                 std::vector<rocksdb::ColumnFamilyHandle*> entries, Options options)
+    : db_(db), records_(records), entries_(std::move(entries)), options_(options), thread_([this] {
+        Loop();
+      }) {}
 
 Sweeper::~Sweeper() {
   {
@@ -97,6 +99,10 @@ void Sweeper::Sweep(const std::set<RunId>& gone, RunId first, RunId last) {
   const rocksdb::Slice from(begin);
   const rocksdb::Slice to(end);
   (void)db_->CompactRange(options, records_, &from, &to);
+  // The log is kept as long as any family has not written what stands in it.
+  for (rocksdb::ColumnFamilyHandle* entries : entries_) {
+    (void)db_->CompactRange(options, entries, nullptr, nullptr);
+  }
 }
 
 }  // namespace prd::history

@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "common/base/ids.h"
 
@@ -24,8 +25,9 @@ class Sweeper {
     std::uint64_t every_bytes = 0;  // it sweeps once so many have been removed
     std::uint64_t free_bytes = 0;   // of the disk, that rewriting files may need for a while
   };
-  // Both must outlive it.
-  Sweeper(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* records, Options options);
+  // All must outlive it. `entries` have what there is of each run beside its records.
+  Sweeper(rocksdb::DB* db, rocksdb::ColumnFamilyHandle* records,
+          std::vector<rocksdb::ColumnFamilyHandle*> entries, Options options);
   ~Sweeper();  // ends a sweep half-way
 
   // Of this run so many bytes were removed. `whole`: it is gone, and its number never comes again.
@@ -40,6 +42,7 @@ class Sweeper {
 
   rocksdb::DB* db_;
   rocksdb::ColumnFamilyHandle* records_;
+  const std::vector<rocksdb::ColumnFamilyHandle*> entries_;
   const Options options_;
 
   std::mutex mutex_;
