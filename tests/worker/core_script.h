@@ -53,7 +53,10 @@ class Script {
     std::erase_if(actions, [this](const Action& action) {
       const auto* members = std::get_if<AnnouncedMembers>(&action);
       if (members == nullptr) return false;
-      for (const GroupMember& member : members->members) announced.insert(member.incarnation);
+      for (const GroupMember& member : members->members) {
+        announced.insert(member.incarnation);
+        if (members->copies) ordered.insert(member.incarnation);
+      }
       return true;
     });
   }
@@ -184,6 +187,7 @@ class Script {
   Seq heard = 0;  // what it acknowledges
   bool interrupted = false;
   std::set<Incarnation> announced;  // by the controller, since the start
+  std::set<Incarnation> ordered;    // those of them that may copy
 };
 
 }  // namespace prd::testing

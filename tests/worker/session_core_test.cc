@@ -79,6 +79,23 @@ TEST(SessionCoreTest, WhomeverTheControllerNamesIsAnnounced) {
   EXPECT_TRUE(s.announced.empty()) << "it came before";
 }
 
+TEST(SessionCoreTest, WhoIsOutIsForgottenOnceAndAnOrderToCopyIsPassedOn) {
+  testing::Script s;
+  s.Join();
+  s.Say(Announce{.members = {{.rank = 1, .incarnation = 101}}});
+  s.Say(Announce{.members = {{.rank = 2, .incarnation = 102}}, .copies = true});
+  EXPECT_EQ(s.ordered, std::set<Incarnation>{102});
+  s.Say(Gone{.incarnations = {101, 102}});
+  ASSERT_EQ(s.Count<ForgetMembers>(), 1u);
+  for (const Action& action : s.actions) {
+    const auto* forget = std::get_if<ForgetMembers>(&action);
+    EXPECT_TRUE(forget == nullptr || forget->incarnations == (std::vector<Incarnation>{101, 102}));
+  }
+  EXPECT_TRUE(s.Sent().empty()) << "it is not answered";
+  s.SayAt(s.seq, Gone{.incarnations = {103}});
+  EXPECT_EQ(s.Count<ForgetMembers>(), 0u) << "it came before";
+}
+
 TEST(SessionCoreTest, FailedCommonStartIsWaitedForAgain) {
   Script s;
   s.Attach();

@@ -42,6 +42,11 @@ class Introductions {
   // All messages of the turn have left. Throws Violation.
   void EndTurn() {
     if (over_) named_.clear();
+    for (const auto& [asks, asked] : std::exchange(named_, {})) {
+      if (asks == asked || told_[asked].contains(asks)) continue;
+      throw Violation("introduced", "incarnation " + std::to_string(asks) + " is told of " +
+                                        std::to_string(asked) + ", which is not told of it");
+    }
     for (const auto& [asks, asked] : std::exchange(copies_, {})) {
       if (asks == asked || over_) continue;
       if (const auto order = ordered_.find({asks, asked}); order != ordered_.end()) {
@@ -50,11 +55,6 @@ class Introductions {
       }
       throw Violation("ordered", "incarnation " + std::to_string(asks) + " may copy from " +
                                      std::to_string(asked) + ", which is not told so");
-    }
-    for (const auto& [asks, asked] : std::exchange(named_, {})) {
-      if (asks == asked || told_[asked].contains(asks)) continue;
-      throw Violation("introduced", "incarnation " + std::to_string(asks) + " is told of " +
-                                        std::to_string(asked) + ", which is not told of it");
     }
   }
   void ControllerDied() { over_ = true; }
