@@ -25,6 +25,8 @@ constexpr DurationNs kLookAnyway = 500 * kMillisecond;
 // Before a connection over its group's number ends.
 constexpr DurationNs kHearsWhy = 500 * kMillisecond;
 constexpr long kIdleMs = 1000;
+// Between a connection's first message and the event that tells of the connection, at most.
+constexpr DurationNs kEarly = kSecond;
 constexpr std::string_view kGone = "gone";  // a peer that is not known any more
 constexpr long kGrowth = 4 << 20;  // of the process, in bytes, after which the guard looks at once
 
@@ -151,6 +153,7 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
   const auto it = connections_.find(fd);
   if (it == connections_.end()) {
     orphaned_ -= std::min<std::uint64_t>(bytes, orphaned_);
+    if (sense) early_[fd] = MonotonicNs();
     return true;
   }
   Connection& connection = it->second;
@@ -249,7 +252,15 @@ void ConnectionGuard::OnAccepted(int fd) {
   Peer& of = peers_[connection.peer];
   ++of.open;
   SetSilent(connection, fd, true);
+  const auto early = early_.find(fd);
+  if (early != early_.end()) {
+    if (MonotonicNs() - early->second < kEarly) SetSilent(connection, fd, false);
+    early_.erase(early);
+  }
   ++counters_.open;
+  const auto oldest = [fd](const std::map<std::uint64_t, int>& silent) {
+    return silent.empty() ? fd : silent.begin()->second;
+  };
   const auto end = [this](int victim) {
     ++counters_.refused;
     End(victim, &connections_.at(victim));
@@ -258,9 +269,9 @@ void ConnectionGuard::OnAccepted(int fd) {
     end(fd);
   } else if (options_.max_per_peer > 0 && !connection.peer.empty() &&
              of.open > options_.max_per_peer) {
-    end(of.silent.begin()->second);
+    end(oldest(of.silent));
   } else if (options_.max_connections > 0 && counters_.open > options_.max_connections) {
-    end(silent_.begin()->second);
+    end(oldest(silent_));
   } else if (max_silent_ > 0 && others_silent_ > max_silent_) {
     end(peers_.at(most_silent_.rbegin()->second).silent.begin()->second);
   }
@@ -373,6 +384,7 @@ void ConnectionGuard::Look() {
   }
 
   const std::lock_guard lock(mutex_);
+  std::erase_if(early_, [](const auto& entry) { return MonotonicNs() - entry.second > kEarly; });
   std::uint64_t unread = 0;
   std::uint64_t silent_unread = 0;
   std::vector<std::pair<std::uint64_t, int>> most;

@@ -162,6 +162,9 @@ class ConnectionGuard {
 
   mutable std::mutex mutex_;               // guards what follows
   std::map<int, Connection> connections_;  // by descriptor
+  // When a message came of a connection that the guard has not heard of. It is not silent, though
+  // its next message has yet to tell its group.
+  std::map<int, std::int64_t> early_;
   std::map<std::string, Peer> peers_;
   std::map<std::uint64_t, int> silent_;  // by age, to descriptors
   // Peers but this process's own user, by how many silent ones they have; and all of these.

@@ -6,7 +6,7 @@ set -euo pipefail
 
 source=$1 build=$2 seconds=$3
 shift 3
-fuzzers=(codec door frames)
+fuzzers=(codec door frames http)
 
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
   clang++-14 -x c++ -fsanitize=fuzzer,address -o /dev/null - 2>/dev/null || {
