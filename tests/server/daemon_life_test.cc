@@ -238,7 +238,7 @@ TEST(DaemonLife, KeepsSoManyEndedRunsInAll) {
     for (const RunInfo& run : list->runs) text += run.job + " ";
     return text;
   };
-  EXPECT_EQ(names(), "job-4 job-5 job-6 ");
+  EXPECT_EQ(names(), "job-6 job-5 job-4 ");
   EXPECT_EQ(daemon.Counter("history_runs_removed"), 3u);
   daemon.WriteConfig(Jobs("*"), "retain_runs_in_all = 1");
   daemon.Signal(SIGHUP);
@@ -260,8 +260,8 @@ TEST(DaemonLife, AnOperatorRemovesEndedRuns) {
   const AdminReply reply = daemon.Ask(ListRuns{});
   const auto* list = std::get_if<RunList>(&reply);
   ASSERT_TRUE(list != nullptr && list->runs.size() == 2);
-  EXPECT_EQ(list->runs[0].run, 2u);
-  EXPECT_FALSE(list->runs[1].ended);
+  EXPECT_FALSE(list->runs[0].ended);
+  EXPECT_EQ(list->runs[1].run, 2u);
   pair.Round(1);
 }
 

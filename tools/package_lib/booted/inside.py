@@ -157,7 +157,7 @@ def who_acts():
     team = Job("acts", ["cc"])
     team.train(3)
     run("prdctl", "end", "acts", user="alice", fails=True)  # whose jobs others are
-    refused = run("prdctl", "end", "alice-1", user="alice", fails=True).stdout.strip()
+    refused = run("prdctl", "drain", "booted", user="alice", fails=True).stdout.strip()
     run("prdctl", "pause", "acts", user="olga")
     run("prdctl", "resume", "acts", user="olga")
     team.train(3)
@@ -256,7 +256,7 @@ def watched():
         serve.terminate()
         serve.wait()
     audit = pathlib.Path("/var/log/prd/audit.log").read_text(encoding="utf-8")
-    assert re.search(r'refused "identity alice" .*end job alice-1', audit), audit[-500:]
+    assert re.search(r'refused "identity alice" .*drain host booted', audit), audit[-500:]
     assert found["prd_connections_refused_total"] > 0  # mallory's
     return f"{len(found)} metrics without labels, a page with {len(runs)} runs, {len(audit.splitlines())} lines of audit log"
 
