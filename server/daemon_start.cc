@@ -133,8 +133,11 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
   spdlog::info("prd {} listens on {}, admin {}, state in {}", PRD_VERSION,
                daemon->workers_->listener().endpoint(), daemon->admin_->endpoint(),
                settings.state_dir);
+  if (daemon->metrics_ != nullptr) {
+    daemon->PublishMetrics(daemon->Now());  // or who asks at once reads a page without figures
+    daemon->metrics_->SetUnready("");
+  }
   daemon->notifier_.Ready();
-  if (daemon->metrics_ != nullptr) daemon->metrics_->SetUnready("");
   return daemon;
 }
 
