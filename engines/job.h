@@ -153,8 +153,8 @@ class Job {
     Rank source = kNoRank;     // the worker copies this rank's replica, or its result of `group`
     bool source_gone = false;  // the replica of a worker that has gone since
     int fetches = 0;           // failed attempts to copy that result
-    // The worker could not copy the replica of this rank. It is told to copy one again from
-    // `copies_after` on (job_copies.cc).
+    // The worker could not copy the replica of this rank. `copies_after`: it is told to copy one
+    // from then on (job_copies.cc).
     Rank failed_source = kNoRank;
     std::optional<Instant> copies_after;
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
@@ -443,6 +443,7 @@ class Job {
   bool CopyPauses(Rank rank) const;
   void RetryCopies();
   std::string JoinReason(Rank rank) const;
+  void CopyLater(Rank rank);
   std::string CopyWords(Instant now, Rank rank) const;
   void AdmitJoiners();
   void AdmitResuming();
@@ -504,7 +505,7 @@ class Job {
   int resuming_ = 0;               // workers that resume (derived)
   int untold_ = 0;                 // workers with any `untold` (derived)
   std::vector<Incarnation> gone_;  // in this Step; empty between two Steps
-  std::vector<Rank> behind_;       // workers that no CatchUp could help; empty between two Steps
+  std::vector<Rank> behind_;       // workers that no CatchUp could help
   std::uint64_t model_hash_ = 0;   // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;

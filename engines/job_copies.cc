@@ -114,14 +114,25 @@ void Job::LeaveOlderBehind() {
   }
 }
 
-// Drops what the worker has computed or computes. Where nobody has anything newer than it has, it
-// joins anew with that (Progress), once the engine is through with the event at hand.
+// Drops what the worker has computed or computes. A newer replica that nobody can copy yet, because
+// its worker is itself waiting to copy, is waited for. Without a newer replica the worker joins
+// anew with its own (Progress), once the engine is through with the event at hand.
 void Job::CatchUpOrRejoin(Rank rank) {
   const Rank source = SourceFor(rank, kNoRank);
   if (source != kNoRank && At(source).iteration > At(rank).iteration) {
     return OrderAdopt(rank, source, "others have gone on");
   }
+  if (AllOrNone(GroupKind::kTrain) && Newest() > At(rank).iteration) {
+    At(rank).signal_held = true;
+    return CopyLater(rank);
+  }
   behind_.push_back(rank);
+}
+
+void Job::CopyLater(Rank rank) {
+  Worker& worker = At(rank);
+  worker.copies_after = now_ + kCopyPause;
+  copies_again_ = std::min(copies_again_.value_or(*worker.copies_after), *worker.copies_after);
 }
 
 // This worker has gone. Copies of its replica may still succeed, after others have trained on.
@@ -157,8 +168,7 @@ void Job::CopyFailed(Rank rank, Rank source) {
     worker.signal_held = false;  // nobody has anything better than its own
     return;
   }
-  worker.copies_after = now_ + kCopyPause;
-  copies_again_ = std::min(copies_again_.value_or(*worker.copies_after), *worker.copies_after);
+  CopyLater(rank);
 }
 
 // The worker is not to be given a source yet.
@@ -183,7 +193,10 @@ void Job::RetryCopies() {
     if (worker.state == State::kJoining || Stranded(rank)) continue;
     const Rank source = SourceFor(rank, worker.failed_source);
     if (source != kNoRank) {
-      OrderAdopt(rank, source, "rank " + std::to_string(worker.failed_source) + " did not answer");
+      OrderAdopt(rank, source,
+                 worker.failed_source == kNoRank
+                     ? "others have gone on"
+                     : "rank " + std::to_string(worker.failed_source) + " did not answer");
       continue;
     }
     worker.signal_held = false;  // nobody has anything better than its own
@@ -204,12 +217,15 @@ std::string Job::JoinReason(Rank rank) const {
                            : reason + "; rank " + std::to_string(failed) + " did not answer";
 }
 
-// Of a worker that is to copy a replica after a failure.
+// Of a worker that is to copy a replica later.
 std::string Job::CopyWords(Instant now, Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
+  const std::string due = words::Duration(std::max<DurationNs>(0, *worker.copies_after - now));
+  if (worker.failed_source == kNoRank) {
+    return "waiting to copy a newer model, whose worker copies one itself; looks again in " + due;
+  }
   return "rank " + std::to_string(worker.failed_source) +
-         " did not answer as its model was copied; copies again in " +
-         words::Duration(std::max<DurationNs>(0, *worker.copies_after - now));
+         " did not answer as its model was copied; copies again in " + due;
 }
 
 }  // namespace prd

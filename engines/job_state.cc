@@ -193,7 +193,7 @@ void Job::Archive(StateArchive& ar) {
   ar(identity_, wall_ns_, started_at_, next_index_, now_, start_workers_, started_, begun_,
      grace_ends_, copies_again_, switching_, next_, former_, awaits_until_, ended_, finished_,
      launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_,
-     done_, stopped_, divergence_, compare_at_, groups_, held_, broken_);
+     done_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_);
   engine_->Archive(ar);
   ArchiveActs(ar);
 }
@@ -225,6 +225,9 @@ Status Job::Load(std::string_view state) {
   }
   for (const auto& [rank, why] : draining_) {
     if (!Present(rank)) return damaged;
+  }
+  for (const Rank rank : behind_) {
+    if (rank < 0 || Index(rank) >= workers_.size()) return damaged;
   }
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     ++counts_[static_cast<std::size_t>(At(rank).state)];

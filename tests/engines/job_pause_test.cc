@@ -274,6 +274,28 @@ TEST_F(JobPauseTest, APauseBeforeAnOrderedCopyCountsAfterIt) {
   EXPECT_EQ(State(1), Job::State::kPaused);
 }
 
+// The newer model is not to be had yet: its own worker copies one from a worker that has gone.
+TEST_F(JobPauseTest, ALateWorkerWaitsForANewerModelWhoseWorkerCopiesOneItself) {
+  Start(plans::kGradients, Engine::Joining::kAnytime, 3);
+  Train(1, {1, 2});
+  Train(2, {2});
+  script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+  Say(1, Ready{.iteration = 2});
+  ASSERT_NE(Sent<Adopt>(1), nullptr);
+  Step(LeaseExpired{.rank = 2, .incarnation = incarnation_[2]});
+  script_.heard.clear();
+  script_.next.push_back({CatchUp{.rank = 0, .iteration = 0, .reason = "late"}});
+  Say(0, Ready{.iteration = 1});
+  EXPECT_THAT(Heard(), ElementsAre("ready 0@1 owes 0"));  // it does not join anew
+  EXPECT_EQ(job_->Explain({now_}, 0),
+            "waiting to copy a newer model, whose worker copies one itself; looks again in 1.0 s");
+  Say(1, Adopted{.ok = false, .iteration = 1});
+  now_ = job_->NextDeadline()->ns - 1;
+  Step(DeadlineReached{});
+  ASSERT_NE(Sent<Adopt>(0), nullptr);
+  EXPECT_EQ(Sent<Adopt>(0)->source.rank, 1);
+}
+
 TEST_F(JobPauseTest, AWorkerMayFinishOrLeaveWhileItPauses) {
   Start(plans::kModels, Engine::Joining::kAnytime, 3);
   Say(1, Pause{});
