@@ -21,6 +21,7 @@ struct AdminRequest {
     act @4 :Act;
     listRunsBelow @5 :UInt64;   # a page of runs with numbers below this
     prune @6 :Prune;
+    listLiveBelow @7 :UInt64;   # a page of the runs that go on; 0: of the newest of these
   }
 }
 

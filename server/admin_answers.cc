@@ -31,14 +31,15 @@ bool AdminAnswers::Waits(const ReadRecords& read) const {
 }
 
 AdminReply AdminAnswers::Answer(const Rights& rights, const AdminRequest& request) const {
-  if (const auto* list = std::get_if<ListRuns>(&request)) return Runs(rights, list->before);
+  if (const auto* list = std::get_if<ListRuns>(&request)) return Runs(rights, *list);
   if (const auto* read = std::get_if<ReadRecords>(&request)) return Records(rights, *read);
   if (const auto* read = std::get_if<ReadSnapshot>(&request)) return PartOf(rights, *read);
   return AdminError{.code = Code::kInternal, .message = "not a question to the history"};
 }
 
-AdminReply AdminAnswers::Runs(const Rights& rights, RunId before) const {
-  std::vector<RunInfo> runs = history_->ListRuns(before == kNoRun ? ~RunId{0} : before, kRunsATime);
+AdminReply AdminAnswers::Runs(const Rights& rights, const ListRuns& list) const {
+  const RunId before = list.before == kNoRun ? ~RunId{0} : list.before;
+  std::vector<RunInfo> runs = history_->ListRuns(before, kRunsATime, list.live);
   RunList page;
   std::size_t bytes = 0;
   for (RunInfo& run : runs) {

@@ -34,7 +34,7 @@ class AdminAnswers {
   DaemonStatus StatusFor(const Rights& rights, DaemonStatus status) const;
 
  private:
-  AdminReply Runs(const Rights& rights, RunId before) const;
+  AdminReply Runs(const Rights& rights, const ListRuns& list) const;
   AdminReply Records(const Rights& rights, const ReadRecords& read) const;
   AdminReply PartOf(const Rights& rights, const ReadSnapshot& read) const;
 

@@ -17,9 +17,10 @@
 namespace prd {
 
 // Runs in the history, the newest first, in pages: those with numbers below `before`; kNoRun: from
-// the newest one on.
+// the newest one on. `live`: of those that go on alone.
 struct ListRuns {
   RunId before = kNoRun;
+  bool live = false;
   friend bool operator==(const ListRuns&, const ListRuns&) = default;
 };
 

@@ -10,7 +10,9 @@ struct WriteRequest {
   wire::AdminRequest::Builder to;
 
   void operator()(const ListRuns& from) {
-    if (from.before == kNoRun) {
+    if (from.live) {
+      to.setListLiveBelow(from.before);
+    } else if (from.before == kNoRun) {
       to.setListRuns();
     } else {
       to.setListRunsBelow(from.before);
@@ -46,6 +48,8 @@ AdminRequest ReadRequest(wire::AdminRequest::Reader from) {
       return ListRuns{};
     case wire::AdminRequest::LIST_RUNS_BELOW:
       return ListRuns{.before = from.getListRunsBelow()};
+    case wire::AdminRequest::LIST_LIVE_BELOW:
+      return ListRuns{.before = from.getListLiveBelow(), .live = true};
     case wire::AdminRequest::READ_RECORDS: {
       const auto read = from.getReadRecords();
       return ReadRecords{.run = read.getRun(),

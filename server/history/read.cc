@@ -57,12 +57,13 @@ RunInfo RocksHistory::InfoOf(const Known& known) const {
   return info;
 }
 
-std::vector<RunInfo> RocksHistory::ListRuns(RunId before, std::size_t most) const {
+std::vector<RunInfo> RocksHistory::ListRuns(RunId before, std::size_t most, bool live) const {
   std::vector<RunInfo> page;
   {
     const std::shared_lock lock(mutex_);
     for (auto it = runs_.lower_bound(before); it != runs_.begin() && page.size() < most;) {
-      page.push_back(InfoOf((--it)->second));
+      --it;
+      if (!live || !(it->second.info.ended || it->second.aside)) page.push_back(InfoOf(it->second));
     }
   }
   for (RunInfo& info : page) {

@@ -68,9 +68,10 @@ class RocksHistory final : public History {
 
   // All runs, oldest first. A run that was set aside counts as ended.
   Result<std::vector<RunInfo>> ListRuns() const;
-  // A page of them: runs with numbers below `before`, the newest first, `most` at most. What it
-  // costs grows with the page and not with the number of runs.
-  std::vector<RunInfo> ListRuns(RunId before, std::size_t most) const;
+  // A page of them: runs with numbers below `before`, the newest first, `most` at most. Its cost
+  // grows with the page and not with the number of runs. `live`: of those that go on alone; all
+  // runs are looked at in memory.
+  std::vector<RunInfo> ListRuns(RunId before, std::size_t most, bool live = false) const;
   // The run's job; nullopt: no such run.
   std::optional<std::string> JobOf(RunId run) const;
   // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if

@@ -140,7 +140,7 @@ class Draw {
   void operator()(Record& m) { m = RandomRecord(prng_, prng_.Next()); }
 
   void operator()(ReadRecords& m) { Fields(m.run, m.from, m.max_bytes, m.wait_ms); }
-  void operator()(ListRuns& m) { Fields(m.before); }
+  void operator()(ListRuns& m) { Fields(m.before, m.live); }
   void operator()(ReadSnapshot& m) { Fields(m.run, m.from); }
   void operator()(RunInfo& m) {
     Fields(m.run, m.job, m.engine, m.started_wall_ns, m.ended, m.records, m.begun, m.finished,

@@ -239,6 +239,12 @@ TEST_F(AdminAttack, ListsComeInPages) {
   ASSERT_EQ(std::get<RunList>(below).runs.size(), 4u);
   EXPECT_EQ(std::get<RunList>(below).runs.front().run, 4u);
   EXPECT_TRUE(std::get<RunList>(daemon_.Ask(ListRuns{.before = 1})).runs.empty());
+  const auto live = [&] {
+    return std::get<RunList>(daemon_.Ask(ListRuns{.before = 0, .live = true})).runs.size();
+  };
+  const std::size_t ended = static_cast<std::size_t>(
+      std::count_if(runs.begin(), runs.end(), [](const RunInfo& run) { return run.ended; }));
+  EXPECT_EQ(live(), runs.size() - ended);
 }
 
 }  // namespace

@@ -24,16 +24,23 @@ class AdminSource : public HistorySource {
   ~AdminSource() override { Close(); }
 
   Result<std::vector<RunInfo>> Runs() override {
-    std::vector<RunInfo> runs;  // the newest first
-    for (RunId before = kNoRun;;) {
-      Result<RunList> page = Ask<RunList>(ListRuns{before}, 0);
-      if (!page.ok()) return page.status();
-      std::move(page->runs.begin(), page->runs.end(), std::back_inserter(runs));
-      if (page->next == kNoRun || (before != kNoRun && page->next >= before)) break;
-      before = page->next;
-    }
+    std::vector<RunInfo> runs;
+    const Status status = AllPages(false, &runs);
+    if (!status.ok()) return status;
     std::reverse(runs.begin(), runs.end());
     return runs;
+  }
+
+  Result<RecentRuns> Recent(std::size_t most) override {
+    Result<RunList> page = Ask<RunList>(ListRuns{}, 0);
+    if (!page.ok()) return page.status();
+    if (page->next != kNoRun && page->runs.size() < most) return HistorySource::Recent(most);
+    std::vector<RunInfo> live;
+    if (page->next != kNoRun) {
+      const Status status = AllPages(true, &live);
+      if (!status.ok()) return status;
+    }
+    return Newest(std::move(page->runs), page->next != kNoRun, live, most);
   }
 
   Result<std::vector<Record>> Read(RunId run, std::uint64_t from, std::uint32_t max_bytes,
@@ -84,6 +91,17 @@ class AdminSource : public HistorySource {
   }
 
  private:
+  // The newest first.
+  Status AllPages(bool live, std::vector<RunInfo>* runs) {
+    for (RunId before = kNoRun;;) {
+      Result<RunList> page = Ask<RunList>(ListRuns{.before = before, .live = live}, 0);
+      if (!page.ok()) return page.status();
+      std::move(page->runs.begin(), page->runs.end(), std::back_inserter(*runs));
+      if (page->next == kNoRun || (before != kNoRun && page->next >= before)) return Status::Ok();
+      before = page->next;
+    }
+  }
+
   template <typename Reply>
   Result<Reply> Ask(const AdminRequest& request, std::uint32_t wait_ms) {
     std::string bytes;

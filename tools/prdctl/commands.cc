@@ -1,6 +1,7 @@
 #include "tools/prdctl/commands.h"
 
 #include <cstdio>
+#include <limits>
 
 #include "config/config.h"
 #include "config/engine_text.h"
@@ -16,6 +17,8 @@ namespace prd::ctl {
 namespace {
 
 using Align = Table::Align;
+
+constexpr std::size_t kJobsShown = 200;  // runs of `prdctl jobs`
 
 std::string Age(const std::optional<DurationNs>& ns) {
   return ns ? words::Duration(*ns) : std::string();
@@ -196,9 +199,12 @@ Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& con
   return Status::Ok();
 }
 
-Status ShowJobs(HistorySource& source, bool options, const Console& console) {
-  Result<std::vector<RunInfo>> runs = source.Runs();
-  if (!runs.ok()) return runs.status();
+Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Console& console) {
+  const bool every = all_runs || console.json;
+  Result<HistorySource::RecentRuns> recent =
+      source.Recent(every ? std::numeric_limits<std::size_t>::max() : kJobsShown);
+  if (!recent.ok()) return recent.status();
+  const std::vector<RunInfo>* runs = &recent->runs;
   std::vector<std::string> texts;
   for (const RunInfo& run : *runs) {
     Result<std::string> text = options ? OptionsOf(source, run.run) : std::string();
@@ -247,6 +253,7 @@ Status ShowJobs(HistorySource& source, bool options, const Console& console) {
     cells.push_back(run.end);
     table.Add(std::move(cells));
   }
+  if (!recent->all) console.out << "older runs that have ended are not shown; --all shows them\n";
   table.Print(console.out);
   return Status::Ok();
 }

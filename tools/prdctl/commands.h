@@ -27,8 +27,9 @@ struct Console {
 Status PrintInTurn(HistorySource& source, const RunInfo& run, const Console& console,
                    const char* before = "");
 
-// `options`: also those of each run's engine that are not at their defaults.
-Status ShowJobs(HistorySource& source, bool options, const Console& console);
+// `options`: also those of each run's engine that are not at their defaults. `all`: all runs, as in
+// JSON; else the newest 200, and those that go on.
+Status ShowJobs(HistorySource& source, bool options, bool all, const Console& console);
 // The columns of ShowWorkers and ShowStragglers, for --help.
 std::string WorkersColumns();
 std::string StragglersColumns();

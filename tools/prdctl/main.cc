@@ -136,7 +136,7 @@ struct Flags {
   std::string before;
   std::size_t keep = 0;
   bool dry_run = false;
-  bool failed = false, follow = false, table = false, options = false;
+  bool failed = false, follow = false, table = false, options = false, all = false;
   std::size_t last_groups = 20, last = 0;
   double slow_factor = 1.5;
 };
@@ -273,14 +273,17 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
     sub->callback([&chosen, command = std::move(command)] { chosen = command; });
     return sub;
   };
-  add(
+  CLI::App* jobs = add(
       "jobs",
-      "All runs: number, job, engine, state, and why each ended. finished: its workers ended it "
-      "themselves. switched: the job goes on in another run, which END names. lost: its last "
+      "The newest runs: number, job, engine, state, and why each ended. finished: its workers "
+      "ended "
+      "it themselves. switched: the job goes on in another run, which END names. lost: its last "
       "worker was lost. never began: too few workers came",
-      [&f](auto& s, auto& c) { return ShowJobs(s, f.options, c); }, false)
-      ->add_flag("--options", f.options,
+      [&f](auto& s, auto& c) { return ShowJobs(s, f.options, f.all, c); }, false);
+  jobs->add_flag("--options", f.options,
                  "Also the engine's options that are not at their defaults");
+  jobs->add_flag("--all", f.all,
+                 "All runs; otherwise the newest 200, and all that go on. --json has all");
   CLI::App* workers =
       add("workers", "State, position, step time, last heard, pid and host of each worker",
           [&f](auto& s, auto& c) { return ShowWorkers(s, f.run, c); });

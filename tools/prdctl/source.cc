@@ -51,6 +51,29 @@ Status ForEachRecord(HistorySource& source, RunId run, std::uint64_t from,
   }
 }
 
+HistorySource::RecentRuns Newest(std::vector<RunInfo> runs, bool more,
+                                 const std::vector<RunInfo>& live, std::size_t most) {
+  HistorySource::RecentRuns recent{.runs = {}, .all = !more && runs.size() <= most};
+  if (runs.size() > most) runs.resize(most);
+  const RunId oldest = runs.empty() ? kNoRun : runs.back().run;
+  for (const RunInfo& run : live) {
+    if (run.run < oldest) runs.push_back(run);
+  }
+  std::reverse(runs.begin(), runs.end());
+  recent.runs = std::move(runs);
+  return recent;
+}
+
+Result<HistorySource::RecentRuns> HistorySource::Recent(std::size_t most) {
+  Result<std::vector<RunInfo>> runs = Runs();
+  if (!runs.ok()) return runs.status();
+  std::reverse(runs->begin(), runs->end());
+  std::vector<RunInfo> live;
+  std::copy_if(runs->begin(), runs->end(), std::back_inserter(live),
+               [](const RunInfo& run) { return !run.ended; });
+  return Newest(std::move(*runs), false, live, most);
+}
+
 Result<RunInfo> FindRun(HistorySource& source, const std::string& words) {
   Result<std::vector<RunInfo>> runs = source.Runs();
   if (!runs.ok()) return runs.status();

@@ -19,6 +19,12 @@ class HistorySource {
 
   // All runs, oldest first.
   virtual Result<std::vector<RunInfo>> Runs() = 0;
+  // The newest `most` runs, and all others that go on; oldest first.
+  struct RecentRuns {
+    std::vector<RunInfo> runs;
+    bool all = true;  // there are no others
+  };
+  virtual Result<RecentRuns> Recent(std::size_t most);
 
   // Records of a run from an index on, in order, at least one when there is one and about
   // max_bytes at most. Empty: there is none (yet). A daemon waits up to wait_ms for the next one.
@@ -42,6 +48,10 @@ class HistorySource {
     return Status(Code::kFailedPrecondition, "nothing can be removed here");
   }
 };
+
+// `runs` and `live`: the newest first. `more`: there are older runs than in `runs`.
+HistorySource::RecentRuns Newest(std::vector<RunInfo> runs, bool more,
+                                 const std::vector<RunInfo>& live, std::size_t most);
 
 // Gives every record of a run from an index on to `visit`, until it returns false. kDataLoss when
 // an index is missing: what is computed from a history with a hole would be wrong. Records behind

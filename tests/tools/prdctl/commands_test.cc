@@ -37,6 +37,24 @@ TEST(CommandsTest, FollowGoesOnUntilTheRunEnds) {
               testing::ElementsAre("formed train", "ended train", "formed final", "ended final"));
 }
 
+TEST(CommandsTest, JobsShowsTheNewestAndWhatGoesOn) {
+  MemorySource source;
+  for (RunId run = 1; run <= 300; ++run) {
+    source.Add({.run = run, .job = "job-" + std::to_string(run), .ended = run != 7}, {});
+  }
+  const std::string some = Text([&](auto& c) { return ShowJobs(source, false, false, c); });
+  EXPECT_THAT(some, HasSubstr("older runs that have ended are not shown; --all shows them\n"));
+  EXPECT_THAT(some, HasSubstr(" job-7 "));
+  EXPECT_THAT(some, HasSubstr(" job-101 "));
+  EXPECT_THAT(some, HasSubstr(" job-300 "));
+  EXPECT_THAT(some, Not(HasSubstr(" job-100 ")));
+  const std::string all = Text([&](auto& c) { return ShowJobs(source, false, true, c); });
+  EXPECT_THAT(all, HasSubstr(" job-1 "));
+  EXPECT_THAT(all, Not(HasSubstr("--all")));
+  EXPECT_EQ(Printed([&](auto& c) { return ShowJobs(source, false, false, c); })["runs"].size(),
+            300u);
+}
+
 // Rank 0 waits for two others, of which one was refused.
 TEST(CommandsTest, ExplainNamesWhoWasRefused) {
   const JobSpec spec = PReduceSpec(3);
@@ -51,7 +69,8 @@ TEST(CommandsTest, ExplainNamesWhoWasRefused) {
   RunInfo info = InfoOf(out.records);
   info.begun = false;
   source.Add(info, out.records);
-  EXPECT_THAT(Text([&](auto& c) { return ShowJobs(source, false, c); }), HasSubstr("starting"));
+  EXPECT_THAT(Text([&](auto& c) { return ShowJobs(source, false, false, c); }),
+              HasSubstr("starting"));
   const std::string line = "refused 0 ns ago: rank 2 (pid 9 on node): wrong model\n";
   const std::string all = Text([&](auto& c) { return Explain(source, "", std::nullopt, c); });
   EXPECT_THAT(all,

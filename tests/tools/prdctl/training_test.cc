@@ -43,11 +43,11 @@ class TrainingTest : public ::testing::Test {
   }
   Json Jobs() {
     MemorySource source = SourceOf(records_);
-    return Printed([&](const Console& c) { return ShowJobs(source, false, c); })["runs"];
+    return Printed([&](const Console& c) { return ShowJobs(source, false, false, c); })["runs"];
   }
   std::string JobsText() {
     MemorySource source = SourceOf(records_);
-    return Text([&](const Console& c) { return ShowJobs(source, false, c); });
+    return Text([&](const Console& c) { return ShowJobs(source, false, false, c); });
   }
   Json Workers() {
     MemorySource source = SourceOf(records_);
