@@ -153,25 +153,43 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
   const auto it = connections_.find(fd);
   if (it == connections_.end()) {
     orphaned_ -= std::min<std::uint64_t>(bytes, orphaned_);
-    if (sense) early_[fd] = MonotonicNs();
-    return true;
+    if (!sense) return true;
+    Early& early = early_[fd];
+    early.since = MonotonicNs();
+    if (early.surplus || early.group == group) return !early.surplus;
+    LeaveGroup(std::exchange(early.group, {}));
+    early.surplus = !EnterGroup(group, most);
+    if (!early.surplus) early.group = group;
+    return !early.surplus;
   }
   Connection& connection = it->second;
   connection.delivered = true;
   connection.given += bytes;
-  if (!sense || connection.ended || !connection.silent) return !connection.surplus;
-  connection.silent = false;
-  SetSilent(connection, fd, false);
-  if (group.empty()) return true;
-  const auto known = groups_.try_emplace(std::string(group), 0).first;
-  connection.surplus = most > 0 && known->second >= most;
+  if (!sense || connection.ended) return !connection.surplus;
+  if (std::exchange(connection.silent, false)) SetSilent(connection, fd, false);
+  if (connection.surplus || connection.group == group) return !connection.surplus;
+  LeaveGroup(std::exchange(connection.group, {}));
+  connection.surplus = !EnterGroup(group, most);
   if (connection.surplus) {
     surplus_.push_back({.fd = fd, .cookie = connection.cookie, .since = MonotonicNs()});
   } else {
-    ++known->second;
     connection.group = group;
   }
   return !connection.surplus;
+}
+
+// False: it is full.
+bool ConnectionGuard::EnterGroup(std::string_view group, std::size_t most) {
+  if (group.empty()) return true;
+  const auto known = groups_.try_emplace(std::string(group), 0).first;
+  if (most > 0 && known->second >= most) return false;
+  ++known->second;
+  return true;
+}
+
+void ConnectionGuard::LeaveGroup(std::string_view group) {
+  const auto known = groups_.find(group);
+  if (known != groups_.end() && --known->second == 0) groups_.erase(known);
 }
 
 void ConnectionGuard::End(std::string_view group) {
@@ -179,6 +197,11 @@ void ConnectionGuard::End(std::string_view group) {
   if (!groups_.contains(group)) return;
   for (auto& [fd, connection] : connections_) {
     if (!connection.ended && connection.group == group) End(fd, &connection);
+  }
+  for (auto& [fd, early] : early_) {
+    if (early.group != group) continue;
+    LeaveGroup(std::exchange(early.group, {}));
+    early.surplus = true;
   }
 }
 
@@ -241,8 +264,14 @@ void ConnectionGuard::OnAccepted(int fd) {
   PeerName peer = PeerOf(fd);
   if (peer.tcp || peer.name == kGone) LimitArrivals(&peer.name);
   const std::lock_guard lock(mutex_);
+  Early early;
+  if (const auto found = early_.find(fd); found != early_.end()) {
+    early = std::move(found->second);
+    early_.erase(found);
+  }
+  const bool spoke = early.since > 0;
   const std::optional<std::uint64_t> cookie = CookieOf(fd);
-  if (!cookie) return;  // closed already
+  if (!cookie) return LeaveGroup(early.group);  // closed already
   Connection& connection = connections_[fd];
   connection.cookie = *cookie;
   connection.serial = ++next_serial_;
@@ -252,10 +281,12 @@ void ConnectionGuard::OnAccepted(int fd) {
   Peer& of = peers_[connection.peer];
   ++of.open;
   SetSilent(connection, fd, true);
-  const auto early = early_.find(fd);
-  if (early != early_.end()) {
-    if (MonotonicNs() - early->second < kEarly) SetSilent(connection, fd, false);
-    early_.erase(early);
+  if (spoke) {
+    connection.silent = false;
+    SetSilent(connection, fd, false);
+    connection.group = std::move(early.group);
+    connection.surplus = early.surplus;
+    if (early.surplus) surplus_.push_back({.fd = fd, .cookie = *cookie, .since = early.since});
   }
   ++counters_.open;
   const auto oldest = [fd](const std::map<std::uint64_t, int>& silent) {
@@ -323,8 +354,7 @@ void ConnectionGuard::Uncount(const Connection& connection) {
   SetSilent(connection, -1, false);
   const auto peer = peers_.find(connection.peer);
   if (--peer->second.open == 0) peers_.erase(peer);
-  const auto group = connection.group.empty() ? groups_.end() : groups_.find(connection.group);
-  if (group != groups_.end() && --group->second == 0) groups_.erase(group);
+  LeaveGroup(connection.group);
 }
 
 void ConnectionGuard::End(int fd, Connection* connection) {
@@ -384,7 +414,12 @@ void ConnectionGuard::Look() {
   }
 
   const std::lock_guard lock(mutex_);
-  std::erase_if(early_, [](const auto& entry) { return MonotonicNs() - entry.second > kEarly; });
+  std::erase_if(early_, [this](const auto& entry) {
+    const Early& early = entry.second;
+    const bool over = MonotonicNs() - early.since > kEarly;
+    if (over) LeaveGroup(early.group);
+    return over;
+  });
   std::uint64_t unread = 0;
   std::uint64_t silent_unread = 0;
   std::vector<std::pair<std::uint64_t, int>> most;

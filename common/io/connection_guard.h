@@ -84,8 +84,7 @@ class ConnectionGuard {
   // `most`; 0: no bound. False: this one is over that.
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense = true,
                  std::string_view group = {}, std::size_t most = 0);
-  // Ends all connections of this group. One whose messages all came before the guard had heard of
-  // it is of none yet.
+  // Ends all connections of this group.
   void End(std::string_view group);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
   // of these numbers.
@@ -121,6 +120,12 @@ class ConnectionGuard {
     std::uint64_t given = 0;    // of whole messages that the socket gave
     std::uint64_t backlog = 0;  // of those that it has yet to give
   };
+  // A connection that has brought a message, and that the monitor has not told of yet.
+  struct Early {
+    std::int64_t since = 0;
+    std::string group;
+    bool surplus = false;
+  };
   struct Surplus {
     int fd = -1;
     std::uint64_t cookie = 0;
@@ -138,6 +143,8 @@ class ConnectionGuard {
   void LimitArrivals(const std::string* source);
   void OnClosed(int fd);
   void Uncount(const Connection& connection);
+  bool EnterGroup(std::string_view group, std::size_t most);
+  void LeaveGroup(std::string_view group);
   void SetSilent(const Connection& connection, int fd, bool silent);
   void End(int fd, Connection* connection);
   bool Counts() const;
@@ -162,9 +169,7 @@ class ConnectionGuard {
 
   mutable std::mutex mutex_;               // guards what follows
   std::map<int, Connection> connections_;  // by descriptor
-  // When a message came of a connection that the guard has not heard of. It is not silent, though
-  // its next message has yet to tell its group.
-  std::map<int, std::int64_t> early_;
+  std::map<int, Early> early_;             // by descriptor
   std::map<std::string, Peer> peers_;
   std::map<std::uint64_t, int> silent_;  // by age, to descriptors
   // Peers but this process's own user, by how many silent ones they have; and all of these.

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "common/io/clock.h"
@@ -294,6 +296,34 @@ TEST_F(GuardTest, AGroupHasSoManyThatSpeakAndOthersEndSoon) {
   ASSERT_TRUE(late.ShakeHands());
   EXPECT_TRUE(Says(late));
   EXPECT_EQ(surplus_, 1);
+}
+
+// The monitor tells of a connection in its own time, which may be after its first message.
+TEST_F(GuardTest, AConnectionCountsForItsGroupThoughItsMessageOutranItsEvent) {
+  Listen({});
+  std::atomic<bool> over = false;
+  std::vector<std::thread> busy;  // keep the guard's thread from its lock
+  for (int i = 0; i < 2; ++i) {
+    busy.emplace_back([&] {
+      while (!over) (void)guard_->counters();
+    });
+  }
+  std::vector<Raw> raws;
+  constexpr int kGroups = 30;
+  for (int group = 0; group < kGroups; ++group) {
+    group_ = "group " + std::to_string(group);
+    for (int i = 0; i < 4; ++i) {
+      raws.emplace_back(endpoint_);
+      ASSERT_TRUE(raws.back().ShakeHands());
+      ASSERT_TRUE(Says(raws.back()));
+    }
+  }
+  over = true;
+  for (std::thread& thread : busy) thread.join();
+  EXPECT_EQ(surplus_, 2 * kGroups);
+  EXPECT_TRUE(Until([&] { return guard_->counters().open == 2 * kGroups; }));
+  guard_->End(group_);
+  EXPECT_TRUE(Until([&] { return guard_->counters().open == 2 * kGroups - 2; }));
 }
 
 TEST_F(GuardTest, AGroupThatIsNotWantedAnyMoreEndsAtOnce) {
