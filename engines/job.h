@@ -153,10 +153,8 @@ class Job {
     Rank source = kNoRank;     // the worker copies this rank's replica, or its result of `group`
     bool source_gone = false;  // the replica of a worker that has gone since
     int fetches = 0;           // failed attempts to copy that result
-    // The worker could not copy the replica of this rank. `copies_after`: it is told to copy one
-    // from then on (job_copies.cc).
-    Rank failed_source = kNoRank;
-    std::optional<Instant> copies_after;
+    Rank failed_source = kNoRank;         // the worker could not copy this rank's replica
+    std::optional<Instant> copies_after;  // it is told to copy one from then on (job_copies.cc)
     // The worker has no replica of the job yet. In a job of rounds such a worker may be kActive. It
     // is stranded if no worker has a replica that it could copy.
     bool no_replica = true;
@@ -505,7 +503,7 @@ class Job {
   int resuming_ = 0;               // workers that resume (derived)
   int untold_ = 0;                 // workers with any `untold` (derived)
   std::vector<Incarnation> gone_;  // in this Step; empty between two Steps
-  std::vector<Rank> behind_;       // workers that no CatchUp could help
+  std::vector<Rank> behind_;       // workers that are to join anew with their own replicas
   std::uint64_t model_hash_ = 0;   // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;

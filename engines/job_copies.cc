@@ -114,9 +114,10 @@ void Job::LeaveOlderBehind() {
   }
 }
 
-// Drops what the worker has computed or computes. A newer replica that nobody can copy yet, because
-// its worker is itself waiting to copy, is waited for. Without a newer replica the worker joins
-// anew with its own (Progress), once the engine is through with the event at hand.
+// Drops what the worker has computed or computes. The worker copies a newer replica. If no worker
+// that has one can serve it yet, because each of these copies a replica itself, the worker waits.
+// If there is no newer replica, it joins anew with its own (Progress), once the engine is through
+// with the event at hand.
 void Job::CatchUpOrRejoin(Rank rank) {
   const Rank source = SourceFor(rank, kNoRank);
   if (source != kNoRank && At(source).iteration > At(rank).iteration) {
@@ -222,7 +223,9 @@ std::string Job::CopyWords(Instant now, Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
   const std::string due = words::Duration(std::max<DurationNs>(0, *worker.copies_after - now));
   if (worker.failed_source == kNoRank) {
-    return "waiting to copy a newer model, whose worker copies one itself; looks again in " + due;
+    return "waiting to copy a newer model: the worker that has it copies one itself; looks again "
+           "in " +
+           due;
   }
   return "rank " + std::to_string(worker.failed_source) +
          " did not answer as its model was copied; copies again in " + due;

@@ -39,7 +39,8 @@ AdminReply AdminAnswers::Answer(const Rights& rights, const AdminRequest& reques
 
 AdminReply AdminAnswers::Runs(const Rights& rights, const ListRuns& list) const {
   const RunId before = list.before == kNoRun ? ~RunId{0} : list.before;
-  std::vector<RunInfo> runs = history_->ListRuns(before, kRunsATime, list.live);
+  std::vector<RunInfo> runs = list.live ? history_->ListLiveRuns(before, kRunsATime)
+                                        : history_->ListRuns(before, kRunsATime);
   RunList page;
   std::size_t bytes = 0;
   for (RunInfo& run : runs) {

@@ -134,7 +134,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(Config config, Notifier notifier, 
                daemon->workers_->listener().endpoint(), daemon->admin_->endpoint(),
                settings.state_dir);
   if (daemon->metrics_ != nullptr) {
-    daemon->PublishMetrics(daemon->Now());  // or who asks at once reads a page without figures
+    daemon->PublishMetrics(daemon->Now());  // a scraper may ask before the first turn
     daemon->metrics_->SetUnready("");
   }
   daemon->notifier_.Ready();

@@ -17,7 +17,7 @@
 namespace prd {
 
 // Runs in the history, the newest first, in pages: those with numbers below `before`; kNoRun: from
-// the newest one on. `live`: of those that go on alone.
+// the newest one on. `live`: only runs that go on.
 struct ListRuns {
   RunId before = kNoRun;
   bool live = false;

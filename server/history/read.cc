@@ -57,18 +57,28 @@ RunInfo RocksHistory::InfoOf(const Known& known) const {
   return info;
 }
 
-std::vector<RunInfo> RocksHistory::ListRuns(RunId before, std::size_t most, bool live) const {
+std::vector<RunInfo> RocksHistory::ListRuns(RunId before, std::size_t most) const {
   std::vector<RunInfo> page;
   {
     const std::shared_lock lock(mutex_);
     for (auto it = runs_.lower_bound(before); it != runs_.begin() && page.size() < most;) {
-      --it;
-      if (!live || !(it->second.info.ended || it->second.aside)) page.push_back(InfoOf(it->second));
+      page.push_back(InfoOf((--it)->second));
     }
   }
   for (RunInfo& info : page) {
     if (info.records > 0) continue;
     if (const std::optional<std::uint64_t> last = LastIndex(info.run)) info.records = *last + 1;
+  }
+  return page;
+}
+
+std::vector<RunInfo> RocksHistory::ListLiveRuns(RunId before, std::size_t most) const {
+  std::vector<RunInfo> page;
+  const std::shared_lock lock(mutex_);
+  for (auto it = next_index_.lower_bound(before);
+       it != next_index_.begin() && page.size() < most;) {
+    const auto known = runs_.find((--it)->first);
+    if (known != runs_.end() && !known->second.aside) page.push_back(InfoOf(known->second));
   }
   return page;
 }

@@ -15,9 +15,9 @@
 // writes no more, but acknowledged records are there for the next one. kAlreadyExists: another
 // process has the directory open.
 //
-// Thread safety: one thread writes: it alone calls what is not const. JobOf, ListRuns, NextIndex,
-// Read, ReadSnapshot and LastNow may run in any thread, beside the writer and each other. A run
-// that is removed meanwhile is kNotFound.
+// Thread safety: one thread writes: it alone calls what is not const. JobOf, ListRuns,
+// ListLiveRuns, NextIndex, Read, ReadSnapshot and LastNow may run in any thread, beside the writer
+// and each other. A run that is removed meanwhile is kNotFound.
 #ifndef PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
 #define PRD_SERVER_HISTORY_ROCKS_HISTORY_H_
 
@@ -69,9 +69,10 @@ class RocksHistory final : public History {
   // All runs, oldest first. A run that was set aside counts as ended.
   Result<std::vector<RunInfo>> ListRuns() const;
   // A page of them: runs with numbers below `before`, the newest first, `most` at most. Its cost
-  // grows with the page and not with the number of runs. `live`: of those that go on alone; all
-  // runs are looked at in memory.
-  std::vector<RunInfo> ListRuns(RunId before, std::size_t most, bool live = false) const;
+  // grows with the page and not with the number of runs.
+  std::vector<RunInfo> ListRuns(RunId before, std::size_t most) const;
+  // The same, of the runs that go on.
+  std::vector<RunInfo> ListLiveRuns(RunId before, std::size_t most) const;
   // The run's job; nullopt: no such run.
   std::optional<std::string> JobOf(RunId run) const;
   // Records from an index on, in order, as many whole ones as fit max_bytes but at least one if

@@ -274,7 +274,7 @@ TEST_F(JobPauseTest, APauseBeforeAnOrderedCopyCountsAfterIt) {
   EXPECT_EQ(State(1), Job::State::kPaused);
 }
 
-// The newer model is not to be had yet: its own worker copies one from a worker that has gone.
+// Rank 1 has the newer model, but copies from a worker that has gone: it cannot serve it yet.
 TEST_F(JobPauseTest, ALateWorkerWaitsForANewerModelWhoseWorkerCopiesOneItself) {
   Start(plans::kGradients, Engine::Joining::kAnytime, 3);
   Train(1, {1, 2});
@@ -288,7 +288,8 @@ TEST_F(JobPauseTest, ALateWorkerWaitsForANewerModelWhoseWorkerCopiesOneItself) {
   Say(0, Ready{.iteration = 1});
   EXPECT_THAT(Heard(), ElementsAre("ready 0@1 owes 0"));  // it does not join anew
   EXPECT_EQ(job_->Explain({now_}, 0),
-            "waiting to copy a newer model, whose worker copies one itself; looks again in 1.0 s");
+            "waiting to copy a newer model: the worker that has it copies one itself; looks again "
+            "in 1.0 s");
   Say(1, Adopted{.ok = false, .iteration = 1});
   now_ = job_->NextDeadline()->ns - 1;
   Step(DeadlineReached{});

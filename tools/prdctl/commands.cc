@@ -253,8 +253,8 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
     cells.push_back(run.end);
     table.Add(std::move(cells));
   }
-  if (!recent->all) console.out << "older runs that have ended are not shown; --all shows them\n";
   table.Print(console.out);
+  if (!recent->all) console.out << "(older runs that have ended are left out: --all shows them)\n";
   return Status::Ok();
 }
 

@@ -43,7 +43,7 @@ TEST(CommandsTest, JobsShowsTheNewestAndWhatGoesOn) {
     source.Add({.run = run, .job = "job-" + std::to_string(run), .ended = run != 7}, {});
   }
   const std::string some = Text([&](auto& c) { return ShowJobs(source, false, false, c); });
-  EXPECT_THAT(some, HasSubstr("older runs that have ended are not shown; --all shows them\n"));
+  EXPECT_THAT(some, HasSubstr("(older runs that have ended are left out: --all shows them)\n"));
   EXPECT_THAT(some, HasSubstr(" job-7 "));
   EXPECT_THAT(some, HasSubstr(" job-101 "));
   EXPECT_THAT(some, HasSubstr(" job-300 "));
