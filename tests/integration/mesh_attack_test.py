@@ -93,37 +93,31 @@ def resident_kb(process):
 
 
 class Training(unittest.TestCase):
-    def train(self, attack):
+    @unittest.skipUnless(os.geteuid() == 0, "becoming another user needs root")
+    def test_another_user_gets_nothing(self):
         with cluster.Cluster(BIN, JOB) as c:
             workers = [c.worker(rank, steps=150, step_ms=20) for rank in range(2)]
             for worker in workers:
                 worker.wait_for(lambda line: line.get("step", -1) >= 3, "step 3")
-            found = None
-            if attack:
-                names = set().union(*(sockets_of(w.process) for w in workers))
-                self.assertGreaterEqual(len(names), 2, "each worker listens")
-                before = [resident_kb(w.process) for w in workers]
-                thief = subprocess.run(
-                    ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-c", THIEF, *sorted(names)],
-                    capture_output=True, text=True, timeout=60)
-                self.assertEqual(thief.returncode, 0, thief.stderr)
-                found = json.loads(thief.stdout)
-                for worker, kb in zip(workers, before):
-                    if worker.process.poll() is None:
-                        self.assertLess(resident_kb(worker.process), kb + 64 * 1024)
+            names = set().union(*(sockets_of(w.process) for w in workers))
+            self.assertGreaterEqual(len(names), 2, "each worker listens")
+            before = [resident_kb(w.process) for w in workers]
+            thief = subprocess.run(
+                ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-c", THIEF, *sorted(names)],
+                capture_output=True, text=True, timeout=60)
+            self.assertEqual(thief.returncode, 0, thief.stderr)
+            found = json.loads(thief.stdout)
+            for worker, kb in zip(workers, before):
+                if worker.process.poll() is None:
+                    self.assertLess(resident_kb(worker.process), kb + 64 * 1024)
             ends = [worker.end() for worker in workers]
             self.assertNotIn("left: said", c.daemon_log())
-            return found, [(end["sum"], end["applied"]) for end in ends]
-
-    @unittest.skipUnless(os.geteuid() == 0, "becoming another user needs root")
-    def test_another_user_gets_nothing(self):
-        _, alone = self.train(attack=False)
-        found, attacked = self.train(attack=True)
         self.assertEqual(found["got"], 0, "bytes of the model")
         self.assertLess(found["endless"], 1 << 20, "bytes that were taken before the connection was closed")
-        self.assertEqual(attacked[0], attacked[1], "the members' models are the same")
-        self.assertEqual(attacked[0][1], 150, "each step was applied")
-        self.assertAlmostEqual(attacked[0][0], alone[0][0], delta=1, msg="nothing foreign is in the sum")
+        self.assertEqual(ends[0]["sum"], ends[1]["sum"], "the members' models are the same")
+        self.assertEqual([end["applied"] for end in ends], [150, 150], "each step was applied")
+        # 10,000 parameters go to the mean of the ranks, 0.5. Of where they began, which is random and below 1000, 150 steps leave 1.4 of the sum.
+        self.assertAlmostEqual(ends[0]["sum"], 5000, delta=2, msg="nothing foreign is in the sum")
 
 
 if __name__ == "__main__":
