@@ -446,9 +446,10 @@ def history_is_there():
     assert main == before["main"], (main, before["main"])
     former = [found for found in prdctl("jobs")["runs"] if found["run"] == before["service"]["run"]]
     assert former, prdctl("jobs")
-    run_held = newest("held")
-    assert not run_held["ended"] and run_held["steps"] > 0, run_held
-    return f"{replayed('main')}; held: {run_held['steps']} steps, goes on"
+    # Its workers are gone: how long it goes on without them is a matter of its lease.
+    goes_on = re.search(rf"run {newest('held')['run']} of job held goes on after (\d+) records", run("journalctl", "-b", "0", "-u", "prd", "--no-pager", "-o", "cat").stdout)
+    assert goes_on and int(goes_on[1]) > 0, newest("held")
+    return f"{replayed('main')}; {goes_on[0]}"
 
 
 def new_processes_go_on():
