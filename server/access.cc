@@ -95,6 +95,7 @@ bool Rights::Covers(const std::string& job) const {
 
 std::string Called(const Rights* rights, std::string_view who) {
   if (rights != nullptr && !rights->name.empty()) return "identity " + rights->name;
+  if (who == "uid:0") return "user root";
   if (who.starts_with(kUser)) return "user " + std::string(who.substr(kUser.size()));
   if (who.starts_with(kKey)) return "key " + std::string(who.substr(kKey.size()));
   return "somebody on this host";

@@ -39,7 +39,7 @@ class Training(unittest.TestCase):
             done = json.loads(c.prdctl("drain", "node1", "--reason", "new disk"))["done"]
             self.assertIn("ranks 4, 5, 6, 7 of job toy leave at the next boundary", done)
             for worker in workers[4:]:
-                self.assertIn("drained by user 0: new disk" if os.geteuid() == 0 else "new disk", worker.fail())
+                self.assertIn("drained by user root: new disk" if os.geteuid() == 0 else "new disk", worker.fail())
             for worker in workers[:4]:
                 worker.end()
                 self.assertEqual([line["attempts"] for line in worker.steps() if line["attempts"] > 1], [])

@@ -48,6 +48,7 @@ rounds, or a store's clock. `steps` and `samples` of each worker and of the job 
 Examples:
   prdctl jobs                            all runs in the history
   prdctl workers mnist                   the workers of job mnist: iteration, pace, state
+  prdctl explain mnist                   why each worker of job mnist waits
   prdctl explain 3                       why rank 3 waits, or what rank 3 did last
   prdctl links                           which workers do not reach each other
   prdctl groups --follow                 groups as they form
@@ -128,6 +129,7 @@ struct Flags {
   bool json = false;
   std::string run;
   std::optional<Rank> rank;
+  std::string rank_or_job;  // explain's first argument
   GroupId group = kNoGroup;
   std::string engine;
   std::vector<std::string> settings;
@@ -252,16 +254,31 @@ Status Prune(HistorySource& source, const Flags& flags, const Console& console) 
 
 using Command = std::function<Status(HistorySource&, const Console&)>;
 
-// `more`: what else to say to who gives something else.
-CLI::Validator IsRank(const std::string& more = "") {
+bool IsRankText(const std::string& text) {
+  return !text.empty() && text.size() < 10 &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+CLI::Validator IsRank() {
   return CLI::Validator(
-      [more](const std::string& text) {
-        const bool digits = !text.empty() && text.size() < 10 &&
-                            text.find_first_not_of("0123456789") == std::string::npos;
-        return digits ? std::string()
-                      : "found \"" + text + "\", allowed is a worker's rank: 0, 1, ..." + more;
+      [](const std::string& text) {
+        return IsRankText(text) ? std::string()
+                                : "found \"" + text + "\", allowed is a worker's rank: 0, 1, ...";
       },
       "");
+}
+
+// `explain 3`, `explain mnist`, `explain 3 mnist`, `explain mnist 3`: a number first is a rank.
+void ReadRankAndRun(const std::string& first, Flags* f) {
+  std::string rank = first;
+  if (!first.empty() && !IsRankText(first)) {
+    rank = f->run;
+    f->run = first;
+  }
+  if (rank.empty()) return;
+  const std::string wrong = IsRank()(rank);
+  if (!wrong.empty()) throw CLI::ValidationError("rank", wrong);
+  f->rank = static_cast<Rank>(std::stol(rank));
 }
 
 // One subcommand and what it takes. `chosen` becomes what it does, once it is parsed.
@@ -325,11 +342,14 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
                                          "what its neighbours do, or, of a store, "
                                          "the other workers' clocks");
   explain->fallthrough();
-  explain->add_option("rank", f.rank, "One worker's rank (default: all)")
-      ->check(IsRank("; a job is named by --run"));
-  explain->add_option("-r,--run", f.run, "Run number or job name (default: newest run)");
-  explain->callback(
-      [&] { chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); }; });
+  explain->add_option(
+      "rank", f.rank_or_job,
+      "One worker's rank (default: all); or the job's name, alone or before a rank");
+  explain->add_option("run,-r,--run", f.run, "Run number or job name (default: newest run)");
+  explain->callback([&] {
+    ReadRankAndRun(f.rank_or_job, &f);
+    chosen = [&f](auto& s, auto& c) { return Explain(s, f.run, f.rank, c); };
+  });
 
   add("links",
       "Which workers live and do not reach each other, for how long, and why the controller takes "

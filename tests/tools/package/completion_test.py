@@ -72,9 +72,8 @@ class Completion(unittest.TestCase):
                 environment = dict(os.environ, PYTHONPATH=str(ROOT / "worker/python"), PRD_LIBRARY=str(BIN.parent / "worker/libprd.so.0"),
                                    PRD_CONTROLLER=c.endpoint, PRD_JOB=job, PRD_RANK="0")
                 subprocess.run(["/usr/bin/python3", ROOT / "tools/package_lib/trial/train.py"], env=environment, check=True, stdout=subprocess.DEVNULL, timeout=90)
-            for words in (["workers"], ["groups", "--run"], ["--json", "explain", "-r"]):
+            for words in (["workers"], ["groups", "--run"], ["explain"], ["--json", "explain", "-r"]):
                 self.assertEqual(offered("prdctl", *words, "", PRD_ADMIN=c.admin), ["toy-1", "toy-2"])
-            self.assertEqual(offered("prdctl", "explain", "", PRD_ADMIN=c.admin), [], "a rank")
             self.assertEqual(offered("prdctl", "--admin", c.admin, "graph", "toy-2"), ["toy-2"])
         self.assertEqual(offered("prdctl", "workers", "", PRD_ADMIN="ipc:///nowhere"), [], "no daemon: no names, and no error")
 

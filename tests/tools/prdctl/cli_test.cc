@@ -95,6 +95,9 @@ TEST_F(CliTest, EveryCommandReadsTheFilesOfAStoppedDaemon) {
                               "explain",
                               "explain 2",
                               "explain --run 1",
+                              "explain mnist",
+                              "explain mnist 2",
+                              "explain 2 mnist",
                               "links",
                               "links 1",
                               "stragglers",
@@ -127,6 +130,9 @@ TEST_F(CliTest, WhatTheyTell) {
   EXPECT_EQ(JsonFromFiles("jobs --options")["runs"][0]["options"], "group_size=2,alpha=0.25");
   EXPECT_THAT(FromFiles("jobs --options").out, HasSubstr("OPTIONS"));
   EXPECT_EQ(JsonFromFiles("workers")["workers"].size(), 3u);
+  EXPECT_EQ(JsonFromFiles("explain mnist"), JsonFromFiles("explain --run mnist"));
+  EXPECT_EQ(JsonFromFiles("explain mnist 2"), JsonFromFiles("explain 2 --run mnist"));
+  EXPECT_EQ(JsonFromFiles("explain 2 1"), JsonFromFiles("explain 2 --run 1"));
   EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["rank"], 2);
   EXPECT_EQ(JsonFromFiles("stragglers")["workers"][0]["slow"], true);
   EXPECT_EQ(JsonFromFiles("stragglers --factor 9")["workers"][0]["slow"], false);
@@ -157,6 +163,8 @@ TEST_F(CliTest, ExitCodesAndMessages) {
   expect(FromFiles("groups --rank -3"), 2, "--rank");
   expect(FromFiles("workers 7"), 3, "run: found \"7\", there are runs 1 to 2 of the jobs mnist");
   expect(FromFiles("explain 7"), 3, "rank: found 7");
+  expect(FromFiles("explain minst"), 3, "run: found \"minst\"");
+  expect(FromFiles("explain mnist two"), 2, "rank: found \"two\", allowed is a worker's rank");
   expect(FromFiles("group 70000"), 3, "group: found 70000");
   expect(FromFiles("status"), 1, "only a running daemon");
   expect(FromFiles("groups --follow"), 1, "only a running daemon");

@@ -434,7 +434,7 @@ class Serving(unittest.TestCase):
                     listed = page.evaluate("document.querySelector('#runs button').innerText")
                     self.assertIn("run 3 · all-reduce → hop → p-reduce · finished", listed)
                     told = page.evaluate("document.getElementById('switches').innerText")
-                    self.assertRegex(told, r"all-reduce → hop at 0:\d\d\.\d, by user \d+: <img src=x onerror=alert\(1\)>\. Pause \d+ ms, run 2")
+                    self.assertRegex(told, r"all-reduce → hop at 0:\d\d\.\d, by user \w+: <img src=x onerror=alert\(1\)>\. Pause \d+ ms, run 2")
                     page.evaluate("move(0, state.summary.switches[0].at_s, false)")
                     page.press("S")
                     self.assertIn("all-reduce → hop", page.evaluate("document.getElementById('tip').innerText"))
