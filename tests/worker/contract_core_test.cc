@@ -825,11 +825,14 @@ TEST(WaitingTest, AControllerThatIsGoneBeforeTheStartEndsTheCallAfterTimeout) {
   SessionCore::Options options;
   options.timeout = 5 * kSecond;
   options.start_timeout = 60 * kSecond;
+  options.controller = "tcp://there:1";
   s.core.Attach(s.now, options, &s.actions);
   s.Welcome();
   for (int second = 1; second <= 6; ++second) s.Pass(kSecond);
   EXPECT_EQ(s.Done()->code(), Code::kUnavailable);
-  EXPECT_THAT(s.Done()->message(), HasSubstr("has not answered for 5000 ms"));
+  EXPECT_EQ(s.Done()->message(),
+            "the controller at tcp://there:1 has not answered for 5000 ms: does "
+            "prd run there, and is PRD_CONTROLLER right?");
 }
 
 }  // namespace

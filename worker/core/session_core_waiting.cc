@@ -126,7 +126,8 @@ void SessionCore::SayLine(Actions* out) {
 void SessionCore::TimedOut(Actions* out) {
   const bool starts = is_member() && !has_replica_;
   const DurationNs start = options_.start_timeout != 0 ? options_.start_timeout : options_.timeout;
-  std::string text = "the controller has not answered for " + Ms(options_.timeout);
+  std::string text = "the controller at " + options_.controller + " has not answered for " +
+                     Ms(options_.timeout) + ": does prd run there, and is PRD_CONTROLLER right?";
   if (!last_refusal_.empty()) {
     text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
   }
