@@ -106,13 +106,104 @@ class Run(unittest.TestCase):
         self.assertEqual(sorted(line for line in lines if "interrupted" in line), ["[0] interrupted", "[1] interrupted"])
 
     def test_what_is_wrong_is_said(self):
-        _, err = self.end(self.start("    session.step()", "-n", "2", "--engine", "nonsense"), code=1)
-        self.assertIn("the daemon ended; its log ends so", err)
-        self.assertIn("nonsense", err)
-        _, err = self.end(self.start("", "-n", "2"), code=2)
-        self.assertIn("--engine: needed", err)
-        _, err = self.end(self.start("", "-n", "0", "--engine", "hop"), code=2)
-        self.assertIn("--workers: found 0", err)
+        def wrong(*arguments):
+            return self.end(self.start("    session.step()", "-n", "2", *arguments), code=2)[1]
+
+        err = wrong("--engine", "nonsense")
+        self.assertIn('prd.run: --engine nonsense: job.engine: found "nonsense" (a text), allowed is "all-reduce"', err)
+        err = wrong("--engine", "p-reduce", "--option", "group_size=2", "--option", "wieghts=samples", "--job-option", "goal_steps=-1")
+        self.assertIn("--option wieghts=samples: job.p-reduce.wieghts: unknown key", err)
+        self.assertEqual(err.count("--job-option goal_steps=-1: job.goal_steps: found -1"), 1, err)
+        self.assertNotIn("prd.toml", err)
+        self.assertNotIn("SIGKILL", err, "no worker was started")
+        self.assertIn("argument --option: found 'weights', needed is KEY=VALUE", wrong("--engine", "p-reduce", "--option", "weights"))
+        self.assertIn("--env: found A for rank 2, there are ranks 0 to 1", wrong("--engine", "hop", "--env", "2:A=b"))
+        self.assertIn("--engine: needed", wrong())
+        self.assertIn("--workers: found 0", self.end(self.start("", "-n", "0", "--engine", "hop"), code=2)[1])
+        self.assertIn("which is no program here; name the daemon by --daemon or PRD_DAEMON", wrong("--engine", "hop", "--daemon", "/no/prd"))
+        self.assertEqual(list(self.folder.glob("prd-run-*")), [])
+
+    def test_strings_need_no_quotes(self):
+        out, _ = self.end(self.start("    session.step()", "-n", "2", "--engine", "p-reduce", "--option", "weights=samples", "--option", "group_size=2",
+                                     "--option", 'missing="initial"', "--option", "overlap = true", "--job-option", "on_nonfinite=stop"))
+        self.assertEqual(out.count("model 1.0"), 2, out)
+
+    def test_prdctl_finds_the_daemon(self):
+        program = self.start(WAITS, "-n", "2", "--engine", "p-reduce")
+        first = program.stderr.readline()
+        self.assertIn(f"{place.BIN}/prdctl workers\n", first)
+        command = first.partition(": ")[2].partition(": ")[2]
+        while "waits" not in program.stdout.readline():
+            pass
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
+        program.send_signal(signal.SIGINT)
+        self.end(program)
+        self.assertIn("train", done.stdout, done.stderr)
+
+    def test_history_and_log_are_kept(self):
+        kept, log = self.folder / "a folder/kept", self.folder / "daemon.log"
+        _, err = self.end(self.start("    session.step()", "-n", "2", "--engine", "p-reduce", "--keep", str(kept), "--log", str(log)))
+        command = err.splitlines()[-1].partition("again: ")[2]
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
+        self.assertIn("finished", done.stdout, done.stderr)
+        self.assertIn("train", log.read_text())
+
+    def test_a_config_of_ones_own(self):
+        config = self.folder / "own.toml"
+        text = '[[job]]\nname = "tr*"\nengine = "p-reduce"\nworkers = 2\n[job.p-reduce]\ngroup_size = 2\n'
+        for daemon in ("", '[daemon]\nlisten = "tcp://0.0.0.0:5775"\nlog_level = "debug"\nstate_dir = "/nowhere"\n'):
+            config.write_text(daemon + text)
+            log = self.folder / f"log-{bool(daemon)}"
+            out, _ = self.end(self.start("    session.step()", "-n", "2", "--config", str(config), "--log", str(log)))
+            self.assertIn("[1] attached p-reduce 2", out)
+            self.assertEqual("[debug]" in log.read_text() or " debug " in log.read_text(), bool(daemon))
+        config.write_text(text + "group_sized = 3\n")
+        _, err = self.end(self.start("", "-n", "2", "--config", str(config)), code=2)
+        self.assertIn(f"{config}:7: job.p-reduce.group_sized: unknown key", err)
+        self.assertIn("--config: [Errno 2]", self.end(self.start("", "-n", "2", "--config", "/no.toml"), code=2)[1])
+        self.assertIn("are the file's", self.end(self.start("", "-n", "2", "--config", str(config), "--engine", "hop"), code=2)[1])
+
+    def test_variables_of_all_ranks_and_of_some(self):
+        out, _ = self.end(self.start('    print("has", os.environ.get("ALL"), os.environ.get("SOME"))', "-n", "3", "--engine", "p-reduce",
+                                     "--env", "ALL=x=y", "--env", "0,2:SOME=z"))
+        self.assertEqual(sorted(line for line in out.splitlines() if "has" in line), ["[0] has x=y z", "[1] has x=y None", "[2] has x=y z"])
+
+    def test_several_jobs_of_one_script(self):
+        out, _ = self.end(self.start("""
+    with prd.Session(job="train/second") as second:
+        second.attach(numpy.zeros(4, numpy.float32), numpy.zeros(4, numpy.float32), lambda: None)
+        second.step()
+        second.finish()
+        print("second", second.engine)
+""", "-n", "2", "--engine", "p-reduce", "--option", "group_size=2"))
+        self.assertEqual(out.count("second p-reduce"), 2, out)
+
+    def test_a_traceback_stays_in_one_piece(self):
+        """Rank 1 writes in the midst of rank 0's; and the end says who was first."""
+        script = self.folder / "fails.sh"
+        script.write_text("""#!/bin/sh
+wait_for() { until [ -e "$MARK.$1" ]; do sleep 0.01; done; }
+if [ "$PRD_RANK" = 0 ]; then
+  echo "Traceback (most recent call last):" >&2; touch $MARK.begun; wait_for between
+  printf '  File "x"\n    f()\nValueError: first\n' >&2; exit 3
+fi
+wait_for begun; echo other >&2; touch $MARK.between; while kill -0 "$(cat $MARK.pid)" 2>/dev/null; do sleep 0.01; done
+echo last >&2; exit 4
+""".replace('if [ "$PRD_RANK" = 0 ]; then', 'if [ "$PRD_RANK" = 0 ]; then\n  echo $$ > $MARK.pid'))
+        script.chmod(0o755)
+        program = subprocess.Popen([sys.executable, "-m", "prd.run", "-n", "2", "--engine", "hop", "--no-python", str(script)], env=self.environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        _, err = self.end(program, code=1)
+        self.assertIn('[0] Traceback (most recent call last):\n[0]   File "x"\n[0]     f()\n[0] ValueError: first\n', err)
+        self.assertIn("prd.run: 2 of 2 workers failed, rank 0 first: ValueError: first\n", err)
+
+    def test_the_examples_of_help_can_be_parsed(self):
+        sys.path.insert(0, str(place.PACKAGE))
+        import prd.run
+        lines = re.findall(r"^  python3 -m prd\.run (.*)$", prd.run.EXAMPLES, re.MULTILINE)
+        self.assertGreater(len(lines), 5)
+        for line in lines:
+            prd.run.parse(re.split(r"  +", line)[0].split())
 
 
 if __name__ == "__main__":

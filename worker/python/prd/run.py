@@ -1,57 +1,120 @@
 """python3 -m prd.run -n 8 script.py [ARGUMENT ...]: starts the workers of a job on this host."""
 import argparse
 import ctypes
+import json
 import os
 import pathlib
+import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 
 _PR_SET_PDEATHSIG = 1
 
-HELP = """
+EXAMPLES = """
+Examples:
+  python3 -m prd.run -n 4 --engine p-reduce train.py --lr 0.1
+  python3 -m prd.run -n 4 --engine p-reduce --option group_size=2 --option weights=samples train.py
+  python3 -m prd.run -n 4 --engine esync --job-option goal_steps=2000 train.py
+  python3 -m prd.run -n 4 --engine p-reduce --env 3:SLOW_MS=50 train.py     rank 3 alone has SLOW_MS
+  python3 -m prd.run -n 4 --engine p-reduce --keep out train.py             and then:
+  prdctl --state-dir out/state groups
+  python3 -m prd.run -n 4 --config job.toml train.py                        your own [[job]] sections
+  python3 -m prd.run -n 4 --engine ssp --no-python ./trainer
+
 Each worker has PRD_RANK, PRD_WORLD_SIZE, PRD_JOB, PRD_CONTROLLER and PRD_LAUNCH; its lines begin with its rank. A worker that
-dies leaves the others alone. Without PRD_CONTROLLER a daemon of this job's own is started, with --engine, and ended with the last worker.
-SIGINT and SIGTERM are passed to all workers once; a second one kills them. On SIGTERM workers leave the job after the
-step they are in, unless they have a handler of their own, and end with 143. Exit code: 0 if every worker ended with 0, in the
-end; else 1.
+dies leaves the others alone. Without PRD_CONTROLLER a daemon of this job's own is started, with --engine or --config, and ended
+with the last worker; the first line on stderr says how prdctl asks it. Its config has JOB, and JOB/* for scripts with several jobs.
+
+Signals: SIGINT and SIGTERM are passed to all workers once; a second one kills them. On SIGTERM workers leave the job after the
+step they are in, unless they have a handler of their own, and end with 143.
+
+Exit codes: 0 every worker ended with 0, in the end; 1 one did not; 2 wrong usage or config.
 """
+_LITERAL = re.compile(r"""true|false|["'\[{].*|[+-]?(inf|nan|0x[\da-fA-F_]+|0o[0-7_]+|0b[01_]+|\d[\d_]*(\.\d[\d_]*)?([eE][+-]?\d+)?)|\d{4}-\d\d-\d\d.*""")
+_IN_DAEMON = re.compile(r"\s*(listen|admin|state_dir)\s*=")
 
 
 def _own_daemon():
-    """The one that came with this package in a wheel, or whatever prd the system has."""
-    beside = pathlib.Path(__file__).resolve().parent / ".bin" / "prd"
-    return str(beside) if beside.exists() else "prd"
+    """The one that came with this package in a wheel, or was built in this clone, or whatever prd the system has."""
+    package = pathlib.Path(__file__).resolve().parent
+    for path in (package / ".bin/prd", package.parent.parent.parent / "build/release/bin/prd"):
+        if path.exists():
+            return str(path)
+    return "prd"
+
+
+def _setting(text):
+    """KEY=VALUE as a line of TOML, and as it was given: a value that is none in TOML, as p-reduce, is a string."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"found {text!r}, needed is KEY=VALUE")
+    return f"{key} = {value if _LITERAL.fullmatch(value) else json.dumps(value, ensure_ascii=False)}", text
+
+
+def _variable(text):
+    """[RANK,...:]NAME=VALUE as (ranks, name, value); no ranks: of all."""
+    found = re.fullmatch(r"(?:(\d+(?:,\d+)*):)?([A-Za-z_]\w*)=(.*)", text, re.DOTALL)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, needed is NAME=VALUE, or RANK:NAME=VALUE, or RANK,RANK:NAME=VALUE")
+    return [int(rank) for rank in (found[1] or "").split(",") if rank], found[2], found[3]
+
+
+def parser():
+    """What the command line may be. The manual page is made of it."""
+    made = argparse.ArgumentParser(prog="python3 -m prd.run", description="Starts the workers of a job on this host.", epilog=EXAMPLES,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("-n", "--workers", type=int, required=True, help="how many")
+    made.add_argument("--job", help="the job's name (default: PRD_JOB, or the script's name)")
+    made.add_argument("--engine", help="of the daemon that is started: as in prd.toml")
+    made.add_argument("--option", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+                      help="of the engine, as in prd.toml; strings need no quotes; may be given again")
+    made.add_argument("--job-option", action="append", default=[], type=_setting, metavar="KEY=VALUE",
+                      help="of [[job]], as in prd.toml: goal_steps, lease_ms; may be given again")
+    made.add_argument("--config", type=pathlib.Path, metavar="FILE",
+                      help="a prd.toml with [[job]] sections, instead of --engine; listen, admin and state_dir are this program's")
+    made.add_argument("--env", action="append", default=[], type=_variable, metavar="[RANK:]NAME=VALUE",
+                      help="an environment variable of all workers, or of these ranks (1,2:NAME=VALUE); may be given again")
+    made.add_argument("--keep", type=pathlib.Path, metavar="FOLDER",
+                      help="leaves the daemon's history in FOLDER/state, for prdctl --state-dir, with its config and its log")
+    made.add_argument("--log", type=pathlib.Path, metavar="FILE", help="where the daemon's log goes")
+    made.add_argument("--controller", default=os.environ.get("PRD_CONTROLLER"), help="the endpoint of a daemon that runs (default: PRD_CONTROLLER)")
+    made.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", _own_daemon()), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
+    made.add_argument("--restart", type=int, default=0, metavar="N", help="starts a worker that fails again, up to N times")
+    made.add_argument("--no-python", action="store_true", help="the script is a program of its own")
+    made.add_argument("script", help="what each worker runs")
+    made.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the script's arguments")
+    return made
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser(prog="python3 -m prd.run", description="Starts the workers of a job on this host.", epilog=HELP,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", "--workers", type=int, required=True, help="how many")
-    parser.add_argument("--job", help="the job's name (default: PRD_JOB, or the script's name)")
-    parser.add_argument("--engine", help="of the daemon that is started: as in prd.toml")
-    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the engine, as in prd.toml; may be given again")
-    parser.add_argument("--job-option", action="append", default=[], metavar="KEY=VALUE", help="of [[job]], as in prd.toml; may be given again")
-    parser.add_argument("--controller", default=os.environ.get("PRD_CONTROLLER"), help="the endpoint of a daemon that runs (default: PRD_CONTROLLER)")
-    parser.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", _own_daemon()), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
-    parser.add_argument("--restart", type=int, default=0, metavar="N", help="starts a worker that fails again, up to N times")
-    parser.add_argument("--no-python", action="store_true", help="the script is a program of its own")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    args = parser.parse_args(arguments)
+    command = parser()
+    args = command.parse_args(arguments)
     if args.workers < 1:
-        parser.error(f"--workers: found {args.workers}, allowed is 1 or more")
-    if args.controller and (args.engine or args.option or args.job_option):
-        parser.error("--engine, --option, --job-option: are the config's where a daemon runs already (PRD_CONTROLLER, --controller)")
-    if not args.controller and not args.engine:
-        parser.error("--engine: needed, as there is no daemon yet (PRD_CONTROLLER, --controller)")
+        command.error(f"--workers: found {args.workers}, allowed is 1 or more")
+    if args.controller and (args.engine or args.option or args.job_option or args.config or args.keep or args.log):
+        command.error("--engine, --option, --job-option, --config, --keep, --log: are for a daemon of this job's own, and one runs already "
+                      f"({args.controller}: PRD_CONTROLLER, --controller)")
+    if args.config and (args.engine or args.option or args.job_option):
+        command.error("--engine, --option, --job-option: are the file's, with --config")
+    if not args.controller and not args.engine and not args.config:
+        command.error("--engine: needed, or --config, as there is no daemon yet (PRD_CONTROLLER, --controller)")
+    for ranks, name, _ in args.env:
+        if any(rank >= args.workers for rank in ranks):
+            command.error(f"--env: found {name} for rank {max(ranks)}, there are ranks 0 to {args.workers - 1}")
     args.job = args.job or os.environ.get("PRD_JOB") or pathlib.Path(args.script).stem
     return args
+
+
+class WrongUsage(Exception):
+    """What the command line, or a file that it names, cannot mean."""
 
 
 def _die_with_parent():
@@ -59,24 +122,78 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _config(args, daemon):
+    """Lines of prd.toml, each with the option that it is of. `daemon`: the lines of [daemon] that are this program's."""
+    if args.config is None:
+        engine, lines = f"--engine {args.engine}", [("[daemon]", ""), *((line, "") for line in daemon)]
+        for name in (args.job, f"{args.job}/*"):
+            lines += [("[[job]]", ""), (f"name = {json.dumps(name, ensure_ascii=False)}", f"--job {args.job}"),
+                      (f"engine = {json.dumps(args.engine, ensure_ascii=False)}", engine), (f"workers = {args.workers}", f"--workers {args.workers}")]
+            lines += [(line, f"--job-option {given}") for line, given in args.job_option]
+            lines.append((f"[job.{args.engine}]", engine))
+            lines += [(line, f"--option {given}") for line, given in args.option]
+        return lines
+    lines, section = [], None
+    for number, line in enumerate(args.config.read_text(encoding="utf-8").splitlines(), 1):
+        header = re.match(r"\s*\[+\s*([^]]*?)\s*\]", line)
+        section = header[1] if header else section
+        mine = section == "daemon" and _IN_DAEMON.match(line)
+        lines.append(("" if mine else line, f"{args.config}:{number}"))
+        if header and section == "daemon":
+            lines += [(text, "") for text in daemon]
+    if not any(text == daemon[0] for text, _ in lines):
+        lines += [("[daemon]", ""), *((text, "") for text in daemon)]
+    return lines
+
+
 class Daemon:
     """A daemon of this job's own."""
 
     def __init__(self, args):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prd-run-"))
-        self.endpoint = f"ipc://{self.folder}/workers.sock"
-        lines = ["[daemon]", f'listen = "{self.endpoint}"', f'admin = "ipc://{self.folder}/admin.sock"', f'state_dir = "{self.folder}/state"',
-                 "[[job]]", f'name = "{args.job}"', f'engine = "{args.engine}"', f"workers = {args.workers}",
-                 *args.job_option, f"[job.{args.engine}]", *args.option]
-        (self.folder / "prd.toml").write_text("\n".join(lines) + "\n")
-        self.log = self.folder / "prd.log"
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen([args.daemon, "--config", str(self.folder / "prd.toml")], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+        """Raises WrongUsage for a config that prd refuses, before anything is started."""
+        if shutil.which(args.daemon) is None:
+            raise WrongUsage(f"--daemon: found {args.daemon!r}, which is no program here; name the daemon by --daemon or PRD_DAEMON "
+                             "(built from the sources: build/release/bin/prd)")
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="prd-run-"))  # short: its sockets' names may have 107 bytes
+        try:
+            self._start(args)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def _start(self, args):
+        kept = args.keep.absolute() if args.keep is not None else self.folder
+        kept.mkdir(parents=True, exist_ok=True)
+        self.endpoint, self.admin = (f"ipc://{self.folder}/{name}.sock" for name in ("workers", "admin"))
+        state = str(kept / "state")
+        try:
+            lines = _config(args, [f"{key} = {json.dumps(value, ensure_ascii=False)}"
+                                   for key, value in (("listen", self.endpoint), ("admin", self.admin), ("state_dir", state))])
+        except (OSError, UnicodeDecodeError) as error:
+            raise WrongUsage(f"--config: {error}") from None
+        file = kept / "prd.toml"
+        file.write_text("".join(f"{text}\n" for text, _ in lines), encoding="utf-8")
+        self._check(args, file, [of for _, of in lines])
+        self.log = args.log or kept / "prd.log"
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen([args.daemon, "--config", str(file)], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                                             start_new_session=True, preexec_fn=_die_with_parent)
+
+    def _check(self, args, file, origins):
+        done = subprocess.run([args.daemon, "--config", str(file), "--check-config"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode == 0:
+            return
+
+        def origin(found):
+            of = origins[int(found[1]) - 1]
+            return f"{of}: " if of else ""
+
+        said = re.sub(rf"{re.escape(str(file))}:(\d+): ", origin, done.stderr.removeprefix("prd: ").strip())
+        raise WrongUsage("\n".join(dict.fromkeys(said.splitlines())))  # JOB and JOB/* have the same errors
 
     def failure(self):
         """Why it does not run; None while it does."""
-        return None if self.process.poll() is None else self.log.read_text()[-1500:]
+        return None if self.process.poll() is None else self.log.read_text(errors="replace")[-1500:]
 
     def end(self):
         self.process.terminate()
@@ -86,6 +203,45 @@ class Daemon:
             self.process.kill()
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_TOGETHER_S = 0.05  # lines that come in such a distance are written together
+_TRACEBACK_S = 2  # and the lines of a traceback, in this one
+
+
+def _blocks(pipe):
+    """Lists of lines that have come together, so that tracebacks of several workers are not mixed."""
+    rest, lines, since = b"", [], time.monotonic()
+    while True:
+        wait = None
+        if lines:
+            in_traceback = _in_traceback(lines)
+            wait = _TRACEBACK_S if in_traceback else min(_TOGETHER_S, max(0, since + 4 * _TOGETHER_S - time.monotonic()))
+        if not select.select([pipe], [], [], wait)[0]:
+            yield lines
+            lines = []
+            continue
+        got = os.read(pipe, 65536)
+        if not lines:
+            since = time.monotonic()
+        *whole, rest = (rest + got).split(b"\n")
+        if not got and rest:
+            whole.append(rest)
+        lines += [line.rstrip(b"\r") for line in whole]
+        if not got:
+            if lines:
+                yield lines
+            return
+
+
+def _in_traceback(lines):
+    """Whether the newest traceback has not come to its last line, which is not indented."""
+    for line in reversed(lines):
+        if line.startswith(b"Traceback (most recent call last)"):
+            return True
+        if not line.startswith(b" "):
+            return False
+    return False
 
 
 class Workers:
@@ -99,15 +255,21 @@ class Workers:
         self._lock = threading.Lock()
         self._restarts = [0] * args.workers
         self._readers = []
+        self._last_lines = {}  # of stderr, by rank
+        self.failed = []  # ranks that have failed for good, the first one first
         self.running = {}  # by rank
         self.codes = {}
         for rank in range(args.workers):
             self._start(rank)
 
+    def _environment_of(self, rank):
+        own = {name: value for ranks, name, value in self._args.env if not ranks or rank in ranks}
+        return dict(self._environment, **own, PRD_RANK=str(rank))
+
     def _start(self, rank):
         command = [self._args.script] if self._args.no_python else [sys.executable, self._args.script]
         self.running[rank] = process = subprocess.Popen(
-            [*command, *self._args.arguments], env=dict(self._environment, PRD_RANK=str(rank)), stdin=subprocess.DEVNULL,
+            [*command, *self._args.arguments], env=self._environment_of(rank), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_parent,
         )
         for pipe, to in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -116,9 +278,12 @@ class Workers:
 
     def _pass_on(self, rank, pipe, to):
         with pipe:
-            for line in pipe:
+            for block in _blocks(pipe.fileno()):
+                if to is sys.stderr:
+                    self._last_lines[rank] = block[-1].decode(errors="replace")
                 with self._lock:
-                    to.buffer.write(b"[%d] %s\n" % (rank, line.rstrip(b"\r\n")))
+                    for line in block:
+                        to.buffer.write(b"[%d] %s\n" % (rank, line))
                     to.flush()
 
     def say(self, text):
@@ -141,7 +306,14 @@ class Workers:
                 self.say(f"rank {rank} {how}, and is started again ({self._restarts[rank]} of {self._args.restart})")
                 self._start(rank)
             else:
+                self.failed.append(rank)
                 self.say(f"rank {rank} {how}")
+
+    def say_who_failed_first(self):
+        if len(self.failed) > 1:
+            first = self.failed[0]
+            line = self._last_lines.get(first)
+            self.say(f"{len(self.failed)} of {self._args.workers} workers failed, rank {first} first" + (f": {line}" if line else ""))
 
     def signal(self, number):
         for process in self.running.values():
@@ -150,6 +322,12 @@ class Workers:
     def join(self):
         for reader in self._readers:
             reader.join(5)  # a child of a worker may have its output yet
+
+
+def _prdctl(daemon):
+    """The one beside this daemon, if it is there."""
+    beside = os.path.join(os.path.dirname(daemon), "prdctl")
+    return beside if "/" in beside and os.path.exists(beside) else "prdctl"
 
 
 def main(arguments=None):
@@ -164,7 +342,12 @@ def main(arguments=None):
     daemon = None
     try:
         daemon = None if args.controller else Daemon(args)
+        if daemon is not None:
+            print(f"prd.run: to look at it: PRD_ADMIN={daemon.admin} {_prdctl(args.daemon)} workers", file=sys.stderr, flush=True)
         workers = Workers(args, args.controller or daemon.endpoint)
+    except WrongUsage as error:
+        print(f"prd.run: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
         if daemon is not None:
             daemon.end()
@@ -184,8 +367,12 @@ def main(arguments=None):
             passed += 1
         workers.look(ending=bool(came))
     workers.join()
+    if not came:
+        workers.say_who_failed_first()
     if daemon is not None:
         daemon.end()
+        if args.keep is not None:
+            workers.say(f"to look at it again: {_prdctl(args.daemon)} --state-dir {shlex.quote(str(args.keep / 'state'))} jobs")
     return 0 if all(code == 0 for code in workers.codes.values()) else 1
 
 
