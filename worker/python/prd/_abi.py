@@ -113,8 +113,9 @@ def _candidates():
     """Where libprd is looked for: the first that is there counts."""
     if "PRD_LIBRARY" in os.environ:
         return [os.environ["PRD_LIBRARY"]]
-    beside = pathlib.Path(__file__).resolve().parent / ".libs" / "libprd.so.0"
-    return [str(beside)] * beside.exists() + ["libprd.so.0"]
+    package = pathlib.Path(__file__).resolve().parent
+    places = package / ".libs/libprd.so.0", package.parent.parent.parent / "build/release/worker/libprd.so.0"  # a wheel's, a clone's
+    return [str(path) for path in places if path.exists()] + ["libprd.so.0"]
 
 
 def library():

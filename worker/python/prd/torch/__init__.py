@@ -16,6 +16,7 @@ import torch
 
 from prd import arrays, errors
 from prd.session import Session
+from prd.torch.alone import AloneSession, PlainLoader, is_alone
 from prd.torch.data import ShardedLoader
 from prd.torch.state import OptimizerState
 
@@ -26,7 +27,8 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
            job_trained=(0, 0)):
     """Joins the job with this model; the parameters, the buffers and the optimizer's state are then the job's.
 
-    From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is.
+    From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is. Where nothing names a job (PRD_JOB,
+    PRD_CONTROLLER, a launcher's variables) and no daemon listens on this host, the process trains alone, and says so.
 
     session: a prd.Session that is not attached; else one is made, by the environment. samples: of each step, where no
     loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
@@ -34,7 +36,8 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     these: to clip them as one process would. seed: whether workers draw different random numbers from here on.
     trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were.
     """
-    return Worker(model, optimizer, session or Session(), samples, buffers, before_apply, seed, trained, job_trained)
+    session = session or (AloneSession() if is_alone() else Session())
+    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained)
 
 
 def _taken(tensor, name):
@@ -155,7 +158,8 @@ class Worker:
         parts: of this worker's part of the data alone. Of loaders with a sampler of their own, or without a length, only
         the end of an epoch changes.
         """
-        self._loader = ShardedLoader(self, loader, parts)
+        kind = PlainLoader if isinstance(self.session, AloneSession) else ShardedLoader
+        self._loader = kind(self, loader, parts)
         return self._loader
 
     def pause(self):
