@@ -3,7 +3,11 @@
 
 Usage: manual.py PROGRAM > PROGRAM.1          of `PROGRAM --help`, and of its subcommands' --help
        manual.py --config prd.toml > prd.toml.5
+       manual.py --python-program FOLDER prd.run > prd.run.1      of what its function parser() makes; FOLDER has the package
+       manual.py --python-module FOLDER prd.torch > prd.torch.3   of its docstrings
 """
+import ast
+import importlib
 import pathlib
 import re
 import subprocess
@@ -16,7 +20,7 @@ FILES = [
     ("/run/prd", "The sockets where workers of this host and prdctl connect."),
     ("/var/lib/prd", "The history of every decision, from which a daemon that was killed goes on."),
 ]
-SEE_ALSO = ["prd(1)", "prdctl(1)", "prd.toml(5)"]
+SEE_ALSO = ["prd(1)", "prdctl(1)", "prd.run(1)", "prd.torch(3)", "prd.toml(5)"]
 ENTRY = re.compile(r"  (\S.*)$")
 
 
@@ -172,12 +176,67 @@ def config_page(path):
     return lines + ending("prd.toml")
 
 
+def version_of(folder):
+    return re.search(r'__version__ = "(.*)"', (folder / "prd/__init__.py").read_text(encoding="utf-8"))[1]
+
+
+def python_program_page(folder, name):
+    """Of a module whose function parser() gives an argparse.ArgumentParser."""
+    sys.path.insert(0, str(folder))
+    parser = importlib.import_module(name).parser()
+    actions = [action for action in parser._actions if action.option_strings != ["-h", "--help"]]
+    lines = page(name, 1, f"prd {version_of(folder)}", summary(name, parser.description))
+    lines += [".SH SYNOPSIS", f"\\fB{escape(parser.prog)}\\fR {escape('-n WORKERS [OPTION ...] script [ARGUMENT ...]')}",
+              ".SH DESCRIPTION", escape(parser.description), ".SH OPTIONS"]
+    for action in actions:
+        takes = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+        if action.option_strings:
+            lines += entry(",".join(action.option_strings) + takes, action.help)
+        else:
+            lines += entry(action.metavar or action.dest, action.help)
+    return lines + footer(parser.epilog.strip("\n")) + ending(name)
+
+
+def python_module_page(folder, name):
+    """Of the docstrings of its functions, and of its classes' methods and properties; it is read, not run."""
+    path = folder / name.replace(".", "/")
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    about = ast.get_docstring(tree, clean=False).strip()
+    lines = page(name, 3, f"prd {version_of(folder)}", about.partition("\n")[0].partition(": ")[2].rstrip("."))
+    lines += [".SH SYNOPSIS", f"\\fBimport {escape(name)}\\fR", ".SH DESCRIPTION", *paragraphs(about), ".SH FUNCTIONS"]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            lines += documented(f"{name}.", node)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            lines += [f".SH CLASS {escape(node.name.upper())}", *paragraphs(ast.get_docstring(node))]
+            for member in node.body:
+                lines += documented("", member)
+    return lines + ending(name)
+
+
+def documented(prefix, node):
+    """A public function, or a property: `name = property(..., doc="...")` is one, too."""
+    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+        decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+        given = ast.unparse(node.args).removeprefix("self").removeprefix(", ")
+        about, call = ast.get_docstring(node), "" if "property" in decorators else f"({given})"
+        return [".TP", f"\\fB{escape(prefix + node.name)}\\fR{escape(call)}", *paragraphs(about or "", ".IP")]
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "property":
+        about = next((keyword.value.value for keyword in node.value.keywords if keyword.arg == "doc"), "")
+        return [".TP", f"\\fB{escape(node.targets[0].id)}\\fR", escape(about)]
+    return []
+
+
 def main(arguments):
     if arguments in (["-h"], ["--help"]):
         print(__doc__.strip())
         return 0
     if len(arguments) == 2 and arguments[0] == "--config":
         lines = config_page(pathlib.Path(arguments[1]))
+    elif len(arguments) == 3 and arguments[0] in ("--python-program", "--python-module"):
+        make = python_program_page if arguments[0] == "--python-program" else python_module_page
+        lines = make(pathlib.Path(arguments[1]), arguments[2])
     elif len(arguments) == 1 and not arguments[0].startswith("-"):
         lines = program_page(arguments[0])
     else:

@@ -70,7 +70,7 @@ class Packages(unittest.TestCase):
                          {pathlib.Path(name).name for name in files["prd"] if name.startswith("/usr/share/prd/") and name.endswith(".toml")})
         self.assertLessEqual({"/usr/bin/prdctl", "/usr/share/man/man1/prdctl.1.gz", "/usr/share/bash-completion/completions/prdctl"}, set(files["prdctl"]))
         modules = {f"/usr/lib/python3/dist-packages/{path.relative_to(ROOT / 'worker/python')}" for path in (ROOT / "worker/python/prd").rglob("*.py")}
-        self.assertLessEqual(modules, set(files["python3-prd"]))
+        self.assertLessEqual({*modules, "/usr/share/man/man1/prd.run.1.gz", "/usr/share/man/man3/prd.torch.3.gz"}, set(files["python3-prd"]))
 
         def field(name, of):
             return run("dpkg-deb", "--field", debs[of], name)
@@ -126,8 +126,40 @@ class Packages(unittest.TestCase):
         self.work = BUILD / "boot"  # the Debian root in it is made once
         self.make("--boot", "--quick")
 
+    def test_install(self):
+        """`cmake --install` of a build, and of parts of one: of a copy of the rules and the files, with some left out."""
+        build, prefix = self.work / "build", self.work / "prefix"
+        skip = shutil.ignore_patterns("CMakeFiles", "*.a", "*.o", "package", "boot", "tests", "lib")
+        shutil.copytree(BUILD, build, symlinks=True, ignore=skip)
+        shutil.copytree(BUILD / "worker/CMakeFiles/Export", build / "worker/CMakeFiles/Export")
+        for path in build.rglob("cmake_install.cmake"):
+            text = path.read_text().replace(str(BUILD), str(build))
+            path.write_text("" if "/tests" in str(path) else re.sub(r'.*include\("[^"]*/tests/cmake_install.cmake"\)', "", text))
+
+        def install():
+            return subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", build / "cmake_install.cmake"], capture_output=True, text=True)
+
+        for optional in (*build.rglob("libprd_cuda.so"), build / "worker/prd.run.1"):
+            optional.unlink(missing_ok=True)
+        done = install()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        package = prefix / "lib/python3/dist-packages"
+        self.assertEqual({path.relative_to(package) for path in package.rglob("*") if path.is_file()},
+                         {path.relative_to(ROOT / "worker/python") for path in (ROOT / "worker/python/prd").rglob("*.py")})
+        # Nothing but the prefix is named: the package finds the daemon and the library there.
+        said = run(PYTHON, "-B", "-m", "prd.run", "-n", "2", "--engine", "all-reduce", ROOT / "tools/package_lib/trial/train.py",
+                   env={"PYTHONPATH": str(package), "PATH": "/usr/bin:/bin", "TMPDIR": str(self.work)}, timeout=100)
+        self.assertEqual(len(re.findall(rf"{re.escape(VERSION)} all-reduce: rank \d of 2, error 0\.0", said)), 2, said)
+        shutil.rmtree(prefix)
+        (build / "bin/prdctl").unlink()
+        done = install()
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("bin/prdctl is not built; first: cmake --build", done.stderr)
+        self.assertFalse(prefix.exists(), "nothing is installed in part")
+
     def test_manual_pages(self):
-        pages = {"prd.1": BUILD / "server/prd.1", "prd.toml.5": BUILD / "server/prd.toml.5", "prdctl.1": BUILD / "tools/prdctl/prdctl.1"}
+        pages = {"prd.1": BUILD / "server/prd.1", "prd.toml.5": BUILD / "server/prd.toml.5", "prdctl.1": BUILD / "tools/prdctl/prdctl.1",
+                 "prd.run.1": BUILD / "worker/prd.run.1", "prd.torch.3": BUILD / "worker/prd.torch.3"}
         texts = {name: path.read_text() for name, path in pages.items()}
         for name, text in texts.items():
             self.assertTrue(text.startswith(".TH "), name)
@@ -138,6 +170,11 @@ class Packages(unittest.TestCase):
             helped = run(BUILD / "bin" / program, "--help")
             for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", helped, re.MULTILINE):
                 self.assertIn(f"\\fB{option}\\fR", texts[name].replace("\\-", "-"))
+        helped = run(PYTHON, "-B", "-m", "prd.run", "--help", env={"PYTHONPATH": str(ROOT / "worker/python")})
+        for option in set(re.findall(r"(--[a-z-]+)", helped)) - {"--help"}:
+            self.assertIn(option, texts["prd.run.1"].replace("\\-", "-"))
+        for name in ("attach", "step", "shard", "clock", "engine"):
+            self.assertIn(f"{name}\\fR", texts["prd.torch.3"].replace("prd.torch.attach", "attach"))
         if shutil.which("man") is None:
             self.skipTest("man is not installed")
         for name, path in pages.items():

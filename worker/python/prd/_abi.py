@@ -1,7 +1,8 @@
 """libprd.so as prd/prd.h describes it, by ctypes."""
 import ctypes as c
 import os
-import pathlib
+
+from prd import places
 
 ABI_MAJOR, ABI_MINOR = 1, 3
 DONE, APPLY, PENDING = 0, 1, 2
@@ -113,9 +114,8 @@ def _candidates():
     """Where libprd is looked for: the first that is there counts."""
     if "PRD_LIBRARY" in os.environ:
         return [os.environ["PRD_LIBRARY"]]
-    package = pathlib.Path(__file__).resolve().parent
-    places = package / ".libs/libprd.so.0", package.parent.parent.parent / "build/release/worker/libprd.so.0"  # a wheel's, a clone's
-    return [str(path) for path in places if path.exists()] + ["libprd.so.0"]
+    found = places.library()
+    return [found] * (found is not None) + ["libprd.so.0"]
 
 
 def library():

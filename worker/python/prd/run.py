@@ -16,6 +16,8 @@ import threading
 import time
 import uuid
 
+from prd import places
+
 _PR_SET_PDEATHSIG = 1
 
 EXAMPLES = """
@@ -40,15 +42,6 @@ Exit codes: 0 every worker ended with 0, in the end; 1 one did not; 2 wrong usag
 """
 _LITERAL = re.compile(r"""true|false|["'\[{].*|[+-]?(inf|nan|0x[\da-fA-F_]+|0o[0-7_]+|0b[01_]+|\d[\d_]*(\.\d[\d_]*)?([eE][+-]?\d+)?)|\d{4}-\d\d-\d\d.*""")
 _IN_DAEMON = re.compile(r"\s*(listen|admin|state_dir)\s*=")
-
-
-def _own_daemon():
-    """The one that came with this package in a wheel, or was built in this clone, or whatever prd the system has."""
-    package = pathlib.Path(__file__).resolve().parent
-    for path in (package / ".bin/prd", package.parent.parent.parent / "build/release/bin/prd"):
-        if path.exists():
-            return str(path)
-    return "prd"
 
 
 def _setting(text):
@@ -86,7 +79,7 @@ def parser():
                       help="leaves the daemon's history in FOLDER/state, for prdctl --state-dir, with its config and its log")
     made.add_argument("--log", type=pathlib.Path, metavar="FILE", help="where the daemon's log goes")
     made.add_argument("--controller", default=os.environ.get("PRD_CONTROLLER"), help="the endpoint of a daemon that runs (default: PRD_CONTROLLER)")
-    made.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", _own_daemon()), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
+    made.add_argument("--daemon", default=os.environ.get("PRD_DAEMON", places.program("prd")), help="the program to start otherwise (default: PRD_DAEMON, or prd)")
     made.add_argument("--restart", type=int, default=0, metavar="N", help="starts a worker that fails again, up to N times")
     made.add_argument("--no-python", action="store_true", help="the script is a program of its own")
     made.add_argument("script", help="what each worker runs")
