@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,42 @@ class Examples(unittest.TestCase):
         self.assertEqual(weights[0], weights[1])
         for weight in map(float, weights[0].split(",")):
             self.assertLess(abs(weight - 1), 0.3)
+
+    def test_the_readmes_first_block_in_a_fresh_clone(self):
+        """As pasted into a shell: with what was built in place of the commands that build."""
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError:
+            self.skipTest("there is no python3-torch here")
+        clone, shims = self.folder / "clone", self.folder / "shims"
+        shutil.copytree(place.PACKAGE, clone / "worker/python")
+        for folder in (shims, clone / "tools", clone / "build"):
+            folder.mkdir()
+        (clone / "build/release").symlink_to(place.BIN.parent)
+        for name in (shims / "cmake", clone / "tools/deps"):
+            name.write_text('#!/bin/sh\necho "$0 $*" >> "$BUILDS"\n')
+            name.chmod(0o755)
+        (shims / "python3").symlink_to(sys.executable)
+        block = re.search(r"```sh\n(.*?)```", (place.ROOT / "README.md").read_text(), re.DOTALL)[1]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PRD_") and name != "PYTHONPATH"}
+        environment.update(PATH=f"{shims}:{environment['PATH']}", TMPDIR=str(self.folder), BUILDS=str(self.folder / "builds"))
+        done = subprocess.run(["/bin/bash", "-e"], input=block, cwd=clone, env=environment, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        weights = re.findall(r"weights \[\[(.*)\]\]", done.stdout)
+        self.assertEqual((len(weights), len(set(weights))), (4, 1), done.stdout)
+        self.assertLess(max(abs(float(weight) - 1) for weight in weights[0].split(",")), 0.3)
+        self.assertRegex(done.stderr, r"^prd\.run: to look at it: PRD_ADMIN=ipc://\S+ \S+/clone/build/release/bin/prdctl workers\n")
+        self.assertIn("--target prd_installed", (self.folder / "builds").read_text())
+
+    def test_the_first_example_is_the_readmes(self):
+        example = (EXAMPLES / "first.py").read_text().partition('"""\nimport')[2].partition("\n")[2]
+        example = [line.partition("  #")[0] for line in example.splitlines()]
+        whole = re.search(r"```python\n import torch\n(.*?)```", (place.PACKAGE / "README.md").read_text(), re.DOTALL)[1]
+        self.assertEqual(example, [line[1:].partition("  #")[0].rstrip() for line in whole.splitlines()])
+        short = re.search(r"```python\n import torch\n(.*?)```", (place.ROOT / "README.md").read_text(), re.DOTALL)[1]
+        for line in short.splitlines():
+            if "..." not in line:
+                self.assertIn(line[1:].partition("  #")[0].rstrip(), example)
 
     def test_the_demo_trains_from_a_pytorch_script(self):
         try:

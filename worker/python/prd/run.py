@@ -88,6 +88,7 @@ def parser():
 
 
 def parse(arguments=None):
+    """The command line, checked; who gives a wrong one is told, and the program ends with 2."""
     command = parser()
     args = command.parse_args(arguments)
     if args.workers < 1:
@@ -189,6 +190,7 @@ class Daemon:
         return None if self.process.poll() is None else self.log.read_text(errors="replace")[-1500:]
 
     def end(self):
+        """Ends the daemon, and removes its folder; what --keep and --log name stays."""
         self.process.terminate()
         try:
             self.process.wait(20)
@@ -280,6 +282,7 @@ class Workers:
                     to.flush()
 
     def say(self, text):
+        """A line of this program on stderr, between those of the workers."""
         with self._lock:
             print(f"prd.run: {text}", file=sys.stderr, flush=True)
 
@@ -303,16 +306,19 @@ class Workers:
                 self.say(f"rank {rank} {how}")
 
     def say_who_failed_first(self):
+        """Where several have: the first one is likely to be why."""
         if len(self.failed) > 1:
             first = self.failed[0]
             line = self._last_lines.get(first)
             self.say(f"{len(self.failed)} of {self._args.workers} workers failed, rank {first} first" + (f": {line}" if line else ""))
 
     def signal(self, number):
+        """To each worker that runs."""
         for process in self.running.values():
             process.send_signal(number)
 
     def join(self):
+        """Waits until what the workers have printed is written."""
         for reader in self._readers:
             reader.join(5)  # a child of a worker may have its output yet
 
@@ -324,6 +330,7 @@ def _prdctl(daemon):
 
 
 def main(arguments=None):
+    """Starts the workers, and waits for them. Returns the exit code."""
     args = parse(arguments)
     came = []
     # Signals wake the loop through a pipe: a handler may come while this thread holds any lock.

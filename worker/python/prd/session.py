@@ -310,12 +310,14 @@ class Session:
 
     @property
     def progress(self):
+        """How far the whole job is: a Progress. Any thread."""
         p = _abi.Progress()
         self._check(self._library.prd_get_progress(self._session(), p), None)
         return Progress(p.steps, p.samples, p.workers, p.goal_steps, p.goal_samples, bool(p.done), p.own_steps, p.own_samples)
 
     @property
     def group_transports(self):
+        """How the groups of this worker were reduced so far: a GroupTransports. Any thread."""
         t = _abi.GroupTransports()
         self._check(self._library.prd_get_group_transports(self._session(), t), None)
         return GroupTransports(t.collective, t.exchange, t.staged)
@@ -327,18 +329,22 @@ class Session:
 
     @property
     def rank(self):
+        """The number of this worker in its job, from 0; the controller gives one where the environment does not."""
         return self._library.prd_rank(self._session())
 
     @property
     def workers(self):
+        """How many workers the job has now."""
         return self._library.prd_workers(self._session())
 
     @property
     def iteration(self):
+        """The replica's position in the job, in the engine's unit, as StepResult.iteration."""
         return self._library.prd_iteration(self._session())
 
     @property
     def engine(self):
+        """The name of the engine that the job runs under, as in prd.toml."""
         return self._library.prd_engine(self._session()).decode()
 
     @property

@@ -28,6 +28,7 @@ def load(name):
 
 
 def main():
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python3 -m prd.torch.average",
         description="Averages models: files of torch.save(model.state_dict()). Files of strangers do no harm: nothing but tensors and plain values is "
