@@ -334,7 +334,7 @@ class Session:
 
     @property
     def workers(self):
-        """How many workers the job has now."""
+        """How many workers the job has started with."""
         return self._library.prd_workers(self._session())
 
     @property

@@ -214,7 +214,7 @@ class Worker:
     # ---- what is known ----
 
     rank = property(lambda self: self.session.rank, doc="the number of this worker in its job, from 0")
-    workers = property(lambda self: self.session.workers, doc="how many workers the job has now")
+    workers = property(lambda self: self.session.workers, doc="how many workers the job has started with")
     engine = property(lambda self: self.session.engine, doc="the name of the engine that the job runs under")
     interrupted = property(lambda self: self.session.interrupted, doc="whether the step being computed is better cut short (`discard`): its result would not be used, or others wait for it")
     last = property(lambda self: self.session.last, doc="prd.StepResult of the newest step")
