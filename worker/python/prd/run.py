@@ -274,8 +274,9 @@ class Workers:
     def _pass_on(self, rank, pipe, to):
         with pipe:
             for block in _blocks(pipe.fileno()):
-                if to is sys.stderr:
-                    self._last_lines[rank] = block[-1].decode(errors="replace")
+                said = [line for line in block if to is sys.stderr and line and not line.startswith(b"prd: ")]
+                if said:
+                    self._last_lines[rank] = said[-1].decode(errors="replace")
                 with self._lock:
                     for line in block:
                         to.buffer.write(b"[%d] %s\n" % (rank, line))
