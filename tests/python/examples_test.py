@@ -88,6 +88,29 @@ class Examples(unittest.TestCase):
             if "..." not in line:
                 self.assertIn(line[1:].partition("  #")[0].rstrip(), example)
 
+    def test_the_tutorial_trains_resumes_and_stops_early(self):
+        try:
+            import torch
+        except ModuleNotFoundError:
+            self.skipTest("there is no python3-torch here")
+
+        def train(*arguments):
+            out = self.run_program(sys.executable, "-m", "prd.run", "-n", "2", "--engine", "p-reduce", "--option", "group_size=2",
+                                   EXAMPLES / "tutorial.py", "--checkpoint", "saved.pt", *arguments)
+            return [int(epoch) for epoch in re.findall(r"epoch (\d+): ", out)], float(re.search(r"the end: loss ([\d.]+)", out)[1])
+
+        epochs, first = train("--epochs", "2")
+        self.assertLessEqual(epochs, [0, 1])
+        saved = torch.load(self.folder / "saved.pt")
+        self.assertGreaterEqual(saved["job_trained"][1], 5000)
+        epochs, second = train("--epochs", "4")
+        self.assertTrue(epochs and min(epochs) >= saved["job_trained"][1] // 5000, epochs)
+        self.assertLess(second, first + 0.05)
+        saved = torch.load(self.folder / "saved.pt")
+        torch.save(dict(saved, best=-1.0), self.folder / "saved.pt")  # no loss is lower
+        epochs, _ = train("--epochs", "1000", "--patience", "1")
+        self.assertLess(len(epochs), 5)
+
     def test_the_demo_trains_from_a_pytorch_script(self):
         try:
             import torch  # noqa: F401
