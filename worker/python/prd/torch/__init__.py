@@ -17,6 +17,7 @@ import torch
 from prd import arrays, errors
 from prd.session import Session
 from prd.torch.alone import AloneSession, PlainLoader, is_alone
+from prd.torch.clock import JobTime, mark_stepped
 from prd.torch.data import ShardedLoader
 from prd.torch.state import OptimizerState
 
@@ -57,7 +58,7 @@ def _digest(tensor):
     return zlib.crc32(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().tobytes()) if tensor.numel() else 0
 
 
-class Worker:
+class Worker(JobTime):
     """One worker of a job, with its model. As a context manager it finishes, or leaves with the exception that comes out."""
 
     def __init__(self, model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained):
@@ -97,6 +98,7 @@ class Worker:
         self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *averaged]]
         if session.needs_gradients:
             self._give_gradients()
+        self._start_time()
         self._may_be_another = False
         self._look(True)
         if self._state is not None and self._state.own and session.rank == 0:
@@ -134,6 +136,7 @@ class Worker:
             self._in_step = False
         self._may_be_another = False
         self._look(result.adopted)
+        self._tick()
         return result
 
     def _step(self, samples):
@@ -151,15 +154,18 @@ class Worker:
         self._pending = 0
         self._may_be_another = True
         self.session.step(discard=True, stream=self._stream())
+        self._tick()
 
-    def shard(self, loader, *, parts=False):
+    def shard(self, loader, *, parts=False, samples=None):
         """The same data as an endless stream in this worker's own order; an epoch ends when the job has trained it.
 
-        parts: of this worker's part of the data alone. Of loaders with a sampler of their own, or without a length, only
-        the end of an epoch changes.
+        Its len is how many batches of an epoch are this worker's if all are equally fast: steps of the job's clock. A pass has
+        one batch at least. parts: of this worker's part of the data alone. samples: of a batch, a number or a function of the
+        batch; else it is the loader's batch_size. Of loaders with a sampler of their own, or without a length, only the end of
+        an epoch changes.
         """
         kind = PlainLoader if isinstance(self.session, AloneSession) else ShardedLoader
-        self._loader = kind(self, loader, parts)
+        self._loader = kind(self, loader, parts, samples)
         return self._loader
 
     def pause(self):
@@ -180,7 +186,8 @@ class Worker:
     def finish(self, wait=True):
         """Ends training: every model becomes the average of all."""
         if not self._ended:
-            self.session.finish(wait)
+            with self._finishing():
+                self.session.finish(wait)
             self._look(True)
             self._ended = True
 
@@ -213,12 +220,12 @@ class Worker:
 
     # ---- what is known ----
 
-    rank = property(lambda self: self.session.rank, doc="the number of this worker in its job, from 0")
-    workers = property(lambda self: self.session.workers, doc="how many workers the job has started with")
-    engine = property(lambda self: self.session.engine, doc="the name of the engine that the job runs under")
-    interrupted = property(lambda self: self.session.interrupted, doc="whether the step being computed is better cut short (`discard`): its result would not be used, or others wait for it")
-    last = property(lambda self: self.session.last, doc="prd.StepResult of the newest step")
-    progress = property(lambda self: self.session.progress, doc="prd.Progress: how far the whole job is")
+    rank = property(lambda self: self.session.rank, doc="This worker's number, from 0 on")
+    workers = property(lambda self: self.session.workers, doc="How many workers the job started with; progress.workers are there now")
+    engine = property(lambda self: self.session.engine, doc="The name of the engine, as in prd.toml")
+    interrupted = property(lambda self: self.session.interrupted, doc="Whether the step being computed is better cut short: then `discard`")
+    last = property(lambda self: self.session.last, doc="prd.StepResult of the newest step; before the first one, of zeros")
+    progress = property(lambda self: self.session.progress, doc="prd.Progress: steps and samples of the job, its goal, and this worker's own")
 
     @property
     def trained(self):
@@ -229,18 +236,6 @@ class Worker:
     def job_trained(self):
         """(steps, samples) of all workers, for a checkpoint."""
         return self.progress.steps, self.progress.samples
-
-    @property
-    def clock(self):
-        """How many steps a job of equal workers would have made: for schedules that go by steps."""
-        return self.progress.steps / max(self.workers, 1)
-
-    @property
-    def epoch(self):
-        """How often the job has trained the data of the newest loader."""
-        if self._loader is None or not self._loader.samples:
-            raise errors.FailedPrecondition("epoch: shard(loader) comes first, of data that has a length")
-        return self.progress.samples // self._loader.samples
 
     # ---- inside ----
 
@@ -372,11 +367,7 @@ class Worker:
                     loss = closure()
                 closure = None
             worker.step(closure=closure)
-            # Schedulers ask for that, and it may not have run: another replica may have replaced this one instead.
-            if getattr(self, "_step_count", 1) < 1:
-                self._step_count = 1
-            if hasattr(self, "_opt_called"):
-                self._opt_called = True
+            mark_stepped(self)
             return loss
 
         functools.update_wrapper(step, getattr(inner, "__func__", inner))

@@ -1,0 +1,250 @@
+"""The job's time in a script: loops and learning rate schedules that count as a job of equal workers would."""
+import contextlib
+import copyreg
+import gc
+import sys
+import threading
+
+import torch
+
+from prd import errors
+
+_SCHEDULERS = tuple({kind for kind in (getattr(torch.optim.lr_scheduler, name, None) for name in ("LRScheduler", "_LRScheduler")) if kind})
+_WAIT_S = 2  # between two looks at what the others do while this worker waits in finish
+
+
+class JobClock:
+    """(steps, samples) of the job: what this worker has been told, and its own since then. Never too much, and never falls."""
+
+    def __init__(self, session):
+        self._session = session
+        self._told = self._own = self._most = (0, 0)
+
+    def read(self):
+        progress = self._session.progress
+        told, own = (progress.steps, progress.samples), (progress.own_steps, progress.own_samples)
+        if told != self._told:
+            self._told, self._own = told, own
+        self._most = tuple(max(most, told + own - then) for most, told, own, then in zip(self._most, self._told, own, self._own))
+        return self._most
+
+
+def mark_stepped(optimizer):
+    """Schedulers ask whether the optimizer's step has run, which is not so where another replica has replaced this one."""
+    if getattr(optimizer, "_step_count", 1) < 1:
+        optimizer._step_count = 1
+    if hasattr(optimizer, "_opt_called"):
+        optimizer._opt_called = True
+
+
+def _inner(scheduler):
+    """(at which step it begins, scheduler) of those that it is made of."""
+    found = getattr(scheduler, "_schedulers", ())
+    return list(zip([0, *scheduler._milestones] if hasattr(scheduler, "_milestones") else [0] * len(found), found))
+
+
+def _position(scheduler):
+    """How many steps it has made; None: it does not say."""
+    found = getattr(scheduler, "last_epoch", None)
+    if found is None and _inner(scheduler):  # ChainedScheduler
+        return _position(_inner(scheduler)[0][1])
+    return found
+
+
+def _last(scheduler):
+    """The last position that it has; infinity if there is none."""
+    return min([getattr(scheduler, "total_steps", float("inf")) - 1, *(begin + _last(one) for begin, one in _inner(scheduler))])
+
+
+def _length(scheduler):
+    """How many steps it was made for; 0: it does not say."""
+    own = getattr(scheduler, "total_steps", 0) or getattr(scheduler, "T_max", 0)
+    return own or max((begin + _length(one) for begin, one in _inner(scheduler) if _length(one)), default=0)
+
+
+def _schedulers_of(optimizer):
+    """All that there are, but those inside others."""
+    found = [one for one in gc.get_objects() if issubclass(type(one), _SCHEDULERS) and getattr(one, "optimizer", None) is optimizer]
+    inside = {id(inner) for one in found for _, inner in _inner(one)}
+    return [one for one in found if id(one) not in inside]
+
+
+class JobTime:
+    """What a Worker has of the job's time. Its `_tick` is called after each step."""
+
+    def _start_time(self):
+        self._clock = JobClock(self.session)
+        self._first, self._first_own = self._clock.read(), self.session.progress.own_steps
+        self._now, self._before = self._first[0], None  # the job's steps after this worker's newest step, and before it
+        self._scheduled = []  # (scheduler, plain)
+        self._shares = False  # a loop ends as the job does
+        self._said, self._name = set(), f"rank {self.rank}"
+
+    def _tick(self):
+        self._before, self._now = self._now, self._clock.read()[0]
+        own, equal = self.session.progress.own_steps - self._first_own, (self._now - self._first[0]) / max(self.workers, 1)
+        if own >= 20 and equal >= 10 and not 0.75 < own / equal < 1.25:
+            self._notice_unequal()
+
+    # ---- what is known ----
+
+    @property
+    def clock(self):
+        """How many steps a job of equal workers would have made: steps of all / workers that the job started with."""
+        return self._clock.read()[0] / max(self.workers, 1)
+
+    @property
+    def epoch(self):
+        """How often the job has trained the data of the newest loader."""
+        if self._loader is None or not self._loader.samples:
+            raise errors.FailedPrecondition("epoch: shard(loader) comes first, of data that has a length")
+        return self._clock.read()[1] // self._loader.samples
+
+    @property
+    def done(self):
+        """Whether the job is done, because its goal is reached: `while not worker.done:`. Known before the first step, too."""
+        return self.session.progress.done or self.session.last.done
+
+    def every(self, n):
+        """True once each time the job's clock passes a multiple of n, and at 0: to log, evaluate or save in the loop.
+
+        The answer is of this worker's newest step, the same until its next one: ask in each iteration.
+        """
+        if n < 1:
+            raise errors.InvalidArgument(f"n: found {n}, allowed is 1 or more")
+        length = n * max(self.workers, 1)
+        if self._before is None:
+            return self._now % length < max(self.workers, 1)
+        return self._now // length > self._before // length
+
+    # ---- loops ----
+
+    def steps(self, total):
+        """for it in worker.steps(total): a loop of total steps per worker, which the workers share as their speeds are.
+
+        Yields the job's clock, and ends when the job has made total * workers steps, or is done. A fast worker sees a number
+        several times, a slow one skips some: see `every`. A step is one of the optimizer.
+        """
+        self._shares = True
+        self._check_lengths(total)
+        workers = max(self.workers, 1)
+        self._now = self._clock.read()[0]
+        while not self.done and self._clock.read()[0] < total * workers:
+            yield self._now // workers
+
+    def epochs(self, total):
+        """for epoch in worker.epochs(total): the epochs of the job, from the one that it is in; inside, a pass over shard(loader).
+
+        A worker that joins late, or is slower than an epoch, leaves out what is over. Ends when the job has trained the data
+        of the newest loader `total` times, or is done.
+        """
+        epoch = self.epoch  # or says what is missing
+        self._check_lengths(total * len(self._loader))
+        while epoch < total and not self.done:
+            self._loader.begin(epoch)
+            yield epoch
+            epoch = max(epoch + 1, self.epoch)
+
+    # ---- schedules ----
+
+    def scheduler(self, scheduler, *, plain=False):
+        """A scheduler that the script steps after each optimizer.step() goes by the job's clock from now on; returns it.
+
+        Its step() makes as many steps as the clock is ahead, so that all workers have the same learning rate, and none beyond
+        total_steps. It is made for `epochs * len(loader)` steps, with the loader that shard returned, or for the total of
+        `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many.
+        """
+        if _position(scheduler) is None:
+            raise errors.InvalidArgument(f"scheduler: found {type(scheduler).__name__}, which has no last_epoch")
+        worker, kind = self, type(scheduler)
+        behind = 1 if plain else max(self.workers, 1)
+        # One whose checkpoint was loaded, in a job that counts from 0.
+        ahead = max(0, _position(scheduler) - self._now // behind)
+
+        def step(self, epoch=None):
+            if epoch is not None:
+                return kind.step(self, epoch)
+            if worker._ended:
+                return kind.step(self)
+            due = min(worker._now // behind + ahead, _last(self))
+            while (before := _position(self)) < due:
+                kind.step(self)
+                if _position(self) <= before:
+                    return None
+
+        def reduce(self, _):
+            return copyreg._reconstructor, (kind, object, None), self.__dict__  # a copy, or a file, has the plain one
+
+        scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__reduce_ex__": reduce, "__doc__": kind.__doc__})
+        self._scheduled.append((scheduler, plain))
+        if self._now and self.optimizer is not None:
+            mark_stepped(self.optimizer)
+        scheduler.step()
+        return scheduler
+
+    # ---- what is noticed ----
+
+    def _say_once(self, about, text):
+        if about not in self._said:
+            self._said.add(about)
+            print(f"prd: {self._name}: {text}", file=sys.stderr)
+
+    def _loose(self):
+        """Schedulers of the optimizer that do not go by the job's clock."""
+        if self.optimizer is None:
+            return []
+        ours = {id(one) for one, _ in self._scheduled}
+        return [one for one in _schedulers_of(self.optimizer) if id(one) not in ours and _position(one) is not None]
+
+    def _notice_unequal(self):
+        if "unequal" in self._said or self.optimizer is None:
+            return
+        self._said.add("unequal")
+        own = self.session.progress.own_steps
+        for one in self._loose():
+            if min(abs(_position(one) - own), abs(_position(one) - own + self._first_own)) <= 2:
+                self._say_once("scheduler", f"{type(one).__name__} counts this worker's steps, {_position(one)}, and the job's clock is at "
+                               f"{self._now // self.workers}: workers are unequal, and so are their learning rates. "
+                               "To go by the clock: scheduler = worker.scheduler(scheduler)")
+
+    def _check_lengths(self, total):
+        """That schedules of a known length end when the job does, `total` by its clock."""
+        for one, plain in self._scheduled + [(one, None) for one in self._loose()]:
+            length = _length(one) if self.workers > 1 and not plain else 0
+            if length >= 1.5 * total and 0.8 < length / total / self.workers < 1.25:
+                self._say_plain(one, f"is made for {length} steps, and the job ends when its clock is at {total}")
+
+    def _check_ends(self):
+        for one, plain in self._scheduled + [(one, None) for one in self._loose()]:
+            at, length = _position(one), _length(one) if self.workers > 1 and not plain else 0
+            if at >= 20 and length >= 1.5 * at and 0.8 < length / at / self.workers < 1.25:
+                self._say_plain(one, f"is made for {length} steps, and training ends at its step {at}")
+
+    def _say_plain(self, scheduler, what):
+        self._say_once("length", f"{type(scheduler).__name__} {what}. len(loader) is a worker's share of an epoch once shard has returned the "
+                       "loader. To go on with the length from before: scheduler = worker.scheduler(scheduler, plain=True)")
+
+    @contextlib.contextmanager
+    def _finishing(self):
+        """Says, once, if the others train on for long while this worker waits in finish."""
+        self._check_ends()
+        if self._shares or self.workers < 2:
+            yield
+            return
+        ended = threading.Event()
+        arguments = (ended, self.workers, self.session.progress.steps, self.session.progress.own_steps - self._first_own)
+        thread = threading.Thread(target=self._watch, args=arguments, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _watch(self, ended, workers, steps, own):
+        while not ended.wait(_WAIT_S):
+            now = self.session.progress.steps
+            if now - steps > workers:  # more than those that were in progress
+                self._say_once("finish", f"waits in finish after {own} steps of its own, and the others train on ({now - steps} steps so far). To "
+                               "share the steps of a loop as the workers' speeds are: for it in worker.steps(max_iters):")
+                return
