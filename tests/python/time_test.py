@@ -332,9 +332,11 @@ class Time(unittest.TestCase):
                 model, optimizer = make()
                 worker = attach(c, rank, model, optimizer)
                 loader = worker.shard(data())
+                scheduler = worker.scheduler(rates.LambdaLR(optimizer, lambda epoch: 1 + epoch), epochs=True)
                 if rank == 1:
                     joined.set()
                 for epoch in worker.epochs(12):
+                    self.assertAlmostEqual(optimizer.param_groups[0]["lr"], 0.01 * (1 + epoch))
                     if rank == 0 and epoch == 4:
                         joins.set()
                         joined.wait(60)
@@ -348,6 +350,7 @@ class Time(unittest.TestCase):
                         count += 1
                     self.assertGreater(count, 0)
                     epochs[rank].append(epoch)
+                    scheduler.step()
                 samples = worker.progress.samples
                 worker.finish()
                 return samples

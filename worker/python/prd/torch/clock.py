@@ -76,7 +76,7 @@ class JobTime:
         self._clock = JobClock(self.session)
         self._first, self._first_own = self._clock.read(), self.session.progress.own_steps
         self._now, self._before = self._first[0], None  # the job's steps after this worker's newest step, and before it
-        self._scheduled = []  # (scheduler, plain)
+        self._scheduled = []  # (scheduler, whether its length is no number of the clock's steps)
         self._shares = False  # a loop ends as the job does
         self._said, self._name = set(), f"rank {self.rank}"
 
@@ -147,26 +147,31 @@ class JobTime:
 
     # ---- schedules ----
 
-    def scheduler(self, scheduler, *, plain=False):
+    def scheduler(self, scheduler, *, plain=False, epochs=False):
         """A scheduler that the script steps after each optimizer.step() goes by the job's clock from now on; returns it.
 
         Its step() makes as many steps as the clock is ahead, so that all workers have the same learning rate, and none beyond
         total_steps. It is made for `epochs * len(loader)` steps, with the loader that shard returned, or for the total of
-        `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many.
+        `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many. epochs: the script
+        steps it once an epoch; it goes by the job's epochs, of which `epochs` may leave out some.
         """
         if _position(scheduler) is None:
             raise errors.InvalidArgument(f"scheduler: found {type(scheduler).__name__}, which has no last_epoch")
         worker, kind = self, type(scheduler)
-        behind = 1 if plain else max(self.workers, 1)
+        per = 1 if plain else max(self.workers, 1)
+
+        def now():
+            return worker.epoch if epochs else worker._now // per
+
         # One whose checkpoint was loaded, in a job that counts from 0.
-        ahead = max(0, _position(scheduler) - self._now // behind)
+        ahead = max(0, _position(scheduler) - now())
 
         def step(self, epoch=None):
             if epoch is not None:
                 return kind.step(self, epoch)
             if worker._ended:
                 return kind.step(self)
-            due = min(worker._now // behind + ahead, _last(self))
+            due = min(now() + ahead, _last(self))
             while (before := _position(self)) < due:
                 kind.step(self)
                 if _position(self) <= before:
@@ -176,7 +181,7 @@ class JobTime:
             return copyreg._reconstructor, (kind, object, None), self.__dict__  # a copy, or a file, has the plain one
 
         scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__reduce_ex__": reduce, "__doc__": kind.__doc__})
-        self._scheduled.append((scheduler, plain))
+        self._scheduled.append((scheduler, plain or epochs))
         if self._now and self.optimizer is not None:
             mark_stepped(self.optimizer)
         scheduler.step()
