@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Scripts of the shapes that PyTorch users have, with a few lines added and none changed. Usage: scripts_test.py BIN_DIR [TEST ...]
+"""Scripts of the shapes that PyTorch users have, with a few lines added or changed. Usage: scripts_test.py BIN_DIR [TEST ...]
 
 Each script runs under a few of the engines, and all scripts together under every one. PRD_SCRIPTS=all: each under every engine,
 and as it is without prd.
 """
 import place
+import difflib
 import os
 import pathlib
 import re
@@ -34,7 +35,7 @@ WORKERS = 3
 
 
 def patched(folder, name):
-    """Puts a copy of the script into `folder`, with its diff applied, and gives the lines of both. The diff may add lines alone."""
+    """Puts a copy of the script into `folder`, with its diff applied, and gives the lines of both."""
     plain = (SCRIPTS / f"{name}.py").read_text().splitlines()
     added, at = [], 0
     for line in (SCRIPTS / f"{name}.diff").read_text().splitlines()[2:]:
@@ -44,8 +45,8 @@ def patched(folder, name):
             at = first
         elif line.startswith("+"):
             added.append(line[1:])
-        elif line == f" {plain[at]}":
-            added.append(plain[at])
+        elif line[1:] == plain[at]:
+            added += [plain[at]] * line.startswith(" ")
             at += 1
         else:
             raise ValueError(f"{name}.diff: found {line!r}, where the script has {plain[at]!r}")
@@ -134,13 +135,12 @@ class Scripts(unittest.TestCase):
                 self.under(name, engine, options)
                 print(f"{name}, {engine}, {options!r}: {time.monotonic() - began:.1f} s", file=sys.stderr)
 
-    def test_at_most_four_lines_are_added_and_none_is_changed(self):
+    def test_at_most_five_lines_are_added_or_changed(self):
         for name in NAMES:
             with tempfile.TemporaryDirectory(prefix="prd-test-") as folder:
                 plain, added = patched(pathlib.Path(folder), name)
-                left = iter(added)
-                self.assertTrue(all(line in left for line in plain), f"{name}: all lines are there, in order")
-                self.assertLessEqual(len(added) - len(plain), 4, name)
+                changes = [change for change in difflib.SequenceMatcher(None, plain, added, False).get_opcodes() if change[0] != "equal"]
+                self.assertLessEqual(sum(max(change[2] - change[1], change[4] - change[3]) for change in changes), 5, name)
                 self.assertNotIn("prd", "\n".join(plain))
 
     def test_mnist(self):
