@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+from unittest import mock
 import warnings
 
 try:
@@ -255,7 +256,8 @@ class Time(unittest.TestCase):
                     worker.finish()
 
                 place.in_threads(2, body)
-                self.assertEqual(len(self.said("rank 0: OneCycleLR is made for 48 steps", words, "scheduler = worker.scheduler(scheduler, plain=True)")), 1)
+                said = self.said("rank 0: OneCycleLR is made for 48 steps", words, "scheduler = worker.scheduler(scheduler, plain=True)")
+                self.assertEqual(len(said), 1)
 
     def test_a_scheduler_of_unequal_workers_steps_is_noticed(self):
         for engine, options in (("p-reduce", "group_size = 2"), ("all-reduce", "")):
@@ -363,6 +365,73 @@ class Time(unittest.TestCase):
             self.assertGreaterEqual(samples[0], 12 * 120)
             self.assertLessEqual(max(samples), 12 * 120 + 20)
             self.assertEqual(self.said("an epoch was over"), [])
+
+    def test_a_plateau_is_the_jobs(self):
+        """Workers whose losses differ keep one learning rate. Of the session's `mean` there is a stand-in."""
+        told, barrier = {}, threading.Barrier(2)
+
+        def mean(session, values):
+            told[session.rank] = values
+            barrier.wait(60)
+            found = [sum(both) / 2 for both in zip(*told.values())]
+            barrier.wait(60)
+            return found
+
+        with mock.patch.object(prd.Session, "mean", mean, create=True), place.Cluster(place.job("p-reduce", 2)) as c:
+            def body(rank):
+                model, optimizer = make()
+                worker = attach(c, rank, model, optimizer)
+                scheduler = worker.scheduler(rates.ReduceLROnPlateau(optimizer, patience=1, factor=0.5))
+                self.assertIsInstance(scheduler, rates.ReduceLROnPlateau)
+                found = []
+                for i in range(6):
+                    scheduler.step(10 - i if rank else torch.tensor(10.0))
+                    found.append(optimizer.param_groups[0]["lr"])
+                self.assertNotIn("step", scheduler.state_dict())
+                values = [worker.mean(rank), worker.mean([rank, 2]), worker.mean(torch.tensor(rank * 4.0)), worker.mean(torch.tensor([rank, 1]))]
+                self.assertEqual([values[0], values[1], values[2].item(), values[3].tolist()], [0.5, [0.5, 2], 2, [0.5, 1]])
+                self.assertEqual((values[2].shape, values[3].shape), ((), (2,)))
+                with self.assertRaisesRegex(ValueError, "x: found a tensor of 2 dimensions"):
+                    worker.mean(torch.ones(2, 2))
+                worker.finish()
+                return found
+
+            found = place.in_threads(2, body)
+            self.assertEqual(found, [[0.01] * 6] * 2, "rank 0's alone would fall")
+
+    def test_a_worker_stops_the_job(self):
+        """All loops end, of the other worker, too. Of the session's `stop` there is a stand-in."""
+        reasons = []
+        progress = prd.Session.progress.fget
+
+        def stopped(session):
+            return progress(session)._replace(done=bool(reasons))
+
+        stop = mock.patch.object(prd.Session, "stop", lambda _, reason: reasons.append(reason), create=True)
+        with stop, mock.patch.object(prd.Session, "progress", property(stopped)), place.Cluster(place.job("all-reduce", 2)) as c:
+            def body(rank):
+                model, optimizer = make()
+                worker = attach(c, rank, model, optimizer)
+                loader = worker.shard(data())
+                epochs = 0
+                for epoch in worker.epochs(1000):
+                    epochs += 1
+                    for _ in loader:
+                        step(model, optimizer)
+                    if rank == 1 and epoch == 2:
+                        worker.stop("no better")
+                self.assertIs(worker.done, True)
+                self.assertEqual(list(worker.steps(10**6)), [])
+                passed = [sum(1 for _ in loader) for _ in range(2)]
+                self.assertEqual(passed, [1, 1], "a loop over range() can divide by the number of its batches")
+                worker.finish()
+                return epochs
+
+            found = place.in_threads(2, body)
+            self.assertEqual(reasons, ["no better"])
+            self.assertEqual(found[1], 3)
+            self.assertIn(found[0], (3, 4))
+            self.assertEqual(len(self.said("the job is done", "worker.epochs(...)")), 2)
 
     def test_what_a_batch_counts(self):
         """Batches whose first dimension is no sample: (time, batch, features)."""

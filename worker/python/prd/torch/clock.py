@@ -69,6 +69,16 @@ def _schedulers_of(optimizer):
     return [one for one in found if id(one) not in inside]
 
 
+def _steps_so(scheduler, step):
+    """Gives it this method. As a class, since its __dict__ is what it saves; a copy, or a file, has the plain one."""
+    kind = type(scheduler)
+
+    def reduce(self, _):
+        return copyreg._reconstructor, (kind, object, None), self.__dict__
+
+    scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__reduce_ex__": reduce, "__doc__": kind.__doc__})
+
+
 class JobTime:
     """What a Worker has of the job's time. Its `_tick` is called after each step."""
 
@@ -102,7 +112,7 @@ class JobTime:
 
     @property
     def done(self):
-        """Whether the job is done, because its goal is reached: `while not worker.done:`. Known before the first step, too."""
+        """Whether the job is done, because its goal is reached or a worker stopped it: `while not worker.done:`. Known before the first step, too."""
         return self.session.progress.done or self.session.last.done
 
     def every(self, n):
@@ -153,8 +163,11 @@ class JobTime:
         Its step() makes as many steps as the clock is ahead, so that all workers have the same learning rate, and none beyond
         total_steps. It is made for `epochs * len(loader)` steps, with the loader that shard returned, or for the total of
         `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many. epochs: the script
-        steps it once an epoch; it goes by the job's epochs, of which `epochs` may leave out some.
+        steps it once an epoch; it goes by the job's epochs, of which `epochs` may leave out some. A ReduceLROnPlateau stays
+        as it is, but for what step(metrics) is given: it goes by the job's mean, as `mean` makes it.
         """
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            return self._plateau(scheduler)
         if _position(scheduler) is None:
             raise errors.InvalidArgument(f"scheduler: found {type(scheduler).__name__}, which has no last_epoch")
         worker, kind = self, type(scheduler)
@@ -177,15 +190,39 @@ class JobTime:
                 if _position(self) <= before:
                     return None
 
-        def reduce(self, _):
-            return copyreg._reconstructor, (kind, object, None), self.__dict__  # a copy, or a file, has the plain one
-
-        scheduler.__class__ = type(kind.__name__, (kind,), {"step": step, "__reduce_ex__": reduce, "__doc__": kind.__doc__})
+        _steps_so(scheduler, step)
         self._scheduled.append((scheduler, plain or epochs))
         if self._now and self.optimizer is not None:
             mark_stepped(self.optimizer)
         scheduler.step()
         return scheduler
+
+    def _plateau(self, scheduler):
+        worker, kind = self, type(scheduler)
+
+        def step(self, metrics, *args, **kwargs):
+            return kind.step(self, float(metrics) if worker._ended else worker.mean(float(metrics)), *args, **kwargs)
+
+        _steps_so(scheduler, step)
+        self._scheduled.append((scheduler, True))
+        return scheduler
+
+    # ---- what workers tell each other ----
+
+    def stop(self, reason=""):
+        """The job is done, for all workers, as if its goal were reached: for early stopping. Loops end at their next step."""
+        self.session.stop(reason)
+
+    def mean(self, x):
+        """The mean of x over the workers: a number, a list of at most 64 numbers, or a tensor of one dimension or none."""
+        if torch.is_tensor(x):
+            if x.dim() > 1:
+                raise errors.InvalidArgument(f"x: found a tensor of {x.dim()} dimensions, allowed is one, or none")
+            found = self.session.mean([float(value) for value in x.detach().reshape(-1).tolist()])
+            return torch.tensor(found, device=x.device, dtype=x.dtype if x.is_floating_point() else torch.float32).view(x.shape)
+        if isinstance(x, (list, tuple)):
+            return self.session.mean([float(value) for value in x])
+        return self.session.mean([float(x)])[0]
 
     # ---- what is noticed ----
 
