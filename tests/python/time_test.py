@@ -241,23 +241,28 @@ class Time(unittest.TestCase):
             self.assertEqual(self.said("plain=True"), [])
 
     def test_a_wrong_length_is_noticed(self):
-        for loop, words in (("epochs", "the job ends when its clock is at 24"), ("range", "training ends at its step")):
-            with self.subTest(loop=loop), place.Cluster(place.job("all-reduce", 2)) as c:
+        """A schedule made with the length from before; half of one that counts epochs is no mistake."""
+        for loop, per_step, words in (("range", False, ""), ("epochs", True, "the job ends when its clock is at 132"), ("range", True, "training ends at")):
+            with self.subTest(loop=loop, per_step=per_step), place.Cluster(place.job("all-reduce", 2)) as c:
                 def body(rank):
                     model, optimizer = make()
                     loader = data()
-                    scheduler = rates.OneCycleLR(optimizer, 0.1, total_steps=4 * len(loader))
+                    scheduler = rates.OneCycleLR(optimizer, 0.1, total_steps=22 * len(loader)) if per_step else rates.CosineAnnealingLR(optimizer, 44)
                     worker = attach(c, rank, model, optimizer)
                     loader = worker.shard(loader)
-                    for _ in worker.epochs(4) if loop == "epochs" else range(4):
+                    for _ in worker.epochs(22) if loop == "epochs" else range(22):
                         for _ in loader:
                             step(model, optimizer, slow=0)
+                            if per_step:
+                                scheduler.step()
+                        if not per_step:
                             scheduler.step()
                     worker.finish()
 
                 place.in_threads(2, body)
-                said = self.said("rank 0: OneCycleLR is made for 48 steps", words, "scheduler = worker.scheduler(scheduler, plain=True)")
-                self.assertEqual(len(said), 1)
+                said = self.said("rank 0: OneCycleLR is made for 264 steps", words, "scheduler = worker.scheduler(scheduler, plain=True)")
+                self.assertEqual(len(said), int(per_step))
+                self.assertEqual(self.said("CosineAnnealingLR"), [])
 
     def test_a_scheduler_of_unequal_workers_steps_is_noticed(self):
         for engine, options in (("p-reduce", "group_size = 2"), ("all-reduce", "")):

@@ -112,7 +112,10 @@ class JobTime:
 
     @property
     def done(self):
-        """Whether the job is done, because its goal is reached or a worker stopped it: `while not worker.done:`. Known before the first step, too."""
+        """Whether the job is done, because its goal is reached or a worker stopped it: `while not worker.done:`.
+
+        Known before the first step, too.
+        """
         return self.session.progress.done or self.session.last.done
 
     def every(self, n):
@@ -162,9 +165,9 @@ class JobTime:
 
         Its step() makes as many steps as the clock is ahead, so that all workers have the same learning rate, and none beyond
         total_steps. It is made for `epochs * len(loader)` steps, with the loader that shard returned, or for the total of
-        `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many. epochs: the script
-        steps it once an epoch; it goes by the job's epochs, of which `epochs` may leave out some. A ReduceLROnPlateau stays
-        as it is, but for what step(metrics) is given: it goes by the job's mean, as `mean` makes it.
+        `steps`. plain: it was made with the length of the plain loader, as for one process, which is `workers` times as many.
+        epochs: the script steps it once an epoch; it goes by the job's epochs, of which `epochs` may leave out some. Of a
+        ReduceLROnPlateau only what step(metrics) is given changes: to the workers' mean, as `mean` makes it.
         """
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             return self._plateau(scheduler)
@@ -238,13 +241,17 @@ class JobTime:
         ours = {id(one) for one, _ in self._scheduled}
         return [one for one in _schedulers_of(self.optimizer) if id(one) not in ours and _position(one) is not None]
 
+    def _counts_steps(self, scheduler):
+        """Whether the script steps it with the optimizer, it seems: by all steps of this worker, or those since attach."""
+        own = self.session.progress.own_steps
+        return min(abs(_position(scheduler) - count) for count in (own, own - self._first_own)) <= 2
+
     def _notice_unequal(self):
         if "unequal" in self._said or self.optimizer is None:
             return
         self._said.add("unequal")
-        own = self.session.progress.own_steps
         for one in self._loose():
-            if min(abs(_position(one) - own), abs(_position(one) - own + self._first_own)) <= 2:
+            if self._counts_steps(one):
                 self._say_once("scheduler", f"{type(one).__name__} counts this worker's steps, {_position(one)}, and the job's clock is at "
                                f"{self._now // self.workers}: workers are unequal, and so are their learning rates. "
                                "To go by the clock: scheduler = worker.scheduler(scheduler)")
@@ -257,7 +264,7 @@ class JobTime:
                 self._say_plain(one, f"is made for {length} steps, and the job ends when its clock is at {total}")
 
     def _check_ends(self):
-        for one, plain in self._scheduled + [(one, None) for one in self._loose()]:
+        for one, plain in self._scheduled + [(one, None) for one in self._loose() if self._counts_steps(one)]:
             at, length = _position(one), _length(one) if self.workers > 1 and not plain else 0
             if at >= 20 and length >= 1.5 * at and 0.8 < length / at / self.workers < 1.25:
                 self._say_plain(one, f"is made for {length} steps, and training ends at its step {at}")
