@@ -189,7 +189,7 @@ Background::Progress Background::progress() const {
 }
 
 // The caller's thread: this one changes the mean only while a call averages.
-std::shared_ptr<Buffer> Background::TakeMean() { return mean_.Take(); }
+std::shared_ptr<Buffer> Background::TakeMean(bool with_state) { return mean_.Take(with_state); }
 
 // ---- the background thread ----
 

@@ -84,8 +84,8 @@ class Background : private MeshEvents {
   Progress progress() const;
   LineLog& log() { return log_; }
   // On the thread, in a request that averages; and what came of it, after the call.
-  void BeginMean() { mean_.Begin(); }
-  std::shared_ptr<Buffer> TakeMean();
+  void BeginMean(bool own_parameters) { mean_.Begin(own_parameters); }
+  std::shared_ptr<Buffer> TakeMean(bool with_state);
 
   ReplicaStore* store() { return &store_; }
   bool interrupted() const { return interrupted_.load(std::memory_order_relaxed); }

@@ -11,10 +11,26 @@ Weight Share(double share) { return {share, static_cast<float>(share)}; }
 
 }  // namespace
 
-void ReplicaMean::Begin() {
+// The parameters' row has them before the state, type by type.
+template <typename Each>
+void ReplicaMean::EachTrained(Each each) const {
+  for (const Layout::Piece& trained : store_->trained.Runs()) {
+    for (const Layout::Piece& run : store_->parameters.Runs()) {
+      if (run.dtype == trained.dtype) each(run.begin, trained.begin, trained.end - trained.begin);
+    }
+  }
+}
+
+void ReplicaMean::Begin(bool own_parameters) {
   const std::lock_guard lock(store_->mutex);
-  mean_ = buffers_.Get(store_->parameters.bytes());
+  const std::size_t bytes = store_->parameters.bytes();
+  mean_ = buffers_.Get(bytes);
   mean_->Expect(store_->ReadShared(Memory::InHost(mean_->data(), mean_)));
+  own_.reset();
+  if (own_parameters) {
+    own_ = buffers_.Get(bytes);
+    own_->Expect(store_->ReadShared(Memory::InHost(own_->data(), own_)));
+  }
   replicas_ = 1;
 }
 
@@ -27,22 +43,27 @@ void ReplicaMean::Add(const Buffer& replica) {
                {{mean, Share((n - 1) / n)}, {Memory::InHost(replica.data()), Share(1 / n)}});
 }
 
-// The parameters' row has them before the state, type by type.
-std::shared_ptr<Buffer> ReplicaMean::Take() {
+std::shared_ptr<Buffer> ReplicaMean::Take(bool with_state) {
   if (mean_ == nullptr) return nullptr;
   mean_->Wait();
-  for (const Layout::Piece& trained : store_->trained.Runs()) {
-    for (const Layout::Piece& run : store_->parameters.Runs()) {
-      if (run.dtype != trained.dtype) continue;
-      std::memmove(mean_->data() + trained.begin, mean_->data() + run.begin,
-                   trained.end - trained.begin);
-    }
+  if (own_ != nullptr) {
+    own_->Wait();
+    EachTrained([this](std::size_t in_all, std::size_t, std::size_t bytes) {
+      std::memcpy(mean_->data() + in_all, own_->data() + in_all, bytes);
+    });
+    own_.reset();
+  }
+  if (!with_state) {
+    EachTrained([this](std::size_t in_all, std::size_t in_trained, std::size_t bytes) {
+      std::memmove(mean_->data() + in_trained, mean_->data() + in_all, bytes);
+    });
   }
   return std::exchange(mean_, nullptr);
 }
 
 void ReplicaMean::Forget() {
   mean_.reset();
+  own_.reset();
   buffers_.Forget();
 }
 

@@ -359,8 +359,15 @@ Task<Status> SessionCalls::Resume() {
 Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   PRD_CO_RETURN_IF_ERROR(Ready());
   PRD_CO_RETURN_IF_ERROR(CheckTensors(into, "into"));
-  if (!SameShapes(into, replica_.parameters)) {
-    co_return Wrong("into: needed are the number, sizes and dtypes of the parameters");
+  std::vector<Tensor> with_averaged = replica_.parameters;
+  for (const StateTensor& tensor : replica_.state) {
+    if (tensor.average) with_averaged.push_back({tensor.data, tensor.count, tensor.dtype});
+  }
+  const bool with_state = !SameShapes(into, replica_.parameters);
+  if (with_state && !SameShapes(into, with_averaged)) {
+    co_return Wrong(
+        "into: needed are the number, sizes and dtypes of the parameters, or those and then those "
+        "of the averaged state");
   }
   const bool to_device = device_ != nullptr && CheckPlaces(device_, into, "into").ok();
   if (!to_device) PRD_CO_RETURN_IF_ERROR(CheckPlaces(nullptr, into, "into"));
@@ -368,11 +375,11 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
   PRD_CO_RETURN_IF_ERROR(CheckWritten());
   PRD_CO_RETURN_IF_ERROR(co_await Settle());
   const CallDone done = co_await Drive(
-      [background = background_.get()](SessionCore* core, Instant now, Actions* out) {
-        background->BeginMean();
-        core->Average(now, out);
+      [background = background_.get(), with_state](SessionCore* core, Instant now, Actions* out) {
+        background->BeginMean(with_state && AllOrNone(core->welcome().plan));
+        core->Average(now, with_state, out);
       });
-  const std::shared_ptr<Buffer> mean = background_->TakeMean();
+  const std::shared_ptr<Buffer> mean = background_->TakeMean(with_state);
   PRD_CO_RETURN_IF_ERROR(done.status);
   const Layout layout(into);
   if (to_device) {

@@ -435,8 +435,8 @@ class Torch(unittest.TestCase):
             model = Tied()
             optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
             worker = attach(c, 0, model, optimizer)
-            self.assertEqual(len(worker._parameters), 4)
-            self.assertEqual(worker._views[2].stride(), model.conv.weight.stride())
+            self.assertEqual(len(worker._parameters), 5, "a frozen one may be unfrozen later")
+            self.assertEqual(worker._views[3].stride(), model.conv.weight.stride())
             before = model.conv.weight.detach().clone()
             (model.two(model.one(torch.ones(1, 4))).sum() + model.conv(torch.ones(1, 2, 4, 4)).sum()).backward()
             gradient = model.conv.weight.grad.clone()
@@ -449,7 +449,7 @@ class Torch(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "model_tag"):
                 other = Tied()
                 other.frozen.data[0] = 2
-                attach(c, 1, other, torch.optim.SGD(other.parameters(), lr=1.0))
+                attach(c, 1, other, torch.optim.SGD([p for p in other.parameters() if p.requires_grad], lr=1.0))
             worker.finish()
 
     def test_misuse_is_named(self):

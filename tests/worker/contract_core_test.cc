@@ -668,7 +668,7 @@ std::vector<Rank> Copied(const Script& s) {
 TEST(AverageTest, AllOthersAreCopiedOneAfterAnother) {
   Script s;
   s.Join();
-  s.core.Average(s.now, &s.actions);
+  s.core.Average(s.now, false, &s.actions);
   EXPECT_EQ(s.Said<AskMembers>().size(), 1u);
   s.Say(MembersOf({4, 5}));
   EXPECT_EQ(Copied(s), (std::vector<Rank>{4}));
@@ -684,16 +684,24 @@ TEST(AverageTest, EqualReplicasAskNobody) {
   for (const Plan& plan : {plans::kGradients, plans::kAsked}) {
     Script s;
     s.Join(plan);
-    s.core.Average(s.now, &s.actions);
+    s.core.Average(s.now, false, &s.actions);
     EXPECT_TRUE(s.Done()->ok());
     EXPECT_TRUE(s.Said<AskMembers>().empty());
   }
 }
 
+TEST(AverageTest, AveragedStateIsAskedForWhereGradientsAreReduced) {
+  Script s;
+  s.Join(plans::kGradients);
+  s.core.Average(s.now, true, &s.actions);
+  EXPECT_FALSE(s.Done().has_value());
+  EXPECT_EQ(s.Said<AskMembers>().size(), 1u);
+}
+
 TEST(AverageTest, GroupsDoNotWriteTheReplicaMeanwhile) {
   Script s;
   s.Join();
-  s.core.Average(s.now, &s.actions);
+  s.core.Average(s.now, false, &s.actions);
   s.Say(MembersOf({4}));
   s.SayAdopt();
   EXPECT_EQ(s.Count<StartFetch>(), 0u);
@@ -708,7 +716,7 @@ TEST(AverageTest, CancelAndALostLeaseEndIt) {
   for (const bool cancel : {true, false}) {
     Script s;
     s.Join();
-    s.core.Average(s.now, &s.actions);
+    s.core.Average(s.now, false, &s.actions);
     s.Say(MembersOf({4}));
     if (cancel) {
       s.core.Cancel(s.now, &s.actions);

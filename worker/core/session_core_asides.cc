@@ -51,7 +51,7 @@ void SessionCore::OnEndRun(Actions* out) {
 
 // ---- an average of all, beside training ----
 
-void SessionCore::Average(Instant now, Actions* out) {
+void SessionCore::Average(Instant now, bool with_state, Actions* out) {
   now_ = now;
   BeginCall(Call::kAverage);
   if (EndsCall(out)) return;
@@ -61,7 +61,10 @@ void SessionCore::Average(Instant now, Actions* out) {
                            "Step"),
                     out);
   }
-  if (ReplicasAreEqual(plan()) && !TrainsInRounds(plan())) return Done(Status::Ok(), out);
+  if (ReplicasAreEqual(plan()) && !TrainsInRounds(plan()) &&
+      !(with_state && NeedsGradients(plan()))) {
+    return Done(Status::Ok(), out);
+  }
   Push(AskMembers{}, out);
 }
 

@@ -228,7 +228,8 @@ class Session:
                 self._call(lambda session: self._library.prd_resume(session))
 
     def average(self, into):
-        """The average of all live workers' parameters, to arrays as the parameters are. The replica stays as it is."""
+        """The average of all live workers' parameters, to arrays as the parameters are, with those of averaged_state after them or
+        without. The replica stays as it is."""
         found = arrays.tensors(into, "into")
         self._call(lambda session: self._library.prd_average(session, *_array(found)))
 

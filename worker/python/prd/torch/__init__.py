@@ -17,28 +17,33 @@ import torch
 from prd import arrays, errors
 from prd.session import Session
 from prd.torch.alone import AloneSession, PlainLoader, is_alone
+from prd.torch.averaged import Averaged
 from prd.torch.clock import JobTime, mark_stepped
 from prd.torch.data import ShardedLoader
+from prd.torch.parameters import Frozen, Parameters
 from prd.torch.state import OptimizerState
 
 _DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, before_apply=None, seed=True, trained=(0, 0),
-           job_trained=(0, 0)):
+           job_trained=(0, 0), averaged=(), frozen=None):
     """Joins the job with this model; the parameters, the buffers and the optimizer's state are then the job's.
 
-    From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is. Where nothing names a job (PRD_JOB,
-    PRD_CONTROLLER, a launcher's variables) and no daemon listens on this host, the process trains alone, and says so.
+    From then on optimizer.step() is a step of the job. Without an optimizer, Worker.step is; and so it is of a list of
+    optimizers, all of which it steps. Where nothing names a job (PRD_JOB, PRD_CONTROLLER, a launcher's variables) and no
+    daemon listens on this host, the process trains alone, and says so.
 
     session: a prd.Session that is not attached; else one is made, by the environment. samples: of each step, where no
     loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
     parameters. before_apply: called before the optimizer's own step, on the gradients of all where the engine reduces
     these: to clip them as one process would. seed: whether workers draw different random numbers from here on.
-    trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were.
+    trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were. averaged: further
+    modules, tensors or dicts of tensors that are averaged with the parameters: a moving average of the model. frozen: whether
+    frozen parameters of the optimizer are averaged, so that the script may unfreeze them; as long as they are few unless given.
     """
     session = session or (AloneSession() if is_alone() else Session())
-    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained)
+    return Worker(model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged, frozen)
 
 
 def _taken(tensor, name):
@@ -61,7 +66,8 @@ def _digest(tensor):
 class Worker(JobTime):
     """One worker of a job, with its model. As a context manager it finishes, or leaves with the exception that comes out."""
 
-    def __init__(self, model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained):
+    def __init__(self, model, optimizer, session, samples, buffers, before_apply, seed, trained, job_trained, averaged=(),
+                 frozen=None):
         self.model, self.optimizer, self.session = model, optimizer, session
         self._before_apply = before_apply
         self._samples, self._pending = samples, 0
@@ -69,8 +75,11 @@ class Worker(JobTime):
         self._loader = None
         self._start = job_trained
         self._flat, self._views = [], []
-        self._find_parameters()
-        self._inner = optimizer.step if optimizer is not None else None
+        optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [] if optimizer is None else [optimizer]
+        self._optimizers = optimizers
+        self._of = Parameters(model, optimizers, frozen, _DTYPES)
+        self._parameters, self._names = self._of.tensors, self._of.names
+        self._inner = [one.step for one in optimizers]
         self._closure = self._apply_once = None
         self._in_step = False  # and so all .grad are views
         taken = [_taken(p.detach(), name) for name, p in zip(self._names, self._parameters)]
@@ -78,39 +87,39 @@ class Worker(JobTime):
         if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
             raise errors.InvalidArgument(f"the model is on {', '.join(sorted(map(str, devices)))}: needed is the CPU, or one GPU")
         self._device = devices.pop()
-        self._state = None
-        if optimizer is not None:
-            names = {id(p): name for name, p in zip(self._names, self._parameters)}
-            self._state = OptimizerState(optimizer, names, self._device, _DTYPES)
-        averaged = [(name, b) for name, b in model.named_buffers() if buffers and b.dtype in _DTYPES]
-        frozen = [f"{name}={_digest(p)}" for name, p in model.named_parameters() if not p.requires_grad]
-        tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(frozen)
-        state = []
-        if self._state is not None:
-            state = [_taken(t, name) for name, t in self._state.tensors()]
-            tag += "|" + self._state.tag()
+        names = {id(p): name for name, p in zip(self._names, self._parameters)}
+        self._states = [OptimizerState(one, names, self._device, _DTYPES) for one in optimizers]
+        self._averaged = Averaged(model, buffers, averaged, names, self._device, _DTYPES)
+        fixed = [f"{name}={_digest(p)}" for name, p in [*self._of.fixed, *self._averaged.fixed]]
+        tag = ";".join(f"{name}{tuple(p.shape)}" for name, p in zip(self._names, self._parameters)) + "|" + ";".join(fixed)
+        state = [_taken(t, name) for one in self._states for name, t in one.tensors()]
+        tag += "".join("|" + one.tag() for one in self._states)
         with self._in_words():
             session.attach(
-                taken, None, self._apply, state=state, averaged_state=[_taken(t, name) for name, t in averaged],
+                taken, None, self._apply, state=state,
+                averaged_state=[_taken(t, name) for name, t in self._averaged.tensors()],
                 device="" if self._device.type == "cpu" else f"cuda:{self._device.index or 0}", stream=self._stream(),
                 trained=trained, job_trained=job_trained, model_tag=tag, gradients_later=True, state_in_apply=True,
             )
-        self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *averaged]]
+        self._watched = [(name, t, t.data_ptr()) for name, t in [*zip(self._names, self._parameters), *self._averaged.tensors()]]
         if session.needs_gradients:
             self._give_gradients()
         self._start_time()
         self._may_be_another = False
         self._look(True)
-        if self._state is not None and self._state.own and session.rank == 0:
-            print(f"prd: what {type(optimizer).__name__} keeps for {self._state.own[0]}{' and others' * (len(self._state.own) > 1)} stays "
-                  "each worker's own: whoever copies a model does not get it", file=sys.stderr)
+        for one, state in zip(optimizers, self._states):
+            if state.own and session.rank == 0:
+                print(f"prd: what {type(one).__name__} keeps for {state.own[0]}{' and others' * (len(state.own) > 1)} stays "
+                      "each worker's own: whoever copies a model does not get it", file=sys.stderr)
+        if self._of.said and session.rank == 0:
+            print(f"prd: {self._of.said}", file=sys.stderr)
         self.seed = torch.initial_seed()
         if seed and session.rank > 0:
             torch.manual_seed((self.seed + session.rank * 0x9E3779B97F4A7C15) % (1 << 63))
             print(f"prd: rank {session.rank} draws random numbers of its own from here on (attach(seed=False) keeps the script's)",
                   file=sys.stderr)
-        if optimizer is not None:
-            self._take_over(optimizer)
+        for one, inner in zip(optimizers, self._inner):
+            self._take_over(one, inner)
 
     # ---- training ----
 
@@ -121,6 +130,7 @@ class Worker(JobTime):
         self.session.proceed()
         self._look(self._may_be_another)
         self._check()
+        self._averaged.keep()
         if self._views:
             self._bring_gradients()
         self._apply_once, self._closure = apply, closure
@@ -137,6 +147,8 @@ class Worker(JobTime):
         self._may_be_another = False
         self._look(result.adopted)
         self._tick()
+        for optimizer in self._optimizers:
+            mark_stepped(optimizer)
         return result
 
     def _step(self, samples):
@@ -171,21 +183,26 @@ class Worker(JobTime):
     def pause(self):
         """with worker.pause(): evaluates or saves, while the others go on as if this worker were not there."""
         self._may_be_another = True
+        self._averaged.keep()
         return self.session.pause()
 
-    def average(self):
-        """The state_dict of the average of all live workers' models, while training goes on. Buffers are this worker's."""
-        into = [torch.empty_like(p, requires_grad=False) for p in self._parameters]
-        self.session.average([_taken(t, name) for name, t in zip(self._names, into)])
-        mean = {id(p): t for p, t in zip(self._parameters, into)}
+    def average(self, module=None):
+        """The state_dict of the average of all live workers' models, or of a module of attach(averaged=...), while training goes on."""
+        self._averaged.keep()
+        both = [*zip(self._names, self._parameters), *self._averaged.tensors()]
+        into = [torch.empty_like(t, requires_grad=False, memory_format=torch.preserve_format) for _, t in both]
+        self.session.average([_taken(t, name) for (name, _), t in zip(both, into)])
+        mean = {id(tensor): t for (_, tensor), t in zip(both, into)}
+        mean.update(self._averaged.wholes(into[-1]))
         found = {}
-        for name, tensor in self.model.state_dict(keep_vars=True).items():
-            found[name] = mean[id(tensor)] if id(tensor) in mean else tensor.detach().clone()
+        for name, tensor in (self.model if module is None else module).state_dict(keep_vars=True).items():
+            found[name] = mean[id(tensor)] if id(tensor) in mean else tensor.detach().clone() if torch.is_tensor(tensor) else tensor
         return found
 
     def finish(self, wait=True):
         """Ends training: every model becomes the average of all."""
         if not self._ended:
+            self._averaged.keep()
             with self._finishing():
                 self.session.finish(wait)
             self._look(True)
@@ -254,32 +271,12 @@ class Worker(JobTime):
                 raise
             raise type(error)(said) from None
 
-    def _find_parameters(self):
-        names = {id(p): name for name, p in self.model.named_parameters()}
-        if self.optimizer is None:
-            listed = [p for p in self.model.parameters() if p.requires_grad]
-        else:
-            listed = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._listed = listed
-        self._parameters = list({id(p): p for p in listed if p.requires_grad}.values())
-        if not self._parameters:
-            raise errors.InvalidArgument("the optimizer has no parameter that requires a gradient")
-        self._names = [names.get(id(p), f"parameter {i} of the optimizer") for i, p in enumerate(self._parameters)]
-        known = {id(p) for p in listed}
-        missing = [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
-        if missing:
-            raise errors.InvalidArgument(
-                f"{', '.join(missing[:3])}{' and more' * (len(missing) > 3)}: the optimizer does not have these parameters of the model, "
-                "so they would differ between workers; give them to it, or freeze them (requires_grad = False)"
-            )
-
     def _stream(self):
         return None if self._device.type == "cpu" else torch.cuda.current_stream(self._device).cuda_stream
 
     def _give_gradients(self):
         """One flat buffer for each dtype. The parameters' .grad are views of it from now on."""
-        if type(self.optimizer) in (torch.optim.LBFGS, torch.optim.SparseAdam):
-            kind = type(self.optimizer).__name__
+        for kind in (type(one).__name__ for one in self._optimizers if type(one) in (torch.optim.LBFGS, torch.optim.SparseAdam)):
             self.session.leave(f"{kind} cannot train under engine {self.engine}")
             raise errors.InvalidArgument(f"{kind} cannot train under engine {self.engine}, which reduces dense gradients once a step")
         self._flat, self._views = [], [None] * len(self._parameters)
@@ -292,13 +289,15 @@ class Worker(JobTime):
                 self._views[i] = flat.as_strided(p.shape, p.stride(), at)
                 at += p.numel()
             self._flat.append(flat)
+        self._frozen = Frozen(self._parameters, self._views)
         self.session.set_gradients([_taken(view, f"gradient of {name}") for name, view in zip(self._names, self._views)])
 
     def _bring_gradients(self):
         with torch.no_grad():
+            self._frozen.begin()
             for p, view in zip(self._parameters, self._views):
                 grad = p.grad
-                if grad is view:
+                if grad is view or not p.requires_grad:
                     continue
                 if grad is None:
                     view.zero_()
@@ -308,66 +307,70 @@ class Worker(JobTime):
                     view.copy_(grad)
                 p.grad = view
 
-    def _zero_gradients(self):
+    def _zero_gradients(self, optimizer):
         self.session.proceed()  # until its end, an interrupted step has the gradients
+        its = None if len(self._optimizers) == 1 else {id(p) for group in optimizer.param_groups for p in group["params"]}
         with torch.no_grad():
-            for flat in self._flat:
-                flat.zero_()
+            for zeroed in self._flat if its is None else [view for p, view in zip(self._parameters, self._views) if id(p) in its]:
+                zeroed.zero_()
         for p, view in zip(self._parameters, self._views):
-            p.grad = view
+            if its is None or id(p) in its:
+                p.grad = view if p.requires_grad else None
 
     def _check(self):
         """That the tensors are where they were, and the optimizer's."""
-        if self.optimizer is not None:
-            listed = [p for group in self.optimizer.param_groups for p in group["params"]]
-            if len(listed) != len(self._listed) or any(a is not b for a, b in zip(listed, self._listed)):
-                raise errors.FailedPrecondition(
-                    "the optimizer's parameters are others than at attach (add_param_group?): attach comes after the last change"
-                )
+        self._of.check()
         for name, tensor, pointer in self._watched:
             if tensor.data_ptr() != pointer:
                 raise errors.FailedPrecondition(
                     f"{name} was moved since attach (model.to, .half(), .data = ..., flatten_parameters?): attach comes after that"
                 )
-        if self._state is not None and self._state.is_replaced():
+        if any(state.is_replaced() for state in self._states):
             raise errors.FailedPrecondition(
                 "the optimizer's state was replaced since attach (optimizer.load_state_dict?): attach comes after loading"
             )
 
     def _look(self, surely=False):
         """Takes the optimizer's state over where the replica has become another. On a GPU, where that is to wait, only if so."""
-        if self._state is not None and (surely or self._device.type == "cpu"):
-            self._state.take()
+        if surely or self._device.type == "cpu":
+            for state in self._states:
+                state.take()
+        if surely:
+            self._averaged.take()
 
     def _apply(self):
         self._look()
         if not self._in_step:
             for p, view in zip(self._parameters, self._views):
                 p.grad = view  # the script may have set it to None since
+        if self._views:
+            with torch.no_grad():
+                self._frozen.end()
         if self._before_apply is not None:
             self._before_apply()
         if self._apply_once is not None:
             self._apply_once()
-        elif self._inner is not None:
-            self._inner(*((self._closure,) if self._closure is not None else ()))
-            self._state.keep()
+        else:
+            for inner, state in zip(self._inner, self._states):
+                inner(*((self._closure,) if self._closure is not None else ()))
+                state.keep()
 
-    def _take_over(self, optimizer):
+    def _take_over(self, optimizer, inner):
         """optimizer.step and zero_grad are this worker's; a bound method, as schedulers want it."""
         worker = self
-        inner = self._inner
         needs_closure = type(optimizer) is torch.optim.LBFGS
 
         def step(self, closure=None):
             if worker._ended:
                 return inner(*((closure,) if closure is not None else ()))
+            if len(worker._optimizers) > 1:
+                raise errors.FailedPrecondition("the model has several optimizers: worker.step() is a step of all of them")
             loss = None
             if closure is not None and not needs_closure:
                 with torch.enable_grad():
                     loss = closure()
                 closure = None
             worker.step(closure=closure)
-            mark_stepped(self)
             return loss
 
         functools.update_wrapper(step, getattr(inner, "__func__", inner))
@@ -380,6 +383,6 @@ class Worker(JobTime):
         def zero_grad(self, *args, **kwargs):
             if worker._ended or not worker._views:
                 return zero_inner(*args, **kwargs)
-            worker._zero_gradients()
+            worker._zero_gradients(self)
 
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
