@@ -294,6 +294,34 @@ class Model(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "SparseAdam cannot train under engine all-reduce"):
                 attach(c, 0, model, [torch.optim.SparseAdam(list(model[0].parameters())), torch.optim.SGD(model[1:].parameters(), lr=0.1)])
 
+    def test_data_without_a_length_is_trained_once(self):
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                return iter(torch.arange(20.0))
+
+        with place.Cluster(place.job("p-reduce", 2, name="*")) as c, contextlib.redirect_stderr(io.StringIO()) as said:
+            def body(rank, name, parts, samples):
+                model = make_model()
+                worker = attach(c, rank, model, torch.optim.SGD(model.parameters(), lr=0.01), name=name, samples=samples)
+                loader = worker.shard(torch.utils.data.DataLoader(Stream(), batch_size=2), parts=parts)
+                seen = []
+                for batch in loader:
+                    seen += batch.tolist()
+                    backward(model, draw(rank, 1)[0])
+                    worker.optimizer.step()
+                trained = worker.trained
+                worker.finish()
+                return seen, trained
+
+            (one, trained), (other, _) = place.in_threads(2, lambda rank: body(rank, "each", None, 0))
+            self.assertEqual(one, [0, 1, 4, 5, 8, 9, 12, 13, 16, 17])
+            self.assertEqual(sorted(one + other), list(range(20)))
+            self.assertEqual(trained, (5, 10))
+            self.assertEqual(said.getvalue().count("each of 2 workers trains one batch in 2"), 1)
+            (one, trained), (other, _) = place.in_threads(2, lambda rank: body(rank, "own", False, 7))
+            self.assertEqual((one, other), (list(range(20)),) * 2)
+            self.assertEqual(trained, (10, 70), "what attach says counts")
+
     def test_a_zero_grad_is_of_its_own_optimizer(self):
         with place.Cluster(place.job("all-reduce", 1)) as c:
             model = make_model()

@@ -244,7 +244,8 @@ class PRD_EXPORT Session {
   // `into`: tensors as the parameters are, in host memory or on the replica's device; with those of
   // the averaged state after them, or without. Copies one
   // replica after another; who fails meanwhile is left out, and named on the log. Under engines
-  // whose replicas are equal, parameters are this worker's own. The replica is not changed. Errors as Step's.
+  // whose replicas are equal, parameters are this worker's own. The replica is not changed. Errors
+  // as Step's.
   Status Average(const std::vector<Tensor>& into);
 
   // Ends training. Blocks until all live workers have called it; then the parameters are the final

@@ -34,8 +34,8 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
     optimizers, all of which it steps. Where nothing names a job (PRD_JOB, PRD_CONTROLLER, a launcher's variables) and no
     daemon listens on this host, the process trains alone, and says so.
 
-    session: a prd.Session that is not attached; else one is made, by the environment. samples: of each step, where no
-    loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
+    session: a prd.Session that is not attached; else one is made, by the environment. samples: of each step; 0: as
+    the loader of Worker.shard says. buffers: whether floating-point buffers (running statistics) are averaged with the
     parameters. before_apply: called before the optimizer's own step, on the gradients of all where the engine reduces
     these: to clip them as one process would. seed: whether workers draw different random numbers from here on.
     trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were. averaged: further
@@ -135,7 +135,7 @@ class Worker(JobTime):
             self._bring_gradients()
         self._apply_once, self._closure = apply, closure
         if samples is None:
-            samples = self._pending or self._samples
+            samples = self._samples or self._pending
         self._pending = 0
         self._may_be_another = True  # an interrupt leaves it so
         self._in_step = True
@@ -168,13 +168,13 @@ class Worker(JobTime):
         self.session.step(discard=True, stream=self._stream())
         self._tick()
 
-    def shard(self, loader, *, parts=False, samples=None):
+    def shard(self, loader, *, parts=None, samples=None):
         """The same data as an endless stream in this worker's own order; an epoch ends when the job has trained it.
 
         Its len is how many batches of an epoch are this worker's if all are equally fast: steps of the job's clock. A pass has
         one batch at least. parts: of this worker's part of the data alone. samples: of a batch, a number or a function of the
-        batch; else it is the loader's batch_size. Of loaders with a sampler of their own, or without a length, only the end of
-        an epoch changes.
+        batch; else it is the loader's batch_size. Of loaders with a sampler of their own only the end of an epoch changes. Of
+        data without a length a worker gets its every n-th batch, with parts=False all.
         """
         kind = PlainLoader if isinstance(self.session, AloneSession) else ShardedLoader
         self._loader = kind(self, loader, parts, samples)

@@ -1,5 +1,7 @@
 """Data loaders whose epochs are the job's."""
+import itertools
 import math
+import sys
 
 import torch
 
@@ -45,7 +47,7 @@ class ShardedLoader:
     def __init__(self, worker, loader, parts, samples):
         if not (samples is None or callable(samples) or (isinstance(samples, int) and samples > 0)):
             raise errors.InvalidArgument(f"samples: found {samples!r}, allowed is a number of 1 or more, or a function of the batch")
-        self._worker, self._loader = worker, loader
+        self._worker, self._loader, self._parts = worker, loader, parts
         self._samples_of, self._size = samples, 0  # of every batch, where that is known
         self.samples = None if isinstance(loader.dataset, torch.utils.data.IterableDataset) else len(loader.dataset)
         self._stream = None
@@ -77,7 +79,7 @@ class ShardedLoader:
     def __iter__(self):
         self._worker._shares = True
         if not self.samples:
-            return self._counted(iter(self._loader), None)
+            return self._counted(self._of_stream(), None)
         self._passes += 1
         return self._counted(self._endless(), self._passes * self.samples)
 
@@ -85,6 +87,17 @@ class ShardedLoader:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._loader, name)
+
+    def _of_stream(self):
+        """This worker's batches of data without a length: all workers read the same stream, unless `parts` is False."""
+        worker = self._worker
+        if self._parts is False or worker.workers < 2:
+            return iter(self._loader)
+        if self._parts is None and worker.rank == 0:
+            self._parts = True
+            print(f"prd: the data has no length: each of {worker.workers} workers trains one batch in {worker.workers} of it. Where the data set "
+                  "gives each worker data of its own already: shard(loader, parts=False)", file=sys.stderr)
+        return itertools.islice(iter(self._loader), worker.rank % worker.workers, None, worker.workers)
 
     def _endless(self):
         while True:
