@@ -116,9 +116,10 @@ void Job::ForgetDivergence(Rank rank, State was) {
 std::string Job::ExplainReplica(Instant now, Rank rank) const {
   std::string text;
   if (In(divergence_.ranks, rank)) {
-    text += "; its parameters differ from those of most members since group " +
+    text += "; rank " + std::to_string(rank) +
+            "'s parameters differ from those of most members since group " +
             std::to_string(divergence_.group) + " (" + words::Duration(now - divergence_.since) +
-            " ago)";
+            " ago), and are equal again after the final average";
   }
   const Tally& tally = tallies_[Index(rank)];
   if (tally.nonfinite > 0) {

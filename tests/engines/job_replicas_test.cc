@@ -86,8 +86,9 @@ TEST_F(JobReplicasTest, WhoDiffersIsNamedOnce) {
   EXPECT_THAT(differ->reason, HasSubstr("Replica::state"));
   EXPECT_EQ(Sent<Adopt>(1), nullptr) << "warn is the default";
   Later(3000);
-  EXPECT_THAT(job_->Explain({now_}, 1), HasSubstr("; its parameters differ from those of most "
-                                                  "members since group 2 (3.0 s ago)"));
+  EXPECT_THAT(job_->Explain({now_}, 1), HasSubstr("; rank 1's parameters differ from those of "
+                                                  "most members since group 2 (3.0 s ago), and are "
+                                                  "equal again after the final average"));
   EXPECT_THAT(job_->Explain({now_}, 0), testing::Not(HasSubstr("differ")));
   Later(3000);
   Train(2, {17, 19, 17, 17});

@@ -106,7 +106,7 @@ TEST_F(TrainingTest, WhoPausesOrDiffersOrIsNotFiniteIsSeen) {
   EXPECT_EQ(workers[0]["state"], "paused");
   EXPECT_EQ(workers[1]["detail"], "differs from the others since group 2");
   EXPECT_THAT(workers[1]["why"].get<std::string>(),
-              HasSubstr("its parameters differ from those of most members since group 2"));
+              HasSubstr("rank 1's parameters differ from those of most members since group 2"));
   EXPECT_EQ(workers[2]["nonfinite"], 3);
   EXPECT_EQ(workers[1]["nonfinite"], 0);
   EXPECT_THAT(WorkersText(), HasSubstr("NOT FINITE"));
