@@ -40,7 +40,7 @@ class ReplicaMean {
   Buffers buffers_;
   std::shared_ptr<Buffer> mean_;
   std::shared_ptr<Buffer> own_;  // if `own_parameters`
-  std::size_t replicas_ = 0;  // in the mean
+  std::size_t replicas_ = 0;     // in the mean
 };
 
 }  // namespace prd

@@ -93,8 +93,8 @@ class SessionCore {
   // Done once the worker trains again. `adopted` of the outcome: the replica was replaced.
   void Resume(Instant now, Actions* out);
   // Asks who has a replica, and has all of them copied but this worker's own (CopyForAverage).
-  // Where replicas are equal, done at once; but with averaged state, which is each worker's own under
-  // engines that reduce gradients.
+  // Where replicas are equal, done at once; but with averaged state, which is each worker's own
+  // under engines that reduce gradients.
   void Average(Instant now, bool with_state, Actions* out);
   // The replica has gradients now. The controller hears of it with the next Hello.
   void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
