@@ -20,7 +20,7 @@ struct PReduceOptions {
   enum class Weights : std::uint8_t { kConstant, kDynamic, kSamples };
   enum class Missing : std::uint8_t { kInitial, kNearest, kRenormalize };
 
-  int group_size = 3;
+  int group_size = 0;
   Weights weights = Weights::kConstant;
   double alpha = 0.5;
   Missing missing = Missing::kNearest;
@@ -30,9 +30,10 @@ struct PReduceOptions {
   int overlap_steps = 2;
 
   void Describe(Fields& fields) {
-    fields.Whole("group_size", &group_size, {2, 100'000, "workers", {2, 5}},
-                 "P, workers per group. Larger groups mix models more per step and wait more: with "
-                 "P near the number of workers it becomes all-reduce. 3 is enough for tens of "
+    fields.Whole("group_size", &group_size, {0, 100'000, "workers", {1, 5}},
+                 "P, workers per group, 2 or more. Larger groups mix models more per step and wait "
+                 "more: with P near the number of workers it becomes all-reduce. 0: by the number "
+                 "of live workers, 2 up to 7 of them and 3 from 8 on, which is enough for tens of "
                  "workers.");
     fields.Choice(
         "weights", &weights, {"constant", "dynamic", "samples"},

@@ -109,7 +109,8 @@ void PReduce::OnLink(const LinkEvent& event) {
 }
 
 void PReduce::Resize() {
-  size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
+  full_ = FullGroup(options_, joined_);
+  size_ = static_cast<std::size_t>(std::min(full_, joined_));
   window_ = EffectiveWindow(options_, joined_);
 }
 
@@ -132,7 +133,7 @@ std::optional<Instant> PReduce::NextDeadline() const {
 }
 
 std::string PReduce::FifoReason() const {
-  if (size_ == static_cast<std::size_t>(options_.group_size)) {
+  if (size_ == static_cast<std::size_t>(full_)) {
     return "fifo: " + Number(size_) + " of " + Number(size_) + " ready";
   }
   return Number(size_) + (size_ == 1 ? " worker: group of " : " workers: group of ") +
@@ -154,7 +155,7 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
       Form(now, queue_.size(), choice, std::move(reason), next_group, out);
       continue;
     }
-    if (joined_ > options_.group_size) choice = filter_.Choose(now, queue_, size_);
+    if (joined_ > full_) choice = filter_.Choose(now, queue_, size_);
     if (choice.hold) {
       if (!Overdue(now)) return;
       filter_.EndHold(now);
@@ -279,8 +280,7 @@ void PReduce::Archive(StateArchive& ar) {
   ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_);
   if (ar.saving()) return;
   if (!Consistent()) return ar.Fail();
-  size_ = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, joined_));
-  window_ = EffectiveWindow(options_, joined_);
+  Resize();
 }
 
 bool PReduce::Consistent() const {

@@ -4,8 +4,9 @@
 //
 //  - Ready signals queue up first in, first out; when P wait, they are a group (Algorithm 2,
 //    controller lines 3-5). Groups are disjoint, and several may be in flight.
-//  - P is the option group_size, or the number of joined workers when there are fewer, so that the
-//    last workers of a job go on: the last one in groups of one.
+//  - P is the option group_size, or follows the number of joined workers where that is 0. When
+//    fewer have joined, P is their number, so that the last workers of a job go on: the last one in
+//    groups of one.
 //  - Members continue at the group's largest iteration, "because all of their models are the
 //    latest" (section 3.3.3). With constant weights, too: the result is the same model for all of
 //    them, so one count is the only one that says anything about it.
@@ -34,6 +35,9 @@
 #include "engines/ring_order.h"
 
 namespace prd {
+
+// P where at least so many workers have joined, and `workers` have (options.h, group_size).
+std::int64_t FullGroup(const PReduceOptions& options, std::int64_t workers);
 
 // ceil((N-1)/(P-1)): the fewest groups of P that can connect N workers (section 4).
 // REQUIRES: group_size >= 2.
@@ -101,6 +105,7 @@ class PReduce final : public Engine {
   // Of those who wait: the groups that formed of later signals, as this worker could not have one.
   std::map<Rank, std::uint32_t> passed_;
   std::int64_t joined_ = 0;
+  std::int64_t full_ = 2;    // P where enough workers have joined (derived from joined_)
   std::size_t size_ = 0;     // the effective P; 0 without workers (derived from joined_)
   std::int64_t window_ = 1;  // the effective T (derived)
 };

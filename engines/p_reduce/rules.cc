@@ -102,8 +102,12 @@ class PReduceRules final : public EngineRules {
   std::vector<double> DueWeights(const FormGroup& group) const;
   void CheckWeights(const FormGroup& group, const Engine& engine) const;
   void CheckQueue(const Decision& of, std::size_t p);
+  // P where no worker is missing (options.h, group_size).
+  std::int64_t FullSize(std::int64_t joined) const {
+    return options_.group_size != 0 ? options_.group_size : joined > 7 ? 3 : 2;
+  }
   bool Bridging(std::int64_t joined) const {
-    return !component_.empty() && joined > options_.group_size;
+    return !component_.empty() && joined > FullSize(joined);
   }
   // Of the split window; kNoRank for a worker it does not have.
   Rank Component(Rank rank) const;
@@ -191,11 +195,11 @@ void PReduceRules::Check(const Decision& of) {
   links_.Follow(of.event);
   Follow(of.now, of.event);
   for (const FormGroup& group : GroupsOf(of.effects)) CheckGroup(of, group);
-  CheckQueue(of, static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined)));
+  CheckQueue(of, static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined)));
 }
 
 void PReduceRules::CheckGroup(const Decision& of, const FormGroup& group) {
-  const auto p = static_cast<std::size_t>(std::min<std::int64_t>(options_.group_size, of.joined));
+  const auto p = static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined));
   links_.Check(group);
   if (Impaired()) {
     std::set<Rank> members;
@@ -353,7 +357,7 @@ void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
   }
   if (budget_.Begin(of.now, p)) Count("holds");
   budget_.Promise(*deadline);
-  if (budget_.Promised() <= budget_.Allowed(options_.group_size)) return;
+  if (budget_.Promised() <= budget_.Allowed(static_cast<int>(FullSize(of.joined)))) return;
   throw Violation("hold-budget", std::to_string(queue_.size()) + " signals are held for longer");
 }
 

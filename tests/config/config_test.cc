@@ -180,7 +180,8 @@ TEST(ConfigTest, EnginesCheckTheirOwnTables) {
   EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroup_size = 3\nhistory_window = 1\n"),
               HasSubstr("f.toml:7: job.p-reduce.history_window: found 1, allowed is"));
   EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroup_size = 1\n"),
-              HasSubstr("f.toml:6: job.p-reduce.group_size: found 1, allowed is"));
+              HasSubstr("f.toml:6: job.p-reduce.group_size: found 1, allowed is 0 (chosen by prd) "
+                        "or 2 to 100000"));
   EXPECT_THAT(ErrorOf(job + "p-reduce = 3\n"),
               HasSubstr("f.toml:5: job.p-reduce: found 3, allowed is a table: [job.p-reduce]"));
   EXPECT_THAT(ErrorOf(job + "[job.p-reduce]\ngroupsize = 3\n"),

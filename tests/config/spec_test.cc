@@ -108,7 +108,7 @@ mesh_security = "none"
 device_network = "untrusted"
 
 [job.p-reduce]
-group_size = 3
+group_size = 0
 weights = "constant"
 alpha = 0.5
 missing = "nearest"

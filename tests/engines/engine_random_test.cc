@@ -11,6 +11,7 @@
 #include "common/base/static_schedule.h"
 #include "engines/draw.h"
 #include "engines/engine_watch.h"
+#include "engines/p_reduce/p_reduce.h"
 #include "engines/prague/prague.h"
 #include "engines/registry.h"
 #include "gtest/gtest.h"
@@ -78,7 +79,9 @@ TEST(EngineRandomTest, PReduceKeepsItsRules) {
     // Many workers, or hardly more than a group has.
     auto workers = static_cast<Rank>(2 + random.Below(14));
     const auto options = Draw<PReduceOptions>(&random, seed % 2 == 0 ? workers : 6);
-    if (seed % 2 == 1) workers = options.group_size + static_cast<Rank>(random.Below(3));
+    if (seed % 2 == 1) {
+      workers = static_cast<Rank>(FullGroup(options, 6)) + static_cast<Rank>(random.Below(3));
+    }
     const auto engine = Watched(options);
     RunOnce(options, engine.get(), seed, workers);
     if (HasFatalFailure()) return;

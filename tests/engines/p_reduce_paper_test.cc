@@ -159,6 +159,10 @@ TEST_F(PaperTest, TheSmallestWindowCanConnectAllWorkers) {
   // As workers join, a T that was large enough is no longer: the smallest is used.
   EXPECT_EQ(EffectiveWindow({.group_size = 3, .history_window = 4}, 20), 10);
   EXPECT_EQ(EffectiveWindow({.group_size = 3, .history_window = 40}, 20), 40);
+  // P that follows the workers: 2 for 7 of them, 3 for 8.
+  EXPECT_FALSE(Validate(PReduceOptions{.history_window = 5}, 7).ok());
+  EXPECT_TRUE(Validate(PReduceOptions{.history_window = 6}, 7).ok());
+  EXPECT_TRUE(Validate(PReduceOptions{.history_window = 4}, 8).ok());
 }
 
 // Section 4: "Suppose there are four workers and P = 2, worker 1 always averages only with worker

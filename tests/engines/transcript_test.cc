@@ -40,9 +40,9 @@ INSTANTIATE_TEST_SUITE_P(Engines, GoldenTest,
                                          "eager_stale", "eager_sync", "esync", "esync_delayed_ack",
                                          "esync_stall", "hop", "hop_changes", "p_reduce_fifo",
                                          "p_reduce_weights", "p_reduce_frozen",
-                                         "p_reduce_few_workers", "p_reduce_max_wait",
-                                         "prague_random", "prague_smart", "prague_static", "ssp",
-                                         "ssp_changes"),
+                                         "p_reduce_default_size", "p_reduce_few_workers",
+                                         "p_reduce_max_wait", "prague_random", "prague_smart",
+                                         "prague_static", "ssp", "ssp_changes"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 // What p-reduce decides does not depend on whether its workers compute meanwhile.

@@ -205,7 +205,7 @@ TEST(DaemonLife, ReloadsWhatIsRightAndKeepsWhatRunsWhenItIsWrong) {
   EXPECT_TRUE(verdict("one"));
   EXPECT_FALSE(verdict("two"));
 
-  daemon.WriteConfig(Jobs("two") + "\ngroup_size = 0\n");
+  daemon.WriteConfig(Jobs("two") + "\ngroup_size = 1\n");
   daemon.Signal(SIGHUP);
   ASSERT_TRUE(daemon.WaitForLog("reload refused; the configuration that was running stays"));
   ASSERT_TRUE(daemon.WaitForNotice("RELOADING=1\nMONOTONIC_USEC="));

@@ -40,6 +40,34 @@ TEST(Run, PReduceComesNearItsBoundWithAStraggler) {
   EXPECT_LT(*run.rho, 1);
 }
 
+// Steps per second of all workers together.
+double StepsPerSecond(Workload workload, const PReduceOptions& options) {
+  workload.job.engine = options;
+  const RunResult run = Good(workload);
+  std::int64_t steps = 0;
+  for (const WorkerStats& worker : run.stats.workers) steps += worker.steps;
+  return static_cast<double>(steps) / workload.cluster.seconds;
+}
+
+TEST(Run, PReducesOwnGroupSizeIsNearTheFastest) {
+  Workload workload = Loaded("workloads/straggler.toml");
+  workload.compute.spread = 0.2;
+  workload.cluster.steps = 0;
+  workload.cluster.seconds = 100;
+  for (const int workers : {2, 3, 4, 5, 8, 16}) {
+    workload.cluster.workers = workers;
+    double best = 0;
+    for (int size = 2; size <= std::min(workers, 8); ++size) {
+      best = std::max(best, StepsPerSecond(workload, {.group_size = size}));
+    }
+    EXPECT_GE(StepsPerSecond(workload, {}), 0.9 * best) << workers << " workers";
+  }
+  // With two slow ones of four, only groups of two do without them.
+  workload.cluster.workers = 4;
+  workload.compute.slow_workers = 2;
+  EXPECT_GT(StepsPerSecond(workload, {}), 1.5 * StepsPerSecond(workload, {.group_size = 3}));
+}
+
 TEST(Run, TheSameSeedGivesTheSameRunAndAnotherSeedAnother) {
   for (const Workload& workload : FaultWorkloads()) {
     const RunResult first = Good(workload, 5);
