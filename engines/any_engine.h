@@ -4,6 +4,7 @@
 #define PRD_ENGINES_ANY_ENGINE_H_
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,11 @@ void Describe(EngineOptions* options, Fields& fields);
 
 // Ok or "KEY: found X, allowed is Y". `workers` that the job starts with, 0: not known.
 Status Validate(const EngineOptions& options, int workers);
+
+// Why one slow worker of so many sets the pace of all with these options (options.h, Paces): a
+// sentence, with what would change that. Empty: nothing in the options says so; always so for fewer
+// than two workers.
+std::string SlowestSetsPace(const EngineOptions& options, int workers);
 
 // REQUIRES: Validate(options, workers) is ok.
 std::unique_ptr<Engine> MakeEngine(const EngineOptions& options);

@@ -5,6 +5,7 @@
 
 #include <concepts>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "common/base/fields.h"
@@ -28,6 +29,9 @@ struct EngineAbout {
 //   void Describe(Fields& fields);         names every key
 //   Status Check(int workers) const;       what no key alone can say: ok or Wrong(). `workers` that
 //                                          the job starts with, 0: not known
+//   std::string Paces(int workers) const;  why, with these options, one of so many workers that is
+//                                          always slow sets the pace of all, and what would change
+//                                          that: a sentence; empty where nothing in them does
 //   std::unique_ptr<Engine> Make() const;  REQUIRES: every key is in its range, Check is ok
 //   std::unique_ptr<EngineRules> Rules() const;
 //                                          its invariants, for the simulator and tests (rules.h)
@@ -41,6 +45,7 @@ concept OptionsOfAnEngine = std::equality_comparable<T> &&
   { T::kAbout } -> std::convertible_to<EngineAbout>;
   options.Describe(fields);
   { of.Check(workers) } -> std::same_as<Status>;
+  { of.Paces(workers) } -> std::same_as<std::string>;
   { of.Make() } -> std::same_as<std::unique_ptr<Engine>>;
   { of.Rules() } -> std::same_as<std::unique_ptr<EngineRules>>;
 };

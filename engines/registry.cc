@@ -36,6 +36,11 @@ Status Validate(const EngineOptions& options, int workers) {
   return std::visit([workers](const auto& of) { return of.Check(workers); }, options);
 }
 
+std::string SlowestSetsPace(const EngineOptions& options, int workers) {
+  if (workers < 2) return {};
+  return std::visit([workers](const auto& of) { return of.Paces(workers); }, options);
+}
+
 std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
   return std::visit([](const auto& of) { return of.Make(); }, options);
 }

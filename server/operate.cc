@@ -91,17 +91,20 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
     const std::vector<Rank> drained =
         drains && job != nullptr ? OnHost(*job, act.what.host) : std::vector<Rank>();
     OperatorActed what = act.what;
+    std::string pace;
     if (what.verb == OperatorVerb::kSwitch && job != nullptr) {
       const Result<JobSpec> spec = SwitchedSpec(job->spec(), what.spec);
       if (!spec.ok()) return spec.status();
       what.spec = spec->text;
+      pace = SlowestSetsPace(spec->engine, job->live());
     }
     const Status status = pump->Act(now, name, what);
     if (!status.ok()) {
       failed = status;
       continue;
     }
-    done += (done.empty() ? "" : "; ") + Done(act.what, name, drained);
+    done += (done.empty() ? "" : "; ") + Done(act.what, name, drained) +
+            (pace.empty() ? "" : "\nwarning: " + pace);
   }
   if (done.empty()) return failed;
   return done + (failed.ok() ? "" : "; but " + failed.message());

@@ -1,6 +1,7 @@
 #include "server/recorder.h"
 
 #include "common/io/log.h"
+#include "config/config.h"
 #include "engines/event.h"
 
 namespace prd {
@@ -102,6 +103,15 @@ void Recorder::NoteNonfinite(const Record& record, const FromWorker& from) {
                record.run, from.envelope.rank, known.steps, known.steps == 1 ? "step" : "steps");
 }
 
+// Once, at the common start of so many.
+void Recorder::NotePace(RunId run, std::int64_t workers) {
+  const auto at = beginning_.find(run);
+  if (at == beginning_.end()) return;
+  const std::string why = SlowestSetsPace(at->second, static_cast<int>(workers));
+  if (!why.empty()) spdlog::warn("run {}: {}", run, why);
+  beginning_.erase(at);
+}
+
 void Recorder::Note(const Record& record) {
   using Kind = RunLog::Kind;
   using spdlog::fmt_lib::format;
@@ -115,11 +125,14 @@ void Recorder::Note(const Record& record) {
     NoteNonfinite(record, *from);
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     ++groups_[engines_[run]];
+    if (formed->kind == GroupKind::kInitial) NotePace(run, std::ssize(formed->members));
     spdlog::debug("run {}: group {}: {}", run, formed->id, formed->reason);
   } else if (const auto* group = std::get_if<GroupEnded>(&record.body)) {
     if (!group->ok) line(Kind::kGroup, format("group {} failed: {}", group->id, group->reason));
   } else if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     engines_[run] = started->engine;
+    const Result<JobSpec> spec = JobSpecFromToml(started->spec);
+    if (spec.ok()) beginning_.insert_or_assign(run, spec->engine);
     spdlog::info("run {} of job {} begins, engine {}{}", run, started->job, started->engine,
                  started->former.known() ? format(", after run {}", started->former.run) : "");
   } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
@@ -175,6 +188,7 @@ void Recorder::Note(const Record& record) {
                  goal->trained.steps, goal->trained.samples);
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
+    beginning_.erase(run);
     nonfinite_.erase(nonfinite_.lower_bound({run, kNoRank}),
                      nonfinite_.lower_bound({run + 1, kNoRank}));
     log_.End(run, record.now);

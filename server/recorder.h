@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engines/ports.h"
+#include "engines/registry.h"
 #include "server/job_meters.h"
 #include "server/run_log.h"
 
@@ -57,6 +58,7 @@ class Recorder final : public History {
  private:
   void Note(const Record& record);
   void NoteNonfinite(const Record& record, const FromWorker& from);
+  void NotePace(RunId run, std::int64_t workers);
   void Count(const RecordBody& body);
 
   struct Nonfinite {  // steps of a rank
@@ -70,6 +72,7 @@ class Recorder final : public History {
   RunLog log_;
   std::map<std::pair<RunId, Rank>, Nonfinite> nonfinite_;
   std::map<RunId, std::string> engines_;
+  std::map<RunId, EngineOptions> beginning_;  // of runs whose workers have not started together yet
   std::map<std::string, std::uint64_t> groups_;
   std::uint64_t snapshots_ = 0;
   Decided decided_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "engines/graph.h"
 #include "engines/options.h"
@@ -50,6 +51,7 @@ struct AdPsgdOptions {
                  "Of the draws. The same seed draws the same neighbours.");
   }
   Status Check(int workers) const;
+  std::string Paces(int) const { return {}; }
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

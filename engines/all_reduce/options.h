@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -28,6 +29,8 @@ struct AllReduceOptions {
                   "are equal, or when a worker does not tell). \"uniform\": 1/N each.");
   }
   Status Check(int) const { return Status::Ok(); }
+  // By design, whatever they are.
+  std::string Paces(int) const { return {}; }
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

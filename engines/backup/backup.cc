@@ -25,6 +25,12 @@ std::string Number(std::int64_t value) { return std::to_string(value); }
 
 }  // namespace
 
+std::string BackupOptions::Paces(int) const {
+  if (backups > 0) return {};
+  return "backups 0: every round waits for the slowest worker; as many as there are slow workers "
+         "go on without them";
+}
+
 std::unique_ptr<Engine> BackupOptions::Make() const { return std::make_unique<Backup>(*this); }
 
 Status BackupOptions::Check(int workers) const {

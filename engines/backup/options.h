@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -39,6 +40,7 @@ struct BackupOptions {
         "not tell its samples. \"uniform\": equal.");
   }
   Status Check(int workers) const;
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

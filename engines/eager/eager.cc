@@ -21,6 +21,12 @@ bool Plausible(Iteration iteration) {
 
 }  // namespace
 
+std::string EagerOptions::Paces(int workers) const {
+  if (quorum < workers) return {};
+  return "quorum " + std::to_string(quorum) + " of " + std::to_string(workers) +
+         " workers: every round waits for the slowest worker; a smaller one does not";
+}
+
 std::unique_ptr<Engine> EagerOptions::Make() const { return std::make_unique<Eager>(*this); }
 
 Plan Eager::plan() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -66,6 +67,7 @@ struct EagerOptions {
                   "(Algorithm 5, line 7): one over the workers.");
   }
   Status Check(int) const { return Status::Ok(); }
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -54,6 +55,7 @@ struct EsyncOptions {
         "worker has not told its samples. \"uniform\": equal, as in the paper.");
   }
   Status Check(int workers) const;
+  std::string Paces(int) const { return {}; }
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -82,6 +82,16 @@ Status HopOptions::Check(int workers) const {
   return CheckBackups(*this, workers);
 }
 
+std::string HopOptions::Paces(int) const {
+  if (max_jump == 0) {
+    return "max_jump 0: who is always slow holds up all in the end; max_jump, with backups or "
+           "staleness, lets it skip iterations";
+  }
+  if (backups > 0 || staleness > 0) return {};
+  return "backups 0 and staleness 0: each iteration waits for all neighbours, also for one that "
+         "skips; backups or staleness goes on without it";
+}
+
 void HopOptions::Fit(Prng* prng, int workers) {
   directed = directed && graph.kind == Graph::Kind::kEdges;
   if (directed) graph.edges = DrawDirected(prng, workers);

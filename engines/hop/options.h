@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/graph.h"
 #include "engines/options.h"
@@ -82,6 +83,7 @@ struct HopOptions {
   }
   Status Check(int workers) const;
   void Fit(Prng* prng, int workers);
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -32,6 +32,14 @@ Status PReduceOptions::Check(int workers) const {
                    " need at least " + std::to_string(smallest) + " groups to be connected");
 }
 
+std::string PReduceOptions::Paces(int workers) const {
+  const std::int64_t p = FullGroup(*this, workers);
+  if (p < workers || max_wait_ms > 0) return {};
+  const std::string of = "group_size " + std::to_string(p) + " of " + std::to_string(workers) +
+                         " workers: every group waits for the slowest worker";
+  return workers == 2 ? of : of + "; fewer than " + std::to_string(workers) + ", or 0, does not";
+}
+
 // Where a window is drawn: of the least size, or twice or three times that.
 void PReduceOptions::Fit(Prng*, int workers) {
   if (group_size == 1) group_size = 0;

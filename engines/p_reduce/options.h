@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -73,6 +74,7 @@ struct PReduceOptions {
   }
   Status Check(int workers) const;
   void Fit(Prng* prng, int workers);
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -76,6 +77,7 @@ struct PragueOptions {
                  "Of the draws. The same seed draws the same groups.");
   }
   Status Check(int) const { return Status::Ok(); }
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -23,6 +23,28 @@ std::string Number(std::uint64_t value) { return std::to_string(value); }
 
 }  // namespace
 
+std::string PragueOptions::Paces(int workers) const {
+  if (generator == Generator::kStatic) {
+    return "generator \"static\": its schedule waits for every worker in turn; \"smart\" leaves "
+           "out "
+           "those that are slow";
+  }
+  if (overlap) return {};
+  if (generator == Generator::kRandom) {
+    return "generator \"random\" without overlap: groups wait for slow workers and for one "
+           "another; "
+           "overlap, or \"smart\", does not";
+  }
+  // One division of all: nobody comes ahead of a slow worker, so that it is never left out.
+  const std::int64_t groups = workers / group_size;
+  if (groups > 1) return {};
+  const std::string of = "group_size " + std::to_string(group_size) + " of " +
+                         std::to_string(workers) +
+                         " workers is one group of all, which waits for "
+                         "the slowest worker; overlap does not";
+  return workers < 4 ? of : of + ", nor does " + std::to_string(workers / 2) + " or less";
+}
+
 std::unique_ptr<Engine> PragueOptions::Make() const { return std::make_unique<Prague>(*this); }
 
 Plan Prague::plan() const {

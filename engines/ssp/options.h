@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -50,6 +51,7 @@ struct SspOptions {
                  "start, 4096 at most.");
   }
   Status Check(int) const { return Status::Ok(); }
+  std::string Paces(int workers) const;
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 

@@ -21,6 +21,15 @@ bool Contains(const std::vector<Rank>& ranks, Rank rank) {
 
 }  // namespace
 
+std::string SspOptions::Paces(int) const {
+  if (staleness < 0) return {};
+  const std::string of = "staleness " + std::to_string(staleness);
+  if (staleness == 0) {
+    return of + ": every step waits for the slowest worker; -1 waits for nobody";
+  }
+  return of + ": who is always slow holds up all that are so many clocks ahead; -1 has no bound";
+}
+
 std::unique_ptr<Engine> SspOptions::Make() const { return std::make_unique<Ssp>(*this); }
 
 Plan Ssp::plan() const {

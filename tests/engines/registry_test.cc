@@ -81,6 +81,47 @@ TEST(RegistryTest, SaysWhatIsWrongWithAnOptionOfHop) {
             "graph: found \"ring-based\", allowed is \"ring\", \"complete\" or a list");
 }
 
+TEST(RegistryTest, SaysUnderWhichOptionsTheSlowestSetsThePace) {
+  using testing::HasSubstr;
+  using Generator = PragueOptions::Generator;
+  const PReduceOptions three{.group_size = 3};
+  EXPECT_EQ(SlowestSetsPace(three, 3),
+            "group_size 3 of 3 workers: every group waits for the slowest worker; fewer than 3, or "
+            "0, does not");
+  EXPECT_THAT(SlowestSetsPace(PReduceOptions{.group_size = 99, .overlap = true}, 2),
+              HasSubstr("group_size 99 of 2 workers"));
+  EXPECT_THAT(SlowestSetsPace(PReduceOptions{}, 2), HasSubstr("group_size 2 of 2"));
+  EXPECT_THAT(SlowestSetsPace(BackupOptions{.backups = 0}, 4), HasSubstr("backups 0"));
+  EXPECT_THAT(SlowestSetsPace(EagerOptions{.quorum = 4}, 4), HasSubstr("quorum 4 of 4"));
+  EXPECT_THAT(SlowestSetsPace(SspOptions{.staleness = 0}, 4), HasSubstr("staleness 0: every step"));
+  EXPECT_THAT(SlowestSetsPace(SspOptions{}, 4), HasSubstr("staleness 3: who is always slow"));
+  EXPECT_THAT(SlowestSetsPace(HopOptions{.backups = 1}, 5), HasSubstr("max_jump 0"));
+  EXPECT_THAT(SlowestSetsPace(HopOptions{.max_jump = 10}, 5), HasSubstr("staleness 0"));
+  EXPECT_THAT(SlowestSetsPace(PragueOptions{}, 5), HasSubstr("nor does 2 or less"));
+  EXPECT_THAT(SlowestSetsPace(PragueOptions{}, 3), HasSubstr("one group of all"));
+  const PragueOptions drawn{.generator = Generator::kStatic, .overlap = true};
+  EXPECT_THAT(SlowestSetsPace(drawn, 8), HasSubstr("static"));
+  EXPECT_THAT(SlowestSetsPace(PragueOptions{.generator = Generator::kRandom}, 8),
+              HasSubstr("without overlap"));
+  const std::vector<EngineOptions> fine = {
+      AllReduceOptions{},
+      PReduceOptions{},
+      PReduceOptions{.group_size = 4},
+      PReduceOptions{.group_size = 99, .max_wait_ms = 50},
+      EagerOptions{},
+      BackupOptions{},
+      EsyncOptions{},
+      PragueOptions{.group_size = 2},
+      PragueOptions{.overlap = true},
+      PragueOptions{.generator = Generator::kRandom, .overlap = true},
+      AdPsgdOptions{},
+      HopOptions{.backups = 1, .max_jump = 10},
+      HopOptions{.staleness = 5, .max_jump = 10},
+      SspOptions{.staleness = -1}};
+  for (const EngineOptions& options : fine) EXPECT_EQ(SlowestSetsPace(options, 5), "");
+  for (const EngineOptions& options : AllEngines()) EXPECT_EQ(SlowestSetsPace(options, 1), "");
+}
+
 TEST(RegistryTest, HopsPlanIsItsOptions) {
   const Plan plan =
       MakeEngine(HopOptions{.backups = 2, .staleness = 3, .order = HopOptions::Order::kSerial})

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "config/config.h"
 #include "server/recorder.h"
 
 namespace prd {
@@ -130,6 +131,19 @@ TEST_F(RunLogTest, ARankThatIsNotFiniteIsWarnedOfAfterGrowingPauses) {
   EXPECT_EQ(minutes(1, 180), (std::vector<DurationNs>{0, 1, 3, 8, 18, 48, 108, 168}));
   EXPECT_THAT(Lines().back(), HasSubstr("rank 1 has made 507 steps with values that are not"));
   EXPECT_EQ(minutes(400, 4), (std::vector<DurationNs>{0, 1, 3}));
+}
+
+TEST_F(RunLogTest, OptionsUnderWhichAllWaitForTheSlowestAreWarnedOfAtTheCommonStart) {
+  const auto start = [&](const PReduceOptions& options) {
+    const JobSpec spec{.name = "mnist", .engine = options};
+    Write({1}, RunStarted{.job = "mnist", .engine = "p-reduce", .spec = JobSpecToToml(spec)});
+    Write({2}, GroupFormed{.id = 1, .kind = GroupKind::kInitial, .members = {{0}, {1}, {2}}});
+    return Lines().back();
+  };
+  EXPECT_THAT(start({}), HasSubstr("run 5 of job mnist begins"));
+  EXPECT_EQ(start({.group_size = 3}),
+            "warning run 5: group_size 3 of 3 workers: every group waits for the slowest worker; "
+            "fewer than 3, or 0, does not");
 }
 
 TEST_F(RunLogTest, DebugHasAllOfThem) {

@@ -1,6 +1,7 @@
 // Whole runs: what must come out is known from theory or from the workload.
 #include <gtest/gtest.h>
 
+#include "config/engine_text.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/cluster.h"
 
@@ -41,7 +42,7 @@ TEST(Run, PReduceComesNearItsBoundWithAStraggler) {
 }
 
 // Steps per second of all workers together.
-double StepsPerSecond(Workload workload, const PReduceOptions& options) {
+double StepsPerSecond(Workload workload, const EngineOptions& options) {
   workload.job.engine = options;
   const RunResult run = Good(workload);
   std::int64_t steps = 0;
@@ -58,14 +59,51 @@ TEST(Run, PReducesOwnGroupSizeIsNearTheFastest) {
     workload.cluster.workers = workers;
     double best = 0;
     for (int size = 2; size <= std::min(workers, 8); ++size) {
-      best = std::max(best, StepsPerSecond(workload, {.group_size = size}));
+      best = std::max(best, StepsPerSecond(workload, PReduceOptions{.group_size = size}));
     }
-    EXPECT_GE(StepsPerSecond(workload, {}), 0.9 * best) << workers << " workers";
+    EXPECT_GE(StepsPerSecond(workload, PReduceOptions{}), 0.9 * best) << workers << " workers";
   }
   // With two slow ones of four, only groups of two do without them.
   workload.cluster.workers = 4;
   workload.compute.slow_workers = 2;
-  EXPECT_GT(StepsPerSecond(workload, {}), 1.5 * StepsPerSecond(workload, {.group_size = 3}));
+  EXPECT_GT(StepsPerSecond(workload, PReduceOptions{}),
+            1.5 * StepsPerSecond(workload, PReduceOptions{.group_size = 3}));
+}
+
+// What options say of the pace holds: one slow worker in five.
+TEST(Run, TheSlowestSetsThePaceWhereOptionsSaySo) {
+  Workload workload = Loaded("workloads/straggler.toml");
+  workload.cluster.workers = 5;
+  workload.cluster.steps = 0;
+  workload.cluster.seconds = 60;
+  using Generator = PragueOptions::Generator;
+  const std::vector<EngineOptions> engines = {PReduceOptions{},
+                                              PReduceOptions{.group_size = 5},
+                                              EagerOptions{.quorum = EagerOptions::kSolo},
+                                              EagerOptions{.quorum = 5},
+                                              BackupOptions{},
+                                              BackupOptions{.backups = 0},
+                                              EsyncOptions{},
+                                              PragueOptions{},
+                                              PragueOptions{.group_size = 2},
+                                              PragueOptions{.overlap = true},
+                                              PragueOptions{.generator = Generator::kStatic},
+                                              PragueOptions{.generator = Generator::kRandom},
+                                              AdPsgdOptions{},
+                                              HopOptions{},
+                                              HopOptions{.backups = 1},
+                                              HopOptions{.max_jump = 10},
+                                              HopOptions{.backups = 1, .max_jump = 10},
+                                              HopOptions{.staleness = 5, .max_jump = 10},
+                                              SspOptions{.staleness = 0},
+                                              SspOptions{},
+                                              SspOptions{.staleness = -1}};
+  for (const EngineOptions& engine : engines) {
+    const bool slow = !SlowestSetsPace(engine, 5).empty();
+    const double all_at_slowest = 5 * 2;  // steps per second
+    const double pace = StepsPerSecond(workload, engine) / all_at_slowest;
+    EXPECT_EQ(slow, pace < 1.2) << EngineText(engine) << " makes " << pace << " times the steps";
+  }
 }
 
 TEST(Run, TheSameSeedGivesTheSameRunAndAnotherSeedAnother) {

@@ -326,6 +326,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   if (console.json) {
     console.out << Dump({{"run", ToJson(*info)},
                          {"paused", PausedJson(present->paused)},
+                         {"warning", present->pace.empty() ? Json(nullptr) : Json(present->pace)},
                          {"workers", std::move(workers)},
                          {"refused", RefusedJson(refusals)}})
                 << '\n';
@@ -346,6 +347,7 @@ Status Explain(HistorySource& source, const std::string& run, std::optional<Rank
   console.out << Title(*info) << '\n';
   PRD_RETURN_IF_ERROR(PrintInTurn(source, *info, console));
   if (present->paused) console.out << Harmless(PausedText(*present->paused)) << '\n';
+  if (!present->pace.empty()) console.out << "warning: " << present->pace << '\n';
   table.Print(console.out);
   PrintRefused(refusals, console);
   return Status::Ok();

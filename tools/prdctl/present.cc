@@ -339,6 +339,7 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
   Present present{.run = run,
                   .plan = job.engine().plan(),
                   .now = job.last_now(),
+                  .pace = {},
                   .workers = {},
                   .links = {},
                   .refusals = {},
@@ -351,6 +352,7 @@ Present PresentReader::Read(const RunInfo& run, const DaemonStatus* daemon) cons
       if (silence.run == run.run) silences[silence.rank] = silence.silent_ns;
     }
   }
+  if (!job.ended()) present.pace = SlowestSetsPace(job.spec().engine, job.live());
   for (const auto& [pair, link] : job.broken_links()) {
     present.links.push_back({.a = pair.first,
                              .b = pair.second,

@@ -65,6 +65,7 @@ struct Present {
   RunInfo run;
   Plan plan;  // of the run's engine
   Instant now;
+  std::string pace;  // why one slow worker sets the pace of all (SlowestSetsPace)
   std::vector<WorkerRow> workers;
   std::vector<LinkRow> links;        // those that are broken, by a and b
   std::vector<RefusalRow> refusals;  // the newest 8, the newest first

@@ -4,6 +4,7 @@
 #define PRD_TESTS_ENGINES_TOY_OPTIONS_H_
 
 #include <memory>
+#include <string>
 
 #include "engines/options.h"
 
@@ -25,6 +26,7 @@ struct ToyOptions {
                  "with 2, and 3 with 4.");
   }
   Status Check(int) const { return Status::Ok(); }
+  std::string Paces(int) const { return {}; }
   std::unique_ptr<Engine> Make() const;
   std::unique_ptr<EngineRules> Rules() const;
 
