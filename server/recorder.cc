@@ -189,10 +189,18 @@ void Recorder::Note(const Record& record) {
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     engines_.erase(run);
     beginning_.erase(run);
-    nonfinite_.erase(nonfinite_.lower_bound({run, kNoRank}),
-                     nonfinite_.lower_bound({run + 1, kNoRank}));
+    const auto first = nonfinite_.lower_bound({run, kNoRank});
+    const auto to = nonfinite_.lower_bound({run + 1, kNoRank});
+    std::string told;
+    for (auto at = first; at != to; ++at) {
+      told +=
+          (told.empty() ? "" : ", ") + format("{} of rank {}", at->second.steps, at->first.second);
+    }
+    nonfinite_.erase(first, to);
     log_.End(run, record.now);
-    spdlog::info("run {} {}: {}", run, ended->finished ? "is finished" : "ended", ended->reason);
+    spdlog::log(told.empty() ? spdlog::level::info : kWarn, "run {} {}: {}{}", run,
+                ended->finished ? "is finished" : "ended", ended->reason,
+                told.empty() ? "" : "; with steps that were not finite: " + told);
   }
 }
 

@@ -198,6 +198,7 @@ class SessionCalls {
   std::atomic<bool> attached_ = false;
   bool paused_ = false;
   bool said_samples_ = false;
+  bool said_nonfinite_ = false;
   bool over_ = false;
   std::int64_t looked_ = 0;  // steps that might be looked at for values that are not finite
   using Clock = std::chrono::steady_clock;

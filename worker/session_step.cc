@@ -92,12 +92,18 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
     found = store->memory->FirstNonfinite(gradients ? store->gradients : store->trained);
   }
   looked.nonfinite = found.has_value();
-  if (!found || welcome.on_nonfinite != OnNonfinite::kStop) co_return looked;
+  if (!found) co_return looked;
   const std::int64_t step = background_->progress().own.steps + 1;
-  const std::string why = std::string(gradients ? "gradients[" : "parameters[") +
-                          std::to_string(found->tensor) +
-                          "] has a value that is not finite, in step " + std::to_string(step) +
-                          " (on_nonfinite = \"stop\")";
+  std::string why = std::string(gradients ? "gradients[" : "parameters[") +
+                    std::to_string(found->tensor) + "] has a value that is not finite, in step " +
+                    std::to_string(step);
+  if (passes && !std::exchange(said_nonfinite_, true)) {
+    background_->log().Say(why +
+                           ": it counts as any other, and may spread to all models. The "
+                           "job's on_nonfinite = \"stop\" would end it here");
+  }
+  if (welcome.on_nonfinite != OnNonfinite::kStop) co_return looked;
+  why += " (on_nonfinite = \"stop\")";
   (void)(co_await LeaveJob(why, true)).ok();
   looked.status = Status(Code::kFailedPrecondition, why);
   co_return looked;

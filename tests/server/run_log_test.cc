@@ -131,6 +131,10 @@ TEST_F(RunLogTest, ARankThatIsNotFiniteIsWarnedOfAfterGrowingPauses) {
   EXPECT_EQ(minutes(1, 180), (std::vector<DurationNs>{0, 1, 3, 8, 18, 48, 108, 168}));
   EXPECT_THAT(Lines().back(), HasSubstr("rank 1 has made 507 steps with values that are not"));
   EXPECT_EQ(minutes(400, 4), (std::vector<DurationNs>{0, 1, 3}));
+  Write({500 * kMinute}, RunEnded{.reason = "the job is done", .finished = true});
+  EXPECT_EQ(Lines().back(),
+            "warning run 5 is finished: the job is done; with steps that were not finite: 552 of "
+            "rank 1");
 }
 
 TEST_F(RunLogTest, OptionsUnderWhichAllWaitForTheSlowestAreWarnedOfAtTheCommonStart) {

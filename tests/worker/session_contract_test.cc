@@ -541,7 +541,10 @@ TEST(NonfiniteTest, PassCountsTheStepAndTellsTheController) {
   Worker worker(daemon, 0);
   ASSERT_TRUE(worker.session->Attach(worker.replica()).ok());
   worker.gradients[kSize - 1] = NAN;
+  ::testing::internal::CaptureStderr();
   const Result<StepResult> step = worker.session->Step();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("gradients[1] has a value that is not finite, in step 1: it counts"));
   ASSERT_TRUE(step.ok()) << step.status().ToString();
   EXPECT_EQ(step->steps, 1);
   EXPECT_TRUE(std::isnan(worker.values[kSize - 1]));
