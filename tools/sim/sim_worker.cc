@@ -176,7 +176,7 @@ void SimWorker::OnResumes(std::uint64_t pause) {
 void SimWorker::BeginAverage() {
   phase_ = Phase::kAveraging;
   parts_->data->BeginAverage(number_, run_number());
-  Tell([&](Actions* out) { core_.Average(parts_->world->now, out); });
+  Tell([&](Actions* out) { core_.Average(parts_->world->now, false, out); });
 }
 
 void SimWorker::OnCopied(bool ok) {
