@@ -75,6 +75,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (std::holds_alternative<Pause>(envelope.body)) wrong = OnStop(rank, Stop::kPause);
       if (std::holds_alternative<Resume>(envelope.body)) wrong = OnResume(rank);
       if (std::holds_alternative<AskMembers>(envelope.body)) wrong = OnAskMembers(rank);
+      if (const auto* stop = std::get_if<StopJob>(&envelope.body)) OnStopJob(rank, *stop);
       if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
       if (!wrong.empty()) {
         out_->sends.push_back({rank,
@@ -188,7 +189,8 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .goal = goal_,
                      .on_nonfinite = spec_.on_nonfinite,
                      .mesh_security = spec_.mesh_security,
-                     .device_network_trusted = spec_.device_network_trusted});
+                     .device_network_trusted = spec_.device_network_trusted,
+                     .job_calls = true});
 }
 
 std::string Job::OnReady(Rank rank, const Ready& ready) {

@@ -297,6 +297,8 @@ class Job {
   std::uint64_t nonfinite() const;
   const Divergence& divergence() const { return divergence_; }
   const std::optional<Hold>& paused() const { return paused_; }
+  // Who has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
+  const std::string& stopped_by() const { return stopped_by_; }
   // Who has paused it, since when and why; empty: nobody.
   std::string PauseWords(Instant now) const;
   // Workers that leave once they are in no group any more, and why.
@@ -361,6 +363,7 @@ class Job {
   Trained CountHello(Rank rank, const Hello& hello);
   std::string CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite);
   void LookForGoal();
+  void OnStopJob(Rank rank, const StopJob& stop);
   void TakeStart(const FormGroup& start);
   std::vector<Rank> Stale(const FormGroup& final) const;
   void FinalWeights(FormGroup* form) const;
@@ -512,6 +515,7 @@ class Job {
   Trained gained_;              // in this run: all that the tallies have grown
   Trained goal_;                // 0: none (yet)
   bool done_ = false;           // the job has reached it
+  std::string stopped_by_;      // a worker has ended training, and why; the job is done once begun
   bool stopped_ = false;        // the result is there of a group that is the last of its members
   Divergence divergence_;
   Instant compare_at_;  // replicas are compared after no group before this

@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 14;
+constexpr std::uint32_t kStateVersion = 15;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -193,7 +193,7 @@ void Job::Archive(StateArchive& ar) {
   ar(identity_, wall_ns_, started_at_, next_index_, now_, start_workers_, started_, begun_,
      grace_ends_, copies_again_, switching_, next_, former_, awaits_until_, ended_, finished_,
      launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_,
-     done_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_);
+     done_, stopped_by_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_);
   engine_->Archive(ar);
   ArchiveActs(ar);
 }

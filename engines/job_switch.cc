@@ -64,7 +64,10 @@ void Job::EndForNext() {
                  .launch = launch_,
                  .model_hash = model_hash_,
                  .ranks = {},
-                 .dismissed = dismissed_};
+                 .dismissed = dismissed_,
+                 .stopped = stopped_by_,
+                 .given = {},
+                 .averaged = {}};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     const State state = At(rank).state;
     const Tally& tally = tallies_[Index(rank)];
@@ -99,6 +102,7 @@ void Job::TakeOver(const FormerRun& former) {
   model_hash_ = former.model_hash;
   start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, former.workers);
   dismissed_ = former.dismissed;
+  stopped_by_ = former.stopped;
   for (const FormerRank& of : former.ranks) {
     workers_.resize(Index(of.rank) + 1);
     tallies_.resize(workers_.size());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "common/base/text.h"
 #include "engines/job.h"
 #include "engines/job_limits.h"
 #include "engines/words.h"
@@ -40,9 +41,12 @@ JobProgress Job::progress() const {
 // Of a run that ends.
 std::string Job::TrainedWords() const {
   const Trained trained = progress().trained;
-  if (!trained.known()) return {};
-  return "; the job has trained " + std::to_string(trained.steps) + " steps" +
-         (trained.samples > 0 ? ", " + std::to_string(trained.samples) + " samples" : "");
+  std::string text;
+  if (trained.known()) {
+    text = "; the job has trained " + std::to_string(trained.steps) + " steps" +
+           (trained.samples > 0 ? ", " + std::to_string(trained.samples) + " samples" : "");
+  }
+  return text + (stopped_by_.empty() ? "" : "; " + stopped_by_);
 }
 
 std::uint64_t Job::nonfinite() const {
@@ -91,9 +95,17 @@ void Job::LookForGoal() {
   const Trained trained = progress().trained;
   const bool steps = goal_.steps > 0 && trained.steps >= goal_.steps;
   const bool samples = goal_.samples > 0 && trained.samples >= goal_.samples;
-  if (!steps && !samples) return;
+  if (!steps && !samples && stopped_by_.empty()) return;
   done_ = true;
   Write(GoalReached{trained});
+}
+
+// The goal is wherever the job is now. Where it has not begun in this run, it is done once it has.
+void Job::OnStopJob(Rank rank, const StopJob& stop) {
+  if (done_ || !stopped_by_.empty()) return;
+  stopped_by_ = "stopped by rank " + std::to_string(rank) +
+                (stop.reason.empty() ? "" : ": " + std::string(CutText(stop.reason)));
+  LookForGoal();
 }
 
 // Of what a worker was told that the job has trained: what came before this run. If a common start

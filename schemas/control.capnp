@@ -115,6 +115,8 @@ struct WorkerEnvelope {
     pause @18 :Void;
     resume @19 :Void;
     askMembers @20 :Void;
+    stopJob @23 :StopJob;        # where Welcome.jobCalls, as the next
+    giveNumbers @24 :GiveNumbers;
   }
   identityHigh @14 :UInt64;   # 0 until Welcome, as the next
   identityLow @15 :UInt64;
@@ -204,6 +206,15 @@ struct Leave {
   reason @0 :Text;       # human-readable
 }
 
+struct StopJob {
+  reason @0 :Text;       # human-readable
+}
+
+struct GiveNumbers {
+  call @0 :UInt64;             # drawn by the worker, never 0; the same when it gives them again
+  values @1 :List(Float64);    # 1 to 64, of any value
+}
+
 # ---- controller to worker; everything is set by the controller ----
 
 struct ControllerEnvelope {
@@ -229,6 +240,7 @@ struct ControllerEnvelope {
     announce @24 :Announce;
     endRun @25 :EndRun;
     gone @26 :Gone;             # from version 10 of the protocol on
+    numbersMean @27 :NumbersMean;    # to who gave numbers
   }
   identityHigh @16 :UInt64;   # 0 in a Refused that comes from no run, as the next
   identityLow @17 :UInt64;
@@ -267,6 +279,7 @@ struct Welcome {
   onNonfinite @12 :OnNonfinite;
   meshSecurity @13 :MeshSecurity;
   deviceNetworkTrusted @14 :Bool;
+  jobCalls @15 :Bool;      # the controller knows StopJob and GiveNumbers
 }
 
 # How workers go about their steps (common/base/plan.h).
@@ -389,6 +402,12 @@ struct HeartbeatAck {
 
 struct Released {
   reason @0 :Text;         # human-readable
+}
+
+struct NumbersMean {
+  call @0 :UInt64;             # as in the GiveNumbers that it answers
+  values @1 :List(Float64);    # none where there is something wrong
+  wrong @2 :Text;              # human-readable
 }
 
 struct EndRun {

@@ -43,6 +43,7 @@ struct Record {
     replicasDiffer @22 :ReplicasDiffer;
     goalReached @23 :Control.Trained;
     operatorActed @24 :OperatorActed;        # an input
+    numbersAveraged @25 :NumbersAveraged;
   }
 }
 
@@ -72,6 +73,27 @@ struct FormerRun {
   ranks @6 :List(FormerRank);       # ascending
   dismissed @7 :List(Dismissal);    # the newest last
   identity @8 :UInt64;              # the higher half of the run's identity
+  stopped @9 :Text;                 # who has stopped the job, and why; empty: nobody
+  numbers @10 :NumberRounds;        # left out: none
+}
+
+# Numbers of which workers want the mean.
+struct NumberRounds {
+  given @0 :List(GivenNumbers);     # in the round that is open; ascending by rank
+  last @1 :NumbersAveraged;         # the newest that has ended
+}
+
+struct GivenNumbers {
+  rank @0 :Int32;
+  call @1 :UInt64;                  # as in Control.GiveNumbers, as the next
+  values @2 :List(Float64);
+}
+
+struct NumbersAveraged {
+  round @0 :UInt64;                 # from 1 in a job; goes on in the next run
+  ranks @1 :List(Int32);            # whose numbers they were; ascending
+  calls @2 :List(UInt64);           # by rank
+  values @3 :List(Float64);         # their mean
 }
 
 struct FormerRank {

@@ -123,6 +123,10 @@ void Recorder::Note(const Record& record) {
   constexpr auto kWarn = spdlog::level::warn;
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     NoteNonfinite(record, *from);
+    if (const auto* stop = std::get_if<StopJob>(&from->envelope.body)) {
+      spdlog::info("run {}: rank {} stops the job{}{}", run, from->envelope.rank,
+                   stop->reason.empty() ? "" : ": ", stop->reason);
+    }
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     ++groups_[engines_[run]];
     if (formed->kind == GroupKind::kInitial) NotePace(run, std::ssize(formed->members));

@@ -170,6 +170,14 @@ void Background::TellLoss(double loss) {
   losses_.Add({.count = 1, .mean = loss});
 }
 
+void Background::Stop(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_reason_ = reason;
+  }
+  Signal();
+}
+
 // Wakes the thread, from a signal handler too.
 void Background::Signal() {
   const int saved = errno;
@@ -281,11 +289,14 @@ void Background::MoveTo(ReplicaHome home) {
 
 void Background::TakeRequests(Instant now) {
   Request request;
+  std::optional<std::string> stop;
   {
     const std::lock_guard lock(mutex_);
     request.swap(request_);
+    stop.swap(stop_reason_);
     core_.NoteLosses(std::exchange(losses_, {}));
   }
+  if (stop) core_.Stop(now, *std::move(stop), &actions_);
   if (!request) return;
   // The caller is in a call until the answer. It may be a short one.
   store_.lent = true;

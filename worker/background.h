@@ -65,6 +65,8 @@ class Background : private MeshEvents {
   void Cancel();
   // The same. The first call counts.
   void LeaveSoon(const char* reason, std::chrono::nanoseconds grace);
+  // The job is done (SessionCore::Stop). Any thread.
+  void Stop(const std::string& reason);
   // Told with the next report of this worker. Any thread.
   void TellLoss(double loss);
 
@@ -184,7 +186,8 @@ class Background : private MeshEvents {
   bool may_be_early_ = false;  // the call in progress
   Welcome welcome_;
   JobProgress progress_;
-  Losses losses_;  // that the core has not had
+  Losses losses_;  // that the core has not had, as the next
+  std::optional<std::string> stop_reason_;
   Trained own_;
   std::string failure_;  // the thread is gone
 

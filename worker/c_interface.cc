@@ -412,6 +412,15 @@ void prd_tell_loss(prd_session* session, double loss) {
   if (Here(session)) session->calls->TellLoss(loss);
 }
 
+int32_t prd_stop(prd_session* session, const char* reason) {
+  return prd::Guarded(&prd::thread_message, [&] {
+    if (!Here(session)) return prd::NotHere();
+    return session->calls->Stop(reason == nullptr ? "" : reason);
+  });
+}
+
+double prd_clock(const prd_session* session) { return Here(session) ? session->calls->clock() : 0; }
+
 void prd_cancel(prd_session* session) {
   if (Here(session)) session->calls->Cancel();
 }

@@ -101,10 +101,12 @@ void Session::LeaveSoon(const char* reason, std::chrono::milliseconds grace) {
   impl_->calls()->LeaveSoon(reason, grace);
 }
 void Session::TellLoss(double loss) { impl_->calls()->TellLoss(loss); }
+Status Session::Stop(const std::string& reason) { return impl_->calls()->Stop(reason); }
 void Session::Cancel() { impl_->calls()->Cancel(); }
 
 bool Session::Interrupted() const { return impl_->calls()->interrupted(); }
 
+double Session::clock() const { return impl_->calls()->clock(); }
 int Session::rank() const { return impl_->calls()->rank(); }
 int Session::workers() const { return impl_->calls()->workers(); }
 std::int64_t Session::iteration() const { return impl_->calls()->iteration(); }

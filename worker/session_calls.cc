@@ -466,6 +466,23 @@ Progress SessionCalls::progress() const {
           .own_samples = now.own.samples};
 }
 
+Status SessionCalls::Stop(const std::string& reason) {
+  if (forked()) return NotNow("this process was forked from the one that has the session");
+  if (!attached_) return NotNow("Stop: call Attach first");
+  if (!welcome().job_calls) {
+    return NotNow(
+        "Stop: the controller is of an older version, which takes it from operators alone "
+        "(prdctl end)");
+  }
+  background_->Stop(reason);
+  return Status::Ok();
+}
+
+double SessionCalls::clock() const {
+  const int workers = this->workers();
+  return workers > 0 ? static_cast<double>(progress().steps) / workers : 0;
+}
+
 GroupTransports SessionCalls::group_transports() const {
   return {.collective = background_->groups(Way::kCollective),
           .exchange = background_->groups(Way::kExchange),

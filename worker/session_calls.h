@@ -80,6 +80,8 @@ class SessionCalls {
     background_->LeaveSoon(reason, grace);
   }
   void TellLoss(double loss) { background_->TellLoss(loss); }
+  Status Stop(const std::string& reason);
+  double clock() const;
   int rank() const { return attached_ ? welcome().rank : -1; }
   int workers() const { return attached_ ? welcome().workers : 0; }
   std::string engine() const { return attached_ ? welcome().engine : std::string(); }

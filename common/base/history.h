@@ -116,6 +116,30 @@ struct FormerRank {
   friend bool operator==(const FormerRank&, const FormerRank&) = default;
 };
 
+// Workers have the mean of these numbers (GiveNumbers): a round has ended.
+struct NumbersAveraged {
+  std::uint64_t round = 0;           // from 1 in a job
+  std::vector<Rank> ranks;           // whose numbers they were, ascending
+  std::vector<std::uint64_t> calls;  // by rank
+  std::vector<double> values;        // their mean
+  void Archive(StateArchive& ar) { ar(round, ranks, calls, values); }
+  friend bool operator==(const NumbersAveraged& a, const NumbersAveraged& b) {
+    return a.round == b.round && a.ranks == b.ranks && a.calls == b.calls &&
+           SameBits(a.values, b.values);
+  }
+};
+
+// What a worker has given to the round that is open.
+struct GivenNumbers {
+  Rank rank = kNoRank;
+  std::uint64_t call = 0;
+  std::vector<double> values;
+  void Archive(StateArchive& ar) { ar(rank, call, values); }
+  friend bool operator==(const GivenNumbers& a, const GivenNumbers& b) {
+    return a.rank == b.rank && a.call == b.call && SameBits(a.values, b.values);
+  }
+};
+
 // What a run takes over from the run that it continues.
 struct FormerRun {
   RunId run = kNoRun;          // kNoRun: it continues none
@@ -127,9 +151,13 @@ struct FormerRun {
   std::uint64_t model_hash = 0;
   std::vector<FormerRank> ranks;     // by rank, ascending
   std::vector<Dismissal> dismissed;  // the newest last
+  std::string stopped;               // who has stopped the job, and why; empty: nobody
+  std::vector<GivenNumbers> given;   // by rank, ascending: to the round that is open
+  NumbersAveraged averaged;          // the newest round that has ended
   bool known() const { return run != kNoRun; }
   void Archive(StateArchive& ar) {
-    ar(run, identity, trained, goal, workers, launch, model_hash, ranks, dismissed);
+    ar(run, identity, trained, goal, workers, launch, model_hash, ranks, dismissed, stopped, given,
+       averaged);
   }
   friend bool operator==(const FormerRun&, const FormerRun&) = default;
 };
@@ -316,7 +344,8 @@ using RecordBody =
     std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
                  GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
                  ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
-                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed>;
+                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed,
+                 NumbersAveraged>;
 
 struct Record {
   RunId run = kNoRun;

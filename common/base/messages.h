@@ -9,7 +9,9 @@
 #ifndef PRD_COMMON_BASE_MESSAGES_H_
 #define PRD_COMMON_BASE_MESSAGES_H_
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -54,6 +56,15 @@ struct Losses {
   }
   friend bool operator==(const Losses&, const Losses&) = default;
 };
+
+// Numbers of a worker's of which a job takes the mean, at most.
+inline constexpr std::size_t kMaxNumbers = 64;
+// Equal bit by bit: NaN is equal to itself.
+inline bool SameBits(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](double x, double y) {
+    return std::bit_cast<std::uint64_t>(x) == std::bit_cast<std::uint64_t>(y);
+  });
+}
 
 // How far a job is.
 struct JobProgress {
@@ -245,13 +256,31 @@ struct Leave {
   friend bool operator==(const Leave&, const Leave&) = default;
 };
 
+// Session::Stop: the job is done, as if its goal were reached.
+struct StopJob {
+  std::string reason;
+  friend bool operator==(const StopJob&, const StopJob&) = default;
+};
+
+// Session::Mean: answered by NumbersMean, once all have given theirs who train and have not paused
+// for good. Said again by an incarnation that follows; with the call of the round that has ended
+// last it is answered at once, and else it replaces what was given under the rank.
+struct GiveNumbers {
+  std::uint64_t call = 0;
+  std::vector<double> values;
+  friend bool operator==(const GiveNumbers& a, const GiveNumbers& b) {
+    return a.call == b.call && SameBits(a.values, b.values);
+  }
+};
+
 // Keeps the lease alive and carries acknowledgements. seq 0. Answered by HeartbeatAck.
 struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-using WorkerBody = std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed,
-                                Probed, Progressed, Pause, Resume, AskMembers>;
+using WorkerBody =
+    std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed, Probed,
+                 Progressed, Pause, Resume, AskMembers, StopJob, GiveNumbers>;
 
 struct WorkerEnvelope {
   RunId run = kNoRun;    // from Welcome; kNoRun until then
@@ -286,9 +315,10 @@ struct Welcome {
   MeshSecurity mesh_security = MeshSecurity::kNone;
   // The network between devices is trusted: NCCL may be used though it protects nothing.
   bool device_network_trusted = false;
+  bool job_calls = false;  // the controller knows StopJob and GiveNumbers
   void Archive(StateArchive& ar) {
     ar(run, identity, rank, job, engine, plan, workers, lease_ms, heartbeat_ms, own, goal,
-       on_nonfinite, mesh_security, device_network_trusted);
+       on_nonfinite, mesh_security, device_network_trusted, job_calls);
   }
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
@@ -487,6 +517,18 @@ struct Gone {
   friend bool operator==(const Gone&, const Gone&) = default;
 };
 
+// Answers GiveNumbers. `wrong`: why these are no numbers for the round that is open, which is
+// without them then.
+struct NumbersMean {
+  std::uint64_t call = 0;
+  std::vector<double> values;  // the same for all who are in the round
+  std::string wrong;
+  void Archive(StateArchive& ar) { ar(call, values, wrong); }
+  friend bool operator==(const NumbersMean& a, const NumbersMean& b) {
+    return a.call == b.call && SameBits(a.values, b.values) && a.wrong == b.wrong;
+  }
+};
+
 // Another run of the job follows this one, with another engine or other settings. The worker ends
 // the step that it is in, or the next one, and then does what Finish does. After the final average
 // it hears that its incarnation is over (Refused), and says Hello to the next run. The call of its
@@ -526,7 +568,7 @@ struct HeartbeatAck {
 
 using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
                                     QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
-                                    Resumed, Members, Announce, EndRun, Gone>;
+                                    Resumed, Members, Announce, EndRun, Gone, NumbersMean>;
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run

@@ -88,6 +88,10 @@ constexpr const char* TypeName(const Resume&) { return "resume"; }
 void Visit(Is<Resume> auto&, auto&&) {}
 constexpr const char* TypeName(const AskMembers&) { return "ask_members"; }
 void Visit(Is<AskMembers> auto&, auto&&) {}
+constexpr const char* TypeName(const StopJob&) { return "stop_job"; }
+void Visit(Is<StopJob> auto& m, auto&& visit) { visit("reason", m.reason); }
+constexpr const char* TypeName(const GiveNumbers&) { return "give_numbers"; }
+void Visit(Is<GiveNumbers> auto& m, auto&& visit) { visit("call", m.call)("values", m.values); }
 
 // ---- inputs ----
 
@@ -124,13 +128,22 @@ void Visit(Is<FormerRank> auto& m, auto&& visit) {
   visit("rank", m.rank)("own_steps", m.own.steps)("own_samples", m.own.samples);
   visit("awaited", m.awaited)("has_model", m.has_model);
 }
+constexpr const char* TypeName(const NumbersAveraged&) { return "numbers_averaged"; }
+void Visit(Is<NumbersAveraged> auto& m, auto&& visit) {
+  visit("round", m.round)("ranks", m.ranks)("calls", m.calls, Visible::kNever);
+  visit("values", m.values);
+}
+void Visit(Is<GivenNumbers> auto& m, auto&& visit) {
+  visit("rank", m.rank)("call", m.call, Visible::kNever)("values", m.values);
+}
 void Visit(Is<FormerRun> auto& m, auto&& visit) {
   visit("run", m.run)("identity", m.identity, Visible::kNever);
   visit("steps", m.trained.steps)("samples", m.trained.samples);
   visit("goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero);
   visit("workers", m.workers)("launch", m.launch, kUnlessZero);
   visit("model_hash", m.model_hash, Visible::kNever)("ranks", m.ranks);
-  visit("dismissed", m.dismissed, kUnlessZero);
+  visit("dismissed", m.dismissed, kUnlessZero)("stopped", m.stopped, kUnlessZero);
+  visit("given", m.given, kUnlessZero)("averaged", m.averaged, kUnlessZero);
 }
 constexpr const char* TypeName(const RunStarted&) { return "run_started"; }
 void Visit(Is<RunStarted> auto& m, auto&& visit) {

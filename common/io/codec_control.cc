@@ -164,6 +164,12 @@ struct WriteWorkerBody {
   void operator()(const Pause&) { to.setPause(); }
   void operator()(const Resume&) { to.setResume(); }
   void operator()(const AskMembers&) { to.setAskMembers(); }
+  void operator()(const StopJob& from) { to.initStopJob().setReason(ToText(from.reason)); }
+  void operator()(const GiveNumbers& from) {
+    auto give = to.initGiveNumbers();
+    give.setCall(from.call);
+    WriteNumbers<double>(from.values, give.initValues(static_cast<unsigned>(from.values.size())));
+  }
 };
 
 WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
@@ -220,6 +226,11 @@ WorkerBody ReadWorkerBody(wire::WorkerEnvelope::Reader from) {
       return Resume{};
     case wire::WorkerEnvelope::ASK_MEMBERS:
       return AskMembers{};
+    case wire::WorkerEnvelope::STOP_JOB:
+      return StopJob{.reason = ToString(from.getStopJob().getReason())};
+    case wire::WorkerEnvelope::GIVE_NUMBERS:
+      return GiveNumbers{.call = from.getGiveNumbers().getCall(),
+                         .values = ReadNumbers<double>(from.getGiveNumbers().getValues())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -332,6 +343,7 @@ void WriteWelcome(const Welcome& from, wire::Welcome::Builder to) {
   to.setOnNonfinite(ToWireEnum<wire::OnNonfinite>(from.on_nonfinite));
   to.setMeshSecurity(ToWireEnum<wire::MeshSecurity>(from.mesh_security));
   to.setDeviceNetworkTrusted(from.device_network_trusted);
+  to.setJobCalls(from.job_calls);
 }
 
 Welcome ReadWelcome(wire::Welcome::Reader from) {
@@ -348,7 +360,8 @@ Welcome ReadWelcome(wire::Welcome::Reader from) {
           .goal = ReadTrained(from.getGoal()),
           .on_nonfinite = ToEnum(from.getOnNonfinite(), OnNonfinite::kStop, "on nonfinite"),
           .mesh_security = ToEnum(from.getMeshSecurity(), MeshSecurity::kCurve, "mesh security"),
-          .device_network_trusted = from.getDeviceNetworkTrusted()};
+          .device_network_trusted = from.getDeviceNetworkTrusted(),
+          .job_calls = from.getJobCalls()};
 }
 
 void WriteGroup(const Group& from, wire::Group::Builder to) {
@@ -492,6 +505,12 @@ struct WriteControllerBody {
     WriteNumbers<Incarnation>(
         from.incarnations, gone.initIncarnations(static_cast<unsigned>(from.incarnations.size())));
   }
+  void operator()(const NumbersMean& from) {
+    auto mean = to.initNumbersMean();
+    mean.setCall(from.call);
+    WriteNumbers<double>(from.values, mean.initValues(static_cast<unsigned>(from.values.size())));
+    mean.setWrong(ToText(from.wrong));
+  }
 };
 
 ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
@@ -547,6 +566,10 @@ ControllerBody ReadControllerBody(wire::ControllerEnvelope::Reader from) {
       return EndRun{.reason = ToString(from.getEndRun().getReason())};
     case wire::ControllerEnvelope::GONE:
       return Gone{.incarnations = ReadNumbers<Incarnation>(from.getGone().getIncarnations())};
+    case wire::ControllerEnvelope::NUMBERS_MEAN:
+      return NumbersMean{.call = from.getNumbersMean().getCall(),
+                         .values = ReadNumbers<double>(from.getNumbersMean().getValues()),
+                         .wrong = ToString(from.getNumbersMean().getWrong())};
   }
   throw Malformed{"a kind of message that this version does not know"};
 }
@@ -649,6 +672,7 @@ Result<WorkerEnvelope> DecodeWorkerEnvelope(std::string_view bytes) {
         if (auto* finished = std::get_if<Finished>(&envelope.body)) cut(finished->detail);
         if (auto* adopted = std::get_if<Adopted>(&envelope.body)) cut(adopted->detail);
         if (auto* leave = std::get_if<Leave>(&envelope.body)) cut(leave->reason);
+        if (auto* stop = std::get_if<StopJob>(&envelope.body)) cut(stop->reason);
         return envelope;
       });
 }

@@ -54,6 +54,20 @@ void WriteNeighbours(const NeighboursSet& from, wire::NeighboursSet::Builder to)
   to.setReason(ToText(from.reason));
 }
 
+void WriteAveraged(const NumbersAveraged& from, wire::NumbersAveraged::Builder to) {
+  to.setRound(from.round);
+  WriteNumbers<Rank>(from.ranks, to.initRanks(static_cast<unsigned>(from.ranks.size())));
+  WriteNumbers<std::uint64_t>(from.calls, to.initCalls(static_cast<unsigned>(from.calls.size())));
+  WriteNumbers<double>(from.values, to.initValues(static_cast<unsigned>(from.values.size())));
+}
+
+NumbersAveraged ReadAveraged(wire::NumbersAveraged::Reader from) {
+  return {.round = from.getRound(),
+          .ranks = ReadNumbers<Rank>(from.getRanks()),
+          .calls = ReadNumbers<std::uint64_t>(from.getCalls()),
+          .values = ReadNumbers<double>(from.getValues())};
+}
+
 void WriteFormer(const FormerRun& from, wire::FormerRun::Builder to) {
   to.setRun(from.run);
   WriteTrained(from.trained, to.initTrained());
@@ -74,6 +88,17 @@ void WriteFormer(const FormerRun& from, wire::FormerRun::Builder to) {
     dismissed[i].setIncarnation(from.dismissed[i].incarnation);
     dismissed[i].setReason(ToText(from.dismissed[i].reason));
   }
+  if (!from.stopped.empty()) to.setStopped(ToText(from.stopped));
+  if (from.given.empty() && from.averaged == NumbersAveraged()) return;
+  auto numbers = to.initNumbers();
+  auto given = numbers.initGiven(static_cast<unsigned>(from.given.size()));
+  for (unsigned i = 0; i < given.size(); ++i) {
+    const std::vector<double>& values = from.given[i].values;
+    given[i].setRank(from.given[i].rank);
+    given[i].setCall(from.given[i].call);
+    WriteNumbers<double>(values, given[i].initValues(static_cast<unsigned>(values.size())));
+  }
+  WriteAveraged(from.averaged, numbers.initLast());
 }
 
 FormerRun ReadFormer(wire::FormerRun::Reader from) {
@@ -85,7 +110,10 @@ FormerRun ReadFormer(wire::FormerRun::Reader from) {
                .launch = ToString(from.getLaunch()),
                .model_hash = from.getModelHash(),
                .ranks = {},
-               .dismissed = {}};
+               .dismissed = {},
+               .stopped = ToString(from.getStopped()),
+               .given = {},
+               .averaged = ReadAveraged(from.getNumbers().getLast())};
   for (const auto rank : from.getRanks()) {
     to.ranks.push_back({.rank = rank.getRank(),
                         .own = ReadTrained(rank.getOwn()),
@@ -95,6 +123,11 @@ FormerRun ReadFormer(wire::FormerRun::Reader from) {
   for (const auto of : from.getDismissed()) {
     to.dismissed.push_back(
         {.incarnation = of.getIncarnation(), .reason = ToString(of.getReason())});
+  }
+  for (const auto of : from.getNumbers().getGiven()) {
+    to.given.push_back({.rank = of.getRank(),
+                        .call = of.getCall(),
+                        .values = ReadNumbers<double>(of.getValues())});
   }
   return to;
 }
@@ -184,6 +217,7 @@ struct WriteBody {
     WriteNumbers<Rank>(from.ranks, differ.initRanks(static_cast<unsigned>(from.ranks.size())));
     differ.setReason(ToText(from.reason));
   }
+  void operator()(const NumbersAveraged& from) { WriteAveraged(from, to.initNumbersAveraged()); }
   void operator()(const GoalReached& from) {
     auto trained = to.initGoalReached();
     trained.setSteps(from.trained.steps);
@@ -373,6 +407,8 @@ RecordBody ReadBody(wire::Record::Reader from) {
     case wire::Record::GOAL_REACHED:
       return GoalReached{{.steps = from.getGoalReached().getSteps(),
                           .samples = from.getGoalReached().getSamples()}};
+    case wire::Record::NUMBERS_AVERAGED:
+      return ReadAveraged(from.getNumbersAveraged());
     case wire::Record::PLACEMENT_OPENED: {
       const auto opened = from.getPlacementOpened();
       return PlacementOpened{.epoch = opened.getEpoch(),

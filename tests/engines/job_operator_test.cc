@@ -320,6 +320,32 @@ TEST_F(JobOperatorTest, AJobThatIsEndedIsDoneAsIfItsGoalWereReached) {
   ExpectReplaysAsTold();
 }
 
+TEST_F(JobOperatorTest, AJobThatAWorkerStopsIsDoneAsIfItsGoalWereReached) {
+  Start(plans::kModels, 2);
+  Say(1, StopJob{.reason = "the loss has not fallen"});
+  EXPECT_NE(Recorded<GoalReached>(), nullptr);
+  EXPECT_EQ(job_->stopped_by(), "stopped by rank 1: the loss has not fallen");
+  EXPECT_TRUE(job_->progress().done);
+  Say(0, StopJob{.reason = "so say I"});
+  EXPECT_EQ(Recorded<GoalReached>(), nullptr) << "it is reached once";
+  EXPECT_EQ(job_->stopped_by(), "stopped by rank 1: the loss has not fallen");
+  EXPECT_THAT(WhyNot(Act(OperatorVerb::kEnd)), HasSubstr("is done already"));
+  Say(0, Finish{});
+  Say(1, Leave{.reason = "over"});
+  Done(0);
+  ASSERT_NE(Recorded<RunEnded>(), nullptr);
+  EXPECT_THAT(Recorded<RunEnded>()->reason, HasSubstr("stopped by rank 1: the loss has not"));
+  ExpectReplaysAsTold();
+}
+
+TEST_F(JobOperatorTest, WhoeverStopsAfterTheGoalChangesNothing) {
+  Start(plans::kModels, 2);
+  Step(Act(OperatorVerb::kEnd));
+  Say(0, StopJob{});
+  EXPECT_EQ(job_->stopped_by(), "");
+  ExpectReplaysAsTold();
+}
+
 // What was saved before there were operators is what is saved where they have done nothing.
 TEST_F(JobOperatorTest, AStateWithoutOperatorsIsAsBefore) {
   Start(plans::kModels, 2);

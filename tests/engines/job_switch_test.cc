@@ -134,6 +134,25 @@ TEST_F(JobSwitchTest, WhatCannotBeSwitchedIsRefusedBeforeAnythingStops) {
   EXPECT_THAT(WhyNot(Switch()), HasSubstr("have finished training"));
 }
 
+// The next run is done once it has begun.
+TEST_F(JobSwitchTest, AJobThatIsStoppedMeanwhileIsDoneInTheNextRun) {
+  Start(plans::kModels, 2);
+  Step(Switch());
+  Say(1, StopJob{.reason = "enough"});
+  Say(0, Finish{});
+  Say(1, Finish{});
+  Done(0);
+  Done(1);
+  ASSERT_NE(job_->next(), nullptr);
+  const FormerRun former = *job_->next();
+  EXPECT_EQ(former.stopped, "stopped by rank 1: enough");
+  ExpectReplaysAsTold();
+  Job next(7, spec_);
+  JobOutput out;
+  next.Start({now_}, 0, {.high = 7, .low = 1}, former, &out);
+  EXPECT_EQ(next.stopped_by(), former.stopped);
+}
+
 // It comes to the next run when it resumes.
 TEST_F(JobSwitchTest, WhoPausesIsNotWaitedFor) {
   Start(plans::kModels, 3);

@@ -92,8 +92,8 @@ class Draw {
   void operator()(JobProgress& m) { Fields(m.trained, m.workers, m.done); }
   void operator()(Welcome& m) {
     Fields(m.run, m.identity, m.rank, m.job, m.engine, m.plan, m.workers, m.lease_ms,
-           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite, m.mesh_security,
-           m.device_network_trusted);
+           m.heartbeat_ms, m.own, m.goal, m.on_nonfinite, m.mesh_security, m.device_network_trusted,
+           m.job_calls);
   }
   void operator()(Plan& m) {
     (*this)(m.every);
@@ -125,6 +125,7 @@ class Draw {
   void operator()(EndRun& m) { Fields(m.reason); }
   void operator()(Announce& m) { Fields(m.members, m.copies); }
   void operator()(Gone& m) { Fields(m.incarnations); }
+  void operator()(NumbersMean& m) { Fields(m.call, m.values, m.wrong); }
   void operator()(HeartbeatAck& m) { Fields(m.waits_for); }
   void operator()(Neighbourhood& m) {
     Fields(m.in, m.from, m.out, m.own_weight, m.slots, m.at, m.reason);

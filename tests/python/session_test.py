@@ -119,6 +119,25 @@ class Sessions(unittest.TestCase):
             with self.assertRaisesRegex(prd.FailedPrecondition, "closed"):
                 worker.session.step()
 
+    def test_one_worker_stops_the_job_for_all(self):
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            def train(rank):
+                worker = Worker(c, rank)
+                with self.assertRaisesRegex(prd.FailedPrecondition, "call Attach first"):
+                    worker.session.stop("early")
+                self.assertEqual(worker.session.clock, 0)
+                worker.attach()
+                done = False
+                while not done:
+                    done = worker.step(rank).done
+                    if rank == 1:
+                        worker.session.stop("the loss is low")
+                self.assertEqual(worker.session.clock, worker.session.progress.steps / 2)
+                worker.session.finish()
+                worker.session.close()
+
+            place.in_threads(2, train)
+
     def test_errors_are_exceptions_that_say_what_is_wrong(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:
             with self.assertRaisesRegex(LookupError, "unknown"):

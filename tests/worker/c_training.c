@@ -102,6 +102,7 @@ const char* c_train(const char* endpoint, int rank, int steps, int later, struct
   CHECK(prd_get_progress(session, &progress) == 0);
   CHECK(progress.own_steps == steps && progress.own_samples == 8 * steps);
   CHECK(prd_interrupted(session) == 0 || prd_interrupted(session) == 1);
+  CHECK(prd_clock(session) > 0 && prd_clock(NULL) == 0);
   CHECK(end_call(session, prd_finish(session, 1), model) == 0);
   CHECK(end_call(session, prd_step(session, NULL), model) == PRD_FAILED_PRECONDITION);
   CHECK(has(prd_message(session), "has left the job"));
@@ -228,6 +229,12 @@ const char* c_resumes(const char* endpoint) {
   CHECK(end_call(session, prd_step(session, NULL), &model) == PRD_FAILED_PRECONDITION);
   CHECK(has(prd_message(session), "Resume comes first"));
   CHECK(end_call(session, prd_resume(session), &model) == 0);
+  CHECK(prd_stop(session, "enough") == 0 && prd_stop(session, NULL) == 0);
+  for (int step = 0; step < 1000 && !result.done; ++step) {
+    CHECK(end_call(session, prd_step(session, NULL), &model) == 0);
+    CHECK(prd_get_step_result(session, &result) == 0);
+  }
+  CHECK(result.done);
   CHECK(end_call(session, prd_finish(session, 0), &model) == 0);
   prd_close(session);
   return NULL;
@@ -343,6 +350,9 @@ const char* c_leaves_soon(const char* endpoint) {
   struct model model = {.applied = 0};
   CHECK(open_session(endpoint, 0, &session) == 0);
   CHECK(waits_in_attach(session, &model));
+  CHECK(prd_stop(session, "early") == PRD_FAILED_PRECONDITION);
+  CHECK(has(prd_message(NULL), "Stop: call Attach first"));
+  CHECK(prd_stop(NULL, NULL) == PRD_FAILED_PRECONDITION);
   prd_leave_soon(session, "spot notice", 0);
   prd_leave_soon(session, NULL, 1);
   prd_leave_soon(NULL, "nobody", 0);

@@ -137,6 +137,32 @@ TEST(SessionEndTest, AllStopAtTheGoalUnderEveryEngine) {
 
 // ---- beside training ----
 
+TEST(SessionEndTest, AllStopWhenOneSaysSoUnderEveryEngine) {
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 3));
+    InParallel(daemon, 3, [&](Worker* worker, int rank) {
+      EXPECT_EQ(worker->session->Stop("early").code(), Code::kFailedPrecondition);
+      EXPECT_EQ(worker->session->clock(), 0);
+      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+      bool done = false;
+      for (int step = 1; step <= 5000 && !done; ++step) {
+        const Result<StepResult> result = worker->session->Step();
+        ASSERT_TRUE(result.ok()) << EngineName(engine) << ": " << result.status().ToString();
+        done = result->done;
+        if (rank != 2 && step == 3) {
+          EXPECT_TRUE(worker->session->Stop("the loss is low").ok());
+        }
+      }
+      EXPECT_TRUE(done) << EngineName(engine);
+      EXPECT_EQ(worker->session->clock(),
+                static_cast<double>(worker->session->progress().steps) / 3);
+      EXPECT_GE(worker->session->clock(), 1);
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << EngineName(engine) << finished.ToString();
+    });
+  }
+}
+
 TEST(SessionPauseTest, OthersGoOnAndWhoResumesIsEqualAgain) {
   FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
   std::atomic<int> steps{0};

@@ -51,6 +51,7 @@ Json PausedJson(const std::optional<PauseRow>& paused) {
 std::string Besides(const std::optional<RunProgress>& of) {
   if (!of) return "";
   std::string text = of->job.done ? ", goal reached" : "";
+  if (!of->stopped.empty()) text = ", " + Harmless(of->stopped);
   if (of->paused) text += ", " + PausedText(*of->paused);
   if (of->differ.empty()) return text;
   return text + ", " + words::Ranks(of->differ) + (of->differ.size() == 1 ? " differs" : " differ");
@@ -221,6 +222,7 @@ Status ShowJobs(HistorySource& source, bool options, bool all_runs, const Consol
       all.back()["steps"] = of ? Json(of->job.trained.steps) : Json(nullptr);
       all.back()["samples"] = of ? Json(of->job.trained.samples) : Json(nullptr);
       all.back()["done"] = of ? Json(of->job.done) : Json(nullptr);
+      all.back()["stopped"] = of && !of->stopped.empty() ? Json(of->stopped) : Json(nullptr);
       all.back()["differ"] = of ? Json(of->differ) : Json(nullptr);
       all.back()["paused"] = of ? PausedJson(of->paused) : Json(nullptr);
       if (options) all.back()["options"] = texts[i];

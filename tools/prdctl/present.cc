@@ -405,8 +405,10 @@ std::optional<RunProgress> LoadProgress(HistorySource& source, const RunInfo& ru
   const Status status = ReplayToPresent(source, run.run, &replayer, nullptr);
   if (!status.ok()) return std::nullopt;
   const Job& job = *replayer.job();
-  return RunProgress{
-      .job = job.progress(), .differ = job.divergence().ranks, .paused = PauseOf(source, run, job)};
+  return RunProgress{.job = job.progress(),
+                     .differ = job.divergence().ranks,
+                     .paused = PauseOf(source, run, job),
+                     .stopped = job.stopped_by()};
 }
 
 }  // namespace prd::ctl

@@ -98,6 +98,7 @@ struct RunProgress {
   JobProgress job;
   std::vector<Rank> differ;  // whose replicas are to be as those of most, and are not
   std::optional<PauseRow> paused;
+  std::string stopped;  // "stopped by rank 0: REASON"; empty: nobody has stopped it
 };
 
 // nullopt: it has ended (RunInfo::end says what it had trained), or cannot be replayed.

@@ -101,6 +101,11 @@ std::string Words(const GoalReached& goal) {
   return "the goal is reached with " + std::to_string(goal.trained.steps) + " steps";
 }
 
+std::string Words(const NumbersAveraged& averaged) {
+  return "the mean of numbers of " + std::to_string(averaged.ranks.size()) + " workers, in round " +
+         std::to_string(averaged.round);
+}
+
 // Where a copy of the controller writes to and sends to.
 class Nowhere final : public History, public Transport {
  public:

@@ -44,6 +44,11 @@ struct BodyHash {
     Add(differ.group);
     for (const Rank rank : differ.ranks) Add(Number(rank));
   }
+  void operator()(const NumbersAveraged& averaged) {
+    Add(averaged.round);
+    for (const std::uint64_t call : averaged.calls) Add(call);
+    for (const double value : averaged.values) Add(std::bit_cast<std::uint64_t>(value));
+  }
   void operator()(const GoalReached& goal) { Add(Number(goal.trained.steps)); }
   void operator()(const RunStarted& started) { Add(HashBytes(started.engine)); }
   void operator()(const WorkerJoined& joined) {

@@ -6,12 +6,12 @@ namespace prd::sim {
 namespace {
 
 constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords = {
-    "Hello",  "Ready",  "Finished",   "Adopted", "Finish", "Leave",     "Heartbeat",
-    "Placed", "Probed", "Progressed", "Pause",   "Resume", "AskMembers"};
+    "Hello",  "Ready",      "Finished", "Adopted", "Finish",     "Leave",   "Heartbeat",  "Placed",
+    "Probed", "Progressed", "Pause",    "Resume",  "AskMembers", "StopJob", "GiveNumbers"};
 constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
-    "Welcome",      "Group",      "Abort",    "Adopt",         "Released",  "Refused",
-    "HeartbeatAck", "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",
-    "Probe",        "Resumed",    "Members",  "Announce",      "EndRun",    "Gone"};
+    "Welcome",    "Group",    "Abort",         "Adopt",     "Released",   "Refused", "HeartbeatAck",
+    "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",     "Probe",   "Resumed",
+    "Members",    "Announce", "EndRun",        "Gone",      "NumbersMean"};
 constexpr std::array<const char*, 3> kNoteWords = {"offers", "declines", "has stored"};
 constexpr std::array<const char*, 4> kParcelWords = {"update", "delta", "shard", "state"};
 constexpr std::array<const char*, 22> kEventWords = {"worker -> controller",

@@ -253,6 +253,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   nonfinite_ = 0;
   losses_ = {};
   paused_ = false;
+  stop_.reset();
   former_ = {};
   answered_ = now;
   SayHello(out);

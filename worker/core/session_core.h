@@ -110,6 +110,9 @@ class SessionCore {
   // The call that this ends, or that comes after it, fails as one that the controller has released
   // (kAborted). After `grace`, if positive, it leaves whatever it does. Again: does nothing.
   void LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out);
+  // The job is done: told to the controller, in each run that does not know it yet. Any time after
+  // Attach has begun; the first call counts.
+  void Stop(Instant now, std::string reason, Actions* out);
   // The call in progress, and every later one but Leave, ends with kCancelled.
   // A round in the background is cancelled too.
   void Cancel(Instant now, Actions* out);
@@ -231,6 +234,7 @@ class SessionCore {
   void CopyNextForAverage(Actions* out);
   bool IsDone() const;
   void TellTrained(Actions* out);
+  void SayStop(Actions* out);
   void TellTrainedSoon(Actions* out);
   void UpdateInterrupt(Actions* out);
 
@@ -365,6 +369,7 @@ class SessionCore {
     std::optional<Instant> by;  // the grace ends
   };
   std::optional<Soon> soon_;
+  std::optional<std::string> stop_;  // Stop's reason
 
   Call call_ = Call::kNone;
   Instant call_at_;

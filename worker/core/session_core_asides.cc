@@ -49,6 +49,19 @@ void SessionCore::OnEndRun(Actions* out) {
   if (call_ == Call::kSwitch) End(out);
 }
 
+// ---- the end of the job, said by this worker ----
+
+void SessionCore::Stop(Instant now, std::string reason, Actions* out) {
+  now_ = now;
+  if (stop_) return;
+  stop_ = std::move(reason);
+  if (is_member()) SayStop(out);
+}
+
+void SessionCore::SayStop(Actions* out) {
+  if (stop_ && welcome_.job_calls && !progress_.done) Push(StopJob{.reason = *stop_}, out);
+}
+
 // ---- an average of all, beside training ----
 
 void SessionCore::Average(Instant now, bool with_state, Actions* out) {

@@ -190,6 +190,7 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
   last_refusal_.clear();
   out->push_back(JoinRun{welcome});
   SendHeartbeat(out);
+  SayStop(out);
 }
 
 std::string SessionCore::CheckGroup(const Group& group) {

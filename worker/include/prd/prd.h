@@ -72,7 +72,7 @@ extern "C" {
 
 /* Of this header. Libraries of one major version keep what its minor versions have. */
 #define PRD_ABI_MAJOR 1
-#define PRD_ABI_MINOR 3
+#define PRD_ABI_MINOR 4
 
 enum {
   PRD_DONE = 0,
@@ -256,6 +256,9 @@ PRD_API void prd_cancel(prd_session* session);
 PRD_API void prd_leave_soon(prd_session* session, const char* reason, int64_t grace_ms);
 /* As prd::Session::TellLoss. Since 1.3. */
 PRD_API void prd_tell_loss(prd_session* session, double loss);
+/* As prd::Session::Stop and clock. An error is the thread's: prd_message(NULL). Since 1.4. */
+PRD_API int32_t prd_stop(prd_session* session, const char* reason);
+PRD_API double prd_clock(const prd_session* session);
 PRD_API int32_t prd_interrupted(const prd_session* session);
 PRD_API int32_t prd_get_progress(const prd_session* session, prd_progress* progress);
 PRD_API int32_t prd_get_group_transports(const prd_session* session,

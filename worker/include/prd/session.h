@@ -226,6 +226,17 @@ class PRD_EXPORT Session {
   // How far the job is. Any thread.
   Progress progress() const;
 
+  // How many steps a job of equal workers would have made: the steps of progress(), by workers();
+  // for schedules that count steps. 0 before Attach. Any thread.
+  double clock() const;
+
+  // The job is done, for all workers, as if its goal were reached: for early stopping. Does not
+  // wait; Step says `done` once the controller knows, with the last group under engines whose
+  // workers stop together. `reason` is for people who watch the job. Of several calls, of any
+  // workers, the first counts; after the goal it does nothing. kFailedPrecondition: before Attach,
+  // or the controller is of an older version. Any thread.
+  Status Stop(const std::string& reason);
+
   // Tells the loss of a batch, for people who watch the job (`prdctl serve`); training does not use
   // it. On a GPU: whenever the loop reads one back. The worker's next report carries the mean of
   // the losses told since its last one. Losses that are not finite, or told before Attach, are

@@ -4,7 +4,7 @@ import os
 
 from prd import places
 
-ABI_MAJOR, ABI_MINOR = 1, 3
+ABI_MAJOR, ABI_MINOR = 1, 4
 DONE, APPLY, PENDING = 0, 1, 2
 
 
@@ -97,6 +97,8 @@ _FUNCTIONS = {
     "prd_cancel": (None, [_SESSION]),
     "prd_leave_soon": (None, [_SESSION, c.c_char_p, c.c_int64]),
     "prd_tell_loss": (None, [_SESSION, c.c_double]),
+    "prd_stop": (c.c_int32, [_SESSION, c.c_char_p]),
+    "prd_clock": (c.c_double, [_SESSION]),
     "prd_interrupted": (c.c_int32, [_SESSION]),
     "prd_get_progress": (c.c_int32, [_SESSION, c.POINTER(Progress)]),
     "prd_get_group_transports": (c.c_int32, [_SESSION, c.POINTER(GroupTransports)]),

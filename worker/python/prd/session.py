@@ -135,7 +135,7 @@ class _SignalsWait:
 class Session:
     """One worker of a job. Options that are not given are the environment's (PRD_JOB, PRD_RANK and so on).
 
-    Threads: one at a time, but for interrupted, progress, group_transports, leave_soon, tell_loss and cancel. Ctrl-C
+    Threads: one at a time, but for interrupted, progress, group_transports, clock, stop, leave_soon, tell_loss and cancel. Ctrl-C
     during a call raises KeyboardInterrupt in the call, which stays in progress: `proceed`, or whatever is called next,
     brings it to its end first. Until then the gradients are the call's. As a context manager, the session ends with the
     block: an exception that leaves the block becomes the reason why the worker leaves the job.
@@ -263,6 +263,10 @@ class Session:
         if self._handle.session:
             self._library.prd_tell_loss(self._handle.session, float(loss))
 
+    def stop(self, reason=""):
+        """The job is done, for all workers, as if its goal were reached: for early stopping. Does not wait. Any thread."""
+        self._check(self._library.prd_stop(self._session(), reason.encode()), None)
+
     def leave_soon(self, reason, grace=0):
         """Leaves the job at the next boundary: once the step that is computed, or in progress, has ended. Any thread.
 
@@ -315,6 +319,11 @@ class Session:
         p = _abi.Progress()
         self._check(self._library.prd_get_progress(self._session(), p), None)
         return Progress(p.steps, p.samples, p.workers, p.goal_steps, p.goal_samples, bool(p.done), p.own_steps, p.own_samples)
+
+    @property
+    def clock(self):
+        """How many steps a job of equal workers would have made: progress.steps / workers; 0 before attach."""
+        return self._library.prd_clock(self._session())
 
     @property
     def group_transports(self):
