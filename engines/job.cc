@@ -76,6 +76,8 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (std::holds_alternative<Resume>(envelope.body)) wrong = OnResume(rank);
       if (std::holds_alternative<AskMembers>(envelope.body)) wrong = OnAskMembers(rank);
       if (const auto* stop = std::get_if<StopJob>(&envelope.body)) OnStopJob(rank, *stop);
+      if (const auto* numbers = std::get_if<GiveNumbers>(&envelope.body))
+        wrong = OnGiveNumbers(rank, *numbers);
       if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
       if (!wrong.empty()) {
         out_->sends.push_back({rank,
@@ -108,6 +110,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     }
   }
   Progress();
+  EndNumberRound();
   TellGone();
   look_at_held_ = false;
   out_ = nullptr;
@@ -419,6 +422,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   draining_.erase(rank);
   ForgetLinks(rank);
   ForgetDivergence(rank, gone.state);
+  numbers_.Forget(rank);
   NoteGone(rank, gone, why);
   if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
   Write(WorkerLeft{.rank = rank,

@@ -59,6 +59,7 @@
 #include "common/base/time.h"
 #include "engines/engine.h"
 #include "engines/links.h"
+#include "engines/number_rounds.h"
 #include "engines/registry.h"
 #include "prd/status.h"
 
@@ -297,6 +298,7 @@ class Job {
   std::uint64_t nonfinite() const;
   const Divergence& divergence() const { return divergence_; }
   const std::optional<Hold>& paused() const { return paused_; }
+  const NumberRounds& numbers() const { return numbers_; }
   // Who has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
   const std::string& stopped_by() const { return stopped_by_; }
   // Who has paused it, since when and why; empty: nobody.
@@ -364,6 +366,11 @@ class Job {
   std::string CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite);
   void LookForGoal();
   void OnStopJob(Rank rank, const StopJob& stop);
+  // The mean of numbers (job_numbers.cc).
+  std::string OnGiveNumbers(Rank rank, const GiveNumbers& numbers);
+  bool GivesNumbers(Rank rank) const;
+  void EndNumberRound();
+  std::string NumbersWords(Instant now, Rank rank) const;
   void TakeStart(const FormGroup& start);
   std::vector<Rank> Stale(const FormGroup& final) const;
   void FinalWeights(FormGroup* form) const;
@@ -520,6 +527,7 @@ class Job {
   Divergence divergence_;
   Instant compare_at_;  // replicas are compared after no group before this
   std::optional<Hold> paused_;
+  NumberRounds numbers_;
   std::map<Rank, std::string> draining_;  // by rank: what its worker is told
   std::vector<Dismissal> dismissed_;
   std::optional<Switch> switching_;

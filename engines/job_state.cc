@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 15;
+constexpr std::uint32_t kStateVersion = 16;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -76,6 +76,7 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
     }
     case State::kPaused:
       if (draining_.contains(rank)) return LeavesWords(rank);
+      if (numbers_.Has(rank)) return NumbersWords(now, rank);
       return "pauses for " + age + " at iteration " + std::to_string(worker.iteration) +
              "; the others go on without it";
     case State::kFinal:
@@ -127,7 +128,9 @@ bool Job::Waits(const Worker& worker) const {
 }
 
 std::string Job::WaitsFor(Instant now, Rank rank) const {
-  if (!Present(rank) || !Waits(workers_[Index(rank)])) return {};
+  if (!Present(rank)) return {};
+  if (numbers_.Has(rank)) return NumbersWords(now, rank);
+  if (!Waits(workers_[Index(rank)])) return {};
   const Worker& worker = workers_[Index(rank)];
   if (worker.state == State::kJoining) {
     if (!started_) return StartWaits(now);
@@ -193,7 +196,8 @@ void Job::Archive(StateArchive& ar) {
   ar(identity_, wall_ns_, started_at_, next_index_, now_, start_workers_, started_, begun_,
      grace_ends_, copies_again_, switching_, next_, former_, awaits_until_, ended_, finished_,
      launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_,
-     done_, stopped_by_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_);
+     done_, stopped_by_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_,
+     numbers_);
   engine_->Archive(ar);
   ArchiveActs(ar);
 }

@@ -66,8 +66,8 @@ void Job::EndForNext() {
                  .ranks = {},
                  .dismissed = dismissed_,
                  .stopped = stopped_by_,
-                 .given = {},
-                 .averaged = {}};
+                 .given = numbers_.given(),
+                 .averaged = numbers_.last()};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     const State state = At(rank).state;
     const Tally& tally = tallies_[Index(rank)];
@@ -103,6 +103,7 @@ void Job::TakeOver(const FormerRun& former) {
   start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, former.workers);
   dismissed_ = former.dismissed;
   stopped_by_ = former.stopped;
+  numbers_ = NumberRounds(former.given, former.averaged);
   for (const FormerRank& of : former.ranks) {
     workers_.resize(Index(of.rank) + 1);
     tallies_.resize(workers_.size());

@@ -412,6 +412,34 @@ void prd_tell_loss(prd_session* session, double loss) {
   if (Here(session)) session->calls->TellLoss(loss);
 }
 
+int32_t prd_mean(prd_session* session, const double* values, uint64_t count) {
+  return prd::Enter(session, "prd_mean", [&] {
+    if (values == nullptr && count > 0) {
+      return prd::Status(prd::Code::kInvalidArgument, "values: found NULL, needed are the numbers");
+    }
+    if (count > prd::kMaxNumbers) {
+      return prd::Status(prd::Code::kInvalidArgument, "values: found " + std::to_string(count) +
+                                                          ", allowed are 1 to " +
+                                                          std::to_string(prd::kMaxNumbers));
+    }
+    std::vector<double> read(values, values + count);
+    return session->calls->Begin("prd_mean", session->calls->Mean(std::move(read)));
+  });
+}
+
+int32_t prd_get_mean(prd_session* session, double* mean, uint64_t count) {
+  return prd::Enter(session, "prd_get_mean", [&] {
+    const std::vector<double>& from = session->calls->mean();
+    if (mean == nullptr || count != from.size()) {
+      return prd::Status(prd::Code::kInvalidArgument,
+                         "mean: found room for " + std::to_string(mean == nullptr ? 0 : count) +
+                             " numbers, needed is room for " + std::to_string(from.size()));
+    }
+    std::copy(from.begin(), from.end(), mean);
+    return prd::Status::Ok();
+  });
+}
+
 int32_t prd_stop(prd_session* session, const char* reason) {
   return prd::Guarded(&prd::thread_message, [&] {
     if (!Here(session)) return prd::NotHere();

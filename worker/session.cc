@@ -90,6 +90,10 @@ Status Session::Resume() {
 Status Session::Average(const std::vector<Tensor>& into) {
   return impl_->Run("Average", [&] { return impl_->calls()->Average(into); });
 }
+Result<std::vector<double>> Session::Mean(const std::vector<double>& values) {
+  PRD_RETURN_IF_ERROR(impl_->Run("Mean", [&] { return impl_->calls()->Mean(values); }));
+  return impl_->calls()->mean();
+}
 Status Session::Finish(FinishOptions options) {
   return impl_->Run("Finish", [&] { return impl_->calls()->Finish(options); });
 }

@@ -352,6 +352,7 @@ Task<Status> SessionCalls::Resume() {
       co_await Drive([](SessionCore* core, Instant now, Actions* out) { core->Resume(now, out); });
   settled_.adopted = settled_.adopted || done.step.adopted;
   paused_ = !done.status.ok();
+  mean_resumes_ = mean_resumes_ && paused_;
   returned_ = Clock::now() - computed_;
   co_return done.status;
 }
@@ -389,6 +390,34 @@ Task<Status> SessionCalls::Average(std::vector<Tensor> into) {
     layout.Write(0, layout.bytes(), mean->data());
   }
   co_return background_->store()->memory->failure();
+}
+
+// A call that is to be made again leaves the session paused, as its first part does.
+Task<Status> SessionCalls::Mean(std::vector<double> values) {
+  PRD_CO_RETURN_IF_ERROR(paused_ ? Ready() : ReadyToTrain());
+  if (values.empty() || values.size() > kMaxNumbers) {
+    co_return Wrong("values: found " + std::to_string(values.size()) + ", allowed are 1 to " +
+                    std::to_string(kMaxNumbers));
+  }
+  if (!welcome().job_calls) {
+    co_return NotNow("Mean: the controller is of an older version, which does not know it");
+  }
+  const InOrder order(this, replica_.stream);
+  PRD_CO_RETURN_IF_ERROR(CheckWritten());
+  PRD_CO_RETURN_IF_ERROR(co_await Settle());
+  const bool resumes = !paused_ || mean_resumes_;
+  if (!paused_) computed_ = Clock::now() - returned_;
+  given_ = std::move(values);  // the request has but a pointer: GCC 12 destroys what one owns twice
+  const CallDone done =
+      co_await Drive([given = &given_, resumes](SessionCore* core, Instant now, Actions* out) {
+        core->Mean(now, *given, resumes, out);
+      });
+  settled_.adopted = settled_.adopted || done.step.adopted;
+  paused_ = !resumes || done.status.code() == Code::kUnavailable;
+  mean_resumes_ = resumes && paused_;
+  returned_ = Clock::now() - computed_;
+  if (done.status.ok()) mean_ = done.numbers;
+  co_return done.status;
 }
 
 Task<Status> SessionCalls::Finish(FinishOptions options) {

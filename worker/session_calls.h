@@ -50,6 +50,7 @@ class SessionCalls {
   Task<Status> Pause();
   Task<Status> Resume();
   Task<Status> Average(std::vector<Tensor> into);
+  Task<Status> Mean(std::vector<double> values);
   Task<Status> Finish(FinishOptions options);
   Task<Status> Leave(std::string reason);
 
@@ -69,6 +70,7 @@ class SessionCalls {
   // Of the newest call that is over.
   const Status& status() const { return status_; }
   const StepResult& result() const { return result_; }
+  const std::vector<double>& mean() const { return mean_; }  // of the newest Mean that ended well
 
   void GiveToCaller();
   const std::function<void()>& apply() const { return replica_.apply; }
@@ -199,6 +201,8 @@ class SessionCalls {
   bool joining_ = false;
   std::atomic<bool> attached_ = false;
   bool paused_ = false;
+  bool mean_resumes_ = false;  // it pauses for a Mean that is to be called again
+  std::vector<double> given_, mean_;
   bool said_samples_ = false;
   bool said_nonfinite_ = false;
   bool over_ = false;

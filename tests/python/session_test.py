@@ -138,6 +138,21 @@ class Sessions(unittest.TestCase):
 
             place.in_threads(2, train)
 
+    def test_workers_share_the_mean_of_numbers(self):
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            def train(rank):
+                worker = Worker(c, rank).attach()
+                with self.assertRaisesRegex(prd.InvalidArgument, "found 0, allowed are 1 to 64"):
+                    worker.session.mean([])
+                self.assertEqual(worker.session.mean([rank, 4]), [0.5, 4])
+                with worker.session.pause():
+                    self.assertEqual(worker.session.mean(range(64)), [float(n) for n in range(64)])
+                worker.step(rank)
+                worker.session.finish()
+                worker.session.close()
+
+            place.in_threads(2, train)
+
     def test_errors_are_exceptions_that_say_what_is_wrong(self):
         with place.Cluster(place.job("all-reduce", 2)) as c:
             with self.assertRaisesRegex(LookupError, "unknown"):

@@ -229,6 +229,13 @@ const char* c_resumes(const char* endpoint) {
   CHECK(end_call(session, prd_step(session, NULL), &model) == PRD_FAILED_PRECONDITION);
   CHECK(has(prd_message(session), "Resume comes first"));
   CHECK(end_call(session, prd_resume(session), &model) == 0);
+  const double values[2] = {2, 3};
+  double mean[2] = {0};
+  CHECK(prd_mean(session, NULL, 2) == PRD_INVALID_ARGUMENT);
+  CHECK(prd_mean(session, values, 65) == PRD_INVALID_ARGUMENT);
+  CHECK(end_call(session, prd_mean(session, values, 2), &model) == 0);
+  CHECK(prd_get_mean(session, mean, 1) == PRD_INVALID_ARGUMENT);
+  CHECK(prd_get_mean(session, mean, 2) == 0 && mean[0] == 2 && mean[1] == 3);
   CHECK(prd_stop(session, "enough") == 0 && prd_stop(session, NULL) == 0);
   for (int step = 0; step < 1000 && !result.done; ++step) {
     CHECK(end_call(session, prd_step(session, NULL), &model) == 0);

@@ -323,6 +323,110 @@ TEST(PauseTest, PauseSaysSoAndResumeWaitsForTheAnswer) {
   EXPECT_EQ(s.Said<Ready>().size(), 1u);
 }
 
+// ---- the mean of numbers ----
+
+class MeanTest : public ::testing::Test {
+ protected:
+  void Mean(std::vector<double> values, bool resumes = true) {
+    s.core.Mean(s.now, std::move(values), resumes, &s.actions);
+  }
+  // What was given, answered so.
+  void Answer(std::vector<double> values, std::string wrong = {}) {
+    s.Acknowledge();
+    s.Say(NumbersMean{.call = call, .values = std::move(values), .wrong = std::move(wrong)});
+  }
+  void Given() { call = s.Only<GiveNumbers>().call; }
+  std::vector<double> Numbers() {
+    for (const Action& action : s.actions) {
+      if (const auto* done = std::get_if<CallDone>(&action)) return done->numbers;
+    }
+    return {};
+  }
+  Script s;
+  std::uint64_t call = 0;
+};
+
+TEST_F(MeanTest, ItPausesGivesAndResumes) {
+  s.Join(plans::kGradients);
+  Mean({1, 2});
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  Given();
+  EXPECT_TRUE(s.core.paused());
+  EXPECT_EQ(s.Only<GiveNumbers>().values, (std::vector<double>{1, 2}));
+  Answer({3, 4});
+  EXPECT_EQ(s.Said<prd::Resume>().size(), 1u);
+  EXPECT_FALSE(s.Done().has_value());
+  s.Acknowledge();
+  s.Say(Resumed{});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_EQ(Numbers(), (std::vector<double>{3, 4}));
+  EXPECT_FALSE(s.core.paused());
+}
+
+TEST_F(MeanTest, InAPauseItStaysPaused) {
+  s.Join(plans::kGradients);
+  s.core.Pause(s.now, &s.actions);
+  s.Acknowledge();
+  s.Clear();
+  Mean({1}, false);
+  Given();
+  Answer({7});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.core.paused());
+  EXPECT_TRUE(s.Said<prd::Resume>().empty());
+}
+
+TEST_F(MeanTest, AnotherCountIsNamedOnceItTrainsAgain) {
+  s.Join(plans::kGradients);
+  Mean({1});
+  Given();
+  Answer({}, "found 1 numbers, needed are 2");
+  s.Say(Resumed{});
+  EXPECT_EQ(s.Done()->code(), Code::kInvalidArgument);
+  EXPECT_EQ(s.Done()->message(), "found 1 numbers, needed are 2");
+}
+
+TEST_F(MeanTest, ANewIncarnationJoinsPausesAndGivesTheSameAgain) {
+  s.Join(plans::kGradients);
+  Mean({1});
+  Given();
+  s.Clear();
+  s.core.GiveIncarnation(kMe + 1);
+  s.Aside(Refused{.code = Code::kAborted, .reason = "lost"});
+  s.Pass(kSecond);
+  EXPECT_EQ(s.Said<Hello>().size(), 1u);
+  s.Clear();
+  s.Welcome(plans::kGradients);
+  s.SayAdopt();
+  EXPECT_EQ(s.Count<StartFetch>(), 1u);
+  s.Fetched(5);
+  EXPECT_EQ(s.Said<prd::Pause>().size(), 1u);
+  EXPECT_EQ(s.Only<GiveNumbers>().call, call);
+  Answer({4});
+  s.Say(Resumed{});
+  EXPECT_TRUE(s.Done()->ok());
+  EXPECT_TRUE(s.Outcome().adopted);
+  EXPECT_EQ(Numbers(), (std::vector<double>{4}));
+}
+
+TEST_F(MeanTest, WhoIsToLeaveSoonLeavesAtOnce) {
+  s.Join(plans::kGradients);
+  Mean({1});
+  s.Clear();
+  s.core.LeaveSoon(s.now, "a notice", 0, &s.actions);
+  EXPECT_EQ(s.Only<prd::Leave>().reason, "a notice");
+  s.Say(Released{.reason = "left"});
+  EXPECT_EQ(s.Done()->code(), Code::kAborted);
+}
+
+TEST_F(MeanTest, ACancelEndsIt) {
+  s.Join(plans::kGradients);
+  Mean({1});
+  s.Clear();
+  s.core.Cancel(s.now, &s.actions);
+  EXPECT_EQ(s.Done()->code(), Code::kCancelled);
+}
+
 TEST(PauseTest, WhoResumesBehindTheOthersCopiesFirst) {
   Script s;
   s.Join(plans::kGradients);

@@ -163,6 +163,39 @@ TEST(SessionEndTest, AllStopWhenOneSaysSoUnderEveryEngine) {
   }
 }
 
+// Worker 0 waits for the mean while the others have steps to make, and worker 1 has paused.
+TEST(SessionMeanTest, AllGetTheSameAndNobodyIsHeldUpUnderEveryEngine) {
+  for (const EngineOptions& engine : EveryEngine()) {
+    FakeDaemon daemon(testing::SpecFor(engine, 3));
+    InParallel(daemon, 3, [&](Worker* worker, int rank) {
+      const std::string name(EngineName(engine));
+      EXPECT_EQ(worker->session->Mean({1}).status().code(), Code::kFailedPrecondition);
+      ASSERT_TRUE(worker->session->Attach(worker->replica()).ok());
+      EXPECT_EQ(worker->session->Mean({}).status().code(), Code::kInvalidArgument);
+      for (int round = 1; round <= 3; ++round) {
+        for (int step = 0; step < 1 + 2 * rank; ++step) {
+          ASSERT_TRUE(worker->session->Step().ok()) << name;
+        }
+        if (rank == 1) {
+          ASSERT_TRUE(worker->session->Pause().ok()) << name;
+        }
+        const Result<std::vector<double>> mean =
+            worker->session->Mean({1.0 * rank, 1e300 * round, std::nan("")});
+        ASSERT_TRUE(mean.ok()) << name << ": " << mean.status().ToString();
+        ASSERT_EQ(mean->size(), 3u);
+        EXPECT_EQ(mean->at(0), 1) << name;
+        EXPECT_TRUE(std::isnan(mean->at(2)));
+        if (rank == 1) {
+          ASSERT_TRUE(worker->session->Resume().ok()) << name;
+        }
+      }
+      ASSERT_TRUE(worker->session->Step().ok()) << name;
+      const Status finished = worker->session->Finish();
+      EXPECT_TRUE(finished.ok()) << name << finished.ToString();
+    });
+  }
+}
+
 TEST(SessionPauseTest, OthersGoOnAndWhoResumesIsEqualAgain) {
   FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 3));
   std::atomic<int> steps{0};

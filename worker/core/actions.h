@@ -117,7 +117,8 @@ struct ApplyNow {
 };
 struct CallDone {
   Status status;
-  StepOutcome step;  // of Step
+  StepOutcome step;             // of Step
+  std::vector<double> numbers;  // of Mean: what came of it
 };
 
 // For the training program's log: what the call in progress waits for.

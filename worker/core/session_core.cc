@@ -91,7 +91,8 @@ void SessionCore::SayHello(Actions* out) {
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
   said_leave_ = false;
   ends_run_ = false;
-  if (call_ == Call::kResume) paused_ = false;
+  if (call_ == Call::kResume || call_ == Call::kMean) paused_ = false;
+  mean_.given = false;
   last_group_ = kNoGroup;
   held_.reset();
   beside_ = {};
@@ -117,14 +118,14 @@ void SessionCore::BeginCall(Call call) {
 void SessionCore::Done(Status status, Actions* out) {
   stepping().OnCallEnds(out);
   const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
-                         call_ == Call::kResume;
+                         call_ == Call::kResume || (call_ == Call::kMean && !paused_);
   if (soon_ && status.ok() && trains_on && is_member() && !handed_over_) {
     call_ = Call::kPause;  // for good
     return End(out);
   }
   call_ = Call::kNone;
   UpdateInterrupt(out);
-  out->push_back(CallDone{std::move(status), step_});
+  out->push_back(CallDone{std::move(status), step_, std::exchange(numbers_, {})});
 }
 
 void SessionCore::StepDone(bool copied, Actions* out) {
@@ -254,6 +255,7 @@ void SessionCore::Attach(Instant now, Options options, Actions* out) {
   losses_ = {};
   paused_ = false;
   stop_.reset();
+  mean_ = {};
   former_ = {};
   answered_ = now;
   SayHello(out);
@@ -329,7 +331,8 @@ void SessionCore::LeaveIfIdle(Actions* out) {
   if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(Left(), out);
   if (!is_member()) return;
   const bool waits = !has_replica_ && work_ == Work::kNone && !held_;
-  const bool pauses = paused_ && call_ == Call::kNone;
+  const bool in_mean = call_ == Call::kMean && !said_resume_;
+  const bool pauses = paused_ && (call_ == Call::kNone || in_mean);
   const bool finishing = said_finish_ && !final_announced_;
   if (waits || pauses || finishing) SayLeave(out);
 }
@@ -388,6 +391,7 @@ void SessionCore::SayEnd(Actions* out) {
   FailHeld("its training loop pauses", out);
   Push(prd::Pause{}, out);
   paused_ = true;
+  if (call_ == Call::kMean) return ContinueMean(out);
   Done(Status::Ok(), out);
 }
 
@@ -583,6 +587,10 @@ void SessionCore::HasReplica(bool copied, Actions* out) {
   if (call_ == Call::kResume) {
     step_.adopted = true;
     return EndResume(out);
+  }
+  if (call_ == Call::kMean) {
+    step_.adopted = true;
+    return ContinueMean(out);
   }
   stepping().Continue(out);
   BeginHeld(out);

@@ -96,6 +96,10 @@ class SessionCore {
   // Where replicas are equal, done at once; but with averaged state, which is each worker's own
   // under engines that reduce gradients.
   void Average(Instant now, bool with_state, Actions* out);
+  // The mean of these numbers over all workers that give some. Meanwhile this worker pauses, as in
+  // Pause; then it resumes, as in Resume, unless not `resumes`. After kUnavailable it may be called
+  // again, as the same call. kInvalidArgument: others have given another count.
+  void Mean(Instant now, std::vector<double> values, bool resumes, Actions* out);
   // The replica has gradients now. The controller hears of it with the next Hello.
   void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
   // The step about to come, or the one before, is not all finite. Told with the next report.
@@ -179,6 +183,7 @@ class SessionCore {
     kPause,
     kResume,
     kAverage,
+    kMean,
     kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
   };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
@@ -230,6 +235,12 @@ class SessionCore {
   void SayLeave(Actions* out);
   void LeaveIfIdle(Actions* out);
   void EndResume(Actions* out);
+  void ContinueMean(Actions* out);
+  void OnNumbersMean(const NumbersMean& mean);
+  // The call in progress is Mean, before this worker pauses for it.
+  bool MeanPauses() const {
+    return call_ == Call::kMean && !paused_ && !(mean_.answered && mean_.resumes);
+  }
   void FailCall(Status status, Actions* out);
   void CopyNextForAverage(Actions* out);
   bool IsDone() const;
@@ -289,7 +300,7 @@ class SessionCore {
     return call_ != Call::kNone && call_ != Call::kLeave && call_ != Call::kAverage;
   }
   // The call in progress ends training, for now or for good, once nothing is left to do.
-  bool Ends() const { return Finishes() || call_ == Call::kPause; }
+  bool Ends() const { return Finishes() || call_ == Call::kPause || MeanPauses(); }
   bool SaidEnd() const { return said_finish_ || said_leave_; }
   Status Left() const { return {Code::kAborted, "left: " + soon_->reason}; }
   // The same, in this run: it says Finish, and takes the final average.
@@ -370,6 +381,18 @@ class SessionCore {
   };
   std::optional<Soon> soon_;
   std::optional<std::string> stop_;  // Stop's reason
+  // The newest Mean.
+  struct MeanCall {
+    std::uint64_t call = 0;  // 0: none is open
+    std::vector<double> values;
+    bool resumes = true;
+    bool given = false;  // in this incarnation
+    bool answered = false;
+    std::string wrong;
+  };
+  MeanCall mean_;
+  std::uint64_t next_mean_ = 0;
+  std::vector<double> numbers_;  // what came of the Mean that ends now
 
   Call call_ = Call::kNone;
   Instant call_at_;

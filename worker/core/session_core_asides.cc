@@ -30,6 +30,7 @@ void SessionCore::Resume(Instant now, Actions* out) {
 
 // Whatever had to come first has come.
 void SessionCore::EndResume(Actions* out) {
+  if (call_ == Call::kMean) return ContinueMean(out);
   const bool here = has_replica_ && !paused_ && work_ == Work::kNone && !held_;
   if (call_ == Call::kResume && here) Done(Status::Ok(), out);
 }
@@ -37,7 +38,8 @@ void SessionCore::EndResume(Actions* out) {
 void SessionCore::OnResumed(Actions* out) {
   if (!std::exchange(said_resume_, false)) return;
   paused_ = false;
-  if (call_ == Call::kResume && has_replica_ && !stepping().OnResumed(out)) return;
+  const bool resumes = call_ == Call::kResume || call_ == Call::kMean;
+  if (resumes && has_replica_ && !stepping().OnResumed(out)) return;
   EndResume(out);
 }
 
@@ -60,6 +62,58 @@ void SessionCore::Stop(Instant now, std::string reason, Actions* out) {
 
 void SessionCore::SayStop(Actions* out) {
   if (stop_ && welcome_.job_calls && !progress_.done) Push(StopJob{.reason = *stop_}, out);
+}
+
+// ---- the mean of numbers ----
+
+void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
+  now_ = now;
+  BeginCall(Call::kMean);
+  if (mean_.call == 0) {
+    mean_.call = std::max<std::uint64_t>(incarnation_ + next_mean_++, 1);
+    mean_.answered = false;
+    mean_.wrong.clear();
+  }
+  if (!mean_.answered) mean_.values = std::move(values);
+  mean_.resumes = resumes;
+  mean_.given = false;
+  discard_ = false;
+  if (!paused_) stepping().OnFinish();
+  UpdateInterrupt(out);
+  if (EndsCall(out) || said_leave_) return;
+  if (!is_member()) {
+    paused_ = false;
+    OnTime(now, out);  // a Hello may have waited for this
+    return;
+  }
+  ContinueMean(out);
+}
+
+// Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
+void SessionCore::ContinueMean(Actions* out) {
+  if (call_ != Call::kMean || !trains() || work_ != Work::kNone) return;
+  if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
+  if (MeanPauses()) return stepping().Continue(out);
+  if (!mean_.answered) {
+    if (!std::exchange(mean_.given, true)) {
+      Push(GiveNumbers{.call = mean_.call, .values = mean_.values}, out);
+    }
+    return;
+  }
+  if (paused_ && mean_.resumes) {
+    if (!std::exchange(said_resume_, true)) Push(prd::Resume{}, out);
+    return;
+  }
+  mean_.call = 0;
+  numbers_ = mean_.values;
+  Done(mean_.wrong.empty() ? Status::Ok() : Status(Code::kInvalidArgument, mean_.wrong), out);
+}
+
+void SessionCore::OnNumbersMean(const NumbersMean& mean) {
+  if (mean.call != mean_.call || mean.call == 0) return;
+  mean_.answered = true;
+  mean_.values = mean.values;
+  mean_.wrong = mean.wrong;
 }
 
 // ---- an average of all, beside training ----

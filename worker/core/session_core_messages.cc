@@ -81,6 +81,10 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
   }
   if (std::holds_alternative<EndRun>(envelope.body)) return OnEndRun(out);
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
+  if (const auto* mean = std::get_if<NumbersMean>(&envelope.body)) {
+    OnNumbersMean(*mean);
+    return ContinueMean(out);
+  }
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
   stepping().OnMessage(envelope.body, out);
 }
@@ -237,7 +241,8 @@ void SessionCore::OnGroup(const Group& group, Actions* out) {
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
-    if (!Lends() || call_ == Call::kResume || cancelled_ || busy) {
+    const bool back = call_ == Call::kResume || call_ == Call::kMean;
+    if (!Lends() || back || cancelled_ || busy) {
       Push(Finished{.group = group.id,
                     .outcome = Outcome::kFailed,
                     .detail = "its training loop is not in a step any more"},

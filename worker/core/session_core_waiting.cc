@@ -33,6 +33,8 @@ const char* NameOf(SessionCore::Call call) {
       return "Resume";
     case SessionCore::Call::kAverage:
       return "Average";
+    case SessionCore::Call::kMean:
+      return "Mean";
     case SessionCore::Call::kLeave:
       return "Leave";
     case SessionCore::Call::kNone:

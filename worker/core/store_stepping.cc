@@ -71,7 +71,8 @@ void StoreStepping::Continue(Actions* out) {
     c.SayReady(out);
   }
   const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep ||
-                     c.call_ == Call::kResume || c.Switched();
+                     c.call_ == Call::kResume || c.Switched() ||
+                     (c.call_ == Call::kMean && !c.paused_ && !c.MeanPauses());
   if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
     store_.Read(c.now_, c.iteration_, out);
@@ -97,6 +98,11 @@ void StoreStepping::OnRead(Actions* out) {
     joins_ = false;
     c.step_.adopted = true;
     return c.EndResume(out);
+  }
+  if (c.call_ == Call::kMean) {
+    joins_ = false;
+    c.step_.adopted = true;
+    return c.ContinueMean(out);
   }
   c.step_.waited = c.now_ - c.call_at_;
   if (!joins_) c.step_.rounds = 1;

@@ -229,6 +229,8 @@ PRD_API int32_t prd_step(prd_session* session, const prd_step_input* input); /* 
 PRD_API int32_t prd_pause(prd_session* session);
 PRD_API int32_t prd_resume(prd_session* session);
 PRD_API int32_t prd_average(prd_session* session, const prd_tensor* into, uint64_t count);
+/* As prd::Session::Mean, of `count` values. Since 1.4, as prd_get_mean. */
+PRD_API int32_t prd_mean(prd_session* session, const double* values, uint64_t count);
 PRD_API int32_t prd_finish(prd_session* session, int32_t wait); /* wait: 0 or 1 */
 /* Gives up a call in progress. Only prd_close may follow, once it is done. */
 PRD_API int32_t prd_leave(prd_session* session, const char* reason);
@@ -245,6 +247,8 @@ PRD_API int32_t prd_applied(prd_session* session, const char* failed);
 PRD_API int32_t prd_in_call(const prd_session* session);
 /* What the newest step did. */
 PRD_API int32_t prd_get_step_result(prd_session* session, prd_step_result* result);
+/* The newest mean; as many numbers as were given. */
+PRD_API int32_t prd_get_mean(prd_session* session, double* mean, uint64_t count);
 
 /* The oldest line of the log that was not given yet; NULL: none (prd_options::queue_log). The
  * newest 256 are kept. */

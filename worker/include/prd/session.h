@@ -24,8 +24,8 @@
 // Threads: one thread at a time calls a Session, except where a call says "any thread". A call from
 // a second thread, from `apply`, or in a forked child returns kFailedPrecondition and changes
 // nothing. Each Session runs a background thread. It reads the parameters at any time and writes
-// them only inside Attach, Step, Finish, Pause and Resume. The caller reads the parameters at any
-// time and writes them only before Attach or inside `apply`. The Session reads and writes state
+// them only inside Attach, Step, Finish, Pause, Resume and Mean. The caller reads the parameters at
+// any time and writes them only before Attach or inside `apply`. The Session reads and writes state
 // (Replica::state) inside its calls alone; the caller may at any other time, and inside `apply`.
 // Waiting is done in the kernel, never by spinning.
 //
@@ -258,6 +258,18 @@ class PRD_EXPORT Session {
   // whose replicas are equal, parameters are this worker's own. The replica is not changed. Errors
   // as Step's.
   Status Average(const std::vector<Tensor>& into);
+
+  // The mean of 1 to 64 numbers over the workers, element by element: for metrics, or to decide
+  // alike. Each k-th call of each is one round: it blocks until every live worker that trains or
+  // pauses has called it, and all get the same bits. Who finishes, leaves or is lost meanwhile is
+  // not waited for, and its numbers do not count; who joins takes part from the round that is open.
+  // Any value is allowed, NaN too. Meanwhile this worker pauses: the others train on, and the
+  // parameters may be replaced as in Resume. In a pause it stays paused; if the job has lost this
+  // worker it joins again first, and the parameters are replaced then.
+  // kInvalidArgument: others have given another count of numbers; this worker has given none then.
+  // kFailedPrecondition: the controller is of an older version. After kUnavailable the session is
+  // paused: Mean may be called again, as the same call, or Resume. Else errors as Step's.
+  Result<std::vector<double>> Mean(const std::vector<double>& values);
 
   // Ends training. Blocks until all live workers have called it; then the parameters are the final
   // average, in which replicas that others have left behind do not count (worker/README.md). Call

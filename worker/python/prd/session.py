@@ -233,6 +233,19 @@ class Session:
         found = arrays.tensors(into, "into")
         self._call(lambda session: self._library.prd_average(session, *_array(found)))
 
+    def mean(self, values):
+        """The mean of 1 to 64 numbers over the workers, element by element: all who call it get the same list.
+
+        The k-th call of each worker is one round, which waits for every live worker that trains or pauses; meanwhile this
+        one pauses, and the others train on. The parameters may be replaced, as after a pause.
+        """
+        values = [float(value) for value in values]
+        array = ctypes.c_double * len(values)
+        self._call(lambda session: self._library.prd_mean(session, array(*values), len(values)))
+        mean = array()
+        self._check(self._library.prd_get_mean(self._session(), mean, len(values)))
+        return list(mean)
+
     def finish(self, wait=True):
         """Ends training: waits for all live workers; then the parameters are the final average."""
         self._trains = False
