@@ -132,8 +132,9 @@ class Sessions(unittest.TestCase):
                     done = worker.step(rank).done
                     if rank == 1:
                         worker.session.stop("the loss is low")
+                worker.session.finish()  # all have told their steps by then
+                self.assertGreater(worker.session.clock, 0)
                 self.assertEqual(worker.session.clock, worker.session.progress.steps / 2)
-                worker.session.finish()
                 worker.session.close()
 
             place.in_threads(2, train)
