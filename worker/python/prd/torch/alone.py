@@ -140,6 +140,11 @@ class AloneSession:
         """The steps so far."""
         return self._own[0]
 
+    @property
+    def clock(self):
+        """How many steps the job has made."""
+        return float(self._job[0])
+
 
 class PlainLoader:
     """A DataLoader of a worker that trains alone: its batches, order and epochs are the loader's own."""
