@@ -199,8 +199,7 @@ def python_program_page(folder, name):
 
 def python_module_page(folder, name):
     """Of the docstrings of its functions, and of its classes' methods and properties; it is read, not run."""
-    path = folder / name.replace(".", "/")
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+    tree = module(folder, name)
     about = ast.get_docstring(tree, clean=False).strip()
     lines = page(name, 3, f"prd {version_of(folder)}", about.partition("\n")[0].partition(": ")[2].rstrip("."))
     lines += [".SH SYNOPSIS", f"\\fBimport {escape(name)}\\fR", ".SH DESCRIPTION", *paragraphs(about), ".SH FUNCTIONS"]
@@ -210,9 +209,24 @@ def python_module_page(folder, name):
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             lines += [f".SH CLASS {escape(node.name.upper())}", *paragraphs(ast.get_docstring(node))]
-            for member in node.body:
+            for member in [*node.body, *inherited(folder, tree, node)]:
                 lines += documented("", member)
     return lines + ending(name)
+
+
+def module(folder, name):
+    path = folder / name.replace(".", "/")
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8"))
+
+
+def inherited(folder, tree, node):
+    """The members of the base classes that the module imports from others."""
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    for imported in tree.body:
+        if isinstance(imported, ast.ImportFrom) and bases & {alias.name for alias in imported.names}:
+            for there in module(folder, imported.module).body:
+                if isinstance(there, ast.ClassDef) and there.name in bases:
+                    yield from there.body
 
 
 def documented(prefix, node):

@@ -21,6 +21,7 @@ class JobClock:
         self._told = self._own = self._most = (0, 0)
 
     def read(self):
+        """(steps, samples), now."""
         progress = self._session.progress
         told, own = (progress.steps, progress.samples), (progress.own_steps, progress.own_samples)
         if told != self._told:
