@@ -66,9 +66,10 @@ Task<Status> SessionCalls::Step(StepInput input) {
 }
 
 // Gradients and changes of a step are weighted by its samples. Averages of parameters are not,
-// unless the engine's options say so, and what is exchanged or pushed is not.
+// unless the engine's options say so, and what is exchanged or pushed is not. One worker says it for
+// the job.
 void SessionCalls::SayIfNotWeighed(const Welcome& welcome, std::int64_t samples) {
-  if (samples == 0 || said_samples_ || AllOrNone(welcome.plan)) return;
+  if (samples == 0 || said_samples_ || welcome.rank != 0 || AllOrNone(welcome.plan)) return;
   said_samples_ = true;
   background_->log().Say("engine " + welcome.engine +
                          " does not weigh by samples, unless its options say so: batches of any "
