@@ -65,7 +65,10 @@ def _length(scheduler):
 
 def _schedulers_of(optimizer):
     """All that there are, but those inside others."""
-    found = [one for one in gc.get_objects() if issubclass(type(one), _SCHEDULERS) and getattr(one, "optimizer", None) is optimizer]
+    # Not gc.get_objects: it would hold all tensors for a moment, and older PyTorch lets one go while the backward of another thread drops it.
+    holders = gc.get_referrers(optimizer)
+    holders += gc.get_referrers(*[one for one in holders if type(one) is dict])
+    found = {id(one): one for one in holders if issubclass(type(one), _SCHEDULERS) and getattr(one, "optimizer", None) is optimizer}.values()
     inside = {id(inner) for one in found for _, inner in _inner(one)}
     return [one for one in found if id(one) not in inside]
 
