@@ -650,8 +650,8 @@ class JobPauseOfTest : public JobPauseTest, public testing::WithParamInterface<E
 
 TEST_P(JobPauseOfTest, OthersGoOnAndItComesBack) {
   Steps({0, 1, 2}, 4);
-  ASSERT_FALSE(waits_[1] && !DrawnAhead(plan_)) << job_->Explain({now_}, 1);
-  while (waits_[1]) Steps({0, 2}, 1);
+  for (int i = 0; waits_[1] && i < 20; ++i) Steps({0, 2}, 1);
+  ASSERT_FALSE(waits_[1]) << job_->Explain({now_}, 1);
   const std::int64_t before = own_[0] + own_[2];
   AtOnce(1, Pause{});
   Settle();
