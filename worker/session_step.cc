@@ -66,8 +66,8 @@ Task<Status> SessionCalls::Step(StepInput input) {
 }
 
 // Gradients and changes of a step are weighted by its samples. Averages of parameters are not,
-// unless the engine's options say so, and what is exchanged or pushed is not. One worker says it for
-// the job.
+// unless the engine's options say so, and what is exchanged or pushed is not. One worker says it
+// for the job.
 void SessionCalls::SayIfNotWeighed(const Welcome& welcome, std::int64_t samples) {
   if (samples == 0 || said_samples_ || welcome.rank != 0 || AllOrNone(welcome.plan)) return;
   said_samples_ = true;

@@ -397,8 +397,11 @@ const char* c_asks_and_averages(const char* endpoint, int rank) {
   const prd_step_input input = {.size = sizeof input, .samples = 8};
   CHECK(end_call(session, prd_step(session, &input), &model) == 0);
   const char* line = prd_log_line(session);
-  CHECK(line != NULL && has(line, "does not weigh by samples"));
-  CHECK(prd_log_line(session) == NULL);
+  if (rank == 0) {
+    CHECK(line != NULL && has(line, "does not weigh by samples"));
+    line = prd_log_line(session);
+  }
+  CHECK(line == NULL);
   const prd_tensor into[] = {{.data = mean, .count = kValues - 3},
                              {.data = mean + kValues - 3, .count = 3}};
   CHECK(end_call(session, prd_average(session, into, 2), &model) == 0);
