@@ -507,8 +507,8 @@ void Job::Progress() {
     if (switching_ && !copying) return EndForNext();
     for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
       if (At(rank).state != State::kFinal) continue;
-      Send(rank, Released{.reason = "the job is done"});
-      Remove(rank, LeftReason::kLeft, "the job is done");
+      Send(rank, Released{.reason = std::string(kJobIsDone)});
+      Remove(rank, LeftReason::kLeft, std::string(kJobIsDone));
     }
   }
   const bool none_left = switching_ && AtBoundary() && Count(State::kFinal) == 0 &&

@@ -112,6 +112,13 @@ class Training(unittest.TestCase):
             cluster.wait_until(lambda: json.loads(c.prdctl("jobs"))["runs"][0]["ended"], "the end of the run")
             self.assertEqual(json.loads(c.prdctl("jobs"))["runs"][0]["state"], "never began")
 
+    def test_who_leaves_has_not_finished(self):
+        with cluster.Cluster(BIN, job("p-reduce", 2)) as c:
+            for worker in [c.worker(rank, leave=True) for rank in range(2)]:
+                worker.end()
+            run = json.loads(c.prdctl("jobs"))["runs"][0]
+            self.assertEqual((run["ended"], run["state"]), (True, "left"), run)
+
     def test_a_launch_is_not_joined_by_the_remains_of_another(self):
         """A launcher is started again while a worker of its first start sleeps."""
         def launch(c, name, ranks, **options):

@@ -90,7 +90,8 @@ const char* StateOfRun(const RunInfo& run) {
   if (run.end.empty()) return "ended";
   if (run.next != kNoRun) return "switched";
   if (!run.begun) return "never began";
-  return run.finished ? "finished" : "lost";
+  if (!run.finished) return "lost";
+  return run.end.find(kJobIsDone) != std::string::npos ? "finished" : "left";
 }
 
 Json ToJson(const RunInfo& run) {

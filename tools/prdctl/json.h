@@ -15,8 +15,8 @@ namespace prd::ctl {
 
 using Json = nlohmann::ordered_json;  // keys stay in the order in which they are written
 
-// "starting", "running", "finished", "switched", "lost", "never began"; "ended" of runs of older
-// versions.
+// "starting", "running", "finished", "left", "switched", "lost", "never began"; "ended" of runs of
+// older versions.
 const char* StateOfRun(const RunInfo& run);
 Json ToJson(const RunInfo& run);
 Json ToJson(const Record& record);

@@ -292,10 +292,10 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   };
   CLI::App* jobs = add(
       "jobs",
-      "The newest runs: number, job, engine, state, and why each ended. finished: its workers "
-      "ended "
-      "it themselves. switched: the job goes on in another run, which END names. lost: its last "
-      "worker was lost. never began: too few workers came",
+      "The newest runs: number, job, engine, state, and why each ended. finished: its workers have "
+      "the final average. left: its last worker left before that, by a signal, say. switched: the "
+      "job goes on in another run, which END names. lost: its last worker was lost. never began: "
+      "too few workers came",
       [&f](auto& s, auto& c) { return ShowJobs(s, f.options, f.all, c); }, false);
   jobs->add_flag("--options", f.options,
                  "Also the engine's options that are not at their defaults");
