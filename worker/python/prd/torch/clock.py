@@ -34,8 +34,7 @@ def mark_stepped(optimizer):
     """Schedulers ask whether the optimizer's step has run, which is not so where another replica has replaced this one."""
     if getattr(optimizer, "_step_count", 1) < 1:
         optimizer._step_count = 1
-    if hasattr(optimizer, "_opt_called"):
-        optimizer._opt_called = True
+    optimizer._opt_called = True  # PyTorch 2.4 and later
 
 
 def _inner(scheduler):
