@@ -27,6 +27,7 @@ except ModuleNotFoundError:
 
 import prd.torch
 
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)  # the first one of PyTorch 2.x imports much, once for all forks
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 NAMES = ["mnist", "vae", "imagenet", "nanogpt"]
 SETTINGS = [*place.ENGINES.items(), ("p-reduce", "group_size = 2\noverlap = true"), ("prague", "overlap = true"), ("ad-psgd", "overlap = true")]
@@ -88,6 +89,7 @@ def start(folder, script, environment, arguments=(), strict=True):
         torch.set_num_threads(1)
         if strict:
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", r"`torch\.cuda\.amp\.GradScaler", FutureWarning)  # nanoGPT has it so; PyTorch 2.4 and later
         if environment.get("PRD_RANK"):
             tell_of_the_end()
         runpy.run_path(script, run_name="__main__")

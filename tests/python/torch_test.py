@@ -24,6 +24,7 @@ import prd
 import prd.torch
 
 torch.set_num_threads(1)
+AMP = torch.amp if hasattr(torch.amp, "GradScaler") else torch.cuda.amp
 OVERLAPS = {"p-reduce": "group_size = 2\noverlap = true", "ad-psgd": "overlap = true"}
 
 
@@ -68,6 +69,43 @@ def train(model, optimizer, inputs, targets, set_to_none=False, clip=None, accum
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
     return losses
+
+
+class Scaler(AMP.GradScaler):
+    """PyTorch's own on the CPU, which counts the steps that it skips."""
+
+    def __init__(self):
+        super().__init__("cpu", init_scale=1024.0, growth_interval=1_000_000)
+        self.skipped = 0
+
+    def update(self):
+        before = self.get_scale()
+        super().update()
+        self.skipped += self.get_scale() < before
+
+
+class OldScaler(torch.cuda.amp.GradScaler):
+    """The same where PyTorch has one for GPUs alone (before 2.3): its own, but for what it does on GPUs."""
+
+    def __init__(self):
+        with mock.patch("torch.cuda.amp.grad_scaler.amp_definitely_not_available", lambda: False):
+            super().__init__(init_scale=1024.0)
+        self.skipped = 0
+
+    def scale(self, loss):
+        if self._scale is None:
+            self._lazy_init_scale_growth_tracker(loss.device)
+        return loss * self._scale
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, _):
+        for p in (p for group in optimizer.param_groups for p in group["params"]):
+            p.grad.mul_(inv_scale)
+            found_inf.add_(not p.grad.isfinite().all())
+        self.skipped += bool(found_inf)
+        return {inv_scale.device: found_inf}
+
+    def update(self):
+        self._per_optimizer_states.clear()
 
 
 class Torch(unittest.TestCase):
@@ -236,7 +274,7 @@ class Torch(unittest.TestCase):
             self.assertNotIn("step", vars(copy.deepcopy(optimizer)))
             buffer = io.BytesIO()
             torch.save({"model": model, "optimizer": optimizer.state_dict()}, buffer)
-            scaler = torch.cuda.amp.GradScaler(enabled=False)
+            scaler = AMP.GradScaler(enabled=False)
             optimizer.zero_grad()
             scaler.scale(torch.nn.functional.mse_loss(model(inputs[2]), targets[2])).backward()
             scaler.unscale_(optimizer)
@@ -271,28 +309,6 @@ class Torch(unittest.TestCase):
             worker.finish()
 
     def test_a_scaler_skips_steps_and_the_others_go_on(self):
-        """PyTorch's own GradScaler, but for what it does on GPUs alone."""
-        class Scaler(torch.cuda.amp.GradScaler):
-            def __init__(self):
-                with mock.patch("torch.cuda.amp.grad_scaler.amp_definitely_not_available", lambda: False):
-                    super().__init__(init_scale=1024.0)
-                self.skipped = 0
-
-            def scale(self, loss):
-                if self._scale is None:
-                    self._lazy_init_scale_growth_tracker(loss.device)
-                return loss * self._scale
-
-            def _unscale_grads_(self, optimizer, inv_scale, found_inf, _):
-                for p in (p for group in optimizer.param_groups for p in group["params"]):
-                    p.grad.mul_(inv_scale)
-                    found_inf.add_(not p.grad.isfinite().all())
-                self.skipped += bool(found_inf)
-                return {inv_scale.device: found_inf}
-
-            def update(self):
-                self._per_optimizer_states.clear()
-
         def body(c, rank, name, scaler, bad_step=None):
             model = make_model()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -314,9 +330,10 @@ class Torch(unittest.TestCase):
             worker.finish()
             return bits(model), steps
 
+        kind = OldScaler if AMP is torch.cuda.amp else Scaler
         for engine in ("all-reduce", "p-reduce"):
             with self.subTest(engine=engine), place.Cluster(place.job(engine, 2, name="*")) as c:
-                scalers = [Scaler(), Scaler()]
+                scalers = [kind(), kind()]
                 plain = place.in_threads(2, lambda rank: body(c, rank, "plain", None))
                 scaled = place.in_threads(2, lambda rank: body(c, rank, "scaled", scalers[rank]))
                 self.assertEqual([scaler.skipped for scaler in scalers], [0, 0])
