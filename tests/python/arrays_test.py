@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Which arrays prd takes. Usage: arrays_test.py BIN_DIR [TEST ...]"""
 import place  # noqa: F401
+from array import array as Array
+import ctypes
 import subprocess
 import sys
 import unittest
@@ -32,6 +34,41 @@ class Arrays(unittest.TestCase):
         self.assertEqual(prd.tensor(FromGpu())[:4], (0x7000, 6, "f32", True))
         self.assertEqual(prd.tensor(FromGpu("<V2"), dtype="bf16").dtype, "bf16")
 
+    def test_buffers_are_taken_where_they_are(self):
+        for buffer, dtype, count in (
+            (Array("f", [1.0, 2.0, 3.0]), "f32", 3), (Array("d", [1.0]), "f64", 1), ((ctypes.c_float * 4 * 2)(), "f32", 8),
+            (memoryview(bytearray(24)).cast("d"), "f64", 3), (Array("f"), "f32", 0),
+        ):
+            taken = prd.tensor(buffer)
+            self.assertEqual((taken.count, taken.dtype, taken.on_gpu, taken.order), (count, dtype, False, ""))
+            if count:
+                ctypes.memset(taken.pointer, 0, 4)
+                self.assertEqual(bytes(buffer)[:4], bytes(4))
+        grown = Array("f", [1.0])
+        taken = prd.tensor(grown)
+        with self.assertRaises(BufferError):
+            grown.append(2.0)
+        self.assertEqual(taken.count, 1)
+        self.assertEqual(prd.tensor(Array("H", [1]), dtype="bf16").dtype, "bf16")
+        self.assertEqual(len(prd.arrays.tensors(Array("f", [1.0, 2.0]), "weights")), 1, "and no sequence of two")
+
+    def test_workers_train_without_any_library(self):
+        def body(rank):
+            weights, gradients = Array("f", [0.0] * 8), Array("f", [1.0 + rank] * 8)
+
+            def apply():
+                for i, gradient in enumerate(gradients):
+                    weights[i] -= gradient
+
+            with prd.Session(controller=c.endpoint, job="toy", rank=rank, timeout=60) as session:
+                session.attach(weights, gradients, apply)
+                session.step()
+                session.finish()
+            return list(weights)
+
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            self.assertEqual(place.in_threads(2, body), [[-1.5] * 8] * 2)
+
     def test_another_order_is_part_of_what_the_model_is(self):
         c_order = numpy.zeros((3, 4, 5), numpy.float32)
         self.assertEqual(prd.tensor(c_order).order, "")
@@ -46,7 +83,8 @@ class Arrays(unittest.TestCase):
         for array, says in (
             (wide[:, ::2], "elements lie apart"), (wide[:, :3], "elements lie apart"), (numpy.broadcast_to(wide[:1], (4, 6)).copy()[::-1],
             "elements lie apart"), (numpy.zeros(3, numpy.int64), "allowed are float32"), (numpy.zeros(3, ">f4"), "allowed are float32"),
-            (fixed, "is read-only"), ([1.0, 2.0], "has neither"), (FromGpu("<c8"), "allowed are float32"), (FromGpu(read_only=True), "is read-only"),
+            (fixed, "is read-only"), ([1.0, 2.0], "has neither"), (b"1234", "is read-only"),
+            (memoryview(bytearray(24)).cast("f")[::2], "elements lie apart"), (Array("i", [1]), "its elements are <i4, allowed are float32"), (FromGpu("<c8"), "allowed are float32"), (FromGpu(read_only=True), "is read-only"),
         ):
             with self.assertRaisesRegex(ValueError, f"^weights: .*{says}"):
                 prd.tensor(array, "weights")

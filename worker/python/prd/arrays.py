@@ -1,8 +1,10 @@
 """Arrays of other libraries as the tensors that prd takes."""
+import ctypes
 from typing import Any, NamedTuple
 
 DTYPES = {"f32": (0, 4), "f64": (1, 8), "f16": (2, 2), "bf16": (3, 2)}  # prd.h's number, bytes
 _TYPESTR = {"<f4": "f32", "<f8": "f64", "<f2": "f16"}
+_FORMATS = {"f": "<f4", "d": "<f8", "e": "<f2"}  # of the buffer protocol
 
 
 class Tensor(NamedTuple):
@@ -29,8 +31,32 @@ def order_of(shape, strides, size):
     return "" if axes == sorted(axes, reverse=True) else str([stride for stride, _ in axes])
 
 
+def _has_interface(array):
+    return hasattr(array, "__array_interface__") or hasattr(array, "__cuda_array_interface__")
+
+
+def _buffer(array):
+    """A memoryview, or None."""
+    try:
+        return memoryview(array)
+    except TypeError:
+        return None
+
+
+def _of_buffer(view, name):
+    """What __array_interface__ would say of it, and what keeps the memory there."""
+    if view.readonly:
+        raise ValueError(f"{name}: is read-only")
+    if not view.c_contiguous:
+        raise ValueError(f"{name}: its elements lie apart (strides {view.strides}), needed is a dense block in C order")
+    memory = (ctypes.c_char * view.nbytes).from_buffer(view)
+    typestr = _FORMATS.get(view.format.lstrip("@=<"), f"<{view.format[-1:]}{view.itemsize}")
+    return {"data": (ctypes.addressof(memory), False), "shape": view.shape, "typestr": typestr}, memory
+
+
 def tensor(array, name="array", dtype=None):
-    """The Tensor of an array with __array_interface__ or __cuda_array_interface__ (numpy, CuPy, Numba).
+    """The Tensor of an array with __array_interface__ or __cuda_array_interface__ (numpy, CuPy, Numba), or of the buffer protocol
+    (array.array, ctypes, memoryview), whose length is then fixed for as long as it is in use.
 
     `dtype`: of arrays whose library does not name it, "bf16". ValueError says what is wrong with it, by `name`.
     """
@@ -39,7 +65,10 @@ def tensor(array, name="array", dtype=None):
     on_gpu = hasattr(array, "__cuda_array_interface__")
     found = getattr(array, "__cuda_array_interface__" if on_gpu else "__array_interface__", None)
     if found is None:
-        raise ValueError(f"{name}: a {type(array).__name__} has neither __array_interface__ nor __cuda_array_interface__")
+        view = _buffer(array)
+        if view is None:
+            raise ValueError(f"{name}: a {type(array).__name__} has neither __array_interface__ nor __cuda_array_interface__, nor a buffer")
+        found, array = _of_buffer(view, name)
     dtype = dtype or _TYPESTR.get(found["typestr"])
     if dtype not in DTYPES or int(found["typestr"][2:]) != DTYPES[dtype][1]:
         raise ValueError(f"{name}: its elements are {found['typestr']}, allowed are float32, float64, float16 and bfloat16 of this machine")
@@ -57,6 +86,6 @@ def tensor(array, name="array", dtype=None):
 
 def tensors(arrays, name):
     """The same of a sequence; a single array is a sequence of one."""
-    if hasattr(arrays, "__array_interface__") or hasattr(arrays, "__cuda_array_interface__") or isinstance(arrays, Tensor):
+    if isinstance(arrays, Tensor) or _has_interface(arrays) or _buffer(arrays) is not None:
         arrays = [arrays]
     return [tensor(array, f"{name}[{i}]") for i, array in enumerate(arrays)]
