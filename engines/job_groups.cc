@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "engines/job.h"
+#include "engines/run_end.h"
 
 namespace prd {
 
@@ -507,8 +508,8 @@ void Job::Progress() {
     if (switching_ && !copying) return EndForNext();
     for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
       if (At(rank).state != State::kFinal) continue;
-      Send(rank, Released{.reason = std::string(kJobIsDone)});
-      Remove(rank, LeftReason::kLeft, std::string(kJobIsDone));
+      Send(rank, Released{.reason = kJobIsDone});
+      Remove(rank, LeftReason::kLeft, kJobIsDone);
     }
   }
   const bool none_left = switching_ && AtBoundary() && Count(State::kFinal) == 0 &&

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -331,9 +330,6 @@ struct GoalReached {
   Trained trained;
   friend bool operator==(const GoalReached&, const GoalReached&) = default;
 };
-
-// WorkerLeft::reason of workers that have the final average.
-inline constexpr std::string_view kJobIsDone = "the job is done";
 
 // The last worker has gone, the run cannot be continued (HistoryLost), or the job goes on in
 // another one (OperatorVerb::kSwitch).

@@ -5,6 +5,7 @@
 
 #include "common/base/static_schedule.h"
 #include "common/base/visit.h"
+#include "engines/run_end.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
