@@ -7,8 +7,8 @@
 namespace prd {
 namespace {
 
-// Gradients that are looked at in every step where values that are not finite only count; larger
-// ones in one step of so many.
+// Bytes that are looked at in every step where values that are not finite only count; more are in
+// one step of so many.
 constexpr std::size_t kLookedAtAlways = 64 << 20;
 constexpr std::int64_t kLookedAtEvery = 16;
 
@@ -83,14 +83,15 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   const bool passes = welcome.on_nonfinite == OnNonfinite::kPass;
   Looked looked;
   // A device's tensors are read through host memory: too dear for who only counts.
-  if (discard || (passes && (!gradients || device_ != nullptr))) co_return looked;
-  const bool large = background_->store()->gradients.bytes() > kLookedAtAlways;
+  if (discard || (passes && device_ != nullptr)) co_return looked;
+  ReplicaStore* store = background_->store();
+  const Layout& layout = gradients ? store->gradients : store->trained;
+  const bool large = layout.bytes() > kLookedAtAlways;
   if (passes && large && looked_++ % kLookedAtEvery != 0) co_return looked;
   std::optional<Layout::Element> found;
   {
-    ReplicaStore* store = background_->store();
     const std::lock_guard lock(store->mutex);
-    found = store->memory->FirstNonfinite(gradients ? store->gradients : store->trained);
+    found = store->memory->FirstNonfinite(layout);
   }
   looked.nonfinite = found.has_value();
   if (!found) co_return looked;

@@ -612,6 +612,22 @@ TEST(NonfiniteTest, PassCountsTheStepAndTellsTheController) {
   EXPECT_TRUE(worker.session->Finish().ok());
 }
 
+TEST(NonfiniteTest, PassLooksAtParametersWhereThereAreNoGradients) {
+  FakeDaemon daemon(OnNonfiniteSpec(PReduceOptions{}, OnNonfinite::kPass));
+  Worker worker(daemon, 0);
+  Replica replica = worker.replica();
+  replica.gradients.clear();
+  ASSERT_TRUE(worker.session->Attach(std::move(replica)).ok());
+  worker.gradients[kSize - 1] = NAN;
+  ::testing::internal::CaptureStderr();
+  const Result<StepResult> step = worker.session->Step();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("parameters[1] has a value that is not finite, in step 1: it counts"));
+  ASSERT_TRUE(step.ok()) << step.status().ToString();
+  EXPECT_TRUE(ToldNonfinite(daemon));
+  EXPECT_TRUE(worker.session->Finish().ok());
+}
+
 TEST(NonfiniteTest, DropDiscardsTheStep) {
   FakeDaemon daemon(OnNonfiniteSpec(PReduceOptions{}, OnNonfinite::kDrop));
   Worker worker(daemon, 0);
