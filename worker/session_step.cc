@@ -8,8 +8,9 @@ namespace prd {
 namespace {
 
 // Bytes that are looked at in every step where values that are not finite only count; more are in
-// one step of so many.
-constexpr std::size_t kLookedAtAlways = 64 << 20;
+// one step of so many. Parameters stay what they are until then.
+constexpr std::size_t kGradientsLookedAtAlways = 64 << 20;
+constexpr std::size_t kParametersLookedAtAlways = 1 << 20;
 constexpr std::int64_t kLookedAtEvery = 16;
 
 }  // namespace
@@ -86,7 +87,8 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   if (discard || (passes && device_ != nullptr)) co_return looked;
   ReplicaStore* store = background_->store();
   const Layout& layout = gradients ? store->gradients : store->trained;
-  const bool large = layout.bytes() > kLookedAtAlways;
+  const bool large =
+      layout.bytes() > (gradients ? kGradientsLookedAtAlways : kParametersLookedAtAlways);
   if (passes && large && looked_++ % kLookedAtEvery != 0) co_return looked;
   std::optional<Layout::Element> found;
   {
