@@ -104,7 +104,7 @@ Result<std::string> Operate(Instant now, const Rights& rights, const Act& act, P
       continue;
     }
     done += (done.empty() ? "" : "; ") + Done(act.what, name, drained) +
-            (pace.empty() ? "" : "\nwarning: " + pace);
+            (pace.empty() ? "" : "; warning: " + pace);
   }
   if (done.empty()) return failed;
   return done + (failed.ok() ? "" : "; but " + failed.message());

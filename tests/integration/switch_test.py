@@ -102,6 +102,14 @@ class Training(unittest.TestCase):
                 failed = [record for record in records if record.get("type") == "group_ended" and not record["ok"]]
                 self.assertEqual(failed, [])
 
+    def test_a_switch_after_which_all_wait_for_the_slowest_says_so(self):
+        with cluster.Cluster(BIN, JOB.format("all-reduce", 2)) as c:
+            stop = c.dir / "stop"
+            workers = self.start(c, 2, steps=100_000, args=("--stop-file", str(stop)))
+            done = json.loads(c.prdctl("switch", "toy", "p-reduce", "group_size=99"))["done"]
+            self.assertIn("; warning: group_size 99 of 2 workers: every group waits for the slowest worker", done)
+            self.end_all(stop, workers)
+
     def test_a_kill_in_the_middle_of_a_switch_does_not_stop_it(self):
         with cluster.Cluster(BIN, JOB.format("all-reduce", 3)) as c:
             stop = c.dir / "stop"
