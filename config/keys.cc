@@ -369,9 +369,9 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "on_nonfinite", &spec->on_nonfinite, {"pass", "drop", "stop"},
       "What becomes of a step whose gradients, or parameters where the engine takes no "
       "gradients, are not all finite (NaN, infinity). \"pass\": it counts as any other, and "
-      "is in the log, in prdctl, and in the metric prd_nonfinite_steps_total. \"drop\": the "
-      "same, but its work is discarded; needs gradients. \"stop\": the step fails, and the "
-      "worker leaves the job.");
+      "is in the log, in prdctl, and in the metric prd_nonfinite_steps_total; tensors on a GPU "
+      "are not looked at. \"drop\": its work is discarded, and it is told as under \"pass\"; "
+      "needs gradients. \"stop\": the step fails, and the worker leaves the job.");
   DescribeMeshSecurity(fields, &spec->mesh_security,
                        of == nullptr ? nullptr : &of->mesh_security_by_keys);
   static constexpr std::array<std::string_view, 2> kNetworks = {"untrusted", "trusted"};

@@ -83,7 +83,7 @@ Task<SessionCalls::Looked> SessionCalls::LookForNonfinite(Welcome welcome, bool 
   const bool gradients = !replica_.gradients.empty();
   const bool passes = welcome.on_nonfinite == OnNonfinite::kPass;
   Looked looked;
-  // A device's tensors are read through host memory: too dear for who only counts.
+  // A device's tensors are read through host memory: too dear where such steps only count.
   if (discard || (passes && device_ != nullptr)) co_return looked;
   ReplicaStore* store = background_->store();
   const Layout& layout = gradients ? store->gradients : store->trained;
