@@ -4,6 +4,8 @@
 #include <linux/tcp.h>
 #include <malloc.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -74,6 +76,12 @@ void Break(int fd, bool tcp) {
   if (!tcp || ::connect(fd, &nobody, sizeof nobody) != 0) ::shutdown(fd, SHUT_RDWR);
 }
 
+// The other side has closed it, or it is broken.
+bool HungUp(int fd) {
+  pollfd item{.fd = fd, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&item, 1, 0) > 0 && (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 struct PeerName {
   std::string name;
   bool tcp = false;
@@ -121,6 +129,10 @@ Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::Make(zmq::context_t& c
     return Status(Code::kUnavailable,
                   std::string("/dev/null cannot be opened: ") + std::strerror(errno));
   }
+  guard->told_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (guard->told_ < 0) {
+    return Status(Code::kUnavailable, std::string("no eventfd: ") + std::strerror(errno));
+  }
   static std::atomic<std::uint64_t> number{0};
   const std::string name = "inproc://prd-guard-" + std::to_string(++number);
   constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
@@ -141,7 +153,7 @@ ConnectionGuard::~ConnectionGuard() {
   stopping_ = true;
   (void)::zmq_socket_monitor(socket_.handle(), nullptr, 0);  // its last event wakes the thread
   if (thread_.joinable()) thread_.join();
-  for (const int fd : {nothing_, copy_, memory_}) {
+  for (const int fd : {nothing_, copy_, told_, memory_}) {
     if (fd >= 0) ::close(fd);
   }
 }
@@ -176,6 +188,36 @@ bool ConnectionGuard::Delivered(const zmq::message_t& part, std::uint64_t bytes,
     connection.group = group;
   }
   return !connection.surplus;
+}
+
+void ConnectionGuard::Claim(const zmq::message_t& part, std::uint64_t claim) {
+  const int fd = ::zmq_msg_get(const_cast<zmq::message_t&>(part).handle(), ZMQ_SRCFD);
+  const std::lock_guard lock(mutex_);
+  // Should another connection have this descriptor by now, the claim goes to that: it ends with it,
+  // or is void once that one is claimed. The message's own connection has ended in any case.
+  const std::optional<std::uint64_t> cookie = CookieOf(fd);
+  if (!cookie) return TellEnd(claim);
+  const auto it = connections_.find(fd);
+  if (it != connections_.end() && it->second.cookie == *cookie) {
+    it->second.claim = claim;
+    return;
+  }
+  Claimed& claimed = claimed_[fd];
+  if (claimed.claim > 0 && claimed.cookie != *cookie) TellEnd(claimed.claim);
+  claimed = {.claim = claim, .cookie = *cookie, .since = MonotonicNs()};
+}
+
+std::vector<std::uint64_t> ConnectionGuard::TakeEnded() {
+  const std::lock_guard lock(mutex_);
+  if (ended_.empty()) return {};
+  eventfd_t count = 0;
+  (void)::eventfd_read(told_, &count);
+  return std::exchange(ended_, {});
+}
+
+void ConnectionGuard::TellEnd(std::uint64_t claim) {
+  ended_.push_back(claim);
+  if (ended_.size() == 1) (void)::eventfd_write(told_, 1);
 }
 
 // False: it is full.
@@ -231,11 +273,11 @@ void ConnectionGuard::Run() {
   }
 }
 
-// Whether there is a connection whose bytes are counted.
+// Whether there is a connection whose bytes are counted, or one that is claimed and not known.
 bool ConnectionGuard::Counts() const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(connections_.begin(), connections_.end(),
-                     [](const auto& entry) { return entry.second.counted; });
+  return !claimed_.empty() || std::any_of(connections_.begin(), connections_.end(),
+                                          [](const auto& entry) { return entry.second.counted; });
 }
 
 // False: it was the last one.
@@ -271,9 +313,13 @@ void ConnectionGuard::OnAccepted(int fd) {
   }
   const bool spoke = early.since > 0;
   const std::optional<std::uint64_t> cookie = CookieOf(fd);
+  const Claimed claimed = std::exchange(claimed_[fd], {});
+  claimed_.erase(fd);
+  if (claimed.claim > 0 && claimed.cookie != cookie) TellEnd(claimed.claim);
   if (!cookie) return LeaveGroup(early.group);  // closed already
   Connection& connection = connections_[fd];
   connection.cookie = *cookie;
+  if (claimed.cookie == *cookie) connection.claim = claimed.claim;
   connection.serial = ++next_serial_;
   connection.peer = std::move(peer.name);
   connection.tcp = peer.tcp;
@@ -346,6 +392,16 @@ void ConnectionGuard::OnClosed(int fd) {
   if (it == connections_.end()) return;
   orphaned_ += std::max(it->second.unread, it->second.backlog);
   if (!it->second.ended) Uncount(it->second);
+  if (const std::uint64_t claim = it->second.claim; claim > 0) {
+    // The event may be older than the connection that has this descriptor now.
+    const std::uint64_t cookie = it->second.cookie;
+    if (CookieOf(fd) != cookie || HungUp(fd)) {
+      TellEnd(claim);
+    } else {
+      claimed_[fd] = {.claim = claim, .cookie = cookie, .since = MonotonicNs()};
+      look_at_ = std::min(look_at_, MonotonicNs() + options_.pace);
+    }
+  }
   connections_.erase(it);
 }
 
@@ -420,6 +476,12 @@ void ConnectionGuard::Look() {
     if (over) LeaveGroup(early.group);
     return over;
   });
+  std::erase_if(claimed_, [this](const auto& entry) {
+    const auto& [fd, claimed] = entry;
+    if (MonotonicNs() - claimed.since <= kEarly && CookieOf(fd) == claimed.cookie) return false;
+    if (CookieOf(fd) != claimed.cookie) TellEnd(claimed.claim);
+    return true;
+  });
   std::uint64_t unread = 0;
   std::uint64_t silent_unread = 0;
   std::vector<std::pair<std::uint64_t, int>> most;
@@ -429,6 +491,7 @@ void ConnectionGuard::Look() {
     Connection& connection = it->second;
     if (CookieOf(sample.fd) != connection.cookie) {  // closed without an event
       Uncount(connection);
+      if (connection.claim > 0) TellEnd(connection.claim);
       connections_.erase(it);
       continue;
     }

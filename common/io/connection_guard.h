@@ -20,7 +20,10 @@
 //
 // TCP connections that come too fast are not accepted (arrival_limit.h).
 //
-// Delivered, End, Drained and Allow may be called in any thread, the rest in the socket's.
+// It also tells when a connection has ended that somebody claims (Claim).
+//
+// Delivered, Claim, TakeEnded, End, Drained and Allow may be called in any thread, the rest in the
+// socket's.
 #ifndef PRD_COMMON_IO_CONNECTION_GUARD_H_
 #define PRD_COMMON_IO_CONNECTION_GUARD_H_
 
@@ -38,6 +41,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 #include <zmq.hpp>
 
 #include "common/base/time.h"
@@ -84,6 +88,14 @@ class ConnectionGuard {
   // `most`; 0: no bound. False: this one is over that.
   bool Delivered(const zmq::message_t& part, std::uint64_t bytes, bool sense = true,
                  std::string_view group = {}, std::size_t most = 0);
+  // This message's connection has this number from now on, above 0, which no other has; one that
+  // it had is void. The end of the connection is told by that number, once, however late the
+  // message was read: descriptors that ZeroMQ uses again are told apart by the kernel's number.
+  void Claim(const zmq::message_t& part, std::uint64_t claim);
+  // Numbers of connections that have ended since the last call. When there are some, the descriptor
+  // ended() is readable.
+  std::vector<std::uint64_t> TakeEnded();
+  int ended() const { return told_; }
   // Ends all connections of this group.
   void End(std::string_view group);
   // Ascends. A connection's messages after the first need to be told of no more than once for each
@@ -108,6 +120,7 @@ class ConnectionGuard {
     std::uint64_t serial = 0;  // ascends with age
     std::string peer;          // empty: this process's own user
     std::string group;         // empty: none that counts
+    std::uint64_t claim = 0;   // 0: none
     bool tcp = false;
     bool counted = false;       // its bytes are
     bool silent = true;         // has not brought a message
@@ -125,6 +138,12 @@ class ConnectionGuard {
     std::int64_t since = 0;
     std::string group;
     bool surplus = false;
+  };
+  // A connection that is claimed, and that the monitor has not told of yet.
+  struct Claimed {
+    std::uint64_t claim = 0;
+    std::uint64_t cookie = 0;
+    std::int64_t since = 0;
   };
   struct Surplus {
     int fd = -1;
@@ -152,6 +171,7 @@ class ConnectionGuard {
   bool Grown();
   void Look();
   void EndSurplus();
+  void TellEnd(std::uint64_t claim);
 
   zmq::socket_ref socket_;
   const Options options_;
@@ -161,6 +181,7 @@ class ConnectionGuard {
   // are none left.
   int nothing_ = -1;
   int copy_ = -1;
+  int told_ = -1;    // an eventfd
   int memory_ = -1;  // /proc/self/statm
   long pages_ = 0;   // at the last look
   std::int64_t look_at_ = 0;
@@ -170,6 +191,8 @@ class ConnectionGuard {
   mutable std::mutex mutex_;               // guards what follows
   std::map<int, Connection> connections_;  // by descriptor
   std::map<int, Early> early_;             // by descriptor
+  std::map<int, Claimed> claimed_;         // by descriptor
+  std::vector<std::uint64_t> ended_;       // claims
   std::map<std::string, Peer> peers_;
   std::map<std::uint64_t, int> silent_;  // by age, to descriptors
   // Peers but this process's own user, by how many silent ones they have; and all of these.

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -78,6 +79,56 @@ class GuardTest : public testing::Test {
   std::string group_;  // of which all messages are
   int surplus_ = 0;    // messages of connections that were too many for it
 };
+
+// By its number, once, and no other one's. Each connection gets the descriptor of the one before,
+// and speaks at once: mostly before the guard has heard of it, or of that one's end.
+TEST_F(GuardTest, TheEndOfAConnectionThatIsClaimedIsTold) {
+  for (const std::string& at :
+       {std::string("tcp://127.0.0.1:*"), "ipc:///tmp/prd-guard-" + std::to_string(::getpid())}) {
+    SCOPED_TRACE(at);
+    guard_.reset();
+    socket_ = zmq::socket_t(context_, zmq::socket_type::router);
+    Listen({}, at);
+    std::uint64_t claims = 0;
+    std::vector<std::uint64_t> told;
+    const auto wait = [&](const std::function<bool()>& done) {
+      const std::int64_t end = MonotonicNs() + kDeadlineMs * kMillisecond;
+      while (MonotonicNs() < end && !done()) {
+        zmq::message_t part;
+        while (socket_.recv(part, zmq::recv_flags::dontwait)) {
+          while (part.more()) (void)socket_.recv(part, zmq::recv_flags::none);
+          guard_->Claim(part, ++claims);
+        }
+        for (const std::uint64_t claim : guard_->TakeEnded()) told.push_back(claim);
+      }
+      return done();
+    };
+    const auto speak = [&](Raw& raw) {
+      const std::uint64_t next = claims + 1;
+      return raw.Say("hello") && wait([&] { return claims == next; });
+    };
+    Raw stays(endpoint_);
+    ASSERT_TRUE(stays.ShakeHands() && speak(stays));
+    std::vector<std::uint64_t> expected;
+    for (int round = 0; round < 50; ++round) {
+      Raw raw(endpoint_);
+      ASSERT_TRUE(raw.ShakeHands() && speak(raw));
+      expected.push_back(claims);
+    }
+    ASSERT_TRUE(wait([&] { return told.size() >= expected.size(); }));
+    std::sort(told.begin(), told.end());
+    EXPECT_EQ(told, expected);
+    ASSERT_TRUE(speak(stays));  // claimed anew: the number before is void
+    expected.push_back(claims);
+    pollfd readable{.fd = guard_->ended(), .events = POLLIN, .revents = 0};
+    EXPECT_EQ(::poll(&readable, 1, 0), 0);
+    stays.Close();
+    EXPECT_EQ(::poll(&readable, 1, kDeadlineMs), 1);
+    ASSERT_TRUE(wait([&] { return told.size() >= expected.size(); }));
+    std::sort(told.begin(), told.end());
+    EXPECT_EQ(told, expected);
+  }
+}
 
 TEST_F(GuardTest, PartsWithoutEndAreCutAndOthersGoOn) {
   Listen({.max_unread = 1 << 20});
