@@ -345,6 +345,12 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
                "Time between heartbeats, less than half of lease_ms. They come from a thread of "
                "the worker library, so a long step is not a death.");
   fields.Check(CheckLease(*spec));
+  fields.Whole("death_grace_ms", &spec->death_grace_ms, {0, kHourMs, "ms"},
+               "A worker whose connection has ended, as it does when its process ends, has this "
+               "long to come back. After that it is dead as one whose lease has run out. Worker "
+               "libraries make a connection anew within about 100 ms. 0: leases alone decide. A "
+               "process that stands still, or a host that is cut off, keeps its connection: there "
+               "lease_ms decides.");
   fields.Whole(
       "goal_steps", &spec->goal.steps, {0, kMaxTrained, "steps"},
       "The job is done once its workers have made so many steps, all together. Each worker "

@@ -90,6 +90,11 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     Write(*expired);
     Remove(expired->rank, LeftReason::kLost,
            "its lease of " + std::to_string(spec_.lease_ms) + " ms ran out");
+  } else if (const auto* ended = std::get_if<ProcessEnded>(&input)) {
+    Write(*ended);
+    Remove(ended->rank, LeftReason::kLost,
+           "its process ended: its connection closed, and it was not back within " +
+               std::to_string(spec_.death_grace_ms) + " ms");
   } else if (const auto* lost = std::get_if<HistoryLost>(&input)) {
     Write(*lost);
     EndLost(*lost);
@@ -161,6 +166,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.gradients = hello.gradients;
   worker.identity = hello.identity;
   worker.version = hello.version;
+  worker.returns_at_once = hello.returns_at_once;
   worker.token = envelope.token;
   worker.returns = hello.former.known();
   worker.continues = former_.known() && hello.former.high == former_.identity;

@@ -10,7 +10,8 @@
 //                    \-(job is running)-> kAdopting: copies a running peer's replica -> kActive
 //   kActive -(Pause)-> kPaused -(Resume)-> kActive, or kJoining where it is to copy before
 //   kActive -(Finish)-> kFinishing -(all live workers finish)-> kFinal: in the final group -> gone
-//   any -(Leave, lease ran out, protocol broken)-> gone; the groups it was in are aborted.
+//   any -(Leave, lease ran out, process ended, protocol broken)-> gone; the groups it was in are
+//   aborted.
 //
 // A worker that pauses trains no more, for its engine, and stays: it keeps its replica, and the
 // final average waits for it. Where all hold one model it comes back with the newest, elsewhere
@@ -76,6 +77,9 @@ struct JobSpec {
   std::uint32_t start_grace_ms = 3000;
   std::uint32_t lease_ms = 2000;
   std::uint32_t heartbeat_ms = 500;
+  // A worker whose connection has ended is gone if it is not back within this. 0: its lease
+  // decides.
+  std::uint32_t death_grace_ms = 200;
   Trained goal;  // the job is done there: with the steps or with the samples. 0: no goal
   OnNonfinite on_nonfinite = OnNonfinite::kPass;
   MeshSecurity mesh_security = MeshSecurity::kNone;
@@ -126,6 +130,7 @@ class Job {
     HasGradients gradients = HasGradients::kHere;
     std::string identity;
     std::uint32_t version = kProtocolVersion;  // of the protocol
+    bool returns_at_once = false;              // as its Hello says
     LinkToken token;
     bool continues = false;  // its replica was trained in the run that this one continues
     bool returns = false;    // its replica has been trained: before it joined, or by its source
@@ -258,9 +263,9 @@ class Job {
   // kForeign here, and whatever else it names.
   bool Foreign(const WorkerEnvelope& envelope) const;
 
-  // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired names a
-  // worker that is there; DeadlineReached only when now >= NextDeadline(); CheckAct is ok for an
-  // OperatorActed; now does not decrease.
+  // Applies one input. REQUIRES: a FromWorker was admitted with kStep; a LeaseExpired or a
+  // ProcessEnded names a worker that is there; DeadlineReached only when now >= NextDeadline();
+  // CheckAct is ok for an OperatorActed; now does not decrease.
   void Step(Instant now, const Input& input, JobOutput* out);
 
   // Whether an operator can do this now; else why not.
@@ -290,6 +295,11 @@ class Job {
   // By rank; absent ones have state kAbsent.
   const std::vector<Worker>& workers() const { return workers_; }
   int live() const { return live_; }
+  // kNoRank: it is not there.
+  Rank RankOf(Incarnation incarnation) const {
+    const auto found = by_incarnation_.find(incarnation);
+    return found == by_incarnation_.end() ? kNoRank : found->second;
+  }
   // By rank, as long as workers().
   const std::vector<Tally>& tallies() const { return tallies_; }
   // How far the job is, as its workers are told.

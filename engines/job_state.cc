@@ -8,7 +8,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kStateVersion = 16;
+constexpr std::uint32_t kStateVersion = 17;
 
 // A worker that has waited for so long is told for whom.
 constexpr DurationNs kTellWaitAfter = 3 * kSecond;
@@ -175,12 +175,12 @@ void Job::Worker::Archive(StateArchive& ar) {
   bool waiting = signal.has_value();
   Ready ready = signal.value_or(Ready{});
   ar(state, incarnation, host, host_name, pid, endpoints, mesh_key, gradients, identity, version,
-     token, continues, returns, job_trained, brought, iteration, group, last_group, last_ok,
-     waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting, ready.gradients,
-     ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped, ready.suppressed, signalled,
-     owed, signal_held, compared, signal_withheld, stop_held, resumes, outdated, first_group,
-     source, source_gone, fetches, failed_source, copies_after, no_replica, stopped_at, since,
-     untold, reads_group, reads_from, link);
+     returns_at_once, token, continues, returns, job_trained, brought, iteration, group, last_group,
+     last_ok, waiting, ready.iteration, ready.step_ns, ready.samples, ready.waiting,
+     ready.gradients, ready.local_steps, ready.rtt_ns, ready.queued, ready.dropped,
+     ready.suppressed, signalled, owed, signal_held, compared, signal_withheld, stop_held, resumes,
+     outdated, first_group, source, source_gone, fetches, failed_source, copies_after, no_replica,
+     stopped_at, since, untold, reads_group, reads_from, link);
   if (!ar.saving()) signal = waiting ? std::optional<Ready>(ready) : std::nullopt;
 }
 

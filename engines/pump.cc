@@ -38,6 +38,8 @@ std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
 
 DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
 
+DurationNs GraceNs(const Job& job) { return job.spec().death_grace_ms * kMillisecond; }
+
 // Bytes of a message as it is sent, about.
 std::size_t SizeOf(const ControllerBody& body) {
   constexpr std::size_t kFixed = 128;
@@ -525,6 +527,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     rank = output_.sends.front().rank;  // its Welcome
     Contact& contact = watch.contacts[Index(rank)];
     contact.acked = 1;
+    contact.ends_at.reset();
     contact.sent_before = 0;
     contact.owing = false;
     contact.resent_after = 0;
@@ -660,6 +663,9 @@ void Pump::Schedule(const Job& job) {
     if (!watch.checks.empty() && (!due || watch.checks.front().first < *due)) {
       due = watch.checks.front().first;
     }
+    if (!watch.ends.empty() && (!due || watch.ends.front().first < *due)) {
+      due = watch.ends.front().first;
+    }
   }
   if (due == watch.due) return;
   if (watch.due) due_.erase({*watch.due, job.run()});
@@ -687,6 +693,7 @@ void Pump::Tick(Instant now) {
   std::sort(runs.begin(), runs.end());  // by id, whichever was due first
   for (const RunId run : runs) {
     Job& job = *jobs_.at(run);
+    CheckEnds(now, &job);
     CheckLeases(now, &job);
     TakeHeld(now, &job);
     if (!job.ended() && watches_[run].unheard == 0) {
@@ -717,6 +724,43 @@ void Pump::CheckLeases(Instant now, Job* job) {
     }
     ++counters_.leases_expired;
     StepJob(now, job, LeaseExpired{.rank = rank, .incarnation = worker.incarnation});
+  }
+}
+
+void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
+  for (auto it = here_.lower_bound({incarnation, kNoRun});
+       it != here_.end() && it->first.first == incarnation; ++it) {
+    const RunId run = it->first.second;
+    const Job& job = *jobs_.at(run);
+    const Rank rank = job.RankOf(incarnation);
+    if (rank == kNoRank || job.ended()) continue;
+    Watch& watch = watches_[run];
+    Contact& contact = watch.contacts[Index(rank)];
+    contact.ends_at.reset();
+    if (there || GraceNs(job) == 0 || !job.workers()[Index(rank)].returns_at_once) continue;
+    contact.ends_at = now + GraceNs(job);
+    watch.ends.emplace_back(*contact.ends_at, rank);
+    Schedule(job);
+  }
+}
+
+// A controller that was itself held up, as by a full disk, has not seen who came back meanwhile: it
+// waits once more.
+void Pump::CheckEnds(Instant now, Job* job) {
+  Watch& watch = watches_[job->run()];
+  while (!watch.ends.empty() && watch.ends.front().first <= now && !job->ended()) {
+    const auto [at, rank] = watch.ends.front();
+    watch.ends.pop_front();
+    Contact& contact = watch.contacts[Index(rank)];
+    const Job::Worker& worker = job->workers()[Index(rank)];
+    if (worker.state == Job::State::kAbsent || contact.ends_at != at) continue;
+    if (now - at > GraceNs(*job) / 2) {
+      contact.ends_at = now + GraceNs(*job);
+      watch.ends.emplace_back(*contact.ends_at, rank);
+      continue;
+    }
+    ++counters_.processes_ended;
+    StepJob(now, job, ProcessEnded{.rank = rank, .incarnation = worker.incarnation});
   }
 }
 

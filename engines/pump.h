@@ -79,7 +79,13 @@ class Pump {
   // the next one begins, with records in the same batch.
   Status Act(Instant now, const std::string& job, OperatorActed act);
 
-  // Expires leases and engine deadlines that are due.
+  // The connection over which the newest message of this incarnation came has ended (`there`:
+  // false), or it has another one, over which it has sent something (true: call it before Receive).
+  // A worker that is not back within death_grace_ms is gone, as if its lease had run out. One of a
+  // version that does not come back at once (Hello::returns_at_once) has its lease.
+  void Connection(Instant now, Incarnation incarnation, bool there);
+
+  // Expires leases, and deadlines of engines and of workers without a connection, that are due.
   void Tick(Instant now);
 
   // Appends all decisions since the last Flush, then sends them. After an error nothing was sent,
@@ -127,6 +133,7 @@ class Pump {
     std::uint64_t resent = 0;
     std::uint64_t owing = 0;  // times that a worker began to owe too many acknowledgements
     std::uint64_t leases_expired = 0;
+    std::uint64_t processes_ended = 0;  // workers that were gone with their connection
     std::uint64_t records = 0;
     std::uint64_t histories_lost = 0;  // runs that ended because their history had lost its end
   };
@@ -135,9 +142,10 @@ class Pump {
  private:
   struct Contact {  // with one worker, by rank
     Instant heard;
-    bool watched = false;   // has an entry in `checks`
-    bool owed = false;      // has an entry in `acks_`
-    Seq acked = 0;          // the last acknowledgement sent
+    std::optional<Instant> ends_at;  // it has no connection, and is gone then
+    bool watched = false;            // has an entry in `checks`
+    bool owed = false;               // has an entry in `acks_`
+    Seq acked = 0;                   // the last acknowledgement sent
     Seq sent_before = 0;    // last_out at the heartbeat before: what is still unacked was lost
     bool restored = false;  // not heard yet in this life
     Seq restored_out = 0;   // last_out in the history
@@ -154,6 +162,7 @@ class Pump {
   struct Watch {  // over the workers of a run
     std::vector<Contact> contacts;
     std::deque<std::pair<Instant, Rank>> checks;  // of leases, in order of time
+    std::deque<std::pair<Instant, Rank>> ends;    // Contact::ends_at, in order of time
     Instant floor;                                // nobody counts as silent since before this
     std::uint64_t snapshot_at = 0;
     int unheard = 0;                   // workers that are `restored`
@@ -197,6 +206,7 @@ class Pump {
   void Schedule(const Job& job);
   void NoteSleep(Instant now);
   void CheckLeases(Instant now, Job* job);
+  void CheckEnds(Instant now, Job* job);
   void PayAcks(Instant now);
   void TakeSnapshots();
   void DropEnded();

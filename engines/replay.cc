@@ -16,6 +16,7 @@ Status Diverged(const Record& record, const std::string& what) {
 Input ToInput(const RecordBody& body) {
   if (const auto* from = std::get_if<FromWorker>(&body)) return *from;
   if (const auto* expired = std::get_if<LeaseExpired>(&body)) return *expired;
+  if (const auto* ended = std::get_if<ProcessEnded>(&body)) return *ended;
   if (const auto* lost = std::get_if<HistoryLost>(&body)) return *lost;
   if (const auto* refused = std::get_if<HelloRefused>(&body)) return *refused;
   if (const auto* acted = std::get_if<OperatorActed>(&body)) return *acted;
@@ -34,6 +35,7 @@ bool Applies(const Job& job, const Record& record) {
            job.workers()[static_cast<std::size_t>(rank)].state != Job::State::kAbsent;
   };
   if (const auto* expired = std::get_if<LeaseExpired>(&record.body)) return present(expired->rank);
+  if (const auto* ended = std::get_if<ProcessEnded>(&record.body)) return present(ended->rank);
   if (const auto* lost = std::get_if<HistoryLost>(&record.body)) return present(lost->rank);
   if (std::holds_alternative<HelloRefused>(record.body)) return true;
   if (const auto* acted = std::get_if<OperatorActed>(&record.body))

@@ -146,6 +146,7 @@ struct Hello {
   meshKey @17 :Data;          # X25519 public key, 32 bytes; empty: none
   identity @18 :Text;         # set by the daemon alone
   gradients @19 :HasGradients;
+  returnsAtOnce @20 :Bool;    # says a word at once over a connection that it makes anew
 }
 
 struct Ready {

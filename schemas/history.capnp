@@ -44,6 +44,7 @@ struct Record {
     goalReached @23 :Control.Trained;
     operatorActed @24 :OperatorActed;        # an input
     numbersAveraged @25 :NumbersAveraged;
+    processEnded @26 :LeaseExpired;          # an input
   }
 }
 

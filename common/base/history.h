@@ -31,6 +31,13 @@ struct LeaseExpired {
   friend bool operator==(const LeaseExpired&, const LeaseExpired&) = default;
 };
 
+// A worker's connection ended, and it was not back within death_grace_ms.
+struct ProcessEnded {
+  Rank rank = kNoRank;
+  Incarnation incarnation = 0;
+  friend bool operator==(const ProcessEnded&, const ProcessEnded&) = default;
+};
+
 // A message of this worker proved that the controller has lost the end of this run's history: it
 // had received more of the worker, or sent it more, than it knows.
 struct HistoryLost {
@@ -94,7 +101,7 @@ struct OperatorActed {
 };
 
 using Input = std::variant<FromWorker, LeaseExpired, DeadlineReached, HistoryLost, HelloRefused,
-                           OperatorActed>;
+                           OperatorActed, ProcessEnded>;
 
 // ---- decisions ----
 
@@ -187,7 +194,7 @@ struct WorkerJoined {
 enum class LeftReason : std::uint8_t {
   kFinished = 0,  // called Finish: it waits for the final average
   kLeft = 1,      // said so
-  kLost = 2,      // its lease ran out
+  kLost = 2,      // its lease ran out, or its process ended
   kEvicted = 3,   // broke the protocol, or an operator evicted it
   kPaused = 4,    // does something else than training, and comes back
 };
@@ -345,7 +352,7 @@ using RecordBody =
                  GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
                  ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
                  LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed,
-                 NumbersAveraged>;
+                 NumbersAveraged, ProcessEnded>;
 
 struct Record {
   RunId run = kNoRun;
@@ -360,7 +367,7 @@ inline bool IsInput(const RecordBody& body) {
   return std::holds_alternative<FromWorker>(body) || std::holds_alternative<LeaseExpired>(body) ||
          std::holds_alternative<DeadlineReached>(body) ||
          std::holds_alternative<HistoryLost>(body) || std::holds_alternative<HelloRefused>(body) ||
-         std::holds_alternative<OperatorActed>(body);
+         std::holds_alternative<OperatorActed>(body) || std::holds_alternative<ProcessEnded>(body);
 }
 
 }  // namespace prd

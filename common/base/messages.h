@@ -139,6 +139,8 @@ struct Hello {
   // Who this is, as the daemon knows it from its connection: the name of an identity of the
   // config. What a worker says here does not count.
   std::string identity;
+  // Where its connection breaks, it makes another one at once, and says a word over it.
+  bool returns_at_once = false;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 

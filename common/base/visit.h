@@ -39,6 +39,7 @@ void Visit(Is<Hello> auto& m, auto&& visit) {
   visit("job_samples", m.job_trained.samples, kUnlessZero);
   visit("mesh_key", m.mesh_key, Visible::kNever)("gradients", m.gradients, kUnlessZero);
   visit("identity", m.identity, kUnlessZero);
+  visit("returns_at_once", m.returns_at_once, Visible::kNever);
 }
 constexpr const char* TypeName(const Ready&) { return "ready"; }
 void Visit(Is<Ready> auto& m, auto&& visit) {
@@ -97,6 +98,10 @@ void Visit(Is<GiveNumbers> auto& m, auto&& visit) { visit("call", m.call)("value
 
 constexpr const char* TypeName(const LeaseExpired&) { return "lease_expired"; }
 void Visit(Is<LeaseExpired> auto& m, auto&& visit) {
+  visit("rank", m.rank)("incarnation", m.incarnation);
+}
+constexpr const char* TypeName(const ProcessEnded&) { return "process_ended"; }
+void Visit(Is<ProcessEnded> auto& m, auto&& visit) {
   visit("rank", m.rank)("incarnation", m.incarnation);
 }
 constexpr const char* TypeName(const DeadlineReached&) { return "deadline_reached"; }

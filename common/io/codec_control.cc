@@ -64,6 +64,7 @@ void WriteHello(const Hello& from, wire::Hello::Builder to) {
   if (from.mesh_key.known()) to.setMeshKey(ToData(from.mesh_key));
   if (!from.identity.empty()) to.setIdentity(ToText(from.identity));
   to.setGradients(ToWireEnum<wire::HasGradients>(from.gradients));
+  to.setReturnsAtOnce(from.returns_at_once);
 }
 
 Hello ReadHello(wire::Hello::Reader from) {
@@ -85,7 +86,8 @@ Hello ReadHello(wire::Hello::Reader from) {
           .job_trained = ReadTrained(from.getJobTrained()),
           .mesh_key = ReadKey(from.getMeshKey()),
           .gradients = ToEnum(from.getGradients(), HasGradients::kLater, "gradients"),
-          .identity = ToString(from.getIdentity())};
+          .identity = ToString(from.getIdentity()),
+          .returns_at_once = from.getReturnsAtOnce()};
 }
 
 void WriteFinished(const Finished& from, wire::Finished::Builder to) {

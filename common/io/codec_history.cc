@@ -141,6 +141,11 @@ struct WriteBody {
     expired.setRank(from.rank);
     expired.setIncarnation(from.incarnation);
   }
+  void operator()(const ProcessEnded& from) {
+    auto ended = to.initProcessEnded();
+    ended.setRank(from.rank);
+    ended.setIncarnation(from.incarnation);
+  }
   void operator()(const DeadlineReached&) { to.setDeadlineReached(); }
   void operator()(const HistoryLost& from) {
     auto lost = to.initHistoryLost();
@@ -341,6 +346,9 @@ RecordBody ReadBody(wire::Record::Reader from) {
     case wire::Record::LEASE_EXPIRED:
       return LeaseExpired{.rank = from.getLeaseExpired().getRank(),
                           .incarnation = from.getLeaseExpired().getIncarnation()};
+    case wire::Record::PROCESS_ENDED:
+      return ProcessEnded{.rank = from.getProcessEnded().getRank(),
+                          .incarnation = from.getProcessEnded().getIncarnation()};
     case wire::Record::DEADLINE_REACHED:
       return DeadlineReached{};
     case wire::Record::RUN_STARTED:

@@ -46,6 +46,7 @@ JobSpec RandomSpec(Random& draw) {
   spec.start_grace_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.lease_ms = static_cast<std::uint32_t>(draw.In(20, 3'600'000));
   spec.heartbeat_ms = static_cast<std::uint32_t>(draw.In(1, (spec.lease_ms - 1) / 2));
+  spec.death_grace_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.goal = {draw.In(0, std::int64_t{1} << 53), draw.In(0, 100)};
   spec.check_replicas_ms = static_cast<std::uint32_t>(draw.In(0, 3'600'000));
   spec.on_divergence = static_cast<JobSpec::OnDivergence>(draw.In(0, 1));
@@ -75,6 +76,7 @@ TEST(SpecTest, RoundTripIsExact) {
     EXPECT_EQ(read->min_workers, spec.min_workers);
     EXPECT_EQ(read->start_grace_ms, spec.start_grace_ms);
     EXPECT_EQ(read->heartbeat_ms, spec.heartbeat_ms);
+    EXPECT_EQ(read->death_grace_ms, spec.death_grace_ms);
     EXPECT_EQ(read->goal, spec.goal);
     EXPECT_EQ(read->check_replicas_ms, spec.check_replicas_ms);
     EXPECT_EQ(read->on_divergence, spec.on_divergence);
@@ -99,6 +101,7 @@ min_workers = 1
 start_grace_ms = 3000
 lease_ms = 2000
 heartbeat_ms = 500
+death_grace_ms = 200
 goal_steps = 0
 goal_samples = 0
 check_replicas_ms = 5000

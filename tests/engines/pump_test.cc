@@ -398,6 +398,166 @@ TEST_F(PumpTest, ALeaseRunsOutAndAHeartbeatKeepsIt) {
   EXPECT_EQ(std::get<Refused>(ports_.sent.back().body).code, Code::kAborted);
 }
 
+// Workers whose connections end: they say a word at once over the next one.
+class DeathTest : public PumpTest {
+ protected:
+  void Start(std::uint32_t grace_ms = 200) {
+    spec_ = Spec();
+    spec_.death_grace_ms = grace_ms;
+    pump_ = Fresh();
+    for (Rank r = 0; r < 2; ++r) Receive(0, Hi(r));
+    for (Rank r = 0; r < 2; ++r) Receive(1, From(r, 2, 2, Finished{.group = 1}));
+  }
+  std::unique_ptr<Pump> Fresh() {
+    return std::make_unique<Pump>(
+        Pump::Options{.random = [this] { return ++drawn_; }},
+        [this](const std::string&) -> Result<JobSpec> { return spec_; }, &ports_, &ports_);
+  }
+  static WorkerEnvelope Hi(Rank rank) {
+    WorkerEnvelope hello = HelloOf(rank);
+    std::get<Hello>(hello.body).returns_at_once = true;
+    return hello;
+  }
+  void Connection(std::int64_t ms, Incarnation incarnation, bool there) {
+    pump_->Connection({ms * kMillisecond}, incarnation, there);
+  }
+  std::uint64_t ended() const { return pump_->counters().processes_ended; }
+  bool Here(Rank rank) const {
+    return pump_->jobs().at(1)->workers()[static_cast<std::size_t>(rank)].state !=
+           Job::State::kAbsent;
+  }
+
+  JobSpec spec_;
+};
+
+TEST_F(DeathTest, WhoseConnectionEndedIsGoneAfterItsGraceAndTheOthersAreNot) {
+  Start();
+  Receive(10, From(0, 3, 2, Ready{.iteration = 1}));
+  Receive(10, From(1, 3, 2, Ready{.iteration = 1}));  // in a group with it
+  Connection(10, 11, false);
+  Tick(110);
+  EXPECT_EQ(pump_->NextDeadline(), Instant{210 * kMillisecond});
+  Tick(209);
+  EXPECT_TRUE(Here(1));
+  const int aborts = ports_.Count<Abort>();
+  Tick(210);
+  EXPECT_FALSE(Here(1));
+  EXPECT_TRUE(Here(0));
+  EXPECT_EQ(ended(), 1u);
+  EXPECT_EQ(pump_->counters().leases_expired, 0u);
+  EXPECT_EQ(ports_.Count<Abort>(), aborts + 1) << "rank 0 waits for nobody";
+  const auto left = std::find_if(ports_.records.begin(), ports_.records.end(), [](const Record& r) {
+    return std::holds_alternative<WorkerLeft>(r.body);
+  });
+  ASSERT_NE(left, ports_.records.end());
+  EXPECT_EQ(std::get<WorkerLeft>(left->body).why, LeftReason::kLost);
+  EXPECT_EQ(std::get<WorkerLeft>(left->body).reason,
+            "its process ended: its connection closed, and it was not back within 200 ms");
+  // The next controller decides the same from the records.
+  const std::uint64_t hash = pump_->jobs().at(1)->StateHash();
+  pump_ = Fresh();
+  ASSERT_TRUE(pump_->Restore({220 * kMillisecond}, 1, spec_, "", 0, ports_.records).ok());
+  EXPECT_EQ(pump_->jobs().at(1)->StateHash(), hash);
+}
+
+TEST_F(DeathTest, WhoIsBackInTimeHasLostNothing) {
+  Start();
+  const std::size_t records = ports_.records.size();
+  for (std::int64_t ms = 10; ms < 1000; ms += 150) {
+    Connection(ms, 11, false);
+    Tick(ms + 100);
+    Connection(ms + 149, 11, true);
+    for (Rank r = 0; r < 2; ++r) Receive(ms + 149, From(r, 0, 2, Heartbeat{}));
+    Tick(ms + 149);
+  }
+  Tick(1400);
+  EXPECT_EQ(ended(), 0u);
+  EXPECT_TRUE(Here(1));
+  EXPECT_EQ(ports_.records.size(), records);
+}
+
+// What it had sent before its connection ended may be read after that.
+TEST_F(DeathTest, ALateMessageIsNoSignOfLife) {
+  Start();
+  Connection(10, 11, false);
+  Receive(100, From(1, 3, 2, Ready{.iteration = 1}));
+  Tick(210);
+  EXPECT_EQ(ended(), 1u);
+}
+
+TEST_F(DeathTest, TheEndOfAnIncarnationThatIsOverHarmsNobody) {
+  Start();
+  Connection(10, 11, false);
+  Tick(210);
+  ASSERT_EQ(ended(), 1u);
+  WorkerEnvelope next = Hi(1);
+  next.incarnation = 12;
+  Receive(220, next);
+  Connection(230, 11, false);
+  Connection(230, 77, false);  // of nobody
+  Tick(300);
+  Tick(430);
+  EXPECT_EQ(ended(), 1u);
+  EXPECT_TRUE(Here(1));
+  // And an entry of the one before says nothing about the one that has its rank.
+  Connection(440, 12, false);
+  WorkerEnvelope leave = From(1, 2, 1, Leave{});
+  leave.incarnation = 12;
+  Receive(450, leave);
+  next.incarnation = 13;
+  Receive(460, next);
+  Tick(640);
+  Tick(641);
+  EXPECT_EQ(ended(), 1u);
+}
+
+TEST_F(DeathTest, WithoutAGraceTheLeaseDecides) {
+  Start(0);
+  Connection(10, 11, false);
+  Tick(210);
+  Tick(600);
+  EXPECT_TRUE(Here(1));
+  EXPECT_EQ(ended(), 0u);
+}
+
+TEST_F(DeathTest, OneThatDoesNotComeBackAtOnceHasItsLease) {
+  StartTwo();  // of a version before
+  Connection(10, 11, false);
+  Tick(210);
+  Tick(600);
+  EXPECT_TRUE(Here(1));
+  EXPECT_EQ(ended(), 0u);
+}
+
+// As by a full disk: it has not read yet who came back meanwhile.
+TEST_F(DeathTest, AControllerThatWasHeldUpWaitsOnceMore) {
+  Start();
+  Connection(10, 11, false);
+  Tick(450);
+  EXPECT_TRUE(Here(1));
+  Tick(649);
+  EXPECT_TRUE(Here(1));
+  Tick(650);
+  EXPECT_FALSE(Here(1));
+}
+
+// It has no connection yet, and nobody has told of an end.
+TEST_F(DeathTest, AfterARestartNobodyIsJudgedThatHasNotBeenThere) {
+  Start();
+  Connection(10, 11, false);
+  pump_ = Fresh();
+  ASSERT_TRUE(pump_->Restore({50 * kMillisecond}, 1, spec_, "", 0, ports_.records).ok());
+  Tick(300);
+  Tick(600);
+  EXPECT_TRUE(Here(1));
+  Connection(610, 11, true);  // it is back, and gone before it has said what it knows
+  Receive(610, From(1, 0, 2, Heartbeat{}));
+  Connection(620, 11, false);
+  Tick(820);
+  EXPECT_FALSE(Here(1));
+  EXPECT_TRUE(Here(0));
+}
+
 // The Hello was sent twice and its copy came when the lease had run out. Were it admitted, the
 // report of its worker, who has the first answer, would be taken for one out of nowhere.
 TEST_F(PumpTest, ALateCopyOfAHelloDoesNotBringALostIncarnationBack) {

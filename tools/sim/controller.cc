@@ -65,6 +65,9 @@ std::string Words(const PlacementOpened& opened) {
 std::string Words(const LeaseExpired& expired) {
   return "the lease of rank " + std::to_string(expired.rank) + " runs out";
 }
+std::string Words(const ProcessEnded& ended) {
+  return "the process of rank " + std::to_string(ended.rank) + " has ended";
+}
 std::string Words(const FromWorker& from) {
   return "message " + std::to_string(from.envelope.seq) + " of rank " +
          std::to_string(from.envelope.rank) + ", kind " +

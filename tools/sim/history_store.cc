@@ -28,6 +28,7 @@ struct BodyHash {
   }
   void operator()(const LeaseExpired& expired) { Add(expired.incarnation); }
   void operator()(const DeadlineReached&) {}
+  void operator()(const ProcessEnded& ended) { Add(ended.incarnation); }
   void operator()(const HistoryLost& lost) { Add(lost.incarnation); }
   void operator()(const LinkChanged& changed) {
     Add(Number(changed.a));
