@@ -64,10 +64,12 @@ void Daemon::Turn(Instant now) {
 
 void Daemon::TakeMessages(Instant now, bool hellos) {
   const std::int64_t wall_ns = WallNs();
+  for (const Incarnation ended : workers_->TakeEnded()) pump_->Connection(now, ended, false);
   WorkerSocket::Turn turn;
   while (workers_->Receive(now, gate_.get(), &turn, &envelope_)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
     if (!hellos && std::holds_alternative<Hello>(envelope_.body)) continue;
+    if (workers_->fresh()) pump_->Connection(now, envelope_.incarnation, true);
     pump_->Receive(now, wall_ns, envelope_);
   }
   turned_ = turned_ || turn.taken > 0;
@@ -145,7 +147,7 @@ void Daemon::Wait(Instant now) {
 
   const bool waits =
       !requests_ && !arrivals_ && (stalled_since_ || !HasMessage(workers_->listener().socket()));
-  std::array<pollfd, 4> items{};
+  std::array<pollfd, 5> items{};
   std::size_t count = 0;
   const auto add = [&](int fd) -> const pollfd& {
     items[count] = {.fd = fd, .events = POLLIN, .revents = 0};
@@ -154,7 +156,10 @@ void Daemon::Wait(Instant now) {
   const pollfd& signals = add(signals_);
   const pollfd& admin = add(admin_->descriptor());
   const pollfd& zap = add(zap_->socket().get(zmq::sockopt::fd));
-  if (!stalled_since_) add(workers_->listener().socket().get(zmq::sockopt::fd));
+  if (!stalled_since_) {
+    add(workers_->listener().socket().get(zmq::sockopt::fd));
+    add(workers_->listener().guard().ended());
+  }
   if (::poll(items.data(), count, waits ? timeout_ms : 0) <= 0) return;
   requests_ = requests_ || admin.revents != 0;
   arrivals_ = arrivals_ || zap.revents != 0;
@@ -370,6 +375,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Daemon::Counters() const {
           {"connections_cut", connections.cut},
           {"connections_rushed", connections.rushes},
           {"leases_expired", pump.leases_expired},
+          {"processes_ended", pump.processes_ended},
           {"histories_lost", pump.histories_lost},
           {"records", pump.records},
           {"rounds_formed", decided.rounds_formed},

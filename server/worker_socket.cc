@@ -26,22 +26,24 @@ LinkToken Hashed(const LinkToken& token) {
 }
 
 // ZeroMQ numbers connections in the order in which they come.
-std::uint32_t NumberOf(const zmq::message_t& route) {
+std::uint32_t NumberOf(std::string_view route) {
   std::uint32_t number = 0;  // network order: its last byte counts
-  const std::span bytes(static_cast<const unsigned char*>(route.data()), route.size());
-  for (std::size_t i = 1; i < bytes.size(); ++i) number = number << 8 | bytes[i];
+  for (std::size_t i = 1; i < route.size(); ++i) {
+    number = number << 8 | static_cast<unsigned char>(route[i]);
+  }
   return number;
 }
 
 }  // namespace
 
 bool WorkerSocket::Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope) {
+  fresh_ = false;
   while (!turn->over) {
     if (!socket_.recv(route_, zmq::recv_flags::dontwait)) {
       listener_->guard().Drained();
       return false;
     }
-    const std::uint8_t of_one = ++turn->of[NumberOf(route_) % Turn::kSlots];
+    const std::uint8_t of_one = ++turn->of[NumberOf(Sender()) % Turn::kSlots];
     turn->over = ++turn->taken >= Turn::kMessages || of_one >= Turn::kOfOne;
     int parts = 0;
     std::uint64_t bytes = 0;
@@ -153,14 +155,32 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
   }
   // Of a connection whose first message comes, the guard may not have heard yet.
   const bool again = route.connection == Sender();
+  // What an older one has left behind may be read late.
+  const bool older = !route.connection.empty() &&
+                     static_cast<std::int32_t>(NumberOf(Sender()) - NumberOf(route.connection)) < 0;
+  if (older) return true;
   route.checked = again ? checked : Checked();
   if (!again) {
     route.connection = Sender();
     route.who = WhoSent(body_);
     route.bytes = 0;
+    claims_.erase(route.claim);
+    route.claim = next_claim_++;
+    claims_[route.claim] = envelope.incarnation;
+    listener_->guard().Claim(body_, route.claim);
+    fresh_ = true;
   }
   route.shown = shown;
   return true;
+}
+
+std::vector<Incarnation> WorkerSocket::TakeEnded() {
+  std::vector<Incarnation> ended;
+  for (const std::uint64_t claim : listener_->guard().TakeEnded()) {
+    const auto claimed = claims_.extract(claim);
+    if (!claimed.empty()) ended.push_back(claimed.mapped());
+  }
+  return ended;
 }
 
 void WorkerSocket::Know(Incarnation incarnation, const LinkToken& token) {
@@ -208,6 +228,7 @@ void WorkerSocket::SendTo(const std::string& route, const ControllerEnvelope& en
 
 void WorkerSocket::Prune(const std::unordered_set<Incarnation>& keep) {
   std::erase_if(routes_, [&](const auto& route) { return !keep.contains(route.first); });
+  std::erase_if(claims_, [&](const auto& claim) { return !keep.contains(claim.second); });
 }
 
 }  // namespace prd

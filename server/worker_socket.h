@@ -1,6 +1,6 @@
 // The ROUTER socket that workers connect to: the pump's transport, and the source of its messages.
-// An incarnation belongs to the first token that it comes with. Its messages are answered on the
-// connection where the newest of them came from; messages in its name with another token are
+// An incarnation belongs to the first token that it comes with. Its messages are answered on its
+// newest connection, whose end is told; messages in its name with another token are
 // dropped and move nothing. Not thread safe.
 #ifndef PRD_SERVER_WORKER_SOCKET_H_
 #define PRD_SERVER_WORKER_SOCKET_H_
@@ -14,6 +14,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 #include <zmq.hpp>
 
 #include "common/base/messages.h"
@@ -55,6 +56,12 @@ class WorkerSocket final : public Transport {
   // is over.
   bool Receive(Instant now, Gate* gate, Turn* turn, WorkerEnvelope* envelope);
 
+  // Whether the message that Receive gave is the first over its connection, and the incarnation's
+  // from now on.
+  bool fresh() const { return fresh_; }
+  // Incarnations whose connection has ended since the last call.
+  std::vector<Incarnation> TakeEnded();
+
   // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
   void Know(Incarnation incarnation, const LinkToken& token);
   // What its newest message came over (Peer::who); empty: none has come.
@@ -80,6 +87,7 @@ class WorkerSocket final : public Transport {
   };
   struct Route {
     std::string connection;                         // a routing id; empty: not connected yet
+    std::uint64_t claim = 0;                        // of that connection (ConnectionGuard)
     std::string who = {};                           // its other end
     LinkToken token;                                // hashed
     std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
@@ -98,6 +106,9 @@ class WorkerSocket final : public Transport {
   std::unique_ptr<Listener> listener_;
   zmq::socket_t& socket_;  // its
   std::unordered_map<Incarnation, Route> routes_;
+  std::unordered_map<std::uint64_t, Incarnation> claims_;
+  std::uint64_t next_claim_ = 1;
+  bool fresh_ = false;
   Counters counters_;
   LogLimit malformed_log_{10 * kSecond};
   LogLimit foreign_log_{10 * kSecond};

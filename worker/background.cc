@@ -267,7 +267,7 @@ void Background::Wait() {
   }
   if (blocked_ && (items_[1].revents & ZMQ_POLLOUT) != 0) {
     blocked_ = false;
-    core_.OnConnected(Now(), &actions_);
+    unblocked_ = true;
   }
 }
 
@@ -307,6 +307,12 @@ void Background::TakeRequests(Instant now) {
 
 void Background::LookAtHandshakes(Instant now) {
   const std::optional<Handshakes::Failure> failure = handshakes_.Take(controller_options_);
+  // The controller may have noticed that the connection before broke, and wait for a word over this
+  // one.
+  if (handshakes_.TakeMade() || std::exchange(unblocked_, false)) {
+    blocked_ = unblocked_ = false;
+    core_.OnConnected(now, &actions_);
+  }
   if (!failure) return;
   log_.Say(failure->status.message());
   if (!failure->final) return core_.OnNoConnection(failure->status.message());

@@ -159,6 +159,7 @@ class Background : private MeshEvents {
   Handshakes handshakes_;
   std::optional<Status> refused_;  // by the controller, for good
   bool blocked_ = false;           // the controller's connection is away
+  bool unblocked_ = false;         // it was, until now
   SessionCore core_;
   Actions actions_;
   std::unique_ptr<Mesh> mesh_;

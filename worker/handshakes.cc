@@ -96,6 +96,7 @@ std::optional<Handshakes::Failure> Handshakes::Take(const SessionOptions& option
     while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
     const bool ended = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     ended_ = ended ? ended_ + 1 : 0;
+    made_ = made_ || event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
       failure = {Status(Code::kFailedPrecondition, "permission denied: " + NotLetIn(options)),
                  true};

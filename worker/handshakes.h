@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <zmq.hpp>
 
 #include "prd/session.h"
@@ -26,12 +27,15 @@ class Handshakes {
   };
   // What is new, and what to do about it.
   std::optional<Failure> Take(const SessionOptions& options);
+  // Whether a connection was made since the last call, as Take saw.
+  bool TakeMade() { return std::exchange(made_, false); }
   void* handle() { return events_.handle(); }
 
  private:
   zmq::socket_ref socket_;
   zmq::socket_t events_;
   int ended_ = 0;  // in a row, by the other side
+  bool made_ = false;
 };
 
 // Whether this process may open the controller's socket file, if it is one that is there.

@@ -277,6 +277,7 @@ Task<Status> SessionCalls::JoinJob(Replica replica) {
               .job_trained = {.steps = replica_.job_trained.steps,
                               .samples = replica_.job_trained.samples}};
   hello.mesh_key = background_->mesh_key();
+  hello.returns_at_once = true;
   hello.gradients = !replica_.gradients.empty() ? HasGradients::kHere
                     : replica_.gradients_later  ? HasGradients::kLater
                                                 : HasGradients::kNone;
