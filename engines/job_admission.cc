@@ -92,11 +92,18 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
   }
   if (Present(hello.rank)) {
     const Worker& holder = workers_[Index(hello.rank)];
-    return no("rank " + std::to_string(hello.rank) + " of job " + spec_.name + " is held by pid " +
-                  std::to_string(holder.pid) + " on " + holder.host_name +
-                  "; if that one is dead, its lease of " + std::to_string(spec_.lease_ms) +
-                  " ms will run out",
-              Code::kUnavailable, std::max(spec_.lease_ms / 4, 50u));
+    const bool soon = spec_.death_grace_ms > 0 && holder.returns_at_once;
+    const std::uint32_t asks_ms =
+        soon ? std::min(spec_.death_grace_ms, spec_.lease_ms / 4) : spec_.lease_ms / 4;
+    return no(
+        "rank " + std::to_string(hello.rank) + " of job " + spec_.name + " is held by pid " +
+            std::to_string(holder.pid) + " on " + holder.host_name +
+            (soon ? "; if that process has ended, the rank is free in a moment; if its host is "
+                    "gone, once its lease of " +
+                        std::to_string(spec_.lease_ms) + " ms has run out"
+                  : "; if that one is dead, its lease of " + std::to_string(spec_.lease_ms) +
+                        " ms will run out"),
+        Code::kUnavailable, std::max(asks_ms, 50u));
   }
   return std::nullopt;
 }

@@ -20,6 +20,21 @@ constexpr std::int64_t kMaxMessageBytes = 4 << 20;
 constexpr int kMessagesPerTurn = 64;
 constexpr int kControllerDeadMs = 3000;
 
+// ZeroMQ tries again to connect after so long, and somewhat longer each time up to the second: well
+// within death_grace_ms (config). A controller that has been away for 20 s is asked less often.
+struct Pauses {
+  int first_ms = 0;
+  int longest_ms = 0;
+};
+constexpr Pauses kSoon = {.first_ms = 50, .longest_ms = 100};
+constexpr Pauses kPatient = {.first_ms = 250, .longest_ms = 500};
+constexpr int kAttemptsSoon = 160;
+
+void SetPauses(zmq::socket_ref socket, const Pauses& pauses) {
+  socket.set(zmq::sockopt::reconnect_ivl, pauses.first_ms);
+  socket.set(zmq::sockopt::reconnect_ivl_max, pauses.longest_ms);
+}
+
 Instant Now() {
   return {std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)};
 }
@@ -88,8 +103,7 @@ Status Background::Connect(const SessionOptions& options) {
     controller_.set(zmq::sockopt::linger, 500);
     controller_.set(zmq::sockopt::immediate, true);  // what cannot leave now is sent again later
     controller_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
-    controller_.set(zmq::sockopt::reconnect_ivl, 50);
-    controller_.set(zmq::sockopt::reconnect_ivl_max, 500);
+    SetPauses(controller_, kSoon);
     // Not bounded by ZeroMQ, for libzmq may abort the process where it bounds (tcp_liveness.h). The
     // controller sends no more than 1 MiB that is not acknowledged.
     controller_.set(zmq::sockopt::rcvhwm, 0);
@@ -305,8 +319,22 @@ void Background::TakeRequests(Instant now) {
   if (refused_) core_.Fail(now, *refused_, &actions_);
 }
 
+// ZeroMQ takes other pauses for another connection only.
+void Background::ChangePace(bool patient) {
+  patient_ = patient;
+  SetPauses(controller_, patient ? kPatient : kSoon);
+  try {
+    controller_.disconnect(controller_options_.controller);
+    controller_.connect(controller_options_.controller);
+  } catch (const zmq::error_t&) {  // it goes on at the pace before
+  }
+}
+
 void Background::LookAtHandshakes(Instant now) {
   const std::optional<Handshakes::Failure> failure = handshakes_.Take(controller_options_);
+  const bool broken = handshakes_.TakeBroken();
+  if (!patient_ && handshakes_.attempts() >= kAttemptsSoon) ChangePace(true);
+  if (patient_ && broken) ChangePace(false);
   // The controller may have noticed that the connection before broke, and wait for a word over this
   // one.
   if (handshakes_.TakeMade() || std::exchange(unblocked_, false)) {

@@ -115,6 +115,7 @@ class Background : private MeshEvents {
   void LookAfterMemory(Instant now);
   void TakeRequests(Instant now);
   void ReceiveFromController(Instant now);
+  void ChangePace(bool patient);
   void LookAtHandshakes(Instant now);
   void Perform(Instant now);
   void PerformExchange(Instant now, const Action& action);
@@ -158,6 +159,7 @@ class Background : private MeshEvents {
   SessionOptions controller_options_;  // where it is, and the keys for it
   Handshakes handshakes_;
   std::optional<Status> refused_;  // by the controller, for good
+  bool patient_ = false;           // asks seldom whether the controller is there
   bool blocked_ = false;           // the controller's connection is away
   bool unblocked_ = false;         // it was, until now
   SessionCore core_;

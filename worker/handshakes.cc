@@ -69,7 +69,8 @@ void Handshakes::Watch(zmq::context_t* context, zmq::socket_ref socket) {
   const std::string name = "inproc://prd-handshakes-" + std::to_string(++number);
   constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_CONNECT_RETRIED |
+                          ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED;
   if (zmq_socket_monitor(socket.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
   socket_ = socket;
   events_ = zmq::socket_t(*context, zmq::socket_type::pair);
@@ -94,9 +95,19 @@ std::optional<Handshakes::Failure> Handshakes::Take(const SessionOptions& option
       std::memcpy(&value, frame.data<char>() + sizeof event, sizeof value);
     }
     while (frame.more()) (void)events_.recv(frame, zmq::recv_flags::none);
+    broken_ = broken_ || event == ZMQ_EVENT_DISCONNECTED;
+    if (event == ZMQ_EVENT_CONNECT_RETRIED) ++attempts_;
+    if (event == ZMQ_EVENT_CONNECTED) own_.Keep(static_cast<int>(value));
+    if (event == ZMQ_EVENT_CONNECT_RETRIED || event == ZMQ_EVENT_CONNECTED ||
+        event == ZMQ_EVENT_DISCONNECTED) {
+      continue;
+    }
     const bool ended = event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
     ended_ = ended ? ended_ + 1 : 0;
-    made_ = made_ || event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+      made_ = true;
+      attempts_ = 0;
+    }
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
       failure = {Status(Code::kFailedPrecondition, "permission denied: " + NotLetIn(options)),
                  true};

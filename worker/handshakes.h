@@ -11,6 +11,7 @@
 
 #include "prd/session.h"
 #include "prd/status.h"
+#include "worker/own_process.h"
 
 namespace prd {
 
@@ -29,13 +30,20 @@ class Handshakes {
   std::optional<Failure> Take(const SessionOptions& options);
   // Whether a connection was made since the last call, as Take saw.
   bool TakeMade() { return std::exchange(made_, false); }
+  // The same of one that ended.
+  bool TakeBroken() { return std::exchange(broken_, false); }
+  // Attempts since the last connection that was made.
+  int attempts() const { return attempts_; }
   void* handle() { return events_.handle(); }
 
  private:
   zmq::socket_ref socket_;
   zmq::socket_t events_;
-  int ended_ = 0;  // in a row, by the other side
+  int ended_ = 0;   // in a row, by the other side
+  OwnProcess own_;  // of the connection's socket
   bool made_ = false;
+  bool broken_ = false;
+  int attempts_ = 0;
 };
 
 // Whether this process may open the controller's socket file, if it is one that is there.

@@ -62,6 +62,7 @@ def measure(options, engine, over):
             killed = time.monotonic()
             if options.restarts:
                 c.kill_daemon()
+                time.sleep(options.away)
                 begin = time.monotonic()
                 c.start_daemon()
                 listens.append(time.monotonic() - begin)
@@ -91,6 +92,7 @@ def main():
     parser.add_argument("bin")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--away", type=float, default=0, help="seconds between a daemon's end and its start")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--grace", type=int, default=200)
     parser.add_argument("--step-ms", type=float, default=50)

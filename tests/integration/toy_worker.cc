@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   std::size_t size = 10'000;
   bool leave = false;
   bool stay = false;
+  bool forks = false;
   int pause_at = -1;
   int pause_every = 0;
   double pause_ms = 0;
@@ -71,6 +72,7 @@ int main(int argc, char** argv) {
   app.add_option("--pause-at", pause_at, "Pause before the step of this number");
   app.add_option("--pause-every", pause_every, "And again after so many more");
   app.add_option("--pause-ms", pause_ms, "For so long");
+  app.add_flag("--fork", forks, "Has a child process, which lives on for a while");
   app.add_flag("--past-goal", stay, "Goes on when the job's goal is reached");
   CLI11_PARSE(app, argc, argv);
 
@@ -106,6 +108,15 @@ int main(int argc, char** argv) {
       session->rank(), static_cast<long long>(session->iteration()),
       static_cast<double>(model->Parameters()[0]), session->engine().c_str());
   std::fflush(stdout);
+
+  if (forks) {
+    const pid_t child = fork();
+    if (child == 0) {
+      sleep(120);
+      _exit(0);
+    }
+    std::printf("{\"child\":%d}\n", child);
+  }
 
   const float target = static_cast<float>(session->rank());
   const auto stopped = [&] { return !stop_file.empty() && access(stop_file.c_str(), F_OK) == 0; };

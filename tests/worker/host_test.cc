@@ -2,8 +2,17 @@
 // addresses are written out, and localhost is in every host's own table.
 #include "worker/host.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "worker/own_process.h"
 
 namespace prd {
 namespace {
@@ -45,6 +54,43 @@ TEST(HostTest, ErrorsSayWhatWasFound) {
               HasSubstr("found \"tcp://nowhere\", needed is tcp://HOST:PORT"));
   EXPECT_THAT(AddressTowards("tcp://localhost:no-port").status().ToString(),
               HasSubstr("found \"tcp://localhost:no-port\": "));
+}
+
+// A child that lives on does not keep its parent's connection.
+TEST(OwnProcessTest, AChildHasNoCopyOfTheSocket) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  OwnProcess own;
+  own.Keep(ends[0]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(ends[1]);
+    for (;;) ::pause();
+  }
+  ::close(ends[0]);
+  pollfd item{.fd = ends[1], .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&item, 1, 60'000), 1);
+  EXPECT_NE(item.revents & POLLHUP, 0);
+  EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), 0) << "it lives";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ends[1]);
+}
+
+// The socket is closed, and something else has its number.
+TEST(OwnProcessTest, WhatHasItsNumberLaterStaysTheChilds) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  OwnProcess own;
+  own.Keep(ends[0]);
+  ASSERT_EQ(::dup2(ends[1], ends[0]), ends[0]);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(::fcntl(ends[0], F_GETFD) >= 0 ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 }  // namespace
