@@ -4,6 +4,7 @@
 
 #include "tests/plans.h"
 #include "tests/sim/sim_testing.h"
+#include "tools/sim/connection_book.h"
 #include "tools/sim/data_plane.h"
 #include "tools/sim/replica_book.h"
 #include "tools/sim/run_book.h"
@@ -80,6 +81,35 @@ TEST_F(RunBookTest, WhoTrainsLearnsOfTheGoal) {
   book_.Stepped(0, 2, late, false, {});
   for (int i = 0; i < 2; ++i) book_.Stepped(0, 1, late, false, {});
   Breaks("goal", [&] { book_.Stepped(0, 1, late, false, {}); });
+}
+
+class ConnectionBookTest : public testing::Test {
+ protected:
+  static Instant At(std::int64_t ms) { return {ms * kMillisecond}; }
+  void Taken(std::int64_t ms, Incarnation incarnation) const {
+    book_.Seen(At(ms), {.rank = 0, .incarnation = incarnation});
+  }
+  ConnectionBook book_{200 * kMillisecond};
+};
+
+TEST_F(ConnectionBookTest, NobodyIsTakenForEndedWhoseConnectionIsThere) {
+  Breaks("ended-alive", [&] { Taken(1, 7); });  // has never spoken
+  book_.Spoke(At(1), 7, 1);
+  Breaks("ended-alive", [&] { Taken(10, 7); });
+  book_.Ended(At(20), 1);
+  Breaks("ended-alive", [&] { Taken(219, 7); });
+  Taken(220, 7);
+  book_.Spoke(At(230), 7, 2);
+  Breaks("ended-alive", [&] { Taken(240, 7); });
+  Taken(230, 7);               // decided before that, and recorded since
+  book_.Spoke(At(250), 7, 1);  // what the first one has left behind
+  Breaks("ended-alive", [&] { Taken(260, 7); });
+  book_.Ended(At(270), 3);
+  book_.Spoke(At(280), 8, 3);  // read after its end
+  Breaks("ended-alive", [&] { Taken(479, 8); });
+  Taken(480, 8);
+  book_.ControllerDied();
+  Breaks("ended-alive", [&] { Taken(500, 8); });
 }
 
 class ReplicaBookTest : public BookTest {

@@ -76,6 +76,9 @@ std::vector<Mutant> AllMutants() {
       case Mutation::kOutServed:
       case Mutation::kGoneUntold:
       case Mutation::kCopyUnordered:
+      case Mutation::kOldEndCounts:
+      case Mutation::kHintIsProof:
+      case Mutation::kEndForgotten:
         all.push_back({mutation, std::nullopt});
         break;
       case Mutation::kWindowOffByOne:

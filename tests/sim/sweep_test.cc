@@ -259,6 +259,13 @@ TEST_P(Planted, IsFoundWithinTwoThousandSeeds) {
     case Mutation::kCopyUnordered:
       expected = "ordered";
       break;
+    case Mutation::kOldEndCounts:
+    case Mutation::kHintIsProof:
+      expected = "ended-alive";
+      break;
+    case Mutation::kEndForgotten:
+      expected = "death-known";
+      break;
     case Mutation::kNone:
       break;
   }

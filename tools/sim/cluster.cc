@@ -197,10 +197,10 @@ void Cluster::Handle(const SimEvent& event) {
   Traces::Trace& trace = traces_.newest();
   switch (event.kind) {
     case EventKind::kToController: {
-      WorkerEnvelope envelope = world_.to_controller.Take(event.what);
-      trace.word = WordOf(envelope.body);
-      trace.id = envelope.seq;
-      if (world_.now >= world_.cut_until[event.who]) controller_.Receive(std::move(envelope));
+      Mailed mailed = world_.to_controller.Take(event.what);
+      trace.word = WordOf(mailed.envelope.body);
+      trace.id = mailed.envelope.seq;
+      if (world_.now >= world_.cut_until[event.who]) controller_.Receive(std::move(mailed));
       break;
     }
     case EventKind::kToWorker: {
@@ -220,6 +220,10 @@ void Cluster::Handle(const SimEvent& event) {
       break;
     case EventKind::kControllerStarts:
       controller_.Start();
+      for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+        if (!world_.tells_ends() || workers_[i].phase() == SimWorker::Phase::kAway) continue;
+        world_.EndConnection(i, world_.now + FromMs(10 * world_.dice.Unit()), false);
+      }
       break;
     case EventKind::kFault:
       Faults();
@@ -264,6 +268,14 @@ void Cluster::Handle(const SimEvent& event) {
     }
     case EventKind::kWorkerStarts:
       workers_[event.who].Start();
+      break;
+    case EventKind::kConnectionEnds:
+      trace.id = event.what;
+      controller_.OnConnectionEnds(event.who, event.what);
+      break;
+    case EventKind::kConnected:
+      trace.id = event.what;
+      workers_[event.who].OnConnected(event.what);
       break;
     case EventKind::kEvaluate:
       Evaluate();
@@ -333,6 +345,7 @@ bool Cluster::IsFor(const SimEvent& event) {
     case EventKind::kSilent:
     case EventKind::kResumes:
     case EventKind::kCopied:
+    case EventKind::kConnected:
       return true;
     default:
       return false;

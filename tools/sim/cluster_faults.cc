@@ -21,6 +21,13 @@ void Cluster::Faults() {
     }
   }
   controller_.MayFreeze(kFaultPeriod);
+  for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].phase() == SimWorker::Phase::kAway) continue;
+    if (!world_.Rolled(faults.connection_breaks_per_s * share)) continue;
+    const Instant again = world_.now + FromMs(faults.connection_break_ms * world_.dice.Unit());
+    world_.EndConnection(i, again);
+    world_.Disturbed(again);
+  }
   if (world_.links.on()) {
     for (std::uint32_t i = 0; i < workers_.size(); ++i) LinkFaults(i, share);
   }
@@ -213,7 +220,7 @@ void Cluster::Forge(std::uint32_t worker) {
       break;
   }
   const auto from = static_cast<std::uint32_t>((worker + 1) % workers_.size());
-  world_.SendToController(from, forged);
+  world_.SendToController(from, forged, false);
   // At the meshes of all, in its name, in that of another, and in one of its own.
   doors_.Knock(known.incarnation, MeshDoors::ForgedKey());
   doors_.Knock(workers_[from].incarnation(), MeshDoors::ForgedKey());

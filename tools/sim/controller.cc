@@ -138,9 +138,12 @@ Controller::Controller(World* world, Mutation mutation, std::function<void(const
           world->workload.controller.keep_records != 0,
           [this, seen](const Record& record) {
             laws_->Seen(record);
+            const auto* ended = std::get_if<ProcessEnded>(&record.body);
+            if (ended != nullptr) book_.Seen(record.now, *ended);
             seen(record);
           },
-          Forgets(world->workload.faults)) {
+          Forgets(world->workload.faults)),
+      book_(world->workload.job.death_grace_ms * kMillisecond) {
   NewLaws();
   store_.SetFate([this] {
     if (world_->Fault(world_->workload.faults.append_fails)) return HistoryStore::Fate::kFails;
@@ -246,6 +249,11 @@ void Controller::Die() {
   if (!pump_->pending() && front_ == nullptr) hashes_ = Hashes(*pump_);
   pump_.reset();
   inbox_.clear();
+  connections_.clear();
+  claims_.clear();
+  ends_.clear();
+  unclaimed_.clear();
+  book_.ControllerDied();
   front_ = MakeMutantHistory(mutation_, &store_);
   turn_at_ = {INT64_MAX};
   ++restarts_;
@@ -297,6 +305,7 @@ void Controller::MayFreeze(DurationNs period) {
   frozen_until_ = world_->now + world_->FreezeNs();
   busy_until_ = std::max(busy_until_, frozen_until_);
   world_->Disturbed(frozen_until_);
+  book_.Held(frozen_until_);
   TurnAt(frozen_until_);
 }
 
@@ -309,9 +318,24 @@ void Controller::TurnAt(Instant at) {
   world_->queue.Push(at, EventKind::kTurn);
 }
 
-void Controller::Receive(WorkerEnvelope envelope) {
-  if (pump_ == nullptr || Swallows(mutation_, envelope)) return;
-  inbox_.push_back(std::move(envelope));
+void Controller::Receive(Mailed mailed) {
+  if (pump_ == nullptr || Swallows(mutation_, mailed.envelope)) return;
+  if (mailed.connection > 0) {
+    book_.Spoke(world_->now, mailed.envelope.incarnation, mailed.connection);
+  }
+  inbox_.push_back(std::move(mailed));
+  Wake();
+}
+
+void Controller::OnConnectionEnds(std::uint32_t worker, std::uint64_t connection) {
+  if (pump_ == nullptr) return;
+  book_.Ended(world_->now, connection);
+  if (mutation_ == Mutation::kEndForgotten && stalled_) return;
+  ends_.push_back({.worker = worker, .connection = connection});
+  Wake();
+}
+
+void Controller::Wake() {
   if (busy_until_ <= world_->now && !stalled_) {
     Turn();
   } else if (!stalled_) {
@@ -326,8 +350,10 @@ void Controller::Turn() {
   if (stalled_) return Flush();
   const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
   busy_until_ = world_->now + FromUs(us);
+  book_.Held(busy_until_);
   const std::int64_t wall_ns = world_->now.ns + wall_ahead_;
-  for (const WorkerEnvelope& envelope : inbox_) Take(envelope, wall_ns);
+  TakeEnds();
+  for (const Mailed& mailed : inbox_) Take(mailed, wall_ns);
   inbox_.clear();
   pump_->Tick(world_->now);
   Flush();
@@ -342,10 +368,53 @@ Status Controller::Act(const OperatorActed& act) {
   return pump_ == nullptr || stalled_ ? away : status;
 }
 
-void Controller::Take(const WorkerEnvelope& envelope, std::int64_t wall_ns) {
+void Controller::TakeEnds() {
+  for (const End& end : std::exchange(ends_, {})) {
+    const auto claim = claims_.find(end.connection);
+    if (claim == claims_.end()) {
+      unclaimed_.insert(end.connection);
+      continue;
+    }
+    Incarnation whose = claim->second;
+    if (mutation_ == Mutation::kOldEndCounts) {
+      for (const auto& [connection, incarnation] : claims_) {
+        if (WorkerOf(incarnation) == end.worker) whose = incarnation;
+      }
+    }
+    pump_->Connection(world_->now, whose, false);
+  }
+}
+
+void Controller::Claim(const Mailed& mailed) {
+  const auto& [envelope, connection] = mailed;
+  if (connection == 0) return;
+  std::uint64_t& newest = connections_[envelope.incarnation];
+  if (connection <= newest) return;
+  claims_.erase(newest);
+  newest = connection;
+  claims_[connection] = envelope.incarnation;
+  pump_->Connection(world_->now, envelope.incarnation, true);
+  if (unclaimed_.erase(connection) == 0) return;
+  ends_.push_back({.worker = WorkerOf(envelope.incarnation), .connection = connection});
+  TurnAt(world_->now);
+}
+
+void Controller::Take(const Mailed& mailed, std::int64_t wall_ns) {
+  const WorkerEnvelope& envelope = mailed.envelope;
   if (world_->workload.faults.forgeries_per_s > 0) {
     if (const auto owner = Forged(envelope)) {
       return CheckForged(envelope, *owner->first, owner->second, wall_ns);
+    }
+  }
+  Claim(mailed);
+  const auto* reports = std::get_if<Finished>(&envelope.body);
+  if (mutation_ == Mutation::kHintIsProof && reports != nullptr) {
+    const auto job = pump_->jobs().find(envelope.run);
+    for (const Rank other : reports->unreachable) {
+      if (job == pump_->jobs().end() || other < 0) continue;
+      const auto& workers = job->second->workers();
+      if (static_cast<std::size_t>(other) >= workers.size()) continue;
+      pump_->Connection(world_->now, workers[static_cast<std::size_t>(other)].incarnation, false);
     }
   }
   WorkerEnvelope taken = envelope;
@@ -411,7 +480,11 @@ void Controller::Flush() {
     hashes_.clear();  // what it had in mind is not what the disk has
     return;
   }
-  if (stalled_) return TurnAt(world_->now + kRetryWrite);
+  if (stalled_) {
+    book_.Held(world_->now + kRetryWrite);
+    return TurnAt(world_->now + kRetryWrite);
+  }
+  if (world_->tells_ends()) book_.Check(world_->now, *pump_);
   introductions_.EndTurn();
   const std::optional<Instant> next = pump_->NextDeadline();
   if (next) TurnAt(*next);

@@ -3,6 +3,7 @@
 //   replay-state    a controller that recovers has the state it had, but for one that has forgotten
 //                   some of it, from a snapshot and from the first record alike
 //   recorded-first  (laws.h) for every message it sends
+//   ended-alive, death-known (connection_book.h)
 //   forged          nothing comes of a message in the name of an incarnation that is there, without
 //                   its token: no record, no answer, and no longer lease
 #ifndef PRD_TOOLS_SIM_CONTROLLER_H_
@@ -13,11 +14,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engines/pump.h"
+#include "tools/sim/connection_book.h"
 #include "tools/sim/history_store.h"
 #include "tools/sim/introductions.h"
 #include "tools/sim/laws.h"
@@ -37,7 +40,9 @@ class Controller final : private Transport {
              std::function<void()> forgot);
 
   void Start();  // at first, and after a crash
-  void Receive(WorkerEnvelope envelope);
+  void Receive(Mailed mailed);
+  // The connection's end is known where the controller runs.
+  void OnConnectionEnds(std::uint32_t worker, std::uint64_t connection);
   void Turn();
   // An operator acts on the job. kUnavailable: it is not there, or could not write: whether the act
   // is recorded shows later.
@@ -55,13 +60,21 @@ class Controller final : private Transport {
   void CheckReplay();
 
  private:
+  struct End {
+    std::uint32_t worker = 0;
+    std::uint64_t connection = 0;
+  };
+
   void Send(const ControllerEnvelope& envelope) override;
   Result<JobSpec> Spec(const std::string& name) const;
   void NewLaws();
   std::unique_ptr<Pump> Recover(bool from_snapshots, History* history, Transport* transport);
   std::map<RunId, std::uint64_t> Hashes(const Pump& pump) const;
   void Compare(const std::map<RunId, std::uint64_t>& had, const Pump& pump, const char* how) const;
-  void Take(const WorkerEnvelope& envelope, std::int64_t wall_ns);
+  void Take(const Mailed& mailed, std::int64_t wall_ns);
+  void Wake();
+  void TakeEnds();
+  void Claim(const Mailed& mailed);
   void CheckForged(const WorkerEnvelope& forged, const Job& job, Rank rank, std::int64_t wall_ns);
   // The job and rank of a message's incarnation, if the message has another token.
   std::optional<std::pair<const Job*, Rank>> Forged(const WorkerEnvelope& envelope) const;
@@ -80,7 +93,14 @@ class Controller final : private Transport {
   HistoryStore store_;
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations
   std::unique_ptr<Pump> pump_;
-  std::vector<WorkerEnvelope> inbox_;
+  std::vector<Mailed> inbox_;
+  // As WorkerSocket has them: incarnations' newest connections, and whose these are; ends that are
+  // not taken yet, and those of connections that nobody has spoken over.
+  std::map<Incarnation, std::uint64_t> connections_;
+  std::map<std::uint64_t, Incarnation> claims_;
+  std::vector<End> ends_;
+  std::set<std::uint64_t> unclaimed_;
+  ConnectionBook book_;
   bool stalled_ = false;  // the last write failed
   Instant busy_until_;
   Instant frozen_until_;

@@ -34,7 +34,9 @@ enum class EventKind : std::uint8_t {
   kUnheard,  // worker `who` has not heard of a peer for a lease; `what` = its place in the mail
   kSilent,   // worker `who` has not heard of the others in the reduction `what` for a lease
   kResumes,  // the pause `what` of worker `who` is over
-  kCopied,   // worker `who` has a copy of what it averages, if its source still lives
+  kConnectionEnds,  // the controller hears of it; `what`: its number
+  kConnected,       // worker `who` has the connection `what` to the controller
+  kCopied,          // worker `who` has a copy of what it averages, if its source still lives
 };
 
 struct SimEvent {

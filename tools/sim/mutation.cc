@@ -375,6 +375,12 @@ std::string_view MutationName(Mutation mutation) {
       return "gone-untold";
     case Mutation::kCopyUnordered:
       return "copy-unordered";
+    case Mutation::kOldEndCounts:
+      return "old-end-counts";
+    case Mutation::kHintIsProof:
+      return "hint-is-proof";
+    case Mutation::kEndForgotten:
+      return "end-forgotten";
   }
   return "unknown";
 }
@@ -435,7 +441,10 @@ std::vector<Mutation> AllMutations() {
           Mutation::kSwitchUntold,
           Mutation::kOutServed,
           Mutation::kGoneUntold,
-          Mutation::kCopyUnordered};
+          Mutation::kCopyUnordered,
+          Mutation::kOldEndCounts,
+          Mutation::kHintIsProof,
+          Mutation::kEndForgotten};
 }
 
 std::unique_ptr<Engine> MakeMutant(const EngineOptions& options, Mutation mutation, int workers) {

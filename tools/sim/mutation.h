@@ -74,6 +74,9 @@ enum class Mutation : std::uint8_t {
   kOutServed,          // a mesh keeps a member that the controller says is out
   kGoneUntold,         // workers are not told who is out
   kCopyUnordered,      // sources are not told who may copy from them
+  kOldEndCounts,  // the end of a connection that a process had before counts for the one it has now
+  kHintIsProof,   // who is out of a peer's reach counts as one whose connection has ended
+  kEndForgotten,  // the end of a connection is forgotten if the controller cannot write just then
 };
 
 std::string_view MutationName(Mutation mutation);

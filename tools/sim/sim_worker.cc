@@ -96,6 +96,10 @@ void SimWorker::Start() {
   options.hello.model_bytes = static_cast<std::uint64_t>(world->workload.reduce.bytes);
   options.hello.model_hash = 1;
   options.hello.mesh_key = MeshKeyNow();
+  options.hello.returns_at_once = world->tells_ends();
+  if (world->tells_ends() && world->connections[number_].number == 0) {
+    world->EndConnection(number_, world->now);  // there was none: it gets the first
+  }
   if (world->workload.faults.launcher_restarts_per_s > 0) {
     options.hello.launch = "launch " + std::to_string(launch_);
   }
@@ -111,6 +115,7 @@ void SimWorker::Away(double within_ms) {
   replica().incarnation = 0;
   phase_ = Phase::kAway;
   wake_.reset();
+  world->EndConnection(number_, world->now);
   world->queue.Push(world->now + FromMs(within_ms * world->prng.Unit()), EventKind::kWorkerStarts,
                     number_);
 }
@@ -159,6 +164,11 @@ void SimWorker::BeginPause() {
   phase_ = Phase::kPausing;
   ++step_;
   Tell([&](Actions* out) { core_.Pause(world->now, out); });
+}
+
+void SimWorker::OnConnected(std::uint64_t connection) {
+  if (parts_->world->connections[number_].number != connection || phase_ == Phase::kAway) return;
+  Tell([&](Actions* out) { core_.OnConnected(parts_->world->now, out); });
 }
 
 void SimWorker::OnResumes(std::uint64_t pause) {

@@ -79,6 +79,7 @@ class SimWorker {
   void OnNotice(std::uint64_t life);
   void OnResumes(std::uint64_t pause);
   void OnCopied(bool ok);
+  void OnConnected(std::uint64_t connection);
   void OnReduced(const DataPlane::Result& result);
   void OnFetched(const DataPlane::Result& result);
   void OnProbed(const std::vector<GroupMember>& answered);

@@ -175,6 +175,7 @@ void StoreBook::OnPlaced(Run* run, const PlacementSet& set) {
   for (std::size_t i = 0; i < set.shards.size(); ++i) {
     Shard& shard = run->shards[i];
     shard.place = set.shards[i];
+    if (run->gone > run->copies) shard.reads.clear();
     if (shard.place.source != kNoRank) continue;
     CheckAnew(*run, set, i);
     shard.excused = run->opened > 0;

@@ -11,7 +11,8 @@
 //                    owner has not
 //   version          a copy's version counts its updates, and its clocks are the newest of each
 //   lockstep         all reads of a shard at a clock find the same updates and values, none of a
-//                    later clock
+//                    later clock; until so many members have gone that a shard could begin anew: an
+//                    update that a member had not stored everywhere may go with it and an owner
 //   delayed          an update counts in full, or staleness-aware: as many workers as train over as
 //                    many updates as have come since what it was computed on was read, if fewer
 #ifndef PRD_TOOLS_SIM_STORE_BOOK_H_

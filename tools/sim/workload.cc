@@ -101,6 +101,9 @@ void Describe(Fields& f, FaultsPart* part) {
   Chance(f, "one_way", &part->one_way);
   f.Real("slow_links_per_s", &part->slow_links_per_s, {0, 1000});
   Ms(f, "slow_link_ms", &part->slow_link_ms);
+  f.Real("connection_breaks_per_s", &part->connection_breaks_per_s, {0, 1000});
+  Ms(f, "connection_break_ms", &part->connection_break_ms);
+  Chance(f, "ends_told", &part->ends_told);
   f.Real("clock_steps_per_s", &part->clock_steps_per_s, {0, 1000});
   Ms(f, "clock_step_ms", &part->clock_step_ms);
   Chance(f, "flips", &part->flips);

@@ -128,6 +128,13 @@ struct FaultsPart {
   // longer.
   double slow_links_per_s = 0;
   double slow_link_ms = 1500;
+  // Per worker: its connection to the controller ends, and another one is made within
+  // connection_break_ms. Of the connections that end so, and of those whose process ends, a share
+  // is known to the controller (`ends_told`); the others seem alive, as where a host has lost its
+  // power.
+  double connection_breaks_per_s = 0;
+  double connection_break_ms = 400;
+  double ends_told = 0;
   double clock_steps_per_s = 0;  // the controller's wall clock jumps by up to clock_step_ms
   double clock_step_ms = 3'600'000;
   // Where all replicas are to be equal: of a step to change its worker's replica by itself; and

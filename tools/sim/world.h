@@ -87,6 +87,12 @@ struct Replica {
   }
 };
 
+// To the controller. `connection` 0: somebody else's than the worker's, in its name.
+struct Mailed {
+  WorkerEnvelope envelope;
+  std::uint64_t connection = 0;
+};
+
 struct World {
   static constexpr std::uint64_t kOwnSequence = 0x6469636500000000u;
 
@@ -99,6 +105,7 @@ struct World {
         dice(Prng(seed ^ kOwnSequence).Next()),
         frozen_until(static_cast<std::size_t>(what.cluster.workers)),
         links(what.faults),
+        connections(static_cast<std::size_t>(what.cluster.workers)),
         last_up_(static_cast<std::size_t>(what.cluster.workers)),
         last_down_(static_cast<std::size_t>(what.cluster.workers)) {}
 
@@ -148,11 +155,12 @@ struct World {
     return worker / workload.cluster.workers_per_host;
   }
 
-  // A control message on its way: it may be lost, doubled or overtaken.
-  void SendToController(std::uint32_t from, const WorkerEnvelope& envelope) {
+  // A control message on its way: it may be lost, doubled or overtaken. `own`: over the worker's
+  // own connection.
+  void SendToController(std::uint32_t from, const WorkerEnvelope& envelope, bool own = true) {
     for (int copies = Copies(from); copies > 0; --copies) {
       queue.Push(Arrival(&last_up_[from]), EventKind::kToController, from,
-                 to_controller.Put(envelope));
+                 to_controller.Put({envelope, own ? connections[from].number : 0}));
     }
   }
   void SendToWorker(const ControllerEnvelope& envelope) {
@@ -161,6 +169,27 @@ struct World {
       queue.Push(Arrival(&last_down_[to]), EventKind::kToWorker, to, to_worker.Put(envelope));
     }
   }
+
+  // Whether ends of connections are told at all.
+  bool tells_ends() const { return workload.faults.ends_told > 0; }
+  // What was sent over it may still arrive, and be overtaken by its end. The worker has another one
+  // from `again` on. `told`: the controller may hear of the end.
+  void EndConnection(std::uint32_t worker, Instant again, bool told = true) {
+    if (!tells_ends()) return;
+    Connection& connection = connections[worker];
+    if (told && connection.number > 0 && dice.Unit() < workload.faults.ends_told) {
+      const DurationNs late = FromMs(dice.Unit() < 0.1 ? 10 * dice.Unit() : 0);
+      queue.Push(now + FromUs(workload.network.delay_us) + late, EventKind::kConnectionEnds, worker,
+                 connection.number);
+    }
+    connection = {.number = ++last_connection_, .from = again};
+    queue.Push(again, EventKind::kConnected, worker, connection.number);
+  }
+
+  struct Connection {
+    std::uint64_t number = 0;  // ascends; 0: there are none
+    Instant from;              // nothing gets through before
+  };
 
   const Workload& workload;
   Instant now;
@@ -188,14 +217,16 @@ struct World {
   DurationNs longest_step = 0;      // computed so far, but for those that a freeze drew out
   bool forgot = false;              // the controller, ever
   Instant disturbed_until;          // a fault that has begun lasts until then, as far as is known
-  Mail<WorkerEnvelope> to_controller;
+  std::vector<Connection> connections;  // by worker
+  Mail<Mailed> to_controller;
   Mail<ControllerEnvelope> to_worker;
   std::uint64_t messages = 0;  // sent, also those that were lost
 
  private:
   int Copies(std::uint32_t worker) {
     ++messages;
-    if (now < cut_until[worker] || Fault(workload.faults.loss)) return 0;
+    if (now < cut_until[worker] || now < connections[worker].from || Fault(workload.faults.loss))
+      return 0;
     return Fault(workload.faults.duplicate) ? 2 : 1;
   }
   // One connection keeps the order of its messages, but for those that are held up.
@@ -210,6 +241,7 @@ struct World {
   }
 
   std::vector<Instant> last_up_, last_down_;  // by worker
+  std::uint64_t last_connection_ = 0;
 };
 
 }  // namespace prd::sim

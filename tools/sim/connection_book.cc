@@ -1,0 +1,62 @@
+#include "tools/sim/connection_book.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engines/violation.h"
+
+namespace prd::sim {
+
+void ConnectionBook::Spoke(Instant now, Incarnation incarnation, std::uint64_t connection) {
+  Known& known = known_[incarnation];
+  if (connection <= known.connection) return;
+  known = {.connection = connection, .since = now, .ended = std::nullopt};
+  if (ended_.contains(connection)) known.ended = now;
+}
+
+void ConnectionBook::Ended(Instant now, std::uint64_t connection) {
+  ended_.insert(connection);
+  for (auto& [incarnation, known] : known_) {
+    if (known.connection == connection && !known.ended) known.ended = now;
+  }
+}
+
+void ConnectionBook::Held(Instant until) { held_ = std::max(held_, until); }
+
+void ConnectionBook::ControllerDied() { known_.clear(); }
+
+void ConnectionBook::Seen(Instant decided, const ProcessEnded& ended) const {
+  const auto known = known_.find(ended.incarnation);
+  const char* why = nullptr;
+  if (known == known_.end()) {
+    why = "it has not spoken since the controller's start";
+  } else if (known->second.since >= decided) {
+    return;  // too late
+  } else if (!known->second.ended) {
+    why = "its connection has not ended";
+  } else if (decided - *known->second.ended < grace_) {
+    why = "its connection has just ended";
+  }
+  if (why == nullptr) return;
+  throw Violation("ended-alive", "the process of rank " + std::to_string(ended.rank) +
+                                     " is taken for ended: " + why);
+}
+
+void ConnectionBook::Check(Instant now, const Pump& pump) const {
+  for (const auto& [run, job] : pump.jobs()) {
+    if (job->ended()) continue;
+    for (const Job::Worker& worker : job->workers()) {
+      if (worker.state == Job::State::kAbsent) continue;
+      const auto known = known_.find(worker.incarnation);
+      if (known == known_.end() || !known->second.ended) continue;
+      const DurationNs since = now - std::max(*known->second.ended, held_);
+      if (since <= 2 * grace_) continue;
+      throw Violation("death-known", "the connection of rank " +
+                                         std::to_string(&worker - job->workers().data()) +
+                                         " ended " + std::to_string(since / kMillisecond) +
+                                         " ms ago, and it is still in run " + std::to_string(run));
+    }
+  }
+}
+
+}  // namespace prd::sim

@@ -1,0 +1,55 @@
+// What the ends of connections say of processes, and what the controller may make of them
+// (JobSpec::death_grace_ms):
+//   ended-alive  no process is taken for ended whose newest connection that it has spoken over has
+//                not ended, or ended less than the grace before
+//   death-known  a process whose connection has ended, and which has not spoken over another one,
+//                is out after twice the grace, but for the time in which the controller is busy,
+//                stands still, cannot write or has died
+#ifndef PRD_TOOLS_SIM_CONNECTION_BOOK_H_
+#define PRD_TOOLS_SIM_CONNECTION_BOOK_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "common/base/history.h"
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "engines/pump.h"
+
+namespace prd::sim {
+
+// By incarnation and connection, as they are known where the controller runs. Connections have
+// ascending numbers, from 1.
+class ConnectionBook {
+ public:
+  explicit ConnectionBook(DurationNs grace) : grace_(grace) {}
+
+  // A message of this incarnation has arrived over this connection.
+  void Spoke(Instant now, Incarnation incarnation, std::uint64_t connection);
+  void Ended(Instant now, std::uint64_t connection);
+  // The controller does nothing until then.
+  void Held(Instant until);
+  // Its connections have ended with it, and it has noticed none of that.
+  void ControllerDied();
+  // Throw Violation. `decided`: when the controller decided so; what it wrote down later.
+  void Seen(Instant decided, const ProcessEnded& ended) const;
+  void Check(Instant now, const Pump& pump) const;
+
+ private:
+  struct Known {
+    std::uint64_t connection = 0;
+    Instant since;  // spoken over
+    std::optional<Instant> ended;
+  };
+
+  const DurationNs grace_;
+  Instant held_;
+  std::map<Incarnation, Known> known_;
+  std::set<std::uint64_t> ended_;
+};
+
+}  // namespace prd::sim
+
+#endif  // PRD_TOOLS_SIM_CONNECTION_BOOK_H_
