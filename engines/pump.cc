@@ -538,10 +538,22 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     return;
   }
   if (job->workers()[Index(rank)].incarnation != from->envelope.incarnation) return;  // it has left
+  if (const auto* finished = std::get_if<Finished>(&from->envelope.body)) {
+    LookAt(now, job, finished->unreachable);
+  }
   Contact& contact = watch.contacts[Index(rank)];
   if (contact.acked < from->envelope.seq && !contact.owed) {
     contact.owed = true;
     acks_.push_back({.due = now + kAckDelay, .run = job->run(), .rank = rank});
+  }
+}
+
+// A peer says that these are out of its reach, which proves nothing: it could be the one that is
+// cut off, or lie. They are sent something. Where the host of one was reset, its kernel answers
+// with the end of the connection.
+void Pump::LookAt(Instant now, Job* job, const std::vector<Rank>& ranks) {
+  for (const Rank rank : ranks) {
+    if (job->workers()[Index(rank)].state != Job::State::kAbsent) Acknowledge(now, job, rank);
   }
 }
 

@@ -200,6 +200,7 @@ class Pump {
   void NoteDismissed(const Job& job);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Instant now, Job* job, Rank rank);
+  void LookAt(Instant now, Job* job, const std::vector<Rank>& ranks);
   bool Owes(const Job& job, Rank rank);
   void Resend(Instant now, Job* job, Rank rank, Seq up_to);
   Contact& Heard(Instant now, const Job& job, Rank rank);

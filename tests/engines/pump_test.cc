@@ -541,6 +541,25 @@ TEST_F(DeathTest, AControllerThatWasHeldUpWaitsOnceMore) {
   EXPECT_FALSE(Here(1));
 }
 
+// The message is for the kernel of its host: a peer's word is no proof.
+TEST_F(DeathTest, WhoIsOutOfAPeersReachIsSentSomethingAndStays) {
+  Start();
+  Receive(10, From(0, 3, 2, Ready{.iteration = 1}));
+  Receive(10, From(1, 3, 2, Ready{.iteration = 1}));
+  const auto group = std::get<Group>(ports_.sent.back().body).id;
+  const int before = ports_.Count<HeartbeatAck>();
+  Receive(11,
+          From(0, 4, 3, Finished{.group = group, .outcome = Outcome::kFailed, .unreachable = {1}}));
+  ASSERT_EQ(ports_.Count<HeartbeatAck>(), before + 1);
+  const auto sent = std::find_if(ports_.sent.rbegin(), ports_.sent.rend(), [](const auto& of) {
+    return std::holds_alternative<HeartbeatAck>(of.body);
+  });
+  EXPECT_EQ(sent->incarnation, 11u);
+  Tick(900);
+  EXPECT_TRUE(Here(1));
+  EXPECT_EQ(ended(), 0u);
+}
+
 // It has no connection yet, and nobody has told of an end.
 TEST_F(DeathTest, AfterARestartNobodyIsJudgedThatHasNotBeenThere) {
   Start();
