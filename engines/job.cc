@@ -430,6 +430,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   ForgetDivergence(rank, gone.state);
   numbers_.Forget(rank);
   NoteGone(rank, gone, why);
+  tallies_[Index(rank)].gone = gone.incarnation;
   if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,

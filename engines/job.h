@@ -182,7 +182,8 @@ class Job {
     Trained last;                 // and the newest told, both counted over its whole life
     std::uint64_t nonfinite = 0;  // steps that were not all finite
     Instant nonfinite_at;         // when such a step was told last
-    void Archive(StateArchive& ar) { ar(known, first, last, nonfinite, nonfinite_at); }
+    Incarnation gone = 0;         // the newest that has left, or was lost
+    void Archive(StateArchive& ar) { ar(known, first, last, nonfinite, nonfinite_at, gone); }
   };
 
   // Replicas that are to be equal, and are not.

@@ -97,6 +97,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   next_run_ = std::max(next_run_, run + 1);
   // The last batch was torn: its decisions are recorded before any of them is sent.
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
+  for (const Job::Tally& tally : job->tallies()) NoteGone(*job, tally.gone);
   NoteGone(*job, records);
   NoteDismissed(*job);
   if (job->ended()) KnowEnded(run, job->spec().name, job->identity().high, job->finished());
@@ -561,18 +562,18 @@ void Pump::LookAt(Instant now, Job* job, const std::vector<Rank>& ranks) {
 void Pump::NoteGone(const Job& job, std::span<const Record> records) {
   for (const Record& record : records) {
     const auto* left = std::get_if<WorkerLeft>(&record.body);
-    if (left == nullptr || left->rank < 0) continue;
-    const bool here = Index(left->rank) < job.workers().size() &&
-                      job.workers()[Index(left->rank)].incarnation == left->incarnation;
-    if (here) continue;
-    Go(job.run(), left->incarnation);
-    if (!gone_.insert(left->incarnation).second) continue;
-    gone_order_.push_back(left->incarnation);
-    if (gone_order_.size() > kMaxGone) {
-      gone_.erase(gone_order_.front());
-      gone_order_.pop_front();
-    }
+    if (left != nullptr && left->rank >= 0) NoteGone(job, left->incarnation);
   }
+}
+
+void Pump::NoteGone(const Job& job, Incarnation incarnation) {
+  if (incarnation == 0 || job.RankOf(incarnation) != kNoRank) return;
+  Go(job.run(), incarnation);
+  if (!gone_.insert(incarnation).second) return;
+  gone_order_.push_back(incarnation);
+  if (gone_order_.size() <= kMaxGone) return;
+  gone_.erase(gone_order_.front());
+  gone_order_.pop_front();
 }
 
 void Pump::NoteDismissed(const Job& job) {

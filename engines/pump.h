@@ -197,6 +197,7 @@ class Pump {
   void TakeHeld(Instant now, Job* job);
   RunIdentity IdentityOf(const Job& job) const { return {job.identity().high, life_}; }
   void NoteGone(const Job& job, std::span<const Record> records);
+  void NoteGone(const Job& job, Incarnation incarnation);
   void NoteDismissed(const Job& job);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Instant now, Job* job, Rank rank);

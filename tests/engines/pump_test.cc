@@ -541,6 +541,25 @@ TEST_F(DeathTest, AControllerThatWasHeldUpWaitsOnceMore) {
   EXPECT_FALSE(Here(1));
 }
 
+// It may have stood still for all that time, and say Hello once more as what it was.
+TEST_F(DeathTest, WhoIsGoneIsRefusedAlsoByTheNextController) {
+  Start();
+  Connection(10, 11, false);
+  Tick(210);
+  ASSERT_EQ(ended(), 1u);
+  const Job& job = *pump_->jobs().at(1);
+  const std::string snapshot = SaveState(job);
+  const std::uint64_t next = job.next_index();
+  pump_ = Fresh();
+  ASSERT_TRUE(pump_->Restore({250 * kMillisecond}, 1, spec_, snapshot, next, {}).ok());
+  Receive(260, From(0, 0, 2, Heartbeat{}));
+  Receive(270, Hi(1));
+  const auto* refused = std::get_if<Refused>(&ports_.sent.back().body);
+  ASSERT_NE(refused, nullptr);
+  EXPECT_EQ(refused->code, Code::kAborted);
+  EXPECT_FALSE(Here(1));
+}
+
 // The message is for the kernel of its host: a peer's word is no proof.
 TEST_F(DeathTest, WhoIsOutOfAPeersReachIsSentSomethingAndStays) {
   Start();
