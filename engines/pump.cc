@@ -749,6 +749,7 @@ void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
     if (rank == kNoRank || job.ended()) continue;
     Watch& watch = watches_[run];
     Contact& contact = watch.contacts[Index(rank)];
+    if (!there && contact.ends_at) continue;  // it has not come back since
     contact.ends_at.reset();
     if (there || GraceNs(job) == 0 || !job.workers()[Index(rank)].returns_at_once) continue;
     contact.ends_at = now + GraceNs(job);

@@ -64,7 +64,6 @@ void Daemon::Turn(Instant now) {
 
 void Daemon::TakeMessages(Instant now, bool hellos) {
   const std::int64_t wall_ns = WallNs();
-  for (const Incarnation ended : workers_->TakeEnded()) pump_->Connection(now, ended, false);
   WorkerSocket::Turn turn;
   while (workers_->Receive(now, gate_.get(), &turn, &envelope_)) {
     // Before its answer a worker repeats its Hello, so the next daemon will get it.
@@ -72,6 +71,7 @@ void Daemon::TakeMessages(Instant now, bool hellos) {
     if (workers_->fresh()) pump_->Connection(now, envelope_.incarnation, true);
     pump_->Receive(now, wall_ns, envelope_);
   }
+  for (const Incarnation ended : workers_->TakeEnded()) pump_->Connection(now, ended, false);
   turned_ = turned_ || turn.taken > 0;
 }
 

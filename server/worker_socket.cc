@@ -126,7 +126,7 @@ WorkerSocket::Route* WorkerSocket::Known(const Gate& gate, const WorkerEnvelope&
   const bool same = route.shown == envelope.token && checked.rights != nullptr &&
                     checked.access_number == gate.access_number() &&
                     checked.looks == listener_->guard().looks() && route.bytes < kTellBytes &&
-                    route.connection == Sender();
+                    !route.ended && route.connection == Sender();
   return same ? &route : nullptr;
 }
 
@@ -159,11 +159,13 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
   const bool older = !route.connection.empty() &&
                      static_cast<std::int32_t>(NumberOf(Sender()) - NumberOf(route.connection)) < 0;
   if (older) return true;
+  if (again && route.ended) late_.push_back(envelope.incarnation);
   route.checked = again ? checked : Checked();
   if (!again) {
     route.connection = Sender();
     route.who = WhoSent(body_);
     route.bytes = 0;
+    route.ended = false;
     claims_.erase(route.claim);
     route.claim = next_claim_++;
     claims_[route.claim] = envelope.incarnation;
@@ -175,10 +177,12 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
 }
 
 std::vector<Incarnation> WorkerSocket::TakeEnded() {
-  std::vector<Incarnation> ended;
+  std::vector<Incarnation> ended = std::exchange(late_, {});
   for (const std::uint64_t claim : listener_->guard().TakeEnded()) {
     const auto claimed = claims_.extract(claim);
-    if (!claimed.empty()) ended.push_back(claimed.mapped());
+    if (claimed.empty()) continue;
+    ended.push_back(claimed.mapped());
+    routes_[claimed.mapped()].ended = true;
   }
   return ended;
 }

@@ -59,7 +59,8 @@ class WorkerSocket final : public Transport {
   // Whether the message that Receive gave is the first over its connection, and the incarnation's
   // from now on.
   bool fresh() const { return fresh_; }
-  // Incarnations whose connection has ended since the last call.
+  // Incarnations whose connection has ended since the last call; again those from which something
+  // was read over it since then.
   std::vector<Incarnation> TakeEnded();
 
   // A worker of a run that was restored: the incarnation is taken, by the token with this hash.
@@ -88,6 +89,7 @@ class WorkerSocket final : public Transport {
   struct Route {
     std::string connection;                         // a routing id; empty: not connected yet
     std::uint64_t claim = 0;                        // of that connection (ConnectionGuard)
+    bool ended = false;                             // that connection
     std::string who = {};                           // its other end
     LinkToken token;                                // hashed
     std::optional<LinkToken> shown = std::nullopt;  // as it came: hashing it again would cost much
@@ -108,6 +110,7 @@ class WorkerSocket final : public Transport {
   std::unordered_map<Incarnation, Route> routes_;
   std::unordered_map<std::uint64_t, Incarnation> claims_;
   std::uint64_t next_claim_ = 1;
+  std::vector<Incarnation> late_;  // have said something over a connection that has ended
   bool fresh_ = false;
   Counters counters_;
   LogLimit malformed_log_{10 * kSecond};

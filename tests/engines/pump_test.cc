@@ -481,6 +481,7 @@ TEST_F(DeathTest, ALateMessageIsNoSignOfLife) {
   Start();
   Connection(10, 11, false);
   Receive(100, From(1, 3, 2, Ready{.iteration = 1}));
+  Connection(100, 11, false);  // as the socket says once more
   Tick(210);
   EXPECT_EQ(ended(), 1u);
 }

@@ -9,8 +9,9 @@ namespace prd::sim {
 
 void ConnectionBook::Spoke(Instant now, Incarnation incarnation, std::uint64_t connection) {
   Known& known = known_[incarnation];
+  if (connection == known.connection && known.ended) known.late = now;
   if (connection <= known.connection) return;
-  known = {.connection = connection, .since = now, .ended = std::nullopt};
+  known = {.connection = connection, .since = now, .ended = std::nullopt, .late = {}};
   if (ended_.contains(connection)) known.ended = now;
 }
 
@@ -21,7 +22,11 @@ void ConnectionBook::Ended(Instant now, std::uint64_t connection) {
   }
 }
 
-void ConnectionBook::Held(Instant until) { held_ = std::max(held_, until); }
+void ConnectionBook::Held(Instant now, Instant until) {
+  if (now > held_until_) held_from_ = now;
+  held_until_ = std::max(held_until_, until);
+  if (held_until_ - held_from_ > grace_ / 4) waits_anew_ = held_until_;
+}
 
 void ConnectionBook::ControllerDied() { known_.clear(); }
 
@@ -49,8 +54,9 @@ void ConnectionBook::Check(Instant now, const Pump& pump) const {
       if (worker.state == Job::State::kAbsent) continue;
       const auto known = known_.find(worker.incarnation);
       if (known == known_.end() || !known->second.ended) continue;
-      const DurationNs since = now - std::max(*known->second.ended, held_);
-      if (since <= 2 * grace_) continue;
+      const DurationNs since =
+          now - std::max({*known->second.ended, known->second.late, waits_anew_});
+      if (since <= 2 * grace_ + grace_ / 2) continue;
       throw Violation("death-known", "the connection of rank " +
                                          std::to_string(&worker - job->workers().data()) +
                                          " ended " + std::to_string(since / kMillisecond) +

@@ -3,8 +3,8 @@
 //   ended-alive  no process is taken for ended whose newest connection that it has spoken over has
 //                not ended, or ended less than the grace before
 //   death-known  a process whose connection has ended, and which has not spoken over another one,
-//                is out after twice the grace, but for the time in which the controller is busy,
-//                stands still, cannot write or has died
+//                is out after two and a half times the grace, but for the time in which the
+//                controller is busy, stands still, cannot write or has died
 #ifndef PRD_TOOLS_SIM_CONNECTION_BOOK_H_
 #define PRD_TOOLS_SIM_CONNECTION_BOOK_H_
 
@@ -29,8 +29,8 @@ class ConnectionBook {
   // A message of this incarnation has arrived over this connection.
   void Spoke(Instant now, Incarnation incarnation, std::uint64_t connection);
   void Ended(Instant now, std::uint64_t connection);
-  // The controller does nothing until then.
-  void Held(Instant until);
+  // The controller does nothing from now on until then.
+  void Held(Instant now, Instant until);
   // Its connections have ended with it, and it has noticed none of that.
   void ControllerDied();
   // Throw Violation. `decided`: when the controller decided so; what it wrote down later.
@@ -42,10 +42,12 @@ class ConnectionBook {
     std::uint64_t connection = 0;
     Instant since;  // spoken over
     std::optional<Instant> ended;
+    Instant late;  // the newest that was read over it since
   };
 
   const DurationNs grace_;
-  Instant held_;
+  Instant held_from_, held_until_;  // the newest time in which the controller did nothing
+  Instant waits_anew_;              // the end of the newest one after which it waits once more
   std::map<Incarnation, Known> known_;
   std::set<std::uint64_t> ended_;
 };

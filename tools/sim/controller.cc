@@ -252,7 +252,7 @@ void Controller::Die() {
   connections_.clear();
   claims_.clear();
   ends_.clear();
-  unclaimed_.clear();
+  ended_.clear();
   book_.ControllerDied();
   front_ = MakeMutantHistory(mutation_, &store_);
   turn_at_ = {INT64_MAX};
@@ -305,7 +305,7 @@ void Controller::MayFreeze(DurationNs period) {
   frozen_until_ = world_->now + world_->FreezeNs();
   busy_until_ = std::max(busy_until_, frozen_until_);
   world_->Disturbed(frozen_until_);
-  book_.Held(frozen_until_);
+  book_.Held(world_->now, frozen_until_);
   TurnAt(frozen_until_);
 }
 
@@ -350,11 +350,11 @@ void Controller::Turn() {
   if (stalled_) return Flush();
   const double us = world_->workload.controller.service_us * static_cast<double>(inbox_.size());
   busy_until_ = world_->now + FromUs(us);
-  book_.Held(busy_until_);
+  book_.Held(world_->now, busy_until_);
   const std::int64_t wall_ns = world_->now.ns + wall_ahead_;
-  TakeEnds();
   for (const Mailed& mailed : inbox_) Take(mailed, wall_ns);
   inbox_.clear();
+  TakeEnds();
   pump_->Tick(world_->now);
   Flush();
 }
@@ -370,18 +370,15 @@ Status Controller::Act(const OperatorActed& act) {
 
 void Controller::TakeEnds() {
   for (const End& end : std::exchange(ends_, {})) {
+    ended_.insert(end.connection);
     const auto claim = claims_.find(end.connection);
-    if (claim == claims_.end()) {
-      unclaimed_.insert(end.connection);
-      continue;
-    }
-    Incarnation whose = claim->second;
+    Incarnation whose = end.whose != 0 ? end.whose : claim == claims_.end() ? 0 : claim->second;
     if (mutation_ == Mutation::kOldEndCounts) {
       for (const auto& [connection, incarnation] : claims_) {
         if (WorkerOf(incarnation) == end.worker) whose = incarnation;
       }
     }
-    pump_->Connection(world_->now, whose, false);
+    if (whose != 0) pump_->Connection(world_->now, whose, false);
   }
 }
 
@@ -389,14 +386,17 @@ void Controller::Claim(const Mailed& mailed) {
   const auto& [envelope, connection] = mailed;
   if (connection == 0) return;
   std::uint64_t& newest = connections_[envelope.incarnation];
-  if (connection <= newest) return;
-  claims_.erase(newest);
-  newest = connection;
-  claims_[connection] = envelope.incarnation;
-  pump_->Connection(world_->now, envelope.incarnation, true);
-  if (unclaimed_.erase(connection) == 0) return;
-  ends_.push_back({.worker = WorkerOf(envelope.incarnation), .connection = connection});
-  TurnAt(world_->now);
+  if (connection < newest) return;
+  if (connection > newest) {
+    claims_.erase(newest);
+    newest = connection;
+    claims_[connection] = envelope.incarnation;
+    pump_->Connection(world_->now, envelope.incarnation, true);
+  }
+  if (!ended_.contains(connection)) return;
+  ends_.push_back({.worker = WorkerOf(envelope.incarnation),
+                   .connection = connection,
+                   .whose = envelope.incarnation});
 }
 
 void Controller::Take(const Mailed& mailed, std::int64_t wall_ns) {
@@ -481,7 +481,7 @@ void Controller::Flush() {
     return;
   }
   if (stalled_) {
-    book_.Held(world_->now + kRetryWrite);
+    book_.Held(world_->now, world_->now + kRetryWrite);
     return TurnAt(world_->now + kRetryWrite);
   }
   if (world_->tells_ends()) book_.Check(world_->now, *pump_);

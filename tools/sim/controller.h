@@ -63,6 +63,7 @@ class Controller final : private Transport {
   struct End {
     std::uint32_t worker = 0;
     std::uint64_t connection = 0;
+    Incarnation whose = 0;  // who spoke over it; 0: whoever claims it
   };
 
   void Send(const ControllerEnvelope& envelope) override;
@@ -94,12 +95,12 @@ class Controller final : private Transport {
   std::unique_ptr<History> front_;  // between the pump and the store, for mutations
   std::unique_ptr<Pump> pump_;
   std::vector<Mailed> inbox_;
-  // As WorkerSocket has them: incarnations' newest connections, and whose these are; ends that are
-  // not taken yet, and those of connections that nobody has spoken over.
+  // As WorkerSocket and its guard have them: incarnations' newest connections, and whose these are;
+  // ends that are not taken yet, and connections whose ends are.
   std::map<Incarnation, std::uint64_t> connections_;
   std::map<std::uint64_t, Incarnation> claims_;
   std::vector<End> ends_;
-  std::set<std::uint64_t> unclaimed_;
+  std::set<std::uint64_t> ended_;
   ConnectionBook book_;
   bool stalled_ = false;  // the last write failed
   Instant busy_until_;

@@ -172,13 +172,14 @@ struct World {
 
   // Whether ends of connections are told at all.
   bool tells_ends() const { return workload.faults.ends_told > 0; }
-  // What was sent over it may still arrive, and be overtaken by its end. The worker has another one
+  // What was sent over it may still arrive, and be overtaken by its end; one end in ten comes up to
+  // 500 ms late. The worker has another one
   // from `again` on. `told`: the controller may hear of the end.
   void EndConnection(std::uint32_t worker, Instant again, bool told = true) {
     if (!tells_ends()) return;
     Connection& connection = connections[worker];
     if (told && connection.number > 0 && dice.Unit() < workload.faults.ends_told) {
-      const DurationNs late = FromMs(dice.Unit() < 0.1 ? 10 * dice.Unit() : 0);
+      const DurationNs late = FromMs(dice.Unit() < 0.1 ? 500 * dice.Unit() : 0);
       queue.Push(now + FromUs(workload.network.delay_us) + late, EventKind::kConnectionEnds, worker,
                  connection.number);
     }
