@@ -148,7 +148,8 @@ class Training(unittest.TestCase):
     def test_a_dead_source_is_asked_once_a_second(self):
         """Both workers are killed, and started again at once, while the leases of the dead ones run on."""
         lease_s = 6
-        with cluster.Cluster(BIN, job("p-reduce", 2, lease_ms=1000 * lease_s)) as c:
+        text = job("p-reduce", 2, lease_ms=1000 * lease_s).replace("workers = 2", "workers = 2\ndeath_grace_ms = 0")  # by lease alone
+        with cluster.Cluster(BIN, text) as c:
             dead = [c.worker(rank, steps=10000, step_ms=15) for rank in range(2)]
             dead[0].wait_for(lambda line: line.get("step", -1) >= 5, "step 5")
             dead[0].kill()
