@@ -549,9 +549,9 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   }
 }
 
-// A peer says that these are out of its reach, which proves nothing: it could be the one that is
-// cut off, or lie. They are sent something. Where the host of one was reset, its kernel answers
-// with the end of the connection.
+// A peer reports these as unreachable, which proves nothing: the peer may be the one that is cut
+// off, or lie. Each is sent an acknowledgement. If its host was reset, the kernel there answers
+// with the end of the connection. The job has checked the ranks, and evicts who names others.
 void Pump::LookAt(Instant now, Job* job, const std::vector<Rank>& ranks) {
   for (const Rank rank : ranks) {
     if (job->workers()[Index(rank)].state != Job::State::kAbsent) Acknowledge(now, job, rank);

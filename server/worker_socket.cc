@@ -182,7 +182,8 @@ std::vector<Incarnation> WorkerSocket::TakeEnded() {
     const auto claimed = claims_.extract(claim);
     if (claimed.empty()) continue;
     ended.push_back(claimed.mapped());
-    routes_[claimed.mapped()].ended = true;
+    const auto route = routes_.find(claimed.mapped());
+    if (route != routes_.end()) route->second.ended = true;
   }
   return ended;
 }

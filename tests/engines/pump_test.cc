@@ -580,6 +580,19 @@ TEST_F(DeathTest, WhoIsOutOfAPeersReachIsSentSomethingAndStays) {
   EXPECT_EQ(ended(), 0u);
 }
 
+TEST_F(DeathTest, AReportOfRanksThatDoNotExistHarmsTheReporterAlone) {
+  for (const GroupId group : {GroupId{0}, GroupId{1}, GroupId{77}}) {
+    ports_ = {};
+    Start();
+    Receive(11, From(0, 3, 2,
+                     Finished{.group = group,
+                              .outcome = Outcome::kFailed,
+                              .unreachable = {-1, 2, 1 << 30, 1}}));
+    EXPECT_FALSE(Here(0));
+    EXPECT_TRUE(Here(1));
+  }
+}
+
 // It has no connection yet, and nobody has told of an end.
 TEST_F(DeathTest, AfterARestartNobodyIsJudgedThatHasNotBeenThere) {
   Start();
