@@ -1,10 +1,11 @@
-// What the ends of connections say of processes, and what the controller may make of them
-// (JobSpec::death_grace_ms):
-//   ended-alive  no process is taken for ended whose newest connection that it has spoken over has
-//                not ended, or ended less than the grace before
-//   death-known  a process whose connection has ended, and which has not spoken over another one,
-//                is out after two and a half times the grace, but for the time in which the
-//                controller is busy, stands still, cannot write or has died
+// What the controller may conclude from the end of a worker's connection. The grace is
+// JobSpec::death_grace_ms. Laws:
+//   ended-alive  the controller records ProcessEnded only for a worker whose newest connection has
+//                ended, and not before the grace is over. A connection counts once a message has
+//                come over it
+//   death-known  a worker whose newest connection has ended is out of its run after two and a half
+//                times the grace. Time in which the controller is busy, stands still, cannot write
+//                or has died does not count
 #ifndef PRD_TOOLS_SIM_CONNECTION_BOOK_H_
 #define PRD_TOOLS_SIM_CONNECTION_BOOK_H_
 
