@@ -265,7 +265,9 @@ def watched():
 def trimmed():
     """More short runs than are kept; the daemon's start removes the older ones, and a snapshot carries the long one."""
     for _ in range(4):
-        Job("short", ["cc"], step_ms=0).end()
+        short = Job("short", ["cc"], step_ms=0)
+        short.train(1)  # else the job may not have begun
+        short.end()
     run("systemctl", "restart", "prd")
     kept = [found["run"] for found in prdctl("jobs")["runs"] if found["job"] == "short"]
     assert len(kept) == 2, kept
