@@ -178,6 +178,10 @@ bool WorkerSocket::Own(const WorkerEnvelope& envelope, const LinkToken& shown,
 
 std::vector<Incarnation> WorkerSocket::TakeEnded() {
   std::vector<Incarnation> ended = std::exchange(late_, {});
+  std::erase_if(ended, [this](Incarnation incarnation) {
+    const auto route = routes_.find(incarnation);
+    return route == routes_.end() || !route->second.ended;  // it has come back since
+  });
   for (const std::uint64_t claim : listener_->guard().TakeEnded()) {
     const auto claimed = claims_.extract(claim);
     if (claimed.empty()) continue;

@@ -372,6 +372,7 @@ void Controller::TakeEnds() {
   for (const End& end : std::exchange(ends_, {})) {
     ended_.insert(end.connection);
     const auto claim = claims_.find(end.connection);
+    if (end.whose != 0 && connections_[end.whose] != end.connection) continue;  // back since
     Incarnation whose = end.whose != 0 ? end.whose : claim == claims_.end() ? 0 : claim->second;
     if (mutation_ == Mutation::kOldEndCounts) {
       for (const auto& [connection, incarnation] : claims_) {

@@ -134,9 +134,11 @@ void StoreBook::Seen(RunId run_id, const Record& record) {
     run.opened = opened->epoch;
     run.behind = false;
     run.had = run.members;
+    const bool torn = run.Torn();
     run.gone = 0;
     run.copies = std::numeric_limits<std::size_t>::max();
     for (Shard& shard : run.shards) {
+      if (torn) shard.reads.clear();
       shard.excused = false;
       run.copies = std::min(run.copies, shard.place.holders.size());
     }
@@ -175,7 +177,6 @@ void StoreBook::OnPlaced(Run* run, const PlacementSet& set) {
   for (std::size_t i = 0; i < set.shards.size(); ++i) {
     Shard& shard = run->shards[i];
     shard.place = set.shards[i];
-    if (run->gone > run->copies) shard.reads.clear();
     if (shard.place.source != kNoRank) continue;
     CheckAnew(*run, set, i);
     shard.excused = run->opened > 0;
@@ -257,7 +258,7 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
     if (lacks.empty() || run.shards[shard].excused) return;
     throw Violation("update-kept", Name(shard) + " read at the end lacks " + lacks);
   }
-  CheckRead(&run.shards[shard], copy, shard, clock, PlanOf(run_id).staleness == 0);
+  CheckRead(&run.shards[shard], copy, shard, clock, PlanOf(run_id).staleness == 0, run.Torn());
   if (shard != 0) return;
   Iteration oldest = clock;
   for (const auto& [rank, recorded] : run.clocks) oldest = std::min(oldest, recorded);
@@ -265,7 +266,7 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
 }
 
 void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number,
-                          Iteration clock, bool lockstep) {
+                          Iteration clock, bool lockstep, bool torn) {
   if (shard->excused) return;  // who has not heard of it reads what there was
   const std::string what = Name(number) + " read at clock " + std::to_string(clock);
   const std::string lacks = copy.in_values.Lacks(
@@ -276,6 +277,7 @@ void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t num
     throw Violation("lockstep",
                     what + " has an update of clock " + std::to_string(copy.in_values.Newest()));
   }
+  if (torn) return;
   const auto [read, first] = shard->reads.try_emplace(clock);
   if (first) {
     read->second = {.updates = copy.in_values, .values = copy.values};

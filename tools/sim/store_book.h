@@ -11,13 +11,15 @@
 //                    owner has not
 //   version          a copy's version counts its updates, and its clocks are the newest of each
 //   lockstep         all reads of a shard at a clock find the same updates and values, none of a
-//                    later clock; until so many members have gone that a shard could begin anew: an
-//                    update that a member had not stored everywhere may go with it and an owner
+//                    later clock; not from when two members have gone (one, if there are no other
+//                    copies) until the next opening: an update that one had not stored everywhere
+//                    may go with it and an owner
 //   delayed          an update counts in full, or staleness-aware: as many workers as train over as
 //                    many updates as have come since what it was computed on was read, if fewer
 #ifndef PRD_TOOLS_SIM_STORE_BOOK_H_
 #define PRD_TOOLS_SIM_STORE_BOOK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -112,13 +114,15 @@ class StoreBook {
     std::map<Rank, Incarnation> had;
     std::size_t copies = 0;
     std::size_t gone = 0;
+    // An update that one had stored with an owner alone may have gone with both.
+    bool Torn() const { return gone > std::min<std::size_t>(copies, 1); }
     bool behind = false;  // workers may know of a placement that the controller has forgotten
     std::vector<Shard> shards;
   };
   void OnPlaced(Run* run, const PlacementSet& set);
   static bool There(const Run& run, Incarnation worker);
   static void CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number, Iteration clock,
-                        bool lockstep);
+                        bool lockstep, bool torn);
   StorePlan PlanOf(RunId run) const {
     const StorePlan* plan = StoreOf(world_->PlanOf(run));
     return plan != nullptr ? *plan : StorePlan();
