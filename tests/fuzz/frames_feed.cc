@@ -23,7 +23,7 @@ constexpr RunId kRun = 1;
 constexpr Incarnation kSelf = 200;
 constexpr Incarnation kMember = 100;
 constexpr Incarnation kOther = 300;  // announced, too
-constexpr std::uint32_t kKinds = 18;
+constexpr std::uint32_t kKinds = 19;
 constexpr DurationNs kLost = 20 * kSecond;
 constexpr std::size_t kFloats = 500;
 constexpr std::size_t kRemembered = 16;
@@ -232,6 +232,10 @@ class FramesFeed : public MeshEvents {
     header.stage = static_cast<std::uint32_t>(script->Number());
     header.chunk = static_cast<std::uint32_t>(script->Number());
     header.offset = script->Number();
+    if (odd % 8 == 4) {
+      header.stream = script->Below(6);
+      header.number = script->Below(4);
+    }
     std::string payload = Payload(script, header.kind);
     header.length = payload.size();
     std::array<std::byte, kFrameHeaderBytes> bytes = EncodeHeader(header);
@@ -322,7 +326,8 @@ class FramesFeed : public MeshEvents {
   }
   std::uint64_t Seen() const {
     const Mesh::Counters& counters = mesh_->counters();
-    return counters.received + counters.early + counters.dropped;
+    return counters.received + counters.early + counters.dropped + counters.repeated +
+           counters.acknowledgements;
   }
 
   // What the worker's core does meanwhile.

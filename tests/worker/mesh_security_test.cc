@@ -687,7 +687,7 @@ Trained TrainOverTaps(bool malice) {
     trained.dropped += job[w].mesh().counters().forged;
   }
   trained.values = ValuesOf(job[0].parameters);
-  EXPECT_EQ(to_first.passes.size(), 1u);
+  EXPECT_LE(to_first.passes.size(), 2u);  // data, signals
   return trained;
 }
 

@@ -137,7 +137,7 @@ std::string Hex(Incarnation incarnation) {
   return text;
 }
 
-// The program that once took the whole model with one message of 72 bytes, and the one that ruined
+// The program that once took the whole model with one message of 80 bytes, and the one that ruined
 // a training run with forty: with everything that the controller has told its members.
 TEST(SessionAttackTest, WhoReadsEveryNameAndKnowsEveryIncarnationGetsNothing) {
   FakeDaemon daemon(SpecFor(AllReduceOptions{}, 2));
@@ -184,8 +184,8 @@ TEST(SessionAttackTest, WhoReadsEveryNameAndKnowsEveryIncarnationGetsNothing) {
           push.connect("ipc://" + name);
           for (const std::uint64_t run : runs) {
             for (const std::uint32_t kind : {2u, 4u}) {  // a contribution; "send me your replica"
-              std::string frame(72, '\0');
-              const std::uint32_t magic = 0x38647270;
+              std::string frame(80, '\0');
+              const std::uint32_t magic = 0x39647270;
               std::memcpy(frame.data(), &magic, 4);
               std::memcpy(frame.data() + 4, &kind, 4);
               const std::uint64_t words[] = {run, 2, members[1], members[0]};

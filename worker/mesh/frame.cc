@@ -7,8 +7,7 @@
 namespace prd {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x38647270;  // "prd8": the 8 is the version
-constexpr std::uint64_t kReserved = 0;
+constexpr std::uint32_t kMagic = 0x39647270;  // "prd9": the 9 is the version
 
 struct Writer {
   std::byte* at;
@@ -28,8 +27,8 @@ struct Reader {
   }
 };
 
-template <typename Cursor, typename Header, typename Word32, typename Word64>
-void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h, Word64& reserved) {
+template <typename Cursor, typename Header, typename Word32>
+void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h) {
   cursor(magic);
   cursor(kind);
   cursor(h.run);
@@ -40,7 +39,8 @@ void Fields(Cursor cursor, Word32& magic, Word32& kind, Header& h, Word64& reser
   cursor(h.chunk);
   cursor(h.offset);
   cursor(h.length);
-  cursor(reserved);
+  cursor(h.stream);
+  cursor(h.number);
 }
 
 // As they are on the wire: without gaps.
@@ -170,7 +170,7 @@ std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header)
   std::array<std::byte, kFrameHeaderBytes> bytes;
   const std::uint32_t magic = kMagic;
   const auto kind = static_cast<std::uint32_t>(header.kind);
-  Fields(Writer{bytes.data()}, magic, kind, header, kReserved);
+  Fields(Writer{bytes.data()}, magic, kind, header);
   return bytes;
 }
 
@@ -180,10 +180,9 @@ std::optional<FrameHeader> DecodeHeader(std::span<const std::byte> bytes,
   FrameHeader header;
   std::uint32_t magic = 0;
   std::uint32_t kind = 0;
-  std::uint64_t reserved = 0;
-  Fields(Reader{bytes.data()}, magic, kind, header, reserved);
-  if (magic != kMagic || reserved != kReserved || kind < 1 ||
-      kind > static_cast<std::uint32_t>(FrameKind::kComm) || header.length != payload_bytes) {
+  Fields(Reader{bytes.data()}, magic, kind, header);
+  if (magic != kMagic || kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kAck) ||
+      header.length != payload_bytes) {
     return std::nullopt;
   }
   header.kind = static_cast<FrameKind>(kind);

@@ -1,6 +1,6 @@
 // What workers send each other: a message of two parts, this header and a payload.
 //
-// The header is 72 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
+// The header is 80 bytes, little-endian, in the order of the struct; under MeshSecurity::kAead both
 // are sealed on their way to other hosts (seal.h). Frames are read of admitted connections alone
 // (door.h), and `from` is the worker that the connection is of. Every field is checked all the
 // same: a member of the job may send anything.
@@ -39,11 +39,12 @@ enum class FrameKind : std::uint32_t {
   kRefused = 15,  // answers kPull: the sender does not have it, or not for this peer; no payload
   kStop = 16,     // the puller ends the pull; no payload
   kComm = 17,     // a CommMessage (worker/device/communicators.h); `group` is 0
+  kAck = 18,      // the frames of the receiver's stream `group` have come, up to number `offset`
 };
 
 // Which connection carries it.
 inline bool IsSignal(FrameKind kind) {
-  return kind == FrameKind::kPing || kind == FrameKind::kPong;
+  return kind == FrameKind::kPing || kind == FrameKind::kPong || kind == FrameKind::kAck;
 }
 
 // What a kPing asks about, and a kPong with it: the header's stage.
@@ -79,10 +80,13 @@ struct FrameHeader {
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes
+  // Of data that may come twice (peers.h): the stream, and its number there, from 1. Else 0.
+  std::uint64_t stream = 0;
+  std::uint64_t number = 0;
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
-inline constexpr std::size_t kFrameHeaderBytes = 72;
+inline constexpr std::size_t kFrameHeaderBytes = 80;
 
 std::array<std::byte, kFrameHeaderBytes> EncodeHeader(const FrameHeader& header);
 // nullopt: not a header of this version, or one whose length is not `payload_bytes`.

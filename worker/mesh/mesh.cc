@@ -163,6 +163,7 @@ void Mesh::Forget(RunId run) {
   server_.Clear();
   directory_.Join(options_.incarnation, run);
   peers_.Join(protection_.security);
+  arrivals_.Clear();
   door_.Join(protection_.security, timeout_);
 }
 
@@ -348,6 +349,8 @@ bool Mesh::ReceiveOne(Instant now) {
                                                 : std::optional<FrameHeader>();
   if (!header || header->to != options_.incarnation) {
     ++counters_.dropped;
+  } else if (header->stream != 0 && !arrivals_.Take(now, *header)) {
+    ++counters_.repeated;
   } else {
     OnFrame(now, *header, std::move(payload));
   }
@@ -407,6 +410,12 @@ void Mesh::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payloa
     case FrameKind::kPong:
       ++(header.run == run_ && OnPong(now, header) ? counters_.received : counters_.dropped);
       return;
+    case FrameKind::kAck: {
+      ++counters_.acknowledgements;
+      const Result<std::string> at = peers_.EndpointOf(*directory_.Find(header.from));
+      if (at.ok()) peers_.Acknowledged(*at, header.group, header.offset);
+      return;
+    }
     case FrameKind::kFetch: {
       if (header.run != run_ || run_ == kNoRun) {
         ++counters_.dropped;
@@ -563,6 +572,23 @@ void Mesh::AskProbed(Instant now) {
   }
 }
 
+// One that does not get through is made good by a later one.
+void Mesh::Acknowledge(Instant now) {
+  for (const Arrivals::Acknowledgement& due : arrivals_.TakeDue(now)) {
+    const GroupMember* member = directory_.Find(due.to);
+    if (member == nullptr) continue;
+    const Result<std::string> endpoint = peers_.EndpointOf(*member);
+    if (!endpoint.ok()) continue;
+    const FrameHeader header{.kind = FrameKind::kAck,
+                             .run = run_,
+                             .group = due.stream,
+                             .from = options_.incarnation,
+                             .to = due.to,
+                             .offset = due.number};
+    (void)peers_.Signal(now, *endpoint, header, zmq::message_t());
+  }
+}
+
 void Mesh::OnLost(Instant now, const std::string& endpoint) {
   server_.OnLost(endpoint);
   exchange_.OnLost(endpoint);
@@ -590,7 +616,7 @@ void Mesh::Service(Instant now) {
   now_ = now;
   more_to_do_ = false;
   door_.Serve(now);
-  const std::vector<std::string> lost = peers_.Service();
+  const std::vector<std::string> lost = peers_.Service(now);
   if (active_) Advance(now);
   bool busy = true;
   for (int turn = 0; busy && turn < kFramesPerService; ++turn) {
@@ -612,6 +638,7 @@ void Mesh::Service(Instant now) {
   for (const std::string& endpoint : exchange_.TakeUnreachable()) GiveUp(now, endpoint);
   link_.Service(now);
   AskProbed(now);
+  Acknowledge(now);
   peers_.CloseUnused(now);
   TellOfIntruders(now);
 }
@@ -723,6 +750,7 @@ std::optional<Instant> Mesh::NextDeadline() const {
   }
   if (const auto at = exchange_.NextDeadline()) consider(*at);
   if (const auto at = peers_.NextDeadline()) consider(*at);
+  if (const auto at = arrivals_.NextDeadline()) consider(*at);
   if (const auto at = door_.NextDeadline()) consider(*at);
   if (!probed_.empty()) consider(probe_at_);
   return next;

@@ -42,6 +42,7 @@
 #include "common/io/connection_guard.h"
 #include "prd/status.h"
 #include "worker/device/plane.h"
+#include "worker/mesh/arrivals.h"
 #include "worker/mesh/comm_link.h"
 #include "worker/mesh/directory.h"
 #include "worker/mesh/door.h"
@@ -210,14 +211,17 @@ class Mesh {
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
 
   struct Counters {
-    std::uint64_t received = 0;             // frames that counted
+    std::uint64_t received = 0;             // frames that counted, beside these:
+    std::uint64_t acknowledgements = 0;
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
     std::uint64_t forged = 0;               // of those: not from the connection's worker
+    std::uint64_t repeated = 0;             // that had come over a connection that broke
     std::array<std::uint64_t, 3> groups{};  // that ended ok, by Way
     Communicators::Choice newest;           // of the last of them
   };
   const Counters& counters() const { return counters_; }
+  std::uint64_t resumed() const { return peers_.resumed(); }
   const Door::Counters& connections() const { return door_.counters(); }
   ConnectionGuard::Counters guarded() const { return guard_->counters(); }
   const Exchange::Counters& exchanged() const { return exchange_.counters(); }
@@ -270,6 +274,7 @@ class Mesh {
   bool Ping(Instant now, const std::string& endpoint, Incarnation to, Topic topic,
             std::uint64_t number);
   void AskProbed(Instant now);
+  void Acknowledge(Instant now);
   void HearFailures(Instant now);
   void KeepEarly(const FrameHeader& header, zmq::message_t payload);
   void OnLost(Instant now, const std::string& endpoint);
@@ -296,6 +301,7 @@ class Mesh {
   Endpoints endpoints_;
   bool curve_ = false;  // the mechanism of connections to it
   Peers peers_;
+  Arrivals arrivals_;
   MeshProtection protection_;
   std::optional<std::string> intruder_;  // to be told of
   std::uint64_t told_ended_ = 0;         // connections that the guard had ended

@@ -49,6 +49,7 @@ void Mesh::ForgetMember(Instant now, Incarnation member) {
   directory_.Remove(member);
   server_.ForgetPeer(member);
   exchange_.ForgetPeer(member);
+  arrivals_.Forget(member);
   std::erase_if(early_, [&](const Early& frame) {
     if (frame.header.from != member) return false;
     early_bytes_ -= frame.payload.size() + sizeof(Early);

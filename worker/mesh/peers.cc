@@ -147,7 +147,8 @@ void Peers::Open(const std::string& endpoint, Purpose purpose, int events, Conne
     push.set(zmq::sockopt::plain_password, ProofOf(keys->out, pass));
   }
   if (Seals(security_, HasPrefix(endpoint, "tcp://"))) {
-    connection->sealer.emplace(SealKeyOf(keys->out, pass));
+    connection->key = SealKeyOf(keys->out, pass);
+    connection->sealer.emplace(*connection->key);
   }
   const std::string name = "inproc://prd-peer-" + std::to_string(made_);
   if (zmq_socket_monitor(push.handle(), name.c_str(), events) != 0) throw zmq::error_t();
@@ -158,7 +159,7 @@ void Peers::Open(const std::string& endpoint, Purpose purpose, int events, Conne
 
 Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   auto it = peers_.find(endpoint);
-  if (it != peers_.end() && (it->second.broken || Broken(&it->second))) {
+  if (it != peers_.end() && (it->second.broken || Lost(endpoint, &it->second))) {
     it->second.broken = it->second.used;
     if (it->second.used) {
       return Status(Code::kUnavailable, "the connection to " + endpoint + " was lost");
@@ -172,29 +173,41 @@ Result<Peers::Peer*> Peers::Connect(const std::string& endpoint) {
   }
   if (peers_.size() >= kMaxConnections) Evict();
   try {
-    constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
-                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                            ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     Peer peer;
-    Open(endpoint, Purpose::kData, kEvents, &peer);
-    peer.verified = !HasPrefix(endpoint, "ipc://");
-    peer.push.set(zmq::sockopt::linger, kLingerMs);
-    peer.push.set(zmq::sockopt::sndhwm, kSendHighWater);
-    peer.push.set(zmq::sockopt::reconnect_ivl, -1);  // a lost peer is reported, not waited for
-    peer.push.set(zmq::sockopt::connect_timeout, Milliseconds(std::min(timeout_, kConnectAtMost)));
-    peer.push.set(zmq::sockopt::tcp_maxrt, Milliseconds(timeout_));
-    peer.push.connect(endpoint);
+    peer.tcp = HasPrefix(endpoint, "tcp://");
+    OpenData(endpoint, false, &peer);
     peer.last_use = ++uses_;
-    peer.made = made_;
+    peer.stream = made_;
     return &peers_.emplace(endpoint, std::move(peer)).first->second;
   } catch (const zmq::error_t& error) {
     return Status(Code::kUnavailable, "connecting to " + endpoint + ": " + error.what());
   }
 }
 
+// Throws zmq::error_t.
+void Peers::OpenData(const std::string& endpoint, bool again, Peer* peer) {
+  constexpr int kEvents = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  Open(endpoint, Purpose::kData, kEvents, peer);
+  peer->verified = peer->tcp;
+  peer->stands_since.reset();
+  zmq::socket_t& push = peer->push;
+  push.set(zmq::sockopt::linger, kLingerMs);
+  push.set(zmq::sockopt::sndhwm, kSendHighWater);
+  push.set(zmq::sockopt::reconnect_ivl, -1);  // a pass opens one connection
+  const DurationNs connects = again ? kReconnect : std::min(timeout_, kConnectAtMost);
+  push.set(zmq::sockopt::connect_timeout, Milliseconds(connects));
+  if (again) push.set(zmq::sockopt::handshake_ivl, Milliseconds(kHandshake));
+  push.set(zmq::sockopt::tcp_maxrt, Milliseconds(timeout_));
+  push.connect(endpoint);
+}
+
 void Peers::Rest() {
   for (auto& [endpoint, peer] : peers_) {
-    peer.used = peer.kept != 0 || peer.broken || !peer.queue.empty();
+    peer.used = peer.kept != 0 || peer.broken || !peer.queue.empty() ||
+                !peer.unacknowledged.empty();  // what a group sends last, others may wait for
   }
 }
 
@@ -211,7 +224,9 @@ void Peers::Evict() {
 void Peers::Send(const std::string& endpoint, const FrameHeader& header, zmq::message_t payload) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;  // lost; Service has said so
-  it->second.queue.push_back({.header = header, .payload = std::move(payload)});
+  Frame frame{.header = header, .payload = std::move(payload), .first = {}};
+  frame.header.stream = frame.header.number = 0;  // what is passed on has those of its sender
+  it->second.queue.push_back(std::move(frame));
   Flush(&it->second);
 }
 
@@ -222,29 +237,61 @@ std::size_t Peers::Queued(const std::string& endpoint) const {
   return it == peers_.end() ? 0 : it->second.queue.size();
 }
 
-// Hands a frame to a connection, if it takes one. Throws zmq::error_t.
-bool Peers::Hand(zmq::socket_t* push, Sealer* sealer, Frame* frame) {
-  if (!std::exchange(frame->offered, true)) {
-    const auto header = EncodeHeader(frame->header);
-    zmq::message_t* payload = &frame->payload;
-    if (*sealer) {
-      const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
-                                             payload->size());
-      // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
-      zmq::message_t sealed;
-      const bool in_place = frame->header.kind == FrameKind::kRing;
-      if (!in_place) sealed.rebuild(plain.size());
-      zmq::message_t* to = in_place ? payload : &sealed;
-      const auto head = (*sealer)->Seal(header, plain, static_cast<std::byte*>(to->data()));
-      frame->first.rebuild(head.data(), head.size());
-      if (!in_place) *payload = std::move(sealed);
-    } else {
-      frame->first.rebuild(header.data(), header.size());
-    }
+// Makes the frame what it is on the wire. Once.
+void Peers::Seal(Sealer* sealer, Frame* frame) {
+  if (std::exchange(frame->sealed, true)) return;
+  const auto header = EncodeHeader(frame->header);
+  if (!*sealer) {
+    frame->first.rebuild(header.data(), header.size());
+    return;
   }
+  zmq::message_t* payload = &frame->payload;
+  const std::span<const std::byte> plain(static_cast<const std::byte*>(payload->data()),
+                                         payload->size());
+  // A chunk that goes around the ring is nobody else's; other payloads are read by others, too.
+  zmq::message_t sealed;
+  const bool in_place = frame->header.kind == FrameKind::kRing;
+  if (!in_place) sealed.rebuild(plain.size());
+  zmq::message_t* to = in_place ? payload : &sealed;
+  const auto head = (*sealer)->Seal(header, plain, static_cast<std::byte*>(to->data()));
+  frame->first.rebuild(head.data(), head.size());
+  if (!in_place) *payload = std::move(sealed);
+}
+
+// Hands a sealed frame to a connection, if it takes one. Throws zmq::error_t.
+bool Peers::Hand(zmq::socket_t* push, Frame* frame) {
   // Once the first part is taken, the second is: messages count whole.
   if (!push->send(frame->first, zmq::send_flags::sndmore | zmq::send_flags::dontwait)) return false;
   if (!push->send(frame->payload, zmq::send_flags::dontwait)) throw zmq::error_t();
+  return true;
+}
+
+// The first of the queue. Over tcp it is kept until it is acknowledged: what the connection takes
+// are copies that share its bytes. Throws zmq::error_t.
+bool Peers::HandNext(Peer* peer) {
+  Frame& frame = peer->queue.front();
+  if (peer->tcp && frame.header.number == 0) {
+    frame.header.stream = peer->stream;
+    frame.header.number = ++peer->number;
+  }
+  Seal(&peer->sealer, &frame);
+  Frame copy{.header = frame.header, .payload = {}, .first = {}};
+  if (peer->tcp) {
+    copy.first.copy(frame.first);
+    copy.payload.copy(frame.payload);
+  }
+  if (!Hand(&peer->push, peer->tcp ? &copy : &frame)) return false;
+  if (peer->tcp) {
+    peer->unacknowledged_bytes += frame.header.length;
+    peer->unacknowledged.push_back(std::move(frame));
+    while (peer->unacknowledged_bytes > kMaxUnacknowledged) {
+      const FrameHeader& oldest = peer->unacknowledged.front().header;
+      peer->forgotten = oldest.number;
+      peer->unacknowledged_bytes -= oldest.length;
+      peer->unacknowledged.pop_front();
+    }
+  }
+  peer->queue.pop_front();
   return true;
 }
 
@@ -255,8 +302,9 @@ bool Peers::Signal(Instant now, const std::string& endpoint, const FrameHeader& 
     if (connection == nullptr) return false;
     connection->last_use = now;
     (void)connection->push.get(zmq::sockopt::events);  // sees what was taken meanwhile
-    Frame frame{.header = header, .payload = std::move(payload)};
-    return Hand(&connection->push, &connection->sealer, &frame);
+    Frame frame{.header = header, .payload = std::move(payload), .first = {}};
+    Seal(&connection->sealer, &frame);
+    return Hand(&connection->push, &frame);
   } catch (const zmq::error_t&) {
     return false;  // an endpoint that cannot be used, or the system has no more sockets
   }
@@ -304,13 +352,16 @@ std::optional<Instant> Peers::NextDeadline() const {
     const Instant at = connection.last_use + kSignalsKept;
     if (!next || at < *next) next = at;
   }
+  for (const auto& [endpoint, peer] : peers_) {
+    if (peer.used && peer.again_at && (!next || *peer.again_at < *next)) next = peer.again_at;
+  }
   return next;
 }
 
 void Peers::Sent(Topic topic, Incarnation to, std::uint64_t number, const std::string& endpoint) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end()) return;
-  sent_.push_back({topic, to, number, it->second.made});
+  sent_.push_back({topic, to, number, it->second.stream});
   if (sent_.size() > kMaxSent) sent_.pop_front();
 }
 
@@ -318,14 +369,14 @@ bool Peers::OnTheirWay(Topic topic, Incarnation to, std::uint64_t number,
                        const std::string& endpoint) {
   const auto it = peers_.find(endpoint);
   if (it == peers_.end() || it->second.broken) return false;
-  if (Broken(&it->second)) {
+  if (Lost(endpoint, &it->second)) {
     it->second.broken = it->second.used;
     if (!it->second.used) peers_.erase(it);  // nobody looked
     return false;
   }
   return std::any_of(sent_.begin(), sent_.end(), [&](const SentTo& sent) {
     return sent.topic == topic && sent.to == to && sent.number == number &&
-           sent.made == it->second.made;
+           sent.stream == it->second.stream;
   });
 }
 
@@ -347,11 +398,9 @@ void Peers::DropQueued(std::uint64_t group) {
 
 // Returns false when the connection cannot be used any more.
 bool Peers::Flush(Peer* peer) {
-  if (!peer->verified) return true;
+  if (!peer->verified || peer->again_at) return true;
   try {
-    while (!peer->queue.empty()) {
-      if (!Hand(&peer->push, &peer->sealer, &peer->queue.front())) break;
-      peer->queue.pop_front();
+    while (!peer->queue.empty() && HandNext(peer)) {
     }
   } catch (const zmq::error_t&) {
     return false;
@@ -359,7 +408,78 @@ bool Peers::Flush(Peer* peer) {
   return true;
 }
 
-// Any event that is asked for, but for the first one, means that the connection was closed, or
+void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number) {
+  const auto it = peers_.find(endpoint);
+  if (it == peers_.end() || it->second.stream != stream) return;
+  Peer& peer = it->second;
+  const auto came = [number](const Frame& frame) {
+    return frame.header.number != 0 && frame.header.number <= number;
+  };
+  while (!peer.unacknowledged.empty() && came(peer.unacknowledged.front())) {
+    peer.unacknowledged_bytes -= peer.unacknowledged.front().header.length;
+    peer.unacknowledged.pop_front();
+    peer.broke_at.reset();
+  }
+  while (!peer.queue.empty() && came(peer.queue.front())) peer.queue.pop_front();
+  if (number >= peer.forgotten) peer.forgotten = 0;
+}
+
+// ---- broken connections ----
+
+// Whether the data connection is lost. One that breaks and may be made anew is not.
+bool Peers::Lost(const std::string& endpoint, Peer* peer) {
+  if (!peer->again_at) {
+    if (!Broken(peer)) return false;
+    if (!MayResume(peer)) return true;
+    const bool again = *peer->broke_at != now_;  // it cannot be made either
+    peer->again_at = again ? now_ + kRetry : now_;
+  }
+  return now_ >= *peer->again_at && !Resume(endpoint, peer);
+}
+
+bool Peers::MayResume(Peer* peer) {
+  if (!peer->tcp || !peer->stood || peer->refused || peer->forgotten != 0) return false;
+  const bool stood = peer->stands_since &&
+                     (peer->unacknowledged.empty() || now_ - *peer->stands_since > kReconnect);
+  if (stood) peer->broke_at.reset();
+  if (!peer->broke_at) peer->broke_at = now_;
+  return now_ - *peer->broke_at <= kReconnect;
+}
+
+// What was sent goes to the front of the queue, as it was before it was sealed.
+bool Peers::Resume(const std::string& endpoint, Peer* peer) {
+  std::optional<FrameOpener> opener;
+  if (peer->key) opener.emplace(*peer->key);
+  std::deque<Frame> again;
+  for (std::deque<Frame>* frames : {&peer->unacknowledged, &peer->queue}) {
+    for (Frame& frame : *frames) {
+      if (opener && std::exchange(frame.sealed, false)) {
+        zmq::message_t plain(frame.payload.data(), frame.payload.size());
+        const std::span<const std::byte> first(static_cast<const std::byte*>(frame.first.data()),
+                                               frame.first.size());
+        if (!opener->Open(first, {static_cast<std::byte*>(plain.data()), plain.size()})) {
+          return false;  // never: it is this connection's own
+        }
+        frame.payload = std::move(plain);
+      }
+      again.push_back(std::move(frame));
+    }
+  }
+  peer->unacknowledged.clear();
+  peer->unacknowledged_bytes = 0;
+  peer->queue = std::move(again);
+  try {
+    static_cast<Connection&>(*peer) = Connection();
+    OpenData(endpoint, true, peer);
+  } catch (const zmq::error_t&) {
+    return false;
+  }
+  peer->again_at.reset();
+  ++resumed_;
+  return true;
+}
+
+// Any event that is asked for, but for the first two, means that the connection was closed, or
 // could not be made: a worker listens before the controller tells anybody of it.
 bool Peers::Broken(Peer* peer) {
   zmq::message_t message;
@@ -368,9 +488,16 @@ bool Peers::Broken(Peer* peer) {
     while (peer->monitor.recv(message, zmq::recv_flags::dontwait)) {
       if (!message.more()) continue;  // the endpoint
       const MonitorEvent event = EventOf(message);
-      const bool connected = event.event == ZMQ_EVENT_CONNECTED;
-      if (connected && !peer->verified) peer->verified = ListensForThisUser(event.value);
-      broken = broken || !connected || !peer->verified;
+      if (event.event == ZMQ_EVENT_CONNECTED) {
+        if (!peer->verified) peer->verified = ListensForThisUser(event.value);
+        broken = broken || !peer->verified;
+      } else if (event.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        peer->stood = true;
+        peer->stands_since = now_;
+      } else {
+        broken = true;
+        peer->refused = peer->refused || event.event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+      }
     }
   } catch (const zmq::error_t&) {
     broken = true;
@@ -382,11 +509,12 @@ bool Peers::Broken(Peer* peer) {
   return broken;
 }
 
-std::vector<std::string> Peers::Service() {
+std::vector<std::string> Peers::Service(Instant now) {
+  now_ = now;
   std::vector<std::string> lost;
   for (auto it = peers_.begin(); it != peers_.end();) {
     Peer& peer = it->second;
-    if (peer.used && (peer.broken || Broken(&peer) || !Flush(&peer))) {
+    if (peer.used && (peer.broken || Lost(it->first, &peer) || !Flush(&peer))) {
       lost.push_back(it->first);
       it = peers_.erase(it);
     } else {
@@ -399,6 +527,7 @@ std::vector<std::string> Peers::Service() {
 void Peers::AppendPollItems(std::vector<zmq::pollitem_t>* items) {
   for (auto& [endpoint, peer] : peers_) {
     if (!peer.used) continue;
+    if (peer.again_at) continue;
     items->push_back({peer.monitor.handle(), 0, ZMQ_POLLIN, 0});
     if (!peer.queue.empty() && peer.verified) {
       items->push_back({peer.push.handle(), 0, ZMQ_POLLOUT, 0});

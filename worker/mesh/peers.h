@@ -1,9 +1,14 @@
 // Connections to other workers' meshes: one PUSH per peer for data, and one for signals, each made
 // when it is first needed.
 //
-// Sending never blocks. Data frames that a connection does not take yet wait in a queue here. A
-// broken data connection is reported, and dropped with its queue. Data that the peer's host does
-// not acknowledge within the time limit breaks the connection.
+// Sending never blocks. Data frames that a connection does not take yet wait in a queue here. Data
+// that the peer's host does not acknowledge within the time limit breaks the connection.
+//
+// A broken data connection to another host is made anew, and what the peer has not acknowledged
+// (Acknowledged, arrivals.h) is sent again: the connections that follow each other so are one
+// stream. If that takes longer than kReconnect, the connection is lost: it is reported, and dropped
+// with its queue. So is any other one at once: no ipc connection breaks before its peer ends, and
+// where none was made yet, nobody listens.
 //
 // Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
 // made anew by the next signal; attempts are at least kSignalReconnect apart.
@@ -40,6 +45,16 @@ class Peers {
   static constexpr std::size_t kMaxConnections = 256;
   static constexpr std::size_t kMaxSignalConnections = 128;
   static constexpr DurationNs kSignalReconnect = 100 * kMillisecond;
+  // Within which a broken data connection is made anew, in attempts that are kRetry apart. One that
+  // stood for less than this, and of which nothing was acknowledged that it had to bring, does not
+  // begin that time again.
+  static constexpr DurationNs kReconnect = 200 * kMillisecond;
+  static constexpr DurationNs kRetry = 10 * kMillisecond;
+  // A new one whose door does not open within this is lost: the peer may not know this worker any
+  // more, and does not say so.
+  static constexpr DurationNs kHandshake = 500 * kMillisecond;
+  // Kept of a stream for that, at most: of what is further behind, the connection must not break.
+  static constexpr std::size_t kMaxUnacknowledged = 16 << 20;
   // Frames that are remembered to be on their way (Sent).
   static constexpr std::size_t kMaxSent = 256;
 
@@ -94,30 +109,35 @@ class Peers {
   // the connection has taken may still arrive.
   void Drop(const std::string& endpoint);
 
-  // Sends as much as connections take. Returns the endpoints that broke, and drops them.
-  std::vector<std::string> Service();
+  // The peer has got all frames of the stream up to this number.
+  void Acknowledged(const std::string& endpoint, std::uint64_t stream, std::uint64_t number);
+
+  // Sends as much as connections take. Returns the endpoints that are lost, and drops them.
+  std::vector<std::string> Service(Instant now);
   // Closes signal connections that were not used for long.
   void CloseUnused(Instant now);
-  // Of the next CloseUnused that has something to do.
+  // Of the next CloseUnused or Service that has something to do.
   std::optional<Instant> NextDeadline() const;
 
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
 
   std::size_t connections() const { return peers_.size(); }
   std::size_t signal_connections() const { return signals_.size(); }
+  // Data connections that broke and were made anew.
+  std::uint64_t resumed() const { return resumed_; }
 
  private:
   struct Frame {
     FrameHeader header;
     zmq::message_t payload;
-    // Once it has been offered to the connection: its first part. Both are sealed, then.
-    bool offered = false;
-    zmq::message_t first;
+    bool sealed = false;
+    zmq::message_t first;  // then: the first part
   };
   using Sealer = std::optional<FrameSealer>;  // if the connection Seals
   struct Connection {
     Connection() = default;
     Connection(Connection&&) noexcept = default;
+    Connection& operator=(Connection&&) noexcept = default;
     // A monitor whose other end is gone would block what it tells of.
     ~Connection() {
       if (push.handle() != nullptr) zmq_socket_monitor(push.handle(), nullptr, 0);
@@ -125,21 +145,34 @@ class Peers {
     zmq::socket_t push;
     zmq::socket_t monitor;
     Sealer sealer;
+    std::optional<SealKey> key;  // the sealer's
   };
   struct Peer : Connection {
+    bool tcp = false;
     bool verified = false;  // who listens there
     std::deque<Frame> queue;
     bool used = false;
     std::uint8_t kept = 0;  // Keepers
     bool broken = false;    // in use; to be reported
     std::uint64_t last_use = 0;
-    std::uint64_t made = 0;  // of the connections made here, from 1
+    std::uint64_t stream = 0;  // the number of its first connection made here, from 1
+
+    // Over tcp.
+    std::deque<Frame> unacknowledged;  // as the connection took them
+    std::size_t unacknowledged_bytes = 0;
+    std::uint64_t number = 0;     // of the newest frame
+    std::uint64_t forgotten = 0;  // the newest that is kept no more, and not acknowledged yet
+    bool stood = false;           // once: the peer's door has opened
+    bool refused = false;         // by the door
+    std::optional<Instant> stands_since;
+    std::optional<Instant> broke_at;
+    std::optional<Instant> again_at;  // broken: the next attempt
   };
   struct SentTo {
     Topic topic = Topic::kGroup;
     Incarnation to = 0;
     std::uint64_t number = 0;
-    std::uint64_t made = 0;  // of the connection
+    std::uint64_t stream = 0;
   };
 
   struct SignalConnection : Connection {
@@ -149,11 +182,17 @@ class Peers {
   };
 
   void Open(const std::string& endpoint, Purpose purpose, int events, Connection* connection);
-  static bool Hand(zmq::socket_t* push, Sealer* sealer, Frame* frame);
+  void OpenData(const std::string& endpoint, bool again, Peer* peer);
+  static void Seal(Sealer* sealer, Frame* frame);
+  static bool Hand(zmq::socket_t* push, Frame* frame);
+  static bool HandNext(Peer* peer);
   Result<Peer*> Connect(const std::string& endpoint);
   SignalConnection* ConnectSignals(Instant now, const std::string& endpoint);
-  bool Flush(Peer* peer);
+  static bool Flush(Peer* peer);
   bool Broken(Peer* peer);
+  bool Lost(const std::string& endpoint, Peer* peer);
+  bool MayResume(Peer* peer);
+  bool Resume(const std::string& endpoint, Peer* peer);
   void Evict();
 
   zmq::context_t* context_;
@@ -166,6 +205,8 @@ class Peers {
   std::map<std::string, SignalConnection> signals_;
   std::uint64_t uses_ = 0;
   std::uint64_t made_ = 0;
+  std::uint64_t resumed_ = 0;
+  Instant now_;              // of the last Service
   std::deque<SentTo> sent_;  // the newest kMaxSent
 };
 

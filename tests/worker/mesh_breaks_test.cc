@@ -1,0 +1,213 @@
+// Connections between hosts that break while data is on its way, and can be made anew: nobody
+// notices. What comes twice counts once.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/base/prng.h"
+#include "tests/plans.h"
+#include "tests/worker/mesh_job.h"
+#include "worker/mesh/arrivals.h"
+
+namespace prd {
+namespace {
+
+using testing::Fill;
+using testing::MeshJob;
+using testing::MeshNow;
+
+// ---- what has come ----
+
+FrameHeader Numbered(std::uint64_t stream, std::uint64_t number, std::uint64_t length = 0) {
+  return {.from = 7, .length = length, .stream = stream, .number = number};
+}
+
+TEST(ArrivalsTest, WhatComesTwiceCountsOnce) {
+  Arrivals arrivals;
+  const Instant now{kSecond};
+  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 1)));
+  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 2)));
+  EXPECT_FALSE(arrivals.Take(now, Numbered(3, 1)));
+  EXPECT_FALSE(arrivals.Take(now, Numbered(3, 2)));
+  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 5))) << "the sender gave up 3 and 4";
+  EXPECT_TRUE(arrivals.Take(now, Numbered(8, 1))) << "another stream";
+  EXPECT_FALSE(arrivals.Take(now, Numbered(3, 5))) << "the old one's, late";
+  FrameHeader other = Numbered(3, 1);
+  other.from = 9;
+  EXPECT_TRUE(arrivals.Take(now, other));
+  arrivals.Forget(7);
+  EXPECT_TRUE(arrivals.Take(now, Numbered(3, 1)));
+  EXPECT_FALSE(arrivals.Take(now, other));
+}
+
+TEST(ArrivalsTest, TheNewestStreamsOfASenderAreRemembered) {
+  Arrivals arrivals;
+  const Instant now{kSecond};
+  for (std::uint64_t stream = 2; stream <= 1 + Arrivals::kStreams; ++stream) {
+    EXPECT_TRUE(arrivals.Take(now, Numbered(stream, 1)));
+  }
+  EXPECT_TRUE(arrivals.Take(now, Numbered(1, 1)));
+  EXPECT_TRUE(arrivals.Take(now, Numbered(1, 1))) << "older than all that are remembered";
+  EXPECT_FALSE(arrivals.Take(now, Numbered(2, 1)));
+  EXPECT_TRUE(arrivals.Take(now, Numbered(99, 1)));
+  EXPECT_TRUE(arrivals.Take(now, Numbered(2, 1))) << "99 has taken its place";
+}
+
+TEST(ArrivalsTest, IsAcknowledgedAfterAWhileOrMuch) {
+  Arrivals arrivals;
+  const Instant now{kSecond};
+  EXPECT_FALSE(arrivals.NextDeadline().has_value());
+  ASSERT_TRUE(arrivals.Take(now, Numbered(3, 1, 100)));
+  ASSERT_TRUE(arrivals.Take(now + 1, Numbered(3, 2, 100)));
+  ASSERT_EQ(arrivals.NextDeadline(), now + Arrivals::kTellAfter);
+  EXPECT_TRUE(arrivals.TakeDue(now + Arrivals::kTellAfter - 1).empty());
+  const auto due = arrivals.TakeDue(now + Arrivals::kTellAfter);
+  ASSERT_EQ(due.size(), 1u);
+  EXPECT_EQ(due[0].to, 7u);
+  EXPECT_EQ(due[0].stream, 3u);
+  EXPECT_EQ(due[0].number, 2u);
+  EXPECT_FALSE(arrivals.NextDeadline().has_value());
+  EXPECT_TRUE(arrivals.TakeDue(now + kSecond).empty());
+
+  ASSERT_TRUE(arrivals.Take(now, Numbered(4, 1)));
+  ASSERT_TRUE(arrivals.Take(now, Numbered(3, 3, Arrivals::kTellBytes)));
+  const auto much = arrivals.TakeDue(now);
+  ASSERT_EQ(much.size(), 1u);
+  EXPECT_EQ(much[0].number, 3u);
+  // Also where nothing was new: what said so before may have been lost.
+  ASSERT_FALSE(arrivals.Take(now, Numbered(3, 3, 10)));
+  EXPECT_EQ(arrivals.TakeDue(now + Arrivals::kTellAfter).size(), 2u);
+}
+
+// ---- meshes ----
+
+// Connections over tcp that this process has with itself: one end each.
+std::vector<int> Connections() {
+  std::vector<int> found;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in other{};
+    socklen_t size = sizeof other;
+    const bool connected = ::getpeername(fd, reinterpret_cast<sockaddr*>(&other), &size) == 0;
+    if (connected && other.sin_family == AF_INET) found.push_back(fd);
+  }
+  return found;
+}
+// Both ends see it reset, and what is on its way is lost.
+void Break(int connection) {
+  sockaddr nowhere{};
+  nowhere.sa_family = AF_UNSPEC;
+  (void)::connect(connection, &nowhere, sizeof nowhere);
+}
+
+class MeshBreaksTest : public ::testing::TestWithParam<std::tuple<MeshSecurity, std::size_t>> {
+ protected:
+  static constexpr std::size_t kWorkers = 4;
+
+  MeshBreaksTest() : job_(0, {{DType::kF32, std::get<1>(GetParam())}}, plans::kModels, Options()) {
+    for (std::size_t w = 0; w < kWorkers; ++w) job_.AddApart();
+    for (std::size_t w = 0; w < kWorkers; ++w) {
+      job_[w].mesh().JoinRun(1, plans::kModels, 20 * kSecond,
+                             {.security = std::get<0>(GetParam())});
+      all_.push_back(w);
+    }
+  }
+  static Mesh::Options Options() {
+    Mesh::Options options;
+    options.chunk_bytes = 64 << 10;
+    return options;
+  }
+  std::uint64_t Resumed() {
+    std::uint64_t resumed = 0;
+    for (const std::size_t w : all_) resumed += job_[w].mesh().resumed();
+    return resumed;
+  }
+
+  MeshJob job_;
+  std::vector<std::size_t> all_;
+  Prng random_{5};
+};
+
+TEST_P(MeshBreaksTest, ReductionsGoOnOverConnectionsThatBreak) {
+  int breaks = 0;
+  for (int round = 0; round < 40; ++round) {
+    for (const std::size_t w : all_) {
+      Fill(&job_[w].parameters, [&] { return static_cast<double>(w + 1 + round); });
+    }
+    const std::vector<double> weights(kWorkers, 1.0 / kWorkers);
+    const Group group = job_.MakeGroup(GroupKind::kTrain, round + 1, all_, weights);
+    for (const std::size_t w : all_) job_.Start(w, group);
+    // At a turn that is different each time; the first round makes the connections.
+    int turn = static_cast<int>(random_.Below(std::get<1>(GetParam()) < 10'000 ? 4 : 40));
+    const bool over = job_.RunUntil([&] {
+      if (round > 0 && turn-- == 0) {
+        const std::vector<int> connections = Connections();
+        if (!connections.empty()) {
+          Break(connections[random_.Below(connections.size())]);
+          ++breaks;
+        }
+      }
+      return std::all_of(all_.begin(), all_.end(),
+                         [&](std::size_t w) { return job_[w].node->reduced.has_value(); });
+    });
+    ASSERT_TRUE(over) << "round " << round;
+    for (const std::size_t w : all_) {
+      const auto& reduced = *job_[w].node->reduced;
+      ASSERT_TRUE(reduced.status.ok()) << reduced.status.ToString() << " in round " << round;
+      ASSERT_EQ(job_[w].parameters[0].Get(0), 2.5 + round);
+      ASSERT_EQ(job_[w].parameters[0].Get(job_[w].parameters[0].size() - 1), 2.5 + round);
+    }
+  }
+  EXPECT_GT(breaks, 5);
+  EXPECT_GT(Resumed(), 0u);
+}
+
+// A copy of a replica comes in many frames, of which most wait at its source.
+TEST_P(MeshBreaksTest, ACopyGoesOnOverAConnectionThatBreaks) {
+  for (int round = 0; round < 10; ++round) {
+    Fill(&job_[0].parameters, [&] { return 1.0 + round; });
+    int turn = static_cast<int>(random_.Below(round == 0 ? 1 : 30));
+    job_.StartFetch(1, 0);
+    const bool over = job_.RunUntil([&] {
+      const std::vector<int> connections = Connections();
+      if (round > 0 && turn-- == 0 && !connections.empty()) {
+        Break(connections[random_.Below(connections.size())]);
+      }
+      return job_[1].node->fetched.has_value();
+    });
+    ASSERT_TRUE(over) << "round " << round;
+    const Status& status = job_[1].node->fetched->status;
+    ASSERT_TRUE(status.ok()) << status.ToString() << " in round " << round;
+    ASSERT_EQ(ValuesOf(job_[1].parameters), ValuesOf(job_[0].parameters));
+  }
+}
+
+TEST_P(MeshBreaksTest, WhoIsGoneIsNamed) {
+  const std::vector<double> weights(kWorkers, 1.0 / kWorkers);
+  job_.ReduceOk(GroupKind::kTrain, 1, all_, weights);
+  const Group group = job_.MakeGroup(GroupKind::kTrain, 2, all_, weights);
+  const Rank gone = group.members.get()[2].rank;
+  for (const std::size_t w : {0, 1, 3}) job_.Start(w, group);
+  job_[2].node.reset();
+  bool named = false;
+  for (const Status& status : job_.Finish({0, 1, 3})) EXPECT_FALSE(status.ok());
+  for (const std::size_t w : {0, 1, 3}) {
+    const std::vector<Rank>& unreachable = job_[w].node->reduced->unreachable;
+    named = named || unreachable == std::vector<Rank>{gone};
+  }
+  EXPECT_TRUE(named);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfEachSecurity, MeshBreaksTest,
+                         ::testing::Combine(::testing::Values(MeshSecurity::kNone,
+                                                              MeshSecurity::kAead,
+                                                              MeshSecurity::kCurve),
+                                            // directly; around the ring, in many chunks
+                                            ::testing::Values(1000u, 1'000'000u)));
+
+}  // namespace
+}  // namespace prd
