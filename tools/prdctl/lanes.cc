@@ -13,9 +13,9 @@ void Lanes::Follow(const Record& record) {
     stopped_.erase(joined->rank);
     joined_[joined->rank] = record.now;
     if (going_over_.erase(joined->rank) > 0 && !lane.there.empty()) {
-      lane.there.back().second.reset();
-    } else if (lane.there.empty() || lane.there.back().second) {
-      lane.there.emplace_back(record.now, std::nullopt);
+      lane.there.back().left.reset();
+    } else if (lane.there.empty() || lane.there.back().left) {
+      lane.there.push_back({.joined = record.now, .left = std::nullopt, .why = {}});
     }
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     const auto lane = lanes_.find(left->rank);
@@ -26,8 +26,8 @@ void Lanes::Follow(const Record& record) {
       return;
     }
     if (lane == lanes_.end() || lane->second.there.empty()) return;
-    std::optional<Instant>& until = lane->second.there.back().second;
-    if (!until) until = record.now;
+    Stay& stay = lane->second.there.back();
+    if (!stay.left) stay = {.joined = stay.joined, .left = record.now, .why = left->reason};
     if (lane->second.there.size() > 1000) lane->second.there.pop_front();
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     newest_ = std::max(newest_, formed->id);
@@ -52,7 +52,7 @@ void Lanes::Follow(const Record& record) {
     going_over_.clear();
     for (auto& [rank, lane] : lanes_) {
       if (lane.there.empty()) continue;
-      std::optional<Instant>& until = lane.there.back().second;
+      std::optional<Instant>& until = lane.there.back().left;
       // With a switch all are sent away just before, to the next run.
       if (ended->next != kNoRun && until.value_or(record.now) == record.now) {
         going_over_.insert(rank);
@@ -92,7 +92,7 @@ std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
   if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
   if (stopped_.contains(rank)) return std::nullopt;
   const auto joined = joined_.find(rank);
-  if (joined == joined_.end() || lane->second.there.back().second) return std::nullopt;
+  if (joined == joined_.end() || lane->second.there.back().left) return std::nullopt;
   const Instant since = std::max(joined->second, BusyUntil(rank));
   if (since >= now) return std::nullopt;
   const auto in = in_.find(rank);

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tools/prdctl/export.h"
@@ -24,9 +25,14 @@ class Lanes final : public TraceExporter {
     GroupId group = kNoGroup;
     Kind kind = Kind::kComputing;
   };
+  struct Stay {
+    Instant joined;
+    std::optional<Instant> left;
+    std::string why;  // it left
+  };
   struct Lane {
     std::deque<Span> spans;
-    std::deque<std::pair<Instant, std::optional<Instant>>> there;  // joined, left
+    std::deque<Stay> there;
   };
 
   explicit Lanes(std::size_t most = 2'000'000) : TraceExporter(nullptr), most_(most) {}

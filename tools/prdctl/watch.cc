@@ -385,9 +385,9 @@ Json JobWatch::Timeline(double from_s, double to_s, int width, Instant now) cons
                        std::string(1, kLetters[static_cast<std::size_t>(span.kind)]), span.group});
       });
       Json there = Json::array();
-      for (const auto& [joined, left] : lane.there) {
+      for (const auto& [joined, left, why] : lane.there) {
         if (joined < to && left.value_or(now) > from) {
-          there.push_back({Seconds(joined - start_), Seconds(left.value_or(now) - start_)});
+          there.push_back({Seconds(joined - start_), Seconds(left.value_or(now) - start_), why});
         }
       }
       rows.push_back({{"first", rank},
@@ -423,7 +423,7 @@ Json JobWatch::Timeline(double from_s, double to_s, int width, Instant now) cons
     each(lane->first, lane->second, [&](const Span& span) {
       spread(span.from, span.to, static_cast<std::size_t>(span.kind));
     });
-    for (const auto& [joined, left] : lane->second.there) {
+    for (const auto& [joined, left, why] : lane->second.there) {
       if (joined < to && left.value_or(now) > from) spread(joined, left.value_or(now), 4);
     }
     const Rank last = lane->first;

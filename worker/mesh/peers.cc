@@ -282,12 +282,12 @@ bool Peers::HandNext(Peer* peer) {
   }
   if (!Hand(&peer->push, peer->tcp ? &copy : &frame)) return false;
   if (peer->tcp) {
-    peer->unacknowledged_bytes += frame.header.length;
+    peer->unacknowledged_bytes += BytesOf(frame);
     peer->unacknowledged.push_back(std::move(frame));
     while (peer->unacknowledged_bytes > kMaxUnacknowledged) {
-      const FrameHeader& oldest = peer->unacknowledged.front().header;
-      peer->forgotten = oldest.number;
-      peer->unacknowledged_bytes -= oldest.length;
+      const Frame& oldest = peer->unacknowledged.front();
+      peer->forgotten = oldest.header.number;
+      peer->unacknowledged_bytes -= BytesOf(oldest);
       peer->unacknowledged.pop_front();
     }
   }
@@ -416,7 +416,7 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
     return frame.header.number != 0 && frame.header.number <= number;
   };
   while (!peer.unacknowledged.empty() && came(peer.unacknowledged.front())) {
-    peer.unacknowledged_bytes -= peer.unacknowledged.front().header.length;
+    peer.unacknowledged_bytes -= BytesOf(peer.unacknowledged.front());
     peer.unacknowledged.pop_front();
     peer.broke_at.reset();
   }
@@ -502,7 +502,7 @@ bool Peers::Broken(Peer* peer) {
   } catch (const zmq::error_t&) {
     broken = true;
   }
-  if (broken) {
+  if (broken && peer->push.handle() != nullptr) {
     peer->push.set(zmq::sockopt::linger, 0);
     zmq_socket_monitor(peer->push.handle(), nullptr, 0);
   }

@@ -133,6 +133,7 @@ class Peers {
     bool sealed = false;
     zmq::message_t first;  // then: the first part
   };
+  static std::size_t BytesOf(const Frame& frame) { return frame.header.length + sizeof(Frame); }
   using Sealer = std::optional<FrameSealer>;  // if the connection Seals
   struct Connection {
     Connection() = default;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/tools/prdctl/story.h"
+#include "tools/prdctl/lanes.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -56,6 +57,24 @@ TEST(WatchTest, RunsFollowEachOtherAsOneJob) {
   EXPECT_EQ(groups.front()["run"], 5);
   EXPECT_EQ(groups.back()["run"], 3);
   EXPECT_EQ(groups.back()["group"], 1);
+}
+
+// The page says so where the worker's line ends.
+TEST(WatchTest, WhyAWorkerIsGoneIsTold) {
+  Story story(3, "p-reduce");
+  story.Join(0).Join(1).Signal(0, 1, 10);
+  story.At(50).Write(
+      WorkerLeft{.rank = 1, .why = LeftReason::kLost, .reason = "its process ended"});
+  story.At(90).Join(1);
+  Lanes lanes;
+  for (const Record& record : story.records()) lanes.Follow(record);
+  EXPECT_EQ(lanes.lanes().at(0).there.size(), 1u);
+  const auto& there = lanes.lanes().at(1).there;
+  ASSERT_EQ(there.size(), 2u);
+  EXPECT_EQ(there[0].left, story.records()[4].now);
+  EXPECT_EQ(there[0].why, "its process ended");
+  EXPECT_FALSE(there[1].left.has_value());
+  EXPECT_EQ(there[1].why, "");
 }
 
 TEST(WatchTest, ARunThatIsDamagedHidesNoneAfterIt) {

@@ -537,6 +537,8 @@ function tell(row, t, left, top) {
   if (row.cells) kind = row.cells[Math.floor((t - line.from_s) / (line.to_s - line.from_s) * row.cells.length)];
   else { did = row.spans.find((s) => s[0] <= t && t < s[1] && s[2] !== "b") || row.spans.find((s) => s[0] <= t && t < s[1]); kind = did ? did[2] : row.there.some((s) => s[0] <= t && t < s[1]) ? "p" : null; }
   text += "\n" + (KINDS[kind] ? (row.cells ? "mostly " : "") + KINDS[kind][1] : "not there") + (did ? " for " + seconds(did[1] - did[0]) : "");
+  const stay = kind || row.cells ? null : row.there.filter((s) => s[1] <= t).pop();
+  if (stay && stay[2]) text += " since " + clock(stay[1]) + "\n" + stay[2];
   if (did && did[3]) {
     group = state.groups.find((g) => g.key === did[3]) || null;
     if (!state.summary.switches.length) text += "\ngroup " + did[3];
