@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How long the others stand still when a worker is killed: kill -9 at random moments, and for each kill the longest time
 between two steps of a survivor. Usage: death_by_hand.py BIN_DIR [--kills 20] [--workers 4] [--over ipc,tcp,curve,hosts]
-[--engines all-reduce,...] [--grace 200] [--step-ms 50] [--restarts 0] [--breaks 0] [--at-once 1]
+[--engines all-reduce,...] [--grace 200] [--step-ms 50] [--restarts 0] [--breaks 0] [--at-once 1] [--reset-s 0]
 
 The killed one is started anew and trains again before the next kill. --at-once N: so many die in one instant. --restarts N:
 kills and starts the daemon so often instead, and tells the longest time between two steps beside how long the daemon took until it
 listened. --breaks N: instead, the kernel ends so many TCP connections, of workers to the daemon and among themselves (`ss -K`: needs
 root); nobody may be taken for ended, copy a model or lose a step. --over hosts: each worker and the daemon in a network namespace of
-its own, with keys, so that workers have TCP connections among themselves (needs root)."""
+its own, with keys, so that workers have TCP connections among themselves (needs root). --over pids: over tcp, each worker in a pid
+namespace of its own, as in a container, where its number is 1 (needs root). --reset-s S, over hosts: the killed one's host is reset. Its
+link is cut first, so that nothing tells of the death, and after S seconds its kernel is back and knows of no connection."""
 import argparse
 import contextlib
 import json
@@ -37,7 +39,7 @@ def make(options, engine, over):
         spaces = stack.enter_context(hosts.Hosts(options.workers + 1, "1gbit")) if over == "hosts" else None
         address = spaces.address(0) if spaces else "127.0.0.2" if over == "curve" else "127.0.0.1"
         c = cluster.Cluster(options.bin, job, address=address, inside=spaces.enter(0) if spaces else ())
-        c.spaces = spaces
+        c.spaces, c.pids = spaces, over == "pids"
         if over == "ipc":
             c.config.write_text(c.config.read_text().replace(c.endpoint, f"ipc://{c.dir}/workers.sock"))
             c.endpoint = f"ipc://{c.dir}/workers.sock"
@@ -45,7 +47,18 @@ def make(options, engine, over):
 
 
 def inside(c, rank):
-    return c.spaces.enter(rank + 1) if c.spaces else ()
+    return c.spaces.enter(rank + 1) if c.spaces else ("unshare", "--pid", "--fork", "--kill-child") if c.pids else ()
+
+
+def reset(c, worker, rank, seconds):
+    """As if the worker's host lost its power, and were up again after so long."""
+    switch, space, port = c.spaces.spaces[0], c.spaces.spaces[rank + 2], f"port{rank + 1}"
+    switch.run(f"ip link set {port} down")
+    worker.process.kill()
+    worker.process.wait()
+    space.run("ss -Kta")
+    time.sleep(seconds)
+    switch.run(f"ip link set {port} up")
 
 
 def start(c, options, rank):
@@ -133,7 +146,10 @@ def measure(options, engine, over):
             else:
                 victims = random.sample(range(options.workers), options.at_once)
                 for victim in victims:
-                    workers[victim].process.kill()
+                    if options.reset_s:
+                        reset(c, workers[victim], victim, options.reset_s)
+                    else:
+                        workers[victim].process.kill()
                 survivors = [w for i, w in enumerate(workers) if i not in victims]
             for worker in survivors:
                 trains(worker)
@@ -160,6 +176,7 @@ def main():
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--breaks", type=int, default=0)
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--reset-s", type=float, default=0)
     parser.add_argument("--away", type=float, default=0, help="seconds between a daemon's end and its start")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--grace", type=int, default=200)

@@ -211,7 +211,7 @@ class Mesh {
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);
 
   struct Counters {
-    std::uint64_t received = 0;             // frames that counted, beside these:
+    std::uint64_t received = 0;  // frames that counted, beside these:
     std::uint64_t acknowledgements = 0;
     std::uint64_t early = 0;                // kept for a group that was not announced here yet
     std::uint64_t dropped = 0;              // damaged, misaddressed, of groups that are over
