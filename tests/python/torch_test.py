@@ -40,6 +40,24 @@ def make_model(seed=0, frozen=False):
     return model
 
 
+class Divided(torch.Tensor):
+    """As DTensor: one tensor to a program, and its elements are elsewhere."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return cls.of(torch.ones(1, 6))
+
+    @classmethod
+    def of(cls, like):
+        return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
+
+
+def divided():
+    model = torch.nn.Linear(6, 1)
+    model.weight = torch.nn.Parameter(Divided.of(torch.ones(1, 6)))
+    return model
+
+
 def draw(rank, steps, batch=8):
     """Inputs and targets that a linear model fits; each worker's own."""
     generator = torch.Generator().manual_seed(100 + rank)
@@ -494,6 +512,7 @@ class Torch(unittest.TestCase):
             misuse(c, "add_param_group", lambda m, o: o.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]}))
             misuse(c, "0.bias.*the optimizer does not have", None, optimize=lambda m: torch.optim.SGD(list(m.parameters())[2:] + [m[0].weight], lr=0.1))
             misuse(c, "weight: is torch.complex64", None, make=lambda: torch.nn.Linear(6, 1, dtype=torch.complex64))
+            misuse(c, "weight: is a Divided, which has no memory of its own", None, make=divided)
             misuse(c, "LBFGS cannot train under engine all-reduce", None, optimize=lambda m: torch.optim.LBFGS(m.parameters()))
 
     def test_a_gradient_that_is_not_finite_is_named(self):

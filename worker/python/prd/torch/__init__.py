@@ -50,6 +50,9 @@ def _taken(tensor, name):
     """The prd.Tensor of a torch.Tensor. ValueError says by name why there is none."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         raise errors.InvalidArgument(f"{name}: is not an ordinary dense tensor ({tensor.layout})")
+    if tensor.numel() and not tensor.data_ptr():
+        raise errors.InvalidArgument(f"{name}: is a {type(tensor).__name__}, which has no memory of its own in this process; a replica is one "
+                                     "process, so parameters that FSDP or tensor parallelism has divided cannot be averaged yet")
     if tensor.dtype not in _DTYPES:
         raise errors.InvalidArgument(f"{name}: is {tensor.dtype}, allowed are float32, float64, float16 and bfloat16")
     size = tensor.element_size()
