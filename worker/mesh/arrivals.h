@@ -1,9 +1,9 @@
 // Which numbered frames have come from each peer, and what of them is to be acknowledged.
 //
-// A sender numbers the frames of a stream (peers.h) in the order in which it sends them. When the
-// stream's connection breaks, it opens another one and sends again what has not been acknowledged;
-// so a frame may come over both, in any order between the two, and counts once. A number that is
-// left out was given up by its sender. No sockets; not thread safe.
+// A sender numbers the frames of a stream (peers.h) in the order in which it sends them. After a
+// break it sends unacknowledged frames again, over another connection, so a frame may come twice.
+// It counts once. Over each connection numbers ascend; the two connections may be read in any
+// order. The sender may skip numbers. No sockets; not thread safe.
 #ifndef PRD_WORKER_MESH_ARRIVALS_H_
 #define PRD_WORKER_MESH_ARRIVALS_H_
 
@@ -21,10 +21,11 @@ namespace prd {
 
 class Arrivals {
  public:
-  // Told at once after so many bytes, and else after so long. A sender keeps more than this.
+  // An acknowledgement is due after so many bytes or so much time. Less than what a sender keeps
+  // (Peers::kMaxUnacknowledged).
   static constexpr std::size_t kTellBytes = 2 << 20;
   static constexpr DurationNs kTellAfter = 20 * kMillisecond;
-  // A sender's newest streams: what comes of older ones is not looked at.
+  // How many of a sender's streams are remembered, the newest. Frames of older ones always count.
   static constexpr std::size_t kStreams = 4;
 
   struct Acknowledgement {

@@ -572,7 +572,7 @@ void Mesh::AskProbed(Instant now) {
   }
 }
 
-// One that does not get through is made good by a later one.
+// An acknowledgement may be lost: a later one says the same and more.
 void Mesh::Acknowledge(Instant now) {
   for (const Arrivals::Acknowledgement& due : arrivals_.TakeDue(now)) {
     const GroupMember* member = directory_.Find(due.to);

@@ -237,7 +237,7 @@ std::size_t Peers::Queued(const std::string& endpoint) const {
   return it == peers_.end() ? 0 : it->second.queue.size();
 }
 
-// Makes the frame what it is on the wire. Once.
+// Makes the frame what it is on the wire. Later calls do nothing.
 void Peers::Seal(Sealer* sealer, Frame* frame) {
   if (std::exchange(frame->sealed, true)) return;
   const auto header = EncodeHeader(frame->header);
@@ -426,7 +426,7 @@ void Peers::Acknowledged(const std::string& endpoint, std::uint64_t stream, std:
 
 // ---- broken connections ----
 
-// Whether the data connection is lost. One that breaks and may be made anew is not.
+// Whether the data connection is lost. A broken one that may still be replaced is not.
 bool Peers::Lost(const std::string& endpoint, Peer* peer) {
   if (!peer->again_at) {
     if (!Broken(peer)) return false;
@@ -446,7 +446,8 @@ bool Peers::MayResume(Peer* peer) {
   return now_ - *peer->broke_at <= kReconnect;
 }
 
-// What was sent goes to the front of the queue, as it was before it was sealed.
+// Opens another connection. What was handed to the old one goes to the front of the queue, in
+// plain. False: the system has no more sockets.
 bool Peers::Resume(const std::string& endpoint, Peer* peer) {
   std::optional<FrameOpener> opener;
   if (peer->key) opener.emplace(*peer->key);
@@ -458,7 +459,7 @@ bool Peers::Resume(const std::string& endpoint, Peer* peer) {
         const std::span<const std::byte> first(static_cast<const std::byte*>(frame.first.data()),
                                                frame.first.size());
         if (!opener->Open(first, {static_cast<std::byte*>(plain.data()), plain.size()})) {
-          return false;  // never: it is this connection's own
+          return false;  // cannot be: the old connection has sealed it
         }
         frame.payload = std::move(plain);
       }
@@ -475,7 +476,6 @@ bool Peers::Resume(const std::string& endpoint, Peer* peer) {
     return false;
   }
   peer->again_at.reset();
-  ++resumed_;
   return true;
 }
 
@@ -492,6 +492,7 @@ bool Peers::Broken(Peer* peer) {
         if (!peer->verified) peer->verified = ListensForThisUser(event.value);
         broken = broken || !peer->verified;
       } else if (event.event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+        resumed_ += peer->stood ? 1 : 0;
         peer->stood = true;
         peer->stands_since = now_;
       } else {

@@ -4,11 +4,12 @@
 // Sending never blocks. Data frames that a connection does not take yet wait in a queue here. Data
 // that the peer's host does not acknowledge within the time limit breaks the connection.
 //
-// A broken data connection to another host is made anew, and what the peer has not acknowledged
-// (Acknowledged, arrivals.h) is sent again: the connections that follow each other so are one
-// stream. If that takes longer than kReconnect, the connection is lost: it is reported, and dropped
-// with its queue. So is any other one at once: no ipc connection breaks before its peer ends, and
-// where none was made yet, nobody listens.
+// When a data connection to another host breaks, another one is made, and what the peer has not
+// acknowledged (Acknowledged, arrivals.h) is sent again over it. Connections that follow each other
+// in this way are one stream. If no new connection can be made within kReconnect, the connection is
+// lost: Service reports it, and its queue is dropped. Two kinds of connection are lost as soon as
+// they break: ipc, which breaks only when the peer's process ends, and one that the peer has never
+// accepted.
 //
 // Signals (pings and pongs) may be lost, and do not wait behind data. A broken signal connection is
 // made anew by the next signal; attempts are at least kSignalReconnect apart.
@@ -45,15 +46,16 @@ class Peers {
   static constexpr std::size_t kMaxConnections = 256;
   static constexpr std::size_t kMaxSignalConnections = 128;
   static constexpr DurationNs kSignalReconnect = 100 * kMillisecond;
-  // Within which a broken data connection is made anew, in attempts that are kRetry apart. One that
-  // stood for less than this, and of which nothing was acknowledged that it had to bring, does not
-  // begin that time again.
+  // How long attempts to replace a broken data connection go on, and how far they are apart. The
+  // time starts anew when a connection breaks that stood for longer than this, or that brought
+  // something that was acknowledged.
   static constexpr DurationNs kReconnect = 200 * kMillisecond;
   static constexpr DurationNs kRetry = 10 * kMillisecond;
-  // A new one whose door does not open within this is lost: the peer may not know this worker any
-  // more, and does not say so.
+  // A replacement that the peer has not accepted within this time is lost. Under CURVE a peer that
+  // no longer knows this worker gives no answer.
   static constexpr DurationNs kHandshake = 500 * kMillisecond;
-  // Kept of a stream for that, at most: of what is further behind, the connection must not break.
+  // At most this much of a stream is kept to be sent again. While more is unacknowledged, a break
+  // loses the connection.
   static constexpr std::size_t kMaxUnacknowledged = 16 << 20;
   // Frames that are remembered to be on their way (Sent).
   static constexpr std::size_t kMaxSent = 256;
@@ -123,7 +125,7 @@ class Peers {
 
   std::size_t connections() const { return peers_.size(); }
   std::size_t signal_connections() const { return signals_.size(); }
-  // Data connections that broke and were made anew.
+  // Broken data connections that were replaced.
   std::uint64_t resumed() const { return resumed_; }
 
  private:
@@ -159,13 +161,13 @@ class Peers {
     std::uint64_t stream = 0;  // the number of its first connection made here, from 1
 
     // Over tcp.
-    std::deque<Frame> unacknowledged;  // as the connection took them
+    std::deque<Frame> unacknowledged;  // handed to the connection, oldest first
     std::size_t unacknowledged_bytes = 0;
     std::uint64_t number = 0;     // of the newest frame
-    std::uint64_t forgotten = 0;  // the newest that is kept no more, and not acknowledged yet
-    bool stood = false;           // once: the peer's door has opened
-    bool refused = false;         // by the door
-    std::optional<Instant> stands_since;
+    std::uint64_t forgotten = 0;  // the newest that is neither kept nor acknowledged; 0: none
+    bool stood = false;           // the peer has accepted a connection of this stream
+    bool refused = false;         // the peer has refused one
+    std::optional<Instant> stands_since;  // this connection
     std::optional<Instant> broke_at;
     std::optional<Instant> again_at;  // broken: the next attempt
   };
