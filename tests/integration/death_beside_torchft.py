@@ -89,7 +89,7 @@ class Worker:
         seen, end = len(self.came), time.monotonic() + within
         while len(self.came) < seen + more:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise AssertionError(f"a worker {'has ended' if self.process.poll() is not None else 'makes no steps'}")
+                raise AssertionError(f"a worker {'has ended' if self.process.poll() is not None else 'makes no steps'}; see death_beside_torchft.err")
             time.sleep(0.01)
 
     def gap(self, since, until):
