@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 
 #include "config/config.h"
@@ -385,10 +386,13 @@ Json JobWatch::Timeline(double from_s, double to_s, int width, Instant now) cons
                        std::string(1, kLetters[static_cast<std::size_t>(span.kind)]), span.group});
       });
       Json there = Json::array();
-      for (const auto& [joined, left, why] : lane.there) {
-        if (joined < to && left.value_or(now) > from) {
-          there.push_back({Seconds(joined - start_), Seconds(left.value_or(now) - start_), why});
-        }
+      // Also the last one before: why a worker is not there.
+      for (auto stay = lane.there.begin(); stay != lane.there.end() && stay->joined < to; ++stay) {
+        const auto next = std::next(stay);
+        const bool last = next == lane.there.end() || next->joined >= to;
+        const Instant left = stay->left.value_or(now);
+        if (!last && left <= from) continue;
+        there.push_back({Seconds(stay->joined - start_), Seconds(left - start_), stay->why});
       }
       rows.push_back({{"first", rank},
                       {"last", rank},

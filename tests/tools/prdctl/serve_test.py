@@ -367,6 +367,27 @@ class Serving(unittest.TestCase):
                 while s.api("run?run=1")["paused"]:
                     self.assertLess(time.monotonic(), end)
 
+    def test_a_worker_that_is_gone_says_why(self):
+        with cluster.Cluster(BIN, '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\n') as c:
+            workers = [c.worker(rank, steps=100_000, step_ms=20) for rank in range(2)]
+            for worker in workers:
+                worker.wait_for(lambda line: line.get("step") == 3, "step 3")
+            workers[1].process.kill()
+            with Server(source=["--admin", c.admin]) as s:
+                s.whole()
+                end = time.monotonic() + DEADLINE_S
+                while not (there := s.api("timeline?run=1&from=0&to=1000&width=1000")["rows"][1]["there"])[-1][2]:
+                    self.assertLess(time.monotonic(), end)
+                self.assertIn("its process ended", there[-1][2])
+                later = s.api(f"timeline?run=1&from={there[-1][1] + 100}&to=1000&width=1000")["rows"][1]
+                self.assertEqual((later["there"], later["spans"]), (there[-1:], []), "also where only the time after it is looked at")
+                if CHROMIUM:
+                    with browser.Browser() as page:
+                        page.open(s.url)
+                        page.wait_for(f"state.line && state.line.now_s > {there[-1][1] + 1}")
+                        page.evaluate("tell(state.line.rows[1], state.line.now_s - 0.5, 300, 300)")
+                        self.assertRegex(page.evaluate("by('tip').textContent"), r"^rank 1 at [0-9:.]+\nnot there since [0-9:.]+\nits process ended")
+
     def test_a_switched_job_is_one(self):
         with cluster.Cluster(BIN, '[[job]]\nname = "toy"\nengine = "all-reduce"\nworkers = 2\nlease_ms = 60000\n') as c:
             stop = c.dir / "stop"
