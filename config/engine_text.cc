@@ -45,7 +45,7 @@ Result<std::string> ToToml(const std::string& text) {
 
 std::vector<FieldLister::Line> LinesOf(EngineOptions engine) {
   FieldLister lister("");
-  Describe(&engine, lister);
+  engine.Describe(lister);
   return lister.lines();
 }
 
@@ -69,7 +69,7 @@ Result<EngineOptions> ParseEngine(const std::string& text) {
   if (!table.ok()) return table.status();
   ConfigErrors errors(text);
   FieldReader reader(&*table, name, 0, &errors);
-  Describe(&engine, reader);
+  engine.Describe(reader);
   reader.Check(Validate(engine, 0));
   reader.RefuseOthers();
   PRD_RETURN_IF_ERROR(errors.ToStatus());

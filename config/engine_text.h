@@ -4,8 +4,8 @@
 
 #include <string>
 
+#include "engines/any_engine.h"
 #include "engines/job.h"
-#include "engines/registry.h"
 #include "prd/status.h"
 
 namespace prd {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "common/base/plan.h"
-#include "engines/registry.h"
+#include "engines/any_engine.h"
 
 namespace prd {
 namespace {
@@ -95,9 +95,9 @@ Json FactsOf(const Plan& plan) {
 std::string EnginesJson() {
   Json engines = Json::array();
   for (EngineOptions options : AllEngines()) {
-    const EngineAbout& about = About(options);
+    const EngineAbout& about = options.about();
     JsonLister lister;
-    Describe(&options, lister);
+    options.Describe(lister);
     engines.push_back({{"name", about.name},
                        {"paper", about.paper},
                        {"help", about.help},

@@ -307,7 +307,8 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
   std::vector<EngineOptions> engines = AllEngines();
   std::vector<std::string_view> names;
   for (const EngineOptions& engine : engines) names.push_back(EngineName(engine));
-  std::size_t chosen = spec->engine.index();
+  auto chosen = static_cast<std::size_t>(
+      std::find(names.begin(), names.end(), EngineName(spec->engine)) - names.begin());
   engines[chosen] = spec->engine;
   fields.Name("engine", &chosen, names,
               "Which consistency engine decides. The tables of other engines may stay in the file, "
@@ -388,10 +389,10 @@ void DescribeJob(Fields& fields, std::string* name, Field::TextRule rule, JobSpe
       "but \"none\"; groups of GPUs go through host memory. \"trusted\": it is used.");
   spec->device_network_trusted = network == 1;
   for (std::size_t i = 0; i < engines.size(); ++i) {
-    const EngineAbout& about = About(engines[i]);
+    const EngineAbout& about = engines[i].about();
     const std::string paper = about.paper.empty() ? "" : std::string(about.paper) + ". ";
     fields.Table(names[i], i == chosen, paper + std::string(about.help), [&](Fields& table) {
-      Describe(&engines[i], table);
+      engines[i].Describe(table);
       table.Check(Validate(engines[i], spec->workers));
     });
   }

@@ -114,9 +114,9 @@ std::string ConfigSample(const EngineOptions& engine) {
   const std::string name(EngineName(engine));
   FieldWriter table("job." + name);
   EngineOptions options = engine;  // a writer only reads
-  Describe(&options, table);
+  options.Describe(table);
   const std::string about = name + " for eight workers on this host. " +
-                            std::string(About(engine).help) + " What each key means: prd.toml.";
+                            std::string(engine.about().help) + " What each key means: prd.toml.";
   return Comment(about) + "\n[[job]]\nname = \"*\"\nengine = " + TomlText(name) +
          "\nworkers = 8\n\n" + table.text();
 }

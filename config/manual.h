@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "engines/registry.h"
+#include "engines/any_engine.h"
 
 namespace prd {
 

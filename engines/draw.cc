@@ -70,12 +70,8 @@ EngineOptions Draw(const EngineOptions& of, Prng* prng, int workers, int start) 
   for (int i = 0; i < kTries; ++i) {
     EngineOptions options = Defaults(of);
     Drawer drawer(prng, workers);
-    Describe(&options, drawer);
-    std::visit(
-        [&](auto& drawn) {
-          if constexpr (requires { drawn.Fit(prng, workers); }) drawn.Fit(prng, workers);
-        },
-        options);
+    options.Describe(drawer);
+    options.Fit(prng, workers);
     if (Validate(options, workers).ok() && Validate(options, start).ok()) return options;
   }
   PRD_CHECK(!"an engine's draw ranges hold options that go together");

@@ -3,10 +3,8 @@
 #ifndef PRD_ENGINES_DRAW_H_
 #define PRD_ENGINES_DRAW_H_
 
-#include <variant>
-
 #include "common/base/prng.h"
-#include "engines/registry.h"
+#include "engines/any_engine.h"
 
 namespace prd {
 
@@ -17,7 +15,7 @@ EngineOptions Draw(const EngineOptions& of, Prng* prng, int workers, int start =
 // Of the engine whose options these are.
 template <typename Options>
 Options Draw(Prng* prng, int workers) {
-  return std::get<Options>(Draw(Options{}, prng, workers));
+  return Draw(Options{}, prng, workers).template Get<Options>();
 }
 
 }  // namespace prd

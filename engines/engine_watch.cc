@@ -3,8 +3,34 @@
 #include <algorithm>
 
 #include "common/base/static_schedule.h"
+#include "engines/registry.h"
 
 namespace prd {
+namespace {
+
+std::unique_ptr<EngineRules> BuiltInRules(const EngineOptions& options) {
+  std::unique_ptr<EngineRules> rules;
+  EngineOptions copy = options;
+  BuiltIn::Visit(copy, [&rules](const auto& of) { rules = of.Rules(); });
+  return rules;
+}
+
+std::vector<MakeRules>& Makers() {
+  static std::vector<MakeRules> makers = {BuiltInRules};
+  return makers;
+}
+
+}  // namespace
+
+std::unique_ptr<EngineRules> RulesOf(const EngineOptions& options) {
+  for (const MakeRules make : Makers()) {
+    if (std::unique_ptr<EngineRules> rules = make(options)) return rules;
+  }
+  PRD_CHECK(!"the engine has rules");
+  return nullptr;
+}
+
+void RegisterRules(MakeRules make) { Makers().push_back(make); }
 
 EngineWatch::Worker& EngineWatch::At(Rank rank) {
   const auto index = static_cast<std::size_t>(rank);
@@ -36,14 +62,14 @@ void EngineWatch::Apply(const Event& event) {
 }
 
 void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
-  if (const auto* group = std::get_if<FormGroup>(&effect)) {
+  if (const auto* group = std::get_if<GroupFormed>(&effect)) {
     if (!DrawnAhead(plan_) && group->id != (*id)++) {
-      throw Violation("group-ids", "group " + std::to_string(group->id) + " where " +
-                                       std::to_string(*id - 1) + " is due");
+      throw Violation("group-ids",
+                      GroupName(group->id) + " where " + std::to_string(*id - 1) + " is due");
     }
     return CheckGroup(*group);
   }
-  if (const auto* answer = std::get_if<Answer>(&effect)) {
+  if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
     Worker& worker = At(answer->rank);
     if (!worker.joined || !worker.signalled || (worker.group != kNoGroup && !DrawnAhead(plan_))) {
       throw Violation("members", "the engine answers rank " + std::to_string(answer->rank) +
@@ -52,14 +78,14 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
     if (!answer->ready || !worker.waiting) worker.signalled = worker.waiting = false;
     return;
   }
-  if (const auto* set = std::get_if<SetSchedule>(&effect)) return CheckSchedule(*set, id);
+  if (const auto* set = std::get_if<ScheduleSet>(&effect)) return CheckSchedule(*set, id);
   if (const auto* set = std::get_if<NeighboursSet>(&effect)) {
     if (At(set->rank).joined) return;
     throw Violation("members", "the engine gives neighbours to rank " + std::to_string(set->rank) +
                                    ", which is not there");
   }
-  if (!std::holds_alternative<CatchUp>(effect)) return;
-  const auto& late = std::get<CatchUp>(effect);
+  if (!std::holds_alternative<UpdateDropped>(effect)) return;
+  const auto& late = std::get<UpdateDropped>(effect);
   Worker& worker = At(late.rank);
   if (!worker.joined || worker.group != kNoGroup) {
     throw Violation("members", "the engine drops an update of rank " + std::to_string(late.rank) +
@@ -68,7 +94,7 @@ void EngineWatch::CheckEffect(const Effect& effect, GroupId* id) {
   worker.signalled = worker.waiting = false;
 }
 
-void EngineWatch::CheckGroup(const FormGroup& group) {
+void EngineWatch::CheckGroup(const GroupFormed& group) {
   const bool ahead = DrawnAhead(plan_) && group.kind == GroupKind::kTrain;
   const bool signal = group.kind != GroupKind::kRound && !ahead;
   for (const GroupShare& share : group.members) {
@@ -91,7 +117,7 @@ void EngineWatch::CheckGroup(const FormGroup& group) {
   }
 }
 
-void EngineWatch::CheckSchedule(const SetSchedule& set, GroupId* id) {
+void EngineWatch::CheckSchedule(const ScheduleSet& set, GroupId* id) {
   if (set.first != *id || static_cast<std::int64_t>(set.members.size()) != joined_ ||
       std::any_of(set.members.begin(), set.members.end(),
                   [this](Rank rank) { return !At(rank).joined; })) {
@@ -110,8 +136,8 @@ void EngineWatch::CheckDrawn() const {
   for (const Drawn& group : drawn) {
     for (const GroupShare& share : group.members) {
       const auto rank = static_cast<std::size_t>(share.rank);
-      const std::string what = "rank " + std::to_string(share.rank) + " is in group " +
-                               std::to_string(group.id) + ", which is drawn, ";
+      const std::string what =
+          RankName(share.rank) + " is in group " + std::to_string(group.id) + ", which is drawn, ";
       if (rank >= workers_.size() || !workers_[rank].joined) {
         throw Violation("members", what + "and it is not there");
       }

@@ -26,17 +26,22 @@
 #include <utility>
 #include <vector>
 
-#include "engines/registry.h"
+#include "engines/any_engine.h"
 #include "engines/rules.h"
 
 namespace prd {
 
+// The invariants of the engine whose options these are.
+std::unique_ptr<EngineRules> RulesOf(const EngineOptions& options);
+// Adds those of an engine of RegisterEngine (any_engine.h). `make` answers nullptr to the options
+// of other engines. Call it before RulesOf, from one thread.
+using MakeRules = std::unique_ptr<EngineRules> (*)(const EngineOptions& options);
+void RegisterRules(MakeRules make);
+
 class EngineWatch final : public Engine {
  public:
   EngineWatch(std::unique_ptr<Engine> engine, const EngineOptions& options)
-      : engine_(std::move(engine)),
-        plan_(engine_->plan()),
-        rules_(std::visit([](const auto& of) { return of.Rules(); }, options)) {}
+      : engine_(std::move(engine)), plan_(engine_->plan()), rules_(RulesOf(options)) {}
 
   Plan plan() const override { return engine_->plan(); }
   Joining joining() const override { return engine_->joining(); }
@@ -61,8 +66,8 @@ class EngineWatch final : public Engine {
   Worker& At(Rank rank);
   void Apply(const Event& event);
   void CheckEffect(const Effect& effect, GroupId* id);
-  void CheckGroup(const FormGroup& group);
-  void CheckSchedule(const SetSchedule& set, GroupId* id);
+  void CheckGroup(const GroupFormed& group);
+  void CheckSchedule(const ScheduleSet& set, GroupId* id);
   void CheckDrawn() const;
   void CheckGone(Instant now, const Event& event) const;
 

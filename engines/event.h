@@ -25,10 +25,10 @@ struct JoinedEvent {
 // A ready signal. The worker is joined, and no other signal of it with `waiting` is unanswered. The
 // worker is in no running group, except under plans that TrainsInRounds or are DrawnAhead. After a
 // kTrain group that failed for the worker, the worker signals again with the same iteration. With
-// DrawnAhead the signal stands instead, until an Answer, or a FinishedEvent with ok of a group in
-// which the worker was not passive. Where all or none must commit a round, the job first repairs
-// members that missed the round, and passes their next signal on after that. `owed` counts the
-// worker's gradients that are in no round yet, as far as the controller knows.
+// DrawnAhead the signal stands instead, until a QueryAnswered, or a FinishedEvent with ok of a
+// group in which the worker was not passive. Where all or none must commit a round, the job first
+// repairs members that missed the round, and passes their next signal on after that. `owed` counts
+// the worker's gradients that are in no round yet, as far as the controller knows.
 struct ReadyEvent {
   Rank rank = kNoRank;
   Ready ready;

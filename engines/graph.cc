@@ -14,8 +14,8 @@ std::string EdgeText(const Graph::Edge& edge) {
   return "[" + std::to_string(edge.first) + ", " + std::to_string(edge.second) + "]";
 }
 
-Status Wrong(const std::string& found, const std::string& allowed) {
-  return prd::Wrong("graph", found, allowed);
+Status WrongGraph(const std::string& found, const std::string& allowed) {
+  return Wrong("graph", found, allowed);
 }
 
 using Adjacent = std::map<Rank, std::vector<Rank>>;
@@ -25,11 +25,11 @@ Status CheckEdges(const std::vector<Graph::Edge>& edges, bool directed) {
   for (const Graph::Edge& edge : edges) {
     const auto [low, high] = std::minmax(edge.first, edge.second);
     if (low < 0 || high > Graph::kHighestRank) {
-      return Wrong(EdgeText(edge), "ranks from 0 to " + std::to_string(Graph::kHighestRank));
+      return WrongGraph(EdgeText(edge), "ranks from 0 to " + std::to_string(Graph::kHighestRank));
     }
-    if (low == high) return Wrong(EdgeText(edge), "an edge between two ranks");
+    if (low == high) return WrongGraph(EdgeText(edge), "an edge between two ranks");
     const Graph::Edge same = directed ? edge : Graph::Edge(low, high);
-    if (!known.insert(same).second) return Wrong(EdgeText(edge) + " twice", "each edge once");
+    if (!known.insert(same).second) return WrongGraph(EdgeText(edge) + " twice", "each edge once");
   }
   return Status::Ok();
 }
@@ -75,8 +75,8 @@ std::string ToText(const Graph& graph) {
 Status Validate(const Graph& graph, int workers, bool directed) {
   if (graph.kind != Graph::Kind::kEdges) return Status::Ok();
   if (graph.edges.empty() || graph.edges.size() > Graph::kMaxEdges) {
-    return Wrong(std::to_string(graph.edges.size()) + " edges",
-                 "1 to " + std::to_string(Graph::kMaxEdges));
+    return WrongGraph(std::to_string(graph.edges.size()) + " edges",
+                      "1 to " + std::to_string(Graph::kMaxEdges));
   }
   if (Status status = CheckEdges(graph.edges, directed); !status.ok()) return status;
   Adjacent adjacent;  // every rank of the list has its entry in both
@@ -96,14 +96,14 @@ Status Validate(const Graph& graph, int workers, bool directed) {
   for (const auto& [rank, ignored] : adjacent) {
     if (reached.contains(rank) && reaching.contains(rank)) continue;
     const bool to = !reached.contains(rank);
-    return Wrong("no path from rank " + std::to_string(to ? first : rank) + " to rank " +
-                     std::to_string(to ? rank : first),
-                 "a connected graph");
+    return WrongGraph("no path from rank " + std::to_string(to ? first : rank) + " to rank " +
+                          std::to_string(to ? rank : first),
+                      "a connected graph");
   }
   for (Rank rank = 0; rank < workers; ++rank) {
     if (adjacent.contains(rank)) continue;
-    return Wrong("no edge of rank " + std::to_string(rank),
-                 "a list that names all " + std::to_string(workers) + " workers");
+    return WrongGraph("no edge of rank " + std::to_string(rank),
+                      "a list that names all " + std::to_string(workers) + " workers");
   }
   return Status::Ok();
 }

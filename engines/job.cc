@@ -443,7 +443,7 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   if (gone.state == State::kActive || held_shards) ToEngine(LeftEvent{.rank = rank, .why = why});
   if (gone.group == kNoGroup) return;
   std::erase(groups_.at(gone.group).pending, rank);
-  FailGroup(gone.group, "rank " + std::to_string(rank) + " is gone: " + reason);
+  FailGroup(gone.group, RankName(rank) + " is gone: " + reason);
   EndIfDone(gone.group);
 }
 

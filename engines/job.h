@@ -58,10 +58,10 @@
 #include "common/base/link.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "engines/any_engine.h"
 #include "engines/engine.h"
 #include "engines/links.h"
 #include "engines/number_rounds.h"
-#include "engines/registry.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -382,12 +382,12 @@ class Job {
   bool GivesNumbers(Rank rank) const;
   void EndNumberRound();
   std::string NumbersWords(Instant now, Rank rank) const;
-  void TakeStart(const FormGroup& start);
-  std::vector<Rank> Stale(const FormGroup& final) const;
-  void FinalWeights(FormGroup* form) const;
+  void TakeStart(const GroupFormed& start);
+  std::vector<Rank> Stale(const GroupFormed& final) const;
+  void FinalWeights(GroupFormed* form) const;
   std::string TrainedWords() const;
   // Replicas that are to be equal (job_replicas.cc).
-  bool ComparesAfter(GroupKind kind, const FormGroup& form);
+  bool ComparesAfter(GroupKind kind, const GroupFormed& form);
   std::vector<Rank> Compare(GroupId id, const Running& group);
   void EndComparison(const Running& group, const std::vector<Rank>& have);
   void ForgetDivergence(Rank rank, State was);
@@ -428,8 +428,10 @@ class Job {
   void ToEngine(const Event& event);
   void Carry(Effect effect);
   GroupMember Describe(Rank rank) const;
-  void Announce(GroupKind kind, FormGroup form);
-  void Announce(SetSchedule set);
+  void Announce(GroupFormed form);
+  void Announce(QueryAnswered answer);
+  void Announce(UpdateDropped late);
+  void Announce(ScheduleSet set);
   void Announce(NeighboursSet set);
   void Announce(PlacementSet set);
   void Announce(PlacementOpened opened);
@@ -478,13 +480,13 @@ class Job {
   void TellLinks(Rank rank);
   void LinkToEngine(Rank a, Rank b, bool works);
   void SendProbe(Rank rank);
-  bool Arrange(FormGroup* form, bool* ring_only) const;
+  bool Arrange(GroupFormed* form, bool* ring_only) const;
   bool CanMeet(State from) const;
   bool CanHold(GroupKind kind) const;
-  bool CanBegin(const FormGroup& form) const;
-  bool OthersWouldHelp(const FormGroup& form) const;
+  bool CanBegin(const GroupFormed& form) const;
+  bool OthersWouldHelp(const GroupFormed& form) const;
   void LookAtHeld();
-  void DropHeld(const FormGroup& form);
+  void DropHeld(const GroupFormed& form);
   bool NothingRuns() const { return groups_.empty() && held_.empty(); }
   std::string WordsOn(Instant now, Rank a, Rank b) const;
   std::string ExplainLinks(Instant now, Rank rank) const;
@@ -494,7 +496,7 @@ class Job {
   void EndLost(const HistoryLost& lost);
   void End();
   int NeededForStart();
-  void StartWeights(FormGroup* form) const;
+  void StartWeights(GroupFormed* form) const;
   void Collective(GroupKind kind, State from, State to);
 
   const RunId run_;
@@ -547,7 +549,7 @@ class Job {
   Instant awaits_until_;  // workers of the run before
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
-  std::vector<FormGroup> held_;
+  std::vector<GroupFormed> held_;
   std::map<std::pair<Rank, Rank>, BrokenLink> broken_;  // by lower and higher rank
   BrokenLinks links_;                                   // the same pairs (derived)
   bool look_at_held_ = false;  // a link or a worker has changed; false between two Steps

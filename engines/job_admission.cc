@@ -96,7 +96,7 @@ std::optional<Refused> Job::CheckHello(const WorkerEnvelope& envelope, const Hel
     const std::uint32_t asks_ms =
         soon ? std::min(spec_.death_grace_ms, spec_.lease_ms / 4) : spec_.lease_ms / 4;
     return no(
-        "rank " + std::to_string(hello.rank) + " of job " + spec_.name + " is held by pid " +
+        RankName(hello.rank) + " of job " + spec_.name + " is held by pid " +
             std::to_string(holder.pid) + " on " + holder.host_name +
             (soon ? "; if that process has ended, the rank is free in a moment; if its host is "
                     "gone, once its lease of " +
@@ -134,10 +134,9 @@ std::string Job::RefusalWords() const {
   std::string text;
   for (std::size_t i = 0; i < refusals_.size() && i < kShown; ++i) {
     const HelloRefused& hello = refusals_[refusals_.size() - 1 - i].hello;
-    text +=
-        (i == 0 ? "; refused: " : "; ") +
-        (hello.rank == kNoRank ? std::string("a worker") : "rank " + std::to_string(hello.rank)) +
-        " (pid " + std::to_string(hello.pid) + " on " + hello.host_name + "): " + hello.reason;
+    text += (i == 0 ? "; refused: " : "; ") +
+            (hello.rank == kNoRank ? std::string("a worker") : RankName(hello.rank)) + " (pid " +
+            std::to_string(hello.pid) + " on " + hello.host_name + "): " + hello.reason;
   }
   if (refusals_.size() > kShown) {
     text += "; and " + std::to_string(refusals_.size() - kShown) + " more";
@@ -173,8 +172,7 @@ Job::Admission Job::Admit(const WorkerEnvelope& envelope) const {
   }
   if (!Present(envelope.rank) ||
       workers_[Index(envelope.rank)].incarnation != envelope.incarnation) {
-    return refuse(Code::kAborted, "rank " + std::to_string(envelope.rank) + " of job " +
-                                      spec_.name +
+    return refuse(Code::kAborted, RankName(envelope.rank) + " of job " + spec_.name +
                                       " is not held by this incarnation (any more): its lease ran "
                                       "out, it left, or it never joined");
   }

@@ -158,7 +158,7 @@ void Job::CopyFailed(Rank rank, Rank source) {
   worker.failed_source = source;
   const Rank other = SourceFor(rank, source);
   if (first && other != kNoRank && other != source) {
-    OrderAdopt(rank, other, "rank " + std::to_string(source) + " did not answer");
+    OrderAdopt(rank, other, RankName(source) + " did not answer");
     return;
   }
   if (worker.state == State::kAdopting) {
@@ -197,7 +197,7 @@ void Job::RetryCopies() {
       OrderAdopt(rank, source,
                  worker.failed_source == kNoRank
                      ? "others have gone on"
-                     : "rank " + std::to_string(worker.failed_source) + " did not answer");
+                     : RankName(worker.failed_source) + " did not answer");
       continue;
     }
     worker.signal_held = false;  // nobody has anything better than its own
@@ -227,7 +227,7 @@ std::string Job::CopyWords(Instant now, Rank rank) const {
            "in " +
            due;
   }
-  return "rank " + std::to_string(worker.failed_source) +
+  return RankName(worker.failed_source) +
          " did not answer as its model was copied; copies again in " + due;
 }
 

@@ -32,44 +32,35 @@ void Job::ToEngine(const Event& event) {
 }
 
 void Job::Carry(Effect effect) {
-  if (auto* form = std::get_if<FormGroup>(&effect)) {
-    Announce(form->kind, std::move(*form));
-  } else if (const auto* answer = std::get_if<Answer>(&effect)) {
-    Worker& worker = At(answer->rank);
-    PRD_CHECK(worker.state == State::kActive && worker.signal);
-    const Iteration iteration = worker.signal->iteration;
-    const std::uint32_t local_steps = worker.signal->local_steps;
-    if (!answer->ready || !worker.signal->waiting) worker.signal.reset();
-    if (!TrainsInGroups(plan_)) {
-      worker.iteration = answer->next;
-      worker.since = now_;
-    }
-    Write(QueryAnswered{.rank = answer->rank,
-                        .iteration = iteration,
-                        .local_steps = local_steps,
-                        .ready = answer->ready,
-                        .reason = answer->reason,
-                        .next = answer->next});
-    Send(answer->rank, QueryReply{.iteration = iteration,
-                                  .local_steps = local_steps,
-                                  .ready = answer->ready,
-                                  .next = answer->next,
-                                  .workers = answer->workers});
-  } else if (auto* schedule = std::get_if<SetSchedule>(&effect)) {
-    Announce(std::move(*schedule));
-  } else if (auto* neighbours = std::get_if<NeighboursSet>(&effect)) {
-    Announce(std::move(*neighbours));
-  } else if (auto* placement = std::get_if<PlacementSet>(&effect)) {
-    Announce(std::move(*placement));
-  } else if (auto* opened = std::get_if<PlacementOpened>(&effect)) {
-    Announce(std::move(*opened));
-  } else {
-    const auto& late = std::get<CatchUp>(effect);
-    PRD_CHECK(At(late.rank).state == State::kActive && At(late.rank).group == kNoGroup);
-    Write(UpdateDropped{.rank = late.rank, .iteration = late.iteration, .reason = late.reason});
-    // Who copies a replica already, to repair its own, signals with what that one is.
-    if (At(late.rank).source == kNoRank) CatchUpOrRejoin(late.rank);
+  std::visit([this](auto& decided) { Announce(std::move(decided)); }, effect);
+}
+
+void Job::Announce(QueryAnswered answer) {
+  Worker& worker = At(answer.rank);
+  PRD_CHECK(worker.state == State::kActive && worker.signal);
+  answer.iteration = worker.signal->iteration;
+  answer.local_steps = worker.signal->local_steps;
+  if (!answer.ready || !worker.signal->waiting) worker.signal.reset();
+  if (!TrainsInGroups(plan_)) {
+    worker.iteration = answer.next;
+    worker.since = now_;
   }
+  const QueryReply reply{.iteration = answer.iteration,
+                         .local_steps = answer.local_steps,
+                         .ready = answer.ready,
+                         .next = answer.next,
+                         .workers = std::exchange(answer.workers, 0)};
+  const Rank rank = answer.rank;
+  Write(std::move(answer));
+  Send(rank, reply);
+}
+
+void Job::Announce(UpdateDropped late) {
+  const Rank rank = late.rank;
+  PRD_CHECK(At(rank).state == State::kActive && At(rank).group == kNoGroup);
+  Write(std::move(late));
+  // A worker that is already copying, to repair its replica, will signal with the copied iteration.
+  if (At(rank).source == kNoRank) CatchUpOrRejoin(rank);
 }
 
 GroupMember Job::Describe(Rank rank) const {
@@ -83,14 +74,11 @@ GroupMember Job::Describe(Rank rank) const {
           .mesh_key = worker.mesh_key};
 }
 
-void Job::Announce(SetSchedule set) {
+void Job::Announce(ScheduleSet set) {
   Schedule schedule{.first = set.first, .members = {}, .hosts = set.hosts, .reason = set.reason};
   for (const Rank rank : set.members) schedule.members.push_back(Describe(rank));
   for (const Rank rank : set.members) Send(rank, schedule);
-  Write(ScheduleSet{.first = set.first,
-                    .members = std::move(set.members),
-                    .hosts = std::move(set.hosts),
-                    .reason = std::move(set.reason)});
+  Write(std::move(set));
 }
 
 void Job::Announce(NeighboursSet set) {
@@ -138,8 +126,9 @@ void Job::Announce(PlacementOpened opened) {
   Write(std::move(opened));
 }
 
-void Job::Announce(GroupKind kind, FormGroup form) {
-  // Of signals held back, or answered meanwhile, the engine has not heard.
+void Job::Announce(GroupFormed form) {
+  const GroupKind kind = form.kind;
+  // The engine has not seen signals that are held back or already answered.
   for (GroupShare& share : form.members) {
     if (DrawnAhead(plan_)) share.iteration = std::max(share.iteration, At(share.rank).iteration);
   }
@@ -187,14 +176,8 @@ void Job::Announce(GroupKind kind, FormGroup form) {
     group.members.push_back(std::move(member));
   }
   groups_.emplace_hint(groups_.end(), form.id, std::move(running));
-  Write(GroupFormed{.id = form.id,
-                    .kind = kind,
-                    .members = form.members,
-                    .iteration = form.iteration,
-                    .initial_weight = form.initial_weight,
-                    .reason = std::move(form.reason),
-                    .conflict = form.conflict});
-  for (const GroupShare& share : form.members) Send(share.rank, group);
+  for (const GroupMember& member : group.members) Send(member.rank, group);
+  Write(std::move(form));
 }
 
 void Job::FailGroup(GroupId id, const std::string& why) {
@@ -272,7 +255,7 @@ bool Job::Repair(GroupId id) {
 
 void Job::OrderResult(Rank rank, Rank source, GroupId group) {
   Worker& worker = At(rank);
-  const std::string reason = "rank " + std::to_string(source) + " has the result of round " +
+  const std::string reason = RankName(source) + " has the result of round " +
                              std::to_string(group) + ", which failed here";
   worker.source = source;
   worker.group = group;
@@ -320,7 +303,7 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
 
 // A group of all workers in `from`: the common start or the final average.
 void Job::Collective(GroupKind kind, State from, State to) {
-  FormGroup form{.id = next_group_++, .members = {}, .iteration = 0, .reason = {}};
+  GroupFormed form{.id = next_group_++, .kind = kind, .members = {}, .iteration = 0, .reason = {}};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     if (At(rank).state != from) continue;
     form.members.push_back({.rank = rank, .weight = 0, .iteration = At(rank).iteration});
@@ -336,12 +319,12 @@ void Job::Collective(GroupKind kind, State from, State to) {
   std::sort(form.members.begin(), form.members.end(), [this](const auto& a, const auto& b) {
     return std::pair(At(a.rank).host, a.rank) < std::pair(At(b.rank).host, b.rank);
   });
-  Announce(kind, std::move(form));
+  Announce(std::move(form));
 }
 
 // Whose parameters the common start takes: the lowest rank's, if all are new. Workers that have
 // trained before start from what they have learned.
-void Job::StartWeights(FormGroup* form) const {
+void Job::StartWeights(GroupFormed* form) const {
   std::vector<GroupShare*> returning;
   for (GroupShare& share : form->members) {
     if (workers_[Index(share.rank)].returns) returning.push_back(&share);

@@ -14,14 +14,12 @@ namespace {
 
 std::pair<Rank, Rank> Key(Rank a, Rank b) { return {std::min(a, b), std::max(a, b)}; }
 
-std::vector<Rank> RanksOf(const FormGroup& form) {
+std::vector<Rank> RanksOf(const GroupFormed& form) {
   std::vector<Rank> ranks;
   ranks.reserve(form.members.size());
   for (const GroupShare& share : form.members) ranks.push_back(share.rank);
   return ranks;
 }
-
-std::string Name(Rank rank) { return "rank " + std::to_string(rank); }
 
 }  // namespace
 
@@ -73,7 +71,7 @@ void Job::BreakLinks(Rank asks, const std::vector<Rank>& others, const std::stri
     changed = true;
     ForgetOldestLink(asks);
     const auto [a, b] = Key(asks, other);
-    const std::string reason = Name(asks) + " did not reach " + Name(other) + where;
+    const std::string reason = RankName(asks) + " did not reach " + RankName(other) + where;
     broken_[{a, b}] = {.asks = asks, .since = now_, .reason = reason};
     links_.Set(a, b, false);
     Write(LinkChanged{.a = a, .b = b, .works = false, .reason = reason});
@@ -102,7 +100,7 @@ void Job::ForgetOldestLink(Rank asks) {
     if (oldest == kNoRank || link.since < broken_.at(Key(asks, oldest)).since) oldest = other;
   }
   if (count < kMaxBrokenLinks) return;
-  MendLink(asks, oldest, "taken for whole: " + Name(asks) + " has newer broken ones");
+  MendLink(asks, oldest, "taken for whole: " + RankName(asks) + " has newer broken ones");
 }
 
 // The worker has gone, and nobody need ask for it any more.
@@ -127,7 +125,7 @@ std::string Job::OnProbed(Rank rank, const Probed& probed) {
       At(probed.rank).incarnation != probed.incarnation) {
     return {};
   }
-  MendLink(rank, probed.rank, Name(rank) + " reaches " + Name(probed.rank) + " again");
+  MendLink(rank, probed.rank, RankName(rank) + " reaches " + RankName(probed.rank) + " again");
   SendProbe(rank);
   return {};
 }
@@ -155,7 +153,7 @@ void Job::TellLinks(Rank rank) {
 // ---- groups around them ----
 
 // Gives the group an order in which each member reaches the next one. False: there is none.
-bool Job::Arrange(FormGroup* form, bool* ring_only) const {
+bool Job::Arrange(GroupFormed* form, bool* ring_only) const {
   const std::vector<Rank> ranks = RanksOf(*form);
   const auto pair = links_.Among(ranks);
   if (!pair) return true;
@@ -185,7 +183,7 @@ bool Job::CanHold(GroupKind kind) const {
   return OfEngine(kind) && !(DrawnAhead(plan_) && kind == GroupKind::kTrain);
 }
 
-bool Job::CanBegin(const FormGroup& form) const {
+bool Job::CanBegin(const GroupFormed& form) const {
   return std::all_of(form.members.begin(), form.members.end(), [&](const GroupShare& share) {
     const Worker& worker = workers_[Index(share.rank)];
     const bool waits = worker.signal && worker.signal->waiting;
@@ -195,7 +193,7 @@ bool Job::CanBegin(const FormGroup& form) const {
 }
 
 // With workers that are not in it the group could work.
-bool Job::OthersWouldHelp(const FormGroup& form) const {
+bool Job::OthersWouldHelp(const GroupFormed& form) const {
   if (joining_ == Engine::Joining::kBarrier && started_ && Count(State::kJoining) > 0) return true;
   if (!look_at_held_) return false;
   std::vector<Rank> ranks = RanksOf(form);
@@ -207,13 +205,13 @@ bool Job::OthersWouldHelp(const FormGroup& form) const {
 }
 
 void Job::LookAtHeld() {
-  std::vector<FormGroup> held;
+  std::vector<GroupFormed> held;
   held.swap(held_);
-  for (FormGroup& form : held) {
+  for (GroupFormed& form : held) {
     if (!CanBegin(form) || OthersWouldHelp(form)) {
       DropHeld(form);
     } else if (look_at_held_) {
-      Announce(form.kind, std::move(form));  // it may be held back again
+      Announce(std::move(form));  // it may be held back again
     } else {
       held_.push_back(std::move(form));
     }
@@ -221,7 +219,7 @@ void Job::LookAtHeld() {
 }
 
 // To the engine it has failed, and who waits signals again.
-void Job::DropHeld(const FormGroup& form) {
+void Job::DropHeld(const GroupFormed& form) {
   for (const GroupShare& share : form.members) {
     const Worker& worker = At(share.rank);
     if (worker.state != State::kActive) continue;
@@ -270,12 +268,12 @@ std::string Job::ExplainLinks(Instant now, Rank rank) const {
 }
 
 std::string Job::ExplainHeld(Instant now, Rank rank) const {
-  for (const FormGroup& form : held_) {
+  for (const GroupFormed& form : held_) {
     const std::vector<Rank> ranks = RanksOf(form);
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
     const auto pair = links_.Among(ranks);
-    std::string text = "group " + std::to_string(form.id) + " of " + words::Ranks(ranks) +
-                       " is held back until it can work";
+    std::string text =
+        GroupName(form.id) + " of " + words::Ranks(ranks) + " is held back until it can work";
     if (pair && !links_.HasAny(rank)) text += ": " + WordsOn(now, pair->first, pair->second);
     return text;
   }

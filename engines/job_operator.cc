@@ -175,9 +175,8 @@ void Job::Dismiss(Rank rank, LeftReason why, const std::string& reason) {
 
 std::string Job::LeavesWords(Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
-  const std::string until = worker.group != kNoGroup
-                                ? "group " + std::to_string(worker.group) + " is through"
-                                : "the others need nothing of it any more";
+  const std::string until = worker.group != kNoGroup ? GroupName(worker.group) + " is through"
+                                                     : "the others need nothing of it any more";
   return draining_.at(rank) + "; leaves once " + until;
 }
 

@@ -15,13 +15,13 @@ bool In(const std::vector<Rank>& ascending, Rank rank) {
 }
 
 std::string After(GroupId group, Iteration iteration) {
-  return "group " + std::to_string(group) + " (iteration " + std::to_string(iteration) + ")";
+  return GroupName(group) + " (iteration " + std::to_string(iteration) + ")";
 }
 
 }  // namespace
 
 // Between averages the replicas of a job that trains in rounds differ by design.
-bool Job::ComparesAfter(GroupKind kind, const FormGroup& form) {
+bool Job::ComparesAfter(GroupKind kind, const GroupFormed& form) {
   const GroupKind makes_equal = TrainsInRounds(plan_) ? GroupKind::kAverage : GroupKind::kTrain;
   if (spec_.check_replicas_ms == 0 || !ReplicasAreEqual(plan_) || kind != makes_equal ||
       form.members.size() < 2 || now_ < compare_at_) {
@@ -106,11 +106,10 @@ void Job::ForgetDivergence(Rank rank, State was) {
   if (!In(divergence_.ranks, rank)) return;
   std::erase(divergence_.ranks, rank);
   if (was == State::kFinal) return;  // it has taken the final average
-  Write(ReplicasDiffer{
-      .group = divergence_.group,
-      .iteration = divergence_.iteration,
-      .ranks = divergence_.ranks,
-      .reason = "rank " + std::to_string(rank) + ", whose replica differed, is gone"});
+  Write(ReplicasDiffer{.group = divergence_.group,
+                       .iteration = divergence_.iteration,
+                       .ranks = divergence_.ranks,
+                       .reason = RankName(rank) + ", whose replica differed, is gone"});
 }
 
 std::string Job::ExplainReplica(Instant now, Rank rank) const {

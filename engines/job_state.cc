@@ -222,7 +222,7 @@ Status Job::Load(std::string_view state) {
     if (a >= b || !Present(a) || !Present(b) || (link.asks != a && link.asks != b)) return damaged;
     links_.Set(a, b, false);
   }
-  for (const FormGroup& form : held_) {
+  for (const GroupFormed& form : held_) {
     for (const GroupShare& share : form.members) {
       if (!Present(share.rank)) return damaged;
     }

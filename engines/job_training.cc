@@ -117,7 +117,7 @@ Trained Job::BeforeRun(const Trained& told) const {
 
 // Until the common start has been made, whoever begins it says what came before. What a worker has
 // said counts also if that worker is gone by then: workers have been told of it.
-void Job::TakeStart(const FormGroup& start) {
+void Job::TakeStart(const GroupFormed& start) {
   if (begun_) return;
   for (const GroupShare& share : start.members)
     before_ = Larger(before_, At(share.rank).job_trained);
@@ -129,7 +129,7 @@ void Job::TakeStart(const FormGroup& start) {
 // take it. Where replicas are equal by design, all that are not the newest. Elsewhere those whose
 // workers stopped so long before the last one that the job has since made more than a twentieth of
 // the steps of this run, and more than each worker may be ahead of what it has told, twice.
-std::vector<Rank> Job::Stale(const FormGroup& final) const {
+std::vector<Rank> Job::Stale(const GroupFormed& final) const {
   Iteration newest = 0;
   std::int64_t last = 0;
   for (const GroupShare& share : final.members) {
@@ -149,7 +149,7 @@ std::vector<Rank> Job::Stale(const FormGroup& final) const {
   return stale;
 }
 
-void Job::FinalWeights(FormGroup* form) const {
+void Job::FinalWeights(GroupFormed* form) const {
   const std::vector<Rank> stale = Stale(*form);
   std::vector<Rank> count;
   std::int64_t last = 0;

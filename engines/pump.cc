@@ -410,9 +410,8 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   Watch& watch = watches_[job->run()];
   const bool restored = watch.contacts[Index(rank)].restored;
   if (!restored && envelope.ack > job->link(rank).last_out()) {
-    Refuse(envelope.incarnation,
-           {.code = Code::kAborted,
-            .reason = "rank " + std::to_string(rank) + " acknowledges what it was not sent"});
+    Refuse(envelope.incarnation, {.code = Code::kAborted,
+                                  .reason = RankName(rank) + " acknowledges what it was not sent"});
     return;
   }
   if (!restored && envelope.identity.low != life_) return;  // from before the restart; comes again

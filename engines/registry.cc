@@ -1,48 +1,42 @@
 #include "engines/registry.h"
 
-#include <cstddef>
-#include <utility>
+#include <algorithm>
 
 namespace prd {
 namespace {
 
-template <std::size_t... kIndex>
-std::vector<EngineOptions> AllOf(std::index_sequence<kIndex...>) {
-  static_assert((OptionsOfAnEngine<std::variant_alternative_t<kIndex, EngineOptions>> && ...));
-  return {EngineOptions(std::in_place_index<kIndex>)...};
+std::vector<EngineOptions>& Engines() {
+  static std::vector<EngineOptions> engines = BuiltIn::Defaults();
+  return engines;
 }
 
 }  // namespace
 
-const EngineAbout& About(const EngineOptions& options) {
-  return std::visit([](const auto& of) -> const EngineAbout& { return of.kAbout; }, options);
-}
+EngineOptions::EngineOptions() : EngineOptions(AllEngines().front()) {}
 
-std::vector<EngineOptions> AllEngines() {
-  return AllOf(std::make_index_sequence<std::variant_size_v<EngineOptions>>());
-}
+const std::vector<EngineOptions>& AllEngines() { return Engines(); }
 
-EngineOptions Defaults(const EngineOptions& of) { return AllEngines()[of.index()]; }
+void RegisterEngine(EngineOptions defaults) { Engines().push_back(std::move(defaults)); }
 
-void Describe(EngineOptions* options, Fields& fields) {
-  std::visit([&](auto& of) { of.Describe(fields); }, *options);
+const EngineOptions& Defaults(const EngineOptions& of) {
+  const auto& all = AllEngines();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const EngineOptions& engine) {
+    return EngineName(engine) == EngineName(of);
+  });
+  PRD_CHECK(found != all.end());
+  return *found;
 }
 
 Status Validate(const EngineOptions& options, int workers) {
   RangeChecker ranges;
   EngineOptions copy = options;  // a Fields may write what it is shown
-  Describe(&copy, ranges);
+  copy.Describe(ranges);
   PRD_RETURN_IF_ERROR(ranges.status());
-  return std::visit([workers](const auto& of) { return of.Check(workers); }, options);
+  return options.Check(workers);
 }
 
 std::string SlowestSetsPace(const EngineOptions& options, int workers) {
-  if (workers < 2) return {};
-  return std::visit([workers](const auto& of) { return of.Paces(workers); }, options);
-}
-
-std::unique_ptr<Engine> MakeEngine(const EngineOptions& options) {
-  return std::visit([](const auto& of) { return of.Make(); }, options);
+  return workers < 2 ? std::string() : options.Paces(workers);
 }
 
 }  // namespace prd

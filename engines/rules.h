@@ -54,9 +54,9 @@ class EngineRules {
 };
 
 // For the sentences of violations.
-inline std::string NameOf(Rank rank) { return "rank " + std::to_string(rank); }
-inline std::string NameOf(const FormGroup& group) {
-  return "group " + std::to_string(group.id) + " (" + group.reason + ")";
+inline std::string NameOf(Rank rank) { return RankName(rank); }
+inline std::string NameOf(const GroupFormed& group) {
+  return GroupName(group.id) + " (" + group.reason + ")";
 }
 
 // Of engines that choose who is in a group.
@@ -70,7 +70,7 @@ class LinkRule {
       broken_.Set(link->a, link->b, link->works);
     if (const auto* left = std::get_if<LeftEvent>(&event)) broken_.Forget(left->rank);
   }
-  void Check(const FormGroup& group) const {
+  void Check(const GroupFormed& group) const {
     std::vector<Rank> ranks;
     for (const GroupShare& share : group.members) ranks.push_back(share.rank);
     const auto pair = broken_.Among(ranks);

@@ -33,7 +33,7 @@ std::string Done(const OperatorActed& what, const std::string& job,
                  const std::vector<Rank>& drained) {
   switch (what.verb) {
     case OperatorVerb::kEvict:
-      return "rank " + std::to_string(what.rank) + " of job " + job + " is removed";
+      return RankName(what.rank) + " of job " + job + " is removed";
     case OperatorVerb::kDrain:
       return words::Ranks(drained) + " of job " + job +
              (drained.size() == 1 ? " leaves" : " leave") +

@@ -26,8 +26,7 @@ const char* Word(LeftReason why) {
 }  // namespace
 
 std::string RefusedWorker(const HelloRefused& refused) {
-  const std::string rank =
-      refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank);
+  const std::string rank = refused.rank == kNoRank ? "a worker" : RankName(refused.rank);
   return rank + " (pid " + std::to_string(refused.pid) + " on " + refused.host_name + ") " +
          (refused.code == Code::kUnavailable ? "is to wait:" : "is refused:");
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "engines/any_engine.h"
 #include "engines/ports.h"
-#include "engines/registry.h"
 #include "server/job_meters.h"
 #include "server/run_log.h"
 

@@ -13,6 +13,7 @@
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "common/base/variant.h"
 
 namespace prd {
 
@@ -227,6 +228,9 @@ struct GroupFormed {
   // It was drawn while a member was in another group, drawn for another caller and not done: the
   // two had to be serialised (Prague, section 3.1).
   bool conflict = false;
+  void Archive(StateArchive& ar) {
+    ar(id, kind, members, iteration, initial_weight, reason, conflict);
+  }
   friend bool operator==(const GroupFormed&, const GroupFormed&) = default;
 };
 
@@ -262,6 +266,8 @@ struct QueryAnswered {
   bool ready = false;
   std::string reason;
   Iteration next = 0;  // NeighbourPlan, StorePlan: where the worker goes on
+  // StorePlan: workers that train now. Sent with the reply, not recorded: 0 in a history.
+  std::uint32_t workers = 0;
   friend bool operator==(const QueryAnswered&, const QueryAnswered&) = default;
 };
 
@@ -347,12 +353,14 @@ struct RunEnded {
   friend bool operator==(const RunEnded&, const RunEnded&) = default;
 };
 
-using RecordBody =
-    std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
-                 GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
-                 ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
-                 LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed,
-                 NumbersAveraged, ProcessEnded>;
+struct RecordBody
+    : std::variant<FromWorker, LeaseExpired, DeadlineReached, RunStarted, WorkerJoined, WorkerLeft,
+                   GroupFormed, GroupEnded, AdoptOrdered, RunEnded, UpdateDropped, QueryAnswered,
+                   ScheduleSet, NeighboursSet, PlacementSet, PlacementOpened, HistoryLost,
+                   LinkChanged, HelloRefused, ReplicasDiffer, GoalReached, OperatorActed,
+                   NumbersAveraged, ProcessEnded> {
+  PRD_DECLARE_VARIANT(RecordBody)
+};
 
 struct Record {
   RunId run = kNoRun;

@@ -20,6 +20,10 @@ using Iteration = std::int64_t;
 using GroupId = std::uint64_t;
 inline constexpr GroupId kNoGroup = 0;
 
+// "rank 3", "group 7": the same spelling in every reason.
+inline std::string RankName(Rank rank) { return "rank " + std::to_string(rank); }
+inline std::string GroupName(GroupId group) { return "group " + std::to_string(group); }
+
 // One life of one worker, drawn at random by the worker, never 0. Tells a worker from its
 // predecessor with the same rank, also across restarts of the controller.
 using Incarnation = std::uint64_t;

@@ -23,6 +23,7 @@
 #include "common/base/plan.h"
 #include "common/base/shared_list.h"
 #include "common/base/time.h"
+#include "common/base/variant.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -280,9 +281,11 @@ struct Heartbeat {
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-using WorkerBody =
-    std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed, Probed,
-                 Progressed, Pause, Resume, AskMembers, StopJob, GiveNumbers>;
+struct WorkerBody
+    : std::variant<Hello, Ready, Finished, Adopted, Finish, Leave, Heartbeat, Placed, Probed,
+                   Progressed, Pause, Resume, AskMembers, StopJob, GiveNumbers> {
+  PRD_DECLARE_VARIANT(WorkerBody)
+};
 
 struct WorkerEnvelope {
   RunId run = kNoRun;    // from Welcome; kNoRun until then
@@ -568,9 +571,11 @@ struct HeartbeatAck {
   friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
 };
 
-using ControllerBody = std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
-                                    QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
-                                    Resumed, Members, Announce, EndRun, Gone, NumbersMean>;
+struct ControllerBody : std::variant<Welcome, Group, Abort, Adopt, Released, Refused, HeartbeatAck,
+                                     QueryReply, Schedule, Neighbourhood, Placement, Opened, Probe,
+                                     Resumed, Members, Announce, EndRun, Gone, NumbersMean> {
+  PRD_DECLARE_VARIANT(ControllerBody)
+};
 
 struct ControllerEnvelope {
   RunIdentity identity;         // of the run; none in a Refused that comes from no run

@@ -11,9 +11,6 @@ namespace prd {
 
 namespace {
 
-std::string Name(Rank rank) { return "rank " + std::to_string(rank); }
-std::string Name(const GroupQueue::Group& group) { return "group " + std::to_string(group.id); }
-
 Rank Other(const GroupQueue::Group& group, Rank rank) {
   return group.members[0] == rank ? group.members[1] : group.members[0];
 }
@@ -110,7 +107,8 @@ void AdPsgd::OnLeft(const LeftEvent& event, GroupId* next_group, Effects* out) {
   links_.Forget(event.rank);
   for (const GroupQueue::Group& group : queue_.Leave(event.rank)) {
     if (group.caller == event.rank) continue;
-    Draw(group.caller, "; again, as " + Name(event.rank) + " left before " + Name(group) + " ran",
+    Draw(group.caller,
+         "; again, as " + RankName(event.rank) + " left before " + GroupName(group.id) + " ran",
          next_group, out);
   }
 }
@@ -144,7 +142,7 @@ void AdPsgd::Draw(Rank rank, const std::string& again, GroupId* next_group, Effe
   }
   if (count == 0) {
     worker.asked = kNoGroup;
-    out->push_back(Answer{
+    out->push_back(QueryAnswered{
         .rank = rank,
         .ready = false,
         .reason = (some ? "reaches no neighbour: goes on alone" : "no neighbour: goes on alone") +
@@ -154,8 +152,8 @@ void AdPsgd::Draw(Rank rank, const std::string& again, GroupId* next_group, Effe
   worker.asked = (*next_group)++;
   const auto index = static_cast<std::size_t>(Prng(draws_ + worker.asked).Below(count));
   const Rank other = some ? reached[index] : neighbours_.At(rank, index);
-  std::string reason = Name(rank) + " drew " + Name(other) + " of " + std::to_string(count) +
-                       (count == 1 ? " neighbour" : " neighbours");
+  std::string reason = RankName(rank) + " drew " + RankName(other) + " of " +
+                       std::to_string(count) + (count == 1 ? " neighbour" : " neighbours");
   if (some) reason += " that it reaches";
   reason += again;
   queue_.Draw(worker.asked, rank, {rank, other}, false, std::move(reason));
@@ -176,7 +174,7 @@ std::vector<GroupShare> AdPsgd::Shares(const GroupQueue::Group& group) const {
 
 void AdPsgd::FormRunnable(Effects* out) {
   for (const GroupQueue::Group* group : queue_.TakeRunnable()) {
-    auto& form = std::get<FormGroup>(out->emplace_back(FormGroup{}));
+    auto& form = std::get<GroupFormed>(out->emplace_back(GroupFormed{}));
     form.id = group->id;
     form.members = Shares(*group);
     form.iteration = std::max(form.members[0].iteration, form.members[1].iteration);
@@ -198,10 +196,12 @@ Rank AdPsgd::Busy(const GroupQueue::Group& group) const {
 std::string AdPsgd::WhatIsFirst(const GroupQueue::Group& group) const {
   const Rank busy = Busy(group);
   const GroupQueue::Group* first = &queue_.Front(busy);
-  std::string text = Name(busy) + " is in " + Name(*first) + " of " + words::Ranks(first->members);
+  std::string text =
+      RankName(busy) + " is in " + GroupName(first->id) + " of " + words::Ranks(first->members);
   if (first->formed) return text;
   while (!first->formed) first = &queue_.Front(Busy(*first));  // ids descend
-  return text + ", and before that runs " + Name(*first) + " of " + words::Ranks(first->members);
+  return text + ", and before that runs " + GroupName(first->id) + " of " +
+         words::Ranks(first->members);
 }
 
 std::string AdPsgd::Explain(Instant now, Rank rank) const {
@@ -214,10 +214,11 @@ std::string AdPsgd::Explain(Instant now, Rank rank) const {
            " failed; it gets another neighbour once the other member has said so, too";
   }
   const Rank other = Other(*group, rank);
-  const std::string with = " with " + Name(other) + " (" + Name(*group) + ")";
+  const std::string with = " with " + RankName(other) + " (" + GroupName(group->id) + ")";
   if (group->formed) {
     return "averages" + with + "; asked " + age + " ago" +
-           (queue_.Waits(*group, PlaceOf(*group, other)) ? "" : "; " + Name(other) + " is through");
+           (queue_.Waits(*group, PlaceOf(*group, other)) ? ""
+                                                         : "; " + RankName(other) + " is through");
   }
   return "waiting " + age + " for its average" + with + ": " + WhatIsFirst(*group);
 }

@@ -30,8 +30,6 @@
 namespace prd {
 namespace {
 
-std::string Name(GroupId id) { return "group " + std::to_string(id); }
-
 class AdPsgdRules final : public EngineRules {
  public:
   explicit AdPsgdRules(const AdPsgdOptions& options) : options_(options) {}
@@ -131,22 +129,22 @@ std::set<Rank> AdPsgdRules::Follow(const Event& event) {
 
 void AdPsgdRules::Add(GroupId id, const std::vector<GroupShare>& members, std::set<Rank>* askers) {
   if (members.size() != 2 || members[0].passive == members[1].passive) {
-    throw Violation("pairs", Name(id) + " is no pair of one that asked and a passive one");
+    throw Violation("pairs", GroupName(id) + " is no pair of one that asked and a passive one");
   }
   if (members[0].weight != 0.5 || members[1].weight != 0.5) {
-    throw Violation("pairs", Name(id) + " has other weights than one half each");
+    throw Violation("pairs", GroupName(id) + " has other weights than one half each");
   }
   Pair pair{.caller = members[members[0].passive ? 1 : 0].rank,
             .other = members[members[0].passive ? 0 : 1].rank};
   if (askers->erase(pair.caller) == 0) {
-    throw Violation("pairs", Name(id) + " is drawn for " + NameOf(pair.caller) +
+    throw Violation("pairs", GroupName(id) + " is drawn for " + NameOf(pair.caller) +
                                  ", which has not asked, or has a pair");
   }
   if (!NeighboursOf(pair.caller).contains(pair.other)) {
-    throw Violation("neighbours", Name(id) + " is of " + NameOf(pair.caller) + " and " +
+    throw Violation("neighbours", GroupName(id) + " is of " + NameOf(pair.caller) + " and " +
                                       NameOf(pair.other) + ", which are no neighbours");
   }
-  if (id <= last_) throw Violation("pairs", Name(id) + " is drawn after a later one");
+  if (id <= last_) throw Violation("pairs", GroupName(id) + " is drawn after a later one");
   for (const auto& [other, before] : undone_) {
     const bool shares = before.in.contains(pair.caller) || before.in.contains(pair.other);
     pair.conflict = pair.conflict || (shares && before.caller != pair.caller);
@@ -160,7 +158,7 @@ void AdPsgdRules::Add(GroupId id, const std::vector<GroupShare>& members, std::s
 
 void AdPsgdRules::CheckAlone(std::span<const Effect> effects, std::set<Rank>* askers) {
   for (const Effect& effect : effects) {
-    const auto* answer = std::get_if<Answer>(&effect);
+    const auto* answer = std::get_if<QueryAnswered>(&effect);
     if (answer == nullptr) continue;
     if (askers->erase(answer->rank) == 0) {
       throw Violation("pairs", NameOf(answer->rank) + " is answered, and has not asked");
@@ -178,8 +176,8 @@ void AdPsgdRules::CheckAlone(std::span<const Effect> effects, std::set<Rank>* as
 
 // All that no earlier pair stands in the way of have been formed now, and no others.
 void AdPsgdRules::CheckFormed(std::span<const Effect> effects) {
-  std::map<GroupId, FormGroup> formed;
-  for (const FormGroup& group : GroupsOf(effects)) formed[group.id] = group;
+  std::map<GroupId, GroupFormed> formed;
+  for (const GroupFormed& group : GroupsOf(effects)) formed[group.id] = group;
   std::set<Rank> busy;
   for (auto& [id, pair] : undone_) {
     const bool free = !busy.contains(pair.caller) && !busy.contains(pair.other);
@@ -187,20 +185,20 @@ void AdPsgdRules::CheckFormed(std::span<const Effect> effects) {
     const auto now = formed.find(id);
     const bool forms = now != formed.end();
     if (!pair.formed && !forms && free) {
-      throw Violation("atomic", Name(id) + " could form and does not");
+      throw Violation("atomic", GroupName(id) + " could form and does not");
     }
     if (!forms) continue;
     if (pair.formed || !free) {
-      throw Violation("atomic", Name(id) + " forms beside an earlier one of a member");
+      throw Violation("atomic", GroupName(id) + " forms beside an earlier one of a member");
     }
     if (now->second.conflict != pair.conflict) {
-      throw Violation("atomic", Name(id) + " has the wrong conflict");
+      throw Violation("atomic", GroupName(id) + " has the wrong conflict");
     }
     pair.formed = true;
     formed.erase(now);
   }
   if (formed.empty()) return;
-  throw Violation("atomic", Name(formed.begin()->first) + " forms and was never drawn");
+  throw Violation("atomic", GroupName(formed.begin()->first) + " forms and was never drawn");
 }
 
 void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
@@ -221,19 +219,19 @@ void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
 
 void AdPsgdRules::Check(const Decision& of) {
   links_.Follow(of.event);
-  for (const FormGroup& group : GroupsOf(of.effects)) links_.Check(group);
+  for (const GroupFormed& group : GroupsOf(of.effects)) links_.Check(group);
   unseen_ = unseen_ || of.joined > kMaxWatched;
   if (unseen_) return;
   std::set<Rank> askers = Follow(of.event);
   std::map<GroupId, std::vector<GroupShare>> fresh;
-  for (const FormGroup& group : GroupsOf(of.effects)) {
+  for (const GroupFormed& group : GroupsOf(of.effects)) {
     if (!undone_.contains(group.id)) fresh[group.id] = group.members;
   }
   std::set<GroupId> drawn;
   for (const Engine::Drawn& group : of.engine.DrawnGroups()) {
     drawn.insert(group.id);
     if (!group.pending || group.reason.empty()) {
-      throw Violation("pairs", Name(group.id) + " is drawn for nobody");
+      throw Violation("pairs", GroupName(group.id) + " is drawn for nobody");
     }
     if (!undone_.contains(group.id)) fresh[group.id] = group.members;
   }
@@ -242,7 +240,7 @@ void AdPsgdRules::Check(const Decision& of) {
   CheckFormed(of.effects);
   for (const auto& [id, pair] : undone_) {
     if (pair.formed != drawn.contains(id)) continue;
-    throw Violation("atomic", Name(id) + " is drawn and has formed, or neither");
+    throw Violation("atomic", GroupName(id) + " is drawn and has formed, or neither");
   }
   CheckWaiting(of.now, of.engine);
 }

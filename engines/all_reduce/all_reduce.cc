@@ -78,7 +78,7 @@ void AllReduce::SortRing() {
 void AllReduce::FormIfAllReady(GroupId* next_group, Effects* out) {
   if (joined_ == 0 || waiting_ < joined_) return;
   if (ring_.empty()) SortRing();
-  FormGroup group;
+  GroupFormed group;
   group.id = (*next_group)++;
   group.members.reserve(ring_.size());
   SampleShares shares(options_.weights == AllReduceOptions::Weights::kSamples);

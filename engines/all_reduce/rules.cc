@@ -31,7 +31,7 @@ class AllReduceRules final : public EngineRules {
     std::int64_t samples = 0;
     void Archive(StateArchive& ar) { ar(iteration, samples); }
   };
-  void CheckRound(const FormGroup& group, std::int64_t joined);
+  void CheckRound(const GroupFormed& group, std::int64_t joined);
 
   const AllReduceOptions options_;
   std::map<Rank, Offer> ready_;
@@ -43,7 +43,7 @@ void AllReduceRules::Check(const Decision& of) {
   }
   if (const auto* left = std::get_if<LeftEvent>(&of.event)) ready_.erase(left->rank);
   const bool due = of.joined > 0 && std::ssize(ready_) == of.joined;
-  const auto* group = of.effects.empty() ? nullptr : std::get_if<FormGroup>(&of.effects.front());
+  const auto* group = of.effects.empty() ? nullptr : std::get_if<GroupFormed>(&of.effects.front());
   if (due && group != nullptr && of.effects.size() == 1) return CheckRound(*group, of.joined);
   if (!due && of.effects.empty()) return;
   throw Violation("whole-round", std::to_string(ready_.size()) + " of " +
@@ -51,7 +51,7 @@ void AllReduceRules::Check(const Decision& of) {
                                      std::to_string(of.effects.size()) + " decisions come of it");
 }
 
-void AllReduceRules::CheckRound(const FormGroup& group, std::int64_t joined) {
+void AllReduceRules::CheckRound(const GroupFormed& group, std::int64_t joined) {
   double total = 0;
   Iteration newest = 0;
   bool by_samples = options_.weights == AllReduceOptions::Weights::kSamples;

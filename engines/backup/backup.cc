@@ -15,14 +15,6 @@ namespace {
 // What takes longer counts as this long, so that sums stay far from overflow.
 constexpr DurationNs kLongestTurn = 24 * 3600 * kSecond;
 
-// Of a loaded state: far enough from overflow that any two can be subtracted.
-bool Plausible(Instant instant) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 4;
-  return instant.ns >= -kMax && instant.ns <= kMax;
-}
-
-std::string Number(std::int64_t value) { return std::to_string(value); }
-
 }  // namespace
 
 std::string BackupOptions::Paces(int) const {
@@ -35,8 +27,8 @@ std::unique_ptr<Engine> BackupOptions::Make() const { return std::make_unique<Ba
 
 Status BackupOptions::Check(int workers) const {
   if (workers == 0 || backups < workers) return Status::Ok();
-  return Wrong("backups", Number(backups),
-               "0 to " + Number(workers - 1) + ": a round of " + Number(workers) +
+  return Wrong("backups", std::to_string(backups),
+               "0 to " + std::to_string(workers - 1) + ": a round of " + std::to_string(workers) +
                    " workers waits for one at least");
 }
 
@@ -174,7 +166,7 @@ void Backup::Settle(Instant now, Iteration committed, Effects* out) {
 void Backup::Drop(Instant now, Rank rank, Effects* out) {
   Worker& worker = At(rank);
   out->emplace_back(
-      CatchUp{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
+      UpdateDropped{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
   BeginCopy(now, rank);
 }
 
@@ -219,11 +211,11 @@ void Backup::NotAwaited(Worker* worker) {
 std::string Backup::WhyDropped(Instant now, const Worker& worker) const {
   const Iteration offered = worker.model + 1;
   if (offered != last_iteration_) {
-    return "late: its gradient is for iteration " + Number(offered) + ", the next is " +
-           Number(newest_ + 1);
+    return "late: its gradient is for iteration " + std::to_string(offered) + ", the next is " +
+           std::to_string(newest_ + 1);
   }
   std::string text =
-      "late for iteration " + Number(offered) + " (group " + std::to_string(last_) + "): ";
+      "late for iteration " + std::to_string(offered) + " (group " + std::to_string(last_) + "): ";
   if (worker.state != State::kWaiting) {
     return text + "no signal " + words::Duration(now - last_formed_) + " after it formed";
   }
@@ -259,12 +251,12 @@ void Backup::FormIfEnough(Instant now, GroupId* next_group, Effects* out) {
   for (const Rank rank : copying_) NotAwaited(&At(rank));
   copying_.clear();
   const DurationNs waited = now - *std::exchange(enough_, std::nullopt);
-  FormGroup group;
+  GroupFormed group;
   group.id = (*next_group)++;
   group.iteration = newest_ + 1;
-  group.reason = Number(std::ssize(waiting_)) + " of " + Number(joined_) + " ready; " +
-                 Number(static_cast<std::int64_t>(Needed())) + " needed with " +
-                 Number(options_.backups) +
+  group.reason = std::to_string(std::ssize(waiting_)) + " of " + std::to_string(joined_) +
+                 " ready; " + std::to_string(static_cast<std::int64_t>(Needed())) +
+                 " needed with " + std::to_string(options_.backups) +
                  (options_.backups == 1 ? " backup worker" : " backup workers");
   SampleShares shares(options_.weights == BackupOptions::Weights::kSamples);
   for (const Rank rank : waiting_) shares.Add(At(rank).samples);
@@ -310,13 +302,13 @@ std::vector<Rank> Backup::WaitingInRingOrder() {
 std::string Backup::Explain(Instant now, Rank rank) const {
   if (!Joined(rank)) return "";
   if (At(rank).state == State::kOutdated) {
-    return "waiting: its gradient is for iteration " + Number(At(rank).model + 1) +
+    return "waiting: its gradient is for iteration " + std::to_string(At(rank).model + 1) +
            ", which is past; copies the model when the next round has ended, or in " +
            words::Duration(std::max<DurationNs>(0, Expected() - now));
   }
   if (At(rank).state != State::kWaiting) return "";
   if (Running()) {
-    std::string text = "waiting: iteration " + Number(last_iteration_) + " (group " +
+    std::string text = "waiting: iteration " + std::to_string(last_iteration_) + " (group " +
                        std::to_string(last_) + ") formed " + words::Duration(now - last_formed_) +
                        " ago and still runs";
     const bool late = At(rank).model + 1 == last_iteration_;
@@ -328,8 +320,8 @@ std::string Backup::Explain(Instant now, Rank rank) const {
     if (At(other).state == State::kCatchingUp) catching_up.push_back(other);
     if (At(other).awaited) awaited.push_back(other);
   }
-  std::string text = "waiting: " + Number(std::ssize(waiting_)) + " of " +
-                     Number(static_cast<std::int64_t>(Needed())) +
+  std::string text = "waiting: " + std::to_string(std::ssize(waiting_)) + " of " +
+                     std::to_string(static_cast<std::int64_t>(Needed())) +
                      " needed ready; computing: " + words::Ranks(computing);
   if (!catching_up.empty()) text += "; catching up: " + words::Ranks(catching_up);
   if (!enough_ || awaited.empty() || wait_until_ <= now) return text;

@@ -8,8 +8,8 @@
 //    by the samples in their batches (options.h, weights). Signals that come while it runs wait for
 //    its end.
 //  - When it has ended with a result, i + 1 is committed, and whatever others have computed, or are
-//    computing, on an older replica is dropped (CatchUp). Members for which the round failed copy
-//    the result by the job's order.
+//    computing, on an older replica is dropped (UpdateDropped). Members for which the round failed
+//    copy the result by the job's order.
 //  - A worker that copies the result begins its next step after the others, and would be late for
 //    that alone, round after round. So the next round waits for such a worker when enough have
 //    come, if its signal is due soon: going by the last time that it copied, within kWaitShare of

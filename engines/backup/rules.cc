@@ -64,7 +64,7 @@ class BackupRules final : public EngineRules {
     return std::ssize(joined_) - std::ssize(copying_) - std::ssize(outdated_);
   }
   void CheckDropped(std::span<const Effect> effects);
-  void CheckRound(const FormGroup& group);
+  void CheckRound(const GroupFormed& group);
 
   const BackupOptions options_;
   std::map<Rank, Iteration> replicas_;  // of the workers whose iteration is known
@@ -204,7 +204,7 @@ void BackupRules::Follow(Instant now, const Event& event) {
 void BackupRules::CheckDropped(std::span<const Effect> effects) {
   std::set<Rank> dropped;
   for (const Effect& effect : effects) {
-    const auto* late = std::get_if<CatchUp>(&effect);
+    const auto* late = std::get_if<UpdateDropped>(&effect);
     if (late == nullptr) continue;
     if (!dropped.insert(late->rank).second) {
       throw Violation("dropped", NameOf(late->rank) + " is dropped twice");
@@ -231,11 +231,11 @@ void BackupRules::Check(const Decision& of) {
     for (const auto& [rank, since] : std::map(outdated_)) Drop(of.now, rank);
   }
   CheckDropped(of.effects);
-  const FormGroup* formed = nullptr;
+  const GroupFormed* formed = nullptr;
   for (const Effect& effect : of.effects) {
-    if (const auto* group = std::get_if<FormGroup>(&effect); group != nullptr && !formed) {
+    if (const auto* group = std::get_if<GroupFormed>(&effect); group != nullptr && !formed) {
       formed = group;
-    } else if (formed != nullptr || !std::holds_alternative<CatchUp>(effect)) {
+    } else if (formed != nullptr || !std::holds_alternative<UpdateDropped>(effect)) {
       throw Violation("quorum", "a decision beside a round, and after it");
     }
   }
@@ -276,7 +276,7 @@ void BackupRules::CheckPatience(Instant now) {
   }
 }
 
-void BackupRules::CheckRound(const FormGroup& group) {
+void BackupRules::CheckRound(const GroupFormed& group) {
   bool by_samples = options_.weights == BackupOptions::Weights::kSamples;
   double total = 0;
   for (const Rank rank : waiting_) {

@@ -12,10 +12,8 @@ namespace prd {
 
 namespace {
 
-std::string Number(std::int64_t value) { return std::to_string(value); }
-
 // What a damaged snapshot may bring without an overflow later.
-bool Plausible(Iteration iteration) {
+bool PlausibleIteration(Iteration iteration) {
   return iteration >= 0 && iteration < std::numeric_limits<Iteration>::max() / 2;
 }
 
@@ -170,12 +168,12 @@ std::string Eager::Starter() {
   if (options_.quorum == EagerOptions::kMajority) {
     DrawInitiator();
     if (!Arrived(At(initiator_))) return "";
-    return "majority: rank " + Number(initiator_) + ", drawn for round " + Number(formed_ + 1) +
-           ", arrived";
+    return "majority: rank " + std::to_string(initiator_) + ", drawn for round " +
+           std::to_string(formed_ + 1) + ", arrived";
   }
   if (arrived_ < std::min(options_.quorum, joined_)) return "";
   const std::string name =
-      options_.quorum == EagerOptions::kSolo ? "solo" : "quorum " + Number(options_.quorum);
+      options_.quorum == EagerOptions::kSolo ? "solo" : "quorum " + std::to_string(options_.quorum);
   return name + ": " + words::Ranks(Those(&Eager::Arrived, true)) + " arrived";
 }
 
@@ -200,14 +198,15 @@ SampleShares Eager::Shares() {
 
 void Eager::FormRound(const std::string& why, GroupId* next_group, Effects* out) {
   SortRing();
-  auto& group = std::get<FormGroup>(out->emplace_back(FormGroup{}));
+  auto& group = std::get<GroupFormed>(out->emplace_back(GroupFormed{}));
   group.id = running_ = (*next_group)++;
   group.kind = GroupKind::kRound;
   group.iteration = formed_ + 1;
   const SampleShares shares = Shares();
-  group.reason = why + "; " + Number(owing_) + " of " + Number(joined_) + " contribute";
+  group.reason =
+      why + "; " + std::to_string(owing_) + " of " + std::to_string(joined_) + " contribute";
   if (!finishers_.empty()) {
-    group.reason += "; " + Number(std::ssize(finishers_)) + " more have finished";
+    group.reason += "; " + std::to_string(std::ssize(finishers_)) + " more have finished";
   }
   group.reason += shares.Words();
   group.members.reserve(ring_.size());
@@ -225,12 +224,13 @@ void Eager::FormRound(const std::string& why, GroupId* next_group, Effects* out)
 
 void Eager::FormAverage(GroupId* next_group, Effects* out) {
   SortRing();
-  auto& group = std::get<FormGroup>(out->emplace_back(FormGroup{}));
+  auto& group = std::get<GroupFormed>(out->emplace_back(GroupFormed{}));
   group.id = running_ = (*next_group)++;
   group.kind = GroupKind::kAverage;
   group.iteration = formed_;
-  group.reason = "all " + Number(joined_) + " arrived; models are averaged before round " +
-                 Number(formed_ + 1) + " (sync_every " + Number(options_.sync_every) + ")";
+  group.reason = "all " + std::to_string(joined_) + " arrived; models are averaged before round " +
+                 std::to_string(formed_ + 1) + " (sync_every " +
+                 std::to_string(options_.sync_every) + ")";
   group.members.reserve(ring_.size());
   const double share = 1.0 / static_cast<double>(joined_);
   for (const Rank rank : ring_) {
@@ -252,30 +252,31 @@ std::string Eager::Explain(Instant, Rank rank) const {
   if (!Joined(rank) || !At(rank).waiting) return "";
   const Iteration iteration = At(rank).iteration;
   if (running_ == kNoGroup) return iteration == formed_ + 1 ? WhyNoRound() : "";
-  if (averaging_) return "waiting: models are averaged before round " + Number(formed_ + 1);
+  if (averaging_) return "waiting: models are averaged before round " + std::to_string(formed_ + 1);
   if (iteration < formed_) return "";
-  return "waiting: round " + Number(formed_) + " is running" +
-         (iteration > formed_ ? "; round " + Number(iteration) + " comes after it" : "");
+  return "waiting: round " + std::to_string(formed_) + " is running" +
+         (iteration > formed_ ? "; round " + std::to_string(iteration) + " comes after it" : "");
 }
 
 std::string Eager::WhyNoRound() const {
-  const std::string next = "round " + Number(formed_ + 1);
+  const std::string next = "round " + std::to_string(formed_ + 1);
   if (SyncDue()) {
-    return "waiting: " + Number(arrived_) + " of " + Number(joined_) +
+    return "waiting: " + std::to_string(arrived_) + " of " + std::to_string(joined_) +
            " arrived; models are averaged before " + next + " (sync_every " +
-           Number(options_.sync_every) +
+           std::to_string(options_.sync_every) +
            "); still to come: " + words::Ranks(Those(&Eager::Arrived, false));
   }
   if (overdue_ > 0) {
     return "waits for " + words::Ranks(Those(&Eager::Overdue, true)) + ": passed over in " +
-           Number(options_.max_stale_rounds) + " rounds (max_stale_rounds)";
+           std::to_string(options_.max_stale_rounds) + " rounds (max_stale_rounds)";
   }
   if (owing_ == 0) return "waiting: nobody has a gradient for " + next;
   if (options_.quorum == EagerOptions::kMajority) {
-    return "waits for rank " + Number(initiator_) + ", drawn for " + next;
+    return "waits for rank " + std::to_string(initiator_) + ", drawn for " + next;
   }
-  return "waiting: " + Number(arrived_) + " of " + Number(std::min(options_.quorum, joined_)) +
-         " arrived at " + next + "; still to come: " + words::Ranks(Those(&Eager::Arrived, false));
+  return "waiting: " + std::to_string(arrived_) + " of " +
+         std::to_string(std::min(options_.quorum, joined_)) + " arrived at " + next +
+         "; still to come: " + words::Ranks(Those(&Eager::Arrived, false));
 }
 
 void Eager::Archive(StateArchive& ar) {
@@ -287,13 +288,13 @@ void Eager::Archive(StateArchive& ar) {
 }
 
 bool Eager::Consistent() const {
-  if (!Plausible(formed_) || !Plausible(last_sync_)) return false;
+  if (!PlausibleIteration(formed_) || !PlausibleIteration(last_sync_)) return false;
   for (const Worker& worker : workers_) {
-    if (!Plausible(worker.iteration) || !Plausible(worker.last_in)) return false;
+    if (!PlausibleIteration(worker.iteration) || !PlausibleIteration(worker.last_in)) return false;
     if (worker.joined ? !hosts_.Has(worker.host) : worker.waiting || worker.owed > 0) return false;
   }
   for (const Finisher& finisher : finishers_) {
-    if (!Plausible(finisher.last_in)) return false;
+    if (!PlausibleIteration(finisher.last_in)) return false;
   }
   if (running_ == kNoGroup && averaging_) return false;
   return initiator_ == kNoRank || Joined(initiator_);

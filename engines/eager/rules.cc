@@ -39,7 +39,7 @@
 namespace prd {
 namespace {
 
-std::string Name(const FormGroup& group) {
+std::string Name(const GroupFormed& group) {
   return "round " + std::to_string(group.iteration) + " (group " + std::to_string(group.id) + ", " +
          group.reason + ")";
 }
@@ -86,12 +86,12 @@ class EagerRules final : public EngineRules {
   void Follow(const Decision& of);
   void OnEnded(bool ok);
   void DrawInitiator(std::int64_t joined);
-  void CheckMembers(const FormGroup& group, std::int64_t joined) const;
-  void CheckInitiator(const FormGroup& group) const;
+  void CheckMembers(const GroupFormed& group, std::int64_t joined) const;
+  void CheckInitiator(const GroupFormed& group) const;
   // The samples of all who have a share.
   std::vector<std::int64_t> Samples() const;
-  void CheckRound(const FormGroup& group, std::int64_t joined);
-  void CheckAverage(const FormGroup& group, std::int64_t joined);
+  void CheckRound(const GroupFormed& group, std::int64_t joined);
+  void CheckAverage(const GroupFormed& group, std::int64_t joined);
   void CheckIdle(const Decision& of);
   void CheckExplained(const Decision& of);
 
@@ -181,7 +181,7 @@ void EagerRules::OnEnded(bool ok) {
     if (ok && worker.joined && worker.passed == options_.max_stale_rounds) Count("bounds");
     worker.in_round = false;
     if (options_.max_stale_rounds > 0 && worker.passed > options_.max_stale_rounds) {
-      throw Violation("max-stale", "rank " + std::to_string(&worker - workers_.data()) +
+      throw Violation("max-stale", RankName(&worker - workers_.data()) +
                                        " has been passed over in " + std::to_string(worker.passed) +
                                        " rounds, allowed are " +
                                        std::to_string(options_.max_stale_rounds));
@@ -209,7 +209,7 @@ void EagerRules::Check(const Decision& of) {
   if (!reported) DrawInitiator(of.joined);
   if (of.effects.size() > 1) throw Violation("everybody", "more than one decision on an event");
   for (const Effect& effect : of.effects) {
-    const auto* group = std::get_if<FormGroup>(&effect);
+    const auto* group = std::get_if<GroupFormed>(&effect);
     if (group == nullptr) throw Violation("everybody", "a decision that is no group");
     if (running_ != kNoGroup) throw Violation("quorum", Name(*group) + " starts while one runs");
     CheckMembers(*group, of.joined);
@@ -223,7 +223,7 @@ void EagerRules::Check(const Decision& of) {
   if (!reported) CheckIdle(of);
 }
 
-void EagerRules::CheckMembers(const FormGroup& group, std::int64_t joined) const {
+void EagerRules::CheckMembers(const GroupFormed& group, std::int64_t joined) const {
   std::set<Rank> members;
   std::vector<std::int32_t> hosts;
   for (const GroupShare& member : group.members) {
@@ -240,7 +240,7 @@ void EagerRules::CheckMembers(const FormGroup& group, std::int64_t joined) const
   }
 }
 
-void EagerRules::CheckInitiator(const FormGroup& group) const {
+void EagerRules::CheckInitiator(const GroupFormed& group) const {
   if (options_.quorum != EagerOptions::kMajority) return;
   if (drawn_ != kNoRank && Arrived(drawn_)) return;
   throw Violation("initiator", Name(group) + " starts without rank " + std::to_string(drawn_) +
@@ -259,7 +259,7 @@ std::vector<std::int64_t> EagerRules::Samples() const {
   return all;
 }
 
-void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
+void EagerRules::CheckRound(const GroupFormed& group, std::int64_t joined) {
   if (Arrived() < Needed(joined)) {
     throw Violation("quorum", Name(group) + " starts with " + std::to_string(Arrived()) +
                                   " arrived, where " + std::to_string(Needed(joined)) +
@@ -297,7 +297,7 @@ void EagerRules::CheckRound(const FormGroup& group, std::int64_t joined) {
   }
 }
 
-void EagerRules::CheckAverage(const FormGroup& group, std::int64_t joined) {
+void EagerRules::CheckAverage(const GroupFormed& group, std::int64_t joined) {
   if (!SyncDue(joined) || Arrived() != joined || group.iteration != round_) {
     throw Violation("sync-every", "models are averaged (" + group.reason + ") with " +
                                       std::to_string(Arrived()) + " of " + std::to_string(joined) +
@@ -344,7 +344,7 @@ void EagerRules::CheckExplained(const Decision& of) {
   }
   if (drawn_ == kNoRank || why.starts_with("waits for rank " + std::to_string(drawn_) + ","))
     return;
-  throw Violation("initiator", "rank " + std::to_string(drawn_) + " is awaited, not: " + why);
+  throw Violation("initiator", RankName(drawn_) + " is awaited, not: " + why);
 }
 
 }  // namespace

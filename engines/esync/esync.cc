@@ -19,16 +19,6 @@ constexpr DurationNs kLongestRoundTrip = 60 * kSecond;
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Of a loaded state: far enough from overflow that any two can be subtracted.
-bool Plausible(Instant instant) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max() / 4;
-  return instant.ns >= -kMax && instant.ns <= kMax;
-}
-
-std::string Number(std::int64_t value) { return std::to_string(value); }
-
-std::string Name(Rank rank) { return "rank " + std::to_string(rank); }
-
 }  // namespace
 
 std::unique_ptr<Engine> EsyncOptions::Make() const { return std::make_unique<Esync>(*this); }
@@ -196,7 +186,7 @@ void Esync::OnDeadline(Instant now) {
   const Worker& first = At(overdue.front());
   taken_out_ = "; without " + words::Ranks(overdue) + ", not heard of for " +
                words::Duration(now - first.last_finish) + ", more than " +
-               Number(options_.stall_factor) + " times " + words::Duration(first.longest);
+               std::to_string(options_.stall_factor) + " times " + words::Duration(first.longest);
 }
 
 // ---- queries ----
@@ -213,7 +203,7 @@ void Esync::Query(Instant now, Rank rank, bool waits, Effects* out) {
   const bool answer = !Delayed() || (decision.ready && !told && !waits);
   if (answer) {
     out->emplace_back(
-        Answer{.rank = rank, .ready = decision.ready, .reason = std::move(decision.reason)});
+        QueryAnswered{.rank = rank, .ready = decision.ready, .reason = std::move(decision.reason)});
   }
   const bool ready = decision.ready || (Delayed() && waits);
   if (ready) Set(rank, waits ? State::kWaiting : State::kReady, true);
@@ -224,24 +214,24 @@ Esync::Decision Esync::QueryState(Instant now, Rank rank) const {
   const Rank slowest = slowest_.rank();
   const Worker& last = At(slowest);
   if (Running() && current.model == newest_) {
-    return {false, "round " + Number(last_iteration_) + " runs without it"};
+    return {false, "round " + std::to_string(last_iteration_) + " runs without it"};
   }
   if (current.local_steps == 0) return {false, "no local iteration yet"};
-  if (last.capability == kUnknown) return {false, Name(slowest) + " is in its first iteration"};
+  if (last.capability == kUnknown) return {false, RankName(slowest) + " is in its first iteration"};
   if (last.state == State::kCatchingUp) {
-    return {false, "the slowest, " + Name(slowest) + ", catches up"};
+    return {false, "the slowest, " + RankName(slowest) + ", catches up"};
   }
   if (last.state == State::kReducing || last.state == State::kFailed) {
-    return {false, "the slowest, " + Name(slowest) + ", still reduces"};
+    return {false, "the slowest, " + RankName(slowest) + ", still reduces"};
   }
   if (rank == slowest)
     return {true, "the slowest: an iteration takes " + words::Duration(current.capability)};
   if (last.state == State::kReady || last.state == State::kWaiting) {
-    return {true, "the slowest, " + Name(slowest) + ", is ready"};
+    return {true, "the slowest, " + RankName(slowest) + ", is ready"};
   }
   const DurationNs rest = last.capability - (now - last.last_finish);
   const std::string text =
-      "the slowest, " + Name(slowest) + ", is " +
+      "the slowest, " + RankName(slowest) + ", is " +
       (rest < 0 ? words::Duration(-rest) + " overdue" : "ready in " + words::Duration(rest)) +
       "; an iteration takes " + words::Duration(current.capability);
   return {current.capability + options_.margin_ms * kMillisecond > rest, text};
@@ -270,7 +260,7 @@ void Esync::Settle(Instant now, Iteration committed, Effects* out) {
 void Esync::Drop(Instant now, Rank rank, Effects* out) {
   Worker& worker = At(rank);
   out->emplace_back(
-      CatchUp{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
+      UpdateDropped{.rank = rank, .iteration = worker.model, .reason = WhyDropped(now, worker)});
   worker.last_finish = now;
   worker.BeginRound();
   worker.untimed = worker.capability != kUnknown;
@@ -279,13 +269,13 @@ void Esync::Drop(Instant now, Rank rank, Effects* out) {
 
 std::string Esync::WhyDropped(Instant now, const Worker& worker) const {
   const Iteration round = worker.model + 1;
-  const std::string steps = Number(worker.local_steps) +
+  const std::string steps = std::to_string(worker.local_steps) +
                             (worker.local_steps == 1 ? " local iteration" : " local iterations");
   if (worker.counts || round != last_iteration_) {
-    return "late: " + steps + " for round " + Number(round) + ", the next is " +
-           Number(newest_ + 1);
+    return "late: " + steps + " for round " + std::to_string(round) + ", the next is " +
+           std::to_string(newest_ + 1);
   }
-  return "taken out of round " + Number(round) + " (group " + std::to_string(last_) +
+  return "taken out of round " + std::to_string(round) + " (group " + std::to_string(last_) +
          "): " + steps + ", not heard of for " + words::Duration(now - worker.last_finish) +
          ", overdue by " + words::Duration(now.ns - OverdueAt(worker));
 }
@@ -300,7 +290,7 @@ void Esync::SortRing() {
 void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {
   if (Running() || counted_ == 0 || waiting_ < counted_) return;
   if (ring_.empty()) SortRing();
-  FormGroup group;
+  GroupFormed group;
   group.id = (*next_group)++;
   group.iteration = newest_ + 1;
   SampleShares shares(options_.weights == EsyncOptions::Weights::kSamples);
@@ -321,9 +311,10 @@ void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {
     Set(rank, State::kReducing, true);
   }
   const std::int64_t members = std::ssize(group.members);
-  group.reason = Number(members) + " of " + Number(joined_) + " ready; local iterations " +
-                 Number(fewest) + " to " + Number(most) + ", " + Number(sum) + " in all" +
-                 shares.Words() + taken_out_;
+  group.reason = std::to_string(members) + " of " + std::to_string(joined_) +
+                 " ready; local iterations " + std::to_string(fewest) + " to " +
+                 std::to_string(most) + ", " + std::to_string(sum) + " in all" + shares.Words() +
+                 taken_out_;
   taken_out_.clear();
   running_ = group.id;
   last_ = group.id;
@@ -335,8 +326,9 @@ void Esync::FormIfAllWait(Instant now, GroupId* next_group, Effects* out) {
 std::string Esync::Explain(Instant now, Rank rank) const {
   if (!Joined(rank) || At(rank).state != State::kWaiting) return "";
   if (Running()) {
-    return "waiting: round " + Number(last_iteration_) + " (group " + std::to_string(last_) +
-           ") formed " + words::Duration(now - last_formed_) + " ago and still runs";
+    return "waiting: round " + std::to_string(last_iteration_) + " (group " +
+           std::to_string(last_) + ") formed " + words::Duration(now - last_formed_) +
+           " ago and still runs";
   }
   std::vector<Rank> training, catching_up;
   for (Rank other = 0; other < std::ssize(workers_); ++other) {
@@ -344,7 +336,8 @@ std::string Esync::Explain(Instant now, Rank rank) const {
     if (!worker.counts || worker.state == State::kWaiting) continue;
     (worker.state == State::kCatchingUp ? catching_up : training).push_back(other);
   }
-  std::string text = "waiting: " + Number(waiting_) + " of " + Number(counted_) + " ready";
+  std::string text =
+      "waiting: " + std::to_string(waiting_) + " of " + std::to_string(counted_) + " ready";
   if (!training.empty()) text += "; in a local iteration: " + words::Ranks(training);
   if (!catching_up.empty()) text += "; catching up: " + words::Ranks(catching_up);
   const std::optional<Instant> deadline = NextDeadline();

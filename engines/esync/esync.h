@@ -17,7 +17,7 @@
 //  - With stall_factor, a worker that all others wait for is taken out of the round when it is
 //    overdue, and while it catches up it does not keep others from being ready for longer than
 //    that either. It counts again from its next query on.
-//  - Rounds are committed, and what is older dropped (CatchUp), as in `backup`.
+//  - Rounds are committed, and what is older dropped (UpdateDropped), as in `backup`.
 #ifndef PRD_ENGINES_ESYNC_ESYNC_H_
 #define PRD_ENGINES_ESYNC_ESYNC_H_
 

@@ -89,8 +89,8 @@ class EsyncRules final : public EngineRules {
   void Drop(Instant now, Rank rank);
   void TakeOut(Instant now);
   std::optional<Instant> Deadline() const;
-  const FormGroup* CheckEffects(std::span<const Effect> effects);
-  void CheckGroup(const FormGroup& group);
+  const GroupFormed* CheckEffects(std::span<const Effect> effects);
+  void CheckGroup(const GroupFormed& group);
   void CheckExplained(const Decision& of) const;
 
   const EsyncOptions options_;
@@ -276,19 +276,19 @@ void EsyncRules::TakeOut(Instant now) {
 }
 
 // The group that forms, or null.
-const FormGroup* EsyncRules::CheckEffects(std::span<const Effect> effects) {
+const GroupFormed* EsyncRules::CheckEffects(std::span<const Effect> effects) {
   std::set<Rank> dropped;
   std::optional<bool> answer;
-  const FormGroup* formed = nullptr;
+  const GroupFormed* formed = nullptr;
   for (const Effect& effect : effects) {
-    if (const auto* late = std::get_if<CatchUp>(&effect)) {
+    if (const auto* late = std::get_if<UpdateDropped>(&effect)) {
       if (formed != nullptr || !dropped.insert(late->rank).second || !due_.contains(late->rank)) {
         throw Violation("dropped", NameOf(late->rank) + " loses its update: " + late->reason);
       }
-    } else if (const auto* group = std::get_if<FormGroup>(&effect)) {
+    } else if (const auto* group = std::get_if<GroupFormed>(&effect)) {
       if (formed != nullptr) throw Violation("round", NameOf(*group) + " is a second one");
       formed = group;
-    } else if (const auto* said = std::get_if<Answer>(&effect)) {
+    } else if (const auto* said = std::get_if<QueryAnswered>(&effect)) {
       answer = said->ready;
     } else {
       throw Violation("round", "a decision of another engine");
@@ -309,7 +309,7 @@ void EsyncRules::Check(const Decision& of) {
   due_.clear();
   answer_.reset();
   Follow(of.now, of.event);
-  const FormGroup* formed = CheckEffects(of.effects);
+  const GroupFormed* formed = CheckEffects(of.effects);
   bool due = !running_;
   bool anybody = false;
   for (const auto& [rank, record] : records_) {
@@ -337,7 +337,7 @@ void EsyncRules::CheckExplained(const Decision& of) const {
   }
 }
 
-void EsyncRules::CheckGroup(const FormGroup& group) {
+void EsyncRules::CheckGroup(const GroupFormed& group) {
   std::set<Rank> members;
   bool by_samples = options_.weights == EsyncOptions::Weights::kSamples;
   double total = 0;

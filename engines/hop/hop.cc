@@ -155,9 +155,10 @@ void Hop::LetGo(Rank rank, Effects* out) {
     Worker& worker = At(next);
     const Iteration before = worker.iteration;
     const Iteration target = Target(worker);
-    Answer answer{.rank = next,
-                  .reason = options_.max_iteration_gap > 0 ? "has its tokens" : "no tokens needed",
-                  .next = target};
+    QueryAnswered answer{
+        .rank = next,
+        .reason = options_.max_iteration_gap > 0 ? "has its tokens" : "no tokens needed",
+        .next = target};
     if (target > before + 1) {
       answer.reason =
           "skips to iteration " + std::to_string(target) + ", as all who get its updates are there";

@@ -107,7 +107,7 @@ class HopRules final : public EngineRules {
 
   void Apply(const Event& event);
   void Tell(const NeighboursSet& set);
-  void LetIn(const Answer& answer);
+  void LetIn(const QueryAnswered& answer);
   void CheckEdge(Rank rank, const Worker& worker, const InEdge& edge) const;
   bool HasTokens(const Worker& worker) const;
   Iteration Target(const Worker& worker) const;
@@ -217,7 +217,7 @@ Iteration HopRules::Target(const Worker& worker) const {
   return behind >= options_.skip_behind ? std::max(next, worker.iteration + jump) : next;
 }
 
-void HopRules::LetIn(const Answer& answer) {
+void HopRules::LetIn(const QueryAnswered& answer) {
   Worker& worker = workers_.at(answer.rank);
   if (!worker.waiting || !worker.told || !HasTokens(worker) || answer.ready ||
       answer.reason.empty()) {
@@ -271,7 +271,7 @@ void HopRules::Check(const Decision& of) {
   bool told = false;
   std::set<Rank> moved;
   for (const Effect& effect : of.effects) {
-    if (const auto* answer = std::get_if<Answer>(&effect)) {
+    if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
       if (changed) Measure();
       changed = false;
       LetIn(*answer);

@@ -15,8 +15,6 @@ namespace {
 // Longer steps count as this long, so that sums of them stay far from overflow.
 constexpr DurationNs kLongestStep = 3600 * kSecond;
 
-std::string Number(std::size_t value) { return std::to_string(value); }
-
 }  // namespace
 
 std::unique_ptr<Engine> PReduceOptions::Make() const { return std::make_unique<PReduce>(*this); }
@@ -134,10 +132,10 @@ std::optional<Instant> PReduce::NextDeadline() const {
 
 std::string PReduce::FifoReason() const {
   if (size_ == static_cast<std::size_t>(full_)) {
-    return "fifo: " + Number(size_) + " of " + Number(size_) + " ready";
+    return "fifo: " + std::to_string(size_) + " of " + std::to_string(size_) + " ready";
   }
-  return Number(size_) + (size_ == 1 ? " worker: group of " : " workers: group of ") +
-         Number(size_);
+  return std::to_string(size_) + (size_ == 1 ? " worker: group of " : " workers: group of ") +
+         std::to_string(size_);
 }
 
 void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
@@ -150,8 +148,9 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
     GroupFilter::Choice choice;
     if (queue_.size() < size_) {
       if (!Overdue(now)) return;
-      std::string reason = "closed at " + Number(queue_.size()) + " of " + Number(size_) +
-                           " after max_wait_ms " + std::to_string(options_.max_wait_ms);
+      std::string reason = "closed at " + std::to_string(queue_.size()) + " of " +
+                           std::to_string(size_) + " after max_wait_ms " +
+                           std::to_string(options_.max_wait_ms);
       Form(now, queue_.size(), choice, std::move(reason), next_group, out);
       continue;
     }
@@ -195,16 +194,16 @@ bool PReduce::FormAround(Instant now, GroupId* next_group, Effects* out) {
     const std::vector<std::size_t> places = Around(first);
     const std::size_t size = places.size();
     const Rank rank = queue_[first].rank;
-    const std::string of = Number(size) + " of " + Number(size_);
+    const std::string of = std::to_string(size) + " of " + std::to_string(size_);
     std::string reason;
     if (size == size_) {
       reason = of + " ready that reach each other";
     } else if (HasAllItReaches(rank)) {
-      reason = size == 1 ? "rank " + std::to_string(rank) + " reaches nobody: trains alone"
+      reason = size == 1 ? RankName(rank) + " reaches nobody: trains alone"
                          : of + ": nobody else whom rank " + std::to_string(rank) + " reaches";
     } else if (size > 1 && passed_.contains(rank) && passed_.at(rank) >= turn) {
-      reason =
-          of + ": rank " + std::to_string(rank) + " was passed over " + Number(turn) + " times";
+      reason = of + ": rank " + std::to_string(rank) + " was passed over " + std::to_string(turn) +
+               " times";
     } else if (size > 1 && options_.max_wait_ms > 0 &&
                now - queue_[first].at >= options_.max_wait_ms * kMillisecond) {
       reason = "closed at " + of + " after max_wait_ms " + std::to_string(options_.max_wait_ms);
@@ -234,7 +233,7 @@ void PReduce::Form(Instant now, std::size_t size, const GroupFilter::Choice& cho
                 queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider),
                 queue_.begin() + static_cast<std::ptrdiff_t>(choice.outsider) + 1);
   }
-  auto& group = std::get<FormGroup>(out->emplace_back(FormGroup{}));
+  auto& group = std::get<GroupFormed>(out->emplace_back(GroupFormed{}));
   group.id = (*next_group)++;
   group.reason = std::move(reason);
   group.members.reserve(size);
@@ -266,10 +265,11 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
   if (links_.HasAny(rank)) {
     std::size_t place = 0;
     while (queue_[place].rank != rank) ++place;
-    return "waiting: " + Number(Around(place).size()) + " of " + Number(size_) +
+    return "waiting: " + std::to_string(Around(place).size()) + " of " + std::to_string(size_) +
            " ready that reach each other";
   }
-  std::string text = "waiting: " + Number(queue_.size()) + " of " + Number(size_) + " ready";
+  std::string text =
+      "waiting: " + std::to_string(queue_.size()) + " of " + std::to_string(size_) + " ready";
   const std::string held = filter_.Explain(now);
   if (!held.empty()) text += "; " + held;
   if (options_.max_wait_ms > 0 && queue_.size() == 1) text += "; alone, so max_wait_ms waits, too";

@@ -29,7 +29,7 @@ class HoldBudget {
     released_[rank] = now;
     ok ? repeats_.erase(rank) : repeats_.insert(rank).second;
   }
-  void Formed(const FormGroup& group) {
+  void Formed(const GroupFormed& group) {
     for (const GroupShare& share : group.members) step_ns_ += steps_[share.rank];
   }
   // Between events at which Holds says so, the time until `promised` counts at most: a deadline may
@@ -89,18 +89,18 @@ class PReduceRules final : public EngineRules {
   };
 
   void Follow(Instant now, const Event& event);
-  void CheckGroup(const Decision& of, const FormGroup& group);
+  void CheckGroup(const Decision& of, const GroupFormed& group);
   bool Impaired() const;
   // Who is due to be in a group; nobody: no group is. `now`: max_wait_ms counts until then.
   std::vector<Rank> DueAround(std::optional<Instant> now, std::size_t p);
-  void CheckSize(Instant now, const FormGroup& group, std::size_t p) const;
-  void CheckIterations(const FormGroup& group) const;
-  void CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const;
-  void CheckBridge(const FormGroup& group, std::size_t p,
+  void CheckSize(Instant now, const GroupFormed& group, std::size_t p) const;
+  void CheckIterations(const GroupFormed& group) const;
+  void CheckOrder(const GroupFormed& group, std::size_t p, bool bridging) const;
+  void CheckBridge(const GroupFormed& group, std::size_t p,
                    const std::vector<std::size_t>& places) const;
   // What is due, in the order of the members; the initial model's share is last.
-  std::vector<double> DueWeights(const FormGroup& group) const;
-  void CheckWeights(const FormGroup& group, const Engine& engine) const;
+  std::vector<double> DueWeights(const GroupFormed& group) const;
+  void CheckWeights(const GroupFormed& group, const Engine& engine) const;
   void CheckQueue(const Decision& of, std::size_t p);
   // P where no worker is missing (options.h, group_size).
   std::int64_t FullSize(std::int64_t joined) const {
@@ -113,8 +113,8 @@ class PReduceRules final : public EngineRules {
   Rank Component(Rank rank) const;
   // Components among the queue's signals from `from` to before `to`.
   std::set<Rank> Components(std::size_t from, std::size_t to) const;
-  void Link(const FormGroup& group);  // in the split window
-  void Close();                       // the window being collected
+  void Link(const GroupFormed& group);  // in the split window
+  void Close();                         // the window being collected
 
   const PReduceOptions options_;
   std::vector<Waiting> queue_;
@@ -194,11 +194,11 @@ void PReduceRules::Follow(Instant now, const Event& event) {
 void PReduceRules::Check(const Decision& of) {
   links_.Follow(of.event);
   Follow(of.now, of.event);
-  for (const FormGroup& group : GroupsOf(of.effects)) CheckGroup(of, group);
+  for (const GroupFormed& group : GroupsOf(of.effects)) CheckGroup(of, group);
   CheckQueue(of, static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined)));
 }
 
-void PReduceRules::CheckGroup(const Decision& of, const FormGroup& group) {
+void PReduceRules::CheckGroup(const Decision& of, const GroupFormed& group) {
   const auto p = static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined));
   links_.Check(group);
   if (Impaired()) {
@@ -229,7 +229,7 @@ void PReduceRules::CheckGroup(const Decision& of, const FormGroup& group) {
   if (std::ssize(window_) >= EffectiveWindow(options_, of.joined)) Close();
 }
 
-void PReduceRules::CheckSize(Instant now, const FormGroup& group, std::size_t p) const {
+void PReduceRules::CheckSize(Instant now, const GroupFormed& group, std::size_t p) const {
   const std::size_t members = group.members.size();
   if (members > p || members > queue_.size()) {
     throw Violation("group-size", NameOf(group) + " has " + std::to_string(members) + " of " +
@@ -244,7 +244,7 @@ void PReduceRules::CheckSize(Instant now, const FormGroup& group, std::size_t p)
                                     " that wait, or is before max_wait_ms");
 }
 
-void PReduceRules::CheckIterations(const FormGroup& group) const {
+void PReduceRules::CheckIterations(const GroupFormed& group) const {
   Iteration newest = 0;
   for (const GroupShare& member : group.members) {
     newest = std::max(newest, member.iteration);
@@ -259,7 +259,7 @@ void PReduceRules::CheckIterations(const FormGroup& group) const {
                                     ", the largest is " + std::to_string(newest));
 }
 
-void PReduceRules::CheckOrder(const FormGroup& group, std::size_t p, bool bridging) const {
+void PReduceRules::CheckOrder(const GroupFormed& group, std::size_t p, bool bridging) const {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     const bool in =
@@ -284,7 +284,7 @@ void PReduceRules::CheckOrder(const FormGroup& group, std::size_t p, bool bridgi
   CheckBridge(group, p, places);
 }
 
-void PReduceRules::CheckBridge(const FormGroup& group, std::size_t p,
+void PReduceRules::CheckBridge(const GroupFormed& group, std::size_t p,
                                const std::vector<std::size_t>& places) const {
   std::set<Rank> joins;
   for (const std::size_t place : places) {
@@ -305,7 +305,7 @@ void PReduceRules::CheckBridge(const FormGroup& group, std::size_t p,
   }
 }
 
-std::vector<double> PReduceRules::DueWeights(const FormGroup& group) const {
+std::vector<double> PReduceRules::DueWeights(const GroupFormed& group) const {
   if (options_.weights != PReduceOptions::Weights::kSamples) {
     std::vector<Iteration> iterations;
     for (const GroupShare& member : group.members) iterations.push_back(member.iteration);
@@ -324,7 +324,7 @@ std::vector<double> PReduceRules::DueWeights(const FormGroup& group) const {
   return due;
 }
 
-void PReduceRules::CheckWeights(const FormGroup& group, const Engine& engine) const {
+void PReduceRules::CheckWeights(const GroupFormed& group, const Engine& engine) const {
   const std::vector<double> due = DueWeights(group);
   bool equal = std::abs(due.back() - group.initial_weight) <= 1e-9;
   for (std::size_t i = 0; i < group.members.size(); ++i) {
@@ -361,7 +361,7 @@ void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
   throw Violation("hold-budget", std::to_string(queue_.size()) + " signals are held for longer");
 }
 
-void PReduceRules::Link(const FormGroup& group) {
+void PReduceRules::Link(const GroupFormed& group) {
   Rank target = kNoRank;
   for (const GroupShare& share : group.members) {
     const Rank own = Component(share.rank);

@@ -26,13 +26,6 @@
 
 namespace prd {
 
-// False for instants that no run gets near: those of a damaged snapshot, whose differences could
-// overflow.
-inline bool Plausible(Instant instant) {
-  constexpr std::int64_t kFar = std::int64_t{1} << 61;  // 73 years
-  return instant.ns > -kFar && instant.ns < kFar;
-}
-
 class SyncGraph {
  public:
   // Makes room for ranks below `size`.

@@ -19,8 +19,6 @@ constexpr std::int64_t kMaxRequests = std::int64_t{1} << 62;
 
 constexpr std::size_t kShownSlow = 8;
 
-std::string Number(std::uint64_t value) { return std::to_string(value); }
-
 }  // namespace
 
 std::string PragueOptions::Paces(int workers) const {
@@ -111,7 +109,7 @@ void Prague::OnReady(Instant now, const ReadyEvent& event, GroupId* next_group, 
   if (worker.served > 0) {
     --worker.served;
     out->emplace_back(
-        Answer{.rank = event.rank, .reason = "served by a group since its last request"});
+        QueryAnswered{.rank = event.rank, .reason = "served by a group since its last request"});
     return DrawAhead(event.rank, "", next_group);
   }
   worker.waiting = true;
@@ -150,7 +148,7 @@ void Prague::OnEnded(const EndedEvent& event, GroupId* next_group) {
   const std::vector<Rank> ranks = std::move(found->second);
   failed_.erase(found);
   for (const Rank rank : ranks) --At(rank).failing;
-  Redraw(ranks, "as group " + Number(event.group) + " failed", next_group);
+  Redraw(ranks, "as group " + std::to_string(event.group) + " failed", next_group);
 }
 
 void Prague::OnLeft(Instant now, const LeftEvent& event, GroupId* next_group) {
@@ -264,7 +262,7 @@ void Prague::Divide(Rank caller, const std::string& why, GroupId* next_group) {
   const std::int64_t requests = At(caller).requests;
   const std::vector<Rank> ranks = idle_.TakeAbove(requests - options_.slowdown_threshold);
   std::string reason = (why.empty() ? "" : "again, ") + why + (why.empty() ? "" : ": ") +
-                       "division of " + Number(ranks.size()) + " idle by rank " +
+                       "division of " + std::to_string(ranks.size()) + " idle by rank " +
                        std::to_string(caller) + " (c=" + std::to_string(requests) + ")";
   if (idle_.size() > 0) {
     reason += ": " + words::Ranks(idle_.First(kShownSlow), idle_.size()) + " excluded as slow";
@@ -318,14 +316,15 @@ GroupShare Prague::ShareOf(const GroupQueue::Group& group, Rank rank) const {
 
 void Prague::FormRunnable(Effects* out) {
   for (GroupQueue::Group* group : queue_.TakeRunnable()) {
-    FormGroup form{.id = group->id, .members = {}, .reason = std::move(group->reason)};
+    GroupFormed form{.id = group->id, .members = {}, .reason = std::move(group->reason)};
     group->reason.clear();
     form.members.reserve(group->members.size());
     for (const Rank rank : group->members) {
       form.members.push_back(ShareOf(*group, rank));
       form.iteration = std::max(form.iteration, At(rank).iteration);
     }
-    if (group->behind != kNoGroup) form.reason += "; waited behind group " + Number(group->behind);
+    if (group->behind != kNoGroup)
+      form.reason += "; waited behind group " + std::to_string(group->behind);
     form.conflict = group->conflict;
     out->push_back(std::move(form));
   }
@@ -339,12 +338,12 @@ std::vector<std::int32_t> Prague::Hosts() const {
 
 void Prague::SetSchedules(GroupId* next_group, Effects* out) {
   if (joined_.empty()) return;
-  SetSchedule set{.first = *next_group, .members = joined_, .hosts = Hosts(), .reason = {}};
+  ScheduleSet set{.first = *next_group, .members = joined_, .hosts = Hosts(), .reason = {}};
   std::vector<std::int32_t> distinct = set.hosts;
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  set.reason = "static schedule of " + Number(joined_.size()) + " workers on " +
-               Number(distinct.size()) + (distinct.size() == 1 ? " host" : " hosts");
+  set.reason = "static schedule of " + std::to_string(joined_.size()) + " workers on " +
+               std::to_string(distinct.size()) + (distinct.size() == 1 ? " host" : " hosts");
   *next_group += kScheduleSpan;
   out->push_back(std::move(set));
 }

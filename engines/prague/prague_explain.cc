@@ -12,7 +12,7 @@ namespace prd {
 namespace {
 
 std::string Name(const GroupQueue::Group& group) {
-  return "group " + std::to_string(group.id) + " of " + words::Ranks(group.members);
+  return GroupName(group.id) + " of " + words::Ranks(group.members);
 }
 
 }  // namespace

@@ -49,8 +49,6 @@
 namespace prd {
 namespace {
 
-std::string Name(GroupId id) { return "group " + std::to_string(id); }
-
 // Sizes of a division of n into groups of `size`: floor(n / size) groups that differ by at most
 // one.
 bool EvenSizes(const std::vector<std::size_t>& sizes, std::size_t n, std::size_t size) {
@@ -129,8 +127,8 @@ std::set<Rank> PragueRules::Idle() const {
 void PragueRules::OnFinished(const FinishedEvent& finished) {
   const auto found = groups_.find(finished.group);
   if (found == groups_.end() || found->second.undone.erase(finished.rank) == 0) {
-    throw Violation("atomic", NameOf(finished.rank) + " has reported on " + Name(finished.group) +
-                                  ", in which it is not");
+    throw Violation("atomic", NameOf(finished.rank) + " has reported on " +
+                                  GroupName(finished.group) + ", in which it is not");
   }
   Worker& worker = workers_.at(finished.rank);
   const bool passive = !Answers(found->second, finished.rank);
@@ -192,7 +190,7 @@ void PragueRules::Follow(const Decision& of) {
     OnBroken(*link);
   }
   const bool answered = std::any_of(of.effects.begin(), of.effects.end(), [](const Effect& of_it) {
-    return std::holds_alternative<Answer>(of_it);
+    return std::holds_alternative<QueryAnswered>(of_it);
   });
   if (answered == due) return;
   throw Violation("served", due ? "a request that is served has no answer"
@@ -206,17 +204,17 @@ PragueRules::Group PragueRules::See(GroupId id, const std::vector<GroupShare>& s
     group.undone.insert(share.rank);
     if (std::abs(share.weight * static_cast<double>(shares.size()) - 1) > 1e-12) {
       throw Violation("weights", NameOf(share.rank) + " has " + std::to_string(share.weight) +
-                                     " in " + Name(id));
+                                     " in " + GroupName(id));
     }
     if (share.passive) {
-      if (Smart()) throw Violation("division", Name(id) + " has a passive member");
+      if (Smart()) throw Violation("division", GroupName(id) + " has a passive member");
     } else if (!Smart()) {
-      if (group.caller != kNoRank) throw Violation("group-size", Name(id) + " answers two");
+      if (group.caller != kNoRank) throw Violation("group-size", GroupName(id) + " answers two");
       group.caller = share.rank;
     }
   }
   if (group.undone.size() == shares.size()) return group;
-  throw Violation(Draws(), Name(id) + " has a member twice");
+  throw Violation(Draws(), GroupName(id) + " has a member twice");
 }
 
 PragueRules::Groups PragueRules::Collect(const Decision& of) const {
@@ -229,17 +227,17 @@ PragueRules::Groups PragueRules::Collect(const Decision& of) const {
     if (known == groups_.end()) {
       fresh[id] = std::move(group);
     } else if (known->second.undone != group.undone) {
-      throw Violation("atomic", Name(id) + " has other members than when it was drawn");
+      throw Violation("atomic", GroupName(id) + " has other members than when it was drawn");
     }
   };
-  for (const FormGroup& form : GroupsOf(of.effects)) see(form.id, form.members);
+  for (const GroupFormed& form : GroupsOf(of.effects)) see(form.id, form.members);
   for (const Engine::Drawn& drawn : of.engine.DrawnGroups()) {
     see(drawn.id, drawn.members);
-    if (drawn.reason.empty()) throw Violation(Draws(), Name(drawn.id) + " has no reason");
+    if (drawn.reason.empty()) throw Violation(Draws(), GroupName(drawn.id) + " has no reason");
   }
   for (const auto& [id, group] : groups_) {
     if (group.formed || seen.contains(id)) continue;
-    throw Violation("atomic", Name(id) + " was drawn, and has vanished");
+    throw Violation("atomic", GroupName(id) + " was drawn, and has vanished");
   }
   return fresh;
 }
@@ -248,10 +246,11 @@ void PragueRules::CheckRandom(const Groups& fresh) {
   const std::size_t size = std::min(static_cast<std::size_t>(options_.group_size), workers_.size());
   for (const auto& [id, group] : fresh) {
     if (links_.broken().Among(group.members)) {
-      throw Violation("broken-link", Name(id) + " is drawn of two that do not reach each other");
+      throw Violation("broken-link",
+                      GroupName(id) + " is drawn of two that do not reach each other");
     }
     if (group.members.size() > size || (group.members.size() < size && CanGrow(group))) {
-      throw Violation("group-size", Name(id) + " has " + std::to_string(group.members.size()) +
+      throw Violation("group-size", GroupName(id) + " has " + std::to_string(group.members.size()) +
                                         " members, due are " + std::to_string(size));
     }
     bool conflict = false;
@@ -368,15 +367,15 @@ void PragueRules::CheckPhases(const Groups& fresh,
       spans.insert(workers_.at(rank).host);
       must(++count[rank] <= 2, NameOf(rank) + " is in three groups of a division");
     }
-    must(group.members.size() >= 2, Name(id) + " has one member");
+    must(group.members.size() >= 2, GroupName(id) + " has one member");
     if (spans.size() > 1) {
-      must(spans.size() == group.members.size(), Name(id) + " has two heads of one host");
+      must(spans.size() == group.members.size(), GroupName(id) + " has two heads of one host");
       are_heads.insert(group.members.begin(), group.members.end());
       heads.push_back(group.members.size());
     } else if (group.undone == hosts.at(host)) {
       must(have_intra.insert(host).second, "host " + host + " has two groups of all");
     } else {
-      must(!have_intra.contains(host), Name(id) + " comes after the group of all of its host");
+      must(!have_intra.contains(host), GroupName(id) + " comes after the group of all of its host");
       locals[host].push_back(group.members.size());
     }
   }
@@ -393,11 +392,11 @@ void PragueRules::CheckPhases(const Groups& fresh,
 
 // A group forms as soon as no earlier one has a member of it that is not through, and not before.
 void PragueRules::CheckFormed(const Decision& of) {
-  for (const FormGroup& form : GroupsOf(of.effects)) {
+  for (const GroupFormed& form : GroupsOf(of.effects)) {
     Group& group = groups_[form.id];
     group.formed = true;
     if (form.conflict != group.conflict) {
-      throw Violation("atomic", Name(form.id) + " has the wrong conflict");
+      throw Violation("atomic", GroupName(form.id) + " has the wrong conflict");
     }
     Count("redraws", form.reason.find("again") != std::string::npos ? 1 : 0);
   }
@@ -407,7 +406,7 @@ void PragueRules::CheckFormed(const Decision& of) {
                                    [&](Rank rank) { return held.contains(rank); });
     if (free != group.formed) {
       throw Violation("atomic",
-                      Name(id) + (free ? " could form and does not" : " forms too early"));
+                      GroupName(id) + (free ? " could form and does not" : " forms too early"));
     }
     held.insert(group.undone.begin(), group.undone.end());
   }
@@ -425,8 +424,8 @@ void PragueRules::CheckPending(const Engine& engine) const {
       asked = asked || (next && workers_.at(share.rank).waiting);
     }
     if (drawn.pending == asked) continue;
-    throw Violation("atomic", Name(drawn.id) + (asked ? " is not said to be" : " is said to be") +
-                                  " asked for");
+    throw Violation("atomic", GroupName(drawn.id) +
+                                  (asked ? " is not said to be" : " is said to be") + " asked for");
   }
 }
 
@@ -446,7 +445,7 @@ void PragueRules::CheckWaits(const Decision& of) const {
 
 // What one group alone shows.
 void PragueRules::CheckFormedInLarge(const Decision& of) const {
-  for (const FormGroup& group : GroupsOf(of.effects)) {
+  for (const GroupFormed& group : GroupsOf(of.effects)) {
     const auto active = std::count_if(group.members.begin(), group.members.end(),
                                       [](const GroupShare& share) { return !share.passive; });
     if (Smart() || (std::ssize(group.members) <= options_.group_size && active == 1)) continue;
@@ -457,13 +456,13 @@ void PragueRules::CheckFormedInLarge(const Decision& of) const {
 
 void PragueRules::Check(const Decision& of) {
   if (options_.generator == PragueOptions::Generator::kStatic) {
-    for (const FormGroup& group : GroupsOf(of.effects)) {
+    for (const GroupFormed& group : GroupsOf(of.effects)) {
       throw Violation("no-groups", NameOf(group) + " beside the schedule");
     }
     return;
   }
   links_.Follow(of.event);
-  for (const FormGroup& group : GroupsOf(of.effects)) links_.Check(group);
+  for (const GroupFormed& group : GroupsOf(of.effects)) links_.Check(group);
   unseen_ = unseen_ || of.joined > kMaxWatched;
   if (unseen_) return CheckFormedInLarge(of);
   Follow(of);

@@ -9,10 +9,6 @@ namespace prd {
 
 namespace {
 
-bool Contains(const std::vector<Rank>& ranks, Rank rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 // What each member has, and who has least.
 class Loads {
  public:

@@ -2,6 +2,7 @@
 #ifndef PRD_ENGINES_SSP_PLACEMENT_H_
 #define PRD_ENGINES_SSP_PLACEMENT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -9,6 +10,10 @@
 #include "common/base/messages.h"
 
 namespace prd {
+
+inline bool Contains(const std::vector<Rank>& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 // What there is of a shard.
 struct ShardState {

@@ -68,7 +68,7 @@ class SspRules final : public EngineRules {
   bool MayGoOn(const Worker& worker) const {
     return options_.staleness < 0 || worker.clock + 1 <= Slowest() + options_.staleness;
   }
-  void LetOn(const Answer& answer);
+  void LetOn(const QueryAnswered& answer);
   void Place(const PlacementSet& set);
   // What is wrong, or empty.
   std::string CheckPlaces(const PlacementSet& set) const;
@@ -126,7 +126,7 @@ Iteration SspRules::Slowest() const {
   return slowest;
 }
 
-void SspRules::LetOn(const Answer& answer) {
+void SspRules::LetOn(const QueryAnswered& answer) {
   Worker& worker = workers_.at(answer.rank);
   const auto training = std::count_if(workers_.begin(), workers_.end(),
                                       [](const auto& of) { return of.second.trains; });
@@ -280,7 +280,7 @@ void SspRules::CheckWaiting(const Decision& of) const {
 void SspRules::Check(const Decision& of) {
   Follow(of.event);
   for (const Effect& effect : of.effects) {
-    if (const auto* answer = std::get_if<Answer>(&effect)) LetOn(*answer);
+    if (const auto* answer = std::get_if<QueryAnswered>(&effect)) LetOn(*answer);
     if (const auto* set = std::get_if<PlacementSet>(&effect)) {
       if (!std::holds_alternative<DeadlineEvent>(of.event)) {
         throw Violation("placement", "placement " + std::to_string(set->epoch) + " out of turn");

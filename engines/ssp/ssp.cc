@@ -15,10 +15,6 @@ constexpr Iteration kMaxClock = Iteration{1} << 62;
 
 constexpr std::size_t kShown = 8;
 
-bool Contains(const std::vector<Rank>& ranks, Rank rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
 }  // namespace
 
 std::string SspOptions::Paces(int) const {
@@ -160,7 +156,7 @@ void Ssp::LetGo(Effects* out) {
       reached_ = std::max(reached_, next);
       At(rank).waiting = false;
       out->emplace_back(
-          Answer{.rank = rank, .reason = "may read", .next = next, .workers = Training()});
+          QueryAnswered{.rank = rank, .reason = "may read", .next = next, .workers = Training()});
     }
     waiting_.erase(first);
   }

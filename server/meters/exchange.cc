@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "config/config.h"
+#include "engines/registry.h"
 #include "server/meters/groups.h"
 
 namespace prd::meters {
@@ -17,14 +18,13 @@ constexpr Instant kNotYet{std::numeric_limits<std::int64_t>::max()};
 
 // Of the engine that has such a thing.
 int MaxIterationGap(const RunStarted& started) {
-  const Result<JobSpec> spec = JobSpecFromToml(started.spec);
-  if (!spec.ok()) return 0;
-  return std::visit(
-      [](const auto& options) {
-        if constexpr (requires { options.max_iteration_gap; }) return options.max_iteration_gap;
-        return 0;
-      },
-      spec->engine);
+  Result<JobSpec> spec = JobSpecFromToml(started.spec);
+  int gap = 0;
+  if (!spec.ok()) return gap;
+  BuiltIn::Visit(spec->engine, [&gap](const auto& options) {
+    if constexpr (requires { options.max_iteration_gap; }) gap = options.max_iteration_gap;
+  });
+  return gap;
 }
 
 }  // namespace

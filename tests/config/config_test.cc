@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "engines/registry.h"
+
 namespace prd {
 namespace {
 
@@ -136,7 +138,7 @@ TEST(ConfigTest, ANumberMayGoByAName) {
   };
   const auto read = [&](const std::string& quorum) {
     const Config config = ParseConfig(with(quorum), "f.toml").value();
-    return std::get<EagerOptions>(config.jobs.at(0).spec.engine).quorum;
+    return config.jobs.at(0).spec.engine.Get<EagerOptions>().quorum;
   };
   EXPECT_EQ(read("\"majority\""), EagerOptions::kMajority);
   EXPECT_EQ(read("\"solo\""), 1);
@@ -194,7 +196,7 @@ TEST(ConfigTest, AGraphIsANameOrAListOfEdges) {
   const auto graph = [&](const std::string& value) {
     const Result<Config> config = ParseConfig(job + "graph = " + value + "\n", "f.toml");
     EXPECT_TRUE(config.ok()) << config.status().ToString();
-    return std::get<AdPsgdOptions>(config->jobs[0].spec.engine).graph;
+    return config->jobs[0].spec.engine.Get<AdPsgdOptions>().graph;
   };
   EXPECT_EQ(graph("\"ring\""), Graph({.kind = Graph::Kind::kRing, .edges = {}}));
   EXPECT_EQ(graph("\"complete\""), Graph({.kind = Graph::Kind::kComplete, .edges = {}}));
@@ -426,7 +428,7 @@ TEST(ConfigTest, TheFirstPatternThatMatchesCounts) {
   EXPECT_EQ(found->name, "mnist-7");
   EXPECT_EQ(found->workers, 3);
   EXPECT_EQ(found->text, JobSpecToToml(*found));
-  EXPECT_EQ(FindJob(config, "x")->engine.index(), EngineOptions(AllReduceOptions{}).index());
+  EXPECT_EQ(EngineName(FindJob(config, "x")->engine), "all-reduce");
   const Result<JobSpec> none = FindJob(config, "cifar");
   EXPECT_EQ(none.status().code(), Code::kNotFound);
   EXPECT_EQ(

@@ -55,7 +55,7 @@ std::vector<Case> CasesOf(Set set) {
     std::vector<std::string> keys;
     EngineOptions scratch = engine;
     Visitor list([&](const Field& field) { keys.emplace_back(field.key); });
-    Describe(&scratch, list);
+    scratch.Describe(list);
     for (const std::string& key : keys) {
       Case one{.options = engine, .key = key, .value = "", .allowed = ""};
       Visitor change([&](const Field& field) {
@@ -64,7 +64,7 @@ std::vector<Case> CasesOf(Set set) {
         one.value = ValueText(field);
         one.allowed = Allowed(field);
       });
-      Describe(&one.options, change);
+      one.options.Describe(change);
       if (!one.value.empty()) cases.push_back(one);
     }
   }
@@ -95,7 +95,7 @@ void ExpectAllowed(const Case& one) {
   SCOPED_TRACE(one.key + " = " + one.value);
   RangeChecker ranges;
   EngineOptions copy = one.options;
-  Describe(&copy, ranges);
+  copy.Describe(ranges);
   EXPECT_TRUE(ranges.status().ok()) << ranges.status().message();
   const Status valid = Validate(one.options, 0);
   if (!valid.ok()) {
@@ -193,7 +193,7 @@ TEST(OptionsTest, EveryNumberIsDrawnFromItsRange) {
       EXPECT_GE(range.draw.from, range.least) << field.key;
       EXPECT_LE(range.draw.to, range.most) << field.key;
     });
-    Describe(&scratch, ranges);
+    scratch.Describe(ranges);
     std::vector<std::string> drawn;
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
       Prng prng(seed);

@@ -13,6 +13,8 @@
 #include "config/fields.h"
 #include "config/glob.h"
 #include "engines/draw.h"
+#include "engines/p_reduce/options.h"
+#include "engines/ssp/options.h"
 
 namespace prd {
 namespace {

@@ -31,8 +31,8 @@ class Toy {
     Step(ReadyEvent{.rank = rank, .ready = {.iteration = ++iterations_[rank]}});
   }
   // Figure 3, step 4, for the i-th of the running groups.
-  FormGroup Finish(std::size_t i = 0) {
-    const FormGroup group = running_.at(i);
+  GroupFormed Finish(std::size_t i = 0) {
+    const GroupFormed group = running_.at(i);
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
     double& a = models_[static_cast<std::size_t>(group.members.at(0).rank)];
     double& b = models_[static_cast<std::size_t>(group.members.at(1).rank)];
@@ -43,7 +43,7 @@ class Toy {
     Step(EndedEvent{.group = group.id, .ok = true});
     return group;
   }
-  const std::deque<FormGroup>& running() const { return running_; }
+  const std::deque<GroupFormed>& running() const { return running_; }
   const std::vector<double>& models() const { return models_; }
   const AdPsgd& engine() const { return engine_; }
 
@@ -52,22 +52,22 @@ class Toy {
     Effects effects;
     ++now_.ns;
     engine_.Step(now_, event, &next_group_, &effects);
-    for (const FormGroup& group : GroupsOf(effects)) running_.push_back(group);
+    for (const GroupFormed& group : GroupsOf(effects)) running_.push_back(group);
   }
   AdPsgd engine_;
   Instant now_;
   GroupId next_group_ = 1;
   std::map<Rank, Iteration> iterations_;
   std::vector<double> models_;
-  std::deque<FormGroup> running_;
+  std::deque<GroupFormed> running_;
 };
 
 Graph List(std::vector<Graph::Edge> edges) {
   return {.kind = Graph::Kind::kEdges, .edges = std::move(edges)};
 }
 
-Rank CallerOf(const FormGroup& group) { return group.members[group.members[0].passive].rank; }
-Rank OtherOf(const FormGroup& group) { return group.members[!group.members[0].passive].rank; }
+Rank CallerOf(const GroupFormed& group) { return group.members[group.members[0].passive].rank; }
+Rank OtherOf(const GroupFormed& group) { return group.members[!group.members[0].passive].rank; }
 
 // Figure 3, step 3: "randomly select a neighbor j".
 TEST(AdPsgdPaperTest, ANeighbourIsDrawnAndAllAreEquallyLikely) {
@@ -89,7 +89,7 @@ TEST(AdPsgdPaperTest, ANeighbourIsDrawnAndAllAreEquallyLikely) {
 TEST(AdPsgdPaperTest, BothModelsBecomeTheirMean) {
   Toy pair(List({{0, 1}}), 2);
   pair.Ask(1);
-  const FormGroup group = pair.Finish();
+  const GroupFormed group = pair.Finish();
   EXPECT_EQ(CallerOf(group), 1);
   EXPECT_EQ(OtherOf(group), 0);
   EXPECT_THAT(pair.models(), ElementsAre(0.5, 0.5));
@@ -140,7 +140,7 @@ TEST(AdPsgdPaperTest, NoGraphDeadlocksWhoeverAsks) {
       std::set<Rank> answered;
       while (!toy.running().empty()) {
         std::set<Rank> busy;
-        for (const FormGroup& group : toy.running()) {
+        for (const GroupFormed& group : toy.running()) {
           for (const GroupShare& member : group.members) {
             ASSERT_TRUE(busy.insert(member.rank).second) << "in two groups at once";
           }

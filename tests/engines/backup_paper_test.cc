@@ -22,7 +22,7 @@ namespace {
 
 // What became of a run in virtual time.
 struct Outcome {
-  std::vector<FormGroup> rounds;
+  std::vector<GroupFormed> rounds;
   std::vector<Instant> at;        // of each round
   std::map<Rank, int> dropped;    // gradients
   std::map<Rank, int> in_rounds;  // the same, used
@@ -55,12 +55,12 @@ Outcome Train(int backups, const std::vector<DurationNs>& step, int rounds,
     Effects effects;
     engine.Step(now, event, &next_group, &effects);
     for (const Effect& effect : effects) {
-      if (const auto* late = std::get_if<CatchUp>(&effect)) {
+      if (const auto* late = std::get_if<UpdateDropped>(&effect)) {
         ++outcome.dropped[late->rank];
         compute(late->rank, copy);
         continue;
       }
-      const auto& group = std::get<FormGroup>(effect);
+      const auto& group = std::get<GroupFormed>(effect);
       outcome.rounds.push_back(group);
       outcome.at.push_back(now);
       newest = group.iteration;
@@ -160,7 +160,7 @@ TEST(BackupPaperTest, WhoHadToCopyIsNotDroppedForThat) {
     const Outcome outcome = Train(1, {kFast, kFast, kFast}, kRounds, {}, copy, 0.01);
     std::map<Rank, int> absent;
     int longest = 0;
-    for (const FormGroup& round : outcome.rounds) {
+    for (const GroupFormed& round : outcome.rounds) {
       for (const Rank rank : {0, 1, 2}) {
         const bool in = std::any_of(round.members.begin(), round.members.end(),
                                     [rank](const GroupShare& of) { return of.rank == rank; });
@@ -221,7 +221,7 @@ class BackupRounds : public testing::Test {
   // The last event let this worker copy the model.
   bool Drops(Rank rank) const {
     return std::any_of(said_.begin(), said_.end(), [rank](const Effect& effect) {
-      const auto* late = std::get_if<CatchUp>(&effect);
+      const auto* late = std::get_if<UpdateDropped>(&effect);
       return late != nullptr && late->rank == rank;
     });
   }
@@ -332,8 +332,8 @@ TEST(BackupPaperTest, WhoIsSlowNowAndThenIsBackAtOnce) {
   ASSERT_EQ(GroupsOf(said).size(), 1u);
   for (const Rank rank : {0, 1}) tell(10, FinishedEvent{.rank = rank, .group = 1, .ok = true});
   tell(10, EndedEvent{.group = 1, .ok = true});
-  ASSERT_EQ(std::get<CatchUp>(said.at(0)).rank, 2);
-  EXPECT_EQ(std::get<CatchUp>(said.at(0)).iteration, 0);
+  ASSERT_EQ(std::get<UpdateDropped>(said.at(0)).rank, 2);
+  EXPECT_EQ(std::get<UpdateDropped>(said.at(0)).iteration, 0);
   ready(18, 2, 2);
   ready(20, 0, 2);
   ASSERT_EQ(GroupsOf(said).size(), 1u);
@@ -357,7 +357,7 @@ TEST(BackupPaperTest, GradientsCountByTheSamplesInTheirBatches) {
     };
     ready(2, first);
     ready(0, second);
-    const FormGroup round = GroupsOf(said).at(0);
+    const GroupFormed round = GroupsOf(said).at(0);
     EXPECT_EQ(round.members.at(0).rank, 0);
     return std::pair(round.members.at(0).weight, round.members.at(1).weight);
   };

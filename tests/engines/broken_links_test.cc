@@ -43,7 +43,7 @@ class World {
   }
   void Leave(Rank rank) { Step(LeftEvent{.rank = rank}); }
   void PassDeadline() { Step(DeadlineEvent{}); }
-  void Through(const FormGroup& group) {
+  void Through(const GroupFormed& group) {
     for (const GroupShare& share : group.members) {
       Step(FinishedEvent{.rank = share.rank, .group = group.id, .ok = true});
     }
@@ -52,7 +52,7 @@ class World {
   // Groups that the last event formed: their members, ascending.
   std::vector<std::vector<Rank>> Formed() const {
     std::vector<std::vector<Rank>> all;
-    for (const FormGroup& group : GroupsOf(effects_)) {
+    for (const GroupFormed& group : GroupsOf(effects_)) {
       std::vector<Rank>& ranks = all.emplace_back();
       for (const GroupShare& share : group.members) ranks.push_back(share.rank);
       std::sort(ranks.begin(), ranks.end());
@@ -61,13 +61,13 @@ class World {
   }
   std::string Reason() const {
     for (const Effect& effect : effects_) {
-      if (const auto* group = std::get_if<FormGroup>(&effect)) return group->reason;
-      if (const auto* answer = std::get_if<Answer>(&effect)) return answer->reason;
+      if (const auto* group = std::get_if<GroupFormed>(&effect)) return group->reason;
+      if (const auto* answer = std::get_if<QueryAnswered>(&effect)) return answer->reason;
     }
     return "";
   }
   const Effects& effects() const { return effects_; }
-  FormGroup Group() const { return GroupsOf(effects_).at(0); }
+  GroupFormed Group() const { return GroupsOf(effects_).at(0); }
   std::string Explain(Rank rank) const { return engine_->Explain(now_, rank); }
 
  private:
@@ -143,7 +143,7 @@ TEST(PReduceLinksTest, NobodyIsPassedOverForEver) {
     world.BeReady(4);
     if (world.Formed().empty()) world.BeReady(1);
     ASSERT_THAT(world.Formed(), SizeIs(1));
-    const FormGroup group = world.Group();
+    const GroupFormed group = world.Group();
     if (world.Formed()[0] != std::vector<Rank>{1, 3, 4}) break;
     world.Through(group);
   }
@@ -173,7 +173,7 @@ TEST(AdPsgdLinksTest, APairWhoseTurnHasNotComeIsDrawnAgain) {
       AdPsgdOptions{.graph = {.kind = Graph::Kind::kEdges, .edges = {{0, 1}, {1, 2}, {2, 3}}}}, 4);
   world.BeReady(0);
   EXPECT_THAT(world.Formed(), ElementsAre(ElementsAre(0, 1)));
-  const FormGroup first = world.Group();
+  const GroupFormed first = world.Group();
   world.Break(2, 3);
   world.BeReady(2);  // draws rank 1, which is busy
   EXPECT_THAT(world.Formed(), IsEmpty());

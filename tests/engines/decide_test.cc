@@ -1,5 +1,6 @@
 #include "tools/prdbench/decide.h"
 
+#include "engines/prague/options.h"
 #include "gtest/gtest.h"
 
 namespace prd::bench {

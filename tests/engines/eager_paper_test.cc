@@ -72,7 +72,7 @@ class EagerTest : public testing::Test {
 
   // The running round or average ends. True when another one starts.
   bool End(bool ok = true) {
-    const FormGroup group = *round_;
+    const GroupFormed group = *round_;
     round_.reset();
     for (const GroupShare& member : group.members) {
       if (!processes_.contains(member.rank)) continue;
@@ -87,7 +87,7 @@ class EagerTest : public testing::Test {
     return round_.has_value();
   }
 
-  void Take(Process* process, const FormGroup& group, std::uint32_t given, bool ok) {
+  void Take(Process* process, const GroupFormed& group, std::uint32_t given, bool ok) {
     if (!ok) {
       process->send_buffer += given;
       return;
@@ -101,7 +101,7 @@ class EagerTest : public testing::Test {
   void Step(const Event& event) {
     Effects effects;
     engine_->Step({}, event, &next_group_, &effects);
-    for (const FormGroup& group : GroupsOf(effects)) {
+    for (const GroupFormed& group : GroupsOf(effects)) {
       ASSERT_FALSE(round_) << "two at once";
       round_ = group;
       contributions_.clear();
@@ -151,7 +151,7 @@ class EagerTest : public testing::Test {
   std::unique_ptr<Eager> engine_;
   GroupId next_group_ = 1;
   std::map<Rank, Process> processes_;
-  std::optional<FormGroup> round_;  // that runs
+  std::optional<GroupFormed> round_;  // that runs
   std::map<Rank, std::uint32_t>
       contributions_;  // gradients of each contributor to the newest round
   Iteration last_ = 0;

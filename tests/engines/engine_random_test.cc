@@ -287,7 +287,7 @@ TEST(EngineRandomTest, PragueStaticSaysWhoIsThere) {
         engine->Step(now, DeadlineEvent{}, &next_group, &effects);
         ASSERT_EQ(effects.size(), joined.empty() ? 0u : 1u);
         if (joined.empty()) continue;
-        const auto& set = std::get<SetSchedule>(effects[0]);
+        const auto& set = std::get<ScheduleSet>(effects[0]);
         ASSERT_EQ(set.first, first);
         ASSERT_EQ(next_group, first + kScheduleSpan);
         ASSERT_FALSE(set.reason.empty());

@@ -44,15 +44,15 @@ class Server {
                               .waiting = waiting,
                               .local_steps = k,
                               .rtt_ns = rtt}});
-    if (said_.empty() || !std::holds_alternative<Answer>(said_[0])) return std::nullopt;
-    return std::get<Answer>(said_[0]).ready;
+    if (said_.empty() || !std::holds_alternative<QueryAnswered>(said_[0])) return std::nullopt;
+    return std::get<QueryAnswered>(said_[0]).ready;
   }
 
-  std::string Why() const { return std::get<Answer>(said_.at(0)).reason; }
+  std::string Why() const { return std::get<QueryAnswered>(said_.at(0)).reason; }
   // The group formed last ends for everybody (but those listed).
   void Finish(const std::vector<Rank>& failed = {}) {
     ASSERT_TRUE(group_);
-    const FormGroup group = *std::exchange(group_, std::nullopt);
+    const GroupFormed group = *std::exchange(group_, std::nullopt);
     bool any = false;
     for (const GroupShare& member : group.members) {
       const bool ok = std::find(failed.begin(), failed.end(), member.rank) == failed.end();
@@ -76,11 +76,11 @@ class Server {
   std::vector<Rank> ToCatchUp() const {
     std::vector<Rank> ranks;
     for (const Effect& effect : said_) {
-      if (const auto* late = std::get_if<CatchUp>(&effect)) ranks.push_back(late->rank);
+      if (const auto* late = std::get_if<UpdateDropped>(&effect)) ranks.push_back(late->rank);
     }
     return ranks;
   }
-  const std::optional<FormGroup>& group() const { return group_; }
+  const std::optional<GroupFormed>& group() const { return group_; }
   const Effects& said() const { return said_; }
   Esync& engine() { return *engine_; }
   Instant now() const { return now_; }
@@ -89,7 +89,7 @@ class Server {
   void Step(const Event& event) {
     said_.clear();
     engine_->Step(now_, event, &next_group_, &said_);
-    for (const FormGroup& group : GroupsOf(said_)) group_ = group;
+    for (const GroupFormed& group : GroupsOf(said_)) group_ = group;
   }
 
   std::unique_ptr<Esync> engine_;
@@ -97,7 +97,7 @@ class Server {
   GroupId next_group_ = 1;
   Iteration round_ = 1;
   Effects said_;  // on the last event
-  std::optional<FormGroup> group_;
+  std::optional<GroupFormed> group_;
 };
 
 // A server on which c is 10 ms for rank 0, 40 ms for rank 1, and 100 ms for rank 2, and round 2 has
@@ -240,8 +240,8 @@ TEST(EsyncPaperTest, Line5TheSlowestStillReduces) {
   ASSERT_EQ(GroupsOf(said).size(), 1u);
   step(110, FinishedEvent{.rank = 0, .group = 1, .ok = true});
   step(205, ReadyEvent{.rank = 0, .ready = {.iteration = 2, .local_steps = 1}});
-  EXPECT_EQ(std::get<Answer>(said.at(0)).reason, "the slowest, rank 1, still reduces");
-  EXPECT_FALSE(std::get<Answer>(said.at(0)).ready);
+  EXPECT_EQ(std::get<QueryAnswered>(said.at(0)).reason, "the slowest, rank 1, still reduces");
+  EXPECT_FALSE(std::get<QueryAnswered>(said.at(0)).ready);
 }
 
 // Line 8: "rest_time <- slowest.get_capability() - current_time + slowest.get_last_finish_time()";
@@ -409,7 +409,7 @@ TEST(EsyncTest, WhoeverHasStalledIsTakenOut) {
   server.At(1010);
   server.Finish();
   EXPECT_THAT(server.ToCatchUp(), ElementsAre(2));
-  EXPECT_THAT(std::get<CatchUp>(server.said()[0]).reason, HasSubstr("overdue by 10.0 ms"));
+  EXPECT_THAT(std::get<UpdateDropped>(server.said()[0]).reason, HasSubstr("overdue by 10.0 ms"));
   // Until it is heard of, nobody waits for it: rank 1 is the slowest now.
   server.At(1106);
   EXPECT_EQ(server.Ask(1, 1), true);
@@ -424,7 +424,8 @@ TEST(EsyncTest, WhoeverHasStalledIsTakenOut) {
                        ReadyEvent{.rank = 2, .ready = {.iteration = 3, .local_steps = 1}}, &next,
                        &said);
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_THAT(std::get<CatchUp>(said[0]).reason, StartsWith("late: 1 local iteration for round 3"));
+  EXPECT_THAT(std::get<UpdateDropped>(said[0]).reason,
+              StartsWith("late: 1 local iteration for round 3"));
   server.At(1116);
   EXPECT_EQ(server.Ask(0, 1), false);
   EXPECT_EQ(server.Why(), "the slowest, rank 2, catches up");
@@ -475,7 +476,7 @@ TEST(EsyncTest, LateJoinersDelayNobodyBeforeTheirFirstQuery) {
   server.engine().Step(server.now(),
                        ReadyEvent{.rank = 3, .ready = {.iteration = 2, .local_steps = 1}}, &next,
                        &said);
-  EXPECT_TRUE(std::holds_alternative<CatchUp>(said.at(0)));
+  EXPECT_TRUE(std::holds_alternative<UpdateDropped>(said.at(0)));
   EXPECT_EQ(server.Ask(2, 1), false) << "rank 3 takes 300 ms and is waited for";
 }
 

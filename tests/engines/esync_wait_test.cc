@@ -129,17 +129,17 @@ class Cluster {
     engine_.Step(now_, event, &next_group_, &said);
     const Effects heard = said;
     for (const Effect& effect : heard) {
-      if (const auto* answer = std::get_if<Answer>(&effect)) {
+      if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
         const DurationNs trip = run_.round_trip[Index(answer->rank)];
         if (Delayed()) Push(trip / 2, answer->rank, kReadyAck);
         if (!Delayed() && !answer->ready) Begin(answer->rank, trip / 2);
       } else {
-        Reduce(std::get<FormGroup>(effect));
+        Reduce(std::get<GroupFormed>(effect));
       }
     }
   }
 
-  void Reduce(const FormGroup& group) {
+  void Reduce(const GroupFormed& group) {
     for (const GroupShare& member : group.members) {
       Worker& worker = workers_[Index(member.rank)];
       outcome_.turns.push_back({.rank = member.rank,

@@ -20,8 +20,8 @@ std::vector<Rank> GroupDriver::Present() const {
 }
 
 std::string GroupDriver::Heed(const Effect& effect, const Event& cause) {
-  if (const auto* form = std::get_if<FormGroup>(&effect)) return Form(*form);
-  if (const auto* answer = std::get_if<Answer>(&effect)) {
+  if (const auto* form = std::get_if<GroupFormed>(&effect)) return Form(*form);
+  if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
     if (Ahead()) return AnswerAhead(*answer);
     const auto* ready = std::get_if<ReadyEvent>(&cause);
     if (ready == nullptr || ready->rank != answer->rank) return "an answer to nothing";
@@ -30,8 +30,8 @@ std::string GroupDriver::Heed(const Effect& effect, const Event& cause) {
     if (!answer->ready) worker.state = State::kComputing;
     return answer->reason.empty() ? "an answer without a reason" : "";
   }
-  if (!std::holds_alternative<CatchUp>(effect)) return "another effect";
-  const auto& late = std::get<CatchUp>(effect);
+  if (!std::holds_alternative<UpdateDropped>(effect)) return "another effect";
+  const auto& late = std::get<UpdateDropped>(effect);
   const auto found = workers_.find(late.rank);
   if (found == workers_.end()) return "nobody is to catch up";
   Worker& worker = found->second;
@@ -48,7 +48,7 @@ std::string GroupDriver::Heed(const Effect& effect, const Event& cause) {
   return "";
 }
 
-std::string GroupDriver::Form(const FormGroup& group) {
+std::string GroupDriver::Form(const GroupFormed& group) {
   if (Ahead()) return FormAhead(group);
   const std::string name = "group " + std::to_string(group.id);
   Running& running = groups_[group.id];

@@ -73,7 +73,7 @@ class GroupDriver final : public EngineDriver {
   void ForgetSteps() override;
   bool AllHave(int steps) const override;
 
-  std::string Form(const FormGroup& group);
+  std::string Form(const GroupFormed& group);
   std::string BeReady(Rank rank);
   std::string Report(GroupId group, bool ok);
   // In the batch of its next signal; now and then not told. Not drawn: events without samples are
@@ -88,8 +88,8 @@ class GroupDriver final : public EngineDriver {
   std::string ReportRound(GroupId group, bool ok);
   void Receive(Worker* worker, Iteration round);
   std::string EndRound(GroupId group);
-  std::string FormAhead(const FormGroup& group);
-  std::string AnswerAhead(const Answer& answer);
+  std::string FormAhead(const GroupFormed& group);
+  std::string AnswerAhead(const QueryAnswered& answer);
   std::string ReportAhead(GroupId group, bool ok);
   std::string LeaveAhead(Rank rank);
   bool Finishing(Rank rank) const;

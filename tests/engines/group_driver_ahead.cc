@@ -5,7 +5,7 @@
 
 namespace prd {
 
-std::string GroupDriver::FormAhead(const FormGroup& group) {
+std::string GroupDriver::FormAhead(const GroupFormed& group) {
   const std::string name = "group " + std::to_string(group.id);
   if (group.kind != GroupKind::kTrain || group.members.empty()) return name + " is none";
   if (group.reason.empty()) return name + " has no reason";
@@ -27,7 +27,7 @@ std::string GroupDriver::FormAhead(const FormGroup& group) {
   return sum > 0.999999 && sum < 1.000001 ? "" : name + "'s weights do not sum to 1";
 }
 
-std::string GroupDriver::AnswerAhead(const Answer& answer) {
+std::string GroupDriver::AnswerAhead(const QueryAnswered& answer) {
   const auto found = workers_.find(answer.rank);
   if (found == workers_.end() || found->second.state != State::kWaiting) {
     return "an answer to nothing";

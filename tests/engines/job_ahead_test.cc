@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"
@@ -27,7 +28,7 @@ class JobAheadTest : public JobTest {
   }
   // The next event leads to this group; members after `active` are passive.
   void Next(const std::vector<Rank>& members, std::size_t active = 1) {
-    FormGroup form{.iteration = 77, .reason = "told"};
+    GroupFormed form{.iteration = 77, .reason = "told"};
     for (std::size_t i = 0; i < members.size(); ++i) {
       form.members.push_back({.rank = members[i],
                               .weight = 1.0 / static_cast<double>(members.size()),
@@ -222,7 +223,7 @@ TEST_F(JobAheadTest, TheDeathOfOneWhoFinishedAbortsToo) {
 
 TEST_F(JobAheadTest, AnAnswerEndsASignalWithoutAGroup) {
   Start(kBackground, 2);
-  script_.next.push_back({Answer{.rank = 0, .ready = false, .reason = "needs none"}});
+  script_.next.push_back({QueryAnswered{.rank = 0, .ready = false, .reason = "needs none"}});
   BeReady(0, 5);
   ASSERT_NE(Sent<QueryReply>(0), nullptr);
   EXPECT_EQ(Sent<QueryReply>(0)->iteration, 5);
@@ -238,7 +239,7 @@ TEST_F(JobAheadTest, AnAnswerMayComeWhileItIsInAGroup) {
   Start(kBackground, 2);
   Next({1, 0});
   BeReady(1, 1);
-  script_.next.push_back({Answer{.rank = 0, .ready = false, .reason = "needs none"}});
+  script_.next.push_back({QueryAnswered{.rank = 0, .ready = false, .reason = "needs none"}});
   BeReady(0, 1);
   EXPECT_FALSE(Worker(0).signal);
   EXPECT_NE(Worker(0).group, kNoGroup);
@@ -282,7 +283,7 @@ TEST_F(JobAheadTest, TheEngineSaysWhyAWorkerWaitsAndTheJobTheRest) {
 
 TEST_F(JobAheadTest, AScheduleGoesToAllAndIsRecorded) {
   Start(plans::kSchedule, 3);
-  const SetSchedule set{.members = {0, 2}, .hosts = {0, 1}, .reason = "told"};
+  const ScheduleSet set{.members = {0, 2}, .hosts = {0, 1}, .reason = "told"};
   script_.next.push_back({set});
   Say(1, Finish{});
   for (const Rank rank : {0, 2}) {
@@ -315,7 +316,7 @@ TEST_F(JobAheadTest, AReplayEndsInTheSameState) {
   BeReady(2, 1);
   Done(1);
   Done(0, Outcome::kFailed);
-  script_.next.push_back({Answer{.rank = 3, .ready = false, .reason = "needs none"}});
+  script_.next.push_back({QueryAnswered{.rank = 3, .ready = false, .reason = "needs none"}});
   BeReady(3, 8);
   Next({3, 2});
   BeReady(3, 9);

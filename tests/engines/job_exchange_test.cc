@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"
@@ -31,7 +32,7 @@ class JobExchangeTest : public JobTest {
   void BeReady(Rank rank, Iteration iteration) { Say(rank, Ready{.iteration = iteration}); }
   // Its signal is answered at once.
   void Enter(Rank rank, Iteration iteration, Iteration next) {
-    Next({Answer{.rank = rank, .reason = "told", .next = next, .workers = 3}});
+    Next({QueryAnswered{.rank = rank, .reason = "told", .next = next, .workers = 3}});
     BeReady(rank, iteration);
   }
   const Job::Worker& Worker(Rank rank) { return job_->workers()[static_cast<std::size_t>(rank)]; }
@@ -50,8 +51,8 @@ TEST_F(JobExchangeTest, AnAnswerSaysWhereTheWorkerGoesOn) {
     EXPECT_TRUE(Worker(0).signal);
     EXPECT_EQ(Worker(0).iteration, 0) << "until it is answered";
     EXPECT_EQ(job_->Explain({50}, 0), "as it is told");
-    Next({Answer{.rank = 0, .reason = "told", .next = 1},
-          Answer{.rank = 1, .reason = "told", .next = 7, .workers = 2}});
+    Next({QueryAnswered{.rank = 0, .reason = "told", .next = 1},
+          QueryAnswered{.rank = 1, .reason = "told", .next = 7, .workers = 2}});
     BeReady(1, 1);
     EXPECT_EQ(Worker(0).iteration, 1);
     EXPECT_EQ(Worker(1).iteration, 7);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/registry.h"
 #include "tests/engines/job_testing.h"
 
 namespace prd {

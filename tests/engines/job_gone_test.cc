@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"
@@ -23,7 +24,7 @@ class JobGoneTest : public JobTest {
   }
   // These reduce together from now on.
   void Form(const std::vector<Rank>& ranks) {
-    FormGroup form{.kind = GroupKind::kTrain, .iteration = 1, .reason = "told"};
+    GroupFormed form{.kind = GroupKind::kTrain, .iteration = 1, .reason = "told"};
     for (const Rank rank : ranks) {
       form.members.push_back({.rank = rank, .weight = 1.0 / static_cast<double>(ranks.size())});
     }

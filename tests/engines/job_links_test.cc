@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "engines/all_reduce/options.h"
 #include "engines/job.h"
 #include "engines/job_limits.h"
 #include "engines/links.h"
@@ -94,7 +95,7 @@ class JobLinksTest : public JobTest {
     script_.heard.clear();
   }
   void Next(const std::vector<Rank>& ranks, GroupKind kind = GroupKind::kTrain) {
-    FormGroup form{.kind = kind, .iteration = 1, .reason = "told"};
+    GroupFormed form{.kind = kind, .iteration = 1, .reason = "told"};
     for (const Rank rank : ranks) {
       form.members.push_back({.rank = rank, .weight = 1.0 / static_cast<double>(ranks.size())});
     }
@@ -381,10 +382,10 @@ TEST_F(JobLinksTest, WhoseLinksAreBrokenGivesNoModelWhereOthersCan) {
   Step(LeaseExpired{.rank = 1, .incarnation = incarnation_[1]});
   for (const Rank rank : {0, 2}) Fails(rank, {}, Outcome::kAborted);
   // Rank 3 is to copy a replica again.
-  script_.next.push_back({CatchUp{.rank = 3, .iteration = 0, .reason = "told"}});
+  script_.next.push_back({UpdateDropped{.rank = 3, .iteration = 0, .reason = "told"}});
   Form({0, 2});
   for (const Rank rank : {0, 2}) Done(rank);
-  script_.next.push_back({CatchUp{.rank = 3, .iteration = 0, .reason = "told"}});
+  script_.next.push_back({UpdateDropped{.rank = 3, .iteration = 0, .reason = "told"}});
   Say(0, Ready{.iteration = 2});
   ASSERT_NE(Sent<Adopt>(3), nullptr);
   EXPECT_EQ(Sent<Adopt>(3)->source.rank, 2);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <limits>
 
+#include "engines/all_reduce/options.h"
 #include "engines/number_rounds.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"

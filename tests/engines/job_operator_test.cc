@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engines/all_reduce/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"
@@ -34,7 +35,7 @@ class JobOperatorTest : public JobTest {
     Step(FromWorker{hello});
   }
   void Next(GroupKind kind, const std::vector<Rank>& ranks, Iteration iteration = 1) {
-    FormGroup form{.kind = kind, .iteration = iteration, .reason = "told"};
+    GroupFormed form{.kind = kind, .iteration = iteration, .reason = "told"};
     for (const Rank rank : ranks) {
       form.members.push_back({.rank = rank, .weight = 1.0 / static_cast<double>(ranks.size())});
     }
@@ -272,7 +273,7 @@ TEST_F(JobOperatorTest, ALateSignalThatAPauseHeldBackJoinsAnewAtOnce) {
   Start(plans::kGradients, 2);
   Step(Act(OperatorVerb::kPause));
   Say(1, Ready{.iteration = 1});
-  script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 1, .iteration = 1, .reason = "late"}});
   Step(Act(OperatorVerb::kResume));
   EXPECT_THAT(Heard(), ElementsAre("ready 1@1 owes 0", "left 1", "joined 1@0", "ready 1@1 owes 0"));
   ExpectReplaysAsTold();

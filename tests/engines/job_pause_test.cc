@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engines/all_reduce/options.h"
 #include "engines/engine_watch.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
@@ -27,7 +28,7 @@ class JobPauseTest : public JobTest {
   }
   // The next event leads to a group of these.
   void Next(GroupKind kind, Iteration iteration, const std::vector<Rank>& ranks) {
-    FormGroup form{.kind = kind, .iteration = iteration, .reason = "told"};
+    GroupFormed form{.kind = kind, .iteration = iteration, .reason = "told"};
     for (const Rank rank : ranks) {
       form.members.push_back({.rank = rank, .weight = 1.0 / static_cast<double>(ranks.size())});
     }
@@ -209,7 +210,7 @@ TEST_F(JobPauseTest, GradientsOfAModelThatIsReplacedAreDropped) {
 // A group that waits for its training loop would wait for long: its worker says so.
 TEST_F(JobPauseTest, AGroupThatWaitsForItsLoopIsCalledOff) {
   Start(plans::kAhead, Engine::Joining::kAnytime, 2);
-  FormGroup form{.iteration = 1, .reason = "told"};
+  GroupFormed form{.iteration = 1, .reason = "told"};
   form.members = {{.rank = 0, .weight = 0.5}, {.rank = 1, .weight = 0.5, .passive = true}};
   script_.next.push_back({form});
   Say(0, Ready{.iteration = 1});
@@ -265,7 +266,7 @@ TEST_F(JobPauseTest, APauseBeforeAnOrderedCopyCountsAfterIt) {
   Next(GroupKind::kTrain, 1, {0});
   Say(0, Ready{.iteration = 1});
   Done(0);
-  script_.next.push_back({CatchUp{.rank = 1, .iteration = 0, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 1, .iteration = 0, .reason = "late"}});
   Say(1, Ready{.iteration = 1});
   ASSERT_NE(Sent<Adopt>(1), nullptr);
   Say(1, Pause{});
@@ -279,12 +280,12 @@ TEST_F(JobPauseTest, ALateWorkerWaitsForANewerModelWhoseWorkerCopiesOneItself) {
   Start(plans::kGradients, Engine::Joining::kAnytime, 3);
   Train(1, {1, 2});
   Train(2, {2});
-  script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 1, .iteration = 1, .reason = "late"}});
   Say(1, Ready{.iteration = 2});
   ASSERT_NE(Sent<Adopt>(1), nullptr);
   Step(LeaseExpired{.rank = 2, .incarnation = incarnation_[2]});
   script_.heard.clear();
-  script_.next.push_back({CatchUp{.rank = 0, .iteration = 0, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 0, .iteration = 0, .reason = "late"}});
   Say(0, Ready{.iteration = 1});
   EXPECT_THAT(Heard(), ElementsAre("ready 0@1 owes 0"));  // it does not join anew
   EXPECT_EQ(job_->Explain({now_}, 0),
@@ -417,7 +418,7 @@ TEST_F(JobPauseTest, WhoResumesIsCopiedByWhoWouldGoOnWithAnOlderModel) {
   Train(2, {1, 2});
   Say(2, Pause{});
   Train(3, {1});
-  script_.next.push_back({CatchUp{.rank = 0, .iteration = 1, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 0, .iteration = 1, .reason = "late"}});
   Say(0, Ready{.iteration = 2});
   ASSERT_EQ(Worker(0).source, 1);
   Say(0, Adopted{.ok = false, .detail = "does not answer"});
@@ -475,7 +476,7 @@ TEST_F(JobPauseTest, WhatIsCopiedFromOneThatIsGoneMayBeOfAnotherRound) {
     if (joins) {
       Join(5);
     } else {
-      script_.next.push_back({CatchUp{.rank = 1, .iteration = 1, .reason = "late"}});
+      script_.next.push_back({UpdateDropped{.rank = 1, .iteration = 1, .reason = "late"}});
       Say(1, Ready{.iteration = 2});
     }
     ASSERT_NE(Sent<Adopt>(copies), nullptr);

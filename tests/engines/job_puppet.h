@@ -35,8 +35,8 @@ class Puppet final : public Engine {
     }
     script_->done.push_back(effects);
     for (Effect& effect : effects) {
-      if (auto* form = std::get_if<FormGroup>(&effect)) form->id = (*next_group)++;
-      if (auto* set = std::get_if<SetSchedule>(&effect)) {
+      if (auto* form = std::get_if<GroupFormed>(&effect)) form->id = (*next_group)++;
+      if (auto* set = std::get_if<ScheduleSet>(&effect)) {
         set->first = std::exchange(*next_group, *next_group + kScheduleSpan);
       }
       out->push_back(std::move(effect));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engines/job_limits.h"
+#include "engines/registry.h"
 #include "tests/engines/job_testing.h"
 
 namespace prd {

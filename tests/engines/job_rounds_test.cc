@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engines/all_reduce/options.h"
+#include "engines/backup/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"
@@ -27,7 +29,7 @@ class JobRoundsTest : public JobTest {
   }
   // The next event leads to this group.
   void Next(GroupKind kind, Iteration iteration, const std::vector<double>& weights) {
-    FormGroup form{.kind = kind, .iteration = iteration, .reason = "told"};
+    GroupFormed form{.kind = kind, .iteration = iteration, .reason = "told"};
     for (std::size_t i = 0; i < weights.size(); ++i) {
       form.members.push_back({.rank = static_cast<Rank>(i), .weight = weights[i]});
     }
@@ -73,7 +75,7 @@ TEST_F(JobRoundsTest, WhoJoinsCopiesTheNewestReplica) {
   Start(plans::kRounds, Engine::Joining::kPause, 3);
   Say(0, Finish{});
   Say(1, Pause{});
-  script_.next.push_back({FormGroup{
+  script_.next.push_back({GroupFormed{
       .kind = GroupKind::kRound, .members = {{.rank = 2, .weight = 1}}, .iteration = 1}});
   BeReady(2, 1);
   Through(2, 1);
@@ -275,13 +277,13 @@ TEST_F(JobRoundsTest, WhoFinishesInARoundStillReportsOnIt) {
 
 TEST_F(JobRoundsTest, QueriesAreAnsweredAndRecorded) {
   Start(plans::kAsked, Engine::Joining::kAnytime, 2);
-  script_.next.push_back({Answer{.rank = 0, .ready = false, .reason = "told"}});
+  script_.next.push_back({QueryAnswered{.rank = 0, .ready = false, .reason = "told"}});
   Say(0, Ready{.iteration = 1, .local_steps = 3});
   ASSERT_NE(Sent<QueryReply>(0), nullptr);
   EXPECT_EQ(*Sent<QueryReply>(0), (QueryReply{.iteration = 1, .local_steps = 3, .ready = false}));
   ASSERT_NE(Recorded<QueryAnswered>(), nullptr);
   EXPECT_FALSE(Worker(0).signal);
-  script_.next.push_back({Answer{.rank = 0, .ready = true, .reason = "told"}});
+  script_.next.push_back({QueryAnswered{.rank = 0, .ready = true, .reason = "told"}});
   Say(0, Ready{.iteration = 1, .local_steps = 4});
   EXPECT_TRUE(Worker(0).signal.has_value()) << "it waits for its group";
   Next(GroupKind::kTrain, 1, {0.5, 0.5});
@@ -299,7 +301,7 @@ TEST_F(JobRoundsTest, ADroppedUpdateIsRecordedAndTheNewestReplicaCopied) {
   Say(1, Ready{.iteration = 1});
   Through(0, 0);
   script_.next.push_back({});
-  script_.next.push_back({CatchUp{.rank = 2, .iteration = 0, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 2, .iteration = 0, .reason = "late"}});
   Through(1, 0);
   ASSERT_NE(Recorded<UpdateDropped>(), nullptr);
   EXPECT_EQ(*Recorded<UpdateDropped>(),
@@ -338,7 +340,7 @@ TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
   Next(GroupKind::kTrain, 1, {1});
   Say(0, Ready{.iteration = 1});
   script_.next.push_back({});
-  script_.next.push_back({CatchUp{.rank = 1, .iteration = 0, .reason = "late"}});
+  script_.next.push_back({UpdateDropped{.rank = 1, .iteration = 0, .reason = "late"}});
   Through(0, 0);
   ASSERT_NE(Sent<Adopt>(1), nullptr);
   Say(1, Finish{});
@@ -352,7 +354,7 @@ TEST_F(JobRoundsTest, AFinishThatCrossesAnOrderToCatchUpCountsAfterIt) {
 
 TEST_F(JobRoundsTest, WhoseReplicaIsTheNewestJoinsAnewInstead) {
   Start(plans::kGradients, Engine::Joining::kAnytime, 2);
-  script_.next.push_back({CatchUp{.rank = 0, .iteration = 0, .reason = "told"}});
+  script_.next.push_back({UpdateDropped{.rank = 0, .iteration = 0, .reason = "told"}});
   Say(0, Ready{.iteration = 1});
   EXPECT_EQ(Sent<Adopt>(0), nullptr);
   EXPECT_THAT(Heard(), ElementsAre("ready 0@1 owes 0", "left 0", "joined 0@0", "ready 0@1 owes 0"));

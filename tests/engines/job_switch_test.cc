@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engines/all_reduce/options.h"
 #include "tests/engines/job_puppet.h"
 #include "tests/engines/job_testing.h"
 #include "tests/plans.h"

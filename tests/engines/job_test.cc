@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/engines/job_testing.h"
 
 namespace prd {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engines/job_limits.h"
+#include "engines/registry.h"
 #include "tests/engines/job_testing.h"
 
 namespace prd {

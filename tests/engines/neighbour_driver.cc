@@ -94,7 +94,7 @@ void NeighbourDriver::EnterWhoCan() {
 }
 
 std::string NeighbourDriver::Heed(const Effect& effect, const Event&) {
-  if (const auto* answer = std::get_if<Answer>(&effect)) {
+  if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
     Worker& worker = workers_.at(answer->rank);
     worker.let_into = answer->next;
     worker.waiting = false;

@@ -22,23 +22,23 @@ class PaperTest : public testing::Test {
     for (Rank rank = 0; rank < workers; ++rank) Step(JoinedEvent{.rank = rank, .host = "h"});
   }
 
-  std::vector<FormGroup> Step(const Event& event) {
+  std::vector<GroupFormed> Step(const Event& event) {
     Effects effects;
     engine_->Step(now_, event, &next_group_, &effects);
     return GroupsOf(effects);
   }
 
-  std::vector<FormGroup> BeReady(Rank rank, Iteration iteration, std::int64_t samples = 0) {
+  std::vector<GroupFormed> BeReady(Rank rank, Iteration iteration, std::int64_t samples = 0) {
     return Step(ReadyEvent{.rank = rank, .ready = {.iteration = iteration, .samples = samples}});
   }
 
-  void Finish(const FormGroup& group) {
+  void Finish(const GroupFormed& group) {
     for (const GroupShare& member : group.members) {
       Step(FinishedEvent{.rank = member.rank, .group = group.id, .ok = true});
     }
   }
 
-  static std::vector<Rank> Ranks(const FormGroup& group) {
+  static std::vector<Rank> Ranks(const GroupFormed& group) {
     std::vector<Rank> ranks;
     for (const GroupShare& member : group.members) ranks.push_back(member.rank);
     return ranks;
@@ -55,7 +55,7 @@ TEST_F(PaperTest, Algorithm2PopsPSignalsInTheOrderOfArrival) {
   Start({.group_size = 3, .weights = PReduceOptions::Weights::kConstant}, 6);
   EXPECT_THAT(BeReady(5, 1), IsEmpty());
   EXPECT_THAT(BeReady(2, 1), IsEmpty());
-  const std::vector<FormGroup> formed = BeReady(4, 1);
+  const std::vector<GroupFormed> formed = BeReady(4, 1);
   ASSERT_EQ(formed.size(), 1u);
   EXPECT_THAT(Ranks(formed[0]), ElementsAre(2, 4, 5));
   EXPECT_EQ(formed[0].reason, "fifo: 3 of 3 ready");
@@ -67,7 +67,7 @@ TEST_F(PaperTest, ConstantWeightsAreOneOverP) {
   Start({.group_size = 3, .weights = PReduceOptions::Weights::kConstant}, 6);
   BeReady(0, 9);
   BeReady(1, 1);
-  const std::vector<FormGroup> formed = BeReady(2, 4);
+  const std::vector<GroupFormed> formed = BeReady(2, 4);
   ASSERT_EQ(formed.size(), 1u);
   for (const GroupShare& member : formed[0].members) EXPECT_DOUBLE_EQ(member.weight, 1.0 / 3);
   EXPECT_EQ(formed[0].initial_weight, 0);
@@ -80,7 +80,7 @@ TEST_F(PaperTest, WeightsBySamples) {
     Start({.group_size = 3, .weights = PReduceOptions::Weights::kSamples}, 6);
     BeReady(5, 1, 64);
     BeReady(1, 9, 64);
-    const FormGroup formed = BeReady(2, 4, third).at(0);
+    const GroupFormed formed = BeReady(2, 4, third).at(0);
     ASSERT_EQ(Ranks(formed), (std::vector<Rank>{1, 2, 5}));
     EXPECT_EQ(formed.members[1].weight, third > 0 ? 0.5 : 1.0 / 3) << "equal if one is not told";
     EXPECT_EQ(formed.members[0].weight, third > 0 ? 0.25 : 1.0 / 3);
@@ -94,7 +94,7 @@ TEST_F(PaperTest, SeveralDisjointGroupsAreInFlight) {
   Start({.group_size = 2}, 6);
   std::set<Rank> busy;
   for (Rank rank = 0; rank < 6; ++rank) {
-    for (const FormGroup& group : BeReady(rank, 1)) {
+    for (const GroupFormed& group : BeReady(rank, 1)) {
       for (const Rank member : Ranks(group)) EXPECT_TRUE(busy.insert(member).second);
     }
   }
@@ -106,10 +106,10 @@ TEST_F(PaperTest, SeveralDisjointGroupsAreInFlight) {
 TEST_F(PaperTest, AWorkerGoesOnWithoutTheOthers) {
   Start({.group_size = 2}, 4);
   BeReady(0, 1);
-  const std::vector<FormGroup> first = BeReady(1, 1);
+  const std::vector<GroupFormed> first = BeReady(1, 1);
   Step(FinishedEvent{.rank = 0, .group = first.at(0).id, .ok = true});  // rank 1 still reduces
   BeReady(0, 2);
-  const std::vector<FormGroup> second = BeReady(2, 1);
+  const std::vector<GroupFormed> second = BeReady(2, 1);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_THAT(Ranks(second[0]), ElementsAre(0, 2));
 }
@@ -122,7 +122,7 @@ TEST_F(PaperTest, MembersContinueAtTheLargestIteration) {
     Start({.group_size = 3, .weights = weights}, 5);
     BeReady(0, 3);
     BeReady(1, 17);
-    const std::vector<FormGroup> formed = BeReady(2, 8);
+    const std::vector<GroupFormed> formed = BeReady(2, 8);
     ASSERT_EQ(formed.size(), 1u);
     EXPECT_EQ(formed[0].iteration, 17);
   }

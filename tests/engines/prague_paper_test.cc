@@ -41,7 +41,7 @@ class Cluster {
   }
   // Who has not asked does so, and all are through with it.
   void Finish(GroupId id) {
-    const FormGroup group = running_.at(id);
+    const GroupFormed group = running_.at(id);
     for (const GroupShare& member : group.members) {
       if (!engine_.Explain(now_, member.rank).empty()) continue;
       Step(ReadyEvent{.rank = member.rank, .ready = {.iteration = ++iterations_[member.rank]}});
@@ -56,8 +56,8 @@ class Cluster {
     while (!running_.empty()) Finish(running_.begin()->first);
   }
 
-  const std::map<GroupId, FormGroup>& running() const { return running_; }
-  const FormGroup& newest() const { return newest_; }
+  const std::map<GroupId, GroupFormed>& running() const { return running_; }
+  const GroupFormed& newest() const { return newest_; }
   const Prague& engine() const { return engine_; }
   std::string Explain(Rank rank) const { return engine_.Explain(now_, rank); }
   std::vector<Rank> MembersOf(GroupId id) const {
@@ -78,15 +78,15 @@ class Cluster {
     Effects effects;
     ++now_.ns;
     engine_.Step(now_, event, &next_group_, &effects);
-    for (const FormGroup& group : GroupsOf(effects)) running_[group.id] = newest_ = group;
+    for (const GroupFormed& group : GroupsOf(effects)) running_[group.id] = newest_ = group;
   }
 
   Prague engine_;
   Instant now_;
   GroupId next_group_ = 1;
   std::map<Rank, Iteration> iterations_;
-  std::map<GroupId, FormGroup> running_;
-  FormGroup newest_;
+  std::map<GroupId, GroupFormed> running_;
+  GroupFormed newest_;
 };
 
 std::set<Rank> Union(const std::vector<std::vector<Rank>>& groups) {
@@ -134,7 +134,7 @@ TEST(PraguePaperTest, AnOverlappingGroupIsPendingUntilTheLocksAreReleased) {
     EXPECT_THAT(cluster.Explain(7), HasSubstr("group 1"));
     cluster.Finish(1);
     ASSERT_TRUE(cluster.running().contains(2));
-    const FormGroup& form = cluster.running().at(2);
+    const GroupFormed& form = cluster.running().at(2);
     EXPECT_TRUE(form.conflict);
     EXPECT_THAT(form.reason, HasSubstr("drawn for rank 7; waited behind group 1"));
   }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/p_reduce/options.h"
 #include "engines/pump.h"
 
 namespace prd {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "engines/replay.h"
 
 namespace prd {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engines/engine_watch.h"
+#include "engines/registry.h"
 #include "gtest/gtest.h"
 #include "tests/engines/engine_driver.h"
 
@@ -87,8 +88,8 @@ Spoil Change(std::function<bool(T*)> change) {
     return false;
   };
 }
-Spoil ChangeGroup(std::size_t least, std::function<void(FormGroup*)> change) {
-  return Change<FormGroup>([least, change](FormGroup* group) {
+Spoil ChangeGroup(std::size_t least, std::function<void(GroupFormed*)> change) {
+  return Change<GroupFormed>([least, change](GroupFormed* group) {
     if (group->members.size() < least) return false;
     change(group);
     return true;
@@ -101,14 +102,14 @@ bool Forget(const Event&, Effects* effects) {
          0;
 }
 
-const Spoil kOneLess = ChangeGroup(2, [](FormGroup* group) { group->members.pop_back(); });
-const Spoil kOneHeavier = ChangeGroup(2, [](FormGroup* group) { group->members[0].weight *= 2; });
-const Spoil kNextIteration = ChangeGroup(1, [](FormGroup* group) { ++group->iteration; });
-const Spoil kNextId = ChangeGroup(1, [](FormGroup* group) { ++group->id; });
+const Spoil kOneLess = ChangeGroup(2, [](GroupFormed* group) { group->members.pop_back(); });
+const Spoil kOneHeavier = ChangeGroup(2, [](GroupFormed* group) { group->members[0].weight *= 2; });
+const Spoil kNextIteration = ChangeGroup(1, [](GroupFormed* group) { ++group->iteration; });
+const Spoil kNextId = ChangeGroup(1, [](GroupFormed* group) { ++group->id; });
 const Spoil kOneTwice =
-    ChangeGroup(2, [](FormGroup* group) { group->members[1] = group->members[0]; });
+    ChangeGroup(2, [](GroupFormed* group) { group->members[1] = group->members[0]; });
 
-const Spoil kOneLessEven = ChangeGroup(2, [](FormGroup* group) {
+const Spoil kOneLessEven = ChangeGroup(2, [](GroupFormed* group) {
   group->members.pop_back();
   for (GroupShare& share : group->members) {
     share.weight = 1 / static_cast<double>(group->members.size());
@@ -133,10 +134,10 @@ TEST(RulesTest, AnyEngine) {
   const PReduceOptions p_reduce{.group_size = 2};
   const PragueOptions prague{.generator = PragueOptions::Generator::kStatic};
   Expect({{"members", p_reduce,
-           ChangeGroup(2, [](FormGroup* group) { group->members.back().rank = 77; })},
+           ChangeGroup(2, [](GroupFormed* group) { group->members.back().rank = 77; })},
           {"one-group", p_reduce, kOneTwice},
           {"group-ids", p_reduce, kNextId},
-          {"schedule", prague, Change<SetSchedule>([](SetSchedule* set) {
+          {"schedule", prague, Change<ScheduleSet>([](ScheduleSet* set) {
              set->members.pop_back();
              return true;
            })}});
@@ -145,7 +146,7 @@ TEST(RulesTest, AnyEngine) {
 TEST(RulesTest, AllReduce) {
   const AllReduceOptions options;
   Expect({{"whole-round", options, kOneLess},
-          {"whole-round", options, Forget<FormGroup>},
+          {"whole-round", options, Forget<GroupFormed>},
           {"weights", options, kOneHeavier},
           {"iterations", options, kNextIteration}});
 }
@@ -153,11 +154,11 @@ TEST(RulesTest, AllReduce) {
 TEST(RulesTest, Backup) {
   const BackupOptions options{.backups = 1};
   Expect({{"quorum", options, kOneLess},
-          {"quorum", options, Forget<FormGroup>},
+          {"quorum", options, Forget<GroupFormed>},
           {"weights", options, kOneHeavier},
           {"iterations", options, kNextIteration},
-          {"dropped", options, Forget<CatchUp>},
-          {"dropped", options, Change<CatchUp>([](CatchUp* late) {
+          {"dropped", options, Forget<UpdateDropped>},
+          {"dropped", options, Change<UpdateDropped>([](UpdateDropped* late) {
              late->rank = (late->rank + 1) % 6;
              return late->rank != 0;
            })}});
@@ -165,14 +166,14 @@ TEST(RulesTest, Backup) {
 
 TEST(RulesTest, PReduce) {
   const PReduceOptions options{.group_size = 3};
-  Expect(
-      {{"group-size", options, kOneLess},
-       {"no-idle-queue", options, Forget<FormGroup>},
-       {"weights", options, kOneHeavier},
-       {"iterations", options, kNextIteration},
-       {"iterations", options,
-        ChangeGroup(1, [](FormGroup* group) { --group->members[0].iteration; })},
-       {"bridge", options, ChangeGroup(1, [](FormGroup* group) { group->reason = "component"; })}});
+  Expect({{"group-size", options, kOneLess},
+          {"no-idle-queue", options, Forget<GroupFormed>},
+          {"weights", options, kOneHeavier},
+          {"iterations", options, kNextIteration},
+          {"iterations", options,
+           ChangeGroup(1, [](GroupFormed* group) { --group->members[0].iteration; })},
+          {"bridge", options,
+           ChangeGroup(1, [](GroupFormed* group) { group->reason = "component"; })}});
 }
 
 TEST(RulesTest, Eager) {
@@ -180,14 +181,14 @@ TEST(RulesTest, Eager) {
   const EagerOptions averages{.quorum = EagerOptions::kSolo, .sync_every = 2};
   Expect({{"everybody", solo, kOneLess},
           {"everybody", solo, kNextIteration},
-          {"contributors", solo, Change<FormGroup>([](FormGroup* group) {
+          {"contributors", solo, Change<GroupFormed>([](GroupFormed* group) {
              for (GroupShare& share : group->members) {
                if (std::exchange(share.weight, 0) > 0) return true;
              }
              return false;
            })},
-          {"quorum", solo, Forget<FormGroup>},
-          {"sync-every", averages, Change<FormGroup>([](FormGroup* group) {
+          {"quorum", solo, Forget<GroupFormed>},
+          {"sync-every", averages, Change<GroupFormed>([](GroupFormed* group) {
              if (group->kind != GroupKind::kAverage) return false;
              group->members[0].weight *= 2;
              return true;
@@ -209,13 +210,14 @@ TEST(RulesTest, Esync) {
   const EsyncOptions options{.stall_factor = 2};
   EsyncOptions slower = options;
   slower.stall_factor = 3;
-  Expect({{"ready", options,
-           Change<Answer>([](Answer* answer) { return !std::exchange(answer->ready, true); })},
-          {"ready", options, Forget<Answer>},
+  Expect({{"ready", options, Change<QueryAnswered>([](QueryAnswered* answer) {
+             return !std::exchange(answer->ready, true);
+           })},
+          {"ready", options, Forget<QueryAnswered>},
           {"round", options, kOneLess},
           {"weights", options, kOneHeavier},
-          {"round", options, Forget<FormGroup>},
-          {"dropped", options, Forget<CatchUp>}});
+          {"round", options, Forget<GroupFormed>},
+          {"dropped", options, Forget<UpdateDropped>}});
   EngineWatch engine(MakeEngine(slower), options);
   const std::string wrong = MakeDriver(&engine, 3, 6)->Storm(2000);
   EXPECT_TRUE(wrong.starts_with("stall: ")) << wrong;
@@ -230,16 +232,16 @@ TEST(RulesTest, Prague) {
           {"atomic", smart,
            [](const Event& event, Effects* effects) {  // it was drawn before
              return std::holds_alternative<FinishedEvent>(event) &&
-                    Forget<FormGroup>(event, effects);
+                    Forget<GroupFormed>(event, effects);
            }},
-          {"served", smart, Forget<Answer>},
+          {"served", smart, Forget<QueryAnswered>},
           {"group-size", random,
            ChangeGroup(2,
-                       [](FormGroup* group) {
+                       [](GroupFormed* group) {
                          for (GroupShare& share : group->members) share.passive = false;
                        })},
           {"atomic", random,
-           ChangeGroup(1, [](FormGroup* group) { group->conflict = !group->conflict; })}});
+           ChangeGroup(1, [](GroupFormed* group) { group->conflict = !group->conflict; })}});
   PragueOptions patient = smart;
   patient.slowdown_threshold = 1;
   EngineWatch engine(MakeEngine(smart), patient);
@@ -250,7 +252,7 @@ TEST(RulesTest, Prague) {
 TEST(RulesTest, PragueByScheduleFormsNoGroups) {
   const PragueOptions options{.generator = PragueOptions::Generator::kStatic};
   const Spoil spoil = [](const Event&, Effects* effects) {
-    effects->push_back(FormGroup{.id = 1, .members = {{.rank = 0}}});
+    effects->push_back(GroupFormed{.id = 1, .members = {{.rank = 0}}});
     return true;
   };
   EngineWatch engine(std::make_unique<SpoiltEngine>(MakeEngine(options), spoil), options);
@@ -269,8 +271,8 @@ TEST(RulesTest, AdPsgd) {
   Expect({{"pairs", options, kOneLess},
           {"pairs", options, kOneHeavier},
           {"atomic", options,
-           ChangeGroup(1, [](FormGroup* group) { group->conflict = !group->conflict; })},
-          {"pairs", options, Forget<Answer>}});
+           ChangeGroup(1, [](GroupFormed* group) { group->conflict = !group->conflict; })},
+          {"pairs", options, Forget<QueryAnswered>}});
   AdPsgdOptions ring = options;
   ring.graph.kind = Graph::Kind::kRing;
   EngineWatch engine(MakeEngine(options), ring);
@@ -344,8 +346,8 @@ TEST(RulesTest, Hop) {
       return true;
     });
   };
-  Expect({{"tokens", options, Forget<Answer>},
-          {"jump", options, Change<Answer>([](Answer* answer) {
+  Expect({{"tokens", options, Forget<QueryAnswered>},
+          {"jump", options, Change<QueryAnswered>([](QueryAnswered* answer) {
              ++answer->next;
              return true;
            })},
@@ -374,8 +376,8 @@ TEST(RulesTest, Ssp) {
       return true;
     });
   };
-  Expect({{"bound", options, Forget<Answer>},
-          {"clocks", options, Change<Answer>([](Answer* answer) {
+  Expect({{"bound", options, Forget<QueryAnswered>},
+          {"clocks", options, Change<QueryAnswered>([](QueryAnswered* answer) {
              ++answer->next;
              return true;
            })},

@@ -102,8 +102,8 @@ TEST(SspPaperTest, ZeroIsABarrier) {
     const Effects& effects = run.world.applied().back().effects;
     ASSERT_EQ(effects.size(), 4u);
     for (const Effect& effect : effects) {
-      EXPECT_EQ(std::get<Answer>(effect).next, clock);
-      EXPECT_EQ(std::get<Answer>(effect).workers, 4u);
+      EXPECT_EQ(std::get<QueryAnswered>(effect).next, clock);
+      EXPECT_EQ(std::get<QueryAnswered>(effect).workers, 4u);
     }
   }
 }

@@ -127,7 +127,7 @@ std::string StoreDriver::Heed(const Effect& effect, const Event&) {
     Place(*set);
   } else if (std::holds_alternative<PlacementOpened>(effect)) {
     Open();
-  } else if (const auto* answer = std::get_if<Answer>(&effect)) {
+  } else if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
     Worker& worker = workers_.at(answer->rank);
     worker.clock = answer->next;
     ++worker.steps;

@@ -115,7 +115,7 @@ EngineOptions MakeOptions(Command* command) {
   for (EngineOptions options : AllEngines()) {
     if (EngineName(options) != command->words.at(0)) continue;
     OptionTaker taker(command);
-    Describe(&options, taker);
+    options.Describe(taker);
     return options;
   }
   throw std::invalid_argument("no such engine: " + command->words[0]);
@@ -246,7 +246,7 @@ class Play {
   }
 
   // Who failed gets the result from those who have it, if anybody has.
-  void FinishRound(const FormGroup& group, const std::set<Rank>& failed) {
+  void FinishRound(const GroupFormed& group, const std::set<Rank>& failed) {
     std::vector<Rank> present;
     for (const GroupShare& member : group.members) {
       if (rounds_.contains(member.rank)) present.push_back(member.rank);
@@ -272,7 +272,7 @@ class Play {
     std::set<Rank> failed;
     std::istringstream list(command->Take("failed", ""));
     for (std::string rank; std::getline(list, rank, ',');) failed.insert(std::stoi(rank));
-    const FormGroup group = groups_.at(id);
+    const GroupFormed group = groups_.at(id);
     groups_.erase(id);
     if (group.kind == GroupKind::kRound) return FinishRound(group, failed);
     bool any = false;
@@ -306,7 +306,7 @@ class Play {
     Effects effects;
     engine_->Step(now_, event, &next_group_, &effects);
     for (const Effect& effect : effects) {
-      const auto* answer = std::get_if<Answer>(&effect);
+      const auto* answer = std::get_if<QueryAnswered>(&effect);
       if (answer != nullptr && Exchanges()) {
         iterations_[answer->rank] = answer->next;
         Say("answer " + std::to_string(answer->rank) + ": on to " + std::to_string(answer->next) +
@@ -315,10 +315,10 @@ class Play {
       } else if (answer != nullptr) {
         Say("answer " + std::to_string(answer->rank) + ": " +
             (answer->ready ? "READY (" : "not ready (") + answer->reason + ")");
-      } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
+      } else if (const auto* late = std::get_if<UpdateDropped>(&effect)) {
         Say("catch up " + std::to_string(late->rank) + "@" + std::to_string(late->iteration) +
             " (" + late->reason + ")");
-      } else if (const auto* set = std::get_if<SetSchedule>(&effect)) {
+      } else if (const auto* set = std::get_if<ScheduleSet>(&effect)) {
         SaySchedule(*set);
       } else if (const auto* neighbours = std::get_if<NeighboursSet>(&effect)) {
         SayNeighbours(*neighbours);
@@ -328,12 +328,12 @@ class Play {
         Say("placement " + std::to_string(opened->epoch) + " is open to " +
             words::Ranks(opened->members));
       } else {
-        SayGroup(std::get<FormGroup>(effect));
+        SayGroup(std::get<GroupFormed>(effect));
       }
     }
   }
 
-  void SaySchedule(const SetSchedule& set) {
+  void SaySchedule(const ScheduleSet& set) {
     std::string text = "schedule from " + std::to_string(set.first) + ":";
     for (std::size_t i = 0; i < set.members.size(); ++i) {
       text += " " + std::to_string(set.members[i]) + "/" + std::to_string(set.hosts[i]);
@@ -392,7 +392,7 @@ class Play {
     return text;
   }
 
-  void SayGroup(const FormGroup& group) {
+  void SayGroup(const GroupFormed& group) {
     std::ostringstream text;
     text << "group " << group.id;
     if (group.kind == GroupKind::kRound) text << " (round)";
@@ -436,8 +436,8 @@ class Play {
   std::map<Rank, Iteration> iterations_;  // of workers that are there
   std::map<Rank, InRounds> rounds_;       // the same
   std::map<Rank, std::uint32_t> local_steps_;
-  Iteration newest_ = 0;                 // that a group has ended with
-  std::map<GroupId, FormGroup> groups_;  // that run
+  Iteration newest_ = 0;                   // that a group has ended with
+  std::map<GroupId, GroupFormed> groups_;  // that run
   std::string said_;
 };
 

@@ -22,7 +22,7 @@ class Runner {
   }
 
   // Goes on until the engine has formed a group or more, and returns them.
-  std::vector<FormGroup> Next() {
+  std::vector<GroupFormed> Next() {
     while (true) {
       const std::optional<Instant> deadline = engine_->NextDeadline();
       if (deadline && (computing_.empty() || deadline->ns < std::get<0>(computing_.top()))) {
@@ -37,9 +37,9 @@ class Runner {
         Apply(ReadyEvent{.rank = rank, .ready = {.iteration = ++iteration, .samples = 1}});
       }
       if (effects_.empty()) continue;
-      const std::vector<FormGroup> formed = GroupsOf(effects_);
+      const std::vector<GroupFormed> formed = GroupsOf(effects_);
       effects_.clear();
-      for (const FormGroup& group : formed) Release(group);
+      for (const GroupFormed& group : formed) Release(group);
       return formed;
     }
   }
@@ -49,7 +49,7 @@ class Runner {
  private:
   void Apply(const Event& event) { engine_->Step(now_, event, &next_group_, &effects_); }
 
-  void Release(const FormGroup& group) {
+  void Release(const GroupFormed& group) {
     for (const GroupShare& member : group.members) {
       Apply(FinishedEvent{.rank = member.rank, .group = group.id, .ok = true});
       iterations_[static_cast<std::size_t>(member.rank)] = group.iteration;
@@ -112,7 +112,7 @@ bool Joined(const std::vector<std::vector<Rank>>& first, std::vector<std::vector
 
 VirtualRun RunEngine(Engine* engine, const StepTimes& times, std::int64_t updates,
                      std::int64_t window,
-                     const std::function<void(Instant, const FormGroup&)>& seen) {
+                     const std::function<void(Instant, const GroupFormed&)>& seen) {
   Runner runner(engine, times);
   VirtualRun run;
   Instant settled;
@@ -120,7 +120,7 @@ VirtualRun RunEngine(Engine* engine, const StepTimes& times, std::int64_t update
   std::vector<std::vector<Rank>> recent;
   bool split = false;
   for (std::int64_t formed = 0; formed < 2 * updates;) {
-    for (const FormGroup& group : runner.Next()) {
+    for (const GroupFormed& group : runner.Next()) {
       if (++formed == updates) settled = runner.now();
       if (seen) seen(runner.now(), group);
       if (formed <= updates) continue;

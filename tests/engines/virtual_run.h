@@ -24,7 +24,7 @@ struct VirtualRun {
 // counted over the groups measured.
 VirtualRun RunEngine(Engine* engine, const StepTimes& times, std::int64_t updates,
                      std::int64_t window,
-                     const std::function<void(Instant, const FormGroup&)>& seen = nullptr);
+                     const std::function<void(Instant, const GroupFormed&)>& seen = nullptr);
 
 // True if these groups' links connect all workers that are in any of them.
 bool Connected(const std::vector<std::vector<Rank>>& groups);

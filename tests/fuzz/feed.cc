@@ -118,9 +118,9 @@ Fed Feed(std::size_t decoder, std::string_view bytes) {
 
 DecoderKinds KindsOf(std::size_t decoder) {
   static const std::array<DecoderKinds, kDecoders> kinds{
-      {{"worker", std::variant_size_v<WorkerBody>},
-       {"controller", std::variant_size_v<ControllerBody>},
-       {"record", std::variant_size_v<RecordBody>},
+      {{"worker", std::variant_size_v<WorkerBody::Variant>},
+       {"controller", std::variant_size_v<ControllerBody::Variant>},
+       {"record", std::variant_size_v<RecordBody::Variant>},
        {"request", std::variant_size_v<AdminRequest>},
        {"reply", std::variant_size_v<AdminReply>},
        {"comm", kCommKinds},

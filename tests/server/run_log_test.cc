@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "engines/p_reduce/options.h"
 #include "server/recorder.h"
 
 namespace prd {

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <exception>
 
+#include "engines/registry.h"
+
 namespace prd::sim {
 namespace {
 

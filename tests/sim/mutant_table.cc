@@ -31,7 +31,7 @@ bool RandomFinds(const Mutant& mutant, std::uint64_t seed) {
   Prng random(seed);
   const auto workers = static_cast<Rank>(1 + random.Below(kMaxVaried));
   EngineOptions drawn = Draw(*mutant.engine, &random, workers);
-  auto* prague = std::get_if<PragueOptions>(&drawn);
+  auto* prague = drawn.As<PragueOptions>();
   if (prague != nullptr && prague->generator == PragueOptions::Generator::kStatic) {
     prague->generator = PragueOptions::Generator::kSmart;  // that forms groups
   }

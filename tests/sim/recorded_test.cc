@@ -8,6 +8,8 @@
 #include <sstream>
 
 #include "config/config.h"
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/cluster.h"
 #include "tools/sim/report.h"
@@ -111,7 +113,7 @@ TEST(Recorded, ReadsWhatTheRunWasLike) {
   const Result<RecordedRun> run = ReadRecorded(&in, "history");
   ASSERT_TRUE(run.ok()) << run.status().ToString();
   EXPECT_EQ(run->engine, "p-reduce");
-  EXPECT_EQ(std::get<PReduceOptions>(run->spec.engine).group_size, 4);
+  EXPECT_EQ(run->spec.engine.Get<PReduceOptions>().group_size, 4);
   ASSERT_EQ(run->steps.size(), 8u);
   EXPECT_EQ(run->steps[3].size(), 200u);
   EXPECT_NEAR(run->updates_per_s, truth.updates_per_s, 0.01 * truth.updates_per_s);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "config/engine_text.h"
+#include "engines/registry.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/cluster.h"
 

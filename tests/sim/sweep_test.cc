@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engines/registry.h"
 #include "tests/sim/sim_testing.h"
 
 namespace prd::sim {

@@ -1,6 +1,8 @@
 // Training in the simulator: real losses of a real objective.
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/compare.h"
 

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/sim/sim_testing.h"
 #include "tools/sim/vary.h"
 
@@ -47,7 +49,7 @@ TEST(Workload, RulesOverSeveralKeys) {
 TEST(Workload, EnginesAsTexts) {
   const auto engine = ParseEngine("p-reduce:group_size=5,weights=dynamic,alpha=0.25");
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();
-  const auto& options = std::get<PReduceOptions>(*engine);
+  const auto& options = engine->Get<PReduceOptions>();
   EXPECT_EQ(options.group_size, 5);
   EXPECT_EQ(options.weights, PReduceOptions::Weights::kDynamic);
   EXPECT_EQ(options.alpha, 0.25);

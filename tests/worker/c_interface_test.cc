@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/c_training.h"
 #include "tests/worker/fake_daemon.h"
 

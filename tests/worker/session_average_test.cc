@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
 namespace prd {
@@ -57,7 +58,7 @@ AdPsgdOptions AdPsgd(bool overlap, std::int64_t section_length = 1) {
 }
 
 bool IsStatic(const EngineOptions& engine) {
-  const auto* prague = std::get_if<PragueOptions>(&engine);
+  const auto* prague = engine.As<PragueOptions>();
   return prague != nullptr && prague->generator == PragueOptions::Generator::kStatic;
 }
 

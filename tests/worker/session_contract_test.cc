@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 #include "worker/line_log.h"
 #include "worker/tensor_watch.h"

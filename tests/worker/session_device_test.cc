@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/registry.h"
 #include "prd/session.h"
 #include "tests/standin/device.h"
 #include "tests/worker/fake_daemon.h"

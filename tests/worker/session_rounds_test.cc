@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
 namespace prd {

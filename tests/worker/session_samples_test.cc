@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/prng.h"
+#include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
 namespace prd {

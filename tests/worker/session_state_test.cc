@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/registry.h"
 #include "prd/session.h"
 #include "tests/worker/fake_daemon.h"
 
@@ -195,7 +196,7 @@ TEST_P(SessionStateTest, AveragedStateIsAsAParameterAndTheRestIsOnesOwn) {
       done = result->done;
       ASSERT_FALSE(result->adopted);
       // Shards are read one by one: two tensors may be of different clocks.
-      if (!std::holds_alternative<SspOptions>(way.engine)) model.ExpectTwins();
+      if (way.engine.As<SspOptions>() == nullptr) model.ExpectTwins();
       EXPECT_EQ(model.own, std::vector<float>(kSize, model.own[0]));
       applied += std::lround((model.own[0] - before) / model.step);
     }
@@ -431,7 +432,7 @@ TEST(SessionStateCopyTest, AJoinerGetsWholeState) {
         EXPECT_GE(model.own[0], 1.f);
         EXPECT_EQ(model.own, std::vector<float>(kSize, model.own[0]));
         // Of shards, two tensors may be of different clocks.
-        if (!std::holds_alternative<SspOptions>(engine)) model.ExpectTwins();
+        if (engine.As<SspOptions>() == nullptr) model.ExpectTwins();
         EXPECT_TRUE(session->Step({.samples = 1}).ok());
         trained = true;
       }

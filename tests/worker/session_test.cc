@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/worker/session_worker.h"
 
 namespace prd {

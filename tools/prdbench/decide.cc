@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/base/prng.h"
+#include "engines/prague/options.h"
 
 namespace prd::bench {
 
@@ -160,7 +161,7 @@ class Loop {
   }
 
   // Held until all members wait, unless they take part in the background.
-  void HoldAhead(Instant now, const FormGroup& group) {
+  void HoldAhead(Instant now, const GroupFormed& group) {
     Held& held = held_[group.id];
     held.members = group.members;
     for (const GroupShare& member : group.members) {
@@ -209,7 +210,7 @@ class Loop {
     Effects effects;
     guide_->Step(now, event, &next_guide_, &effects);
     for (const Effect& effect : effects) {
-      if (const auto* answer = std::get_if<Answer>(&effect)) {
+      if (const auto* answer = std::get_if<QueryAnswered>(&effect)) {
         if (answer->ready) continue;
         if (!ahead_.empty()) {
           Release(now, answer->rank);
@@ -222,11 +223,11 @@ class Loop {
         Stimulus next = cause;
         ++next.local_steps;
         Later(now, kStep, next);
-      } else if (const auto* late = std::get_if<CatchUp>(&effect)) {
+      } else if (const auto* late = std::get_if<UpdateDropped>(&effect)) {
         Later(now, kStep, {.iteration = newest_ + 1, .rank = late->rank});
       }
     }
-    for (const FormGroup& group : GroupsOf(effects)) {
+    for (const GroupFormed& group : GroupsOf(effects)) {
       if (!ahead_.empty()) {
         HoldAhead(now, group);
         continue;

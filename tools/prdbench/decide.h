@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engines/registry.h"
+#include "engines/any_engine.h"
 
 namespace prd::bench {
 

@@ -77,7 +77,7 @@ void Tally::Count(const std::vector<Share>& shares,
     if (outcome.status.ok() && outcome.worst <= 1) continue;
     right = false;
     if (!why.empty()) continue;
-    why = "group " + std::to_string(groups) + ", rank " + std::to_string(shares[i].rank) + ": " +
+    why = GroupName(groups) + ", rank " + std::to_string(shares[i].rank) + ": " +
           (outcome.status.ok()
                ? std::to_string(outcome.worst) + " of the bound, by way of " + outcome.way
                : outcome.status.ToString());

@@ -181,8 +181,8 @@ Json RefusedJson(const std::vector<RefusalRow>& refusals) {
 
 void PrintRefused(const std::vector<RefusalRow>& refusals, const Console& console) {
   for (const auto& [refused, ago_ns] : refusals) {
-    console.out << "refused " << words::Duration(ago_ns) << " ago: "
-                << (refused.rank == kNoRank ? "a worker" : "rank " + std::to_string(refused.rank))
+    console.out << "refused " << words::Duration(ago_ns)
+                << " ago: " << (refused.rank == kNoRank ? "a worker" : RankName(refused.rank))
                 << " (pid " << refused.pid << " on " << Harmless(refused.host_name)
                 << "): " << Harmless(refused.reason) << '\n';
   }

@@ -222,7 +222,7 @@ void PrintShards(const ExchangeMeter& meter, const Console& console) {
     table.Add({std::to_string(shard), std::to_string(place.owner), holders,
                place.source == kNoRank       ? "the owner's replica"
                : place.source == place.owner ? "the owner had it"
-                                             : "rank " + std::to_string(place.source)});
+                                             : RankName(place.source)});
   }
   table.Print(console.out);
 }

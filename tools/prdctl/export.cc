@@ -146,7 +146,7 @@ int TraceExporter::Background(Rank rank) {
   const int thread = kBackground + rank;
   if (!busy_until_.contains(thread)) {
     const char* name = TrainsInRounds(tracker_.plan()) ? " rounds" : " groups";
-    NameThread(thread, "rank " + std::to_string(rank) + name);
+    NameThread(thread, RankName(rank) + name);
     SortThread(rank, 2 * rank);
     SortThread(thread, 2 * rank + 1);
     busy_until_[thread] = start_;
@@ -167,8 +167,8 @@ void TraceExporter::Add(const Record& record) {
 
 void TraceExporter::OnDecision(const Record& record) {
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    NameThread(joined->rank, "rank " + std::to_string(joined->rank) + " (" + joined->host_name +
-                                 ", pid " + std::to_string(joined->pid) + ")");
+    NameThread(joined->rank, RankName(joined->rank) + " (" + joined->host_name + ", pid " +
+                                 std::to_string(joined->pid) + ")");
     Mark("joined", joined->rank, record.now, {{"reason", joined->reason}});
     threads_[joined->rank].entered = record.now;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {

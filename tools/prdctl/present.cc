@@ -143,7 +143,7 @@ std::string Gradients(std::uint32_t count) {
 std::string GroupBeside(const Job& job, const std::string& state, const Job::Worker& worker) {
   const auto found = job.groups().find(worker.group);
   if (worker.state != Job::State::kActive || found == job.groups().end()) return "";
-  const std::string group = "group " + std::to_string(worker.group);
+  const std::string group = GroupName(worker.group);
   if (found->second.kind != GroupKind::kTrain || state == "in " + group) return "";
   if (AveragesInBackground(job.engine().plan())) return "in " + group + " meanwhile";
   if (AheadOf(job, worker) == nullptr) return "";

@@ -110,7 +110,7 @@ void Cluster::Seen(const Record& record) {
                              (through->reason.ends_with(std::string(": ") + SimWorker::kNotice) &&
                               !starts_.contains({record.run, through->id})));
   if (leaves) {
-    throw Violation("drained", "group " + std::to_string(through->id) + ": " + through->reason);
+    throw Violation("drained", GroupName(through->id) + ": " + through->reason);
   }
   const auto* ended = std::get_if<RunEnded>(&record.body);
   if (ended != nullptr && ended->finished) {

@@ -16,39 +16,37 @@ constexpr DurationNs kRetryWrite = 10 * kMillisecond;
 constexpr std::uint64_t kIdentities = 0x6964656e74000000u;
 
 std::string Words(const WorkerJoined& joined) {
-  return "rank " + std::to_string(joined.rank) + " joins at iteration " +
-         std::to_string(joined.iteration) + ": " + joined.reason;
+  return RankName(joined.rank) + " joins at iteration " + std::to_string(joined.iteration) + ": " +
+         joined.reason;
 }
 std::string Words(const WorkerLeft& left) {
-  return "rank " + std::to_string(left.rank) + " leaves: " + left.reason;
+  return RankName(left.rank) + " leaves: " + left.reason;
 }
 std::string Words(const GroupFormed& formed) {
-  std::string text = "group " + std::to_string(formed.id) + " of";
+  std::string text = GroupName(formed.id) + " of";
   for (const GroupShare& share : formed.members) text += " " + std::to_string(share.rank);
   return text + ": " + formed.reason;
 }
 std::string Words(const GroupEnded& ended) {
-  return "group " + std::to_string(ended.id) + " ends" + (ended.ok ? "" : ": " + ended.reason);
+  return GroupName(ended.id) + " ends" + (ended.ok ? "" : ": " + ended.reason);
 }
 std::string Words(const AdoptOrdered& ordered) {
-  return "rank " + std::to_string(ordered.rank) + " is to copy rank " +
-         std::to_string(ordered.source) + ": " + ordered.reason;
+  return RankName(ordered.rank) + " is to copy rank " + std::to_string(ordered.source) + ": " +
+         ordered.reason;
 }
 std::string Words(const UpdateDropped& dropped) {
-  return "rank " + std::to_string(dropped.rank) + " loses its update: " + dropped.reason;
+  return RankName(dropped.rank) + " loses its update: " + dropped.reason;
 }
 std::string Words(const QueryAnswered& answered) {
-  return "rank " + std::to_string(answered.rank) + " is told " +
-         (answered.ready ? "READY" : "NOT-READY") + " (" + std::to_string(answered.next) +
-         "): " + answered.reason;
+  return RankName(answered.rank) + " is told " + (answered.ready ? "READY" : "NOT-READY") + " (" +
+         std::to_string(answered.next) + "): " + answered.reason;
 }
 std::string Words(const ScheduleSet& set) {
   return std::to_string(set.members.size()) + " workers draw their groups from " +
          std::to_string(set.first) + " on: " + set.reason;
 }
 std::string Words(const NeighboursSet& set) {
-  std::string text =
-      "rank " + std::to_string(set.rank) + " at " + std::to_string(set.at) + " gets updates of";
+  std::string text = RankName(set.rank) + " at " + std::to_string(set.at) + " gets updates of";
   for (const InEdge& edge : set.in) {
     text += " " + std::to_string(edge.rank) + " from " + std::to_string(edge.from) + " on,";
   }
@@ -80,7 +78,7 @@ std::string Words(const RunStarted& started) {
 std::string Words(const RunEnded& ended) { return "run ends: " + ended.reason; }
 std::string Words(const DeadlineReached&) { return "a deadline of the engine"; }
 std::string Words(const HistoryLost& lost) {
-  return "rank " + std::to_string(lost.rank) + " proves that the history lost its end";
+  return RankName(lost.rank) + " proves that the history lost its end";
 }
 std::string Words(const LinkChanged& changed) {
   return "the link between ranks " + std::to_string(changed.a) + " and " +
@@ -89,7 +87,7 @@ std::string Words(const LinkChanged& changed) {
 }
 
 std::string Words(const HelloRefused& refused) {
-  return "rank " + std::to_string(refused.rank) + " is refused: " + refused.reason;
+  return RankName(refused.rank) + " is refused: " + refused.reason;
 }
 std::string Words(const OperatorActed& acted) {
   return acted.by + " says " + VerbName(acted.verb) +

@@ -377,8 +377,7 @@ void DataPlane::CheckFinal(const Reduction& reduction) const {
     const auto weight = recorded->second.find(member.rank);
     if (weight != recorded->second.end() && weight->second == member.weight) continue;
     throw Violation("final-model",
-                    "rank " + std::to_string(member.rank) + " counts " +
-                        std::to_string(member.weight) +
+                    RankName(member.rank) + " counts " + std::to_string(member.weight) +
                         " in the final average, and the history says " +
                         (weight == recorded->second.end() ? "that it is not in it"
                                                           : std::to_string(weight->second)));
@@ -389,7 +388,7 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
   if (reduction.group.kind == GroupKind::kInitial) CheckStart(reduction);
   if (reduction.group.kind == GroupKind::kFinal) CheckFinal(reduction);
   const bool may_differ = ReplicaBook::Differ(world_->workload.faults);
-  const std::string name = "group " + std::to_string(reduction.group.id);
+  const std::string name = GroupName(reduction.group.id);
   const Landing landing = reduction.what.landing;
   const bool base = landing == Landing::kBase;
   const bool models =

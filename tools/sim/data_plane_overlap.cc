@@ -72,7 +72,7 @@ void DataPlane::CheckMass(const Reduction& reduction, double before) const {
   }
   const double after = Mass(reduction);
   if (reduction.group.initial_weight > 0 || std::abs(after - before) <= 1e-9 * scale) return;
-  throw Violation("mass", "group " + std::to_string(reduction.group.id) +
+  throw Violation("mass", GroupName(reduction.group.id) +
                               " changes the sum of its members' models from " +
                               std::to_string(before) + " to " + std::to_string(after));
 }

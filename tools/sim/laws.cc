@@ -14,7 +14,7 @@ namespace prd::sim {
 namespace {
 
 std::string Number(std::uint64_t value) { return std::to_string(value); }
-std::string RankText(Rank rank) { return "rank " + std::to_string(rank); }
+std::string RankText(Rank rank) { return RankName(rank); }
 
 void CheckWeights(const GroupFormed& formed) {
   const bool round = formed.kind == GroupKind::kRound;

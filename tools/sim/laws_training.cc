@@ -49,11 +49,10 @@ void Laws::CheckFinal(const Run& run, const GroupFormed& formed) const {
   const auto count = std::count_if(formed.members.begin(), formed.members.end(), counts);
   for (const GroupShare& share : formed.members) {
     if (share.weight == (counts(share) ? 1.0 / static_cast<double>(count) : 0)) continue;
-    throw Violation("final-average", "rank " + std::to_string(share.rank) + " has weight " +
-                                         std::to_string(share.weight) + " in it, as one of " +
-                                         std::to_string(count) + " that count" +
-                                         (counts(share) ? "" : ", which it does not: ") +
-                                         formed.reason);
+    throw Violation("final-average",
+                    RankName(share.rank) + " has weight " + std::to_string(share.weight) +
+                        " in it, as one of " + std::to_string(count) + " that count" +
+                        (counts(share) ? "" : ", which it does not: ") + formed.reason);
   }
 }
 

@@ -75,7 +75,7 @@ class MutantEngine final : public Engine {
     if (mutation_ == Mutation::kLockIgnored) FormDrawn(out);
     TwistPlaces(before, out);
     for (std::size_t i = before; i < out->size(); ++i) {
-      auto* group = std::get_if<FormGroup>(&(*out)[i]);
+      auto* group = std::get_if<GroupFormed>(&(*out)[i]);
       if (group == nullptr) continue;
       for (const GroupShare& share : group->members) running_.insert(share.rank);
       for (const GroupShare& share : group->members) waiting_.erase(share.rank);
@@ -118,7 +118,7 @@ class MutantEngine final : public Engine {
                        [this](const GroupShare& share) { return running_.contains(share.rank); })) {
         continue;
       }
-      FormGroup group{.id = drawn.id, .members = drawn.members};
+      GroupFormed group{.id = drawn.id, .members = drawn.members};
       group.reason = "a bug";
       out->push_back(std::move(group));
       return;
@@ -244,16 +244,15 @@ EngineOptions Spoilt(EngineOptions options, Mutation mutation, int workers) {
   for (const OptionBug& bug : kOptionBugs) {
     if (bug.mutation != mutation || !bug.planted(MakeEngine(options)->plan())) continue;
     Spoiler spoiler(bug);
-    Describe(&options, spoiler);
+    options.Describe(spoiler);
   }
   if (mutation != Mutation::kWindowOffByOne) return options;
-  std::visit(  // the window that counts, which its option alone does not say
-      [workers](auto& of) {
-        if constexpr (requires { EffectiveWindow(of, workers); }) {
-          of.history_window = static_cast<int>(EffectiveWindow(of, workers)) + 1;
-        }
-      },
-      options);
+  // The window that counts, which its option alone does not say.
+  BuiltIn::Visit(options, [workers](auto& of) {
+    if constexpr (requires { EffectiveWindow(of, workers); }) {
+      of.history_window = static_cast<int>(EffectiveWindow(of, workers)) + 1;
+    }
+  });
   return options;
 }
 

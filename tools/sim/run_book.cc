@@ -52,7 +52,7 @@ void RunBook::CheckStop(const Record& record, const WorkerEnvelope& envelope) {
   stops_.erase(stop);
   const prd::Trained told = told_[{record.run, envelope.rank}];
   if (told == own) return;
-  throw Violation("samples", "rank " + std::to_string(envelope.rank) + " stops with " + Text(own) +
+  throw Violation("samples", RankName(envelope.rank) + " stops with " + Text(own) +
                                  ", and the history says " + Text(told));
 }
 

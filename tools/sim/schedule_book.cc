@@ -11,8 +11,8 @@ namespace prd::sim {
 namespace {
 
 [[noreturn]] void Wrong(Rank rank, const Group& group, const std::string& what) {
-  throw Violation("schedule", "rank " + std::to_string(rank) + " begins group " +
-                                  std::to_string(group.id) + ", " + what);
+  throw Violation("schedule",
+                  RankName(rank) + " begins group " + std::to_string(group.id) + ", " + what);
 }
 
 // The ranks that the schedule puts together with `rank`, ascending.

@@ -5,10 +5,10 @@
 namespace prd::sim {
 namespace {
 
-constexpr std::array<const char*, std::variant_size_v<WorkerBody>> kWorkerWords = {
+constexpr std::array<const char*, std::variant_size_v<WorkerBody::Variant>> kWorkerWords = {
     "Hello",  "Ready",      "Finished", "Adopted", "Finish",     "Leave",   "Heartbeat",  "Placed",
     "Probed", "Progressed", "Pause",    "Resume",  "AskMembers", "StopJob", "GiveNumbers"};
-constexpr std::array<const char*, std::variant_size_v<ControllerBody>> kControllerWords = {
+constexpr std::array<const char*, std::variant_size_v<ControllerBody::Variant>> kControllerWords = {
     "Welcome",    "Group",    "Abort",         "Adopt",     "Released",   "Refused", "HeartbeatAck",
     "QueryReply", "Schedule", "Neighbourhood", "Placement", "Opened",     "Probe",   "Resumed",
     "Members",    "Announce", "EndRun",        "Gone",      "NumbersMean"};

@@ -131,7 +131,7 @@ std::string OverlapStepping::Check(const Group& group) const {
   if (group.kind != GroupKind::kTrain) return {};
   if (Scheduled()) return "the job's workers draw such groups themselves";
   if (core().BesideRuns()) {
-    return "group " + std::to_string(core().beside_.group.id) + " still runs here";
+    return GroupName(core().beside_.group.id) + " still runs here";
   }
   if (core().HasGroup()) return "another group still runs here";
   if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {

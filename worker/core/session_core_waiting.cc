@@ -69,7 +69,7 @@ std::optional<Instant> SessionCore::GraceEnds() const {
 
 std::string SessionCore::WaitsFor() const {
   const auto group = [this](const Group& running) {
-    std::string text = "group " + std::to_string(running.id) + " is reduced, with rank";
+    std::string text = GroupName(running.id) + " is reduced, with rank";
     std::size_t named = 0;
     for (const GroupMember& member : running.members) {
       if (member.incarnation == incarnation_) continue;

@@ -37,8 +37,7 @@ bool Stepping::Synchronises() {
 
 void Stepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
   if (core().call_ == SessionCore::Call::kLeave) return;
-  core().RefuseResult("group " + std::to_string(adopt.result) + " is not one that failed here",
-                      out);
+  core().RefuseResult(GroupName(adopt.result) + " is not one that failed here", out);
 }
 
 void Stepping::OnMessage(const ControllerBody& body, Actions* out) {

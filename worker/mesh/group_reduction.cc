@@ -211,7 +211,7 @@ bool GroupReduction::IsNeighbour(std::size_t position) const {
 bool GroupReduction::OnFrame(Instant now, const FrameHeader& header, zmq::message_t payload) {
   const std::optional<std::size_t> from = PositionOf(header.from);
   if (!from || !runs() || Complete() || ended_) return false;
-  const std::string rank = "rank " + std::to_string(member(*from).rank);
+  const std::string rank = RankName(member(*from).rank);
   if (header.kind == FrameKind::kFail) {
     failure_ = Status(Code::kAborted, rank + " gave the group up");
     told_ = !group_.ring_only;  // that member may not reach all others

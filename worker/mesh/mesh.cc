@@ -264,8 +264,7 @@ void Mesh::Request(Instant now, Fetching* fetching) {
   Meet(now, fetching->source);
   more_to_do_ = true;
   if (directory_.IsOut(fetching->source.incarnation)) {
-    fetching->failure =
-        Status(Code::kUnavailable, "rank " + std::to_string(fetching->source.rank) + " is out");
+    fetching->failure = Status(Code::kUnavailable, RankName(fetching->source.rank) + " is out");
     return;
   }
   Result<std::string> endpoint = peers_.EndpointOf(fetching->source);
@@ -697,7 +696,7 @@ void Mesh::FinishSample(Instant now) {
 }
 
 void Mesh::WatchFetch(Instant now, Fetching* fetching) {
-  const std::string rank = "rank " + std::to_string(fetching->source.rank);
+  const std::string rank = RankName(fetching->source.rank);
   switch (fetching->silence.Next(now)) {
     case Silence::Step::kWait:
       return;

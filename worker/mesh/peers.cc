@@ -99,8 +99,8 @@ Result<std::string> Peers::EndpointOf(const GroupMember& member) const {
   const std::string* found = member.host == host_ ? first("ipc://") : nullptr;
   if (found == nullptr) found = first("tcp://");
   if (found == nullptr) {
-    return Status(Code::kInvalidArgument, "rank " + std::to_string(member.rank) +
-                                              " has no endpoint that can be reached from here");
+    return Status(Code::kInvalidArgument,
+                  RankName(member.rank) + " has no endpoint that can be reached from here");
   }
   return *found;
 }

@@ -1,5 +1,5 @@
 // Options of the engine `toy`, "pairs by rank": the least that an engine is. It is in no daemon;
-// tests/engines/toy/registry adds it to the engines there are.
+// toy_test.cc registers it.
 #ifndef PRD_TESTS_ENGINES_TOY_OPTIONS_H_
 #define PRD_TESTS_ENGINES_TOY_OPTIONS_H_
 

@@ -46,7 +46,7 @@ class Toy final : public Engine {
     const Rank partner = PartnerOf(rank);
     const bool alone = !joined_.contains(partner);
     if (!waiting_.contains(rank) || (!alone && !waiting_.contains(partner))) return;
-    FormGroup group{.id = (*next_group)++};
+    GroupFormed group{.id = (*next_group)++};
     for (const Rank member : {std::min(rank, partner), std::max(rank, partner)}) {
       const auto signal = waiting_.extract(member);
       if (signal.empty()) continue;
@@ -68,7 +68,7 @@ class ToyRules final : public EngineRules {
  public:
   explicit ToyRules(const ToyOptions& options) : shift_(options.shift) {}
   void Check(const Decision& of) override {
-    for (const FormGroup& group : GroupsOf(of.effects)) {
+    for (const GroupFormed& group : GroupsOf(of.effects)) {
       const bool alone = group.members.size() == 1;
       const auto pair = [&](Rank rank) { return (rank + shift_) / 2; };
       if (!alone && pair(group.members.at(0).rank) != pair(group.members.at(1).rank)) {

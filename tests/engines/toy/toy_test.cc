@@ -10,6 +10,8 @@
 #include "config/engines_json.h"
 #include "config/manual.h"
 #include "engines/draw.h"
+#include "engines/engine_watch.h"
+#include "tests/engines/toy/options.h"
 #include "tests/engines/transcript.h"
 #include "tools/sim/cluster.h"
 
@@ -17,6 +19,16 @@ namespace prd {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Before any test.
+const bool registered = [] {
+  RegisterEngine(ToyOptions{});
+  RegisterRules([](const EngineOptions& options) {
+    const auto* toy = options.As<ToyOptions>();
+    return toy == nullptr ? nullptr : toy->Rules();
+  });
+  return true;
+}();
 
 TEST(ToyTest, ItsTableIsReadAndWritten) {
   const auto read = [](const std::string& table) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config/config.h"
+#include "engines/registry.h"
 #include "tests/tools/prdctl/printed.h"
 #include "tests/tools/prdctl/story.h"
 #include "tools/prdctl/commands.h"

@@ -8,6 +8,7 @@
 
 #include "config/config.h"
 #include "engines/hop/topology.h"
+#include "engines/ssp/options.h"
 #include "tests/tools/prdctl/printed.h"
 #include "tests/tools/prdctl/simulated.h"
 #include "tests/tools/prdctl/story.h"

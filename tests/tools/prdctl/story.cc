@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "config/config.h"
+#include "engines/p_reduce/options.h"
 
 namespace prd::ctl {
 

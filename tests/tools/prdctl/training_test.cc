@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "config/config.h"
+#include "engines/all_reduce/options.h"
+#include "engines/p_reduce/options.h"
 #include "tests/tools/prdctl/printed.h"
 
 namespace prd::ctl {

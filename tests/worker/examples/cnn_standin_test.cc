@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/examples/run_workers.h"
 #include "tests/worker/examples/temp_dir.h"
 #include "worker/examples/cnn_kernels.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/p_reduce/options.h"
 #include "tests/worker/examples/run_workers.h"
 #include "tests/worker/examples/temp_dir.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engines/registry.h"
 #include "tests/worker/examples/run_workers.h"
 #include "worker/examples/inject.h"
 

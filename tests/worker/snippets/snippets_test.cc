@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines/all_reduce/options.h"
 #include "tests/worker/fake_daemon.h"
 
 namespace {
