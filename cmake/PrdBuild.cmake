@@ -38,15 +38,12 @@ if(PRD_SANITIZE)
   add_link_options(-fsanitize=${PRD_SANITIZE})
 endif()
 
-# prd_add_library(NAME [AS_ONE] SOURCES ... DEPENDS ...): a static library of the tree.
-# AS_ONE: its sources are compiled as a few large ones, in a third of the time. Not for what is measured, nor
-# where a helper's name is used by two files. The presets of the sanitizers do so with more.
+# prd_add_library(NAME SOURCES ... DEPENDS ...): a static library of the tree.
+# The presets compile the sources of a target as a few large ones (CMAKE_UNITY_BUILD), in a third of the time; the
+# preset debug, for those who change one file, compiles each alone.
 function(prd_add_library name)
-  cmake_parse_arguments(arg "AS_ONE" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
-  if(arg_AS_ONE)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
-  endif()
   target_link_libraries(${name} PUBLIC ${arg_DEPENDS} PRIVATE prd_build)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 endfunction()

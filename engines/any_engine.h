@@ -19,7 +19,7 @@ class EngineOptions {
  public:
   EngineOptions();  // the first engine of the registry, with its defaults
   template <typename T>
-    requires requires { T::kAbout; }
+  requires requires { T::kAbout; }
   EngineOptions(T options) : held_(std::make_unique<HeldOf<T>>(std::move(options))) {
     static_assert(OptionsOfAnEngine<T>);
   }

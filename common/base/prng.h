@@ -33,6 +33,9 @@ class Prng {
   std::uint64_t state_;
 };
 
+// Spreads a value over all 64 bits, the same way in every run.
+inline std::uint64_t Mixed(std::uint64_t value) { return Prng(value).Next(); }
+
 }  // namespace prd
 
 #endif  // PRD_COMMON_BASE_PRNG_H_

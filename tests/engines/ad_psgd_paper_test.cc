@@ -11,7 +11,7 @@
 #include "engines/ad_psgd/ad_psgd.h"
 #include "tests/plans.h"
 
-namespace prd {
+namespace prd::ad_psgd_paper_test {
 namespace {
 
 using testing::ElementsAre;
@@ -188,4 +188,4 @@ TEST(AdPsgdPaperTest, ThePlanSaysWhenToAsk) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::ad_psgd_paper_test

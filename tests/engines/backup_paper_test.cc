@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace prd {
+namespace prd::backup_paper_test {
 namespace {
 
 // What became of a run in virtual time.
@@ -375,4 +375,4 @@ TEST(BackupOptionsTest, FewerThanTheWorkers) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::backup_paper_test

@@ -16,7 +16,7 @@
 #include "engines/registry.h"
 #include "tests/engines/engine_driver.h"
 
-namespace prd {
+namespace prd::broken_links_test {
 namespace {
 
 using testing::ElementsAre;
@@ -335,4 +335,4 @@ TEST(LinkRuleTest, FindsAGraphThatKeepsBrokenLinks) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::broken_links_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/plans.h"
 
-namespace prd {
+namespace prd::eager_paper_test {
 namespace {
 
 using testing::ElementsAre;
@@ -540,4 +540,4 @@ TEST_F(EagerTest, ThePlanSaysWhatBecomesOfMissedResults) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::eager_paper_test

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace prd {
+namespace prd::esync_paper_test {
 namespace {
 
 using testing::ElementsAre;
@@ -500,4 +500,4 @@ TEST(EsyncTest, AfterAFailureEverywhereMembersAreReadyStill) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::esync_paper_test

@@ -13,7 +13,7 @@
 #include "engines/esync/esync.h"
 #include "gtest/gtest.h"
 
-namespace prd {
+namespace prd::esync_wait_test {
 namespace {
 
 struct Setting {
@@ -253,4 +253,4 @@ TEST(EsyncWaitTest, WorkersClocksDoNotCount) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::esync_wait_test

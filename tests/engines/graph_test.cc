@@ -7,7 +7,7 @@
 
 #include "common/base/prng.h"
 
-namespace prd {
+namespace prd::graph_test {
 namespace {
 
 using testing::ElementsAre;
@@ -139,4 +139,4 @@ TEST(NeighboursTest, RefusesADamagedState) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::graph_test

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/engines/neighbour_driver.h"
 
-namespace prd {
+namespace prd::hop_paper_test {
 namespace {
 
 using Edges = std::vector<Graph::Edge>;
@@ -521,4 +521,4 @@ TEST(HopPaperTest, JumpsOnDirectedGraphsWaitForNobodyForEver) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::hop_paper_test

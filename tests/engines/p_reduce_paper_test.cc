@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/engines/virtual_run.h"
 
-namespace prd {
+namespace prd::p_reduce_paper_test {
 namespace {
 
 using testing::ElementsAre;
@@ -197,4 +197,4 @@ INSTANTIATE_TEST_SUITE_P(SlowerBy, FrozenPairsTest, testing::Values(1.0, 1.5, 5.
                          });
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::p_reduce_paper_test

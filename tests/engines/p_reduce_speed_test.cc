@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/engines/virtual_run.h"
 
-namespace prd {
+namespace prd::p_reduce_speed_test {
 namespace {
 
 struct Setting {
@@ -83,4 +83,4 @@ TEST(ReferenceTest, TheSimulationsAgree) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::p_reduce_speed_test

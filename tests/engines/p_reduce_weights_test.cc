@@ -9,7 +9,7 @@
 #include "engines/p_reduce/weights.h"
 #include "gtest/gtest.h"
 
-namespace prd {
+namespace prd::p_reduce_weights_test {
 namespace {
 
 using Missing = PReduceOptions::Missing;
@@ -145,4 +145,4 @@ TEST(WeightsTest, ExtremesSumToOne) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::p_reduce_weights_test

@@ -11,7 +11,7 @@
 #include "common/base/static_schedule.h"
 #include "engines/prague/prague.h"
 
-namespace prd {
+namespace prd::prague_paper_test {
 namespace {
 
 using testing::Each;
@@ -358,4 +358,4 @@ TEST(PraguePaperTest, TheThresholdIsStrict) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::prague_paper_test

@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/plans.h"
 
-namespace prd {
+namespace prd::registry_test {
 namespace {
 
 TEST(RegistryTest, EveryEngineIsMadeFromItsDefaults) {
@@ -130,4 +130,4 @@ TEST(RegistryTest, HopsPlanIsItsOptions) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::registry_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/engines/engine_driver.h"
 
-namespace prd {
+namespace prd::rules_test {
 namespace {
 
 // Spoils what was decided on an event. False: there is nothing to spoil in it.
@@ -398,4 +398,4 @@ TEST(RulesTest, Ssp) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::rules_test

@@ -12,7 +12,7 @@
 #include "tests/engines/store_driver.h"
 #include "tests/plans.h"
 
-namespace prd {
+namespace prd::ssp_paper_test {
 namespace {
 
 using testing::ElementsAre;
@@ -309,4 +309,4 @@ TEST(SspPlacementTest, FewerShardsThanWorkers) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::ssp_paper_test

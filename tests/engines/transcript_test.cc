@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace prd {
+namespace prd::transcript_test {
 namespace {
 
 std::string Path(const std::string& name) {
@@ -75,4 +75,4 @@ TEST(TranscriptLanguageTest, RefusesWhatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::transcript_test

@@ -7,7 +7,7 @@
 #include "common/base/prng.h"
 #include "tests/gpu/gpu_test.h"
 
-namespace prd::testing {
+namespace prd::testing::calls_test {
 namespace {
 
 void Fill(std::byte* data, std::size_t bytes, std::uint64_t seed) {
@@ -129,4 +129,4 @@ TEST(CallsTest, TooMuchMemoryIsRefusedAndNoHarmDone) {
 }
 
 }  // namespace
-}  // namespace prd::testing
+}  // namespace prd::testing::calls_test

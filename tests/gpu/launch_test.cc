@@ -9,7 +9,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "worker/memory/memory.h"
 
-namespace prd::testing {
+namespace prd::testing::launch_test {
 namespace {
 
 Weight One(double weight) { return {weight, static_cast<float>(weight)}; }
@@ -463,4 +463,4 @@ TEST_F(DecideTest, AllOrNothingWheneverItIsCalledOff) {
 }
 
 }  // namespace
-}  // namespace prd::testing
+}  // namespace prd::testing::launch_test

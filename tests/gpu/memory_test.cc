@@ -7,7 +7,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "worker/device/device_memory.h"
 
-namespace prd::testing {
+namespace prd::testing::memory_test {
 namespace {
 
 Weight One(double weight) { return {weight, static_cast<float>(weight)}; }
@@ -216,4 +216,4 @@ TEST(DeviceMemoryTest, TheCallersStreamIsOrderedWithIt) {
 TEST(DeviceMemoryTest, TheDefaultStreamIsOrderedWithIt) { ExpectOrderedWithTheCallers(nullptr); }
 
 }  // namespace
-}  // namespace prd::testing
+}  // namespace prd::testing::memory_test

@@ -6,7 +6,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/worker/numbers.h"
 
-namespace prd::testing {
+namespace prd::testing::nccl_test {
 namespace {
 
 constexpr std::chrono::seconds kLimit(60);
@@ -198,4 +198,4 @@ TEST_F(NcclTest, MakingThemAgainDoesNotLeak) {
 }
 
 }  // namespace
-}  // namespace prd::testing
+}  // namespace prd::testing::nccl_test

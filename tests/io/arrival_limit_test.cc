@@ -12,7 +12,7 @@
 #include "common/base/time.h"
 #include "common/io/syn_filter.h"
 
-namespace prd {
+namespace prd::arrival_limit_test {
 namespace {
 
 constexpr int kDeadlineMs = 60'000;
@@ -167,4 +167,4 @@ TEST_F(ArrivalTest, WithoutABoundNobodyWaits) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::arrival_limit_test

@@ -11,7 +11,7 @@
 
 #include "tests/io/random_messages.h"
 
-namespace prd {
+namespace prd::codec_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -220,4 +220,4 @@ TEST(Codec, DoesNotAllocateWhatTheInputCannotHold) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::codec_test

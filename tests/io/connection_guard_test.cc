@@ -15,7 +15,7 @@
 #include "common/io/clock.h"
 #include "tests/io/raw_zmtp.h"
 
-namespace prd {
+namespace prd::connection_guard_test {
 namespace {
 
 constexpr int kDeadlineMs = 60'000;
@@ -426,4 +426,4 @@ TEST_F(GuardTest, ThisUserMayConnectLocallyAsItLikes) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::connection_guard_test

@@ -11,7 +11,7 @@
 #include "common/io/file_access.h"
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::curve_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -113,4 +113,4 @@ TEST(FileAccess, AFolderIsForItsOwnerAlone) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::curve_test

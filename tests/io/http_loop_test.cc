@@ -7,7 +7,7 @@
 
 #include "tests/io/http_peer.h"
 
-namespace prd {
+namespace prd::http_loop_test {
 namespace {
 
 using ::testing::AllOf;
@@ -285,4 +285,4 @@ TEST_F(HttpLoopTest, SilentConnectionsEndForWantOfDescriptors) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::http_loop_test

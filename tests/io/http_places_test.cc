@@ -5,7 +5,7 @@
 
 #include "common/base/prng.h"
 
-namespace prd {
+namespace prd::http_places_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -137,4 +137,4 @@ TEST(HttpPlaces, APeerWithFewLosesNone) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::http_places_test

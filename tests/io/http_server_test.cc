@@ -13,7 +13,7 @@
 #include <csignal>
 #include <utility>
 
-namespace prd {
+namespace prd::http_server_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -269,4 +269,4 @@ INSTANTIATE_TEST_SUITE_P(Families, PeerLookupTest,
                                            std::pair{&in6addr_any, true}));
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::http_server_test

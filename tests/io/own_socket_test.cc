@@ -12,7 +12,7 @@
 
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::own_socket_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST_F(OwnSocketTest, IsWhereSystemdSays) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::own_socket_test

@@ -7,7 +7,7 @@
 #include <array>
 #include <thread>
 
-namespace prd {
+namespace prd::poll_test {
 namespace {
 
 class PollTest : public ::testing::Test {
@@ -78,4 +78,4 @@ TEST_F(PollTest, ADescriptorIsToldBesideSockets) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::poll_test

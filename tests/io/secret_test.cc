@@ -9,7 +9,7 @@
 #include <new>
 #include <set>
 
-namespace prd {
+namespace prd::secret_test {
 namespace {
 
 TEST(Secret, ItsBytesAreZeroOnceItIsGone) {
@@ -52,4 +52,4 @@ TEST(Secret, AProcessThatHidesItsMemoryLeavesNoCore) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::secret_test

@@ -15,7 +15,7 @@
 #include "server/audit_log.h"
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::access_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -148,4 +148,4 @@ TEST(AuditLog, AFloodOfRefusalsFillsNoDisk) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::access_test

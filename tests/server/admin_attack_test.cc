@@ -18,7 +18,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::admin_attack_test {
 namespace {
 
 constexpr uid_t kTenant = 65'534;
@@ -248,4 +248,4 @@ TEST_F(AdminAttack, ListsComeInPages) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::admin_attack_test

@@ -9,7 +9,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::admin_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -131,4 +131,4 @@ TEST(AdminStart, AMissingFolderIsSaid) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::admin_test

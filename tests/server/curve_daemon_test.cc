@@ -18,7 +18,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::curve_daemon_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -135,4 +135,4 @@ TEST_F(CurveDaemon, WrongKeyFilesAreNamed) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::curve_daemon_test

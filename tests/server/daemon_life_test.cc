@@ -17,7 +17,7 @@
 #include "tests/server/raw_worker.h"
 #include "tests/server/tcp.h"
 
-namespace prd {
+namespace prd::daemon_life_test {
 namespace {
 
 using ::testing::AllOf;
@@ -465,4 +465,4 @@ TEST(DaemonLife, AFailingDiskEndsItAndTheNextOneGoesOn) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::daemon_life_test

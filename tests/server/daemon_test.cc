@@ -9,7 +9,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::daemon_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -259,4 +259,4 @@ TEST(DaemonFlags, TellWhatToDo) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::daemon_test

@@ -14,7 +14,7 @@
 #include "tests/server/history_records.h"
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::history_runs_test {
 namespace {
 
 constexpr RunId kNewest = std::numeric_limits<RunId>::max();
@@ -242,4 +242,4 @@ TEST(HistoryRuns, TheDiskFollowsTheBytes) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::history_runs_test

@@ -16,7 +16,7 @@
 #include "tests/server/history_records.h"
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::history_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -470,4 +470,4 @@ TEST(History, AfterAFailureOfTheDiskAllThatWasAcknowledgedIsThere) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::history_test

@@ -28,7 +28,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::hostile_test {
 namespace {
 
 std::size_t Size(const char* variable, std::size_t otherwise) {
@@ -289,4 +289,4 @@ TEST_F(HostileClient, HasNoMoreThanItsQuotas) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::hostile_test

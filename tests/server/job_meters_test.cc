@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 
-namespace prd {
+namespace prd::job_meters_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -166,4 +166,4 @@ TEST(Distribution, CountsByBound) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::job_meters_test

@@ -11,7 +11,7 @@
 
 #include "tests/server/tcp.h"
 
-namespace prd {
+namespace prd::metrics_test {
 namespace {
 
 using ::testing::AllOf;
@@ -138,4 +138,4 @@ TEST(MetricsAttack, PagesThatNobodyReadsTakeNothingAway) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::metrics_test

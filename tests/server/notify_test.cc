@@ -10,7 +10,7 @@
 
 #include "tests/server/scratch_dir.h"
 
-namespace prd {
+namespace prd::notify_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -100,4 +100,4 @@ TEST_F(NotifyTest, NamesTheVariableThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::notify_test

@@ -19,7 +19,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/raw_worker.h"
 
-namespace prd {
+namespace prd::rights_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -810,4 +810,4 @@ TEST_F(Users, AReloadLetsUsersInAndKeepsConnections) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::rights_test

@@ -13,7 +13,7 @@
 #include "engines/p_reduce/options.h"
 #include "server/recorder.h"
 
-namespace prd {
+namespace prd::run_log_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST_F(RunLogTest, WhoIsOnlyToWaitIsNoWarning) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::run_log_test

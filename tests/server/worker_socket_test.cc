@@ -17,7 +17,7 @@
 #include "common/io/codec.h"
 #include "server/zap.h"
 
-namespace prd {
+namespace prd::worker_socket_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -118,4 +118,4 @@ TEST_F(WorkerSocketTest, WhatIsReadLateEndsNoConnectionThatCameSince) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::worker_socket_test

@@ -9,7 +9,7 @@ namespace prd::testing {
 namespace {
 
 using Place = StandInDevice::Place;
-constexpr int kMaxRanks = 4096;
+constexpr int kMostRanks = 4096;
 constexpr std::byte kAnything{0xff};  // NaN in every dtype
 
 // Whether the weight is a number of the dtype: has no more digits than it.
@@ -85,7 +85,7 @@ Gpu::Comm StandInGpu::CommInit(int ranks, const UniqueId& id, int rank) {
   the->hangs = hang_init_.exchange(false);
   the->error = device_->Call();
   if (the->error.ok()) the->error = nccl();
-  if (ranks < 1 || ranks > kMaxRanks || rank < 0 || rank >= ranks) {
+  if (ranks < 1 || ranks > kMostRanks || rank < 0 || rank >= ranks) {
     the->error = device_->Wrong("CommInit with ranks that cannot be");
   }
   if (fail_init_.exchange(false)) {

@@ -6,7 +6,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::ahead_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -503,4 +503,4 @@ TEST_F(AheadTest, SecondGroupInTheBackgroundEndsTheSession) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::ahead_core_test

@@ -14,7 +14,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::ahead_walk_test {
 namespace {
 
 using testing::kMe;
@@ -496,4 +496,4 @@ TEST(AheadWalkTest, NothingIsLostDoneTwiceOrAheadOfItsTime) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::ahead_walk_test

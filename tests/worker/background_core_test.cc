@@ -8,7 +8,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::background_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -439,4 +439,4 @@ TEST_F(BackgroundTest, AnswersAndSchedulesHaveNoPlaceHere) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::background_core_test

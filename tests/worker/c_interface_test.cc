@@ -13,7 +13,7 @@
 #include "tests/worker/c_training.h"
 #include "tests/worker/fake_daemon.h"
 
-namespace prd {
+namespace prd::c_interface_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -165,4 +165,4 @@ TEST(CInterfaceTest, ModelsWithOtherTagsAreOtherModels) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::c_interface_test

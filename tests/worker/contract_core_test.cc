@@ -9,7 +9,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::contract_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -948,4 +948,4 @@ TEST(WaitingTest, AControllerThatIsGoneBeforeTheStartEndsTheCallAfterTimeout) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::contract_core_test

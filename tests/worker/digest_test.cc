@@ -12,7 +12,7 @@
 #include "tests/worker/numbers.h"
 #include "worker/memory/memory.h"
 
-namespace prd {
+namespace prd::digest_test {
 namespace {
 
 using testing::Numbers;
@@ -137,4 +137,4 @@ TEST(FirstNonfiniteTest, NamesTheTensorAsTheCallerHasThem) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::digest_test

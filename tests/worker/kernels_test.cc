@@ -9,7 +9,7 @@
 #include "common/base/prng.h"
 #include "tests/worker/numbers.h"
 
-namespace prd {
+namespace prd::kernels_test {
 namespace {
 
 using testing::DecodeHalf;
@@ -153,4 +153,4 @@ TEST(KernelsTest, WeightsRoundedForADTypeAreItsNumbers) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::kernels_test

@@ -4,7 +4,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::local_steps_core_test {
 namespace {
 
 using testing::kMe;
@@ -420,4 +420,4 @@ TEST(InterruptTest, LostMembershipWithdrawsTheAdoption) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::local_steps_core_test

@@ -15,7 +15,7 @@
 #include "tests/worker/mesh_job.h"
 #include "worker/mesh/arrivals.h"
 
-namespace prd {
+namespace prd::mesh_breaks_test {
 namespace {
 
 using testing::Fill;
@@ -218,4 +218,4 @@ INSTANTIATE_TEST_SUITE_P(OfEachSecurity, MeshBreaksTest,
                                            std::tuple(MeshSecurity::kCurve, 1'000'000)));
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_breaks_test

@@ -14,7 +14,7 @@
 #include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
-namespace prd {
+namespace prd::mesh_exchange_test {
 namespace {
 
 using testing::EveryDType;
@@ -901,4 +901,4 @@ TEST(MeshExchangeTest, RequestsAreBounded) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_exchange_test

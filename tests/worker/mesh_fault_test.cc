@@ -11,7 +11,7 @@
 #include "tests/worker/mesh_ring.h"
 #include "worker/mesh/mesh.h"
 
-namespace prd {
+namespace prd::mesh_fault_test {
 namespace {
 
 using testing::MeshNode;
@@ -419,4 +419,4 @@ TEST(MeshFaultTest, FetchFromTheDeadOrTheDifferentFails) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_fault_test

@@ -14,7 +14,7 @@
 #include "worker/mesh/directory.h"
 #include "worker/mesh/door.h"
 
-namespace prd {
+namespace prd::mesh_gone_test {
 namespace {
 
 using testing::AnyMeshKey;
@@ -344,4 +344,4 @@ TEST(MeshOutExchangeTest, PullsOfWhoIsOutFailAndItIsGivenNothing) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_gone_test

@@ -14,7 +14,7 @@
 #include "tests/worker/mesh_job.h"
 #include "tests/worker/mesh_wires.h"
 
-namespace prd {
+namespace prd::mesh_links_test {
 namespace {
 
 using testing::Fill;
@@ -465,4 +465,4 @@ TEST(MeshLinksTest, APullThatItsPeerDoesNotKnowFails) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_links_test

@@ -9,7 +9,7 @@
 #include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
-namespace prd {
+namespace prd::mesh_local_steps_test {
 namespace {
 
 using testing::EveryDType;
@@ -269,4 +269,4 @@ TEST(MeshLocalStepsTest, RandomSequencesWithDeathsMatchAReference) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_local_steps_test

@@ -14,7 +14,7 @@
 #include "tests/worker/numbers.h"
 #include "worker/mesh/reduction.h"
 
-namespace prd {
+namespace prd::mesh_nulls_test {
 namespace {
 
 using testing::MeshNode;
@@ -734,4 +734,4 @@ TEST(NullsMeshTest, SoleContributorIsAliveWhileItSends) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_nulls_test

@@ -13,7 +13,7 @@
 #include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
-namespace prd {
+namespace prd::mesh_round_test {
 namespace {
 
 using testing::EveryDType;
@@ -789,4 +789,4 @@ TEST(MeshRoundTest, RandomSequencesWithDeathsMatchAReference) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_round_test

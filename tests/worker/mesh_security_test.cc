@@ -24,7 +24,7 @@
 #include "worker/mesh/listen.h"
 #include "worker/mesh/seal.h"
 
-namespace prd {
+namespace prd::mesh_security_test {
 namespace {
 
 using testing::AnyMeshKey;
@@ -712,4 +712,4 @@ TEST(MeshTapTest, NothingThatIsForgedOrRepeatedCounts) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_security_test

@@ -11,7 +11,7 @@
 #include "tests/worker/mesh_job.h"
 #include "worker/mesh/fetch.h"
 
-namespace prd {
+namespace prd::mesh_silence_test {
 namespace {
 
 using testing::MeshJob;
@@ -358,4 +358,4 @@ TEST(MeshSilenceTest, AGroupWhoseEarlyFramesWereDroppedFails) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_silence_test

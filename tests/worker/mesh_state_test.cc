@@ -6,7 +6,7 @@
 
 #include "tests/worker/mesh_job.h"
 
-namespace prd::testing {
+namespace prd::testing::mesh_state_test {
 namespace {
 
 const Shapes kModel = EveryDType(50);
@@ -222,4 +222,4 @@ TEST(MeshStateTest, AGroupTellsTheDigestOfWhatItLeaves) {
 }
 
 }  // namespace
-}  // namespace prd::testing
+}  // namespace prd::testing::mesh_state_test

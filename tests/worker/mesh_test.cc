@@ -15,7 +15,7 @@
 #include "tests/worker/mesh_ring.h"
 #include "tests/worker/numbers.h"
 
-namespace prd {
+namespace prd::mesh_test {
 namespace {
 
 using testing::MeshNode;
@@ -312,4 +312,4 @@ TEST(MeshTest, InitialModelThatIsNotKeptIsAnError) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_test

@@ -12,7 +12,7 @@
 #include "tests/plans.h"
 #include "tests/worker/mesh_job.h"
 
-namespace prd {
+namespace prd::mesh_virtual_test {
 namespace {
 
 using testing::EveryDType;
@@ -432,4 +432,4 @@ TEST(MeshVirtualTest, IterationsAreTheirOwnUnderAhead) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::mesh_virtual_test

@@ -11,7 +11,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::neighbours_core_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -436,4 +436,4 @@ TEST_F(NeighboursTest, AbsurdSlotsAreNoReasonToReserveThem) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::neighbours_core_test

@@ -4,7 +4,7 @@
 
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::restart_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -131,4 +131,4 @@ TEST(RestartCoreTest, AStepOfAWorkerThatCameBackEndsToo) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::restart_core_test

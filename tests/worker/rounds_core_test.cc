@@ -7,7 +7,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::rounds_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -759,4 +759,4 @@ TEST_F(RoundsHelloTest, WaitsForApply) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::rounds_core_test

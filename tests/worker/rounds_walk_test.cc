@@ -12,7 +12,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::rounds_walk_test {
 namespace {
 
 using testing::kMe;
@@ -347,4 +347,4 @@ TEST(RoundsWalkTest, EveryGradientIsInOneRoundOrStillOwed) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::rounds_walk_test

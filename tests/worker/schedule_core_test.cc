@@ -8,7 +8,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::schedule_core_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -447,4 +447,4 @@ TEST_F(ScheduleTest, CancelAndLeaveBeginNoMoreSlots) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::schedule_core_test

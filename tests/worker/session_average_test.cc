@@ -15,7 +15,7 @@
 #include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
-namespace prd {
+namespace prd::session_average_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -425,4 +425,4 @@ TEST(SessionAverageTest, OneLeavesAndTheOthersGoOn) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_average_test

@@ -18,7 +18,7 @@
 #include "worker/line_log.h"
 #include "worker/tensor_watch.h"
 
-namespace prd {
+namespace prd::session_contract_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -754,4 +754,4 @@ TEST(WaitingTest, TheLogSaysForWhomAttachWaits) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_contract_test

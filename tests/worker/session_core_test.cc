@@ -7,7 +7,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::session_core_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -666,4 +666,4 @@ TEST(SessionCoreTest, ImpossibleGroupsEndTheSession) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_core_test

@@ -19,7 +19,7 @@
 #include "prd/session.h"
 #include "tests/worker/fake_daemon.h"
 
-namespace prd {
+namespace prd::session_exchange_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -494,4 +494,4 @@ TEST(SessionExchangeTest, OneThatIsTakenForDeadJoinsAgain) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_exchange_test

@@ -14,7 +14,7 @@
 #include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
-namespace prd {
+namespace prd::session_rounds_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -293,4 +293,4 @@ TEST(SessionRoundsTest, GradientsMayComeOnceTheEngineIsKnown) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_rounds_test

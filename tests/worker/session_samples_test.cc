@@ -13,7 +13,7 @@
 #include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
-namespace prd {
+namespace prd::session_samples_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -164,4 +164,4 @@ TEST(SessionSamplesTest, UnequalBatchesTrainAsOneProcessWithTheJointBatches) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_samples_test

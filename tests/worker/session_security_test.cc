@@ -24,7 +24,7 @@
 #include "engines/registry.h"
 #include "tests/worker/session_worker.h"
 
-namespace prd {
+namespace prd::session_security_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -254,4 +254,4 @@ TEST(SessionListenTest, WrongPortsAndAddressesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_security_test

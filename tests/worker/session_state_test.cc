@@ -21,7 +21,7 @@
 #include "prd/session.h"
 #include "tests/worker/fake_daemon.h"
 
-namespace prd {
+namespace prd::session_state_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -514,4 +514,4 @@ TEST(SessionStateCopyTest, AJoinerGetsTheStateOfAPausedWorker) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_state_test

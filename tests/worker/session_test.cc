@@ -18,7 +18,7 @@
 #include "engines/p_reduce/options.h"
 #include "tests/worker/session_worker.h"
 
-namespace prd {
+namespace prd::session_test {
 namespace {
 
 using testing::FakeDaemon;
@@ -351,11 +351,11 @@ int TrainUntilKilled(const char* endpoint) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::session_test
 
 int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--train-until-killed") == 0) {
-    return prd::TrainUntilKilled(argv[2]);
+    return prd::session_test::TrainUntilKilled(argv[2]);
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace prd {
+namespace prd::shard_store_test {
 namespace {
 
 constexpr Incarnation kMe = 100;     // rank 0
@@ -323,4 +323,4 @@ TEST_F(ShardStoreTest, NothingThatPeersSendBreaksIt) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::shard_store_test

@@ -4,7 +4,7 @@
 #include "tests/plans.h"
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::store_core_test {
 namespace {
 
 using testing::kMe;
@@ -229,4 +229,4 @@ TEST_F(StoreCoreTest, AnImpossiblePlacementEndsTheSession) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::store_core_test

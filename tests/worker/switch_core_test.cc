@@ -4,7 +4,7 @@
 
 #include "tests/worker/core_script.h"
 
-namespace prd {
+namespace prd::switch_core_test {
 namespace {
 
 using testing::kMe;
@@ -205,4 +205,4 @@ TEST_F(SwitchCoreTest, NoStepReturnsEarlyBeforeTheRunEnds) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::switch_core_test

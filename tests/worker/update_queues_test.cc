@@ -15,7 +15,7 @@
 
 #include "common/base/prng.h"
 
-namespace prd {
+namespace prd::update_queues_test {
 namespace {
 
 using ::testing::DoubleEq;
@@ -698,4 +698,4 @@ TEST_F(Anything, LeavesItWithinItsBounds) {
 }
 
 }  // namespace
-}  // namespace prd
+}  // namespace prd::update_queues_test

@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTimeout = std::chrono::seconds(20);
 
-std::int64_t Now() { return Clock::now().time_since_epoch().count(); }
+std::int64_t NowNs() { return Clock::now().time_since_epoch().count(); }
 
 std::string View(const zmq::message_t& message) {
   return {static_cast<const char*>(message.data()), message.size()};
@@ -43,12 +43,12 @@ std::string View(const zmq::message_t& message) {
 
 // ---- processes ----
 
-class Child {
+class ChildProcess {
  public:
-  explicit Child(pid_t pid) : pid_(pid) {}
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  ~Child() {
+  explicit ChildProcess(pid_t pid) : pid_(pid) {}
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+  ~ChildProcess() {
     kill(pid_, SIGTERM);
     waitpid(pid_, nullptr, 0);
   }
@@ -120,7 +120,7 @@ pid_t StartDaemon(const std::string& binary, const std::string& config, const st
 
 // ---- the load ----
 
-struct Measured {
+struct MeasuredBroker {
   double signals_per_s = 0;
   std::vector<double> latency_us;
   double cpu_us = 0;       // of the other side, per signal
@@ -139,18 +139,18 @@ struct Client {
   std::int64_t signalled = 0;  // when, ns
 };
 
-class Load {
+class BrokerLoad {
  public:
   struct Keys {
     CurveKeys own;
     CurveKeys server;
   };
-  Load(int clients, const std::string& endpoint, const std::optional<Keys>& keys = {})
+  BrokerLoad(int clients, const std::string& endpoint, const std::optional<Keys>& keys = {})
       : context_(1) {
     for (int i = 0; i < clients; ++i) {
       auto client = std::make_unique<Client>(&context_);
       client->incarnation =
-          static_cast<Incarnation>(Now()) * 1024 + static_cast<Incarnation>(i) + 1;
+          static_cast<Incarnation>(NowNs()) * 1024 + static_cast<Incarnation>(i) + 1;
       client->socket.set(zmq::sockopt::linger, 0);
       if (keys) {
         client->socket.set(zmq::sockopt::curve_publickey, keys->own.public_key);
@@ -202,8 +202,8 @@ class Load {
     return started == clients_.size();
   }
 
-  Measured AgainstDaemon(double seconds) {
-    Measured measured;
+  MeasuredBroker AgainstDaemon(double seconds) {
+    MeasuredBroker measured;
     for (auto& client : clients_) Signal(client.get());
     const auto begin = Clock::now();
     const auto end = begin + std::chrono::duration<double>(seconds);
@@ -215,7 +215,7 @@ class Load {
       sending = Clock::now() < end;
       if (sending) answered_at_end_ = answered;
       Poll([&](Client* client, const std::string& bytes) {
-        const std::int64_t now = Now();
+        const std::int64_t now = NowNs();
         const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(bytes);
         if (!envelope.ok()) return 0;
         Accept(client, *envelope);
@@ -243,9 +243,9 @@ class Load {
   }
 
   // The sizes are those of the daemon's messages.
-  Measured AgainstEcho(double seconds, std::size_t report_bytes, std::size_t signal_bytes,
-                       const std::string& announcement) {
-    Measured measured;
+  MeasuredBroker AgainstEcho(double seconds, std::size_t report_bytes, std::size_t signal_bytes,
+                             const std::string& announcement) {
+    MeasuredBroker measured;
     std::string report(report_bytes, '\0');
     std::string signal(std::max<std::size_t>(signal_bytes, 9), '\1');
     const std::uint64_t size = announcement.size();
@@ -253,7 +253,7 @@ class Load {
     const auto send_signal = [&](Client* client) {
       // The encoding that a worker does for it.
       (void)Encode(Envelope(client, Ready{.iteration = ++client->iteration, .step_ns = 1}));
-      client->signalled = Now();
+      client->signalled = NowNs();
       client->socket.send(zmq::buffer(signal), zmq::send_flags::none);
     };
     for (auto& client : clients_) send_signal(client.get());
@@ -261,7 +261,7 @@ class Load {
     std::size_t answered = 0;
     while (Clock::now() < end) {
       Poll([&](Client* client, const std::string& bytes) {
-        measured.latency_us.push_back(static_cast<double>(Now() - client->signalled) / 1e3);
+        measured.latency_us.push_back(static_cast<double>(NowNs() - client->signalled) / 1e3);
         if (bytes.size() == announcement.size()) {
           answered += DecodeControllerEnvelope(announcement).ok() ? 1 : 0;  // likewise
         }
@@ -301,7 +301,7 @@ class Load {
   }
 
   void Signal(Client* client) {
-    client->signalled = Now();
+    client->signalled = NowNs();
     Send(client, Ready{.iteration = client->iteration + 1, .step_ns = 1'000'000, .samples = 64});
   }
 
@@ -355,7 +355,7 @@ class Load {
 };
 
 // Into the folder, for the daemon's config.
-Result<Load::Keys> MakeKeys(const std::string& folder, std::ostream& config) {
+Result<BrokerLoad::Keys> MakeKeys(const std::string& folder, std::ostream& config) {
   const Result<CurveKeys> server = NewCurveKeys();
   const Result<CurveKeys> worker = NewCurveKeys();
   if (!server.ok()) return server.status();
@@ -367,7 +367,7 @@ Result<Load::Keys> MakeKeys(const std::string& folder, std::ostream& config) {
   }
   config << "curve_secret_key_file = \"" << folder << "/secret\"\ncurve_authorized_keys_file = \""
          << folder << "/workers\"\n";
-  return Load::Keys{*worker, *server};
+  return BrokerLoad::Keys{*worker, *server};
 }
 
 double OwnCpuUs() {
@@ -381,10 +381,10 @@ double OwnCpuUs() {
 
 // What `measure` says, and the processor time that passes in it.
 template <typename Measure>
-Measured WithCpu(const Child& other, double seconds, Measure measure) {
+MeasuredBroker WithCpu(const ChildProcess& other, double seconds, Measure measure) {
   const double before = other.CpuUs();
   const double own = OwnCpuUs();
-  Measured measured = measure();
+  MeasuredBroker measured = measure();
   const double signals = std::max(1.0, measured.signals_per_s * seconds);
   measured.cpu_us = (other.CpuUs() - before) / signals;
   measured.load_cpu_us = (OwnCpuUs() - own) / signals;
@@ -404,7 +404,7 @@ double Median(std::vector<double> values) { return Percentile(&values, 0.5); }
 // Of several rounds.
 struct Rounds {
   std::vector<double> rate, p50, p99, cpu, load_cpu;
-  void Add(Measured measured) {
+  void Add(MeasuredBroker measured) {
     rate.push_back(measured.signals_per_s);
     p50.push_back(Percentile(&measured.latency_us, 0.5));
     p99.push_back(Percentile(&measured.latency_us, 0.99));
@@ -420,12 +420,12 @@ struct Rounds {
   }
 };
 
-struct Folder {
-  Folder() {
+struct StateFolder {
+  StateFolder() {
     char path[] = "/tmp/prdbench-XXXXXX";
     if (mkdtemp(path) != nullptr) name = path;
   }
-  ~Folder() {
+  ~StateFolder() {
     std::error_code ignored;
     if (!name.empty()) std::filesystem::remove_all(name, ignored);
   }
@@ -442,7 +442,7 @@ int BenchBroker(const BrokerOptions& options) {
     std::fprintf(stderr, "prdbench: no daemon at %s; name one with --daemon\n", binary.c_str());
     return 1;
   }
-  const Folder folder;
+  const StateFolder folder;
   if (folder.name.empty()) {
     std::perror("prdbench: cannot make a folder under /tmp");
     return 1;
@@ -451,12 +451,12 @@ int BenchBroker(const BrokerOptions& options) {
   const std::string echo_at = "ipc://" + folder.name + "/echo.sock";
   const std::string config = folder.name + "/prd.toml";
   const std::string log = folder.name + "/prd.log";
-  std::optional<Load::Keys> keys;
+  std::optional<BrokerLoad::Keys> keys;
   std::ofstream out(config);
   out << "[daemon]\nlisten = \"" << daemon_at << "\"\nadmin = \"ipc://" << folder.name
       << "/admin.sock\"\nstate_dir = \"" << folder.name << "/state\"\n";
   if (options.keys) {
-    Result<Load::Keys> made = MakeKeys(folder.name, out);
+    Result<BrokerLoad::Keys> made = MakeKeys(folder.name, out);
     if (!made.ok()) {
       std::fprintf(stderr, "prdbench: %s\n", made.status().message().c_str());
       return 1;
@@ -467,15 +467,16 @@ int BenchBroker(const BrokerOptions& options) {
       << "\nlease_ms = 60000\nheartbeat_ms = 20000\n"
       << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
   out.close();
-  const Child echo(StartEcho(echo_at));
+  const ChildProcess echo(StartEcho(echo_at));
   const std::string sealed_at = "ipc://" + folder.name + "/sealed.sock";
-  std::unique_ptr<Child> sealed_echo;
-  if (keys) sealed_echo = std::make_unique<Child>(StartEcho(sealed_at, keys->server.secret_key));
-  const Child daemon(StartDaemon(binary, config, log));
+  std::unique_ptr<ChildProcess> sealed_echo;
+  if (keys)
+    sealed_echo = std::make_unique<ChildProcess>(StartEcho(sealed_at, keys->server.secret_key));
+  const ChildProcess daemon(StartDaemon(binary, config, log));
 
   Rounds broker, bare, sealed;
   for (int round = 0; round < options.rounds; ++round) {
-    Load load(options.clients, daemon_at, keys);
+    BrokerLoad load(options.clients, daemon_at, keys);
     if (!load.Join()) {
       std::fprintf(stderr, "prdbench: the daemon did not start the job; its log:\n");
       std::ifstream text(log);
@@ -485,9 +486,9 @@ int BenchBroker(const BrokerOptions& options) {
     }
     broker.Add(
         WithCpu(daemon, options.seconds, [&] { return load.AgainstDaemon(options.seconds); }));
-    const auto echoed = [&](const Child& by, const std::string& at,
-                            const std::optional<Load::Keys>& with) {
-      Load same(options.clients, at, with);
+    const auto echoed = [&](const ChildProcess& by, const std::string& at,
+                            const std::optional<BrokerLoad::Keys>& with) {
+      BrokerLoad same(options.clients, at, with);
       return WithCpu(by, options.seconds, [&] {
         return same.AgainstEcho(options.seconds, load.report_bytes(), load.signal_bytes(),
                                 load.announcement());

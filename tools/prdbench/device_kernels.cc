@@ -22,7 +22,7 @@ constexpr std::size_t kTensors[] = {64,     256,  9408,   4096,   36864, 64,    
                                     262144, 2048, 2048,   524288, 128,   1048576, 2359296};
 constexpr std::size_t kMaxOperands = 9;  // rows of the widest case: 8 read, 1 written
 
-double Seconds(Clock::time_point since) {
+double SecondsSince(Clock::time_point since) {
   return std::chrono::duration<double>(Clock::now() - since).count();
 }
 
@@ -35,10 +35,10 @@ struct Case {
 };
 
 // The device, its memory for the operands of all cases, and the clock.
-class Bench {
+class KernelBench {
  public:
-  explicit Bench(const DeviceOptions& options) : options_(options) {}
-  ~Bench() {
+  explicit KernelBench(const DeviceOptions& options) : options_(options) {}
+  ~KernelBench() {
     if (event_ != nullptr) gpu_->DestroyEvent(event_);
     if (pool_ != nullptr) gpu_->Free(pool_);
   }
@@ -115,7 +115,7 @@ class Bench {
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < times; ++i) PRD_RETURN_IF_ERROR(enqueue());
     PRD_RETURN_IF_ERROR(Finish());
-    seconds->push_back(Seconds(start) / times);
+    seconds->push_back(SecondsSince(start) / times);
     return Status::Ok();
   }
 
@@ -194,7 +194,7 @@ std::vector<Shape> Shapes() {
   };
 }
 
-Status MeasureShape(Bench* bench, const DeviceOptions& options, const Shape& shape) {
+Status MeasureShape(KernelBench* bench, const DeviceOptions& options, const Shape& shape) {
   const Layout layout(Tensors(bench->row(0), options.bytes, shape.dtypes, shape.many, shape.shift));
   Result<std::shared_ptr<Gpu::Table>> table = bench->gpu().MakeTable(layout);
   if (!table.ok()) return table.status();
@@ -225,7 +225,7 @@ Status MeasureShape(Bench* bench, const DeviceOptions& options, const Shape& sha
 }
 
 // To and from host memory: what the staged way costs.
-Status MeasureStaged(Bench* bench, const DeviceOptions& options, bool to_host) {
+Status MeasureStaged(KernelBench* bench, const DeviceOptions& options, bool to_host) {
   const Layout layout(Tensors(bench->row(0), options.bytes, {DType::kF32}, true, 0));
   Row host = bench->memory().AllocateHost(layout.bytes());
   if (host.data() == nullptr) return bench->memory().failure();
@@ -252,7 +252,7 @@ Status MeasureStaged(Bench* bench, const DeviceOptions& options, bool to_host) {
 }
 
 Status MeasureAll(const DeviceOptions& options) {
-  Bench bench(options);
+  KernelBench bench(options);
   PRD_RETURN_IF_ERROR(bench.Open());
   for (const Shape& shape : Shapes()) {
     PRD_RETURN_IF_ERROR(MeasureShape(&bench, options, shape));

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "tools/prdbench/device_line.h"
 #include "tools/prdbench/reduce_team.h"
 
 namespace prd::bench {
@@ -20,13 +21,6 @@ struct Samples {
   std::vector<double> first_contact;
   std::vector<double> repeated;
 };
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 // Every ordered pair of members is next to each other once, as in the rings to come.
 Status ConnectAll(Team* team, int workers, std::size_t bytes) {

@@ -38,9 +38,9 @@ struct Measured {
   std::vector<double> repeated;
 };
 
-class Bench {
+class DeviceBench {
  public:
-  explicit Bench(const ReduceOptions& options)
+  explicit DeviceBench(const ReduceOptions& options)
       : options_(options), dtype_(DTypeOf(options.dtype)) {}
 
   Status Run() {
@@ -257,7 +257,7 @@ class Bench {
 
 int BenchReduceDevice(const ReduceOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a process that is gone is an error of its own
-  const Status status = Bench(options).Run();
+  const Status status = DeviceBench(options).Run();
   if (status.ok()) return 0;
   std::fprintf(stderr, "prdbench: reduce on devices: %s\n", status.ToString().c_str());
   return 1;

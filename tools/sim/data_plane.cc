@@ -12,8 +12,6 @@ namespace {
 constexpr DurationNs kNoticed = kMillisecond;
 constexpr DurationNs kProbeGap = 250 * kMillisecond;
 
-std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
-
 double Seconds(double bytes, double mb_per_s) { return bytes / (mb_per_s * 1e6); }
 
 }  // namespace
@@ -416,7 +414,7 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
 DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
   const Group& group = reduction.group;
   Sum sum{.values = Mean(reduction),
-          .tag = Mix(group.id ^ (reduction.run << 32)),
+          .tag = Mixed(group.id ^ (reduction.run << 32)),
           .state = 0,
           .round = {}};
   if (group.kind == GroupKind::kRound) {
@@ -431,7 +429,7 @@ DataPlane::Sum DataPlane::SumUp(const Reduction& reduction) const {
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const std::uint64_t own = reduction.Overlaps() ? replica.overlap.outbox_tag : replica.tag;
-    if (group.kind != GroupKind::kInitial) sum.tag = Mix(sum.tag ^ own);
+    if (group.kind != GroupKind::kInitial) sum.tag = Mixed(sum.tag ^ own);
     if (group.kind == GroupKind::kInitial && group.members[i].weight == 1) {
       sum.tag = own;
       sum.state = replica.state;
@@ -485,7 +483,7 @@ std::uint32_t DataPlane::Commit(const Reduction& reduction, const Sum& sum, std:
       replica.base[j] += OuterRate(reduction.plan) * sum.values[j];
     }
     replica.x = replica.base;
-    replica.tag = replica.base_tag = Mix(sum.tag ^ replica.base_tag);
+    replica.tag = replica.base_tag = Mixed(sum.tag ^ replica.base_tag);
     replica.iteration = reduction.group.iteration;
   } else {
     CommitModel(reduction, sum, worker);
@@ -522,7 +520,7 @@ void DataPlane::CommitModel(const Reduction& reduction, const Sum& sum, std::uin
   replica.initial = replica.x;
   replica.run = reduction.run;
   replica.newest = reduction.group.iteration;
-  replica.lineage = Mix(reduction.group.id);
+  replica.lineage = Mixed(reduction.group.id);
 }
 
 // ---- rounds ----
@@ -565,7 +563,7 @@ std::int64_t DataPlane::TakeInbox(std::uint32_t worker, bool latest_only) {
   for (std::size_t i = latest_only ? replica.inbox.size() - 1 : 0; i < replica.inbox.size(); ++i) {
     const RoundResult& round = *replica.inbox[i];
     for (std::size_t j = 0; j < round.sum.size(); ++j) replica.gradient[j] += round.sum[j];
-    replica.tag += Mix(round.group);
+    replica.tag += Mixed(round.group);
   }
   replica.inbox.clear();
   return rounds;

@@ -4,16 +4,13 @@
 #include <string>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
 
 // Until a puller notices that its source has vanished, or did not answer.
-constexpr DurationNs kNoticed = kMillisecond;
-
-std::uint64_t Mixed(std::uint64_t value) { return Prng(value).Next(); }
-
-std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
+constexpr DurationNs kPullFails = kMillisecond;
 
 std::string Text(const PeerItem& parcel) {
   static constexpr const char* kKinds[] = {"update ", "delta ", "shard ", "state "};
@@ -73,7 +70,7 @@ void Exchange::CheckLent(std::uint32_t worker, bool lent, const Action& action) 
                        std::holds_alternative<prd::TakeDelta>(action) ||
                        std::holds_alternative<prd::ReadShard>(action);
   if (lent || !touches) return;
-  throw Violation("lent", Name(worker) + "'s parameters are touched while it computes");
+  throw Violation("lent", WorkerName(worker) + "'s parameters are touched while it computes");
 }
 
 bool Exchange::Perform(std::uint32_t worker, RunId run, bool lent, const Action& action) {
@@ -180,7 +177,7 @@ void Exchange::WatchOffer(std::uint32_t worker, Incarnation to) {
   if (!fresh) return;
   ++next_watch_;
   world_->queue.Push(
-      world_->now + world_->LeaseNs() + kNoticed, EventKind::kUnheard, worker,
+      world_->now + world_->LeaseNs() + kPullFails, EventKind::kUnheard, worker,
       watches_.Put(
           {.from = world_->replicas[worker].incarnation, .to = to, .number = watch->second}));
 }
@@ -206,7 +203,7 @@ void Exchange::StartPull(std::uint32_t worker, const prd::StartPull& start) {
   Side& side = sides_[worker];
   if (start.ticket <= side.newest_ticket) {
     throw Violation("tickets",
-                    Name(worker) + " uses ticket " + std::to_string(start.ticket) + " again");
+                    WorkerName(worker) + " uses ticket " + std::to_string(start.ticket) + " again");
   }
   side.newest_ticket = start.ticket;
   if (start.parcel.kind == PeerItem::Kind::kUpdate) {
@@ -242,9 +239,9 @@ void Exchange::Frozen(std::uint32_t worker) {
 }
 
 void Exchange::Fail(Incarnation from, Incarnation to, Ticket ticket, bool late) {
-  const auto jitter = static_cast<DurationNs>(world_->prng.Below(kNoticed));
+  const auto jitter = static_cast<DurationNs>(world_->prng.Below(kPullFails));
   world_->queue.Push(
-      world_->now + (late ? world_->LeaseNs() : 0) + kNoticed + jitter, EventKind::kPulled,
+      world_->now + (late ? world_->LeaseNs() : 0) + kPullFails + jitter, EventKind::kPulled,
       WorkerOf(to),
       answered_.Put(
           {.from = from, .to = to, .ticket = ticket, .ok = false, .late = late, .load = {}}));
@@ -275,7 +272,7 @@ std::optional<Exchange::Requested> Exchange::OnRequest(std::uint32_t worker, std
 void Exchange::Refuse(std::uint32_t worker, Request request) {
   const auto it = sides_[worker].requests.find(request);
   if (it == sides_[worker].requests.end()) {
-    throw Violation("served", Name(worker) + " refuses a request that it has not");
+    throw Violation("served", WorkerName(worker) + " refuses a request that it has not");
   }
   Fail(world_->replicas[worker].incarnation, it->second.from, it->second.ticket);
   sides_[worker].requests.erase(it);
@@ -289,7 +286,7 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
       it->second.parcel.shard != parcel.shard ||
       (parcel.stamp != it->second.parcel.stamp && parcel.kind != PeerItem::Kind::kState)) {
     throw Violation("served",
-                    Name(worker) + " serves " + Text(parcel) + " where " +
+                    WorkerName(worker) + " serves " + Text(parcel) + " where " +
                         (it == side.requests.end() ? "nothing" : Text(it->second.parcel)) +
                         " is asked for");
   }
@@ -301,14 +298,14 @@ void Exchange::Serve(std::uint32_t worker, RunId run, const prd::Serve& serve) {
   if (parcel.kind == PeerItem::Kind::kUpdate) {
     const auto update = side.published.find(parcel.stamp);
     if (update == side.published.end()) {
-      throw Violation("served", Name(worker) + " has retired " + Text(parcel));
+      throw Violation("served", WorkerName(worker) + " has retired " + Text(parcel));
     }
     load.values = update->second.values;
     load.tag = update->second.tag;
   } else if (parcel.kind == PeerItem::Kind::kDelta) {
     if (side.delta_clock != parcel.stamp) {
-      throw Violation("served", Name(worker) + " serves " + Text(parcel) + " and has that of " +
-                                    std::to_string(side.delta_clock));
+      throw Violation("served", WorkerName(worker) + " serves " + Text(parcel) +
+                                    " and has that of " + std::to_string(side.delta_clock));
     }
     load.values = Part(side.delta, Cut(side, side.delta.size(), parcel.shard));
   } else {
@@ -382,7 +379,7 @@ Exchange::Pull Exchange::Use(std::uint32_t worker, Ticket ticket, PeerItem::Kind
   if (node.empty() || !node.mapped().through || node.mapped().parcel.kind != kind ||
       node.mapped().parcel.shard != shard) {
     throw Violation("tickets",
-                    Name(worker) + " uses ticket " + std::to_string(ticket) +
+                    WorkerName(worker) + " uses ticket " + std::to_string(ticket) +
                         (node.empty() ? ", which it has not"
                                       : ", under which it pulls " + Text(node.mapped().parcel)));
   }
@@ -394,8 +391,9 @@ Exchange::Pull Exchange::Use(std::uint32_t worker, Ticket ticket, PeerItem::Kind
 void Exchange::Publish(std::uint32_t worker, Iteration iteration) {
   const Replica& replica = world_->replicas[worker];
   if (iteration != replica.iteration) {
-    throw Violation("entry", Name(worker) + " publishes iteration " + std::to_string(iteration) +
-                                 " in " + std::to_string(replica.iteration));
+    throw Violation("entry", WorkerName(worker) + " publishes iteration " +
+                                 std::to_string(iteration) + " in " +
+                                 std::to_string(replica.iteration));
   }
   neighbours_.Publishes(worker, iteration);
   sides_[worker].published[iteration] = {.values = replica.x, .tag = replica.tag};
@@ -438,7 +436,7 @@ std::pair<std::size_t, std::size_t> Exchange::Cut(const Side& side, std::size_t 
 ShardCopy& Exchange::Kept(std::uint32_t worker, std::uint32_t shard) {
   const auto copy = sides_[worker].kept.find(shard);
   if (copy == sides_[worker].kept.end()) {
-    throw Violation("served", Name(worker) + " has no shard " + std::to_string(shard));
+    throw Violation("served", WorkerName(worker) + " has no shard " + std::to_string(shard));
   }
   return copy->second;
 }

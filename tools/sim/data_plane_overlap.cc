@@ -7,11 +7,7 @@
 #include "tools/sim/data_plane.h"
 
 namespace prd::sim {
-namespace {
-
-std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
-
-}  // namespace
+namespace {}  // namespace
 
 // A group begins on the virtual replica: the parameters with what earlier groups have changed.
 void DataPlane::FillOutbox(std::uint32_t worker, Iteration gain) {
@@ -19,7 +15,7 @@ void DataPlane::FillOutbox(std::uint32_t worker, Iteration gain) {
   Overlap& overlap = replica.overlap;
   overlap.outbox = replica.x;
   for (std::size_t j = 0; j < overlap.inbox.size(); ++j) overlap.outbox[j] += overlap.inbox[j];
-  overlap.outbox_tag = overlap.averages > 0 ? Mix(replica.tag ^ overlap.inbox_tag) : replica.tag;
+  overlap.outbox_tag = overlap.averages > 0 ? Mixed(replica.tag ^ overlap.inbox_tag) : replica.tag;
   overlap.gain = gain;
 }
 
@@ -33,7 +29,7 @@ void DataPlane::CommitOverlap(const Sum& sum, double initial_weight, std::uint32
     overlap.inbox[j] = kept + sum.values[j] + initial - overlap.outbox[j];
   }
   ++overlap.averages;
-  overlap.inbox_tag = Mix(overlap.inbox_tag ^ sum.tag);
+  overlap.inbox_tag = Mixed(overlap.inbox_tag ^ sum.tag);
   overlap.gained += overlap.gain;
 }
 
@@ -43,7 +39,7 @@ std::int64_t DataPlane::AddInbox(std::uint32_t worker) {
   const std::int64_t averages = overlap.averages;
   if (averages == 0) return 0;
   for (std::size_t j = 0; j < replica.x.size(); ++j) replica.x[j] += overlap.inbox[j];
-  replica.tag = Mix(replica.tag ^ overlap.inbox_tag);
+  replica.tag = Mixed(replica.tag ^ overlap.inbox_tag);
   replica.iteration += overlap.gained;
   overlap.inbox.clear();
   overlap.averages = 0;

@@ -4,12 +4,11 @@
 #include <string>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
 
-std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
-std::string WorkerText(std::uint32_t worker) { return "worker " + std::to_string(worker); }
 std::string RoundText(Iteration round, GroupId group) {
   return "round " + std::to_string(round) + " (group " + std::to_string(group) + ")";
 }
@@ -34,14 +33,14 @@ std::uint32_t GradientBook::Took(std::uint32_t worker, RunId run, const RoundRes
                                  bool contributed) {
   Replica& replica = world_->replicas[worker];
   if (result.round != replica.newest + 1) {
-    throw Violation("rounds-in-order", WorkerText(worker) + " takes " +
+    throw Violation("rounds-in-order", WorkerName(worker) + " takes " +
                                            RoundText(result.round, result.group) + " after round " +
                                            std::to_string(replica.newest));
   }
   Round* const round = replica.removed ? Find(run, result) : &Enter(run, result, replica.lineage);
   if (round != nullptr) round->takers.push_back(worker);
   replica.newest = result.round;
-  replica.lineage = Mix(replica.lineage ^ result.group ^ (result.number << 32));
+  replica.lineage = Mixed(replica.lineage ^ result.group ^ (result.number << 32));
   if (!contributed) return 0;
   const auto included = static_cast<std::uint32_t>(replica.owed.size());
   for (const std::uint64_t number : replica.owed) {
@@ -52,7 +51,7 @@ std::uint32_t GradientBook::Took(std::uint32_t worker, RunId run, const RoundRes
       continue;
     }
     throw Violation("gradients-once", "gradient " + std::to_string(number) + " of " +
-                                          WorkerText(worker) + " leaves its outbox with " +
+                                          WorkerName(worker) + " leaves its outbox with " +
                                           RoundText(result.round, result.group) +
                                           " and is not in it");
   }
@@ -88,7 +87,7 @@ GradientBook::Round& GradientBook::Enter(RunId run, const RoundResult& result,
     Gradient& gradient = At(number);
     if (gradient.group != kNoGroup) {
       throw Violation("gradients-once", "gradient " + std::to_string(number) + " of " +
-                                            WorkerText(gradient.worker) + " is in " +
+                                            WorkerName(gradient.worker) + " is in " +
                                             RoundText(gradient.round, gradient.group) + " and in " +
                                             RoundText(result.round, result.group));
     }
@@ -103,7 +102,7 @@ void GradientBook::Undo(RunId run, Iteration number, const Round& round) {
   for (std::uint32_t i = 0; i < world_->replicas.size(); ++i) {
     const Replica& other = world_->replicas[i];
     if (other.run != run || other.removed || other.newest < number) continue;
-    throw Violation("rounds-agree", WorkerText(i) + " has " + RoundText(number, round.group) +
+    throw Violation("rounds-agree", WorkerName(i) + " has " + RoundText(number, round.group) +
                                         ", and others take another group as that round");
   }
   for (const std::uint64_t gradient : round.gradients) {
@@ -132,7 +131,7 @@ void GradientBook::CheckEnd() const {
     const Gradient& gradient = gradients_[i];
     if (gradient.lost || gradient.group != kNoGroup || owed[i]) continue;
     throw Violation("gradients-once", "gradient " + std::to_string(i + 1) + " of " +
-                                          WorkerText(gradient.worker) +
+                                          WorkerName(gradient.worker) +
                                           " is in no round, and nobody owes it");
   }
 }

@@ -13,7 +13,6 @@
 namespace prd::sim {
 namespace {
 
-std::string Number(std::uint64_t value) { return std::to_string(value); }
 std::string RankText(Rank rank) { return RankName(rank); }
 
 void CheckWeights(const GroupFormed& formed) {
@@ -27,7 +26,7 @@ void CheckWeights(const GroupFormed& formed) {
     wrong = wrong || (formed.kind == GroupKind::kAverage && member.weight != share);
   }
   if (wrong || !(round ? sum < 1 + 1e-9 : std::abs(sum - 1) < 1e-9)) {
-    throw Violation("weights", "those of group " + Number(formed.id) + " sum to " +
+    throw Violation("weights", "those of group " + std::to_string(formed.id) + " sum to " +
                                    std::to_string(sum) + (wrong ? ", one is wrong" : ""));
   }
 }
@@ -103,9 +102,9 @@ void Laws::OnMessage(const Record& record, const WorkerEnvelope& envelope) {
   const bool hello = std::holds_alternative<Hello>(envelope.body);
   if (hello && !life.there) life.seq = 0;
   if (envelope.seq != life.seq + 1) {
-    throw Violation("messages-once", "message " + Number(envelope.seq) + " of incarnation " +
-                                         Number(envelope.incarnation) + " is acted on after " +
-                                         Number(life.seq));
+    throw Violation("messages-once", "message " + std::to_string(envelope.seq) +
+                                         " of incarnation " + std::to_string(envelope.incarnation) +
+                                         " is acted on after " + std::to_string(life.seq));
   }
   life.seq = envelope.seq;
   life.run = record.run;
@@ -169,7 +168,8 @@ void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
   const auto it = run->groups.find(finished.group);
   if (it == run->groups.end() || std::erase(it->second.pending, rank) != 1) {
     throw Violation("finished-once", RankText(rank) + " reports on group " +
-                                         Number(finished.group) + ", which does not wait for it");
+                                         std::to_string(finished.group) +
+                                         ", which does not wait for it");
   }
   At(run, rank).group = kNoGroup;
   if (finished.outcome == Outcome::kOk) {
@@ -188,9 +188,9 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
                                       std::to_string(group.iteration));
   }
   if (included > worker.owed) {
-    throw Violation("gradients", RankText(rank) + " has " + Number(included) +
-                                     " gradients in group " + Number(id) + ", and owed " +
-                                     Number(worker.owed));
+    throw Violation("gradients", RankText(rank) + " has " + std::to_string(included) +
+                                     " gradients in group " + std::to_string(id) + ", and owed " +
+                                     std::to_string(worker.owed));
   }
   worker.owed -= included;
   group.have.push_back(rank);
@@ -230,9 +230,9 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
   }
   Worker& worker = At(run, left.rank);
   if (left.gradients != worker.owed || (left.why == LeftReason::kFinished && worker.owed > 0)) {
-    throw Violation("gradients", RankText(left.rank) + " goes with " + Number(left.gradients) +
-                                     " gradients in no round, where it owes " +
-                                     Number(worker.owed));
+    throw Violation("gradients",
+                    RankText(left.rank) + " goes with " + std::to_string(left.gradients) +
+                        " gradients in no round, where it owes " + std::to_string(worker.owed));
   }
   worker.joined = false;
   if (StaysInJob(left.why)) {
@@ -261,7 +261,7 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
 }
 
 void Laws::OnFormed(Run* run, const GroupFormed& formed) {
-  const std::string name = "group " + Number(formed.id);
+  const std::string name = GroupName(formed.id);
   CheckId(*run, formed);
   for (GroupId id = run->last_group + 1; run->broken && id < formed.id; ++id) run->held.insert(id);
   run->held.erase(formed.id);
@@ -305,16 +305,16 @@ void Laws::CheckBase(const Run& run, const GroupFormed& formed) {
   const GroupShare& first = formed.members.front();
   for (const GroupShare& share : formed.members) {
     if (base(share) == base(first)) continue;
-    throw Violation("iterations", "in group " + Number(formed.id) + " " + RankText(first.rank) +
-                                      " has a model of iteration " + std::to_string(base(first)) +
-                                      ", and " + RankText(share.rank) + " one of " +
-                                      std::to_string(base(share)));
+    throw Violation("iterations",
+                    "in group " + std::to_string(formed.id) + " " + RankText(first.rank) +
+                        " has a model of iteration " + std::to_string(base(first)) + ", and " +
+                        RankText(share.rank) + " one of " + std::to_string(base(share)));
   }
 }
 
 // Where groups are drawn ahead, some that are drawn never form, and others form in between.
 void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
-  const std::string name = "group " + Number(formed.id);
+  const std::string name = GroupName(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
   if (FollowsSchedule(run.plan) && train)
     throw Violation("schedule", name + " forms beside the schedule");
@@ -322,23 +322,23 @@ void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
   const bool follows = ahead || (DrawnAhead(run.plan) ? train || formed.id > run.last_group
                                                       : formed.id == run.last_group + 1);
   if (!follows) {
-    throw Violation("history-whole", name + " follows group " + Number(run.last_group));
+    throw Violation("history-whole", name + " follows group " + std::to_string(run.last_group));
   }
   for (const GroupShare& share : formed.members) {
     const auto index = static_cast<std::size_t>(share.rank);
     if (index >= run.workers.size() || formed.id > run.workers[index].newest) continue;
     throw Violation("group-order", RankText(share.rank) + " is put into " + name + " after group " +
-                                       Number(run.workers[index].newest));
+                                       std::to_string(run.workers[index].newest));
   }
 }
 
 void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
-  const std::string name = "the schedule from " + Number(set.first) + " on";
+  const std::string name = "the schedule from " + std::to_string(set.first) + " on";
   if (!FollowsSchedule(run->plan) || set.first <= run->last_group) {
-    throw Violation("schedule",
-                    name + " comes " +
-                        (FollowsSchedule(run->plan) ? "after group " + Number(run->last_group)
-                                                    : "where workers draw no groups"));
+    throw Violation("schedule", name + " comes " +
+                                    (FollowsSchedule(run->plan)
+                                         ? "after group " + std::to_string(run->last_group)
+                                         : "where workers draw no groups"));
   }
   run->last_group = set.first + kScheduleSpan - 1;
   std::vector<Rank> joined;
@@ -346,9 +346,10 @@ void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
     if (run->workers[i].joined) joined.push_back(static_cast<Rank>(i));
   }
   if (set.members != joined || set.hosts.size() != joined.size()) {
-    throw Violation("schedule", name + " has " + Number(set.members.size()) + " members and " +
-                                    Number(set.hosts.size()) + " hosts, where " +
-                                    Number(joined.size()) + " workers have joined");
+    throw Violation("schedule", name + " has " + std::to_string(set.members.size()) +
+                                    " members and " + std::to_string(set.hosts.size()) +
+                                    " hosts, where " + std::to_string(joined.size()) +
+                                    " workers have joined");
   }
   for (const Rank rank : set.members) {
     Worker& worker = At(run, rank);
@@ -359,12 +360,12 @@ void Laws::OnScheduled(Run* run, const ScheduleSet& set) {
 
 void Laws::CheckMember(const Plan& plan, const Worker& worker, const GroupFormed& formed,
                        const GroupShare& share) {
-  const std::string name = "group " + Number(formed.id);
+  const std::string name = GroupName(formed.id);
   const bool train = formed.kind == GroupKind::kTrain;
   const bool signal = (train && !DrawnAhead(plan)) || formed.kind == GroupKind::kAverage;
   if (worker.group != kNoGroup) {
-    throw Violation("one-group", RankText(share.rank) + " is in group " + Number(worker.group) +
-                                     " and put into " + name);
+    throw Violation("one-group", RankText(share.rank) + " is in group " +
+                                     std::to_string(worker.group) + " and put into " + name);
   }
   const bool trains = signal || train || formed.kind == GroupKind::kRound;
   if (trains && worker.paused) {
@@ -390,15 +391,15 @@ void Laws::CheckMember(const Plan& plan, const Worker& worker, const GroupFormed
 // What concerns a round, or an average, as a whole.
 void Laws::CheckRound(const Run& run, const GroupFormed& formed) const {
   if (formed.kind != GroupKind::kRound && formed.kind != GroupKind::kAverage) return;
-  const std::string name = "group " + Number(formed.id);
+  const std::string name = GroupName(formed.id);
   if (!run.groups.empty()) {
-    throw Violation("one-round",
-                    name + " forms while group " + Number(run.groups.begin()->first) + " runs");
+    throw Violation("one-round", name + " forms while group " +
+                                     std::to_string(run.groups.begin()->first) + " runs");
   }
   const auto joined = std::count_if(run.workers.begin(), run.workers.end(),
                                     [](const Worker& worker) { return worker.joined; });
   if (joined != static_cast<std::ptrdiff_t>(formed.members.size())) {
-    throw Violation("members", name + " has " + Number(formed.members.size()) + " of " +
+    throw Violation("members", name + " has " + std::to_string(formed.members.size()) + " of " +
                                    std::to_string(joined) + " workers");
   }
   Iteration newest = 0;  // what only those had who are gone has not been
@@ -423,12 +424,12 @@ void Laws::OnEnded(Run* run, const GroupEnded& ended) {
   }
   if (it == run->groups.end() || !it->second.pending.empty()) {
     throw Violation("finished-once",
-                    "group " + Number(ended.id) + " ends, and " +
+                    GroupName(ended.id) + " ends, and " +
                         (it == run->groups.end() ? "it does not run" : "not all have reported"));
   }
   const Running& group = it->second;
   if (group.kind == GroupKind::kRound && !group.have.empty() && !group.lack.empty()) {
-    throw Violation("round-for-all", "group " + Number(ended.id) + " ends, " +
+    throw Violation("round-for-all", GroupName(ended.id) + " ends, " +
                                          RankText(group.have.front()) + " has the result, and " +
                                          RankText(group.lack.front()) + " has not");
   }
@@ -446,7 +447,7 @@ void Laws::OnOrdered(Run* run, const AdoptOrdered& ordered) {
   if (it == run->groups.end() || !Has(it->second.have, ordered.source) ||
       std::erase(it->second.lack, ordered.rank) != 1) {
     throw Violation("round-for-all", RankText(ordered.rank) + " is to copy the result of group " +
-                                         Number(ordered.result) + " from " +
+                                         std::to_string(ordered.result) + " from " +
                                          RankText(ordered.source));
   }
   it->second.pending.push_back(ordered.rank);
@@ -506,8 +507,7 @@ void Laws::Sent(const ControllerEnvelope& envelope) const {
   const bool known = life->second.rank >= 0 && rank < run.workers.size();
   if (const auto* group = std::get_if<Group>(&envelope.body);
       group != nullptr && group->id > (known ? run.workers[rank].newest : run.last_group)) {
-    throw Violation("recorded-first",
-                    "group " + Number(group->id) + " is announced before it is recorded");
+    throw Violation("recorded-first", GroupName(group->id) + " is announced before it is recorded");
   }
   if (!known) return;
   if (std::holds_alternative<Schedule>(envelope.body) && !run.workers[rank].scheduled) {

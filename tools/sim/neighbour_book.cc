@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
-
-std::string Name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
 
 // As the tag of a replica changes where its worker applies a gradient itself (sim_worker.cc).
 std::uint64_t WithGradient(std::uint32_t worker, std::uint64_t tag) {
@@ -53,9 +52,9 @@ void NeighbourBook::Pulls(std::uint32_t worker, Incarnation from, std::size_t of
   if (of_it < most && all < std::max(side.slots, most) * std::max<std::size_t>(side.in.size(), 1)) {
     return;
   }
-  throw Violation("queue", Name(worker) + " pulls an update of " + Name(WorkerOf(from)) +
-                               " and has " + std::to_string(of_it) + " of it and " +
-                               std::to_string(all) + " in all, of " +
+  throw Violation("queue", WorkerName(worker) + " pulls an update of " +
+                               WorkerName(WorkerOf(from)) + " and has " + std::to_string(of_it) +
+                               " of it and " + std::to_string(all) + " in all, of " +
                                std::to_string(side.in.size()) + " neighbours with " +
                                std::to_string(most) + " slots");
 }
@@ -84,7 +83,7 @@ void NeighbourBook::CheckEntered(std::uint32_t worker, const char* what) const {
   if (!entered || now == entered ||
       (plans_[worker].serial && now == WithGradient(worker, *entered)))
     return;
-  throw Violation("recursion", Name(worker) + what + " in iteration " +
+  throw Violation("recursion", WorkerName(worker) + what + " in iteration " +
                                    std::to_string(world_->replicas[worker].iteration) +
                                    " is not the replica that it entered it with");
 }
@@ -99,9 +98,9 @@ void NeighbourBook::CheckSent(std::uint32_t worker, const Used& used) const {
   const auto& published = sides_[WorkerOf(used.from)].published;
   const auto sent = published.find(used.iteration);
   if (sent != published.end() && sent->second == used.tag) return;
-  throw Violation("recursion", Name(worker) + " uses another update " +
+  throw Violation("recursion", WorkerName(worker) + " uses another update " +
                                    std::to_string(used.iteration) + " of " +
-                                   Name(WorkerOf(used.from)) + " than that one sent");
+                                   WorkerName(WorkerOf(used.from)) + " than that one sent");
 }
 
 bool NeighbourBook::Fits(std::uint32_t worker, Iteration iteration,
@@ -128,11 +127,11 @@ void NeighbourBook::Mixes(std::uint32_t worker, double own_weight,
   if (!here && !(jumps && Fits(worker, *side.answered - 1, updates))) {
     std::string text;
     for (const Used& used : updates) {
-      text += " " + std::to_string(used.iteration) + " of " + Name(WorkerOf(used.from)) +
+      text += " " + std::to_string(used.iteration) + " of " + WorkerName(WorkerOf(used.from)) +
               (side.in.contains(used.from) ? "," : " (no neighbour),");
     }
-    throw Violation("update-age", Name(worker) + " in iteration " + std::to_string(now) + " uses" +
-                                      text + " with a staleness of " +
+    throw Violation("update-age", WorkerName(worker) + " in iteration " + std::to_string(now) +
+                                      " uses" + text + " with a staleness of " +
                                       std::to_string(plans_[worker].staleness));
   }
   Iteration iteration = here ? now : *side.answered - 1;
@@ -167,7 +166,7 @@ void NeighbourBook::CheckCount(std::uint32_t worker, Iteration iteration,
     if (!satisfied) ++missing;
   }
   if (missing <= plans_[worker].backups) return;
-  throw Violation("update-count", Name(worker) + " averages in iteration " +
+  throw Violation("update-count", WorkerName(worker) + " averages in iteration " +
                                       std::to_string(iteration) + " without " +
                                       std::to_string(missing) + " of its neighbours, where " +
                                       std::to_string(plans_[worker].backups) + " may be missing");
@@ -193,10 +192,10 @@ void NeighbourBook::CheckWeights(std::uint32_t worker, Iteration iteration, doub
     wrong = wrong || std::abs(used.weight * due - of) > 1e-9 * due;
   }
   if (!wrong) return;
-  throw Violation("update-weights", Name(worker) + "'s in iteration " + std::to_string(iteration) +
-                                        " sum to " + std::to_string(sum) + ", its own is " +
-                                        std::to_string(own_weight) + " where " +
-                                        std::to_string(own / due) + " is due");
+  throw Violation("update-weights",
+                  WorkerName(worker) + "'s in iteration " + std::to_string(iteration) + " sum to " +
+                      std::to_string(sum) + ", its own is " + std::to_string(own_weight) +
+                      " where " + std::to_string(own / due) + " is due");
 }
 
 void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
@@ -207,8 +206,8 @@ void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
   if (iteration == side.at && iteration != side.answered) return;  // as it was told with its graph
   if (iteration == now && !side.answered) return;
   if (iteration != side.answered) {
-    throw Violation("entry", Name(worker) + " goes from iteration " + std::to_string(now) + " to " +
-                                 std::to_string(iteration) + ", where " +
+    throw Violation("entry", WorkerName(worker) + " goes from iteration " + std::to_string(now) +
+                                 " to " + std::to_string(iteration) + ", where " +
                                  (side.answered ? std::to_string(*side.answered) : "none") +
                                  " was answered");
   }
@@ -218,9 +217,9 @@ void NeighbourBook::Enters(std::uint32_t worker, Iteration iteration) {
     if (!world_->Lives(from) || iteration <= edge.from) continue;
     const Iteration ahead = iteration - world_->replicas[WorkerOf(from)].iteration;
     if (ahead <= std::max<Iteration>(plans_[worker].staleness + 1, edge.ahead)) continue;
-    throw Violation("in-edge", Name(worker) + " enters iteration " + std::to_string(iteration) +
-                                   ", " + std::to_string(ahead) + " ahead of its in-neighbour " +
-                                   Name(WorkerOf(from)));
+    throw Violation("in-edge", WorkerName(worker) + " enters iteration " +
+                                   std::to_string(iteration) + ", " + std::to_string(ahead) +
+                                   " ahead of its in-neighbour " + WorkerName(WorkerOf(from)));
   }
 }
 

@@ -13,8 +13,6 @@
 namespace prd::sim {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxLine = 16 << 20;
 constexpr std::int64_t kMaxRank = 1'000'000;
 constexpr double kLatencyUs = 50;  // of a hop, where reductions are long enough to hide it
@@ -29,7 +27,7 @@ std::int64_t Median(std::vector<std::int64_t>* values) {
 class Reader {
  public:
   // False: not what export writes.
-  bool Add(const Json& json);
+  bool Add(const nlohmann::json& json);
   RecordedRun Finish();
   Status error = Status::Ok();
 
@@ -42,16 +40,16 @@ class Reader {
     std::int64_t least_wait = std::numeric_limits<std::int64_t>::max();
   };
 
-  bool Whole(const Json& json, const char* key, std::int64_t* value) const {
+  bool Whole(const nlohmann::json& json, const char* key, std::int64_t* value) const {
     const auto it = json.find(key);
     if (it == json.end() || !it->is_number_integer()) return false;
     *value = it->get<std::int64_t>();
     return true;
   }
-  bool OnStarted(const Json& json);
-  bool OnReady(const Json& json, std::int64_t now, std::int64_t rank);
-  bool OnFinished(const Json& json, std::int64_t now, std::int64_t rank);
-  bool OnFormed(const Json& json);
+  bool OnStarted(const nlohmann::json& json);
+  bool OnReady(const nlohmann::json& json, std::int64_t now, std::int64_t rank);
+  bool OnFinished(const nlohmann::json& json, std::int64_t now, std::int64_t rank);
+  bool OnFormed(const nlohmann::json& json);
 
   RecordedRun run_;
   std::int64_t id_ = -1;
@@ -66,7 +64,7 @@ class Reader {
   std::int64_t first_update_ = 0, last_update_ = 0;
 };
 
-bool Reader::Add(const Json& json) {
+bool Reader::Add(const nlohmann::json& json) {
   std::int64_t run = 0;
   std::int64_t now = 0;
   const auto type = json.find("type");
@@ -100,7 +98,7 @@ bool Reader::Add(const Json& json) {
   return what == "ready" ? OnReady(json, now, rank) : OnFinished(json, now, rank);
 }
 
-bool Reader::OnStarted(const Json& json) {
+bool Reader::OnStarted(const nlohmann::json& json) {
   run_.job = json.value("job", "");
   run_.engine = json.value("engine", "");
   Result<JobSpec> spec = JobSpecFromToml(json.value("spec", ""));
@@ -112,7 +110,7 @@ bool Reader::OnStarted(const Json& json) {
   return true;
 }
 
-bool Reader::OnFormed(const Json& json) {
+bool Reader::OnFormed(const nlohmann::json& json) {
   if (json.value("kind", "") != "train") return true;
   std::int64_t group = 0;
   const auto members = json.find("members");
@@ -123,7 +121,7 @@ bool Reader::OnFormed(const Json& json) {
   return true;
 }
 
-bool Reader::OnReady(const Json& json, std::int64_t now, std::int64_t rank) {
+bool Reader::OnReady(const nlohmann::json& json, std::int64_t now, std::int64_t rank) {
   std::int64_t step = 0;
   if (!Whole(json, "step_ns", &step) || step < 0) return false;
   const auto index = static_cast<std::size_t>(rank);
@@ -136,7 +134,7 @@ bool Reader::OnReady(const Json& json, std::int64_t now, std::int64_t rank) {
   return true;
 }
 
-bool Reader::OnFinished(const Json& json, std::int64_t now, std::int64_t rank) {
+bool Reader::OnFinished(const nlohmann::json& json, std::int64_t now, std::int64_t rank) {
   std::int64_t group = 0;
   std::int64_t wait = 0;
   std::int64_t reduce = 0;
@@ -183,11 +181,11 @@ Result<RecordedRun> ReadRecorded(std::istream* in, const std::string& name) {
     if (line.empty()) continue;
     const std::string where = name + ":" + std::to_string(number) + ": ";
     if (line.size() > kMaxLine) return Status(Code::kDataLoss, where + "a line of over 16 MiB");
-    const Json json = Json::parse(line, nullptr, false);
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     bool fits = false;
     try {  // the library throws where a value has another type than the caller's default
       fits = json.is_object() && reader.Add(json);
-    } catch (const Json::exception&) {
+    } catch (const nlohmann::json::exception&) {
     }
     if (!reader.error.ok()) return Status(Code::kDataLoss, where + reader.error.message());
     if (!fits) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
@@ -12,7 +13,6 @@ namespace {
 // replaced by a copy of a replica.
 constexpr int kMostLate = 3;
 
-std::string WorkerText(std::uint32_t worker) { return "worker " + std::to_string(worker); }
 std::string Text(const prd::Trained& trained) {
   return std::to_string(trained.steps) + " steps and " + std::to_string(trained.samples) +
          " samples";
@@ -60,13 +60,13 @@ void RunBook::Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_
   const auto over = finished_.lower_bound(former);  // the first finished run that is not older
   const bool known = over != finished_.end() && (*over == former || !world_->forgot);
   if (former != kNoRun && known && *over < run) {
-    throw Violation("run-identity", WorkerText(worker) + " enters run " + std::to_string(run) +
+    throw Violation("run-identity", WorkerName(worker) + " enters run " + std::to_string(run) +
                                         " with a replica of run " + std::to_string(former) +
                                         ", and workers have finished run " + std::to_string(*over));
   }
   const auto [first, fresh] = launches_.try_emplace(run, launch);
   if (fresh || first->second == launch) return;
-  throw Violation("launches", WorkerText(worker) + " of launch " + std::to_string(launch) +
+  throw Violation("launches", WorkerName(worker) + " of launch " + std::to_string(launch) +
                                   " enters run " + std::to_string(run) + " of launch " +
                                   std::to_string(first->second));
 }
@@ -90,12 +90,12 @@ void RunBook::Stepped(std::uint32_t worker, RunId run, Instant begun, bool done,
                       const prd::Trained& told) {
   if (world_->forgot) return;
   if (told.steps > all_.steps || told.samples > all_.samples) {
-    throw Violation("samples", WorkerText(worker) + " is told that the job has trained " +
+    throw Violation("samples", WorkerName(worker) + " is told that the job has trained " +
                                    Text(told) + ", where all workers have " + Text(all_));
   }
   const auto switched = switched_.find(run);
   if (switched != switched_.end() && begun >= Quiet(switched->second)) {
-    throw Violation("switch-told", WorkerText(worker) + " trains on in run " + std::to_string(run) +
+    throw Violation("switch-told", WorkerName(worker) + " trains on in run " + std::to_string(run) +
                                        ", which an operator has ended");
   }
   const auto goal = goals_.find(run);
@@ -104,7 +104,7 @@ void RunBook::Stepped(std::uint32_t worker, RunId run, Instant begun, bool done,
     return;
   }
   if (begun < Quiet(goal->second) || ++late_[worker] < kMostLate) return;
-  throw Violation("goal", WorkerText(worker) + " trains on and is not told that the goal of run " +
+  throw Violation("goal", WorkerName(worker) + " trains on and is not told that the goal of run " +
                               std::to_string(run) + " is reached");
 }
 

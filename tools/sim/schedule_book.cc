@@ -10,7 +10,7 @@
 namespace prd::sim {
 namespace {
 
-[[noreturn]] void Wrong(Rank rank, const Group& group, const std::string& what) {
+[[noreturn]] void WrongGroup(Rank rank, const Group& group, const std::string& what) {
   throw Violation("schedule",
                   RankName(rank) + " begins group " + std::to_string(group.id) + ", " + what);
 }
@@ -32,7 +32,7 @@ std::vector<Rank> Due(const ScheduleSet& set, std::uint64_t slot, Rank rank) {
 void ScheduleBook::Begins(RunId run, Rank rank, const Group& group) {
   const std::map<GroupId, ScheduleSet>& known = schedules_[run];
   auto schedule = known.upper_bound(group.id);
-  if (schedule == known.begin()) Wrong(rank, group, "and no schedule in the history has it");
+  if (schedule == known.begin()) WrongGroup(rank, group, "and no schedule in the history has it");
   const ScheduleSet& set = (--schedule)->second;
   const std::uint64_t slot = (group.id - set.first) / set.members.size();
 
@@ -45,22 +45,23 @@ void ScheduleBook::Begins(RunId run, Rank rank, const Group& group) {
     equal = equal && member.weight == group.members[0].weight;
   }
   std::sort(ranks.begin(), ranks.end());
-  if (ranks != Due(set, slot, rank)) Wrong(rank, group, "which is another one in the schedule");
-  if (!equal) Wrong(rank, group, "whose weights differ");
+  if (ranks != Due(set, slot, rank))
+    WrongGroup(rank, group, "which is another one in the schedule");
+  if (!equal) WrongGroup(rank, group, "whose weights differ");
 
   Begun& own = begun_[{run, self}];
   if (own.first == set.first && own.slot >= slot) {
-    Wrong(rank, group,
-          "of slot " + std::to_string(slot) + ", after slot " + std::to_string(own.slot));
+    WrongGroup(rank, group,
+               "of slot " + std::to_string(slot) + ", after slot " + std::to_string(own.slot));
   }
   own = {.first = set.first, .slot = slot, .group = group.id};
   for (const GroupMember& member : group.members) {
     const auto other = begun_.find({run, member.incarnation});
     if (other == begun_.end() || other->second.first != set.first) continue;
     if (other->second.slot == slot && other->second.group != group.id) {
-      Wrong(rank, group,
-            "while rank " + std::to_string(member.rank) + " has begun group " +
-                std::to_string(other->second.group) + " of the same slot");
+      WrongGroup(rank, group,
+                 "while rank " + std::to_string(member.rank) + " has begun group " +
+                     std::to_string(other->second.group) + " of the same slot");
     }
   }
 }

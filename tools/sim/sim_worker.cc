@@ -11,8 +11,6 @@ namespace {
 constexpr double kStopsWithinMs = 100;  // of the call of its step; a notice comes within the same
 constexpr double kGraceMs = 200;
 
-std::uint64_t Mix(std::uint64_t value) { return Prng(value).Next(); }
-
 const char* PhaseName(SimWorker::Phase phase) {
   switch (phase) {
     case SimWorker::Phase::kAway:
@@ -84,7 +82,7 @@ void SimWorker::Start() {
   done_ = false;
   Replica& own = replica();
   own = Replica();
-  own.tag = Mix(world->prng.Next());
+  own.tag = Mixed(world->prng.Next());
   if (parts_->objective != nullptr) own.x = parts_->objective->Start();
   const std::string host = "h" + std::to_string(world->HostOf(number_));
   SessionCore::Options options;
@@ -103,7 +101,7 @@ void SimWorker::Start() {
   if (world->workload.faults.launcher_restarts_per_s > 0) {
     options.hello.launch = "launch " + std::to_string(launch_);
   }
-  options.token = {Mix(own.tag), number_};
+  options.token = {Mixed(own.tag), number_};
   options.max_members = static_cast<std::size_t>(world->workload.cluster.workers);
   Tell([&](Actions* out) { core_.Attach(world->now, std::move(options), out); });
 }
@@ -200,8 +198,8 @@ void SimWorker::Flip() {
   World* world = parts_->world;
   if (!world->Rolled(world->workload.faults.flips)) return;
   Replica& own = replica();
-  own.tag = Mix(own.tag);
-  own.base_tag = Mix(own.base_tag);
+  own.tag = Mixed(own.tag);
+  own.base_tag = Mixed(own.base_tag);
   if (!own.x.empty()) own.x[0] += 1;
   if (!own.base.empty()) own.base[0] += 1;
   parts_->replicas->Flipped();
@@ -297,7 +295,7 @@ void SimWorker::EndStep(bool discard) {
   }
   if (AppliesFirst(plan_) && !discard) {
     ApplyGradient();
-    own.tag = Mix(own.tag ^ number_);
+    own.tag = Mixed(own.tag ^ number_);
   }
   const bool counts = CountsLocalSteps(plan_);
   if (counts && !discard) ++own.iteration;
@@ -341,10 +339,10 @@ void SimWorker::OnApplyNow(const ApplyNow& apply) {
       rounds = parts_->data->TakeInbox(number_, TakesNewestOnly(plan_));
       iteration = own.newest;
     } else if (TrainsInGroups(plan_)) {
-      own.state = Mix(own.state ^ group_);
-      own.tag = Mix(own.tag ^ own.state);
+      own.state = Mixed(own.state ^ group_);
+      own.tag = Mixed(own.tag ^ own.state);
     } else {
-      own.tag = Mix(own.tag ^ group_);
+      own.tag = Mixed(own.tag ^ group_);
     }
     if (rounds > 0) ApplyGradient();
     own.iteration = iteration;

@@ -15,7 +15,7 @@ std::string Text(Incarnation worker, Iteration clock) {
   return "worker " + std::to_string(WorkerOf(worker)) + "'s update of clock " +
          std::to_string(clock);
 }
-std::string Name(std::size_t shard) { return "shard " + std::to_string(shard); }
+std::string ShardName(std::size_t shard) { return "shard " + std::to_string(shard); }
 
 // Both with what is pending.
 bool Equal(const ShardCopy& a, const ShardCopy& b) {
@@ -157,8 +157,9 @@ void StoreBook::CheckAnew(const Run& run, const PlacementSet& set, std::size_t s
       (run.gone > run.copies && set.reason.find("lost") != std::string::npos)) {
     return;
   }
-  throw Violation("update-kept", Name(shard) + " begins anew, and " + std::to_string(run.gone) +
-                                     " members have gone since " + std::to_string(run.copies) +
+  throw Violation("update-kept", ShardName(shard) + " begins anew, and " +
+                                     std::to_string(run.gone) + " members have gone since " +
+                                     std::to_string(run.copies) +
                                      " besides each owner had copies; the reason: " + set.reason);
 }
 
@@ -192,7 +193,7 @@ void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation fro
                      const StorePlan& plan) const {
   const std::string what = Text(from, clock);
   if (copy.in_values.Has(from, clock) || copy.in_pending.Has(from, clock)) {
-    throw Violation("update-once", what + " is added to " + Name(shard) + ", which has it");
+    throw Violation("update-once", what + " is added to " + ShardName(shard) + ", which has it");
   }
   if (pending != (plan.staleness == 0)) {
     throw Violation("lockstep", what + " is added to " + (pending ? "what is pending" : "values") +
@@ -208,8 +209,8 @@ void StoreBook::Adds(const ShardCopy& copy, std::uint32_t shard, Incarnation fro
     }
   }
   if (right) return;
-  throw Violation("delayed", what + " counts " + std::to_string(factor) + " in " + Name(shard) +
-                                 " of version " + std::to_string(copy.size()) +
+  throw Violation("delayed", what + " counts " + std::to_string(factor) + " in " +
+                                 ShardName(shard) + " of version " + std::to_string(copy.size()) +
                                  (offer ? ", computed on " + std::to_string(offer->version) +
                                               " by one of " + std::to_string(offer->workers)
                                         : std::string()));
@@ -222,7 +223,7 @@ bool StoreBook::There(const Run& run, Incarnation worker) {
 
 void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation keeper, Incarnation reader,
                        const PeerItem& parcel, const ShardHeader& enclosure) {
-  const std::string what = Name(parcel.shard);
+  const std::string what = ShardName(parcel.shard);
   bool right = enclosure.version == static_cast<std::int64_t>(copy.size());
   for (const ShardHeader::Clock& clock : enclosure.clocks) {
     const Iteration newest = std::max(copy.in_values.Newest(clock.worker).value_or(0),
@@ -256,7 +257,7 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
     const std::string lacks =
         all.Lacks(run.shards[shard].recorded, std::numeric_limits<Iteration>::max());
     if (lacks.empty() || run.shards[shard].excused) return;
-    throw Violation("update-kept", Name(shard) + " read at the end lacks " + lacks);
+    throw Violation("update-kept", ShardName(shard) + " read at the end lacks " + lacks);
   }
   CheckRead(&run.shards[shard], copy, shard, clock, PlanOf(run_id).staleness == 0, run.Torn());
   if (shard != 0) return;
@@ -268,7 +269,7 @@ void StoreBook::Reads(RunId run_id, const ShardCopy& copy, Incarnation reader, s
 void StoreBook::CheckRead(Shard* shard, const ShardCopy& copy, std::uint32_t number,
                           Iteration clock, bool lockstep, bool torn) {
   if (shard->excused) return;  // who has not heard of it reads what there was
-  const std::string what = Name(number) + " read at clock " + std::to_string(clock);
+  const std::string what = ShardName(number) + " read at clock " + std::to_string(clock);
   const std::string lacks = copy.in_values.Lacks(
       shard->recorded, lockstep ? clock : std::numeric_limits<Iteration>::max());
   if (!lacks.empty()) throw Violation("update-kept", what + " lacks " + lacks);
@@ -314,7 +315,7 @@ void StoreBook::SaysReady(RunId run_id, Incarnation worker, Iteration clock,
     for (const Rank rank : ranks) {
       const auto member = members.find(rank);
       if (member == members.end() || !world_->Lives(member->second)) continue;
-      const std::string who = Name(i) + " on rank " + std::to_string(rank);
+      const std::string who = ShardName(i) + " on rank " + std::to_string(rank);
       const ShardCopy* copy = find(member->second, static_cast<std::uint32_t>(i));
       if (copy == nullptr ||
           !(copy->in_values.Has(worker, clock) || copy->in_pending.Has(worker, clock))) {

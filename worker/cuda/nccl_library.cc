@@ -13,7 +13,7 @@ std::string NcclVersionText(int version) {
          std::to_string(version % 100);
 }
 
-Status Unavailable(const std::string& why) { return Status(Code::kUnavailable, why); }
+Status NoLibrary(const std::string& why) { return Status(Code::kUnavailable, why); }
 
 template <typename F>
 bool Find(void* library, const char* name, F* function) {
@@ -43,22 +43,22 @@ Status FindAll(void* library, NcclLibrary* nccl) {
   find("ncclGroupStart", &nccl->GroupStart);
   find("ncclGroupEnd", &nccl->GroupEnd);
   if (missing == nullptr) return Status::Ok();
-  return Unavailable(std::string("it has no ") + missing);
+  return NoLibrary(std::string("it has no ") + missing);
 }
 
 Status Load(const std::string& path, NcclLibrary* nccl) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return Unavailable(dlerror());
+  if (library == nullptr) return NoLibrary(dlerror());
   PRD_RETURN_IF_ERROR(FindAll(library, nccl));
   int version = 0;
-  if (nccl->GetVersion(&version) != ncclSuccess) return Unavailable("ncclGetVersion failed");
+  if (nccl->GetVersion(&version) != ncclSuccess) return NoLibrary("ncclGetVersion failed");
   if (version < kOldestNccl) {
-    return Unavailable("it is NCCL " + NcclVersionText(version) + ", needed is " +
-                       NcclVersionText(kOldestNccl) + " or newer");
+    return NoLibrary("it is NCCL " + NcclVersionText(version) + ", needed is " +
+                     NcclVersionText(kOldestNccl) + " or newer");
   }
   const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
   if (blocking != nullptr && std::string(blocking) == "1") {  // it wins over ncclConfig_t
-    return Unavailable("NCCL_COMM_BLOCKING=1 is set, and prd's communicators may not block");
+    return NoLibrary("NCCL_COMM_BLOCKING=1 is set, and prd's communicators may not block");
   }
   nccl->version = NcclVersionText(version);
   return Status::Ok();
