@@ -40,7 +40,7 @@ struct DaemonConfig {
   // CURVE: the daemon's key pair, and a list of clients' public keys, one Z85 key per line.
   std::string curve_secret_key_file;
   std::string curve_authorized_keys_file;
-  // Who came, and who was refused and why: a file, or empty: the log.
+  // Arrivals, and refusals with their reasons: a file, or empty: the log.
   std::string audit_log;
 
   friend bool operator==(const DaemonConfig&, const DaemonConfig&) = default;

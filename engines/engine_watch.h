@@ -12,8 +12,8 @@
 //
 // schedule: a schedule takes its span of ids, and has all who have joined.
 //
-// explained: a worker that has left has no reason to wait (but one that pauses or has finished, and
-// goes on holding shards).
+// explained: Explain() is empty for a departed worker, unless it pauses or has finished and still
+// holds shards.
 //
 // And by the invariants of the engine's own (engines/NAME/rules.cc).
 #ifndef PRD_ENGINES_ENGINE_WATCH_H_

@@ -295,7 +295,7 @@ std::string Job::OnFinished(Rank rank, const Finished& finished) {
   // are or from the others' result; and nobody trains before the common start is made.
   if (group.kind == GroupKind::kInitial || (!ok && AllOrNone(group.kind)))
     worker.signal_held = true;
-  // Who has said Finish may be in a round that was announced before.
+  // A worker that has said Finish may be in a round that was announced before.
   if (OfEngine(group.kind) && worker.state == State::kActive) {
     ToEngine(FinishedEvent{.rank = rank, .group = id, .ok = ok, .owed = worker.owed});
   }
@@ -399,7 +399,7 @@ std::string Job::OnResult(Rank rank, const Adopted& adopted) {
   return {};
 }
 
-// Who has stopped leaves as who drains: it takes part yet in what it is in.
+// A stopped worker leaves like a drained one: it first finishes the groups it is in.
 std::string Job::OnLeave(Rank rank, const Leave& leave) {
   const Worker& worker = At(rank);
   const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||

@@ -166,8 +166,8 @@ class Job {
     bool no_replica = true;
     std::int64_t stopped_at = 0;  // the job's steps in this run when the worker stopped training
     Instant since;                // of the worker's last input
-    // Who is out, and has sent before what the worker still reads: the parts of this group, or the
-    // replica of this rank. The worker is told once that is over (job_gone.cc).
+    // A worker that is out, and had sent what the worker still reads: the parts of this group, or
+    // the replica of this rank. The worker is told once that is over (job_gone.cc).
     std::vector<Incarnation> untold;
     GroupId reads_group = kNoGroup;
     Rank reads_from = kNoRank;
@@ -310,9 +310,9 @@ class Job {
   const Divergence& divergence() const { return divergence_; }
   const std::optional<Hold>& paused() const { return paused_; }
   const NumberRounds& numbers() const { return numbers_; }
-  // Who has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
+  // The worker that has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
   const std::string& stopped_by() const { return stopped_by_; }
-  // Who has paused it, since when and why; empty: nobody.
+  // The operator that has paused it, since when and why; empty: nobody.
   std::string PauseWords(Instant now) const;
   // Workers that leave once they are in no group any more, and why.
   const std::map<Rank, std::string>& draining() const { return draining_; }
@@ -454,7 +454,7 @@ class Job {
   Rank SourceFor(Rank rank, Rank avoid) const;
   void OrderAdopt(Rank rank, Rank source, const std::string& reason);
   void Introduce(Rank asks, Rank asked, bool copies);
-  // Who is out is out for the others, too (job_gone.cc).
+  // Tells the others that a worker is out (job_gone.cc).
   void NoteGone(Rank rank, const Worker& gone, LeftReason why);
   void TellGone();
   // Copies that failed (job_copies.cc).

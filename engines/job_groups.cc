@@ -193,7 +193,7 @@ void Job::EndIfDone(GroupId id) {
   if (!it->second.pending.empty() || Repair(id)) return;
   const Running group = std::move(it->second);
   groups_.erase(it);
-  // Who reported and then left, or came back as another incarnation, is neither.
+  // A worker that reported and then left, or came back as another incarnation, is neither.
   const auto still = [&](const std::vector<Rank>& ranks) {
     std::vector<Rank> present;
     for (const Rank rank : ranks) {
@@ -212,7 +212,7 @@ void Job::EndIfDone(GroupId id) {
     }
   }
   const std::vector<Rank> differ = Compare(id, group);
-  // Whose replica others take over, if they lack it.
+  // The worker from which others that lack the result copy it.
   std::stable_partition(have.begin(), have.end(), [&differ](Rank rank) {
     return !std::binary_search(differ.begin(), differ.end(), rank);
   });
@@ -230,7 +230,7 @@ bool Job::Repair(GroupId id) {
   Running& group = groups_.at(id);
   if (group.kind != GroupKind::kRound) return false;
   const auto here = [&](Rank rank) { return Present(rank) && At(rank).last_group == id; };
-  // Who has fetched the result itself cannot pass it on.
+  // A worker that has fetched the result itself cannot pass it on.
   std::vector<Rank> sources;
   bool known = false;  // somebody has it
   for (const Rank rank : group.ok) {
@@ -322,7 +322,7 @@ void Job::Collective(GroupKind kind, State from, State to) {
   Announce(std::move(form));
 }
 
-// Whose parameters the common start takes: the lowest rank's, if all are new. Workers that have
+// The common start takes the lowest rank's parameters, if all are new. Workers that have
 // trained before start from what they have learned.
 void Job::StartWeights(GroupFormed* form) const {
   std::vector<GroupShare*> returning;
@@ -359,8 +359,8 @@ void Job::StartWeights(GroupFormed* form) const {
   }
 }
 
-// How many workers must be here for a common start. One of workers that have trained before goes on
-// without the others after a while: they may never come back.
+// How many workers must be here for a common start. A restart proceeds without missing workers
+// after start_grace_ms: they may never come back.
 int Job::NeededForStart() {
   if (former_.known() && !begun_) {
     grace_ends_.reset();
@@ -438,7 +438,7 @@ void Job::HelpStranded() {
   }
 }
 
-// Those who were to catch up while nobody had anything newer. The engine has not heard of them
+// Workers ordered to catch up while nobody had a newer replica. The engine has had no event of them
 // since.
 void Job::Rejoin() {
   std::vector<Rank> behind;

@@ -2,8 +2,8 @@
 //
 // Nobody trains less for it: who waits for the mean has paused. A round ends once all have given
 // their numbers who train, or pause; who leaves, is lost or evicted before takes its numbers along.
-// Who joins takes part in the round that is open when it gives some. In the run that follows a
-// switch the round goes on.
+// A worker that joins takes part in the round that is open when it gives some. In the run that
+// follows a switch the round goes on.
 #include <string>
 #include <vector>
 

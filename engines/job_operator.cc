@@ -142,8 +142,8 @@ bool Job::MayGo(Rank rank) const {
   return (!asked || paused_) && engine_->leaving(rank) != Engine::Leaving::kLater;
 }
 
-// Who drains gets into no more groups, and goes when it is in none. The others hear of it as if it
-// had left then.
+// A draining worker gets into no more groups, and goes when it is in none. The others hear of it as
+// if it had left then.
 void Job::LetDrainingGo() {
   std::vector<Rank> ranks;
   for (const auto& [rank, why] : draining_) ranks.push_back(rank);

@@ -78,7 +78,7 @@ void Job::AdmitResuming() {
   for (Rank rank = 0; Index(rank) < workers_.size() && resuming_ > 0; ++rank) {
     Worker& worker = At(rank);
     if (!worker.resumes) continue;
-    // Who comes back now comes back to the next run.
+    // A worker that comes back now comes back to the next run.
     const bool between = !switching_ && (joining_ == Engine::Joining::kAnytime || NothingRuns());
     const bool copies = worker.iteration < newest;
     if (worker.state == State::kJoining && worker.group == kNoGroup && between && !copies) {
@@ -96,7 +96,7 @@ void Job::AdmitResuming() {
   }
 }
 
-// Whose replicas are of use to others: not that of a worker which copies one itself.
+// Workers with a replica that is of use to others: none that copies one itself.
 std::string Job::OnAskMembers(Rank rank) {
   Members members;
   for (Rank r = 0; Index(r) < workers_.size(); ++r) {

@@ -46,7 +46,7 @@ void Job::OnSwitch(const OperatorActed& act) {
   }
 }
 
-// Nobody trains. Who pauses, and who has not joined, comes to the next run as it is.
+// No worker is training. Paused and not yet joined workers enter the next run unchanged.
 bool Job::AtBoundary() const {
   return Count(State::kFinishing) + Count(State::kPaused) + Count(State::kJoining) == live_;
 }

@@ -557,7 +557,8 @@ void Pump::LookAt(Instant now, Job* job, const std::vector<Rank>& ranks) {
   }
 }
 
-// Who finished is still there, and so is who joined anew with its own model.
+// WorkerLeft does not always mean gone: a worker may have finished, or joined anew with its own
+// model.
 void Pump::NoteGone(const Job& job, std::span<const Record> records) {
   for (const Record& record : records) {
     const auto* left = std::get_if<WorkerLeft>(&record.body);
@@ -586,7 +587,7 @@ void Pump::NoteDismissed(const Job& job) {
   }
 }
 
-// Who was removed by an operator hears nothing else any more.
+// A worker that an operator has removed receives nothing but this refusal.
 void Pump::Refuse(Incarnation to, Refused refusal) {
   ++counters_.refused;
   if (const auto gone = dismissed_.find(to); gone != dismissed_.end()) {
@@ -605,7 +606,7 @@ void Pump::Acknowledge(Instant now, Job* job, Rank rank) {
                     .body = HeartbeatAck{.waits_for = job->WaitsFor(now, rank)}});
 }
 
-// Who trains owes a handful of messages, so most calls look at their number alone.
+// A healthy worker owes few acknowledgements, so most calls look at their number alone.
 bool Pump::Owes(const Job& job, Rank rank) {
   Contact& contact = watches_[job.run()].contacts[Index(rank)];
   const auto& unacked = job.link(rank).unacked();
@@ -833,7 +834,7 @@ void Pump::TakeSnapshots() {
     Watch& watch = watches_[record.run];
     const std::uint64_t next = job->second->next_index();
     if (next - watch.snapshot_at < options_.snapshot_every) continue;
-    // One that fails costs a longer replay, nothing else; the next one is due as far on.
+    // A failed snapshot only lengthens replay; the next is due after snapshot_every more records.
     (void)history_->SaveSnapshot(record.run, next, SaveState(*job->second)).ok();
     watch.snapshot_at = next;
   }

@@ -112,7 +112,7 @@ class Pump {
   // ns since the worker was last heard of; nullopt if it is not there.
   std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const;
 
-  // What an identity has of all that runs.
+  // Resources used by one identity.
   struct Share {
     std::int64_t workers = 0;
     std::map<RunId, std::int64_t> runs;  // to its workers there

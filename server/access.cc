@@ -102,7 +102,7 @@ std::string Called(const Rights* rights, std::string_view who) {
 }
 
 Result<Access> Access::Load(const Config& config) {
-  // Who can write the file can make anybody anyone.
+  // A user that can write the file can make anybody anyone.
   if (!config.identities.empty() && !config.file.empty()) {
     PRD_RETURN_IF_ERROR(ReadOwnFile(config.file, FileKind::kTrusted).status());
   }

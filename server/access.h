@@ -1,4 +1,4 @@
-// Who may do what: the identities of the config, by what is known of a connection's other end.
+// Rights: the identities of the config, by what is known of a connection's other end.
 //
 // libzmq's security handler (zap.h) names the other end once, as the connection is made: by its
 // CURVE key, by its user where it comes over ipc without keys, or not at all. Every message of the

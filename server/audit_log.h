@@ -1,6 +1,6 @@
-// Who came, what operators did, and who was refused and why: one line each, in a file of its own or
-// in the log. Limited: the same refusal of the same party again is told every 10 s, and refusals of
-// strangers fill no disk. Thread safe.
+// Arrivals, what operators did, and refusals with their reasons: one line each, in a file of its
+// own or in the log. Limited: the same refusal of the same party again is told every 10 s, and
+// refusals of strangers fill no disk. Thread safe.
 #ifndef PRD_SERVER_AUDIT_LOG_H_
 #define PRD_SERVER_AUDIT_LOG_H_
 

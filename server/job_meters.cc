@@ -204,7 +204,7 @@ void JobMeters::Look(Instant now, const Job& job, Run* run, Now* of) {
   of->started += static_cast<std::size_t>(job.start_workers());
   of->links_broken += job.broken_links().size();
   of->replicas_differ += job.divergence().ranks.size();
-  // Who pauses or finishes need not make progress, and nobody in a job that an operator has paused;
+  // A worker that pauses or finishes need not make progress, and nobody in a paused job;
   // the clock begins anew when they train again.
   trains = trains && !job.paused();
   if (!trains && run->progress) run->progress = now;

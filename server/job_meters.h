@@ -77,7 +77,7 @@ class JobMeters {
     Instant came;
     std::optional<Instant> progress;  // the last
     double interval_s = 0;            // the longest of late; 0: not known
-    // Who owed how much at two times, half a minute apart.
+    // What each worker owed at two times, half a minute apart.
     std::map<Rank, double> before, since;
     Instant since_at;
   };

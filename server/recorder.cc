@@ -76,7 +76,8 @@ void Recorder::Count(const RecordBody& body) {
   } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
     if (order->result != kNoGroup) ++decided_.results_fetched;
   } else if (const auto* left = std::get_if<WorkerLeft>(&body)) {
-    // Who pauses or has finished may still be in a round; it is told again when it goes.
+    // A worker that pauses or has finished may still be in a round; another WorkerLeft says when it
+    // goes.
     if (!StaysInJob(left->why)) decided_.gradients_lost += left->gradients;
   }
 }
@@ -170,7 +171,7 @@ void Recorder::Note(const Record& record) {
         "the workers begin a new run with the replicas that they have",
         run, lost->rank);
   } else if (const auto* refused = std::get_if<HelloRefused>(&record.body)) {
-    // Who is only to wait comes again.
+    // A worker that is only to wait comes again.
     const bool waits = refused->code == Code::kUnavailable;
     line(Kind::kRefusal, format("{} {}", RefusedWorker(*refused), refused->reason),
          waits ? spdlog::level::info : kWarn);

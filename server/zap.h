@@ -1,4 +1,4 @@
-// Who may connect (ZeroMQ RFC 27): answers libzmq's request for every new connection, and gives the
+// Authentication (ZeroMQ RFC 27): answers libzmq's request for every new connection, and gives the
 // connection the name of its other end (access.h). Without this handler everybody would be let in.
 #ifndef PRD_SERVER_ZAP_H_
 #define PRD_SERVER_ZAP_H_

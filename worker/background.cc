@@ -360,7 +360,7 @@ void Background::ReceiveFromController(Instant now) {
     }
     if (!whole) continue;
     const Result<ControllerEnvelope> envelope = DecodeControllerEnvelope(message.to_string_view());
-    // What does not decode is as good as lost, and comes again if it was ours.
+    // Drops what does not decode; the controller sends it again if it was ours.
     if (envelope.ok()) core_.OnEnvelope(now, *envelope, &actions_);
     Perform(now);
   }

@@ -137,7 +137,7 @@ struct Hello {
   Trained job_trained;
   MeshKey mesh_key;
   HasGradients gradients = HasGradients::kHere;
-  // Who this is, as the daemon knows it from its connection: the name of an identity of the
+  // This sender, as the daemon knows it from its connection: the name of an identity of the
   // config. What a worker says here does not count.
   std::string identity;
   // Where its connection breaks, it makes another one at once, and says a word over it.
@@ -243,7 +243,7 @@ struct Resume {
   friend bool operator==(const Resume&, const Resume&) = default;
 };
 
-// Who has a replica of the job now? Answered by Members.
+// Asks which workers have a replica of the job now. Answered by Members.
 struct AskMembers {
   friend bool operator==(const AskMembers&, const AskMembers&) = default;
 };
@@ -451,7 +451,7 @@ struct Neighbourhood {
 struct ShardPlace {
   Rank owner = kNoRank;
   std::vector<Rank> holders;  // who have copies besides
-  // Whose state of it is the newest there is: the owner takes it over. kNoRank: nobody has one (any
+  // The holder of its newest state: the owner takes it over. kNoRank: nobody has one (any
   // more), the owner takes what it read last, or began with.
   Rank source = kNoRank;
   void Archive(StateArchive& ar) { ar(owner, holders, source); }

@@ -21,7 +21,7 @@ enum class Payload : std::uint8_t {
   kChange = 2,  // of the parameters, since the last such group (the base)
 };
 
-// Who is in a group that trains.
+// The members of a group that trains.
 enum class Membership : std::uint8_t {
   // The controller announces a group once its members have signalled.
   kAnnounced = 0,

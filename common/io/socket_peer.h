@@ -1,4 +1,4 @@
-// Who is at the other end of a TCP connection: a host, or, within this one, a user. The kernel
+// The other end of a TCP connection: a host, or, within this one, a user. The kernel
 // tells the user (sock_diag(7)) where netlink sockets are allowed.
 #ifndef PRD_COMMON_IO_SOCKET_PEER_H_
 #define PRD_COMMON_IO_SOCKET_PEER_H_

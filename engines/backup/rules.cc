@@ -59,7 +59,7 @@ class BackupRules final : public EngineRules {
   std::ptrdiff_t Needed() const {
     return std::max<std::ptrdiff_t>(1, std::ssize(joined_) - options_.backups);
   }
-  // Who could be in a round.
+  // Workers that could be in a round.
   std::ptrdiff_t UpToDate() const {
     return std::ssize(joined_) - std::ssize(copying_) - std::ssize(outdated_);
   }

@@ -158,7 +158,7 @@ void Eager::FormNext(GroupId* next_group, Effects* out) {
     if (arrived_ == joined_) FormAverage(next_group, out);
     return;
   }
-  // Who has arrived with nothing to give starts no round, unless nobody else can.
+  // A worker without a gradient starts a round only if no other worker can.
   if (overdue_ > 0 || (owing_ == 0 && arrived_ < joined_)) return;
   const std::string why = Starter();
   if (!why.empty()) FormRound(why, next_group, out);

@@ -75,7 +75,7 @@ std::int64_t Esync::OverdueAt(const Worker& worker) const {
 
 void Esync::Update(Instant now, const Ready& ready, Worker* worker) const {
   const std::int64_t steps = std::int64_t{ready.local_steps} - worker->local_steps;
-  // Who comes to the barrier with delayed ACK has cut an iteration short, not ended one.
+  // With delayed ACK, a worker that reaches the barrier has cut an iteration short, not ended one.
   const bool timed = !worker->untimed && steps > 0 && !(Delayed() && ready.waiting);
   // A worker that joins anew signals at once.
   if (now > worker->last_finish && (timed || worker->capability == kUnknown)) {

@@ -91,7 +91,8 @@ class PReduceRules final : public EngineRules {
   void Follow(Instant now, const Event& event);
   void CheckGroup(const Decision& of, const GroupFormed& group);
   bool Impaired() const;
-  // Who is due to be in a group; nobody: no group is. `now`: max_wait_ms counts until then.
+  // The workers that are due to be in a group; none: no group is. `now`: max_wait_ms counts until
+  // then.
   std::vector<Rank> DueAround(std::optional<Instant> now, std::size_t p);
   void CheckSize(Instant now, const GroupFormed& group, std::size_t p) const;
   void CheckIterations(const GroupFormed& group) const;
@@ -437,7 +438,8 @@ std::vector<double> WeightsByTheBook(const PReduceOptions& options,
   for (Iteration r = 1; r <= largest; ++r) {
     const double beta = (1 - options.alpha) * std::pow(options.alpha, static_cast<double>(r - 1)) /
                         (1 - std::pow(options.alpha, static_cast<double>(largest)));
-    // Who stands for r: those at the nearest relative iteration there is, the newer of two.
+    // The members that stand for r: those at the nearest relative iteration there is, the newer of
+    // two.
     Iteration stands = relative[0];
     for (const Iteration one : relative) {
       const Iteration nearer = std::abs(stands - r) - std::abs(one - r);

@@ -35,7 +35,7 @@ std::vector<std::vector<Rank>> RandomDivision(Prng* random, std::vector<Rank> ra
                                               std::size_t size);
 
 // The groups of the two phases of section 5.2, in this order, for workers on several hosts.
-// Nobody is alone in a group; who would be has one group instead of two.
+// No group has a single member; a worker left over is in one group instead of two.
 struct InterIntraGroups {
   // A random worker of each host is its head; the heads are divided among each other.
   std::vector<std::vector<Rank>> heads;

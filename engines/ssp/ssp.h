@@ -98,9 +98,9 @@ class Ssp final : public Engine {
   std::vector<Rank> members_;    // of it, without those who are gone
   std::vector<ShardState> shards_;
   std::optional<Instant> settles_;  // kSettle after a change
-  // Who train, by how many updates they have stored, in no order.
+  // Workers that train, by how many updates they have stored, in no order.
   std::map<Iteration, std::vector<Rank>> clocks_;
-  // Whose signals stand, by the clock that they are to go on to, in order of coming.
+  // Workers with an unanswered signal, by the clock that they are to go on to, in order of coming.
   std::map<Iteration, std::vector<Rank>> waiting_;
   Iteration reached_ = 0;       // the highest clock that anybody was let go on to
   std::uint32_t training_ = 0;  // in clocks_ (derived)

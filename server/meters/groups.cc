@@ -125,7 +125,7 @@ void GroupTracker::OnLeft(Instant now, const WorkerLeft& left) {
   const auto in = ahead_.find(left.rank);
   if (in == ahead_.end()) return;
   MemberRow* member = Find(in->second, left.rank);
-  // Who pauses or has finished may take part in what was announced before.
+  // A worker that pauses or has finished may take part in what was announced before.
   if (!StaysInJob(left.why)) {
     ahead_.erase(in);
   } else if (left.why == LeftReason::kFinished && member != nullptr && !member->came) {

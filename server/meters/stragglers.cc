@@ -74,7 +74,8 @@ void PaceMeter::Add(const Record& record) {
     tallies_[joined->rank].without_now = 0;
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     joined_.erase(left->rank);
-    // Who pauses or has finished may still be in a round; it is told again when it goes.
+    // A worker that pauses or has finished may still be in a round; another WorkerLeft says when it
+    // goes.
     if (!StaysInJob(left->why)) tallies_[left->rank].gradients_lost += left->gradients;
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     Tally& tally = tallies_[late->rank];

@@ -1,4 +1,4 @@
-// Who is slow, by how much, and what the others lost to it.
+// Stragglers: which workers are slow, by how much, and what the others lost to them.
 //
 // A worker's own pace is the median of its step times (its own measure of computing, waiting
 // excluded); its factor is that over the median worker's.

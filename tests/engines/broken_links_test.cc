@@ -230,7 +230,7 @@ TEST(PragueLinksTest, PartingMovesWhoItCan) {
 
 // ---- hop ----
 
-// Who gets whose updates, after the last event.
+// The edges along which updates go, after the last event.
 std::map<Rank, std::vector<Rank>> ToldOut(const World& world) {
   std::map<Rank, std::vector<Rank>> told;
   for (const Effect& effect : world.effects()) {

@@ -437,7 +437,7 @@ TEST_F(EagerTest, FailedRoundsDoNotCountAsPassedOver) {
   EXPECT_TRUE(Compute(1));
 }
 
-// Who had arrived at a round that failed has arrived again, and who came late for it, too.
+// Workers that had arrived at a round that failed have arrived again, and so have latecomers.
 TEST_F(EagerTest, ArrivalsOutliveAFailedRound) {
   Start({.quorum = 2, .max_stale_rounds = 0, .sync_every = 0}, 4);
   Compute(0);

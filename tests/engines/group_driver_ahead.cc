@@ -68,7 +68,8 @@ std::string GroupDriver::ReportAhead(GroupId id, bool ok) {
   return Apply(EndedEvent{.group = id, .ok = all_ok});
 }
 
-// Who finishes has no signal that stands, and its group runs on; who dies takes it along.
+// A finishing worker has no unanswered signal, and its group runs on; a dead one takes the group
+// along.
 std::string GroupDriver::LeaveAhead(Rank rank) {
   const Worker worker = workers_[rank];
   const bool finishes = worker.state == State::kComputing && random_.Below(2) == 0;

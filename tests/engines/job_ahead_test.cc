@@ -139,7 +139,7 @@ TEST_F(JobAheadTest, AFailureKeepsTheSignalAndIsToldInOrder) {
   EXPECT_FALSE(Worker(0).signal);
 }
 
-// Who has the result is through; the others need not have it.
+// A member that has the result is through; the others need not have it.
 TEST_F(JobAheadTest, ASuccessAnswersAlsoWhereOthersFail) {
   Start(kBackground, 2);
   Next({0, 1}, 2);

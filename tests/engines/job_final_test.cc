@@ -1,4 +1,4 @@
-// Whose replicas the final average is of, under every engine.
+// The replicas that count in the final average, under every engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Who is out is out for the others, too: whom the job tells of the end of a membership, and when.
+// The end of a membership: which workers the job tells of it, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

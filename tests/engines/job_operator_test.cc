@@ -100,7 +100,8 @@ TEST_F(JobOperatorTest, ARunWhoseLastWorkerIsEvictedIsOver) {
   EXPECT_TRUE(Recorded<RunEnded>()->finished) << "nobody comes back to it";
 }
 
-// Who computes goes at once; who has signalled, once its group is through; nobody's group fails.
+// A computing worker goes at once; one that has signalled, once its group is through; no group
+// fails.
 TEST_F(JobOperatorTest, WhoDrainsGoesOnceItsGroupIsThrough) {
   Start(plans::kModels, 6);
   script_.next.emplace_back();

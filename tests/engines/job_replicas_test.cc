@@ -151,7 +151,7 @@ TEST_F(JobReplicasTest, OfTwoHalvesTheLowestRanksCounts) {
   EXPECT_THAT(Differ(), ElementsAre(1, 2));
 }
 
-// Who tells no digest is not compared, and so is who has gone since.
+// A worker without a digest is not compared, nor is one that has gone since.
 TEST_F(JobReplicasTest, OnlyThoseWhoTellAreCompared) {
   Running(AllReduceOptions{}, 3);
   Train(1, {7, 0, 9});
@@ -196,7 +196,7 @@ TEST_F(JobReplicasTest, ARepairCopiesAReplicaOfTheMajority) {
   ExpectReplays(job_->spec());
 }
 
-// Who finishes before it is known takes the final average anyway.
+// A worker that finishes before it is known takes the final average anyway.
 TEST_F(JobReplicasTest, NobodyIsRepairedWhoHasStopped) {
   Running(AllReduceOptions{}, 3, Repairs());
   for (Rank r = 0; r < 3; ++r) Say(r, Ready{.iteration = 1});

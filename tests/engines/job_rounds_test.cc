@@ -70,7 +70,7 @@ TEST_F(JobRoundsTest, ARoundTakesWorkersThatComputeAndCountsWhatTheyOwe) {
   EXPECT_EQ(Worker(2).iteration, 1);
 }
 
-// Who has finished stays behind while others train on.
+// A finished worker stays behind while others train on.
 TEST_F(JobRoundsTest, WhoJoinsCopiesTheNewestReplica) {
   Start(plans::kRounds, Engine::Joining::kPause, 3);
   Say(0, Finish{});

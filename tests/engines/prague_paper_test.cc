@@ -39,7 +39,7 @@ class Cluster {
     for (GroupId id = before; id < next_group_; ++id) drawn.push_back(MembersOf(id));
     return drawn;
   }
-  // Who has not asked does so, and all are through with it.
+  // Workers that have not asked do so, and all are through with it.
   void Finish(GroupId id) {
     const GroupFormed group = running_.at(id);
     for (const GroupShare& member : group.members) {

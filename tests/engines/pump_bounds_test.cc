@@ -185,7 +185,7 @@ TEST_F(BoundsTest, AtMostThirtyTwoMessagesAreSentAgainAtOnce) {
     if (envelope.seq == 0 || envelope.seq <= next) continue;
     EXPECT_EQ(envelope.seq, ++next);
   }
-  // Who acknowledges gets the next ones at once.
+  // A worker that acknowledges gets the next ones at once.
   a->acked += 32;
   EXPECT_EQ(again(), Pump::kResendAtOnce);
   // A repeated message does not get more either.

@@ -245,7 +245,7 @@ class Play {
     Step(ReadyEvent{.rank = rank, .ready = ready, .owed = worker.owed});
   }
 
-  // Who failed gets the result from those who have it, if anybody has.
+  // Members that failed get the result from those that have it, if any has.
   void FinishRound(const GroupFormed& group, const std::set<Rank>& failed) {
     std::vector<Rank> present;
     for (const GroupShare& member : group.members) {

@@ -201,7 +201,7 @@ class DoorFeed {
     tally_->admitted += let_in;
     if (door_.counters().admitted != admitted + let_in) Fault("it has let in others");
     if (asked_.size() > Door::kMaxHeld) Fault("too many wait");
-    // Who may come in waits no longer.
+    // Peers that are let in wait no longer.
     for (const auto& [number, asked] : asked_) {
       if (asked.pass && security_ != MeshSecurity::kCurve && MayEnter(asked.pass->from)) {
         Fault("who is announced waits");

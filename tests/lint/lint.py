@@ -66,6 +66,8 @@ CHOOSE_ENGINES = [
 # A socket that others connect to has bounds on its connections: these three make it. Sockets within the process need none.
 MAY_LISTEN = ("server/listener.cc", "worker/mesh/listen.cc", "common/io/http_server.cc", "tests/", "tools/prdbench/")
 LISTENS = re.compile(r"[.>]bind\((?!\"inproc:|kInproc)|\bzmq_bind\(|::listen\(")
+# A comment names its subject first: "A worker that drains ...", not "Who drains ...".
+NO_SUBJECT = re.compile(r"^\s*// (Who|Whose) [a-z]")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".c", ".cc", ".cu")
 SCRIPTS = (".py", ".sh")
@@ -101,6 +103,8 @@ def check_file(root, path, findings):
             findings.append(f"{where}: {len(line)} columns, allowed are 100")
         if pure and IMPURE_WORDS.search(line) and not line.lstrip().startswith("//"):
             findings.append(f"{where}: pure code uses {IMPURE_WORDS.search(line).group(0)}")
+        if NO_SUBJECT.match(line):
+            findings.append(f"{where}: a comment begins with '{NO_SUBJECT.match(line).group(1)}'; begin with the subject: 'A worker that ...'")
         if LISTENS.search(line) and not path.startswith(MAY_LISTEN):
             findings.append(f"{where}: a socket that listens without a guard; server/listener.h and common/io/http_server.h have one")
         match = INCLUDE.match(line)

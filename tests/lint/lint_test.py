@@ -7,6 +7,7 @@ import tempfile
 
 LINT = pathlib.Path(__file__).with_name("lint.py")
 BREACHES = [
+    ("server/z.h", "// Who drains goes.\nint z;\n", "a comment begins with 'Who'"),
     ("engines/bad.h", '#include "server/x.h"\n', "engines includes server/x.h"),
     ("engines/bad.h", "#include <chrono>\n", "pure code includes <chrono>"),
     ("engines/bad.h", "#include <unordered_map>\n", "pure code includes <unordered_map>"),

@@ -60,7 +60,7 @@ TEST_F(JobMetersTest, AJobsSeriesGoSomeTimeAfterItsLastRun) {
   EXPECT_THAT(Text(), Not(HasSubstr("job=\"mnist\"")));
 }
 
-// Who takes a rank over goes on from what was told under it; nothing is counted twice.
+// A worker that takes a rank over goes on from what was told under it; nothing is counted twice.
 TEST_F(JobMetersTest, StepsAreCountedOnce) {
   Begin(1, "mnist");
   Tell(1, FromWorker{{.incarnation = 7, .body = Hello{.own = {.steps = 100}}}});

@@ -75,7 +75,7 @@ class RawWorker {
     ResendAll();
     if (run_ != kNoRun) Heartbeat();
   }
-  // Who is nudged while this one waits, because its messages may be what this one waits for.
+  // Nudged while this one waits, because its messages may be what this one waits for.
   void WaitsFor(RawWorker* peer) { peer_ = peer; }
 
   // The next envelope, whatever it is; nullopt when none comes within wait_ms.

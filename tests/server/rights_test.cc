@@ -1,4 +1,4 @@
-// Who may do what: the attacks on a controller that were tried, and how they end.
+// Rights: the attacks on a controller that were tried, and how they end.
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -106,7 +106,8 @@ TEST_F(Impostor, IsNotFasterThanTheWorkerAfterARestart) {
   EXPECT_FALSE(impostor_.Receive(0));
 }
 
-// Who joins a running job is told whom to copy from, and may say anything on its own connection.
+// A worker that joins a running job is told a source to copy from, and may say anything on its own
+// connection.
 TEST_F(Impostor, MayBeAMemberThatWasToldOfTheWorker) {
   Begin();
   RawWorker member(daemon_.endpoint(), 33);
@@ -579,12 +580,12 @@ class Operators : public Tenants {
 TEST_F(Operators, NobodyElseActsOnJobs) {
   BeginAlicesJob();
   for (const OperatorActed& act : All()) {
-    // Whose job it is, but who trains; who may look at it; who trains elsewhere.
+    // The job's own identity that trains; one that may look at it; one that trains elsewhere.
     for (const CurveKeys& keys : {alice_, carol_, bob_}) {
       EXPECT_THAT(Act(keys, act), HasSubstr("permission denied: only an operator may " +
                                             std::string(VerbName(act.verb))));
     }
-    // Who operates other jobs learns not even that this one is there.
+    // An operator of other jobs does not even learn that this one is there.
     EXPECT_EQ(Act(erin_, act), "not found: no run of job alice-1 goes on");
     EXPECT_EQ(Act(erin_, act, "alice-2"), "not found: no run of job alice-2 goes on");
   }

@@ -1,4 +1,4 @@
-// Whose connection has ended, as a turn of the daemon sees it: what a worker says over an old
+// Connections that have ended, as a turn of the daemon sees them: what a worker says over an old
 // connection, its end and the worker's next connection come to be read in any order.
 #include "server/worker_socket.h"
 

@@ -94,7 +94,8 @@ TEST(SspBounds, FastWorkersAreSClocksAheadAndNoFurther) {
   for (const Iteration staleness : {0, 1, 3}) {
     const Workload workload = OneSlow(4, "ssp:staleness=" + std::to_string(staleness));
     const Gaps gaps = LargestGaps(workload);
-    // Who is answered has stored one more than it is let on after: the slow one has stored its own.
+    // An answered worker has stored one more than it is let on after: the slow one has stored its
+    // own.
     for (Rank rank = 1; rank < 4; ++rank) EXPECT_LE(gaps.at({rank, 0}), staleness + 1);
     const RunResult run = Simulate(workload, {});
     EXPECT_EQ(run.stats.staleness.counts().size(), static_cast<std::size_t>(staleness) + 1);

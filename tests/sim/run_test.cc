@@ -273,7 +273,7 @@ TEST(Run, EsyncWaitsAreShorterThanAnIteration) {
   EXPECT_GT(waits, 100);
 }
 
-// Who waits for ever is named, with what the controller has to say about it.
+// A worker that waits for ever is named, with what the controller has to say about it.
 TEST(Run, AStuckWorkerIsExplained) {
   const Workload workload = FromText(
       "[cluster]\nworkers = 4\nsteps = 50\nseconds = 20.0\n"
@@ -290,7 +290,8 @@ constexpr const char* kFreezes =
     "[job]\nname = \"sim\"\nengine = \"p-reduce\"\nlease_ms = 400\nheartbeat_ms = 100\n"
     "[faults]\nuntil_ms = 2000.0\n";
 
-// Who stands still for longer than its lease is lost, and comes back with its own replica.
+// A worker that stands still for longer than its lease is lost, and comes back with its own
+// replica.
 TEST(Run, WorkersThatStandStillAreLostAndGoOn) {
   const RunResult run = Good(FromText(std::string(kFreezes) + "worker_freezes_per_s = 0.3\n"));
   EXPECT_TRUE(run.all_finished);

@@ -51,7 +51,7 @@ TEST(Sweep, SeedsThatShowedMistakesAreClean) {
   check(forgetting, 10053916, std::nullopt);
   check(forgetting, 5740, OneEngine{.engine = SspOptions{}});
   check(forgetting, 1636, OneEngine{.engine = EagerOptions{}});
-  // Who said Hello once more over a connection whose end had been told.
+  // A worker that said Hello again over a connection whose end had been reported.
   check({Loaded("faults/connections.toml")}, 910445, std::nullopt);
   // Shards of a worker that resumes; a copy that failed as a worker resumed; a repair of one that
   // was late; a copy of what differed.

@@ -30,7 +30,8 @@ TEST(Training, EveryEngineReachesTheTargetAndTheTableIsSorted) {
   EXPECT_EQ(JsonTable(rows).size(), 3u);
 }
 
-// Who trains on while its group reduces loses no time to a straggler, and gets there sooner.
+// A worker that trains on while its group reduces loses no time to a straggler, and gets there
+// sooner.
 TEST(Training, OverlapReachesTheBound) {
   const Workload workload = Loaded("workloads/training.toml");
   PReduceOptions overlap;

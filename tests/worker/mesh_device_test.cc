@@ -449,7 +449,7 @@ TEST(MeshDeviceFaultTest, AResultOnADeviceCanBeFetched) {
   const Group group = job.MakeGroup(GroupKind::kRound, 4, {0, 1, 2}, {1, 0, 0});
   for (const std::size_t m : {0, 1, 2}) job.Start(m, group);
   for (const Status& status : job.Finish({0, 1, 2})) ASSERT_TRUE(status.ok()) << status.ToString();
-  // Who was not in that round gets nothing.
+  // A worker that was not in that round gets nothing.
   job[3].node->fetched.reset();
   job[3].mesh().StartFetch(MeshNow(), job[1].node->AsMember(0), group.id, false);
   ASSERT_TRUE(job.RunUntil([&] { return job[3].node->fetched.has_value(); }));

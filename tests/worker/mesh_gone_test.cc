@@ -1,5 +1,5 @@
-// Who is out (Mesh::ForgetMembers), and who has no order to copy: what they get from a worker's
-// mesh, and what waits for them.
+// Workers that are out (Mesh::ForgetMembers) or have no order to copy: what they get from a
+// worker's mesh, and what waits for them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -67,7 +67,7 @@ TEST(DirectoryTest, WhoIsOutIsKnownNoMoreUnlessItIsAnnouncedAnew) {
   EXPECT_EQ(directory.HolderOf(member.mesh_key), 41u);
   directory.Remove(40);
   EXPECT_NE(directory.Find(41), nullptr);
-  // Whose rank another incarnation gets is out as well.
+  // A worker is out as well once another incarnation gets its rank.
   next.incarnation = 42;
   EXPECT_TRUE(directory.Announce(next));
   EXPECT_TRUE(directory.IsOut(41));

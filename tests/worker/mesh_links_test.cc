@@ -252,7 +252,7 @@ TEST(MeshLinksTest, RingOnlyNeedsNoLinkBetweenOtherThanNeighbours) {
   }
 }
 
-// Who gives up cannot tell all others: they tell each other.
+// A member that gives up cannot tell all others: they tell each other.
 TEST(MeshLinksTest, RingOnlyFailsForAllOnceOneGivesUp) {
   Links links(5, Plan{}, kDirectly);
   for (const std::size_t w : links.all) links.wires.SetBoth(w, (w + 2) % 5, State::kCut);

@@ -456,7 +456,7 @@ TEST(NullsTest, WithoutNullsItIsTheTextbooksRing) {
   }
 }
 
-// Who talks to whom, for contributors that do not stand first.
+// The pairs that exchange messages, for contributors that do not stand first.
 TEST(NullsTest, SumsPassContributorsOnlyAndNullsNeverStartAnything) {
   Circle circle({.weights = {0, 0.5, 0, 0.25, 0.25}, .shapes = {{DType::kF32, 300}}}, 1);
   ASSERT_TRUE(circle.Run());

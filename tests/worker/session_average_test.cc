@@ -206,7 +206,8 @@ TEST(SessionAverageTest, EveryGradientCountsOnceAndOnlyCallsChangeTheModel) {
       Loop loop(worker, rank);
       while (!loop.Ended(way, 24) && loop.Step().ok()) added += rank + 1;
       --training;
-      // Who finishes early changes the schedule; elsewhere a step may wait for one who finishes.
+      // A worker that finishes early changes the schedule; elsewhere a step may wait for one that
+      // finishes.
       WaitUntil([&] { return training == 0 || !IsStatic(way.engine); });
       loop.Finish();
       rounds += loop.rounds();
@@ -237,7 +238,8 @@ TEST(SessionAverageTest, ADaemonThatRestartsCostsNothing) {
         ++steps;
       }
       --training;
-      // Who finishes early changes the schedule; elsewhere a step may wait for one who finishes.
+      // A worker that finishes early changes the schedule; elsewhere a step may wait for one that
+      // finishes.
       WaitUntil([&] { return training == 0 || !IsStatic(way.engine); });
       loop.Finish();
       ends.Put(rank, loop.values());

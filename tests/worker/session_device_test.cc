@@ -317,9 +317,9 @@ TEST_P(SessionDeviceTest, EveryGradientCountsOnce) {
   const Mix& mix = kMixes[std::get<1>(GetParam())];
   JobSpec spec = SpecFor(strategy.engine, kWorkers);
   spec.lease_ms = 60'000;  // rounds without a lost worker would have another mean
-  // Who finishes early leaves others a larger share, or other neighbours. Where models, or changes
-  // of models, are averaged, an early replica has no part in the final average: all end with the
-  // same step of the job.
+  // A worker that finishes early leaves others a larger share, or other neighbours. Where models,
+  // or changes of models, are averaged, an early replica has no part in the final average: all end
+  // with the same step of the job.
   const Plan plan = MakeEngine(strategy.engine)->plan();
   const bool by_goal = TrainsInGroups(plan) && !NeedsGradients(plan);
   if (by_goal) spec.goal.steps = std::int64_t{kSteps} * kWorkers;

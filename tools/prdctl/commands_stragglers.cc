@@ -137,7 +137,7 @@ void PrintPlan(const Plan& plan, const Console& console) {
     console.out << "only every " << StepsPerSignal(plan)
                 << "th step of a worker signals: those are counted\n";
   }
-  // Who comes first forms the group: each pair of fast workers waits for its second member.
+  // The first to come form the group: each pair of fast workers waits for its second member.
   if (TrainsInGroups(plan) && !DrawnAhead(plan) && !TrainsInRounds(plan) && !AllOrNone(plan)) {
     console.out << "groups form of whoever is ready first, and their first members wait for the "
                    "last: a fast worker, in many groups, may owe more of that in all than a slow "

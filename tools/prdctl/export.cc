@@ -195,7 +195,7 @@ void TraceExporter::OnDecision(const Record& record) {
   }
 }
 
-// Who exchanges with whom, and where the shards are.
+// The neighbours of each worker, and where the shards are.
 void TraceExporter::OnPlaces(const Record& record) {
   if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
     std::vector<Rank> in;

@@ -20,7 +20,7 @@ void Lanes::Follow(const Record& record) {
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     const auto lane = lanes_.find(left->rank);
     in_.erase(left->rank);
-    // Who has finished or pauses is there still.
+    // A worker that has finished or pauses is still there.
     if (StaysInJob(left->why)) {
       stopped_.insert(left->rank);
       return;

@@ -352,8 +352,8 @@ void AddCommands(CLI::App& app, Flags& f, Command& chosen) {
   });
 
   add("links",
-      "Which workers live and do not reach each other, for how long, and why the controller takes "
-      "their link for broken. ASKED BY: the worker that probes the other one; the link works again "
+      "Broken links between live workers: since when, and why the controller takes them for "
+      "broken. ASKED BY: the worker that probes the other one; the link works again "
       "once that answers. Engines that choose who is in a group put no such two into one; others "
       "go around the link where they can, or wait. Links that no group needed are not known",
       [&f](auto& s, auto& c) { return ShowLinks(s, f.run, c); });

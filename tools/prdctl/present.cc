@@ -49,7 +49,7 @@ void Follow(const Record& record, Trails* trails) {
     trail.left.reset();
   } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
     Trail& trail = (*trails)[left->rank];
-    // Who finished and is then released has finished.
+    // A worker that finished and is then released has finished.
     const bool done =
         trail.left && trail.left->why == LeftReason::kFinished && left->why == LeftReason::kLeft;
     if (!done) trail.left = *left;

@@ -17,7 +17,7 @@ struct ScheduleRow {
 
   // The groups of the slots of a phase, 0 to kStaticPhases - 1, each by rank.
   std::vector<std::vector<Rank>> Groups(int phase) const;
-  // Who is in none of them.
+  // Ranks that are in none of them.
   std::vector<Rank> Idle(int phase) const;
 };
 

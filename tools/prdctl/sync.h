@@ -1,4 +1,4 @@
-// Who synchronised with whom, and how fast an update spreads that way.
+// The pairs that synchronised, and how fast an update spreads that way.
 //
 // The spectral gap (Miao et al., section 3.2, Assumption 1.3). A group with members S and weights w
 // is the matrix W_k that is the identity but for the rows of S, which hold w. The mean over the

@@ -239,7 +239,7 @@ Json JobWatch::Pace() const {
           {"workers", std::move(workers)}};
 }
 
-// Who gives to whom: a row per receiver. Neighbours where the run has some, else groups.
+// The senders of each receiver, a row per receiver. Neighbours where the run has some, else groups.
 Json JobWatch::Graph() const {
   Meetings edges;
   if (!neighbours_.empty()) {

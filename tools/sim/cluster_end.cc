@@ -91,8 +91,8 @@ RunId Cluster::FirstDone() const {
   return first;
 }
 
-// Who comes (back) after others are done is in a run of its own, and waits there for a common
-// start: nothing is wrong with that.
+// A worker that comes (back) after others are done is in a run of its own, and waits there for a
+// common start: nothing is wrong with that.
 bool Cluster::TooLate(const SimWorker& worker) const {
   const RunId first = FirstDone();
   return first > 0 && worker.run_number() > first && Joining(worker);

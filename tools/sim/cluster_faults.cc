@@ -43,7 +43,7 @@ void Cluster::Faults() {
   }
 }
 
-// Who is out for the controller is out for all who have heard what it has said. After a loss of
+// A worker that is out for the controller is out for all that have heard of it. After a loss of
 // history it does not know who there was.
 void Cluster::CheckOut() const {
   const Pump* pump = controller_.pump();

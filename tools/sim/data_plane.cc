@@ -85,7 +85,7 @@ std::uint64_t DataPlane::Find(RunId run, const StartReduce& start, const Plan& p
 
 void DataPlane::Seen(RunId run, const ScheduleSet& set) {
   schedules_.Set(run, set);
-  // Those who have this schedule before they came to a group of the one before never will.
+  // A worker with the new schedule never reaches a group of the old one.
   std::erase_if(reductions_, [&](const auto& entry) {
     const auto& [serial, reduction] = entry;
     if (reduction.run != run || reduction.group.id >= set.first || !reduction.broken) return false;

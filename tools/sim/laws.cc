@@ -206,7 +206,7 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
 
 void Laws::OnJoined(Run* run, const WorkerJoined& joined) {
   Worker& worker = At(run, joined.rank);
-  // Who joins anew with its own replica brings its signal, if it has one.
+  // A worker that joins anew with its own replica brings its signal, if it has one.
   if (worker.incarnation != joined.incarnation) {
     worker.waiting = worker.open = false;
     worker.signalled = 0;

@@ -366,7 +366,7 @@ void SimWorker::OnCallDone(const CallDone& done) {
   const bool mixed_up = parts_->world->forgot && parts_->world->launch > 1;
   const bool over = done.status.code() == Code::kAborted &&
                     (remains || mixed_up || finished(run_number()) || finished(former_));
-  // Who is removed before it has heard its Welcome is refused.
+  // A worker that is removed before it has received its Welcome is refused.
   const bool dismissed =
       !done.status.ok() && parts_->world->dismissed.contains(core_.incarnation());
   const bool left = noticed_ && done.status.code() == Code::kAborted;
@@ -418,7 +418,7 @@ void SimWorker::OnEnvelope(const ControllerEnvelope& envelope) {
   if (std::holds_alternative<QueryReply>(envelope.body)) signal_ = 0;
   if (envelope.incarnation == core_.incarnation() && envelope.seq == heard_ + 1) {
     ++heard_;
-    // Who leaves changes nothing any more.
+    // A worker that leaves changes nothing any more.
     if (phase_ != Phase::kLeaving) parts_->exchange->Told(number_, envelope.body);
   }
   Tell([&](Actions* out) { core_.OnEnvelope(parts_->world->now, envelope, out); });

@@ -237,7 +237,7 @@ void StoreBook::Serves(RunId run_id, const ShardCopy& copy, Incarnation keeper, 
   }
   if (parcel.kind != PeerItem::Kind::kShard) return;
   // All members have heard of a placement that was opened, and let go what they asked for before.
-  // Who is lost, and has not heard of it, may answer yet, also before the next placement.
+  // A lost worker that does not know it may still answer, also before the next placement.
   const Run& of = runs_[run_id];
   if (parcel.epoch < of.opened || !There(of, keeper)) return;
   Reads(run_id, copy, reader, parcel.shard, parcel.stamp);

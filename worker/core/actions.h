@@ -22,7 +22,8 @@ struct StepOutcome {
   // This step's gradient, or its parameters, are in a result that it applied. AveragesInBackground:
   // it applied any.
   bool included = false;
-  // Whose results this step applied; but for TrainsInRounds, background and ahead 0 or 1.
+  // The results that this step applied: 0 or 1, except under TrainsInRounds, background and ahead
+  // plans.
   std::int64_t rounds = 0;
   std::uint32_t local_steps = 0;  // Payload::kChange: completed since the round's start
   // The last one; id kNoGroup when there was none. AveragesInBackground: the newest whose average

@@ -52,7 +52,7 @@ class SessionCore {
   SessionCore& operator=(SessionCore&&) noexcept;
 
   struct Options {
-    // But for rank, iteration, own and job_trained of later incarnations.
+    // Later incarnations replace rank, iteration, own and job_trained.
     Hello hello;
     LinkToken token;               // of all its incarnations
     DurationNs timeout = 0;        // 0 = for ever
@@ -206,8 +206,8 @@ class SessionCore {
   friend class StoreStepping;
 
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
-  // Who says what becomes of a kReduce: the data plane and this core, or since HandedOver the
-  // device alone; kGivenUp: of one that the controller has called off.
+  // The side that decides what becomes of a kReduce: the data plane and this core, or since
+  // HandedOver the device alone; kGivenUp: of one that the controller has called off.
   enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
 
   Stepping& stepping();

@@ -295,7 +295,7 @@ void SessionCore::OnRefused(const Refused& refused, Actions* out) {
     return;
   }
   if (refused.code != Code::kAborted) {
-    // Who was in a run before is told that the job is over.
+    // A worker that was in a run before is told that the job is over.
     const bool joining = call_ == Call::kAttach && !former_.known();
     return Over(joining ? Status(refused.code, refused.reason)
                         : Status(Code::kAborted, "refused: " + refused.reason),

@@ -103,7 +103,7 @@ std::string SessionCore::WaitsFor() const {
          " has not let this worker go on; prdctl explain says for whom it waits";
 }
 
-// Who waits in each call says so once a minute.
+// A waiting call says so once a minute.
 Instant SessionCore::FirstLine() const {
   const Instant at = call_at_ + kFirstLine;
   const auto said = said_line_.find(call_);

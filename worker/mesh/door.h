@@ -1,5 +1,6 @@
-// Who may connect to this worker's mesh. Nothing that comes over a connection is read before its
-// other end has shown that it is a worker whom the controller has announced (directory.h).
+// Authentication of connections to this worker's mesh. Nothing that comes over a connection is read
+// before its other end has shown that it is a worker whom the controller has announced
+// (directory.h).
 //
 // The socket that listens is a PLAIN server (ZMTP, RFC 24): whoever connects names itself by a
 // Pass, and shows by ProofOf that it has the key of that worker. libzmq asks here, by ZAP
@@ -8,9 +9,9 @@
 // rule. Under MeshSecurity::kCurve the socket is a CURVE server with the session's own pair, and
 // the other end's key says who it is.
 //
-// Who is out (Directory::Remove) is refused, and what comes over its connections counts no more.
-// Only a key does not say whether its owner comes back as another incarnation: under CURVE the
-// connection waits as that of any worker that is not announced.
+// A peer that is out (Directory::Remove) is refused, and what comes over its connections counts no
+// more. Only a key does not say whether its owner comes back as another incarnation: under CURVE
+// the connection waits as that of any worker that is not announced.
 //
 // A pass is admitted once, and its worker's numbers ascend. So what somebody on the path has seen
 // of a connection opens no other one.

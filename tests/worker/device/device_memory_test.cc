@@ -256,7 +256,7 @@ class Program {
       EXPECT_EQ(transfer != nullptr, out != nullptr && length != 0);
     }
     if (out != nullptr) out->transfer = transfer;
-    // Who gives a host place need not keep it.
+    // The caller need not keep the host memory that it gives.
     std::erase_if(staged_, [&](const Staged& staged) {
       return staged.transfer == nullptr || random_.Below(8) == 0;
     });

@@ -51,12 +51,6 @@ struct Training {
     return 1;                                                                         \
   }
 
-int Readme(Training* training) {
-  PRD_TRAINING(training);
-#include "README_1.inc"
-  return 0;
-}
-
 int Header(Training* training) {
   PRD_TRAINING(training);
 #include "session_1.inc"
@@ -64,7 +58,7 @@ int Header(Training* training) {
 }
 
 #include "counts.inc"
-static_assert(kREADME == 1 && ksession == 1 && kworker_README == 3,
+static_assert(ksession == 1 && kworker_README == 3,
               "a manual has other snippets: have this test run them");
 
 // A session that has attached, for snippets of what comes after.
@@ -94,33 +88,22 @@ class SnippetsTest : public ::testing::Test {
   Training training_;
 };
 
-TEST_F(SnippetsTest, ReadmesLoopTrainsToItsEnd) {
-  EXPECT_EQ(Readme(&training_), 0) << training_.failed;
-  EXPECT_EQ(training_.applied, max_steps);
-}
-
 TEST_F(SnippetsTest, TheHeadersLoopTrainsToItsEnd) {
   EXPECT_EQ(Header(&training_), 0) << training_.failed;
   EXPECT_EQ(training_.applied, max_steps);
 }
 
-TEST_F(SnippetsTest, BothTellThatNoJobHasThatName) {
+TEST_F(SnippetsTest, TheLoopTellsThatNoJobHasThatName) {
   setenv("PRD_JOB", "unknown", 1);
-  for (const auto& loop : {Readme, Header}) {
-    Training training;
-    EXPECT_EQ(loop(&training), 1);
-    EXPECT_THAT(training.failed, ::testing::HasSubstr("not found"));
-    EXPECT_EQ(training.applied, 0);
-  }
+  EXPECT_EQ(Header(&training_), 1);
+  EXPECT_THAT(training_.failed, ::testing::HasSubstr("not found"));
+  EXPECT_EQ(training_.applied, 0);
 }
 
-TEST_F(SnippetsTest, BothTellThatTheirOptionsAreWrong) {
+TEST_F(SnippetsTest, TheLoopTellsThatItsOptionsAreWrong) {
   setenv("PRD_RANK", "first", 1);
-  for (const auto& loop : {Readme, Header}) {
-    Training training;
-    EXPECT_EQ(loop(&training), 1);
-    EXPECT_THAT(training.failed, ::testing::HasSubstr("PRD_RANK"));
-  }
+  EXPECT_EQ(Header(&training_), 1);
+  EXPECT_THAT(training_.failed, ::testing::HasSubstr("PRD_RANK"));
   unsetenv("PRD_RANK");
 }
 

@@ -1,8 +1,6 @@
-// The worker library of prd. A training program links it and gives it one model replica.
-//
-// A Session is one worker of a job. It keeps the worker's replica consistent with the replicas of
-// the other workers. The controller's config names the engine that decides how; the training loop
-// is the same under every engine:
+// A Session is one worker of a training job: it keeps this program's model replica consistent with
+// the replicas of the other workers. The controller's config names the engine that decides how; the
+// training loop is the same under every engine:
 //
 //   auto session = prd::Session::FromEnvironment();     // Result<Session>
 //   if (!session.ok()) return Fail(session.status());   // prints status.ToString(), gives 1
@@ -50,14 +48,13 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "prd/replica.h"
+#include "prd/session_types.h"
 #include "prd/status.h"
 
 #if defined(__GNUC__)
@@ -67,126 +64,6 @@
 #endif
 
 namespace prd {
-
-// In capitals: the environment variable that Session::OptionsFromEnvironment reads.
-struct SessionOptions {
-  // "tcp://HOST:PORT" or "ipc:///PATH". Empty: the ipc socket of this user's daemon, or else that
-  // of this host's, /run/prd/workers (`listen` in config/prd.toml says which the first is).
-  // PRD_CONTROLLER.
-  std::string controller;
-  std::string job;     // PRD_JOB; required
-  int rank = -1;       // -1: the controller gives the lowest free rank
-  int world_size = 0;  // workers that the launcher started; 0: the job's config says
-  // The address of this host at which workers on other hosts reach this one. Empty: the address
-  // that routes to the controller; if the controller is on this host, no other host is reached, and
-  // workers use ipc alone. Workers of one job on one host use ipc, and run as one user.
-  // PRD_ADDRESS.
-  std::string address;
-  // The ports at which this worker listens for peers on other hosts, "FIRST-LAST": for firewalls.
-  // Each worker of a host takes one. Empty: any free port. PRD_MESH_PORTS.
-  std::string mesh_ports;
-  // What peers on other hosts dial instead of where this worker listens: HOST or HOST:PORT, where
-  // addresses are translated on the way. PRD_ANNOUNCE_ADDRESS.
-  std::string announce_address;
-  // How long a call goes on without word from the controller, or without being admitted by it,
-  // before the call returns kUnavailable. 0: for ever. PRD_TIMEOUT_MS. While the controller
-  // answers, other workers are waited for without a limit: for groups, and in Finish.
-  union {
-    std::chrono::milliseconds timeout{60'000};
-    [[deprecated("use timeout")]] std::chrono::milliseconds patience;
-  };
-  // How long Attach waits for the job's start: for the other workers, or for its turn to copy a
-  // replica. Then kUnavailable, which says who is missing. 0: as `timeout`. PRD_START_TIMEOUT_MS.
-  std::chrono::milliseconds start_timeout{0};
-  // How long a peer may be silent and leave questions unanswered, before a reduction or a copy that
-  // needs it fails. 0: the job's lease_ms. PRD_REDUCE_TIMEOUT_MS.
-  std::chrono::milliseconds reduce_timeout{0};
-  // NCCL communicators that this worker keeps at most, 1 or more. PRD_MAX_COMMUNICATORS.
-  int max_communicators = 64;
-  // Which start of the training program this is: workers of two launches are never in one run, so
-  // that the rest of a job that was started again does not join the new one. Empty: not told.
-  // PRD_LAUNCH, or what the launcher gives (worker/README.md).
-  std::string launch;
-  // The job is done with so many steps, or samples, of all workers together (StepResult::done). 0:
-  // no goal. Counts where the config gives none; the job's first worker says. PRD_GOAL_STEPS,
-  // PRD_GOAL_SAMPLES.
-  std::int64_t goal_steps = 0;
-  std::int64_t goal_samples = 0;
-  // To find misuse, slowly: each call looks whether the parameters were written since the call
-  // before, or given back, and whether `apply` changes them. PRD_CHECK_TENSORS=1.
-  bool check_tensors = false;
-  // Gets a line, without its end, when a call waits: after 5 s, 15 s, then every minute, for whom
-  // and why. At most 20 lines a minute. Null: "prd: " and the line go to stderr. On the session's
-  // thread or the caller's; must not call the session.
-  std::function<void(const std::string&)> log;
-  // CURVE keys (Z85), for a controller that is not on loopback. Empty: no encryption.
-  // PRD_CURVE_SERVER_KEY; PRD_CURVE_SECRET_KEY_FILE, a file that its owner alone may read (prdctl
-  // keygen makes it), or else prd-secret-key in systemd's $CREDENTIALS_DIRECTORY. The public key
-  // follows from the secret one. PRD_CURVE_PUBLIC_KEY and PRD_CURVE_SECRET_KEY are the keys
-  // themselves; other processes of this user can read the environment.
-  std::string curve_server_key, curve_public_key, curve_secret_key;
-};
-
-struct StepInput {
-  // In this step's batch; 0: not told. Counted by progress(), and by engines that weigh unequal
-  // batches; which ones those are: worker/README.md.
-  std::int64_t samples = 0;
-  // The caller cut the step short (Interrupted). Its gradients do not count, and `apply` does not
-  // run for them. Step returns at once, unless the engine needs this worker all the same.
-  bool discard = false;
-  std::optional<void*> stream;  // of this step's work, if it is not the replica's
-};
-
-// What a step did. What each field means under each engine: worker/README.md.
-struct StepResult {
-  std::int64_t steps = 0;       // this worker's own so far, this one included if not discarded
-  bool done = false;            // the job's goal is reached: the loop may end, and Finish
-  std::int64_t iteration = 0;   // the replica's position in the job, in the engine's unit
-  std::uint64_t group = 0;      // the newest group whose result was applied; 0: none
-  std::vector<int> members;     // of the group: ranks in ring order, this worker's included
-  std::vector<double> weights;  // of the members
-  int attempts = 0;             // groups tried; all but the last were called off or failed
-  // Another replica has replaced this one: a peer's, which had the result of a group that failed
-  // here; or, after the controller had lost this worker or in Resume, a peer's or a new common
-  // start; or the average of all, with which the job goes on under another engine; or a newer one,
-  // because the others went on without this step: routine under some engines.
-  bool adopted = false;
-  bool included = true;                  // the applied results include this step's own work
-  std::int64_t rounds = 0;               // results that this step applied: 0, 1 or more
-  std::uint32_t local_steps = 0;         // since the last result, where a round spans several steps
-  std::uint64_t reduced_bytes = 0;       // of the tensors reduced
-  std::uint64_t sent_bytes = 0;          // to peers
-  std::chrono::nanoseconds computed{0};  // since the last Step or Attach returned
-  std::chrono::nanoseconds waited{0};    // for other workers
-  std::chrono::nanoseconds reduced{0};   // in reductions, failed ones included
-  std::string reason;                    // why the controller formed the group
-};
-
-// How this worker's successful groups were reduced. If most are `staged` although NCCL is expected:
-// a member's replica is in host memory, NCCL is missing or older than 2.28, or communicators are
-// still being made or fail (NCCL_DEBUG=WARN tells why).
-struct GroupTransports {
-  std::uint64_t collective = 0;  // NCCL: an all-reduce on a communicator of just the members
-  std::uint64_t exchange = 0;    // NCCL: sends and receives on a communicator with more members
-  std::uint64_t staged = 0;      // through host memory
-};
-using GroupWays [[deprecated("use GroupTransports")]] = GroupTransports;
-
-// How far the whole job is, as far as this worker has been told: by at most a heartbeat too little
-// (heartbeat_ms in the config, 500 ms).
-struct Progress {
-  std::int64_t steps = 0;    // of all workers, those that have gone included. Never falls
-  std::int64_t samples = 0;  // the same
-  int workers = 0;           // that are there now, this one included
-  std::int64_t goal_steps = 0, goal_samples = 0;  // 0: none
-  bool done = false;                              // the goal is reached
-  std::int64_t own_steps = 0, own_samples = 0;    // of this worker, to the newest Step
-};
-
-struct FinishOptions {
-  // False: leaves at once. The parameters stay as they are, and have no part in the final average.
-  bool wait = true;
-};
 
 class PRD_EXPORT Session {
  public:
