@@ -20,11 +20,6 @@ constexpr std::size_t kMaxJobName = 256;
 constexpr std::size_t kMaxHeld = 4096;
 constexpr std::uint32_t kRetryRestoredMs = 100;
 
-// More than workers can lose while one of their messages is under way.
-constexpr std::size_t kMaxGone = 65'536;
-constexpr std::size_t kMaxOver = 65'536;
-constexpr std::size_t kMaxDismissed = 4096;
-
 // A run takes note of so many refusals in a minute, and of the same one again after this.
 constexpr std::size_t kMaxNoted = 32;
 constexpr DurationNs kNotedFor = 60 * kSecond;
@@ -132,21 +127,19 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
 }
 
 void Pump::KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
-  if (identity == 0 || !over_.try_emplace(identity, EndedRun{run, job}).second) return;
+  if (identity == 0 || over_.contains(identity)) return;
   if (finished) finished_[job] = std::max(finished_[job], run);
-  over_order_.push_back(identity);
-  if (over_order_.size() <= kMaxOver) return;
-  const auto oldest = over_.extract(over_order_.front());
-  over_order_.pop_front();
-  const auto newest = finished_.find(oldest.mapped().job);
-  if (newest != finished_.end() && newest->second == oldest.mapped().run) finished_.erase(newest);
+  const std::optional<EndedRun> oldest = over_.Add(identity, {run, job});
+  if (!oldest) return;
+  const auto newest = finished_.find(oldest->job);
+  if (newest != finished_.end() && newest->second == oldest->run) finished_.erase(newest);
 }
 
 // Why a worker that was trained in that run is not admitted; empty: it may be.
 std::string Pump::WhyOver(const RunIdentity& former) const {
-  const auto over = over_.find(former.high);
-  if (over == over_.end()) return {};
-  const auto& [run, job] = over->second;
+  const EndedRun* const over = over_.Find(former.high);
+  if (over == nullptr) return {};
+  const auto& [run, job] = *over;
   const auto finished = finished_.find(job);
   if (finished == finished_.end() || finished->second < run) return {};
   const std::string in =
@@ -569,29 +562,22 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
 void Pump::NoteGone(const Job& job, Incarnation incarnation) {
   if (incarnation == 0 || job.RankOf(incarnation) != kNoRank) return;
   Go(job.run(), incarnation);
-  if (!gone_.insert(incarnation).second) return;
-  gone_order_.push_back(incarnation);
-  if (gone_order_.size() <= kMaxGone) return;
-  gone_.erase(gone_order_.front());
-  gone_order_.pop_front();
+  gone_.Add(incarnation);
 }
 
 void Pump::NoteDismissed(const Job& job) {
   const std::vector<Dismissal>& dismissed = job.dismissed();
   for (auto it = dismissed.rbegin(); it != dismissed.rend(); ++it) {
-    if (!dismissed_.try_emplace(it->incarnation, it->reason).second) break;  // and all before
-    dismissed_order_.push_back(it->incarnation);
-    if (dismissed_order_.size() <= kMaxDismissed) continue;
-    dismissed_.erase(dismissed_order_.front());
-    dismissed_order_.pop_front();
+    if (dismissed_.contains(it->incarnation)) break;  // and all before
+    dismissed_.Add(it->incarnation, it->reason);
   }
 }
 
 // A worker that an operator has removed receives nothing but this refusal.
 void Pump::Refuse(Incarnation to, Refused refusal) {
   ++counters_.refused;
-  if (const auto gone = dismissed_.find(to); gone != dismissed_.end()) {
-    refusal = {.code = Code::kFailedPrecondition, .reason = gone->second};
+  if (const std::string* const why = dismissed_.Find(to)) {
+    refusal = {.code = Code::kFailedPrecondition, .reason = *why};
   }
   sends_.push_back({.incarnation = to, .body = std::move(refusal)});
 }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/base/messages.h"
+#include "common/base/newest.h"
 #include "common/base/time.h"
 #include "engines/job.h"
 #include "engines/ports.h"
@@ -235,20 +236,18 @@ class Pump {
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
-  // The newest incarnations that are over: a late Hello of theirs is refused. After a restart,
+  // The newest incarnations that are over, more than workers can lose while one of their messages
+  // is under way: a late Hello of theirs is refused. After a restart,
   // those whose end is in the records that were read.
-  std::set<Incarnation> gone_;
-  std::deque<Incarnation> gone_order_;
+  Newest<Incarnation> gone_{65'536};
   // The newest incarnations that operators have removed, and what they are told: they do not come
   // back as others.
-  std::map<Incarnation, std::string> dismissed_;
-  std::deque<Incarnation> dismissed_order_;
+  Newest<Incarnation, std::string> dismissed_{4096};
   struct EndedRun {
     RunId run = kNoRun;
     std::string job;
   };
-  std::map<std::uint64_t, EndedRun> over_;  // by the higher half of the run's identity
-  std::deque<std::uint64_t> over_order_;
+  Newest<std::uint64_t, EndedRun> over_{65'536};  // by the higher half of the run's identity
   std::map<std::string, RunId> finished_;  // by job: the newest of these runs that was finished
   JobOutput output_;                       // of one step; kept for its memory
   std::optional<Instant> last_tick_;

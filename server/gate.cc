@@ -7,7 +7,6 @@ namespace prd {
 namespace {
 
 constexpr std::uint32_t kRetryMs = 1000;
-constexpr std::size_t kMaxArrived = 16'384;
 constexpr std::size_t kMaxName = 257;
 
 // The job that the message is about; null: no run that there is.
@@ -114,12 +113,8 @@ std::string Gate::Missing(Instant now, const Rights& rights, const WorkerEnvelop
 
 void Gate::NoteArrival(const Peer& peer, const Rights& rights, const WorkerEnvelope& envelope,
                        const Hello& hello) {
-  if (!arrived_.insert(envelope.incarnation).second) return;
-  arrived_order_.push_back(envelope.incarnation);
-  if (arrived_order_.size() > kMaxArrived) {
-    arrived_.erase(arrived_order_.front());
-    arrived_order_.pop_front();
-  }
+  if (arrived_.contains(envelope.incarnation)) return;
+  arrived_.Add(envelope.incarnation);
   audit_->Admitted(peer, &rights, "train in job " + hello.job);
 }
 

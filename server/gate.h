@@ -4,13 +4,12 @@
 #define PRD_SERVER_GATE_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <string>
-#include <unordered_set>
 
 #include "common/base/messages.h"
+#include "common/base/newest.h"
 #include "common/base/time.h"
 #include "engines/pump.h"
 #include "server/access.h"
@@ -61,8 +60,7 @@ class Gate {
   std::map<std::string, Bucket> runs_;      // that it begins, by identity
   std::uint64_t over_quota_ = 0;
   // The newest incarnations whose arrival is in the audit log.
-  std::unordered_set<Incarnation> arrived_;
-  std::deque<Incarnation> arrived_order_;
+  Newest<Incarnation> arrived_{16'384};
 };
 
 }  // namespace prd

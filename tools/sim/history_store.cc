@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
+#include "common/base/visit.h"
 #include "engines/violation.h"
 
 namespace prd::sim {
@@ -14,114 +17,56 @@ std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-std::uint64_t Number(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+// Of every field (common/base/visit.h).
+class Hasher {
+ public:
+  explicit Hasher(std::uint64_t hash) : hash_(hash) {}
+  std::uint64_t hash() const { return hash_; }
 
-struct BodyHash {
-  std::uint64_t hash = 0;
-  void Add(std::uint64_t value) { hash = Mix(hash, value); }
+  template <typename T>
+  Hasher& operator()(const char*, const T& value, Visible = Visible::kAlways) {
+    Add(value);
+    return *this;
+  }
+  template <typename T>
+  void Add(const T& value) {
+    if constexpr (std::is_floating_point_v<T>) {
+      hash_ = Mix(hash_, std::bit_cast<std::uint64_t>(static_cast<double>(value)));
+    } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+      hash_ = Mix(hash_, static_cast<std::uint64_t>(value));
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+      hash_ = Mix(hash_, HashBytes(value));
+    } else if constexpr (requires { value.begin(); }) {
+      Add(value.size());
+      for (const auto& element : value) Add(element);
+    } else if constexpr (std::is_same_v<T, RunIdentity>) {
+      Add(value.high);
+      Add(value.low);
+    } else if constexpr (std::is_same_v<T, MeshKey>) {
+      Add(value.bytes);
+    } else if constexpr (std::is_same_v<T, FromWorker>) {
+      Add(value.envelope.incarnation);
+      Add(value.envelope.seq);
+      Add(value.envelope.ack);
+      Add(value.envelope.body.index());
+      std::visit([this](const auto& body) { Visit(body, *this); }, value.envelope.body);
+    } else {
+      Visit(value, *this);
+    }
+  }
 
-  void operator()(const FromWorker& from) {
-    Add(from.envelope.incarnation);
-    Add(from.envelope.seq);
-    Add(from.envelope.ack);
-    Add(from.envelope.body.index());
-  }
-  void operator()(const LeaseExpired& expired) { Add(expired.incarnation); }
-  void operator()(const DeadlineReached&) {}
-  void operator()(const ProcessEnded& ended) { Add(ended.incarnation); }
-  void operator()(const HistoryLost& lost) { Add(lost.incarnation); }
-  void operator()(const LinkChanged& changed) {
-    Add(Number(changed.a));
-    Add(Number(changed.b) * 2 + (changed.works ? 1 : 0));
-  }
-  void operator()(const HelloRefused& refused) { Add(Number(refused.rank)); }
-  void operator()(const OperatorActed& acted) {
-    Add(static_cast<std::uint64_t>(acted.verb));
-    Add(Number(acted.rank));
-    Add(HashBytes(acted.host));
-    if (!acted.spec.empty()) Add(HashBytes(acted.spec));
-  }
-  void operator()(const ReplicasDiffer& differ) {
-    Add(differ.group);
-    for (const Rank rank : differ.ranks) Add(Number(rank));
-  }
-  void operator()(const NumbersAveraged& averaged) {
-    Add(averaged.round);
-    for (const std::uint64_t call : averaged.calls) Add(call);
-    for (const double value : averaged.values) Add(std::bit_cast<std::uint64_t>(value));
-  }
-  void operator()(const GoalReached& goal) { Add(Number(goal.trained.steps)); }
-  void operator()(const RunStarted& started) { Add(HashBytes(started.engine)); }
-  void operator()(const WorkerJoined& joined) {
-    Add(joined.incarnation);
-    Add(Number(joined.iteration));
-  }
-  void operator()(const WorkerLeft& left) {
-    Add(left.incarnation);
-    Add(static_cast<std::uint64_t>(left.why));
-    Add(left.gradients);
-  }
-  void operator()(const GroupFormed& formed) {
-    Add(formed.id);
-    Add(Number(formed.iteration));
-    for (const GroupShare& share : formed.members) {
-      Add(Number(share.rank));
-      Add(std::bit_cast<std::uint64_t>(share.weight) * 2 + (share.passive ? 1 : 0));
-    }
-  }
-  void operator()(const GroupEnded& ended) { Add(ended.id * 2 + (ended.ok ? 1 : 0)); }
-  void operator()(const AdoptOrdered& ordered) {
-    Add(Number(ordered.rank));
-    Add(Number(ordered.source));
-    Add(ordered.result);
-  }
-  void operator()(const UpdateDropped& dropped) {
-    Add(Number(dropped.rank));
-    Add(Number(dropped.iteration));
-  }
-  void operator()(const QueryAnswered& answered) {
-    Add(Number(answered.rank) * 2 + (answered.ready ? 1 : 0));
-    Add(answered.local_steps);
-    Add(Number(answered.next));
-  }
-  void operator()(const ScheduleSet& set) {
-    Add(set.first);
-    for (const Rank rank : set.members) Add(Number(rank));
-    for (const std::int32_t host : set.hosts) Add(Number(host));
-  }
-  void operator()(const NeighboursSet& set) {
-    Add(Number(set.rank));
-    Add(Number(set.at));
-    for (const InEdge& edge : set.in) {
-      Add(Number(edge.rank));
-      Add(std::bit_cast<std::uint64_t>(edge.weight));
-      Add(Number(edge.from));
-    }
-    for (const Rank rank : set.out) Add(Number(rank));
-    Add(set.slots);
-  }
-  void operator()(const PlacementSet& set) {
-    Add(set.epoch);
-    for (const Rank rank : set.members) Add(Number(rank));
-    for (const Iteration at : set.at) Add(Number(at));
-    for (const ShardPlace& place : set.shards) {
-      Add(Number(place.owner));
-      for (const Rank rank : place.holders) Add(Number(rank));
-      Add(Number(place.source));
-    }
-  }
-  void operator()(const PlacementOpened& opened) { Add(opened.epoch); }
-  void operator()(const RunEnded&) {}
+ private:
+  std::uint64_t hash_;
 };
 
 }  // namespace
 
 std::uint64_t HashRecord(const Record& record) {
-  BodyHash body{.hash = Mix(record.run, record.index)};
-  body.Add(Number(record.now.ns));
-  body.Add(record.body.index());
-  std::visit([&body](const auto& of) { body(of); }, record.body);
-  return body.hash;
+  Hasher hasher(Mix(record.run, record.index));
+  hasher.Add(record.now.ns);
+  hasher.Add(record.body.index());
+  std::visit([&hasher](const auto& body) { hasher.Add(body); }, record.body);
+  return hasher.hash();
 }
 
 Status HistoryStore::Append(std::span<const Record> records) {
