@@ -23,9 +23,10 @@ MAY_INCLUDE = {
     "worker/mesh": ["common", "worker/core", "worker/memory", "worker/device", "worker/mesh"],
     "worker": ["common", "worker"],
     "tools/reference": ["tools/reference", "common/base"],
-    "tools/sim": ["engines", "worker/core", "common/base", "config", "tools/sim"],
+    "tools/spectrum": ["tools/spectrum"],
+    "tools/sim": ["engines", "worker/core", "common/base", "config", "tools/sim", "tools/spectrum"],
     # prdctl opens the files of a stopped daemon through the one class that knows their layout.
-    "tools/prdctl": ["common", "engines", "config", "server/history", "server/meters", "tools/prdctl"],
+    "tools/prdctl": ["common", "engines", "config", "server/history", "server/meters", "tools/prdctl", "tools/spectrum"],
     "tools/prdbench": ["common", "engines", "worker", "tools/prdbench", "tools/reference"],
 }
 # System headers by folder: patterns that are refused.

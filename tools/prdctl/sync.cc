@@ -1,11 +1,13 @@
 #include "tools/prdctl/sync.h"
 
-#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <cmath>
+#include <complex>
 #include <cstdio>
+#include <functional>
 
 #include "common/base/static_schedule.h"
+#include "tools/spectrum/spectrum.h"
 
 namespace prd::ctl {
 
@@ -131,10 +133,9 @@ Result<SpectralGap> SyncMeter::Gap() const {
                                                 " workers, allowed is up to " +
                                                 std::to_string(kMaxWorkers));
   }
-  std::map<Rank, Eigen::Index> place;
-  for (const Rank rank : workers) place.emplace(rank, static_cast<Eigen::Index>(place.size()));
-  const auto n = static_cast<Eigen::Index>(workers.size());
-  Eigen::MatrixXd mean = Eigen::MatrixXd::Identity(n, n);
+  std::map<Rank, std::size_t> place;
+  for (const Rank rank : workers) place.emplace(rank, place.size());
+  SquareMatrix mean(workers.size(), 1);
   std::uint64_t groups = 0;
   for (const auto& [shares, count] : Counted()) {
     groups += count;
@@ -146,23 +147,14 @@ Result<SpectralGap> SyncMeter::Gap() const {
     }
   }
   SpectralGap gap{.groups = groups, .workers = workers.size()};
-  if (n < 2) return gap;
-  gap.symmetric = (mean - mean.transpose()).cwiseAbs().maxCoeff() < 1e-9;
-  if (gap.symmetric) {
-    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(mean, Eigen::EigenvaluesOnly);
-    const auto& ascending = solver.eigenvalues();
-    gap.rho = std::max(std::abs(ascending(n - 2)), std::abs(ascending(0)));
-    return gap;
-  }
-  const Eigen::EigenSolver<Eigen::MatrixXd> solver(mean, false);
-  if (solver.info() != Eigen::Success) {
+  if (workers.size() < 2) return gap;
+  gap.symmetric = mean.IsSymmetric();
+  const std::vector<double> moduli = EigenvalueModuli(mean);
+  if (moduli.empty()) {
     return Status(Code::kInternal,
                   "the eigenvalues of the mean synchronisation matrix did not "
                   "converge");
   }
-  std::vector<double> moduli;
-  for (Eigen::Index i = 0; i < n; ++i) moduli.push_back(std::abs(solver.eigenvalues()(i)));
-  std::nth_element(moduli.begin(), moduli.begin() + 1, moduli.end(), std::greater<>());
   gap.rho = std::min(moduli[1], 1.0);  // rounding may put it a hair above
   return gap;
 }
@@ -190,21 +182,6 @@ std::string ToDot(const SyncMeter& meter, const std::string& title) {
   return dot + "}\n";
 }
 
-namespace {
-
-// The moduli, or the real parts, of the eigenvalues, the largest first.
-template <typename Part>
-std::vector<double> Spectrum(const Eigen::MatrixXd& matrix, const Part& part) {
-  const Eigen::EigenSolver<Eigen::MatrixXd> solver(matrix, false);
-  std::vector<double> values;
-  if (solver.info() != Eigen::Success) return values;
-  for (Eigen::Index i = 0; i < matrix.rows(); ++i) values.push_back(part(solver.eigenvalues()(i)));
-  std::sort(values.begin(), values.end(), std::greater<>());
-  return values;
-}
-
-}  // namespace
-
 Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph) {
   if (graph.empty()) return Status(Code::kFailedPrecondition, "no graph is in force yet");
   if (graph.size() > SyncMeter::kMaxWorkers) {
@@ -212,14 +189,12 @@ Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph) {
                                                 " workers, allowed is up to " +
                                                 std::to_string(SyncMeter::kMaxWorkers));
   }
-  std::map<Rank, Eigen::Index> place;
-  for (const auto& [rank, set] : graph)
-    place.emplace(rank, static_cast<Eigen::Index>(place.size()));
-  const auto n = static_cast<Eigen::Index>(graph.size());
-  Eigen::MatrixXd weights = Eigen::MatrixXd::Zero(n, n);
-  Eigen::MatrixXd walk = Eigen::MatrixXd::Zero(n, n);
+  std::map<Rank, std::size_t> place;
+  for (const auto& [rank, set] : graph) place.emplace(rank, place.size());
+  SquareMatrix weights(graph.size());
+  SquareMatrix walk(graph.size());
   for (const auto& [rank, set] : graph) {
-    const Eigen::Index row = place[rank];
+    const std::size_t row = place[rank];
     weights(row, row) = set.own_weight;
     for (const InEdge& edge : set.in) {
       const auto column = place.find(edge.rank);
@@ -229,15 +204,16 @@ Result<GraphGap> GapOf(const ExchangeMeter::Graph& graph) {
     }
   }
   GraphGap gap{.of_weights = 1, .of_walk = 1, .workers = graph.size()};
-  if (n < 2) return gap;
-  gap.symmetric = (weights - weights.transpose()).cwiseAbs().maxCoeff() < 1e-9;
-  const std::vector<double> moduli =
-      Spectrum(weights, [](const std::complex<double>& value) { return std::abs(value); });
-  const std::vector<double> reals =
-      Spectrum(walk, [](const std::complex<double>& value) { return value.real(); });
-  if (moduli.empty() || reals.empty()) {
+  if (graph.size() < 2) return gap;
+  gap.symmetric = weights.IsSymmetric();
+  const std::vector<double> moduli = EigenvalueModuli(weights);
+  const auto of_walk = Eigenvalues(walk);
+  if (moduli.empty() || !of_walk) {
     return Status(Code::kInternal, "the eigenvalues of the graph did not converge");
   }
+  std::vector<double> reals;
+  for (const std::complex<double>& value : *of_walk) reals.push_back(value.real());
+  std::sort(reals.begin(), reals.end(), std::greater<>());
   gap.of_weights = std::max(0.0, 1 - moduli[1]);  // rounding may put it a hair below
   gap.of_walk = std::max(0.0, 1 - reals[1]);
   return gap;

@@ -1,8 +1,9 @@
 #include "tools/sim/stats.h"
 
-#include <Eigen/Dense>
 #include <algorithm>
 #include <cmath>
+
+#include "tools/spectrum/spectrum.h"
 
 namespace prd::sim {
 namespace {
@@ -191,14 +192,15 @@ double Stats::UpdatesPerSecond() const {
 }
 
 std::optional<double> Stats::Rho() const {
-  const auto n = static_cast<Eigen::Index>(matrix_size_);
-  if (matrix_groups_ == 0 || n < 2) return std::nullopt;
-  Eigen::MatrixXd mean = Eigen::Map<const Eigen::MatrixXd>(matrix_.data(), n, n);
-  mean = mean / static_cast<double>(matrix_groups_) + Eigen::MatrixXd::Identity(n, n);
-  const Eigen::VectorXcd values = Eigen::EigenSolver<Eigen::MatrixXd>(mean, false).eigenvalues();
-  std::vector<double> moduli;
-  for (Eigen::Index i = 0; i < n; ++i) moduli.push_back(std::abs(values[i]));
-  std::sort(moduli.rbegin(), moduli.rend());
+  if (matrix_groups_ == 0 || matrix_size_ < 2) return std::nullopt;
+  SquareMatrix mean(matrix_size_, 1);
+  for (std::size_t i = 0; i < matrix_size_; ++i) {
+    for (std::size_t j = 0; j < matrix_size_; ++j) {
+      mean(i, j) += matrix_[i * matrix_size_ + j] / static_cast<double>(matrix_groups_);
+    }
+  }
+  const std::vector<double> moduli = EigenvalueModuli(mean);
+  if (moduli.empty()) return std::nullopt;
   return std::min(moduli[1], 1.0);  // the first is 1: rows sum to 1
 }
 
