@@ -322,7 +322,11 @@ class Serving(unittest.TestCase):
             self.assertRegex(page.evaluate("document.getElementById('tip').innerText"), r"^rank 1 at \d+:\d\d\.\d\n")
             page.press("Escape")
             self.assertTrue(page.evaluate("document.getElementById('tip').hidden"))
-            # Groups: the newest first, one after another; what was drawn again meanwhile has the focus still.
+            # Groups: the newest first, one after another; what was drawn again meanwhile has the focus still. They are those
+            # of the window, which has changed above.
+            page.wait_for("!asking")
+            page.evaluate("tick()")
+            page.wait_for("!asking")
             page.press("Tab", "ArrowDown", "ArrowDown")
             chosen = page.evaluate("state.groups[2].group")
             self.assertEqual(page.evaluate("[state.group.group, Number(document.activeElement.children[0].textContent)]"), [chosen, chosen])
