@@ -48,6 +48,14 @@ function(prd_add_library name)
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 endfunction()
 
+# prd_compile_quickly(): for the sources of this folder and below, where only the tests of other folders run them under a
+# sanitizer (PRD_TEST_BRIEF): not optimised.
+macro(prd_compile_quickly)
+  if(PRD_TEST_BRIEF)
+    add_compile_options(-O0)
+  endif()
+endmacro()
+
 # prd_add_program(NAME SOURCES ... DEPENDS ...): a program in build/PRESET/bin.
 function(prd_add_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})

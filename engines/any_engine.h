@@ -14,7 +14,8 @@
 
 namespace prd {
 
-// The options of one engine, of whichever type. A value: copies are independent.
+// The options of one engine, of whichever type. A value: copies are independent. One that was moved
+// from can only be assigned to, or end.
 class EngineOptions {
  public:
   EngineOptions();  // the first engine of the registry, with its defaults
@@ -99,8 +100,8 @@ inline std::string_view EngineName(const EngineOptions& options) { return option
 const std::vector<EngineOptions>& AllEngines();
 // The same engine with its default options.
 const EngineOptions& Defaults(const EngineOptions& of);
-// Adds an engine, with its default options, to those that there are. Call it before any of them is
-// used, from one thread: engines that are no part of prd itself.
+// Adds an engine to those of the registry, with its default options: tests do. Call it before any
+// engine is used, from one thread. REQUIRES: no other engine has its name.
 void RegisterEngine(EngineOptions defaults);
 
 // Ok or "KEY: found X, allowed is Y". `workers` that the job starts with, 0: not known.

@@ -154,7 +154,8 @@ void EngineWatch::CheckGone(Instant now, const Event& event) const {
   if (left == nullptr || (HasStore(plan_) && StaysInJob(left->why))) return;
   const std::string why = engine_->Explain(now, left->rank);
   if (why.empty()) return;
-  throw Violation("explained", NameOf(left->rank) + " has left, and its reason to wait is: " + why);
+  throw Violation("explained",
+                  RankName(left->rank) + " has left, and its reason to wait is: " + why);
 }
 
 void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Effects* out) {

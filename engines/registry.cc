@@ -10,20 +10,25 @@ std::vector<EngineOptions>& Engines() {
   return engines;
 }
 
+std::vector<EngineOptions>::const_iterator Find(std::string_view name) {
+  return std::find_if(Engines().begin(), Engines().end(),
+                      [name](const EngineOptions& engine) { return EngineName(engine) == name; });
+}
+
 }  // namespace
 
 EngineOptions::EngineOptions() : EngineOptions(AllEngines().front()) {}
 
 const std::vector<EngineOptions>& AllEngines() { return Engines(); }
 
-void RegisterEngine(EngineOptions defaults) { Engines().push_back(std::move(defaults)); }
+void RegisterEngine(EngineOptions defaults) {
+  PRD_CHECK(Find(EngineName(defaults)) == Engines().end());
+  Engines().push_back(std::move(defaults));
+}
 
 const EngineOptions& Defaults(const EngineOptions& of) {
-  const auto& all = AllEngines();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const EngineOptions& engine) {
-    return EngineName(engine) == EngineName(of);
-  });
-  PRD_CHECK(found != all.end());
+  const auto found = Find(EngineName(of));
+  PRD_CHECK(found != Engines().end());
   return *found;
 }
 

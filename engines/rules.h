@@ -54,7 +54,6 @@ class EngineRules {
 };
 
 // For the sentences of violations.
-inline std::string NameOf(Rank rank) { return RankName(rank); }
 inline std::string NameOf(const GroupFormed& group) {
   return GroupName(group.id) + " (" + group.reason + ")";
 }
@@ -75,8 +74,8 @@ class LinkRule {
     for (const GroupShare& share : group.members) ranks.push_back(share.rank);
     const auto pair = broken_.Among(ranks);
     if (!pair) return;
-    throw Violation("broken-link", NameOf(group) + " has " + NameOf(pair->first) + " and " +
-                                       NameOf(pair->second) + ", which do not reach each other");
+    throw Violation("broken-link", NameOf(group) + " has " + RankName(pair->first) + " and " +
+                                       RankName(pair->second) + ", which do not reach each other");
   }
   const BrokenLinks& broken() const { return broken_; }
   void Archive(StateArchive& ar) { ar(broken_); }

@@ -11,15 +11,15 @@
 
 #include <variant>
 
-#define PRD_DECLARE_VARIANT(Name)     \
-  using variant::variant;             \
-  using Variant = variant;            \
-  Name();                             \
-  Name(const Name& other);            \
-  Name(Name&& other) noexcept;        \
-  Name& operator=(const Name& other); \
-  Name& operator=(Name&& other);      \
-  ~Name();                            \
+#define PRD_DECLARE_VARIANT(Name)         \
+  using variant::variant;                 \
+  using Variant = variant;                \
+  Name();                                 \
+  Name(const Name& other);                \
+  Name(Name&& other) noexcept;            \
+  Name& operator=(const Name& other);     \
+  Name& operator=(Name&& other) noexcept; \
+  ~Name();                                \
   friend bool operator==(const Name& a, const Name& b);
 
 #define PRD_DEFINE_VARIANT(Name)                                                         \
@@ -27,7 +27,7 @@
   Name::Name(const Name& other) = default;                                               \
   Name::Name(Name&& other) noexcept = default;                                           \
   Name& Name::operator=(const Name& other) = default;                                    \
-  Name& Name::operator=(Name&& other) = default;                                         \
+  Name& Name::operator=(Name&& other) noexcept = default;                                \
   Name::~Name() = default;                                                               \
   bool operator==(const Name& a, const Name& b) {                                        \
     return static_cast<const Name::Variant&>(a) == static_cast<const Name::Variant&>(b); \

@@ -137,12 +137,12 @@ void AdPsgdRules::Add(GroupId id, const std::vector<GroupShare>& members, std::s
   Pair pair{.caller = members[members[0].passive ? 1 : 0].rank,
             .other = members[members[0].passive ? 0 : 1].rank};
   if (askers->erase(pair.caller) == 0) {
-    throw Violation("pairs", GroupName(id) + " is drawn for " + NameOf(pair.caller) +
+    throw Violation("pairs", GroupName(id) + " is drawn for " + RankName(pair.caller) +
                                  ", which has not asked, or has a pair");
   }
   if (!NeighboursOf(pair.caller).contains(pair.other)) {
-    throw Violation("neighbours", GroupName(id) + " is of " + NameOf(pair.caller) + " and " +
-                                      NameOf(pair.other) + ", which are no neighbours");
+    throw Violation("neighbours", GroupName(id) + " is of " + RankName(pair.caller) + " and " +
+                                      RankName(pair.other) + ", which are no neighbours");
   }
   if (id <= last_) throw Violation("pairs", GroupName(id) + " is drawn after a later one");
   for (const auto& [other, before] : undone_) {
@@ -161,17 +161,17 @@ void AdPsgdRules::CheckAlone(std::span<const Effect> effects, std::set<Rank>* as
     const auto* answer = std::get_if<QueryAnswered>(&effect);
     if (answer == nullptr) continue;
     if (askers->erase(answer->rank) == 0) {
-      throw Violation("pairs", NameOf(answer->rank) + " is answered, and has not asked");
+      throw Violation("pairs", RankName(answer->rank) + " is answered, and has not asked");
     }
     if (!NeighboursOf(answer->rank).empty()) {
       throw Violation("neighbours",
-                      NameOf(answer->rank) + " is told to go on alone, and has neighbours");
+                      RankName(answer->rank) + " is told to go on alone, and has neighbours");
     }
     asking_.erase(answer->rank);
     Count("alone");
   }
   if (askers->empty()) return;
-  throw Violation("pairs", NameOf(*askers->begin()) + " has asked, and no pair is drawn for it");
+  throw Violation("pairs", RankName(*askers->begin()) + " has asked, and no pair is drawn for it");
 }
 
 // All that no earlier pair stands in the way of have been formed now, and no others.
@@ -209,10 +209,10 @@ void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
     const auto fails = std::count_if(failed_.begin(), failed_.end(),
                                      [&](const auto& entry) { return entry.second == rank; });
     if (asks + fails != (asking_.contains(rank) ? 1 : 0)) {
-      throw Violation("pairs", NameOf(rank) + " waits without a pair of its own, or has one");
+      throw Violation("pairs", RankName(rank) + " waits without a pair of its own, or has one");
     }
     if (engine.Explain(now, rank).empty() == asking_.contains(rank)) {
-      throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+      throw Violation("explained", RankName(rank) + " waits without a reason, or has one");
     }
   }
 }

@@ -63,13 +63,13 @@ void AllReduceRules::CheckRound(const GroupFormed& group, std::int64_t joined) {
   std::set<Rank> members;
   for (const GroupShare& member : group.members) {
     if (!ready_.contains(member.rank) || !members.insert(member.rank).second) {
-      throw Violation("whole-round", NameOf(group) + " has " + NameOf(member.rank) +
+      throw Violation("whole-round", NameOf(group) + " has " + RankName(member.rank) +
                                          " in it, which is not ready, or twice");
     }
     const double weight = by_samples ? static_cast<double>(ready_.at(member.rank).samples) / total
                                      : 1 / static_cast<double>(joined);
     if (std::abs(weight - member.weight) <= 1e-12) continue;
-    throw Violation("weights", NameOf(member.rank) + " has " + std::to_string(member.weight) +
+    throw Violation("weights", RankName(member.rank) + " has " + std::to_string(member.weight) +
                                    " in " + NameOf(group) + ", due is " + std::to_string(weight));
   }
   if (std::ssize(members) != joined) {

@@ -207,10 +207,10 @@ void BackupRules::CheckDropped(std::span<const Effect> effects) {
     const auto* late = std::get_if<UpdateDropped>(&effect);
     if (late == nullptr) continue;
     if (!dropped.insert(late->rank).second) {
-      throw Violation("dropped", NameOf(late->rank) + " is dropped twice");
+      throw Violation("dropped", RankName(late->rank) + " is dropped twice");
     }
     if (due_.contains(late->rank)) continue;
-    throw Violation("dropped", NameOf(late->rank) + " at iteration " +
+    throw Violation("dropped", RankName(late->rank) + " at iteration " +
                                    std::to_string(late->iteration) +
                                    " loses its update, and nobody is further: " + late->reason);
   }
@@ -264,7 +264,7 @@ void BackupRules::Check(const Decision& of) {
   for (const Rank rank : joined_) {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
     if (explained == (waiting_.contains(rank) || outdated_.contains(rank))) continue;
-    throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+    throw Violation("explained", RankName(rank) + " waits without a reason, or has one");
   }
 }
 
@@ -272,7 +272,7 @@ void BackupRules::CheckPatience(Instant now) {
   if (running_ != kNoGroup) return;
   for (const auto& [rank, since] : outdated_) {
     if (now - since <= took_[rank]) continue;
-    throw Violation("patience", NameOf(rank) + " waits for longer than its own turn takes");
+    throw Violation("patience", RankName(rank) + " waits for longer than its own turn takes");
   }
 }
 
@@ -289,11 +289,11 @@ void BackupRules::CheckRound(const GroupFormed& group) {
     const double due = by_samples ? static_cast<double>(samples_[member.rank]) / total
                                   : 1 / static_cast<double>(waiting_.size());
     if (std::abs(member.weight - due) > 1e-12) {
-      throw Violation("weights", NameOf(member.rank) + " has " + std::to_string(member.weight) +
+      throw Violation("weights", RankName(member.rank) + " has " + std::to_string(member.weight) +
                                      " in " + NameOf(group) + ", due is " + std::to_string(due));
     }
     if (member.iteration == newest_ + 1) continue;
-    throw Violation("iterations", NameOf(member.rank) + " offers a gradient for iteration " +
+    throw Violation("iterations", RankName(member.rank) + " offers a gradient for iteration " +
                                       std::to_string(member.iteration) + " in " + NameOf(group) +
                                       ", due is " + std::to_string(newest_ + 1));
   }

@@ -289,9 +289,9 @@ void EagerRules::CheckRound(const GroupFormed& group, std::int64_t joined) {
                             : 1 / static_cast<double>(samples.size());
     if (worker.owed == 0) due = 0;
     if (std::abs(share.weight - due) > 1e-12) {
-      throw Violation("contributors", NameOf(share.rank) + " owes " + std::to_string(worker.owed) +
-                                          " gradients and has " + std::to_string(share.weight) +
-                                          " in " + Name(group));
+      throw Violation("contributors", RankName(share.rank) + " owes " +
+                                          std::to_string(worker.owed) + " gradients and has " +
+                                          std::to_string(share.weight) + " in " + Name(group));
     }
     worker.in_round = worker.owed > 0 || Arrived(worker);
   }
@@ -306,7 +306,7 @@ void EagerRules::CheckAverage(const GroupFormed& group, std::int64_t joined) {
   }
   for (const GroupShare& share : group.members) {
     if (share.weight == 1.0 / static_cast<double>(joined)) continue;
-    throw Violation("sync-every", NameOf(share.rank) + " has another weight in an average");
+    throw Violation("sync-every", RankName(share.rank) + " has another weight in an average");
   }
   averaging_ = true;
   Count("averages");

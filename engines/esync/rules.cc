@@ -283,7 +283,7 @@ const GroupFormed* EsyncRules::CheckEffects(std::span<const Effect> effects) {
   for (const Effect& effect : effects) {
     if (const auto* late = std::get_if<UpdateDropped>(&effect)) {
       if (formed != nullptr || !dropped.insert(late->rank).second || !due_.contains(late->rank)) {
-        throw Violation("dropped", NameOf(late->rank) + " loses its update: " + late->reason);
+        throw Violation("dropped", RankName(late->rank) + " loses its update: " + late->reason);
       }
     } else if (const auto* group = std::get_if<GroupFormed>(&effect)) {
       if (formed != nullptr) throw Violation("round", NameOf(*group) + " is a second one");
@@ -333,7 +333,7 @@ void EsyncRules::CheckExplained(const Decision& of) const {
   for (const auto& [rank, record] : records_) {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
     if (explained == record.stands) continue;
-    throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+    throw Violation("explained", RankName(rank) + " waits without a reason, or has one");
   }
 }
 
@@ -351,12 +351,13 @@ void EsyncRules::CheckGroup(const GroupFormed& group) {
   for (const GroupShare& member : group.members) {
     members.insert(member.rank);
     if (member.iteration != newest_ + 1) {
-      throw Violation("round", NameOf(member.rank) + " has another iteration in " + NameOf(group));
+      throw Violation("round",
+                      RankName(member.rank) + " has another iteration in " + NameOf(group));
     }
     const double due =
         by_samples ? records_[member.rank].Samples() / total : 1 / static_cast<double>(standing);
     if (std::abs(member.weight - due) <= 1e-9) continue;
-    throw Violation("weights", NameOf(member.rank) + " has " + std::to_string(member.weight) +
+    throw Violation("weights", RankName(member.rank) + " has " + std::to_string(member.weight) +
                                    " in " + NameOf(group) + ", due is " + std::to_string(due));
   }
   bool all = members.size() == group.members.size();

@@ -154,7 +154,7 @@ void HopRules::Apply(const Event& event) {
 void HopRules::CheckEdge(Rank rank, const Worker& worker, const InEdge& edge) const {
   const auto sender = workers_.find(edge.rank);
   if (sender == workers_.end() || edge.rank == rank || edge.weight <= 0) {
-    throw Violation("graph", NameOf(rank) + " gets updates of " + NameOf(edge.rank) +
+    throw Violation("graph", RankName(rank) + " gets updates of " + RankName(edge.rank) +
                                  ", which is not there, or without a weight");
   }
   const auto before = worker.in.find(edge.rank);
@@ -164,7 +164,7 @@ void HopRules::CheckEdge(Rank rank, const Worker& worker, const InEdge& edge) co
             : !sender->second.told || edge.from == sender->second.iteration) {
     return;
   }
-  throw Violation("graph", NameOf(rank) + " gets updates of " + NameOf(edge.rank) +
+  throw Violation("graph", RankName(rank) + " gets updates of " + RankName(edge.rank) +
                                " from iteration " + std::to_string(edge.from) + " on");
 }
 
@@ -172,7 +172,7 @@ void HopRules::Tell(const NeighboursSet& set) {
   Worker& worker = workers_.at(set.rank);
   if (set.at < worker.iteration || (worker.told && set.at != worker.iteration)) {
     throw Violation("jump",
-                    NameOf(set.rank) + " goes back or on to iteration " + std::to_string(set.at));
+                    RankName(set.rank) + " goes back or on to iteration " + std::to_string(set.at));
   }
   Count("rewired", worker.told ? 1 : 0);
   std::map<Rank, In> in;
@@ -185,7 +185,7 @@ void HopRules::Tell(const NeighboursSet& set) {
     now.from = edge.from;
   }
   if (set.reason.empty() || in.size() != set.in.size()) {
-    throw Violation("graph", NameOf(set.rank) + " has a neighbour twice, or no reason");
+    throw Violation("graph", RankName(set.rank) + " has a neighbour twice, or no reason");
   }
   worker.iteration = set.at;
   worker.told = true;
@@ -221,12 +221,12 @@ void HopRules::LetIn(const QueryAnswered& answer) {
   Worker& worker = workers_.at(answer.rank);
   if (!worker.waiting || !worker.told || !HasTokens(worker) || answer.ready ||
       answer.reason.empty()) {
-    throw Violation(
-        "tokens", NameOf(answer.rank) + " is let in without a token or a signal: " + answer.reason);
+    throw Violation("tokens", RankName(answer.rank) +
+                                  " is let in without a token or a signal: " + answer.reason);
   }
   const Iteration target = Target(worker);
   if (answer.next != target) {
-    throw Violation("jump", NameOf(answer.rank) + " goes from iteration " +
+    throw Violation("jump", RankName(answer.rank) + " goes from iteration " +
                                 std::to_string(worker.iteration) + " to " +
                                 std::to_string(answer.next) + ", due is " + std::to_string(target));
   }
@@ -295,10 +295,10 @@ void HopRules::CheckWaiting(const Decision& of) const {
   for (const auto& [rank, worker] : workers_) {
     if (!worker.waiting) continue;
     if (worker.told && HasTokens(worker)) {
-      throw Violation("tokens", NameOf(rank) + " asks and has tokens, and is not let in");
+      throw Violation("tokens", RankName(rank) + " asks and has tokens, and is not let in");
     }
     if (of.engine.Explain(of.now, rank).find("waiting") == std::string::npos) {
-      throw Violation("explained", NameOf(rank) + " waits without a reason");
+      throw Violation("explained", RankName(rank) + " waits without a reason");
     }
   }
 }
@@ -322,7 +322,7 @@ void HopRules::CheckTopology() const {
       same = same && found != worker.in.end() && found->second.weight == in.weight;
     }
     if (same) continue;
-    throw Violation("graph", NameOf(node.rank) + " was told other neighbours than it has");
+    throw Violation("graph", RankName(node.rank) + " was told other neighbours than it has");
   }
   if (!options_.directed && !links_.broken().empty()) CheckBroken(TopologyOf(options_, present));
 }
@@ -342,12 +342,12 @@ void HopRules::CheckBroken(const Topology& whole) const {
   };
   for (const auto& [rank, worker] : workers_) {
     if (!broken.Reaches(rank, worker.out)) {
-      throw Violation("graph", NameOf(rank) + " has a neighbour that it does not reach");
+      throw Violation("graph", RankName(rank) + " has a neighbour that it does not reach");
     }
     const auto now = connected(rank, [&](Rank of) { return workers_.at(of).out; });
     for (const Rank other : connected(rank, [&](Rank of) { return whole.Of(of).out; })) {
       if (now.contains(other) || broken.Has(rank, other)) continue;
-      throw Violation("graph", NameOf(rank) + " and " + NameOf(other) +
+      throw Violation("graph", RankName(rank) + " and " + RankName(other) +
                                    " reach each other and are not connected");
     }
   }
@@ -370,7 +370,7 @@ void HopRules::CheckGraph() const {
       const bool same = options_.directed || (mirrored != other.in.end() &&
                                               std::abs(mirrored->second.weight - in.weight) < 1e-9);
       if (!same || std::find(other.out.begin(), other.out.end(), rank) == other.out.end()) {
-        throw Violation("graph", NameOf(rank) + " gets updates of " + NameOf(sender) +
+        throw Violation("graph", RankName(rank) + " gets updates of " + RankName(sender) +
                                      (same ? ", who does not send them"
                                            : " with another weight "
                                              "than it sends them"));
@@ -379,23 +379,23 @@ void HopRules::CheckGraph() const {
     for (const Rank receiver : worker.out) {
       if (workers_.at(receiver).in.contains(rank)) continue;
       throw Violation("graph",
-                      NameOf(rank) + " sends to " + NameOf(receiver) + ", who expects none");
+                      RankName(rank) + " sends to " + RankName(receiver) + ", who expects none");
     }
     if (std::abs(received - 1) > 1e-9 || worker.own_weight < 0) {
       throw Violation("graph",
-                      "the weights of " + NameOf(rank) + " sum to " + std::to_string(received));
+                      "the weights of " + RankName(rank) + " sum to " + std::to_string(received));
     }
     const Iteration gap = options_.max_iteration_gap;
     const Iteration due = options_.staleness > 0 ? 1 : 1 + (gap > 0 ? gap : way_back);
     const bool upper = gap == 0 && options_.directed;  // there the engine may have more
     if (worker.slots != due && !(upper && worker.slots > due)) {
-      throw Violation("slots", NameOf(rank) + " has " + std::to_string(worker.slots) + " where " +
+      throw Violation("slots", RankName(rank) + " has " + std::to_string(worker.slots) + " where " +
                                    std::to_string(due) + " are due");
     }
   }
   for (const auto& [rank, weight] : sent) {
     if (std::abs(weight - 1) < 1e-9) continue;
-    throw Violation("graph", "the weights of the updates of " + NameOf(rank) + " sum to " +
+    throw Violation("graph", "the weights of the updates of " + RankName(rank) + " sum to " +
                                  std::to_string(weight));
   }
 }
@@ -408,9 +408,9 @@ void HopRules::CheckGaps(const std::set<Rank>& moved) const {
       if (pair.first != rank) break;
       const Iteration ahead = own - workers_.at(pair.second).iteration;
       if (ahead <= bound) continue;
-      throw Violation("gap", NameOf(rank) + " is " + std::to_string(ahead) +
-                                 " iterations ahead of " + NameOf(pair.second) + ", allowed are " +
-                                 std::to_string(bound));
+      throw Violation("gap", RankName(rank) + " is " + std::to_string(ahead) +
+                                 " iterations ahead of " + RankName(pair.second) +
+                                 ", allowed are " + std::to_string(bound));
     }
   }
   if (options_.max_iteration_gap > 0) CheckTokens(moved);

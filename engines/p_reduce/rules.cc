@@ -252,7 +252,7 @@ void PReduceRules::CheckIterations(const GroupFormed& group) const {
     const auto found = std::find_if(queue_.begin(), queue_.end(),
                                     [&](const Waiting& one) { return one.rank == member.rank; });
     if (found != queue_.end() && found->iteration == member.iteration) continue;
-    throw Violation("iterations", NameOf(member.rank) + " is in " + NameOf(group) +
+    throw Violation("iterations", RankName(member.rank) + " is in " + NameOf(group) +
                                       " with another iteration than its signal's");
   }
   if (group.iteration == newest) return;

@@ -127,7 +127,7 @@ std::set<Rank> PragueRules::Idle() const {
 void PragueRules::OnFinished(const FinishedEvent& finished) {
   const auto found = groups_.find(finished.group);
   if (found == groups_.end() || found->second.undone.erase(finished.rank) == 0) {
-    throw Violation("atomic", NameOf(finished.rank) + " has reported on " +
+    throw Violation("atomic", RankName(finished.rank) + " has reported on " +
                                   GroupName(finished.group) + ", in which it is not");
   }
   Worker& worker = workers_.at(finished.rank);
@@ -203,7 +203,7 @@ PragueRules::Group PragueRules::See(GroupId id, const std::vector<GroupShare>& s
     group.members.push_back(share.rank);
     group.undone.insert(share.rank);
     if (std::abs(share.weight * static_cast<double>(shares.size()) - 1) > 1e-12) {
-      throw Violation("weights", NameOf(share.rank) + " has " + std::to_string(share.weight) +
+      throw Violation("weights", RankName(share.rank) + " has " + std::to_string(share.weight) +
                                      " in " + GroupName(id));
     }
     if (share.passive) {
@@ -256,11 +256,11 @@ void PragueRules::CheckRandom(const Groups& fresh) {
     bool conflict = false;
     for (const Rank rank : group.members) {
       if (workers_.contains(rank)) continue;
-      throw Violation("group-size", NameOf(rank) + " is drawn, and is not there");
+      throw Violation("group-size", RankName(rank) + " is drawn, and is not there");
     }
     for (const auto& [earlier, other] : groups_) {
       if (other.undone.contains(group.caller) && other.caller == group.caller) {
-        throw Violation("group-size", NameOf(group.caller) + " has two groups that answer it");
+        throw Violation("group-size", RankName(group.caller) + " has two groups that answer it");
       }
       for (const Rank rank : group.members) {
         conflict = conflict || (other.undone.contains(rank) && other.caller != group.caller);
@@ -281,7 +281,8 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
     for (const Rank rank : group.members) {
       ++count[rank];
       if (idle.contains(rank)) continue;
-      throw Violation("division", NameOf(rank) + " is divided, and in a group that is not through");
+      throw Violation("division",
+                      RankName(rank) + " is divided, and in a group that is not through");
     }
     groups_[id] = group;
   }
@@ -291,7 +292,7 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
   const Worker& caller = workers_.at(ready->rank);
   if (!caller.waiting || !idle.contains(ready->rank)) {
     if (fresh.empty()) return;
-    throw Violation("division", NameOf(ready->rank) +
+    throw Violation("division", RankName(ready->rank) +
                                     (caller.waiting ? " has a group" : " is served") +
                                     ", and its request draws one");
   }
@@ -309,14 +310,14 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
     const std::int64_t requests = workers_.at(rank).requests;
     const bool slow = caller.requests - requests >= options_.slowdown_threshold;
     if (slow && count.contains(rank)) {
-      throw Violation("slow-worker", NameOf(ready->rank) + " has requested " +
+      throw Violation("slow-worker", RankName(ready->rank) + " has requested " +
                                          std::to_string(caller.requests) +
-                                         " groups, and is divided with " + NameOf(rank) +
+                                         " groups, and is divided with " + RankName(rank) +
                                          ", which has " + std::to_string(requests));
     }
     if (slow) continue;
     if (!count.contains(rank) && !apart) {
-      throw Violation("division", NameOf(rank) + " is idle and not slow, and is not divided");
+      throw Violation("division", RankName(rank) + " is idle and not slow, and is not divided");
     }
     ++n;
     hosts[workers_.at(rank).host].insert(rank);
@@ -336,14 +337,14 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
 void PragueRules::CheckParted(Rank caller, const std::vector<Rank>& idle,
                               const std::map<Rank, int>& count) {
   Count("divisions_apart");
-  if (!count.contains(caller)) throw Violation("division", NameOf(caller) + " divides others");
+  if (!count.contains(caller)) throw Violation("division", RankName(caller) + " divides others");
   for (const Rank rank : idle) {
     const auto found = count.find(rank);
     if (found != count.end() && found->second > 2) {
-      throw Violation("division", NameOf(rank) + " is in three groups of a division");
+      throw Violation("division", RankName(rank) + " is in three groups of a division");
     }
     if (found != count.end() || !links_.broken().Reaches(rank, idle)) continue;
-    throw Violation("division", NameOf(rank) + " is idle, reaches all, and is not divided");
+    throw Violation("division", RankName(rank) + " is idle, reaches all, and is not divided");
   }
 }
 
@@ -365,7 +366,7 @@ void PragueRules::CheckPhases(const Groups& fresh,
     std::set<std::string> spans;
     for (const Rank rank : group.members) {
       spans.insert(workers_.at(rank).host);
-      must(++count[rank] <= 2, NameOf(rank) + " is in three groups of a division");
+      must(++count[rank] <= 2, RankName(rank) + " is in three groups of a division");
     }
     must(group.members.size() >= 2, GroupName(id) + " has one member");
     if (spans.size() > 1) {
@@ -435,10 +436,10 @@ void PragueRules::CheckWaits(const Decision& of) const {
       return entry.second.undone.contains(r) && Answers(entry.second, r);
     });
     if (worker.waiting && !own && worker.failing.empty()) {
-      throw Violation("waits", NameOf(rank) + " waits for nothing");
+      throw Violation("waits", RankName(rank) + " waits for nothing");
     }
     if (worker.waiting == of.engine.Explain(of.now, rank).empty()) {
-      throw Violation("waits", NameOf(rank) + " waits without a reason, or has one");
+      throw Violation("waits", RankName(rank) + " waits without a reason, or has one");
     }
   }
 }

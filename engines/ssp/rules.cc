@@ -132,13 +132,13 @@ void SspRules::LetOn(const QueryAnswered& answer) {
                                       [](const auto& of) { return of.second.trains; });
   if (answer.next != worker.clock + 1 || !worker.asks || answer.ready || answer.reason.empty() ||
       answer.workers != static_cast<std::uint32_t>(training)) {
-    throw Violation("clocks", NameOf(answer.rank) + " at clock " + std::to_string(worker.clock) +
+    throw Violation("clocks", RankName(answer.rank) + " at clock " + std::to_string(worker.clock) +
                                   " goes on to " + std::to_string(answer.next) + ", one of " +
                                   std::to_string(answer.workers) + " where " +
                                   std::to_string(training) + " train");
   }
   if (!MayGoOn(worker)) {
-    throw Violation("bound", NameOf(answer.rank) + " goes on to clock " +
+    throw Violation("bound", RankName(answer.rank) + " goes on to clock " +
                                  std::to_string(answer.next) + ", and one has stored " +
                                  std::to_string(Slowest()));
   }
@@ -214,7 +214,7 @@ void SspRules::CheckClocks(const PlacementSet& set) {
       at = std::max(at, lowest != kNobodyTrains ? lowest : reached_);
     }
     if (set.at[i] != at) {
-      throw Violation("clocks", NameOf(set.members[i]) + " goes to clock " +
+      throw Violation("clocks", RankName(set.members[i]) + " goes to clock " +
                                     std::to_string(set.at[i]) + ", due is " + std::to_string(at));
     }
     worker.clock = at;
@@ -263,7 +263,7 @@ void SspRules::Open(const PlacementOpened& opened) {
 void SspRules::CheckWaiting(const Decision& of) const {
   for (const auto& [rank, worker] : workers_) {
     if (worker.asks && worker.trains && MayGoOn(worker)) {
-      throw Violation("bound", NameOf(rank) + " waits to go on to clock " +
+      throw Violation("bound", RankName(rank) + " waits to go on to clock " +
                                    std::to_string(worker.clock + 1) + ", and all have stored " +
                                    std::to_string(Slowest()));
     }
@@ -273,7 +273,7 @@ void SspRules::CheckWaiting(const Decision& of) const {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
     const bool must = worker.asks || !open_;
     if (explained == must || (explained && worker.Fresh())) continue;
-    throw Violation("explained", NameOf(rank) + " waits without a reason, or has one");
+    throw Violation("explained", RankName(rank) + " waits without a reason, or has one");
   }
 }
 

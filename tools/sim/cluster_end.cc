@@ -7,6 +7,7 @@
 
 #include "engines/violation.h"
 #include "tools/sim/cluster_run.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 
@@ -154,8 +155,7 @@ void Cluster::CheckEnd() {
     if (world_.forgot && !known.contains(incarnation)) continue;
     const std::uint64_t tag = world_.replicas[i].tag;
     if (tags.try_emplace(workers_[i].run_number(), tag).first->second != tag) {
-      throw Violation("replicas-agree",
-                      "worker " + std::to_string(i) + " ends with another replica than others");
+      throw Violation("replicas-agree", WorkerName(i) + " ends with another replica than others");
     }
   }
   data_.book().CheckEnd();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 #include "tools/sim/replica_book.h"
 
 namespace prd::sim {
@@ -104,8 +105,7 @@ void DataPlane::Seen(RunId run, const GroupFormed& formed) {
 }
 
 void DataPlane::CheckOrder(std::uint32_t worker, RunId run, const Group& group, const Plan& plan) {
-  const std::string who =
-      "worker " + std::to_string(worker) + " begins group " + std::to_string(group.id);
+  const std::string who = WorkerName(worker) + " begins group " + std::to_string(group.id);
   if (current_[worker] != 0) {
     throw Violation("one-reduction",
                     who + " in group " + std::to_string(reductions_.at(current_[worker]).group.id));
@@ -331,9 +331,9 @@ void DataPlane::CheckStart(const Reduction& reduction) const {
     if (equal ? weight == 1 && iteration == newest : weight != share) {
       if (equal) return;
       throw Violation("returning-start",
-                      "worker " + std::to_string(reduction.members[i]) +
-                          " has trained before, as " + std::to_string(returning.size()) +
-                          " have, and counts " + std::to_string(weight) + " in the common start");
+                      WorkerName(reduction.members[i]) + " has trained before, as " +
+                          std::to_string(returning.size()) + " have, and counts " +
+                          std::to_string(weight) + " in the common start");
     }
   }
   if (!equal || returning.empty()) return;
@@ -353,7 +353,7 @@ bool DataPlane::CheckSwitched(const Reduction& reduction) const {
     const Replica& replica = world_->replicas[reduction.members[i]];
     const GroupMember& member = reduction.group.members[i];
     if (replica.averaged != run || !former->second.with_model.contains(member.rank)) continue;
-    const std::string who = "worker " + std::to_string(reduction.members[i]);
+    const std::string who = WorkerName(reduction.members[i]);
     if (averaged != nullptr && averaged->tag != replica.tag) {
       throw Violation("switched-model", who + " ended run " + std::to_string(run) +
                                             " with another replica than others");
@@ -394,7 +394,7 @@ void DataPlane::CheckBefore(const Reduction& reduction) const {
   const Replica& first = world_->replicas[reduction.members[0]];
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const Replica& replica = world_->replicas[reduction.members[i]];
-    const std::string who = "worker " + std::to_string(reduction.members[i]);
+    const std::string who = WorkerName(reduction.members[i]);
     const bool same = base ? replica.base_tag == first.base_tag : replica.tag == first.tag;
     if ((base || landing == Landing::kGradients) && !same && !may_differ) {
       throw Violation(
@@ -533,9 +533,8 @@ void DataPlane::Deposit(std::uint32_t worker) {
           group.kind != GroupKind::kRound) {
         continue;
       }
-      throw Violation("outbox", "worker " + std::to_string(worker) +
-                                    " adds to its outbox while group " + std::to_string(group.id) +
-                                    " reduces it");
+      throw Violation("outbox", WorkerName(worker) + " adds to its outbox while group " +
+                                    std::to_string(group.id) + " reduces it");
     }
   }
   Replica& replica = world_->replicas[worker];
@@ -715,8 +714,8 @@ std::optional<bool> DataPlane::OnCopied(std::uint32_t worker, std::uint64_t tick
   if (became == Copied::kWaits) return std::nullopt;
   if (became == Copied::kFails) return false;
   const std::uint32_t source = WorkerOf(average.source);
-  const std::string who = "worker " + std::to_string(worker) + " averages the replica of worker " +
-                          std::to_string(source);
+  const std::string who =
+      WorkerName(worker) + " averages the replica of worker " + std::to_string(source);
   if (std::find(average.of.begin(), average.of.end(), source) != average.of.end()) {
     throw Violation("average", who + " twice");
   }

@@ -13,8 +13,6 @@
 namespace prd::sim {
 namespace {
 
-std::string RankText(Rank rank) { return RankName(rank); }
-
 void CheckWeights(const GroupFormed& formed) {
   const bool round = formed.kind == GroupKind::kRound;
   const double share = 1.0 / static_cast<double>(formed.members.size());
@@ -70,7 +68,7 @@ void Laws::Seen(const Record& record) {
     Worker& worker = At(run, dropped->rank);
     if (worker.joined && worker.group != kNoGroup) {
       throw Violation("members",
-                      "an update of " + RankText(dropped->rank) + " in a group is dropped");
+                      "an update of " + RankName(dropped->rank) + " in a group is dropped");
     }
     if (!worker.joined) {  // it was done on a model that was outdated when it came
       worker.owed = 0;
@@ -132,12 +130,12 @@ void Laws::OnReady(const Plan& plan, Worker* worker, Rank rank, const Ready& rea
                           : ready.waiting       ? std::max(worker->signalled, worker->iteration + 1)
                                                 : worker->signalled;
   if (worker->joined && ready.iteration < least) {
-    throw Violation("iterations", RankText(rank) + " is ready with iteration " +
+    throw Violation("iterations", RankName(rank) + " is ready with iteration " +
                                       std::to_string(ready.iteration) + " after " +
                                       std::to_string(worker->iteration));
   }
   if (worker->joined && !TrainsInRounds(plan) && worker->open && worker->waiting) {
-    throw Violation("one-signal", RankText(rank) + " signals iteration " +
+    throw Violation("one-signal", RankName(rank) + " signals iteration " +
                                       std::to_string(ready.iteration) + " while its signal for " +
                                       std::to_string(worker->signalled) + " stands");
   }
@@ -167,7 +165,7 @@ void Laws::OnFinished(Run* run, Rank rank, const Finished& finished) {
   if (finished.group == kNoGroup && !finished.unreachable.empty()) return;  // of links alone
   const auto it = run->groups.find(finished.group);
   if (it == run->groups.end() || std::erase(it->second.pending, rank) != 1) {
-    throw Violation("finished-once", RankText(rank) + " reports on group " +
+    throw Violation("finished-once", RankName(rank) + " reports on group " +
                                          std::to_string(finished.group) +
                                          ", which does not wait for it");
   }
@@ -183,12 +181,12 @@ void Laws::HasResult(Run* run, Rank rank, GroupId id, std::uint32_t included) {
   Running& group = run->groups.at(id);
   Worker& worker = At(run, rank);
   if (worker.joined && !Ahead(run->plan, group.kind) && group.iteration < worker.iteration) {
-    throw Violation("iterations", RankText(rank) + " goes back from " +
+    throw Violation("iterations", RankName(rank) + " goes back from " +
                                       std::to_string(worker.iteration) + " to " +
                                       std::to_string(group.iteration));
   }
   if (included > worker.owed) {
-    throw Violation("gradients", RankText(rank) + " has " + std::to_string(included) +
+    throw Violation("gradients", RankName(rank) + " has " + std::to_string(included) +
                                      " gradients in group " + std::to_string(id) + ", and owed " +
                                      std::to_string(worker.owed));
   }
@@ -226,12 +224,12 @@ void Laws::OnLeft(Run* run, const WorkerLeft& left) {
                       left.reason.starts_with("evicted by ") ||  // an operator
                       left.reason.starts_with("nobody is left to give the result");
   if (left.why == LeftReason::kEvicted && !behind) {
-    throw Violation("no-evictions", RankText(left.rank) + ": " + left.reason);
+    throw Violation("no-evictions", RankName(left.rank) + ": " + left.reason);
   }
   Worker& worker = At(run, left.rank);
   if (left.gradients != worker.owed || (left.why == LeftReason::kFinished && worker.owed > 0)) {
     throw Violation("gradients",
-                    RankText(left.rank) + " goes with " + std::to_string(left.gradients) +
+                    RankName(left.rank) + " goes with " + std::to_string(left.gradients) +
                         " gradients in no round, where it owes " + std::to_string(worker.owed));
   }
   worker.joined = false;
@@ -306,9 +304,9 @@ void Laws::CheckBase(const Run& run, const GroupFormed& formed) {
   for (const GroupShare& share : formed.members) {
     if (base(share) == base(first)) continue;
     throw Violation("iterations",
-                    "in group " + std::to_string(formed.id) + " " + RankText(first.rank) +
+                    "in group " + std::to_string(formed.id) + " " + RankName(first.rank) +
                         " has a model of iteration " + std::to_string(base(first)) + ", and " +
-                        RankText(share.rank) + " one of " + std::to_string(base(share)));
+                        RankName(share.rank) + " one of " + std::to_string(base(share)));
   }
 }
 
@@ -327,7 +325,7 @@ void Laws::CheckId(const Run& run, const GroupFormed& formed) const {
   for (const GroupShare& share : formed.members) {
     const auto index = static_cast<std::size_t>(share.rank);
     if (index >= run.workers.size() || formed.id > run.workers[index].newest) continue;
-    throw Violation("group-order", RankText(share.rank) + " is put into " + name + " after group " +
+    throw Violation("group-order", RankName(share.rank) + " is put into " + name + " after group " +
                                        std::to_string(run.workers[index].newest));
   }
 }
@@ -364,25 +362,25 @@ void Laws::CheckMember(const Plan& plan, const Worker& worker, const GroupFormed
   const bool train = formed.kind == GroupKind::kTrain;
   const bool signal = (train && !DrawnAhead(plan)) || formed.kind == GroupKind::kAverage;
   if (worker.group != kNoGroup) {
-    throw Violation("one-group", RankText(share.rank) + " is in group " +
+    throw Violation("one-group", RankName(share.rank) + " is in group " +
                                      std::to_string(worker.group) + " and put into " + name);
   }
   const bool trains = signal || train || formed.kind == GroupKind::kRound;
   if (trains && worker.paused) {
-    throw Violation("pause", RankText(share.rank) + " pauses, and is put into " + name);
+    throw Violation("pause", RankName(share.rank) + " pauses, and is put into " + name);
   }
   if (trains && !worker.joined) {
-    throw Violation("members", RankText(share.rank) + " is put into " + name + ", and not there");
+    throw Violation("members", RankName(share.rank) + " is put into " + name + ", and not there");
   }
   if (signal && !(worker.waiting && worker.open)) {
-    throw Violation("members", RankText(share.rank) + " is put into " + name + " without a signal");
+    throw Violation("members", RankName(share.rank) + " is put into " + name + " without a signal");
   }
   if (formed.kind == GroupKind::kRound && share.weight > 0 && worker.owed == 0) {
     throw Violation("members",
-                    RankText(share.rank) + " contributes to " + name + " and owes nothing");
+                    RankName(share.rank) + " contributes to " + name + " and owes nothing");
   }
   if (train && share.iteration < worker.iteration) {
-    throw Violation("iterations", RankText(share.rank) + " enters " + name + " with iteration " +
+    throw Violation("iterations", RankName(share.rank) + " enters " + name + " with iteration " +
                                       std::to_string(share.iteration) + " after " +
                                       std::to_string(worker.iteration));
   }
@@ -430,8 +428,8 @@ void Laws::OnEnded(Run* run, const GroupEnded& ended) {
   const Running& group = it->second;
   if (group.kind == GroupKind::kRound && !group.have.empty() && !group.lack.empty()) {
     throw Violation("round-for-all", GroupName(ended.id) + " ends, " +
-                                         RankText(group.have.front()) + " has the result, and " +
-                                         RankText(group.lack.front()) + " has not");
+                                         RankName(group.have.front()) + " has the result, and " +
+                                         RankName(group.lack.front()) + " has not");
   }
   run->groups.erase(it);
 }
@@ -446,9 +444,9 @@ void Laws::OnOrdered(Run* run, const AdoptOrdered& ordered) {
   const auto it = run->groups.find(ordered.result);
   if (it == run->groups.end() || !Has(it->second.have, ordered.source) ||
       std::erase(it->second.lack, ordered.rank) != 1) {
-    throw Violation("round-for-all", RankText(ordered.rank) + " is to copy the result of group " +
+    throw Violation("round-for-all", RankName(ordered.rank) + " is to copy the result of group " +
                                          std::to_string(ordered.result) + " from " +
-                                         RankText(ordered.source));
+                                         RankName(ordered.source));
   }
   it->second.pending.push_back(ordered.rank);
   worker.group = ordered.result;
@@ -458,13 +456,13 @@ void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
   Worker& worker = At(run, answered.rank);
   worker.answered = true;
   if (!worker.joined || !worker.open || worker.signalled != answered.iteration) {
-    throw Violation("answers", RankText(answered.rank) + " is answered for iteration " +
+    throw Violation("answers", RankName(answered.rank) + " is answered for iteration " +
                                    std::to_string(answered.iteration) +
                                    ", and has no open signal for it");
   }
   if (!TrainsInGroups(run->plan)) {
     if (answered.next < answered.iteration) {
-      throw Violation("iterations", RankText(answered.rank) + " is ready with iteration " +
+      throw Violation("iterations", RankName(answered.rank) + " is ready with iteration " +
                                         std::to_string(answered.iteration) + " and goes on at " +
                                         std::to_string(answered.next));
     }
@@ -477,7 +475,7 @@ void Laws::OnAnswered(Run* run, const QueryAnswered& answered) {
 void Laws::OnNeighbours(Run* run, const NeighboursSet& set) {
   Worker& worker = At(run, set.rank);
   if (!worker.joined || set.at < worker.iteration) {
-    throw Violation("iterations", RankText(set.rank) + " gets neighbours at iteration " +
+    throw Violation("iterations", RankName(set.rank) + " gets neighbours at iteration " +
                                       std::to_string(set.at) + " after " +
                                       std::to_string(worker.iteration));
   }

@@ -23,6 +23,7 @@
 #include "common/base/messages.h"
 #include "engines/violation.h"
 #include "tools/sim/mutation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 
@@ -85,9 +86,9 @@ class MeshDoors {
     if (worker >= doors_.size() || doors_[worker].self != self) return;
     for (const auto& [rank, announced] : doors_[worker].announced) {
       if (members.contains(announced.first)) continue;
-      throw Violation("out", "worker " + std::to_string(worker) + " serves rank " +
-                                 std::to_string(rank) + ", incarnation " +
-                                 std::to_string(announced.first) + ", which is out");
+      throw Violation("out", WorkerName(worker) + " serves rank " + std::to_string(rank) +
+                                 ", incarnation " + std::to_string(announced.first) +
+                                 ", which is out");
     }
   }
 
@@ -116,10 +117,9 @@ class MeshDoors {
       for (const auto& [rank, announced] : doors_[worker].announced) {
         const bool let_in = announced.first == name && (name_suffices_ || announced.second == key);
         if (!let_in) continue;
-        throw Violation("let-in", "worker " + std::to_string(worker) +
-                                      " lets in somebody as rank " + std::to_string(rank) +
-                                      ", incarnation " + std::to_string(name) +
-                                      ", with another process's key");
+        throw Violation("let-in", WorkerName(worker) + " lets in somebody as rank " +
+                                      std::to_string(rank) + ", incarnation " +
+                                      std::to_string(name) + ", with another process's key");
       }
     }
   }
@@ -133,9 +133,9 @@ class MeshDoors {
   };
   [[noreturn]] static void Fail(std::uint32_t worker, const GroupMember& member,
                                 const std::string& why) {
-    throw Violation("keys", "worker " + std::to_string(worker) + " turns to rank " +
-                                std::to_string(member.rank) + ", incarnation " +
-                                std::to_string(member.incarnation) + ", and " + why);
+    throw Violation("keys", WorkerName(worker) + " turns to rank " + std::to_string(member.rank) +
+                                ", incarnation " + std::to_string(member.incarnation) + ", and " +
+                                why);
   }
 
   const bool name_suffices_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
@@ -499,8 +500,8 @@ void SimWorker::CheckIncluded(const WorkerBody& body) const {
     return;
   }
   if (told == last_result_.included) return;
-  throw Violation("gradients-once", "worker " + std::to_string(number_) + " tells of " +
-                                        std::to_string(told) + " gradients in group " +
+  throw Violation("gradients-once", WorkerName(number_) + " tells of " + std::to_string(told) +
+                                        " gradients in group " +
                                         std::to_string(last_result_.group) + ", where " +
                                         std::to_string(last_result_.included) + " are");
 }
@@ -512,7 +513,7 @@ void SimWorker::CheckTold(const Hello& hello) {
   const bool store = HasStore(world.PlanOf(world.NumberOf({.high = hello.former.high})));
   const bool tells = replica().trained && !store;
   if (!tells || hello.iteration == replica().iteration) return;
-  throw Violation("told", "worker " + std::to_string(number_) + " says Hello with iteration " +
+  throw Violation("told", WorkerName(number_) + " says Hello with iteration " +
                               std::to_string(hello.iteration) + ", and its parameters are of " +
                               std::to_string(replica().iteration));
 }
@@ -531,8 +532,8 @@ void SimWorker::CheckRunAhead() const {
   const auto length = static_cast<std::int64_t>(StepsPerSignal(plan));
   const std::int64_t due = 1 + (since_signal_ - 1) / length;
   if (due <= static_cast<std::int64_t>(RunAhead(plan))) return;
-  throw Violation("run-ahead", "worker " + std::to_string(number_) + " goes on with step " +
-                                   std::to_string(due) + " of a signal that stands, where " +
+  throw Violation("run-ahead", WorkerName(number_) + " goes on with step " + std::to_string(due) +
+                                   " of a signal that stands, where " +
                                    std::to_string(RunAhead(plan)) + " are allowed");
 }
 
@@ -553,8 +554,8 @@ void SimWorker::CheckLent(const Group& group) const {
   const bool any_time =
       group.kind == GroupKind::kRound || (group.kind == GroupKind::kTrain && Overlaps());
   if (any_time || Lends()) return;
-  throw Violation("lent", "worker " + std::to_string(number_) + " begins group " +
-                              std::to_string(group.id) + " while it is " + PhaseName(phase_));
+  throw Violation("lent", WorkerName(number_) + " begins group " + std::to_string(group.id) +
+                              " while it is " + PhaseName(phase_));
 }
 
 void SimWorker::OnSent(const WorkerEnvelope& envelope) {
@@ -587,8 +588,8 @@ void SimWorker::Perform(Action* action) {
     parts_->data->Gone(number_);
     parts_->exchange->Gone(number_);
     if (world->dismissed.contains(replica().incarnation) && !world->forgot) {
-      throw Violation("dismissed", "worker " + std::to_string(number_) +
-                                       " comes back, and an operator has removed it");
+      throw Violation("dismissed",
+                      WorkerName(number_) + " comes back, and an operator has removed it");
     }
     replica().incarnation = become->incarnation;
     parts_->doors->Become(number_, become->incarnation, MeshKeyNow());
@@ -652,9 +653,8 @@ void SimWorker::Perform(Action* action) {
 }
 
 std::string SimWorker::Where() const {
-  return "worker " + std::to_string(number_) + " (run " + std::to_string(run()) +
-         "): " + PhaseName(phase_) + ", " + std::to_string(steps_) + " steps" +
-         (error_.empty() ? "" : ", " + error_);
+  return WorkerName(number_) + " (run " + std::to_string(run()) + "): " + PhaseName(phase_) + ", " +
+         std::to_string(steps_) + " steps" + (error_.empty() ? "" : ", " + error_);
 }
 
 }  // namespace prd::sim

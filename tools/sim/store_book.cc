@@ -7,13 +7,13 @@
 
 #include "engines/event.h"
 #include "engines/violation.h"
+#include "tools/sim/names.h"
 
 namespace prd::sim {
 namespace {
 
 std::string Text(Incarnation worker, Iteration clock) {
-  return "worker " + std::to_string(WorkerOf(worker)) + "'s update of clock " +
-         std::to_string(clock);
+  return WorkerName(WorkerOf(worker)) + "'s update of clock " + std::to_string(clock);
 }
 std::string ShardName(std::size_t shard) { return "shard " + std::to_string(shard); }
 
