@@ -17,6 +17,7 @@
 #include "tools/prdctl/json.h"
 #include "tools/prdctl/meters.h"
 #include "tools/prdctl/present.h"
+#include "tools/prdctl/sync.h"
 
 namespace prd::ctl {
 namespace {
