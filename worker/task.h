@@ -25,8 +25,8 @@ class [[nodiscard]] Task {
     struct GoOn {
       bool await_ready() const noexcept { return false; }
       std::coroutine_handle<> await_suspend(Handle ended) const noexcept {
-        const std::coroutine_handle<> awaits = ended.promise().awaits;
-        return awaits ? awaits : std::noop_coroutine();
+        const std::coroutine_handle<> next = ended.promise().awaits;
+        return next ? next : std::noop_coroutine();
       }
       void await_resume() const noexcept {}
     };

@@ -16,7 +16,7 @@
 namespace prd {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(PRD_ADDRESS_SANITIZER) || defined(PRD_THREAD_SANITIZER)
 constexpr std::uint64_t kIterations = 200'000;
 #else
 constexpr std::uint64_t kIterations = 3'000'000;

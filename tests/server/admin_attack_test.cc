@@ -60,7 +60,7 @@ class AdminAttack : public ::testing::Test {
   }
   // The daemon has grown by less. A sanitizer keeps what is freed.
   void ExpectGrownByLess([[maybe_unused]] std::int64_t before, [[maybe_unused]] int mb) const {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(PRD_ADDRESS_SANITIZER) && !defined(PRD_THREAD_SANITIZER)
     EXPECT_LT(MemoryMb(), before + mb);
 #endif
   }

@@ -378,7 +378,7 @@ class NoDescriptors {
 };
 
 // UBSan's check of virtual calls opens a pipe, and takes an object for none where it cannot.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PRD_ADDRESS_SANITIZER)
 constexpr bool kChecksOpenPipes = true;
 #else
 constexpr bool kChecksOpenPipes = false;

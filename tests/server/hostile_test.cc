@@ -274,7 +274,7 @@ TEST_F(HostileClient, CostsOthersLittle) {
                Resident() - before);
   // 16 KiB for a job with the longest texts, and what is on the way. AddressSanitizer keeps what
   // the daemon has freed.
-#if !defined(__SANITIZE_ADDRESS__)
+#if !defined(PRD_ADDRESS_SANITIZER)
   EXPECT_LT(Resident() - before, static_cast<long>(64 * 1024 + 16 * jobs));
 #endif
 }

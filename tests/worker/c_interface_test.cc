@@ -144,7 +144,7 @@ TEST(CInterfaceTest, ACheckpointAPauseAndAnEndWithoutWaiting) {
 }
 
 TEST(CInterfaceTest, AForkedChildIsToldAndLeavesTheSessionAlone) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(PRD_ADDRESS_SANITIZER)
   GTEST_SKIP() << "for the reason that MisuseTest of this name gives";
 #endif
   FakeDaemon daemon(SpecFor(AllReduceOptions{}, 1));

@@ -84,7 +84,7 @@ TEST_F(EnvironmentTest, WhereAWorkerListensAndWhatItAnnounces) {
 
 TEST_F(EnvironmentTest, NothingSetGivesTheDefaults) {
   const SessionOptions options = With({}).value();
-  const SessionOptions defaults;
+  const SessionOptions defaults{};
   EXPECT_EQ(options.controller, defaults.controller);
   EXPECT_EQ(options.rank, -1);
   EXPECT_EQ(options.timeout, defaults.timeout);

@@ -773,11 +773,11 @@ TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
     liar.Describe(t, right);
     liar.Describe(t, right);
   });
-  for (const auto& [offset, length] :
+  for (const auto& part :
        std::vector<std::pair<std::size_t, std::size_t>>{{4, 8}, {0, kBytes + 1}, {0, 0}}) {
     expect(Code::kDataLoss, [&](Ticket t) {
       liar.Describe(t, right);
-      liar.Part(t, offset, length);
+      liar.Part(t, part.first, part.second);
     });
   }
   expect(Code::kDataLoss, [&](Ticket t) {

@@ -257,7 +257,7 @@ TEST(SessionExchangeTest, HopTrainsInAllWays) {
     FakeDaemon daemon(SpecFor(options, kWorkers));
     Rows ends(kWorkers);
     std::atomic<std::uint64_t> sent{0};
-    InParallel(daemon, kWorkers, [&](Trainer& trainer, int rank) {
+    InParallel(daemon, kWorkers, [&, name = name, options = options](Trainer& trainer, int rank) {
       SCOPED_TRACE(name);
       if (!trainer.Attach().ok()) return;
       std::int64_t at = 0;
@@ -377,7 +377,7 @@ TEST(SessionExchangeTest, ADaemonThatRestartsCostsNothing) {
       }
       daemon.Restart();
     });
-    InParallel(daemon, kWorkers, [&](Trainer& trainer, int rank) {
+    InParallel(daemon, kWorkers, [&, name = name](Trainer& trainer, int rank) {
       SCOPED_TRACE(name);
       trainer.constant = rank + 1;
       if (!trainer.Attach().ok()) return;
@@ -404,7 +404,7 @@ TEST(SessionExchangeTest, OneLeavesAndTheOthersGoOn) {
     SCOPED_TRACE(name);
     FakeDaemon daemon(SpecFor(engine, kWorkers));
     Rows ends(kWorkers);
-    InParallel(daemon, kWorkers, [&](Trainer& trainer, int rank) {
+    InParallel(daemon, kWorkers, [&, name = name](Trainer& trainer, int rank) {
       SCOPED_TRACE(name);
       if (!trainer.Attach().ok()) return;
       for (int k = 0; k < 12; ++k) {
@@ -428,7 +428,7 @@ TEST(SessionExchangeTest, AnApplyThatThrowsLeavesTheOthersToGoOn) {
     SCOPED_TRACE(name);
     FakeDaemon daemon(SpecFor(engine, 3));
     Rows ends(3);
-    InParallel(daemon, 3, [&](Trainer& trainer, int rank) {
+    InParallel(daemon, 3, [&, name = name](Trainer& trainer, int rank) {
       SCOPED_TRACE(name);
       if (!trainer.Attach().ok()) return;
       for (int k = 0; k < 6; ++k) {
@@ -465,7 +465,7 @@ TEST(SessionExchangeTest, OneThatIsTakenForDeadJoinsAgain) {
     Rows ends(kWorkers);
     std::atomic<bool> back{false};
     Gate gate(kWorkers);
-    InParallel(daemon, kWorkers, [&](Trainer& trainer, int rank) {
+    InParallel(daemon, kWorkers, [&, name = name](Trainer& trainer, int rank) {
       SCOPED_TRACE(name);
       if (!trainer.Attach().ok()) return;
       for (int k = 0; k < 4; ++k) {

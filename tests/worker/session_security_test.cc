@@ -34,7 +34,7 @@ using testing::Worker;
 
 // libsodium is not built with the thread sanitizer, which takes seconds to find that out of each of
 // the races that it sees there (tsan.supp): leases run out.
-#if defined(__SANITIZE_THREAD__)
+#if defined(PRD_THREAD_SANITIZER)
 constexpr MeshSecurity kAll[] = {MeshSecurity::kNone, MeshSecurity::kAead};
 #else
 constexpr MeshSecurity kAll[] = {MeshSecurity::kNone, MeshSecurity::kAead, MeshSecurity::kCurve};

@@ -161,7 +161,7 @@ bool Page::Read(RunId first) {
     if (watched == watched_.end()) return false;
     auto& [runs, job, error, asked, whole, failed] = watched->second;
     auto at = std::find_if(runs.begin(), runs.end(),
-                           [&](const RunInfo& info) { return info.run == job.run(); });
+                           [&, read = job.run()](const RunInfo& info) { return info.run == read; });
     if (at == runs.end()) {
       at = runs.begin();
     } else if (job.ended() && std::next(at) != runs.end()) {

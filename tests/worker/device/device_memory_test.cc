@@ -208,6 +208,9 @@ class Program {
   }
 
   void Combine() {
+    for (const Row& row : twins_.there) {
+      if (row.data() == nullptr) return;  // its allocation has failed
+    }
     const auto [offset, length] = Range();
     std::vector<Memory::Place> to_here, to_there;
     std::vector<Memory::Input> from_here, from_there;
@@ -215,7 +218,7 @@ class Program {
     std::vector<std::size_t> rows = {0, 1, 2, 3, kRows};  // the last: the tensors
     std::swap(rows[0], rows[random_.Below(5)]);
     std::swap(rows[1], rows[1 + random_.Below(4)]);
-    const auto place = [&](std::size_t row, bool here) {
+    const auto place = [&, offset = offset](std::size_t row, bool here) {
       if (row == kRows) return Memory::Tensors();
       return Memory::In((here ? twins_.here : twins_.there)[row].data() + offset);
     };
