@@ -36,10 +36,11 @@ if(PRD_SANITIZE)
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
   if(PRD_SANITIZE MATCHES "undefined")
-    # RocksDB is built without the types that this asks for. A C program has not the runtime of clang's for functions.
+    # vptr reports every object of RocksDB's classes, for RocksDB is built without RTTI. Clang's `function` needs a runtime
+    # that C programs, which link libprd too, do not have.
     add_compile_options(-fno-sanitize=vptr $<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>)
     if(PRD_TEST_BRIEF)
-      # A check at each access: a third of the compile time. The address sanitizer reports null pointers too.
+      # These are a third of the compile time: they check each access. AddressSanitizer reports null pointers as well.
       add_compile_options(-fno-sanitize=null,alignment,object-size)
     endif()
   endif()

@@ -773,11 +773,11 @@ TEST(MeshExchangeTest, WhatDoesNotFitFailsThePullThatItIsFor) {
     liar.Describe(t, right);
     liar.Describe(t, right);
   });
-  for (const auto& part :
+  for (const auto& [offset, length] :
        std::vector<std::pair<std::size_t, std::size_t>>{{4, 8}, {0, kBytes + 1}, {0, 0}}) {
-    expect(Code::kDataLoss, [&](Ticket t) {
+    expect(Code::kDataLoss, [&, offset = offset, length = length](Ticket t) {
       liar.Describe(t, right);
-      liar.Part(t, part.first, part.second);
+      liar.Part(t, offset, length);
     });
   }
   expect(Code::kDataLoss, [&](Ticket t) {

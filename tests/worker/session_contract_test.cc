@@ -510,7 +510,7 @@ TEST(MisuseTest, CallsInsideApplyAreRefused) {
 
 TEST(MisuseTest, AForkedChildIsToldAndLeavesTheSessionAlone) {
 #if defined(PRD_ADDRESS_SANITIZER)
-  GTEST_SKIP() << "AddressSanitizer of GCC 12 does not take its allocator's locks at a fork: the "
+  GTEST_SKIP() << "AddressSanitizer does not take its allocator's locks at a fork: the "
                   "child may wait for ever for one that another thread held";
 #endif
   FakeDaemon daemon(testing::SpecFor(AllReduceOptions{}, 1));
