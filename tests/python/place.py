@@ -1,5 +1,4 @@
 """Where the package and the build are. Imported first by every test here."""
-import gc
 import pathlib
 import sys
 import threading
@@ -71,9 +70,6 @@ def environment(c, rank=None, name="toy", **more):
 def in_threads(workers, body):
     """Runs body(rank) for each rank on a thread of its own; returns what they return, or raises what the first one raised."""
     results, errors = [None] * workers, []
-    # A session that a cycle holds is closed by the garbage collector, which may run on any thread and inside of PyTorch: PyTorch
-    # then holds the lock of its random numbers while the close gives up the GIL, and another thread that wants both waits for ever.
-    gc.collect()
 
     def run(rank):
         try:

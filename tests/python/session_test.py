@@ -260,6 +260,36 @@ session.step()
             ended = self.run_program(c, self.PROGRAM + "session.finish()")
             self.assertEqual((ended.returncode, ended.stderr), (0, ""))
 
+    def test_the_garbage_collector_does_not_wait_for_a_session_that_it_ends(self):
+        program = self.PROGRAM + """
+import gc, threading, time
+where = []
+close = session._library.prd_close
+class Watched:
+    def __getattr__(self, name):
+        return getattr(prd._abi.library(), name)
+    def prd_close(self, handle):
+        held.wait()  # for ever, if the collector were to wait for this
+        where.append(threading.get_ident())
+        close(handle)
+held = threading.Event()
+handle = session._handle
+handle.library = Watched()
+cycle = [session]
+cycle.append(cycle)
+del session, cycle
+gc.collect()
+held.set()
+while handle in prd.session._Handle.open:
+    time.sleep(0.01)
+assert where[0] != threading.get_ident(), where
+"""
+        with place.Cluster(place.job("all-reduce", 1, "lease_ms = 60000")) as c:
+            ended = self.run_program(c, program)
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertIn("left without finish", ended.stderr)
+            self.assertIn("its program ended without finish", (c.dir / "prd.log").read_text())
+
     def test_a_child_that_imports_the_program_again_is_refused(self):
         program = self.PROGRAM + "import multiprocessing\nmultiprocessing.set_start_method('spawn')\n" \
             "child = multiprocessing.Process(target=print)\nchild.start()\nchild.join()\nsession.finish()"

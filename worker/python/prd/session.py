@@ -1,4 +1,6 @@
 """A worker of a job: prd::Session for Python."""
+import _thread
+import atexit
 import contextlib
 import ctypes
 import os
@@ -80,27 +82,46 @@ def _check(library, handle, code):
 class _Handle:
     """The library's session. Outlives Session until its end: by close, when Session is no more, or at the program's end."""
 
+    open = set()  # those without an end
+
     def __init__(self, options):
         self.library = _abi.library()
         self.pid = os.getpid()
         self.session = ctypes.c_void_p()
         self.in_job = False  # it is for leave, or finish, to end that
+        self.ending = threading.Lock()
         _check(self.library, None, self.library.prd_open(options, ctypes.byref(self.session)))
+        self.open.add(self)
 
     def end(self, reason):
-        if not self.session or os.getpid() != self.pid:
+        if os.getpid() != self.pid:
             return
-        session, self.session = self.session, None
-        if self.in_job and self.library.prd_leave(session, reason.encode()) >= 0:
-            while self.library.prd_next(session, -1) == _abi.PENDING:
-                pass
-        self.library.prd_close(session)
+        with self.ending:  # whoever comes second waits for the first
+            session, self.session = self.session, None
+            if not session:
+                return
+            if self.in_job and self.library.prd_leave(session, reason.encode()) >= 0:
+                while self.library.prd_next(session, -1) == _abi.PENDING:
+                    pass
+            self.library.prd_close(session)
+            self.open.discard(self)
+
+    def end_at_last(self):
+        if self.in_job and self.session and os.getpid() == self.pid:
+            print("prd: the session was left without finish: its work since the last average is lost to the job", file=sys.stderr)
+        self.end("its program ended without finish")
+
+    def end_apart(self):
+        """For the garbage collector, which runs inside of anything: PyTorch may hold a lock of its own. To end a session takes time
+        without the GIL, and a thread that has the GIL then and waits for that lock would wait for ever."""
+        if self.session and os.getpid() == self.pid:
+            _thread.start_new_thread(self.end_at_last, ())
 
 
-def _end_at_last(handle):
-    if handle.in_job and handle.session and os.getpid() == handle.pid:
-        print("prd: the session was left without finish: its work since the last average is lost to the job", file=sys.stderr)
-    handle.end("its program ended without finish")
+@atexit.register
+def _end_all():
+    for handle in list(_Handle.open):
+        handle.end_at_last()
 
 
 class _SignalsWait:
@@ -161,7 +182,8 @@ class Session:
         self._tensors = []  # keeps their memory in place
         self._handle = _Handle(options)
         self._library = self._handle.library
-        self._finalizer = weakref.finalize(self, _end_at_last, self._handle)
+        self._finalizer = weakref.finalize(self, self._handle.end_apart)
+        self._finalizer.atexit = False
 
     # ---- calls ----
 
