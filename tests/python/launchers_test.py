@@ -11,11 +11,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
-PYTHON = "/usr/bin/python3"
+PYTHON = sys.executable
 WORKERS = 3
 # In $DIES rank 1 does, once the others have its word; these train on until they have heard that it is lost.
 SCRIPT = """
