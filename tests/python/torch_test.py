@@ -2,6 +2,7 @@
 """prd.torch with a real daemon, workers as threads. Usage: torch_test.py BIN_DIR [TEST ...]"""
 import place
 import copy
+import inspect
 import io
 import os
 import pathlib
@@ -553,6 +554,22 @@ class Torch(unittest.TestCase):
             subprocess.run(command, env=place.environment(c), check=True)
             mean = torch.load(c.dir / "mean.pt")
             self.assertTrue(torch.allclose(mean["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
+
+    def test_the_private_names_of_pytorch_that_prd_uses(self):
+        """All of them, so that it is this test that fails when PyTorch renames one."""
+        module = torch.nn.BatchNorm1d(2)
+        for held in (module._parameters, module._buffers, module._modules):
+            self.assertIsInstance(held, dict)
+        self.assertIn("_step_supports_amp_scaling", inspect.getsource(AMP.GradScaler.step))
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        ends = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+        mark = next((name for name in ("_wrapped_by_lr_sched", "_with_counter") if hasattr(optimizer.step, name)), None)  # 2.4 and later; before
+        self.assertIsNotNone(mark, vars(optimizer.step))
+        optimizer.step()
+        count = {"_wrapped_by_lr_sched": "_opt_called", "_with_counter": "_step_count"}[mark]
+        self.assertEqual(getattr(optimizer, count, None), 1)
+        several = torch.optim.lr_scheduler.SequentialLR(optimizer, ends, milestones=[3])
+        self.assertEqual((several._milestones, several._schedulers), ([3], ends))
 
     def test_a_file_with_a_program_is_not_averaged(self):
         class Program:

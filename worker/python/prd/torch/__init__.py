@@ -48,7 +48,10 @@ def attach(model, optimizer=None, *, session=None, samples=0, buffers=True, befo
 
 def _taken(tensor, name):
     """The prd.Tensor of a torch.Tensor. ValueError says by name why there is none."""
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+    if tensor.is_meta:
+        raise errors.InvalidArgument(f"{name}: is on the meta device, where tensors have no memory; attach comes after model.to_empty(device=...) and "
+                                     "the model's own initialisation")
+    if tensor.layout != torch.strided or tensor.is_quantized:
         raise errors.InvalidArgument(f"{name}: is not an ordinary dense tensor ({tensor.layout})")
     if tensor.numel() and not tensor.data_ptr():
         raise errors.InvalidArgument(f"{name}: is a {type(tensor).__name__}, which has no memory of its own in this process; a replica is one "

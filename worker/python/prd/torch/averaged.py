@@ -67,7 +67,7 @@ class Averaged:
 
     def _now(self):
         if not self._whole:
-            return torch.zeros(0, dtype=torch.float64)
+            return torch.zeros(0, dtype=torch.float64, device="cpu")
         return torch.cat([held[key].detach().reshape(-1) for held, key in self._whole]).double()
 
     def keep(self):

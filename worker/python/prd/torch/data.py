@@ -16,10 +16,10 @@ class _Endless(torch.utils.data.Sampler):
         self._first, self._size = (0, size) if part is None else (part * size // parts, (part + 1) * size // parts - part * size // parts)
 
     def __iter__(self):
-        generator = torch.Generator()
+        generator = torch.Generator("cpu")
         generator.manual_seed((self._seed * 1_000_003 + self._rank) % (1 << 63))
         while True:
-            yield from (self._first + index for index in torch.randperm(self._size, generator=generator).tolist())
+            yield from (self._first + index for index in torch.randperm(self._size, generator=generator, device="cpu").tolist())
 
 
 def batch_samples(batch):

@@ -160,7 +160,7 @@ class OptimizerState:
                     if values[at] != number:
                         values[at], changed = number, True
             if changed:
-                self._told = torch.tensor(values, dtype=torch.float64).to(self._facts.device)
+                self._told = torch.tensor(values, dtype=torch.float64, device="cpu").to(self._facts.device)
                 self._facts.copy_(self._told)
 
     def take(self):
