@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The recipes for frameworks over PyTorch, where these are installed. Usage: frameworks_test.py BIN_DIR [TEST ...]"""
+"""Frameworks over PyTorch: the examples, and jobs that are saved, resumed and stopped. Usage: frameworks_test.py BIN_DIR [TEST ...]"""
 import place
-import importlib.util
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -11,28 +11,59 @@ import unittest
 
 
 class Frameworks(unittest.TestCase):
-    def train(self, name, *options):
-        if importlib.util.find_spec(name) is None:
-            self.skipTest(f"the Python package {name} is not installed")
-        with tempfile.TemporaryDirectory(prefix="prd-test-") as folder:
-            environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"), TMPDIR=folder, OMP_NUM_THREADS="1")
-            environment.pop("PRD_CONTROLLER", None)
-            done = subprocess.run([sys.executable, "-m", "prd.run", "-n", "2", "--engine", "p-reduce", "--option", "group_size=2", *options,
-                                   place.ROOT / f"tests/python/frameworks/with_{name}.py"], env=environment, cwd=folder, capture_output=True, text=True,
-                                  timeout=240)
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="prd-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"), TMPDIR=folder.name, OMP_NUM_THREADS="1")
+        self.environment.pop("PRD_CONTROLLER", None)
+
+    def train(self, workers, script, *arguments):
+        """What it prints, without the ranks; lines that begin alike are equal on all workers."""
+        done = subprocess.run([sys.executable, "-m", "prd.run", "-n", str(workers), "--engine", "p-reduce", "--option", "group_size=2", script, *arguments],
+                              env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        weights = re.findall(r"weights \[\[(.*)\]\]", done.stdout)
-        self.assertEqual((len(weights), len(set(weights))), (2, 1), done.stdout)
+        return done.stdout
+
+    def example(self, name, saved):
+        out = self.train(3, place.PACKAGE / f"examples/with_{name}.py")
+        weights = re.findall(r"weights \[\[(.*)\]\]", out)
+        self.assertEqual((len(weights), len(set(weights))), (3, 1), out)
         self.assertLess(max(abs(float(weight) - 1) for weight in weights[0].split(",")), 0.1)
+        for samples, rate in re.findall(r"samples (\d+) lr (\S+)", out):
+            self.assertTrue(20_000 <= int(samples) <= 20_000 + 9 * 20, out)  # ten epochs of the job
+            self.assertLess(float(rate), 0.003, out)  # the cosine's end, by the job's clock
+        self.assertTrue(list(self.folder.glob(saved)), list(self.folder.rglob("*")))
 
     def test_accelerate(self):
-        self.train("accelerate")
+        self.example("accelerate", "accelerate-model/model.safetensors")
 
     def test_lightning(self):
-        self.train("lightning")
+        self.example("lightning", "lightning-checkpoints/*.ckpt")
 
     def test_transformers(self):
-        self.train("transformers", "--job-option", "goal_steps=600")
+        self.example("transformers", "transformers-model/model.safetensors")
+
+    def saves_resumes_and_stops(self, name, checkpoints):
+        """Of two workers, rank 0 alone saves; the next job goes on from there; and one that finds it enough ends both."""
+        def train(*arguments):
+            out = self.train(2, place.ROOT / f"tests/python/frameworks/{name}_program.py", *arguments)
+            ends = re.findall(r"end \(\d+, (\d+)\) (.*)", out)
+            self.assertEqual((len(ends), len({model for _, model in ends})), (2, 1), out)
+            return int(ends[0][0])
+
+        few = 6 * 20  # a few batches more, of those that were in progress
+        self.assertLess(train("2") - 2000, few)
+        saved = sorted(self.folder.glob(checkpoints))
+        self.assertEqual(len(saved), 1, saved)
+        self.assertLess(abs(train("4", str(saved[0])) - 4000), few)
+        self.assertLess(train("1000", "stop"), 6000)
+
+    def test_lightning_saves_resumes_and_stops(self):
+        self.saves_resumes_and_stops("lightning", "saved/last.ckpt")
+
+    def test_transformers_saves_resumes_and_stops(self):
+        self.saves_resumes_and_stops("transformers", "saved/checkpoint-*")
 
 
 if __name__ == "__main__":

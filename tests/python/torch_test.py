@@ -555,6 +555,14 @@ class Torch(unittest.TestCase):
             mean = torch.load(c.dir / "mean.pt")
             self.assertTrue(torch.allclose(mean["0.weight"], (models[0][0].weight + models[1][0].weight) / 2))
 
+    def test_a_loss_is_told_as_it_came_from_the_model(self):
+        """With its graph, of which PyTorch 2.13 warns."""
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            model = make_model()
+            with attach(c, 0, model, torch.optim.SGD(model.parameters(), lr=0.01)) as worker, warnings.catch_warnings():
+                warnings.simplefilter("error")
+                worker.tell_loss(model(torch.ones(4, 6)).sum())
+
     def test_the_private_names_of_pytorch_that_prd_uses(self):
         """All of them, so that it is this test that fails when PyTorch renames one."""
         module = torch.nn.BatchNorm1d(2)

@@ -72,6 +72,11 @@ def _options(given):
     return options
 
 
+def rank_of_environment():
+    """The rank that PRD_RANK or a launcher's variables give; -1: the controller will."""
+    return _options({}).rank
+
+
 def _check(library, handle, code):
     if code < 0:
         text = library.prd_message(handle).decode(errors="replace")

@@ -225,7 +225,7 @@ class Worker(JobTime):
 
         A tensor on a GPU is read back, which waits for the GPU: tell it where the script prints it anyway.
         """
-        self.session.tell_loss(loss)
+        self.session.tell_loss(loss.detach() if torch.is_tensor(loss) else loss)
 
     def leave_soon(self, reason, grace=0):
         """Leaves the job at the next boundary, as Session.leave_soon. Any thread."""

@@ -1,0 +1,46 @@
+"""prd under Hugging Face's Accelerate: a script's own loop, whose model and optimizer Accelerate has prepared.
+
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+    worker = prd.accelerate.attach(accelerator, model, optimizer, scheduler)
+    loader = worker.shard(loader)                   # in place of accelerator.prepare(loader)
+    ...                                             # the training loop as it was
+    worker.finish()
+
+prd starts the workers, so each process is one device to Accelerate, and is its main process: what one process alone is to
+do, as saving, asks worker.rank == 0.
+"""
+import accelerate
+
+import prd.torch
+from prd import errors
+
+
+class _Placed:
+    """A loader's batches on a device."""
+
+    def __init__(self, loader, device):
+        self._loader, self._device = loader, device
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        return (accelerate.utils.send_to_device(batch, self._device) for batch in self._loader)
+
+
+def attach(accelerator, model, optimizer, scheduler=None, **options):
+    """prd.torch.attach of what accelerator.prepare returned. The scheduler goes by the job's clock; the loaders of the worker's
+    shard bring batches to the accelerator's device. options: of prd.torch.attach.
+    """
+    if not isinstance(optimizer, accelerate.optimizer.AcceleratedOptimizer):
+        raise errors.InvalidArgument(f"optimizer: found {type(optimizer).__name__}, needed is what accelerator.prepare(optimizer) returned: "
+                                     "it replaces the optimizer's state, so attach comes after it")
+    if accelerator.num_processes > 1:
+        raise errors.InvalidArgument(f"accelerator: it has {accelerator.num_processes} processes, and its own synchronisation of them; prd's workers are "
+                                     "started by prd.run or a launcher, with no `accelerate launch` around them")
+    worker = prd.torch.attach(accelerator.unwrap_model(model), optimizer.optimizer, **options)
+    if scheduler is not None:
+        worker.scheduler(getattr(scheduler, "scheduler", scheduler))
+    shard = worker.shard
+    worker.shard = lambda loader, **given: _Placed(shard(loader, **given), accelerator.device)
+    return worker

@@ -1,0 +1,111 @@
+"""prd under Hugging Face's Trainer: a callback. The TrainingArguments stay as they are for one process.
+
+    trainer = transformers.Trainer(model, args, train_dataset=data, callbacks=[prd.transformers.Callback()])
+    trainer.train()
+
+Each worker draws an order of its own. `num_train_epochs` and `max_steps` are the job's: an epoch ends when the job has trained
+the data once, a step counts as one of the job's clock, and so does the schedule of the learning rate. Where one worker stops
+(EarlyStoppingCallback), all do. Rank 0 alone writes checkpoints; train(resume_from_checkpoint=...) of all workers goes on from
+there. The others do not wait for an evaluation, or for a checkpoint.
+
+What it cannot do: several devices of a Trainer, `load_best_model_at_end` (each worker has its own best), data without a
+length, and a `data_seed`, which would give all workers one order. What a script writes after train, as save_model, asks
+callback.worker.rank == 0. An interval in steps (`eval_steps`, `save_steps`, `logging_steps`) counts this worker's own.
+"""
+import math
+import os
+
+import torch
+import transformers
+
+import prd.torch
+from prd import errors, session
+
+_MANY = 1 << 40  # steps, that the Trainer ends at no number of its own
+
+
+class Callback(transformers.TrainerCallback):
+    """Makes a Trainer a worker of a job, from the start of training to its end. `worker` is the prd.torch.Worker meanwhile, and after."""
+
+    def __init__(self, **options):
+        """options: of prd.torch.attach."""
+        self.worker = None
+        self._options = options
+        self._pause = None
+
+    def on_init_end(self, args, state, control, **kwargs):
+        for name, found, allowed in (("load_best_model_at_end", args.load_best_model_at_end, False), ("data_seed", args.data_seed, None)):
+            if found != allowed:
+                raise errors.InvalidArgument(f"{name}: found {found}, allowed is {allowed} with prd.transformers")
+        if args.world_size > 1 or args.n_gpu > 1:
+            raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the workers")
+        self._steps, self._epochs = args.max_steps, args.num_train_epochs
+        args.max_steps = _MANY
+        # Of this the order of the data is drawn. A worker that is not told its rank before attach takes any.
+        rank = session.rank_of_environment()
+        torch.manual_seed(args.seed + rank * 0x9E3779B9 if rank >= 0 else int.from_bytes(os.urandom(7), "little"))
+
+    def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, train_dataloader, **kwargs):
+        accumulated = args.gradient_accumulation_steps
+        batches = len(train_dataloader) / accumulated  # of the data, as steps
+        if state.global_step:
+            done = state.epoch
+            options = {"trained": (state.global_step, state.global_step * args.train_batch_size * accumulated),
+                       "job_trained": (round(done * batches), round(done * len(train_dataloader.dataset)))}
+        else:
+            options = {}
+        options = {"samples": args.train_batch_size * accumulated, **options, **self._options}
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self.worker = prd.torch.attach(model, inner, **options)
+        self._per_epoch = batches / max(self.worker.workers, 1)  # the job's clock
+        if self._steps <= 0:
+            self._steps = max(1, math.ceil(self._epochs * self._per_epoch))
+        scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
+        if not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            # The Trainer has made it for _MANY steps.
+            made = transformers.get_scheduler(args.lr_scheduler_type, inner, args.get_warmup_steps(self._steps), self._steps, args.lr_scheduler_kwargs)
+            at = scheduler.last_epoch
+            scheduler.__dict__.update({name: value for name, value in vars(made).items() if name != "last_epoch"}, last_epoch=at)
+        self.worker.scheduler(scheduler)
+        self._epoch = math.floor(self.worker.clock / self._per_epoch)
+        state.max_steps = self._steps
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self._resume()
+        state.max_steps = state.global_step + max(1, math.ceil(self._steps - self.worker.clock))  # for this worker to end at
+
+    def on_step_end(self, args, state, control, **kwargs):
+        clock = self.worker.clock
+        state.epoch = clock / self._per_epoch
+        if clock >= self._steps or self.worker.done:
+            control.should_training_stop = True
+        elif math.floor(state.epoch) > self._epoch:
+            control.should_epoch_stop = True
+        self._saves(control)
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self._epoch = max(self._epoch, math.floor(self.worker.clock / self._per_epoch))
+        if control.should_training_stop:
+            state.max_steps = _MANY  # what the Trainer divides by to tell samples per second
+        self._saves(control)
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self._resume()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._resume()
+        if self.worker.clock < self._steps - 1 and not self.worker.done:
+            self.worker.stop("the Trainer of one worker was stopped")
+        self.worker.finish()
+
+    def _saves(self, control):
+        if self.worker.rank > 0:
+            control.should_save = False
+        if (control.should_evaluate or control.should_save) and self._pause is None and not self.worker.done:
+            self._pause = self.worker.pause()
+            self._pause.__enter__()
+
+    def _resume(self):
+        if self._pause is not None:
+            pause, self._pause = self._pause, None
+            pause.__exit__(None, None, None)
