@@ -35,8 +35,16 @@ class Packages(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.work = pathlib.Path(folder.name)
 
-    def make(self, *arguments):
-        done = package("--build", BUILD, "--work", self.work, *arguments)
+    def wheel(self, again=False):
+        """The wheel of this build. test_wheel makes it, for the other tests too."""
+        folder = BUILD / "wheel"
+        if again:
+            shutil.rmtree(folder, ignore_errors=True)
+        found = next(folder.glob("out/*.whl"), None)
+        return found or pathlib.Path(self.make("--wheel", work=folder).split()[-1])
+
+    def make(self, *arguments, work=None):
+        done = package("--build", BUILD, "--work", work or self.work, *arguments)
         if "was not configured with CMAKE_INSTALL_PREFIX=/usr" in done.stderr:
             self.skipTest(done.stderr)  # the preset "release" is
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -89,7 +97,7 @@ class Packages(unittest.TestCase):
         self.assertIn("ldconfig", (self.work / "libprd0/triggers").read_text())
 
     def test_wheel(self):
-        wheel = pathlib.Path(self.make("--wheel").split()[-1])
+        wheel = self.wheel(again=True)
         self.assertRegex(wheel.name, rf"^prd-{re.escape(VERSION)}-py3-none-manylinux_2_\d+_{os.uname().machine}\.whl$")
         run(PYTHON, "-m", "installer", "--destdir", self.work / "target", wheel)  # holds its files to its list of them
         target = next((self.work / "target").glob("**/prd/__init__.py")).parents[1]
@@ -116,6 +124,53 @@ class Packages(unittest.TestCase):
         loaded = set(re.findall(r"/\S*/lib(?:prd|zmq|kj|capnp|crypto)[-.]\S*", maps))
         self.assertGreaterEqual(len(loaded), 5)
         self.assertEqual({path for path in loaded if not path.startswith(str(target))}, set())
+
+    def environment_of(self, python):
+        """A fresh virtual environment, and what a shell that is in it knows."""
+        venv = self.work / f"venv-{pathlib.Path(python).name}"
+        run(python, "-m", "venv", venv)
+        return venv, {"PATH": f"{venv}/bin:/usr/bin:/bin", "TMPDIR": str(self.work), "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def installed(self, venv):
+        return {str(path.relative_to(venv)) for path in venv.rglob("*") if "__pycache__" not in path.parts}
+
+    def test_wheel_in_every_python(self):
+        """Installed by pip, it trains; removed, it leaves nothing."""
+        wheel = self.wheel()
+        tried = []
+        for minor in range(9, 14):
+            name = f"python3.{minor}"
+            found = [*pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv")).glob(f"versions/3.{minor}.*/bin/{name}"), f"/usr/bin/{name}"]
+            python = next((path for path in found if os.access(path, os.X_OK)), None)
+            if python is None:
+                print(f"{name} is not found here, and is not tried", file=sys.stderr)
+                continue
+            with self.subTest(python=str(python)):
+                venv, environment = self.environment_of(python)
+                before = self.installed(venv)
+                run("pip", "install", "--quiet", wheel, env=environment)
+                said = run("python3", "-m", "prd.run", "-n", "2", "--engine", "p-reduce", ROOT / "tools/package_lib/trial/train.py", env=environment, timeout=100)
+                self.assertEqual(len(re.findall(rf"{re.escape(VERSION)} p-reduce: rank \d of 2, error 0\.0", said)), 2, said)
+                self.assertIn(VERSION, run("prdctl", "--version", env=environment))
+                run("pip", "uninstall", "--quiet", "--yes", "prd", env=environment)
+                self.assertEqual(self.installed(venv), before)
+                tried.append(minor)
+        self.assertTrue(tried)
+
+    def test_wheel_with_pytorch(self):
+        """The README's lines for pip, with the PyTorch that the tests have."""
+        pytorch = ROOT / "build/venv"
+        if not (pytorch / "requirements.txt").exists():
+            self.skipTest("there is no build/venv, which tools/test_lib/venv makes")
+        block = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+        shutil.copy(self.wheel(), self.work)
+        shutil.copy(ROOT / "worker/python/examples/first.py", self.work)
+        venv, environment = self.environment_of(PYTHON)
+        packages = next(venv.glob("lib/*/site-packages"))
+        (packages / "pytorch.pth").write_text(f"import sys; sys.path.insert(0, {str(next(pytorch.glob('lib/*/site-packages')))!r})\n")
+        said = run("/bin/bash", "-ec", block, cwd=self.work, env=dict(environment, OMP_NUM_THREADS="1"), timeout=200)
+        weights = re.findall(r"weights \[\[(.*)\]\]", said)
+        self.assertEqual((len(weights), len(set(weights))), (4, 1), said)
 
     def test_boots(self):
         sys.path.insert(0, str(ROOT / "tools/package_lib"))
