@@ -3,9 +3,8 @@
 
     python3 -m prd.run -n 4 --engine p-reduce worker/python/examples/numpy_loop.py
 
-JAX and others whose arrays cannot be written: as here, with `model` and `gradient` as numpy arrays, to which the program
-copies (gradient[:] = ...) and from which it takes (jax.numpy.asarray(model)) in each step. Frameworks whose arrays are
-written in place, and have __array_interface__ or __cuda_array_interface__, are given as they are.
+Frameworks whose arrays are written in place, and have __array_interface__ or __cuda_array_interface__, are given as they are.
+JAX: prd.jax.
 """
 import numpy
 import prd

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""prd.jax with a real daemon, workers as threads. Usage: jax_test.py BIN_DIR [TEST ...]"""
+import place
+import os
+import re
+import subprocess
+import sys
+import threading
+import unittest
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import jax
+import jax.numpy as jnp
+import numpy
+import optax
+
+import prd
+import prd.jax
+
+WORKERS, STEPS = 3, 60
+OVERLAPS = {"p-reduce": "group_size = 2\noverlap = true", "ad-psgd": "overlap = true"}
+
+
+def make_params(seed=0, dtype=jnp.float32):
+    key = jax.random.key(seed)
+    return {"layer": [jax.random.normal(key, (6, 1), dtype), jnp.zeros(1, dtype)]}
+
+
+@jax.jit
+def loss_of(params, x):
+    w, b = params["layer"]
+    return jnp.mean((x.astype(w.dtype) @ w + b - x.sum(-1, keepdims=True)).astype(jnp.float32) ** 2)
+
+
+def draw(rank, steps):
+    return jax.random.normal(jax.random.key(100 + rank), (steps, 8, 6))
+
+
+def attach(c, rank, params, optimizer, **options):
+    return prd.jax.attach(params, optimizer, session=prd.Session(controller=c.endpoint, job="toy", rank=rank, timeout=60), **options)
+
+
+def train(worker, batches):
+    losses = []
+    for x in batches:
+        loss, gradients = jax.value_and_grad(loss_of)(worker.params, x)
+        worker.step(gradients, samples=len(x))
+        losses.append(float(loss))
+    return losses
+
+
+def bits(tree):
+    return [numpy.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(tree)]
+
+
+class Jax(unittest.TestCase):
+    def test_every_engine_trains_and_all_end_equal(self):
+        for engine, options in [*place.ENGINES.items(), *OVERLAPS.items()]:
+            with self.subTest(engine=engine, options=options), place.Cluster(place.job(engine, WORKERS, "", options)) as c:
+                def body(rank):
+                    worker = attach(c, rank, make_params(rank), optax.adam(0.03))
+                    self.assertEqual(bits(worker.params), bits(make_params(0)))  # the lowest rank's
+                    losses = train(worker, draw(rank, STEPS))
+                    worker.finish()
+                    return losses, worker
+
+                ends = place.in_threads(WORKERS, body)
+                for losses, worker in ends:
+                    self.assertLess(sum(losses[-5:]), 0.5 * sum(losses[:5]), losses)
+                    self.assertEqual(bits(worker.params), bits(ends[0][1].params))
+
+    def test_all_reduce_is_one_process_with_the_mean_gradient(self):
+        """To rounding: of the workers' gradients, not of their losses. The optimizer's state goes on with it."""
+        batches = [draw(rank, 20) for rank in range(2)]
+        optimizer = optax.adam(0.03)
+        params = make_params()
+        state = optimizer.init(params)
+        for step in range(20):
+            both = [jax.grad(loss_of)(params, batches[rank][step]) for rank in range(2)]
+            updates, state = optimizer.update(jax.tree_util.tree_map(lambda a, b: (a + b) / 2, *both), state, params)
+            params = optax.apply_updates(params, updates)
+        with place.Cluster(place.job("all-reduce", 2)) as c:
+            def body(rank):
+                with attach(c, rank, make_params(), optimizer) as worker:
+                    train(worker, batches[rank])
+                return worker
+
+            for worker in place.in_threads(2, body):
+                for ours, theirs in zip(jax.tree_util.tree_leaves((worker.params, worker.state)), jax.tree_util.tree_leaves((params, state))):
+                    numpy.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+
+    def test_params_that_were_read_stay_as_they_were(self):
+        """JAX's arrays never change, though prd writes the memory that they were made of."""
+        with place.Cluster(place.job("p-reduce", 2)) as c:
+            def body(rank):
+                with attach(c, rank, make_params(), optax.sgd(0.05)) as worker:
+                    seen = []
+                    for x in draw(rank, 20):
+                        seen.append((worker.params, bits(worker.params)))
+                        train(worker, [x])
+                self.assertEqual([bits(params) for params, _ in seen], [then for _, then in seen])
+                self.assertGreater(len({then[0] for _, then in seen}), 10)
+
+            place.in_threads(2, body)
+
+    def test_who_joins_later_gets_params_and_state(self):
+        """So equal replicas stay equal, and Adam counts on."""
+        joined, left = threading.Event(), threading.Event()
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            def body(rank):
+                if rank == 1:
+                    joined.wait()
+                with attach(c, rank, make_params(rank), optax.adam(0.03)) as worker:
+                    if rank == 0:
+                        train(worker, draw(0, 5))
+                        joined.set()
+                        while not left.is_set():
+                            train(worker, draw(0, 1))
+                    else:
+                        self.assertGreaterEqual(int(worker.state[0].count), 5)
+                        train(worker, draw(1, 3))
+                        left.set()
+                return worker
+
+            first, second = place.in_threads(2, body)
+            self.assertEqual(bits(first.params), bits(second.params))
+
+    def test_other_dtypes_and_wrong_trees(self):
+        with place.Cluster(place.job("all-reduce", 1)) as c:
+            with self.assertRaisesRegex(prd.InvalidArgument, r"\['layer'\].*int32, allowed are float32"):
+                attach(c, 0, {"layer": jnp.zeros(2, jnp.int32)}, optax.sgd(0.1))
+            with self.assertRaisesRegex(prd.InvalidArgument, "found a float"):
+                attach(c, 0, {"layer": 1.0}, optax.sgd(0.1))
+            with attach(c, 0, make_params(dtype=jnp.bfloat16), optax.sgd(0.05, momentum=0.9)) as worker:
+                losses = train(worker, draw(0, 40))
+                self.assertLess(losses[-1], 0.5 * losses[0])
+                self.assertEqual({str(leaf.dtype) for leaf in jax.tree_util.tree_leaves(worker.params)}, {"bfloat16"})
+                with self.assertRaisesRegex(prd.InvalidArgument, "needed is the tree of params"):
+                    worker.step({"other": jnp.zeros(1)})
+                mean = worker.average()
+                self.assertEqual(bits(mean), bits(worker.params))
+
+    def test_the_example(self):
+        environment = dict(os.environ, PYTHONPATH=str(place.PACKAGE), PRD_DAEMON=str(place.BIN / "prd"))
+        environment.pop("PRD_CONTROLLER", None)
+        for engine in ("p-reduce", "all-reduce"):
+            done = subprocess.run([sys.executable, "-m", "prd.run", "-n", "2", "--engine", engine, place.PACKAGE / "examples/jax_loop.py"],
+                                  env=environment, capture_output=True, text=True, timeout=200)
+            ends = re.findall(r"loss from (\S+) to (\S+), sum (\S+)", done.stdout)
+            self.assertEqual(len(ends), 2, done.stdout + done.stderr)
+            self.assertEqual(ends[0][2], ends[1][2])
+            for first, last, _ in ends:
+                self.assertLess(float(last), 0.3 * float(first))
+
+
+if __name__ == "__main__":
+    unittest.main()
