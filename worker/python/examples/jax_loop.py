@@ -17,7 +17,8 @@ def predict(params, x):
 
 
 @jax.jit
-def loss_of(params, x):
+@jax.value_and_grad
+def compute(params, x):
     return jnp.mean((predict(params, x) - jnp.sum(x, -1, keepdims=True)) ** 2)
 
 
@@ -28,7 +29,7 @@ data = worker.key(data)                               # this worker's own order
 losses = []
 for _ in worker.steps(STEPS):                         # all workers' together: none waits for a slow one
     data, key = jax.random.split(data)
-    loss, gradients = jax.value_and_grad(loss_of)(worker.params, jax.random.normal(key, (BATCH, 8)))
+    loss, gradients = compute(worker.params, jax.random.normal(key, (BATCH, 8)))
     worker.step(gradients, samples=BATCH)
     losses.append(float(loss))
 worker.finish()

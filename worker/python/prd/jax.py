@@ -1,8 +1,9 @@
 """prd for JAX: a pytree of arrays as the replica, and a step of an optimizer as optax has them.
 
     worker = prd.jax.attach(params, optimizer)
+    compute = jax.jit(jax.value_and_grad(loss_of))
     for x, y in batches:
-        loss, gradients = jax.value_and_grad(loss_of)(worker.params, x, y)
+        loss, gradients = compute(worker.params, x, y)
         worker.step(gradients, samples=len(x))
     worker.finish()                     # worker.params are the average of all
 
@@ -25,8 +26,9 @@ _DTYPES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf
 def attach(params, optimizer, state=None, *, session=None, trained=(0, 0), job_trained=(0, 0)):
     """Joins the job with these parameters, a pytree of arrays; they and the optimizer's state are the job's then. Returns a Worker.
 
-    optimizer: has init(params) and update(gradients, state, params), which returns (updates, state), as optax's. state: a
-    checkpoint's; else init makes it. session: a prd.Session that is not attached; else one is made, by the environment.
+    optimizer: has init(params) and update(gradients, state, params), which returns (updates, state), as optax's; jax.jit
+    compiles it. state: a checkpoint's; else init makes it. session: a prd.Session that is not attached; else one is made, by the
+    environment.
     trained, job_trained: (steps, samples) of a checkpoint, as Worker.trained and Worker.job_trained were.
     """
     return Worker(params, optimizer, optimizer.init(params) if state is None else state, session or Session(), trained, job_trained)
@@ -89,7 +91,11 @@ class Worker:
 
     def __init__(self, params, optimizer, state, session, trained, job_trained):
         self.params, self.state, self.session = params, state, session
-        self._optimizer = optimizer
+        def update(gradients, state, params):
+            updates, state = optimizer.update(gradients, state, params)
+            return jax.tree_util.tree_map(lambda p, u: jax.numpy.asarray(p + u).astype(p.dtype), params, updates), state
+
+        self._update = jax.jit(update)
         self._parameters, self._kept = _Copies(params, "", False), _Copies(state, "state", True)
         self._kind = jax.tree_util.tree_structure(params)
         self._given = self._gradients = None
@@ -201,8 +207,7 @@ class Worker:
         """The session's: with the replica as it is now in host memory."""
         self._take(self._gradients is None)
         gradients = self._given if self._gradients is None else self._gradients.read(self.params)
-        updates, self.state = self._optimizer.update(gradients, self.state, self.params)
-        self.params = jax.tree_util.tree_map(lambda p, u: jax.numpy.asarray(p + u).astype(p.dtype), self.params, updates)
+        self.params, self.state = self._update(gradients, self.state, self.params)
         self._parameters.write(self.params)
         self._kept.write(self.state)
         self._keep()
