@@ -32,13 +32,21 @@ def tail(path, lines=15):
     return "\n".join("    " + line for line in text[-lines:]) or "    (the log is empty)"
 
 
+_claimed = []  # sockets whose names say which ports this process has been given
+
+
 def free_port():
-    """Not one of those that the kernel gives to connections: somebody's could take it until it is used."""
+    """Not one of those that the kernel gives to connections: somebody's could take it until it is used. Nor is it given to another
+    process that asks here, as long as this one runs."""
     while True:
         port = random.randrange(10_000, 30_000)
+        claim = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as s:
             s.bind(("127.0.0.1", port))
+            claim.bind(f"\0prd-port-{port}")
+            _claimed.append(claim)
             return port
+        claim.close()
 
 
 class Child:
