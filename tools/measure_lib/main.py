@@ -8,6 +8,7 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1] / "job_lib"))
 import figures
+import peers
 import processes
 from arguments import folder, number
 from training import SNAPSHOT, Training
@@ -26,12 +27,22 @@ machine is (but how long the others waited, and the time of a round):
              prd.torch, which take turns (--rounds); how many steps of 50 ms a second has under each; and python_us, the
              processor time of a step that is Python's own
 
+  peers      the same model and loop under DistributedDataParallel, torchft, hivemind and prd's engines, with the Python of
+             --python (what it cannot import is named): equal workers, one 5 times slower, one killed and started again, and
+             no sleep at all: steps per second in all, processor time of a step, the survivors'
+             longest gap, how soon the newcomer trains, the loss on held-out samples after --samples
+
 Prints a JSON line per run. results.jsonl in tools/measure_lib has such lines; its README says what follows from them.
 """
 
 ENGINES = {
     "all-reduce": [], "backup": ["backups = 1"], "eager": [], "esync": [], "p-reduce": ["group_size = 2"],
     "prague": ["group_size = 2"], "ad-psgd": [], "hop": [], "ssp": [],
+}  # fmt: skip
+
+PEERS = {
+    "prd all-reduce": ("all-reduce", []), "prd p-reduce": ("p-reduce", []), "prd p-reduce, groups of 2": ("p-reduce", ["group_size = 2"]),
+    "prd esync": ("esync", []), "prd ad-psgd": ("ad-psgd", []),
 }  # fmt: skip
 
 
@@ -214,12 +225,21 @@ def main():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("what", choices=["stopped", "end", "replicas", "turns", "step"])
-    add("--rounds", type=number(int, 1, 100), default=5, help="of step: how often each kind is run (default: %(default)s)")
+    add("what", choices=["stopped", "end", "replicas", "turns", "step", "peers"])
+    add("--rounds", type=number(int, 1, 100), default=5, help="of step and peers: how often each kind is run (default: %(default)s)")
+    add("--python", default="/usr/bin/python3", help="of peers: the one that has PyTorch and the peers (default: %(default)s)")
+    add("--seconds", type=number(float, 1, 600), default=10, help="of peers: of each run (default: %(default)s)")
+    add("--samples", type=number(int, 1, 10**9), default=20_000, help="of peers: at how many the loss is told (default: %(default)s)")
+    add("--peer", default="", help="of peers: those with this in their name (default: all)")
+    add("--case", default="", help="of peers: those with this in their name (default: all)")
     add("--seeds", type=number(int, 1, 1000), nargs="+", default=[1], help="each case once with each (default: 1)")
     add("--engines", choices=list(ENGINES), nargs="+", default=list(ENGINES), help="of stopped (default: all)")
     add("--bin", type=folder, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.what == "peers":
+        options.prd = PEERS
+        peers.measure(options)
+        return 0
     for seed in options.seeds:
         for function, arguments in cases(options):
             what = {"what": options.what, **arguments, "seed": seed}

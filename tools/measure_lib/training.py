@@ -83,13 +83,16 @@ class Training:
     def log(self, rank):
         return self.dir / f"worker-{rank}.jsonl"
 
-    def start(self, rank, program, arguments, output=None):
-        """Starts a worker, in the place of an earlier one perhaps. `output`: where to if not to what printed() reads."""
-        environment = {
-            "PRD_CONTROLLER": f"tcp://127.0.0.1:{self.port}", "PRD_JOB": JOB, "PRD_RANK": str(rank),
-            "PRD_WORLD_SIZE": str(self.workers), "PYTHONPATH": str(PACKAGE),
+    def environment(self):
+        """Of a worker, but for its rank."""
+        return {
+            "PRD_CONTROLLER": f"tcp://127.0.0.1:{self.port}", "PRD_JOB": JOB, "PRD_WORLD_SIZE": str(self.workers), "PYTHONPATH": str(PACKAGE),
             "PRD_LIBRARY": str(self.bin.resolve().parent / "worker/libprd.so.0"), **ONE_THREAD,
         }  # fmt: skip
+
+    def start(self, rank, program, arguments, output=None):
+        """Starts a worker, in the place of an earlier one perhaps. `output`: where to if not to what printed() reads."""
+        environment = {**self.environment(), "PRD_RANK": str(rank)}
         number = len(list(self.dir.glob(f"worker-{rank}.*.log")))
         command = ["nice", "-n", "10", self.bin / program, *map(str, arguments)]
         self.children[rank] = self._all.start(
