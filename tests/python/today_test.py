@@ -25,6 +25,7 @@ torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)  # the first one im
 WORKERS, STEPS, BATCH = 2, 30, 16
 GRAPHS = []  # that were compiled
 BOTH = {"all-reduce": "", "p-reduce": "group_size = 2"}
+ONE = {"all-reduce": ""}  # where it takes long
 
 
 class Model(torch.nn.Module):
@@ -93,7 +94,7 @@ class Today(unittest.TestCase):
 
     # ---- torch.compile ----
 
-    def compiled(self, **bodies):
+    def compiled(self, engines=BOTH, **bodies):
         def at_end(_):
             self.assertTrue(GRAPHS)
             del GRAPHS[:]
@@ -101,7 +102,7 @@ class Today(unittest.TestCase):
 
         for name, body in bodies.items():
             with self.subTest(compiled=name):
-                self.under(body, at_end=at_end)
+                self.under(body, engines, at_end)
 
     def test_a_compiled_model(self):
         """Compiled before attach, after it, or in place: the parameters are those of the model that was compiled."""
@@ -122,7 +123,7 @@ class Today(unittest.TestCase):
             with self.attach(c, rank, model, optimizer):
                 return train(model, optimizer, rank)
 
-        self.compiled(before=before, after=after, in_place=in_place)
+        self.compiled(ONE, before=before, after=after, in_place=in_place)
 
     def test_a_compiled_step(self):
         """The optimizer's step alone, compiled before attach or after it, and the whole step of the loop."""
@@ -156,7 +157,7 @@ class Today(unittest.TestCase):
     def test_inductor(self):
         with tempfile.TemporaryDirectory(prefix="prd-test-") as folder, mock.patch.dict(
                 "os.environ", TORCHINDUCTOR_CACHE_DIR=folder, TORCHINDUCTOR_COMPILE_THREADS="1"):
-            self.under(self.train_compiled)
+            self.under(self.train_compiled, ONE)
             self.assertTrue(list(pathlib.Path(folder).rglob("*.so")), "C++ was compiled")
 
     # ---- optimizers ----

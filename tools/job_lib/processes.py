@@ -32,8 +32,6 @@ def tail(path, lines=15):
     return "\n".join("    " + line for line in text[-lines:]) or "    (the log is empty)"
 
 
-_claimed = []  # sockets whose names say which ports this process has been given
-
 
 def free_port():
     """Not one of those that the kernel gives to connections: somebody's could take it until it is used. Nor is it given to another
@@ -44,7 +42,7 @@ def free_port():
         with contextlib.suppress(OSError), socket.socket() as s:
             s.bind(("127.0.0.1", port))
             claim.bind(f"\0prd-port-{port}")
-            _claimed.append(claim)
+            claim.detach()  # it stays open
             return port
         claim.close()
 
