@@ -15,6 +15,10 @@ class Model(pl.LightningModule):
     def training_step(self, batch, _):
         return torch.nn.functional.mse_loss(self.layer(batch[0]), batch[1])
 
+    def validation_step(self, batch, _):
+        """The others go on meanwhile; but for the one before training, which Lightning calls a sanity check."""
+        assert job.worker is None or job.paused or job.worker.done, "training waits for this"
+
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.02)
 
@@ -34,5 +38,6 @@ job = prd.lightning.Callback(samples=20)
 callbacks = [job, pl.callbacks.ModelCheckpoint("saved", save_last=True)] + [Stop()] * (what == "stop")
 model = Model()
 trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", devices=1, callbacks=callbacks, logger=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(model, job.shard(torch.utils.data.DataLoader(data, batch_size=20, shuffle=True)), ckpt_path=None if what == "stop" else what)
+held_out = torch.utils.data.DataLoader(torch.utils.data.Subset(data, range(20)), batch_size=20)
+trainer.fit(model, job.shard(torch.utils.data.DataLoader(data, batch_size=20, shuffle=True)), held_out, ckpt_path=None if what == "stop" else what)
 print(f"end {job.worker.job_trained} {model.layer.weight.tolist()}")

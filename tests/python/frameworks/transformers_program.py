@@ -24,6 +24,7 @@ class Model(torch.nn.Module):
         self.layer = torch.nn.Linear(8, 1)
 
     def forward(self, x, labels):
+        assert self.training or job.paused or job.worker.done, "training waits for this"
         y = self.layer(x)
         return {"loss": torch.nn.functional.mse_loss(y, labels), "logits": y}
 
@@ -39,7 +40,7 @@ class Stop(transformers.TrainerCallback):
 epochs, what = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None
 model, job = Model(), prd.transformers.Callback()
 args = transformers.TrainingArguments("saved", num_train_epochs=epochs, per_device_train_batch_size=20, learning_rate=0.02, lr_scheduler_type="constant",
-                                      save_strategy="epoch", save_total_limit=1, report_to=[], use_cpu=True, disable_tqdm=True)
-trainer = transformers.Trainer(model, args, train_dataset=Data(), callbacks=[job] + [Stop()] * (what == "stop"))
+                                      save_strategy="epoch", eval_strategy="epoch", save_total_limit=1, report_to=[], use_cpu=True, disable_tqdm=True)
+trainer = transformers.Trainer(model, args, train_dataset=Data(), eval_dataset=Data(), callbacks=[job] + [Stop()] * (what == "stop"))
 trainer.train(resume_from_checkpoint=None if what == "stop" else what)
 print(f"end {job.worker.job_trained} {model.layer.weight.tolist()}")

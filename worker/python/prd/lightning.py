@@ -68,6 +68,8 @@ class Callback(pl.Callback):
     def on_fit_start(self, trainer, pl_module):
         self._of = trainer, pl_module
 
+    paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which validates")
+
     def on_train_start(self, trainer, pl_module):
         self.attach()
 
@@ -95,7 +97,7 @@ class Callback(pl.Callback):
             trainer.should_stop = True
 
     def on_validation_start(self, trainer, _):
-        if self.worker is not None and trainer.training and not self.worker.done:
+        if trainer.state.fn == "fit" and self.worker is not None and not self.worker.done:  # not before training, nor after it
             self._pause = self.worker.pause()
             self._pause.__enter__()
 

@@ -33,12 +33,15 @@ class Callback(transformers.TrainerCallback):
         self._options = options
         self._pause = None
 
+    paused = property(lambda self: self._pause is not None, doc="Whether the others go on without this worker, which evaluates or saves")
+
     def on_init_end(self, args, state, control, **kwargs):
         for name, found, allowed in (("load_best_model_at_end", args.load_best_model_at_end, False), ("data_seed", args.data_seed, None)):
             if found != allowed:
                 raise errors.InvalidArgument(f"{name}: found {found}, allowed is {allowed} with prd.transformers")
         if args.world_size > 1 or args.n_gpu > 1:
-            raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the workers")
+            raise errors.InvalidArgument(f"args: {max(args.world_size, args.n_gpu)} devices, allowed is one: prd.run or a launcher starts the "
+                                         "workers, each with a GPU of its own (prd.run --env 0:CUDA_VISIBLE_DEVICES=0 --env 1:CUDA_VISIBLE_DEVICES=1)")
         self._steps, self._epochs = args.max_steps, args.num_train_epochs
         args.max_steps = _MANY
         # Of this the order of the data is drawn. A worker that is not told its rank before attach takes any.
