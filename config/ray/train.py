@@ -1,10 +1,12 @@
-"""Workers of prd as tasks of Ray: python3 train.py -n 8 script.py [ARGUMENT ...]
+"""Workers of prd as actors of Ray: python3 train.py -n 8 script.py [ARGUMENT ...]
 
-Each task runs the script in a process of its own. A worker that dies, or leaves because Ray ends its task or its node
-(SIGTERM), is started again with its rank, three times at most (max_retries, retry_exceptions); the others go on, as no task waits
-for another one. PRD_CONTROLLER, and the keys if the daemon has some, are passed on; the daemon must be reached by all nodes
-(tcp). Each worker has a place of --cpus and --gpus in a placement group: where the cluster has too few, that is said, and
-after --wait seconds the launcher ends with 3. Tried with Ray 2.60 (tests/python/ray_test.py).
+Each actor runs the script in a process of its own. A worker that fails, or whose actor dies, is started again with its rank,
+three times at most; the others go on, as no actor waits for another one. Where Ray takes a node away (it drains it, with a
+deadline), the workers on it leave the job by that deadline, each with the step that it is in, and no group of the others
+fails; they are started again where there is room, and this counts as no failure. PRD_CONTROLLER, and the keys if the daemon has
+some, are passed on; the daemon must be reached by all nodes (tcp). Each worker has a place of --cpus and --gpus in a
+placement group: where the cluster has too few, that is said, and after --wait seconds the launcher ends with 3. Tried with
+Ray 2.60 (tests/python/ray_test.py).
 """
 import argparse
 import ctypes
@@ -16,17 +18,71 @@ import time
 import uuid
 
 import ray
+import ray._private.state
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+RESTARTS = 3
+MARGIN_S = 3  # before a deadline, to end in peace
 
-@ray.remote(max_retries=3, retry_exceptions=True)
-def worker(command, environment):
-    subprocess.run(command, env={**os.environ, **environment}, check=True, preexec_fn=leave_with_parent)
+
+@ray.remote(max_concurrency=2)
+class Worker:
+    def __init__(self):
+        self._process = None
+
+    def run(self, command, environment):
+        self._process = subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.PIPE, text=True, preexec_fn=leave_with_parent)
+        if code := self._process.wait():
+            raise RuntimeError(f"the script ended with {code}")
+
+    def leave(self, reason, grace):
+        """As Session.leave_soon: python3 -m prd.notices tells the script's sessions."""
+        try:
+            self._process.stdin.write(f"{grace} {reason}\n")
+            self._process.stdin.flush()
+        except (AttributeError, BrokenPipeError):
+            pass  # it has not begun, or is over
+
+    def node(self):
+        return ray.get_runtime_context().get_node_id()
 
 
 def leave_with_parent():
     """In the script's process: where Ray's is ended, this worker leaves its job at the next boundary, and its rank is free."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def draining():
+    """The nodes that Ray takes away, with the time when: Unix, ms; 0: not known. Ray Train asks the same way; there is no public one."""
+    return ray._private.state.state.get_draining_nodes()
+
+
+class Rank:
+    """A worker of the job: its actor, and the one that comes after it."""
+
+    def __init__(self, placed, command, environment):
+        self._placed, self._command, self._environment = placed, command, environment
+        self.restarts = RESTARTS
+        self.start()
+
+    def start(self):
+        self.told = False
+        self.actor = self._placed.remote()
+        self._node = self.actor.node.remote()
+        self.end = self.actor.run.remote(self._command, self._environment)
+
+    def tell(self, nodes):
+        """If its node is one of those that go: the worker is to leave."""
+        if self.told or not nodes or not ray.wait([self._node], timeout=0)[0]:
+            return
+        try:
+            deadline_ms = nodes.get(ray.get(self._node))
+        except ray.exceptions.RayError:  # it is dead already
+            return
+        if deadline_ms is not None:
+            self.told = True
+            left_s = max(1, deadline_ms / 1000 - time.time() - MARGIN_S) if deadline_ms else 0
+            self.actor.leave.remote("Ray drains its node", left_s)
 
 
 def reserve(args):
@@ -65,19 +121,29 @@ def main():
     common = {name: value for name, value in os.environ.items() if name.startswith("PRD_")}
     common |= {"PRD_JOB": args.job or os.path.splitext(os.path.basename(args.script))[0], "PRD_WORLD_SIZE": str(args.workers),
                "PRD_LAUNCH": f"ray-{uuid.uuid4().hex}"}
-    placed = worker.options(num_cpus=args.cpus, num_gpus=args.gpus,
+    placed = Worker.options(num_cpus=args.cpus, num_gpus=args.gpus,
                             scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=places))
-    tasks = {placed.remote([sys.executable, os.path.abspath(args.script), *args.arguments], {**common, "PRD_RANK": str(rank)}): rank
-             for rank in range(args.workers)}
-    failed = 0
-    while tasks:
-        (ended,), _ = ray.wait(list(tasks), num_returns=1)
-        rank = tasks.pop(ended)
-        try:
-            ray.get(ended)
-        except Exception as error:  # the others go on
-            failed += 1
-            print(f"rank {rank}: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+    command = [sys.executable, "-m", "prd.notices", os.path.abspath(args.script), *args.arguments]
+    ranks = [Rank(placed, command, {**common, "PRD_RANK": str(rank)}) for rank in range(args.workers)]
+    running, failed = dict(enumerate(ranks)), 0
+    while running:
+        ended, _ = ray.wait([one.end for one in running.values()], timeout=1)
+        for rank in [rank for rank, one in running.items() if one.end in ended]:
+            one = running[rank]
+            try:
+                ray.get(one.end)
+                del running[rank]
+            except Exception as error:  # the others go on
+                print(f"rank {rank}: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+                one.restarts -= not one.told
+                if one.restarts < 0:
+                    failed += 1
+                    del running[rank]
+                else:
+                    one.start()
+        nodes = draining()
+        for one in running.values():
+            one.tell(nodes)
     return 1 if failed else 0
 
 

@@ -208,6 +208,30 @@ with prd.Session() as session:
             self.assertEqual(self.ends(self.start(c, 0, script), 0)[0], "left: spot notice 1\n")
             self.assertEqual(self.left(c, 0), (["spot notice"], []))
 
+    def test_a_launcher_passes_a_notice_on(self):
+        """prd.notices: sessions that are open, and those that are opened later; a line that is none of its lines is named."""
+        script = HEAD + """
+for again in range(2):
+    with prd.Session() as session:
+        try:
+            session.attach(values, gradients, apply)
+            train(session)
+        except prd.Aborted as error:
+            say(error, sys.stdin.read() == "")
+"""
+        with tempfile.TemporaryDirectory(prefix="prd-test-") as name, place.Cluster(place.job("all-reduce", 1)) as c:
+            path = pathlib.Path(name, "script.py")
+            path.write_text(script)
+            program = subprocess.Popen([sys.executable, "-m", "prd.notices", path], env=place.environment(c, 0), stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(program.communicate)
+            self.addCleanup(program.kill)
+            self.hears(program, "trains")
+            out, err = program.communicate("soon taken away\n20 taken away\n", timeout=90)
+            self.assertEqual((program.returncode, out), (0, "left: taken away True\n" * 2), err)
+            self.assertIn("prd.notices: found 'soon taken away\\n', needed are seconds and a reason", err)
+            self.assertEqual(self.left(c, 0), (["taken away"], []))
+
     def test_prd_run_lets_its_workers_leave(self):
         with tempfile.TemporaryDirectory(prefix="prd-test-") as name:
             (pathlib.Path(name) / "train.py").write_text(PLAIN)

@@ -88,6 +88,7 @@ class _Handle:
     """The library's session. Outlives Session until its end: by close, when Session is no more, or at the program's end."""
 
     open = set()  # those without an end
+    notice = None  # leave_soon's, for those that are opened later
 
     def __init__(self, options):
         self.library = _abi.library()
@@ -97,6 +98,16 @@ class _Handle:
         self.ending = threading.Lock()
         _check(self.library, None, self.library.prd_open(options, ctypes.byref(self.session)))
         self.open.add(self)
+        if self.notice:
+            self.leave_soon(*self.notice)
+
+    def leave_soon(self, reason, grace):
+        if self.ending.acquire(blocking=False):  # else it ends already, perhaps below a signal's handler
+            try:
+                if self.session and os.getpid() == self.pid:
+                    self.library.prd_leave_soon(self.session, reason.encode(), round(grace * 1000))
+            finally:
+                self.ending.release()
 
     def end(self, reason):
         if os.getpid() != self.pid:
@@ -127,6 +138,13 @@ class _Handle:
 def _end_all():
     for handle in list(_Handle.open):
         handle.end_at_last()
+
+
+def leave_soon(reason, grace=0):
+    """All sessions of this process leave their jobs, as by Session.leave_soon, and so do those that are opened later. Any thread."""
+    _Handle.notice = (reason, grace)
+    for handle in list(_Handle.open):
+        handle.leave_soon(reason, grace)
 
 
 class _SignalsWait:
@@ -313,8 +331,7 @@ class Session:
         The call in which it has left raises Aborted, and so does every later one but leave. After `grace` seconds, unless
         0, it leaves even in the midst of a call.
         """
-        if self._handle.session:
-            self._library.prd_leave_soon(self._handle.session, reason.encode(), round(grace * 1000))
+        self._handle.leave_soon(reason, grace)
 
     def cancel(self):
         """Ends the call in progress, and every later one but leave, with Cancelled. Any thread."""
