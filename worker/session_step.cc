@@ -9,7 +9,7 @@ namespace {
 
 // Bytes that are looked at in every step where values that are not finite only count; more are in
 // one step of so many. Parameters stay what they are until then.
-constexpr std::size_t kGradientsLookedAtAlways = 64 << 20;
+constexpr std::size_t kGradientsLookedAtAlways = 4 << 20;
 constexpr std::size_t kParametersLookedAtAlways = 1 << 20;
 constexpr std::int64_t kLookedAtEvery = 16;
 

@@ -1,5 +1,6 @@
 """What an optimizer keeps from one step to the next, as state of the replica: whoever copies a replica gets it with it."""
 import collections
+import ctypes
 
 import torch
 
@@ -124,6 +125,8 @@ class OptimizerState:
         self._values = [0.0] * count
         self._facts = torch.zeros(count, dtype=torch.float64, device=device)
         self._told = self._facts.clone()
+        # The bytes of both: torch.equal takes 25 us, and they are compared three times in a step.
+        self._bytes = [(ctypes.c_char * (8 * count)).from_address(t.data_ptr()) for t in (self._facts, self._told)] if device.type == "cpu" else None
         self.keep()
 
     def tensors(self):
@@ -160,14 +163,20 @@ class OptimizerState:
                     if values[at] != number:
                         values[at], changed = number, True
             if changed:
-                self._told = torch.tensor(values, dtype=torch.float64, device="cpu").to(self._facts.device)
+                self._told.copy_(torch.tensor(values, dtype=torch.float64, device="cpu"))
                 self._facts.copy_(self._told)
+
+    def _is_told(self):
+        if self._bytes is None:
+            return torch.equal(self._facts, self._told)
+        facts, told = self._bytes
+        return facts.raw == told.raw
 
     def take(self):
         """Once the replica may have become a copy of another: the optimizer goes on with the state that came with it."""
-        if not self._values or torch.equal(self._facts, self._told):
+        if not self._values or self._is_told():
             return
-        self._told = self._facts.clone()
+        self._told.copy_(self._facts)
         values = self._values = self._facts.tolist()
         for one in self._parameters:
             at = one.first
