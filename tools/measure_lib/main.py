@@ -28,9 +28,10 @@ machine is (but how long the others waited, and the time of a round):
              processor time of a step that is Python's own
 
   peers      the same model and loop under DistributedDataParallel, torchft, hivemind and prd's engines, with the Python of
-             --python (what it cannot import is named): equal workers, one 5 times slower, one killed and started again, and
-             no sleep at all: steps per second in all, processor time of a step, the survivors'
-             longest gap, how soon the newcomer trains, the loss on held-out samples after --samples
+             --python (what it cannot import is named): equal workers, one 5 times slower, one killed and started again,
+             one that joins later, and no sleep at all: steps per second in all, what a step costs beside the loop alone,
+             processor time of a step, the others' longest gap, how soon the newcomer trains, the loss on
+             held-out samples after --samples
 
 Prints a JSON line per run. results.jsonl in tools/measure_lib has such lines; its README says what follows from them.
 """
@@ -230,8 +231,8 @@ def main():
     add("--python", default="/usr/bin/python3", help="of peers: the one that has PyTorch and the peers (default: %(default)s)")
     add("--seconds", type=number(float, 1, 600), default=10, help="of peers: of each run (default: %(default)s)")
     add("--samples", type=number(int, 1, 10**9), default=20_000, help="of peers: at how many the loss is told (default: %(default)s)")
-    add("--peer", default="", help="of peers: those with this in their name (default: all)")
-    add("--case", default="", help="of peers: those with this in their name (default: all)")
+    add("--peer", nargs="+", default=[""], help="of peers: those with one of these in their name (default: all)")
+    add("--case", nargs="+", default=[""], help="of peers: the cases with one of these in their name (default: all)")
     add("--seeds", type=number(int, 1, 1000), nargs="+", default=[1], help="each case once with each (default: 1)")
     add("--engines", choices=list(ENGINES), nargs="+", default=list(ENGINES), help="of stopped (default: all)")
     add("--bin", type=folder, required=True, help=argparse.SUPPRESS)

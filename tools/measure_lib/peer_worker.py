@@ -1,6 +1,6 @@
 """One worker of `tools/measure peers`: the same model and loop under prd and its peers. peer_worker.py JSON, with its settings.
 
-Prints `ready TIME` once it could begin; waits for the file `go`; then `s TIME` after each step that counts, `x TIME` after one whose
+Prints `begins TIME` before the first of the peer's lines, and `ready TIME` once it could begin; waits for the file `go`; then `s TIME` after each step that counts, `x TIME` after one whose
 work was thrown away, `e TIME LOSS` where rank 0 evaluates; and at the end `cpu SECONDS`, of these steps. Times are time.monotonic's.
 """
 import contextlib
@@ -14,7 +14,8 @@ import time
 import torch
 
 BATCH = 32
-SIZES = {"small": (64, 1024, 10), "wide": (512, 2400, 1900, 10), "tensors": (64,) + (16,) * 79 + (10,)}  # layers; parameters: 0.1, 5.8, 0.02 million
+SIZES = {"small": (64, 1024, 10), "wide": (512, 2400, 1900, 10), "tensors": (64,) + (16,) * 79 + (10,),
+         "more tensors": (64,) + (16,) * 499 + (10,)}  # layers; parameters: 0.1, 5.8, 0.02, 0.1 million
 
 
 def make_model(size):
@@ -146,6 +147,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     inputs, labels = draw(size, 4096, 10 + rank)
     held_out = draw(size, 1024, 1)
+    print(f"begins {time.monotonic()}", flush=True)
     peer = PEERS.get(settings["peer"], Prd)(settings, model, optimizer)
     order = torch.Generator().manual_seed(rank)
     print(f"ready {time.monotonic()}", flush=True)

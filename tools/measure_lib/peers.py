@@ -23,18 +23,26 @@ SETTINGS = {
     "torchft DiLoCo": "the same; sync_every 20, outer SGD 0.7 with Nesterov momentum 0.9",
     "hivemind": "use_local_updates, an epoch of 20 steps a worker, matchmaking 1 s",
 }
-# Workers, model, milliseconds of sleep in a step, and those of the last worker. killed: that one dies, and is started again 3 s later.
+# Workers, model, milliseconds of sleep in a step, and those of the last worker. killed: that one dies, and is started again 3 s
+# later. joins: that one starts when a quarter of the time is over.
 CASES = {
     "4 equal": dict(workers=4, size="small", sleep_ms=40, last_ms=40),
     "4, one 5 times slower": dict(workers=4, size="small", sleep_ms=40, last_ms=200),
     "8, one 5 times slower": dict(workers=8, size="small", sleep_ms=40, last_ms=200),
     "4, one killed": dict(workers=4, size="small", sleep_ms=40, last_ms=40, killed=True),
+    "4, one joins": dict(workers=4, size="small", sleep_ms=40, last_ms=40, joins=True),
     "no sleep, small, 2": dict(workers=2, size="small", sleep_ms=0, last_ms=0),
     "no sleep, small, 4": dict(workers=4, size="small", sleep_ms=0, last_ms=0),
     "no sleep, 160 tensors, 2": dict(workers=2, size="tensors", sleep_ms=0, last_ms=0),
+    "no sleep, 1,000 tensors, 2": dict(workers=2, size="more tensors", sleep_ms=0, last_ms=0),
     "no sleep, wide, 2": dict(workers=2, size="wide", sleep_ms=0, last_ms=0),
     "no sleep, wide, 4": dict(workers=4, size="wide", sleep_ms=0, last_ms=0),
 }
+# Why a peer is left out of a case.
+CANNOT = {
+    ("DistributedDataParallel", "killed"): "it ends with the worker", ("DistributedDataParallel", "joins"): "its number of workers is fixed",
+    ("alone", "killed"): "it has no others", ("alone", "joins"): "it has no others",
+}  # fmt: skip
 START_S = 180
 
 
@@ -42,8 +50,7 @@ class Worker:
     """A process of peer_worker.py, and what it printed."""
 
     def __init__(self, python, settings, environment, log):
-        self.ready, self.cpu_s, self.steps, self.thrown, self.losses = None, None, [], [], []
-        self.started = time.monotonic()
+        self.begins, self.ready, self.cpu_s, self.steps, self.thrown, self.losses = None, None, None, [], [], []
         self.process = subprocess.Popen([python, "-B", FOLDER / "peer_worker.py", json.dumps(settings)], stdout=subprocess.PIPE, stderr=log, text=True,
                                         env={**os.environ, **ONE_THREAD, **environment}, start_new_session=True)  # fmt: skip
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -52,8 +59,8 @@ class Worker:
     def _read(self):
         for line in self.process.stdout:
             what, *numbers = line.split()
-            if what == "ready":
-                self.ready = float(numbers[0])
+            if what in ("begins", "ready"):
+                setattr(self, what, float(numbers[0]))
             elif what == "cpu":
                 self.cpu_s = float(numbers[0])
             elif what == "e":
@@ -96,7 +103,8 @@ def lines_changed(peer):
 def run(options, peer, case, seconds):
     """One case under one peer, as a JSON object."""
     engine, table = options.prd.get(peer) or next(iter(options.prd.values()))  # of a daemon that no other peer asks
-    with Training(options.bin, engine, case["workers"], (), table) as training:
+    first = case["workers"] - case.get("joins", False)
+    with Training(options.bin, engine, first, (), table) as training:
         environment, lighthouse = training.environment(), None
         log = open(training.dir / "peers.err", "w+")
         if peer.startswith("torchft"):
@@ -104,7 +112,7 @@ def run(options, peer, case, seconds):
             command = [pathlib.Path(options.python).parent / "torchft_lighthouse", *LIGHTHOUSE, "--bind", f"[::]:{port}"]
             lighthouse = subprocess.Popen(command, stdout=log, stderr=log)
             environment["TORCHFT_LIGHTHOUSE"] = f"http://localhost:{port}"
-        workers, dead = [], None
+        workers, dead, later = [], None, what_comes_later(case)
 
         def start(rank):
             settings = dict(peer=peer, rank=rank, workers=case["workers"], size=case["size"], folder=str(training.dir), evaluates=case["sleep_ms"] > 0,
@@ -116,7 +124,7 @@ def run(options, peer, case, seconds):
             raise processes.ToolError(f"{why}: {log.read()[-600:]}")
 
         try:
-            workers = [start(rank) for rank in range(case["workers"])]
+            workers = [start(rank) for rank in range(first)]
             until = time.monotonic() + START_S
             while any(worker.ready is None for worker in workers):
                 if time.monotonic() > until or any(worker.process.poll() is not None for worker in workers):
@@ -126,12 +134,13 @@ def run(options, peer, case, seconds):
             ends = began + seconds
             (training.dir / "go.new").write_text(str(ends))
             (training.dir / "go.new").rename(training.dir / "go")
-            if case.get("killed"):
+            if later:
                 time.sleep(began + seconds / 4 - time.monotonic())
-                dead = workers[-1]
-                os.killpg(dead.process.pid, signal.SIGKILL)
-                killed = time.monotonic()
-                time.sleep(3)
+                if later == "killed":
+                    dead = workers[-1]
+                    os.killpg(dead.process.pid, signal.SIGKILL)
+                    killed = time.monotonic()
+                    time.sleep(3)
                 workers.append(start(case["workers"] - 1))
             while time.monotonic() < ends + 15 and any(worker.process.poll() is None for worker in workers):
                 time.sleep(0.05)
@@ -158,9 +167,16 @@ def run(options, peer, case, seconds):
         if dead is not None:
             survivors = [worker for worker in workers if worker is not dead][: case["workers"] - 1]
             found["gap_s"] = round(max(gap(worker.steps, killed, ends) for worker in survivors), 2)
+        if later:
             new = workers[-1]
-            found["newcomer_s"] = round(new.steps[0] - new.ready, 2) if new.steps and new.ready else None
+            found["newcomer_s"] = round(new.steps[0] - new.begins, 2) if new.steps and new.begins else None
+            if later == "joins" and new.begins:
+                found["gap_s"] = round(max(gap(worker.steps, new.begins, ends) for worker in workers[:-1]), 2)
         return found
+
+
+def what_comes_later(case):
+    return next((what for what in ("killed", "joins") if case.get(what)), None)
 
 
 def gap(steps, since, until):
@@ -177,7 +193,7 @@ def measure(options):
     """
     peers = []
     for peer in ["alone", *NEEDS, *options.prd]:
-        if options.peer not in peer:
+        if not any(name in peer for name in options.peer):
             continue
         why = missing(options.python, peer)
         if why is None:
@@ -185,18 +201,34 @@ def measure(options):
         print(json.dumps({"what": "peers", "peer": peer, **({"absent": why} if why else {"settings": SETTINGS.get(peer, "defaults but for the group's size"),
                           "lines_changed": lines_changed(peer)})}), flush=True)  # fmt: skip
     for name, case in CASES.items():
-        if options.case and options.case not in name:
+        if not any(part in name for part in options.case):
             continue
-        for peer in peers:
-            if case.get("killed") and peer in ("DistributedDataParallel", "alone", "hivemind"):
-                continue  # the first ends with the worker, the second has no others
-            runs = []
-            for _ in range(options.rounds):
+        able = [peer for peer in peers if (peer, what_comes_later(case)) not in CANNOT]
+        runs = {peer: [] for peer in able}
+        for _ in range(options.rounds):
+            alone = None
+            for peer in able:
                 try:
-                    runs.append(run(options, peer, case, options.seconds))
+                    found = run(options, peer, case, options.seconds)
                 except processes.ToolError as error:
                     print(f"tools/measure: {name}, {peer}: {error}", file=sys.stderr)
-            if runs:
-                keys = dict.fromkeys(key for one in runs for key in one)
-                medians = {key: statistics.median(found) if (found := [one[key] for one in runs if one.get(key) is not None]) else None for key in keys}
-                print(json.dumps({"what": "peers", "case": name, "peer": peer, "runs": len(runs), **medians}), flush=True)
+                    continue
+                step_ms = 1000 * case["workers"] / found["steps_per_s"]
+                if peer == "alone":
+                    alone = step_ms
+                elif alone is not None and case["sleep_ms"] == 0:
+                    found["own_ms_per_step"] = round(step_ms - alone, 2)
+                runs[peer].append(found)
+        for peer in peers:
+            line = {"what": "peers", "case": name, "peer": peer}
+            if peer not in able:
+                line["absent"] = CANNOT[peer, what_comes_later(case)]
+            elif runs[peer]:
+                keys = dict.fromkeys(key for one in runs[peer] for key in one)
+                line["runs"] = len(runs[peer])
+                for key in keys:
+                    told = [one[key] for one in runs[peer] if one.get(key) is not None]
+                    line[key] = round(statistics.median(told), 3) if told else None
+            else:
+                line["absent"] = "no run came to its end"
+            print(json.dumps(line), flush=True)
