@@ -35,7 +35,8 @@ struct PReduceOptions {
                  "P, workers per group, 2 or more. Larger groups mix models more per step and wait "
                  "more: with P near the number of workers it becomes all-reduce. 0: by the number "
                  "of live workers, 2 up to 7 of them and 3 from 8 on, which is enough for tens of "
-                 "workers.");
+                 "workers. Up to 12 workers a group then waits a moment for one that would be left "
+                 "over, and may have up to 2P - 1 members.");
     fields.Choice(
         "weights", &weights, {"constant", "dynamic", "samples"},
         "\"constant\" (section 3.1): 1/P each. \"dynamic\" (section 3.3): members that are behind "

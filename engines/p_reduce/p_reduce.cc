@@ -15,6 +15,17 @@ namespace {
 // Longer steps count as this long, so that sums of them stay far from overflow.
 constexpr DurationNs kLongestStep = 3600 * kSecond;
 
+// Company: among more workers somebody else is always about to be ready. A worker may be late by
+// this part of its step.
+constexpr std::int64_t kFewWorkers = 12;
+constexpr DurationNs kLateInverse = 8;
+constexpr DurationNs kNewStepInverse = 4;
+
+// A time as a part of a step, in millionths.
+std::int64_t OfStep(DurationNs time, DurationNs step) {
+  return std::clamp<DurationNs>(time, 0, kLongestStep) * 1'000'000 / std::max<DurationNs>(step, 1);
+}
+
 }  // namespace
 
 std::unique_ptr<Engine> PReduceOptions::Make() const { return std::make_unique<PReduce>(*this); }
@@ -66,7 +77,11 @@ void PReduce::OnReady(Instant now, const ReadyEvent& event) {
   Worker& worker = At(event.rank);
   PRD_CHECK(worker.state == State::kComputing);
   filter_.Prefetch(event.rank);
-  if (!worker.repeats) worker.step = std::min(now - worker.released, kLongestStep);
+  if (!worker.repeats) {
+    worker.step = std::min(now - worker.released, kLongestStep);
+    worker.usual +=
+        worker.usual == 0 ? worker.step : (worker.step - worker.usual) / kNewStepInverse;
+  }
   worker.repeats = false;
   worker.state = State::kWaiting;
   queue_.push_back({.rank = event.rank,
@@ -117,8 +132,39 @@ bool PReduce::Overdue(Instant now) const {
          now - queue_.front().at >= options_.max_wait_ms * kMillisecond;
 }
 
+bool PReduce::Gathers() const {
+  return options_.group_size == 0 && !options_.overlap && joined_ > full_ && joined_ <= kFewWorkers;
+}
+
+// What all waste is counted in steps, so that a fast worker's time is worth more than a slow one's.
+std::optional<PReduce::Company> PReduce::ExpectsCompany(Instant now) const {
+  if (!Gathers() || queue_.size() < size_ || queue_.size() + 1 >= 2 * size_) return std::nullopt;
+  const Worker* next = nullptr;
+  std::vector<Instant> ready;  // when those that next could be in a group with are
+  const auto expected = [](const Worker& worker) { return worker.released + worker.usual; };
+  for (const Worker& worker : workers_) {
+    if (worker.state != State::kComputing || worker.usual == 0 || worker.repeats) continue;
+    if (expected(worker) + worker.usual / kLateInverse <= now) continue;  // who knows
+    ready.push_back(expected(worker));
+    if (next == nullptr || expected(worker) < expected(*next)) next = &worker;
+  }
+  if (next == nullptr) return std::nullopt;
+  for (const Signal& signal : queue_) ready.push_back(now + Of(signal.rank).usual);
+  std::sort(ready.begin(), ready.end());  // next is the first
+  const DurationNs alone = std::min(ready[size_ - 1] - expected(*next), next->usual);
+  const Instant until = expected(*next) + next->usual / kLateInverse;
+  std::int64_t cost = 0;
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    const Instant since = queue_[std::max(i, size_ - 1)].at;
+    cost += OfStep(until - since, Of(queue_[i].rank).usual);
+  }
+  if (cost >= OfStep(alone, next->usual)) return std::nullopt;
+  return Company{.rank = static_cast<Rank>(next - workers_.data()), .until = until};
+}
+
 std::optional<Instant> PReduce::NextDeadline() const {
   std::optional<Instant> next = filter_.Deadline();
+  if (company_ && (!next || company_->until < *next)) next = company_->until;
   if (options_.max_wait_ms == 0 || queue_.size() < 2) return next;
   const bool impaired = Impaired();
   for (std::size_t i = 0; i < queue_.size(); ++i) {
@@ -139,6 +185,7 @@ std::string PReduce::FifoReason() const {
 }
 
 void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
+  company_.reset();
   while (size_ > 0 && queue_.size() >= 1) {
     if (Impaired()) {
       filter_.EndHold(now);
@@ -160,8 +207,16 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
       filter_.EndHold(now);
       choice.note = "; no longer held after max_wait_ms " + std::to_string(options_.max_wait_ms);
     }
+    std::size_t size = size_;
     std::string reason = choice.outsider > 0 ? choice.note : FifoReason() + choice.note;
-    Form(now, size_, choice, std::move(reason), next_group, out);
+    if (choice.note.empty() && !Overdue(now)) company_ = ExpectsCompany(now);
+    if (company_) return;
+    if (choice.note.empty() && Gathers() && queue_.size() > size && queue_.size() < 2 * size) {
+      size = queue_.size();
+      reason = "fifo: " + std::to_string(size) + " ready, so that rank " +
+               std::to_string(queue_.back().rank) + " is not left over";
+    }
+    Form(now, size, choice, std::move(reason), next_group, out);
   }
 }
 
@@ -270,6 +325,10 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
   }
   std::string text =
       "waiting: " + std::to_string(queue_.size()) + " of " + std::to_string(size_) + " ready";
+  if (company_) {
+    text += "; held for rank " + std::to_string(company_->rank) + ", which would be left over, " +
+            words::Duration(company_->until - now) + " at most";
+  }
   const std::string held = filter_.Explain(now);
   if (!held.empty()) text += "; " + held;
   if (options_.max_wait_ms > 0 && queue_.size() == 1) text += "; alone, so max_wait_ms waits, too";
@@ -277,8 +336,9 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
 }
 
 void PReduce::Archive(StateArchive& ar) {
-  ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_);
+  ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_, company_);
   if (ar.saving()) return;
+  if (company_ && (!Joined(company_->rank) || !Plausible(company_->until))) return ar.Fail();
   if (!Consistent()) return ar.Fail();
   Resize();
 }
@@ -289,7 +349,9 @@ bool PReduce::Consistent() const {
   for (const Worker& worker : workers_) {
     if (worker.state == State::kAbsent) continue;
     if (worker.state > State::kReducing || !hosts_.Has(worker.host)) return false;
-    if (worker.step < 0 || worker.step > kLongestStep || !Plausible(worker.released)) return false;
+    if (worker.step < 0 || worker.step > kLongestStep || worker.usual < 0 ||
+        worker.usual > kLongestStep || !Plausible(worker.released))
+      return false;
     ++joined;
     if (worker.state == State::kWaiting) ++waiting;
   }

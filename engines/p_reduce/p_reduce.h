@@ -10,6 +10,9 @@
 //  - Members continue at the group's largest iteration, "because all of their models are the
 //    latest" (section 3.3.3). With constant weights, too: the result is the same model for all of
 //    them, so one count is the only one that says anything about it.
+//  - Where P is not given, and with few workers, those that could be a group wait a moment for one
+//    that is about to be ready and would have nobody to be in a group with (README.md, company). A
+//    group may have up to 2P - 1 members then.
 //  - With max_wait_ms, a queue whose head has waited that long is closed as a smaller group of at
 //    least two (one alone has nobody to reduce with, and goes on waiting).
 //  - While a worker waits that does not reach all others, signals are taken in their order and, for
@@ -61,16 +64,18 @@ class PReduce final : public Engine {
   enum class State : std::uint8_t { kAbsent, kComputing, kWaiting, kReducing };
 
   struct Worker {
-    Instant released;     // since when it computes
-    DurationNs step = 0;  // its last step by the controller's clock, kLongestStep at most
+    Instant released;      // since when it computes
+    DurationNs step = 0;   // its last step by the controller's clock, kLongestStep at most
+    DurationNs usual = 0;  // of its steps, the last ones count most; 0: it has made none
     std::int32_t host = 0;
     State state = State::kAbsent;
     // Its last group failed: it signals again at once, having computed nothing.
     bool repeats = false;
-    void Archive(StateArchive& ar) { ar(released, step, host, state, repeats); }
+    void Archive(StateArchive& ar) { ar(released, step, usual, host, state, repeats); }
   };
 
   Worker& At(Rank rank) { return workers_[static_cast<std::size_t>(rank)]; }
+  const Worker& Of(Rank rank) const { return workers_[static_cast<std::size_t>(rank)]; }
   bool Joined(Rank rank) const;
   void OnJoined(Instant now, const JoinedEvent& event);
   void OnReady(Instant now, const ReadyEvent& event);
@@ -87,6 +92,15 @@ class PReduce final : public Engine {
   std::vector<std::size_t> Around(std::size_t place) const;
   // All joined workers that it reaches wait.
   bool HasAllItReaches(Rank rank) const;
+  // Groups may be larger than P.
+  bool Gathers() const;
+  // Whom the queue's P or more are held for, and until when; nullopt: they are a group now.
+  struct Company {
+    Rank rank = kNoRank;
+    Instant until;
+    void Archive(StateArchive& ar) { ar(rank, until); }
+  };
+  std::optional<Company> ExpectsCompany(Instant now) const;
   bool FormAround(Instant now, GroupId* next_group, Effects* out);
   void FormAll(Instant now, GroupId* next_group, Effects* out);
   // Forms the group of the queue's first `size`, or the one chosen.
@@ -104,6 +118,7 @@ class PReduce final : public Engine {
   BrokenLinks links_;
   // Of those who wait: the groups that formed of later signals, as this worker could not have one.
   std::map<Rank, std::uint32_t> passed_;
+  std::optional<Company> company_;  // P or more are held for it
   std::int64_t joined_ = 0;
   std::int64_t full_ = 2;    // P where enough workers have joined (derived from joined_)
   std::size_t size_ = 0;     // the effective P; 0 without workers (derived from joined_)

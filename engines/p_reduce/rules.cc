@@ -45,6 +45,7 @@ class HoldBudget {
     if (since_) held_ns_ += Held(std::min(now, promised_));
     since_.reset();
   }
+  DurationNs longest_step() const { return static_cast<DurationNs>(longest_step_ns_); }
   double Promised() const { return held_ns_ + Held(promised_); }
   double Allowed(int group_size) const {
     return step_ns_ / GroupFilter::kHoldShareInverse + group_size * longest_step_ns_;
@@ -94,7 +95,7 @@ class PReduceRules final : public EngineRules {
   // The workers that are due to be in a group; none: no group is. `now`: max_wait_ms counts until
   // then.
   std::vector<Rank> DueAround(std::optional<Instant> now, std::size_t p);
-  void CheckSize(Instant now, const GroupFormed& group, std::size_t p) const;
+  void CheckSize(const Decision& of, const GroupFormed& group, std::size_t p);
   void CheckIterations(const GroupFormed& group) const;
   void CheckOrder(const GroupFormed& group, std::size_t p, bool bridging) const;
   void CheckBridge(const GroupFormed& group, std::size_t p,
@@ -106,6 +107,11 @@ class PReduceRules final : public EngineRules {
   // P where no worker is missing (options.h, group_size).
   std::int64_t FullSize(std::int64_t joined) const {
     return options_.group_size != 0 ? options_.group_size : joined > 7 ? 3 : 2;
+  }
+  // A group may have up to 2P - 1 members, where P is not given.
+  bool Gathers(std::int64_t joined) const {
+    return options_.group_size == 0 && !options_.overlap && joined > FullSize(joined) &&
+           joined <= 12;
   }
   bool Bridging(std::int64_t joined) const {
     return !component_.empty() && joined > FullSize(joined);
@@ -211,7 +217,7 @@ void PReduceRules::CheckGroup(const Decision& of, const GroupFormed& group) {
     }
     CheckIterations(group);
   } else {
-    CheckSize(of.now, group, p);
+    CheckSize(of, group, p);
     CheckIterations(group);
     if (group.members.size() == p) CheckOrder(group, p, Bridging(of.joined));
   }
@@ -230,15 +236,19 @@ void PReduceRules::CheckGroup(const Decision& of, const GroupFormed& group) {
   if (std::ssize(window_) >= EffectiveWindow(options_, of.joined)) Close();
 }
 
-void PReduceRules::CheckSize(Instant now, const GroupFormed& group, std::size_t p) const {
+void PReduceRules::CheckSize(const Decision& of, const GroupFormed& group, std::size_t p) {
   const std::size_t members = group.members.size();
+  if (members > p && Gathers(of.joined) && members < 2 * p && members == queue_.size()) {
+    Count("gathered");
+    return;
+  }
   if (members > p || members > queue_.size()) {
     throw Violation("group-size", NameOf(group) + " has " + std::to_string(members) + " of " +
                                       std::to_string(p) + " members");
   }
   if (members == p) return;
   const bool waited =
-      options_.max_wait_ms > 0 && now - queue_.front().at >= options_.max_wait_ms * kMillisecond;
+      options_.max_wait_ms > 0 && of.now - queue_.front().at >= options_.max_wait_ms * kMillisecond;
   if (waited && members >= 2 && members == queue_.size()) return;
   throw Violation("group-size", NameOf(group) + " has " + std::to_string(members) + " of " +
                                     std::to_string(queue_.size()) +
@@ -349,6 +359,14 @@ void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
   if (p == 0 || queue_.size() < p) return budget_.End(of.now);
   const bool bridging = Bridging(of.joined);
   const std::optional<Instant> deadline = of.engine.NextDeadline();
+  // For company: those who wait lose less than one step of one worker in all.
+  const auto size = static_cast<DurationNs>(p);
+  if (Gathers(of.joined) && deadline && queue_.size() + 1 < 2 * p &&
+      of.joined > std::ssize(queue_) &&
+      size * (*deadline - queue_[p - 1].at) < budget_.longest_step()) {
+    Count("company");
+    return budget_.End(of.now);
+  }
   if (!bridging || queue_.size() >= 2 * p || Components(0, queue_.size()).size() != 1 ||
       !deadline) {
     throw Violation("no-idle-queue", std::to_string(queue_.size()) + " signals wait, P is " +

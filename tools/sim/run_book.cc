@@ -66,6 +66,9 @@ void RunBook::Enters(std::uint32_t worker, RunId run, RunId former, std::uint64_
   }
   const auto [first, fresh] = launches_.try_emplace(run, launch);
   if (fresh || first->second == launch) return;
+  // A controller that has forgotten who entered its run, and that they are gone, begins it with
+  // others.
+  if (world_->forgot) return static_cast<void>(first->second = launch);
   throw Violation("launches", WorkerName(worker) + " of launch " + std::to_string(launch) +
                                   " enters run " + std::to_string(run) + " of launch " +
                                   std::to_string(first->second));
