@@ -2,7 +2,7 @@
 """Scripts of the shapes that PyTorch users have, with a few lines added or changed. Usage: scripts_test.py BIN_DIR [TEST ...]
 
 Each script runs under a few of the engines, and all scripts together under every one. PRD_SCRIPTS=all: each under every engine,
-and as it is without prd.
+and as it is without prd. PRD_COMPILE=1: each compiles its model (PyTorch 2).
 """
 import place
 import difflib
@@ -32,6 +32,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 NAMES = ["mnist", "vae", "imagenet", "nanogpt"]
 SETTINGS = [*place.ENGINES.items(), ("p-reduce", "group_size = 2\noverlap = true"), ("prague", "overlap = true"), ("ad-psgd", "overlap = true")]
 ALL = os.environ.get("PRD_SCRIPTS") == "all"
+COMPILE = os.environ.get("PRD_COMPILE") == "1"
 WORKERS = 3
 
 
@@ -72,6 +73,18 @@ def tell_of_the_end():
     prd.torch.Worker.finish = finish_and_tell
 
 
+def compile_after_attach():
+    attach = prd.torch.attach
+
+    def attach_and_compile(model, *args, **kwargs):
+        worker = attach(model, *args, **kwargs)
+        model.compile()
+        return worker
+
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    prd.torch.attach = attach_and_compile
+
+
 def start(folder, script, environment, arguments=(), strict=True):
     """A process that runs the script as its main program in `folder`, and prints into out and err beside that. A fork: this one has
     imported PyTorch, which takes longest."""
@@ -87,11 +100,13 @@ def start(folder, script, environment, arguments=(), strict=True):
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)
         sys.argv = [script, *arguments]
         torch.set_num_threads(1)
-        if strict:
+        if strict and not COMPILE:  # what compiles imports much that warns
             warnings.simplefilter("error")
             warnings.filterwarnings("ignore", r"`torch\.cuda\.amp\.GradScaler", FutureWarning)  # nanoGPT has it so; PyTorch 2.4 and later
         if environment.get("PRD_RANK"):
             tell_of_the_end()
+            if COMPILE:
+                compile_after_attach()
         runpy.run_path(script, run_name="__main__")
         sys.stdout.flush()
         os._exit(0)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import unittest.mock
 
 try:
     import torch
@@ -15,6 +16,7 @@ except ModuleNotFoundError:
     sys.exit(0)
 
 from prd.torch import _DTYPES
+from prd.torch import state as state_of_torch
 from prd.torch.state import OptimizerState
 
 torch.set_num_threads(1)
@@ -39,6 +41,32 @@ class Drifts(torch.optim.Optimizer):
             state["seen"] = state.get("seen", 0.5) + 1
             state["fresh"], state["name"], state["nothing"] = not state.get("fresh", False), "drift", None
             p.sub_(state["mean"], alpha=0.01 * state["seen"])
+
+
+class Rows(torch.optim.Optimizer):
+    """Keeps a number for each row."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            rows = self.state[p].setdefault("rows", torch.zeros(len(p)))
+            rows += p.grad.reshape(len(p), -1).square().mean(1)
+            p.sub_(p.grad, alpha=0.01)
+
+
+class Begins(torch.optim.Optimizer):
+    """Keeps where it began."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.sub_(p.grad + p - self.state[p].setdefault("began", p.clone()), alpha=0.01)
 
 
 def make(name, seed=0):
@@ -87,6 +115,32 @@ class State(unittest.TestCase):
                 self.assertEqual(pointers, [tensor.data_ptr() for _, tensor in state.tensors()])
                 live = {v.data_ptr() for of in ours[1].state.values() for v in of.values() if torch.is_tensor(v)}
                 self.assertLessEqual(live, set(pointers), "what is copied is what the optimizer uses")
+
+    def test_large_parameters_are_not_copied_to_find_out(self):
+        """The optimizer is tried on smaller ones, with the same result, unless it keeps something of another shape."""
+        names = [*OPTIMIZERS, "Drifts", "Rows", "Begins"] + ["Adafactor"] * hasattr(torch.optim, "Adafactor")
+        for name in names:
+            with self.subTest(name):
+                model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(shape)) for shape in ((300, 200), (64, 48, 3, 3), (50000,), (3, 2))])
+                if name in ("Drifts", "Rows", "Begins"):
+                    optimizer = {"Drifts": Drifts, "Rows": Rows, "Begins": Begins}[name](model.parameters(), 0.01)
+                else:
+                    optimizer = getattr(torch.optim, name.split()[0])(model.parameters(), lr=0.01, **OPTIMIZERS.get(name, {}))
+                tried, copied = [], state_of_torch._step_of_a_copy
+                def note(optimizer, group, parameter, *rest):
+                    tried.append(parameter.numel())
+                    return copied(optimizer, group, parameter, *rest)
+                described = []
+                for smaller in (state_of_torch._smaller, lambda parameter: None):
+                    optimizer.state.clear()
+                    with unittest.mock.patch.object(state_of_torch, "_step_of_a_copy", note), unittest.mock.patch.object(state_of_torch, "_smaller", smaller):
+                        found = state_of(model, optimizer)
+                    described.append(([(key, t.shape, t.stride(), t.dtype) for key, t in found.tensors()], found.tag(), found.own,
+                                      [sorted(optimizer.state[p]) for p in model.parameters()]))
+                    if not described[1:]:
+                        self.assertEqual(max(tried) > 30000, name in ("Rows", "Adafactor"), tried)
+                self.assertEqual(*described)
+                self.assertEqual(max(tried), 60000)
 
     def test_whoever_copies_goes_on_with_it(self):
         for name in [*OPTIMIZERS, "Drifts"]:

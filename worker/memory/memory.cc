@@ -1,8 +1,12 @@
 #include "worker/memory/memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "worker/memory/digest.h"
 
@@ -11,6 +15,8 @@ namespace {
 
 // Several operations go over a row: as much as stays in the cache meanwhile.
 constexpr std::size_t kBlockBytes = 32 << 10;
+constexpr std::size_t kHugePage = 2 << 20;
+constexpr std::size_t kLargeRow = 4 * kHugePage;
 
 // The bytes of a place for a run of the layout's memory at `at` of the range.
 std::byte* At(const Memory::Place& place, std::byte* tensor, std::size_t at) {
@@ -96,8 +102,17 @@ std::optional<Layout::Element> Memory::FirstNonfinite(const Layout& layout) {
   return first;
 }
 
+// A large row is asked for in huge pages, where the system gives them to whoever asks: all of it is
+// written at once, and a fault for each 4 KiB would take longer than that. The rest behind the last
+// huge page stays small.
 Row HostMemory::Allocate(std::size_t bytes) {
-  return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });
+  if (bytes < kLargeRow) {
+    return Row(new std::byte[bytes], bytes, [](std::byte* data) { delete[] data; });
+  }
+  void* data = nullptr;
+  if (posix_memalign(&data, kHugePage, bytes) != 0) throw std::bad_alloc();
+  (void)madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return Row(static_cast<std::byte*>(data), bytes, [](std::byte* row) { std::free(row); });
 }
 
 std::shared_ptr<Transfer> HostMemory::Combine(const Layout& layout, std::size_t offset,

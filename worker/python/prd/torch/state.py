@@ -1,10 +1,12 @@
 """What an optimizer keeps from one step to the next, as state of the replica: whoever copies a replica gets it with it."""
 import collections
 import ctypes
+import math
 
 import torch
 
 _NUMBERS = (bool, int, float)
+_TRIED = 1 << 14  # elements of what an optimizer is tried on
 
 
 def _is_number(value, device):
@@ -50,11 +52,45 @@ def _equal(one, other):
     return type(one) is type(other) and one == other
 
 
+def _smaller(parameter):
+    """A tensor of fewer elements to try the optimizer on; None: the parameter is small enough.
+
+    Those of its dimensions that are shorter differ, so that state of another order of dimensions shows. Not too few elements:
+    bitsandbytes keeps other state for less than 4,096. And no zeros, as state that begins as a copy of the parameter is no zeros.
+    """
+    shape, left = list(parameter.shape), _TRIED
+    for k, i in enumerate(sorted(range(len(shape)), key=shape.__getitem__)):
+        side = math.ceil(left ** (1 / (len(shape) - k)))
+        shape[i] = min(shape[i], side + i)
+        left = max(1, left // max(1, shape[i]))
+    if not parameter.is_contiguous() or 2 * math.prod(shape) > parameter.numel():
+        return None
+    return _gradient(torch.empty(shape, dtype=parameter.dtype, device=parameter.device)).neg_()
+
+
 def _made_at_first_step(optimizer, group, parameter):
     """What state the first step makes; and whether a step makes the same of zeros, which then are the state before it.
 
-    None: that cannot be known.
+    None: that cannot be known. Of a large parameter it is found out on a smaller one, if all that is kept is of its shape, or a number.
     """
+    small = _smaller(parameter)
+    if small is None:
+        return _tried(optimizer, group, parameter)
+    made, of_zeros = _tried(optimizer, group, small)
+    if made is None:
+        return made, of_zeros
+    grown = {}
+    for key, value in made.items():
+        if torch.is_tensor(value) and value.numel() > 1:
+            if value.shape != small.shape or not value.is_contiguous():
+                return _tried(optimizer, group, parameter)
+            value = torch.zeros((), dtype=value.dtype, device=value.device).expand(parameter.shape)
+        grown[key] = value
+    return grown, of_zeros
+
+
+def _tried(optimizer, group, parameter):
+    """_made_at_first_step, on copies of this one."""
     for sparse in (False, True):
         try:
             after, made = _step_of_a_copy(optimizer, group, parameter, None, sparse)
