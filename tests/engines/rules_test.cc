@@ -309,6 +309,17 @@ TEST(RulesTest, PReduceHoldsNobodyForLong) {
   EXPECT_TRUE(wrong.starts_with("hold-budget: ")) << wrong;
 }
 
+// Those who wait for one that would be left over lose less than it would.
+TEST(RulesTest, PReduceWaitsAMomentForCompany) {
+  const PReduceOptions options;
+  std::string wrong;
+  for (std::uint64_t seed = 1; seed < 200 && wrong.empty(); ++seed) {
+    EngineWatch engine(std::make_unique<SilentEngine>(options), options);
+    wrong = MakeDriver(&engine, seed, 4)->Storm(2000);
+  }
+  EXPECT_TRUE(wrong.starts_with("no-idle-queue: ")) << wrong;
+}
+
 // Theorem 1: here the worker is at fault, which goes on without its neighbour's update.
 TEST(RulesTest, HopsGap) {
   const HopOptions options{.graph = {.kind = Graph::Kind::kRing, .edges = {}},
