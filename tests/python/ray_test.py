@@ -2,7 +2,6 @@
 """config/ray/train.py with a Ray of this host. Usage: ray_test.py BIN_DIR [TEST ...]"""
 import place
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -101,7 +100,6 @@ class Ray(unittest.TestCase):
             log = (c.dir / "prd.log").read_text()
             self.assertEqual(log.count("Ray drains its node"), 1, log)
             self.assertNotIn("failed", log)  # no group, for it
-            self.assertTrue(re.search(r"rank [01]: .*the script ended with 1", done.stderr), done.stderr[-3000:])
 
     def test_too_few_cpus_are_named(self):
         with tempfile.TemporaryDirectory(prefix="prd-") as name, place.Cluster(place.job("p-reduce", 0)) as c:

@@ -21,6 +21,7 @@ def _listen(notices):
 
 
 def main():
+    """Runs the script that the command line names; the exit code is 2 where it names none."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if len(sys.argv) > 1 else 2
