@@ -69,7 +69,7 @@ def reference_updates_per_s(engine, step_s, group_size):
     """What the engine's policy gives with free communication, or None where there is no simulation of it."""
     if engine == "all-reduce":
         return all_reduce_updates_per_s(step_s)
-    if engine == "p-reduce":
+    if engine == "p-reduce" and group_size:  # 0: groups have more members now and then
         return fifo_updates_per_s(step_s, min(group_size, len(step_s)))
     return None
 

@@ -74,6 +74,7 @@ class Yardsticks(unittest.TestCase):
 
     def test_no_reference_for_a_policy_without_a_simulation(self):
         self.assertIsNone(summary.reference_updates_per_s("hop", [1.0], 3))
+        self.assertIsNone(summary.reference_updates_per_s("p-reduce", [1.0, 1.0], 0))
 
 
 class Measurements(unittest.TestCase):
