@@ -239,6 +239,9 @@ def main():
     options = parser.parse_args()
     if options.what == "peers":
         options.prd = PEERS
+        for flag, given, allowed in (("--peer", options.peer, ["alone", *peers.NEEDS, *PEERS]), ("--case", options.case, list(peers.CASES))):
+            if not any(part in name for part in given for name in allowed):
+                parser.error(f"{flag}: found {' '.join(given)}, needed is a part of one of: {', '.join(allowed)}")
         peers.measure(options)
         return 0
     for seed in options.seeds:

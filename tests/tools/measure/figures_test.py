@@ -54,8 +54,14 @@ class CommandLine(unittest.TestCase):
     def test_help_names_what_can_be_measured(self):
         done = self.run_measure("--help")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for what in ("stopped", "end", "replicas", "turns"):
+        for what in ("stopped", "end", "replicas", "turns", "step", "peers"):
             self.assertIn(f"  {what}  ", done.stdout)
+
+    def test_names_of_peers_and_cases_are_checked(self):
+        for flag, allowed in (("--peer", "alone, DistributedDataParallel"), ("--case", "4 equal")):
+            done = self.run_measure("peers", flag, "nosuch")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"{flag}: found nosuch, needed is a part of one of: {allowed}", done.stderr)
 
     def test_what_cannot_be_started_is_said(self):
         done = self.run_measure("turns")
