@@ -18,7 +18,6 @@ import time
 import uuid
 
 import ray
-import ray._private.state
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 RESTARTS = 3
@@ -53,8 +52,14 @@ def leave_with_parent():
 
 
 def draining():
-    """The nodes that Ray takes away, with the time when: Unix, ms; 0: not known. Ray Train asks the same way; there is no public one."""
-    return ray._private.state.state.get_draining_nodes()
+    """The nodes that Ray takes away, with the time when: Unix, ms; 0: not known. Of a Ray that does not tell, none.
+
+    Ray Train asks the same way; there is no public one.
+    """
+    try:
+        return ray._private.state.state.get_draining_nodes()
+    except AttributeError:
+        return {}
 
 
 class Rank:

@@ -15,11 +15,11 @@ namespace {
 // Longer steps count as this long, so that sums of them stay far from overflow.
 constexpr DurationNs kLongestStep = 3600 * kSecond;
 
-// Company: among more workers somebody else is always about to be ready. A worker may be late by
-// this part of its step.
+// Among more workers than these somebody else is always about to be ready, and nobody is left over.
 constexpr std::int64_t kFewWorkers = 12;
+// A worker may be late by this part of its usual step, of which its newest step is that part.
 constexpr DurationNs kLateInverse = 8;
-constexpr DurationNs kNewStepInverse = 4;
+constexpr DurationNs kNewestInverse = 4;
 
 // A time as a part of a step, in millionths.
 std::int64_t OfStep(DurationNs time, DurationNs step) {
@@ -79,8 +79,7 @@ void PReduce::OnReady(Instant now, const ReadyEvent& event) {
   filter_.Prefetch(event.rank);
   if (!worker.repeats) {
     worker.step = std::min(now - worker.released, kLongestStep);
-    worker.usual +=
-        worker.usual == 0 ? worker.step : (worker.step - worker.usual) / kNewStepInverse;
+    worker.usual += worker.usual == 0 ? worker.step : (worker.step - worker.usual) / kNewestInverse;
   }
   worker.repeats = false;
   worker.state = State::kWaiting;
@@ -136,35 +135,38 @@ bool PReduce::Gathers() const {
   return options_.group_size == 0 && !options_.overlap && joined_ > full_ && joined_ <= kFewWorkers;
 }
 
-// What all waste is counted in steps, so that a fast worker's time is worth more than a slow one's.
-std::optional<PReduce::Company> PReduce::ExpectsCompany(Instant now) const {
+// Waits if the next worker would lose more by being left over than those in the queue lose by
+// waiting for it. A loss is a part of the worker's own usual step, so that a fast worker's time is
+// worth more than a slow one's.
+std::optional<PReduce::Leftover> PReduce::NextLeftover(Instant now) const {
   if (!Gathers() || queue_.size() < size_ || queue_.size() + 1 >= 2 * size_) return std::nullopt;
   const Worker* next = nullptr;
-  std::vector<Instant> ready;  // when those that next could be in a group with are
+  std::vector<Instant>
+      ready;  // when each worker is expected; without a group, next waits for the P-th
   const auto expected = [](const Worker& worker) { return worker.released + worker.usual; };
   for (const Worker& worker : workers_) {
     if (worker.state != State::kComputing || worker.usual == 0 || worker.repeats) continue;
-    if (expected(worker) + worker.usual / kLateInverse <= now) continue;  // who knows
+    if (expected(worker) + worker.usual / kLateInverse <= now) continue;  // late: nobody knows
     ready.push_back(expected(worker));
     if (next == nullptr || expected(worker) < expected(*next)) next = &worker;
   }
   if (next == nullptr) return std::nullopt;
   for (const Signal& signal : queue_) ready.push_back(now + Of(signal.rank).usual);
   std::sort(ready.begin(), ready.end());  // next is the first
-  const DurationNs alone = std::min(ready[size_ - 1] - expected(*next), next->usual);
+  const DurationNs left_over = std::min(ready[size_ - 1] - expected(*next), next->usual);
   const Instant until = expected(*next) + next->usual / kLateInverse;
   std::int64_t cost = 0;
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     const Instant since = queue_[std::max(i, size_ - 1)].at;
     cost += OfStep(until - since, Of(queue_[i].rank).usual);
   }
-  if (cost >= OfStep(alone, next->usual)) return std::nullopt;
-  return Company{.rank = static_cast<Rank>(next - workers_.data()), .until = until};
+  if (cost >= OfStep(left_over, next->usual)) return std::nullopt;
+  return Leftover{.rank = static_cast<Rank>(next - workers_.data()), .until = until};
 }
 
 std::optional<Instant> PReduce::NextDeadline() const {
   std::optional<Instant> next = filter_.Deadline();
-  if (company_ && (!next || company_->until < *next)) next = company_->until;
+  if (leftover_ && (!next || leftover_->until < *next)) next = leftover_->until;
   if (options_.max_wait_ms == 0 || queue_.size() < 2) return next;
   const bool impaired = Impaired();
   for (std::size_t i = 0; i < queue_.size(); ++i) {
@@ -185,7 +187,7 @@ std::string PReduce::FifoReason() const {
 }
 
 void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
-  company_.reset();
+  leftover_.reset();
   while (size_ > 0 && queue_.size() >= 1) {
     if (Impaired()) {
       filter_.EndHold(now);
@@ -209,8 +211,8 @@ void PReduce::FormAll(Instant now, GroupId* next_group, Effects* out) {
     }
     std::size_t size = size_;
     std::string reason = choice.outsider > 0 ? choice.note : FifoReason() + choice.note;
-    if (choice.note.empty() && !Overdue(now)) company_ = ExpectsCompany(now);
-    if (company_) return;
+    if (choice.note.empty() && !Overdue(now)) leftover_ = NextLeftover(now);
+    if (leftover_) return;
     if (choice.note.empty() && Gathers() && queue_.size() > size && queue_.size() < 2 * size) {
       size = queue_.size();
       reason = "fifo: " + std::to_string(size) + " ready, so that rank " +
@@ -325,9 +327,9 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
   }
   std::string text =
       "waiting: " + std::to_string(queue_.size()) + " of " + std::to_string(size_) + " ready";
-  if (company_) {
-    text += "; held for rank " + std::to_string(company_->rank) + ", which would be left over, " +
-            words::Duration(company_->until - now) + " at most";
+  if (leftover_) {
+    text += "; held for rank " + std::to_string(leftover_->rank) + ", which would be left over, " +
+            words::Duration(leftover_->until - now) + " at most";
   }
   const std::string held = filter_.Explain(now);
   if (!held.empty()) text += "; " + held;
@@ -336,9 +338,9 @@ std::string PReduce::Explain(Instant now, Rank rank) const {
 }
 
 void PReduce::Archive(StateArchive& ar) {
-  ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_, company_);
+  ar(workers_, queue_, filter_, hosts_, joined_, links_, passed_, leftover_);
   if (ar.saving()) return;
-  if (company_ && (!Joined(company_->rank) || !Plausible(company_->until))) return ar.Fail();
+  if (leftover_ && (!Joined(leftover_->rank) || !Plausible(leftover_->until))) return ar.Fail();
   if (!Consistent()) return ar.Fail();
   Resize();
 }

@@ -11,8 +11,8 @@
 //    latest" (section 3.3.3). With constant weights, too: the result is the same model for all of
 //    them, so one count is the only one that says anything about it.
 //  - Where P is not given, and with few workers, those that could be a group wait a moment for one
-//    that is about to be ready and would have nobody to be in a group with (README.md, company). A
-//    group may have up to 2P - 1 members then.
+//    that is about to be ready and would be left over: without a group until others have made
+//    another step (README.md, group_size). A group may have up to 2P - 1 members then.
 //  - With max_wait_ms, a queue whose head has waited that long is closed as a smaller group of at
 //    least two (one alone has nobody to reduce with, and goes on waiting).
 //  - While a worker waits that does not reach all others, signals are taken in their order and, for
@@ -92,15 +92,15 @@ class PReduce final : public Engine {
   std::vector<std::size_t> Around(std::size_t place) const;
   // All joined workers that it reaches wait.
   bool HasAllItReaches(Rank rank) const;
-  // Groups may be larger than P.
+  // A group may have more than P members.
   bool Gathers() const;
-  // Whom the queue's P or more are held for, and until when; nullopt: they are a group now.
-  struct Company {
+  // Whom the queue's P or more wait for, and until when; nullopt: they are a group now.
+  struct Leftover {
     Rank rank = kNoRank;
     Instant until;
     void Archive(StateArchive& ar) { ar(rank, until); }
   };
-  std::optional<Company> ExpectsCompany(Instant now) const;
+  std::optional<Leftover> NextLeftover(Instant now) const;
   bool FormAround(Instant now, GroupId* next_group, Effects* out);
   void FormAll(Instant now, GroupId* next_group, Effects* out);
   // Forms the group of the queue's first `size`, or the one chosen.
@@ -118,7 +118,7 @@ class PReduce final : public Engine {
   BrokenLinks links_;
   // Of those who wait: the groups that formed of later signals, as this worker could not have one.
   std::map<Rank, std::uint32_t> passed_;
-  std::optional<Company> company_;  // P or more are held for it
+  std::optional<Leftover> leftover_;  // P or more wait for it
   std::int64_t joined_ = 0;
   std::int64_t full_ = 2;    // P where enough workers have joined (derived from joined_)
   std::size_t size_ = 0;     // the effective P; 0 without workers (derived from joined_)

@@ -359,12 +359,12 @@ void PReduceRules::CheckQueue(const Decision& of, std::size_t p) {
   if (p == 0 || queue_.size() < p) return budget_.End(of.now);
   const bool bridging = Bridging(of.joined);
   const std::optional<Instant> deadline = of.engine.NextDeadline();
-  // For company: those who wait lose less than one step of one worker in all.
+  // For one that would be left over: those who wait lose less than one step of one worker in all.
   const auto size = static_cast<DurationNs>(p);
   if (Gathers(of.joined) && deadline && queue_.size() + 1 < 2 * p &&
       of.joined > std::ssize(queue_) &&
       size * (*deadline - queue_[p - 1].at) < budget_.longest_step()) {
-    Count("company");
+    Count("left_over");
     return budget_.End(of.now);
   }
   if (!bridging || queue_.size() >= 2 * p || Components(0, queue_.size()).size() != 1 ||

@@ -74,7 +74,7 @@ TEST(EngineRandomTest, PReduceKeepsItsRules) {
   std::int64_t alone = 0;
   std::int64_t bridges = 0;
   std::int64_t holds = 0;
-  std::int64_t company = 0;
+  std::int64_t left_over = 0;
   std::int64_t gathered = 0;
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     Prng random(seed);
@@ -91,14 +91,14 @@ TEST(EngineRandomTest, PReduceKeepsItsRules) {
     holds += engine->rules().Counter("holds");
     small += engine->rules().Counter("small");
     alone += engine->rules().Counter("alone");
-    company += engine->rules().Counter("company");
+    left_over += engine->rules().Counter("left_over");
     gathered += engine->rules().Counter("gathered");
   }
   EXPECT_GT(bridges, 100) << "the runs must reach the filter";
   EXPECT_GT(holds, 20);
   EXPECT_GT(small, 1000) << "the runs must reach workers that do not reach each other";
   EXPECT_GT(alone, 100);
-  EXPECT_GT(company, 100);
+  EXPECT_GT(left_over, 100);
   EXPECT_GT(gathered, 50);
 }
 

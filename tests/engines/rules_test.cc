@@ -310,7 +310,7 @@ TEST(RulesTest, PReduceHoldsNobodyForLong) {
 }
 
 // Those who wait for one that would be left over lose less than it would.
-TEST(RulesTest, PReduceWaitsAMomentForCompany) {
+TEST(RulesTest, PReduceWaitsAMomentForWhoWouldBeLeftOver) {
   const PReduceOptions options;
   std::string wrong;
   for (std::uint64_t seed = 1; seed < 200 && wrong.empty(); ++seed) {

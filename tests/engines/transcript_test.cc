@@ -34,16 +34,15 @@ TEST_P(GoldenTest, Replays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, GoldenTest,
-                         testing::Values("ad_psgd", "all_reduce", "backup", "backup_faults",
-                                         "eager_majority", "eager_quorum", "eager_solo",
-                                         "eager_stale", "eager_sync", "esync", "esync_delayed_ack",
-                                         "esync_stall", "hop", "hop_changes", "p_reduce_fifo",
-                                         "p_reduce_weights", "p_reduce_frozen", "p_reduce_company",
-                                         "p_reduce_default_size", "p_reduce_few_workers",
-                                         "p_reduce_max_wait", "prague_random", "prague_smart",
-                                         "prague_static", "ssp", "ssp_changes"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Engines, GoldenTest,
+    testing::Values("ad_psgd", "all_reduce", "backup", "backup_faults", "eager_majority",
+                    "eager_quorum", "eager_solo", "eager_stale", "eager_sync", "esync",
+                    "esync_delayed_ack", "esync_stall", "hop", "hop_changes", "p_reduce_fifo",
+                    "p_reduce_weights", "p_reduce_frozen", "p_reduce_left_over",
+                    "p_reduce_default_size", "p_reduce_few_workers", "p_reduce_max_wait",
+                    "prague_random", "prague_smart", "prague_static", "ssp", "ssp_changes"),
+    [](const auto& tested) { return std::string(tested.param); });
 
 // What p-reduce decides does not depend on whether its workers compute meanwhile.
 TEST(TranscriptTest, OverlapChangesNoDecision) {

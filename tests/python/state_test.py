@@ -27,8 +27,8 @@ OPTIMIZERS = {
 }
 
 
-class Drifts(torch.optim.Optimizer):
-    """As of a package of its own: draws random numbers, replaces its tensors in each step, and keeps a number, a flag and a name."""
+class Own(torch.optim.Optimizer):
+    """As of a package of its own: a step is `update` of each parameter and its state."""
 
     def __init__(self, parameters, lr):
         super().__init__(parameters, dict(lr=lr))
@@ -36,37 +36,33 @@ class Drifts(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-            state = self.state[p]
-            state["mean"] = 0.9 * state.get("mean", torch.ones_like(p)) + p.grad + 0.01 * torch.randn_like(p)
-            state["seen"] = state.get("seen", 0.5) + 1
-            state["fresh"], state["name"], state["nothing"] = not state.get("fresh", False), "drift", None
-            p.sub_(state["mean"], alpha=0.01 * state["seen"])
+            self.update(p, self.state[p])
 
 
-class Rows(torch.optim.Optimizer):
+class Drifts(Own):
+    """Draws random numbers, replaces its tensors in each step, and keeps a number, a flag and a name."""
+
+    def update(self, p, state):
+        state["mean"] = 0.9 * state.get("mean", torch.ones_like(p)) + p.grad + 0.01 * torch.randn_like(p)
+        state["seen"] = state.get("seen", 0.5) + 1
+        state["fresh"], state["name"], state["nothing"] = not state.get("fresh", False), "drift", None
+        p.sub_(state["mean"], alpha=0.01 * state["seen"])
+
+
+class Rows(Own):
     """Keeps a number for each row."""
 
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, dict(lr=lr))
-
-    @torch.no_grad()
-    def step(self):
-        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-            rows = self.state[p].setdefault("rows", torch.zeros(len(p)))
-            rows += p.grad.reshape(len(p), -1).square().mean(1)
-            p.sub_(p.grad, alpha=0.01)
+    def update(self, p, state):
+        rows = state.setdefault("rows", torch.zeros(len(p)))
+        rows += p.grad.reshape(len(p), -1).square().mean(1)
+        p.sub_(p.grad, alpha=0.01)
 
 
-class Begins(torch.optim.Optimizer):
+class Begins(Own):
     """Keeps where it began."""
 
-    def __init__(self, parameters, lr):
-        super().__init__(parameters, dict(lr=lr))
-
-    @torch.no_grad()
-    def step(self):
-        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
-            p.sub_(p.grad + p - self.state[p].setdefault("began", p.clone()), alpha=0.01)
+    def update(self, p, state):
+        p.sub_(p.grad + p - state.setdefault("began", p.clone()), alpha=0.01)
 
 
 def make(name, seed=0):
@@ -122,8 +118,8 @@ class State(unittest.TestCase):
         for name in names:
             with self.subTest(name):
                 model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(shape)) for shape in ((300, 200), (64, 48, 3, 3), (50000,), (3, 2))])
-                if name in ("Drifts", "Rows", "Begins"):
-                    optimizer = {"Drifts": Drifts, "Rows": Rows, "Begins": Begins}[name](model.parameters(), 0.01)
+                if issubclass(own := globals().get(name, object), Own):
+                    optimizer = own(model.parameters(), 0.01)
                 else:
                     optimizer = getattr(torch.optim, name.split()[0])(model.parameters(), lr=0.01, **OPTIMIZERS.get(name, {}))
                 tried, copied = [], state_of_torch._step_of_a_copy

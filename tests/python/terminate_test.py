@@ -227,7 +227,7 @@ for again in range(2):
             self.addCleanup(program.communicate)
             self.addCleanup(program.kill)
             self.hears(program, "trains")
-            out, err = program.communicate("soon taken away\n20 taken away\n", timeout=90)
+            out, err = program.communicate("soon taken away\ninf taken away\n20 taken away\n", timeout=90)
             self.assertEqual((program.returncode, out), (0, "left: taken away True\n" * 2), err)
             self.assertIn("prd.notices: found 'soon taken away\\n', needed are seconds and a reason", err)
             self.assertEqual(self.left(c, 0), (["taken away"], []))

@@ -3,8 +3,8 @@
 
 Not among the tests, since their sources are not in the tree; needs torchvision and dataset-fashion-mnist:
   tests/python/upstream_by_hand.py BIN_DIR EXAMPLES_CHECKOUT NANOGPT_CHECKOUT [SCRIPT ...]
-Each script trains with three workers under every engine, with and without overlap; with PRD_COMPILE=1 each compiles its model. Prints a line per run, and fails if a worker
-does, if the loss does not fall, or if replicas differ after finish.
+Each script trains with three workers under every engine, with and without overlap; with PRD_COMPILE=1 each compiles its model.
+Prints a line per run, and fails if a worker does, if the loss does not fall, or if replicas differ after finish.
 """
 import place
 import gzip

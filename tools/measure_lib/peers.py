@@ -198,7 +198,7 @@ def measure(options):
         why = missing(options.python, peer)
         if why is None:
             peers.append(peer)
-        print(json.dumps({"what": "peers", "peer": peer, **({"absent": why} if why else {"settings": SETTINGS.get(peer, "defaults but for the group's size"),
+        print(json.dumps({"what": "peers", "peer": peer, **({"absent": why} if why else {"settings": SETTINGS.get(peer) or ", ".join(options.prd[peer][1]) or "defaults",
                           "lines_changed": lines_changed(peer)})}), flush=True)  # fmt: skip
     for name, case in CASES.items():
         if not any(part in name for part in options.case):

@@ -16,7 +16,7 @@ def _listen(notices):
         left_s, _, reason = line.strip().partition(" ")
         try:
             prd.leave_soon(reason, float(left_s))
-        except ValueError:
+        except (ValueError, OverflowError):
             print(f"prd.notices: found {line!r}, needed are seconds and a reason", file=sys.stderr)
 
 
