@@ -1,10 +1,6 @@
 #include "tools/prdbench/broker.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +23,7 @@
 #include "common/base/messages.h"
 #include "common/io/codec.h"
 #include "common/io/curve.h"
+#include "tools/prdbench/processes.h"
 
 namespace prd::bench {
 namespace {
@@ -41,40 +38,10 @@ std::string View(const zmq::message_t& message) {
   return {static_cast<const char*>(message.data()), message.size()};
 }
 
-// ---- processes ----
-
-class ChildProcess {
- public:
-  explicit ChildProcess(pid_t pid) : pid_(pid) {}
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
-  ~ChildProcess() {
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
-  }
-  bool alive() const { return waitpid(pid_, nullptr, WNOHANG) == 0; }
-  // Processor time of all its threads until now, in us.
-  double CpuUs() const {
-    std::ifstream stat("/proc/" + std::to_string(pid_) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(stat), {}};
-    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-    std::string skipped;
-    for (int i = 0; i < 11; ++i) fields >> skipped;
-    double user = 0;
-    double system = 0;
-    fields >> user >> system;
-    return (user + system) * 1e6 / static_cast<double>(sysconf(_SC_CLK_TCK));
-  }
-
- private:
-  pid_t pid_;
-};
-
 // A bare one-thread ROUTER: a signal (its first byte is 1) is answered by as many bytes as its
 // second part says, a report is taken in silence.
 // With a secret key, it lets in whoever knows its public key.
-[[noreturn]] void Echo(const std::string& endpoint, const std::string& secret_key) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+int Echo(const std::string& endpoint, const std::string& secret_key) {
   zmq::context_t context(1);
   zmq::socket_t router(context, zmq::socket_type::router);
   router.set(zmq::sockopt::linger, 0);
@@ -97,25 +64,9 @@ class ChildProcess {
   }
 }
 
-// Fork before this process has any thread.
-pid_t StartEcho(const std::string& endpoint, const std::string& secret_key = "") {
-  const pid_t pid = fork();
-  if (pid == 0) Echo(endpoint, secret_key);
-  return pid;
-}
-
-pid_t StartDaemon(const std::string& binary, const std::string& config, const std::string& log) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (out >= 0) {
-    dup2(out, STDOUT_FILENO);
-    dup2(out, STDERR_FILENO);
-  }
-  execl(binary.c_str(), binary.c_str(), "--config", config.c_str(), nullptr);
-  std::fprintf(stderr, "cannot run %s\n", binary.c_str());
-  _exit(127);
+// Before this process has any thread.
+Result<Process> StartEcho(const std::string& endpoint, const std::string& secret_key = "") {
+  return Process::Fork("the echo", [&](int, int) { return Echo(endpoint, secret_key); });
 }
 
 // ---- the load ----
@@ -381,7 +332,7 @@ double OwnCpuUs() {
 
 // What `measure` says, and the processor time that passes in it.
 template <typename Measure>
-MeasuredBroker WithCpu(const ChildProcess& other, double seconds, Measure measure) {
+MeasuredBroker WithCpu(const Process& other, double seconds, Measure measure) {
   const double before = other.CpuUs();
   const double own = OwnCpuUs();
   MeasuredBroker measured = measure();
@@ -467,12 +418,15 @@ int BenchBroker(const BrokerOptions& options) {
       << "\nlease_ms = 60000\nheartbeat_ms = 20000\n"
       << "[job.p-reduce]\ngroup_size = " << options.group_size << "\n";
   out.close();
-  const ChildProcess echo(StartEcho(echo_at));
+  Result<Process> echo = StartEcho(echo_at);
   const std::string sealed_at = "ipc://" + folder.name + "/sealed.sock";
-  std::unique_ptr<ChildProcess> sealed_echo;
-  if (keys)
-    sealed_echo = std::make_unique<ChildProcess>(StartEcho(sealed_at, keys->server.secret_key));
-  const ChildProcess daemon(StartDaemon(binary, config, log));
+  std::optional<Result<Process>> sealed_echo;
+  if (keys) sealed_echo = StartEcho(sealed_at, keys->server.secret_key);
+  Result<Process> daemon = Process::Run("the daemon", {binary, "--config", config}, log);
+  if (!echo.ok() || (sealed_echo && !sealed_echo->ok()) || !daemon.ok()) {
+    std::fprintf(stderr, "prdbench: no more processes\n");
+    return 1;
+  }
 
   Rounds broker, bare, sealed;
   for (int round = 0; round < options.rounds; ++round) {
@@ -485,8 +439,8 @@ int BenchBroker(const BrokerOptions& options) {
       return 1;
     }
     broker.Add(
-        WithCpu(daemon, options.seconds, [&] { return load.AgainstDaemon(options.seconds); }));
-    const auto echoed = [&](const ChildProcess& by, const std::string& at,
+        WithCpu(*daemon, options.seconds, [&] { return load.AgainstDaemon(options.seconds); }));
+    const auto echoed = [&](const Process& by, const std::string& at,
                             const std::optional<BrokerLoad::Keys>& with) {
       BrokerLoad same(options.clients, at, with);
       return WithCpu(by, options.seconds, [&] {
@@ -494,10 +448,10 @@ int BenchBroker(const BrokerOptions& options) {
                                 load.announcement());
       });
     };
-    bare.Add(echoed(echo, echo_at, {}));
-    if (sealed_echo) sealed.Add(echoed(*sealed_echo, sealed_at, keys));
+    bare.Add(echoed(*echo, echo_at, {}));
+    if (sealed_echo) sealed.Add(echoed(**sealed_echo, sealed_at, keys));
   }
-  if (!daemon.alive()) {
+  if (!daemon->running()) {
     std::fprintf(stderr, "prdbench: the daemon has ended in between\n");
     return 1;
   }

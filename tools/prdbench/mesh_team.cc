@@ -1,14 +1,8 @@
 #include "tools/prdbench/mesh_team.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <sstream>
 
@@ -55,33 +49,22 @@ Result<std::unique_ptr<MeshTeam>> MeshTeam::Start(const Options& options) {
 }
 
 Status MeshTeam::Fork(const Options& options, int rank) {
-  int down[2];
-  int up[2];
-  if (pipe2(down, O_CLOEXEC) != 0 || pipe2(up, O_CLOEXEC) != 0) {
-    return Status(Code::kUnavailable, "no more pipes");
-  }
-  std::fflush(nullptr);
-  const pid_t pid = fork();
-  if (pid < 0) return Status(Code::kUnavailable, "no more processes");
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    close(down[1]);
-    close(up[0]);
-    MeshWorkerOptions worker;
-    worker.rank = rank;
-    worker.host = HostOf(options.tcp, rank);
-    worker.tensors = options.tensors;
-    const std::size_t devices = options.devices.size();
-    if (devices != 0) worker.device = options.devices[static_cast<std::size_t>(rank) % devices];
-    worker.shares_device = static_cast<std::size_t>(options.workers) > devices;
-    worker.timeout = options.timeout;
-    worker.mesh_security = options.mesh_security;
-    worker.communicators = options.communicators;
-    std::_Exit(RunMeshWorker(worker, down[0], up[1]));
-  }
-  close(down[0]);
-  close(up[1]);
-  children_.emplace_back(pid, down[1], up[0]);
+  Result<Process> process =
+      Process::ForkWithPipes("process " + std::to_string(rank), [&](int in, int out) {
+        MeshWorkerOptions worker;
+        worker.rank = rank;
+        worker.host = HostOf(options.tcp, rank);
+        worker.tensors = options.tensors;
+        const std::size_t devices = options.devices.size();
+        if (devices != 0) worker.device = options.devices[static_cast<std::size_t>(rank) % devices];
+        worker.shares_device = static_cast<std::size_t>(options.workers) > devices;
+        worker.timeout = options.timeout;
+        worker.mesh_security = options.mesh_security;
+        worker.communicators = options.communicators;
+        return RunMeshWorker(worker, in, out);
+      });
+  if (!process.ok()) return process.status();
+  processes_.push_back(std::move(*process));
   return Status::Ok();
 }
 
@@ -144,11 +127,11 @@ double MeshTeam::Seconds(const std::vector<Outcome>& outcomes) {
 }
 
 Status MeshTeam::Tell(int rank, const std::string& line) {
-  return children_.at(static_cast<std::size_t>(rank)).WriteLine(line);
+  return processes_.at(static_cast<std::size_t>(rank)).WriteLine(line);
 }
 
 Result<std::string> MeshTeam::Hear(int rank, int timeout_ms) {
-  return children_.at(static_cast<std::size_t>(rank)).ReadLine(timeout_ms);
+  return processes_.at(static_cast<std::size_t>(rank)).ReadLine(timeout_ms);
 }
 
 Result<std::string> MeshTeam::Ask(int rank, const std::string& line, int timeout_ms) {
@@ -168,7 +151,7 @@ Result<std::vector<std::string>> MeshTeam::AskAll(const std::vector<int>& ranks,
   return answers;
 }
 
-void MeshTeam::Kill(int rank) { children_.at(static_cast<std::size_t>(rank)).Kill(); }
+void MeshTeam::Kill(int rank) { processes_.at(static_cast<std::size_t>(rank)).Kill(); }
 
 Result<std::vector<MeshTeam::Counters>> MeshTeam::CountersOf(const std::vector<int>& ranks) {
   const Result<std::vector<std::string>> lines = AskAll(ranks, "counters");

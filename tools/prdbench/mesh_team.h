@@ -13,7 +13,8 @@
 #include "tools/prdbench/device_line.h"
 #include "tools/prdbench/device_values.h"
 #include "tools/prdbench/mesh_worker.h"
-#include "tools/prdbench/reduce_team.h"
+#include "tools/prdbench/processes.h"
+#include "tools/prdbench/team.h"
 
 namespace prd::bench {
 
@@ -85,14 +86,12 @@ class MeshTeam : public Team {
   Status Fork(const Options& options, int rank);
   Result<GroupId> Send(const Work& work, int without);
 
-  std::vector<Child> children_;
+  std::vector<Process> processes_;
   DeviceAbout about_;
   GroupId groups_ = 0;
 };
 
 std::vector<int> Ranks(const std::vector<Share>& shares);
-// Their "START END" lines: from the first start to the last end.
-Result<double> Span(const std::vector<std::string>& lines);
 
 }  // namespace prd::bench
 

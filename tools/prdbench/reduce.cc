@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tools/prdbench/device_line.h"
-#include "tools/prdbench/reduce_team.h"
+#include "tools/prdbench/team.h"
 
 namespace prd::bench {
 namespace {

@@ -1,13 +1,13 @@
 // Teams of processes that run PyTorch's all_reduce over Gloo.
-#include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "tools/prdbench/reduce_team.h"
+#include "tools/prdbench/processes.h"
+#include "tools/prdbench/team.h"
 
 namespace prd::bench {
 namespace {
@@ -39,7 +39,7 @@ for line in sys.stdin:
 class TorchTeam : public Team {
  public:
   ~TorchTeam() override {
-    children_.clear();
+    processes_.clear();
     if (!directory_.empty()) {
       unlink((directory_ + "/store").c_str());
       rmdir(directory_.c_str());
@@ -54,30 +54,23 @@ class TorchTeam : public Team {
     }
     directory_ = name;
     for (int rank = 0; rank < workers; ++rank) {
-      int down[2];
-      int up[2];
-      if (pipe(down) != 0 || pipe(up) != 0) return Status(Code::kUnavailable, "no more pipes");
-      const pid_t pid = fork();
-      if (pid < 0) return Status(Code::kUnavailable, "no more processes");
-      if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(down[0], STDIN_FILENO);
-        dup2(up[1], STDOUT_FILENO);
-        for (const int fd : {down[0], down[1], up[0], up[1]}) close(fd);
-        setenv("OMP_NUM_THREADS", "1", 1);
-        setenv("OPENBLAS_NUM_THREADS", "1", 1);
-        setenv("GLOO_SOCKET_IFNAME", "lo", 1);
-        execl(python.c_str(), python.c_str(), "-c", kScript, std::to_string(rank).c_str(),
-              std::to_string(workers).c_str(), (directory_ + "/store").c_str(),
-              std::to_string(max_bytes).c_str(), nullptr);
-        std::_Exit(127);
-      }
-      close(down[0]);
-      close(up[1]);
-      children_.emplace_back(pid, down[1], up[0]);
+      Result<Process> process = Process::ForkWithPipes(
+          "the PyTorch process " + std::to_string(rank), [&](int in, int out) {
+            dup2(in, STDIN_FILENO);
+            dup2(out, STDOUT_FILENO);
+            setenv("OMP_NUM_THREADS", "1", 1);
+            setenv("OPENBLAS_NUM_THREADS", "1", 1);
+            setenv("GLOO_SOCKET_IFNAME", "lo", 1);
+            execl(python.c_str(), python.c_str(), "-c", kScript, std::to_string(rank).c_str(),
+                  std::to_string(workers).c_str(), (directory_ + "/store").c_str(),
+                  std::to_string(max_bytes).c_str(), nullptr);
+            return 127;
+          });
+      if (!process.ok()) return process.status();
+      processes_.push_back(std::move(*process));
     }
-    for (Child& child : children_) {
-      const Result<std::string> ready = child.ReadLine(120'000);
+    for (Process& process : processes_) {
+      const Result<std::string> ready = process.ReadLine(120'000);
       if (!ready.ok() || *ready != "ready") {
         return Status(Code::kUnavailable, python + " does not run torch.distributed with gloo");
       }
@@ -88,12 +81,18 @@ class TorchTeam : public Team {
   Result<double> Reduce(const std::vector<int>& members, std::size_t bytes) override {
     std::string line = std::to_string(bytes);
     for (const int rank : members) line += " " + std::to_string(rank);
-    for (Child& child : children_) PRD_RETURN_IF_ERROR(child.WriteLine(line));
-    return Span(&children_, members);
+    for (Process& process : processes_) PRD_RETURN_IF_ERROR(process.WriteLine(line));
+    std::vector<std::string> lines;
+    for (const int rank : members) {
+      Result<std::string> answer = processes_[static_cast<std::size_t>(rank)].ReadLine(60'000);
+      if (!answer.ok()) return answer.status();
+      lines.push_back(std::move(*answer));
+    }
+    return Span(lines);
   }
 
  private:
-  std::vector<Child> children_;
+  std::vector<Process> processes_;
   std::string directory_;
 };
 

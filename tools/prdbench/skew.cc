@@ -11,8 +11,8 @@
 #include <fstream>
 #include <utility>
 
+#include "tools/prdbench/processes.h"
 #include "tools/prdbench/skew_board.h"
-#include "tools/prdbench/skew_crew.h"
 #include "tools/prdbench/skew_report.h"
 
 namespace prd::bench {
