@@ -32,6 +32,17 @@ std::unique_ptr<EngineRules> RulesOf(const EngineOptions& options) {
 
 void RegisterRules(MakeRules make) { Makers().push_back(make); }
 
+void EngineRules::CheckLinks(std::span<const Effect> effects) const {
+  for (const GroupFormed& group : GroupsOf(effects)) {
+    std::vector<Rank> ranks;
+    for (const GroupShare& share : group.members) ranks.push_back(share.rank);
+    const auto pair = broken().Among(ranks);
+    if (!pair) continue;
+    throw Violation("broken-link", NameOf(group) + " has " + RankName(pair->first) + " and " +
+                                       RankName(pair->second) + ", which do not reach each other");
+  }
+}
+
 EngineWatch::Worker& EngineWatch::At(Rank rank) {
   const auto index = static_cast<std::size_t>(rank);
   if (rank < 0) throw Violation("members", "the engine names rank " + std::to_string(rank));
@@ -42,7 +53,8 @@ EngineWatch::Worker& EngineWatch::At(Rank rank) {
 void EngineWatch::Apply(const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
     At(joined->rank) = {.joined = true};
-    ++joined_;
+    followed_.joined.insert(joined->rank);
+    followed_.crowded = followed_.crowded || this->joined() > kMaxWatched;
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     At(ready->rank).signalled = true;
     At(ready->rank).waiting = ready->ready.waiting;
@@ -56,8 +68,11 @@ void EngineWatch::Apply(const Event& event) {
       if (worker.group == ended->group) worker.group = kNoGroup;
     }
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-    joined_ -= At(left->rank).joined ? 1 : 0;  // who has finished may leave once more
     At(left->rank) = {};
+    followed_.joined.erase(left->rank);
+    followed_.broken.Forget(left->rank);
+  } else if (const auto* link = std::get_if<LinkEvent>(&event)) {
+    followed_.broken.Set(link->a, link->b, link->works);
   }
 }
 
@@ -118,19 +133,19 @@ void EngineWatch::CheckGroup(const GroupFormed& group) {
 }
 
 void EngineWatch::CheckSchedule(const ScheduleSet& set, GroupId* id) {
-  if (set.first != *id || static_cast<std::int64_t>(set.members.size()) != joined_ ||
+  if (set.first != *id || static_cast<std::int64_t>(set.members.size()) != joined() ||
       std::any_of(set.members.begin(), set.members.end(),
                   [this](Rank rank) { return !At(rank).joined; })) {
     throw Violation("schedule", "the engine's from " + std::to_string(set.first) + " on, where " +
                                     std::to_string(*id) + " is due, has " +
                                     std::to_string(set.members.size()) + " members of " +
-                                    std::to_string(joined_) + " that have joined");
+                                    std::to_string(joined()) + " that have joined");
   }
   *id += kScheduleSpan;
 }
 
 void EngineWatch::CheckDrawn() const {
-  if (!DrawnAhead(plan_) || joined_ > kMaxWatched) return;
+  if (!DrawnAhead(plan_) || joined() > kMaxWatched) return;
   const std::vector<Drawn> drawn = engine_->DrawnGroups();
   std::vector<GroupId> newest(workers_.size(), kNoGroup);
   for (const Drawn& group : drawn) {
@@ -168,11 +183,11 @@ void EngineWatch::Step(Instant now, const Event& event, GroupId* next_group, Eff
   CheckDrawn();
   CheckGone(now, event);
   rules_->Check(
-      {.now = now, .event = event, .effects = effects, .joined = joined_, .engine = *engine_});
+      {.now = now, .event = event, .effects = effects, .joined = joined(), .engine = *engine_});
 }
 
 void EngineWatch::Archive(StateArchive& ar) {
-  ar(workers_, joined_);
+  ar(workers_, followed_);
   rules_->Archive(ar);
   engine_->Archive(ar);
 }

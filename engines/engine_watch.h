@@ -41,7 +41,9 @@ void RegisterRules(MakeRules make);
 class EngineWatch final : public Engine {
  public:
   EngineWatch(std::unique_ptr<Engine> engine, const EngineOptions& options)
-      : engine_(std::move(engine)), plan_(engine_->plan()), rules_(RulesOf(options)) {}
+      : engine_(std::move(engine)), plan_(engine_->plan()), rules_(RulesOf(options)) {
+    rules_->Follow(&followed_);
+  }
 
   Plan plan() const override { return engine_->plan(); }
   Joining joining() const override { return engine_->joining(); }
@@ -64,6 +66,7 @@ class EngineWatch final : public Engine {
     void Archive(StateArchive& ar) { ar(joined, signalled, waiting, group, passive, newest); }
   };
   Worker& At(Rank rank);
+  std::int64_t joined() const { return std::ssize(followed_.joined); }
   void Apply(const Event& event);
   void CheckEffect(const Effect& effect, GroupId* id);
   void CheckGroup(const GroupFormed& group);
@@ -73,9 +76,9 @@ class EngineWatch final : public Engine {
 
   std::unique_ptr<Engine> engine_;
   const Plan plan_;
-  std::unique_ptr<EngineRules> rules_;
   std::vector<Worker> workers_;  // by rank
-  std::int64_t joined_ = 0;
+  Followed followed_;
+  std::unique_ptr<EngineRules> rules_;
 };
 
 }  // namespace prd

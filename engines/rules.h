@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,14 @@ struct Decision {
   const Engine& engine;     // after the event
 };
 
+// The workers after the events so far.
+struct Followed {
+  std::set<Rank> joined;
+  BrokenLinks broken;
+  bool crowded = false;  // there have been more than kMaxWatched at a time
+  void Archive(StateArchive& ar) { ar(joined, broken, crowded); }
+};
+
 // What must hold for one kind of engine. Its state is part of the job's snapshot, so that checks go
 // on after a restart of the controller.
 class EngineRules {
@@ -39,6 +48,8 @@ class EngineRules {
   // Throws Violation.
   virtual void Check(const Decision& of) = 0;
   virtual void Archive(StateArchive& ar) = 0;
+  // Whom the rules look at; kept up to date by the watch, and outlives them.
+  void Follow(const Followed* workers) { workers_ = workers; }
   // How often runs got to what is rarely reached, by name: a test that never gets there shows
   // nothing. Not part of the state.
   std::int64_t Counter(std::string_view name) const {
@@ -48,8 +59,15 @@ class EngineRules {
 
  protected:
   void Count(std::string_view name, std::int64_t times = 1) { counters_[name] += times; }
+  const std::set<Rank>& present() const { return workers_->joined; }
+  const BrokenLinks& broken() const { return workers_->broken; }
+  bool crowded() const { return workers_->crowded; }
+  // broken-link: no group that forms has two members that do not reach each other. For engines that
+  // choose the members of groups.
+  void CheckLinks(std::span<const Effect> effects) const;
 
  private:
+  const Followed* workers_ = nullptr;
   std::map<std::string_view, std::int64_t> counters_;  // names are literals
 };
 
@@ -57,32 +75,6 @@ class EngineRules {
 inline std::string NameOf(const GroupFormed& group) {
   return GroupName(group.id) + " (" + group.reason + ")";
 }
-
-// Of engines that choose who is in a group.
-//
-// broken-link: no group that forms has two members that do not reach each other.
-class LinkRule {
- public:
-  // Before anything is checked.
-  void Follow(const Event& event) {
-    if (const auto* link = std::get_if<LinkEvent>(&event))
-      broken_.Set(link->a, link->b, link->works);
-    if (const auto* left = std::get_if<LeftEvent>(&event)) broken_.Forget(left->rank);
-  }
-  void Check(const GroupFormed& group) const {
-    std::vector<Rank> ranks;
-    for (const GroupShare& share : group.members) ranks.push_back(share.rank);
-    const auto pair = broken_.Among(ranks);
-    if (!pair) return;
-    throw Violation("broken-link", NameOf(group) + " has " + RankName(pair->first) + " and " +
-                                       RankName(pair->second) + ", which do not reach each other");
-  }
-  const BrokenLinks& broken() const { return broken_; }
-  void Archive(StateArchive& ar) { ar(broken_); }
-
- private:
-  BrokenLinks broken_;
-};
 
 }  // namespace prd
 

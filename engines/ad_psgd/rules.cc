@@ -34,9 +34,7 @@ class AdPsgdRules final : public EngineRules {
  public:
   explicit AdPsgdRules(const AdPsgdOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
-  void Archive(StateArchive& ar) override {
-    ar(present_, asking_, undone_, failed_, last_, unseen_, links_);
-  }
+  void Archive(StateArchive& ar) override { ar(asking_, undone_, failed_, last_); }
 
  private:
   struct Pair {
@@ -58,39 +56,34 @@ class AdPsgdRules final : public EngineRules {
   void CheckWaiting(Instant now, const Engine& engine) const;
 
   const AdPsgdOptions options_;
-  std::set<Rank> present_;
   std::set<Rank> asking_;  // their signal stands
   std::map<GroupId, Pair> undone_;
   std::map<GroupId, Rank> failed_;  // for whom, until the group has ended
   GroupId last_ = kNoGroup;
-  bool unseen_ = false;  // there have been more workers than are looked at
-  LinkRule links_;
 };
 
 std::set<Rank> AdPsgdRules::NeighboursOf(Rank rank) const {
   std::set<Rank> all;
-  const std::vector<Rank> ranks(present_.begin(), present_.end());
+  const std::vector<Rank> ranks(present().begin(), present().end());
   const auto at =
       static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   if (options_.graph.kind == Graph::Kind::kRing) {
     all = {ranks[(at + 1) % ranks.size()], ranks[(at + ranks.size() - 1) % ranks.size()]};
   } else if (options_.graph.kind == Graph::Kind::kComplete) {
-    all = present_;
+    all = present();
   }
   for (const auto& [a, b] : options_.graph.edges) {
-    if (a == rank && present_.contains(b)) all.insert(b);
-    if (b == rank && present_.contains(a)) all.insert(a);
+    if (a == rank && present().contains(b)) all.insert(b);
+    if (b == rank && present().contains(a)) all.insert(a);
   }
   all.erase(rank);
-  std::erase_if(all, [&](Rank other) { return links_.broken().Has(rank, other); });
+  std::erase_if(all, [&](Rank other) { return broken().Has(rank, other); });
   return all;
 }
 
 std::set<Rank> AdPsgdRules::Follow(const Event& event) {
   std::set<Rank> askers;
-  if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
-    present_.insert(joined->rank);
-  } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
+  if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     asking_.insert(ready->rank);
     askers.insert(ready->rank);
   } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
@@ -105,7 +98,6 @@ std::set<Rank> AdPsgdRules::Follow(const Event& event) {
     failed_.erase(ended->group);
     Count("redrawn", std::ssize(askers));
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-    present_.erase(left->rank);
     asking_.erase(left->rank);
     std::erase_if(failed_, [&](const auto& entry) { return entry.second == left->rank; });
     for (auto& [id, pair] : undone_) {
@@ -202,7 +194,7 @@ void AdPsgdRules::CheckFormed(std::span<const Effect> effects) {
 }
 
 void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
-  for (const Rank rank : present_) {
+  for (const Rank rank : present()) {
     const auto asks = std::count_if(undone_.begin(), undone_.end(), [&](const auto& entry) {
       return entry.second.caller == rank && entry.second.in.contains(rank);
     });
@@ -218,10 +210,8 @@ void AdPsgdRules::CheckWaiting(Instant now, const Engine& engine) const {
 }
 
 void AdPsgdRules::Check(const Decision& of) {
-  links_.Follow(of.event);
-  for (const GroupFormed& group : GroupsOf(of.effects)) links_.Check(group);
-  unseen_ = unseen_ || of.joined > kMaxWatched;
-  if (unseen_) return;
+  CheckLinks(of.effects);
+  if (crowded()) return;
   std::set<Rank> askers = Follow(of.event);
   std::map<GroupId, std::vector<GroupShare>> fresh;
   for (const GroupFormed& group : GroupsOf(of.effects)) {

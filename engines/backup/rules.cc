@@ -41,7 +41,7 @@ class BackupRules final : public EngineRules {
   explicit BackupRules(const BackupOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
   void Archive(StateArchive& ar) override {
-    ar(replicas_, joined_, waiting_, samples_, failed_, newest_, round_, running_, copying_, took_,
+    ar(replicas_, waiting_, samples_, failed_, newest_, round_, running_, copying_, took_,
        candidates_, enough_, awaited_, until_, outdated_, formed_at_, period_);
   }
 
@@ -57,18 +57,17 @@ class BackupRules final : public EngineRules {
   Instant Expected() const { return *formed_at_ + period_ + period_ / 8; }
   void CheckPatience(Instant now);
   std::ptrdiff_t Needed() const {
-    return std::max<std::ptrdiff_t>(1, std::ssize(joined_) - options_.backups);
+    return std::max<std::ptrdiff_t>(1, std::ssize(present()) - options_.backups);
   }
   // Workers that could be in a round.
   std::ptrdiff_t UpToDate() const {
-    return std::ssize(joined_) - std::ssize(copying_) - std::ssize(outdated_);
+    return std::ssize(present()) - std::ssize(copying_) - std::ssize(outdated_);
   }
   void CheckDropped(std::span<const Effect> effects);
   void CheckRound(const GroupFormed& group);
 
   const BackupOptions options_;
   std::map<Rank, Iteration> replicas_;  // of the workers whose iteration is known
-  std::set<Rank> joined_;
   std::set<Rank> waiting_;
   std::map<Rank, std::int64_t> samples_;  // of the newest signal of each that has joined
   std::set<Rank> failed_;                 // members of the round that runs for whom it has failed
@@ -98,7 +97,7 @@ void BackupRules::Drop(Instant now, Rank rank) {
 
 void BackupRules::DropOlder(Instant now) {
   for (const auto& [rank, iteration] : replicas_) newest_ = std::max(newest_, iteration);
-  for (const Rank rank : joined_) {
+  for (const Rank rank : present()) {
     const auto replica = replicas_.find(rank);
     if (replica == replicas_.end() || replica->second >= newest_ || failed_.contains(rank))
       continue;
@@ -173,8 +172,7 @@ void BackupRules::Follow(Instant now, const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
     const bool there = std::any_of(replicas_.begin(), replicas_.end(),
                                    [this](const auto& of) { return of.second == newest_; });
-    if (joined_.empty()) newest_ = joined->iteration;
-    joined_.insert(joined->rank);
+    if (present().size() == 1) newest_ = joined->iteration;
     replicas_[joined->rank] = joined->iteration;
     if (running_ == kNoGroup && joined->iteration < newest_ && !there) newest_ = 0;
     if (running_ == kNoGroup && joined->iteration > newest_) DropOlder(now);
@@ -189,7 +187,6 @@ void BackupRules::Follow(Instant now, const Event& event) {
   } else if (const auto* ended = std::get_if<EndedEvent>(&event)) {
     OnEnded(now, ended->ok);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
-    joined_.erase(left->rank);
     replicas_.erase(left->rank);
     waiting_.erase(left->rank);
     samples_.erase(left->rank);
@@ -244,7 +241,7 @@ void BackupRules::Check(const Decision& of) {
   const bool due = enough && looks && NobodyIsAwaited(of.now);
   if (due != (formed != nullptr)) {
     throw Violation("quorum", std::to_string(waiting_.size()) + " of " +
-                                  std::to_string(joined_.size()) + " wait, " +
+                                  std::to_string(present().size()) + " wait, " +
                                   std::to_string(needed) + " are needed, and " +
                                   (due ? "no round forms" : NameOf(*formed) + " forms") +
                                   (running_ != kNoGroup ? "; a round runs" : ""));
@@ -261,7 +258,7 @@ void BackupRules::Check(const Decision& of) {
   }
   if (looks) CheckPatience(of.now);
   if (of.joined > kMaxWatched) return;
-  for (const Rank rank : joined_) {
+  for (const Rank rank : present()) {
     const bool explained = !of.engine.Explain(of.now, rank).empty();
     if (explained == (waiting_.contains(rank) || outdated_.contains(rank))) continue;
     throw Violation("explained", RankName(rank) + " waits without a reason, or has one");

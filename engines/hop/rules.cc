@@ -124,8 +124,6 @@ class HopRules final : public EngineRules {
 
   const HopOptions options_;
   std::map<Rank, Worker> workers_;  // joined
-  LinkRule links_;
-  bool unseen_ = false;  // there have been more workers than are looked at
   // Derived: how far the first may be ahead of the second; hops from the first to the second.
   Lengths bounds_;
   Lengths hops_;
@@ -263,9 +261,7 @@ void HopRules::Measure() {
 }
 
 void HopRules::Check(const Decision& of) {
-  links_.Follow(of.event);
-  unseen_ = unseen_ || of.joined > kMaxWatched;
-  if (unseen_) return;
+  if (crowded()) return;
   Apply(of.event);
   bool changed = false;  // since the last Measure
   bool told = false;
@@ -311,7 +307,7 @@ void HopRules::CheckTopology() const {
     const auto host = hosts.emplace(worker.host, static_cast<std::int32_t>(hosts.size())).first;
     present.push_back({.rank = rank, .host = host->second});
   }
-  const Topology topology = TopologyOf(options_, present, links_.broken());
+  const Topology topology = TopologyOf(options_, present, broken());
   for (const Topology::Node& node : topology.nodes) {
     const Worker& worker = workers_.at(node.rank);
     bool same = worker.told && worker.in.size() == node.in.size() &&
@@ -324,11 +320,10 @@ void HopRules::CheckTopology() const {
     if (same) continue;
     throw Violation("graph", RankName(node.rank) + " was told other neighbours than it has");
   }
-  if (!options_.directed && !links_.broken().empty()) CheckBroken(TopologyOf(options_, present));
+  if (!options_.directed && !broken().empty()) CheckBroken(TopologyOf(options_, present));
 }
 
 void HopRules::CheckBroken(const Topology& whole) const {
-  const BrokenLinks& broken = links_.broken();
   const auto connected = [&](Rank start, const auto& beside) {
     std::set<Rank> seen = {start};
     for (std::vector<Rank> open = {start}; !open.empty();) {
@@ -341,12 +336,12 @@ void HopRules::CheckBroken(const Topology& whole) const {
     return seen;
   };
   for (const auto& [rank, worker] : workers_) {
-    if (!broken.Reaches(rank, worker.out)) {
+    if (!broken().Reaches(rank, worker.out)) {
       throw Violation("graph", RankName(rank) + " has a neighbour that it does not reach");
     }
     const auto now = connected(rank, [&](Rank of) { return workers_.at(of).out; });
     for (const Rank other : connected(rank, [&](Rank of) { return whole.Of(of).out; })) {
-      if (now.contains(other) || broken.Has(rank, other)) continue;
+      if (now.contains(other) || broken().Has(rank, other)) continue;
       throw Violation("graph", RankName(rank) + " and " + RankName(other) +
                                    " reach each other and are not connected");
     }
@@ -433,7 +428,7 @@ void HopRules::CheckTokens(const std::set<Rank>& moved) const {
 }
 
 void HopRules::Archive(StateArchive& ar) {
-  ar(workers_, links_, unseen_);
+  ar(workers_);
   if (!ar.saving()) Measure();
 }
 

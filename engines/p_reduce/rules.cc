@@ -75,9 +75,7 @@ class PReduceRules final : public EngineRules {
  public:
   explicit PReduceRules(const PReduceOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
-  void Archive(StateArchive& ar) override {
-    ar(queue_, window_, component_, components_, budget_, joined_, links_);
-  }
+  void Archive(StateArchive& ar) override { ar(queue_, window_, component_, components_, budget_); }
 
  private:
   struct Waiting {
@@ -129,17 +127,14 @@ class PReduceRules final : public EngineRules {
   std::vector<Rank> component_;            // of the split window, by rank; empty: it is not split
   std::int64_t components_ = 0;
   HoldBudget budget_;
-  std::set<Rank> joined_;
-  LinkRule links_;
 };
 
 bool PReduceRules::Impaired() const {
   return std::any_of(queue_.begin(), queue_.end(),
-                     [this](const Waiting& one) { return links_.broken().HasAny(one.rank); });
+                     [this](const Waiting& one) { return broken().HasAny(one.rank); });
 }
 
 std::vector<Rank> PReduceRules::DueAround(std::optional<Instant> now, std::size_t p) {
-  const BrokenLinks& broken = links_.broken();
   for (std::size_t first = 0; first < queue_.size(); ++first) {
     const Rank rank = queue_[first].rank;
     std::vector<Rank> group = {rank};
@@ -147,14 +142,14 @@ std::vector<Rank> PReduceRules::DueAround(std::optional<Instant> now, std::size_
     for (const Waiting& one : queue_) {
       waiting.insert(one.rank);
       const bool reaches = std::none_of(group.begin(), group.end(), [&](Rank member) {
-        return member == one.rank || broken.Has(member, one.rank);
+        return member == one.rank || broken().Has(member, one.rank);
       });
       if (reaches && group.size() < p) group.push_back(one.rank);
     }
-    const bool all_here = std::all_of(joined_.begin(), joined_.end(), [&](Rank other) {
-      return other == rank || broken.Has(rank, other) || waiting.contains(other);
+    const bool all_here = std::all_of(present().begin(), present().end(), [&](Rank other) {
+      return other == rank || broken().Has(rank, other) || waiting.contains(other);
     });
-    const bool passed = queue_[first].passed * p >= joined_.size();
+    const bool passed = queue_[first].passed * p >= present().size();
     const bool waited = options_.max_wait_ms > 0 && now &&
                         *now - queue_[first].at >= options_.max_wait_ms * kMillisecond;
     const bool small = group.size() >= 2 && (passed || waited);
@@ -184,7 +179,6 @@ std::set<Rank> PReduceRules::Components(std::size_t from, std::size_t to) const 
 void PReduceRules::Follow(Instant now, const Event& event) {
   if (const auto* joined = std::get_if<JoinedEvent>(&event)) {
     budget_.Joined(now, joined->rank);
-    joined_.insert(joined->rank);
   } else if (const auto* ready = std::get_if<ReadyEvent>(&event)) {
     budget_.Signalled(now, ready->rank);
     queue_.push_back({ready->rank, ready->ready.iteration, ready->ready.samples, now});
@@ -192,14 +186,13 @@ void PReduceRules::Follow(Instant now, const Event& event) {
     budget_.Finished(now, finished->rank, finished->ok);
   } else if (const auto* left = std::get_if<LeftEvent>(&event)) {
     std::erase_if(queue_, [&](const Waiting& one) { return one.rank == left->rank; });
-    joined_.erase(left->rank);
     window_.clear();  // its links must not count any more
     component_.clear();
   }
 }
 
 void PReduceRules::Check(const Decision& of) {
-  links_.Follow(of.event);
+  CheckLinks(of.effects);
   Follow(of.now, of.event);
   for (const GroupFormed& group : GroupsOf(of.effects)) CheckGroup(of, group);
   CheckQueue(of, static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined)));
@@ -207,7 +200,6 @@ void PReduceRules::Check(const Decision& of) {
 
 void PReduceRules::CheckGroup(const Decision& of, const GroupFormed& group) {
   const auto p = static_cast<std::size_t>(std::min(FullSize(of.joined), of.joined));
-  links_.Check(group);
   if (Impaired()) {
     std::set<Rank> members;
     for (const GroupShare& share : group.members) members.insert(share.rank);

@@ -61,9 +61,7 @@ class PragueRules final : public EngineRules {
  public:
   explicit PragueRules(const PragueOptions& options) : options_(options) {}
   void Check(const Decision& of) override;
-  void Archive(StateArchive& ar) override {
-    ar(workers_, groups_, most_requests_, unseen_, links_);
-  }
+  void Archive(StateArchive& ar) override { ar(workers_, groups_, most_requests_); }
 
  private:
   struct Group {
@@ -111,8 +109,6 @@ class PragueRules final : public EngineRules {
   std::map<Rank, Worker> workers_;  // joined
   Groups groups_;                   // not through
   std::int64_t most_requests_ = 0;  // of anybody so far
-  bool unseen_ = false;             // there have been more workers than are looked at
-  LinkRule links_;
 };
 
 std::set<Rank> PragueRules::Idle() const {
@@ -161,8 +157,7 @@ void PragueRules::OnBroken(const LinkEvent& link) {
 
 bool PragueRules::CanGrow(const Group& group) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
-    return !group.undone.contains(entry.first) &&
-           links_.broken().Reaches(entry.first, group.members);
+    return !group.undone.contains(entry.first) && broken().Reaches(entry.first, group.members);
   });
 }
 
@@ -245,7 +240,7 @@ PragueRules::Groups PragueRules::Collect(const Decision& of) const {
 void PragueRules::CheckRandom(const Groups& fresh) {
   const std::size_t size = std::min(static_cast<std::size_t>(options_.group_size), workers_.size());
   for (const auto& [id, group] : fresh) {
-    if (links_.broken().Among(group.members)) {
+    if (broken().Among(group.members)) {
       throw Violation("broken-link",
                       GroupName(id) + " is drawn of two that do not reach each other");
     }
@@ -303,7 +298,7 @@ void PragueRules::CheckDivision(const Event& event, const Groups& fresh,
       quick.push_back(rank);
     }
   }
-  const bool apart = links_.broken().Among(quick).has_value();
+  const bool apart = broken().Among(quick).has_value();
   std::map<std::string, std::set<Rank>> hosts;
   std::size_t n = 0;
   for (const Rank rank : idle) {
@@ -343,7 +338,7 @@ void PragueRules::CheckParted(Rank caller, const std::vector<Rank>& idle,
     if (found != count.end() && found->second > 2) {
       throw Violation("division", RankName(rank) + " is in three groups of a division");
     }
-    if (found != count.end() || !links_.broken().Reaches(rank, idle)) continue;
+    if (found != count.end() || !broken().Reaches(rank, idle)) continue;
     throw Violation("division", RankName(rank) + " is idle, reaches all, and is not divided");
   }
 }
@@ -462,10 +457,8 @@ void PragueRules::Check(const Decision& of) {
     }
     return;
   }
-  links_.Follow(of.event);
-  for (const GroupFormed& group : GroupsOf(of.effects)) links_.Check(group);
-  unseen_ = unseen_ || of.joined > kMaxWatched;
-  if (unseen_) return CheckFormedInLarge(of);
+  CheckLinks(of.effects);
+  if (crowded()) return CheckFormedInLarge(of);
   Follow(of);
   const std::set<Rank> idle = Idle();
   const Groups fresh = Collect(of);
