@@ -77,7 +77,7 @@ struct Identity {
   std::int64_t max_messages_per_s = 0;
   std::int64_t max_read_bytes_per_s = 16 << 20;
   std::int64_t max_runs_per_minute = 600;  // that its workers begin
-  // Of its jobs in the history.
+  // Bounds of its jobs' history.
   std::int64_t max_runs = 10'000;  // ended
   std::int64_t max_history_bytes = 0;
   friend bool operator==(const Identity&, const Identity&) = default;

@@ -24,7 +24,7 @@ bool IsPort(std::string_view text) {
   return port >= 1 && port <= 65535;
 }
 
-// Of a host or of an interface; an IPv4 address looks the same.
+// The name of a host or of an interface; an IPv4 address looks the same.
 bool IsName(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||

@@ -30,7 +30,7 @@ class ConfigErrors {
   std::vector<std::pair<int, std::string>> errors_;
 };
 
-// Of the config's own tables, some of which have lists of texts.
+// Describes the config's own tables, some of which have lists of texts.
 class ListFields : public Fields {
  public:
   // The rule is for each of them.

@@ -42,7 +42,7 @@ std::string Comment(std::string_view text) {
 
 class ManualWriter final : public ListFields {
  public:
-  // Of the table with this heading; `path` is what tables within it are called after. `mark` is
+  // Writes the table with this heading; `path` is what tables within it are called after. `mark` is
   // put before its lines: "#" leaves the table out.
   ManualWriter(std::string_view help, std::string_view heading, std::string path,
                std::string_view mark = "")

@@ -8,11 +8,11 @@
 
 namespace prd {
 
-// Of the same engine as `of`, and good for a job of so many workers, `start` of which make its
+// Options of the same engine as `of`, good for a job of so many workers, `start` of which make its
 // common start (0: all). REQUIRES: workers > 0.
 EngineOptions Draw(const EngineOptions& of, Prng* prng, int workers, int start = 0);
 
-// Of the engine whose options these are.
+// Options of this type.
 template <typename Options>
 Options Draw(Prng* prng, int workers) {
   return Draw(Options{}, prng, workers).template Get<Options>();

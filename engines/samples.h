@@ -30,7 +30,7 @@ class SampleShares {
 
   // REQUIRES: a worker was added.
   bool by_samples() const { return by_samples_; }
-  // Of a worker that was added with so many samples.
+  // The weight of a worker that was added with so many samples.
   double Of(double samples) const {
     return by_samples_ ? samples / total_ : 1.0 / static_cast<double>(workers_);
   }

@@ -15,7 +15,7 @@
 namespace prd {
 namespace {
 
-// Of a control message: a group of some thousand members fits.
+// The longest control message: a group of some thousand members fits.
 constexpr std::int64_t kMaxMessageBytes = 4 << 20;
 constexpr int kMessagesPerTurn = 64;
 constexpr int kControllerDeadMs = 3000;

@@ -71,7 +71,7 @@ Status ReadSecretKey(SessionOptions* options) {
                   "PRD_CURVE_SECRET_KEY_FILE: found \"" + file +
                       "\" beside PRD_CURVE_SECRET_KEY, allowed is one of them");
   }
-  // Of interest only to who is to connect with keys.
+  // Only a worker that is to connect with keys needs it.
   if (file.empty() && options->curve_secret_key.empty() && !options->curve_server_key.empty()) {
     file = CredentialFile("prd-secret-key");
   }

@@ -17,7 +17,7 @@ namespace prd {
 
 class Handshakes {
  public:
-  // Of a socket, before it connects. Throws zmq::error_t.
+  // Watches a socket, before it connects. Throws zmq::error_t.
   void Watch(zmq::context_t* context, zmq::socket_ref socket);
   // Before the socket is closed.
   void Stop();

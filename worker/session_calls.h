@@ -67,7 +67,7 @@ class SessionCalls {
   // kFailedPrecondition: `apply` was not asked for, or another thread has come to where it is.
   Status Applied(const std::string& failed);
   bool in_call() const { return call_.has_value(); }
-  // Of the newest call that is over.
+  // What became of the newest call that is over.
   const Status& status() const { return status_; }
   const StepResult& result() const { return result_; }
   const std::vector<double>& mean() const { return mean_; }  // of the newest Mean that ended well

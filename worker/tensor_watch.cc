@@ -9,7 +9,7 @@ std::uint64_t DigestOf(Memory& memory, const Tensor& tensor) {
   return memory.DigestOf(Layout(std::vector<Tensor>{tensor}));
 }
 
-// Of a tensor of that size and dtype whose elements are all 0, wherever it is.
+// The digest of a tensor of that size and dtype whose elements are all 0, wherever it is.
 std::uint64_t DigestOfZeros(const Tensor& like) {
   std::vector<double> zeros(like.count * DTypeSize(like.dtype) / sizeof(double) + 1);
   HostMemory memory;

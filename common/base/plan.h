@@ -186,7 +186,7 @@ Reduced ReducedInTraining(const Plan& plan);
 bool WeighsSamples(const Plan& plan);
 // The share of the mean change that is added to the base.
 double OuterRate(const Plan& plan);
-// Of several results in the inbox the training loop applies the newest alone.
+// The training loop applies only the newest of several results in the inbox.
 bool TakesNewestOnly(const Plan& plan);
 
 // Rows, each as large as the parameters, that a worker keeps beside them.

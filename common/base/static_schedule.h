@@ -129,8 +129,8 @@ inline StaticMembers StaticGroup(std::span<const std::int32_t> hosts, std::uint6
   return {};
 }
 
-// Of the group with these members; ids of a worker's groups ascend with the slots. kNoGroup when
-// the schedule's span is used up.
+// The id of the group with these members. The ids of a worker's groups ascend with the slots.
+// kNoGroup when the schedule's span is used up.
 inline GroupId StaticGroupId(GroupId first, std::size_t workers, std::uint64_t slot,
                              const StaticMembers& members) {
   PRD_CHECK(!members.empty() && members.front() < workers);

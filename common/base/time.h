@@ -24,8 +24,7 @@ struct Instant {
   friend DurationNs operator-(Instant a, Instant b) { return a.ns - b.ns; }
 };
 
-// Of an instant that was stored: it is so far from overflow that any two can be added or
-// subtracted.
+// Whether a stored instant is so far from overflow that any two can be added or subtracted.
 constexpr bool Plausible(Instant instant) {
   constexpr std::int64_t kFar = std::int64_t{1} << 61;  // 73 years
   return instant.ns > -kFar && instant.ns < kFar;

@@ -16,7 +16,8 @@ namespace {
 constexpr double kAtOnceS = 4;
 constexpr double kFew = 1.0 / 128;  // of the bound, what one source may have made lately
 constexpr double kAgain = 1.0 / 4;  // of the bound, that must be free before nothing is dropped
-// Of the bound, that those may be over it who were on their way when others were dropped.
+// The share of the bound by which arrivals may exceed it that were under way when others were
+// dropped.
 constexpr double kOver = 1.0 / 2;
 constexpr DurationNs kLately = 10 * kSecond;
 constexpr DurationNs kLookAgain = 100 * kMillisecond;

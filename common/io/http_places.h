@@ -43,8 +43,8 @@ class HttpPlaces {
 
   // Those beyond their deadline; their places are free.
   std::vector<int> TakeLate(Instant now);
-  // Of the connections that have never brought a whole request the oldest of a peer that has most
-  // connections; its place is free.
+  // Frees the place of the oldest connection that has never brought a whole request, of a peer that
+  // has most connections.
   std::optional<int> TakeSilent();
 
   std::optional<Instant> next_deadline() const;

@@ -18,7 +18,7 @@ constexpr std::uint32_t kPass = 0xffff'ffff;
 constexpr std::uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS;
 constexpr std::uint16_t kJumpIf = BPF_JMP | BPF_JEQ | BPF_K;
 constexpr std::uint16_t kReturn = BPF_RET | BPF_K;
-// Of the network's header.
+// Offsets in the network's header.
 constexpr std::uint32_t kSourceV4 = static_cast<std::uint32_t>(SKF_NET_OFF) + 12;
 constexpr std::uint32_t kSourceV6 = static_cast<std::uint32_t>(SKF_NET_OFF) + 8;
 

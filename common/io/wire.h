@@ -114,7 +114,7 @@ W ToWireEnum(E value) {
   return static_cast<W>(static_cast<std::uint16_t>(value));
 }
 
-// Of a refusal or an error: any code but ok.
+// The code of a refusal or an error: any but ok.
 Code ToErrorCode(wire::Code code);
 
 // Lists of numbers.

@@ -186,7 +186,7 @@ void AdPsgd::FormRunnable(Effects* out) {
   }
 }
 
-// Of a group that is not formed: a member that is in an earlier one.
+// A member of this unformed group that is in an earlier one.
 Rank AdPsgd::Busy(const GroupQueue::Group& group) const {
   const Rank rank = group.members[0];
   return queue_.Front(rank).id != group.id ? rank : group.members[1];

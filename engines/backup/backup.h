@@ -49,7 +49,7 @@ class Backup final : public Engine {
   std::string Explain(Instant now, Rank rank) const override;
   void Archive(StateArchive& ar) override;
 
-  // Of the time from the order to copy to the next signal, or from one round to the next.
+  // A share of the time from the order to copy to the next signal, or from one round to the next.
   static constexpr double kWaitShare = 1.0 / 8;
 
  private:

@@ -80,7 +80,7 @@ class Esync final : public Engine {
       samples = 0;
       untold = false;
     }
-    // Of a local iteration, on average; 0: not known.
+    // Samples of a local iteration, on average; 0: not known.
     double MeanSamples() const { return untold || local_steps == 0 ? 0 : samples / local_steps; }
   };
 

@@ -13,7 +13,7 @@ namespace prd {
 
 class Largest {
  public:
-  // Of a rank that has no number.
+  // The number of a rank that has none.
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
 
   // The rank with the largest number, the lowest such rank; kNoRank when none has one.

@@ -136,7 +136,7 @@ Rank EsyncRules::Slowest() const {
   return slowest;
 }
 
-// One that catches up keeps nobody from being ready for longer than it may be overdue.
+// A worker that catches up keeps the others from being ready only until it is overdue.
 void EsyncRules::ForgetTheOverdue(Instant now) {
   while (options_.stall_factor > 0) {
     Record& of = records_.at(Slowest());

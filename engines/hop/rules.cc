@@ -115,7 +115,7 @@ class HopRules final : public EngineRules {
   void CheckTopology() const;
   void CheckBroken(const Topology& whole) const;
   void CheckWaiting(const Decision& of) const;
-  // Of those who have moved, and others.
+  // Between workers that have moved and all others.
   void CheckGaps(const std::set<Rank>& moved) const;
   void CheckTokens(const std::set<Rank>& moved) const;
   void Measure();  // the edges' bounds again, and by them all pairs'

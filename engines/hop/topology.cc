@@ -104,7 +104,7 @@ void AddList(const std::vector<Graph::Edge>& list, const std::set<Rank>& present
   }
 }
 
-// Of ranks and the edges so far: which are connected with which.
+// Which ranks are connected by the edges so far.
 class Parts {
  public:
   explicit Parts(const std::vector<HopPlace>& present) {

@@ -59,8 +59,8 @@ struct Signal {
 class GroupFilter {
  public:
   static constexpr std::int64_t kHoldShareInverse = 150;  // held time : step time = 1 : 150
-  // Of the budget at most this many groups' steps are kept for later: an hour of good luck is no
-  // licence for a bad minute.
+  // The budget keeps at most this many groups' steps for later: an hour of good luck is no licence
+  // for a bad minute.
   static constexpr std::int64_t kSavedSteps = 8;
 
   struct Choice {

@@ -116,7 +116,7 @@ class PReduce final : public Engine {
   GroupFilter filter_;
   HostTable hosts_;
   BrokenLinks links_;
-  // Of those who wait: the groups that formed of later signals, as this worker could not have one.
+  // By waiting worker: the groups that formed of later signals, as this worker could not have one.
   std::map<Rank, std::uint32_t> passed_;
   std::optional<Leftover> leftover_;  // P or more wait for it
   std::int64_t joined_ = 0;

@@ -114,7 +114,7 @@ class PReduceRules final : public EngineRules {
   bool Bridging(std::int64_t joined) const {
     return !component_.empty() && joined > FullSize(joined);
   }
-  // Of the split window; kNoRank for a worker it does not have.
+  // The worker's component in the split window; kNoRank for a worker it does not have.
   Rank Component(Rank rank) const;
   // Components among the queue's signals from `from` to before `to`.
   std::set<Rank> Components(std::size_t from, std::size_t to) const;

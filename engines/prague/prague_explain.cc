@@ -17,7 +17,7 @@ std::string Name(const GroupQueue::Group& group) {
 
 }  // namespace
 
-// Of a group that is announced: the members for whom it waits.
+// The members for which an announced group waits.
 std::string Prague::WhoIsMissing(Instant now, const GroupQueue::Group& group) const {
   constexpr std::size_t kShown = 8;
   std::vector<Rank> inside;
@@ -39,7 +39,7 @@ std::string Prague::WhoIsMissing(Instant now, const GroupQueue::Group& group) co
   return "all have come; not through yet: " + words::Ranks(inside);
 }
 
-// Of a group that has to wait for its turn: what goes first, and whom that waits for.
+// What goes before a group that waits for its turn, and which workers that waits for.
 std::string Prague::WhoHoldsUp(Instant now, const GroupQueue::Group& group) const {
   const GroupQueue::Group* at = &group;
   std::string text;

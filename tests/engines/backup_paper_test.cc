@@ -212,7 +212,7 @@ class BackupRounds : public testing::Test {
   void Ready(std::int64_t ms, Rank rank, Iteration iteration) {
     Tell(ms, ReadyEvent{.rank = rank, .ready = {.iteration = iteration}});
   }
-  // Of ranks 0 and 1.
+  // Ends a group of ranks 0 and 1.
   void End(std::int64_t ms, GroupId group, bool well_for_1 = true) {
     Tell(ms, FinishedEvent{0, group, true, 0});
     Tell(ms, FinishedEvent{1, group, well_for_1, 0});

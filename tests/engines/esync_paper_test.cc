@@ -441,7 +441,8 @@ TEST(EsyncTest, NobodyIsTakenOutWithoutAStallFactor) {
   EXPECT_EQ(server.engine().NextDeadline(), std::nullopt);
 }
 
-// One that stalls while it catches up keeps the others from aggregating for no longer than that.
+// A worker that stalls while it catches up keeps the others from aggregating for no longer than
+// that.
 TEST(EsyncTest, CatchingUpMayBeOverdue) {
   Server server = Calibrated();
   server.At(290);

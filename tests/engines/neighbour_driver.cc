@@ -70,7 +70,7 @@ void NeighbourDriver::Publish(Rank rank, Iteration k) {
   for (const Rank other : worker.out) workers_.at(other).received[rank].insert(k);
 }
 
-// Those who were let in and have what a jump needs first.
+// Lets workers that were let in begin, those that have what a jump needs first.
 void NeighbourDriver::EnterWhoCan() {
   for (bool again = true; again;) {
     again = false;

@@ -309,7 +309,7 @@ TEST(RulesTest, PReduceHoldsNobodyForLong) {
   EXPECT_TRUE(wrong.starts_with("hold-budget: ")) << wrong;
 }
 
-// Those who wait for one that would be left over lose less than it would.
+// Workers that wait for one that would be left over lose less than it would.
 TEST(RulesTest, PReduceWaitsAMomentForWhoWouldBeLeftOver) {
   const PReduceOptions options;
   std::string wrong;

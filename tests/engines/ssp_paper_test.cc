@@ -138,7 +138,7 @@ TEST(SspPaperTest, WhoIsGoneOrHasFinishedIsNotWaitedFor) {
     ASSERT_TRUE(run.world.Waits(0));
     ASSERT_EQ(run.world.Leave(2, why), "");
     EXPECT_FALSE(run.world.Waits(0));
-    // One that has finished goes on holding its shards, one that is gone cannot.
+    // A worker that has finished goes on holding its shards; one that is gone cannot.
     EXPECT_EQ(run.engine.NextDeadline().has_value(), why != LeftReason::kFinished);
     if (why == LeftReason::kFinished) {
       ASSERT_EQ(run.world.Leave(2), "");

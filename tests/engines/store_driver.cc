@@ -112,7 +112,7 @@ std::vector<Rank> StoreDriver::Present() const {
   return ranks;
 }
 
-// Of those who train.
+// The lowest clock that a training worker has stored.
 Iteration StoreDriver::LowestStored() const {
   Iteration lowest = std::numeric_limits<Iteration>::max();
   for (const auto& [rank, worker] : workers_) {

@@ -60,7 +60,7 @@ class StoreDriver final : public EngineDriver {
   bool Act(bool storms, std::uint64_t dice, std::string* wrong) override;
   void ForgetSteps() override;
   bool AllHave(int steps) const override;
-  // Of the newest placement, as the same incarnation.
+  // Whether it is a member of the newest placement, as the same incarnation.
   bool IsMember(Rank rank) const;
   Iteration LowestStored() const;
 

@@ -131,7 +131,7 @@ class Scene {
   Layout host_layout, device_layout;
 
  private:
-  // Of tensors and rows, in memory like expected_.
+  // Visits tensors and rows, in memory like expected_.
   template <typename F>
   void ForEachElementRun(F&& f, std::byte* memory) {
     for (const Layout::Piece& piece : host_layout.pieces()) {

@@ -28,7 +28,7 @@ std::string List(const std::vector<int>& values) {
   return text + "]";
 }
 
-// Of the bits.
+// A hash of the bits.
 std::string Hash(const std::vector<float>& values) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const float value : values) {

@@ -256,7 +256,7 @@ TEST_F(HttpLoopTest, AnAnswerMayComeLater) {
     Turn();
   }
   EXPECT_THAT(first.Read(), StartsWith("HTTP/1.1 200"));
-  // One that has gone meanwhile, and one that waits at the end, are no trouble.
+  // A peer that has gone meanwhile, and one that waits at the end, are no trouble.
   {
     HttpPeer goes = Peer();
     ASSERT_TRUE(goes.Write("GET /later HTTP/1.1\r\nHost: x\r\n\r\n"));

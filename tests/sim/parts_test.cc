@@ -328,8 +328,8 @@ TEST_F(ForgettingStore, AnOldCopyHasNothingNewer) {
   EXPECT_TRUE(store_.runs().empty());
 }
 
-// Of a history of shards without copies, the end is forgotten; what it said of who had gone is
-// void.
+// The history of shards without copies has lost its end, and with it what it said of workers that
+// had gone.
 class ForgottenShards : public testing::Test {
  protected:
   ForgottenShards() : world_(workload_, 1), stats_(3, false, 0), book_(&world_, &stats_) {}

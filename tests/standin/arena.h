@@ -34,7 +34,7 @@ class Arena {
   // stays.
   bool Free(std::byte* data, bool device);
   bool InUse(std::byte* data) const;
-  // Of an allocation; 0: it is none.
+  // The size of an allocation; 0: it is none.
   std::size_t BytesOf(const std::byte* data) const;
 
   enum class Kind { kNone, kDevice, kPinned };
@@ -49,7 +49,7 @@ class Arena {
 
   // Allocations that are not freed.
   std::size_t allocations() const;
-  // Of the device.
+  // Bytes of the device's memory.
   std::size_t free_bytes() const;
 
  private:

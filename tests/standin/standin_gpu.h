@@ -34,7 +34,7 @@ struct StandInOptions {
 
 class StandInGpu : public Gpu {
  public:
-  // Of what only Create's caller can know, kUnavailable (arena.h).
+  // kUnavailable: there are not enough addresses for its memory (arena.h).
   static Result<std::shared_ptr<StandInGpu>> Create(StandInOptions options = {});
   explicit StandInGpu(StandInOptions options);  // REQUIRES: options.on
   ~StandInGpu() override;

@@ -149,7 +149,7 @@ struct Ranks {
     for (std::size_t i = 0; i < comms.size(); ++i) all[i]->gpu->CommAbort(comms[i]);
     Advance();
   }
-  // Of all.
+  // A communicator of all.
   std::vector<Gpu::Comm> Make() {
     all[0]->gpu->MakeUniqueId();
     Advance();

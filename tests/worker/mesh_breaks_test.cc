@@ -135,7 +135,7 @@ class MeshBreaksTest : public ::testing::TestWithParam<std::tuple<MeshSecurity, 
     Break(connections[random_.Below(connections.size())]);
     broke_ = MeshNow();
   }
-  // One that breaks again and again before anything is acknowledged is lost in the end.
+  // A connection that breaks again and again before anything is acknowledged is lost in the end.
   void Rest() {
     while (MeshNow() - broke_ < 100 * kMillisecond) {
       (void)job_.RunUntil([] { return true; });

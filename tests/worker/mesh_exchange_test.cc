@@ -273,8 +273,8 @@ TEST(MeshExchangeTest, ManyPullsAtOnce) {
   for (std::size_t i = 0; i < kWorkers; ++i) EXPECT_EQ(job[i].mesh().exchanged().held_bytes, 0u);
 }
 
-// One that does not take what it asked for holds up nobody else, and at most a few parts of its
-// own; once it says that it does not want it, no more is sent.
+// A worker that does not take what it asked for holds up nobody else, and at most a few parts of
+// its own; once it says that it does not want it, no more is sent.
 TEST(MeshExchangeTest, ASlowPullerHoldsUpOnlyItself) {
   MeshJob job(3, {{DType::kF32, 6'000'001}}, plans::kNeighbours);  // 46 parts
   MeetAll(job);

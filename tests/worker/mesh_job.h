@@ -159,7 +159,7 @@ class MeshJob {
     return Finish(members);
   }
 
-  // Of those that are alive.
+  // The statuses of those that are alive.
   std::vector<Status> Finish(const std::vector<std::size_t>& members) {
     EXPECT_TRUE(RunUntil([&] {
       for (const std::size_t m : members) {

@@ -496,7 +496,7 @@ TEST(NullsTest, PlainRowsInAndOut) {
   }
 }
 
-// Of all frames that could come, exactly those count that a good run sends, and each once.
+// Exactly the frames count that a good run sends, and each once.
 TEST(NullsTest, FramesThatDoNotBelongAreRefused) {
   const std::vector<std::vector<double>> groups = {{1},
                                                    {0, 0},

@@ -21,7 +21,7 @@ Instant MeshNow();
 MeshKeyPair DrawnKeys();
 // Drawn, and with a rank of its own (MeshNode::AsMember).
 Incarnation FreshIncarnation();
-// Of a worker that is not there.
+// The key of a worker that is not there.
 inline MeshKey AnyMeshKey() { return DrawnKeys().public_key; }
 
 // One worker: its memory, its mesh and what the mesh reported.

@@ -199,7 +199,7 @@ TEST(MeshStateTest, AGroupTellsTheDigestOfWhatItLeaves) {
     group.digest = asked;
     for (const std::size_t i : {0, 1}) job.Start(i, group);
     for (const Status& status : job.Finish({0, 1})) EXPECT_TRUE(status.ok());
-    // Of the parameters alone, as they are.
+    // The digest is of the parameters alone, as they are.
     const std::uint64_t expected = job[1].store().memory->DigestOf(LayoutOf(&job[1].parameters));
     std::vector<bool> right;
     for (const std::size_t i : {0, 1}) {

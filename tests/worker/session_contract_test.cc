@@ -308,7 +308,7 @@ TEST(LossesTest, AllReachTheControllerUnderAnyEngine) {
   }
 }
 
-// Of three workers rank 1 leaves, or all do.
+// There are three workers. Rank 1 leaves, or all do.
 void LeaveSoonUnder(const EngineOptions& engine, bool all) {
   FakeDaemon daemon(testing::SpecFor(engine, 3));
   std::atomic<bool> left{false};

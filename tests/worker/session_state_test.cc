@@ -431,7 +431,7 @@ TEST(SessionStateCopyTest, AJoinerGetsWholeState) {
       if (rank == 2) {
         EXPECT_GE(model.own[0], 1.f);
         EXPECT_EQ(model.own, std::vector<float>(kSize, model.own[0]));
-        // Of shards, two tensors may be of different clocks.
+        // Two shards may be of different clocks.
         if (engine.As<SspOptions>() == nullptr) model.ExpectTwins();
         EXPECT_TRUE(session->Step({.samples = 1}).ok());
         trained = true;

@@ -226,7 +226,7 @@ TEST_F(ShardStoreTest, AHolderPullsOnlyWhatItHasNot) {
   Offer(kOther, State(0, 1));
   EXPECT_TRUE(SaysStored(kOther, State(0, 2)));
   Open();
-  // Of the same version under the next placement: there is nothing to move.
+  // The same version under the next placement: there is nothing to move.
   Place({{.owner = 1, .holders = {0}, .source = 1}}, 2);
   Offer(kOther, State(0, 2, 2));
   EXPECT_TRUE(SaysStored(kOther, State(0, 2, 2)));

@@ -268,8 +268,8 @@ TEST_F(UpdateQueuesTest, DoesNotWaitForUpdatesThatTheirSenderSkipped) {
   EXPECT_FALSE(queues.CanReceive(12));
 }
 
-// Of three neighbours with one backup, one skips 2 and 3: it is that backup; but where two skip an
-// iteration, the third one's update is enough.
+// There are three neighbours and one backup. A neighbour that skips 2 and 3 is that backup; but
+// where two skip an iteration, the third one's update is enough.
 TEST_F(UpdateQueuesTest, CountsWhoSkippedAmongTheBackups) {
   constexpr Incarnation kThird = 77;
   plan.backups = 1;

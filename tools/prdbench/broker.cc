@@ -352,7 +352,7 @@ double Percentile(std::vector<double>* values, double p) {
 
 double Median(std::vector<double> values) { return Percentile(&values, 0.5); }
 
-// Of several rounds.
+// The figures of several rounds.
 struct Rounds {
   std::vector<double> rate, p50, p99, cpu, load_cpu;
   void Add(MeasuredBroker measured) {

@@ -18,7 +18,7 @@ struct DeviceOptions {
   std::string check;              // empty: the kernels; or one of DeviceChecks()
   std::size_t bytes = 256 << 20;  // of a row
   double seconds = 0.5;           // per case of the kernels
-  // Of the checks:
+  // For the checks:
   int processes = 6;
   int groups = 200;
   std::size_t elements = 1 << 18;  // per dtype

@@ -20,7 +20,7 @@ struct DeviceAbout {
 
 DeviceAbout About(const Gpu& gpu);
 
-// Of a process, from one to another: a line without a newline.
+// What one process tells another of its device: a line without a newline.
 std::string Encode(const DeviceAbout& about);
 DeviceAbout DecodeAbout(const std::string& line);
 

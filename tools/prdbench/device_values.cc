@@ -27,7 +27,7 @@ Form FormOf(DType dtype) {
   return {0, 0};
 }
 
-// Of f16 and bf16.
+// REQUIRES: f16 or bf16.
 int ExponentBits(const Form& form) { return 15 - form.fraction; }
 
 template <typename T>

@@ -15,7 +15,7 @@ namespace prd::bench {
 // for bf16, 11 for f16, 24 for the others).
 double ValueOf(std::uint64_t seed, int rank, DType dtype, std::size_t i);
 
-// Of host memory, any bits but NaN and infinity; f16 and bf16 by code of its own.
+// Reads host memory: any bits but NaN and infinity; f16 and bf16 by code of its own.
 double Load(DType dtype, const std::byte* data, std::size_t i);
 // REQUIRES: exact in the dtype, and 0 or not subnormal.
 void Store(DType dtype, std::byte* data, std::size_t i, double value);

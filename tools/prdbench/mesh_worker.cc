@@ -215,7 +215,7 @@ class MeshWorker : public MeshEvents {
     return line.str();
   }
 
-  // Of the groups that ended ok, the newest one's.
+  // The way of the newest group that ended ok.
   const char* WayGone() {
     const std::array<std::uint64_t, 3> before = std::exchange(groups_, mesh_->counters().groups);
     for (std::size_t way = 0; way < groups_.size(); ++way) {
@@ -224,7 +224,7 @@ class MeshWorker : public MeshEvents {
     return "none";
   }
 
-  // Of the members of the last group, if that was reduced on it.
+  // The communicator of the last group's members, if that was reduced on it.
   Gpu::Comm OwnCommunicator() const {
     const Communicators::Choice& choice = mesh_->counters().newest;
     if (communicators_ == nullptr || choice.way != Way::kCollective) return nullptr;
@@ -254,7 +254,7 @@ class MeshWorker : public MeshEvents {
   std::vector<GroupMember> peers_;
   std::string pending_;
 
-  // Of the group that runs, or ran last.
+  // The group that runs, or ran last.
   bool running_ = false;
   Group group_;
   std::array<std::uint64_t, 3> groups_{};  // Mesh::Counters

@@ -126,7 +126,7 @@ class DeviceBench {
     return Status::Ok();
   }
 
-  // Of the device of rank 0.
+  // Free bytes of the device of rank 0.
   Result<double> Free() {
     const Result<std::string> line = collective().Ask(0, "free");
     if (!line.ok()) return line.status();

@@ -44,7 +44,7 @@ class Board {
 
   // REQUIRES: 0 <= iteration < iterations(), 0 <= process < processes().
   Sample& at(int iteration, int process);
-  // Of the MPI library, for display; written by process 0, read once all have ended.
+  // The MPI library's name, for display; written by process 0, read once all have ended.
   void SetLibrary(const std::string& name);
   std::string library() const;
 
@@ -58,7 +58,7 @@ class Board {
   std::string owned_;  // the name to remove; empty in a board that was opened
 };
 
-// Of the monotonic clock, ns.
+// The time of the monotonic clock, ns.
 std::int64_t MonotonicNow();
 
 }  // namespace prd::bench

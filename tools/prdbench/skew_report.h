@@ -20,7 +20,7 @@ class SkewFigures {
   bool empty() const { return count_ == 0; }
   double latency_ms() const { return PerSample(latency_ns_) / 1e6; }
   double active() const { return PerSample(active_); }
-  // Of the process that calls first, and of the last.
+  // The mean latency of the process that calls first, and of the last.
   double first_ms() const { return PerIteration(first_ns_) / 1e6; }
   double last_ms() const { return PerIteration(last_ns_) / 1e6; }
 

@@ -26,13 +26,13 @@ class WayTeam {
     std::vector<int> devices;
     DurationNs timeout = 30 * kSecond;
   };
-  // Of kExchange and kStaged it has one process more, which is in none of these groups.
+  // For kExchange and kStaged it has one process more, which is in none of these groups.
   static Result<std::unique_ptr<WayTeam>> Start(Way way, const Options& options);
 
   Way way() const { return way_; }
   MeshTeam& team() { return *team_; }
   int processes() const { return processes_; }
-  // Of the group's members, unequal.
+  // The shares of the group's members, unequal.
   const std::vector<Share>& shares() const { return shares_; }
 
   // Runs groups until they go that way: what there is to be made is made.

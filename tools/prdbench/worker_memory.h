@@ -41,7 +41,7 @@ class WorkerMemory {
   Result<double> Worst(std::uint64_t seed, const std::vector<Share>& shares,
                        const std::vector<Tensor>& tensors);
 
-  // Of the device; null without one.
+  // The device's; null without one.
   Gpu* gpu() const { return gpu_.get(); }
   Gpu::Stream stream() const { return device_->stream(); }
   Result<std::string> Free() const;

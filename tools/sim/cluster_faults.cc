@@ -111,7 +111,7 @@ bool Cluster::Switch(const std::string& engine) {
   return controller_.Act(act).ok();
 }
 
-// Of links, and of a worker that stands still.
+// Faults of links, and a worker that stands still.
 void Cluster::LinkFaults(std::uint32_t worker, double share) {
   const FaultsPart& faults = workload_.faults;
   const auto other = [&] {

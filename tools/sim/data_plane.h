@@ -128,7 +128,7 @@ class DataPlane {
   std::uint64_t bytes() const { return bytes_; }
   const GradientBook& book() const { return book_; }
 
-  // Of a ring among these workers, in ring order, to which some contribute.
+  // The time of a ring among these workers, in ring order, to which some contribute.
   static DurationNs RingCost(const Workload& workload, const std::vector<std::uint32_t>& members,
                              std::size_t contributors);
 

@@ -34,7 +34,7 @@ class MeshDoors {
         serves_out_(mutation == Mutation::kOutServed),
         doors_(workers <= kMost ? workers : 0) {}
 
-  // Of a process, by a number that no other has.
+  // The key of a process, by a number that no other has.
   static MeshKey KeyOf(std::uint64_t process) {
     MeshKey key;
     key.bytes[31] = 1;

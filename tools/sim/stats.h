@@ -95,9 +95,9 @@ class Stats {
   // NeighbourPlan: updates that came and were never used, and that were not sent.
   std::uint64_t dropped = 0;
   std::uint64_t suppressed = 0;
-  // Of a member: the group's largest iteration minus its own. NeighbourPlan: of an update, the
-  // iteration that it is used in minus its own. StorePlan: of a read, its clock minus the
-  // slowest worker's.
+  // Staleness. Of a group's member: the group's largest iteration minus its own. NeighbourPlan, of
+  // an update: the iteration that it is used in minus its own. StorePlan, of a read: its clock
+  // minus the slowest worker's.
   Histogram staleness;
   Histogram contributors;  // to a kRound (the active processes of eager-SGD, section 4)
   Histogram gap;           // between the largest and the least iteration of all joined workers

@@ -47,7 +47,7 @@ class UpdateSet {
   bool Has(Incarnation worker, Iteration clock) const;
   std::size_t size() const { return size_; }
   std::uint64_t tag() const { return tag_; }  // equal for equal sets
-  // One that is in `others` up to that clock and not in here, in words; empty: there is none.
+  // An update that is in `others` up to that clock and not in here, in words; empty: there is none.
   std::string Lacks(const UpdateSet& others, Iteration up_to) const;
   std::optional<Iteration> Newest(Incarnation worker) const;
   Iteration Newest() const;  // of all; 0 where there is none
@@ -109,7 +109,7 @@ class StoreBook {
     std::map<Rank, Iteration> clocks;     // recorded, of those who train
     std::map<Rank, Incarnation> members;  // of the newest placement
     std::uint64_t epoch = 0;
-    // Of the last one that was opened: copies besides an owner's, and its members that have gone.
+    // The newest open placement: copies besides an owner's, and its members that have gone.
     std::uint64_t opened = 0;
     std::map<Rank, Incarnation> had;
     std::size_t copies = 0;

@@ -24,8 +24,8 @@ struct ClusterPart {
   double seconds = 600;         // virtual time after which the run stops, whatever it does
   double start_spread_ms = 10;  // workers start within this time
   std::int64_t samples = 32;    // per step; all-reduce may weigh by it
-  // Of a step to be followed by a pause of up to pause_ms; and of a step or a pause to be followed
-  // by an average of all replicas (Session::Average), which costs pauses no more time.
+  // The probability that a pause of up to pause_ms follows a step; and that an average of all
+  // replicas (Session::Average) follows a step or a pause, which costs pauses no more time.
   double pauses = 0;
   double pause_ms = 3000;
   double averages = 0;
@@ -108,8 +108,8 @@ struct FaultsPart {
   double controller_dies_per_s = 0;
   double controller_away_ms = 300;
   double torn = 0;  // of a write to end in the controller's death, half on disk
-  // Of a death of the controller: its history comes back without the last batches of records, up to
-  // forget_batches; empty; or as it was up to old_copy_ms before.
+  // The probability, at a death of the controller, that its history comes back without the last
+  // batches of records, up to forget_batches; empty; or as it was up to old_copy_ms before.
   double forget = 0;
   std::int64_t forget_batches = 20;
   double wipe = 0;

@@ -69,7 +69,7 @@ class CudaTable : public Gpu::Table {
             static_cast<std::uint32_t>(last - first)};
   }
 
-  // Of its largest element; and whether all tensors are aligned to theirs.
+  // The bytes of its largest element; and whether all tensors are aligned to theirs.
   std::size_t largest() const { return largest_; }
   bool aligned() const { return aligned_; }
 

@@ -46,7 +46,7 @@ class Nccl {
   Status GroupEnd(Gpu::Comm comm);
 
  private:
-  // Of the threads on which communicators end.
+  // What the threads share on which communicators end.
   struct Ending {
     std::mutex mutex;
     std::condition_variable fewer;

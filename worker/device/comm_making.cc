@@ -332,7 +332,7 @@ void Communicators::BecomesUsable(Instant now, Records::iterator at) {
 
 // ---- the end ----
 
-// Of one that is usable, and led here.
+// REQUIRES: it is usable. Does nothing if it is not led here.
 void Communicators::Retire(Instant now, Records::iterator at) {
   if (at->second.retired || !at->second.leads) return;
   TellAll(at->second, {.kind = Kind::kRetire, .comm = at->first});

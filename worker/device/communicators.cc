@@ -318,7 +318,7 @@ void Communicators::OnWay(Incarnation from, const CommMessage& message) {
   const auto at = comms_.find(choice.comm);
   const bool member = at != comms_.end() && at->second.rank_of.count(from) != 0;
   if (choice.way != Way::kStaged && !member && Known(from) == nullptr) return;
-  // One that is not here (any more) is kept all the same: Resolve answers for it.
+  // A communicator that is not here (any more) is kept all the same: Resolve answers for it.
   if (ways_.try_emplace(message.group, Word{from, choice}).second && ways_.size() > kMaxWays) {
     ways_.erase(ways_.begin());
   }

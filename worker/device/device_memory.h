@@ -30,7 +30,7 @@ namespace prd {
 
 class DeviceMemory : public Memory {
  public:
-  // Of host operands, so much at a time, and this many of them on their way.
+  // Host operands go in pieces of this size, this many of them on their way.
   static constexpr std::size_t kPieceBytes = 4 << 20;
   static constexpr std::size_t kPieces = 4;
 
@@ -69,8 +69,8 @@ class DeviceMemory : public Memory {
   // For more work on the same device (plane.h).
   const std::shared_ptr<Gpu>& gpu() const;
   Gpu::Stream stream() const;
-  // Of this layout, whose tensors are on the device; made when it is first asked for, and kept
-  // until some others were. Null after a failure.
+  // The table of this layout, whose tensors are on the device; made when it is first asked for, and
+  // kept until some others were. Null after a failure.
   const Gpu::Table* TableOf(const Layout& layout);
   // Notes the first one that is not ok. Returns whether it was ok.
   bool Note(const Status& status);

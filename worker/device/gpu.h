@@ -56,7 +56,7 @@ class Gpu {
 
   // ---- memory ----
 
-  // Of the device; aligned to 256 bytes.
+  // Memory of the device; aligned to 256 bytes.
   virtual Result<std::byte*> Malloc(std::size_t bytes) = 0;
   virtual void Free(std::byte* data) = 0;
   // Pinned host memory.
@@ -163,7 +163,7 @@ class Gpu {
 
 // ---- the module ----
 
-// Of this class and what it uses: a module of another is refused.
+// The version of this class and what it uses: a module of another one is refused.
 inline constexpr int kGpuInterface = 2;
 
 // What a module exports, as `prd_gpu_open`: a Gpu for device `device`, or null, and why in `error`

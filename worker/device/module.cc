@@ -102,7 +102,7 @@ Status CheckHostPointer(const void* data) {
   unsigned type = 0;
   unsigned managed = 0;
   int device = -1;
-  // Of memory that it does not know it gives an error.
+  // It gives an error for memory that it does not know.
   const bool known = get != nullptr && get(&type, kMemoryType, at) == 0 &&
                      get(&managed, kIsManaged, at) == 0 && get(&device, kDeviceOrdinal, at) == 0;
   dlclose(driver);

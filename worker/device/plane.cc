@@ -223,7 +223,7 @@ Status DevicePlane::Collective() {
   return status.ok() ? end : status;
 }
 
-// Of an all-reduce; an exchange adds it with the rest.
+// For an all-reduce; an exchange adds it with the rest.
 Status DevicePlane::AddInitial() {
   if (run_->shares.back() == 0) return Status::Ok();
   for (const Layout::Piece& run : run_->part.layout->Runs()) {
@@ -432,8 +432,8 @@ std::optional<Status> DevicePlane::Outcome(Instant now) {
   const bool decides = run_->words.has_value();
   if (decides && Load(run_->words->said) == 1) return Status::Ok();
   if (!run_->failure.ok()) {
-    // Of a device that says nothing any more, it is not known; its memory is lost with it. One that
-    // failed since may have told nobody.
+    // It is not known for a device that says nothing any more; its memory is lost with it. A device
+    // that failed since may have told nobody.
     if (decides) (void)Noted(gpu_->Done(run_->words->used).status());
     const bool over = !decides || Load(run_->words->said) != 0 || !memory_->failure().ok() ||
                       now - *run_->failed_at >= options_.timeout;

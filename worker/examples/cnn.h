@@ -67,7 +67,7 @@ class Cnn {
   // as the batch has). False, with undefined gradients, if interrupted, which is asked before every
   // layer. The score of a step in kScoreEvery is read back meanwhile (LastScore).
   bool ComputeGradients(const std::vector<std::size_t>& batch, const Interrupted& interrupted);
-  // Of the last step whose score is here: its loss, and how many of its batch were right. Nothing
+  // The last step whose score is here: its loss, and how many of its batch were right. Nothing
   // before the first.
   std::optional<cnn::Score> LastScore();
   // Enqueues parameters -= learning_rate * gradients; with momentum, of their running sum.

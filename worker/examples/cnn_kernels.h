@@ -198,7 +198,7 @@ struct LinearForward {
   }
 };
 
-// Of each example: its cross-entropy, whether the highest answer is the right one (1 or 0), and
+// For each example: its cross-entropy, whether the highest answer is the right one (1 or 0), and
 // the gradient of the batch's mean cross-entropy, in place of the answers.
 struct CrossEntropy {
   unsigned batch;

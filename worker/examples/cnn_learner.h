@@ -17,7 +17,7 @@ namespace example {
 
 class CnnLearner : public Learner {
  public:
-  // Of the arguments, all but the model.
+  // Uses all arguments but the model.
   CnnLearner(const FashionMnistArgs& args, std::unique_ptr<CnnDevice> device);
 
   std::string Device() const override { return cnn_.device().name(); }

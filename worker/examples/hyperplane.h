@@ -14,9 +14,10 @@
 namespace example {
 
 constexpr std::size_t kHyperplaneDimensions = 8192;
-// Of the noise; what the paper took it does not say. Its square is the loss of a perfect model.
+// The noise's deviation; the paper does not say what it took. Its square is the loss of a perfect
+// model.
 constexpr double kHyperplaneDeviation = 2;
-// Of the stream that is held out, which the validation loss is over.
+// The part of the stream that is held out: the validation loss is over it.
 constexpr std::size_t kHeldOutExamples = 4096;
 
 // Examples, drawn when they are asked for: the one of a number in a stream is always the same.

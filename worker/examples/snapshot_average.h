@@ -42,9 +42,9 @@ class SnapshotAverager {
   // Every worker seen has left its final snapshot or is dead at this time.
   bool Ended(std::int64_t now_ns) const;
 
-  // Of the newest snapshots not later than at_ns. REQUIRES: at_ns does not decrease.
+  // Averages the newest snapshots not later than at_ns. REQUIRES: at_ns does not decrease.
   AveragedModel Average(std::int64_t at_ns);
-  // Of the final snapshots alone.
+  // Averages the final snapshots alone.
   AveragedModel AverageFinals();
 
  private:

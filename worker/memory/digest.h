@@ -12,12 +12,12 @@
 
 namespace prd {
 
-// Of a sequence of bytes, however it is cut. Two that differ have the same digest with a
+// The digest of a sequence of bytes, however it is cut. Two that differ have the same digest with a
 // probability of about 2^-64. Not for bytes that somebody chose.
 class Digest {
  public:
   void Add(const std::byte* data, std::size_t bytes);
-  // Of all that was added; never 0. Once.
+  // The digest of all that was added; never 0. Once.
   std::uint64_t End();
 
  private:

@@ -74,8 +74,8 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-// Of number, order, dtypes and sizes, of state also whether it is averaged, and of the tag; never
-// 0.
+// A hash of number, order, dtypes and sizes, for state also whether it is averaged, and of the tag;
+// never 0.
 std::uint64_t ModelHash(const std::vector<Tensor>& tensors,
                         const std::vector<StateTensor>& state = {}, const std::string& tag = "");
 

@@ -43,7 +43,7 @@ void CombineRun(DType dtype, std::byte* tensor, std::size_t run, std::size_t at,
   }
 }
 
-// Of a device's tensors that are read on the host: so much at a time, and two of them on their way.
+// A device's tensors are read on the host in pieces of this size, two of them on their way.
 constexpr std::size_t kVisitBytes = 4 << 20;
 
 }  // namespace

@@ -116,8 +116,8 @@ class Memory {
   }
   virtual void Zero(std::byte* data, std::size_t bytes) = 0;
 
-  // Of the bits of the row that these tensors are; never 0. The same of equal rows, whatever memory
-  // they are in. Blocks until it is there. After a failure, of anything.
+  // The digest of the bits of the row that these tensors are; never 0. Equal rows have the same,
+  // whatever memory they are in. Blocks until it is there. After a failure, of anything.
   std::uint64_t DigestOf(const Layout& layout);
   // The first element of the row (so by dtype, layout.h) that is infinite or no number; nullopt:
   // all are finite. Blocks.

@@ -117,7 +117,7 @@ class Exchange {
 
   // Sends as much as connections take, and reports notes, requests and ended pulls.
   void Service(Instant now);
-  // Of the next Service that has something to do, whatever comes in.
+  // The time of the next Service that has something to do, whatever comes in.
   std::optional<Instant> NextDeadline() const;
 
   // Other memory is used from now on. REQUIRES: no run is joined.

@@ -80,7 +80,7 @@ struct FrameHeader {
   std::uint64_t offset = 0;  // of the payload in the row of bytes (layout.h). kFetch: the kRound
                              // whose result is wanted, kNoGroup for the replica
   std::uint64_t length = 0;  // of the payload, bytes
-  // Of data that may come twice (peers.h): the stream, and its number there, from 1. Else 0.
+  // For data that may come twice (peers.h): the stream, and its number there, from 1. Else 0.
   std::uint64_t stream = 0;
   std::uint64_t number = 0;
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;

@@ -99,7 +99,7 @@ Memory::Place GroupReduction::Part() const {
 
 bool GroupReduction::Advance(Instant now) {
   if (!runs() || hears_ || started_) return false;
-  // Of a device that failed, nothing that is waited for here comes any more.
+  // Nothing that is waited for here comes any more from a device that failed.
   if (Status status = context_.store->memory->failure(); !status.ok()) Fail(std::move(status));
   if (!runs()) return false;
   if (!taken_) {
@@ -115,7 +115,7 @@ bool GroupReduction::Advance(Instant now) {
   }
   if (!taken_ || !choice_ || !runs()) return false;
   if (OnPlane()) {
-    // One that was called off may not be over on the device.
+    // A reduction that was called off may not be over on the device.
     if (context_.plane->running() && !context_.plane->Ended(now)) return false;
     StartPlane(now);
     return false;
@@ -427,7 +427,7 @@ std::uint64_t GroupReduction::sent_bytes() const {
 Status GroupReduction::Commit() {
   ReplicaStore* store = context_.store;
   const Memory::Place place = ResultRow();
-  // Of a host's, the initial model's part is in the result; so it is on the plane.
+  // On a host the initial model's part is in the result; so it is on the plane.
   const Weight initial = device() && reduction_ ? reduction_->initial_share() : Weight{0, 0};
   bool in_parameters = false;
   switch (what_) {

@@ -13,7 +13,7 @@
 namespace prd {
 namespace {
 
-// Of a message part that is no chunk, at most. The receiver of a larger part closes the connection.
+// The longest message part that is no chunk. The receiver of a larger one closes the connection.
 constexpr std::size_t kMaxOtherBytes = 576 << 10;
 constexpr int kReceiveHighWater = 8;
 // Frames handled before the owner gets to look at its other sockets.
@@ -602,7 +602,7 @@ void Mesh::OnLost(Instant now, const std::string& endpoint) {
   if (active_) active_->OnLost(endpoint);
 }
 
-// Of a peer that does not answer: what its connection has taken may wait there for longer than the
+// The peer does not answer: what its connection has taken may wait there for longer than the
 // link is broken, so that a new one is better.
 void Mesh::GiveUp(Instant now, const std::string& endpoint) {
   peers_.Drop(endpoint);

@@ -75,7 +75,7 @@ class Peers {
   // was.
   std::optional<std::string> Forget(Incarnation member);
 
-  // Of connections that are made from now on: how long data may be unacknowledged.
+  // How long data may be unacknowledged on connections that are made from now on.
   void SetTimeout(DurationNs timeout) { timeout_ = timeout; }
 
   // Where to reach a member from here. kInvalidArgument: none of its endpoints can be used.
@@ -118,7 +118,7 @@ class Peers {
   std::vector<std::string> Service(Instant now);
   // Closes signal connections that were not used for long.
   void CloseUnused(Instant now);
-  // Of the next CloseUnused or Service that has something to do.
+  // The time of the next CloseUnused or Service that has something to do.
   std::optional<Instant> NextDeadline() const;
 
   void AppendPollItems(std::vector<zmq::pollitem_t>* items);

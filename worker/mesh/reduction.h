@@ -124,7 +124,7 @@ class Reduction {
   };
   bool contributes() const { return place_ < contributors_; }
   bool adds() const { return options_.weights[options_.position] != 0; }
-  // Of this place in the tree. The root is its own parent.
+  // The parent of this place in the tree. The root is its own.
   static std::size_t ParentOf(std::size_t place) {
     return place == 0 ? 0 : (place - 1) / kTreeFanOut;
   }

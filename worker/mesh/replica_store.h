@@ -115,7 +115,7 @@ struct ReplicaStore {
   // What a group reduces that begins a run: parameters, and what is kept with them.
   const Layout* BeginsWith() const { return kept.bytes() == 0 ? &parameters : &whole; }
 
-  // Of what a group reduces.
+  // Bytes of the longest row that a group reduces.
   std::size_t LongestRow() const {
     return std::max({BeginsWith()->bytes(), parameters.bytes(), gradients.bytes()});
   }

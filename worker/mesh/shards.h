@@ -48,7 +48,7 @@ class Shards {
 
   // REQUIRES of all below: shard < count().
   ByteRange RangeOf(std::uint32_t shard) const;
-  // Of a state: values, and in lockstep what is pending.
+  // The bytes of a state: values, and in lockstep what is pending.
   std::size_t StateBytes(std::uint32_t shard) const;
 
   // Null buffers: this worker's own (parameters; delta; shard). Others have the shard's size, a

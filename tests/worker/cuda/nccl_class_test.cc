@@ -55,7 +55,7 @@ class NcclClassTest : public ::testing::Test {
     EXPECT_TRUE(Ready(comm));
     return comm;
   }
-  // One that is made, and waits for its other member.
+  // A communicator that is made, and waits for its other member.
   Gpu::Comm NewOfTwo() {
     const Gpu::Comm comm = nccl_->CommInit(2, {}, 0);
     nccl_->MakeUniqueId();

@@ -21,7 +21,7 @@ Injection Parsed(const std::string& text) {
   return injection;
 }
 
-// Of all workers at one step.
+// The delays of all workers at one step.
 std::vector<std::int64_t> DelaysMs(const Injection& injection, int workers, std::int64_t step) {
   std::vector<std::int64_t> delays;
   for (int rank = 0; rank < workers; ++rank) {

@@ -43,7 +43,7 @@ Workload DelayedWorkers(double step_ms, ComputePart::Inject inject, double min_m
   return workload;
 }
 
-// Of updates per second, over all-reduce.
+// Updates per second over those of all-reduce.
 double SpeedupOf(Workload workload, std::int64_t quorum, std::uint64_t seed, std::int64_t updates) {
   const double longest_ms = workload.compute.mean_ms + workload.compute.inject_max_ms;
   workload.cluster.seconds = longest_ms / 1e3 * static_cast<double>(updates);

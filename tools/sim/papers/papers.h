@@ -50,7 +50,7 @@ Json JsonPapers(const std::vector<Paper>& papers);  // all rows
 
 // Seconds until the workload's target loss; none: it was not reached.
 std::optional<double> SecondsToTarget(const Workload& workload, std::uint64_t seed);
-// Of a worker, all but the first one together: that may be slowed down for good.
+// Per worker, without the first one, which may be slowed down for good.
 double StepsPerSecond(const RunResult& run);
 // a / b; none where either is none or 0.
 std::optional<double> Over(std::optional<double> a, std::optional<double> b);

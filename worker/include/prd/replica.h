@@ -94,7 +94,7 @@ struct Replica {
   // exception leaves Step or Finish. The background thread may have to wait for `apply`, so it has
   // to take a small part of the lease (lease_ms in the config).
   std::function<void()> apply;
-  // Of a replica from a checkpoint: what this worker had trained, and what all workers had
+  // For a replica from a checkpoint: what this worker had trained, and what all workers had
   // (Session::progress() then). StepResult::steps and progress() go on from there.
   TrainingCount trained;
   TrainingCount job_trained;
