@@ -12,51 +12,15 @@
 
 #include "engines/registry.h"
 #include "engines/words.h"
+#include "tests/transcript/text.h"
 
 namespace prd {
 
 namespace {
 
-// One line, split into words and key=value pairs.
-struct Command {
-  std::string name;
-  std::vector<std::string> words;
-  std::map<std::string, std::string> keys;
-
-  explicit Command(const std::string& line) {
-    std::istringstream in(line);
-    in >> name;
-    for (std::string word; in >> word;) {
-      const std::size_t equals = word.find('=');
-      if (equals == std::string::npos) {
-        words.push_back(word);
-      } else {
-        keys[word.substr(0, equals)] = word.substr(equals + 1);
-      }
-    }
-  }
-
-  std::string Take(const std::string& key, const std::string& otherwise) {
-    const auto found = keys.find(key);
-    if (found == keys.end()) return otherwise;
-    std::string value = found->second;
-    keys.erase(found);
-    return value;
-  }
-
-  std::vector<Rank> Ranks() const {
-    std::vector<Rank> ranks;
-    for (const std::string& word : words) ranks.push_back(std::stoi(word));
-    return ranks;
-  }
-};
-
-template <typename Enum>
-Enum Choose(const std::string& word, const std::map<std::string, Enum>& names) {
-  const auto found = names.find(word);
-  if (found == names.end()) throw std::invalid_argument("no such value: " + word);
-  return found->second;
-}
+using transcript::Choose;
+using transcript::Command;
+using transcript::ParseTime;
 
 // Takes an engine's options from a command: overlap=1, weights=uniform, graph=ring or 0-1,1-2.
 class OptionTaker final : public Fields {
@@ -87,8 +51,7 @@ class OptionTaker final : public Fields {
   void operator()(const Field::NameOrPairs& of) {
     if (TakeName(of.names, of.value)) return;
     *of.value = of.names.size();
-    std::istringstream pairs(word_);
-    for (std::string pair; getline(pairs, pair, ',');) {
+    for (const std::string& pair : transcript::Split(word_)) {
       of.pairs->emplace_back(std::stoi(pair), std::stoi(pair.substr(pair.find('-') + 1)));
     }
   }
@@ -113,77 +76,73 @@ class OptionTaker final : public Fields {
 
 EngineOptions MakeOptions(Command* command) {
   for (EngineOptions options : AllEngines()) {
-    if (EngineName(options) != command->words.at(0)) continue;
+    if (EngineName(options) != command->Word(0)) continue;
     OptionTaker taker(command);
     options.Describe(taker);
     return options;
   }
-  throw std::invalid_argument("no such engine: " + command->words[0]);
-}
-
-Instant ParseTime(const std::string& text) {
-  std::size_t used = 0;
-  const double value = std::stod(text, &used);
-  const std::string unit = text.substr(used);
-  const auto ns = Choose<DurationNs>(unit, {{"ms", kMillisecond}, {"s", kSecond}});
-  return {static_cast<std::int64_t>(value * static_cast<double>(ns))};
+  throw std::invalid_argument("no such engine: " + command->Word(0));
 }
 
 class Play {
  public:
-  std::string Line(const std::string& line) {
-    Command command(line);
+  std::vector<std::string> Line(Command* command) {
     said_.clear();
-    if (command.name == "engine") {
-      const EngineOptions options = MakeOptions(&command);
+    if (command->name() == "engine") {
+      const EngineOptions options = MakeOptions(command);
       if (const Status valid = Validate(options, 0); !valid.ok()) {
         throw std::invalid_argument(valid.ToString());
       }
       *this = Play();
       engine_ = MakeEngine(options);
     } else if (engine_ == nullptr) {
-      throw std::invalid_argument("the first command must be engine: " + line);
+      throw std::invalid_argument("the first command must be engine");
     } else {
-      Apply(&command);
+      Apply(command);
     }
-    if (!command.keys.empty()) throw std::invalid_argument("unknown key in: " + line);
     return said_;
   }
 
  private:
   void Apply(Command* command) {
-    if (command->name == "join") return Join(command);
-    if (command->name == "ready") return BeReady(command);
-    if (command->name == "finish") return Finish(command);
-    if (command->name == "leave") return Leave(command);
-    if (command->name == "copy") return Copy(command);
-    if (command->name == "placed") {
-      for (const Rank rank : command->Ranks()) Step(PlacedEvent{.rank = rank, .epoch = epoch_});
-      return;
-    }
-    if (command->name == "at") {
-      now_ = ParseTime(command->words.at(0));
-    } else if (command->name == "deadline") {
-      const std::optional<Instant> deadline = engine_->NextDeadline();
-      Say(deadline ? "at " + words::Duration(deadline->ns) : "none");
-      if (!deadline) return;
-      now_ = *deadline;
-      Step(DeadlineEvent{});
-    } else if (command->name == "drawn") {
-      for (const Engine::Drawn& drawn : engine_->DrawnGroups()) SayDrawn(drawn);
-    } else if (command->name == "explain") {
-      for (const Rank rank : command->Ranks()) {
-        const std::string why = engine_->Explain(now_, rank);
-        Say("rank " + std::to_string(rank) + ": " + (why.empty() ? "(not waiting)" : why));
-      }
-    } else {
-      throw std::invalid_argument("no such command: " + command->name);
+    static const std::map<std::string, void (Play::*)(Command*)> kCommands = {
+        {"join", &Play::Join},       {"ready", &Play::BeReady},
+        {"finish", &Play::Finish},   {"leave", &Play::Leave},
+        {"copy", &Play::Copy},       {"placed", &Play::Placed},
+        {"at", &Play::At},           {"drawn", &Play::Drawn},
+        {"explain", &Play::Explain}, {"deadline", &Play::Deadline},
+    };
+    (this->*Choose(command->name(), kCommands))(command);
+  }
+
+  void Placed(Command* command) {
+    for (const Rank rank : command->Ranks()) Step(PlacedEvent{.rank = rank, .epoch = epoch_});
+  }
+
+  void At(Command* command) { now_ = {ParseTime(command->Word(0))}; }
+
+  void Deadline(Command*) {
+    const std::optional<Instant> deadline = engine_->NextDeadline();
+    Say(deadline ? "at " + words::Duration(deadline->ns) : "none");
+    if (!deadline) return;
+    now_ = *deadline;
+    Step(DeadlineEvent{});
+  }
+
+  void Drawn(Command*) {
+    for (const Engine::Drawn& drawn : engine_->DrawnGroups()) SayDrawn(drawn);
+  }
+
+  void Explain(Command* command) {
+    for (const Rank rank : command->Ranks()) {
+      const std::string why = engine_->Explain(now_, rank);
+      Say("rank " + std::to_string(rank) + ": " + (why.empty() ? "(not waiting)" : why));
     }
   }
 
   void Join(Command* command) {
     const std::string host = command->Take("host", "h");
-    const Iteration iteration = std::stoll(command->Take("iteration", "0"));
+    const Iteration iteration = command->TakeNumber("iteration");
     for (const Rank rank : command->Ranks()) {
       iterations_[rank] = iteration;
       rounds_[rank] = {.received = iteration};
@@ -192,9 +151,9 @@ class Play {
   }
 
   void BeReady(Command* command) {
-    const std::string iteration = command->Take("iteration", "");
-    const std::int64_t samples = std::stoll(command->Take("samples", "0"));
-    const bool cut = command->Take("gradients", "1") == "0";
+    const std::string iteration = command->Take("iteration");
+    const std::int64_t samples = command->TakeNumber("samples");
+    const bool cut = !command->TakeFlag("gradients", true);
     if (AsksBeforeGroups(engine_->plan())) return Query(command);
     for (const Rank rank : command->Ranks()) {
       if (Rounds()) {
@@ -213,9 +172,9 @@ class Play {
   }
 
   void Query(Command* command) {
-    const std::string k = command->Take("k", "");
-    const bool waiting = command->Take("waiting", "1") == "1";
-    const DurationNs rtt = ParseTime(command->Take("rtt", "0ms")).ns;
+    const std::string k = command->Take("k");
+    const bool waiting = command->TakeFlag("waiting", true);
+    const DurationNs rtt = command->TakeTime("rtt");
     for (const Rank rank : command->Ranks()) {
       std::uint32_t& steps = local_steps_[rank];
       steps = k.empty() ? steps + 1 : static_cast<std::uint32_t>(std::stoul(k));
@@ -228,7 +187,7 @@ class Play {
   }
 
   void Copy(Command* command) {
-    const std::string iteration = command->Take("iteration", "");
+    const std::string iteration = command->Take("iteration");
     for (const Rank rank : command->Ranks()) {
       iterations_[rank] = iteration.empty() ? newest_ : std::stoll(iteration);
       local_steps_[rank] = 0;
@@ -268,10 +227,9 @@ class Play {
   }
 
   void Finish(Command* command) {
-    const GroupId id = std::stoull(command->words.at(0));
-    std::set<Rank> failed;
-    std::istringstream list(command->Take("failed", ""));
-    for (std::string rank; std::getline(list, rank, ',');) failed.insert(std::stoi(rank));
+    const auto id = static_cast<GroupId>(transcript::ParseNumber(command->Word(0)));
+    const std::vector<Rank> list = command->TakeRanks("failed");
+    const std::set<Rank> failed(list.begin(), list.end());
     const GroupFormed group = groups_.at(id);
     groups_.erase(id);
     if (group.kind == GroupKind::kRound) return FinishRound(group, failed);
@@ -416,7 +374,7 @@ class Play {
         Members(drawn.members) + " (" + drawn.reason + ")");
   }
 
-  void Say(const std::string& text) { said_ += "> " + text + "\n"; }
+  void Say(const std::string& text) { said_.push_back(text); }
 
   bool Exchanges() const { return !TrainsInGroups(engine_->plan()); }
   bool Rounds() const { return TrainsInRounds(engine_->plan()); }
@@ -438,21 +396,14 @@ class Play {
   std::map<Rank, std::uint32_t> local_steps_;
   Iteration newest_ = 0;                   // that a group has ended with
   std::map<GroupId, GroupFormed> groups_;  // that run
-  std::string said_;
+  std::vector<std::string> said_;
 };
 
 }  // namespace
 
 std::string RunTranscript(const std::string& text) {
   Play play;
-  std::istringstream in(text);
-  std::string result;
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("> ")) continue;
-    result += line + "\n";
-    if (!line.empty() && line[0] != '#') result += play.Line(line);
-  }
-  return result;
+  return transcript::Replay(text, [&](Command* command) { return play.Line(command); });
 }
 
 }  // namespace prd

@@ -1,7 +1,7 @@
 // Golden transcripts: events in, decisions out, as text that a reviewer can read.
 //
-// A transcript is a text of commands, one per line, each followed by what the engine decided on it
-// ("> ..." lines). '#' starts a comment line. The first command makes the engine:
+// The text is that of tests/transcript/text.h; each command is followed by what the engine decided
+// on it. The first command makes the engine:
 //
 //   engine NAME [key=value]...                  options by their keys; 1 and 0 for flags
 //   join RANK... [host=H] [iteration=I]         in this order; host "h" unless told otherwise
@@ -23,8 +23,7 @@
 
 namespace prd {
 
-// The transcript of the commands in `text`, whose "> " lines are ignored and made anew. Throws
-// std::invalid_argument for what is no command.
+// As transcript::Replay.
 std::string RunTranscript(const std::string& text);
 
 }  // namespace prd

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/transcript/text.h"
 
 namespace prd::transcript_test {
 namespace {
@@ -15,34 +16,16 @@ std::string Path(const std::string& name) {
   return std::string(PRD_SOURCE_DIR) + "/tests/engines/testdata/" + name + ".txt";
 }
 
-class GoldenTest : public testing::TestWithParam<const char*> {};
+class GoldenTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenTest, Replays) {
-  std::ifstream in(Path(GetParam()));
-  ASSERT_TRUE(in) << Path(GetParam());
-  std::ostringstream golden;
-  golden << in.rdbuf();
-  const bool decides = golden.str().find("> group") != std::string::npos ||
-                       golden.str().find("> schedule") != std::string::npos ||
-                       golden.str().find("> answer") != std::string::npos;
-  ASSERT_TRUE(decides) << "shows no decision";
-  const std::string now = RunTranscript(golden.str());
-  if (std::getenv("PRD_REWRITE") != nullptr) {
-    std::ofstream(Path(GetParam())) << now;
-  } else {
-    EXPECT_EQ(now, golden.str());
-  }
+  EXPECT_EQ(transcript::CheckGolden(Path(GetParam()), RunTranscript), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Engines, GoldenTest,
-    testing::Values("ad_psgd", "all_reduce", "backup", "backup_faults", "eager_majority",
-                    "eager_quorum", "eager_solo", "eager_stale", "eager_sync", "esync",
-                    "esync_delayed_ack", "esync_stall", "hop", "hop_changes", "p_reduce_fifo",
-                    "p_reduce_weights", "p_reduce_frozen", "p_reduce_left_over",
-                    "p_reduce_default_size", "p_reduce_few_workers", "p_reduce_max_wait",
-                    "prague_random", "prague_smart", "prague_static", "ssp", "ssp_changes"),
-    [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Engines, GoldenTest,
+                         testing::ValuesIn(transcript::TranscriptsIn(std::string(PRD_SOURCE_DIR) +
+                                                                     "/tests/engines/testdata")),
+                         [](const auto& tested) { return tested.param; });
 
 // What p-reduce decides does not depend on whether its workers compute meanwhile.
 TEST(TranscriptTest, OverlapChangesNoDecision) {
@@ -66,11 +49,40 @@ TEST(TranscriptTest, OverlapChangesNoDecision) {
   }
 }
 
-TEST(TranscriptLanguageTest, RefusesWhatItDoesNotKnow) {
-  EXPECT_THROW(RunTranscript("join 0\n"), std::invalid_argument);
-  EXPECT_THROW(RunTranscript("engine p-reduce\nfrobnicate\n"), std::invalid_argument);
-  EXPECT_THROW(RunTranscript("engine p-reduce group_size=1\n"), std::invalid_argument);
-  EXPECT_THROW(RunTranscript("engine p-reduce\njoin 0 hots=a\n"), std::invalid_argument);
+// What running `text` throws.
+std::string ErrorOf(const std::string& text) {
+  try {
+    RunTranscript(text);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TranscriptLanguageTest, ErrorsNameTheLineAndWhatIsAllowed) {
+  EXPECT_EQ(ErrorOf("# none\njoin 0\n"), "line 2, 'join 0': the first command must be engine");
+  EXPECT_EQ(ErrorOf("engine p-reduce\nfrobnicate\n"),
+            "line 2, 'frobnicate': 'frobnicate' is not one of: at, copy, deadline, drawn, explain, "
+            "finish, join, leave, placed, ready");
+  EXPECT_NE(ErrorOf("engine p-reduce group_size=1\n"), "");
+  EXPECT_EQ(ErrorOf("engine p-reduce\njoin 0 hots=a\n"),
+            "line 2, 'join 0 hots=a': unknown key hots; allowed: host, iteration");
+  EXPECT_EQ(ErrorOf("engine p-reduce\njoin x\n"), "line 2, 'join x': 'x' is not a whole number");
+  EXPECT_EQ(ErrorOf("engine p-reduce\nat 3min\n"),
+            "line 2, 'at 3min': 'min' is not one of: ms, ns, s, us");
+}
+
+// A file whose output is not what the commands lead to is found, and not rewritten unasked.
+TEST(TranscriptLanguageTest, DifferencesAreFound) {
+  const std::string path = testing::TempDir() + "/transcript_differs.txt";
+  std::ofstream(path) << "engine p-reduce\njoin 0\nexplain 0\n> rank 0: what?\n";
+  if (std::getenv("PRD_REWRITE") != nullptr) GTEST_SKIP();
+  EXPECT_EQ(transcript::CheckGolden(path, RunTranscript),
+            path +
+                ": line 4\n  golden: > rank 0: what?\n  now:    > rank 0: (not waiting)\n"
+                "PRD_REWRITE=1 rewrites it.");
+  std::ofstream(path) << "engine p-reduce\njoin 0\n";
+  EXPECT_EQ(transcript::CheckGolden(path, RunTranscript), path + ": no command has any output");
 }
 
 }  // namespace
