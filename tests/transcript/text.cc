@@ -1,6 +1,7 @@
 #include "tests/transcript/text.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -42,6 +43,12 @@ std::vector<std::string> Words(const std::string& line) {
   return words;
 }
 
+std::string Read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
 // "golden line 3: x, now: y" for the first difference.
 std::string FirstDifference(const std::string& golden, const std::string& now) {
   std::istringstream a(golden);
@@ -70,8 +77,10 @@ DurationNs ParseTime(const std::string& text) {
 
 std::int64_t ParseNumber(const std::string& text) {
   char* end = nullptr;
+  errno = 0;
   const std::int64_t value = std::strtoll(text.c_str(), &end, 10);
-  if (end == text.c_str() || *end != '\0') Refuse("'" + text + "' is not a whole number");
+  if (end == text.c_str() || *end != '\0' || errno != 0)
+    Refuse("'" + text + "' is not a whole number");
   return value;
 }
 
@@ -180,25 +189,26 @@ std::vector<std::string> TranscriptsIn(const std::string& folder) {
   return names;
 }
 
+std::string CompareGolden(const std::string& path, const std::string& now) {
+  const std::string golden = Read(path);
+  if (now == golden) return "";
+  if (std::getenv("PRD_REWRITE") == nullptr) {
+    return path + ": " + FirstDifference(golden, now) + "\nPRD_REWRITE=1 rewrites it.";
+  }
+  std::ofstream(path) << now;
+  return "";
+}
+
 std::string CheckGolden(const std::string& path,
                         const std::function<std::string(const std::string&)>& replay) {
-  std::ifstream in(path);
-  if (!in) return path + ": cannot be read";
-  std::ostringstream golden;
-  golden << in.rdbuf();
   std::string now;
   try {
-    now = replay(golden.str());
+    now = replay(Read(path));
   } catch (const std::invalid_argument& error) {
     return path + ": " + error.what();
   }
   if (now.find("\n> ") == std::string::npos) return path + ": no command has any output";
-  if (now == golden.str()) return "";
-  if (std::getenv("PRD_REWRITE") == nullptr) {
-    return path + ": " + FirstDifference(golden.str(), now) + "\nPRD_REWRITE=1 rewrites it.";
-  }
-  std::ofstream(path) << now;
-  return "";
+  return CompareGolden(path, now);
 }
 
 }  // namespace prd::transcript

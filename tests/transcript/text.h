@@ -77,8 +77,11 @@ std::string Replay(const std::string& text,
 // Names without ".txt" of the transcripts in a folder, sorted.
 std::vector<std::string> TranscriptsIn(const std::string& folder);
 
-// Reads the transcript in `path`, and replays it by `replay`. Returns what is wrong: "" if the
-// output is the same byte for byte. With PRD_REWRITE=1 in the environment the file is rewritten.
+// What is wrong with the golden file in `path`, if `now` should be in it: "" if it is, byte for
+// byte. With PRD_REWRITE=1 in the environment the file is rewritten.
+std::string CompareGolden(const std::string& path, const std::string& now);
+
+// The same for the transcript in `path`, replayed by `replay`.
 std::string CheckGolden(const std::string& path,
                         const std::function<std::string(const std::string&)>& replay);
 
