@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <variant>
 #include <vector>
 
@@ -49,16 +48,6 @@ class Script {
                      .ack = heard,
                      .body = std::move(body)},
                     &actions);
-    // These come before what a message is about, and do not depend on the worker's state.
-    std::erase_if(actions, [this](const Action& action) {
-      const auto* members = std::get_if<AnnouncedMembers>(&action);
-      if (members == nullptr) return false;
-      for (const GroupMember& member : members->members) {
-        announced.insert(member.incarnation);
-        if (members->copies) ordered.insert(member.incarnation);
-      }
-      return true;
-    });
   }
   void Aside(ControllerBody body) { SayAt(0, std::move(body)); }
   void Welcome(const Plan& plan = plans::kModels) {
@@ -112,11 +101,7 @@ class Script {
   }
 
   // ---- what happened ----
-  // Forgets it.
-  void Clear() {
-    interrupted = Interrupted();
-    actions.clear();
-  }
+  void Clear() { actions.clear(); }  // forgets it
   std::vector<WorkerEnvelope> Sent() const {
     std::vector<WorkerEnvelope> sent;
     for (const Action& action : actions) {
@@ -139,12 +124,6 @@ class Script {
     EXPECT_EQ(said.size(), 1u);
     return said.empty() ? T{} : said.front();
   }
-  // The only signal, but for the clocks (contract_core_test.cc).
-  Ready Signal() const {
-    Ready signal = Only<Ready>();
-    signal.own = {};
-    return signal;
-  }
   template <typename T>
   std::size_t Count() const {
     std::size_t count = 0;
@@ -161,19 +140,6 @@ class Script {
     }
     return status;
   }
-  StepOutcome Outcome() const {
-    for (const Action& action : actions) {
-      if (const auto* done = std::get_if<CallDone>(&action)) return done->step;
-    }
-    return {};
-  }
-  // What Session::Interrupted says.
-  bool Interrupted() {
-    for (const Action& action : actions) {
-      if (const auto* interrupt = std::get_if<Interrupt>(&action)) interrupted = interrupt->on;
-    }
-    return interrupted;
-  }
   void Pass(DurationNs time) {
     now = now + time;
     core.OnTime(now, &actions);
@@ -185,9 +151,6 @@ class Script {
   Instant now{1'000'000'000};
   Seq seq = 0;    // the controller's last
   Seq heard = 0;  // what it acknowledges
-  bool interrupted = false;
-  std::set<Incarnation> announced;  // by the controller, since the start
-  std::set<Incarnation> ordered;    // those of them that may copy
 };
 
 }  // namespace prd::testing

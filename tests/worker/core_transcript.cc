@@ -1,0 +1,576 @@
+#include "tests/worker/core_transcript.h"
+
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tests/worker/core_words.h"
+
+namespace prd::testing {
+
+namespace {
+
+using namespace core_words;
+using transcript::Choose;
+using transcript::Command;
+using transcript::ParseNumber;
+using transcript::ParseTime;
+
+constexpr Instant kStart{kSecond};
+
+class Play {
+ public:
+  std::vector<std::string> Line(Command* command) {
+    said_.clear();
+    if (command->name() == "worker" || command->name() == "join") {
+      *this = Play();
+      core_ = std::make_unique<SessionCore>();
+      core_->GiveIncarnation(kMe);
+      if (command->name() == "join") Join(command);
+    } else if (core_ == nullptr) {
+      throw std::invalid_argument("the first command must be worker or join");
+    } else {
+      using Handler = void (Play::*)(Command*);
+      static const std::map<std::string, Handler> kCommands = {
+          {"abort", &Play::Abort},
+          {"ack", &Play::Acknowledge},
+          {"adopt", &Play::Adopt},
+          {"alive", &Play::Alive},
+          {"announce", &Play::Announce},
+          {"applied", &Play::Applied},
+          {"attach", &Play::Attach},
+          {"average", &Play::Average},
+          {"cancel", &Play::Cancel},
+          {"connected", &Play::Connected},
+          {"copied", &Play::Copied},
+          {"deadline", &Play::Deadline},
+          {"end-run", &Play::EndRun},
+          {"fail", &Play::Fail},
+          {"fetched", &Play::Fetched},
+          {"finish", &Play::Finish},
+          {"gone", &Play::Gone},
+          {"gradients", &Play::Gradients},
+          {"group", &Play::Group},
+          {"handed-over", &Play::HandedOver},
+          {"heartbeat", &Play::Heartbeat},
+          {"incarnation", &Play::GiveIncarnation},
+          {"later", &Play::Later},
+          {"leave", &Play::Leave},
+          {"leave-soon", &Play::LeaveSoon},
+          {"losses", &Play::TellLosses},
+          {"mean", &Play::Mean},
+          {"members", &Play::Members},
+          {"neighbourhood", &Play::Neighbourhood},
+          {"no-connection", &Play::NoConnection},
+          {"nonfinite", &Play::Nonfinite},
+          {"note", &Play::Note},
+          {"numbers", &Play::Numbers},
+          {"opened", &Play::Opened},
+          {"out-of-reach", &Play::OutOfReach},
+          {"pass", &Play::Pass},
+          {"pause", &Play::Pause},
+          {"placement", &Play::Placement},
+          {"probe", &Play::Probe},
+          {"probed", &Play::Probed},
+          {"pulled", &Play::Pulled},
+          {"reduced", &Play::Reduced},
+          {"refused", &Play::Refused},
+          {"released", &Play::Released},
+          {"reply", &Play::Reply},
+          {"request", &Play::Ask},
+          {"resume", &Play::Resume},
+          {"resumed", &Play::Resumed},
+          {"schedule", &Play::Schedule},
+          {"step", &Play::Step},
+          {"stop", &Play::Stop},
+          {"trained", &Play::Trained},
+          {"welcome", &Play::Welcome},
+      };
+      (this->*Choose(command->name(), kCommands))(command);
+      Look();
+    }
+    return said_;
+  }
+
+ private:
+  // ---- the user ----
+
+  void Attach(Command* command) {
+    SessionCore::Options options;
+    options.hello.job = "job";
+    options.hello.rank = kRank;
+    options.hello.own = ParseTrained(command->Take("own"));
+    options.hello.job_trained = ParseTrained(command->Take("job_trained"));
+    options.hello.gradients =
+        command->Take("gradients") == "later" ? HasGradients::kLater : HasGradients::kHere;
+    options.timeout = command->TakeTime("timeout");
+    options.start_timeout = command->TakeTime("start_timeout");
+    options.controller = command->Take("controller");
+    options.token = expected_.header.token;
+    expected_.hello = options.hello;
+    BeginCall();
+    core_->Attach(now_, options, &actions_);
+  }
+
+  void Step(Command* command) {
+    const prd::Ready ready{.iteration = ParseNumber(command->Word(0)), .step_ns = 5, .samples = 6};
+    const bool discard = command->TakeFlag("discard");
+    BeginCall(true);
+    core_->Step(now_, ready, discard, command->TakeNumber("taken"), &actions_);
+  }
+
+  void Applied(Command* command) {
+    const std::int64_t rounds = command->TakeNumber("rounds", 1);
+    const auto digest = static_cast<std::uint64_t>(command->TakeNumber("digest"));
+    core_->Applied(now_, ParseNumber(command->Word(0)), rounds, &actions_, digest);
+  }
+
+  void Finish(Command*) {
+    BeginCall();
+    core_->Finish(now_, &actions_);
+  }
+  void Pause(Command*) {
+    BeginCall();
+    core_->Pause(now_, &actions_);
+  }
+  void Resume(Command*) {
+    BeginCall();
+    core_->Resume(now_, &actions_);
+  }
+  void Average(Command* command) {
+    BeginCall();
+    core_->Average(now_, command->TakeFlag("state"), &actions_);
+  }
+  void Mean(Command* command) {
+    std::vector<double> values;
+    for (const std::string& word : command->words()) values.push_back(std::stod(word));
+    BeginCall();
+    core_->Mean(now_, values, command->TakeFlag("resumes", true), &actions_);
+  }
+  void Leave(Command* command) {
+    in_call_ = true;  // also instead of the end of the call in progress
+    in_step_ = false;
+    core_->Leave(now_, command->Word(0), &actions_);
+  }
+  void LeaveSoon(Command* command) {
+    core_->LeaveSoon(now_, command->Word(0), command->TakeTime("grace"), &actions_);
+  }
+  void Stop(Command* command) { core_->Stop(now_, command->Word(0), &actions_); }
+  void Cancel(Command*) { core_->Cancel(now_, &actions_); }
+  void Fail(Command* command) { core_->Fail(now_, ParseStatus(*command, 0), &actions_); }
+  void Gradients(Command*) { core_->HasGradientsNow(); }
+  void Nonfinite(Command*) { core_->NoteNonfinite(); }
+  void TellLosses(Command* command) {
+    core_->NoteLosses({.count = static_cast<std::uint32_t>(ParseNumber(command->Word(0))),
+                       .mean = command->TakeReal("mean")});
+  }
+
+  // ---- the controller ----
+
+  void Say(Command* command, ControllerBody body, bool in_order = true) {
+    if (in_order && !command->Has("seq")) ++seq_;
+    const Seq seq = static_cast<Seq>(
+        command->TakeNumber("seq", in_order ? static_cast<std::int64_t>(seq_) : 0));
+    heard_ = static_cast<Seq>(command->TakeNumber("ack", static_cast<std::int64_t>(heard_)));
+    if (const std::string identity = command->Take("identity"); !identity.empty()) {
+      const std::vector<std::string> halves = transcript::Split(identity, '/');
+      identity_ = {static_cast<std::uint64_t>(ParseNumber(halves.at(0))),
+                   static_cast<std::uint64_t>(ParseNumber(halves.at(1)))};
+    }
+    const prd::JobProgress progress{
+        .trained = ParseTrained(command->Take("trained")),
+        .workers = static_cast<std::int32_t>(command->TakeNumber("job_workers")),
+        .done = command->TakeFlag("done")};
+    const auto to = static_cast<Incarnation>(
+        command->TakeNumber("to", static_cast<std::int64_t>(core_->incarnation())));
+    names_ = MembersOf(body);
+    core_->OnEnvelope(now_,
+                      {.identity = identity_,
+                       .incarnation = to,
+                       .seq = seq,
+                       .ack = heard_,
+                       .progress = progress,
+                       .body = std::move(body)},
+                      &actions_);
+  }
+
+  // The lists of members in a message, as the core announces them.
+  static std::vector<std::vector<GroupMember>> MembersOf(const ControllerBody& body) {
+    std::vector<std::vector<GroupMember>> lists;
+    const auto add = [&lists](const SharedList<GroupMember>& list) {
+      if (!list.empty()) lists.push_back(list.get());
+    };
+    if (const auto* group = std::get_if<prd::Group>(&body)) add(group->members);
+    if (const auto* adopt = std::get_if<prd::Adopt>(&body)) add({adopt->source});
+    if (const auto* schedule = std::get_if<prd::Schedule>(&body)) add(schedule->members);
+    if (const auto* placement = std::get_if<prd::Placement>(&body)) add(placement->members);
+    if (const auto* hood = std::get_if<prd::Neighbourhood>(&body)) {
+      add(hood->in);
+      add(hood->out);
+    }
+    return lists;
+  }
+
+  SharedList<GroupMember> Named(const std::vector<std::string>& words) const {
+    return SharedList<GroupMember>(ParseMembers(words, expected_.me));
+  }
+  SharedList<GroupMember> Named(const std::string& text) const {
+    return Named(transcript::Split(text, ' '));
+  }
+
+  void Welcome(Command* command) {
+    prd::Welcome welcome{.run = static_cast<RunId>(command->TakeNumber("run", 9)),
+                         .rank = static_cast<Rank>(command->TakeNumber("rank", kRank)),
+                         .job = "job",
+                         .engine = command->Take("engine", "e"),
+                         .plan = ParsePlan(command),
+                         .workers = 2,
+                         .lease_ms = 2000,
+                         .heartbeat_ms = 100,
+                         .own = ParseTrained(command->Take("own")),
+                         .job_calls = command->TakeFlag("calls")};
+    if (!command->Has("seq")) {
+      seq_ = 0;
+      heard_ = 1;
+    }
+    expected_.welcome = welcome;
+    Say(command, welcome);
+  }
+
+  void Join(Command* command) {
+    const auto run = [this](const std::string& line) {
+      Command part(line);
+      if (part.name() == "attach") Attach(&part);
+      if (part.name() == "group") Group(&part);
+      if (part.name() == "reduced") Reduced(&part);
+      Look();
+    };
+    const std::string timeout = command->Take("timeout");
+    run("attach" + (timeout.empty() ? "" : " timeout=" + timeout));
+    Welcome(command);
+    Look();
+    run("group 1 initial at=0");
+    run("reduced 1");
+    if (in_call_) throw std::logic_error("is not through the common start");
+    Acknowledge(command);
+    Look();
+    said_.clear();
+  }
+
+  void Group(Command* command) {
+    prd::Group group{.id = static_cast<GroupId>(ParseNumber(command->Word(0)))};
+    if (command->words().size() > 1) {
+      group.kind = Choose<GroupKind>(command->Word(1), {{"initial", GroupKind::kInitial},
+                                                        {"final", GroupKind::kFinal},
+                                                        {"round", GroupKind::kRound},
+                                                        {"average", GroupKind::kAverage},
+                                                        {"train", GroupKind::kTrain}});
+    }
+    group.members = Named(command->Take("members", "3*0.5 4*0.5"));
+    if (!command->TakeFlag("gives", true)) group.members.Mutable().at(0).weight = 0;
+    if (command->TakeFlag("passive")) group.members.Mutable().at(0).passive = true;
+    group.iteration = command->TakeNumber("at", 1);
+    group.initial_weight = command->TakeReal("initial_weight");
+    group.digest = command->TakeFlag("digest");
+    group.last = command->TakeFlag("last");
+    group.reason = "because";
+    Say(command, group);
+  }
+
+  void Abort(Command* command) {
+    prd::Abort abort{.group = static_cast<GroupId>(ParseNumber(command->Word(0))),
+                     .reason = command->Take("reason"),
+                     .undone = command->TakeFlag("undone")};
+    Say(command, abort);
+  }
+  void Adopt(Command* command) {
+    prd::Adopt adopt{.source = Named(command->Take("from", "4")).front(),
+                     .reason = "r",
+                     .result = static_cast<GroupId>(command->TakeNumber("result"))};
+    Say(command, adopt);
+  }
+  void Released(Command* command) {
+    Say(command, prd::Released{command->words().empty() ? "" : command->Word(0)});
+  }
+  void Refused(Command* command) {
+    const DurationNs retry = command->TakeTime("retry");
+    Say(command,
+        prd::Refused{.code = ParseCode(command->Word(0)),
+                     .reason = command->Word(1),
+                     .retry_ms = static_cast<std::uint32_t>(retry / kMillisecond)},
+        false);
+  }
+  void Heartbeat(Command* command) {
+    Say(command, HeartbeatAck{.waits_for = command->Take("waits_for")}, false);
+  }
+  void Acknowledge(Command* command) {
+    heard_ = expected_.header.seq;
+    Heartbeat(command);
+  }
+  void Reply(Command* command) {
+    Say(command,
+        QueryReply{.iteration = ParseNumber(command->Word(0)),
+                   .local_steps = static_cast<std::uint32_t>(command->TakeNumber("local_steps")),
+                   .ready = command->TakeFlag("ready"),
+                   .next = command->TakeNumber("next"),
+                   .workers = static_cast<std::uint32_t>(command->TakeNumber("workers"))});
+  }
+  // Ranks 0 to n - 1, by `hosts`, unless the members are named.
+  void Schedule(Command* command) {
+    prd::Schedule schedule{.first = std::stoull(command->Word(0)), .reason = "because"};
+    schedule.hosts = command->TakeRanks("hosts");
+    std::string members;
+    for (std::size_t i = 0; i < schedule.hosts.size(); ++i) members += std::to_string(i) + " ";
+    schedule.members = Named(command->Take("members", members));
+    Say(command, schedule);
+  }
+  void Neighbourhood(Command* command) {
+    prd::Neighbourhood hood{.in = Named(command->Take("in")),
+                            .out = Named(command->Take("out")),
+                            .own_weight = command->TakeReal("own", 1),
+                            .slots = static_cast<std::uint32_t>(command->TakeNumber("slots", 1)),
+                            .at = command->TakeNumber("at"),
+                            .reason = "because"};
+    for (const std::string& from : transcript::Split(command->Take("from"))) {
+      hood.from.push_back(ParseNumber(from));
+    }
+    Say(command, hood);
+  }
+  void Placement(Command* command) {
+    prd::Placement placement{.epoch = static_cast<std::uint64_t>(ParseNumber(command->Word(0))),
+                             .members = Named(command->Take("members")),
+                             .at = command->TakeNumber("at"),
+                             .reason = "because"};
+    for (const std::string& text : transcript::Split(command->Take("shards"), ' ')) {
+      const std::vector<std::string> parts = transcript::Split(text, '+');
+      const std::size_t arrow = parts.at(0).find("<-");
+      ShardPlace place{.owner = static_cast<Rank>(ParseNumber(parts[0].substr(0, arrow)))};
+      place.source = place.owner;
+      if (arrow != std::string::npos) {
+        const std::string source = parts[0].substr(arrow + 2);
+        place.source = source == "none" ? kNoRank : static_cast<Rank>(ParseNumber(source));
+      }
+      if (parts.size() > 1) place.holders = transcript::ParseRanks(transcript::Split(parts[1]));
+      placement.shards.push_back(place);
+    }
+    Say(command, placement);
+  }
+  void Opened(Command* command) {
+    Say(command, prd::Opened{static_cast<std::uint64_t>(ParseNumber(command->Word(0)))});
+  }
+  void Probe(Command* command) { Say(command, prd::Probe{Named(command->words())}); }
+  void Members(Command* command) { Say(command, prd::Members{Named(command->words())}); }
+  void Announce(Command* command) {
+    Say(command, prd::Announce{Named(command->words()), command->TakeFlag("copies")});
+  }
+  void Gone(Command* command) {
+    prd::Gone gone;
+    for (const std::string& word : command->words()) {
+      gone.incarnations.push_back(static_cast<Incarnation>(ParseNumber(word)));
+    }
+    Say(command, gone);
+  }
+  void Resumed(Command* command) { Say(command, prd::Resumed{}); }
+  void EndRun(Command* command) { Say(command, prd::EndRun{}); }
+  void Numbers(Command* command) {
+    NumbersMean mean{.call = static_cast<std::uint64_t>(ParseNumber(command->Word(0))),
+                     .wrong = command->Take("wrong")};
+    for (std::size_t i = 1; i < command->words().size(); ++i) {
+      mean.values.push_back(std::stod(command->Word(i)));
+    }
+    Say(command, mean);
+  }
+
+  // ---- the data plane ----
+
+  void Reduced(Command* command) {
+    core_->OnReduced(now_, static_cast<GroupId>(ParseNumber(command->Word(0))),
+                     ParseStatus(*command, 1),
+                     static_cast<std::uint64_t>(command->TakeNumber("bytes")), &actions_,
+                     command->TakeRanks("unreachable"),
+                     static_cast<std::uint64_t>(command->TakeNumber("digest")));
+  }
+  void Fetched(Command* command) {
+    core_->OnFetched(now_, ParseStatus(*command, 1), ParseNumber(command->Word(0)), &actions_,
+                     command->TakeNumber("in_inbox"));
+  }
+  void Copied(Command* command) {
+    core_->OnCopiedForAverage(now_, ParseStatus(*command, 0), &actions_);
+  }
+  void HandedOver(Command* command) {
+    const std::optional<StepOutcome> step =
+        core_->HandedOver(static_cast<GroupId>(ParseNumber(command->Word(0))));
+    expected_.own = core_->own();
+    said_.push_back(step ? "ends the step:" + Of(*step, expected_) : "does not end the step");
+  }
+  Incarnation From(Command* command) const {
+    return Named(command->Take("from", "4"))[0].incarnation;
+  }
+  void Note(Command* command) {
+    using Kind = PeerMessage::Kind;
+    const PeerMessage note{.kind = Choose<Kind>(command->Word(0), {{"offer", Kind::kOffer},
+                                                                   {"declined", Kind::kDeclined},
+                                                                   {"stored", Kind::kStored}}),
+                           .parcel = ParseItem(command, 1),
+                           .version = command->TakeNumber("version"),
+                           .workers = static_cast<std::uint32_t>(command->TakeNumber("workers"))};
+    core_->OnNote(now_, From(command), note, &actions_);
+  }
+  void Ask(Command* command) {
+    core_->OnRequest(now_, From(command), static_cast<Request>(ParseNumber(command->Word(0))),
+                     ParseItem(command, 1), &actions_);
+  }
+  void Pulled(Command* command) {
+    core_->OnPulled(now_, static_cast<Ticket>(ParseNumber(command->Word(0))),
+                    ParseStatus(*command, 1), {.version = command->TakeNumber("version")},
+                    &actions_);
+  }
+  void Probed(Command* command) {
+    const GroupMember member = Named(command->words()).front();
+    core_->OnProbed(now_, member.rank, member.incarnation, &actions_);
+  }
+  void OutOfReach(Command* command) {
+    core_->OnOutOfReach(now_, command->Ranks().at(0), &actions_);
+  }
+  void Connected(Command*) { core_->OnConnected(now_, &actions_); }
+  void NoConnection(Command* command) { core_->OnNoConnection(command->Word(0)); }
+
+  // ---- time, and what the core says of itself ----
+
+  void GiveIncarnation(Command* command) {
+    core_->GiveIncarnation(static_cast<Incarnation>(ParseNumber(command->Word(0))));
+  }
+  void Later(Command* command) { now_ = now_ + ParseTime(command->Word(0)); }
+  void Pass(Command* command) {
+    Later(command);
+    core_->OnTime(now_, &actions_);
+  }
+  void Alive(Command* command) {
+    const DurationNs every = command->TakeTime("every", kSecond);
+    const std::string refused = command->Take("refused");
+    const HeartbeatAck ack{.waits_for = command->Take("waits_for")};
+    for (const Instant end = now_ + ParseTime(command->Word(0)); now_ < end;) {
+      if (refused.empty()) {
+        Say(command, ack, false);
+      } else {
+        const auto retry_ms = static_cast<std::uint32_t>(every / kMillisecond);
+        Say(command, prd::Refused{Code::kUnavailable, refused, retry_ms}, false);
+      }
+      now_ = now_ + every;
+      core_->OnTime(now_, &actions_);
+    }
+  }
+  void Deadline(Command*) {
+    const std::optional<Instant> deadline = core_->NextDeadline();
+    said_.push_back(deadline ? "in " + Time(*deadline - now_) : "none");
+  }
+  void Trained(Command*) { said_.push_back(Of(core_->own())); }
+
+  void BeginCall(bool step = false) {
+    if (in_call_) throw std::logic_error("a call is in progress");
+    in_call_ = true;
+    in_step_ = step;
+  }
+
+  // What the command led to.
+  void Look() {
+    expected_.me = core_->incarnation() == 0 ? kMe : core_->incarnation();
+    for (const Action& action : std::exchange(actions_, {})) Take(action);
+    Shorten();
+    if (in_call_ != core_->in_call()) throw std::logic_error("the call is not what it should be");
+    for (const std::vector<GroupMember>& list : std::exchange(names_, {})) {
+      said_.push_back("not announced: " + Of(list, expected_.me));
+    }
+    if (core_->iteration() != iteration_) {
+      iteration_ = core_->iteration();
+      said_.push_back("now at iteration " + std::to_string(iteration_));
+    }
+    if (core_->paused() != paused_) {
+      paused_ = core_->paused();
+      said_.push_back(paused_ ? "now paused" : "now not paused");
+    }
+    if (core_->progress() != progress_) {
+      progress_ = core_->progress();
+      said_.push_back("now the job is at " + Of(progress_.trained) + " of " +
+                      std::to_string(progress_.workers) + " workers" +
+                      (progress_.done ? ", done" : ""));
+    }
+  }
+
+  // Lines that are said several times in a row become one.
+  void Shorten() {
+    std::vector<std::string> lines;
+    for (std::size_t i = 0, end = 0; i < said_.size(); i = end) {
+      while (end < said_.size() && said_[end] == said_[i]) ++end;
+      lines.push_back(said_[i] + (end - i > 1 ? " x " + std::to_string(end - i) : ""));
+    }
+    said_ = std::move(lines);
+  }
+
+  void Take(const Action& action) {
+    expected_.header.ack = seq_;
+    expected_.header.oldest = heard_ + 1;
+    if (const auto* announced = std::get_if<AnnouncedMembers>(&action)) {
+      const bool as_named = !names_.empty() && Of(names_.front(), expected_.me) ==
+                                                   Of(announced->members.get(), expected_.me);
+      if (as_named) names_.erase(names_.begin());
+      if (as_named && !announced->copies) return;
+    }
+    if (const auto* start = std::get_if<StartReduce>(&action)) {
+      expected_.groups[start->group.id] = start->group;
+    }
+    if (const auto* become = std::get_if<BecomeIncarnation>(&action)) {
+      expected_.me = become->incarnation;
+      expected_.header = {.incarnation = become->incarnation, .token = expected_.header.token};
+      seq_ = heard_ = 0;
+      reported_.clear();
+    }
+    expected_.own = in_step_ ? core_->own() : prd::Trained{};
+    said_.push_back(Of(action, expected_));
+    if (std::holds_alternative<CallDone>(action)) {
+      if (!std::exchange(in_call_, false)) throw std::logic_error("no call is in progress");
+    }
+    if (const auto* send = std::get_if<SendToController>(&action)) {
+      const Seq newest = std::max(expected_.header.seq, send->envelope.seq);
+      const auto* finished = std::get_if<Finished>(&send->envelope.body);
+      if (finished != nullptr && finished->group != kNoGroup &&
+          send->envelope.seq > expected_.header.seq && !reported_.insert(finished->group).second) {
+        throw std::logic_error("a group is reported twice");
+      }
+      expected_.header = send->envelope;
+      expected_.header.seq = newest;
+    }
+  }
+
+  std::unique_ptr<SessionCore> core_;
+  Actions actions_;  // not looked at yet
+  std::vector<std::string> said_;
+  Instant now_ = kStart;
+
+  // Of the controller.
+  RunIdentity identity_ = {7, 8};
+  Seq seq_ = 0;                                  // its last message
+  Seq heard_ = 0;                                // what it acknowledges
+  std::vector<std::vector<GroupMember>> names_;  // the newest message's, not announced
+
+  Expected expected_{.header = {.token = {5, 6}}};
+  bool in_call_ = false;
+  bool in_step_ = false;        // and the call is Step
+  std::set<GroupId> reported_;  // by this incarnation
+  // As last said.
+  Iteration iteration_ = 0;
+  bool paused_ = false;
+  JobProgress progress_;
+};
+
+}  // namespace
+
+std::string RunCoreTranscript(const std::string& text) {
+  Play play;
+  return transcript::Replay(text, [&](Command* command) { return play.Line(command); });
+}
+
+}  // namespace prd::testing
