@@ -74,16 +74,6 @@ class OptionTaker final : public Fields {
   std::string word_;
 };
 
-EngineOptions MakeOptions(Command* command) {
-  for (EngineOptions options : AllEngines()) {
-    if (EngineName(options) != command->Word(0)) continue;
-    OptionTaker taker(command);
-    options.Describe(taker);
-    return options;
-  }
-  throw std::invalid_argument("no such engine: " + command->Word(0));
-}
-
 class Play {
  public:
   std::vector<std::string> Line(Command* command) {
@@ -400,6 +390,16 @@ class Play {
 };
 
 }  // namespace
+
+EngineOptions MakeOptions(Command* command) {
+  for (EngineOptions options : AllEngines()) {
+    if (EngineName(options) != command->Word(0)) continue;
+    OptionTaker taker(command);
+    options.Describe(taker);
+    return options;
+  }
+  throw std::invalid_argument("no such engine: " + command->Word(0));
+}
 
 std::string RunTranscript(const std::string& text) {
   Play play;

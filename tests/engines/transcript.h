@@ -21,7 +21,13 @@
 
 #include <string>
 
+#include "engines/any_engine.h"
+#include "tests/transcript/text.h"
+
 namespace prd {
+
+// The options of the engine that the command's first word names, by their keys.
+EngineOptions MakeOptions(transcript::Command* command);
 
 // As transcript::Replay.
 std::string RunTranscript(const std::string& text);

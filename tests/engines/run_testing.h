@@ -1,6 +1,6 @@
-// A job, fed message by message as the pump would.
-#ifndef PRD_TESTS_ENGINES_JOB_TESTING_H_
-#define PRD_TESTS_ENGINES_JOB_TESTING_H_
+// A run, fed message by message as the controller would: for what no transcript can say.
+#ifndef PRD_TESTS_ENGINES_RUN_TESTING_H_
+#define PRD_TESTS_ENGINES_RUN_TESTING_H_
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 
 namespace prd {
 
-// Remembers what the job said last.
-class JobTest : public testing::Test {
+// Remembers what the run said last.
+class RunTest : public testing::Test {
  protected:
   using Verdict = Job::Admission::Verdict;
 
@@ -24,10 +24,9 @@ class JobTest : public testing::Test {
     spec.name = "toy";
     spec.engine = std::move(engine);
     spec.workers = workers;
-    spec.max_workers = 16;
     job_ = std::make_unique<Job>(1, spec);
     out_ = {};
-    job_->Start({1}, 0, {}, former_, &out_);
+    job_->Start({1}, 0, {}, {}, &out_);
     history_ = out_.records;
   }
 
@@ -71,7 +70,7 @@ class JobTest : public testing::Test {
     const GroupId group = job_->workers()[static_cast<std::size_t>(rank)].group;
     Say(rank, Finished{.group = group, .outcome = outcome, .detail = "test"});
   }
-  // A job of n workers that have the common start.
+  // A run of n workers that have the common start.
   void Running(EngineOptions engine, int n, JobSpec spec = {}) {
     Make(std::move(engine), n, std::move(spec));
     for (Rank r = 0; r < n; ++r) Join(r);
@@ -110,12 +109,7 @@ class JobTest : public testing::Test {
     }
     return nullptr;
   }
-  std::string WhyRefused(const WorkerEnvelope& envelope) {
-    const Job::Admission admission = job_->Admit(envelope);
-    return admission.refusal ? admission.refusal->reason : "not refused";
-  }
 
-  FormerRun former_;  // of the next Make
   std::unique_ptr<Job> job_;
   JobOutput out_;
   std::vector<Record> history_;  // of all steps
@@ -127,4 +121,4 @@ class JobTest : public testing::Test {
 
 }  // namespace prd
 
-#endif  // PRD_TESTS_ENGINES_JOB_TESTING_H_
+#endif  // PRD_TESTS_ENGINES_RUN_TESTING_H_

@@ -1,6 +1,6 @@
-// An engine that does as it is told, for tests of the job around it.
-#ifndef PRD_TESTS_ENGINES_JOB_PUPPET_H_
-#define PRD_TESTS_ENGINES_JOB_PUPPET_H_
+// An engine that does as it is told, for tests of the run around it.
+#ifndef PRD_TESTS_ENGINES_SCRIPTED_ENGINE_H_
+#define PRD_TESTS_ENGINES_SCRIPTED_ENGINE_H_
 
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace prd {
 
-// What the tests tell the engine to do, and what it was told. Outlives the job.
+// What the tests tell the engine to do, and what it was told. Outlives the run.
 struct Script {
   Plan plan;
   Engine::Joining joining = Engine::Joining::kAnytime;
@@ -21,9 +21,9 @@ struct Script {
   std::vector<std::vector<Effect>> done;  // what each event so far led to: `next` of a replay
 };
 
-class Puppet final : public Engine {
+class ScriptedEngine final : public Engine {
  public:
-  explicit Puppet(Script* script) : script_(script) {}
+  explicit ScriptedEngine(Script* script) : script_(script) {}
   Plan plan() const override { return script_->plan; }
   Joining joining() const override { return script_->joining; }
   void Step(Instant, const Event& event, GroupId* next_group, Effects* out) override {
@@ -75,4 +75,4 @@ class Puppet final : public Engine {
 
 }  // namespace prd
 
-#endif  // PRD_TESTS_ENGINES_JOB_PUPPET_H_
+#endif  // PRD_TESTS_ENGINES_SCRIPTED_ENGINE_H_
