@@ -4,9 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +13,7 @@
 #include "engines/words.h"
 #include "tests/engines/body_text.h"
 #include "tests/engines/scripted_engine.h"
+#include "tests/engines/speech.h"
 #include "tests/engines/transcript.h"
 #include "tests/plans.h"
 #include "tests/transcript/text.h"
@@ -27,9 +26,6 @@ using body_text::Shower;
 using transcript::Choose;
 using transcript::Command;
 using State = Job::State;
-
-constexpr const char* kEndpoint = "tcp://127.0.0.1:1";
-constexpr Visible kNotZero = Visible::kUnlessZero;
 
 const std::map<std::string, State> kStateNames = {
     {"absent", State::kAbsent},       {"joining", State::kJoining}, {"starting", State::kStarting},
@@ -76,7 +72,7 @@ class RunPlay {
                                                      {"start", &RunPlay::StartAll},
                                                      {"next", &RunPlay::NextEffect},
                                                      {"with", &RunPlay::NextEffect},
-                                                     {"hello", &RunPlay::SayHello},
+
                                                      {"lease_expired", &RunPlay::End<LeaseExpired>},
                                                      {"process_ended", &RunPlay::End<ProcessEnded>},
                                                      {"history_lost", &RunPlay::End<HistoryLost>},
@@ -95,7 +91,7 @@ class RunPlay {
     if (act != kActs.end()) {
       (this->*act->second)(command);
     } else {
-      SayMessage(command);
+      workers_.Say(command);
     }
     return said_;
   }
@@ -154,15 +150,12 @@ class RunPlay {
         command->Take("on_divergence", "warn"),
         {{"warn", JobSpec::OnDivergence::kWarn}, {"repair", JobSpec::OnDivergence::kRepair}});
     spec_ = spec;
-    groups_.clear();
-    hellos_.clear();
-    seq_.clear();
     states_.clear();
-    lives_.clear();
     run_ = Fresh(script_.get());
     JobOutput out;
     identity_ = former.known() ? identity_ + 1 : 1;
     run_->Start({++now_}, 0, {.high = identity_, .low = 1}, former, &out);
+    workers_.Reset(1, run_->identity());
     history_ = out.records;
   }
 
@@ -187,12 +180,12 @@ class RunPlay {
   void StartAll(Command* command) {
     const std::vector<std::string> hosts = transcript::Split(command->Take("hosts", "host"));
     for (Rank rank = 0; rank < spec_.workers; ++rank) {
-      Hello hello = HelloOf(rank);
+      Hello hello = Speakers::HelloOf(rank);
       hello.host_name = hosts[Index(rank) % hosts.size()];
-      Join(rank, NewHello(rank, std::move(hello)));
+      workers_.SayHello(rank, std::move(hello));
     }
     for (Rank rank = 0; rank < spec_.workers; ++rank) {
-      Deliver(From(rank, Finished{.group = WorkerOf(rank).group}));
+      workers_.Say(rank, Finished{.group = WorkerOf(rank).group});
     }
     for (Rank rank = 0; rank < spec_.workers; ++rank) {
       if (WorkerOf(rank).state != State::kActive) throw std::invalid_argument("no start");
@@ -244,88 +237,6 @@ class RunPlay {
 
   // ---- what workers say ----
 
-  Hello HelloOf(Rank rank) const {
-    return {.job = spec_.name,
-            .rank = rank,
-            .host = "h",
-            .host_name = body_text::kHostName,
-            .pid = body_text::kPid,
-            .endpoints = {kEndpoint},
-            .model_bytes = 4,
-            .model_hash = 9};
-  }
-  WorkerEnvelope NewHello(Rank rank, Hello hello) {
-    const Rank number = rank < 0 ? 9999 : rank;
-    return {.incarnation = static_cast<Incarnation>(number) * 100 + ++lives_[rank],
-            .seq = 1,
-            .body = std::move(hello)};
-  }
-  WorkerEnvelope From(Rank rank, WorkerBody body) {
-    return {.run = 1,
-            .identity = run_->identity(),
-            .rank = rank,
-            .incarnation = hellos_[rank].incarnation,
-            .seq = seq_[rank] + 1,
-            .body = std::move(body)};
-  }
-
-  void SayHello(Command* command) {
-    const std::vector<Rank> ranks = command->Ranks();
-    const Command keys = *command;
-    for (const Rank rank : ranks) {
-      Hello hello = HelloOf(rank);
-      Command own = keys;
-      Visit(hello, body_text::Taker(&own));
-      WorkerEnvelope envelope = NewHello(rank, std::move(hello));
-      TakeEnvelope(&own, &envelope);
-      Join(rank, envelope);
-      *command = own;
-    }
-  }
-  void Join(Rank rank, const WorkerEnvelope& envelope) {
-    const auto before = std::pair(hellos_[rank], seq_[rank]);
-    hellos_[rank] = envelope;
-    seq_[rank] = 1;
-    if (!Deliver(envelope)) std::tie(hellos_[rank], seq_[rank]) = before;
-  }
-
-  void SayMessage(Command* command) {
-    const Command keys = *command;
-    for (const Rank rank : keys.Ranks()) {
-      Command own = keys;
-      std::optional<WorkerBody> body = body_text::Take<WorkerBody>(keys.name(), &own);
-      if (!body) throw std::invalid_argument("no such command");
-      if (auto* finished = std::get_if<Finished>(&*body)) {
-        if (!keys.Has("group")) finished->group = WorkerOf(rank).group;
-        if (finished->outcome == Outcome::kFailed && !keys.Has("detail")) {
-          finished->detail = "test";
-        }
-      }
-      if (auto* probed = std::get_if<Probed>(&*body)) {
-        if (!keys.Has("target_incarnation")) {
-          probed->incarnation = hellos_[probed->rank].incarnation;
-        }
-      }
-      WorkerEnvelope envelope = From(rank, std::move(*body));
-      TakeEnvelope(&own, &envelope);
-      Deliver(envelope);
-      *command = own;
-    }
-  }
-
-  void TakeEnvelope(Command* command, WorkerEnvelope* envelope) const {
-    const auto take = [command](const char* key, std::uint64_t* value) {
-      *value =
-          static_cast<std::uint64_t>(command->TakeNumber(key, static_cast<std::int64_t>(*value)));
-    };
-    take("incarnation", &envelope->incarnation);
-    take("seq", &envelope->seq);
-    if (!command->Has("token")) return;
-    RunIdentity token;
-    body_text::Parse(command->Take("token"), &token);
-    envelope->token = {token.high, token.low};
-  }
-
   // False: it is not admitted.
   bool Deliver(const WorkerEnvelope& envelope) {
     using Verdict = Job::Admission::Verdict;
@@ -341,12 +252,11 @@ class RunPlay {
         Say("foreign");
         return false;
       case Verdict::kRefuse:
-        Say(Words(*admission.refusal));
+        Say(words_.Of(*admission.refusal));
         return false;
       case Verdict::kStep:
         break;
     }
-    if (envelope.rank != kNoRank) seq_[envelope.rank] = envelope.seq;
     Step(FromWorker{envelope});
     return true;
   }
@@ -356,7 +266,7 @@ class RunPlay {
   template <typename T>
   void End(Command* command) {
     for (const Rank rank : command->Ranks()) {
-      Step(T{.rank = rank, .incarnation = hellos_[rank].incarnation});
+      Step(T{.rank = rank, .incarnation = workers_.IncarnationOf(rank)});
     }
   }
   void NoteRefusal(Command* command) {
@@ -407,10 +317,11 @@ class RunPlay {
                                ? run_->tallies()[Index(rank)].last
                                : Trained();
       Say(Shower(RankName(rank) + ": " + NameOf(worker.state))("iteration", worker.iteration)(
-              "signal", signal)("group", worker.group, kNotZero)("owed", worker.owed, kNotZero)(
-              "copies", worker.source == kNoRank ? "" : RankName(worker.source), kNotZero)(
-              "outdated", worker.outdated, kNotZero)("returns", worker.returns, kNotZero)(
-              "own_steps", trained.steps, kNotZero)("own_samples", trained.samples, kNotZero)
+              "signal", signal)("group", worker.group, kUnlessZero)("owed", worker.owed,
+                                                                    kUnlessZero)(
+              "copies", worker.source == kNoRank ? "" : RankName(worker.source), kUnlessZero)(
+              "outdated", worker.outdated, kUnlessZero)("returns", worker.returns, kUnlessZero)(
+              "own_steps", trained.steps, kUnlessZero)("own_samples", trained.samples, kUnlessZero)
               .Text());
     }
   }
@@ -429,14 +340,15 @@ class RunPlay {
     for (const auto& [rank, why] : run_->draining()) draining.push_back(rank);
     std::vector<Rank> given;
     for (const GivenNumbers& of : run_->numbers().given()) given.push_back(of.rank);
-    Say(Shower("status:")("workers", progress.workers)("steps", progress.trained.steps, kNotZero)(
-            "samples", progress.trained.samples, kNotZero)("done", progress.done, kNotZero)(
-            "ended", run_->ended(), kNotZero)("finished", run_->finished(), kNotZero)(
-            "stopped_by", run_->stopped_by(), kNotZero)("groups", groups, kNotZero)(
-            "broken_links", links, kNotZero)("differ", run_->divergence().ranks, kNotZero)(
-            "nonfinite", run_->nonfinite(), kNotZero)("draining", draining, kNotZero)(
-            "dismissed", run_->dismissed(), kNotZero)("refusals", run_->refusals().size(),
-                                                      kNotZero)("numbers_of", given, kNotZero)
+    Say(Shower("status:")("workers", progress.workers)("steps", progress.trained.steps,
+                                                       kUnlessZero)(
+            "samples", progress.trained.samples, kUnlessZero)("done", progress.done, kUnlessZero)(
+            "ended", run_->ended(), kUnlessZero)("finished", run_->finished(), kUnlessZero)(
+            "stopped_by", run_->stopped_by(), kUnlessZero)("groups", groups, kUnlessZero)(
+            "broken_links", links, kUnlessZero)("differ", run_->divergence().ranks, kUnlessZero)(
+            "nonfinite", run_->nonfinite(), kUnlessZero)("draining", draining, kUnlessZero)(
+            "dismissed", run_->dismissed(), kUnlessZero)(
+            "refusals", run_->refusals().size(), kUnlessZero)("numbers_of", given, kUnlessZero)
             .Text());
     if (run_->next() != nullptr) Say(Show("next", *run_->next()));
   }
@@ -449,153 +361,12 @@ class RunPlay {
       if (!event.empty()) heard += (heard.empty() ? "" : ", ") + event;
     }
     if (!heard.empty()) Say("engine: " + heard);
-    std::set<std::string> reasons;
-    for (const Record& record : out.records) {
-      std::visit(
-          [&]<typename T>(const T& body) {
-            if constexpr (requires { TypeName(body); }) {
-              if (IsInput(record.body)) return;
-              Say(Show(TypeName(body), body));
-            }
-            if constexpr (requires { body.reason; }) reasons.insert(body.reason);
-            if constexpr (std::is_same_v<T, GroupFormed>) groups_[body.id] = body;
-          },
-          static_cast<const RecordBody::Variant&>(record.body));
+    std::vector<StepWords::Send> sends;
+    for (const JobOutput::Outgoing& send : out.sends) {
+      sends.push_back({.to = std::to_string(send.rank), .body = send.envelope.body});
     }
-    SaySends(out.sends, reasons);
+    for (std::string& said : words_.Of(out.records, sends)) Say(std::move(said));
     SayStates();
-  }
-
-  void SaySends(const std::vector<JobOutput::Outgoing>& sends,
-                const std::set<std::string>& reasons) {
-    std::vector<Rank> to;
-    for (std::size_t i = 0; i < sends.size(); ++i) {
-      to.push_back(sends[i].rank);
-      const std::string text = Message(sends[i], reasons);
-      if (i + 1 < sends.size() && Message(sends[i + 1], reasons) == text) continue;
-      Say("to " + body_text::AsText(std::exchange(to, {})) + ": " + text);
-    }
-  }
-  std::string Message(const JobOutput::Outgoing& send, const std::set<std::string>& reasons) {
-    return std::visit(
-        [&](auto body) {
-          if constexpr (requires { body.reason; }) {
-            if (!body.reason.empty() && reasons.contains(body.reason)) {
-              // A group is compared with its record, reason and all.
-              if constexpr (!std::is_same_v<decltype(body), Group>) body.reason = "as recorded";
-            }
-          }
-          return Words(body);
-        },
-        static_cast<const ControllerBody::Variant&>(send.envelope.body));
-  }
-
-  // Members as their Hellos told: "0*0.5,1*0.5", without the weights where they have no meaning.
-  std::string Text(const std::vector<GroupMember>& members) const {
-    std::string text;
-    for (const GroupMember& member : members) {
-      text += (text.empty() ? "" : ",") + std::to_string(member.rank) +
-              (member.weight == 0 ? "" : "*" + body_text::AsText(member.weight)) +
-              (member.passive ? "+" : "");
-      const auto hello = hellos_.find(member.rank);
-      if (hello == hellos_.end() || hello->second.incarnation != member.incarnation ||
-          std::get<Hello>(hello->second.body).host != member.host ||
-          std::get<Hello>(hello->second.body).endpoints != member.endpoints) {
-        text += "(unlike its Hello)";
-      }
-    }
-    return text.empty() ? "none" : text;
-  }
-  std::string Text(const SharedList<GroupMember>& members) const { return Text(members.get()); }
-
-  std::string Words(const Welcome& m) const {
-    return Shower("welcome")("rank", m.rank)("workers", m.workers)(
-               "own_steps", m.own.steps, kNotZero)("own_samples", m.own.samples, kNotZero)(
-               "goal_steps", m.goal.steps, kNotZero)("goal_samples", m.goal.samples, kNotZero)(
-               "on_nonfinite", m.on_nonfinite, kNotZero)
-        .Text();
-  }
-  std::string Words(const Group& m) const {
-    const auto found = groups_.find(m.id);
-    GroupFormed formed = found == groups_.end() ? GroupFormed() : found->second;
-    GroupFormed sent{.id = m.id,
-                     .kind = m.kind,
-                     .iteration = m.iteration,
-                     .initial_weight = m.initial_weight,
-                     .reason = m.reason,
-                     .conflict = formed.conflict};
-    for (const GroupMember& member : m.members) {
-      const std::size_t i = sent.members.size();
-      sent.members.push_back(
-          {.rank = member.rank,
-           .weight = member.weight,
-           .iteration = i < formed.members.size() ? formed.members[i].iteration : 0,
-           .passive = member.passive});
-    }
-    std::string text = "group " + std::to_string(m.id);
-    if (m.ring_only) text += " ring_only";
-    if (m.digest) text += " digest";
-    if (m.last) text += " last";
-    if (Text(m.members).find('(') != std::string::npos) text += " members=" + Text(m.members);
-    return sent == formed ? text : text + ", unlike its record: " + Show("", sent);
-  }
-  std::string Words(const Abort& m) const {
-    return Shower("abort")("group", m.group)("undone", m.undone, kNotZero)("reason", m.reason)
-        .Text();
-  }
-  std::string Words(const Adopt& m) const {
-    return Shower("adopt")("source", Text(std::vector{m.source}))("result", m.result, kNotZero)(
-               "reason", m.reason)
-        .Text();
-  }
-  std::string Words(const Released& m) const {
-    return Shower("released")("reason", m.reason).Text();
-  }
-  std::string Words(const Refused& m) const {
-    return Shower("refused")("code", m.code)("retry_ms", m.retry_ms, kNotZero)("reason", m.reason)
-        .Text();
-  }
-  std::string Words(const HeartbeatAck& m) const {
-    return Shower("heartbeat_ack")("waits_for", m.waits_for, kNotZero).Text();
-  }
-  std::string Words(const QueryReply& m) const {
-    return Shower("query_reply")("iteration", m.iteration)("local_steps", m.local_steps, kNotZero)(
-               "ready", m.ready)("next", m.next, kNotZero)("workers", m.workers, kNotZero)
-        .Text();
-  }
-  std::string Words(const Schedule& m) const {
-    return Shower("schedule")("first", m.first)("members", Text(m.members))("hosts", m.hosts)(
-               "reason", m.reason)
-        .Text();
-  }
-  std::string Words(const Neighbourhood& m) const {
-    return Shower("neighbourhood")("in", Text(m.in))("from", m.from)("out", Text(m.out))(
-               "own_weight", m.own_weight)("slots", m.slots)("at", m.at)("reason", m.reason)
-        .Text();
-  }
-  std::string Words(const Placement& m) const {
-    return Shower("placement")("epoch", m.epoch)("members", Text(m.members))("shards", m.shards)(
-               "at", m.at)("reason", m.reason)
-        .Text();
-  }
-  std::string Words(const Opened& m) const { return Shower("opened")("epoch", m.epoch).Text(); }
-  std::string Words(const Probe& m) const {
-    return Shower("probe")("targets", Text(m.targets)).Text();
-  }
-  std::string Words(const Resumed&) const { return "resumed"; }
-  std::string Words(const Members& m) const {
-    return Shower("members")("members", Text(m.members)).Text();
-  }
-  std::string Words(const Announce& m) const {
-    return Shower("announce")("members", Text(m.members))("copies", m.copies, kNotZero).Text();
-  }
-  std::string Words(const EndRun& m) const { return Shower("end_run")("reason", m.reason).Text(); }
-  std::string Words(const Gone& m) const {
-    return Shower("gone")("incarnations", m.incarnations).Text();
-  }
-  std::string Words(const NumbersMean& m) const {
-    return Shower("numbers_mean")("call", m.call)("values", m.values)("wrong", m.wrong, kNotZero)
-        .Text();
   }
 
   void SayStates() {
@@ -619,12 +390,11 @@ class RunPlay {
   std::vector<Record> history_;
   std::uint64_t identity_ = 0;  // of the newest run
   std::int64_t now_ = 0;
-  std::map<Rank, std::uint64_t> lives_;    // Hellos so far
-  std::map<Rank, WorkerEnvelope> hellos_;  // the newest of each rank that was admitted
-  std::map<Rank, Seq> seq_;                // of the newest message
-  std::map<Rank, State> states_;           // as they were said
-  std::map<GroupId, GroupFormed> groups_;  // as they were recorded
-  std::vector<std::string> said_;          // by this command
+  Speakers workers_{[this](const WorkerEnvelope& envelope) { return Deliver(envelope); },
+                    [this](Rank rank) { return WorkerOf(rank).group; }};
+  StepWords words_{&workers_};
+  std::map<Rank, State> states_;   // as they were said
+  std::vector<std::string> said_;  // by this command
 };
 
 }  // namespace

@@ -1,0 +1,101 @@
+// What workers say in a transcript, and what they are told, as text.
+#ifndef PRD_TESTS_ENGINES_SPEECH_H_
+#define PRD_TESTS_ENGINES_SPEECH_H_
+
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/history.h"
+#include "common/base/messages.h"
+#include "tests/transcript/text.h"
+
+namespace prd {
+
+// A worker of a transcript: its newest incarnation that was taken.
+struct Speaker {
+  WorkerEnvelope hello;
+  RunId run = kNoRun;
+  RunIdentity identity;
+  Seq seq = 0;  // of its newest message
+  Seq ack = 0;
+};
+
+// The workers of a transcript, by rank.
+class Speakers {
+ public:
+  // Takes a message. False: it is not the next one of its worker.
+  using Deliver = std::function<bool(const WorkerEnvelope&)>;
+  // The group that a rank is in.
+  using GroupOf = std::function<GroupId(Rank)>;
+  Speakers(Deliver deliver, GroupOf group_of)
+      : deliver_(std::move(deliver)), group_of_(std::move(group_of)) {}
+
+  // What the command says, for each of its ranks: the name and the fields of a message.
+  // Incarnations are RANK * 100 + 1, 2, ...
+  void Say(transcript::Command* command);
+  void SayHello(Rank rank, Hello hello, transcript::Command* command = nullptr);
+  void Say(Rank rank, WorkerBody body, transcript::Command* command = nullptr);
+  static Hello HelloOf(Rank rank);
+
+  // Forgets all; the workers that follow are in this run until they are told otherwise.
+  void Reset(RunId run, RunIdentity identity);
+  std::map<Rank, Speaker>& all() { return all_; }
+  const std::map<Rank, Speaker>& all() const { return all_; }
+  Incarnation IncarnationOf(Rank rank) const;
+
+ private:
+  Deliver deliver_;
+  GroupOf group_of_;
+  RunId run_ = kNoRun;
+  RunIdentity identity_;
+  std::map<Rank, Speaker> all_;
+  std::map<Rank, std::uint64_t> lives_;  // Hellos so far
+};
+
+// Records and messages in words.
+class StepWords {
+ public:
+  struct Send {
+    std::string to;
+    ControllerBody body;
+    std::string suffix = {};  // what else there is to say
+  };
+  explicit StepWords(const Speakers* speakers) : speakers_(speakers) {}
+
+  // Of one step, or of several: the records that are no inputs, and the messages.
+  std::vector<std::string> Of(std::span<const Record> records, const std::vector<Send>& sends);
+  std::string Of(const ControllerBody& body) const;
+
+ private:
+  std::string Peers(const std::vector<GroupMember>& members) const;
+  std::string Peers(const SharedList<GroupMember>& members) const { return Peers(members.get()); }
+  std::string Words(const Welcome& m) const;
+  std::string Words(const Group& m) const;
+  std::string Words(const Abort& m) const;
+  std::string Words(const Adopt& m) const;
+  std::string Words(const Released& m) const;
+  std::string Words(const Refused& m) const;
+  std::string Words(const HeartbeatAck& m) const;
+  std::string Words(const QueryReply& m) const;
+  std::string Words(const Schedule& m) const;
+  std::string Words(const Neighbourhood& m) const;
+  std::string Words(const Placement& m) const;
+  std::string Words(const Opened& m) const;
+  std::string Words(const Probe& m) const;
+  std::string Words(const Resumed&) const;
+  std::string Words(const Members& m) const;
+  std::string Words(const Announce& m) const;
+  std::string Words(const EndRun& m) const;
+  std::string Words(const Gone& m) const;
+  std::string Words(const NumbersMean& m) const;
+  const Speakers* speakers_;
+  std::map<GroupId, GroupFormed> groups_;  // as they were recorded
+};
+
+}  // namespace prd
+
+#endif  // PRD_TESTS_ENGINES_SPEECH_H_
