@@ -1,4 +1,4 @@
-// Replays tests/engines/testdata/run/*.txt; PRD_REWRITE=1 writes what the run says now.
+// Replays tests/engines/testdata/{run,controller}/*.txt; PRD_REWRITE=1 writes what they say now.
 #include "tests/engines/run_transcript.h"
 
 #include <gmock/gmock.h>
@@ -9,12 +9,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "tests/engines/controller_transcript.h"
 #include "tests/transcript/text.h"
 
 namespace prd {
 namespace {
 
-const std::string kFolder = std::string(PRD_SOURCE_DIR) + "/tests/engines/testdata/run";
+const std::string kData = std::string(PRD_SOURCE_DIR) + "/tests/engines/testdata";
+const std::string kFolder = kData + "/run";
+const std::string kOfController = kData + "/controller";
 
 class RunTranscriptTest : public testing::TestWithParam<std::string> {
  protected:
@@ -35,6 +38,17 @@ TEST_P(RunTranscriptTest, IsTheSameWhereTheRunIsLoadedFromASnapshotAfterEveryInp
 
 INSTANTIATE_TEST_SUITE_P(Run, RunTranscriptTest,
                          testing::ValuesIn(transcript::TranscriptsIn(kFolder)),
+                         [](const auto& tested) { return tested.param; });
+
+class ControllerTranscriptTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(ControllerTranscriptTest, Replays) {
+  EXPECT_EQ(transcript::CheckGolden(kOfController + "/" + GetParam() + ".txt", ReplayController),
+            "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Controller, ControllerTranscriptTest,
+                         testing::ValuesIn(transcript::TranscriptsIn(kOfController)),
                          [](const auto& tested) { return tested.param; });
 
 // What replaying `text` throws.

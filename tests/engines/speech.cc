@@ -119,7 +119,7 @@ std::vector<std::string> StepWords::Of(std::span<const Record> records,
     std::visit(
         [&]<typename T>(const T& body) {
           if constexpr (requires { TypeName(body); }) {
-            if (IsInput(record.body)) return;
+            if (IsInput(record.body) && !inputs_) return;
             said.push_back((record.run == 1 ? "" : "run " + std::to_string(record.run) + ": ") +
                            Show(TypeName(body), body));
           }
@@ -177,6 +177,7 @@ std::string StepWords::Peers(const std::vector<GroupMember>& members) const {
 
 std::string StepWords::Words(const Welcome& m) const {
   return Shower("welcome")("rank", m.rank)("workers", m.workers)(
+             "needs_gradients", NeedsGradients(m.plan), kUnlessZero)(
              "own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero)(
              "goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero)(
              "on_nonfinite", m.on_nonfinite, kUnlessZero)

@@ -64,9 +64,11 @@ class StepWords {
     ControllerBody body;
     std::string suffix = {};  // what else there is to say
   };
-  explicit StepWords(const Speakers* speakers) : speakers_(speakers) {}
+  // `inputs`: also of records that are inputs, but for messages.
+  explicit StepWords(const Speakers* speakers, bool inputs = false)
+      : speakers_(speakers), inputs_(inputs) {}
 
-  // Of one step, or of several: the records that are no inputs, and the messages.
+  // Of one step, or of several: the records after the inputs, and the messages.
   std::vector<std::string> Of(std::span<const Record> records, const std::vector<Send>& sends);
   std::string Of(const ControllerBody& body) const;
 
@@ -93,6 +95,7 @@ class StepWords {
   std::string Words(const Gone& m) const;
   std::string Words(const NumbersMean& m) const;
   const Speakers* speakers_;
+  const bool inputs_;
   std::map<GroupId, GroupFormed> groups_;  // as they were recorded
 };
 
