@@ -57,27 +57,23 @@ inline const Names<OnNonfinite>& NamesOf(OnNonfinite) {
       {"pass", OnNonfinite::kPass}, {"drop", OnNonfinite::kDrop}, {"stop", OnNonfinite::kStop}};
   return names;
 }
+// The first `count` values, by the names that the product has for them.
+template <typename E>
+Names<E> NamesBy(int count, const char* (*name_of)(E)) {
+  Names<E> names;
+  for (int value = 0; value < count; ++value) {
+    std::string name = name_of(static_cast<E>(value));
+    for (char& c : name) c = c == ' ' ? '_' : c;
+    names[name] = static_cast<E>(value);
+  }
+  return names;
+}
 inline const Names<OperatorVerb>& NamesOf(OperatorVerb) {
-  static const Names<OperatorVerb> names = [] {
-    Names<OperatorVerb> of;
-    for (const auto verb : {OperatorVerb::kEvict, OperatorVerb::kDrain, OperatorVerb::kEnd,
-                            OperatorVerb::kPause, OperatorVerb::kResume, OperatorVerb::kSwitch}) {
-      of[VerbName(verb)] = verb;
-    }
-    return of;
-  }();
+  static const auto names = NamesBy(static_cast<int>(OperatorVerb::kSwitch) + 1, VerbName);
   return names;
 }
 inline const Names<Code>& NamesOf(Code) {
-  static const Names<Code> names = [] {
-    Names<Code> of;
-    for (int code = 0; code <= static_cast<int>(Code::kInternal); ++code) {
-      std::string name = CodeName(static_cast<Code>(code));
-      for (char& c : name) c = c == ' ' ? '_' : c;
-      of[name] = static_cast<Code>(code);
-    }
-    return of;
-  }();
+  static const auto names = NamesBy(static_cast<int>(Code::kInternal) + 1, CodeName);
   return names;
 }
 

@@ -111,6 +111,111 @@ void Speakers::Say(Rank rank, WorkerBody body, Command* command) {
 
 // ---- what they are told ----
 
+// The fields of what controllers say, as common/base/visit.h lists the others.
+
+constexpr const char* TypeName(const Welcome&) { return "welcome"; }
+void Visit(Is<Welcome> auto& m, auto&& visit) {
+  visit("rank", m.rank)("workers", m.workers);
+  visit("needs_gradients", NeedsGradients(m.plan), kUnlessZero);
+  visit("own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero);
+  visit("goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero);
+  visit("on_nonfinite", m.on_nonfinite, kUnlessZero);
+}
+constexpr const char* TypeName(const Abort&) { return "abort"; }
+void Visit(Is<Abort> auto& m, auto&& visit) {
+  visit("group", m.group)("undone", m.undone, kUnlessZero)("reason", m.reason);
+}
+constexpr const char* TypeName(const Adopt&) { return "adopt"; }
+void Visit(Is<Adopt> auto& m, auto&& visit) {
+  visit("source", std::vector{m.source})("result", m.result, kUnlessZero)("reason", m.reason);
+}
+constexpr const char* TypeName(const Released&) { return "released"; }
+void Visit(Is<Released> auto& m, auto&& visit) { visit("reason", m.reason); }
+constexpr const char* TypeName(const Refused&) { return "refused"; }
+void Visit(Is<Refused> auto& m, auto&& visit) {
+  visit("code", m.code)("retry_ms", m.retry_ms, kUnlessZero)("reason", m.reason);
+}
+constexpr const char* TypeName(const HeartbeatAck&) { return "heartbeat_ack"; }
+void Visit(Is<HeartbeatAck> auto& m, auto&& visit) { visit("waits_for", m.waits_for, kUnlessZero); }
+constexpr const char* TypeName(const QueryReply&) { return "query_reply"; }
+void Visit(Is<QueryReply> auto& m, auto&& visit) {
+  visit("iteration", m.iteration)("local_steps", m.local_steps, kUnlessZero)("ready", m.ready);
+  visit("next", m.next, kUnlessZero)("workers", m.workers, kUnlessZero);
+}
+constexpr const char* TypeName(const Schedule&) { return "schedule"; }
+void Visit(Is<Schedule> auto& m, auto&& visit) {
+  visit("first", m.first)("members", m.members.get())("hosts", m.hosts)("reason", m.reason);
+}
+constexpr const char* TypeName(const Neighbourhood&) { return "neighbourhood"; }
+void Visit(Is<Neighbourhood> auto& m, auto&& visit) {
+  visit("in", m.in.get())("from", m.from)("out", m.out.get())("own_weight", m.own_weight);
+  visit("slots", m.slots)("at", m.at)("reason", m.reason);
+}
+constexpr const char* TypeName(const Placement&) { return "placement"; }
+void Visit(Is<Placement> auto& m, auto&& visit) {
+  visit("epoch", m.epoch)("members", m.members.get())("shards", m.shards)("at", m.at);
+  visit("reason", m.reason);
+}
+constexpr const char* TypeName(const Opened&) { return "opened"; }
+void Visit(Is<Opened> auto& m, auto&& visit) { visit("epoch", m.epoch); }
+constexpr const char* TypeName(const Probe&) { return "probe"; }
+void Visit(Is<Probe> auto& m, auto&& visit) { visit("targets", m.targets.get()); }
+constexpr const char* TypeName(const Resumed&) { return "resumed"; }
+void Visit(Is<Resumed> auto&, auto&&) {}
+constexpr const char* TypeName(const Members&) { return "members"; }
+void Visit(Is<Members> auto& m, auto&& visit) { visit("members", m.members.get()); }
+constexpr const char* TypeName(const Announce&) { return "announce"; }
+void Visit(Is<Announce> auto& m, auto&& visit) {
+  visit("members", m.members.get())("copies", m.copies, kUnlessZero);
+}
+constexpr const char* TypeName(const EndRun&) { return "end_run"; }
+void Visit(Is<EndRun> auto& m, auto&& visit) { visit("reason", m.reason); }
+constexpr const char* TypeName(const Gone&) { return "gone"; }
+void Visit(Is<Gone> auto& m, auto&& visit) { visit("incarnations", m.incarnations); }
+constexpr const char* TypeName(const NumbersMean&) { return "numbers_mean"; }
+void Visit(Is<NumbersMean> auto& m, auto&& visit) {
+  visit("call", m.call)("values", m.values)("wrong", m.wrong, kUnlessZero);
+}
+
+namespace {
+
+// Shows members as their Hellos told: "0*0.5,1*0.5", without the weights where they have no
+// meaning.
+class Told {
+ public:
+  Told(std::string name, const Speakers& speakers)
+      : shower_(std::move(name)), speakers_(speakers) {}
+  template <typename T>
+  Told& operator()(const char* key, const T& value, Visible shown = Visible::kAlways) {
+    if constexpr (std::is_same_v<T, std::vector<GroupMember>>) {
+      std::vector<std::string> members;
+      for (const GroupMember& member : value) members.push_back(Member(member));
+      shower_(key, members, shown);
+    } else {
+      shower_(key, value, shown);
+    }
+    return *this;
+  }
+  std::string Text() const { return shower_.Text(); }
+
+  std::string Member(const GroupMember& member) const {
+    const auto speaker = speakers_.all().find(member.rank);
+    const bool known =
+        speaker != speakers_.all().end() && speaker->second.hello.incarnation == member.incarnation;
+    const Hello* hello = known ? &std::get<Hello>(speaker->second.hello.body) : nullptr;
+    const bool same = known && hello->host == member.host && hello->endpoints == member.endpoints;
+    return std::to_string(member.rank) +
+           (member.weight == 0 ? "" : "*" + body_text::AsText(member.weight)) +
+           (member.passive ? "+" : "") + (same ? "" : "(unlike its Hello)");
+  }
+
+ private:
+  Shower shower_;
+  const Speakers& speakers_;
+};
+
+}  // namespace
+
 std::vector<std::string> StepWords::Of(std::span<const Record> records,
                                        const std::vector<Send>& sends) {
   std::vector<std::string> said;
@@ -157,117 +262,38 @@ std::string StepWords::Of(const ControllerBody& body) const {
                     static_cast<const ControllerBody::Variant&>(body));
 }
 
-// As their Hellos told: "0*0.5,1*0.5", without the weights where they have no meaning.
-std::string StepWords::Peers(const std::vector<GroupMember>& members) const {
-  std::string text;
-  for (const GroupMember& member : members) {
-    text += (text.empty() ? "" : ",") + std::to_string(member.rank) +
-            (member.weight == 0 ? "" : "*" + body_text::AsText(member.weight)) +
-            (member.passive ? "+" : "");
-    const auto speaker = speakers_->all().find(member.rank);
-    if (speaker == speakers_->all().end() ||
-        speaker->second.hello.incarnation != member.incarnation ||
-        std::get<Hello>(speaker->second.hello.body).host != member.host ||
-        std::get<Hello>(speaker->second.hello.body).endpoints != member.endpoints) {
-      text += "(unlike its Hello)";
-    }
-  }
-  return text.empty() ? "none" : text;
+template <typename T>
+std::string StepWords::Words(const T& message) const {
+  Told told(TypeName(message), *speakers_);
+  Visit(message, told);
+  return told.Text();
 }
 
-std::string StepWords::Words(const Welcome& m) const {
-  return Shower("welcome")("rank", m.rank)("workers", m.workers)(
-             "needs_gradients", NeedsGradients(m.plan), kUnlessZero)(
-             "own_steps", m.own.steps, kUnlessZero)("own_samples", m.own.samples, kUnlessZero)(
-             "goal_steps", m.goal.steps, kUnlessZero)("goal_samples", m.goal.samples, kUnlessZero)(
-             "on_nonfinite", m.on_nonfinite, kUnlessZero)
-      .Text();
-}
+// What a group adds to its record, and how it differs.
 std::string StepWords::Words(const Group& m) const {
   const auto found = groups_.find(m.id);
-  GroupFormed formed = found == groups_.end() ? GroupFormed() : found->second;
+  const GroupFormed formed = found == groups_.end() ? GroupFormed() : found->second;
   GroupFormed sent{.id = m.id,
                    .kind = m.kind,
                    .iteration = m.iteration,
                    .initial_weight = m.initial_weight,
                    .reason = m.reason,
                    .conflict = formed.conflict};
-  for (const GroupMember& member : m.members) {
-    const std::size_t i = sent.members.size();
-    sent.members.push_back(
-        {.rank = member.rank,
-         .weight = member.weight,
-         .iteration = i < formed.members.size() ? formed.members[i].iteration : 0,
-         .passive = member.passive});
-  }
   std::string text = "group " + std::to_string(m.id);
   if (m.ring_only) text += " ring_only";
   if (m.digest) text += " digest";
   if (m.last) text += " last";
-  if (Peers(m.members).find('(') != std::string::npos) text += " members=" + Peers(m.members);
+  for (const GroupMember& member : m.members) {
+    const std::size_t i = sent.members.size();
+    const bool known = i < formed.members.size();
+    sent.members.push_back({.rank = member.rank,
+                            .weight = member.weight,
+                            .iteration = known ? formed.members[i].iteration : 0,
+                            .passive = member.passive});
+    const std::string as_told = Told("", *speakers_).Member(member);
+    if (as_told.find('(') != std::string::npos) text += " " + as_told;
+  }
   return sent == formed ? text : text + ", unlike its record: " + Show("", sent);
-}
-std::string StepWords::Words(const Abort& m) const {
-  return Shower("abort")("group", m.group)("undone", m.undone, kUnlessZero)("reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const Adopt& m) const {
-  return Shower("adopt")("source", Peers(std::vector{m.source}))("result", m.result, kUnlessZero)(
-             "reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const Released& m) const {
-  return Shower("released")("reason", m.reason).Text();
-}
-std::string StepWords::Words(const Refused& m) const {
-  return Shower("refused")("code", m.code)("retry_ms", m.retry_ms, kUnlessZero)("reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const HeartbeatAck& m) const {
-  return Shower("heartbeat_ack")("waits_for", m.waits_for, kUnlessZero).Text();
-}
-std::string StepWords::Words(const QueryReply& m) const {
-  return Shower("query_reply")("iteration", m.iteration)("local_steps", m.local_steps, kUnlessZero)(
-             "ready", m.ready)("next", m.next, kUnlessZero)("workers", m.workers, kUnlessZero)
-      .Text();
-}
-std::string StepWords::Words(const Schedule& m) const {
-  return Shower("schedule")("first", m.first)("members", Peers(m.members))("hosts", m.hosts)(
-             "reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const Neighbourhood& m) const {
-  return Shower("neighbourhood")("in", Peers(m.in))("from", m.from)("out", Peers(m.out))(
-             "own_weight", m.own_weight)("slots", m.slots)("at", m.at)("reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const Placement& m) const {
-  return Shower("placement")("epoch", m.epoch)("members", Peers(m.members))("shards", m.shards)(
-             "at", m.at)("reason", m.reason)
-      .Text();
-}
-std::string StepWords::Words(const Opened& m) const {
-  return Shower("opened")("epoch", m.epoch).Text();
-}
-std::string StepWords::Words(const Probe& m) const {
-  return Shower("probe")("targets", Peers(m.targets)).Text();
-}
-std::string StepWords::Words(const Resumed&) const { return "resumed"; }
-std::string StepWords::Words(const Members& m) const {
-  return Shower("members")("members", Peers(m.members)).Text();
-}
-std::string StepWords::Words(const Announce& m) const {
-  return Shower("announce")("members", Peers(m.members))("copies", m.copies, kUnlessZero).Text();
-}
-std::string StepWords::Words(const EndRun& m) const {
-  return Shower("end_run")("reason", m.reason).Text();
-}
-std::string StepWords::Words(const Gone& m) const {
-  return Shower("gone")("incarnations", m.incarnations).Text();
-}
-std::string StepWords::Words(const NumbersMean& m) const {
-  return Shower("numbers_mean")("call", m.call)("values", m.values)("wrong", m.wrong, kUnlessZero)
-      .Text();
 }
 
 }  // namespace prd

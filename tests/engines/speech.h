@@ -73,27 +73,10 @@ class StepWords {
   std::string Of(const ControllerBody& body) const;
 
  private:
-  std::string Peers(const std::vector<GroupMember>& members) const;
-  std::string Peers(const SharedList<GroupMember>& members) const { return Peers(members.get()); }
-  std::string Words(const Welcome& m) const;
-  std::string Words(const Group& m) const;
-  std::string Words(const Abort& m) const;
-  std::string Words(const Adopt& m) const;
-  std::string Words(const Released& m) const;
-  std::string Words(const Refused& m) const;
-  std::string Words(const HeartbeatAck& m) const;
-  std::string Words(const QueryReply& m) const;
-  std::string Words(const Schedule& m) const;
-  std::string Words(const Neighbourhood& m) const;
-  std::string Words(const Placement& m) const;
-  std::string Words(const Opened& m) const;
-  std::string Words(const Probe& m) const;
-  std::string Words(const Resumed&) const;
-  std::string Words(const Members& m) const;
-  std::string Words(const Announce& m) const;
-  std::string Words(const EndRun& m) const;
-  std::string Words(const Gone& m) const;
-  std::string Words(const NumbersMean& m) const;
+  template <typename T>
+  std::string Words(const T& message) const;
+  std::string Words(const Group& group) const;
+
   const Speakers* speakers_;
   const bool inputs_;
   std::map<GroupId, GroupFormed> groups_;  // as they were recorded
