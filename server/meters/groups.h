@@ -1,9 +1,8 @@
-// Groups as people see them, put together from a run's records one by one.
+// Groups as people see them. RunView (run_view.h) puts them together from a run's records.
 #ifndef PRD_SERVER_METERS_GROUPS_H_
 #define PRD_SERVER_METERS_GROUPS_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -96,47 +95,6 @@ class StepCounter {
 // How the run's workers go about their steps, by its engine. The default where this version of prd
 // cannot read its config.
 Plan PlanOf(const RunStarted& started);
-
-// Follows a run. Memory is that of the groups that run now, not of the history.
-class GroupTracker {
- public:
-  struct Change {
-    const GroupRow* formed = nullptr;  // by this record, or null; valid until the next Add
-    std::optional<GroupRow> ended;     // by this record
-  };
-  // Records in order, from the run's first.
-  Change Add(const Record& record);
-
-  const std::map<GroupId, GroupRow>& running() const { return running_; }
-  const Plan& plan() const { return plan_; }
-  std::uint64_t train_groups() const { return train_groups_; }  // formed
-  std::uint64_t conflicts() const { return conflicts_; }        // of these
-
- private:
-  struct Signal {
-    Instant at;
-    Ready ready;
-  };
-  void OnReady(Instant now, Rank rank, const Ready& ready);
-  void OnLeft(Instant now, const WorkerLeft& left);
-  void OnForm(const Record& record, const GroupFormed& formed);
-  void OnFormAhead(const GroupShare& share, MemberRow* member);
-  void OnReportAhead(Instant now, Rank rank, MemberRow* member);
-  void OnReport(Instant now, Rank rank, const Finished& finished);
-  void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
-  void OnEnd(const Record& record, const GroupEnded& ended, Change* change);
-  MemberRow* Find(GroupId group, Rank rank);
-
-  Instant start_;
-  Plan plan_;
-  std::uint64_t train_groups_ = 0;
-  std::uint64_t conflicts_ = 0;
-  std::map<GroupId, GroupRow> running_;
-  std::map<Rank, Signal> signals_;     // not yet answered
-  std::map<Rank, GroupId> ahead_;      // that a worker is in, where groups form ahead
-  std::map<Rank, Instant> computing_;  // since when, the same; also of those who have come since
-  std::map<Rank, GroupId> fetching_;   // the round whose result a worker was told to fetch
-};
 
 struct GroupFilter {
   std::optional<Rank> rank;

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "engines/event.h"
-
 namespace prd::meters {
 
 DurationNs Median(std::vector<DurationNs> values) {
@@ -52,7 +50,7 @@ PaceMeter::PaceMeter(Options options) : options_(std::move(options)) {
 
 std::map<Rank, double> PaceMeter::Owed() const {
   std::map<Rank, double> owed;
-  if (TrainsInGroups(tracker_.plan())) {
+  if (TrainsInGroups(view_.plan())) {
     for (const auto& [rank, tally] : tallies_) owed[rank] = tally.cost_ns;
   } else {
     for (const auto& [rank, row] : exchange_.workers()) owed[rank] = row.cost_ns;
@@ -65,18 +63,14 @@ void PaceMeter::Waited(Rank rank, DurationNs ns) {
   if (options_.on_wait) options_.on_wait(ns);
 }
 
-void PaceMeter::Add(const Record& record) {
-  if (record.index == 0) start_ = record.now;
+RunView::Change PaceMeter::Add(const Record& record) {
+  RunView::Change change = view_.Apply(record);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
-    OnMessage(from->envelope, record.now - start_);
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    joined_.insert(joined->rank);
-    tallies_[joined->rank].without_now = 0;
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    joined_.erase(left->rank);
-    // A worker that pauses or has finished may still be in a round; another WorkerLeft says when it
-    // goes.
-    if (!StaysInJob(left->why)) tallies_[left->rank].gradients_lost += left->gradients;
+    OnMessage(from->envelope, record.now - view_.start());
+  } else if (change.came != nullptr) {
+    tallies_[change.came->rank].without_now = 0;
+  } else if (change.gone) {
+    tallies_[change.went->rank].gradients_lost += change.gradients_lost;
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     Tally& tally = tallies_[late->rank];
     ++tally.dropped;
@@ -84,9 +78,9 @@ void PaceMeter::Add(const Record& record) {
     tally.dropped_because = late->reason;
   }
   exchange_.Add(record);
-  const GroupTracker::Change change = tracker_.Add(record);
-  if (change.formed != nullptr && !DrawnAhead(tracker_.plan())) ShareOut(*change.formed);
+  if (change.formed != nullptr && !DrawnAhead(view_.plan())) ShareOut(*change.formed);
   if (change.ended) OnEnded(*change.ended);
+  return change;
 }
 
 void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
@@ -102,13 +96,13 @@ void PaceMeter::OnMessage(const WorkerEnvelope& envelope, DurationNs age) {
 
 void PaceMeter::OnEnded(const GroupRow& group) {
   if (group.kind == GroupKind::kInitial || group.kind == GroupKind::kFinal) return;
-  if (DrawnAhead(tracker_.plan())) return OnEndedAhead(group);
+  if (DrawnAhead(view_.plan())) return OnEndedAhead(group);
   round_ended_ = *group.ended;
   if (group.kind == GroupKind::kAverage || !group.AnyResult()) return;
   ++rounds_;
-  std::set<Rank> without;
-  if (AllOrNone(tracker_.plan()))
-    without = joined_;  // who is not in it has its result all the same
+  std::map<Rank, Instant> without;
+  // A worker that is not in it has its result all the same.
+  if (AllOrNone(view_.plan())) without = view_.training();
   for (const MemberRow& member : group.members) {
     if (!(member.weight > 0)) continue;
     without.erase(member.rank);
@@ -123,7 +117,7 @@ void PaceMeter::OnEnded(const GroupRow& group) {
     }
     ++tally.rounds_in;
   }
-  for (const Rank rank : without) {
+  for (const auto& [rank, since] : without) {
     Tally& tally = tallies_[rank];
     ++tally.rounds_without;
     tally.longest_without = std::max(tally.longest_without, ++tally.without_now);
@@ -170,7 +164,7 @@ void PaceMeter::ShareOutAhead(const GroupRow& group) {
 
 void PaceMeter::ShareOut(const GroupRow& group) {
   // Rounds run one at a time, and workers that are not in one signal meanwhile.
-  const bool in_turn = AllOrNone(tracker_.plan()) && !AsksBeforeGroups(tracker_.plan());
+  const bool in_turn = AllOrNone(view_.plan()) && !AsksBeforeGroups(view_.plan());
   std::vector<std::pair<Instant, Rank>> arrivals;
   for (const MemberRow& member : group.members) {
     if (!member.ready) continue;
@@ -227,15 +221,15 @@ WorkerPace PaceMeter::PaceOf(Rank rank, const Tally& tally) const {
 }
 
 PaceReport PaceMeter::Report() const {
-  PaceReport report{.start = start_,
+  PaceReport report{.start = view_.start(),
                     .waited_ns = waited_ns_,
                     .round_ns = round_ns_,
                     .queued_ns = queued_ns_,
                     .controller_ns = controller_ns_,
                     .rounds = rounds_,
-                    .train_groups = tracker_.train_groups(),
-                    .conflicts = tracker_.conflicts(),
-                    .plan = tracker_.plan()};
+                    .train_groups = view_.train_groups(),
+                    .conflicts = view_.conflicts(),
+                    .plan = view_.plan()};
   const bool exchanges = !TrainsInGroups(report.plan);
   if (exchanges) {
     report.waited_ns = exchange_.waited_ns();

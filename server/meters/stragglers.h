@@ -31,12 +31,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "server/meters/exchange.h"
-#include "server/meters/groups.h"
+#include "server/meters/run_view.h"
 
 namespace prd::meters {
 
@@ -127,11 +126,11 @@ class PaceMeter {
   PaceMeter() : PaceMeter(Options{}) {}
   explicit PaceMeter(Options options);
 
-  void Add(const Record& record);
+  RunView::Change Add(const Record& record);
   PaceReport Report() const;
   // WorkerPace::cost_ns, by rank.
   std::map<Rank, double> Owed() const;
-  const Plan& plan() const { return tracker_.plan(); }
+  const Plan& plan() const { return view_.plan(); }
 
  private:
   struct Tally {
@@ -163,11 +162,9 @@ class PaceMeter {
   WorkerPace PaceOf(Rank rank, const Tally& tally) const;
 
   const Options options_;
-  Instant start_;
-  GroupTracker tracker_;
+  RunView view_;
   ExchangeMeter exchange_;
   std::map<Rank, Tally> tallies_;
-  std::set<Rank> joined_;
   Instant round_ended_;  // the last one
   std::uint64_t rounds_ = 0;
   DurationNs round_ns_ = 0;

@@ -102,7 +102,6 @@ class GroupsView {
   GroupsView(const GroupsQuery& query, const Console& console) : query_(query), console_(console) {}
 
   void Add(const Record& record) {
-    if (record.index == 0) start_ = record.now;
     now_ = record.now;
     next_ = record.index + 1;
     if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
@@ -110,7 +109,7 @@ class GroupsView {
       next_run_ = ended->next;
     }
     schedules_.Add(record);
-    GroupTracker::Change change = tracker_.Add(record);
+    RunView::Change change = view_.Apply(record);
     if (live_) {
       if (change.formed != nullptr) Tell("formed", *change.formed);
       if (change.ended) Tell("ended", *change.ended);
@@ -137,7 +136,7 @@ class GroupsView {
 
   // The groups so far, by id.
   void Print(const RunInfo& run) {
-    for (const auto& [id, group] : tracker_.running()) {
+    for (const auto& [id, group] : view_.running()) {
       if (query_.filter.Lets(group)) kept_[id] = group;
     }
     Prune();
@@ -156,7 +155,7 @@ class GroupsView {
     kept_.clear();
   }
 
-  const Plan& plan() const { return tracker_.plan(); }
+  const Plan& plan() const { return view_.plan(); }
 
   std::uint64_t next() const { return next_; }
   bool over() const { return over_; }
@@ -173,24 +172,24 @@ class GroupsView {
 
   void PrintJson(const RunInfo& run) const {
     Json groups = Json::array();
-    for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, start_));
+    for (const auto& [id, group] : kept_) groups.push_back(ToJson(group, view_.start()));
     for (const Engine::Drawn& group : drawn_) groups.push_back(ToJson(group));
     Json all = {{"run", ToJson(run)}, {"groups", std::move(groups)}};
     if (DrawnAhead(plan()) && !FollowsSchedule(plan())) {
-      all["train_groups"] = tracker_.train_groups();
-      all["conflicts"] = tracker_.conflicts();
+      all["train_groups"] = view_.train_groups();
+      all["conflicts"] = view_.conflicts();
     }
     if (const ScheduleRow* schedule = schedules_.Shown()) {
-      all["schedule"] = ToJson(*schedule, start_);
+      all["schedule"] = ToJson(*schedule, view_.start());
     }
     console_.out << Dump(all) << '\n';
   }
 
   void PrintSummary() const {
-    const std::uint64_t formed = tracker_.train_groups();
+    const std::uint64_t formed = view_.train_groups();
     if (DrawnAhead(plan()) && formed > 0) {
-      const double share = static_cast<double>(tracker_.conflicts()) / static_cast<double>(formed);
-      console_.out << tracker_.conflicts() << " of " << formed << " training groups so far ("
+      const double share = static_cast<double>(view_.conflicts()) / static_cast<double>(formed);
+      console_.out << view_.conflicts() << " of " << formed << " training groups so far ("
                    << Number(100 * share, 1)
                    << "%) had a member in another group as they were drawn (conflicts)\n";
     }
@@ -206,8 +205,9 @@ class GroupsView {
 
   void PrintSchedule(const ScheduleRow& schedule) const {
     console_.out << "schedule of " << schedule.set.members.size() << " workers, in force since "
-                 << At(schedule.since, start_)
-                 << (schedule.until ? " until " + At(*schedule.until, start_) : std::string())
+                 << At(schedule.since, view_.start())
+                 << (schedule.until ? " until " + At(*schedule.until, view_.start())
+                                    : std::string())
                  << ": " << Harmless(schedule.set.reason)
                  << "\nthe workers draw these groups themselves, slot by slot, and report none:\n";
     Table table({{"PHASE", Align::kRight}, {"GROUPS"}, {"DO NOT SYNCHRONISE"}});
@@ -232,8 +232,8 @@ class GroupsView {
                  {"REDUCE", Align::kRight},
                  {"REASON"}});
     for (const auto& [id, group] : kept_) {
-      table.Add({std::to_string(id), At(group.formed, start_), KindName(group.kind), group.State(),
-                 std::to_string(group.iteration), Members(group),
+      table.Add({std::to_string(id), At(group.formed, view_.start()), KindName(group.kind),
+                 group.State(), std::to_string(group.iteration), Members(group),
                  Longest(group, &MemberRow::wait_ns), Longest(group, &MemberRow::reduce_ns),
                  WaitsFor(group, now_) + (group.failure.empty() ? group.reason : group.failure)});
     }
@@ -248,28 +248,28 @@ class GroupsView {
     if (!query_.filter.Lets(group)) return;
     if (console_.json) {
       Json json = {{"event", event}};
-      json.update(ToJson(group, start_));
+      json.update(ToJson(group, view_.start()));
       console_.out << Dump(json) << '\n';
     } else if (event == std::string("formed")) {
-      console_.out << At(group.formed, start_) << "  group " << group.id << "  "
+      console_.out << At(group.formed, view_.start()) << "  group " << group.id << "  "
                    << KindName(group.kind) << "  members " << Members(group) << "  "
                    << WaitsFor(group, now_) << Harmless(group.reason) << '\n';
     } else if (group.State() == std::string("partial")) {
-      console_.out << At(*group.ended, start_) << "  group " << group.id
+      console_.out << At(*group.ended, view_.start()) << "  group " << group.id
                    << "  done, but not on all  " << Harmless(group.failure) << '\n';
     } else if (!group.ok) {
-      console_.out << At(*group.ended, start_) << "  group " << group.id << "  FAILED  "
+      console_.out << At(*group.ended, view_.start()) << "  group " << group.id << "  FAILED  "
                    << Harmless(group.failure) << '\n';
     }
   }
 
   const GroupsQuery& query_;
   const Console& console_;
-  GroupTracker tracker_;
+  RunView view_;
   ScheduleTracker schedules_;
   std::map<GroupId, GroupRow> kept_;
   std::vector<Engine::Drawn> drawn_;
-  Instant start_, now_;
+  Instant now_;
   std::uint64_t next_ = 0;
   bool over_ = false;  // the run has ended
   RunId next_run_ = kNoRun;
@@ -391,53 +391,52 @@ Status ShowGroup(HistorySource& source, const std::string& run, GroupId id,
                  const Console& console) {
   Result<RunInfo> info = FindRun(source, run);
   if (!info.ok()) return info.status();
-  GroupTracker tracker;
-  Instant start, now;
+  RunView view;
+  Instant now;
   GroupId newest = kNoGroup;
   std::optional<GroupRow> group;
   PRD_RETURN_IF_ERROR(ForEachRecord(source, info->run, 0, [&](const Record& record) {
-    if (record.index == 0) start = record.now;
     now = record.now;
-    const GroupTracker::Change change = tracker.Add(record);
+    RunView::Change change = view.Apply(record);
     if (change.formed != nullptr) newest = change.formed->id;
-    if (change.ended && change.ended->id == id) group = change.ended;
+    if (change.ended && change.ended->id == id) group = std::move(change.ended);
     return !group;
   }));
-  const auto running = tracker.running().find(id);
-  if (!group && running != tracker.running().end()) group = running->second;
+  const auto running = view.running().find(id);
+  if (!group && running != view.running().end()) group = running->second;
   if (!group) {
     return Status(
         Code::kNotFound,
         "group: found " + std::to_string(id) + ", in run " + std::to_string(info->run) +
             (newest == kNoGroup ? " there is none yet"
                                 : " there are 1 to " + std::to_string(newest)) +
-            (FollowsSchedule(tracker.plan())
+            (FollowsSchedule(view.plan())
                  ? "; training groups are drawn by the workers and not reported "
                    "(`prdctl groups` shows their schedule)"
-             : DrawnAhead(tracker.plan()) ? "; `prdctl groups` shows those only drawn yet"
-                                          : "") +
+             : DrawnAhead(view.plan()) ? "; `prdctl groups` shows those only drawn yet"
+                                       : "") +
             (info->former != kNoRun ? "; it goes on from run " + std::to_string(info->former) +
                                           ", which has groups of its own (--run)"
                                     : ""));
   }
   if (console.json) {
-    console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, start)}}) << '\n';
+    console.out << Dump({{"run", ToJson(*info)}, {"group", ToJson(*group, view.start())}}) << '\n';
     return Status::Ok();
   }
   console.out << "group " << group->id << " of run " << info->run << " (" << Harmless(info->job)
               << "): " << KindName(group->kind) << ", " << group->State() << "\nformed at "
-              << At(group->formed, start);
+              << At(group->formed, view.start());
   if (group->ended) {
     console.out << ", ended after " << words::Duration(*group->ended - group->formed);
   }
   if (group->kind == GroupKind::kRound) {
     console.out << "; round " << group->iteration << ", " << Contributing(*group);
-  } else if (group->kind != GroupKind::kTrain || !DrawnAhead(tracker.plan())) {
+  } else if (group->kind != GroupKind::kTrain || !DrawnAhead(view.plan())) {
     console.out << "; members continue at iteration " << group->iteration;
   }
   console.out << "\nreason: " << Harmless(group->reason) << '\n';
   if (!group->failure.empty()) console.out << "failure: " << Harmless(group->failure) << '\n';
-  PrintAhead(*group, start, now, console);
+  PrintAhead(*group, view.start(), now, console);
   if (group->initial_weight > 0) {
     console.out << "the initial model's weight: " << Number(group->initial_weight, 4) << '\n';
   }

@@ -45,10 +45,10 @@ CsvExporter::CsvExporter(std::ostream* out) : out_(out) {
 void CsvExporter::Add(const Record& record) {
   if (record.run != run_) {
     if (run_ == kNoRun) start_ = record.now;
-    tracker_ = GroupTracker();
+    tracker_ = RunView();
     run_ = record.run;
   }
-  const GroupTracker::Change change = tracker_.Add(record);
+  const RunView::Change change = tracker_.Apply(record);
   if (!change.ended) return;
   const GroupRow& group = *change.ended;
   for (const MemberRow& m : group.members) {
@@ -100,7 +100,7 @@ void TraceExporter::Mark(const std::string& name, Rank rank, Instant at, const J
 
 void TraceExporter::Begin(const Record& record, const RunStarted& started) {
   if (run_ != kNoRun) {  // the job goes on under another engine
-    tracker_ = GroupTracker();
+    tracker_ = RunView();
     threads_.clear();
     Event("{\"ph\":\"i\",\"s\":\"p\",\"name\":" + Dump("switch to " + started.engine) +
           ",\"pid\":" + std::to_string(run_) + ",\"tid\":0,\"ts\":" + Micros(record.now - start_) +
@@ -162,7 +162,7 @@ void TraceExporter::Add(const Record& record) {
   } else {
     OnDecision(record);
   }
-  tracker_.Add(record);
+  tracker_.Apply(record);
 }
 
 void TraceExporter::OnDecision(const Record& record) {

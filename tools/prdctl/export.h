@@ -41,7 +41,7 @@ class CsvExporter : public Exporter {
 
  private:
   std::ostream* out_;
-  GroupTracker tracker_;
+  RunView tracker_;
   Instant start_;
   RunId run_ = kNoRun;
 };
@@ -93,7 +93,7 @@ class TraceExporter : public Exporter {
   virtual void Did(const char* /*name*/, int /*thread*/, Instant /*from*/, Instant /*to*/,
                    GroupId /*group*/) {}
   static constexpr int kBackground = 1 << 24;
-  const GroupTracker& tracker() const { return tracker_; }
+  const RunView& tracker() const { return tracker_; }
   const std::map<Rank, Thread>& threads() const { return threads_; }
   // Until then the slices of a thread reach.
   Instant BusyUntil(int thread) const {
@@ -127,7 +127,7 @@ class TraceExporter : public Exporter {
   void Event(const std::string& json);
 
   std::ostream* out_;
-  GroupTracker tracker_;
+  RunView tracker_;
   std::map<Rank, Thread> threads_;
   std::map<int, Instant> busy_until_;  // by thread
   RunId run_ = kNoRun;

@@ -3,7 +3,7 @@
 #define PRD_TOOLS_PRDCTL_METERS_H_
 
 #include "server/meters/exchange.h"
-#include "server/meters/groups.h"
+#include "server/meters/run_view.h"
 #include "server/meters/stragglers.h"
 #include "tools/prdctl/source.h"
 

@@ -53,7 +53,7 @@ void SyncMeter::Add(const Record& record) {
   if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
   if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
   schedules_.Add(record);
-  const GroupTracker::Change change = tracker_.Add(record);
+  const RunView::Change change = tracker_.Apply(record);
   if (change.formed != nullptr && change.formed->kind == GroupKind::kTrain) {
     left_out_ = left_out_ || change.formed->members.size() < active_.size();
   }

@@ -79,7 +79,7 @@ class SyncMeter {
   using GroupCounts = std::map<Shares, std::uint64_t>;
   GroupCounts Counted() const;
 
-  GroupTracker tracker_;
+  RunView tracker_;
   ScheduleTracker schedules_;
   std::size_t window_;
   Plan plan_;

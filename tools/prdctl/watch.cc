@@ -63,7 +63,7 @@ Status JobWatch::Add(const Record& record) {
   last_ = record.now;
   pace_->Add(record);
   lanes_.Follow(record);
-  const GroupTracker::Change change = tracker_.Add(record);
+  const RunView::Change change = tracker_.Apply(record);
   OnGroup(change);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
@@ -138,7 +138,7 @@ void JobWatch::GoOn(const RunStarted& started, Instant now, RunId run) {
   ended_ = false;
   present_ = std::make_unique<PresentReader>();
   pace_ = std::make_unique<PaceMeter>();
-  tracker_ = GroupTracker();
+  tracker_ = RunView();
   meetings_ = Meetings();
   neighbours_.clear();
 }
@@ -184,7 +184,7 @@ JobWatch::Group JobWatch::Of(const GroupRow& row) const {
   return group;
 }
 
-void JobWatch::OnGroup(const GroupTracker::Change& change) {
+void JobWatch::OnGroup(const RunView::Change& change) {
   if (change.formed != nullptr) {
     groups_.push_back(Of(*change.formed));
     if (groups_.size() > kGroups) groups_.pop_front();

@@ -88,7 +88,7 @@ class JobWatch {
   };
   void GoOn(const RunStarted& started, Instant now, RunId run);
   Group Of(const GroupRow& row) const;
-  void OnGroup(const GroupTracker::Change& change);
+  void OnGroup(const RunView::Change& change);
   void OnSteps(const Record& record, Rank rank, std::int64_t own, const Losses& losses);
   Json Pace() const;
   Json Graph() const;
@@ -113,7 +113,7 @@ class JobWatch {
   std::map<Rank, NeighboursSet> neighbours_;
   std::map<Rank, std::int64_t> told_;
   std::uint64_t all_steps_ = 0;
-  GroupTracker tracker_;
+  RunView tracker_;
   std::deque<Group> groups_;  // by key
   std::deque<Act> acts_;      // the newest
 };

@@ -181,15 +181,15 @@ TEST(StragglersTest, Medians) {
 
 // ---- groups ----
 
-TEST(GroupTrackerTest, PutsAGroupTogether) {
+TEST(RunViewTest, PutsAGroupTogether) {
   Story story;
   story.At(5).Signal(0, 3, 5).At(8).Signal(1, 4, 6).Form({{0, .25}, {1, .75}});
   story.At(10).Report(0, 1, 3, 2).At(11).Report(1, 1, 0, 3).End(1);
-  GroupTracker tracker;
+  RunView view;
   std::optional<GroupRow> ended;
   int formed = 0;
   for (const Record& record : story.records()) {
-    GroupTracker::Change change = tracker.Add(record);
+    RunView::Change change = view.Apply(record);
     formed += change.formed != nullptr ? 1 : 0;
     if (change.ended) ended = change.ended;
   }
@@ -201,10 +201,10 @@ TEST(GroupTrackerTest, PutsAGroupTogether) {
   EXPECT_EQ(ended->formed - *ended->members[0].ready, 3 * kMillisecond);
   EXPECT_EQ(ended->members[1].step_ns, 6 * kMillisecond);
   EXPECT_EQ(ended->members[1].reduce_ns, 3 * kMillisecond);
-  EXPECT_TRUE(tracker.running().empty());
+  EXPECT_TRUE(view.running().empty());
 }
 
-TEST(GroupTrackerTest, Filters) {
+TEST(GroupFilterTest, Filters) {
   GroupRow group{.kind = GroupKind::kTrain, .formed = Instant{5}, .members = {{.rank = 2}}};
   EXPECT_TRUE(GroupFilter{}.Lets(group));
   EXPECT_TRUE(GroupFilter{.rank = 2}.Lets(group));

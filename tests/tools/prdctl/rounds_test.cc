@@ -111,10 +111,10 @@ TEST(RoundsTest, ARoundThatLostAMemberIsPartial) {
   story.Join(0).Join(1);
   story.Form({{0, .5}, {1, .5}}, GroupKind::kRound, 1).Report(0, 1, 0, 2);
   story.Write(WorkerLeft{.rank = 1, .why = LeftReason::kLost}).End(1, false);
-  GroupTracker tracker;
+  RunView view;
   std::string state;
   for (const Record& record : story.records()) {
-    if (const auto ended = tracker.Add(record).ended) state = ended->State();
+    if (const auto ended = view.Apply(record).ended) state = ended->State();
   }
   EXPECT_EQ(state, "partial");
   EXPECT_EQ(PaceIn(story.records()).rounds, 1u);
