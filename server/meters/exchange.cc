@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "engines/registry.h"
-#include "server/meters/groups.h"
+#include "server/meters/run_view.h"
 
 namespace prd::meters {
 namespace {
@@ -43,6 +43,7 @@ Iteration Quantile(const std::map<Iteration, std::uint64_t>& counts, double shar
 void ExchangeMeter::Add(const Record& record) {
   if (record.index == 0) start_ = record.now;
   now_ = record.now;
+  const Moved moved(record.body);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     const WorkerEnvelope& envelope = from->envelope;
     if (const auto* ready = std::get_if<Ready>(&envelope.body)) {
@@ -54,16 +55,16 @@ void ExchangeMeter::Add(const Record& record) {
     plan_ = PlanOf(*started);
     neighbours_ = HasNeighbours(plan_) ? *NeighboursOf(plan_) : NeighbourPlan{};
     max_iteration_gap_ = MaxIterationGap(*started);
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    OnJoined(record.now, *joined);
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
+  } else if (moved.came != nullptr) {
+    OnJoined(record.now, *moved.came);
+  } else if (moved.went != nullptr) {
     CloseGraph(record.now);
-    if (left->why == LeftReason::kFinished) {
+    if (moved.went->why == LeftReason::kFinished) {
       if (!ending_) ClosePlacement(record.now);
       ending_ = true;
     }
-    graph_.erase(left->rank);
-    ExchangeRow& worker = workers_[left->rank];
+    graph_.erase(moved.went->rank);
+    ExchangeRow& worker = workers_[moved.went->rank];
     worker.trains = false;
     worker.signalled.reset();
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
