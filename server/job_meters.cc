@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "engines/event.h"
 
 namespace prd {
 namespace {
@@ -167,6 +166,7 @@ void JobMeters::OnSteps(Instant now, const WorkerEnvelope& envelope, std::int64_
 }
 
 void JobMeters::OnDecision(const Record& record, Run* run, Series* series) {
+  const meters::Moved moved(record.body);
   if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     series->members.Observe(static_cast<double>(formed->members.size()));
     run->open[formed->id] = record.now;
@@ -175,15 +175,15 @@ void JobMeters::OnDecision(const Record& record, Run* run, Series* series) {
     run->open.erase(ended->id);
   } else if (std::holds_alternative<UpdateDropped>(record.body)) {
     ++series->dropped;
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+  } else if (moved.came != nullptr) {
     ++series->joined;
-    Bring(joined->rank, joined->incarnation, run, series);
+    Bring(moved.came->rank, moved.came->incarnation, run, series);
     if (!run->progress) run->progress = record.now;
     const bool many = run->told.size() > kMostSharers;
     if (many && run->pace != nullptr && HasStore(run->pace->plan())) run->pace.reset();
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    run->brought.erase(left->incarnation);
-    if (left->why == LeftReason::kLost || left->why == LeftReason::kEvicted) ++series->lost;
+  } else if (moved.went != nullptr) {
+    run->brought.erase(moved.went->incarnation);
+    if (moved.lost) ++series->lost;
   }
 }
 
