@@ -2,7 +2,7 @@
 
 #include "common/io/log.h"
 #include "config/config.h"
-#include "engines/event.h"
+#include "server/meters/run_view.h"
 
 namespace prd {
 namespace {
@@ -75,10 +75,8 @@ void Recorder::Count(const RecordBody& body) {
     ++decided_.placements_opened;
   } else if (const auto* order = std::get_if<AdoptOrdered>(&body)) {
     if (order->result != kNoGroup) ++decided_.results_fetched;
-  } else if (const auto* left = std::get_if<WorkerLeft>(&body)) {
-    // A worker that pauses or has finished may still be in a round; another WorkerLeft says when it
-    // goes.
-    if (!StaysInJob(left->why)) decided_.gradients_lost += left->gradients;
+  } else {
+    decided_.gradients_lost += meters::Moved(body).gradients_lost;
   }
 }
 
@@ -121,6 +119,7 @@ void Recorder::Note(const Record& record) {
     log_.Line(level, kind, run, record.now, text);
   };
   constexpr auto kWarn = spdlog::level::warn;
+  const meters::Moved moved(record.body);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     NoteNonfinite(record, *from);
     if (const auto* stop = std::get_if<StopJob>(&from->envelope.body)) {
@@ -139,13 +138,12 @@ void Recorder::Note(const Record& record) {
     if (spec.ok()) beginning_.insert_or_assign(run, spec->engine);
     spdlog::info("run {} of job {} begins, engine {}{}", run, started->job, started->engine,
                  started->former.known() ? format(", after run {}", started->former.run) : "");
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+  } else if (const WorkerJoined* joined = moved.came) {
     line(Kind::kJoined, format("rank {} (pid {} on {}) trains from iteration {}: {}", joined->rank,
                                joined->pid, joined->host_name, joined->iteration, joined->reason));
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    const bool lost = left->why == LeftReason::kLost || left->why == LeftReason::kEvicted;
-    line(lost ? Kind::kLost : Kind::kLeft,
-         format("rank {} {}: {}", left->rank, Word(left->why), left->reason));
+  } else if (moved.went != nullptr) {
+    line(moved.lost ? Kind::kLost : Kind::kLeft,
+         format("rank {} {}: {}", moved.went->rank, Word(moved.went->why), moved.went->reason));
   } else if (const auto* link = std::get_if<LinkChanged>(&record.body)) {
     line(Kind::kLink,
          format("the link between ranks {} and {} {}: {}", link->a, link->b,
