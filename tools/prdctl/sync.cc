@@ -49,13 +49,10 @@ bool Counts(const GroupRow& group) {
 }  // namespace
 
 void SyncMeter::Add(const Record& record) {
-  if (const auto* started = std::get_if<RunStarted>(&record.body)) plan_ = PlanOf(*started);
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) active_.insert(joined->rank);
-  if (const auto* left = std::get_if<WorkerLeft>(&record.body)) active_.erase(left->rank);
   schedules_.Add(record);
-  const RunView::Change change = tracker_.Apply(record);
+  const RunView::Change change = view_.Apply(record);
   if (change.formed != nullptr && change.formed->kind == GroupKind::kTrain) {
-    left_out_ = left_out_ || change.formed->members.size() < active_.size();
+    left_out_ = left_out_ || change.formed->members.size() < view_.training().size();
   }
   if (!change.ended || !Counts(*change.ended)) return;
   const bool round = change.ended->kind == GroupKind::kRound;
@@ -101,7 +98,8 @@ std::set<Rank> SyncMeter::Workers() const {
   if (const ScheduleRow* schedule = this->schedule()) {
     return {schedule->set.members.begin(), schedule->set.members.end()};
   }
-  std::set<Rank> workers = active_;
+  std::set<Rank> workers;
+  for (const auto& [rank, since] : view_.training()) workers.insert(rank);
   for (const auto& [shares, count] : counts_) {
     for (const auto& [rank, share] : shares) workers.insert(rank);
   }
@@ -121,7 +119,7 @@ std::map<std::pair<Rank, Rank>, std::uint64_t> SyncMeter::Pairs() const {
 }
 
 Result<SpectralGap> SyncMeter::Gap() const {
-  if (const std::string why = WhyNoGap(plan_, left_out_); !why.empty()) {
+  if (const std::string why = WhyNoGap(view_.plan(), left_out_); !why.empty()) {
     return Status(Code::kFailedPrecondition, "no spectral gap: " + why);
   }
   if (groups_ == 0 && schedule() == nullptr) {

@@ -79,16 +79,14 @@ class SyncMeter {
   using GroupCounts = std::map<Shares, std::uint64_t>;
   GroupCounts Counted() const;
 
-  RunView tracker_;
+  RunView view_;
   ScheduleTracker schedules_;
   std::size_t window_;
-  Plan plan_;
   bool left_out_ = false;  // a training group was without a worker that was there
   std::uint64_t groups_ = 0;
   bool rounds_ = false;
   GroupCounts counts_;
   std::deque<Shares> recent_;  // the counted ones, when there is a window
-  std::set<Rank> active_;
 };
 
 // An undirected graph for graphviz: a node per worker, an edge per pair, labelled and drawn by the
