@@ -45,10 +45,9 @@ CsvExporter::CsvExporter(std::ostream* out) : out_(out) {
 void CsvExporter::Add(const Record& record) {
   if (record.run != run_) {
     if (run_ == kNoRun) start_ = record.now;
-    tracker_ = RunView();
     run_ = record.run;
   }
-  const RunView::Change change = tracker_.Apply(record);
+  const RunView::Change change = view_.Apply(record);
   if (!change.ended) return;
   const GroupRow& group = *change.ended;
   for (const MemberRow& m : group.members) {
@@ -100,7 +99,6 @@ void TraceExporter::Mark(const std::string& name, Rank rank, Instant at, const J
 
 void TraceExporter::Begin(const Record& record, const RunStarted& started) {
   if (run_ != kNoRun) {  // the job goes on under another engine
-    tracker_ = RunView();
     threads_.clear();
     Event("{\"ph\":\"i\",\"s\":\"p\",\"name\":" + Dump("switch to " + started.engine) +
           ",\"pid\":" + std::to_string(run_) + ",\"tid\":0,\"ts\":" + Micros(record.now - start_) +
@@ -145,7 +143,7 @@ void TraceExporter::SortThread(int thread, int place) {
 int TraceExporter::Background(Rank rank) {
   const int thread = kBackground + rank;
   if (!busy_until_.contains(thread)) {
-    const char* name = TrainsInRounds(tracker_.plan()) ? " rounds" : " groups";
+    const char* name = TrainsInRounds(view_.plan()) ? " rounds" : " groups";
     NameThread(thread, RankName(rank) + name);
     SortThread(rank, 2 * rank);
     SortThread(thread, 2 * rank + 1);
@@ -155,27 +153,27 @@ int TraceExporter::Background(Rank rank) {
 }
 
 void TraceExporter::Add(const Record& record) {
+  const RunView::Change change = view_.Apply(record);
   if (const auto* started = std::get_if<RunStarted>(&record.body)) {
     Begin(record, *started);
   } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     OnWorker(record, from->envelope);
   } else {
-    OnDecision(record);
+    OnDecision(record, change);
   }
-  tracker_.Apply(record);
 }
 
-void TraceExporter::OnDecision(const Record& record) {
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
+void TraceExporter::OnDecision(const Record& record, const Moved& moved) {
+  if (const WorkerJoined* joined = moved.came) {
     NameThread(joined->rank, RankName(joined->rank) + " (" + joined->host_name + ", pid " +
                                  std::to_string(joined->pid) + ")");
     Mark("joined", joined->rank, record.now, {{"reason", joined->reason}});
     threads_[joined->rank].entered = record.now;
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    Json args = {{"reason", left->reason}};
-    if (left->gradients > 0) args["gradients_lost"] = left->gradients;
-    Mark("left", left->rank, record.now, args);
-    threads_[left->rank] = {};
+  } else if (moved.went != nullptr) {
+    Json args = {{"reason", moved.went->reason}};
+    if (moved.went->gradients > 0) args["gradients_lost"] = moved.went->gradients;
+    Mark("left", moved.went->rank, record.now, args);
+    threads_[moved.went->rank] = {};
   } else if (const auto* late = std::get_if<UpdateDropped>(&record.body)) {
     Mark("dropped", late->rank, record.now,
          {{"iteration", late->iteration}, {"reason", late->reason}});
@@ -215,7 +213,7 @@ void TraceExporter::OnPlaces(const Record& record) {
 }
 
 void TraceExporter::OnAnswer(Instant now, const QueryAnswered& answer) {
-  if (TrainsInGroups(tracker_.plan())) {
+  if (TrainsInGroups(view_.plan())) {
     return Mark(answer.ready ? "query: ready" : "query: go on", answer.rank, now,
                 {{"iteration", answer.iteration},
                  {"local_steps", answer.local_steps},
@@ -234,7 +232,7 @@ void TraceExporter::OnExchanged(Instant now, Rank rank, const Ready& ready) {
   const Instant computed = thread.entered + Possible(ready.step_ns, now - thread.entered);
   const Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
   Slice("compute", rank, thread.entered, computed, args);
-  Slice(HasNeighbours(tracker_.plan()) ? "receive" : "push", rank, computed, now,
+  Slice(HasNeighbours(view_.plan()) ? "receive" : "push", rank, computed, now,
         {{"queued", ready.queued}, {"dropped", ready.dropped}, {"suppressed", ready.suppressed}});
 }
 
@@ -250,7 +248,7 @@ void TraceExporter::OnWorker(const Record& record, const WorkerEnvelope& envelop
 
 void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
   Thread& thread = threads_[rank];
-  if (!TrainsInGroups(tracker_.plan())) {
+  if (!TrainsInGroups(view_.plan())) {
     OnExchanged(now, rank, ready);
   } else if (thread.counter.Ends(ready)) {
     Json args = {{"iteration", ready.iteration}, {"samples", ready.samples}};
@@ -264,8 +262,8 @@ void TraceExporter::OnReady(Instant now, Rank rank, const Ready& ready) {
 }
 
 void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& finished) {
-  const auto found = tracker_.running().find(finished.group);
-  if (found == tracker_.running().end()) return;
+  const auto found = view_.running().find(finished.group);
+  if (found == view_.running().end()) return;
   const GroupRow& group = found->second;
   Json args = {{"group", group.id}, {"kind", KindName(group.kind)}};
   args["members"] = Json::array();
@@ -277,7 +275,7 @@ void TraceExporter::OnFinished(const Record& record, Rank rank, const Finished& 
   if (group.kind == GroupKind::kRound) {
     return OnRound(record.now, rank, group, finished, std::move(args));
   }
-  if (group.kind == GroupKind::kTrain && DecouplesSteps(tracker_.plan())) {
+  if (group.kind == GroupKind::kTrain && DecouplesSteps(view_.plan())) {
     return OnAhead(record.now, rank, group, finished, args);
   }
   const DurationNs age = record.now - start_;
@@ -323,7 +321,7 @@ void TraceExporter::OnBeside(Instant now, Rank rank, const MemberRow& member, In
                              const Json& args) {
   Thread& thread = threads_[rank];
   const bool own = member.ready && !member.passive;
-  const bool stops = RunAhead(tracker_.plan()) == 0;
+  const bool stops = RunAhead(view_.plan()) == 0;
   if (own && stops) Slice("wait", rank, thread.ready, now, args);
   if (own && !stops) Slice("signalled", Background(rank), thread.ready, began, args);
   Slice(member.passive ? "reduce (passive)" : "reduce", Background(rank), began, now, args);
@@ -346,11 +344,11 @@ void TraceExporter::OnRound(Instant now, Rank rank, const GroupRow& group, const
 void TraceExporter::OnAdopted(Instant now, Rank rank, const Adopted& adopted) {
   Thread& thread = threads_[rank];
   if (thread.fetched == kNoGroup) return;
-  const auto group = tracker_.running().find(thread.fetched);
+  const auto group = view_.running().find(thread.fetched);
   Slice("fetch", Background(rank), thread.fetch, now,
         {{"group", thread.fetched}, {"ok", adopted.ok}, {"gradients", adopted.included}});
   thread.fetched = kNoGroup;
-  if (adopted.ok && group != tracker_.running().end()) EndWait(now, rank, group->second.iteration);
+  if (adopted.ok && group != view_.running().end()) EndWait(now, rank, group->second.iteration);
 }
 
 // A worker has the result of a round, and goes on if it waits for that one.

@@ -41,8 +41,8 @@ class CsvExporter : public Exporter {
 
  private:
   std::ostream* out_;
-  RunView tracker_;
-  Instant start_;
+  RunView view_;
+  Instant start_;  // of the first run
   RunId run_ = kNoRun;
 };
 
@@ -93,7 +93,7 @@ class TraceExporter : public Exporter {
   virtual void Did(const char* /*name*/, int /*thread*/, Instant /*from*/, Instant /*to*/,
                    GroupId /*group*/) {}
   static constexpr int kBackground = 1 << 24;
-  const RunView& tracker() const { return tracker_; }
+  const RunView& view() const { return view_; }
   const std::map<Rank, Thread>& threads() const { return threads_; }
   // Until then the slices of a thread reach.
   Instant BusyUntil(int thread) const {
@@ -115,7 +115,7 @@ class TraceExporter : public Exporter {
   void OnBeside(Instant now, Rank rank, const MemberRow& member, Instant began, const Json& args);
   void OnRound(Instant now, Rank rank, const GroupRow& group, const Finished& finished, Json args);
   void OnAdopted(Instant now, Rank rank, const Adopted& adopted);
-  void OnDecision(const Record& record);
+  void OnDecision(const Record& record, const Moved& moved);
   void EndWait(Instant now, Rank rank, Iteration round);
   void NameThread(int thread, const std::string& name);
   void SortThread(int thread, int place);
@@ -127,7 +127,7 @@ class TraceExporter : public Exporter {
   void Event(const std::string& json);
 
   std::ostream* out_;
-  RunView tracker_;
+  RunView view_;
   std::map<Rank, Thread> threads_;
   std::map<int, Instant> busy_until_;  // by thread
   RunId run_ = kNoRun;

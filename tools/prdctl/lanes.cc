@@ -8,31 +8,25 @@ namespace prd::ctl {
 
 void Lanes::Follow(const Record& record) {
   TraceExporter::Add(record);
-  if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    Lane& lane = lanes_[joined->rank];
-    stopped_.erase(joined->rank);
-    joined_[joined->rank] = record.now;
-    if (going_over_.erase(joined->rank) > 0 && !lane.there.empty()) {
+  const Moved moved(record.body);
+  if (moved.came != nullptr) {
+    Lane& lane = lanes_[moved.came->rank];
+    if (going_over_.erase(moved.came->rank) > 0 && !lane.there.empty()) {
       lane.there.back().left.reset();
     } else if (lane.there.empty() || lane.there.back().left) {
       lane.there.push_back({.joined = record.now, .left = std::nullopt, .why = {}});
     }
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    const auto lane = lanes_.find(left->rank);
-    in_.erase(left->rank);
-    // A worker that has finished or pauses is still there.
-    if (StaysInJob(left->why)) {
-      stopped_.insert(left->rank);
-      return;
-    }
-    if (lane == lanes_.end() || lane->second.there.empty()) return;
+  } else if (moved.went != nullptr) {
+    in_.erase(moved.went->rank);
+    const auto lane = lanes_.find(moved.went->rank);
+    if (!moved.gone || lane == lanes_.end() || lane->second.there.empty()) return;
     Stay& stay = lane->second.there.back();
-    if (!stay.left) stay = {.joined = stay.joined, .left = record.now, .why = left->reason};
+    if (!stay.left) stay = {.joined = stay.joined, .left = record.now, .why = moved.went->reason};
     if (lane->second.there.size() > 1000) lane->second.there.pop_front();
   } else if (const auto* formed = std::get_if<GroupFormed>(&record.body)) {
     newest_ = std::max(newest_, formed->id);
-    const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(tracker().plan());
-    if (beside || DrawnAhead(tracker().plan())) return;
+    const bool beside = formed->kind == GroupKind::kRound || AveragesInBackground(view().plan());
+    if (beside || DrawnAhead(view().plan())) return;
     for (const GroupShare& share : formed->members) in_[share.rank] = formed->id;
   } else if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     const auto* finished = std::get_if<Finished>(&from->envelope.body);
@@ -46,8 +40,6 @@ void Lanes::Follow(const Record& record) {
     base_ += newest_;
     newest_ = 0;
     in_.clear();
-    stopped_.clear();
-    joined_.clear();
   } else if (const auto* ended = std::get_if<RunEnded>(&record.body)) {
     going_over_.clear();
     for (auto& [rank, lane] : lanes_) {
@@ -90,10 +82,9 @@ void Lanes::Forget() {
 std::optional<Lanes::Span> Lanes::Open(Rank rank, Instant now) const {
   const auto lane = lanes_.find(rank);
   if (lane == lanes_.end() || lane->second.there.empty()) return std::nullopt;
-  if (stopped_.contains(rank)) return std::nullopt;
-  const auto joined = joined_.find(rank);
-  if (joined == joined_.end() || lane->second.there.back().left) return std::nullopt;
-  const Instant since = std::max(joined->second, BusyUntil(rank));
+  const auto trains = view().training().find(rank);
+  if (trains == view().training().end() || lane->second.there.back().left) return std::nullopt;
+  const Instant since = std::max(trains->second, BusyUntil(rank));
   if (since >= now) return std::nullopt;
   const auto in = in_.find(rank);
   if (in != in_.end()) {

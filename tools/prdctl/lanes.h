@@ -53,10 +53,8 @@ class Lanes final : public TraceExporter {
   const std::size_t most_;
   std::size_t spans_ = 0;
   std::map<Rank, Lane> lanes_;
-  std::map<Rank, GroupId> in_;      // a group that has its training loop
-  std::set<Rank> stopped_;          // finished, or pausing
-  std::set<Rank> going_over_;       // there as the run before ended for this one
-  std::map<Rank, Instant> joined_;  // this run
+  std::map<Rank, GroupId> in_;  // a group that has its training loop
+  std::set<Rank> going_over_;   // there as the run before ended for this one
   std::optional<Instant> forgotten_;
   GroupId base_ = 0;
   GroupId newest_ = 0;  // of this run
