@@ -61,9 +61,8 @@ Status JobWatch::Add(const Record& record) {
   PRD_RETURN_IF_ERROR(present_->Add(record));
   ++records_;
   last_ = record.now;
-  pace_->Add(record);
+  const RunView::Change change = pace_->Add(record);
   lanes_.Follow(record);
-  const RunView::Change change = tracker_.Apply(record);
   OnGroup(change);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     if (const auto* ready = std::get_if<Ready>(&from->envelope.body)) {
@@ -71,8 +70,8 @@ Status JobWatch::Add(const Record& record) {
     } else if (const auto* progressed = std::get_if<Progressed>(&from->envelope.body)) {
       OnSteps(record, from->envelope.rank, progressed->own.steps, progressed->losses);
     }
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    const auto finished = finished_.find(joined->rank);
+  } else if (change.came != nullptr) {
+    const auto finished = finished_.find(change.came->rank);
     if (finished == finished_.end()) return Status::Ok();
     if (!switches_.empty() && switches_.back().run == run_) {
       Switch& last = switches_.back();
@@ -81,10 +80,11 @@ Status JobWatch::Add(const Record& record) {
     finished_.erase(finished);
   } else if (const auto* set = std::get_if<NeighboursSet>(&record.body)) {
     neighbours_[set->rank] = *set;
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    if (left->why == LeftReason::kFinished) finished_[left->rank] = record.now;
-    if (left->why != LeftReason::kFinished && left->why != LeftReason::kLeft) {
-      neighbours_.erase(left->rank);
+  } else if (change.went != nullptr) {
+    const LeftReason why = change.went->why;
+    if (why == LeftReason::kFinished) finished_[change.went->rank] = record.now;
+    if (why != LeftReason::kFinished && why != LeftReason::kLeft) {
+      neighbours_.erase(change.went->rank);
     }
   } else if (const auto* acted = std::get_if<OperatorActed>(&record.body)) {
     acts_.push_back({record.now, Words(*acted), Short(acted->by), Short(acted->reason)});
@@ -138,7 +138,6 @@ void JobWatch::GoOn(const RunStarted& started, Instant now, RunId run) {
   ended_ = false;
   present_ = std::make_unique<PresentReader>();
   pace_ = std::make_unique<PaceMeter>();
-  tracker_ = RunView();
   meetings_ = Meetings();
   neighbours_.clear();
 }

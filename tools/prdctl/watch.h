@@ -113,7 +113,6 @@ class JobWatch {
   std::map<Rank, NeighboursSet> neighbours_;
   std::map<Rank, std::int64_t> told_;
   std::uint64_t all_steps_ = 0;
-  RunView tracker_;
   std::deque<Group> groups_;  // by key
   std::deque<Act> acts_;      // the newest
 };
