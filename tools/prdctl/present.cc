@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engines/words.h"
+#include "tools/prdctl/meters.h"
 #include "tools/prdctl/text.h"
 
 namespace prd::ctl {
@@ -17,8 +18,10 @@ struct Trail {
   Iteration iteration = 0;
   Ready ready;                      // the last one
   std::optional<Instant> answered;  // it computes since then, if no signal of it stands
-  std::optional<WorkerLeft> left;
+  std::optional<LeftReason> left;
   Instant left_at;
+  std::string left_because;
+  std::uint32_t left_gradients = 0;
 };
 
 using Trails = std::map<Rank, Trail>;
@@ -26,6 +29,7 @@ using Trails = std::map<Rank, Trail>;
 namespace {
 
 void Follow(const Record& record, Trails* trails) {
+  const Moved moved(record.body);
   if (const auto* from = std::get_if<FromWorker>(&record.body)) {
     if (from->envelope.rank == kNoRank) return;  // a Hello that asks for any rank
     Trail& trail = (*trails)[from->envelope.rank];
@@ -40,20 +44,21 @@ void Follow(const Record& record, Trails* trails) {
     if (finished != nullptr && finished->group != kNoGroup) trail.answered = record.now;
   } else if (const auto* answer = std::get_if<QueryAnswered>(&record.body)) {
     (*trails)[answer->rank].answered = record.now;
-  } else if (const auto* joined = std::get_if<WorkerJoined>(&record.body)) {
-    Trail& trail = (*trails)[joined->rank];
-    trail.host_name = joined->host_name;
-    trail.pid = joined->pid;
-    trail.iteration = joined->iteration;
+  } else if (moved.came != nullptr) {
+    Trail& trail = (*trails)[moved.came->rank];
+    trail.host_name = moved.came->host_name;
+    trail.pid = moved.came->pid;
+    trail.iteration = moved.came->iteration;
     trail.answered = record.now;
     trail.left.reset();
-  } else if (const auto* left = std::get_if<WorkerLeft>(&record.body)) {
-    Trail& trail = (*trails)[left->rank];
-    // A worker that finished and is then released has finished.
-    const bool done =
-        trail.left && trail.left->why == LeftReason::kFinished && left->why == LeftReason::kLeft;
-    if (!done) trail.left = *left;
+  } else if (moved.went != nullptr) {
+    Trail& trail = (*trails)[moved.went->rank];
     trail.left_at = record.now;
+    // A worker that finished and is then released has finished.
+    if (trail.left == LeftReason::kFinished && moved.went->why == LeftReason::kLeft) return;
+    trail.left = moved.went->why;
+    trail.left_because = moved.went->reason;
+    trail.left_gradients = moved.went->gradients;
   }
 }
 
@@ -273,18 +278,17 @@ WorkerRow RowOfHere(const Job& job, Rank rank, Instant now) {
 
 WorkerRow RowOfGone(Rank rank, const Trail& trail, Instant now, bool ended) {
   return {.rank = rank,
-          .state = LeftWord(trail.left->why),
-          .detail = trail.left->gradients > 0
-                        ? Gradients(trail.left->gradients) + " in no round went with it"
+          .state = LeftWord(*trail.left),
+          .detail = trail.left_gradients > 0
+                        ? Gradients(trail.left_gradients) + " in no round went with it"
                         : std::string(),
           .iteration = trail.iteration,
           .host_name = trail.host_name,
           .pid = trail.pid,
           .step_ns = trail.step_ns,
           .heard_ns = ended ? std::nullopt : std::optional(now - trail.heard),
-          .why = std::string(LeftWord(trail.left->why)) + " " +
-                 words::Duration(now - trail.left_at) +
-                 (ended ? " before the run's end: " : " ago: ") + trail.left->reason};
+          .why = std::string(LeftWord(*trail.left)) + " " + words::Duration(now - trail.left_at) +
+                 (ended ? " before the run's end: " : " ago: ") + trail.left_because};
 }
 
 // The first record of a run has both its clocks.
