@@ -94,7 +94,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   records_.insert(records_.end(), replay.open().begin(), replay.open().end());
   for (const Job::Tally& tally : job->tallies()) NoteGone(*job, tally.gone);
   NoteGone(*job, records);
-  NoteDismissed(*job);
+  tombstones_.RememberDismissed(job->dismissed());
   if (job->ended()) KnowEnded(run, job->spec().name, job->identity().high, job->finished());
   successors_.erase(run);
   if (job->switching()) {
@@ -127,26 +127,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
 }
 
 void Pump::KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
-  if (identity == 0 || over_.contains(identity)) return;
-  if (finished) finished_[job] = std::max(finished_[job], run);
-  const std::optional<EndedRun> oldest = over_.Add(identity, {run, job});
-  if (!oldest) return;
-  const auto newest = finished_.find(oldest->job);
-  if (newest != finished_.end() && newest->second == oldest->run) finished_.erase(newest);
-}
-
-// Why a worker that was trained in that run is not admitted; empty: it may be.
-std::string Pump::WhyOver(const RunIdentity& former) const {
-  const EndedRun* const over = over_.Find(former.high);
-  if (over == nullptr) return {};
-  const auto& [run, job] = *over;
-  const auto finished = finished_.find(job);
-  if (finished == finished_.end() || finished->second < run) return {};
-  const std::string in =
-      finished->second == run ? std::string() : ", in run " + std::to_string(finished->second);
-  return "run " + std::to_string(run) + " of job " + job +
-         ", in which this worker trained, has ended: the job's workers finished it" + in +
-         " while this one was away";
+  tombstones_.RememberEnded(run, job, identity, finished);
 }
 
 // ---- messages ----
@@ -158,7 +139,7 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     ++counters_.foreign;
     return;
   }
-  if (dismissed_.contains(envelope.incarnation)) {
+  if (tombstones_.WhyDismissed(envelope.incarnation) != nullptr) {
     Refuse(envelope.incarnation, {});
     return;
   }
@@ -279,13 +260,13 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     return;
   }
   // Its worker has gone on from there: admitted again, it would speak of what it did before.
-  if (gone_.contains(envelope.incarnation)) {
+  if (tombstones_.IsGone(envelope.incarnation)) {
     Refuse(envelope.incarnation,
            {.code = Code::kAborted, .reason = "this incarnation is over: it left, or was lost"});
     return;
   }
   // Not to be admitted to another run either: its replica is that of a job that is done.
-  if (std::string why = WhyOver(hello.former); !why.empty()) {
+  if (std::string why = tombstones_.RejectReason(hello.former); !why.empty()) {
     RefuseHello(now, nullptr, envelope,
                 {.code = Code::kFailedPrecondition, .reason = std::move(why)});
     return;
@@ -357,7 +338,7 @@ void Pump::Succeed(Instant now, RunId run, const Successor& of) {
   // It was when the switch was recorded, perhaps by another version of prd: the workers begin anew.
   if (!spec.ok()) return;
   Begin(now, of.wall_ns, of.former, std::make_unique<Job>(run, *std::move(spec)));
-  NoteDismissed(*jobs_.at(run));
+  tombstones_.RememberDismissed(jobs_.at(run)->dismissed());
   Schedule(*jobs_.at(run));
 }
 
@@ -487,7 +468,7 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   output_.sends.clear();
   job->Step(now, input, &output_);
   NoteGone(*job, output_.records);
-  NoteDismissed(*job);
+  tombstones_.RememberDismissed(job->dismissed());
   if (job->ended()) {
     KnowEnded(job->run(), job->spec().name, job->identity().high, job->finished());
     ended_.push_back(job->run());
@@ -562,21 +543,13 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
 void Pump::NoteGone(const Job& job, Incarnation incarnation) {
   if (incarnation == 0 || job.RankOf(incarnation) != kNoRank) return;
   Go(job.run(), incarnation);
-  gone_.Add(incarnation);
-}
-
-void Pump::NoteDismissed(const Job& job) {
-  const std::vector<Dismissal>& dismissed = job.dismissed();
-  for (auto it = dismissed.rbegin(); it != dismissed.rend(); ++it) {
-    if (dismissed_.contains(it->incarnation)) break;  // and all before
-    dismissed_.Add(it->incarnation, it->reason);
-  }
+  tombstones_.RememberGone(incarnation);
 }
 
 // A worker that an operator has removed receives nothing but this refusal.
 void Pump::Refuse(Incarnation to, Refused refusal) {
   ++counters_.refused;
-  if (const std::string* const why = dismissed_.Find(to)) {
+  if (const std::string* const why = tombstones_.WhyDismissed(to)) {
     refusal = {.code = Code::kFailedPrecondition, .reason = *why};
   }
   sends_.push_back({.incarnation = to, .body = std::move(refusal)});

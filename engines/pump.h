@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "common/base/messages.h"
-#include "common/base/newest.h"
 #include "common/base/time.h"
 #include "engines/job.h"
 #include "engines/ports.h"
+#include "engines/tombstones.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -188,7 +188,6 @@ class Pump {
   void BeginSuccessors(Instant now);
   void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
-  std::string WhyOver(const RunIdentity& former) const;
   void Come(const Job& job, Rank rank);
   void Go(RunId run, Incarnation incarnation);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
@@ -199,7 +198,6 @@ class Pump {
   RunIdentity IdentityOf(const Job& job) const { return {job.identity().high, life_}; }
   void NoteGone(const Job& job, std::span<const Record> records);
   void NoteGone(const Job& job, Incarnation incarnation);
-  void NoteDismissed(const Job& job);
   void Refuse(Incarnation to, Refused refusal);
   void Acknowledge(Instant now, Job* job, Rank rank);
   void LookAt(Instant now, Job* job, const std::vector<Rank>& ranks);
@@ -236,20 +234,8 @@ class Pump {
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
-  // The newest incarnations that are over, more than workers can lose while one of their messages
-  // is under way: a late Hello of theirs is refused. After a restart,
-  // those whose end is in the records that were read.
-  Newest<Incarnation> gone_{65'536};
-  // The newest incarnations that operators have removed, and what they are told: they do not come
-  // back as others.
-  Newest<Incarnation, std::string> dismissed_{4096};
-  struct EndedRun {
-    RunId run = kNoRun;
-    std::string job;
-  };
-  Newest<std::uint64_t, EndedRun> over_{65'536};  // by the higher half of the run's identity
-  std::map<std::string, RunId> finished_;  // by job: the newest of these runs that was finished
-  JobOutput output_;                       // of one step; kept for its memory
+  Tombstones tombstones_;
+  JobOutput output_;  // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;
 };
