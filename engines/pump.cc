@@ -113,12 +113,13 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   watch.floor = now;
   watch.snapshot_at = job->next_index();
   for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
-    if (job->workers()[Index(rank)].state == Job::State::kAbsent) continue;
+    const Job::Worker& worker = job->workers()[Index(rank)];
+    if (worker.state == Job::State::kAbsent) continue;
     Contact& contact = Heard(now, *job, rank);
     contact.restored = true;
     contact.restored_out = job->link(rank).last_out();
     ++watch.unheard;
-    Come(*job, rank);
+    presence_.Add(run, worker.incarnation, worker.identity);
   }
   Schedule(*job);
   ++leases_[LeaseNs(*job)];
@@ -207,47 +208,14 @@ bool Pump::Foreign(const WorkerEnvelope& envelope) const {
                        workers[Index(envelope.rank)].incarnation == envelope.incarnation;
     if (holds) return workers[Index(envelope.rank)].token != envelope.token;
   }
-  for (auto it = here_.lower_bound({envelope.incarnation, kNoRun});
-       it != here_.end() && it->first.first == envelope.incarnation; ++it) {
-    if (jobs_.at(it->first.second)->Foreign(envelope)) return true;
-  }
-  return false;
-}
-
-void Pump::Come(const Job& job, Rank rank) {
-  const Job::Worker& worker = job.workers()[Index(rank)];
-  const bool fresh = here_.try_emplace({worker.incarnation, job.run()}, worker.identity).second;
-  if (!fresh || worker.identity.empty()) return;
-  Share& share = shares_[worker.identity];
-  ++share.workers;
-  ++share.runs[job.run()];
-}
-
-void Pump::Go(RunId run, Incarnation incarnation) {
-  const auto gone = here_.extract({incarnation, run});
-  const auto share = gone.empty() ? shares_.end() : shares_.find(gone.mapped());
-  if (share == shares_.end()) return;
-  const auto in_run = share->second.runs.find(run);
-  if (--in_run->second == 0) share->second.runs.erase(in_run);
-  if (--share->second.workers == 0) shares_.erase(share);
-}
-
-const Pump::Share* Pump::ShareOf(const std::string& identity) const {
-  const auto share = shares_.find(identity);
-  return share == shares_.end() ? nullptr : &share->second;
+  const std::vector<RunId> runs = presence_.RunsOf(envelope.incarnation);
+  return std::any_of(runs.begin(), runs.end(),
+                     [&](RunId run) { return jobs_.at(run)->Foreign(envelope); });
 }
 
 RunId Pump::RunOf(const std::string& job) const {
   const auto run = by_name_.find(job);
   return run == by_name_.end() ? kNoRun : run->second;
-}
-
-bool Pump::IsHere(Incarnation incarnation, const std::string& identity) const {
-  for (auto it = here_.lower_bound({incarnation, kNoRun});
-       it != here_.end() && it->first.first == incarnation; ++it) {
-    if (it->second == identity) return true;
-  }
-  return false;
 }
 
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
@@ -507,7 +475,8 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     contact.resent_after = 0;
     contact.resent_in_vain = 0;
     contact.resend_pause = 0;
-    Come(*job, rank);
+    const Job::Worker& worker = job->workers()[Index(rank)];
+    presence_.Add(job->run(), worker.incarnation, worker.identity);
     Heard(now, *job, rank);
     return;
   }
@@ -542,7 +511,7 @@ void Pump::NoteGone(const Job& job, std::span<const Record> records) {
 
 void Pump::NoteGone(const Job& job, Incarnation incarnation) {
   if (incarnation == 0 || job.RankOf(incarnation) != kNoRank) return;
-  Go(job.run(), incarnation);
+  presence_.Remove(job.run(), incarnation);
   tombstones_.RememberGone(incarnation);
 }
 
@@ -700,9 +669,7 @@ void Pump::CheckLeases(Instant now, Job* job) {
 }
 
 void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
-  for (auto it = here_.lower_bound({incarnation, kNoRun});
-       it != here_.end() && it->first.first == incarnation; ++it) {
-    const RunId run = it->first.second;
+  for (const RunId run : presence_.RunsOf(incarnation)) {
     const Job& job = *jobs_.at(run);
     const Rank rank = job.RankOf(incarnation);
     if (rank == kNoRank || job.ended()) continue;

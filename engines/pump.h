@@ -25,6 +25,7 @@
 #include "common/base/time.h"
 #include "engines/job.h"
 #include "engines/ports.h"
+#include "engines/presence.h"
 #include "engines/tombstones.h"
 #include "prd/status.h"
 
@@ -113,17 +114,14 @@ class Pump {
   // ns since the worker was last heard of; nullopt if it is not there.
   std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const;
 
-  // Resources used by one identity.
-  struct Share {
-    std::int64_t workers = 0;
-    std::map<RunId, std::int64_t> runs;  // to its workers there
-  };
-  // nullptr: nothing. The identity has a name.
-  const Share* ShareOf(const std::string& identity) const;
+  using Share = Presence::Share;
+  const Share* ShareOf(const std::string& identity) const { return presence_.ShareOf(identity); }
   // The run of this name that has not ended; kNoRun: there is none.
   RunId RunOf(const std::string& job) const;
   // A worker of this identity, in any run.
-  bool IsHere(Incarnation incarnation, const std::string& identity) const;
+  bool IsHere(Incarnation incarnation, const std::string& identity) const {
+    return presence_.IsHere(incarnation, identity);
+  }
 
   struct Counters {
     std::uint64_t messages = 0;    // received
@@ -188,8 +186,6 @@ class Pump {
   void BeginSuccessors(Instant now);
   void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
-  void Come(const Job& job, Rank rank);
-  void Go(RunId run, Incarnation incarnation);
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
   void RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
@@ -221,10 +217,7 @@ class Pump {
   std::map<RunId, std::unique_ptr<Job>> jobs_;
   std::map<RunId, Watch> watches_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended
-  // Every incarnation that is here, with its run, to the identity that it joined as. A process may
-  // be in several runs.
-  std::map<std::pair<Incarnation, RunId>, std::string> here_;
-  std::map<std::string, Share> shares_;  // by identity; none of those without a name
+  Presence presence_;
   // A turn looks at the runs for which something is due or has happened, however many there are.
   std::set<std::pair<Instant, RunId>> due_;   // when Tick has something to do
   std::map<DurationNs, std::size_t> leases_;  // of `jobs_`: how many have this one
