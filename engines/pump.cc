@@ -16,8 +16,6 @@ constexpr DurationNs kAckDelay = 100 * kMillisecond;
 
 constexpr std::size_t kMaxJobName = 256;
 
-// Messages kept while a restored run waits for its workers. Others come again.
-constexpr std::size_t kMaxHeld = 4096;
 constexpr std::uint32_t kRetryRestoredMs = 100;
 
 // A run takes note of so many refusals in a minute, and of the same one again after this.
@@ -96,12 +94,12 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   NoteGone(*job, records);
   tombstones_.RememberDismissed(job->dismissed());
   if (job->ended()) KnowEnded(run, job->spec().name, job->identity().high, job->finished());
-  successors_.erase(run);
+  restorer_.RemoveNextRun(run);
   if (job->switching()) {
-    next_run_ = std::max(next_run_, job->switching()->next + 1);
-    if (job->next() != nullptr && !jobs_.contains(job->switching()->next)) {
-      successors_[job->switching()->next] = {job->switching()->spec, job->WallAt(now),
-                                             *job->next()};
+    const RunId next = job->switching()->next;
+    next_run_ = std::max(next_run_, next + 1);
+    if (job->next() != nullptr && !jobs_.contains(next)) {
+      restorer_.AddNextRun(next, NextRunOf(*job, now));
     }
   }
   if (job->ended()) return Status::Ok();
@@ -115,12 +113,10 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
     const Job::Worker& worker = job->workers()[Index(rank)];
     if (worker.state == Job::State::kAbsent) continue;
-    Contact& contact = Heard(now, *job, rank);
-    contact.restored = true;
-    contact.restored_out = job->link(rank).last_out();
-    ++watch.unheard;
+    Heard(now, *job, rank);
     presence_.Add(run, worker.incarnation, worker.identity);
   }
+  restorer_.Add(*job);
   Schedule(*job);
   ++leases_[LeaseNs(*job)];
   jobs_[run] = std::move(job);
@@ -135,7 +131,7 @@ void Pump::KnowEnded(RunId run, const std::string& job, std::uint64_t identity, 
 
 void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   ++counters_.messages;
-  if (!successors_.empty()) BeginSuccessors(now);
+  if (restorer_.has_next_runs()) StartNextRuns(now);
   if (Foreign(envelope)) {
     ++counters_.foreign;
     return;
@@ -160,13 +156,13 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
 }
 
 Status Pump::Act(Instant now, const std::string& name, OperatorActed act) {
-  if (!successors_.empty()) BeginSuccessors(now);
+  if (restorer_.has_next_runs()) StartNextRuns(now);
   const auto known = by_name_.find(name);
   if (known == by_name_.end() || jobs_.at(known->second)->ended()) {
     return Status(Code::kNotFound, "no run of job " + name + " goes on");
   }
   Job* const job = jobs_.at(known->second).get();
-  if (watches_[job->run()].unheard > 0) {
+  if (restorer_.Waits(job->run())) {
     return Status(Code::kUnavailable,
                   "the daemon has just started, and waits to hear from the workers of job " + name +
                       "; try again");
@@ -255,7 +251,7 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     job = fresh.get();
   }
   const Job::Admission admission = job->Admit(envelope);
-  if (fresh == nullptr && watches_[job->run()].unheard > 0 &&
+  if (fresh == nullptr && restorer_.Waits(job->run()) &&
       admission.verdict == Job::Admission::Verdict::kStep) {
     Refuse(envelope.incarnation,
            {.code = Code::kUnavailable,
@@ -301,19 +297,17 @@ void Pump::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
 }
 
 // The run of this number goes on where another one has ended.
-void Pump::Succeed(Instant now, RunId run, const Successor& of) {
-  Result<JobSpec> spec = options_.spec_of(of.spec);
+void Pump::StartNextRun(Instant now, RunId run, const NextRun& next) {
+  Result<JobSpec> spec = options_.spec_of(next.spec);
   // It was when the switch was recorded, perhaps by another version of prd: the workers begin anew.
   if (!spec.ok()) return;
-  Begin(now, of.wall_ns, of.former, std::make_unique<Job>(run, *std::move(spec)));
+  Begin(now, next.wall_ns, next.former, std::make_unique<Job>(run, *std::move(spec)));
   tombstones_.RememberDismissed(jobs_.at(run)->dismissed());
   Schedule(*jobs_.at(run));
 }
 
-// The last batch was torn between two runs.
-void Pump::BeginSuccessors(Instant now) {
-  const std::map<RunId, Successor> successors = std::exchange(successors_, {});
-  for (const auto& [run, of] : successors) Succeed(now, run, of);
+void Pump::StartNextRuns(Instant now) {
+  for (const auto& [run, next] : restorer_.TakeNextRuns()) StartNextRun(now, run, next);
 }
 
 // The run of this job takes note of it, now and then: others may wait for this worker. Without a
@@ -326,7 +320,7 @@ void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Re
                              .code = refusal.code,
                              .reason = refusal.reason};
   Refuse(envelope.incarnation, std::move(refusal));
-  if (job == nullptr || watches_[job->run()].unheard > 0) {
+  if (job == nullptr || restorer_.Waits(job->run())) {
     if (options_.refused) options_.refused(hello.job.substr(0, kMaxJobName), refused);
     return;
   }
@@ -349,8 +343,7 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   }
   if (admission.verdict == Job::Admission::Verdict::kForeign) return;
   const Rank rank = admission.rank;
-  Watch& watch = watches_[job->run()];
-  const bool restored = watch.contacts[Index(rank)].restored;
+  const bool restored = restorer_.WaitsFor(job->run(), rank);
   if (!restored && envelope.ack > job->link(rank).last_out()) {
     Refuse(envelope.incarnation, {.code = Code::kAborted,
                                   .reason = RankName(rank) + " acknowledges what it was not sent"});
@@ -361,11 +354,11 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
   const bool owes = !restored && Owes(*job, rank);
   if (!owes) Heard(now, *job, rank);
   if (restored && !Confirm(now, job, rank, envelope)) return;
-  if (watch.unheard > 0) {
-    if (envelope.seq != 0 && watch.held.size() < kMaxHeld) watch.held.push_back(envelope);
+  if (restorer_.Waits(job->run())) {
+    if (envelope.seq != 0) restorer_.Hold(envelope);
     return;
   }
-  Contact& contact = watch.contacts[Index(rank)];
+  Contact& contact = watches_[job->run()].contacts[Index(rank)];
   // Messages that were held have been taken since.
   switch (restored ? job->Admit(envelope).verdict : admission.verdict) {
     case Job::Admission::Verdict::kStep:
@@ -400,32 +393,23 @@ bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envel
     Acknowledge(now, job, rank);
     return false;
   }
-  Watch& watch = watches_[job->run()];
-  Contact& contact = watch.contacts[Index(rank)];
-  const LinkEnd<ControllerBody>& link = job->link(rank);
-  if (envelope.ack > contact.restored_out || envelope.oldest > link.last_in() + 1) {
+  if (restorer_.ProvesLoss(*job, rank, envelope)) {
     ++counters_.histories_lost;
-    watch.held.clear();
     StepJob(now, job, HistoryLost{.rank = rank, .incarnation = envelope.incarnation});
     return false;
   }
-  contact.restored = false;
-  --watch.unheard;
+  restorer_.EndWait(job->run(), rank);
   job->OnAck(rank, envelope.ack);
   // What was on its way when the controller stopped.
-  Resend(now, job, rank, link.last_out());
-  contact.sent_before = link.last_out();
+  Resend(now, job, rank, job->link(rank).last_out());
+  watches_[job->run()].contacts[Index(rank)].sent_before = job->link(rank).last_out();
   TakeHeld(now, job);
   return !job->ended();
 }
 
 // All workers of a restored run have been heard, or are gone.
 void Pump::TakeHeld(Instant now, Job* job) {
-  Watch& watch = watches_[job->run()];
-  if (watch.unheard > 0) return;
-  std::vector<WorkerEnvelope> held;
-  held.swap(watch.held);
-  for (const WorkerEnvelope& envelope : held) {
+  for (const WorkerEnvelope& envelope : restorer_.TakeHeld(job->run())) {
     if (job->ended()) return;
     OnMember(now, job, envelope);
   }
@@ -446,21 +430,19 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);
     Contact& contact = watch.contacts[Index(send.rank)];
     // Nothing goes to a worker that may know of messages that this controller has forgotten.
-    if (contact.restored && send.envelope.seq != 0) continue;
+    if (send.envelope.seq != 0 && restorer_.WaitsFor(job->run(), send.rank)) continue;
     contact.acked = send.envelope.ack;
     send.envelope.identity = IdentityOf(*job);
     send.envelope.progress = job->progress();
     sends_.push_back(std::move(send.envelope));
   }
   for (const Record& record : output_.records) {
-    if (watch.unheard == 0) break;
     const auto* left = std::get_if<WorkerLeft>(&record.body);
-    if (left == nullptr || Index(left->rank) >= watch.contacts.size()) continue;
-    if (std::exchange(watch.contacts[Index(left->rank)].restored, false)) --watch.unheard;
+    if (left != nullptr) restorer_.EndWait(job->run(), left->rank);
   }
   for (Record& record : output_.records) records_.push_back(std::move(record));
   if (job->ended() && job->next() != nullptr) {
-    Succeed(now, job->switching()->next, {job->switching()->spec, job->WallAt(now), *job->next()});
+    StartNextRun(now, job->switching()->next, NextRunOf(*job, now));
   }
   const auto* from = std::get_if<FromWorker>(&input);
   if (from == nullptr) return;
@@ -600,7 +582,7 @@ void Pump::Schedule(const Job& job) {
   Watch& watch = watches_[job.run()];
   std::optional<Instant> due;
   if (!job.ended()) {
-    if (watch.unheard == 0) due = job.NextDeadline();
+    if (!restorer_.Waits(job.run())) due = job.NextDeadline();
     if (!watch.checks.empty() && (!due || watch.checks.front().first < *due)) {
       due = watch.checks.front().first;
     }
@@ -625,7 +607,7 @@ void Pump::NoteSleep(Instant now) {
 }
 
 void Pump::Tick(Instant now) {
-  if (!successors_.empty()) BeginSuccessors(now);
+  if (restorer_.has_next_runs()) StartNextRuns(now);
   NoteSleep(now);
   std::vector<RunId> runs;
   for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) {
@@ -637,7 +619,7 @@ void Pump::Tick(Instant now) {
     CheckEnds(now, &job);
     CheckLeases(now, &job);
     TakeHeld(now, &job);
-    if (!job.ended() && watches_[run].unheard == 0) {
+    if (!job.ended() && !restorer_.Waits(run)) {
       const std::optional<Instant> deadline = job.NextDeadline();
       if (deadline && *deadline <= now) StepJob(now, &job, DeadlineReached{});
     }
@@ -775,6 +757,7 @@ void Pump::DropEnded() {
     if (--lease->second == 0) leases_.erase(lease);
     if (const std::optional<Instant> due = watches_[run].due) due_.erase({*due, run});
     watches_.erase(run);
+    restorer_.Remove(run);
     jobs_.erase(it);
   }
   ended_.clear();

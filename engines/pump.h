@@ -26,6 +26,7 @@
 #include "engines/job.h"
 #include "engines/ports.h"
 #include "engines/presence.h"
+#include "engines/restorer.h"
 #include "engines/tombstones.h"
 #include "prd/status.h"
 
@@ -145,12 +146,10 @@ class Pump {
     bool watched = false;            // has an entry in `checks`
     bool owed = false;               // has an entry in `acks_`
     Seq acked = 0;                   // the last acknowledgement sent
-    Seq sent_before = 0;    // last_out at the heartbeat before: what is still unacked was lost
-    bool restored = false;  // not heard yet in this life
-    Seq restored_out = 0;   // last_out in the history
-    bool owing = false;     // has owed too much, and not acknowledged all since
-    Seq resent_after = 0;   // what was acknowledged when messages were sent again last
-    Instant resend_at;      // until more is acknowledged, nothing is sent again before this
+    Seq sent_before = 0;   // last_out at the heartbeat before: what is still unacked was lost
+    bool owing = false;    // has owed too much, and not acknowledged all since
+    Seq resent_after = 0;  // what was acknowledged when messages were sent again last
+    Instant resend_at;     // until more is acknowledged, nothing is sent again before this
     DurationNs resend_pause = 0;
     int resent_in_vain = 0;  // times since then
   };
@@ -164,10 +163,8 @@ class Pump {
     std::deque<std::pair<Instant, Rank>> ends;    // Contact::ends_at, in order of time
     Instant floor;                                // nobody counts as silent since before this
     std::uint64_t snapshot_at = 0;
-    int unheard = 0;                   // workers that are `restored`
-    std::vector<WorkerEnvelope> held;  // came while some were; to be taken when none is
-    std::deque<Noted> noted;           // in the last minute
-    std::optional<Instant> due;        // as in `due_`
+    std::deque<Noted> noted;     // in the last minute
+    std::optional<Instant> due;  // as in `due_`
   };
   struct Ack {  // due to a worker, unless another message carries it before
     Instant due;
@@ -177,13 +174,8 @@ class Pump {
 
   void StepJob(Instant now, Job* job, const Input& input);
   Status CheckSwitch(const Job& job, OperatorActed* act) const;
-  struct Successor {  // of a run that has ended
-    std::string spec;
-    std::int64_t wall_ns = 0;
-    FormerRun former;
-  };
-  void Succeed(Instant now, RunId run, const Successor& of);
-  void BeginSuccessors(Instant now);
+  void StartNextRun(Instant now, RunId run, const NextRun& next);
+  void StartNextRuns(Instant now);
   void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
@@ -222,12 +214,11 @@ class Pump {
   std::set<std::pair<Instant, RunId>> due_;   // when Tick has something to do
   std::map<DurationNs, std::size_t> leases_;  // of `jobs_`: how many have this one
   std::vector<RunId> ended_;                  // of `jobs_`
-  // Runs that are to follow others, and were not in the history as far as it was restored.
-  std::map<RunId, Successor> successors_;
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
   std::deque<Ack> acks_;
   Tombstones tombstones_;
+  Restorer restorer_;
   JobOutput output_;  // of one step; kept for its memory
   std::optional<Instant> last_tick_;
   Counters counters_;

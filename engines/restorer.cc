@@ -1,0 +1,57 @@
+#include "engines/restorer.h"
+
+#include <utility>
+
+namespace prd {
+namespace {
+
+// Messages kept while a restored run waits for its workers. Others come again.
+constexpr std::size_t kMaxHeld = 4096;
+
+}  // namespace
+
+NextRun NextRunOf(const Job& job, Instant now) {
+  return {job.switching()->spec, job.WallAt(now), *job.next()};
+}
+
+void Restorer::Add(const Job& job) {
+  for (Rank rank = 0; static_cast<std::size_t>(rank) < job.workers().size(); ++rank) {
+    if (job.workers()[static_cast<std::size_t>(rank)].state == Job::State::kAbsent) continue;
+    runs_[job.run()].unheard[rank] = job.link(rank).last_out();
+  }
+}
+
+bool Restorer::Waits(RunId run) const {
+  const auto waiting = runs_.find(run);
+  return waiting != runs_.end() && !waiting->second.unheard.empty();
+}
+
+bool Restorer::WaitsFor(RunId run, Rank rank) const {
+  const auto waiting = runs_.find(run);
+  return waiting != runs_.end() && waiting->second.unheard.contains(rank);
+}
+
+bool Restorer::ProvesLoss(const Job& job, Rank rank, const WorkerEnvelope& envelope) const {
+  return envelope.ack > runs_.at(job.run()).unheard.at(rank) ||
+         envelope.oldest > job.link(rank).last_in() + 1;
+}
+
+void Restorer::EndWait(RunId run, Rank rank) {
+  const auto waiting = runs_.find(run);
+  if (waiting != runs_.end()) waiting->second.unheard.erase(rank);
+}
+
+void Restorer::Hold(const WorkerEnvelope& envelope) {
+  std::vector<WorkerEnvelope>& held = runs_.at(envelope.run).held;
+  if (held.size() < kMaxHeld) held.push_back(envelope);
+}
+
+std::vector<WorkerEnvelope> Restorer::TakeHeld(RunId run) {
+  const auto waiting = runs_.find(run);
+  if (waiting == runs_.end() || !waiting->second.unheard.empty()) return {};
+  std::vector<WorkerEnvelope> held = std::move(waiting->second.held);
+  runs_.erase(waiting);
+  return held;
+}
+
+}  // namespace prd
