@@ -10,10 +10,6 @@
 namespace prd {
 namespace {
 
-// How long an acknowledgement waits for a message that carries it along. Workers send again after
-// about 250 ms.
-constexpr DurationNs kAckDelay = 100 * kMillisecond;
-
 constexpr std::size_t kMaxJobName = 256;
 
 constexpr std::uint32_t kRetryRestoredMs = 100;
@@ -23,37 +19,7 @@ constexpr std::size_t kMaxNoted = 32;
 constexpr DurationNs kNotedFor = 60 * kSecond;
 constexpr DurationNs kNoteAgain = 10 * kSecond;
 
-// What a worker does not acknowledge is sent again after growing pauses.
-constexpr DurationNs kFirstResendPause = 50 * kMillisecond;
-constexpr DurationNs kLongestResendPause = kSecond;
-
 std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
-
-DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
-
-DurationNs GraceNs(const Job& job) { return job.spec().death_grace_ms * kMillisecond; }
-
-// Bytes of a message as it is sent, about.
-std::size_t SizeOf(const ControllerBody& body) {
-  constexpr std::size_t kFixed = 128;
-  constexpr std::size_t kItem = 192;
-  return std::visit(
-      [](const auto& message) {
-        std::size_t size = kFixed;
-        if constexpr (requires { message.reason.size(); }) size += message.reason.size();
-        if constexpr (requires { message.members; }) size += kItem * message.members.size();
-        if constexpr (requires { message.targets; }) size += kItem * message.targets.size();
-        if constexpr (requires { message.incarnations; }) {
-          size += sizeof(Incarnation) * message.incarnations.size();
-        }
-        if constexpr (requires { message.shards; }) size += kItem * message.shards.size();
-        if constexpr (requires { message.own_weight; }) {
-          size += kItem * (message.in.size() + message.out.size());
-        }
-        return size;
-      },
-      body);
-}
 
 std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
   PRD_CHECK(random != nullptr);
@@ -70,7 +36,8 @@ Pump::Pump(Options options, Catalog catalog, History* history, Transport* transp
       history_(history),
       transport_(transport),
       next_run_(options_.first_run),
-      life_(DrawNonZero(options_.random)) {}
+      epoch_(DrawNonZero(options_.random)),
+      links_(epoch_, options_.owing, &sends_, &counters_) {}
 
 // ---- restore ----
 
@@ -107,18 +74,16 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
   }
   by_name_[job->spec().name] = run;
-  Watch& watch = watches_[run];
-  watch.floor = now;
-  watch.snapshot_at = job->next_index();
+  watches_[run].snapshot_at = job->next_index();
+  links_.AddRun(now, *job);
   for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
     const Job::Worker& worker = job->workers()[Index(rank)];
     if (worker.state == Job::State::kAbsent) continue;
-    Heard(now, *job, rank);
+    links_.Heard(now, *job, rank);
     presence_.Add(run, worker.incarnation, worker.identity);
   }
   restorer_.Add(*job);
   Schedule(*job);
-  ++leases_[LeaseNs(*job)];
   jobs_[run] = std::move(job);
   return Status::Ok();
 }
@@ -266,8 +231,8 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
       return;
     case Job::Admission::Verdict::kDuplicate:
       ++counters_.duplicates;
-      Heard(now, *job, admission.rank);
-      Resend(now, job, admission.rank, job->link(admission.rank).last_out());
+      links_.Heard(now, *job, admission.rank);
+      links_.Resend(now, *job, admission.rank);
       Schedule(*job);
       return;
     case Job::Admission::Verdict::kGap:
@@ -287,12 +252,11 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
 void Pump::Begin(Instant now, std::int64_t wall_ns, const FormerRun& former,
                  std::unique_ptr<Job> job) {
   JobOutput output;
-  job->Start(now, wall_ns, {DrawNonZero(options_.random), life_}, former, &output);
+  job->Start(now, wall_ns, {DrawNonZero(options_.random), epoch_}, former, &output);
   for (Record& record : output.records) records_.push_back(std::move(record));
   const RunId run = job->run();
   by_name_[job->spec().name] = run;
-  watches_[run].floor = now;
-  ++leases_[LeaseNs(*job)];
+  links_.AddRun(now, *job);
   jobs_[run] = std::move(job);
 }
 
@@ -349,36 +313,33 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
                                   .reason = RankName(rank) + " acknowledges what it was not sent"});
     return;
   }
-  if (!restored && envelope.identity.low != life_) return;  // from before the restart; comes again
-  if (!restored) job->OnAck(rank, envelope.ack);
-  const bool owes = !restored && Owes(*job, rank);
-  if (!owes) Heard(now, *job, rank);
+  if (!restored && envelope.identity.low != epoch_) return;  // from before the restart; comes again
+  if (!restored) links_.OnAck(now, job, rank, envelope.ack);
+  const bool over_limit = !restored && links_.OverAckLimit(*job, rank);
+  if (!over_limit) links_.Heard(now, *job, rank);
   if (restored && !Confirm(now, job, rank, envelope)) return;
   if (restorer_.Waits(job->run())) {
     if (envelope.seq != 0) restorer_.Hold(envelope);
     return;
   }
-  Contact& contact = watches_[job->run()].contacts[Index(rank)];
   // Messages that were held have been taken since.
   switch (restored ? job->Admit(envelope).verdict : admission.verdict) {
     case Job::Admission::Verdict::kStep:
       if (envelope.seq != 0) {
-        if (!owes) StepJob(now, job, FromWorker{envelope});
+        if (!over_limit) StepJob(now, job, FromWorker{envelope});
         return;
       }
-      Resend(now, job, rank, contact.sent_before);
-      contact.sent_before = job->link(rank).last_out();
-      Acknowledge(now, job, rank);
+      links_.OnHeartbeat(now, *job, rank);
       return;
     case Job::Admission::Verdict::kDuplicate:
       // The worker lacks our answer, or only its acknowledgement.
       ++counters_.duplicates;
-      Resend(now, job, rank, job->link(rank).last_out());
-      Acknowledge(now, job, rank);
+      links_.Resend(now, *job, rank);
+      links_.Acknowledge(now, *job, rank);
       return;
     case Job::Admission::Verdict::kGap:
       ++counters_.gaps;
-      Acknowledge(now, job, rank);
+      links_.Acknowledge(now, *job, rank);
       return;
     case Job::Admission::Verdict::kRefuse:
     case Job::Admission::Verdict::kForeign:
@@ -389,8 +350,8 @@ void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
 // The first words of a restored worker in this life. False: there is nothing more to do with the
 // message.
 bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope) {
-  if (envelope.identity.low != life_) {  // it has not heard of this life yet
-    Acknowledge(now, job, rank);
+  if (envelope.identity.low != epoch_) {  // it has not heard of this life yet
+    links_.Acknowledge(now, *job, rank);
     return false;
   }
   if (restorer_.ProvesLoss(*job, rank, envelope)) {
@@ -399,10 +360,8 @@ bool Pump::Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envel
     return false;
   }
   restorer_.EndWait(job->run(), rank);
-  job->OnAck(rank, envelope.ack);
-  // What was on its way when the controller stopped.
-  Resend(now, job, rank, job->link(rank).last_out());
-  watches_[job->run()].contacts[Index(rank)].sent_before = job->link(rank).last_out();
+  links_.OnAck(now, job, rank, envelope.ack);
+  links_.OnReturn(now, *job, rank);
   TakeHeld(now, job);
   return !job->ended();
 }
@@ -425,16 +384,10 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
     KnowEnded(job->run(), job->spec().name, job->identity().high, job->finished());
     ended_.push_back(job->run());
   }
-  Watch& watch = watches_[job->run()];
   for (JobOutput::Outgoing& send : output_.sends) {
-    if (Index(send.rank) >= watch.contacts.size()) watch.contacts.resize(Index(send.rank) + 1);
-    Contact& contact = watch.contacts[Index(send.rank)];
     // Nothing goes to a worker that may know of messages that this controller has forgotten.
     if (send.envelope.seq != 0 && restorer_.WaitsFor(job->run(), send.rank)) continue;
-    contact.acked = send.envelope.ack;
-    send.envelope.identity = IdentityOf(*job);
-    send.envelope.progress = job->progress();
-    sends_.push_back(std::move(send.envelope));
+    links_.Send(*job, send.rank, std::move(send.envelope));
   }
   for (const Record& record : output_.records) {
     const auto* left = std::get_if<WorkerLeft>(&record.body);
@@ -449,36 +402,24 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   Rank rank = from->envelope.rank;
   if (std::holds_alternative<Hello>(from->envelope.body)) {
     rank = output_.sends.front().rank;  // its Welcome
-    Contact& contact = watch.contacts[Index(rank)];
-    contact.acked = 1;
-    contact.ends_at.reset();
-    contact.sent_before = 0;
-    contact.owing = false;
-    contact.resent_after = 0;
-    contact.resent_in_vain = 0;
-    contact.resend_pause = 0;
     const Job::Worker& worker = job->workers()[Index(rank)];
     presence_.Add(job->run(), worker.incarnation, worker.identity);
-    Heard(now, *job, rank);
+    links_.Joined(now, *job, rank);
     return;
   }
   if (job->workers()[Index(rank)].incarnation != from->envelope.incarnation) return;  // it has left
   if (const auto* finished = std::get_if<Finished>(&from->envelope.body)) {
-    LookAt(now, job, finished->unreachable);
+    AckUnreachable(now, *job, finished->unreachable);
   }
-  Contact& contact = watch.contacts[Index(rank)];
-  if (contact.acked < from->envelope.seq && !contact.owed) {
-    contact.owed = true;
-    acks_.push_back({.due = now + kAckDelay, .run = job->run(), .rank = rank});
-  }
+  links_.OnTaken(now, *job, rank, from->envelope.seq);
 }
 
 // A peer reports these as unreachable, which proves nothing: the peer may be the one that is cut
 // off, or lie. Each is sent an acknowledgement. If its host was reset, the kernel there answers
 // with the end of the connection. The job has checked the ranks, and evicts who names others.
-void Pump::LookAt(Instant now, Job* job, const std::vector<Rank>& ranks) {
+void Pump::AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks) {
   for (const Rank rank : ranks) {
-    if (job->workers()[Index(rank)].state != Job::State::kAbsent) Acknowledge(now, job, rank);
+    if (job.workers()[Index(rank)].state != Job::State::kAbsent) links_.Acknowledge(now, job, rank);
   }
 }
 
@@ -506,76 +447,7 @@ void Pump::Refuse(Incarnation to, Refused refusal) {
   sends_.push_back({.incarnation = to, .body = std::move(refusal)});
 }
 
-void Pump::Acknowledge(Instant now, Job* job, Rank rank) {
-  const Seq ack = job->link(rank).last_in();
-  watches_[job->run()].contacts[Index(rank)].acked = ack;
-  sends_.push_back({.identity = IdentityOf(*job),
-                    .incarnation = job->workers()[Index(rank)].incarnation,
-                    .ack = ack,
-                    .progress = job->progress(),
-                    .body = HeartbeatAck{.waits_for = job->WaitsFor(now, rank)}});
-}
-
-// A healthy worker owes few acknowledgements, so most calls look at their number alone.
-bool Pump::Owes(const Job& job, Rank rank) {
-  Contact& contact = watches_[job.run()].contacts[Index(rank)];
-  const auto& unacked = job.link(rank).unacked();
-  if (unacked.empty()) contact.owing = false;
-  const bool in_vain = contact.resent_in_vain >= kResentInVain &&
-                       job.link(rank).oldest() == contact.resent_after + 1;
-  if (!in_vain && unacked.size() <= kMinUnacked) return false;
-  std::size_t bytes = 0;
-  for (auto it = unacked.begin(); it != unacked.end() && bytes <= kMaxUnacked; ++it) {
-    bytes += SizeOf(it->second);
-  }
-  if (!in_vain && bytes <= kMaxUnacked) return false;
-  if (std::exchange(contact.owing, true)) return true;
-  ++counters_.owing;
-  if (options_.owing) options_.owing(job, rank);
-  return true;
-}
-
-void Pump::Resend(Instant now, Job* job, Rank rank, Seq up_to) {
-  const LinkEnd<ControllerBody>& link = job->link(rank);
-  if (link.unacked().empty() || link.oldest() > up_to) return;
-  Contact& contact = watches_[job->run()].contacts[Index(rank)];
-  const Seq acked = link.oldest() - 1;
-  if (acked > contact.resent_after) contact.resend_pause = contact.resent_in_vain = 0;
-  if (contact.resend_pause > 0 && now < contact.resend_at) return;
-  contact.resent_after = acked;
-  ++contact.resent_in_vain;
-  contact.resend_pause =
-      std::clamp(2 * contact.resend_pause, kFirstResendPause, kLongestResendPause);
-  contact.resend_at = now + contact.resend_pause;
-  std::size_t messages = 0;
-  std::size_t bytes = 0;
-  for (const auto& [seq, body] : link.unacked()) {
-    if (seq > up_to || messages >= kResendAtOnce || bytes >= kResendBytes) break;
-    ++messages;
-    bytes += SizeOf(body);
-    ++counters_.resent;
-    sends_.push_back({.identity = IdentityOf(*job),
-                      .incarnation = job->workers()[Index(rank)].incarnation,
-                      .seq = seq,
-                      .ack = link.last_in(),
-                      .progress = job->progress(),
-                      .body = body});
-  }
-}
-
 // ---- time ----
-
-Pump::Contact& Pump::Heard(Instant now, const Job& job, Rank rank) {
-  Watch& watch = watches_[job.run()];
-  if (Index(rank) >= watch.contacts.size()) watch.contacts.resize(Index(rank) + 1);
-  Contact& contact = watch.contacts[Index(rank)];
-  contact.heard = now;
-  if (!contact.watched) {
-    contact.watched = true;
-    watch.checks.emplace_back(now + LeaseNs(job) / 4, rank);
-  }
-  return contact;
-}
 
 // Notes when Tick is to look at this run. Called after whatever may have changed that.
 void Pump::Schedule(const Job& job) {
@@ -583,12 +455,8 @@ void Pump::Schedule(const Job& job) {
   std::optional<Instant> due;
   if (!job.ended()) {
     if (!restorer_.Waits(job.run())) due = job.NextDeadline();
-    if (!watch.checks.empty() && (!due || watch.checks.front().first < *due)) {
-      due = watch.checks.front().first;
-    }
-    if (!watch.ends.empty() && (!due || watch.ends.front().first < *due)) {
-      due = watch.ends.front().first;
-    }
+    const std::optional<Instant> links = links_.NextDeadline(job);
+    if (links && (!due || *links < *due)) due = links;
   }
   if (due == watch.due) return;
   if (watch.due) due_.erase({*watch.due, job.run()});
@@ -596,19 +464,9 @@ void Pump::Schedule(const Job& job) {
   watch.due = due;
 }
 
-// A controller that was itself stopped for long (suspended, swapped out) has heard nobody. Every
-// run is looked at each quarter of its lease, so without a sleep no pause is as long as half of
-// one.
-void Pump::NoteSleep(Instant now) {
-  if (!last_tick_ || leases_.empty() || now - *last_tick_ <= leases_.begin()->first / 2) return;
-  for (const auto& [run, job] : jobs_) {
-    if (now - *last_tick_ > LeaseNs(*job) / 2) watches_[run].floor = now;
-  }
-}
-
 void Pump::Tick(Instant now) {
   if (restorer_.has_next_runs()) StartNextRuns(now);
-  NoteSleep(now);
+  links_.NoteSleep(now);
   std::vector<RunId> runs;
   for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) {
     runs.push_back(it->second);
@@ -625,28 +483,24 @@ void Pump::Tick(Instant now) {
     }
     Schedule(job);
   }
-  PayAcks(now);
-  last_tick_ = now;
+  links_.SendDueAcks(now);
 }
 
-// Every worker is looked at every quarter of its lease, so the queue stays in order of time and
-// costs nothing per message.
+void Pump::CheckEnds(Instant now, Job* job) {
+  while (!job->ended()) {
+    const std::optional<Rank> rank = links_.NextEnded(now, *job);
+    if (!rank) return;
+    const Incarnation incarnation = job->workers()[Index(*rank)].incarnation;
+    StepJob(now, job, ProcessEnded{.rank = *rank, .incarnation = incarnation});
+  }
+}
+
 void Pump::CheckLeases(Instant now, Job* job) {
-  Watch& watch = watches_[job->run()];
-  while (!watch.checks.empty() && watch.checks.front().first <= now && !job->ended()) {
-    const Rank rank = watch.checks.front().second;
-    watch.checks.pop_front();
-    Contact& contact = watch.contacts[Index(rank)];
-    contact.watched = false;
-    const Job::Worker& worker = job->workers()[Index(rank)];
-    if (worker.state == Job::State::kAbsent) continue;
-    if (now - std::max(contact.heard, watch.floor) <= LeaseNs(*job)) {
-      contact.watched = true;
-      watch.checks.emplace_back(now + LeaseNs(*job) / 4, rank);
-      continue;
-    }
-    ++counters_.leases_expired;
-    StepJob(now, job, LeaseExpired{.rank = rank, .incarnation = worker.incarnation});
+  while (!job->ended()) {
+    const std::optional<Rank> rank = links_.NextExpired(now, *job);
+    if (!rank) return;
+    const Incarnation incarnation = job->workers()[Index(*rank)].incarnation;
+    StepJob(now, job, LeaseExpired{.rank = *rank, .incarnation = incarnation});
   }
 }
 
@@ -655,66 +509,14 @@ void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
     const Job& job = *jobs_.at(run);
     const Rank rank = job.RankOf(incarnation);
     if (rank == kNoRank || job.ended()) continue;
-    Watch& watch = watches_[run];
-    Contact& contact = watch.contacts[Index(rank)];
-    if (!there && contact.ends_at) continue;  // it has not come back since
-    contact.ends_at.reset();
-    if (there || GraceNs(job) == 0 || !job.workers()[Index(rank)].returns_at_once) continue;
-    contact.ends_at = now + GraceNs(job);
-    watch.ends.emplace_back(*contact.ends_at, rank);
-    Schedule(job);
-  }
-}
-
-// A controller that was itself held up, as by a full disk, has not seen who came back meanwhile: it
-// waits once more.
-void Pump::CheckEnds(Instant now, Job* job) {
-  Watch& watch = watches_[job->run()];
-  while (!watch.ends.empty() && watch.ends.front().first <= now && !job->ended()) {
-    const auto [at, rank] = watch.ends.front();
-    watch.ends.pop_front();
-    Contact& contact = watch.contacts[Index(rank)];
-    const Job::Worker& worker = job->workers()[Index(rank)];
-    if (worker.state == Job::State::kAbsent || contact.ends_at != at) continue;
-    if (now - at > GraceNs(*job) / 2) {
-      contact.ends_at = now + GraceNs(*job);
-      watch.ends.emplace_back(*contact.ends_at, rank);
-      continue;
-    }
-    ++counters_.processes_ended;
-    StepJob(now, job, ProcessEnded{.rank = rank, .incarnation = worker.incarnation});
-  }
-}
-
-void Pump::PayAcks(Instant now) {
-  while (!acks_.empty() && acks_.front().due <= now) {
-    const Ack ack = acks_.front();
-    acks_.pop_front();
-    const auto it = jobs_.find(ack.run);
-    if (it == jobs_.end()) continue;
-    Contact& contact = watches_[ack.run].contacts[Index(ack.rank)];
-    contact.owed = false;
-    if (it->second->workers()[Index(ack.rank)].state == Job::State::kAbsent) continue;
-    if (contact.acked < it->second->link(ack.rank).last_in()) {
-      Acknowledge(now, it->second.get(), ack.rank);
-    }
+    if (links_.OnConnection(now, job, rank, there)) Schedule(job);
   }
 }
 
 std::optional<Instant> Pump::NextDeadline() const {
-  std::optional<Instant> next;
-  if (!due_.empty()) next = due_.begin()->first;
-  if (!acks_.empty() && (!next || acks_.front().due < *next)) next = acks_.front().due;
+  std::optional<Instant> next = links_.NextAck();
+  if (!due_.empty() && (!next || due_.begin()->first < *next)) next = due_.begin()->first;
   return next;
-}
-
-std::optional<DurationNs> Pump::Silence(Instant now, RunId run, Rank rank) const {
-  const auto job = jobs_.find(run);
-  if (job == jobs_.end() || rank < 0 || Index(rank) >= job->second->workers().size() ||
-      job->second->workers()[Index(rank)].state == Job::State::kAbsent) {
-    return std::nullopt;
-  }
-  return now - watches_.at(run).contacts[Index(rank)].heard;
 }
 
 // ---- out ----
@@ -753,11 +555,10 @@ void Pump::DropEnded() {
     const auto it = jobs_.find(run);
     const auto name = by_name_.find(it->second->spec().name);
     if (name != by_name_.end() && name->second == run) by_name_.erase(name);
-    const auto lease = leases_.find(LeaseNs(*it->second));
-    if (--lease->second == 0) leases_.erase(lease);
     if (const std::optional<Instant> due = watches_[run].due) due_.erase({*due, run});
     watches_.erase(run);
     restorer_.Remove(run);
+    links_.RemoveRun(*it->second);
     jobs_.erase(it);
   }
   ended_.clear();

@@ -24,6 +24,7 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "engines/job.h"
+#include "engines/peer_links.h"
 #include "engines/ports.h"
 #include "engines/presence.h"
 #include "engines/restorer.h"
@@ -53,6 +54,8 @@ class Pump {
 
   // Both ports must outlive the pump.
   Pump(Options options, Catalog catalog, History* history, Transport* transport);
+  Pump(const Pump&) = delete;
+  Pump& operator=(const Pump&) = delete;
 
   // Restores a run from the history: the newest snapshot (empty: none) of the state before record
   // `from`, and all records from `from` on, in order. Checks that the replay makes the recorded
@@ -99,21 +102,17 @@ class Pump {
   // The next time at which Tick has something to do.
   std::optional<Instant> NextDeadline() const;
 
-  // About so many bytes of messages may wait for a worker's acknowledgement; or kMinUnacked
-  // messages, if these have more. While a worker owes more, no message is taken from it and it
-  // does not count as heard: it acknowledges, or its lease runs out. The same goes for a worker to
-  // which messages were sent again kResentInVain times, and that has acknowledged none of them.
-  static constexpr std::size_t kMaxUnacked = 1 << 20;
-  static constexpr std::size_t kMinUnacked = 32;
-  static constexpr int kResentInVain = 16;
-  // What is sent again to a worker at once: so many messages, and none after so many bytes.
-  static constexpr std::size_t kResendAtOnce = 32;
-  static constexpr std::size_t kResendBytes = 256 << 10;
+  static constexpr std::size_t kMaxUnacked = PeerLinks::kMaxUnacked;
+  static constexpr std::size_t kMinUnacked = PeerLinks::kMinUnacked;
+  static constexpr int kResentInVain = PeerLinks::kResentInVain;
+  static constexpr std::size_t kResendAtOnce = PeerLinks::kResend.messages;
 
   // The runs that have not ended, by id.
   const std::map<RunId, std::unique_ptr<Job>>& jobs() const { return jobs_; }
   // ns since the worker was last heard of; nullopt if it is not there.
-  std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const;
+  std::optional<DurationNs> Silence(Instant now, RunId run, Rank rank) const {
+    return links_.Silence(now, run, rank);
+  }
 
   using Share = Presence::Share;
   const Share* ShareOf(const std::string& identity) const { return presence_.ShareOf(identity); }
@@ -124,54 +123,27 @@ class Pump {
     return presence_.IsHere(incarnation, identity);
   }
 
-  struct Counters {
+  struct Counters : PeerLinks::Counters {
     std::uint64_t messages = 0;    // received
     std::uint64_t duplicates = 0;  // dropped, acknowledged again
     std::uint64_t gaps = 0;        // dropped, will come again
     std::uint64_t refused = 0;
     std::uint64_t foreign = 0;  // dropped: in the name of another worker
-    std::uint64_t resent = 0;
-    std::uint64_t owing = 0;  // times that a worker began to owe too many acknowledgements
-    std::uint64_t leases_expired = 0;
-    std::uint64_t processes_ended = 0;  // workers that were gone with their connection
     std::uint64_t records = 0;
     std::uint64_t histories_lost = 0;  // runs that ended because their history had lost its end
   };
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Contact {  // with one worker, by rank
-    Instant heard;
-    std::optional<Instant> ends_at;  // it has no connection, and is gone then
-    bool watched = false;            // has an entry in `checks`
-    bool owed = false;               // has an entry in `acks_`
-    Seq acked = 0;                   // the last acknowledgement sent
-    Seq sent_before = 0;   // last_out at the heartbeat before: what is still unacked was lost
-    bool owing = false;    // has owed too much, and not acknowledged all since
-    Seq resent_after = 0;  // what was acknowledged when messages were sent again last
-    Instant resend_at;     // until more is acknowledged, nothing is sent again before this
-    DurationNs resend_pause = 0;
-    int resent_in_vain = 0;  // times since then
-  };
   struct Noted {  // a refusal that the run took note of
     Instant at;
     HelloRefused refused;
   };
   struct Watch {  // over the workers of a run
-    std::vector<Contact> contacts;
-    std::deque<std::pair<Instant, Rank>> checks;  // of leases, in order of time
-    std::deque<std::pair<Instant, Rank>> ends;    // Contact::ends_at, in order of time
-    Instant floor;                                // nobody counts as silent since before this
     std::uint64_t snapshot_at = 0;
     std::deque<Noted> noted;     // in the last minute
     std::optional<Instant> due;  // as in `due_`
   };
-  struct Ack {  // due to a worker, unless another message carries it before
-    Instant due;
-    RunId run = kNoRun;
-    Rank rank = kNoRank;
-  };
-
   void StepJob(Instant now, Job* job, const Input& input);
   Status CheckSwitch(const Job& job, OperatorActed* act) const;
   void StartNextRun(Instant now, RunId run, const NextRun& next);
@@ -183,20 +155,13 @@ class Pump {
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
   bool Confirm(Instant now, Job* job, Rank rank, const WorkerEnvelope& envelope);
   void TakeHeld(Instant now, Job* job);
-  RunIdentity IdentityOf(const Job& job) const { return {job.identity().high, life_}; }
   void NoteGone(const Job& job, std::span<const Record> records);
   void NoteGone(const Job& job, Incarnation incarnation);
   void Refuse(Incarnation to, Refused refusal);
-  void Acknowledge(Instant now, Job* job, Rank rank);
-  void LookAt(Instant now, Job* job, const std::vector<Rank>& ranks);
-  bool Owes(const Job& job, Rank rank);
-  void Resend(Instant now, Job* job, Rank rank, Seq up_to);
-  Contact& Heard(Instant now, const Job& job, Rank rank);
+  void AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks);
   void Schedule(const Job& job);
-  void NoteSleep(Instant now);
   void CheckLeases(Instant now, Job* job);
   void CheckEnds(Instant now, Job* job);
-  void PayAcks(Instant now);
   void TakeSnapshots();
   void DropEnded();
 
@@ -205,23 +170,21 @@ class Pump {
   History* history_;
   Transport* transport_;
   RunId next_run_;
-  std::uint64_t life_;  // of this pump
+  std::uint64_t epoch_;
   std::map<RunId, std::unique_ptr<Job>> jobs_;
   std::map<RunId, Watch> watches_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended
   Presence presence_;
   // A turn looks at the runs for which something is due or has happened, however many there are.
-  std::set<std::pair<Instant, RunId>> due_;   // when Tick has something to do
-  std::map<DurationNs, std::size_t> leases_;  // of `jobs_`: how many have this one
-  std::vector<RunId> ended_;                  // of `jobs_`
+  std::set<std::pair<Instant, RunId>> due_;  // when Tick has something to do
+  std::vector<RunId> ended_;                 // of `jobs_`
   std::vector<Record> records_;
   std::vector<ControllerEnvelope> sends_;
-  std::deque<Ack> acks_;
   Tombstones tombstones_;
   Restorer restorer_;
   JobOutput output_;  // of one step; kept for its memory
-  std::optional<Instant> last_tick_;
   Counters counters_;
+  PeerLinks links_;
 };
 
 }  // namespace prd
