@@ -167,6 +167,19 @@ void PeerLinks::Resend(Instant now, const Job& job, Rank rank, Seq up_to) {
 
 // ---- time ----
 
+std::optional<Input> PeerLinks::NextLost(Instant now, const Job& job) {
+  const auto incarnation = [&](Rank rank) { return job.workers()[Index(rank)].incarnation; };
+  if (const std::optional<Rank> rank = NextEnded(now, job)) {
+    ++counters_->processes_ended;
+    return ProcessEnded{.rank = *rank, .incarnation = incarnation(*rank)};
+  }
+  if (const std::optional<Rank> rank = NextExpired(now, job)) {
+    ++counters_->leases_expired;
+    return LeaseExpired{.rank = *rank, .incarnation = incarnation(*rank)};
+  }
+  return std::nullopt;
+}
+
 // Every worker is looked at every quarter of its lease, so the queue stays in order of time and
 // costs nothing per message.
 std::optional<Rank> PeerLinks::NextExpired(Instant now, const Job& job) {
@@ -177,10 +190,7 @@ std::optional<Rank> PeerLinks::NextExpired(Instant now, const Job& job) {
     Contact& contact = run.contacts[Index(rank)];
     contact.watched = false;
     if (job.workers()[Index(rank)].state == Job::State::kAbsent) continue;
-    if (now - std::max(contact.heard, run.floor) > LeaseNs(job)) {
-      ++counters_->leases_expired;
-      return rank;
-    }
+    if (now - std::max(contact.heard, run.floor) > LeaseNs(job)) return rank;
     contact.watched = true;
     run.checks.push_back({now + LeaseNs(job) / 4, rank});
   }
@@ -196,10 +206,7 @@ std::optional<Rank> PeerLinks::NextEnded(Instant now, const Job& job) {
     run.ends.pop_front();
     Contact& contact = run.contacts[Index(rank)];
     if (job.workers()[Index(rank)].state == Job::State::kAbsent || contact.ends_at != at) continue;
-    if (now - at <= GraceNs(job) / 2) {
-      ++counters_->processes_ended;
-      return rank;
-    }
+    if (now - at <= GraceNs(job) / 2) return rank;
     contact.ends_at = now + GraceNs(job);
     run.ends.push_back({*contact.ends_at, rank});
   }

@@ -85,11 +85,10 @@ class PeerLinks {
 
   // ---- time ----
 
-  // The next worker of the run whose lease has run out, or that has not come back after the end of
-  // its connection. REQUIRES: the job is told of it before the next call.
-  std::optional<Rank> NextExpired(Instant now, const Job& job);
-  std::optional<Rank> NextEnded(Instant now, const Job& job);
-  // When one of these has something to do.
+  // The end of the next worker of the run whose lease has run out, or that has not come back after
+  // the end of its connection. REQUIRES: the job takes it before the next call.
+  std::optional<Input> NextLost(Instant now, const Job& job);
+  // When NextLost has something to do.
   std::optional<Instant> NextDeadline(const Job& job) const;
   void SendDueAcks(Instant now);
   std::optional<Instant> NextAck() const;
@@ -130,6 +129,8 @@ class PeerLinks {
   Contact& At(const Job& job, Rank rank);
   ControllerEnvelope Envelope(const Job& job, Rank rank) const;
   void Resend(Instant now, const Job& job, Rank rank, Seq up_to);
+  std::optional<Rank> NextEnded(Instant now, const Job& job);
+  std::optional<Rank> NextExpired(Instant now, const Job& job);
 
   const std::uint64_t epoch_;
   const OnOwing owing_;

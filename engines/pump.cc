@@ -74,7 +74,7 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
     return Status(Code::kDataLoss, "job " + job->spec().name + " has two runs that have not ended");
   }
   by_name_[job->spec().name] = run;
-  watches_[run].snapshot_at = job->next_index();
+  states_[run].snapshot_at = job->next_index();
   links_.AddRun(now, *job);
   for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
     const Job::Worker& worker = job->workers()[Index(rank)];
@@ -88,15 +88,11 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   return Status::Ok();
 }
 
-void Pump::KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
-  tombstones_.RememberEnded(run, job, identity, finished);
-}
-
 // ---- messages ----
 
 void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   ++counters_.messages;
-  if (restorer_.has_next_runs()) StartNextRuns(now);
+  StartNextRuns(now);
   if (Foreign(envelope)) {
     ++counters_.foreign;
     return;
@@ -121,12 +117,9 @@ void Pump::Receive(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
 }
 
 Status Pump::Act(Instant now, const std::string& name, OperatorActed act) {
-  if (restorer_.has_next_runs()) StartNextRuns(now);
-  const auto known = by_name_.find(name);
-  if (known == by_name_.end() || jobs_.at(known->second)->ended()) {
-    return Status(Code::kNotFound, "no run of job " + name + " goes on");
-  }
-  Job* const job = jobs_.at(known->second).get();
+  StartNextRuns(now);
+  Job* const job = Running(name);
+  if (job == nullptr) return Status(Code::kNotFound, "no run of job " + name + " goes on");
   if (restorer_.Waits(job->run())) {
     return Status(Code::kUnavailable,
                   "the daemon has just started, and waits to hear from the workers of job " + name +
@@ -179,6 +172,12 @@ RunId Pump::RunOf(const std::string& job) const {
   return run == by_name_.end() ? kNoRun : run->second;
 }
 
+Job* Pump::Running(const std::string& name) const {
+  const auto run = by_name_.find(name);
+  if (run == by_name_.end() || jobs_.at(run->second)->ended()) return nullptr;
+  return jobs_.at(run->second).get();
+}
+
 void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope) {
   const Hello& hello = std::get<Hello>(envelope.body);
   if (hello.job.empty() || hello.job.size() > kMaxJobName) {
@@ -201,11 +200,8 @@ void Pump::OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& enve
     return;
   }
   std::unique_ptr<Job> fresh;
-  Job* job = nullptr;
-  const auto running = by_name_.find(hello.job);
-  if (running != by_name_.end() && !jobs_.at(running->second)->ended()) {
-    job = jobs_.at(running->second).get();
-  } else {
+  Job* job = Running(hello.job);
+  if (job == nullptr) {
     Result<JobSpec> spec = catalog_(hello.job);
     if (!spec.ok()) {
       RefuseHello(now, nullptr, envelope,
@@ -288,7 +284,7 @@ void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Re
     if (options_.refused) options_.refused(hello.job.substr(0, kMaxJobName), refused);
     return;
   }
-  std::deque<Noted>& noted = watches_[job->run()].noted;
+  std::deque<Noted>& noted = states_[job->run()].noted;
   while (!noted.empty() && now - noted.front().at >= kNotedFor) noted.pop_front();
   const bool again = std::any_of(noted.begin(), noted.end(), [&](const Noted& known) {
     return known.refused == refused && now - known.at < kNoteAgain;
@@ -300,30 +296,35 @@ void Pump::RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Re
 }
 
 void Pump::OnMember(Instant now, Job* job, const WorkerEnvelope& envelope) {
-  const Job::Admission admission = job->Admit(envelope);
+  Job::Admission admission = job->Admit(envelope);
   if (admission.verdict == Job::Admission::Verdict::kRefuse) {
     Refuse(envelope.incarnation, *admission.refusal);
     return;
   }
   if (admission.verdict == Job::Admission::Verdict::kForeign) return;
   const Rank rank = admission.rank;
-  const bool restored = restorer_.WaitsFor(job->run(), rank);
-  if (!restored && envelope.ack > job->link(rank).last_out()) {
-    Refuse(envelope.incarnation, {.code = Code::kAborted,
-                                  .reason = RankName(rank) + " acknowledges what it was not sent"});
-    return;
+  bool over_limit = false;
+  if (restorer_.WaitsFor(job->run(), rank)) {
+    links_.Heard(now, *job, rank);
+    if (!Confirm(now, job, rank, envelope)) return;
+    admission = job->Admit(envelope);  // messages that were held have been taken since
+  } else {
+    if (envelope.ack > job->link(rank).last_out()) {
+      Refuse(envelope.incarnation,
+             {.code = Code::kAborted,
+              .reason = RankName(rank) + " acknowledges what it was not sent"});
+      return;
+    }
+    if (envelope.identity.low != epoch_) return;  // from before the restart; comes again
+    links_.OnAck(now, job, rank, envelope.ack);
+    over_limit = links_.OverAckLimit(*job, rank);
+    if (!over_limit) links_.Heard(now, *job, rank);
   }
-  if (!restored && envelope.identity.low != epoch_) return;  // from before the restart; comes again
-  if (!restored) links_.OnAck(now, job, rank, envelope.ack);
-  const bool over_limit = !restored && links_.OverAckLimit(*job, rank);
-  if (!over_limit) links_.Heard(now, *job, rank);
-  if (restored && !Confirm(now, job, rank, envelope)) return;
   if (restorer_.Waits(job->run())) {
     if (envelope.seq != 0) restorer_.Hold(envelope);
     return;
   }
-  // Messages that were held have been taken since.
-  switch (restored ? job->Admit(envelope).verdict : admission.verdict) {
+  switch (admission.verdict) {
     case Job::Admission::Verdict::kStep:
       if (envelope.seq != 0) {
         if (!over_limit) StepJob(now, job, FromWorker{envelope});
@@ -451,21 +452,21 @@ void Pump::Refuse(Incarnation to, Refused refusal) {
 
 // Notes when Tick is to look at this run. Called after whatever may have changed that.
 void Pump::Schedule(const Job& job) {
-  Watch& watch = watches_[job.run()];
+  RunState& state = states_[job.run()];
   std::optional<Instant> due;
   if (!job.ended()) {
     if (!restorer_.Waits(job.run())) due = job.NextDeadline();
     const std::optional<Instant> links = links_.NextDeadline(job);
     if (links && (!due || *links < *due)) due = links;
   }
-  if (due == watch.due) return;
-  if (watch.due) due_.erase({*watch.due, job.run()});
+  if (due == state.due) return;
+  if (state.due) due_.erase({*state.due, job.run()});
   if (due) due_.emplace(*due, job.run());
-  watch.due = due;
+  state.due = due;
 }
 
 void Pump::Tick(Instant now) {
-  if (restorer_.has_next_runs()) StartNextRuns(now);
+  StartNextRuns(now);
   links_.NoteSleep(now);
   std::vector<RunId> runs;
   for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it) {
@@ -474,8 +475,11 @@ void Pump::Tick(Instant now) {
   std::sort(runs.begin(), runs.end());  // by id, whichever was due first
   for (const RunId run : runs) {
     Job& job = *jobs_.at(run);
-    CheckEnds(now, &job);
-    CheckLeases(now, &job);
+    while (!job.ended()) {
+      const std::optional<Input> lost = links_.NextLost(now, job);
+      if (!lost) break;
+      StepJob(now, &job, *lost);
+    }
     TakeHeld(now, &job);
     if (!job.ended() && !restorer_.Waits(run)) {
       const std::optional<Instant> deadline = job.NextDeadline();
@@ -484,24 +488,6 @@ void Pump::Tick(Instant now) {
     Schedule(job);
   }
   links_.SendDueAcks(now);
-}
-
-void Pump::CheckEnds(Instant now, Job* job) {
-  while (!job->ended()) {
-    const std::optional<Rank> rank = links_.NextEnded(now, *job);
-    if (!rank) return;
-    const Incarnation incarnation = job->workers()[Index(*rank)].incarnation;
-    StepJob(now, job, ProcessEnded{.rank = *rank, .incarnation = incarnation});
-  }
-}
-
-void Pump::CheckLeases(Instant now, Job* job) {
-  while (!job->ended()) {
-    const std::optional<Rank> rank = links_.NextExpired(now, *job);
-    if (!rank) return;
-    const Incarnation incarnation = job->workers()[Index(*rank)].incarnation;
-    StepJob(now, job, LeaseExpired{.rank = *rank, .incarnation = incarnation});
-  }
 }
 
 void Pump::Connection(Instant now, Incarnation incarnation, bool there) {
@@ -541,12 +527,12 @@ void Pump::TakeSnapshots() {
     if (std::exchange(last, record.run) == record.run) continue;
     const auto job = jobs_.find(record.run);
     if (job == jobs_.end()) continue;
-    Watch& watch = watches_[record.run];
+    RunState& state = states_[record.run];
     const std::uint64_t next = job->second->next_index();
-    if (next - watch.snapshot_at < options_.snapshot_every) continue;
+    if (next - state.snapshot_at < options_.snapshot_every) continue;
     // A failed snapshot only lengthens replay; the next is due after snapshot_every more records.
     (void)history_->SaveSnapshot(record.run, next, SaveState(*job->second)).ok();
-    watch.snapshot_at = next;
+    state.snapshot_at = next;
   }
 }
 
@@ -555,8 +541,8 @@ void Pump::DropEnded() {
     const auto it = jobs_.find(run);
     const auto name = by_name_.find(it->second->spec().name);
     if (name != by_name_.end() && name->second == run) by_name_.erase(name);
-    if (const std::optional<Instant> due = watches_[run].due) due_.erase({*due, run});
-    watches_.erase(run);
+    if (const std::optional<Instant> due = states_[run].due) due_.erase({*due, run});
+    states_.erase(run);
     restorer_.Remove(run);
     links_.RemoveRun(*it->second);
     jobs_.erase(it);

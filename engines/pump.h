@@ -62,17 +62,16 @@ class Pump {
   // decisions. kDataLoss says where it does not, or which record is missing. A run that has ended
   // is accepted and not kept. Leases of its workers start anew at `now`.
   //
-  // A restored run takes no input until each of its workers has been heard in this life of the
-  // controller, or its lease has run out. What a worker then says that it has received and sent
-  // proves whether the history has lost its end. Such a run ends (HistoryLost); its workers come
-  // back to a new one.
+  // A restored run takes no input for a while (restorer.h). If the history has lost its end, the
+  // run ends (HistoryLost), and its workers come back to a new one.
   Status Restore(Instant now, RunId run, JobSpec spec, std::string_view snapshot,
                  std::uint64_t from, std::span<const Record> records);
 
-  // This run has ended. `finished`: its workers ended it (RunEnded::finished): no worker that was
-  // trained in it, or in a run of the job before it, is admitted again. Of runs that have ended the
-  // newest are known, 65,536 at most.
-  void KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished);
+  // This run has ended (Tombstones::RememberEnded). No worker that was trained in a run that was
+  // finished, or in a run of the job before it, is admitted again.
+  void KnowEnded(RunId run, const std::string& job, std::uint64_t identity, bool finished) {
+    tombstones_.RememberEnded(run, job, identity, finished);
+  }
 
   // Applies a message of a worker. Sends nothing before Flush. wall_ns is Unix time, for display.
   // REQUIRES: pending() is false or the last Flush was not an error; now does not decrease.
@@ -139,17 +138,19 @@ class Pump {
     Instant at;
     HelloRefused refused;
   };
-  struct Watch {  // over the workers of a run
+  struct RunState {  // beside the job
     std::uint64_t snapshot_at = 0;
     std::deque<Noted> noted;     // in the last minute
     std::optional<Instant> due;  // as in `due_`
   };
+
   void StepJob(Instant now, Job* job, const Input& input);
   Status CheckSwitch(const Job& job, OperatorActed* act) const;
   void StartNextRun(Instant now, RunId run, const NextRun& next);
   void StartNextRuns(Instant now);
   void Begin(Instant now, std::int64_t wall_ns, const FormerRun& former, std::unique_ptr<Job> job);
   bool Foreign(const WorkerEnvelope& envelope) const;
+  Job* Running(const std::string& name) const;
   void OnHello(Instant now, std::int64_t wall_ns, const WorkerEnvelope& envelope);
   void RefuseHello(Instant now, Job* job, const WorkerEnvelope& envelope, Refused refusal);
   void OnMember(Instant now, Job* job, const WorkerEnvelope& envelope);
@@ -160,8 +161,6 @@ class Pump {
   void Refuse(Incarnation to, Refused refusal);
   void AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks);
   void Schedule(const Job& job);
-  void CheckLeases(Instant now, Job* job);
-  void CheckEnds(Instant now, Job* job);
   void TakeSnapshots();
   void DropEnded();
 
@@ -172,7 +171,7 @@ class Pump {
   RunId next_run_;
   std::uint64_t epoch_;
   std::map<RunId, std::unique_ptr<Job>> jobs_;
-  std::map<RunId, Watch> watches_;
+  std::map<RunId, RunState> states_;
   std::map<std::string, RunId> by_name_;  // runs that have not ended
   Presence presence_;
   // A turn looks at the runs for which something is due or has happened, however many there are.

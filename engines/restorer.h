@@ -49,7 +49,6 @@ class Restorer {
   // batch was torn between two runs. A run that is restored later is none of them.
   void AddNextRun(RunId run, NextRun next) { next_runs_[run] = std::move(next); }
   void RemoveNextRun(RunId run) { next_runs_.erase(run); }
-  bool has_next_runs() const { return !next_runs_.empty(); }
   std::map<RunId, NextRun> TakeNextRuns() { return std::exchange(next_runs_, {}); }
 
  private:
