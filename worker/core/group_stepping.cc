@@ -1,6 +1,6 @@
 #include "worker/core/group_stepping.h"
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 namespace {
@@ -52,7 +52,7 @@ void GroupStepping::Continue(Actions* out) {
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
 void GroupStepping::SignalAgain(Actions* out) {
-  using Call = SessionCore::Call;
+  using Call = SessionFlow::Call;
   const Call call = core().call_;
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
   if (call == Call::kStep && core().discard_ && !stop_requested_)
@@ -78,7 +78,7 @@ void GroupStepping::OnTrained(Outcome outcome, const std::string& detail, Action
   core().iteration_ = core().group_.iteration;
   core().Report(Outcome::kOk, {}, out);
   BeginRound();
-  if (core().call_ != SessionCore::Call::kStep) return Continue(out);
+  if (core().call_ != SessionFlow::Call::kStep) return Continue(out);
   core().step_.rounds = 1;
   core().step_.included = true;
   core().StepDone(false, out);
@@ -87,7 +87,7 @@ void GroupStepping::OnTrained(Outcome outcome, const std::string& detail, Action
 void GroupStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
   if (core().group_.id != kNoGroup) core().Report(Outcome::kOk, {}, out);
-  if (core().call_ == SessionCore::Call::kStep && rounds > 0) {
+  if (core().call_ == SessionFlow::Call::kStep && rounds > 0) {
     core().step_.rounds = rounds;
     core().step_.included = true;
     return core().StepDone(false, out);
@@ -108,13 +108,13 @@ void GroupStepping::Ask(Actions* out) {
   ready.local_steps = local_steps_;
   core().SayReady(out);
   asked_ = ready;
-  if (!ready.waiting && core().call_ == SessionCore::Call::kStep) core().StepDone(false, out);
+  if (!ready.waiting && core().call_ == SessionFlow::Call::kStep) core().StepDone(false, out);
 }
 
 // A step may wait for the controller to acknowledge something (kMaxUnacked).
 void GroupStepping::OnAcked(Actions* out) {
-  const bool idle = core().call_ == SessionCore::Call::kStep &&
-                    core().work_ == SessionCore::Work::kNone && !core().held_;
+  const bool idle = core().call_ == SessionFlow::Call::kStep &&
+                    core().work_ == SessionFlow::Work::kNone && !core().held_;
   if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
 }
 
@@ -124,7 +124,7 @@ void GroupStepping::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void GroupStepping::OnReply(const QueryReply& reply, Actions* out) {
-  using Call = SessionCore::Call;
+  using Call = SessionFlow::Call;
   // A reply to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
   if (AcknowledgesLate(core().plan())) {

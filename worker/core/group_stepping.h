@@ -16,6 +16,8 @@ namespace prd {
 
 class GroupStepping : public Stepping {
  public:
+  using Stepping::Stepping;
+
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
   void OnStep(const Ready& ready, std::int64_t taken) override;

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <set>
 
-#include "worker/core/session_core.h"
 #include "worker/core/session_core_limits.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-using Call = SessionCore::Call;
-using Work = SessionCore::Work;
+using Call = SessionFlow::Call;
+using Work = SessionFlow::Work;
 
 bool NeighbourStepping::serial() const { return AppliesFirst(core().plan()); }
 
@@ -57,7 +57,7 @@ void NeighbourStepping::Continue(Actions* out) {
 
 // The first update also while the training loop computes, which reads the parameters too.
 void NeighbourStepping::Publish(Actions* out) {
-  const SessionCore& c = core();
+  const SessionFlow& c = core();
   if (!updates_.met() || !c.has_replica_ || c.said_finish_) return;
   if (c.held_ || c.work_ != Work::kNone) return;
   if (serial() && c.call_ != Call::kStep) return;
@@ -65,7 +65,7 @@ void NeighbourStepping::Publish(Actions* out) {
 }
 
 void NeighbourStepping::Receive(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (c.ready_waiting_ || !updates_.CanReceive(c.iteration_)) return;
   c.step_.waited += c.now_ - c.idle_at_;
   const UpdateQueues::Counters counters = updates_.TakeCounters();
@@ -103,7 +103,7 @@ void NeighbourStepping::OnApplied(Iteration iteration, std::int64_t, Actions* ou
 // Before a jump the parameters are averaged with the updates of the iteration before the one that
 // is entered (section 5).
 void NeighbourStepping::Enter(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (!next_) return;
   if (*next_ > c.iteration_ + 1) {
     if (!updates_.CanReceive(*next_ - 1)) return;
@@ -128,7 +128,7 @@ void NeighbourStepping::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void NeighbourStepping::OnAnswer(const QueryReply& reply, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (!c.ready_waiting_) return;
   if (reply.iteration != c.ready_.iteration || reply.next < reply.iteration ||
       reply.next > kMaxIteration) {
@@ -161,7 +161,7 @@ std::string NeighbourStepping::CheckNeighbourhood(const Neighbourhood& hood) con
 }
 
 void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (c.said_finish_ || c.call_ == Call::kLeave) return;
   const std::string wrong = CheckNeighbourhood(hood);
   if (!wrong.empty()) {

@@ -19,6 +19,8 @@ namespace prd {
 
 class NeighbourStepping : public Stepping {
  public:
+  using Stepping::Stepping;
+
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
   bool OnResumed(Actions* out) override;

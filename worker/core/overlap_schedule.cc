@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "worker/core/overlap_stepping.h"
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-using Call = SessionCore::Call;
-using Work = SessionCore::Work;
+using Call = SessionFlow::Call;
+using Work = SessionFlow::Work;
 
 // What is wrong with the schedule, or empty.
 std::string OverlapStepping::CheckSchedule(const Schedule& schedule) const {

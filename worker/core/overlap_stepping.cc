@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-using Call = SessionCore::Call;
-using Beside = SessionCore::Beside;
-using Work = SessionCore::Work;
+using Call = SessionFlow::Call;
+using Beside = SessionFlow::Beside;
+using Work = SessionFlow::Work;
 
 bool OverlapStepping::InBackground() const { return AveragesInBackground(core().plan()); }
 bool OverlapStepping::Scheduled() const { return FollowsSchedule(core().plan()); }
@@ -232,7 +232,7 @@ void OverlapStepping::OnMessage(const ControllerBody& body, Actions* out) {
 
 // The signal needs no group.
 void OverlapStepping::OnAnswer(const QueryReply& reply, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (!DrawnAhead(c.plan())) return;
   if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
   if (!InBackground() && c.work_ == Work::kNone) c.step_.waited += c.now_ - c.idle_at_;

@@ -38,6 +38,8 @@ namespace prd {
 
 class OverlapStepping : public Stepping {
  public:
+  using Stepping::Stepping;
+
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
   void OnCopyOrdered() override;

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-using Call = SessionCore::Call;
-using Beside = SessionCore::Beside;
-using Work = SessionCore::Work;
+using Call = SessionFlow::Call;
+using Beside = SessionFlow::Beside;
+using Work = SessionFlow::Work;
 
 void RoundStepping::OnHello() {
   unapplied_ = arrival_due_ = false;

@@ -17,6 +17,8 @@ namespace prd {
 
 class RoundStepping : public Stepping {
  public:
+  using Stepping::Stepping;
+
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
   void OnAveraged() override;

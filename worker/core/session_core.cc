@@ -1,723 +1,98 @@
 #include "worker/core/session_core.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "common/base/check.h"
-#include "worker/core/session_core_limits.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-// With the default plan until the first Welcome.
-SessionCore::SessionCore() : stepping_(MakeStepping(Plan())) {}
+SessionCore::SessionCore() : flow_(std::make_unique<SessionFlow>()) {}
 SessionCore::~SessionCore() = default;
 SessionCore::SessionCore(SessionCore&&) noexcept = default;
 SessionCore& SessionCore::operator=(SessionCore&&) noexcept = default;
 
-Stepping& SessionCore::stepping() {
-  stepping_->Bind(this);
-  return *stepping_;
-}
-
-namespace {
-
-constexpr DurationNs kResendMax = 2 * kSecond;
-constexpr std::size_t kResendAtOnce = 32;
-// Between Hellos of one incarnation and the next, so that a controller that refuses both is not
-// flooded.
-constexpr DurationNs kHelloGap = 100 * kMillisecond;
-constexpr DurationNs kLeaveWait = kSecond;
-
-}  // namespace
-
-// ---- messages out ----
-
-WorkerEnvelope SessionCore::Envelope(Seq seq, WorkerBody body) const {
-  return {.run = run_,
-          .identity = identity_,
-          .rank = run_ == kNoRun ? kNoRank : welcome_.rank,
-          .incarnation = incarnation_,
-          .seq = seq,
-          .ack = link_.last_in(),
-          .oldest = link_.oldest(),
-          .token = options_.token,
-          .body = std::move(body)};
-}
-
-void SessionCore::Push(WorkerBody body, Actions* out) {
-  auto* finished = std::get_if<Finished>(&body);
-  if (finished != nullptr && finished->outcome == Outcome::kFailed && finished->group != kNoGroup &&
-      finished->group == failed_group_) {
-    finished->unreachable = unreachable_;
-  }
-  if (link_.unacked().empty()) {
-    resend_after_ = kResendFirst;
-    resend_at_ = now_ + resend_after_;
-  }
-  const auto& [seq, kept] = link_.Push(std::move(body));
-  out->push_back(SendToController{Envelope(seq, kept)});
-}
-
-void SessionCore::SendHeartbeat(Actions* out) {
-  const std::uint32_t every = std::clamp<std::uint32_t>(welcome_.heartbeat_ms, 10, 60'000);
-  heartbeat_at_ = now_ + every * kMillisecond;
-  heartbeat_sent_ = now_;
-  ++heartbeats_out_;
-  out->push_back(SendToController{Envelope(0, Heartbeat{})});
-}
-
-void SessionCore::Resend(Actions* out) {
-  resend_after_ = std::min(2 * resend_after_, kResendMax);
-  resend_at_ = now_ + resend_after_;
-  std::size_t sent = 0;
-  for (const auto& [seq, body] : link_.unacked()) {
-    if (++sent > kResendAtOnce) break;
-    out->push_back(SendToController{Envelope(seq, body)});
-  }
-}
-
-// A new life: as a new incarnation, as soon as there is one. What it brings is the replica as it is
-// once `apply` has run, if it runs now; results in the inbox are given up.
-void SessionCore::SayHello(Actions* out) {
-  contact_ = Contact::kHello;
-  link_ = {};
-  run_ = kNoRun;
-  identity_ = {};
-  lives_.clear();
-  out_of_reach_.clear();
-  failed_group_ = kNoGroup;  // the next run's groups have the same numbers
-  unreachable_.clear();
-  waits_for_.clear();
-  has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
-  said_leave_ = false;
-  ends_run_ = false;
-  if (call_ == Call::kResume || call_ == Call::kMean) paused_ = false;
-  mean_.given = false;
-  last_group_ = kNoGroup;
-  held_.reset();
-  beside_ = {};
-  stepping().OnHello();
-  heartbeats_out_ = 0;
-  heard_ = now_;
-  hello_due_ = true;
-  OnTime(now_, out);
-}
-
-// ---- calls ----
-
-void SessionCore::BeginCall(Call call) {
-  PRD_CHECK(call_ == Call::kNone);
-  call_ = call;
-  call_at_ = now_;
-  step_ = {};
-  handed_over_ = false;
-  if (has_replica_) waits_for_.clear();
-  line_at_ = FirstLine();
-}
-
-void SessionCore::Done(Status status, Actions* out) {
-  stepping().OnCallEnds(out);
-  const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
-                         call_ == Call::kResume || (call_ == Call::kMean && !paused_);
-  if (soon_ && status.ok() && trains_on && is_member() && !handed_over_) {
-    call_ = Call::kPause;  // for good
-    return End(out);
-  }
-  call_ = Call::kNone;
-  UpdateInterrupt(out);
-  out->push_back(CallDone{std::move(status), step_, std::exchange(numbers_, {})});
-}
-
-void SessionCore::StepDone(bool copied, Actions* out) {
-  step_.iteration = iteration_;
-  step_.own = own_;
-  // Of a newer replica than that of this worker's last group: no group ends this step. The others
-  // have stopped with that replica, or stop without this worker.
-  const bool caught_up = copied && iteration_ != group_.iteration;
-  step_.done = caught_up ? progress_.done : IsDone();
-  step_.adopted = copied;
-  step_.attempts += carried_over_.attempts;
-  step_.sent_bytes += carried_over_.sent_bytes;
-  step_.reduced += carried_over_.reduced;
-  carried_over_ = {};
-  stepping().OnStepEnds();
-  if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
-  if (now_ - told_at_ >= kTellEvery) TellTrainedSoon(out);
-  Done(Status::Ok(), out);
-}
-
-// The step has ended, and is the last of this run.
-void SessionCore::EndRunAfterStep(Actions* out) {
-  ended_step_ = step_;
-  ended_at_ = now_;
-  stepping().OnCallEnds(out);
-  call_ = Call::kSwitch;
-  End(out);
-}
-
-void SessionCore::EndSwitch(Actions* out) {
-  step_ = std::exchange(ended_step_, {});
-  step_.iteration = iteration_;
-  step_.adopted = true;
-  step_.waited += now_ - ended_at_;
-  Done(Status::Ok(), out);
-}
-
-// Whether the step that ends now is the last that the goal needs. Workers that end a step with one
-// result stop with the same one.
-bool SessionCore::IsDone() const {
-  const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
-  return together ? group_.last : progress_.done;
-}
-
-// By Progressed, where no Ready has told it.
-void SessionCore::TellTrained(Actions* out) {
-  if (!trains() || (own_ == told_ && nonfinite_ == 0 && losses_.count == 0)) return;
-  Push(Progressed{.own = own_,
-                  .nonfinite = std::exchange(nonfinite_, 0),
-                  .losses = std::exchange(losses_, {})},
-       out);
-  told_ = own_;
-  told_at_ = now_;
-}
-
-// The same, where the controller answers.
-void SessionCore::TellTrainedSoon(Actions* out) {
-  if (link_.unacked().size() < kTellUnacked) TellTrained(out);
-}
-
-// The call in progress ends, if the session is over or cancelled.
-bool SessionCore::EndsCall(Actions* out) {
-  if (cancelled_) {
-    Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  } else if (contact_ == Contact::kOver) {
-    Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
-  } else {
-    return false;
-  }
-  return true;
-}
-
-std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
-  if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
-  const bool last = ends_run_ || soon_;  // more follows before the call ends
-  if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
-  const bool trains = group_.kind == GroupKind::kTrain;
-  if (call_ != Call::kStep || !trains || last || !stepping().EndsWithReduction()) {
-    return std::nullopt;
-  }
-  handed_over_ = true;
-  StepOutcome outcome = step_;
-  outcome.iteration = group_.iteration;
-  outcome.rounds = 1;
-  outcome.included = true;
-  outcome.done = IsDone();
-  return outcome;
-}
-
-// Calls off what runs on the data plane; nobody is told.
-void SessionCore::DropWork(Actions* out) {
-  if (work_ == Work::kReduce || beside_.state == Beside::State::kReduce) {
-    out->push_back(CancelReduce{});
-  }
-  if (work_ == Work::kFetch || beside_.state == Beside::State::kFetch) {
-    out->push_back(CancelFetch{});
-  }
-  if (work_ != Work::kApply) work_ = Work::kNone;
-  group_.id = kNoGroup;
-  beside_ = {};
-  if (std::exchange(copies_, false)) out->push_back(CancelCopyForAverage{});
-  average_from_.clear();
-}
-
-// The session can do nothing more.
-void SessionCore::Over(Status status, Actions* out) {
-  DropWork(out);
-  if (std::exchange(probes_, false)) out->push_back(ProbePeers{});
-  contact_ = Contact::kOver;
-  over_ = status;
-  held_.reset();
-  if (call_ != Call::kNone && work_ == Work::kNone) {
-    Done(call_ == Call::kLeave ? Status::Ok() : std::move(status), out);
-  }
-}
-
+bool SessionCore::wants_incarnation() const { return flow_->wants_incarnation(); }
+void SessionCore::GiveIncarnation(Incarnation incarnation) { flow_->GiveIncarnation(incarnation); }
 void SessionCore::Attach(Instant now, Options options, Actions* out) {
-  now_ = now;
-  BeginCall(Call::kAttach);
-  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  if (soon_) return Done(Left(), out);
-  options_ = std::move(options);
-  iteration_ = options_.hello.iteration;
-  own_ = options_.hello.own;
-  progress_ = {.trained = options_.hello.job_trained};
-  nonfinite_ = 0;
-  losses_ = {};
-  paused_ = false;
-  stop_.reset();
-  mean_ = {};
-  former_ = {};
-  answered_ = now;
-  SayHello(out);
+  flow_->Attach(now, std::move(options), out);
 }
-
 void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
                        Actions* out) {
-  now_ = now;
-  idle_at_ = now;
-  discard_ = discard;
-  BeginCall(Call::kStep);
-  stepping().OnStep(ready, taken);
-  UpdateInterrupt(out);
-  if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (EndsCall(out) || said_leave_) return;
-  if (said_finish_ &&
-      ends_run_) {  // the step before was given up since (timeout): this one is void
-    step_.own = own_;
-    return EndRunAfterStep(out);
-  }
-  if (!discard) {
-    ++own_.steps;
-    own_.samples += ready.samples;
-  }
-  step_.own = own_;
-  stepping().StartStep(out);
+  flow_->Step(now, ready, discard, taken, out);
 }
-
-void SessionCore::Finish(Instant now, Actions* out) {
-  now_ = now;
-  BeginCall(Call::kFinish);
-  End(out);
+void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
+                          std::uint64_t digest) {
+  flow_->Applied(now, iteration, rounds, out, digest);
 }
-
-// Finish, and Pause.
-void SessionCore::End(Actions* out) {
-  discard_ = false;
-  stepping().OnFinish();
-  UpdateInterrupt(out);
-  if (EndsCall(out)) return;
-  if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
-  stepping().Continue(out);
+void SessionCore::Finish(Instant now, Actions* out) { flow_->Finish(now, out); }
+void SessionCore::Pause(Instant now, Actions* out) { flow_->Pause(now, out); }
+void SessionCore::Resume(Instant now, Actions* out) { flow_->Resume(now, out); }
+void SessionCore::Average(Instant now, bool with_state, Actions* out) {
+  flow_->Average(now, with_state, out);
 }
-
+void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
+  flow_->Mean(now, std::move(values), resumes, out);
+}
+void SessionCore::HasGradientsNow() { flow_->HasGradientsNow(); }
+void SessionCore::NoteNonfinite() { flow_->NoteNonfinite(); }
+void SessionCore::NoteLosses(const Losses& losses) { flow_->NoteLosses(losses); }
 void SessionCore::Leave(Instant now, const std::string& reason, Actions* out) {
-  now_ = now;
-  PRD_CHECK(call_ == Call::kNone || work_ == Work::kApply);
-  work_ = Work::kNone;
-  call_ = Call::kLeave;
-  call_at_ = now;
-  if (!is_member()) return Over(Status(Code::kAborted, "the session has left"), out);
-  FailHeld("its session leaves", out);
-  held_.reset();
-  CancelBeside("its session leaves", out);
-  leave_by_ = now + kLeaveWait;
-  TellTrained(out);
-  Push(prd::Leave{.reason = reason}, out);
+  flow_->Leave(now, reason, out);
 }
-
 void SessionCore::LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out) {
-  now_ = now;
-  if (soon_) return;
-  soon_ = {.reason = std::move(reason), .by = {}};
-  if (grace > 0) soon_->by = now + grace;
-  LeaveIfIdle(out);
+  flow_->LeaveSoon(now, std::move(reason), grace, out);
 }
-
-// Where no boundary is to come, or not soon: nobody has admitted this worker, the job has not begun
-// for it, it pauses, or it waits in Finish.
-void SessionCore::LeaveIfIdle(Actions* out) {
-  if (!soon_ || said_leave_ || call_ == Call::kLeave) return;
-  // On its way to another run it is awaited there, and leaves from there.
-  if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(Left(), out);
-  if (!is_member()) return;
-  const bool waits = !has_replica_ && work_ == Work::kNone && !held_;
-  const bool in_mean = call_ == Call::kMean && !said_resume_;
-  const bool pauses = paused_ && (call_ == Call::kNone || in_mean);
-  const bool finishing = said_finish_ && !final_announced_;
-  if (waits || pauses || finishing) SayLeave(out);
+void SessionCore::Stop(Instant now, std::string reason, Actions* out) {
+  flow_->Stop(now, std::move(reason), out);
 }
-
-void SessionCore::SayLeave(Actions* out) {
-  said_leave_ = true;
-  Push(prd::Leave{.reason = soon_->reason}, out);
+void SessionCore::Cancel(Instant now, Actions* out) { flow_->Cancel(now, out); }
+void SessionCore::Fail(Instant now, const Status& why, Actions* out) { flow_->Fail(now, why, out); }
+void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
+  flow_->OnEnvelope(now, envelope, out);
 }
-
-void SessionCore::Cancel(Instant now, Actions* out) {
-  now_ = now;
-  cancelled_ = true;
-  CancelBeside("cancelled by its user", out);
-  FailHeld("cancelled by its user", out);
-  if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
-  GiveUpWork("cancelled by its user", out);
-  FailCall(Status(Code::kCancelled, "the session was cancelled"), out);
-}
-
-void SessionCore::Fail(Instant now, const Status& why, Actions* out) {
-  now_ = now;
-  if (is_member() && call_ != Call::kLeave) {
-    CancelBeside(why.message(), out);
-    FailHeld(why.message(), out);
-    GiveUpWork(why.message(), out);
-    TellTrained(out);
-    Push(prd::Leave{.reason = why.message()}, out);
-  }
-  Over(why, out);
-}
-
-void SessionCore::SayReady(Actions* out) {
-  ready_waiting_ = ready_.waiting;
-  ready_at_ = idle_at_ = now_;
-  ready_.rtt_ns = rtt_ns_;
-  ready_.own = told_ = own_;
-  ready_.nonfinite = std::exchange(nonfinite_, 0);
-  ready_.losses = std::exchange(losses_, {});
-  told_at_ = now_;
-  Push(ready_, out);
-}
-
-// The call in progress Ends, and has nothing left to do for training.
-void SessionCore::SayEnd(Actions* out) {
-  if (!trains() || ready_waiting_ || SaidEnd() || work_ != Work::kNone) return;
-  TellTrained(out);
-  if (soon_) {
-    Push(prd::Pause{}, out);
-    return SayLeave(out);
-  }
-  if (Finishes()) {
-    said_finish_ = true;
-    Push(prd::Finish{}, out);
-    return;
-  }
-  FailHeld("its training loop pauses", out);
-  Push(prd::Pause{}, out);
-  paused_ = true;
-  if (call_ == Call::kMean) return ContinueMean(out);
-  Done(Status::Ok(), out);
-}
-
-// ---- the data plane, for the call in progress ----
-
-// Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
-// parameters be written.
-void SessionCore::BeginHeld(Actions* out) {
-  if (!held_ || work_ != Work::kNone || !Lends()) return;
-  if (BesideRuns()) return;
-  const auto* final = std::get_if<Group>(&*held_);
-  if (final != nullptr && final->kind == GroupKind::kFinal && stepping().DelaysFinal(out)) return;
-  auto held = std::move(*held_);
-  held_.reset();
-  if (const auto* adopt = std::get_if<Adopt>(&held)) {
-    work_ = Work::kFetch;
-    source_ = adopt->source.rank;
-    out->push_back(StartFetch{.source = adopt->source});
-    return;
-  }
-  Begin(std::move(std::get<Group>(held)), out);
-}
-
-bool SessionCore::Passive(const Group& group) const {
-  if (!DrawnAhead(plan()) || group.kind != GroupKind::kTrain) return false;
-  return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
-    return member.incarnation == incarnation_ && member.passive;
-  });
-}
-
-Reduced SessionCore::WhatReduces(GroupKind kind) const {
-  const bool trains = kind == GroupKind::kTrain || kind == GroupKind::kRound;
-  return trains ? ReducedInTraining(plan()) : Reduced();
-}
-
-void SessionCore::Begin(Group group, Actions* out) {
-  work_ = Work::kReduce;
-  decides_ = Decides::kHere;
-  group_ = std::move(group);
-  const bool trains = group_.kind == GroupKind::kTrain;
-  if (trains && DrawnAhead(plan())) group_.iteration = iteration_;
-  group_at_ = now_;
-  group_bytes_ = 0;
-  digest_ = 0;
-  step_.group = group_;
-  if (!Passive(group_)) ++step_.attempts;
-  if (trains) step_.waited += now_ - idle_at_;
-  out->push_back(StartReduce{.group = group_, .what = WhatReduces(group_.kind)});
-}
-
-// The caller is to apply, or add, what has come.
-void SessionCore::Apply(ApplyNow::What what, Iteration iteration, Actions* out) {
-  work_ = Work::kApply;
-  const bool digest = group_.digest && group_.id != kNoGroup && what == ApplyNow::What::kGradients;
-  out->push_back(ApplyNow{.what = what, .iteration = iteration, .digest = digest});
-}
-
-void SessionCore::Report(Outcome outcome, const std::string& detail, Actions* out) {
-  const bool trained = group_.kind == GroupKind::kTrain;
-  work_ = Work::kNone;
-  idle_at_ = now_;
-  if (trained && FollowsSchedule(plan())) {
-    if (outcome == Outcome::kFailed && group_.id == failed_group_) {
-      ReportOutOfReach(unreachable_, out);
-    }
-    return;
-  }
-  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
-  Push(Finished{.group = group_.id,
-                .outcome = outcome,
-                .detail = detail,
-                .wait_ns = waited ? group_at_ - ready_at_ : 0,
-                .reduce_ns = now_ - group_at_,
-                .bytes = group_bytes_,
-                .digest = outcome == Outcome::kOk ? digest_ : 0},
-       out);
-}
-
-// Where no group that trains is reported. Now and then: what fails is tried again at once.
-void SessionCore::ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out) {
-  Finished report{.group = kNoGroup, .outcome = Outcome::kFailed};
-  for (const Rank rank : ranks) {
-    const auto [it, fresh] = out_of_reach_.try_emplace(rank, now_);
-    if (!fresh && now_ - it->second < kSecond) continue;
-    it->second = now_;
-    report.unreachable.push_back(rank);
-  }
-  if (!report.unreachable.empty()) Push(std::move(report), out);
-}
-
-void SessionCore::GiveUpWork(const std::string& why, Actions* out) {
-  if (work_ == Work::kReduce) {
-    out->push_back(CancelReduce{});
-    Report(Outcome::kFailed, why, out);
-  } else if (work_ == Work::kFetch) {
-    out->push_back(CancelFetch{});
-    work_ = Work::kNone;
-    Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
-  }
-}
-
-// A group that was announced ahead will not be begun.
-void SessionCore::FailHeld(const std::string& why, Actions* out) {
-  if (!stepping().HoldsAhead()) return;
-  const GroupId id = std::get<Group>(*held_).id;
-  held_.reset();
-  Push(Finished{.group = id, .outcome = Outcome::kFailed, .detail = why}, out);
-}
-
+void SessionCore::OnConnected(Instant now, Actions* out) { flow_->OnConnected(now, out); }
 void SessionCore::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable,
                             std::uint64_t digest) {
-  now_ = now;
-  failed_group_ = status.ok() ? kNoGroup : group;
-  unreachable_ = std::move(unreachable);
-  const Outcome outcome = status.ok()                     ? Outcome::kOk
-                          : decides_ == Decides::kGivenUp ? Outcome::kAborted
-                                                          : Outcome::kFailed;
-  if (beside_.state == Beside::State::kReduce && beside_.group.id == group) {
-    group_bytes_ = sent_bytes;
-    EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
-    BeginHeld(out);
-    return stepping().Continue(out);
-  }
-  if (work_ != Work::kReduce || group_.id != group) return;
-  group_bytes_ = sent_bytes;
-  digest_ = digest;
-  step_.sent_bytes += sent_bytes;
-  step_.reduced += now - group_at_;
-  const GroupKind kind = group_.kind;
-  if (kind == GroupKind::kTrain) {
-    stepping().OnTrained(outcome, status.message(), out);
-  } else if (!status.ok()) {
-    Report(outcome, status.message(), out);
-  }
-  if (!status.ok()) return BeginHeld(out);
-  if (kind == GroupKind::kTrain) return;
-  iteration_ = group_.iteration;
-  in_inbox_ = 0;
-  Report(Outcome::kOk, {}, out);
-  if (kind == GroupKind::kInitial) return HasReplica(false, out);
-  if (kind == GroupKind::kFinal) {
-    final_done_ = !ends_run_;
-    return;
-  }
-  stepping().OnAveraged();
-  stepping().Continue(out);
+  flow_->OnReduced(now, group, status, sent_bytes, out, std::move(unreachable), digest);
 }
-
-void SessionCore::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
-                          std::uint64_t digest) {
-  now_ = now;
-  digest_ = digest;
-  PRD_CHECK(work_ == Work::kApply);
-  work_ = Work::kNone;
-  stepping().OnApplied(iteration, rounds, out);
-}
-
 void SessionCore::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                             Iteration in_inbox) {
-  now_ = now;
-  if (beside_.state == Beside::State::kFetch) return stepping().OnResultFetched(status, out);
-  if (work_ != Work::kFetch) return;
-  work_ = Work::kNone;
-  if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
-    return Over(Status(Code::kDataLoss, "a peer's replica is of no possible iteration"), out);
-  }
-  Push(Adopted{.ok = status.ok(),
-               .iteration = status.ok() ? iteration : 0,
-               .detail = status.ok() ? std::string() : status.message()},
-       out);
-  if (!status.ok()) {
-    stepping().SignalAgain(out);
-    return BeginHeld(out);
-  }
-  iteration_ = iteration;
-  in_inbox_ = in_inbox;
-  if (said_finish_ && final_announced_) {
-    final_done_ = !ends_run_;  // the others' average
-    return;
-  }
-  HasReplica(true, out);
+  flow_->OnFetched(now, status, iteration, out, in_inbox);
 }
-
-void SessionCore::HasReplica(bool copied, Actions* out) {
-  has_replica_ = true;
-  former_ = identity_;
-  beside_ = {};
-  if (!stepping().OnReplica(copied, out)) return;
-  if (call_ == Call::kAttach) return Done(Status::Ok(), out);
-  if (call_ == Call::kStep) return StepDone(true, out);
-  if (Switched()) return EndSwitch(out);
-  if (call_ == Call::kResume) {
-    step_.adopted = true;
-    return EndResume(out);
-  }
-  if (call_ == Call::kMean) {
-    step_.adopted = true;
-    return ContinueMean(out);
-  }
-  stepping().Continue(out);
-  BeginHeld(out);
+void SessionCore::OnCopiedForAverage(Instant now, const Status& status, Actions* out) {
+  flow_->OnCopiedForAverage(now, status, out);
 }
-
-// ---- the data plane, beside the call ----
-
-void SessionCore::BeginBeside(Group group, Iteration gain, bool contributes, Actions* out) {
-  group_bytes_ = 0;
-  if (!Passive(group)) ++carried_over_.attempts;
-  beside_ = {.state = Beside::State::kReduce,
-             .group = std::move(group),
-             .contributed = contributes,
-             .at = now_};
-  if (cancelled_) return EndBeside(Outcome::kFailed, "cancelled by its user", out);
-  out->push_back(
-      StartReduce{.group = beside_.group, .what = WhatReduces(beside_.group.kind), .gain = gain});
+void SessionCore::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
+  flow_->OnNote(now, from, note, out);
 }
-
-// The group beside the call is through.
-void SessionCore::EndBeside(Outcome outcome, const std::string& detail, Actions* out) {
-  carried_over_.sent_bytes += group_bytes_;
-  carried_over_.reduced += now_ - beside_.at;
-  stepping().OnBesideThrough(outcome, detail, out);
+void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
+                            Actions* out) {
+  flow_->OnRequest(now, from, request, parcel, out);
 }
-
-// False if the abort does not concern the group beside the call.
-bool SessionCore::AbortBeside(const Abort& abort, Actions* out) {
-  if (beside_.state == Beside::State::kNone || beside_.group.id != abort.group) return false;
-  if (beside_.state == Beside::State::kReduce) {
-    out->push_back(CancelReduce{});
-    EndBeside(Outcome::kAborted, abort.reason, out);
-  }
-  if (!abort.undone && TrainsInRounds(plan())) return true;
-  if (beside_.state == Beside::State::kFetch) {
-    out->push_back(CancelFetch{});
-    RefuseResult(abort.reason, out);
-  }
-  beside_ = {};  // what was given is still in the outbox
-  BeginHeld(out);
-  stepping().Continue(out);
-  return true;
+void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
+                           const ShardHeader& enclosure, Actions* out) {
+  flow_->OnPulled(now, ticket, status, enclosure, out);
 }
-
-void SessionCore::CancelBeside(const std::string& why, Actions* out) {
-  if (beside_.state == Beside::State::kReduce) {
-    out->push_back(CancelReduce{});
-    EndBeside(Outcome::kFailed, why, out);
-  } else if (beside_.state == Beside::State::kFetch) {
-    out->push_back(CancelFetch{});
-    beside_.state = Beside::State::kFailed;
-    RefuseResult(why, out);
-  }
+void SessionCore::OnOutOfReach(Instant now, Rank rank, Actions* out) {
+  flow_->OnOutOfReach(now, rank, out);
 }
-
-// A round's result is not copied.
-void SessionCore::RefuseResult(const std::string& why, Actions* out) {
-  Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
+void SessionCore::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
+  flow_->OnProbed(now, rank, incarnation, out);
 }
-
-// ---- time ----
-
-void SessionCore::OnConnected(Instant now, Actions* out) {
-  now_ = now;
-  if (contact_ != Contact::kHello && contact_ != Contact::kMember) return;
-  resend_after_ = kResendFirst / 2;
-  Resend(out);
-  if (contact_ == Contact::kMember) SendHeartbeat(out);
+void SessionCore::OnNoConnection(const std::string& why) { flow_->OnNoConnection(why); }
+void SessionCore::OnTime(Instant now, Actions* out) { flow_->OnTime(now, out); }
+std::optional<Instant> SessionCore::NextDeadline() const { return flow_->NextDeadline(); }
+std::optional<StepOutcome> SessionCore::HandedOver(GroupId group) {
+  return flow_->HandedOver(group);
 }
-
-void SessionCore::OnTime(Instant now, Actions* out) {
-  now_ = now;
-  const bool may_say = !paused_ && work_ != Work::kApply && next_incarnation_ != 0;
-  if (hello_due_ && may_say && now >= hello_at_) {
-    hello_due_ = false;
-    iteration_ -= std::exchange(in_inbox_, 0);
-    hello_at_ = now + kHelloGap;
-    incarnation_ = std::exchange(next_incarnation_, 0);
-    out->push_back(BecomeIncarnation{incarnation_});
-    Hello hello = options_.hello;
-    if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
-    hello.iteration = iteration_;
-    hello.former = former_;
-    hello.own = told_ = own_;
-    hello.job_trained = progress_.trained;
-    told_at_ = now;
-    Push(std::move(hello), out);
-  }
-  const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
-  if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(out);
-  if (contact_ == Contact::kMember && now >= heartbeat_at_) {
-    SendHeartbeat(out);
-    if (call_ != Call::kLeave) TellTrainedSoon(out);
-  }
-  if (is_member()) stepping().OnTime(out);
-  if (GraceEnds() && now >= *GraceEnds()) {
-    soon_->reason += ", whose grace is over";
-    return Fail(now, Left(), out);
-  }
-  if (call_ == Call::kLeave && now >= leave_by_) {
-    return Over(Status(Code::kAborted, "the session has left"), out);
-  }
-  if (const auto line = LineAt(); line && now >= *line) SayLine(out);
-  const std::optional<Instant> timeout = TimeoutEnds();
-  if (timeout && now >= *timeout) TimedOut(out);
-}
-
-std::optional<Instant> SessionCore::NextDeadline() const {
-  std::optional<Instant> next = TimeoutEnds();
-  const auto consider = [&next](Instant at) {
-    if (!next || at < *next) next = at;
-  };
-  if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
-    if (hello_due_) {
-      if (!paused_ && work_ != Work::kApply) consider(hello_at_);
-    } else if (!link_.unacked().empty()) {
-      consider(resend_at_);
-    }
-  }
-  if (contact_ == Contact::kMember) {
-    consider(heartbeat_at_);
-    if (const auto at = stepping_->NextDeadline()) consider(*at);
-  }
-  if (GraceEnds()) consider(*GraceEnds());
-  if (call_ == Call::kLeave) consider(leave_by_);
-  if (const auto at = LineAt()) consider(*at);
-  return next;
-}
+bool SessionCore::in_call() const { return flow_->in_call(); }
+Incarnation SessionCore::incarnation() const { return flow_->incarnation(); }
+Iteration SessionCore::iteration() const { return flow_->iteration(); }
+const Trained& SessionCore::own() const { return flow_->own(); }
+const JobProgress& SessionCore::progress() const { return flow_->progress(); }
+bool SessionCore::paused() const { return flow_->paused(); }
+const Welcome& SessionCore::welcome() const { return flow_->welcome(); }
+GroupId SessionCore::called_off() const { return flow_->called_off(); }
 
 }  // namespace prd

@@ -4,17 +4,17 @@
 #include "worker/core/neighbour_stepping.h"
 #include "worker/core/overlap_stepping.h"
 #include "worker/core/round_stepping.h"
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 #include "worker/core/store_stepping.h"
 
 namespace prd {
 
-std::unique_ptr<Stepping> MakeStepping(const Plan& plan) {
-  if (HasNeighbours(plan)) return std::make_unique<NeighbourStepping>();
-  if (HasStore(plan)) return std::make_unique<StoreStepping>();
-  if (TrainsInRounds(plan)) return std::make_unique<RoundStepping>();
-  if (DecouplesSteps(plan)) return std::make_unique<OverlapStepping>();
-  return std::make_unique<GroupStepping>();
+std::unique_ptr<Stepping> MakeStepping(const Plan& plan, SessionFlow& core) {
+  if (HasNeighbours(plan)) return std::make_unique<NeighbourStepping>(core);
+  if (HasStore(plan)) return std::make_unique<StoreStepping>(core);
+  if (TrainsInRounds(plan)) return std::make_unique<RoundStepping>(core);
+  if (DecouplesSteps(plan)) return std::make_unique<OverlapStepping>(core);
+  return std::make_unique<GroupStepping>(core);
 }
 
 bool Stepping::OnReplica(bool, Actions*) {
@@ -36,12 +36,12 @@ bool Stepping::Synchronises() {
 }
 
 void Stepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
-  if (core().call_ == SessionCore::Call::kLeave) return;
+  if (core().call_ == SessionFlow::Call::kLeave) return;
   core().RefuseResult(GroupName(adopt.result) + " is not one that failed here", out);
 }
 
 void Stepping::OnMessage(const ControllerBody& body, Actions* out) {
-  if (!std::holds_alternative<Schedule>(body) || core().call_ == SessionCore::Call::kLeave) return;
+  if (!std::holds_alternative<Schedule>(body) || core().call_ == SessionFlow::Call::kLeave) return;
   core().Over(Status(Code::kDataLoss, "the controller set a schedule, but the job's plan has none"),
               out);
 }

@@ -1,4 +1,4 @@
-// What a step does, waits for and ends with, under one plan. SessionCore makes one at Welcome; it
+// What a step does, waits for and ends with, under one plan. SessionFlow makes one at Welcome; it
 // has all that the plan alone needs to know, and changes the rest of the core through a pointer.
 // Not thread safe; pure, as the core is.
 //
@@ -23,17 +23,14 @@
 
 namespace prd {
 
-class SessionCore;
+class SessionFlow;
 
 class Stepping {
  public:
-  Stepping() = default;
+  explicit Stepping(SessionFlow& core) : core_(&core) {}
   virtual ~Stepping() = default;
   Stepping(const Stepping&) = delete;
   Stepping& operator=(const Stepping&) = delete;
-
-  // A SessionCore may be moved: it says where it is before each call.
-  void Bind(SessionCore* core) { core_ = core; }
 
   // ---- the worker's life ----
 
@@ -55,7 +52,7 @@ class Stepping {
   // ---- calls ----
 
   // A step has come; it begins with StartStep, unless the session is over or cancelled. `taken` as
-  // in SessionCore::Step.
+  // in SessionFlow::Step.
   virtual void OnStep(const Ready& ready, std::int64_t taken);
   virtual void StartStep(Actions* out) = 0;
   virtual void OnFinish() {}
@@ -86,7 +83,7 @@ class Stepping {
   virtual bool EndsWithReduction() const { return false; }
   // The call's kTrain group is through, and not reported.
   virtual void OnTrained(Outcome outcome, const std::string& detail, Actions* out) = 0;
-  // The group beside the call (SessionCore::beside_) is through, and not reported.
+  // The group beside the call (SessionFlow::beside_) is through, and not reported.
   virtual void OnBesideThrough(Outcome, const std::string&, Actions*) {}
   // The caller has applied, or added the inbox.
   virtual void OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) = 0;
@@ -110,17 +107,17 @@ class Stepping {
   virtual std::optional<Instant> NextDeadline() const { return std::nullopt; }
 
  protected:
-  SessionCore& core() { return *core_; }
-  const SessionCore& core() const { return *core_; }
+  SessionFlow& core() { return *core_; }
+  const SessionFlow& core() const { return *core_; }
   // Counts the step. True if it is one that signals.
   bool Synchronises();
 
  private:
-  SessionCore* core_ = nullptr;
+  SessionFlow* core_;
   std::uint32_t since_signal_ = 0;  // steps since the last one that signalled
 };
 
-std::unique_ptr<Stepping> MakeStepping(const Plan& plan);
+std::unique_ptr<Stepping> MakeStepping(const Plan& plan, SessionFlow& core);
 
 }  // namespace prd
 

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
-using Call = SessionCore::Call;
-using Work = SessionCore::Work;
+using Call = SessionFlow::Call;
+using Work = SessionFlow::Work;
 
 void StoreStepping::OnHello() {
   next_ = Next::kNone;
@@ -44,7 +44,7 @@ bool StoreStepping::OnResumed(Actions* out) {
 // A step after one that was given up (timeout) ends what that one began: the parameters' move
 // includes what is pushed already, so that its own work cannot be told from it, and is lost.
 void StoreStepping::StartStep(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (c.held_) return c.BeginHeld(out);
   if (c.trains() && next_ == Next::kNone) {
     next_ = Next::kPush;
@@ -60,7 +60,7 @@ void StoreStepping::StartStep(Actions* out) {
 }
 
 void StoreStepping::Continue(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (!c.is_member() || c.call_ == Call::kLeave) return;
   if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
   if (!c.has_replica_ || c.work_ != Work::kNone) return;
@@ -86,7 +86,7 @@ void StoreStepping::Continue(Actions* out) {
 
 // All shards are in the parameters.
 void StoreStepping::OnRead(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   out->push_back(SetIteration{c.iteration_});
   if (c.Switched()) return c.EndSwitch(out);
   if (c.Finishes()) {
@@ -119,7 +119,7 @@ void StoreStepping::OnCallEnds(Actions* out) {
 
 // The final average is of what the shards hold once all workers have pushed their last update.
 bool StoreStepping::DelaysFinal(Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   const GroupId id = std::get<Group>(*c.held_).id;
   if (final_read_ == id) return false;
   if (final_reading_ != id || next_ != Next::kRead) {
@@ -144,7 +144,7 @@ void StoreStepping::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (c.call_ == Call::kLeave) return;
   std::string wrong = store_.Check(placement, c.welcome_.rank, c.incarnation_);
   if (wrong.empty() && placement.members.size() > c.options_.max_members) {
@@ -169,7 +169,7 @@ void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
 }
 
 void StoreStepping::OnOpened(const Opened& opened, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (c.call_ == Call::kLeave) return;
   if (!store_.Open(c.now_, opened.epoch, out)) {
     return c.Over(
@@ -181,7 +181,7 @@ void StoreStepping::OnOpened(const Opened& opened, Actions* out) {
 }
 
 void StoreStepping::OnAnswer(const QueryReply& reply, Actions* out) {
-  SessionCore& c = core();
+  SessionFlow& c = core();
   if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
   if (reply.next < reply.iteration || reply.next > kMaxClock) {
     return c.Over(

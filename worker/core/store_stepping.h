@@ -15,6 +15,8 @@ namespace prd {
 
 class StoreStepping : public Stepping {
  public:
+  using Stepping::Stepping;
+
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
   bool OnResumed(Actions* out) override;

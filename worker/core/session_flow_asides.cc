@@ -1,21 +1,21 @@
-// SessionCore: what a training loop does beside training: pauses, averages of all replicas, and
+// SessionFlow: what a training loop does beside training: pauses, averages of all replicas, and
 // going on in another run.
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 
 // ---- pauses ----
 
-void SessionCore::Pause(Instant now, Actions* out) {
+void SessionFlow::Pause(Instant now, Actions* out) {
   now_ = now;
   BeginCall(Call::kPause);
   End(out);
 }
 
-void SessionCore::Resume(Instant now, Actions* out) {
+void SessionFlow::Resume(Instant now, Actions* out) {
   now_ = now;
   BeginCall(Call::kResume);
   if (EndsCall(out) || said_leave_) return;
@@ -29,13 +29,13 @@ void SessionCore::Resume(Instant now, Actions* out) {
 }
 
 // Whatever had to come first has come.
-void SessionCore::EndResume(Actions* out) {
+void SessionFlow::EndResume(Actions* out) {
   if (call_ == Call::kMean) return ContinueMean(out);
   const bool here = has_replica_ && !paused_ && work_ == Work::kNone && !held_;
   if (call_ == Call::kResume && here) Done(Status::Ok(), out);
 }
 
-void SessionCore::OnResumed(Actions* out) {
+void SessionFlow::OnResumed(Actions* out) {
   if (!std::exchange(said_resume_, false)) return;
   paused_ = false;
   const bool resumes = call_ == Call::kResume || call_ == Call::kMean;
@@ -46,27 +46,27 @@ void SessionCore::OnResumed(Actions* out) {
 // ---- another run ----
 
 // From the end of the step in progress on; at once, if that has ended in the run before.
-void SessionCore::OnEndRun(Actions* out) {
+void SessionFlow::OnEndRun(Actions* out) {
   ends_run_ = true;
   if (call_ == Call::kSwitch) End(out);
 }
 
 // ---- the end of the job, said by this worker ----
 
-void SessionCore::Stop(Instant now, std::string reason, Actions* out) {
+void SessionFlow::Stop(Instant now, std::string reason, Actions* out) {
   now_ = now;
   if (stop_) return;
   stop_ = std::move(reason);
   if (is_member()) SayStop(out);
 }
 
-void SessionCore::SayStop(Actions* out) {
+void SessionFlow::SayStop(Actions* out) {
   if (stop_ && welcome_.job_calls && !progress_.done) Push(StopJob{.reason = *stop_}, out);
 }
 
 // ---- the mean of numbers ----
 
-void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
+void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
   now_ = now;
   BeginCall(Call::kMean);
   if (mean_.call == 0) {
@@ -90,7 +90,7 @@ void SessionCore::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 }
 
 // Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
-void SessionCore::ContinueMean(Actions* out) {
+void SessionFlow::ContinueMean(Actions* out) {
   if (call_ != Call::kMean || !trains() || work_ != Work::kNone) return;
   if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
   if (MeanPauses()) return stepping().Continue(out);
@@ -109,7 +109,7 @@ void SessionCore::ContinueMean(Actions* out) {
   Done(mean_.wrong.empty() ? Status::Ok() : Status(Code::kInvalidArgument, mean_.wrong), out);
 }
 
-void SessionCore::OnNumbersMean(const NumbersMean& mean) {
+void SessionFlow::OnNumbersMean(const NumbersMean& mean) {
   if (mean.call != mean_.call || mean.call == 0) return;
   mean_.answered = true;
   mean_.values = mean.values;
@@ -118,7 +118,7 @@ void SessionCore::OnNumbersMean(const NumbersMean& mean) {
 
 // ---- an average of all, beside training ----
 
-void SessionCore::Average(Instant now, bool with_state, Actions* out) {
+void SessionFlow::Average(Instant now, bool with_state, Actions* out) {
   now_ = now;
   BeginCall(Call::kAverage);
   if (EndsCall(out)) return;
@@ -135,13 +135,13 @@ void SessionCore::Average(Instant now, bool with_state, Actions* out) {
   Push(AskMembers{}, out);
 }
 
-void SessionCore::FailCall(Status status, Actions* out) {
+void SessionFlow::FailCall(Status status, Actions* out) {
   if (std::exchange(copies_, false)) out->push_back(CancelCopyForAverage{});
   average_from_.clear();
   Done(std::move(status), out);
 }
 
-void SessionCore::OnMembers(const Members& members, Actions* out) {
+void SessionFlow::OnMembers(const Members& members, Actions* out) {
   if (call_ != Call::kAverage || copies_) return;
   average_from_.clear();
   for (const GroupMember& member : members.members) {
@@ -151,13 +151,13 @@ void SessionCore::OnMembers(const Members& members, Actions* out) {
   CopyNextForAverage(out);
 }
 
-void SessionCore::CopyNextForAverage(Actions* out) {
+void SessionFlow::CopyNextForAverage(Actions* out) {
   copies_ = !average_from_.empty();
   if (!copies_) return Done(Status::Ok(), out);
   out->push_back(CopyForAverage{.source = average_from_.back()});
 }
 
-void SessionCore::OnCopiedForAverage(Instant now, const Status& status, Actions* out) {
+void SessionFlow::OnCopiedForAverage(Instant now, const Status& status, Actions* out) {
   now_ = now;
   if (!copies_) return;
   if (!status.ok()) {

@@ -1,11 +1,11 @@
-// SessionCore: what comes from the controller, and from peers outside of groups.
+// SessionFlow: what comes from the controller, and from peers outside of groups.
 #include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
 
-#include "worker/core/session_core.h"
 #include "worker/core/session_core_limits.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 namespace {
@@ -16,14 +16,14 @@ constexpr std::size_t kMaxLives = 16;
 
 // ---- from the controller ----
 
-void SessionCore::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
+void SessionFlow::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out) {
   now_ = now;
   Receive(envelope, out);
   LeaveIfIdle(out);
   UpdateInterrupt(out);
 }
 
-void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
+void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
   if (contact_ == Contact::kNone || contact_ == Contact::kOver ||
       envelope.incarnation != incarnation_ || hello_due_) {
     return;
@@ -91,7 +91,7 @@ void SessionCore::Receive(const ControllerEnvelope& envelope, Actions* out) {
 
 // Whoever a message of the controller names may turn to this worker from now on, and is told of
 // this worker as well.
-void SessionCore::HearAnnounced(const ControllerBody& body, Actions* out) {
+void SessionFlow::HearAnnounced(const ControllerBody& body, Actions* out) {
   const auto* announce = std::get_if<Announce>(&body);
   const bool copies = announce != nullptr && announce->copies;
   const auto hear = [out, copies](const SharedList<GroupMember>& members) {
@@ -113,7 +113,7 @@ void SessionCore::HearAnnounced(const ControllerBody& body, Actions* out) {
 }
 
 // Messages outside the link's order may come late.
-void SessionCore::HearProgress(const JobProgress& progress) {
+void SessionFlow::HearProgress(const JobProgress& progress) {
   Trained& trained = progress_.trained;
   trained.steps = std::max(trained.steps, progress.trained.steps);
   trained.samples = std::max(trained.samples, progress.trained.samples);
@@ -123,7 +123,7 @@ void SessionCore::HearProgress(const JobProgress& progress) {
 
 // False: the message is of another run, or of a life of the controller that is over. A controller
 // that has started again is told at once what this worker has sent and received.
-bool SessionCore::OfThisRun(const RunIdentity& identity, Actions* out) {
+bool SessionFlow::OfThisRun(const RunIdentity& identity, Actions* out) {
   if (identity == identity_) return true;
   if (identity.high != identity_.high) return false;
   if (std::find(lives_.begin(), lives_.end(), identity.low) != lives_.end()) return false;
@@ -138,14 +138,14 @@ bool SessionCore::OfThisRun(const RunIdentity& identity, Actions* out) {
 
 // Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
 // not measured when it could be that to an earlier heartbeat.
-void SessionCore::OnHeartbeatAck(const HeartbeatAck& ack) {
+void SessionFlow::OnHeartbeatAck(const HeartbeatAck& ack) {
   waits_for_ = ack.waits_for;
   if (std::exchange(heartbeats_out_, 0) != 1) return;
   const DurationNs rtt = now_ - heartbeat_sent_;
   rtt_ns_ = rtt_ns_ == 0 ? rtt : rtt_ns_ + (rtt - rtt_ns_) / 8;
 }
 
-void SessionCore::OnAdopt(const Adopt& adopt, Actions* out) {
+void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return stepping().OnAdoptResult(adopt, out);
   ExpectReplica(out);
   held_ = adopt;
@@ -153,21 +153,21 @@ void SessionCore::OnAdopt(const Adopt& adopt, Actions* out) {
 }
 
 // The controller gives this worker a replica, so it has dropped the worker's signal.
-void SessionCore::ExpectReplica(Actions* out) {
+void SessionFlow::ExpectReplica(Actions* out) {
   FailHeld("its replica is to be replaced", out);
   stepping().OnCopyOrdered();
   ready_waiting_ = false;
 }
 
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
-void SessionCore::UpdateInterrupt(Actions* out) {
+void SessionFlow::UpdateInterrupt(Actions* out) {
   const bool copies = held_ && std::holds_alternative<Adopt>(*held_) && CopyVoidsStep(plan());
   const bool computes = (call_ == Call::kNone || call_ == Call::kAverage) && !paused_;
   const bool on = computes && is_member() && (copies || stepping().IsAwaited());
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
 
-void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
+void SessionFlow::OnWelcome(const Welcome& welcome, Actions* out) {
   if (welcome.run == kNoRun || welcome.rank < 0) {
     return Over(Status(Code::kDataLoss, "the controller's Welcome has no run or rank"), out);
   }
@@ -183,7 +183,7 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
     out->push_back(LogLine{"the job goes on with engine " + welcome.engine + ", in run " +
                            std::to_string(welcome.run)});
   }
-  if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan);
+  if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan, *this);
   welcome_ = welcome;
   run_ = welcome.run;
   // A process that takes another one's place goes on with its count.
@@ -197,7 +197,7 @@ void SessionCore::OnWelcome(const Welcome& welcome, Actions* out) {
   SayStop(out);
 }
 
-std::string SessionCore::CheckGroup(const Group& group) {
+std::string SessionFlow::CheckGroup(const Group& group) {
   if (group.id <= last_group_) return "its id is not above that of the one before";
   if (group.members.empty() || group.members.size() > options_.max_members) {
     return "it has " + std::to_string(group.members.size()) + " members";
@@ -222,7 +222,7 @@ std::string SessionCore::CheckGroup(const Group& group) {
   return stepping().Check(group);
 }
 
-void SessionCore::OnGroup(const Group& group, Actions* out) {
+void SessionFlow::OnGroup(const Group& group, Actions* out) {
   if (call_ == Call::kLeave) {
     Push(Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "its session leaves"},
          out);
@@ -259,7 +259,7 @@ void SessionCore::OnGroup(const Group& group, Actions* out) {
   BeginHeld(out);
 }
 
-void SessionCore::OnAbort(const Abort& abort, Actions* out) {
+void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
   if (held_ && std::holds_alternative<Group>(*held_) && std::get<Group>(*held_).id == abort.group) {
     held_.reset();
     Push(Finished{.group = abort.group, .outcome = Outcome::kAborted, .detail = abort.reason}, out);
@@ -280,13 +280,13 @@ void SessionCore::OnAbort(const Abort& abort, Actions* out) {
   Report(Outcome::kAborted, abort.reason, out);
 }
 
-void SessionCore::OnReleased(const Released& released, Actions* out) {
+void SessionFlow::OnReleased(const Released& released, Actions* out) {
   const Status status =
       said_leave_ ? Left() : Status(Code::kAborted, "released: " + released.reason);
   Over(final_done_ ? Status::Ok() : status, out);
 }
 
-void SessionCore::OnRefused(const Refused& refused, Actions* out) {
+void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
   last_refusal_ = refused.reason;
   if (refused.code == Code::kUnavailable) {
     if (contact_ != Contact::kHello) return;
@@ -315,14 +315,14 @@ void SessionCore::OnRefused(const Refused& refused, Actions* out) {
 
 // ---- from peers ----
 
-void SessionCore::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
+void SessionFlow::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
   now_ = now;
   if (!is_member()) return;
   stepping().OnNote(from, note, out);
   stepping().Continue(out);
 }
 
-void SessionCore::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
+void SessionFlow::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
                             Actions* out) {
   now_ = now;
   if (is_member()) {
@@ -333,17 +333,17 @@ void SessionCore::OnRequest(Instant now, Incarnation from, Request request, cons
   stepping().Continue(out);
 }
 
-void SessionCore::OnOutOfReach(Instant now, Rank rank, Actions* out) {
+void SessionFlow::OnOutOfReach(Instant now, Rank rank, Actions* out) {
   now_ = now;
   if (trains()) ReportOutOfReach({rank}, out);
 }
 
-void SessionCore::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
+void SessionFlow::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
   now_ = now;
   if (is_member()) Push(Probed{.rank = rank, .incarnation = incarnation}, out);
 }
 
-void SessionCore::OnPulled(Instant now, Ticket ticket, const Status& status,
+void SessionFlow::OnPulled(Instant now, Ticket ticket, const Status& status,
                            const ShardHeader& enclosure, Actions* out) {
   now_ = now;
   if (!is_member()) return;

@@ -1,8 +1,8 @@
-// SessionCore: how long calls wait, and what they say about it.
+// SessionFlow: how long calls wait, and what they say about it.
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_core.h"
+#include "worker/core/session_flow.h"
 
 namespace prd {
 namespace {
@@ -18,26 +18,26 @@ constexpr std::size_t kNamedInLine = 16;
 std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"; }
 std::string Seconds(DurationNs ns) { return std::to_string(ns / kSecond) + " s"; }
 
-const char* NameOf(SessionCore::Call call) {
+const char* NameOf(SessionFlow::Call call) {
   switch (call) {
-    case SessionCore::Call::kAttach:
+    case SessionFlow::Call::kAttach:
       return "Attach";
-    case SessionCore::Call::kStep:
-    case SessionCore::Call::kSwitch:
+    case SessionFlow::Call::kStep:
+    case SessionFlow::Call::kSwitch:
       return "Step";
-    case SessionCore::Call::kFinish:
+    case SessionFlow::Call::kFinish:
       return "Finish";
-    case SessionCore::Call::kPause:
+    case SessionFlow::Call::kPause:
       return "Pause";
-    case SessionCore::Call::kResume:
+    case SessionFlow::Call::kResume:
       return "Resume";
-    case SessionCore::Call::kAverage:
+    case SessionFlow::Call::kAverage:
       return "Average";
-    case SessionCore::Call::kMean:
+    case SessionFlow::Call::kMean:
       return "Mean";
-    case SessionCore::Call::kLeave:
+    case SessionFlow::Call::kLeave:
       return "Leave";
-    case SessionCore::Call::kNone:
+    case SessionFlow::Call::kNone:
       break;
   }
   return "no call";
@@ -45,7 +45,7 @@ const char* NameOf(SessionCore::Call call) {
 
 }  // namespace
 
-std::optional<Instant> SessionCore::TimeoutEnds() const {
+std::optional<Instant> SessionFlow::TimeoutEnds() const {
   const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
   if (!calling || work_ != Work::kNone || BesideRuns() || copies_) return std::nullopt;
   const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
@@ -60,14 +60,14 @@ std::optional<Instant> SessionCore::TimeoutEnds() const {
   return ends;
 }
 
-std::optional<Instant> SessionCore::GraceEnds() const {
+std::optional<Instant> SessionFlow::GraceEnds() const {
   const bool here = contact_ == Contact::kHello || contact_ == Contact::kMember;
   return soon_ && here && call_ != Call::kLeave ? soon_->by : std::nullopt;
 }
 
 // ---- what a call waits for ----
 
-std::string SessionCore::WaitsFor() const {
+std::string SessionFlow::WaitsFor() const {
   const auto group = [this](const Group& running) {
     std::string text = GroupName(running.id) + " is reduced, with rank";
     std::size_t named = 0;
@@ -104,18 +104,18 @@ std::string SessionCore::WaitsFor() const {
 }
 
 // A waiting call says so once a minute.
-Instant SessionCore::FirstLine() const {
+Instant SessionFlow::FirstLine() const {
   const Instant at = call_at_ + kFirstLine;
   const auto said = said_line_.find(call_);
   return said == said_line_.end() ? at : std::max(at, said->second + kMinute);
 }
 
-std::optional<Instant> SessionCore::LineAt() const {
+std::optional<Instant> SessionFlow::LineAt() const {
   const bool waits = call_ != Call::kNone && call_ != Call::kLeave && work_ != Work::kApply;
   return waits ? std::optional<Instant>(line_at_) : std::nullopt;
 }
 
-void SessionCore::SayLine(Actions* out) {
+void SessionFlow::SayLine(Actions* out) {
   const DurationNs waited = now_ - call_at_;
   const bool leaves = soon_ && call_ == Call::kPause;
   out->push_back(LogLine{(leaves ? "LeaveSoon" : std::string(NameOf(call_))) + " has waited for " +
@@ -125,7 +125,7 @@ void SessionCore::SayLine(Actions* out) {
   line_at_ = call_at_ + next;
 }
 
-void SessionCore::TimedOut(Actions* out) {
+void SessionFlow::TimedOut(Actions* out) {
   const bool starts = is_member() && !has_replica_;
   const DurationNs start = options_.start_timeout != 0 ? options_.start_timeout : options_.timeout;
   std::string text = "the controller at " + options_.controller + " has not answered for " +

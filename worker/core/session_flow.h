@@ -1,0 +1,332 @@
+// The session behind SessionCore: what its parts mean for each other.
+#ifndef PRD_WORKER_CORE_SESSION_FLOW_H_
+#define PRD_WORKER_CORE_SESSION_FLOW_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/link.h"
+#include "common/base/messages.h"
+#include "common/base/time.h"
+#include "prd/status.h"
+#include "worker/core/actions.h"
+#include "worker/core/session_core.h"
+#include "worker/core/stepping.h"
+
+namespace prd {
+
+class SessionFlow {
+ public:
+  SessionFlow();
+  SessionFlow(const SessionFlow&) = delete;  // steppings point to it
+  SessionFlow& operator=(const SessionFlow&) = delete;
+
+  bool wants_incarnation() const { return next_incarnation_ == 0; }
+  void GiveIncarnation(Incarnation incarnation) { next_incarnation_ = incarnation; }
+
+  // ---- user calls ----
+
+  void Attach(Instant now, SessionCore::Options options, Actions* out);
+  void Step(Instant now, const Ready& ready, bool discard, std::int64_t taken, Actions* out);
+  void Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
+               std::uint64_t digest = 0);
+  void Finish(Instant now, Actions* out);
+  void Pause(Instant now, Actions* out);
+  void Resume(Instant now, Actions* out);
+  void Average(Instant now, bool with_state, Actions* out);
+  void Mean(Instant now, std::vector<double> values, bool resumes, Actions* out);
+  void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
+  void NoteNonfinite() { ++nonfinite_; }
+  void NoteLosses(const Losses& losses) { losses_.Add(losses); }
+  void Leave(Instant now, const std::string& reason, Actions* out);
+  void LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out);
+  void Stop(Instant now, std::string reason, Actions* out);
+  void Cancel(Instant now, Actions* out);
+  void Fail(Instant now, const Status& why, Actions* out);
+
+  // ---- events ----
+  void OnEnvelope(Instant now, const ControllerEnvelope& envelope, Actions* out);
+  void OnConnected(Instant now, Actions* out);
+  void OnReduced(Instant now, GroupId group, const Status& status, std::uint64_t sent_bytes,
+                 Actions* out, std::vector<Rank> unreachable = {}, std::uint64_t digest = 0);
+  void OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
+                 Iteration in_inbox = 0);
+  void OnCopiedForAverage(Instant now, const Status& status, Actions* out);
+  void OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
+  void OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
+                 Actions* out);
+  void OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,
+                Actions* out);
+  void OnOutOfReach(Instant now, Rank rank, Actions* out);
+  void OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out);
+  void OnNoConnection(const std::string& why) {
+    if (contact_ == Contact::kHello) last_refusal_ = why;
+  }
+  void OnTime(Instant now, Actions* out);
+  std::optional<Instant> NextDeadline() const;
+
+  std::optional<StepOutcome> HandedOver(GroupId group);
+
+  bool in_call() const { return call_ != Call::kNone; }
+  Incarnation incarnation() const { return incarnation_; }
+  Iteration iteration() const { return iteration_; }
+  // Local steps and samples of this worker, over all incarnations; and the job's, as far as told,
+  // which never fall.
+  const Trained& own() const { return own_; }
+  const JobProgress& progress() const { return progress_; }
+  bool paused() const { return paused_; }
+  // From the newest Welcome; rank kNoRank before the first.
+  const Welcome& welcome() const { return welcome_; }
+  // FollowsSchedule: groups up to this id are over, begun or not.
+  GroupId called_off() const { return stepping_->called_off(); }
+
+  enum class Call : std::uint8_t {
+    kNone,
+    kAttach,
+    kStep,
+    kFinish,
+    kLeave,
+    kPause,
+    kResume,
+    kAverage,
+    kMean,
+    kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
+  };
+  enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
+  // The group beside the call in progress: the newest kRound announced here, or the kTrain that
+  // runs in the background. kFailed: its result is not here, but others may have it.
+  struct Beside {
+    enum class State : std::uint8_t { kNone, kReduce, kFailed, kFetch };
+    State state = State::kNone;
+    Group group;
+    bool contributed = false;  // the outbox is part of it
+    Instant at;
+  };
+
+  enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
+  // The side that decides what becomes of a kReduce: the data plane and this core, or since
+  // HandedOver the device alone; kGivenUp: of one that the controller has called off.
+  enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
+
+  Stepping& stepping() { return *stepping_; }
+
+  void SayHello(Actions* out);
+  void Push(WorkerBody body, Actions* out);
+  WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
+  void SendHeartbeat(Actions* out);
+  void Resend(Actions* out);
+  std::optional<Instant> TimeoutEnds() const;
+  void TimedOut(Actions* out);
+  std::optional<Instant> GraceEnds() const;
+
+  // Calls and their end.
+  void BeginCall(Call call);
+  void End(Actions* out);
+  void Done(Status status, Actions* out);
+  void EndRunAfterStep(Actions* out);
+  void EndSwitch(Actions* out);
+  void StepDone(bool copied, Actions* out);
+  void Over(Status status, Actions* out);
+  bool EndsCall(Actions* out);
+  void SayReady(Actions* out);
+  void SayEnd(Actions* out);
+  void SayLeave(Actions* out);
+  void LeaveIfIdle(Actions* out);
+  void EndResume(Actions* out);
+  void ContinueMean(Actions* out);
+  void OnNumbersMean(const NumbersMean& mean);
+  // The call in progress is Mean, before this worker pauses for it.
+  bool MeanPauses() const {
+    return call_ == Call::kMean && !paused_ && !(mean_.answered && mean_.resumes);
+  }
+  void FailCall(Status status, Actions* out);
+  void CopyNextForAverage(Actions* out);
+  bool IsDone() const;
+  void TellTrained(Actions* out);
+  void SayStop(Actions* out);
+  void TellTrainedSoon(Actions* out);
+  void UpdateInterrupt(Actions* out);
+
+  // The data plane's work for the call in progress, and beside it.
+  void BeginHeld(Actions* out);
+  void Begin(Group group, Actions* out);
+  void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
+  void ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out);
+  void Report(Outcome outcome, const std::string& detail, Actions* out);
+  void GiveUpWork(const std::string& why, Actions* out);
+  void DropWork(Actions* out);
+  void FailHeld(const std::string& why, Actions* out);
+  void ExpectReplica(Actions* out);
+  void BeginBeside(Group group, Iteration gain, bool contributes, Actions* out);
+  void EndBeside(Outcome outcome, const std::string& detail, Actions* out);
+  bool AbortBeside(const Abort& abort, Actions* out);
+  void CancelBeside(const std::string& why, Actions* out);
+  void RefuseResult(const std::string& why, Actions* out);
+  void HasReplica(bool copied, Actions* out);
+  Reduced WhatReduces(GroupKind kind) const;
+
+  // Messages.
+  void Receive(const ControllerEnvelope& envelope, Actions* out);
+  void OnWelcome(const Welcome& welcome, Actions* out);
+  bool OfThisRun(const RunIdentity& identity, Actions* out);
+  void OnHeartbeatAck(const HeartbeatAck& ack);
+  void HearProgress(const JobProgress& progress);
+  static void HearAnnounced(const ControllerBody& body, Actions* out);
+  void OnMembers(const Members& members, Actions* out);
+  void OnResumed(Actions* out);
+  void OnEndRun(Actions* out);
+  void OnAdopt(const Adopt& adopt, Actions* out);
+  void OnGroup(const Group& group, Actions* out);
+  void OnAbort(const Abort& abort, Actions* out);
+  void OnReleased(const Released& released, Actions* out);
+  void OnRefused(const Refused& refused, Actions* out);
+  std::string CheckGroup(const Group& group);
+
+  const Plan& plan() const { return welcome_.plan; }
+  bool is_member() const { return contact_ == Contact::kMember; }
+  bool trains() const { return is_member() && has_replica_; }
+  // A group runs for the call in progress, or waits for the caller to be in one.
+  bool HasGroup() const {
+    return work_ == Work::kReduce || (held_ && std::holds_alternative<Group>(*held_));
+  }
+  bool BesideRuns() const {
+    return beside_.state == Beside::State::kReduce || beside_.state == Beside::State::kFetch;
+  }
+  bool Passive(const Group& group) const;
+  // The caller is in a call in which parameters may be written.
+  bool Lends() const {
+    return call_ != Call::kNone && call_ != Call::kLeave && call_ != Call::kAverage;
+  }
+  // The call in progress ends training, for now or for good, once nothing is left to do.
+  bool Ends() const { return Finishes() || call_ == Call::kPause || MeanPauses(); }
+  bool SaidEnd() const { return said_finish_ || said_leave_; }
+  Status Left() const { return {Code::kAborted, "left: " + soon_->reason}; }
+  // The same, in this run: it says Finish, and takes the final average.
+  bool Finishes() const { return call_ == Call::kFinish || (call_ == Call::kSwitch && ends_run_); }
+  // In the next run: the call in progress ends once the replica is that run's.
+  bool Switched() const { return call_ == Call::kSwitch && !ends_run_; }
+
+  // What the call in progress waits for, in words, and when the next line says so.
+  std::string WaitsFor() const;
+  Instant FirstLine() const;
+  std::optional<Instant> LineAt() const;
+  void SayLine(Actions* out);
+
+  SessionCore::Options options_;
+  Contact contact_ = Contact::kNone;
+  Status over_;  // why, in kOver
+  bool cancelled_ = false;
+  Incarnation next_incarnation_ = 0;
+  Incarnation incarnation_ = 0;
+  LinkEnd<WorkerBody> link_;
+  Welcome welcome_;
+  RunId run_ = kNoRun;
+  Iteration iteration_ = 0;
+  Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
+  Trained own_;             // over all incarnations
+  JobProgress progress_;    // the job's, as far as told
+  std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
+
+  // What the controller has been told of own_ in this incarnation, and when; and since then, steps
+  // that were not all finite, and losses.
+  Trained told_;
+  Instant told_at_;
+  std::uint32_t nonfinite_ = 0;
+  Losses losses_;
+
+  // The controller's view of this incarnation.
+  RunIdentity identity_;              // the newest of this incarnation's run
+  std::vector<std::uint64_t> lives_;  // of the controller before that, with this incarnation
+  RunIdentity former_;                // the run in which the replica was trained
+  std::string waits_for_;             // why the job has not begun here, in the controller's words
+  bool has_replica_ = false;          // the common start, or a peer's model
+  // A Ready that nothing has answered; with AveragesInBackground, whose group has not succeeded
+  // yet.
+  bool ready_waiting_ = false;
+  bool said_finish_ = false;
+  bool said_leave_ = false;       // of LeaveSoon; not answered
+  bool final_announced_ = false;  // the last group is the final average
+  bool final_done_ = false;       // the final average is in the replica, and no run follows
+  bool ends_run_ = false;         // another run follows this one (EndRun)
+  bool paused_ = false;           // said Pause; until Resumed, or until it says Hello anew
+  bool said_resume_ = false;      // not answered
+  Ready ready_;                   // the last one, for signalling again
+  Instant ready_at_;
+  Instant idle_at_;  // the step in progress waits for a group since then
+  GroupId last_group_ = kNoGroup;
+
+  // What runs on the data plane, and what waits until the user is in a call.
+  Work work_ = Work::kNone;
+  Decides decides_ = Decides::kHere;
+  Group group_;  // of kReduce and kApply
+  Instant group_at_;
+  std::uint64_t group_bytes_ = 0;
+  std::uint64_t digest_ = 0;
+  // Of the last group that failed on the data plane.
+  GroupId failed_group_ = kNoGroup;
+  std::vector<Rank> unreachable_;
+  bool probes_ = false;                   // the newest ProbePeers had targets
+  std::map<Rank, Instant> out_of_reach_;  // reported without a group, and when last
+  std::optional<std::variant<Group, Adopt>> held_;
+
+  Beside beside_;
+  StepOutcome carried_over_;  // attempts, sent_bytes and reduced beside calls since the last step
+
+  // LeaveSoon.
+  struct Soon {
+    std::string reason;
+    std::optional<Instant> by;  // the grace ends
+  };
+  std::optional<Soon> soon_;
+  std::optional<std::string> stop_;  // Stop's reason
+  // The newest Mean.
+  struct MeanCall {
+    std::uint64_t call = 0;  // 0: none is open
+    std::vector<double> values;
+    bool resumes = true;
+    bool given = false;  // in this incarnation
+    bool answered = false;
+    std::string wrong;
+  };
+  MeanCall mean_;
+  std::uint64_t next_mean_ = 0;
+  std::vector<double> numbers_;  // what came of the Mean that ends now
+
+  Call call_ = Call::kNone;
+  Instant call_at_;
+  StepOutcome step_;
+  StepOutcome ended_step_;  // kSwitch: what the step did, and when it had
+  Instant ended_at_;
+  bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
+  bool discard_ = false;      // of the step in progress
+  bool interrupt_ = false;
+  bool copies_ = false;                    // for kAverage; from average_from_.back()
+  std::vector<GroupMember> average_from_;  // who are to be copied yet
+  Rank source_ = kNoRank;                  // of kFetch
+  Instant line_at_;                        // the next line about waiting
+  std::map<Call, Instant> said_line_;      // the first line of the newest such call that had one
+
+  Instant now_;       // of the input at work
+  Instant heard_;     // from the controller, or since when it is missed
+  Instant answered_;  // the newest word of the controller, whatever it was
+  Instant hello_at_;  // no Hello before this
+  bool hello_due_ = false;
+  Instant resend_at_;
+  DurationNs resend_after_ = 0;
+  Instant heartbeat_at_;
+  Instant heartbeat_sent_;
+  int heartbeats_out_ = 0;  // since the last answer
+  DurationNs rtt_ns_ = 0;   // smoothed
+  Instant leave_by_;
+  std::string last_refusal_;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_CORE_SESSION_FLOW_H_
