@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "worker/core/overlap_stepping.h"
+#include "worker/core/overlap_protocol.h"
 #include "worker/core/session_flow.h"
 
 namespace prd {
@@ -14,7 +14,7 @@ using Call = SessionFlow::Call;
 using Work = SessionFlow::Work;
 
 // What is wrong with the schedule, or empty.
-std::string OverlapStepping::CheckSchedule(const Schedule& schedule) const {
+std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
   if (schedule.first <= core().last_group_) return "its ids are not above those before";
   if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
     return "its ids are out of range";
@@ -39,7 +39,7 @@ std::string OverlapStepping::CheckSchedule(const Schedule& schedule) const {
   return {};
 }
 
-void OverlapStepping::OnSchedule(const Schedule& schedule, Actions* out) {
+void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
   if (core().call_ == Call::kLeave) return;
   const std::string wrong = CheckSchedule(schedule);
   if (!wrong.empty()) {
@@ -69,7 +69,7 @@ void OverlapStepping::OnSchedule(const Schedule& schedule, Actions* out) {
 }
 
 // The step in progress takes its slot, once there is a schedule.
-void OverlapStepping::TakeSlot(Actions* out) {
+void OverlapProtocol::TakeSlot(Actions* out) {
   if (!schedule_) return;
   due_ = false;
   ++slots_;
@@ -78,7 +78,7 @@ void OverlapStepping::TakeSlot(Actions* out) {
 }
 
 // The group of this worker in a slot.
-Group OverlapStepping::SlotGroup(std::uint64_t slot, const StaticMembers& members) const {
+Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& members) const {
   const Schedule& schedule = *schedule_;
   Group group{.id = StaticGroupId(schedule.first, schedule.members.size(), slot, members),
               .kind = GroupKind::kTrain,
@@ -101,7 +101,7 @@ Group OverlapStepping::SlotGroup(std::uint64_t slot, const StaticMembers& member
 
 // Begins the first slot that is taken and not over. Those in which this worker has no group are
 // over at once.
-void OverlapStepping::RunSlots(Actions* out) {
+void OverlapProtocol::RunSlots(Actions* out) {
   if (!schedule_ || !core().is_member() || core().cancelled_ || core().call_ == Call::kLeave)
     return;
   if (core().BesideRuns() || core().work_ == Work::kReduce || core().work_ == Work::kFetch) return;

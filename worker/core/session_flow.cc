@@ -9,7 +9,7 @@
 namespace prd {
 
 // With the default plan until the first Welcome.
-SessionFlow::SessionFlow() : stepping_(MakeStepping(Plan(), *this)) {}
+SessionFlow::SessionFlow() : protocol_(MakeStepProtocol(Plan(), *this)) {}
 
 namespace {
 
@@ -88,7 +88,7 @@ void SessionFlow::SayHello(Actions* out) {
   last_group_ = kNoGroup;
   held_.reset();
   beside_ = {};
-  stepping().OnHello();
+  protocol_->OnHello();
   heartbeats_out_ = 0;
   heard_ = now_;
   hello_due_ = true;
@@ -108,7 +108,7 @@ void SessionFlow::BeginCall(Call call) {
 }
 
 void SessionFlow::Done(Status status, Actions* out) {
-  stepping().OnCallEnds(out);
+  protocol_->OnCallEnds(out);
   const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
                          call_ == Call::kResume || (call_ == Call::kMean && !paused_);
   if (soon_ && status.ok() && trains_on && is_member() && !handed_over_) {
@@ -132,7 +132,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   step_.sent_bytes += carried_over_.sent_bytes;
   step_.reduced += carried_over_.reduced;
   carried_over_ = {};
-  stepping().OnStepEnds();
+  protocol_->OnStepEnds();
   if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
   if (now_ - told_at_ >= kTellEvery) TellTrainedSoon(out);
   Done(Status::Ok(), out);
@@ -142,7 +142,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
 void SessionFlow::EndRunAfterStep(Actions* out) {
   ended_step_ = step_;
   ended_at_ = now_;
-  stepping().OnCallEnds(out);
+  protocol_->OnCallEnds(out);
   call_ = Call::kSwitch;
   End(out);
 }
@@ -195,7 +195,7 @@ std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
   const bool last = ends_run_ || soon_;  // more follows before the call ends
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
   const bool trains = group_.kind == GroupKind::kTrain;
-  if (call_ != Call::kStep || !trains || last || !stepping().EndsWithReduction()) {
+  if (call_ != Call::kStep || !trains || last || !protocol_->EndsWithReduction()) {
     return std::nullopt;
   }
   handed_over_ = true;
@@ -259,7 +259,7 @@ void SessionFlow::Step(Instant now, const Ready& ready, bool discard, std::int64
   idle_at_ = now;
   discard_ = discard;
   BeginCall(Call::kStep);
-  stepping().OnStep(ready, taken);
+  protocol_->OnStep(ready, taken);
   UpdateInterrupt(out);
   if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
   if (EndsCall(out) || said_leave_) return;
@@ -273,7 +273,7 @@ void SessionFlow::Step(Instant now, const Ready& ready, bool discard, std::int64
     own_.samples += ready.samples;
   }
   step_.own = own_;
-  stepping().StartStep(out);
+  protocol_->StartStep(out);
 }
 
 void SessionFlow::Finish(Instant now, Actions* out) {
@@ -285,11 +285,11 @@ void SessionFlow::Finish(Instant now, Actions* out) {
 // Finish, and Pause.
 void SessionFlow::End(Actions* out) {
   discard_ = false;
-  stepping().OnFinish();
+  protocol_->OnFinish();
   UpdateInterrupt(out);
   if (EndsCall(out)) return;
-  if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
-  stepping().Continue(out);
+  if (held_ && !protocol_->HoldsAhead()) return BeginHeld(out);
+  protocol_->Continue(out);
 }
 
 void SessionFlow::Leave(Instant now, const std::string& reason, Actions* out) {
@@ -395,7 +395,7 @@ void SessionFlow::BeginHeld(Actions* out) {
   if (!held_ || work_ != Work::kNone || !Lends()) return;
   if (BesideRuns()) return;
   const auto* final = std::get_if<Group>(&*held_);
-  if (final != nullptr && final->kind == GroupKind::kFinal && stepping().DelaysFinal(out)) return;
+  if (final != nullptr && final->kind == GroupKind::kFinal && protocol_->DelaysFinal(out)) return;
   auto held = std::move(*held_);
   held_.reset();
   if (const auto* adopt = std::get_if<Adopt>(&held)) {
@@ -487,7 +487,7 @@ void SessionFlow::GiveUpWork(const std::string& why, Actions* out) {
 
 // A group that was announced ahead will not be begun.
 void SessionFlow::FailHeld(const std::string& why, Actions* out) {
-  if (!stepping().HoldsAhead()) return;
+  if (!protocol_->HoldsAhead()) return;
   const GroupId id = std::get<Group>(*held_).id;
   held_.reset();
   Push(Finished{.group = id, .outcome = Outcome::kFailed, .detail = why}, out);
@@ -506,7 +506,7 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
     group_bytes_ = sent_bytes;
     EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
     BeginHeld(out);
-    return stepping().Continue(out);
+    return protocol_->Continue(out);
   }
   if (work_ != Work::kReduce || group_.id != group) return;
   group_bytes_ = sent_bytes;
@@ -515,7 +515,7 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
   step_.reduced += now - group_at_;
   const GroupKind kind = group_.kind;
   if (kind == GroupKind::kTrain) {
-    stepping().OnTrained(outcome, status.message(), out);
+    protocol_->OnTrained(outcome, status.message(), out);
   } else if (!status.ok()) {
     Report(outcome, status.message(), out);
   }
@@ -529,8 +529,8 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
     final_done_ = !ends_run_;
     return;
   }
-  stepping().OnAveraged();
-  stepping().Continue(out);
+  protocol_->OnAveraged();
+  protocol_->Continue(out);
 }
 
 void SessionFlow::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
@@ -539,13 +539,13 @@ void SessionFlow::Applied(Instant now, Iteration iteration, std::int64_t rounds,
   digest_ = digest;
   PRD_CHECK(work_ == Work::kApply);
   work_ = Work::kNone;
-  stepping().OnApplied(iteration, rounds, out);
+  protocol_->OnApplied(iteration, rounds, out);
 }
 
 void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                             Iteration in_inbox) {
   now_ = now;
-  if (beside_.state == Beside::State::kFetch) return stepping().OnResultFetched(status, out);
+  if (beside_.state == Beside::State::kFetch) return protocol_->OnResultFetched(status, out);
   if (work_ != Work::kFetch) return;
   work_ = Work::kNone;
   if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
@@ -556,7 +556,7 @@ void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iterati
                .detail = status.ok() ? std::string() : status.message()},
        out);
   if (!status.ok()) {
-    stepping().SignalAgain(out);
+    protocol_->SignalAgain(out);
     return BeginHeld(out);
   }
   iteration_ = iteration;
@@ -572,7 +572,7 @@ void SessionFlow::HasReplica(bool copied, Actions* out) {
   has_replica_ = true;
   former_ = identity_;
   beside_ = {};
-  if (!stepping().OnReplica(copied, out)) return;
+  if (!protocol_->OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
   if (Switched()) return EndSwitch(out);
@@ -584,7 +584,7 @@ void SessionFlow::HasReplica(bool copied, Actions* out) {
     step_.adopted = true;
     return ContinueMean(out);
   }
-  stepping().Continue(out);
+  protocol_->Continue(out);
   BeginHeld(out);
 }
 
@@ -606,7 +606,7 @@ void SessionFlow::BeginBeside(Group group, Iteration gain, bool contributes, Act
 void SessionFlow::EndBeside(Outcome outcome, const std::string& detail, Actions* out) {
   carried_over_.sent_bytes += group_bytes_;
   carried_over_.reduced += now_ - beside_.at;
-  stepping().OnBesideThrough(outcome, detail, out);
+  protocol_->OnBesideThrough(outcome, detail, out);
 }
 
 // False if the abort does not concern the group beside the call.
@@ -623,7 +623,7 @@ bool SessionFlow::AbortBeside(const Abort& abort, Actions* out) {
   }
   beside_ = {};  // what was given is still in the outbox
   BeginHeld(out);
-  stepping().Continue(out);
+  protocol_->Continue(out);
   return true;
 }
 
@@ -677,7 +677,7 @@ void SessionFlow::OnTime(Instant now, Actions* out) {
     SendHeartbeat(out);
     if (call_ != Call::kLeave) TellTrainedSoon(out);
   }
-  if (is_member()) stepping().OnTime(out);
+  if (is_member()) protocol_->OnTime(out);
   if (GraceEnds() && now >= *GraceEnds()) {
     soon_->reason += ", whose grace is over";
     return Fail(now, Left(), out);
@@ -704,7 +704,7 @@ std::optional<Instant> SessionFlow::NextDeadline() const {
   }
   if (contact_ == Contact::kMember) {
     consider(heartbeat_at_);
-    if (const auto at = stepping_->NextDeadline()) consider(*at);
+    if (const auto at = protocol_->NextDeadline()) consider(*at);
   }
   if (GraceEnds()) consider(*GraceEnds());
   if (call_ == Call::kLeave) consider(leave_by_);

@@ -17,14 +17,14 @@
 #include "prd/status.h"
 #include "worker/core/actions.h"
 #include "worker/core/session_core.h"
-#include "worker/core/stepping.h"
+#include "worker/core/step_protocol.h"
 
 namespace prd {
 
 class SessionFlow {
  public:
   SessionFlow();
-  SessionFlow(const SessionFlow&) = delete;  // steppings point to it
+  SessionFlow(const SessionFlow&) = delete;  // step protocols point to it
   SessionFlow& operator=(const SessionFlow&) = delete;
 
   bool wants_incarnation() const { return next_incarnation_ == 0; }
@@ -84,7 +84,7 @@ class SessionFlow {
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
   // FollowsSchedule: groups up to this id are over, begun or not.
-  GroupId called_off() const { return stepping_->called_off(); }
+  GroupId called_off() const { return protocol_->called_off(); }
 
   enum class Call : std::uint8_t {
     kNone,
@@ -113,8 +113,6 @@ class SessionFlow {
   // The side that decides what becomes of a kReduce: the data plane and this core, or since
   // HandedOver the device alone; kGivenUp: of one that the controller has called off.
   enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
-
-  Stepping& stepping() { return *stepping_; }
 
   void SayHello(Actions* out);
   void Push(WorkerBody body, Actions* out);
@@ -231,7 +229,7 @@ class SessionFlow {
   Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
   Trained own_;             // over all incarnations
   JobProgress progress_;    // the job's, as far as told
-  std::unique_ptr<Stepping> stepping_;  // of the newest Welcome's plan
+  std::unique_ptr<StepProtocol> protocol_;  // of the newest Welcome's plan
 
   // What the controller has been told of own_ in this incarnation, and when; and since then, steps
   // that were not all finite, and losses.

@@ -39,7 +39,7 @@ void SessionFlow::OnResumed(Actions* out) {
   if (!std::exchange(said_resume_, false)) return;
   paused_ = false;
   const bool resumes = call_ == Call::kResume || call_ == Call::kMean;
-  if (resumes && has_replica_ && !stepping().OnResumed(out)) return;
+  if (resumes && has_replica_ && !protocol_->OnResumed(out)) return;
   EndResume(out);
 }
 
@@ -78,7 +78,7 @@ void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Ac
   mean_.resumes = resumes;
   mean_.given = false;
   discard_ = false;
-  if (!paused_) stepping().OnFinish();
+  if (!paused_) protocol_->OnFinish();
   UpdateInterrupt(out);
   if (EndsCall(out) || said_leave_) return;
   if (!is_member()) {
@@ -92,8 +92,8 @@ void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 // Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
 void SessionFlow::ContinueMean(Actions* out) {
   if (call_ != Call::kMean || !trains() || work_ != Work::kNone) return;
-  if (held_ && !stepping().HoldsAhead()) return BeginHeld(out);
-  if (MeanPauses()) return stepping().Continue(out);
+  if (held_ && !protocol_->HoldsAhead()) return BeginHeld(out);
+  if (MeanPauses()) return protocol_->Continue(out);
   if (!mean_.answered) {
     if (!std::exchange(mean_.given, true)) {
       Push(GiveNumbers{.call = mean_.call, .values = mean_.values}, out);

@@ -54,7 +54,7 @@ void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
   if (link_.unacked().size() < unacked) {
     resend_after_ = kResendFirst;
     resend_at_ = now_ + resend_after_;
-    stepping().OnAcked(out);
+    protocol_->OnAcked(out);
   }
   if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body)) OnHeartbeatAck(*ack);
   if (envelope.seq == 0) return;
@@ -86,7 +86,7 @@ void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
     return ContinueMean(out);
   }
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
-  stepping().OnMessage(envelope.body, out);
+  protocol_->OnMessage(envelope.body, out);
 }
 
 // Whoever a message of the controller names may turn to this worker from now on, and is told of
@@ -146,7 +146,7 @@ void SessionFlow::OnHeartbeatAck(const HeartbeatAck& ack) {
 }
 
 void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
-  if (adopt.result != kNoGroup) return stepping().OnAdoptResult(adopt, out);
+  if (adopt.result != kNoGroup) return protocol_->OnAdoptResult(adopt, out);
   ExpectReplica(out);
   held_ = adopt;
   BeginHeld(out);
@@ -155,7 +155,7 @@ void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
 // The controller gives this worker a replica, so it has dropped the worker's signal.
 void SessionFlow::ExpectReplica(Actions* out) {
   FailHeld("its replica is to be replaced", out);
-  stepping().OnCopyOrdered();
+  protocol_->OnCopyOrdered();
   ready_waiting_ = false;
 }
 
@@ -163,7 +163,7 @@ void SessionFlow::ExpectReplica(Actions* out) {
 void SessionFlow::UpdateInterrupt(Actions* out) {
   const bool copies = held_ && std::holds_alternative<Adopt>(*held_) && CopyVoidsStep(plan());
   const bool computes = (call_ == Call::kNone || call_ == Call::kAverage) && !paused_;
-  const bool on = computes && is_member() && (copies || stepping().IsAwaited());
+  const bool on = computes && is_member() && (copies || protocol_->IsAwaited());
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
 
@@ -183,7 +183,7 @@ void SessionFlow::OnWelcome(const Welcome& welcome, Actions* out) {
     out->push_back(LogLine{"the job goes on with engine " + welcome.engine + ", in run " +
                            std::to_string(welcome.run)});
   }
-  if (!(welcome.plan == welcome_.plan)) stepping_ = MakeStepping(welcome.plan, *this);
+  if (!(welcome.plan == welcome_.plan)) protocol_ = MakeStepProtocol(welcome.plan, *this);
   welcome_ = welcome;
   run_ = welcome.run;
   // A process that takes another one's place goes on with its count.
@@ -219,7 +219,7 @@ std::string SessionFlow::CheckGroup(const Group& group) {
   if ((rounds != in_rounds && (rounds || trains)) || (trains && !TrainsInGroups(plan()))) {
     return "its kind does not belong to the job's plan";
   }
-  return stepping().Check(group);
+  return protocol_->Check(group);
 }
 
 void SessionFlow::OnGroup(const Group& group, Actions* out) {
@@ -236,7 +236,7 @@ void SessionFlow::OnGroup(const Group& group, Actions* out) {
   }
   last_group_ = group.id;
   final_announced_ = group.kind == GroupKind::kFinal;
-  if (stepping().OnGroup(group, out)) return;
+  if (protocol_->OnGroup(group, out)) return;
   if (group.kind == GroupKind::kInitial) ExpectReplica(out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
@@ -275,7 +275,7 @@ void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
   out->push_back(CancelReduce{});
   step_.reduced += now_ - group_at_;
   if (group_.kind == GroupKind::kTrain) {
-    return stepping().OnTrained(Outcome::kAborted, abort.reason, out);
+    return protocol_->OnTrained(Outcome::kAborted, abort.reason, out);
   }
   Report(Outcome::kAborted, abort.reason, out);
 }
@@ -318,19 +318,19 @@ void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
 void SessionFlow::OnNote(Instant now, Incarnation from, const PeerMessage& note, Actions* out) {
   now_ = now;
   if (!is_member()) return;
-  stepping().OnNote(from, note, out);
-  stepping().Continue(out);
+  protocol_->OnNote(from, note, out);
+  protocol_->Continue(out);
 }
 
 void SessionFlow::OnRequest(Instant now, Incarnation from, Request request, const PeerItem& parcel,
                             Actions* out) {
   now_ = now;
   if (is_member()) {
-    stepping().OnRequest(from, request, parcel, out);
+    protocol_->OnRequest(from, request, parcel, out);
   } else {
     out->push_back(Refuse{request});
   }
-  stepping().Continue(out);
+  protocol_->Continue(out);
 }
 
 void SessionFlow::OnOutOfReach(Instant now, Rank rank, Actions* out) {
@@ -347,8 +347,8 @@ void SessionFlow::OnPulled(Instant now, Ticket ticket, const Status& status,
                            const ShardHeader& enclosure, Actions* out) {
   now_ = now;
   if (!is_member()) return;
-  stepping().OnPulled(ticket, status, enclosure, out);
-  stepping().Continue(out);
+  protocol_->OnPulled(ticket, status, enclosure, out);
+  protocol_->Continue(out);
 }
 
 }  // namespace prd

@@ -1,4 +1,4 @@
-#include "worker/core/group_stepping.h"
+#include "worker/core/group_protocol.h"
 
 #include "worker/core/session_flow.h"
 
@@ -11,47 +11,47 @@ constexpr std::size_t kMaxUnacked = 1024;
 
 }  // namespace
 
-void GroupStepping::OnHello() {
+void GroupProtocol::OnHello() {
   stop_requested_ = false;
   asked_.reset();
 }
 
-bool GroupStepping::OnReplica(bool copied, Actions* out) {
+bool GroupProtocol::OnReplica(bool copied, Actions* out) {
   BeginRound();
-  return Stepping::OnReplica(copied, out);
+  return StepProtocol::OnReplica(copied, out);
 }
 
 // What was counted and said since the last group is past.
-void GroupStepping::BeginRound() {
+void GroupProtocol::BeginRound() {
   local_steps_ = 0;
   stop_requested_ = false;
   asked_.reset();
 }
 
-void GroupStepping::OnStep(const Ready& ready, std::int64_t taken) {
-  Stepping::OnStep(ready, taken);
+void GroupProtocol::OnStep(const Ready& ready, std::int64_t taken) {
+  StepProtocol::OnStep(ready, taken);
   const bool changes = ReducedInTraining(core().plan()).payload == Payload::kChange;
   if (changes && !core().discard_) ++local_steps_;
   core().ready_.local_steps = local_steps_;
 }
 
-void GroupStepping::StartStep(Actions* out) {
+void GroupProtocol::StartStep(Actions* out) {
   if (core().held_) return core().BeginHeld(out);
   if (!Synchronises()) return core().StepDone(false, out);
   SignalAgain(out);
 }
 
-void GroupStepping::OnStepEnds() {
-  Stepping::OnStepEnds();
+void GroupProtocol::OnStepEnds() {
+  StepProtocol::OnStepEnds();
   core().step_.local_steps = local_steps_;
 }
 
-void GroupStepping::Continue(Actions* out) {
+void GroupProtocol::Continue(Actions* out) {
   if (core().Ends()) core().SayEnd(out);
 }
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
-void GroupStepping::SignalAgain(Actions* out) {
+void GroupProtocol::SignalAgain(Actions* out) {
   using Call = SessionFlow::Call;
   const Call call = core().call_;
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
@@ -63,11 +63,11 @@ void GroupStepping::SignalAgain(Actions* out) {
   core().SayReady(out);
 }
 
-bool GroupStepping::EndsWithReduction() const {
+bool GroupProtocol::EndsWithReduction() const {
   return ReducedInTraining(core().plan()).landing == Landing::kParameters;
 }
 
-void GroupStepping::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
+void GroupProtocol::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
   if (outcome != Outcome::kOk) {
     core().Report(outcome, detail, out);
     return SignalAgain(out);
@@ -84,7 +84,7 @@ void GroupStepping::OnTrained(Outcome outcome, const std::string& detail, Action
   core().StepDone(false, out);
 }
 
-void GroupStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
   if (core().group_.id != kNoGroup) core().Report(Outcome::kOk, {}, out);
   if (core().call_ == SessionFlow::Call::kStep && rounds > 0) {
@@ -100,7 +100,7 @@ void GroupStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
 // ---- queries ----
 
 // REQUIRES: the step in progress may be signalled now.
-void GroupStepping::Ask(Actions* out) {
+void GroupProtocol::Ask(Actions* out) {
   Ready& ready = core().ready_;
   ready.waiting = !AcknowledgesLate(core().plan()) || stop_requested_;
   if (!ready.waiting && core().link_.unacked().size() >= kMaxUnacked) return;
@@ -112,18 +112,18 @@ void GroupStepping::Ask(Actions* out) {
 }
 
 // A step may wait for the controller to acknowledge something (kMaxUnacked).
-void GroupStepping::OnAcked(Actions* out) {
+void GroupProtocol::OnAcked(Actions* out) {
   const bool idle = core().call_ == SessionFlow::Call::kStep &&
                     core().work_ == SessionFlow::Work::kNone && !core().held_;
   if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
 }
 
-void GroupStepping::OnMessage(const ControllerBody& body, Actions* out) {
+void GroupProtocol::OnMessage(const ControllerBody& body, Actions* out) {
   if (const auto* reply = std::get_if<QueryReply>(&body)) return OnReply(*reply, out);
-  Stepping::OnMessage(body, out);
+  StepProtocol::OnMessage(body, out);
 }
 
-void GroupStepping::OnReply(const QueryReply& reply, Actions* out) {
+void GroupProtocol::OnReply(const QueryReply& reply, Actions* out) {
   using Call = SessionFlow::Call;
   // A reply to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;

@@ -9,13 +9,13 @@
 #include <string>
 
 #include "worker/core/shard_store.h"
-#include "worker/core/stepping.h"
+#include "worker/core/step_protocol.h"
 
 namespace prd {
 
-class StoreStepping : public Stepping {
+class StoreProtocol : public StepProtocol {
  public:
-  using Stepping::Stepping;
+  using StepProtocol::StepProtocol;
 
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;

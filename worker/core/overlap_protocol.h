@@ -32,13 +32,13 @@
 #include <string>
 
 #include "common/base/static_schedule.h"
-#include "worker/core/stepping.h"
+#include "worker/core/step_protocol.h"
 
 namespace prd {
 
-class OverlapStepping : public Stepping {
+class OverlapProtocol : public StepProtocol {
  public:
-  using Stepping::Stepping;
+  using StepProtocol::StepProtocol;
 
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;

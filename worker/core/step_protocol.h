@@ -1,16 +1,15 @@
-// What a step does, waits for and ends with, under one plan. SessionFlow makes one at Welcome; it
-// has all that the plan alone needs to know, and changes the rest of the core through a pointer.
-// Not thread safe; pure, as the core is.
+// What a step does, waits for and ends with, under one plan. SessionFlow makes one at Welcome. It
+// has all the state that its plan alone needs. Not thread safe; pure, as the core is.
 //
-// One class per way of stepping:
-//   GroupStepping      a step says Ready, and ends with the group that answers
-//   OverlapStepping    models are averaged in groups that are drawn ahead, by a schedule, or run in
+// One class per kind of plan:
+//   GroupProtocol      a step says Ready, and ends with the group that answers
+//   OverlapProtocol    models are averaged in groups that are drawn ahead, by a schedule, or run in
 //                      the background: steps and groups are not one to one
-//   RoundStepping      gradients are reduced in rounds beside the training loop
-//   NeighbourStepping  updates of the neighbours on a graph
-//   StoreStepping      shards of the parameters
-#ifndef PRD_WORKER_CORE_STEPPING_H_
-#define PRD_WORKER_CORE_STEPPING_H_
+//   RoundProtocol      gradients are reduced in rounds beside the training loop
+//   NeighbourProtocol  updates of the neighbours on a graph
+//   StoreProtocol      shards of the parameters
+#ifndef PRD_WORKER_CORE_STEP_PROTOCOL_H_
+#define PRD_WORKER_CORE_STEP_PROTOCOL_H_
 
 #include <cstdint>
 #include <memory>
@@ -25,12 +24,12 @@ namespace prd {
 
 class SessionFlow;
 
-class Stepping {
+class StepProtocol {
  public:
-  explicit Stepping(SessionFlow& core) : core_(&core) {}
-  virtual ~Stepping() = default;
-  Stepping(const Stepping&) = delete;
-  Stepping& operator=(const Stepping&) = delete;
+  explicit StepProtocol(SessionFlow& core) : core_(&core) {}
+  virtual ~StepProtocol() = default;
+  StepProtocol(const StepProtocol&) = delete;
+  StepProtocol& operator=(const StepProtocol&) = delete;
 
   // ---- the worker's life ----
 
@@ -117,8 +116,8 @@ class Stepping {
   std::uint32_t since_signal_ = 0;  // steps since the last one that signalled
 };
 
-std::unique_ptr<Stepping> MakeStepping(const Plan& plan, SessionFlow& core);
+std::unique_ptr<StepProtocol> MakeStepProtocol(const Plan& plan, SessionFlow& core);
 
 }  // namespace prd
 
-#endif  // PRD_WORKER_CORE_STEPPING_H_
+#endif  // PRD_WORKER_CORE_STEP_PROTOCOL_H_

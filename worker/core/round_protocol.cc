@@ -1,4 +1,4 @@
-#include "worker/core/round_stepping.h"
+#include "worker/core/round_protocol.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,40 +11,40 @@ using Call = SessionFlow::Call;
 using Beside = SessionFlow::Beside;
 using Work = SessionFlow::Work;
 
-void RoundStepping::OnHello() {
+void RoundProtocol::OnHello() {
   unapplied_ = arrival_due_ = false;
   owed_ = 0;
 }
 
-bool RoundStepping::OnReplica(bool copied, Actions* out) {
+bool RoundProtocol::OnReplica(bool copied, Actions* out) {
   newest_ = core().iteration_;
   unapplied_ = copied;  // it may bring an inbox
   owed_ = 0;
   arrival_due_ = false;
-  return Stepping::OnReplica(copied, out);
+  return StepProtocol::OnReplica(copied, out);
 }
 
-void RoundStepping::OnAveraged() { newest_ = core().iteration_; }
+void RoundProtocol::OnAveraged() { newest_ = core().iteration_; }
 
 // ---- calls ----
 
-void RoundStepping::OnStep(const Ready& ready, std::int64_t taken) {
-  Stepping::OnStep(ready, taken);
+void RoundProtocol::OnStep(const Ready& ready, std::int64_t taken) {
+  StepProtocol::OnStep(ready, taken);
   arrival_due_ = true;
   deposited_ = false;
   own_round_.reset();
 }
 
-void RoundStepping::StartStep(Actions* out) {
+void RoundProtocol::StartStep(Actions* out) {
   if (core().held_) return core().BeginHeld(out);
   Continue(out);
 }
 
-void RoundStepping::OnCallEnds(Actions*) { arrival_due_ = false; }
+void RoundProtocol::OnCallEnds(Actions*) { arrival_due_ = false; }
 
 // A step gives its gradient, waits for a round if there is no result yet, and applies what there
 // is. Finish does the same until this worker owes nothing.
-void RoundStepping::Continue(Actions* out) {
+void RoundProtocol::Continue(Actions* out) {
   const Call call = core().call_;
   if (call != Call::kStep && !core().Ends()) return;
   if (core().work_ != Work::kNone || !core().trains()) return;
@@ -63,7 +63,7 @@ void RoundStepping::Continue(Actions* out) {
 }
 
 // The step in progress gives its gradient, and says that it is here.
-void RoundStepping::OnStepArrived(Actions* out) {
+void RoundProtocol::OnStepArrived(Actions* out) {
   const bool discard = core().discard_;
   arrival_due_ = false;
   if (!discard) {
@@ -78,14 +78,14 @@ void RoundStepping::OnStepArrived(Actions* out) {
   core().SayReady(out);
 }
 
-void RoundStepping::ApplyRounds(Actions* out) {
+void RoundProtocol::ApplyRounds(Actions* out) {
   core().group_.id = kNoGroup;  // no report follows
   core().step_.waited = core().now_ - core().call_at_;
   core().step_.group = last_round_;
   core().Apply(ApplyNow::What::kInboxOfGradients, newest_, out);
 }
 
-void RoundStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+void RoundProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
   core().in_inbox_ = 0;
   newest_ = std::max(newest_, iteration);
@@ -103,7 +103,7 @@ void RoundStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
   core().BeginHeld(out);
 }
 
-bool RoundStepping::DelaysFinal(Actions* out) {
+bool RoundProtocol::DelaysFinal(Actions* out) {
   if (unapplied_) ApplyRounds(out);
   return unapplied_;
 }
@@ -111,12 +111,12 @@ bool RoundStepping::DelaysFinal(Actions* out) {
 // ---- rounds ----
 
 // Whether the outbox is in that round, or is its own again, is not known yet.
-bool RoundStepping::GaveToRound() const {
+bool RoundProtocol::GaveToRound() const {
   const Beside& round = core().beside_;
   return round.state != Beside::State::kNone && round.contributed;
 }
 
-std::string RoundStepping::Check(const Group& group) const {
+std::string RoundProtocol::Check(const Group& group) const {
   const Beside& round = core().beside_;
   const std::string before = std::to_string(round.group.id);
   if (core().BesideRuns()) return "group " + before + " still runs here";
@@ -139,7 +139,7 @@ std::string RoundStepping::Check(const Group& group) const {
   return {};
 }
 
-bool RoundStepping::OnGroup(const Group& group, Actions* out) {
+bool RoundProtocol::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kRound) return false;
   const auto self = std::find_if(
       group.members.begin(), group.members.end(),
@@ -148,7 +148,7 @@ bool RoundStepping::OnGroup(const Group& group, Actions* out) {
   return true;
 }
 
-void RoundStepping::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
+void RoundProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
   Beside& round = core().beside_;
   Finished finished{.group = round.group.id,
                     .outcome = outcome,
@@ -162,7 +162,7 @@ void RoundStepping::OnBesideThrough(Outcome outcome, const std::string& detail, 
 }
 
 // The round's result is in the inbox. Returns how many of this worker's gradients are in it.
-std::uint32_t RoundStepping::HaveResult() {
+std::uint32_t RoundProtocol::HaveResult() {
   Beside& round = core().beside_;
   const std::uint32_t included = round.contributed ? std::exchange(owed_, 0) : 0;
   newest_ = round.group.iteration;
@@ -175,11 +175,11 @@ std::uint32_t RoundStepping::HaveResult() {
 }
 
 // Others have the result of a round that failed here.
-void RoundStepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
+void RoundProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
   if (core().call_ == Call::kLeave) return;
   Beside& round = core().beside_;
   if (round.state != Beside::State::kFailed || round.group.id != adopt.result) {
-    return Stepping::OnAdoptResult(adopt, out);
+    return StepProtocol::OnAdoptResult(adopt, out);
   }
   if (core().cancelled_) return core().RefuseResult("cancelled by its user", out);
   if (core().work_ == Work::kFetch) return core().RefuseResult("a replica is being copied", out);
@@ -189,7 +189,7 @@ void RoundStepping::OnAdoptResult(const Adopt& adopt, Actions* out) {
       StartFetch{.source = adopt.source, .result = adopt.result, .contributed = round.contributed});
 }
 
-void RoundStepping::OnResultFetched(const Status& status, Actions* out) {
+void RoundProtocol::OnResultFetched(const Status& status, Actions* out) {
   Beside& round = core().beside_;
   core().carried_over_.reduced += core().now_ - round.at;
   Adopted adopted{.ok = status.ok(), .iteration = 0, .detail = status.message()};

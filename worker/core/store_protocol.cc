@@ -1,4 +1,4 @@
-#include "worker/core/store_stepping.h"
+#include "worker/core/store_protocol.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@ namespace prd {
 using Call = SessionFlow::Call;
 using Work = SessionFlow::Work;
 
-void StoreStepping::OnHello() {
+void StoreProtocol::OnHello() {
   next_ = Next::kNone;
   joins_ = counts_ = awaits_placement_ = false;
   workers_ = 0;
@@ -20,8 +20,8 @@ void StoreStepping::OnHello() {
 
 // The replica is the job's, except for what the store has: the call in progress ends once that is
 // read.
-bool StoreStepping::OnReplica(bool copied, Actions* out) {
-  Stepping::OnReplica(copied, out);
+bool StoreProtocol::OnReplica(bool copied, Actions* out) {
+  StepProtocol::OnReplica(copied, out);
   next_ = Next::kMayRead;
   joins_ = core().call_ == Call::kStep;
   counts_ = false;
@@ -34,7 +34,7 @@ bool StoreStepping::OnReplica(bool copied, Actions* out) {
 
 // Others have made updates meanwhile: the call in progress ends once all shards are read, under the
 // placement that has this worker train again, and its clock.
-bool StoreStepping::OnResumed(Actions* out) {
+bool StoreProtocol::OnResumed(Actions* out) {
   if (next_ == Next::kRead) store_.StopReading(out);
   next_ = Next::kMayRead;
   joins_ = awaits_placement_ = true;
@@ -43,7 +43,7 @@ bool StoreStepping::OnResumed(Actions* out) {
 
 // A step after one that was given up (timeout) ends what that one began: the parameters' move
 // includes what is pushed already, so that its own work cannot be told from it, and is lost.
-void StoreStepping::StartStep(Actions* out) {
+void StoreProtocol::StartStep(Actions* out) {
   SessionFlow& c = core();
   if (c.held_) return c.BeginHeld(out);
   if (c.trains() && next_ == Next::kNone) {
@@ -59,7 +59,7 @@ void StoreStepping::StartStep(Actions* out) {
   Continue(out);
 }
 
-void StoreStepping::Continue(Actions* out) {
+void StoreProtocol::Continue(Actions* out) {
   SessionFlow& c = core();
   if (!c.is_member() || c.call_ == Call::kLeave) return;
   if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
@@ -85,7 +85,7 @@ void StoreStepping::Continue(Actions* out) {
 }
 
 // All shards are in the parameters.
-void StoreStepping::OnRead(Actions* out) {
+void StoreProtocol::OnRead(Actions* out) {
   SessionFlow& c = core();
   out->push_back(SetIteration{c.iteration_});
   if (c.Switched()) return c.EndSwitch(out);
@@ -111,14 +111,14 @@ void StoreStepping::OnRead(Actions* out) {
 }
 
 // The call in progress may end without having read all that it was to read.
-void StoreStepping::OnCallEnds(Actions* out) {
+void StoreProtocol::OnCallEnds(Actions* out) {
   if (next_ != Next::kRead) return;
   store_.StopReading(out);
   next_ = Next::kMayRead;
 }
 
 // The final average is of what the shards hold once all workers have pushed their last update.
-bool StoreStepping::DelaysFinal(Actions* out) {
+bool StoreProtocol::DelaysFinal(Actions* out) {
   SessionFlow& c = core();
   const GroupId id = std::get<Group>(*c.held_).id;
   if (final_read_ == id) return false;
@@ -136,14 +136,14 @@ bool StoreStepping::DelaysFinal(Actions* out) {
 
 // ---- messages ----
 
-void StoreStepping::OnMessage(const ControllerBody& body, Actions* out) {
+void StoreProtocol::OnMessage(const ControllerBody& body, Actions* out) {
   if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
   if (const auto* placement = std::get_if<Placement>(&body)) return OnPlacement(*placement, out);
   if (const auto* opened = std::get_if<Opened>(&body)) return OnOpened(*opened, out);
-  Stepping::OnMessage(body, out);
+  StepProtocol::OnMessage(body, out);
 }
 
-void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
+void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
   SessionFlow& c = core();
   if (c.call_ == Call::kLeave) return;
   std::string wrong = store_.Check(placement, c.welcome_.rank, c.incarnation_);
@@ -168,7 +168,7 @@ void StoreStepping::OnPlacement(const Placement& placement, Actions* out) {
   Continue(out);
 }
 
-void StoreStepping::OnOpened(const Opened& opened, Actions* out) {
+void StoreProtocol::OnOpened(const Opened& opened, Actions* out) {
   SessionFlow& c = core();
   if (c.call_ == Call::kLeave) return;
   if (!store_.Open(c.now_, opened.epoch, out)) {
@@ -180,7 +180,7 @@ void StoreStepping::OnOpened(const Opened& opened, Actions* out) {
   Continue(out);
 }
 
-void StoreStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+void StoreProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
   if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
   if (reply.next < reply.iteration || reply.next > kMaxClock) {
@@ -196,20 +196,20 @@ void StoreStepping::OnAnswer(const QueryReply& reply, Actions* out) {
   Continue(out);
 }
 
-void StoreStepping::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
+void StoreProtocol::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
   store_.OnNote(core().now_, from, note, out);
 }
 
-void StoreStepping::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
+void StoreProtocol::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
                               Actions* out) {
   store_.OnRequest(from, request, parcel, out);
 }
 
-void StoreStepping::OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure,
+void StoreProtocol::OnPulled(Ticket ticket, const Status& status, const ShardHeader& enclosure,
                              Actions* out) {
   store_.OnPulled(core().now_, ticket, status, enclosure, out);
 }
 
-void StoreStepping::OnTime(Actions* out) { store_.OnTime(core().now_, out); }
+void StoreProtocol::OnTime(Actions* out) { store_.OnTime(core().now_, out); }
 
 }  // namespace prd

@@ -12,14 +12,14 @@
 #include <optional>
 #include <string>
 
-#include "worker/core/stepping.h"
+#include "worker/core/step_protocol.h"
 #include "worker/core/update_queues.h"
 
 namespace prd {
 
-class NeighbourStepping : public Stepping {
+class NeighbourProtocol : public StepProtocol {
  public:
-  using Stepping::Stepping;
+  using StepProtocol::StepProtocol;
 
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;

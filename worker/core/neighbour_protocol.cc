@@ -1,4 +1,4 @@
-#include "worker/core/neighbour_stepping.h"
+#include "worker/core/neighbour_protocol.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,9 +12,9 @@ namespace prd {
 using Call = SessionFlow::Call;
 using Work = SessionFlow::Work;
 
-bool NeighbourStepping::serial() const { return AppliesFirst(core().plan()); }
+bool NeighbourProtocol::serial() const { return AppliesFirst(core().plan()); }
 
-void NeighbourStepping::OnHello() {
+void NeighbourProtocol::OnHello() {
   phase_ = Phase::kReceive;
   next_.reset();
   updates_ = {};
@@ -22,26 +22,26 @@ void NeighbourStepping::OnHello() {
 }
 
 // The others have gone on: where it goes on, and with whom, it is told next.
-bool NeighbourStepping::OnResumed(Actions*) {
+bool NeighbourProtocol::OnResumed(Actions*) {
   awaits_neighbours_ = true;
   return true;
 }
 
 // Begins with the replica that is here now.
-bool NeighbourStepping::OnReplica(bool copied, Actions* out) {
+bool NeighbourProtocol::OnReplica(bool copied, Actions* out) {
   phase_ = Phase::kReceive;
   next_.reset();
   updates_.MoveTo(core().iteration_, out);
   Publish(out);
-  return Stepping::OnReplica(copied, out);
+  return StepProtocol::OnReplica(copied, out);
 }
 
-void NeighbourStepping::StartStep(Actions* out) {
+void NeighbourProtocol::StartStep(Actions* out) {
   if (core().held_) return core().BeginHeld(out);
   Continue(out);
 }
 
-void NeighbourStepping::Continue(Actions* out) {
+void NeighbourProtocol::Continue(Actions* out) {
   const Call call = core().call_;
   if (!core().is_member() || call == Call::kLeave) return;
   Publish(out);
@@ -56,7 +56,7 @@ void NeighbourStepping::Continue(Actions* out) {
 }
 
 // The first update also while the training loop computes, which reads the parameters too.
-void NeighbourStepping::Publish(Actions* out) {
+void NeighbourProtocol::Publish(Actions* out) {
   const SessionFlow& c = core();
   if (!updates_.met() || !c.has_replica_ || c.said_finish_) return;
   if (c.held_ || c.work_ != Work::kNone) return;
@@ -64,7 +64,7 @@ void NeighbourStepping::Publish(Actions* out) {
   updates_.Publish(c.now_, c.iteration_, out);
 }
 
-void NeighbourStepping::Receive(Actions* out) {
+void NeighbourProtocol::Receive(Actions* out) {
   SessionFlow& c = core();
   if (c.ready_waiting_ || !updates_.CanReceive(c.iteration_)) return;
   c.step_.waited += c.now_ - c.idle_at_;
@@ -85,13 +85,13 @@ void NeighbourStepping::Receive(Actions* out) {
   c.Apply(ApplyNow::What::kGradients, c.iteration_, out);
 }
 
-void NeighbourStepping::Mix(Iteration k, Actions* out) {
+void NeighbourProtocol::Mix(Iteration k, Actions* out) {
   if (!updates_.Mix(k, out)) return;
   core().step_.rounds = 1;
   core().step_.included = true;
 }
 
-void NeighbourStepping::OnApplied(Iteration iteration, std::int64_t, Actions* out) {
+void NeighbourProtocol::OnApplied(Iteration iteration, std::int64_t, Actions* out) {
   core().iteration_ = iteration;
   if (phase_ == Phase::kApply) phase_ = Phase::kEnter;
   core().idle_at_ = core().now_;
@@ -102,7 +102,7 @@ void NeighbourStepping::OnApplied(Iteration iteration, std::int64_t, Actions* ou
 
 // Before a jump the parameters are averaged with the updates of the iteration before the one that
 // is entered (section 5).
-void NeighbourStepping::Enter(Actions* out) {
+void NeighbourProtocol::Enter(Actions* out) {
   SessionFlow& c = core();
   if (!next_) return;
   if (*next_ > c.iteration_ + 1) {
@@ -121,13 +121,13 @@ void NeighbourStepping::Enter(Actions* out) {
 
 // ---- messages ----
 
-void NeighbourStepping::OnMessage(const ControllerBody& body, Actions* out) {
+void NeighbourProtocol::OnMessage(const ControllerBody& body, Actions* out) {
   if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
   if (const auto* hood = std::get_if<Neighbourhood>(&body)) return OnNeighbourhood(*hood, out);
-  Stepping::OnMessage(body, out);
+  StepProtocol::OnMessage(body, out);
 }
 
-void NeighbourStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+void NeighbourProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
   if (!c.ready_waiting_) return;
   if (reply.iteration != c.ready_.iteration || reply.next < reply.iteration ||
@@ -143,7 +143,7 @@ void NeighbourStepping::OnAnswer(const QueryReply& reply, Actions* out) {
   Continue(out);
 }
 
-std::string NeighbourStepping::CheckNeighbourhood(const Neighbourhood& hood) const {
+std::string NeighbourProtocol::CheckNeighbourhood(const Neighbourhood& hood) const {
   if (hood.from.size() != hood.in.size()) return "it does not say from when on updates come";
   const auto share = [](double weight) { return std::isfinite(weight) && weight >= 0; };
   if (!share(hood.own_weight)) return "a weight is not a number from 0 on";
@@ -160,7 +160,7 @@ std::string NeighbourStepping::CheckNeighbourhood(const Neighbourhood& hood) con
   return {};
 }
 
-void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
+void NeighbourProtocol::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
   SessionFlow& c = core();
   if (c.said_finish_ || c.call_ == Call::kLeave) return;
   const std::string wrong = CheckNeighbourhood(hood);
@@ -179,20 +179,20 @@ void NeighbourStepping::OnNeighbourhood(const Neighbourhood& hood, Actions* out)
   Continue(out);
 }
 
-void NeighbourStepping::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
+void NeighbourProtocol::OnNote(Incarnation from, const PeerMessage& note, Actions* out) {
   updates_.OnNote(from, note, out);
 }
 
-void NeighbourStepping::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
+void NeighbourProtocol::OnRequest(Incarnation from, Request request, const PeerItem& parcel,
                                   Actions* out) {
   updates_.OnRequest(from, request, parcel, out);
 }
 
-void NeighbourStepping::OnPulled(Ticket ticket, const Status& status, const ShardHeader&,
+void NeighbourProtocol::OnPulled(Ticket ticket, const Status& status, const ShardHeader&,
                                  Actions* out) {
   updates_.OnPulled(core().now_, ticket, status, out);
 }
 
-void NeighbourStepping::OnTime(Actions* out) { updates_.OnTime(core().now_, out); }
+void NeighbourProtocol::OnTime(Actions* out) { updates_.OnTime(core().now_, out); }
 
 }  // namespace prd

@@ -1,4 +1,4 @@
-#include "worker/core/overlap_stepping.h"
+#include "worker/core/overlap_protocol.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,35 +11,35 @@ using Call = SessionFlow::Call;
 using Beside = SessionFlow::Beside;
 using Work = SessionFlow::Work;
 
-bool OverlapStepping::InBackground() const { return AveragesInBackground(core().plan()); }
-bool OverlapStepping::Scheduled() const { return FollowsSchedule(core().plan()); }
+bool OverlapProtocol::InBackground() const { return AveragesInBackground(core().plan()); }
+bool OverlapProtocol::Scheduled() const { return FollowsSchedule(core().plan()); }
 
-void OverlapStepping::OnHello() {
+void OverlapProtocol::OnHello() {
   outstanding_ = slots_ = 0;
   inbox_ = 0;
   schedule_.reset();
 }
 
-bool OverlapStepping::OnReplica(bool copied, Actions* out) {
+bool OverlapProtocol::OnReplica(bool copied, Actions* out) {
   outstanding_ = 0;
   inbox_ = 0;
-  return Stepping::OnReplica(copied, out);
+  return StepProtocol::OnReplica(copied, out);
 }
 
-void OverlapStepping::OnCopyOrdered() {
+void OverlapProtocol::OnCopyOrdered() {
   due_ = due_ || core().ready_waiting_;
   if (!Scheduled()) outstanding_ = 0;
 }
 
 // ---- the call in progress ----
 
-void OverlapStepping::OnStep(const Ready& ready, std::int64_t taken) {
+void OverlapProtocol::OnStep(const Ready& ready, std::int64_t taken) {
   arrived_ = ready;
   CountAdded(taken);
 }
 
 // The inbox was taken: this many averages were added to the parameters.
-void OverlapStepping::CountAdded(std::int64_t averages) {
+void OverlapProtocol::CountAdded(std::int64_t averages) {
   inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
   if (core().call_ != Call::kStep || averages <= 0) return;
   core().step_.rounds += averages;
@@ -47,7 +47,7 @@ void OverlapStepping::CountAdded(std::int64_t averages) {
   core().step_.group = newest_average_;
 }
 
-void OverlapStepping::StartStep(Actions* out) {
+void OverlapProtocol::StartStep(Actions* out) {
   const bool arrives = !core().discard_ && Synchronises();
   const bool stands = core().ready_waiting_;
   if (arrives && stands) ++outstanding_;
@@ -58,14 +58,14 @@ void OverlapStepping::StartStep(Actions* out) {
   Continue(out);
 }
 
-void OverlapStepping::Continue(Actions* out) {
+void OverlapProtocol::Continue(Actions* out) {
   RunSlots(out);
   if (core().work_ != Work::kNone || !core().trains()) return;
   if (core().call_ == Call::kStep) return ContinueStep(out);
   if (core().Ends()) ContinueFinish(out);
 }
 
-void OverlapStepping::ContinueStep(Actions* out) {
+void OverlapProtocol::ContinueStep(Actions* out) {
   if (due_ && !core().ready_waiting_) {
     // What the groups before have gained is part of what it signals.
     if (!DrawnAhead(core().plan()) && inbox_ > 0) return AddInbox(out);
@@ -84,7 +84,7 @@ void OverlapStepping::ContinueStep(Actions* out) {
   core().StepDone(false, out);
 }
 
-void OverlapStepping::ContinueFinish(Actions* out) {
+void OverlapProtocol::ContinueFinish(Actions* out) {
   if (Scheduled() ? outstanding_ == 0 : !core().ready_waiting_) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     core().SayEnd(out);
@@ -92,7 +92,7 @@ void OverlapStepping::ContinueFinish(Actions* out) {
   core().BeginHeld(out);
 }
 
-void OverlapStepping::Signal(Actions* out) {
+void OverlapProtocol::Signal(Actions* out) {
   due_ = false;
   outstanding_ = std::max<std::uint64_t>(outstanding_, 1);
   core().ready_ = arrived_;
@@ -101,14 +101,14 @@ void OverlapStepping::Signal(Actions* out) {
 }
 
 // The caller's thread adds the inbox, and says so with Applied.
-void OverlapStepping::AddInbox(Actions* out) {
+void OverlapProtocol::AddInbox(Actions* out) {
   core().group_.id = kNoGroup;  // no report follows
   core().step_.waited = core().now_ - core().call_at_;
   asked_inbox_ = inbox_;
   core().Apply(ApplyNow::What::kInboxOfChanges, core().iteration_, out);
 }
 
-void OverlapStepping::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
+void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
   // None: what was counted had been given up. More may have come since.
   CountAdded(rounds);
@@ -119,7 +119,7 @@ void OverlapStepping::OnApplied(Iteration iteration, std::int64_t rounds, Action
   Continue(out);
 }
 
-bool OverlapStepping::DelaysFinal(Actions* out) {
+bool OverlapProtocol::DelaysFinal(Actions* out) {
   if (inbox_ == 0) return false;
   AddInbox(out);
   return true;
@@ -127,7 +127,7 @@ bool OverlapStepping::DelaysFinal(Actions* out) {
 
 // ---- groups ----
 
-std::string OverlapStepping::Check(const Group& group) const {
+std::string OverlapProtocol::Check(const Group& group) const {
   if (group.kind != GroupKind::kTrain) return {};
   if (Scheduled()) return "the job's workers draw such groups themselves";
   if (core().BesideRuns()) {
@@ -140,12 +140,12 @@ std::string OverlapStepping::Check(const Group& group) const {
   return {};
 }
 
-bool OverlapStepping::HoldsAhead() const {
+bool OverlapProtocol::HoldsAhead() const {
   const auto* group = core().held_ ? std::get_if<Group>(&*core().held_) : nullptr;
   return group != nullptr && group->kind == GroupKind::kTrain;
 }
 
-bool OverlapStepping::OnGroup(const Group& group, Actions* out) {
+bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kTrain) return false;
   const bool pauses = core().paused_ && !InBackground();
   if (core().cancelled_ || pauses) {
@@ -162,7 +162,7 @@ bool OverlapStepping::OnGroup(const Group& group, Actions* out) {
   return true;
 }
 
-void OverlapStepping::BeginInBackground(Group group, Actions* out) {
+void OverlapProtocol::BeginInBackground(Group group, Actions* out) {
   Iteration gain = 0;
   if (DrawnAhead(core().plan())) {
     group.iteration = core().iteration_;
@@ -173,7 +173,7 @@ void OverlapStepping::BeginInBackground(Group group, Actions* out) {
 }
 
 // The group in the background is through. A failed one is forgotten.
-void OverlapStepping::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
+void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
   const Beside through = std::exchange(core().beside_, {});
   const bool ok = outcome == Outcome::kOk;
   const bool passive = core().Passive(through.group);
@@ -195,7 +195,7 @@ void OverlapStepping::OnBesideThrough(Outcome outcome, const std::string& detail
   OnThrough(ok, passive, out);
 }
 
-void OverlapStepping::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
+void OverlapProtocol::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
   const bool ok = outcome == Outcome::kOk;
   if (ok && core().call_ == Call::kStep) {
     ++core().step_.rounds;
@@ -207,7 +207,7 @@ void OverlapStepping::OnTrained(Outcome outcome, const std::string& detail, Acti
 }
 
 // What a group that is through, and reported, means for the signal that stands, or the slots.
-void OverlapStepping::OnThrough(bool ok, bool passive, Actions* out) {
+void OverlapProtocol::OnThrough(bool ok, bool passive, Actions* out) {
   if (Scheduled()) {
     --outstanding_;
     added_ = false;
@@ -223,15 +223,15 @@ void OverlapStepping::OnThrough(bool ok, bool passive, Actions* out) {
 
 // ---- messages ----
 
-void OverlapStepping::OnMessage(const ControllerBody& body, Actions* out) {
+void OverlapProtocol::OnMessage(const ControllerBody& body, Actions* out) {
   if (const auto* reply = std::get_if<QueryReply>(&body)) return OnAnswer(*reply, out);
   const auto* schedule = std::get_if<Schedule>(&body);
   if (schedule != nullptr && Scheduled()) return OnSchedule(*schedule, out);
-  Stepping::OnMessage(body, out);
+  StepProtocol::OnMessage(body, out);
 }
 
 // The signal needs no group.
-void OverlapStepping::OnAnswer(const QueryReply& reply, Actions* out) {
+void OverlapProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
   if (!DrawnAhead(c.plan())) return;
   if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;

@@ -11,13 +11,13 @@
 #include <optional>
 #include <string>
 
-#include "worker/core/stepping.h"
+#include "worker/core/step_protocol.h"
 
 namespace prd {
 
-class RoundStepping : public Stepping {
+class RoundProtocol : public StepProtocol {
  public:
-  using Stepping::Stepping;
+  using StepProtocol::StepProtocol;
 
   void OnHello() override;
   bool OnReplica(bool copied, Actions* out) override;
