@@ -122,11 +122,11 @@ void SessionFlow::Done(Status status, Actions* out) {
 
 void SessionFlow::StepDone(bool copied, Actions* out) {
   step_.iteration = iteration_;
-  step_.own = own_;
+  step_.own = own();
   // Of a newer replica than that of this worker's last group: no group ends this step. The others
   // have stopped with that replica, or stop without this worker.
   const bool caught_up = copied && iteration_ != group_.iteration;
-  step_.done = caught_up ? progress_.done : IsDone();
+  step_.done = caught_up ? progress().done : IsDone();
   step_.adopted = copied;
   step_.attempts += carried_over_.attempts;
   step_.sent_bytes += carried_over_.sent_bytes;
@@ -134,7 +134,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   carried_over_ = {};
   protocol_->OnStepEnds();
   if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
-  if (now_ - told_at_ >= kTellEvery) TellTrainedSoon(out);
+  if (now_ - report_.told_at() >= kTellEvery) TellTrainedSoon(out);
   Done(Status::Ok(), out);
 }
 
@@ -159,18 +159,13 @@ void SessionFlow::EndSwitch(Actions* out) {
 // result stop with the same one.
 bool SessionFlow::IsDone() const {
   const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
-  return together ? group_.last : progress_.done;
+  return together ? group_.last : progress().done;
 }
 
 // By Progressed, where no Ready has told it.
 void SessionFlow::TellTrained(Actions* out) {
-  if (!trains() || (own_ == told_ && nonfinite_ == 0 && losses_.count == 0)) return;
-  Push(Progressed{.own = own_,
-                  .nonfinite = std::exchange(nonfinite_, 0),
-                  .losses = std::exchange(losses_, {})},
-       out);
-  told_ = own_;
-  told_at_ = now_;
+  if (!trains()) return;
+  if (auto progressed = report_.Tell(now_)) Push(std::move(*progressed), out);
 }
 
 // The same, where the controller answers.
@@ -241,10 +236,7 @@ void SessionFlow::Attach(Instant now, SessionCore::Options options, Actions* out
   if (soon_) return Done(Left(), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
-  own_ = options_.hello.own;
-  progress_ = {.trained = options_.hello.job_trained};
-  nonfinite_ = 0;
-  losses_ = {};
+  report_.Begin(options_.hello.own, options_.hello.job_trained);
   paused_ = false;
   stop_.reset();
   mean_ = {};
@@ -265,14 +257,11 @@ void SessionFlow::Step(Instant now, const Ready& ready, bool discard, std::int64
   if (EndsCall(out) || said_leave_) return;
   if (said_finish_ &&
       ends_run_) {  // the step before was given up since (timeout): this one is void
-    step_.own = own_;
+    step_.own = own();
     return EndRunAfterStep(out);
   }
-  if (!discard) {
-    ++own_.steps;
-    own_.samples += ready.samples;
-  }
-  step_.own = own_;
+  if (!discard) report_.AddStep(ready.samples);
+  step_.own = own();
   protocol_->StartStep(out);
 }
 
@@ -360,10 +349,7 @@ void SessionFlow::SayReady(Actions* out) {
   ready_waiting_ = ready_.waiting;
   ready_at_ = idle_at_ = now_;
   ready_.rtt_ns = rtt_ns_;
-  ready_.own = told_ = own_;
-  ready_.nonfinite = std::exchange(nonfinite_, 0);
-  ready_.losses = std::exchange(losses_, {});
-  told_at_ = now_;
+  report_.TellIn(now_, &ready_);
   Push(ready_, out);
 }
 
@@ -666,9 +652,7 @@ void SessionFlow::OnTime(Instant now, Actions* out) {
     if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
     hello.iteration = iteration_;
     hello.former = former_;
-    hello.own = told_ = own_;
-    hello.job_trained = progress_.trained;
-    told_at_ = now;
+    report_.TellIn(now, &hello);
     Push(std::move(hello), out);
   }
   const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;

@@ -18,6 +18,7 @@
 #include "worker/core/actions.h"
 #include "worker/core/session_core.h"
 #include "worker/core/step_protocol.h"
+#include "worker/core/trained_report.h"
 
 namespace prd {
 
@@ -42,8 +43,8 @@ class SessionFlow {
   void Average(Instant now, bool with_state, Actions* out);
   void Mean(Instant now, std::vector<double> values, bool resumes, Actions* out);
   void HasGradientsNow() { options_.hello.gradients = HasGradients::kHere; }
-  void NoteNonfinite() { ++nonfinite_; }
-  void NoteLosses(const Losses& losses) { losses_.Add(losses); }
+  void NoteNonfinite() { report_.NoteNonfinite(); }
+  void NoteLosses(const Losses& losses) { report_.NoteLosses(losses); }
   void Leave(Instant now, const std::string& reason, Actions* out);
   void LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out);
   void Stop(Instant now, std::string reason, Actions* out);
@@ -78,8 +79,8 @@ class SessionFlow {
   Iteration iteration() const { return iteration_; }
   // Local steps and samples of this worker, over all incarnations; and the job's, as far as told,
   // which never fall.
-  const Trained& own() const { return own_; }
-  const JobProgress& progress() const { return progress_; }
+  const Trained& own() const { return report_.own(); }
+  const JobProgress& progress() const { return report_.progress(); }
   bool paused() const { return paused_; }
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
@@ -174,7 +175,6 @@ class SessionFlow {
   void OnWelcome(const Welcome& welcome, Actions* out);
   bool OfThisRun(const RunIdentity& identity, Actions* out);
   void OnHeartbeatAck(const HeartbeatAck& ack);
-  void HearProgress(const JobProgress& progress);
   static void HearAnnounced(const ControllerBody& body, Actions* out);
   void OnMembers(const Members& members, Actions* out);
   void OnResumed(Actions* out);
@@ -227,16 +227,8 @@ class SessionFlow {
   RunId run_ = kNoRun;
   Iteration iteration_ = 0;
   Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
-  Trained own_;             // over all incarnations
-  JobProgress progress_;    // the job's, as far as told
+  TrainedReport report_;
   std::unique_ptr<StepProtocol> protocol_;  // of the newest Welcome's plan
-
-  // What the controller has been told of own_ in this incarnation, and when; and since then, steps
-  // that were not all finite, and losses.
-  Trained told_;
-  Instant told_at_;
-  std::uint32_t nonfinite_ = 0;
-  Losses losses_;
 
   // The controller's view of this incarnation.
   RunIdentity identity_;              // the newest of this incarnation's run

@@ -61,7 +61,7 @@ void SessionFlow::Stop(Instant now, std::string reason, Actions* out) {
 }
 
 void SessionFlow::SayStop(Actions* out) {
-  if (stop_ && welcome_.job_calls && !progress_.done) Push(StopJob{.reason = *stop_}, out);
+  if (stop_ && welcome_.job_calls && !progress().done) Push(StopJob{.reason = *stop_}, out);
 }
 
 // ---- the mean of numbers ----

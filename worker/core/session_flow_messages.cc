@@ -38,12 +38,12 @@ void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
     link_.OnReceive(envelope.seq);
     link_.OnAck(envelope.ack);
     identity_ = envelope.identity;
-    progress_.done = false;  // of a run before
-    HearProgress(envelope.progress);
+    report_.BeginRun();
+    report_.OnProgress(envelope.progress);
     return OnWelcome(*welcome, out);
   }
   if (!OfThisRun(envelope.identity, out)) return;
-  HearProgress(envelope.progress);
+  report_.OnProgress(envelope.progress);
   if (has_replica_) heard_ = now_;
   const std::size_t unacked = link_.unacked().size();
   if (!link_.OnAck(envelope.ack)) {
@@ -112,15 +112,6 @@ void SessionFlow::HearAnnounced(const ControllerBody& body, Actions* out) {
       body);
 }
 
-// Messages outside the link's order may come late.
-void SessionFlow::HearProgress(const JobProgress& progress) {
-  Trained& trained = progress_.trained;
-  trained.steps = std::max(trained.steps, progress.trained.steps);
-  trained.samples = std::max(trained.samples, progress.trained.samples);
-  progress_.workers = progress.workers;
-  progress_.done = progress_.done || progress.done;
-}
-
 // False: the message is of another run, or of a life of the controller that is over. A controller
 // that has started again is told at once what this worker has sent and received.
 bool SessionFlow::OfThisRun(const RunIdentity& identity, Actions* out) {
@@ -186,10 +177,7 @@ void SessionFlow::OnWelcome(const Welcome& welcome, Actions* out) {
   if (!(welcome.plan == welcome_.plan)) protocol_ = MakeStepProtocol(welcome.plan, *this);
   welcome_ = welcome;
   run_ = welcome.run;
-  // A process that takes another one's place goes on with its count.
-  own_.steps = std::max(own_.steps, welcome.own.steps);
-  own_.samples = std::max(own_.samples, welcome.own.samples);
-  told_ = welcome.own;  // less than own_ if a step has ended since the Hello
+  report_.OnWelcome(welcome.own);
   heard_ = now_;
   last_refusal_.clear();
   out->push_back(JoinRun{welcome});
