@@ -37,11 +37,7 @@ WorkerEnvelope SessionFlow::Envelope(Seq seq, WorkerBody body) const {
 }
 
 void SessionFlow::Push(WorkerBody body, Actions* out) {
-  auto* finished = std::get_if<Finished>(&body);
-  if (finished != nullptr && finished->outcome == Outcome::kFailed && finished->group != kNoGroup &&
-      finished->group == failed_group_) {
-    finished->unreachable = unreachable_;
-  }
+  if (auto* finished = std::get_if<Finished>(&body)) unreachable_.Complete(finished);
   if (link_.unacked().empty()) {
     resend_after_ = kResendFirst;
     resend_at_ = now_ + resend_after_;
@@ -76,9 +72,7 @@ void SessionFlow::SayHello(Actions* out) {
   run_ = kNoRun;
   identity_ = {};
   lives_.clear();
-  out_of_reach_.clear();
-  failed_group_ = kNoGroup;  // the next run's groups have the same numbers
-  unreachable_.clear();
+  unreachable_.Clear();
   waits_for_.clear();
   has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
   said_leave_ = false;
@@ -432,9 +426,8 @@ void SessionFlow::Report(Outcome outcome, const std::string& detail, Actions* ou
   work_ = Work::kNone;
   idle_at_ = now_;
   if (trained && FollowsSchedule(plan())) {
-    if (outcome == Outcome::kFailed && group_.id == failed_group_) {
-      ReportOutOfReach(unreachable_, out);
-    }
+    if (outcome != Outcome::kFailed) return;
+    if (auto report = unreachable_.ReportGroup(now_, group_.id)) Push(std::move(*report), out);
     return;
   }
   const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
@@ -446,18 +439,6 @@ void SessionFlow::Report(Outcome outcome, const std::string& detail, Actions* ou
                 .bytes = group_bytes_,
                 .digest = outcome == Outcome::kOk ? digest_ : 0},
        out);
-}
-
-// Where no group that trains is reported. Now and then: what fails is tried again at once.
-void SessionFlow::ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out) {
-  Finished report{.group = kNoGroup, .outcome = Outcome::kFailed};
-  for (const Rank rank : ranks) {
-    const auto [it, fresh] = out_of_reach_.try_emplace(rank, now_);
-    if (!fresh && now_ - it->second < kSecond) continue;
-    it->second = now_;
-    report.unreachable.push_back(rank);
-  }
-  if (!report.unreachable.empty()) Push(std::move(report), out);
 }
 
 void SessionFlow::GiveUpWork(const std::string& why, Actions* out) {
@@ -483,8 +464,7 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t sent_bytes, Actions* out, std::vector<Rank> unreachable,
                             std::uint64_t digest) {
   now_ = now;
-  failed_group_ = status.ok() ? kNoGroup : group;
-  unreachable_ = std::move(unreachable);
+  unreachable_.OnReduced(group, status.ok(), std::move(unreachable));
   const Outcome outcome = status.ok()                     ? Outcome::kOk
                           : decides_ == Decides::kGivenUp ? Outcome::kAborted
                                                           : Outcome::kFailed;

@@ -19,6 +19,7 @@
 #include "worker/core/session_core.h"
 #include "worker/core/step_protocol.h"
 #include "worker/core/trained_report.h"
+#include "worker/core/unreachable_peers.h"
 
 namespace prd {
 
@@ -156,7 +157,6 @@ class SessionFlow {
   void BeginHeld(Actions* out);
   void Begin(Group group, Actions* out);
   void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
-  void ReportOutOfReach(const std::vector<Rank>& ranks, Actions* out);
   void Report(Outcome outcome, const std::string& detail, Actions* out);
   void GiveUpWork(const std::string& why, Actions* out);
   void DropWork(Actions* out);
@@ -258,11 +258,8 @@ class SessionFlow {
   Instant group_at_;
   std::uint64_t group_bytes_ = 0;
   std::uint64_t digest_ = 0;
-  // Of the last group that failed on the data plane.
-  GroupId failed_group_ = kNoGroup;
-  std::vector<Rank> unreachable_;
-  bool probes_ = false;                   // the newest ProbePeers had targets
-  std::map<Rank, Instant> out_of_reach_;  // reported without a group, and when last
+  UnreachablePeers unreachable_;
+  bool probes_ = false;  // the newest ProbePeers had targets
   std::optional<std::variant<Group, Adopt>> held_;
 
   Beside beside_;

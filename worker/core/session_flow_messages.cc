@@ -323,7 +323,8 @@ void SessionFlow::OnRequest(Instant now, Incarnation from, Request request, cons
 
 void SessionFlow::OnOutOfReach(Instant now, Rank rank, Actions* out) {
   now_ = now;
-  if (trains()) ReportOutOfReach({rank}, out);
+  if (!trains()) return;
+  if (auto report = unreachable_.Report(now, {rank})) Push(std::move(*report), out);
 }
 
 void SessionFlow::OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out) {
