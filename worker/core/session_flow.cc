@@ -78,7 +78,7 @@ void SessionFlow::SayHello(Actions* out) {
   said_leave_ = false;
   ends_run_ = false;
   if (call_ == Call::kResume || call_ == Call::kMean) paused_ = false;
-  mean_.given = false;
+  mean_.OnHello();
   last_group_ = kNoGroup;
   held_.reset();
   beside_ = {};
@@ -105,13 +105,13 @@ void SessionFlow::Done(Status status, Actions* out) {
   protocol_->OnCallEnds(out);
   const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
                          call_ == Call::kResume || (call_ == Call::kMean && !paused_);
-  if (soon_ && status.ok() && trains_on && is_member() && !handed_over_) {
+  if (departure_.soon() && status.ok() && trains_on && is_member() && !handed_over_) {
     call_ = Call::kPause;  // for good
     return End(out);
   }
   call_ = Call::kNone;
   UpdateInterrupt(out);
-  out->push_back(CallDone{std::move(status), step_, std::exchange(numbers_, {})});
+  out->push_back(CallDone{std::move(status), step_, mean_.TakeNumbers()});
 }
 
 void SessionFlow::StepDone(bool copied, Actions* out) {
@@ -181,7 +181,7 @@ bool SessionFlow::EndsCall(Actions* out) {
 
 std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
   if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
-  const bool last = ends_run_ || soon_;  // more follows before the call ends
+  const bool last = ends_run_ || departure_.soon();  // more follows before the call ends
   if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
   const bool trains = group_.kind == GroupKind::kTrain;
   if (call_ != Call::kStep || !trains || last || !protocol_->EndsWithReduction()) {
@@ -207,8 +207,7 @@ void SessionFlow::DropWork(Actions* out) {
   if (work_ != Work::kApply) work_ = Work::kNone;
   group_.id = kNoGroup;
   beside_ = {};
-  if (std::exchange(copies_, false)) out->push_back(CancelCopyForAverage{});
-  average_from_.clear();
+  average_.Cancel(out);
 }
 
 // The session can do nothing more.
@@ -227,13 +226,13 @@ void SessionFlow::Attach(Instant now, SessionCore::Options options, Actions* out
   now_ = now;
   BeginCall(Call::kAttach);
   if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  if (soon_) return Done(Left(), out);
+  if (departure_.soon()) return Done(departure_.Left(), out);
   options_ = std::move(options);
   iteration_ = options_.hello.iteration;
   report_.Begin(options_.hello.own, options_.hello.job_trained);
   paused_ = false;
-  stop_.reset();
-  mean_ = {};
+  departure_.ForgetStop();
+  mean_.Forget();
   former_ = {};
   answered_ = now;
   SayHello(out);
@@ -292,18 +291,18 @@ void SessionFlow::Leave(Instant now, const std::string& reason, Actions* out) {
 
 void SessionFlow::LeaveSoon(Instant now, std::string reason, DurationNs grace, Actions* out) {
   now_ = now;
-  if (soon_) return;
-  soon_ = {.reason = std::move(reason), .by = {}};
-  if (grace > 0) soon_->by = now + grace;
+  std::optional<Instant> by;
+  if (grace > 0) by = now + grace;
+  if (!departure_.LeaveSoon(std::move(reason), by)) return;
   LeaveIfIdle(out);
 }
 
 // Where no boundary is to come, or not soon: nobody has admitted this worker, the job has not begun
 // for it, it pauses, or it waits in Finish.
 void SessionFlow::LeaveIfIdle(Actions* out) {
-  if (!soon_ || said_leave_ || call_ == Call::kLeave) return;
+  if (!departure_.soon() || said_leave_ || call_ == Call::kLeave) return;
   // On its way to another run it is awaited there, and leaves from there.
-  if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(Left(), out);
+  if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(departure_.Left(), out);
   if (!is_member()) return;
   const bool waits = !has_replica_ && work_ == Work::kNone && !held_;
   const bool in_mean = call_ == Call::kMean && !said_resume_;
@@ -314,7 +313,7 @@ void SessionFlow::LeaveIfIdle(Actions* out) {
 
 void SessionFlow::SayLeave(Actions* out) {
   said_leave_ = true;
-  Push(prd::Leave{.reason = soon_->reason}, out);
+  Push(prd::Leave{.reason = departure_.reason()}, out);
 }
 
 void SessionFlow::Cancel(Instant now, Actions* out) {
@@ -351,7 +350,7 @@ void SessionFlow::SayReady(Actions* out) {
 void SessionFlow::SayEnd(Actions* out) {
   if (!trains() || ready_waiting_ || SaidEnd() || work_ != Work::kNone) return;
   TellTrained(out);
-  if (soon_) {
+  if (departure_.soon()) {
     Push(prd::Pause{}, out);
     return SayLeave(out);
   }
@@ -643,8 +642,8 @@ void SessionFlow::OnTime(Instant now, Actions* out) {
   }
   if (is_member()) protocol_->OnTime(out);
   if (GraceEnds() && now >= *GraceEnds()) {
-    soon_->reason += ", whose grace is over";
-    return Fail(now, Left(), out);
+    departure_.OnGraceOver();
+    return Fail(now, departure_.Left(), out);
   }
   if (call_ == Call::kLeave && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);

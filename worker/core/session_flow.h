@@ -16,6 +16,9 @@
 #include "common/base/time.h"
 #include "prd/status.h"
 #include "worker/core/actions.h"
+#include "worker/core/average_copies.h"
+#include "worker/core/departure.h"
+#include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
 #include "worker/core/step_protocol.h"
 #include "worker/core/trained_report.h"
@@ -140,10 +143,9 @@ class SessionFlow {
   void LeaveIfIdle(Actions* out);
   void EndResume(Actions* out);
   void ContinueMean(Actions* out);
-  void OnNumbersMean(const NumbersMean& mean);
   // The call in progress is Mean, before this worker pauses for it.
   bool MeanPauses() const {
-    return call_ == Call::kMean && !paused_ && !(mean_.answered && mean_.resumes);
+    return call_ == Call::kMean && !paused_ && !(mean_.answered() && mean_.resumes());
   }
   void FailCall(Status status, Actions* out);
   void CopyNextForAverage(Actions* out);
@@ -204,7 +206,6 @@ class SessionFlow {
   // The call in progress ends training, for now or for good, once nothing is left to do.
   bool Ends() const { return Finishes() || call_ == Call::kPause || MeanPauses(); }
   bool SaidEnd() const { return said_finish_ || said_leave_; }
-  Status Left() const { return {Code::kAborted, "left: " + soon_->reason}; }
   // The same, in this run: it says Finish, and takes the final average.
   bool Finishes() const { return call_ == Call::kFinish || (call_ == Call::kSwitch && ends_run_); }
   // In the next run: the call in progress ends once the replica is that run's.
@@ -265,25 +266,9 @@ class SessionFlow {
   Beside beside_;
   StepOutcome carried_over_;  // attempts, sent_bytes and reduced beside calls since the last step
 
-  // LeaveSoon.
-  struct Soon {
-    std::string reason;
-    std::optional<Instant> by;  // the grace ends
-  };
-  std::optional<Soon> soon_;
-  std::optional<std::string> stop_;  // Stop's reason
-  // The newest Mean.
-  struct MeanCall {
-    std::uint64_t call = 0;  // 0: none is open
-    std::vector<double> values;
-    bool resumes = true;
-    bool given = false;  // in this incarnation
-    bool answered = false;
-    std::string wrong;
-  };
+  Departure departure_;
   MeanCall mean_;
-  std::uint64_t next_mean_ = 0;
-  std::vector<double> numbers_;  // what came of the Mean that ends now
+  AverageCopies average_;
 
   Call call_ = Call::kNone;
   Instant call_at_;
@@ -293,11 +278,9 @@ class SessionFlow {
   bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
   bool discard_ = false;      // of the step in progress
   bool interrupt_ = false;
-  bool copies_ = false;                    // for kAverage; from average_from_.back()
-  std::vector<GroupMember> average_from_;  // who are to be copied yet
-  Rank source_ = kNoRank;                  // of kFetch
-  Instant line_at_;                        // the next line about waiting
-  std::map<Call, Instant> said_line_;      // the first line of the newest such call that had one
+  Rank source_ = kNoRank;              // of kFetch
+  Instant line_at_;                    // the next line about waiting
+  std::map<Call, Instant> said_line_;  // the first line of the newest such call that had one
 
   Instant now_;       // of the input at work
   Instant heard_;     // from the controller, or since when it is missed

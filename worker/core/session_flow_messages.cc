@@ -82,7 +82,7 @@ void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
   if (std::holds_alternative<EndRun>(envelope.body)) return OnEndRun(out);
   if (std::holds_alternative<Resumed>(envelope.body)) return OnResumed(out);
   if (const auto* mean = std::get_if<NumbersMean>(&envelope.body)) {
-    OnNumbersMean(*mean);
+    mean_.OnAnswer(*mean);
     return ContinueMean(out);
   }
   if (const auto* members = std::get_if<Members>(&envelope.body)) return OnMembers(*members, out);
@@ -270,7 +270,7 @@ void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
 
 void SessionFlow::OnReleased(const Released& released, Actions* out) {
   const Status status =
-      said_leave_ ? Left() : Status(Code::kAborted, "released: " + released.reason);
+      said_leave_ ? departure_.Left() : Status(Code::kAborted, "released: " + released.reason);
   Over(final_done_ ? Status::Ok() : status, out);
 }
 
@@ -293,7 +293,7 @@ void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
   if (call_ == Call::kLeave || final_done_) {
     return Over(final_done_ ? Status::Ok() : Status(Code::kAborted, "the session has left"), out);
   }
-  if (soon_ && call_ != Call::kSwitch) return Over(Left(), out);
+  if (departure_.soon() && call_ != Call::kSwitch) return Over(departure_.Left(), out);
   DropWork(out);
   SayHello(out);
   if (call_ == Call::kAverage) {

@@ -47,7 +47,7 @@ const char* NameOf(SessionFlow::Call call) {
 
 std::optional<Instant> SessionFlow::TimeoutEnds() const {
   const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
-  if (!calling || work_ != Work::kNone || BesideRuns() || copies_) return std::nullopt;
+  if (!calling || work_ != Work::kNone || BesideRuns() || average_.running()) return std::nullopt;
   const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
   std::optional<Instant> ends;
   if (options_.timeout != 0) {
@@ -62,7 +62,7 @@ std::optional<Instant> SessionFlow::TimeoutEnds() const {
 
 std::optional<Instant> SessionFlow::GraceEnds() const {
   const bool here = contact_ == Contact::kHello || contact_ == Contact::kMember;
-  return soon_ && here && call_ != Call::kLeave ? soon_->by : std::nullopt;
+  return here && call_ != Call::kLeave ? departure_.by() : std::nullopt;
 }
 
 // ---- what a call waits for ----
@@ -80,8 +80,8 @@ std::string SessionFlow::WaitsFor() const {
   };
   if (work_ == Work::kReduce) return group(group_);
   if (work_ == Work::kFetch) return "the model of rank " + std::to_string(source_) + " is copied";
-  if (copies_) {
-    return "the model of rank " + std::to_string(average_from_.back().rank) + " is copied";
+  if (average_.running()) {
+    return "the model of rank " + std::to_string(average_.source()) + " is copied";
   }
   const DurationNs silence = now_ - answered_;
   if (silence >= std::max(kSilence, 3 * kMillisecond * welcome_.heartbeat_ms)) {
@@ -117,7 +117,7 @@ std::optional<Instant> SessionFlow::LineAt() const {
 
 void SessionFlow::SayLine(Actions* out) {
   const DurationNs waited = now_ - call_at_;
-  const bool leaves = soon_ && call_ == Call::kPause;
+  const bool leaves = departure_.soon() && call_ == Call::kPause;
   out->push_back(LogLine{(leaves ? "LeaveSoon" : std::string(NameOf(call_))) + " has waited for " +
                          Seconds(waited) + ": " + WaitsFor()});
   said_line_[call_] = now_;

@@ -1,5 +1,5 @@
-// SessionFlow: what a training loop does beside training: pauses, averages of all replicas, and
-// going on in another run.
+// SessionFlow: what a training loop does beside training: pauses, averages of all replicas, and the
+// step into another run.
 #include <algorithm>
 #include <utility>
 
@@ -55,13 +55,12 @@ void SessionFlow::OnEndRun(Actions* out) {
 
 void SessionFlow::Stop(Instant now, std::string reason, Actions* out) {
   now_ = now;
-  if (stop_) return;
-  stop_ = std::move(reason);
-  if (is_member()) SayStop(out);
+  if (departure_.Stop(std::move(reason)) && is_member()) SayStop(out);
 }
 
 void SessionFlow::SayStop(Actions* out) {
-  if (stop_ && welcome_.job_calls && !progress().done) Push(StopJob{.reason = *stop_}, out);
+  const auto& reason = departure_.stop();
+  if (reason && welcome_.job_calls && !progress().done) Push(StopJob{.reason = *reason}, out);
 }
 
 // ---- the mean of numbers ----
@@ -69,14 +68,7 @@ void SessionFlow::SayStop(Actions* out) {
 void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
   now_ = now;
   BeginCall(Call::kMean);
-  if (mean_.call == 0) {
-    mean_.call = std::max<std::uint64_t>(incarnation_ + next_mean_++, 1);
-    mean_.answered = false;
-    mean_.wrong.clear();
-  }
-  if (!mean_.answered) mean_.values = std::move(values);
-  mean_.resumes = resumes;
-  mean_.given = false;
+  mean_.Begin(incarnation_, std::move(values), resumes);
   discard_ = false;
   if (!paused_) protocol_->OnFinish();
   UpdateInterrupt(out);
@@ -94,26 +86,15 @@ void SessionFlow::ContinueMean(Actions* out) {
   if (call_ != Call::kMean || !trains() || work_ != Work::kNone) return;
   if (held_ && !protocol_->HoldsAhead()) return BeginHeld(out);
   if (MeanPauses()) return protocol_->Continue(out);
-  if (!mean_.answered) {
-    if (!std::exchange(mean_.given, true)) {
-      Push(GiveNumbers{.call = mean_.call, .values = mean_.values}, out);
-    }
+  if (!mean_.answered()) {
+    if (auto numbers = mean_.Give()) Push(std::move(*numbers), out);
     return;
   }
-  if (paused_ && mean_.resumes) {
+  if (paused_ && mean_.resumes()) {
     if (!std::exchange(said_resume_, true)) Push(prd::Resume{}, out);
     return;
   }
-  mean_.call = 0;
-  numbers_ = mean_.values;
-  Done(mean_.wrong.empty() ? Status::Ok() : Status(Code::kInvalidArgument, mean_.wrong), out);
-}
-
-void SessionFlow::OnNumbersMean(const NumbersMean& mean) {
-  if (mean.call != mean_.call || mean.call == 0) return;
-  mean_.answered = true;
-  mean_.values = mean.values;
-  mean_.wrong = mean.wrong;
+  Done(mean_.End(), out);
 }
 
 // ---- an average of all, beside training ----
@@ -136,35 +117,24 @@ void SessionFlow::Average(Instant now, bool with_state, Actions* out) {
 }
 
 void SessionFlow::FailCall(Status status, Actions* out) {
-  if (std::exchange(copies_, false)) out->push_back(CancelCopyForAverage{});
-  average_from_.clear();
+  average_.Cancel(out);
   Done(std::move(status), out);
 }
 
 void SessionFlow::OnMembers(const Members& members, Actions* out) {
-  if (call_ != Call::kAverage || copies_) return;
-  average_from_.clear();
-  for (const GroupMember& member : members.members) {
-    if (member.incarnation != incarnation_) average_from_.push_back(member);
-  }
-  std::reverse(average_from_.begin(), average_from_.end());
+  if (call_ != Call::kAverage || average_.running()) return;
+  average_.Begin(members.members, incarnation_);
   CopyNextForAverage(out);
 }
 
 void SessionFlow::CopyNextForAverage(Actions* out) {
-  copies_ = !average_from_.empty();
-  if (!copies_) return Done(Status::Ok(), out);
-  out->push_back(CopyForAverage{.source = average_from_.back()});
+  if (!average_.Next(out)) Done(Status::Ok(), out);
 }
 
 void SessionFlow::OnCopiedForAverage(Instant now, const Status& status, Actions* out) {
   now_ = now;
-  if (!copies_) return;
-  if (!status.ok()) {
-    out->push_back(LogLine{"Average leaves out rank " + std::to_string(average_from_.back().rank) +
-                           ": " + status.message()});
-  }
-  average_from_.pop_back();
+  if (!average_.running()) return;
+  average_.OnCopied(status, out);
   CopyNextForAverage(out);
 }
 
