@@ -8,7 +8,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Beside = SessionFlow::Beside;
 using Work = SessionFlow::Work;
 
 bool OverlapProtocol::InBackground() const { return AveragesInBackground(core().plan()); }
@@ -130,8 +129,8 @@ bool OverlapProtocol::DelaysFinal(Actions* out) {
 std::string OverlapProtocol::Check(const Group& group) const {
   if (group.kind != GroupKind::kTrain) return {};
   if (Scheduled()) return "the job's workers draw such groups themselves";
-  if (core().BesideRuns()) {
-    return GroupName(core().beside_.group.id) + " still runs here";
+  if (core().beside_.runs()) {
+    return GroupName(core().beside_.group().id) + " still runs here";
   }
   if (core().HasGroup()) return "another group still runs here";
   if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
@@ -174,22 +173,23 @@ void OverlapProtocol::BeginInBackground(Group group, Actions* out) {
 
 // The group in the background is through. A failed one is forgotten.
 void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
-  const Beside through = std::exchange(core().beside_, {});
+  BackgroundGroup& through = core().beside_;
+  through.Forget();
   const bool ok = outcome == Outcome::kOk;
-  const bool passive = core().Passive(through.group);
+  const bool passive = core().Passive(through.group());
   if (ok) {
     ++inbox_;
-    newest_average_ = through.group;
+    newest_average_ = through.group();
   }
   if (!Scheduled()) {
     const bool waited = core().ready_waiting_ && !passive;
     core().Push(
-        Finished{.group = through.group.id,
+        Finished{.group = through.group().id,
                  .outcome = outcome,
                  .detail = detail,
-                 .wait_ns = waited ? std::max<DurationNs>(through.at - core().ready_at_, 0) : 0,
-                 .reduce_ns = core().now_ - through.at,
-                 .bytes = core().group_bytes_},
+                 .wait_ns = waited ? std::max<DurationNs>(through.at() - core().ready_at_, 0) : 0,
+                 .reduce_ns = core().now_ - through.at(),
+                 .bytes = through.bytes()},
         out);
   }
   OnThrough(ok, passive, out);

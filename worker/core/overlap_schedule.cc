@@ -51,10 +51,9 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
     core().work_ = Work::kNone;
     core().idle_at_ = core().now_;
   }
-  if (core().BesideRuns()) {
-    out->push_back(CancelReduce{});
-    core().carried_over_.reduced += core().now_ - core().beside_.at;
-    core().beside_ = {};
+  if (core().beside_.runs()) {
+    core().beside_.End(core().now_);
+    core().beside_.Drop(out);
   }
   schedule_ = schedule;
   self_ = static_cast<std::size_t>(
@@ -104,7 +103,8 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
 void OverlapProtocol::RunSlots(Actions* out) {
   if (!schedule_ || !core().is_member() || core().cancelled_ || core().call_ == Call::kLeave)
     return;
-  if (core().BesideRuns() || core().work_ == Work::kReduce || core().work_ == Work::kFetch) return;
+  if (core().beside_.runs() || core().work_ == Work::kReduce || core().work_ == Work::kFetch)
+    return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;
     const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);

@@ -8,7 +8,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Beside = SessionFlow::Beside;
 using Work = SessionFlow::Work;
 
 void RoundProtocol::OnHello() {
@@ -112,14 +111,12 @@ bool RoundProtocol::DelaysFinal(Actions* out) {
 
 // Whether the outbox is in that round, or is its own again, is not known yet.
 bool RoundProtocol::GaveToRound() const {
-  const Beside& round = core().beside_;
-  return round.state != Beside::State::kNone && round.contributed;
+  return core().beside_.is_open() && core().beside_.contributed();
 }
 
 std::string RoundProtocol::Check(const Group& group) const {
-  const Beside& round = core().beside_;
-  const std::string before = std::to_string(round.group.id);
-  if (core().BesideRuns()) return "group " + before + " still runs here";
+  const std::string before = std::to_string(core().beside_.group().id);
+  if (core().beside_.runs()) return "group " + before + " still runs here";
   if (core().HasGroup()) return "another group still runs here";
   if (group.kind != GroupKind::kRound && group.kind != GroupKind::kAverage) return {};
   if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
@@ -149,53 +146,52 @@ bool RoundProtocol::OnGroup(const Group& group, Actions* out) {
 }
 
 void RoundProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
-  Beside& round = core().beside_;
-  Finished finished{.group = round.group.id,
+  BackgroundGroup& round = core().beside_;
+  Finished finished{.group = round.group().id,
                     .outcome = outcome,
                     .detail = detail,
-                    .wait_ns = core().ready_waiting_ ? round.at - core().ready_at_ : 0,
-                    .reduce_ns = core().now_ - round.at,
-                    .bytes = core().group_bytes_};
-  round.state = Beside::State::kFailed;
+                    .wait_ns = core().ready_waiting_ ? round.at() - core().ready_at_ : 0,
+                    .reduce_ns = core().now_ - round.at(),
+                    .bytes = round.bytes()};
+  round.Fail();
   if (outcome == Outcome::kOk) finished.included = HaveResult();
   core().Push(std::move(finished), out);
 }
 
 // The round's result is in the inbox. Returns how many of this worker's gradients are in it.
 std::uint32_t RoundProtocol::HaveResult() {
-  Beside& round = core().beside_;
-  const std::uint32_t included = round.contributed ? std::exchange(owed_, 0) : 0;
-  newest_ = round.group.iteration;
+  BackgroundGroup& round = core().beside_;
+  const std::uint32_t included = round.contributed() ? std::exchange(owed_, 0) : 0;
+  newest_ = round.group().iteration;
   unapplied_ = true;
   core().ready_waiting_ = false;
   if (included > 0 && deposited_ && !own_round_) own_round_ = newest_;
-  last_round_ = std::move(round.group);
-  round = {};
+  last_round_ = round.group();
+  round.Forget();
   return included;
 }
 
 // Others have the result of a round that failed here.
 void RoundProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
   if (core().call_ == Call::kLeave) return;
-  Beside& round = core().beside_;
-  if (round.state != Beside::State::kFailed || round.group.id != adopt.result) {
+  BackgroundGroup& round = core().beside_;
+  if (!round.failed() || !round.is(adopt.result)) {
     return StepProtocol::OnAdoptResult(adopt, out);
   }
   if (core().cancelled_) return core().RefuseResult("cancelled by its user", out);
   if (core().work_ == Work::kFetch) return core().RefuseResult("a replica is being copied", out);
-  round.state = Beside::State::kFetch;
-  round.at = core().now_;
-  out->push_back(
-      StartFetch{.source = adopt.source, .result = adopt.result, .contributed = round.contributed});
+  round.BeginFetch(core().now_);
+  out->push_back(StartFetch{
+      .source = adopt.source, .result = adopt.result, .contributed = round.contributed()});
 }
 
 void RoundProtocol::OnResultFetched(const Status& status, Actions* out) {
-  Beside& round = core().beside_;
-  core().carried_over_.reduced += core().now_ - round.at;
+  BackgroundGroup& round = core().beside_;
+  round.End(core().now_);
   Adopted adopted{.ok = status.ok(), .iteration = 0, .detail = status.message()};
-  round.state = Beside::State::kFailed;
+  round.Fail();
   if (status.ok()) {
-    adopted.iteration = round.group.iteration;
+    adopted.iteration = round.group().iteration;
     adopted.included = HaveResult();
   }
   core().Push(std::move(adopted), out);

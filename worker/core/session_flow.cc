@@ -81,7 +81,7 @@ void SessionFlow::SayHello(Actions* out) {
   mean_.OnHello();
   last_group_ = kNoGroup;
   held_.reset();
-  beside_ = {};
+  beside_.Forget();
   protocol_->OnHello();
   heartbeats_out_ = 0;
   heard_ = now_;
@@ -122,10 +122,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   const bool caught_up = copied && iteration_ != group_.iteration;
   step_.done = caught_up ? progress().done : IsDone();
   step_.adopted = copied;
-  step_.attempts += carried_over_.attempts;
-  step_.sent_bytes += carried_over_.sent_bytes;
-  step_.reduced += carried_over_.reduced;
-  carried_over_ = {};
+  beside_.MoveCosts(&step_);
   protocol_->OnStepEnds();
   if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
   if (now_ - report_.told_at() >= kTellEvery) TellTrainedSoon(out);
@@ -198,15 +195,11 @@ std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
 
 // Calls off what runs on the data plane; nobody is told.
 void SessionFlow::DropWork(Actions* out) {
-  if (work_ == Work::kReduce || beside_.state == Beside::State::kReduce) {
-    out->push_back(CancelReduce{});
-  }
-  if (work_ == Work::kFetch || beside_.state == Beside::State::kFetch) {
-    out->push_back(CancelFetch{});
-  }
+  if (work_ == Work::kReduce) out->push_back(CancelReduce{});
+  if (work_ == Work::kFetch) out->push_back(CancelFetch{});
+  beside_.Drop(out);
   if (work_ != Work::kApply) work_ = Work::kNone;
   group_.id = kNoGroup;
-  beside_ = {};
   average_.Cancel(out);
 }
 
@@ -372,7 +365,7 @@ void SessionFlow::SayEnd(Actions* out) {
 // parameters be written.
 void SessionFlow::BeginHeld(Actions* out) {
   if (!held_ || work_ != Work::kNone || !Lends()) return;
-  if (BesideRuns()) return;
+  if (beside_.runs()) return;
   const auto* final = std::get_if<Group>(&*held_);
   if (final != nullptr && final->kind == GroupKind::kFinal && protocol_->DelaysFinal(out)) return;
   auto held = std::move(*held_);
@@ -467,9 +460,8 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
   const Outcome outcome = status.ok()                     ? Outcome::kOk
                           : decides_ == Decides::kGivenUp ? Outcome::kAborted
                                                           : Outcome::kFailed;
-  if (beside_.state == Beside::State::kReduce && beside_.group.id == group) {
-    group_bytes_ = sent_bytes;
-    EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out);
+  if (beside_.reduces() && beside_.is(group)) {
+    EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out, sent_bytes);
     BeginHeld(out);
     return protocol_->Continue(out);
   }
@@ -510,7 +502,7 @@ void SessionFlow::Applied(Instant now, Iteration iteration, std::int64_t rounds,
 void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iteration, Actions* out,
                             Iteration in_inbox) {
   now_ = now;
-  if (beside_.state == Beside::State::kFetch) return protocol_->OnResultFetched(status, out);
+  if (beside_.fetches()) return protocol_->OnResultFetched(status, out);
   if (work_ != Work::kFetch) return;
   work_ = Work::kNone;
   if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
@@ -536,7 +528,7 @@ void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iterati
 void SessionFlow::HasReplica(bool copied, Actions* out) {
   has_replica_ = true;
   former_ = identity_;
-  beside_ = {};
+  beside_.Forget();
   if (!protocol_->OnReplica(copied, out)) return;
   if (call_ == Call::kAttach) return Done(Status::Ok(), out);
   if (call_ == Call::kStep) return StepDone(true, out);
@@ -556,49 +548,45 @@ void SessionFlow::HasReplica(bool copied, Actions* out) {
 // ---- the data plane, beside the call ----
 
 void SessionFlow::BeginBeside(Group group, Iteration gain, bool contributes, Actions* out) {
-  group_bytes_ = 0;
-  if (!Passive(group)) ++carried_over_.attempts;
-  beside_ = {.state = Beside::State::kReduce,
-             .group = std::move(group),
-             .contributed = contributes,
-             .at = now_};
+  if (!Passive(group)) beside_.CountAttempt();
+  beside_.Begin(now_, std::move(group), contributes);
   if (cancelled_) return EndBeside(Outcome::kFailed, "cancelled by its user", out);
-  out->push_back(
-      StartReduce{.group = beside_.group, .what = WhatReduces(beside_.group.kind), .gain = gain});
+  out->push_back(StartReduce{
+      .group = beside_.group(), .what = WhatReduces(beside_.group().kind), .gain = gain});
 }
 
 // The group beside the call is through.
-void SessionFlow::EndBeside(Outcome outcome, const std::string& detail, Actions* out) {
-  carried_over_.sent_bytes += group_bytes_;
-  carried_over_.reduced += now_ - beside_.at;
+void SessionFlow::EndBeside(Outcome outcome, const std::string& detail, Actions* out,
+                            std::uint64_t sent_bytes) {
+  beside_.End(now_, sent_bytes);
   protocol_->OnBesideThrough(outcome, detail, out);
 }
 
 // False if the abort does not concern the group beside the call.
 bool SessionFlow::AbortBeside(const Abort& abort, Actions* out) {
-  if (beside_.state == Beside::State::kNone || beside_.group.id != abort.group) return false;
-  if (beside_.state == Beside::State::kReduce) {
+  if (!beside_.is(abort.group)) return false;
+  if (beside_.reduces()) {
     out->push_back(CancelReduce{});
     EndBeside(Outcome::kAborted, abort.reason, out);
   }
   if (!abort.undone && TrainsInRounds(plan())) return true;
-  if (beside_.state == Beside::State::kFetch) {
+  if (beside_.fetches()) {
     out->push_back(CancelFetch{});
     RefuseResult(abort.reason, out);
   }
-  beside_ = {};  // what was given is still in the outbox
+  beside_.Forget();  // what was given is still in the outbox
   BeginHeld(out);
   protocol_->Continue(out);
   return true;
 }
 
 void SessionFlow::CancelBeside(const std::string& why, Actions* out) {
-  if (beside_.state == Beside::State::kReduce) {
+  if (beside_.reduces()) {
     out->push_back(CancelReduce{});
     EndBeside(Outcome::kFailed, why, out);
-  } else if (beside_.state == Beside::State::kFetch) {
+  } else if (beside_.fetches()) {
     out->push_back(CancelFetch{});
-    beside_.state = Beside::State::kFailed;
+    beside_.Fail();
     RefuseResult(why, out);
   }
 }

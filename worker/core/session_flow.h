@@ -17,6 +17,7 @@
 #include "prd/status.h"
 #include "worker/core/actions.h"
 #include "worker/core/average_copies.h"
+#include "worker/core/background_group.h"
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
@@ -104,15 +105,6 @@ class SessionFlow {
     kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
   };
   enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
-  // The group beside the call in progress: the newest kRound announced here, or the kTrain that
-  // runs in the background. kFailed: its result is not here, but others may have it.
-  struct Beside {
-    enum class State : std::uint8_t { kNone, kReduce, kFailed, kFetch };
-    State state = State::kNone;
-    Group group;
-    bool contributed = false;  // the outbox is part of it
-    Instant at;
-  };
 
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
   // The side that decides what becomes of a kReduce: the data plane and this core, or since
@@ -165,7 +157,8 @@ class SessionFlow {
   void FailHeld(const std::string& why, Actions* out);
   void ExpectReplica(Actions* out);
   void BeginBeside(Group group, Iteration gain, bool contributes, Actions* out);
-  void EndBeside(Outcome outcome, const std::string& detail, Actions* out);
+  void EndBeside(Outcome outcome, const std::string& detail, Actions* out,
+                 std::uint64_t sent_bytes = 0);
   bool AbortBeside(const Abort& abort, Actions* out);
   void CancelBeside(const std::string& why, Actions* out);
   void RefuseResult(const std::string& why, Actions* out);
@@ -194,9 +187,6 @@ class SessionFlow {
   // A group runs for the call in progress, or waits for the caller to be in one.
   bool HasGroup() const {
     return work_ == Work::kReduce || (held_ && std::holds_alternative<Group>(*held_));
-  }
-  bool BesideRuns() const {
-    return beside_.state == Beside::State::kReduce || beside_.state == Beside::State::kFetch;
   }
   bool Passive(const Group& group) const;
   // The caller is in a call in which parameters may be written.
@@ -263,8 +253,7 @@ class SessionFlow {
   bool probes_ = false;  // the newest ProbePeers had targets
   std::optional<std::variant<Group, Adopt>> held_;
 
-  Beside beside_;
-  StepOutcome carried_over_;  // attempts, sent_bytes and reduced beside calls since the last step
+  BackgroundGroup beside_;
 
   Departure departure_;
   MeanCall mean_;

@@ -47,7 +47,7 @@ const char* NameOf(SessionFlow::Call call) {
 
 std::optional<Instant> SessionFlow::TimeoutEnds() const {
   const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
-  if (!calling || work_ != Work::kNone || BesideRuns() || average_.running()) return std::nullopt;
+  if (!calling || work_ != Work::kNone || beside_.runs() || average_.running()) return std::nullopt;
   const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
   std::optional<Instant> ends;
   if (options_.timeout != 0) {
@@ -93,7 +93,7 @@ std::string SessionFlow::WaitsFor() const {
   }
   if (!waits_for_.empty()) return waits_for_;
   if (!has_replica_) return "the job has not begun for this worker";
-  if (BesideRuns()) return group(beside_.group);
+  if (beside_.runs()) return group(beside_.group());
   if (Finishes() && ends_run_ && said_finish_) {
     return "other workers have not ended their steps; then the job goes on in another run";
   }
