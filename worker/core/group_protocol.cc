@@ -36,7 +36,7 @@ void GroupProtocol::OnStep(const Ready& ready, std::int64_t taken) {
 }
 
 void GroupProtocol::StartStep(Actions* out) {
-  if (core().held_) return core().BeginHeld(out);
+  if (core().work_.holds()) return core().BeginHeld(out);
   if (!Synchronises()) return core().StepDone(false, out);
   SignalAgain(out);
 }
@@ -73,9 +73,9 @@ void GroupProtocol::OnTrained(Outcome outcome, const std::string& detail, Action
     return SignalAgain(out);
   }
   if (ReducedInTraining(core().plan()).landing == Landing::kGradients) {
-    return core().Apply(ApplyNow::What::kGradients, core().group_.iteration, out);
+    return core().work_.ApplyResult(out);
   }
-  core().iteration_ = core().group_.iteration;
+  core().iteration_ = core().work_.group().iteration;
   core().Report(Outcome::kOk, {}, out);
   BeginRound();
   if (core().call_ != SessionFlow::Call::kStep) return Continue(out);
@@ -86,7 +86,7 @@ void GroupProtocol::OnTrained(Outcome outcome, const std::string& detail, Action
 
 void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   core().iteration_ = iteration;
-  if (core().group_.id != kNoGroup) core().Report(Outcome::kOk, {}, out);
+  if (core().work_.group().id != kNoGroup) core().Report(Outcome::kOk, {}, out);
   if (core().call_ == SessionFlow::Call::kStep && rounds > 0) {
     core().step_.rounds = rounds;
     core().step_.included = true;
@@ -113,8 +113,8 @@ void GroupProtocol::Ask(Actions* out) {
 
 // A step may wait for the controller to acknowledge something (kMaxUnacked).
 void GroupProtocol::OnAcked(Actions* out) {
-  const bool idle = core().call_ == SessionFlow::Call::kStep &&
-                    core().work_ == SessionFlow::Work::kNone && !core().held_;
+  const bool idle =
+      core().call_ == SessionFlow::Call::kStep && core().work_.idle() && !core().work_.holds();
   if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
 }
 

@@ -10,7 +10,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Work = SessionFlow::Work;
 
 bool NeighbourProtocol::serial() const { return AppliesFirst(core().plan()); }
 
@@ -37,7 +36,7 @@ bool NeighbourProtocol::OnReplica(bool copied, Actions* out) {
 }
 
 void NeighbourProtocol::StartStep(Actions* out) {
-  if (core().held_) return core().BeginHeld(out);
+  if (core().work_.holds()) return core().BeginHeld(out);
   Continue(out);
 }
 
@@ -49,7 +48,7 @@ void NeighbourProtocol::Continue(Actions* out) {
     core().SayEnd(out);
     if (core().said_finish_) updates_.Close(out);
   }
-  if (call != Call::kStep || core().work_ != Work::kNone || core().held_) return;
+  if (call != Call::kStep || !core().work_.idle() || core().work_.holds()) return;
   if (!core().has_replica_ || !updates_.met() || awaits_neighbours_) return;
   if (phase_ == Phase::kReceive) Receive(out);
   if (phase_ == Phase::kEnter) Enter(out);
@@ -59,7 +58,7 @@ void NeighbourProtocol::Continue(Actions* out) {
 void NeighbourProtocol::Publish(Actions* out) {
   const SessionFlow& c = core();
   if (!updates_.met() || !c.has_replica_ || c.said_finish_) return;
-  if (c.held_ || c.work_ != Work::kNone) return;
+  if (c.work_.holds() || !c.work_.idle()) return;
   if (serial() && c.call_ != Call::kStep) return;
   updates_.Publish(c.now_, c.iteration_, out);
 }
@@ -81,8 +80,7 @@ void NeighbourProtocol::Receive(Actions* out) {
   phase_ = Phase::kEnter;
   if (serial() || c.discard_) return;
   phase_ = Phase::kApply;
-  c.group_.id = kNoGroup;  // no report follows
-  c.Apply(ApplyNow::What::kGradients, c.iteration_, out);
+  c.work_.Apply(ApplyNow::What::kGradients, c.iteration_, out);
 }
 
 void NeighbourProtocol::Mix(Iteration k, Actions* out) {

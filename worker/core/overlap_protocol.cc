@@ -8,7 +8,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Work = SessionFlow::Work;
 
 bool OverlapProtocol::InBackground() const { return AveragesInBackground(core().plan()); }
 bool OverlapProtocol::Scheduled() const { return FollowsSchedule(core().plan()); }
@@ -52,14 +51,14 @@ void OverlapProtocol::StartStep(Actions* out) {
   if (arrives && stands) ++outstanding_;
   due_ = arrives && (!stands || RunAhead(core().plan()) > 0);
   added_ = false;
-  if (core().held_ && !HoldsAhead()) return core().BeginHeld(out);
+  if (core().work_.holds() && !HoldsAhead()) return core().BeginHeld(out);
   if (!arrives) return core().StepDone(false, out);
   Continue(out);
 }
 
 void OverlapProtocol::Continue(Actions* out) {
   RunSlots(out);
-  if (core().work_ != Work::kNone || !core().trains()) return;
+  if (!core().work_.idle() || !core().trains()) return;
   if (core().call_ == Call::kStep) return ContinueStep(out);
   if (core().Ends()) ContinueFinish(out);
 }
@@ -75,7 +74,7 @@ void OverlapProtocol::ContinueStep(Actions* out) {
     }
   }
   core().BeginHeld(out);
-  if (core().work_ != Work::kNone || core().call_ != Call::kStep) return;
+  if (!core().work_.idle() || core().call_ != Call::kStep) return;
   const bool full = outstanding_ > RunAhead(core().plan());
   if (Scheduled() ? due_ || full : core().ready_waiting_ && full) return;
   if (InBackground() && !added_) core().step_.waited = core().now_ - core().call_at_;
@@ -101,10 +100,9 @@ void OverlapProtocol::Signal(Actions* out) {
 
 // The caller's thread adds the inbox, and says so with Applied.
 void OverlapProtocol::AddInbox(Actions* out) {
-  core().group_.id = kNoGroup;  // no report follows
   core().step_.waited = core().now_ - core().call_at_;
   asked_inbox_ = inbox_;
-  core().Apply(ApplyNow::What::kInboxOfChanges, core().iteration_, out);
+  core().work_.Apply(ApplyNow::What::kInboxOfChanges, core().iteration_, out);
 }
 
 void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
@@ -132,15 +130,15 @@ std::string OverlapProtocol::Check(const Group& group) const {
   if (core().beside_.runs()) {
     return GroupName(core().beside_.group().id) + " still runs here";
   }
-  if (core().HasGroup()) return "another group still runs here";
-  if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
+  if (core().work_.has_group()) return "another group still runs here";
+  if (!core().has_replica_ || core().work_.fetches() || core().work_.holds()) {
     return "this worker has no replica yet";
   }
   return {};
 }
 
 bool OverlapProtocol::HoldsAhead() const {
-  const auto* group = core().held_ ? std::get_if<Group>(&*core().held_) : nullptr;
+  const Group* group = core().work_.held_group();
   return group != nullptr && group->kind == GroupKind::kTrain;
 }
 
@@ -155,7 +153,7 @@ bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
   } else if (InBackground()) {
     BeginInBackground(group, out);
   } else {
-    core().held_ = group;
+    core().work_.Hold(group);
     Continue(out);
   }
   return true;
@@ -202,7 +200,7 @@ void OverlapProtocol::OnTrained(Outcome outcome, const std::string& detail, Acti
     core().step_.included = true;
   }
   core().Report(outcome, detail, out);
-  OnThrough(ok, core().Passive(core().group_), out);
+  OnThrough(ok, core().Passive(core().work_.group()), out);
   Continue(out);
 }
 
@@ -235,7 +233,7 @@ void OverlapProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
   if (!DrawnAhead(c.plan())) return;
   if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
-  if (!InBackground() && c.work_ == Work::kNone) c.step_.waited += c.now_ - c.idle_at_;
+  if (!InBackground() && c.work_.idle()) c.step_.waited += c.now_ - c.idle_at_;
   c.ready_waiting_ = false;
   outstanding_ = 0;
   added_ = false;

@@ -11,7 +11,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Work = SessionFlow::Work;
 
 // What is wrong with the schedule, or empty.
 std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
@@ -45,10 +44,9 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
   if (!wrong.empty()) {
     return core().Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
   }
-  if (core().work_ == Work::kReduce && core().group_.kind == GroupKind::kTrain) {
-    out->push_back(CancelReduce{});
-    core().step_.reduced += core().now_ - core().group_at_;
-    core().work_ = Work::kNone;
+  if (core().work_.reduces() && core().work_.group().kind == GroupKind::kTrain) {
+    core().work_.Cancel(out);
+    core().step_.reduced += core().now_ - core().work_.at();
     core().idle_at_ = core().now_;
   }
   if (core().beside_.runs()) {
@@ -62,7 +60,7 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
       schedule.members.begin());
   slots_ = outstanding_ = 0;
   // A step that waits begins anew. One that adds the inbox is about to end.
-  due_ = core().call_ == Call::kStep && core().work_ != Work::kApply;
+  due_ = core().call_ == Call::kStep && !core().work_.applies();
   core().BeginHeld(out);
   Continue(out);
 }
@@ -103,8 +101,7 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
 void OverlapProtocol::RunSlots(Actions* out) {
   if (!schedule_ || !core().is_member() || core().cancelled_ || core().call_ == Call::kLeave)
     return;
-  if (core().beside_.runs() || core().work_ == Work::kReduce || core().work_ == Work::kFetch)
-    return;
+  if (core().beside_.runs() || core().work_.reduces() || core().work_.fetches()) return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;
     const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);

@@ -31,7 +31,7 @@ void SessionFlow::Resume(Instant now, Actions* out) {
 // Whatever had to come first has come.
 void SessionFlow::EndResume(Actions* out) {
   if (call_ == Call::kMean) return ContinueMean(out);
-  const bool here = has_replica_ && !paused_ && work_ == Work::kNone && !held_;
+  const bool here = has_replica_ && !paused_ && work_.idle() && !work_.holds();
   if (call_ == Call::kResume && here) Done(Status::Ok(), out);
 }
 
@@ -83,8 +83,8 @@ void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 
 // Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
 void SessionFlow::ContinueMean(Actions* out) {
-  if (call_ != Call::kMean || !trains() || work_ != Work::kNone) return;
-  if (held_ && !protocol_->HoldsAhead()) return BeginHeld(out);
+  if (call_ != Call::kMean || !trains() || !work_.idle()) return;
+  if (work_.holds() && !protocol_->HoldsAhead()) return BeginHeld(out);
   if (MeanPauses()) return protocol_->Continue(out);
   if (!mean_.answered()) {
     if (auto numbers = mean_.Give()) Push(std::move(*numbers), out);

@@ -8,7 +8,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Work = SessionFlow::Work;
 
 void RoundProtocol::OnHello() {
   unapplied_ = arrival_due_ = false;
@@ -35,7 +34,7 @@ void RoundProtocol::OnStep(const Ready& ready, std::int64_t taken) {
 }
 
 void RoundProtocol::StartStep(Actions* out) {
-  if (core().held_) return core().BeginHeld(out);
+  if (core().work_.holds()) return core().BeginHeld(out);
   Continue(out);
 }
 
@@ -46,7 +45,7 @@ void RoundProtocol::OnCallEnds(Actions*) { arrival_due_ = false; }
 void RoundProtocol::Continue(Actions* out) {
   const Call call = core().call_;
   if (call != Call::kStep && !core().Ends()) return;
-  if (core().work_ != Work::kNone || !core().trains()) return;
+  if (!core().work_.idle() || !core().trains()) return;
   if (arrival_due_) {
     if (core().ready_waiting_ || GaveToRound()) return;
     OnStepArrived(out);
@@ -78,10 +77,9 @@ void RoundProtocol::OnStepArrived(Actions* out) {
 }
 
 void RoundProtocol::ApplyRounds(Actions* out) {
-  core().group_.id = kNoGroup;  // no report follows
   core().step_.waited = core().now_ - core().call_at_;
   core().step_.group = last_round_;
-  core().Apply(ApplyNow::What::kInboxOfGradients, newest_, out);
+  core().work_.Apply(ApplyNow::What::kInboxOfGradients, newest_, out);
 }
 
 void RoundProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
@@ -117,9 +115,9 @@ bool RoundProtocol::GaveToRound() const {
 std::string RoundProtocol::Check(const Group& group) const {
   const std::string before = std::to_string(core().beside_.group().id);
   if (core().beside_.runs()) return "group " + before + " still runs here";
-  if (core().HasGroup()) return "another group still runs here";
+  if (core().work_.has_group()) return "another group still runs here";
   if (group.kind != GroupKind::kRound && group.kind != GroupKind::kAverage) return {};
-  if (!core().has_replica_ || core().work_ == Work::kFetch || core().held_) {
+  if (!core().has_replica_ || core().work_.fetches() || core().work_.holds()) {
     return "this worker has no replica yet";
   }
   if (group.kind == GroupKind::kAverage) {
@@ -178,8 +176,8 @@ void RoundProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
   if (!round.failed() || !round.is(adopt.result)) {
     return StepProtocol::OnAdoptResult(adopt, out);
   }
-  if (core().cancelled_) return core().RefuseResult("cancelled by its user", out);
-  if (core().work_ == Work::kFetch) return core().RefuseResult("a replica is being copied", out);
+  if (core().cancelled_) return core().RefuseCopy("cancelled by its user", out);
+  if (core().work_.fetches()) return core().RefuseCopy("a replica is being copied", out);
   round.BeginFetch(core().now_);
   out->push_back(StartFetch{
       .source = adopt.source, .result = adopt.result, .contributed = round.contributed()});

@@ -80,7 +80,7 @@ void SessionFlow::SayHello(Actions* out) {
   if (call_ == Call::kResume || call_ == Call::kMean) paused_ = false;
   mean_.OnHello();
   last_group_ = kNoGroup;
-  held_.reset();
+  work_.DropHeld();
   beside_.Forget();
   protocol_->OnHello();
   heartbeats_out_ = 0;
@@ -119,7 +119,7 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   step_.own = own();
   // Of a newer replica than that of this worker's last group: no group ends this step. The others
   // have stopped with that replica, or stop without this worker.
-  const bool caught_up = copied && iteration_ != group_.iteration;
+  const bool caught_up = copied && iteration_ != work_.group().iteration;
   step_.done = caught_up ? progress().done : IsDone();
   step_.adopted = copied;
   beside_.MoveCosts(&step_);
@@ -150,7 +150,7 @@ void SessionFlow::EndSwitch(Actions* out) {
 // result stop with the same one.
 bool SessionFlow::IsDone() const {
   const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
-  return together ? group_.last : progress().done;
+  return together ? work_.group().last : progress().done;
 }
 
 // By Progressed, where no Ready has told it.
@@ -177,16 +177,16 @@ bool SessionFlow::EndsCall(Actions* out) {
 }
 
 std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
-  if (work_ != Work::kReduce || group_.id != group) return std::nullopt;
+  if (!work_.reduces(group)) return std::nullopt;
   const bool last = ends_run_ || departure_.soon();  // more follows before the call ends
-  if (decides_ == Decides::kHere) decides_ = Decides::kDevice;
-  const bool trains = group_.kind == GroupKind::kTrain;
+  work_.HandOver();
+  const bool trains = work_.group().kind == GroupKind::kTrain;
   if (call_ != Call::kStep || !trains || last || !protocol_->EndsWithReduction()) {
     return std::nullopt;
   }
   handed_over_ = true;
   StepOutcome outcome = step_;
-  outcome.iteration = group_.iteration;
+  outcome.iteration = work_.group().iteration;
   outcome.rounds = 1;
   outcome.included = true;
   outcome.done = IsDone();
@@ -195,11 +195,8 @@ std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
 
 // Calls off what runs on the data plane; nobody is told.
 void SessionFlow::DropWork(Actions* out) {
-  if (work_ == Work::kReduce) out->push_back(CancelReduce{});
-  if (work_ == Work::kFetch) out->push_back(CancelFetch{});
+  work_.Drop(out);
   beside_.Drop(out);
-  if (work_ != Work::kApply) work_ = Work::kNone;
-  group_.id = kNoGroup;
   average_.Cancel(out);
 }
 
@@ -209,8 +206,8 @@ void SessionFlow::Over(Status status, Actions* out) {
   if (std::exchange(probes_, false)) out->push_back(ProbePeers{});
   contact_ = Contact::kOver;
   over_ = status;
-  held_.reset();
-  if (call_ != Call::kNone && work_ == Work::kNone) {
+  work_.DropHeld();
+  if (call_ != Call::kNone && work_.idle()) {
     Done(call_ == Call::kLeave ? Status::Ok() : std::move(status), out);
   }
 }
@@ -263,19 +260,19 @@ void SessionFlow::End(Actions* out) {
   protocol_->OnFinish();
   UpdateInterrupt(out);
   if (EndsCall(out)) return;
-  if (held_ && !protocol_->HoldsAhead()) return BeginHeld(out);
+  if (work_.holds() && !protocol_->HoldsAhead()) return BeginHeld(out);
   protocol_->Continue(out);
 }
 
 void SessionFlow::Leave(Instant now, const std::string& reason, Actions* out) {
   now_ = now;
-  PRD_CHECK(call_ == Call::kNone || work_ == Work::kApply);
-  work_ = Work::kNone;
+  PRD_CHECK(call_ == Call::kNone || work_.applies());
+  work_.End();
   call_ = Call::kLeave;
   call_at_ = now;
   if (!is_member()) return Over(Status(Code::kAborted, "the session has left"), out);
   FailHeld("its session leaves", out);
-  held_.reset();
+  work_.DropHeld();
   CancelBeside("its session leaves", out);
   leave_by_ = now + kLeaveWait;
   TellTrained(out);
@@ -297,7 +294,7 @@ void SessionFlow::LeaveIfIdle(Actions* out) {
   // On its way to another run it is awaited there, and leaves from there.
   if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(departure_.Left(), out);
   if (!is_member()) return;
-  const bool waits = !has_replica_ && work_ == Work::kNone && !held_;
+  const bool waits = !has_replica_ && work_.idle() && !work_.holds();
   const bool in_mean = call_ == Call::kMean && !said_resume_;
   const bool pauses = paused_ && (call_ == Call::kNone || in_mean);
   const bool finishing = said_finish_ && !final_announced_;
@@ -314,7 +311,7 @@ void SessionFlow::Cancel(Instant now, Actions* out) {
   cancelled_ = true;
   CancelBeside("cancelled by its user", out);
   FailHeld("cancelled by its user", out);
-  if (call_ == Call::kNone || call_ == Call::kLeave || work_ == Work::kApply) return;
+  if (call_ == Call::kNone || call_ == Call::kLeave || work_.applies()) return;
   GiveUpWork("cancelled by its user", out);
   FailCall(Status(Code::kCancelled, "the session was cancelled"), out);
 }
@@ -341,7 +338,7 @@ void SessionFlow::SayReady(Actions* out) {
 
 // The call in progress Ends, and has nothing left to do for training.
 void SessionFlow::SayEnd(Actions* out) {
-  if (!trains() || ready_waiting_ || SaidEnd() || work_ != Work::kNone) return;
+  if (!trains() || ready_waiting_ || SaidEnd() || !work_.idle()) return;
   TellTrained(out);
   if (departure_.soon()) {
     Push(prd::Pause{}, out);
@@ -364,18 +361,12 @@ void SessionFlow::SayEnd(Actions* out) {
 // Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
 // parameters be written.
 void SessionFlow::BeginHeld(Actions* out) {
-  if (!held_ || work_ != Work::kNone || !Lends()) return;
-  if (beside_.runs()) return;
-  const auto* final = std::get_if<Group>(&*held_);
-  if (final != nullptr && final->kind == GroupKind::kFinal && protocol_->DelaysFinal(out)) return;
-  auto held = std::move(*held_);
-  held_.reset();
-  if (const auto* adopt = std::get_if<Adopt>(&held)) {
-    work_ = Work::kFetch;
-    source_ = adopt->source.rank;
-    out->push_back(StartFetch{.source = adopt->source});
-    return;
-  }
+  if (!work_.holds() || !work_.idle() || !Lends() || beside_.runs()) return;
+  const Group* group = work_.held_group();
+  const bool final = group != nullptr && group->kind == GroupKind::kFinal;
+  if (final && protocol_->DelaysFinal(out)) return;
+  CallWork::Held held = work_.TakeHeld();
+  if (const auto* adopt = std::get_if<Adopt>(&held)) return work_.Fetch(adopt->source, out);
   Begin(std::move(std::get<Group>(held)), out);
 }
 
@@ -392,63 +383,44 @@ Reduced SessionFlow::WhatReduces(GroupKind kind) const {
 }
 
 void SessionFlow::Begin(Group group, Actions* out) {
-  work_ = Work::kReduce;
-  decides_ = Decides::kHere;
-  group_ = std::move(group);
-  const bool trains = group_.kind == GroupKind::kTrain;
-  if (trains && DrawnAhead(plan())) group_.iteration = iteration_;
-  group_at_ = now_;
-  group_bytes_ = 0;
-  digest_ = 0;
-  step_.group = group_;
-  if (!Passive(group_)) ++step_.attempts;
+  const bool trains = group.kind == GroupKind::kTrain;
+  if (trains && DrawnAhead(plan())) group.iteration = iteration_;
+  step_.group = group;
+  if (!Passive(group)) ++step_.attempts;
   if (trains) step_.waited += now_ - idle_at_;
-  out->push_back(StartReduce{.group = group_, .what = WhatReduces(group_.kind)});
-}
-
-// The caller is to apply, or add, what has come.
-void SessionFlow::Apply(ApplyNow::What what, Iteration iteration, Actions* out) {
-  work_ = Work::kApply;
-  const bool digest = group_.digest && group_.id != kNoGroup && what == ApplyNow::What::kGradients;
-  out->push_back(ApplyNow{.what = what, .iteration = iteration, .digest = digest});
+  const Reduced what = WhatReduces(group.kind);
+  work_.Reduce(now_, std::move(group), what, out);
 }
 
 void SessionFlow::Report(Outcome outcome, const std::string& detail, Actions* out) {
-  const bool trained = group_.kind == GroupKind::kTrain;
-  work_ = Work::kNone;
+  const Group& group = work_.group();
+  const bool trained = group.kind == GroupKind::kTrain;
+  work_.End();
   idle_at_ = now_;
   if (trained && FollowsSchedule(plan())) {
     if (outcome != Outcome::kFailed) return;
-    if (auto report = unreachable_.ReportGroup(now_, group_.id)) Push(std::move(*report), out);
+    if (auto report = unreachable_.ReportGroup(now_, group.id)) Push(std::move(*report), out);
     return;
   }
-  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group_) || !ready_waiting_));
-  Push(Finished{.group = group_.id,
-                .outcome = outcome,
-                .detail = detail,
-                .wait_ns = waited ? group_at_ - ready_at_ : 0,
-                .reduce_ns = now_ - group_at_,
-                .bytes = group_bytes_,
-                .digest = outcome == Outcome::kOk ? digest_ : 0},
-       out);
+  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group) || !ready_waiting_));
+  Push(work_.Report(now_, outcome, detail, waited ? work_.at() - ready_at_ : 0), out);
 }
 
 void SessionFlow::GiveUpWork(const std::string& why, Actions* out) {
-  if (work_ == Work::kReduce) {
-    out->push_back(CancelReduce{});
+  if (work_.fetches()) {
+    work_.Cancel(out);
+    RefuseCopy(why, out);
+  } else if (work_.reduces()) {
+    work_.Cancel(out);
     Report(Outcome::kFailed, why, out);
-  } else if (work_ == Work::kFetch) {
-    out->push_back(CancelFetch{});
-    work_ = Work::kNone;
-    Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
   }
 }
 
 // A group that was announced ahead will not be begun.
 void SessionFlow::FailHeld(const std::string& why, Actions* out) {
   if (!protocol_->HoldsAhead()) return;
-  const GroupId id = std::get<Group>(*held_).id;
-  held_.reset();
+  const GroupId id = work_.held_group()->id;
+  work_.DropHeld();
   Push(Finished{.group = id, .outcome = Outcome::kFailed, .detail = why}, out);
 }
 
@@ -457,20 +429,19 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
                             std::uint64_t digest) {
   now_ = now;
   unreachable_.OnReduced(group, status.ok(), std::move(unreachable));
-  const Outcome outcome = status.ok()                     ? Outcome::kOk
-                          : decides_ == Decides::kGivenUp ? Outcome::kAborted
-                                                          : Outcome::kFailed;
   if (beside_.reduces() && beside_.is(group)) {
     EndBeside(status.ok() ? Outcome::kOk : Outcome::kFailed, status.message(), out, sent_bytes);
     BeginHeld(out);
     return protocol_->Continue(out);
   }
-  if (work_ != Work::kReduce || group_.id != group) return;
-  group_bytes_ = sent_bytes;
-  digest_ = digest;
+  if (!work_.reduces(group)) return;
+  work_.OnReduced(sent_bytes, digest);
   step_.sent_bytes += sent_bytes;
-  step_.reduced += now - group_at_;
-  const GroupKind kind = group_.kind;
+  step_.reduced += now - work_.at();
+  const Outcome outcome = status.ok()        ? Outcome::kOk
+                          : work_.given_up() ? Outcome::kAborted
+                                             : Outcome::kFailed;
+  const GroupKind kind = work_.group().kind;
   if (kind == GroupKind::kTrain) {
     protocol_->OnTrained(outcome, status.message(), out);
   } else if (!status.ok()) {
@@ -478,7 +449,7 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
   }
   if (!status.ok()) return BeginHeld(out);
   if (kind == GroupKind::kTrain) return;
-  iteration_ = group_.iteration;
+  iteration_ = work_.group().iteration;
   in_inbox_ = 0;
   Report(Outcome::kOk, {}, out);
   if (kind == GroupKind::kInitial) return HasReplica(false, out);
@@ -493,9 +464,8 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
 void SessionFlow::Applied(Instant now, Iteration iteration, std::int64_t rounds, Actions* out,
                           std::uint64_t digest) {
   now_ = now;
-  digest_ = digest;
-  PRD_CHECK(work_ == Work::kApply);
-  work_ = Work::kNone;
+  PRD_CHECK(work_.applies());
+  work_.OnApplied(digest);
   protocol_->OnApplied(iteration, rounds, out);
 }
 
@@ -503,8 +473,8 @@ void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iterati
                             Iteration in_inbox) {
   now_ = now;
   if (beside_.fetches()) return protocol_->OnResultFetched(status, out);
-  if (work_ != Work::kFetch) return;
-  work_ = Work::kNone;
+  if (!work_.fetches()) return;
+  work_.End();
   if (status.ok() && (iteration < 0 || iteration > kMaxIteration)) {
     return Over(Status(Code::kDataLoss, "a peer's replica is of no possible iteration"), out);
   }
@@ -572,7 +542,7 @@ bool SessionFlow::AbortBeside(const Abort& abort, Actions* out) {
   if (!abort.undone && TrainsInRounds(plan())) return true;
   if (beside_.fetches()) {
     out->push_back(CancelFetch{});
-    RefuseResult(abort.reason, out);
+    RefuseCopy(abort.reason, out);
   }
   beside_.Forget();  // what was given is still in the outbox
   BeginHeld(out);
@@ -587,12 +557,12 @@ void SessionFlow::CancelBeside(const std::string& why, Actions* out) {
   } else if (beside_.fetches()) {
     out->push_back(CancelFetch{});
     beside_.Fail();
-    RefuseResult(why, out);
+    RefuseCopy(why, out);
   }
 }
 
-// A round's result is not copied.
-void SessionFlow::RefuseResult(const std::string& why, Actions* out) {
+// A replica, or a round's result, is not copied.
+void SessionFlow::RefuseCopy(const std::string& why, Actions* out) {
   Push(Adopted{.ok = false, .iteration = 0, .detail = why}, out);
 }
 
@@ -608,7 +578,7 @@ void SessionFlow::OnConnected(Instant now, Actions* out) {
 
 void SessionFlow::OnTime(Instant now, Actions* out) {
   now_ = now;
-  const bool may_say = !paused_ && work_ != Work::kApply && next_incarnation_ != 0;
+  const bool may_say = !paused_ && !work_.applies() && next_incarnation_ != 0;
   if (hello_due_ && may_say && now >= hello_at_) {
     hello_due_ = false;
     iteration_ -= std::exchange(in_inbox_, 0);
@@ -648,7 +618,7 @@ std::optional<Instant> SessionFlow::NextDeadline() const {
   };
   if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
     if (hello_due_) {
-      if (!paused_ && work_ != Work::kApply) consider(hello_at_);
+      if (!paused_ && !work_.applies()) consider(hello_at_);
     } else if (!link_.unacked().empty()) {
       consider(resend_at_);
     }

@@ -18,6 +18,7 @@
 #include "worker/core/actions.h"
 #include "worker/core/average_copies.h"
 #include "worker/core/background_group.h"
+#include "worker/core/call_work.h"
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
@@ -104,12 +105,8 @@ class SessionFlow {
     kMean,
     kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
   };
-  enum class Work : std::uint8_t { kNone, kReduce, kApply, kFetch };
 
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
-  // The side that decides what becomes of a kReduce: the data plane and this core, or since
-  // HandedOver the device alone; kGivenUp: of one that the controller has called off.
-  enum class Decides : std::uint8_t { kHere, kDevice, kGivenUp };
 
   void SayHello(Actions* out);
   void Push(WorkerBody body, Actions* out);
@@ -150,7 +147,6 @@ class SessionFlow {
   // The data plane's work for the call in progress, and beside it.
   void BeginHeld(Actions* out);
   void Begin(Group group, Actions* out);
-  void Apply(ApplyNow::What what, Iteration iteration, Actions* out);
   void Report(Outcome outcome, const std::string& detail, Actions* out);
   void GiveUpWork(const std::string& why, Actions* out);
   void DropWork(Actions* out);
@@ -161,7 +157,7 @@ class SessionFlow {
                  std::uint64_t sent_bytes = 0);
   bool AbortBeside(const Abort& abort, Actions* out);
   void CancelBeside(const std::string& why, Actions* out);
-  void RefuseResult(const std::string& why, Actions* out);
+  void RefuseCopy(const std::string& why, Actions* out);
   void HasReplica(bool copied, Actions* out);
   Reduced WhatReduces(GroupKind kind) const;
 
@@ -184,10 +180,6 @@ class SessionFlow {
   const Plan& plan() const { return welcome_.plan; }
   bool is_member() const { return contact_ == Contact::kMember; }
   bool trains() const { return is_member() && has_replica_; }
-  // A group runs for the call in progress, or waits for the caller to be in one.
-  bool HasGroup() const {
-    return work_ == Work::kReduce || (held_ && std::holds_alternative<Group>(*held_));
-  }
   bool Passive(const Group& group) const;
   // The caller is in a call in which parameters may be written.
   bool Lends() const {
@@ -243,15 +235,9 @@ class SessionFlow {
   GroupId last_group_ = kNoGroup;
 
   // What runs on the data plane, and what waits until the user is in a call.
-  Work work_ = Work::kNone;
-  Decides decides_ = Decides::kHere;
-  Group group_;  // of kReduce and kApply
-  Instant group_at_;
-  std::uint64_t group_bytes_ = 0;
-  std::uint64_t digest_ = 0;
+  CallWork work_;
   UnreachablePeers unreachable_;
   bool probes_ = false;  // the newest ProbePeers had targets
-  std::optional<std::variant<Group, Adopt>> held_;
 
   BackgroundGroup beside_;
 
@@ -267,7 +253,6 @@ class SessionFlow {
   bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
   bool discard_ = false;      // of the step in progress
   bool interrupt_ = false;
-  Rank source_ = kNoRank;              // of kFetch
   Instant line_at_;                    // the next line about waiting
   std::map<Call, Instant> said_line_;  // the first line of the newest such call that had one
 

@@ -139,7 +139,7 @@ void SessionFlow::OnHeartbeatAck(const HeartbeatAck& ack) {
 void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return protocol_->OnAdoptResult(adopt, out);
   ExpectReplica(out);
-  held_ = adopt;
+  work_.Hold(adopt);
   BeginHeld(out);
 }
 
@@ -152,7 +152,7 @@ void SessionFlow::ExpectReplica(Actions* out) {
 
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
 void SessionFlow::UpdateInterrupt(Actions* out) {
-  const bool copies = held_ && std::holds_alternative<Adopt>(*held_) && CopyVoidsStep(plan());
+  const bool copies = work_.holds_copy() && CopyVoidsStep(plan());
   const bool computes = (call_ == Call::kNone || call_ == Call::kAverage) && !paused_;
   const bool on = computes && is_member() && (copies || protocol_->IsAwaited());
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
@@ -228,7 +228,7 @@ void SessionFlow::OnGroup(const Group& group, Actions* out) {
   if (group.kind == GroupKind::kInitial) ExpectReplica(out);
   if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
-    const bool busy = group.kind == GroupKind::kAverage && work_ != Work::kNone;
+    const bool busy = group.kind == GroupKind::kAverage && !work_.idle();
     const bool back = call_ == Call::kResume || call_ == Call::kMean;
     if (!Lends() || back || cancelled_ || busy) {
       Push(Finished{.group = group.id,
@@ -238,31 +238,28 @@ void SessionFlow::OnGroup(const Group& group, Actions* out) {
       return;
     }
   }
-  held_ = group;
+  Group held = group;
   // Nobody has told the controller how many steps were made under a schedule.
   if (final_announced_ && DrawnAhead(plan())) {
-    auto& final = std::get<Group>(*held_);
-    final.iteration = std::max(final.iteration, iteration_);
+    held.iteration = std::max(held.iteration, iteration_);
   }
+  work_.Hold(std::move(held));
   BeginHeld(out);
 }
 
 void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
-  if (held_ && std::holds_alternative<Group>(*held_) && std::get<Group>(*held_).id == abort.group) {
-    held_.reset();
+  const Group* held = work_.held_group();
+  if (held != nullptr && held->id == abort.group) {
+    work_.DropHeld();
     Push(Finished{.group = abort.group, .outcome = Outcome::kAborted, .detail = abort.reason}, out);
     return;
   }
   if (AbortBeside(abort, out)) return;
-  if (work_ != Work::kReduce || group_.id != abort.group) return;  // through with it already
-  if (decides_ != Decides::kHere) {
-    decides_ = Decides::kGivenUp;
-    out->push_back(GiveUpReduce{abort.reason});
-    return;
-  }
-  out->push_back(CancelReduce{});
-  step_.reduced += now_ - group_at_;
-  if (group_.kind == GroupKind::kTrain) {
+  if (!work_.reduces(abort.group)) return;  // through with it already
+  if (work_.handed_over()) return work_.GiveUp(abort.reason, out);
+  work_.Cancel(out);
+  step_.reduced += now_ - work_.at();
+  if (work_.group().kind == GroupKind::kTrain) {
     return protocol_->OnTrained(Outcome::kAborted, abort.reason, out);
   }
   Report(Outcome::kAborted, abort.reason, out);

@@ -47,7 +47,7 @@ const char* NameOf(SessionFlow::Call call) {
 
 std::optional<Instant> SessionFlow::TimeoutEnds() const {
   const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
-  if (!calling || work_ != Work::kNone || beside_.runs() || average_.running()) return std::nullopt;
+  if (!calling || !work_.idle() || beside_.runs() || average_.running()) return std::nullopt;
   const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
   std::optional<Instant> ends;
   if (options_.timeout != 0) {
@@ -78,8 +78,8 @@ std::string SessionFlow::WaitsFor() const {
     }
     return text;
   };
-  if (work_ == Work::kReduce) return group(group_);
-  if (work_ == Work::kFetch) return "the model of rank " + std::to_string(source_) + " is copied";
+  if (work_.reduces()) return group(work_.group());
+  if (work_.fetches()) return "the model of rank " + std::to_string(work_.source()) + " is copied";
   if (average_.running()) {
     return "the model of rank " + std::to_string(average_.source()) + " is copied";
   }
@@ -111,7 +111,7 @@ Instant SessionFlow::FirstLine() const {
 }
 
 std::optional<Instant> SessionFlow::LineAt() const {
-  const bool waits = call_ != Call::kNone && call_ != Call::kLeave && work_ != Work::kApply;
+  const bool waits = call_ != Call::kNone && call_ != Call::kLeave && !work_.applies();
   return waits ? std::optional<Instant>(line_at_) : std::nullopt;
 }
 

@@ -37,7 +37,7 @@ bool StepProtocol::Synchronises() {
 
 void StepProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
   if (core().call_ == SessionFlow::Call::kLeave) return;
-  core().RefuseResult(GroupName(adopt.result) + " is not one that failed here", out);
+  core().RefuseCopy(GroupName(adopt.result) + " is not one that failed here", out);
 }
 
 void StepProtocol::OnMessage(const ControllerBody& body, Actions* out) {

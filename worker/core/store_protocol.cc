@@ -8,7 +8,6 @@
 namespace prd {
 
 using Call = SessionFlow::Call;
-using Work = SessionFlow::Work;
 
 void StoreProtocol::OnHello() {
   next_ = Next::kNone;
@@ -45,7 +44,7 @@ bool StoreProtocol::OnResumed(Actions* out) {
 // includes what is pushed already, so that its own work cannot be told from it, and is lost.
 void StoreProtocol::StartStep(Actions* out) {
   SessionFlow& c = core();
-  if (c.held_) return c.BeginHeld(out);
+  if (c.work_.holds()) return c.BeginHeld(out);
   if (c.trains() && next_ == Next::kNone) {
     next_ = Next::kPush;
     counts_ = !c.discard_;
@@ -63,7 +62,7 @@ void StoreProtocol::Continue(Actions* out) {
   SessionFlow& c = core();
   if (!c.is_member() || c.call_ == Call::kLeave) return;
   if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
-  if (!c.has_replica_ || c.work_ != Work::kNone) return;
+  if (!c.has_replica_ || !c.work_.idle()) return;
   if (next_ == Next::kPush && store_.pushed() && c.call_ == Call::kStep) {
     next_ = Next::kAnswer;
     c.ready_.iteration = c.iteration_ + 1;
@@ -120,7 +119,7 @@ void StoreProtocol::OnCallEnds(Actions* out) {
 // The final average is of what the shards hold once all workers have pushed their last update.
 bool StoreProtocol::DelaysFinal(Actions* out) {
   SessionFlow& c = core();
-  const GroupId id = std::get<Group>(*c.held_).id;
+  const GroupId id = c.work_.held_group()->id;
   if (final_read_ == id) return false;
   if (final_reading_ != id || next_ != Next::kRead) {
     final_reading_ = id;
