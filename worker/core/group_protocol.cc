@@ -31,8 +31,8 @@ void GroupProtocol::BeginRound() {
 void GroupProtocol::OnStep(const Ready& ready, std::int64_t taken) {
   StepProtocol::OnStep(ready, taken);
   const bool changes = ReducedInTraining(core().plan()).payload == Payload::kChange;
-  if (changes && !core().discard_) ++local_steps_;
-  core().ready_.local_steps = local_steps_;
+  if (changes && !core().step_.discard) ++local_steps_;
+  core().step_.ready.local_steps = local_steps_;
 }
 
 void GroupProtocol::StartStep(Actions* out) {
@@ -43,7 +43,7 @@ void GroupProtocol::StartStep(Actions* out) {
 
 void GroupProtocol::OnStepEnds() {
   StepProtocol::OnStepEnds();
-  core().step_.local_steps = local_steps_;
+  core().step_.outcome.local_steps = local_steps_;
 }
 
 void GroupProtocol::Continue(Actions* out) {
@@ -52,13 +52,12 @@ void GroupProtocol::Continue(Actions* out) {
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
 void GroupProtocol::SignalAgain(Actions* out) {
-  using Call = SessionFlow::Call;
-  const Call call = core().call_;
+  const Aim aim = core().aim();
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
-  if (call == Call::kStep && core().discard_ && !stop_requested_)
+  if (aim == Aim::kStep && core().step_.discard && !stop_requested_)
     return core().StepDone(false, out);
-  const bool stepping = call == Call::kStep || (core().Ends() && !core().SaidEnd());
-  if (!stepping || !core().trains() || core().ready_waiting_) return;
+  const bool stepping = aim == Aim::kStep || (core().Ends() && !core().standing_.said_end());
+  if (!stepping || !core().trains() || core().step_.ready_waiting) return;
   if (AsksBeforeGroups(core().plan())) return Ask(out);
   core().SayReady(out);
 }
@@ -75,21 +74,21 @@ void GroupProtocol::OnTrained(Outcome outcome, const std::string& detail, Action
   if (ReducedInTraining(core().plan()).landing == Landing::kGradients) {
     return core().work_.ApplyResult(out);
   }
-  core().iteration_ = core().work_.group().iteration;
+  core().step_.iteration = core().work_.group().iteration;
   core().Report(Outcome::kOk, {}, out);
   BeginRound();
-  if (core().call_ != SessionFlow::Call::kStep) return Continue(out);
-  core().step_.rounds = 1;
-  core().step_.included = true;
+  if (core().aim() != Aim::kStep) return Continue(out);
+  core().step_.outcome.rounds = 1;
+  core().step_.outcome.included = true;
   core().StepDone(false, out);
 }
 
 void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
-  core().iteration_ = iteration;
+  core().step_.iteration = iteration;
   if (core().work_.group().id != kNoGroup) core().Report(Outcome::kOk, {}, out);
-  if (core().call_ == SessionFlow::Call::kStep && rounds > 0) {
-    core().step_.rounds = rounds;
-    core().step_.included = true;
+  if (core().aim() == Aim::kStep && rounds > 0) {
+    core().step_.outcome.rounds = rounds;
+    core().step_.outcome.included = true;
     return core().StepDone(false, out);
   }
   if (core().EndsCall(out)) return;
@@ -101,20 +100,19 @@ void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
 
 // REQUIRES: the step in progress may be signalled now.
 void GroupProtocol::Ask(Actions* out) {
-  Ready& ready = core().ready_;
+  Ready& ready = core().step_.ready;
   ready.waiting = !AcknowledgesLate(core().plan()) || stop_requested_;
   if (!ready.waiting && core().link_.unacked().size() >= kMaxUnacked) return;
-  ready.iteration = core().iteration_ + 1;
+  ready.iteration = core().step_.iteration + 1;
   ready.local_steps = local_steps_;
   core().SayReady(out);
   asked_ = ready;
-  if (!ready.waiting && core().call_ == SessionFlow::Call::kStep) core().StepDone(false, out);
+  if (!ready.waiting && core().aim() == Aim::kStep) core().StepDone(false, out);
 }
 
 // A step may wait for the controller to acknowledge something (kMaxUnacked).
 void GroupProtocol::OnAcked(Actions* out) {
-  const bool idle =
-      core().call_ == SessionFlow::Call::kStep && core().work_.idle() && !core().work_.holds();
+  const bool idle = core().aim() == Aim::kStep && core().work_.idle() && !core().work_.holds();
   if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
 }
 
@@ -124,20 +122,20 @@ void GroupProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void GroupProtocol::OnReply(const QueryReply& reply, Actions* out) {
-  using Call = SessionFlow::Call;
   // A reply to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
   if (AcknowledgesLate(core().plan())) {
     if (reply.local_steps <= asked_->local_steps) stop_requested_ = stop_requested_ || reply.ready;
     return;
   }
-  if (!core().ready_waiting_ || reply.local_steps != asked_->local_steps || reply.ready) return;
-  core().ready_waiting_ = false;
-  if (core().call_ == Call::kStep && local_steps_ == asked_->local_steps) {
+  if (!core().step_.ready_waiting || reply.local_steps != asked_->local_steps || reply.ready)
+    return;
+  core().step_.ready_waiting = false;
+  if (core().aim() == Aim::kStep && local_steps_ == asked_->local_steps) {
     return core().StepDone(false, out);
   }
   // The step that asked has ended without an answer, and this is a later one.
-  if (core().call_ == Call::kStep) SignalAgain(out);
+  if (core().aim() == Aim::kStep) SignalAgain(out);
   if (core().Ends()) core().SayEnd(out);
 }
 

@@ -9,8 +9,6 @@
 
 namespace prd {
 
-using Call = SessionFlow::Call;
-
 bool NeighbourProtocol::serial() const { return AppliesFirst(core().plan()); }
 
 void NeighbourProtocol::OnHello() {
@@ -30,7 +28,7 @@ bool NeighbourProtocol::OnResumed(Actions*) {
 bool NeighbourProtocol::OnReplica(bool copied, Actions* out) {
   phase_ = Phase::kReceive;
   next_.reset();
-  updates_.MoveTo(core().iteration_, out);
+  updates_.MoveTo(core().step_.iteration, out);
   Publish(out);
   return StepProtocol::OnReplica(copied, out);
 }
@@ -41,15 +39,15 @@ void NeighbourProtocol::StartStep(Actions* out) {
 }
 
 void NeighbourProtocol::Continue(Actions* out) {
-  const Call call = core().call_;
-  if (!core().is_member() || call == Call::kLeave) return;
+  const Aim aim = core().aim();
+  if (!core().is_member() || aim == Aim::kLeave) return;
   Publish(out);
   if (core().Ends()) {
     core().SayEnd(out);
-    if (core().said_finish_) updates_.Close(out);
+    if (core().standing_.said_finish) updates_.Close(out);
   }
-  if (call != Call::kStep || !core().work_.idle() || core().work_.holds()) return;
-  if (!core().has_replica_ || !updates_.met() || awaits_neighbours_) return;
+  if (aim != Aim::kStep || !core().work_.idle() || core().work_.holds()) return;
+  if (!core().standing_.has_replica || !updates_.met() || awaits_neighbours_) return;
   if (phase_ == Phase::kReceive) Receive(out);
   if (phase_ == Phase::kEnter) Enter(out);
 }
@@ -57,42 +55,42 @@ void NeighbourProtocol::Continue(Actions* out) {
 // The first update also while the training loop computes, which reads the parameters too.
 void NeighbourProtocol::Publish(Actions* out) {
   const SessionFlow& c = core();
-  if (!updates_.met() || !c.has_replica_ || c.said_finish_) return;
+  if (!updates_.met() || !c.standing_.has_replica || c.standing_.said_finish) return;
   if (c.work_.holds() || !c.work_.idle()) return;
-  if (serial() && c.call_ != Call::kStep) return;
-  updates_.Publish(c.now_, c.iteration_, out);
+  if (serial() && c.aim() != Aim::kStep) return;
+  updates_.Publish(c.now_, c.step_.iteration, out);
 }
 
 void NeighbourProtocol::Receive(Actions* out) {
   SessionFlow& c = core();
-  if (c.ready_waiting_ || !updates_.CanReceive(c.iteration_)) return;
-  c.step_.waited += c.now_ - c.idle_at_;
+  if (c.step_.ready_waiting || !updates_.CanReceive(c.step_.iteration)) return;
+  c.step_.outcome.waited += c.now_ - c.step_.idle_at;
   const UpdateQueues::Counters counters = updates_.TakeCounters();
-  c.ready_.iteration = c.iteration_ + 1;
-  c.ready_.waiting = true;
-  c.ready_.gradients = c.ready_.local_steps = 0;
-  c.ready_.queued = counters.queued;
-  c.ready_.dropped = counters.dropped;
-  c.ready_.suppressed = counters.suppressed;
+  c.step_.ready.iteration = c.step_.iteration + 1;
+  c.step_.ready.waiting = true;
+  c.step_.ready.gradients = c.step_.ready.local_steps = 0;
+  c.step_.ready.queued = counters.queued;
+  c.step_.ready.dropped = counters.dropped;
+  c.step_.ready.suppressed = counters.suppressed;
   c.SayReady(out);
-  Mix(c.iteration_, out);
-  updates_.MoveTo(c.iteration_ + 1, out);
+  Mix(c.step_.iteration, out);
+  updates_.MoveTo(c.step_.iteration + 1, out);
   phase_ = Phase::kEnter;
-  if (serial() || c.discard_) return;
+  if (serial() || c.step_.discard) return;
   phase_ = Phase::kApply;
-  c.work_.Apply(ApplyNow::What::kGradients, c.iteration_, out);
+  c.work_.Apply(ApplyNow::What::kGradients, c.step_.iteration, out);
 }
 
 void NeighbourProtocol::Mix(Iteration k, Actions* out) {
   if (!updates_.Mix(k, out)) return;
-  core().step_.rounds = 1;
-  core().step_.included = true;
+  core().step_.outcome.rounds = 1;
+  core().step_.outcome.included = true;
 }
 
 void NeighbourProtocol::OnApplied(Iteration iteration, std::int64_t, Actions* out) {
-  core().iteration_ = iteration;
+  core().step_.iteration = iteration;
   if (phase_ == Phase::kApply) phase_ = Phase::kEnter;
-  core().idle_at_ = core().now_;
+  core().step_.idle_at = core().now_;
   if (core().EndsCall(out)) return;
   Continue(out);
   core().BeginHeld(out);
@@ -103,16 +101,16 @@ void NeighbourProtocol::OnApplied(Iteration iteration, std::int64_t, Actions* ou
 void NeighbourProtocol::Enter(Actions* out) {
   SessionFlow& c = core();
   if (!next_) return;
-  if (*next_ > c.iteration_ + 1) {
+  if (*next_ > c.step_.iteration + 1) {
     if (!updates_.CanReceive(*next_ - 1)) return;
     Mix(*next_ - 1, out);
   }
-  c.step_.waited += c.now_ - c.idle_at_;
-  c.iteration_ = *next_;
+  c.step_.outcome.waited += c.now_ - c.step_.idle_at;
+  c.step_.iteration = *next_;
   next_.reset();
   phase_ = Phase::kReceive;
-  out->push_back(SetIteration{c.iteration_});
-  updates_.MoveTo(c.iteration_, out);
+  out->push_back(SetIteration{c.step_.iteration});
+  updates_.MoveTo(c.step_.iteration, out);
   if (!serial()) Publish(out);
   c.StepDone(false, out);
 }
@@ -127,17 +125,17 @@ void NeighbourProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 
 void NeighbourProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
-  if (!c.ready_waiting_) return;
-  if (reply.iteration != c.ready_.iteration || reply.next < reply.iteration ||
+  if (!c.step_.ready_waiting) return;
+  if (reply.iteration != c.step_.ready.iteration || reply.next < reply.iteration ||
       reply.next > kMaxIteration) {
     return c.Over(Status(Code::kDataLoss, "the controller lets this worker enter iteration " +
                                               std::to_string(reply.next) + ", but it is in " +
-                                              std::to_string(c.iteration_)),
+                                              std::to_string(c.step_.iteration)),
                   out);
   }
-  c.ready_waiting_ = false;
+  c.step_.ready_waiting = false;
   next_ = reply.next;
-  updates_.MoveTo(std::max(reply.next - 1, c.iteration_ + 1), out);
+  updates_.MoveTo(std::max(reply.next - 1, c.step_.iteration + 1), out);
   Continue(out);
 }
 
@@ -160,20 +158,20 @@ std::string NeighbourProtocol::CheckNeighbourhood(const Neighbourhood& hood) con
 
 void NeighbourProtocol::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
   SessionFlow& c = core();
-  if (c.said_finish_ || c.call_ == Call::kLeave) return;
+  if (c.standing_.said_finish || c.aim() == Aim::kLeave) return;
   const std::string wrong = CheckNeighbourhood(hood);
   if (!wrong.empty()) {
     return c.Over(Status(Code::kDataLoss, "the controller named neighbours, but " + wrong), out);
   }
   // A worker that is about to enter an iteration is there already as the controller counts.
-  const bool still = phase_ == Phase::kReceive && !c.ready_waiting_;
-  if (still && hood.at > c.iteration_ && hood.at <= kMaxIteration) {
-    c.iteration_ = hood.at;
-    out->push_back(SetIteration{c.iteration_});
+  const bool still = phase_ == Phase::kReceive && !c.step_.ready_waiting;
+  if (still && hood.at > c.step_.iteration && hood.at <= kMaxIteration) {
+    c.step_.iteration = hood.at;
+    out->push_back(SetIteration{c.step_.iteration});
   }
   awaits_neighbours_ = false;
   updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood,
-                            still ? c.iteration_ : updates_.window(), out);
+                            still ? c.step_.iteration : updates_.window(), out);
   Continue(out);
 }
 

@@ -7,8 +7,6 @@
 
 namespace prd {
 
-using Call = SessionFlow::Call;
-
 bool OverlapProtocol::InBackground() const { return AveragesInBackground(core().plan()); }
 bool OverlapProtocol::Scheduled() const { return FollowsSchedule(core().plan()); }
 
@@ -25,7 +23,7 @@ bool OverlapProtocol::OnReplica(bool copied, Actions* out) {
 }
 
 void OverlapProtocol::OnCopyOrdered() {
-  due_ = due_ || core().ready_waiting_;
+  due_ = due_ || core().step_.ready_waiting;
   if (!Scheduled()) outstanding_ = 0;
 }
 
@@ -39,15 +37,15 @@ void OverlapProtocol::OnStep(const Ready& ready, std::int64_t taken) {
 // The inbox was taken: this many averages were added to the parameters.
 void OverlapProtocol::CountAdded(std::int64_t averages) {
   inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
-  if (core().call_ != Call::kStep || averages <= 0) return;
-  core().step_.rounds += averages;
-  core().step_.included = true;
-  core().step_.group = newest_average_;
+  if (core().aim() != Aim::kStep || averages <= 0) return;
+  core().step_.outcome.rounds += averages;
+  core().step_.outcome.included = true;
+  core().step_.outcome.group = newest_average_;
 }
 
 void OverlapProtocol::StartStep(Actions* out) {
-  const bool arrives = !core().discard_ && Synchronises();
-  const bool stands = core().ready_waiting_;
+  const bool arrives = !core().step_.discard && Synchronises();
+  const bool stands = core().step_.ready_waiting;
   if (arrives && stands) ++outstanding_;
   due_ = arrives && (!stands || RunAhead(core().plan()) > 0);
   added_ = false;
@@ -59,12 +57,12 @@ void OverlapProtocol::StartStep(Actions* out) {
 void OverlapProtocol::Continue(Actions* out) {
   RunSlots(out);
   if (!core().work_.idle() || !core().trains()) return;
-  if (core().call_ == Call::kStep) return ContinueStep(out);
+  if (core().aim() == Aim::kStep) return ContinueStep(out);
   if (core().Ends()) ContinueFinish(out);
 }
 
 void OverlapProtocol::ContinueStep(Actions* out) {
-  if (due_ && !core().ready_waiting_) {
+  if (due_ && !core().step_.ready_waiting) {
     // What the groups before have gained is part of what it signals.
     if (!DrawnAhead(core().plan()) && inbox_ > 0) return AddInbox(out);
     if (Scheduled()) {
@@ -74,16 +72,16 @@ void OverlapProtocol::ContinueStep(Actions* out) {
     }
   }
   core().BeginHeld(out);
-  if (!core().work_.idle() || core().call_ != Call::kStep) return;
+  if (!core().work_.idle() || core().aim() != Aim::kStep) return;
   const bool full = outstanding_ > RunAhead(core().plan());
-  if (Scheduled() ? due_ || full : core().ready_waiting_ && full) return;
-  if (InBackground() && !added_) core().step_.waited = core().now_ - core().call_at_;
+  if (Scheduled() ? due_ || full : core().step_.ready_waiting && full) return;
+  if (InBackground() && !added_) core().step_.outcome.waited = core().now_ - core().call_.at();
   if (inbox_ > 0 && !added_) return AddInbox(out);
   core().StepDone(false, out);
 }
 
 void OverlapProtocol::ContinueFinish(Actions* out) {
-  if (Scheduled() ? outstanding_ == 0 : !core().ready_waiting_) {
+  if (Scheduled() ? outstanding_ == 0 : !core().step_.ready_waiting) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
     core().SayEnd(out);
   }
@@ -93,20 +91,20 @@ void OverlapProtocol::ContinueFinish(Actions* out) {
 void OverlapProtocol::Signal(Actions* out) {
   due_ = false;
   outstanding_ = std::max<std::uint64_t>(outstanding_, 1);
-  core().ready_ = arrived_;
-  core().ready_.iteration = core().iteration_;
+  core().step_.ready = arrived_;
+  core().step_.ready.iteration = core().step_.iteration;
   core().SayReady(out);
 }
 
 // The caller's thread adds the inbox, and says so with Applied.
 void OverlapProtocol::AddInbox(Actions* out) {
-  core().step_.waited = core().now_ - core().call_at_;
+  core().step_.outcome.waited = core().now_ - core().call_.at();
   asked_inbox_ = inbox_;
-  core().work_.Apply(ApplyNow::What::kInboxOfChanges, core().iteration_, out);
+  core().work_.Apply(ApplyNow::What::kInboxOfChanges, core().step_.iteration, out);
 }
 
 void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
-  core().iteration_ = iteration;
+  core().step_.iteration = iteration;
   // None: what was counted had been given up. More may have come since.
   CountAdded(rounds);
   if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
@@ -131,7 +129,7 @@ std::string OverlapProtocol::Check(const Group& group) const {
     return GroupName(core().beside_.group().id) + " still runs here";
   }
   if (core().work_.has_group()) return "another group still runs here";
-  if (!core().has_replica_ || core().work_.fetches() || core().work_.holds()) {
+  if (!core().standing_.has_replica || core().work_.fetches() || core().work_.holds()) {
     return "this worker has no replica yet";
   }
   return {};
@@ -144,8 +142,8 @@ bool OverlapProtocol::HoldsAhead() const {
 
 bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kTrain) return false;
-  const bool pauses = core().paused_ && !InBackground();
-  if (core().cancelled_ || pauses) {
+  const bool pauses = core().standing_.paused && !InBackground();
+  if (core().call_.cancelled() || pauses) {
     core().Push(Finished{.group = group.id,
                          .outcome = Outcome::kFailed,
                          .detail = pauses ? "its training loop pauses" : "cancelled by its user"},
@@ -162,9 +160,9 @@ bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
 void OverlapProtocol::BeginInBackground(Group group, Actions* out) {
   Iteration gain = 0;
   if (DrawnAhead(core().plan())) {
-    group.iteration = core().iteration_;
+    group.iteration = core().step_.iteration;
   } else {
-    gain = std::max<Iteration>(group.iteration - core().ready_.iteration, 0);
+    gain = std::max<Iteration>(group.iteration - core().step_.ready.iteration, 0);
   }
   core().BeginBeside(std::move(group), gain, false, out);
 }
@@ -180,14 +178,15 @@ void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail
     newest_average_ = through.group();
   }
   if (!Scheduled()) {
-    const bool waited = core().ready_waiting_ && !passive;
+    const bool waited = core().step_.ready_waiting && !passive;
     core().Push(
-        Finished{.group = through.group().id,
-                 .outcome = outcome,
-                 .detail = detail,
-                 .wait_ns = waited ? std::max<DurationNs>(through.at() - core().ready_at_, 0) : 0,
-                 .reduce_ns = core().now_ - through.at(),
-                 .bytes = through.bytes()},
+        Finished{
+            .group = through.group().id,
+            .outcome = outcome,
+            .detail = detail,
+            .wait_ns = waited ? std::max<DurationNs>(through.at() - core().step_.ready_at, 0) : 0,
+            .reduce_ns = core().now_ - through.at(),
+            .bytes = through.bytes()},
         out);
   }
   OnThrough(ok, passive, out);
@@ -195,9 +194,9 @@ void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail
 
 void OverlapProtocol::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
   const bool ok = outcome == Outcome::kOk;
-  if (ok && core().call_ == Call::kStep) {
-    ++core().step_.rounds;
-    core().step_.included = true;
+  if (ok && core().aim() == Aim::kStep) {
+    ++core().step_.outcome.rounds;
+    core().step_.outcome.included = true;
   }
   core().Report(outcome, detail, out);
   OnThrough(ok, core().Passive(core().work_.group()), out);
@@ -210,12 +209,12 @@ void OverlapProtocol::OnThrough(bool ok, bool passive, Actions* out) {
     --outstanding_;
     added_ = false;
   } else if (ok && !passive) {
-    core().ready_waiting_ = false;
+    core().step_.ready_waiting = false;
     outstanding_ = 0;
     added_ = false;
   } else if (!DrawnAhead(core().plan())) {
-    const bool may = core().trains() && !core().cancelled_ && !core().SaidEnd();
-    if (may && core().call_ != Call::kLeave) Signal(out);
+    const bool may = core().trains() && !core().call_.cancelled() && !core().standing_.said_end();
+    if (may && core().aim() != Aim::kLeave) Signal(out);
   }
 }
 
@@ -232,9 +231,9 @@ void OverlapProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 void OverlapProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
   if (!DrawnAhead(c.plan())) return;
-  if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
-  if (!InBackground() && c.work_.idle()) c.step_.waited += c.now_ - c.idle_at_;
-  c.ready_waiting_ = false;
+  if (!c.step_.ready_waiting || reply.ready || reply.iteration != c.step_.ready.iteration) return;
+  if (!InBackground() && c.work_.idle()) c.step_.outcome.waited += c.now_ - c.step_.idle_at;
+  c.step_.ready_waiting = false;
   outstanding_ = 0;
   added_ = false;
   Continue(out);

@@ -10,11 +10,9 @@
 
 namespace prd {
 
-using Call = SessionFlow::Call;
-
 // What is wrong with the schedule, or empty.
 std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
-  if (schedule.first <= core().last_group_) return "its ids are not above those before";
+  if (schedule.first <= core().standing_.last_group) return "its ids are not above those before";
   if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
     return "its ids are out of range";
   }
@@ -39,15 +37,15 @@ std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
 }
 
 void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
-  if (core().call_ == Call::kLeave) return;
+  if (core().aim() == Aim::kLeave) return;
   const std::string wrong = CheckSchedule(schedule);
   if (!wrong.empty()) {
     return core().Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
   }
   if (core().work_.reduces() && core().work_.group().kind == GroupKind::kTrain) {
     core().work_.Cancel(out);
-    core().step_.reduced += core().now_ - core().work_.at();
-    core().idle_at_ = core().now_;
+    core().step_.outcome.reduced += core().now_ - core().work_.at();
+    core().step_.idle_at = core().now_;
   }
   if (core().beside_.runs()) {
     core().beside_.End(core().now_);
@@ -60,7 +58,7 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
       schedule.members.begin());
   slots_ = outstanding_ = 0;
   // A step that waits begins anew. One that adds the inbox is about to end.
-  due_ = core().call_ == Call::kStep && !core().work_.applies();
+  due_ = core().aim() == Aim::kStep && !core().work_.applies();
   core().BeginHeld(out);
   Continue(out);
 }
@@ -80,7 +78,7 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
   Group group{.id = StaticGroupId(schedule.first, schedule.members.size(), slot, members),
               .kind = GroupKind::kTrain,
               .members = {},
-              .iteration = core().iteration_,
+              .iteration = core().step_.iteration,
               .reason = "static schedule, slot " + std::to_string(slot) + ", phase " +
                         std::to_string(slot % kStaticPhases)};
   StaticMembers ring = members;
@@ -99,7 +97,7 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
 // Begins the first slot that is taken and not over. Those in which this worker has no group are
 // over at once.
 void OverlapProtocol::RunSlots(Actions* out) {
-  if (!schedule_ || !core().is_member() || core().cancelled_ || core().call_ == Call::kLeave)
+  if (!schedule_ || !core().is_member() || core().call_.cancelled() || core().aim() == Aim::kLeave)
     return;
   if (core().beside_.runs() || core().work_.reduces() || core().work_.fetches()) return;
   for (; outstanding_ > 0; --outstanding_) {
@@ -111,7 +109,7 @@ void OverlapProtocol::RunSlots(Actions* out) {
       return core().Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"),
                          out);
     }
-    core().last_group_ = group.id;
+    core().standing_.last_group = group.id;
     if (InBackground()) return BeginInBackground(std::move(group), out);
     return core().Begin(std::move(group), out);
   }

@@ -18,28 +18,28 @@ void SessionFlow::Pause(Instant now, Actions* out) {
 void SessionFlow::Resume(Instant now, Actions* out) {
   now_ = now;
   BeginCall(Call::kResume);
-  if (EndsCall(out) || said_leave_) return;
-  if (is_member() && paused_) {
-    if (!std::exchange(said_resume_, true)) Push(prd::Resume{}, out);
+  if (EndsCall(out) || standing_.said_leave) return;
+  if (is_member() && standing_.paused) {
+    if (!std::exchange(standing_.said_resume, true)) Push(prd::Resume{}, out);
     return BeginHeld(out);
   }
-  paused_ = false;
+  standing_.paused = false;
   OnTime(now, out);  // a Hello may have waited for this
   EndResume(out);
 }
 
 // Whatever had to come first has come.
 void SessionFlow::EndResume(Actions* out) {
-  if (call_ == Call::kMean) return ContinueMean(out);
-  const bool here = has_replica_ && !paused_ && work_.idle() && !work_.holds();
-  if (call_ == Call::kResume && here) Done(Status::Ok(), out);
+  if (call_.is(Call::kMean)) return ContinueMean(out);
+  const bool here = standing_.has_replica && !standing_.paused && work_.idle() && !work_.holds();
+  if (call_.is(Call::kResume) && here) Done(Status::Ok(), out);
 }
 
 void SessionFlow::OnResumed(Actions* out) {
-  if (!std::exchange(said_resume_, false)) return;
-  paused_ = false;
-  const bool resumes = call_ == Call::kResume || call_ == Call::kMean;
-  if (resumes && has_replica_ && !protocol_->OnResumed(out)) return;
+  if (!std::exchange(standing_.said_resume, false)) return;
+  standing_.paused = false;
+  const bool resumes = call_.is(Call::kResume) || call_.is(Call::kMean);
+  if (resumes && standing_.has_replica && !protocol_->OnResumed(out)) return;
   EndResume(out);
 }
 
@@ -47,8 +47,8 @@ void SessionFlow::OnResumed(Actions* out) {
 
 // From the end of the step in progress on; at once, if that has ended in the run before.
 void SessionFlow::OnEndRun(Actions* out) {
-  ends_run_ = true;
-  if (call_ == Call::kSwitch) End(out);
+  standing_.ends_run = true;
+  if (call_.is(Call::kSwitch)) End(out);
 }
 
 // ---- the end of the job, said by this worker ----
@@ -69,12 +69,12 @@ void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Ac
   now_ = now;
   BeginCall(Call::kMean);
   mean_.Begin(incarnation_, std::move(values), resumes);
-  discard_ = false;
-  if (!paused_) protocol_->OnFinish();
+  step_.discard = false;
+  if (!standing_.paused) protocol_->OnFinish();
   UpdateInterrupt(out);
-  if (EndsCall(out) || said_leave_) return;
+  if (EndsCall(out) || standing_.said_leave) return;
   if (!is_member()) {
-    paused_ = false;
+    standing_.paused = false;
     OnTime(now, out);  // a Hello may have waited for this
     return;
   }
@@ -83,15 +83,15 @@ void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Ac
 
 // Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
 void SessionFlow::ContinueMean(Actions* out) {
-  if (call_ != Call::kMean || !trains() || !work_.idle()) return;
+  if (!call_.is(Call::kMean) || !trains() || !work_.idle()) return;
   if (work_.holds() && !protocol_->HoldsAhead()) return BeginHeld(out);
-  if (MeanPauses()) return protocol_->Continue(out);
+  if (aim() == Aim::kPause) return protocol_->Continue(out);
   if (!mean_.answered()) {
     if (auto numbers = mean_.Give()) Push(std::move(*numbers), out);
     return;
   }
-  if (paused_ && mean_.resumes()) {
-    if (!std::exchange(said_resume_, true)) Push(prd::Resume{}, out);
+  if (standing_.paused && mean_.resumes()) {
+    if (!std::exchange(standing_.said_resume, true)) Push(prd::Resume{}, out);
     return;
   }
   Done(mean_.End(), out);
@@ -122,7 +122,7 @@ void SessionFlow::FailCall(Status status, Actions* out) {
 }
 
 void SessionFlow::OnMembers(const Members& members, Actions* out) {
-  if (call_ != Call::kAverage || average_.running()) return;
+  if (!call_.is(Call::kAverage) || average_.running()) return;
   average_.Begin(members.members, incarnation_);
   CopyNextForAverage(out);
 }

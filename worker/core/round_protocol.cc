@@ -7,22 +7,20 @@
 
 namespace prd {
 
-using Call = SessionFlow::Call;
-
 void RoundProtocol::OnHello() {
   unapplied_ = arrival_due_ = false;
   owed_ = 0;
 }
 
 bool RoundProtocol::OnReplica(bool copied, Actions* out) {
-  newest_ = core().iteration_;
+  newest_ = core().step_.iteration;
   unapplied_ = copied;  // it may bring an inbox
   owed_ = 0;
   arrival_due_ = false;
   return StepProtocol::OnReplica(copied, out);
 }
 
-void RoundProtocol::OnAveraged() { newest_ = core().iteration_; }
+void RoundProtocol::OnAveraged() { newest_ = core().step_.iteration; }
 
 // ---- calls ----
 
@@ -43,18 +41,18 @@ void RoundProtocol::OnCallEnds(Actions*) { arrival_due_ = false; }
 // A step gives its gradient, waits for a round if there is no result yet, and applies what there
 // is. Finish does the same until this worker owes nothing.
 void RoundProtocol::Continue(Actions* out) {
-  const Call call = core().call_;
-  if (call != Call::kStep && !core().Ends()) return;
+  const Aim aim = core().aim();
+  if (aim != Aim::kStep && !core().Ends()) return;
   if (!core().work_.idle() || !core().trains()) return;
   if (arrival_due_) {
-    if (core().ready_waiting_ || GaveToRound()) return;
+    if (core().step_.ready_waiting || GaveToRound()) return;
     OnStepArrived(out);
   }
   if (unapplied_) return ApplyRounds(out);
-  if (core().Ends() && (owed_ == 0 || core().SaidEnd())) return core().SayEnd(out);
-  if (core().ready_waiting_) return;
-  Ready& ready = core().ready_;
-  ready.iteration = core().iteration_ + 1;
+  if (core().Ends() && (owed_ == 0 || core().standing_.said_end())) return core().SayEnd(out);
+  if (core().step_.ready_waiting) return;
+  Ready& ready = core().step_.ready;
+  ready.iteration = core().step_.iteration + 1;
   ready.waiting = true;
   ready.gradients = 0;
   core().SayReady(out);
@@ -62,36 +60,36 @@ void RoundProtocol::Continue(Actions* out) {
 
 // The step in progress gives its gradient, and says that it is here.
 void RoundProtocol::OnStepArrived(Actions* out) {
-  const bool discard = core().discard_;
+  const bool discard = core().step_.discard;
   arrival_due_ = false;
   if (!discard) {
     deposited_ = true;
     ++owed_;
     out->push_back(Deposit{});
   }
-  Ready& ready = core().ready_;
-  ready.iteration = core().iteration_ + 1;
+  Ready& ready = core().step_.ready;
+  ready.iteration = core().step_.iteration + 1;
   ready.waiting = !unapplied_;
   ready.gradients = discard ? 0 : 1;
   core().SayReady(out);
 }
 
 void RoundProtocol::ApplyRounds(Actions* out) {
-  core().step_.waited = core().now_ - core().call_at_;
-  core().step_.group = last_round_;
+  core().step_.outcome.waited = core().now_ - core().call_.at();
+  core().step_.outcome.group = last_round_;
   core().work_.Apply(ApplyNow::What::kInboxOfGradients, newest_, out);
 }
 
 void RoundProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
-  core().iteration_ = iteration;
-  core().in_inbox_ = 0;
+  core().step_.iteration = iteration;
+  core().step_.in_inbox = 0;
   newest_ = std::max(newest_, iteration);
   unapplied_ = newest_ > iteration;
   const bool newest_only = TakesNewestOnly(core().plan());
-  StepOutcome& step = core().step_;
+  StepOutcome& step = core().step_.outcome;
   step.included = own_round_ && (newest_only ? *own_round_ == iteration : *own_round_ <= iteration);
   if (last_round_.iteration <= iteration) step.group = last_round_;  // else it came too late
-  if (core().call_ == Call::kStep && rounds > 0) {
+  if (core().aim() == Aim::kStep && rounds > 0) {
     step.rounds = rounds;
     return core().StepDone(false, out);
   }
@@ -117,7 +115,7 @@ std::string RoundProtocol::Check(const Group& group) const {
   if (core().beside_.runs()) return "group " + before + " still runs here";
   if (core().work_.has_group()) return "another group still runs here";
   if (group.kind != GroupKind::kRound && group.kind != GroupKind::kAverage) return {};
-  if (!core().has_replica_ || core().work_.fetches() || core().work_.holds()) {
+  if (!core().standing_.has_replica || core().work_.fetches() || core().work_.holds()) {
     return "this worker has no replica yet";
   }
   if (group.kind == GroupKind::kAverage) {
@@ -148,7 +146,7 @@ void RoundProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, 
   Finished finished{.group = round.group().id,
                     .outcome = outcome,
                     .detail = detail,
-                    .wait_ns = core().ready_waiting_ ? round.at() - core().ready_at_ : 0,
+                    .wait_ns = core().step_.ready_waiting ? round.at() - core().step_.ready_at : 0,
                     .reduce_ns = core().now_ - round.at(),
                     .bytes = round.bytes()};
   round.Fail();
@@ -162,7 +160,7 @@ std::uint32_t RoundProtocol::HaveResult() {
   const std::uint32_t included = round.contributed() ? std::exchange(owed_, 0) : 0;
   newest_ = round.group().iteration;
   unapplied_ = true;
-  core().ready_waiting_ = false;
+  core().step_.ready_waiting = false;
   if (included > 0 && deposited_ && !own_round_) own_round_ = newest_;
   last_round_ = round.group();
   round.Forget();
@@ -171,12 +169,12 @@ std::uint32_t RoundProtocol::HaveResult() {
 
 // Others have the result of a round that failed here.
 void RoundProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
-  if (core().call_ == Call::kLeave) return;
+  if (core().aim() == Aim::kLeave) return;
   BackgroundGroup& round = core().beside_;
   if (!round.failed() || !round.is(adopt.result)) {
     return StepProtocol::OnAdoptResult(adopt, out);
   }
-  if (core().cancelled_) return core().RefuseCopy("cancelled by its user", out);
+  if (core().call_.cancelled()) return core().RefuseCopy("cancelled by its user", out);
   if (core().work_.fetches()) return core().RefuseCopy("a replica is being copied", out);
   round.BeginFetch(core().now_);
   out->push_back(StartFetch{

@@ -74,12 +74,11 @@ void SessionFlow::SayHello(Actions* out) {
   lives_.clear();
   unreachable_.Clear();
   waits_for_.clear();
-  has_replica_ = ready_waiting_ = said_finish_ = final_announced_ = said_resume_ = false;
-  said_leave_ = false;
-  ends_run_ = false;
-  if (call_ == Call::kResume || call_ == Call::kMean) paused_ = false;
+  // This worker pauses still, unless it is about to train again.
+  const bool resumes = call_.is(Call::kResume) || call_.is(Call::kMean);
+  standing_ = {.final_done = standing_.final_done, .paused = standing_.paused && !resumes};
+  step_.ready_waiting = false;
   mean_.OnHello();
-  last_group_ = kNoGroup;
   work_.DropHeld();
   beside_.Forget();
   protocol_->OnHello();
@@ -92,57 +91,55 @@ void SessionFlow::SayHello(Actions* out) {
 // ---- calls ----
 
 void SessionFlow::BeginCall(Call call) {
-  PRD_CHECK(call_ == Call::kNone);
-  call_ = call;
-  call_at_ = now_;
-  step_ = {};
+  call_.Begin(now_, call);
+  step_.outcome = {};
   handed_over_ = false;
-  if (has_replica_) waits_for_.clear();
-  line_at_ = FirstLine();
+  if (standing_.has_replica) waits_for_.clear();
 }
 
 void SessionFlow::Done(Status status, Actions* out) {
   protocol_->OnCallEnds(out);
-  const bool trains_on = call_ == Call::kAttach || call_ == Call::kStep || call_ == Call::kSwitch ||
-                         call_ == Call::kResume || (call_ == Call::kMean && !paused_);
+  const bool trains_on = call_.is(Call::kAttach) || call_.is(Call::kStep) ||
+                         call_.is(Call::kSwitch) || call_.is(Call::kResume) ||
+                         (call_.is(Call::kMean) && !standing_.paused);
   if (departure_.soon() && status.ok() && trains_on && is_member() && !handed_over_) {
-    call_ = Call::kPause;  // for good
+    call_.Become(Call::kPause);  // for good
     return End(out);
   }
-  call_ = Call::kNone;
+  call_.End();
   UpdateInterrupt(out);
-  out->push_back(CallDone{std::move(status), step_, mean_.TakeNumbers()});
+  out->push_back(CallDone{std::move(status), step_.outcome, mean_.TakeNumbers()});
 }
 
 void SessionFlow::StepDone(bool copied, Actions* out) {
-  step_.iteration = iteration_;
-  step_.own = own();
+  step_.outcome.iteration = step_.iteration;
+  step_.outcome.own = own();
   // Of a newer replica than that of this worker's last group: no group ends this step. The others
   // have stopped with that replica, or stop without this worker.
-  const bool caught_up = copied && iteration_ != work_.group().iteration;
-  step_.done = caught_up ? progress().done : IsDone();
-  step_.adopted = copied;
-  beside_.MoveCosts(&step_);
+  const bool caught_up = copied && step_.iteration != work_.group().iteration;
+  step_.outcome.done = caught_up ? progress().done : IsDone();
+  step_.outcome.adopted = copied;
+  beside_.MoveCosts(&step_.outcome);
   protocol_->OnStepEnds();
-  if (ends_run_ && is_member() && !handed_over_) return EndRunAfterStep(out);
+  if (standing_.ends_run && is_member() && !handed_over_) return EndRunAfterStep(out);
   if (now_ - report_.told_at() >= kTellEvery) TellTrainedSoon(out);
   Done(Status::Ok(), out);
 }
 
 // The step has ended, and is the last of this run.
 void SessionFlow::EndRunAfterStep(Actions* out) {
-  ended_step_ = step_;
+  ended_step_ = step_.outcome;
   ended_at_ = now_;
   protocol_->OnCallEnds(out);
-  call_ = Call::kSwitch;
+  call_.Become(Call::kSwitch);
   End(out);
 }
 
 void SessionFlow::EndSwitch(Actions* out) {
-  step_ = std::exchange(ended_step_, {});
-  step_.iteration = iteration_;
-  step_.adopted = true;
-  step_.waited += now_ - ended_at_;
+  step_.outcome = std::exchange(ended_step_, {});
+  step_.outcome.iteration = step_.iteration;
+  step_.outcome.adopted = true;
+  step_.outcome.waited += now_ - ended_at_;
   Done(Status::Ok(), out);
 }
 
@@ -151,6 +148,31 @@ void SessionFlow::EndSwitch(Actions* out) {
 bool SessionFlow::IsDone() const {
   const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
   return together ? work_.group().last : progress().done;
+}
+
+Aim SessionFlow::aim() const {
+  switch (call_.kind()) {
+    case Call::kNone:
+    case Call::kAverage:
+      return Aim::kNone;
+    case Call::kAttach:
+    case Call::kResume:
+      return Aim::kJoin;
+    case Call::kStep:
+      return Aim::kStep;
+    case Call::kFinish:
+      return Aim::kFinish;
+    case Call::kSwitch:
+      return standing_.ends_run ? Aim::kFinish : Aim::kJoin;
+    case Call::kPause:
+      return Aim::kPause;
+    case Call::kMean:  // pauses, and resumes once it is answered
+      if (standing_.paused) return Aim::kNone;
+      return mean_.answered() && mean_.resumes() ? Aim::kJoin : Aim::kPause;
+    case Call::kLeave:
+      return Aim::kLeave;
+  }
+  return Aim::kNone;
 }
 
 // By Progressed, where no Ready has told it.
@@ -166,7 +188,7 @@ void SessionFlow::TellTrainedSoon(Actions* out) {
 
 // The call in progress ends, if the session is over or cancelled.
 bool SessionFlow::EndsCall(Actions* out) {
-  if (cancelled_) {
+  if (call_.cancelled()) {
     Done(Status(Code::kCancelled, "the session was cancelled"), out);
   } else if (contact_ == Contact::kOver) {
     Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
@@ -178,14 +200,14 @@ bool SessionFlow::EndsCall(Actions* out) {
 
 std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
   if (!work_.reduces(group)) return std::nullopt;
-  const bool last = ends_run_ || departure_.soon();  // more follows before the call ends
+  const bool last = standing_.ends_run || departure_.soon();  // more follows before the call ends
   work_.HandOver();
   const bool trains = work_.group().kind == GroupKind::kTrain;
-  if (call_ != Call::kStep || !trains || last || !protocol_->EndsWithReduction()) {
+  if (!call_.is(Call::kStep) || !trains || last || !protocol_->EndsWithReduction()) {
     return std::nullopt;
   }
   handed_over_ = true;
-  StepOutcome outcome = step_;
+  StepOutcome outcome = step_.outcome;
   outcome.iteration = work_.group().iteration;
   outcome.rounds = 1;
   outcome.included = true;
@@ -207,20 +229,21 @@ void SessionFlow::Over(Status status, Actions* out) {
   contact_ = Contact::kOver;
   over_ = status;
   work_.DropHeld();
-  if (call_ != Call::kNone && work_.idle()) {
-    Done(call_ == Call::kLeave ? Status::Ok() : std::move(status), out);
+  if (call_.in_progress() && work_.idle()) {
+    Done(call_.is(Call::kLeave) ? Status::Ok() : std::move(status), out);
   }
 }
 
 void SessionFlow::Attach(Instant now, SessionCore::Options options, Actions* out) {
   now_ = now;
   BeginCall(Call::kAttach);
-  if (cancelled_) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  if (call_.cancelled()) return Done(Status(Code::kCancelled, "the session was cancelled"), out);
   if (departure_.soon()) return Done(departure_.Left(), out);
   options_ = std::move(options);
-  iteration_ = options_.hello.iteration;
+  call_.SetTimeouts(options_.timeout, options_.start_timeout);
+  step_.iteration = options_.hello.iteration;
   report_.Begin(options_.hello.own, options_.hello.job_trained);
-  paused_ = false;
+  standing_.paused = false;
   departure_.ForgetStop();
   mean_.Forget();
   former_ = {};
@@ -231,20 +254,20 @@ void SessionFlow::Attach(Instant now, SessionCore::Options options, Actions* out
 void SessionFlow::Step(Instant now, const Ready& ready, bool discard, std::int64_t taken,
                        Actions* out) {
   now_ = now;
-  idle_at_ = now;
-  discard_ = discard;
+  step_.idle_at = now;
+  step_.discard = discard;
   BeginCall(Call::kStep);
   protocol_->OnStep(ready, taken);
   UpdateInterrupt(out);
-  if (CountsLocalSteps(plan()) && (!discard || taken > 0)) iteration_ = ready.iteration;
-  if (EndsCall(out) || said_leave_) return;
-  if (said_finish_ &&
-      ends_run_) {  // the step before was given up since (timeout): this one is void
-    step_.own = own();
+  if (CountsLocalSteps(plan()) && (!discard || taken > 0)) step_.iteration = ready.iteration;
+  if (EndsCall(out) || standing_.said_leave) return;
+  // The step before was given up since (timeout): this one is void.
+  if (standing_.said_finish && standing_.ends_run) {
+    step_.outcome.own = own();
     return EndRunAfterStep(out);
   }
   if (!discard) report_.AddStep(ready.samples);
-  step_.own = own();
+  step_.outcome.own = own();
   protocol_->StartStep(out);
 }
 
@@ -256,7 +279,7 @@ void SessionFlow::Finish(Instant now, Actions* out) {
 
 // Finish, and Pause.
 void SessionFlow::End(Actions* out) {
-  discard_ = false;
+  step_.discard = false;
   protocol_->OnFinish();
   UpdateInterrupt(out);
   if (EndsCall(out)) return;
@@ -266,10 +289,9 @@ void SessionFlow::End(Actions* out) {
 
 void SessionFlow::Leave(Instant now, const std::string& reason, Actions* out) {
   now_ = now;
-  PRD_CHECK(call_ == Call::kNone || work_.applies());
+  PRD_CHECK(call_.is(Call::kNone) || work_.applies());
   work_.End();
-  call_ = Call::kLeave;
-  call_at_ = now;
+  call_.BeginLeave(now);
   if (!is_member()) return Over(Status(Code::kAborted, "the session has left"), out);
   FailHeld("its session leaves", out);
   work_.DropHeld();
@@ -290,35 +312,35 @@ void SessionFlow::LeaveSoon(Instant now, std::string reason, DurationNs grace, A
 // Where no boundary is to come, or not soon: nobody has admitted this worker, the job has not begun
 // for it, it pauses, or it waits in Finish.
 void SessionFlow::LeaveIfIdle(Actions* out) {
-  if (!departure_.soon() || said_leave_ || call_ == Call::kLeave) return;
+  if (!departure_.soon() || standing_.said_leave || call_.is(Call::kLeave)) return;
   // On its way to another run it is awaited there, and leaves from there.
-  if (contact_ == Contact::kHello && call_ != Call::kSwitch) return Over(departure_.Left(), out);
+  if (contact_ == Contact::kHello && !call_.is(Call::kSwitch)) return Over(departure_.Left(), out);
   if (!is_member()) return;
-  const bool waits = !has_replica_ && work_.idle() && !work_.holds();
-  const bool in_mean = call_ == Call::kMean && !said_resume_;
-  const bool pauses = paused_ && (call_ == Call::kNone || in_mean);
-  const bool finishing = said_finish_ && !final_announced_;
+  const bool waits = !standing_.has_replica && work_.idle() && !work_.holds();
+  const bool in_mean = call_.is(Call::kMean) && !standing_.said_resume;
+  const bool pauses = standing_.paused && (call_.is(Call::kNone) || in_mean);
+  const bool finishing = standing_.said_finish && !standing_.final_announced;
   if (waits || pauses || finishing) SayLeave(out);
 }
 
 void SessionFlow::SayLeave(Actions* out) {
-  said_leave_ = true;
+  standing_.said_leave = true;
   Push(prd::Leave{.reason = departure_.reason()}, out);
 }
 
 void SessionFlow::Cancel(Instant now, Actions* out) {
   now_ = now;
-  cancelled_ = true;
+  call_.Cancel();
   CancelBeside("cancelled by its user", out);
   FailHeld("cancelled by its user", out);
-  if (call_ == Call::kNone || call_ == Call::kLeave || work_.applies()) return;
+  if (call_.is(Call::kNone) || call_.is(Call::kLeave) || work_.applies()) return;
   GiveUpWork("cancelled by its user", out);
   FailCall(Status(Code::kCancelled, "the session was cancelled"), out);
 }
 
 void SessionFlow::Fail(Instant now, const Status& why, Actions* out) {
   now_ = now;
-  if (is_member() && call_ != Call::kLeave) {
+  if (is_member() && !call_.is(Call::kLeave)) {
     CancelBeside(why.message(), out);
     FailHeld(why.message(), out);
     GiveUpWork(why.message(), out);
@@ -329,30 +351,30 @@ void SessionFlow::Fail(Instant now, const Status& why, Actions* out) {
 }
 
 void SessionFlow::SayReady(Actions* out) {
-  ready_waiting_ = ready_.waiting;
-  ready_at_ = idle_at_ = now_;
-  ready_.rtt_ns = rtt_ns_;
-  report_.TellIn(now_, &ready_);
-  Push(ready_, out);
+  step_.ready_waiting = step_.ready.waiting;
+  step_.ready_at = step_.idle_at = now_;
+  step_.ready.rtt_ns = rtt_ns_;
+  report_.TellIn(now_, &step_.ready);
+  Push(step_.ready, out);
 }
 
 // The call in progress Ends, and has nothing left to do for training.
 void SessionFlow::SayEnd(Actions* out) {
-  if (!trains() || ready_waiting_ || SaidEnd() || !work_.idle()) return;
+  if (!trains() || step_.ready_waiting || standing_.said_end() || !work_.idle()) return;
   TellTrained(out);
   if (departure_.soon()) {
     Push(prd::Pause{}, out);
     return SayLeave(out);
   }
-  if (Finishes()) {
-    said_finish_ = true;
+  if (aim() == Aim::kFinish) {
+    standing_.said_finish = true;
     Push(prd::Finish{}, out);
     return;
   }
   FailHeld("its training loop pauses", out);
   Push(prd::Pause{}, out);
-  paused_ = true;
-  if (call_ == Call::kMean) return ContinueMean(out);
+  standing_.paused = true;
+  if (call_.is(Call::kMean)) return ContinueMean(out);
   Done(Status::Ok(), out);
 }
 
@@ -361,7 +383,7 @@ void SessionFlow::SayEnd(Actions* out) {
 // Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
 // parameters be written.
 void SessionFlow::BeginHeld(Actions* out) {
-  if (!work_.holds() || !work_.idle() || !Lends() || beside_.runs()) return;
+  if (!work_.holds() || !work_.idle() || !call_.lends() || beside_.runs()) return;
   const Group* group = work_.held_group();
   const bool final = group != nullptr && group->kind == GroupKind::kFinal;
   if (final && protocol_->DelaysFinal(out)) return;
@@ -384,10 +406,10 @@ Reduced SessionFlow::WhatReduces(GroupKind kind) const {
 
 void SessionFlow::Begin(Group group, Actions* out) {
   const bool trains = group.kind == GroupKind::kTrain;
-  if (trains && DrawnAhead(plan())) group.iteration = iteration_;
-  step_.group = group;
-  if (!Passive(group)) ++step_.attempts;
-  if (trains) step_.waited += now_ - idle_at_;
+  if (trains && DrawnAhead(plan())) group.iteration = step_.iteration;
+  step_.outcome.group = group;
+  if (!Passive(group)) ++step_.outcome.attempts;
+  if (trains) step_.outcome.waited += now_ - step_.idle_at;
   const Reduced what = WhatReduces(group.kind);
   work_.Reduce(now_, std::move(group), what, out);
 }
@@ -396,14 +418,14 @@ void SessionFlow::Report(Outcome outcome, const std::string& detail, Actions* ou
   const Group& group = work_.group();
   const bool trained = group.kind == GroupKind::kTrain;
   work_.End();
-  idle_at_ = now_;
+  step_.idle_at = now_;
   if (trained && FollowsSchedule(plan())) {
     if (outcome != Outcome::kFailed) return;
     if (auto report = unreachable_.ReportGroup(now_, group.id)) Push(std::move(*report), out);
     return;
   }
-  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group) || !ready_waiting_));
-  Push(work_.Report(now_, outcome, detail, waited ? work_.at() - ready_at_ : 0), out);
+  const bool waited = trained && !(DrawnAhead(plan()) && (Passive(group) || !step_.ready_waiting));
+  Push(work_.Report(now_, outcome, detail, waited ? work_.at() - step_.ready_at : 0), out);
 }
 
 void SessionFlow::GiveUpWork(const std::string& why, Actions* out) {
@@ -436,8 +458,8 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
   }
   if (!work_.reduces(group)) return;
   work_.OnReduced(sent_bytes, digest);
-  step_.sent_bytes += sent_bytes;
-  step_.reduced += now - work_.at();
+  step_.outcome.sent_bytes += sent_bytes;
+  step_.outcome.reduced += now - work_.at();
   const Outcome outcome = status.ok()        ? Outcome::kOk
                           : work_.given_up() ? Outcome::kAborted
                                              : Outcome::kFailed;
@@ -449,12 +471,12 @@ void SessionFlow::OnReduced(Instant now, GroupId group, const Status& status,
   }
   if (!status.ok()) return BeginHeld(out);
   if (kind == GroupKind::kTrain) return;
-  iteration_ = work_.group().iteration;
-  in_inbox_ = 0;
+  step_.iteration = work_.group().iteration;
+  step_.in_inbox = 0;
   Report(Outcome::kOk, {}, out);
   if (kind == GroupKind::kInitial) return HasReplica(false, out);
   if (kind == GroupKind::kFinal) {
-    final_done_ = !ends_run_;
+    standing_.final_done = !standing_.ends_run;
     return;
   }
   protocol_->OnAveraged();
@@ -486,33 +508,40 @@ void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iterati
     protocol_->SignalAgain(out);
     return BeginHeld(out);
   }
-  iteration_ = iteration;
-  in_inbox_ = in_inbox;
-  if (said_finish_ && final_announced_) {
-    final_done_ = !ends_run_;  // the others' average
+  step_.iteration = iteration;
+  step_.in_inbox = in_inbox;
+  if (standing_.said_finish && standing_.final_announced) {
+    standing_.final_done = !standing_.ends_run;  // the others' average
     return;
   }
   HasReplica(true, out);
 }
 
 void SessionFlow::HasReplica(bool copied, Actions* out) {
-  has_replica_ = true;
+  standing_.has_replica = true;
   former_ = identity_;
   beside_.Forget();
   if (!protocol_->OnReplica(copied, out)) return;
-  if (call_ == Call::kAttach) return Done(Status::Ok(), out);
-  if (call_ == Call::kStep) return StepDone(true, out);
-  if (Switched()) return EndSwitch(out);
-  if (call_ == Call::kResume) {
-    step_.adopted = true;
-    return EndResume(out);
-  }
-  if (call_ == Call::kMean) {
-    step_.adopted = true;
-    return ContinueMean(out);
-  }
+  if (call_.is(Call::kStep)) return StepDone(true, out);
+  if (EndJoin(out)) return;
   protocol_->Continue(out);
   BeginHeld(out);
+}
+
+// The replica is the job's, all of it: the call in progress ends, or goes on, if it waited for
+// that.
+bool SessionFlow::EndJoin(Actions* out) {
+  if (call_.is(Call::kAttach)) {
+    Done(Status::Ok(), out);
+  } else if (call_.is(Call::kSwitch) && !standing_.ends_run) {
+    EndSwitch(out);
+  } else if (call_.is(Call::kResume) || call_.is(Call::kMean)) {
+    step_.outcome.adopted = true;
+    EndResume(out);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // ---- the data plane, beside the call ----
@@ -520,7 +549,7 @@ void SessionFlow::HasReplica(bool copied, Actions* out) {
 void SessionFlow::BeginBeside(Group group, Iteration gain, bool contributes, Actions* out) {
   if (!Passive(group)) beside_.CountAttempt();
   beside_.Begin(now_, std::move(group), contributes);
-  if (cancelled_) return EndBeside(Outcome::kFailed, "cancelled by its user", out);
+  if (call_.cancelled()) return EndBeside(Outcome::kFailed, "cancelled by its user", out);
   out->push_back(StartReduce{
       .group = beside_.group(), .what = WhatReduces(beside_.group().kind), .gain = gain});
 }
@@ -578,16 +607,16 @@ void SessionFlow::OnConnected(Instant now, Actions* out) {
 
 void SessionFlow::OnTime(Instant now, Actions* out) {
   now_ = now;
-  const bool may_say = !paused_ && !work_.applies() && next_incarnation_ != 0;
+  const bool may_say = !standing_.paused && !work_.applies() && next_incarnation_ != 0;
   if (hello_due_ && may_say && now >= hello_at_) {
     hello_due_ = false;
-    iteration_ -= std::exchange(in_inbox_, 0);
+    step_.iteration -= std::exchange(step_.in_inbox, 0);
     hello_at_ = now + kHelloGap;
     incarnation_ = std::exchange(next_incarnation_, 0);
     out->push_back(BecomeIncarnation{incarnation_});
     Hello hello = options_.hello;
     if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
-    hello.iteration = iteration_;
+    hello.iteration = step_.iteration;
     hello.former = former_;
     report_.TellIn(now, &hello);
     Push(std::move(hello), out);
@@ -596,14 +625,14 @@ void SessionFlow::OnTime(Instant now, Actions* out) {
   if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(out);
   if (contact_ == Contact::kMember && now >= heartbeat_at_) {
     SendHeartbeat(out);
-    if (call_ != Call::kLeave) TellTrainedSoon(out);
+    if (!call_.is(Call::kLeave)) TellTrainedSoon(out);
   }
   if (is_member()) protocol_->OnTime(out);
   if (GraceEnds() && now >= *GraceEnds()) {
     departure_.OnGraceOver();
     return Fail(now, departure_.Left(), out);
   }
-  if (call_ == Call::kLeave && now >= leave_by_) {
+  if (call_.is(Call::kLeave) && now >= leave_by_) {
     return Over(Status(Code::kAborted, "the session has left"), out);
   }
   if (const auto line = LineAt(); line && now >= *line) SayLine(out);
@@ -618,7 +647,7 @@ std::optional<Instant> SessionFlow::NextDeadline() const {
   };
   if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
     if (hello_due_) {
-      if (!paused_ && !work_.applies()) consider(hello_at_);
+      if (!standing_.paused && !work_.applies()) consider(hello_at_);
     } else if (!link_.unacked().empty()) {
       consider(resend_at_);
     }
@@ -628,7 +657,7 @@ std::optional<Instant> SessionFlow::NextDeadline() const {
     if (const auto at = protocol_->NextDeadline()) consider(*at);
   }
   if (GraceEnds()) consider(*GraceEnds());
-  if (call_ == Call::kLeave) consider(leave_by_);
+  if (call_.is(Call::kLeave)) consider(leave_by_);
   if (const auto at = LineAt()) consider(*at);
   return next;
 }

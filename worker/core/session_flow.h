@@ -18,11 +18,13 @@
 #include "worker/core/actions.h"
 #include "worker/core/average_copies.h"
 #include "worker/core/background_group.h"
+#include "worker/core/call_slot.h"
 #include "worker/core/call_work.h"
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
 #include "worker/core/step_protocol.h"
+#include "worker/core/step_state.h"
 #include "worker/core/trained_report.h"
 #include "worker/core/unreachable_peers.h"
 
@@ -80,31 +82,18 @@ class SessionFlow {
 
   std::optional<StepOutcome> HandedOver(GroupId group);
 
-  bool in_call() const { return call_ != Call::kNone; }
+  bool in_call() const { return call_.in_progress(); }
   Incarnation incarnation() const { return incarnation_; }
-  Iteration iteration() const { return iteration_; }
+  Iteration iteration() const { return step_.iteration; }
   // Local steps and samples of this worker, over all incarnations; and the job's, as far as told,
   // which never fall.
   const Trained& own() const { return report_.own(); }
   const JobProgress& progress() const { return report_.progress(); }
-  bool paused() const { return paused_; }
+  bool paused() const { return standing_.paused; }
   // From the newest Welcome; rank kNoRank before the first.
   const Welcome& welcome() const { return welcome_; }
   // FollowsSchedule: groups up to this id are over, begun or not.
   GroupId called_off() const { return protocol_->called_off(); }
-
-  enum class Call : std::uint8_t {
-    kNone,
-    kAttach,
-    kStep,
-    kFinish,
-    kLeave,
-    kPause,
-    kResume,
-    kAverage,
-    kMean,
-    kSwitch,  // what a kStep becomes that has ended, where the run is to end (EndRun)
-  };
 
   enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
 
@@ -131,11 +120,8 @@ class SessionFlow {
   void SayLeave(Actions* out);
   void LeaveIfIdle(Actions* out);
   void EndResume(Actions* out);
+  bool EndJoin(Actions* out);
   void ContinueMean(Actions* out);
-  // The call in progress is Mean, before this worker pauses for it.
-  bool MeanPauses() const {
-    return call_ == Call::kMean && !paused_ && !(mean_.answered() && mean_.resumes());
-  }
   void FailCall(Status status, Actions* out);
   void CopyNextForAverage(Actions* out);
   bool IsDone() const;
@@ -179,37 +165,27 @@ class SessionFlow {
 
   const Plan& plan() const { return welcome_.plan; }
   bool is_member() const { return contact_ == Contact::kMember; }
-  bool trains() const { return is_member() && has_replica_; }
+  bool trains() const { return is_member() && standing_.has_replica; }
   bool Passive(const Group& group) const;
-  // The caller is in a call in which parameters may be written.
-  bool Lends() const {
-    return call_ != Call::kNone && call_ != Call::kLeave && call_ != Call::kAverage;
-  }
+  // What the call in progress wants of training.
+  Aim aim() const;
   // The call in progress ends training, for now or for good, once nothing is left to do.
-  bool Ends() const { return Finishes() || call_ == Call::kPause || MeanPauses(); }
-  bool SaidEnd() const { return said_finish_ || said_leave_; }
-  // The same, in this run: it says Finish, and takes the final average.
-  bool Finishes() const { return call_ == Call::kFinish || (call_ == Call::kSwitch && ends_run_); }
-  // In the next run: the call in progress ends once the replica is that run's.
-  bool Switched() const { return call_ == Call::kSwitch && !ends_run_; }
+  bool Ends() const { return aim() == Aim::kPause || aim() == Aim::kFinish; }
 
   // What the call in progress waits for, in words, and when the next line says so.
   std::string WaitsFor() const;
-  Instant FirstLine() const;
   std::optional<Instant> LineAt() const;
   void SayLine(Actions* out);
 
   SessionCore::Options options_;
   Contact contact_ = Contact::kNone;
   Status over_;  // why, in kOver
-  bool cancelled_ = false;
   Incarnation next_incarnation_ = 0;
   Incarnation incarnation_ = 0;
   LinkEnd<WorkerBody> link_;
   Welcome welcome_;
   RunId run_ = kNoRun;
-  Iteration iteration_ = 0;
-  Iteration in_inbox_ = 0;  // of these, rounds that came with a copied replica and are not applied
+  StepState step_;
   TrainedReport report_;
   std::unique_ptr<StepProtocol> protocol_;  // of the newest Welcome's plan
 
@@ -218,21 +194,7 @@ class SessionFlow {
   std::vector<std::uint64_t> lives_;  // of the controller before that, with this incarnation
   RunIdentity former_;                // the run in which the replica was trained
   std::string waits_for_;             // why the job has not begun here, in the controller's words
-  bool has_replica_ = false;          // the common start, or a peer's model
-  // A Ready that nothing has answered; with AveragesInBackground, whose group has not succeeded
-  // yet.
-  bool ready_waiting_ = false;
-  bool said_finish_ = false;
-  bool said_leave_ = false;       // of LeaveSoon; not answered
-  bool final_announced_ = false;  // the last group is the final average
-  bool final_done_ = false;       // the final average is in the replica, and no run follows
-  bool ends_run_ = false;         // another run follows this one (EndRun)
-  bool paused_ = false;           // said Pause; until Resumed, or until it says Hello anew
-  bool said_resume_ = false;      // not answered
-  Ready ready_;                   // the last one, for signalling again
-  Instant ready_at_;
-  Instant idle_at_;  // the step in progress waits for a group since then
-  GroupId last_group_ = kNoGroup;
+  Standing standing_;
 
   // What runs on the data plane, and what waits until the user is in a call.
   CallWork work_;
@@ -245,16 +207,11 @@ class SessionFlow {
   MeanCall mean_;
   AverageCopies average_;
 
-  Call call_ = Call::kNone;
-  Instant call_at_;
-  StepOutcome step_;
+  CallSlot call_;
   StepOutcome ended_step_;  // kSwitch: what the step did, and when it had
   Instant ended_at_;
   bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
-  bool discard_ = false;      // of the step in progress
   bool interrupt_ = false;
-  Instant line_at_;                    // the next line about waiting
-  std::map<Call, Instant> said_line_;  // the first line of the newest such call that had one
 
   Instant now_;       // of the input at work
   Instant heard_;     // from the controller, or since when it is missed

@@ -44,7 +44,7 @@ void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
   }
   if (!OfThisRun(envelope.identity, out)) return;
   report_.OnProgress(envelope.progress);
-  if (has_replica_) heard_ = now_;
+  if (standing_.has_replica) heard_ = now_;
   const std::size_t unacked = link_.unacked().size();
   if (!link_.OnAck(envelope.ack)) {
     return OnRefused({.code = Code::kAborted,
@@ -147,13 +147,13 @@ void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
 void SessionFlow::ExpectReplica(Actions* out) {
   FailHeld("its replica is to be replaced", out);
   protocol_->OnCopyOrdered();
-  ready_waiting_ = false;
+  step_.ready_waiting = false;
 }
 
 // The step in progress is better cut short: its replica is about to be replaced, or others wait.
 void SessionFlow::UpdateInterrupt(Actions* out) {
   const bool copies = work_.holds_copy() && CopyVoidsStep(plan());
-  const bool computes = (call_ == Call::kNone || call_ == Call::kAverage) && !paused_;
+  const bool computes = (call_.is(Call::kNone) || call_.is(Call::kAverage)) && !standing_.paused;
   const bool on = computes && is_member() && (copies || protocol_->IsAwaited());
   if (std::exchange(interrupt_, on) != on) out->push_back(Interrupt{on});
 }
@@ -186,7 +186,7 @@ void SessionFlow::OnWelcome(const Welcome& welcome, Actions* out) {
 }
 
 std::string SessionFlow::CheckGroup(const Group& group) {
-  if (group.id <= last_group_) return "its id is not above that of the one before";
+  if (group.id <= standing_.last_group) return "its id is not above that of the one before";
   if (group.members.empty() || group.members.size() > options_.max_members) {
     return "it has " + std::to_string(group.members.size()) + " members";
   }
@@ -211,7 +211,7 @@ std::string SessionFlow::CheckGroup(const Group& group) {
 }
 
 void SessionFlow::OnGroup(const Group& group, Actions* out) {
-  if (call_ == Call::kLeave) {
+  if (call_.is(Call::kLeave)) {
     Push(Finished{.group = group.id, .outcome = Outcome::kFailed, .detail = "its session leaves"},
          out);
     return;
@@ -222,15 +222,15 @@ void SessionFlow::OnGroup(const Group& group, Actions* out) {
                                             std::to_string(group.id) + ", but " + wrong),
                 out);
   }
-  last_group_ = group.id;
-  final_announced_ = group.kind == GroupKind::kFinal;
+  standing_.last_group = group.id;
+  standing_.final_announced = group.kind == GroupKind::kFinal;
   if (protocol_->OnGroup(group, out)) return;
   if (group.kind == GroupKind::kInitial) ExpectReplica(out);
-  if (group.kind == GroupKind::kTrain) ready_waiting_ = false;
+  if (group.kind == GroupKind::kTrain) step_.ready_waiting = false;
   if (group.kind == GroupKind::kTrain || group.kind == GroupKind::kAverage) {
     const bool busy = group.kind == GroupKind::kAverage && !work_.idle();
-    const bool back = call_ == Call::kResume || call_ == Call::kMean;
-    if (!Lends() || back || cancelled_ || busy) {
+    const bool back = call_.is(Call::kResume) || call_.is(Call::kMean);
+    if (!call_.lends() || back || call_.cancelled() || busy) {
       Push(Finished{.group = group.id,
                     .outcome = Outcome::kFailed,
                     .detail = "its training loop is not in a step any more"},
@@ -240,8 +240,8 @@ void SessionFlow::OnGroup(const Group& group, Actions* out) {
   }
   Group held = group;
   // Nobody has told the controller how many steps were made under a schedule.
-  if (final_announced_ && DrawnAhead(plan())) {
-    held.iteration = std::max(held.iteration, iteration_);
+  if (standing_.final_announced && DrawnAhead(plan())) {
+    held.iteration = std::max(held.iteration, step_.iteration);
   }
   work_.Hold(std::move(held));
   BeginHeld(out);
@@ -258,7 +258,7 @@ void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
   if (!work_.reduces(abort.group)) return;  // through with it already
   if (work_.handed_over()) return work_.GiveUp(abort.reason, out);
   work_.Cancel(out);
-  step_.reduced += now_ - work_.at();
+  step_.outcome.reduced += now_ - work_.at();
   if (work_.group().kind == GroupKind::kTrain) {
     return protocol_->OnTrained(Outcome::kAborted, abort.reason, out);
   }
@@ -266,9 +266,10 @@ void SessionFlow::OnAbort(const Abort& abort, Actions* out) {
 }
 
 void SessionFlow::OnReleased(const Released& released, Actions* out) {
-  const Status status =
-      said_leave_ ? departure_.Left() : Status(Code::kAborted, "released: " + released.reason);
-  Over(final_done_ ? Status::Ok() : status, out);
+  const Status status = standing_.said_leave
+                            ? departure_.Left()
+                            : Status(Code::kAborted, "released: " + released.reason);
+  Over(standing_.final_done ? Status::Ok() : status, out);
 }
 
 void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
@@ -281,19 +282,20 @@ void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
   }
   if (refused.code != Code::kAborted) {
     // A worker that was in a run before is told that the job is over.
-    const bool joining = call_ == Call::kAttach && !former_.known();
+    const bool joining = call_.is(Call::kAttach) && !former_.known();
     return Over(joining ? Status(refused.code, refused.reason)
                         : Status(Code::kAborted, "refused: " + refused.reason),
                 out);
   }
   // This incarnation is over. If it had nothing to do but to hear so, that is all.
-  if (call_ == Call::kLeave || final_done_) {
-    return Over(final_done_ ? Status::Ok() : Status(Code::kAborted, "the session has left"), out);
+  if (call_.is(Call::kLeave) || standing_.final_done) {
+    return Over(
+        standing_.final_done ? Status::Ok() : Status(Code::kAborted, "the session has left"), out);
   }
-  if (departure_.soon() && call_ != Call::kSwitch) return Over(departure_.Left(), out);
+  if (departure_.soon() && !call_.is(Call::kSwitch)) return Over(departure_.Left(), out);
   DropWork(out);
   SayHello(out);
-  if (call_ == Call::kAverage) {
+  if (call_.is(Call::kAverage)) {
     FailCall(Status(Code::kUnavailable, "the job has lost this worker: " + refused.reason), out);
   }
 }

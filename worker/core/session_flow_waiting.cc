@@ -7,62 +7,25 @@
 namespace prd {
 namespace {
 
-// When a call that waits says for whom: after these, and then every minute. The controller answers
-// heartbeats; without any word for kSilence (or three heartbeats) it is what is waited for.
-constexpr DurationNs kFirstLine = 5 * kSecond;
-constexpr DurationNs kSecondLine = 15 * kSecond;
-constexpr DurationNs kMinute = 60 * kSecond;
+// The controller answers heartbeats; without any word for kSilence (or three heartbeats) it is what
+// is waited for.
 constexpr DurationNs kSilence = 4 * kSecond;
 constexpr std::size_t kNamedInLine = 16;
 
 std::string Ms(DurationNs ns) { return std::to_string(ns / kMillisecond) + " ms"; }
 std::string Seconds(DurationNs ns) { return std::to_string(ns / kSecond) + " s"; }
 
-const char* NameOf(SessionFlow::Call call) {
-  switch (call) {
-    case SessionFlow::Call::kAttach:
-      return "Attach";
-    case SessionFlow::Call::kStep:
-    case SessionFlow::Call::kSwitch:
-      return "Step";
-    case SessionFlow::Call::kFinish:
-      return "Finish";
-    case SessionFlow::Call::kPause:
-      return "Pause";
-    case SessionFlow::Call::kResume:
-      return "Resume";
-    case SessionFlow::Call::kAverage:
-      return "Average";
-    case SessionFlow::Call::kMean:
-      return "Mean";
-    case SessionFlow::Call::kLeave:
-      return "Leave";
-    case SessionFlow::Call::kNone:
-      break;
-  }
-  return "no call";
-}
-
 }  // namespace
 
 std::optional<Instant> SessionFlow::TimeoutEnds() const {
-  const bool calling = call_ != Call::kNone && call_ != Call::kLeave;
-  if (!calling || !work_.idle() || beside_.runs() || average_.running()) return std::nullopt;
-  const bool starts = is_member() && !has_replica_ && options_.start_timeout != 0;
-  std::optional<Instant> ends;
-  if (options_.timeout != 0) {
-    ends = std::max(call_at_, starts ? answered_ : heard_) + options_.timeout;
-  }
-  if (starts) {
-    const Instant start = std::max(call_at_, heard_) + options_.start_timeout;
-    if (!ends || start < *ends) ends = start;
-  }
-  return ends;
+  const bool works = !work_.idle() || beside_.runs() || average_.running();
+  if (!call_.waits() || works) return std::nullopt;
+  return call_.TimeoutEnds(is_member() && !standing_.has_replica, heard_, answered_);
 }
 
 std::optional<Instant> SessionFlow::GraceEnds() const {
   const bool here = contact_ == Contact::kHello || contact_ == Contact::kMember;
-  return here && call_ != Call::kLeave ? departure_.by() : std::nullopt;
+  return here && !call_.is(Call::kLeave) ? departure_.by() : std::nullopt;
 }
 
 // ---- what a call waits for ----
@@ -92,52 +55,43 @@ std::string SessionFlow::WaitsFor() const {
                                  : "not admitted yet: " + last_refusal_;
   }
   if (!waits_for_.empty()) return waits_for_;
-  if (!has_replica_) return "the job has not begun for this worker";
+  if (!standing_.has_replica) return "the job has not begun for this worker";
   if (beside_.runs()) return group(beside_.group());
-  if (Finishes() && ends_run_ && said_finish_) {
+  if (aim() == Aim::kFinish && standing_.ends_run && standing_.said_finish) {
     return "other workers have not ended their steps; then the job goes on in another run";
   }
-  if (said_leave_) return "the controller has not let this worker go, which leaves the job";
-  if (call_ == Call::kFinish && said_finish_) return "other workers have not finished";
+  if (standing_.said_leave) {
+    return "the controller has not let this worker go, which leaves the job";
+  }
+  if (call_.is(Call::kFinish) && standing_.said_finish) return "other workers have not finished";
   return "the engine " + welcome_.engine +
          " has not let this worker go on; prdctl explain says for whom it waits";
 }
 
-// A waiting call says so once a minute.
-Instant SessionFlow::FirstLine() const {
-  const Instant at = call_at_ + kFirstLine;
-  const auto said = said_line_.find(call_);
-  return said == said_line_.end() ? at : std::max(at, said->second + kMinute);
-}
-
 std::optional<Instant> SessionFlow::LineAt() const {
-  const bool waits = call_ != Call::kNone && call_ != Call::kLeave && !work_.applies();
-  return waits ? std::optional<Instant>(line_at_) : std::nullopt;
+  return call_.waits() && !work_.applies() ? std::optional(call_.line_at()) : std::nullopt;
 }
 
 void SessionFlow::SayLine(Actions* out) {
-  const DurationNs waited = now_ - call_at_;
-  const bool leaves = departure_.soon() && call_ == Call::kPause;
-  out->push_back(LogLine{(leaves ? "LeaveSoon" : std::string(NameOf(call_))) + " has waited for " +
+  const DurationNs waited = now_ - call_.at();
+  const bool leaves = departure_.soon() && call_.is(Call::kPause);
+  out->push_back(LogLine{(leaves ? "LeaveSoon" : std::string(call_.name())) + " has waited for " +
                          Seconds(waited) + ": " + WaitsFor()});
-  said_line_[call_] = now_;
-  const DurationNs next = waited < kSecondLine ? kSecondLine : (waited / kMinute + 1) * kMinute;
-  line_at_ = call_at_ + next;
+  call_.OnLine(now_);
 }
 
 void SessionFlow::TimedOut(Actions* out) {
-  const bool starts = is_member() && !has_replica_;
-  const DurationNs start = options_.start_timeout != 0 ? options_.start_timeout : options_.timeout;
+  const bool starts = is_member() && !standing_.has_replica;
   std::string text = "the controller at " + options_.controller + " has not answered for " +
-                     Ms(options_.timeout) + ": does prd run there, and is PRD_CONTROLLER right?";
+                     Ms(call_.timeout()) + ": does prd run there, and is PRD_CONTROLLER right?";
   if (!last_refusal_.empty()) {
-    text = "not admitted for " + Ms(options_.timeout) + ": " + last_refusal_;
+    text = "not admitted for " + Ms(call_.timeout()) + ": " + last_refusal_;
   }
-  if (starts && now_ >= std::max(call_at_, heard_) + start) {
-    text = "the job has not begun for this worker within " + Ms(start) +
+  if (starts && call_.StartIsLate(now_, heard_)) {
+    text = "the job has not begun for this worker within " + Ms(call_.start_timeout()) +
            (waits_for_.empty() ? std::string() : ": " + waits_for_);
   }
-  if (call_ == Call::kAttach) contact_ = Contact::kNone;
+  if (call_.is(Call::kAttach)) contact_ = Contact::kNone;
   FailCall(Status(Code::kUnavailable, text), out);
 }
 

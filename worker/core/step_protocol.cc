@@ -23,25 +23,25 @@ bool StepProtocol::OnReplica(bool, Actions*) {
 }
 
 void StepProtocol::OnStep(const Ready& ready, std::int64_t) {
-  core().ready_ = ready;
-  core().ready_at_ = core().now_;
+  core().step_.ready = ready;
+  core().step_.ready_at = core().now_;
 }
 
 void StepProtocol::OnStepEnds() {
-  if (!core().discard_ && since_signal_ >= StepsPerSignal(core().plan())) since_signal_ = 0;
+  if (!core().step_.discard && since_signal_ >= StepsPerSignal(core().plan())) since_signal_ = 0;
 }
 
 bool StepProtocol::Synchronises() {
-  return core().discard_ || ++since_signal_ >= StepsPerSignal(core().plan());
+  return core().step_.discard || ++since_signal_ >= StepsPerSignal(core().plan());
 }
 
 void StepProtocol::OnAdoptResult(const Adopt& adopt, Actions* out) {
-  if (core().call_ == SessionFlow::Call::kLeave) return;
+  if (core().aim() == Aim::kLeave) return;
   core().RefuseCopy(GroupName(adopt.result) + " is not one that failed here", out);
 }
 
 void StepProtocol::OnMessage(const ControllerBody& body, Actions* out) {
-  if (!std::holds_alternative<Schedule>(body) || core().call_ == SessionFlow::Call::kLeave) return;
+  if (!std::holds_alternative<Schedule>(body) || core().aim() == Aim::kLeave) return;
   core().Over(Status(Code::kDataLoss, "the controller set a schedule, but the job's plan has none"),
               out);
 }

@@ -7,8 +7,6 @@
 
 namespace prd {
 
-using Call = SessionFlow::Call;
-
 void StoreProtocol::OnHello() {
   next_ = Next::kNone;
   joins_ = counts_ = awaits_placement_ = false;
@@ -22,7 +20,7 @@ void StoreProtocol::OnHello() {
 bool StoreProtocol::OnReplica(bool copied, Actions* out) {
   StepProtocol::OnReplica(copied, out);
   next_ = Next::kMayRead;
-  joins_ = core().call_ == Call::kStep;
+  joins_ = core().aim() == Aim::kStep;
   counts_ = false;
   workers_ = 0;
   final_reading_ = final_read_ = kNoGroup;
@@ -47,11 +45,11 @@ void StoreProtocol::StartStep(Actions* out) {
   if (c.work_.holds()) return c.BeginHeld(out);
   if (c.trains() && next_ == Next::kNone) {
     next_ = Next::kPush;
-    counts_ = !c.discard_;
+    counts_ = !c.step_.discard;
     const auto members = static_cast<std::uint32_t>(store_.members());
     const std::uint32_t workers = std::max(workers_ != 0 ? workers_ : members, 1u);
     // Also of a step that was cut short: its clock counts.
-    store_.Push(c.now_, c.iteration_ + 1, c.discard_ ? 0 : 1.0 / workers, workers, out);
+    store_.Push(c.now_, c.step_.iteration + 1, c.step_.discard ? 0 : 1.0 / workers, workers, out);
   } else {
     counts_ = false;
   }
@@ -60,21 +58,19 @@ void StoreProtocol::StartStep(Actions* out) {
 
 void StoreProtocol::Continue(Actions* out) {
   SessionFlow& c = core();
-  if (!c.is_member() || c.call_ == Call::kLeave) return;
+  if (!c.is_member() || c.aim() == Aim::kLeave) return;
   if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
-  if (!c.has_replica_ || !c.work_.idle()) return;
-  if (next_ == Next::kPush && store_.pushed() && c.call_ == Call::kStep) {
+  if (!c.standing_.has_replica || !c.work_.idle()) return;
+  if (next_ == Next::kPush && store_.pushed() && c.aim() == Aim::kStep) {
     next_ = Next::kAnswer;
-    c.ready_.iteration = c.iteration_ + 1;
-    c.ready_.waiting = true;
+    c.step_.ready.iteration = c.step_.iteration + 1;
+    c.step_.ready.waiting = true;
     c.SayReady(out);
   }
-  const bool reads = c.call_ == Call::kAttach || c.call_ == Call::kStep ||
-                     c.call_ == Call::kResume || c.Switched() ||
-                     (c.call_ == Call::kMean && !c.paused_ && !c.MeanPauses());
+  const bool reads = c.aim() == Aim::kJoin || c.aim() == Aim::kStep;
   if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
-    store_.Read(c.now_, c.iteration_, out);
+    store_.Read(c.now_, c.step_.iteration, out);
   }
   if (next_ == Next::kRead && store_.TakeRead()) {
     next_ = Next::kNone;
@@ -86,27 +82,17 @@ void StoreProtocol::Continue(Actions* out) {
 // All shards are in the parameters.
 void StoreProtocol::OnRead(Actions* out) {
   SessionFlow& c = core();
-  out->push_back(SetIteration{c.iteration_});
-  if (c.Switched()) return c.EndSwitch(out);
-  if (c.Finishes()) {
+  out->push_back(SetIteration{c.step_.iteration});
+  if (c.aim() == Aim::kFinish) {
     final_read_ = final_reading_;
     return c.BeginHeld(out);
   }
-  if (c.call_ == Call::kAttach) return c.Done(Status::Ok(), out);
-  if (c.call_ == Call::kResume) {
-    joins_ = false;
-    c.step_.adopted = true;
-    return c.EndResume(out);
-  }
-  if (c.call_ == Call::kMean) {
-    joins_ = false;
-    c.step_.adopted = true;
-    return c.ContinueMean(out);
-  }
-  c.step_.waited = c.now_ - c.call_at_;
-  if (!joins_) c.step_.rounds = 1;
-  c.step_.included = !joins_ && counts_;
-  c.StepDone(std::exchange(joins_, false), out);
+  const bool joins = std::exchange(joins_, false);
+  if (c.EndJoin(out)) return;
+  c.step_.outcome.waited = c.now_ - c.call_.at();
+  if (!joins) c.step_.outcome.rounds = 1;
+  c.step_.outcome.included = !joins && counts_;
+  c.StepDone(joins, out);
 }
 
 // The call in progress may end without having read all that it was to read.
@@ -124,12 +110,12 @@ bool StoreProtocol::DelaysFinal(Actions* out) {
   if (final_reading_ != id || next_ != Next::kRead) {
     final_reading_ = id;
     next_ = Next::kRead;
-    store_.Read(c.now_, c.iteration_, out);
+    store_.Read(c.now_, c.step_.iteration, out);
   }
   if (!store_.TakeRead()) return true;
   next_ = Next::kNone;
   final_read_ = id;
-  out->push_back(SetIteration{c.iteration_});
+  out->push_back(SetIteration{c.step_.iteration});
   return false;
 }
 
@@ -144,7 +130,7 @@ void StoreProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 
 void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
   SessionFlow& c = core();
-  if (c.call_ == Call::kLeave) return;
+  if (c.aim() == Aim::kLeave) return;
   std::string wrong = store_.Check(placement, c.welcome_.rank, c.incarnation_);
   if (wrong.empty() && placement.members.size() > c.options_.max_members) {
     wrong = "it has " + std::to_string(placement.members.size()) + " members";
@@ -156,9 +142,9 @@ void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
   }
   store_.SetPlacement(c.now_, *StoreOf(c.plan()), placement, c.incarnation_, out);
   awaits_placement_ = false;
-  if (placement.at > c.iteration_) {
-    c.iteration_ = placement.at;
-    if (next_ == Next::kRead) store_.Read(c.now_, c.iteration_, out);
+  if (placement.at > c.step_.iteration) {
+    c.step_.iteration = placement.at;
+    if (next_ == Next::kRead) store_.Read(c.now_, c.step_.iteration, out);
     if (next_ == Next::kNone) {  // its parameters are of an older clock: what it computes is lost
       next_ = Next::kMayRead;
       joins_ = true;
@@ -169,7 +155,7 @@ void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
 
 void StoreProtocol::OnOpened(const Opened& opened, Actions* out) {
   SessionFlow& c = core();
-  if (c.call_ == Call::kLeave) return;
+  if (c.aim() == Aim::kLeave) return;
   if (!store_.Open(c.now_, opened.epoch, out)) {
     return c.Over(
         Status(Code::kDataLoss, "the controller opened placement " + std::to_string(opened.epoch) +
@@ -181,16 +167,16 @@ void StoreProtocol::OnOpened(const Opened& opened, Actions* out) {
 
 void StoreProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   SessionFlow& c = core();
-  if (!c.ready_waiting_ || reply.ready || reply.iteration != c.ready_.iteration) return;
+  if (!c.step_.ready_waiting || reply.ready || reply.iteration != c.step_.ready.iteration) return;
   if (reply.next < reply.iteration || reply.next > kMaxClock) {
     return c.Over(
         Status(Code::kDataLoss, "the controller answered clock " + std::to_string(reply.iteration) +
                                     " with clock " + std::to_string(reply.next)),
         out);
   }
-  c.ready_waiting_ = false;
+  c.step_.ready_waiting = false;
   workers_ = reply.workers;
-  c.iteration_ = std::max(c.iteration_, reply.next);
+  c.step_.iteration = std::max(c.step_.iteration, reply.next);
   if (next_ == Next::kAnswer) next_ = Next::kMayRead;
   Continue(out);
 }
