@@ -102,7 +102,7 @@ void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions*
 void GroupProtocol::Ask(Actions* out) {
   Ready& ready = core().step_.ready;
   ready.waiting = !AcknowledgesLate(core().plan()) || stop_requested_;
-  if (!ready.waiting && core().link_.unacked().size() >= kMaxUnacked) return;
+  if (!ready.waiting && core().link_.unacked() >= kMaxUnacked) return;
   ready.iteration = core().step_.iteration + 1;
   ready.local_steps = local_steps_;
   core().SayReady(out);

@@ -147,7 +147,7 @@ std::string NeighbourProtocol::CheckNeighbourhood(const Neighbourhood& hood) con
     std::set<Incarnation> distinct;
     for (const GroupMember& member : *members) {
       if (!share(member.weight)) return "a weight is not a number from 0 on";
-      if (member.incarnation == core().incarnation_) return "this worker is in it itself";
+      if (member.incarnation == core().incarnation()) return "this worker is in it itself";
       distinct.insert(member.incarnation);
     }
     if (distinct.size() != members->size()) return "a neighbour is in it twice";

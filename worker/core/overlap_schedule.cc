@@ -32,7 +32,7 @@ std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
     members.insert(member.incarnation);
   }
   if (members.size() != count) return "a member is in it twice";
-  if (!members.contains(core().incarnation_)) return "this worker is not in it";
+  if (!members.contains(core().incarnation())) return "this worker is not in it";
   return {};
 }
 
@@ -54,7 +54,7 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
   schedule_ = schedule;
   self_ = static_cast<std::size_t>(
       std::find_if(schedule.members.begin(), schedule.members.end(),
-                   [this](const GroupMember& m) { return m.incarnation == core().incarnation_; }) -
+                   [this](const GroupMember& m) { return m.incarnation == core().incarnation(); }) -
       schedule.members.begin());
   slots_ = outstanding_ = 0;
   // A step that waits begins anew. One that adds the inbox is about to end.

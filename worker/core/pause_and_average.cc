@@ -60,7 +60,7 @@ void SessionFlow::Stop(Instant now, std::string reason, Actions* out) {
 
 void SessionFlow::SayStop(Actions* out) {
   const auto& reason = departure_.stop();
-  if (reason && welcome_.job_calls && !progress().done) Push(StopJob{.reason = *reason}, out);
+  if (reason && welcome().job_calls && !progress().done) Push(StopJob{.reason = *reason}, out);
 }
 
 // ---- the mean of numbers ----
@@ -68,7 +68,7 @@ void SessionFlow::SayStop(Actions* out) {
 void SessionFlow::Mean(Instant now, std::vector<double> values, bool resumes, Actions* out) {
   now_ = now;
   BeginCall(Call::kMean);
-  mean_.Begin(incarnation_, std::move(values), resumes);
+  mean_.Begin(incarnation(), std::move(values), resumes);
   step_.discard = false;
   if (!standing_.paused) protocol_->OnFinish();
   UpdateInterrupt(out);
@@ -123,7 +123,7 @@ void SessionFlow::FailCall(Status status, Actions* out) {
 
 void SessionFlow::OnMembers(const Members& members, Actions* out) {
   if (!call_.is(Call::kAverage) || average_.running()) return;
-  average_.Begin(members.members, incarnation_);
+  average_.Begin(members.members, incarnation());
   CopyNextForAverage(out);
 }
 

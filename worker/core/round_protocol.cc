@@ -125,7 +125,7 @@ std::string RoundProtocol::Check(const Group& group) const {
   if (group.iteration <= newest_) return "its round is not after " + std::to_string(newest_);
   if (group.initial_weight != 0) return "the initial model has no part in a round";
   for (const GroupMember& member : group.members) {
-    if (member.incarnation == core().incarnation_ && member.weight > 0 && owed_ == 0) {
+    if (member.incarnation == core().incarnation() && member.weight > 0 && owed_ == 0) {
       return "it counts on a gradient that this worker has not offered";
     }
   }
@@ -136,7 +136,7 @@ bool RoundProtocol::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kRound) return false;
   const auto self = std::find_if(
       group.members.begin(), group.members.end(),
-      [this](const GroupMember& member) { return member.incarnation == core().incarnation_; });
+      [this](const GroupMember& member) { return member.incarnation == core().incarnation(); });
   core().BeginBeside(group, 0, self->weight > 0, out);
   return true;
 }

@@ -13,67 +13,26 @@ SessionFlow::SessionFlow() : protocol_(MakeStepProtocol(Plan(), *this)) {}
 
 namespace {
 
-constexpr DurationNs kResendMax = 2 * kSecond;
-constexpr std::size_t kResendAtOnce = 32;
-// Between Hellos of one incarnation and the next, so that a controller that refuses both is not
-// flooded.
-constexpr DurationNs kHelloGap = 100 * kMillisecond;
+// A step that ends tells what was trained, where nothing has for so long; not while so many
+// messages are not acknowledged.
+constexpr DurationNs kTellEvery = 100 * kMillisecond;
+constexpr std::size_t kTellUnacked = 16;
 constexpr DurationNs kLeaveWait = kSecond;
 
 }  // namespace
 
 // ---- messages out ----
 
-WorkerEnvelope SessionFlow::Envelope(Seq seq, WorkerBody body) const {
-  return {.run = run_,
-          .identity = identity_,
-          .rank = run_ == kNoRun ? kNoRank : welcome_.rank,
-          .incarnation = incarnation_,
-          .seq = seq,
-          .ack = link_.last_in(),
-          .oldest = link_.oldest(),
-          .token = options_.token,
-          .body = std::move(body)};
-}
-
 void SessionFlow::Push(WorkerBody body, Actions* out) {
   if (auto* finished = std::get_if<Finished>(&body)) unreachable_.Complete(finished);
-  if (link_.unacked().empty()) {
-    resend_after_ = kResendFirst;
-    resend_at_ = now_ + resend_after_;
-  }
-  const auto& [seq, kept] = link_.Push(std::move(body));
-  out->push_back(SendToController{Envelope(seq, kept)});
-}
-
-void SessionFlow::SendHeartbeat(Actions* out) {
-  const std::uint32_t every = std::clamp<std::uint32_t>(welcome_.heartbeat_ms, 10, 60'000);
-  heartbeat_at_ = now_ + every * kMillisecond;
-  heartbeat_sent_ = now_;
-  ++heartbeats_out_;
-  out->push_back(SendToController{Envelope(0, Heartbeat{})});
-}
-
-void SessionFlow::Resend(Actions* out) {
-  resend_after_ = std::min(2 * resend_after_, kResendMax);
-  resend_at_ = now_ + resend_after_;
-  std::size_t sent = 0;
-  for (const auto& [seq, body] : link_.unacked()) {
-    if (++sent > kResendAtOnce) break;
-    out->push_back(SendToController{Envelope(seq, body)});
-  }
+  link_.Push(now_, std::move(body), out);
 }
 
 // A new life: as a new incarnation, as soon as there is one. What it brings is the replica as it is
 // once `apply` has run, if it runs now; results in the inbox are given up.
 void SessionFlow::SayHello(Actions* out) {
-  contact_ = Contact::kHello;
-  link_ = {};
-  run_ = kNoRun;
-  identity_ = {};
-  lives_.clear();
+  link_.BeginHello(now_);
   unreachable_.Clear();
-  waits_for_.clear();
   // This worker pauses still, unless it is about to train again.
   const bool resumes = call_.is(Call::kResume) || call_.is(Call::kMean);
   standing_ = {.final_done = standing_.final_done, .paused = standing_.paused && !resumes};
@@ -82,9 +41,6 @@ void SessionFlow::SayHello(Actions* out) {
   work_.DropHeld();
   beside_.Forget();
   protocol_->OnHello();
-  heartbeats_out_ = 0;
-  heard_ = now_;
-  hello_due_ = true;
   OnTime(now_, out);
 }
 
@@ -94,7 +50,7 @@ void SessionFlow::BeginCall(Call call) {
   call_.Begin(now_, call);
   step_.outcome = {};
   handed_over_ = false;
-  if (standing_.has_replica) waits_for_.clear();
+  if (standing_.has_replica) link_.ForgetWaitsFor();
 }
 
 void SessionFlow::Done(Status status, Actions* out) {
@@ -183,15 +139,16 @@ void SessionFlow::TellTrained(Actions* out) {
 
 // The same, where the controller answers.
 void SessionFlow::TellTrainedSoon(Actions* out) {
-  if (link_.unacked().size() < kTellUnacked) TellTrained(out);
+  if (link_.unacked() < kTellUnacked) TellTrained(out);
 }
 
 // The call in progress ends, if the session is over or cancelled.
 bool SessionFlow::EndsCall(Actions* out) {
   if (call_.cancelled()) {
     Done(Status(Code::kCancelled, "the session was cancelled"), out);
-  } else if (contact_ == Contact::kOver) {
-    Done(over_.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over_, out);
+  } else if (link_.is_over()) {
+    const Status& over = link_.over();
+    Done(over.ok() ? Status(Code::kFailedPrecondition, "the session has finished") : over, out);
   } else {
     return false;
   }
@@ -226,8 +183,7 @@ void SessionFlow::DropWork(Actions* out) {
 void SessionFlow::Over(Status status, Actions* out) {
   DropWork(out);
   if (std::exchange(probes_, false)) out->push_back(ProbePeers{});
-  contact_ = Contact::kOver;
-  over_ = status;
+  link_.Close(status);
   work_.DropHeld();
   if (call_.in_progress() && work_.idle()) {
     Done(call_.is(Call::kLeave) ? Status::Ok() : std::move(status), out);
@@ -246,8 +202,7 @@ void SessionFlow::Attach(Instant now, SessionCore::Options options, Actions* out
   standing_.paused = false;
   departure_.ForgetStop();
   mean_.Forget();
-  former_ = {};
-  answered_ = now;
+  link_.Attach(now, options_.token);
   SayHello(out);
 }
 
@@ -314,7 +269,7 @@ void SessionFlow::LeaveSoon(Instant now, std::string reason, DurationNs grace, A
 void SessionFlow::LeaveIfIdle(Actions* out) {
   if (!departure_.soon() || standing_.said_leave || call_.is(Call::kLeave)) return;
   // On its way to another run it is awaited there, and leaves from there.
-  if (contact_ == Contact::kHello && !call_.is(Call::kSwitch)) return Over(departure_.Left(), out);
+  if (link_.says_hello() && !call_.is(Call::kSwitch)) return Over(departure_.Left(), out);
   if (!is_member()) return;
   const bool waits = !standing_.has_replica && work_.idle() && !work_.holds();
   const bool in_mean = call_.is(Call::kMean) && !standing_.said_resume;
@@ -353,7 +308,7 @@ void SessionFlow::Fail(Instant now, const Status& why, Actions* out) {
 void SessionFlow::SayReady(Actions* out) {
   step_.ready_waiting = step_.ready.waiting;
   step_.ready_at = step_.idle_at = now_;
-  step_.ready.rtt_ns = rtt_ns_;
+  step_.ready.rtt_ns = link_.rtt();
   report_.TellIn(now_, &step_.ready);
   Push(step_.ready, out);
 }
@@ -395,7 +350,7 @@ void SessionFlow::BeginHeld(Actions* out) {
 bool SessionFlow::Passive(const Group& group) const {
   if (!DrawnAhead(plan()) || group.kind != GroupKind::kTrain) return false;
   return std::any_of(group.members.begin(), group.members.end(), [this](const GroupMember& member) {
-    return member.incarnation == incarnation_ && member.passive;
+    return member.incarnation == link_.incarnation() && member.passive;
   });
 }
 
@@ -519,7 +474,7 @@ void SessionFlow::OnFetched(Instant now, const Status& status, Iteration iterati
 
 void SessionFlow::HasReplica(bool copied, Actions* out) {
   standing_.has_replica = true;
-  former_ = identity_;
+  link_.OnReplica();
   beside_.Forget();
   if (!protocol_->OnReplica(copied, out)) return;
   if (call_.is(Call::kStep)) return StepDone(true, out);
@@ -599,34 +554,19 @@ void SessionFlow::RefuseCopy(const std::string& why, Actions* out) {
 
 void SessionFlow::OnConnected(Instant now, Actions* out) {
   now_ = now;
-  if (contact_ != Contact::kHello && contact_ != Contact::kMember) return;
-  resend_after_ = kResendFirst / 2;
-  Resend(out);
-  if (contact_ == Contact::kMember) SendHeartbeat(out);
+  link_.OnConnected(now, out);
 }
 
 void SessionFlow::OnTime(Instant now, Actions* out) {
   now_ = now;
-  const bool may_say = !standing_.paused && !work_.applies() && next_incarnation_ != 0;
-  if (hello_due_ && may_say && now >= hello_at_) {
-    hello_due_ = false;
+  if (MaySayHello() && link_.MaySayHello(now)) {
     step_.iteration -= std::exchange(step_.in_inbox, 0);
-    hello_at_ = now + kHelloGap;
-    incarnation_ = std::exchange(next_incarnation_, 0);
-    out->push_back(BecomeIncarnation{incarnation_});
     Hello hello = options_.hello;
-    if (welcome_.run != kNoRun) hello.rank = welcome_.rank;
     hello.iteration = step_.iteration;
-    hello.former = former_;
     report_.TellIn(now, &hello);
-    Push(std::move(hello), out);
+    link_.SayHello(now, std::move(hello), out);
   }
-  const bool talking = contact_ == Contact::kHello || contact_ == Contact::kMember;
-  if (talking && !link_.unacked().empty() && now >= resend_at_) Resend(out);
-  if (contact_ == Contact::kMember && now >= heartbeat_at_) {
-    SendHeartbeat(out);
-    if (!call_.is(Call::kLeave)) TellTrainedSoon(out);
-  }
+  if (link_.OnTime(now, out) && !call_.is(Call::kLeave)) TellTrainedSoon(out);
   if (is_member()) protocol_->OnTime(out);
   if (GraceEnds() && now >= *GraceEnds()) {
     departure_.OnGraceOver();
@@ -645,15 +585,8 @@ std::optional<Instant> SessionFlow::NextDeadline() const {
   const auto consider = [&next](Instant at) {
     if (!next || at < *next) next = at;
   };
-  if (contact_ == Contact::kHello || contact_ == Contact::kMember) {
-    if (hello_due_) {
-      if (!standing_.paused && !work_.applies()) consider(hello_at_);
-    } else if (!link_.unacked().empty()) {
-      consider(resend_at_);
-    }
-  }
-  if (contact_ == Contact::kMember) {
-    consider(heartbeat_at_);
+  if (const auto at = link_.NextDeadline(MaySayHello())) consider(*at);
+  if (is_member()) {
     if (const auto at = protocol_->NextDeadline()) consider(*at);
   }
   if (GraceEnds()) consider(*GraceEnds());

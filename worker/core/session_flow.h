@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "common/base/link.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "prd/status.h"
@@ -20,6 +19,7 @@
 #include "worker/core/background_group.h"
 #include "worker/core/call_slot.h"
 #include "worker/core/call_work.h"
+#include "worker/core/controller_link.h"
 #include "worker/core/departure.h"
 #include "worker/core/mean_call.h"
 #include "worker/core/session_core.h"
@@ -36,8 +36,8 @@ class SessionFlow {
   SessionFlow(const SessionFlow&) = delete;  // step protocols point to it
   SessionFlow& operator=(const SessionFlow&) = delete;
 
-  bool wants_incarnation() const { return next_incarnation_ == 0; }
-  void GiveIncarnation(Incarnation incarnation) { next_incarnation_ = incarnation; }
+  bool wants_incarnation() const { return link_.wants_incarnation(); }
+  void GiveIncarnation(Incarnation incarnation) { link_.GiveIncarnation(incarnation); }
 
   // ---- user calls ----
 
@@ -74,16 +74,14 @@ class SessionFlow {
                 Actions* out);
   void OnOutOfReach(Instant now, Rank rank, Actions* out);
   void OnProbed(Instant now, Rank rank, Incarnation incarnation, Actions* out);
-  void OnNoConnection(const std::string& why) {
-    if (contact_ == Contact::kHello) last_refusal_ = why;
-  }
+  void OnNoConnection(const std::string& why) { link_.OnNoConnection(why); }
   void OnTime(Instant now, Actions* out);
   std::optional<Instant> NextDeadline() const;
 
   std::optional<StepOutcome> HandedOver(GroupId group);
 
   bool in_call() const { return call_.in_progress(); }
-  Incarnation incarnation() const { return incarnation_; }
+  Incarnation incarnation() const { return link_.incarnation(); }
   Iteration iteration() const { return step_.iteration; }
   // Local steps and samples of this worker, over all incarnations; and the job's, as far as told,
   // which never fall.
@@ -91,17 +89,12 @@ class SessionFlow {
   const JobProgress& progress() const { return report_.progress(); }
   bool paused() const { return standing_.paused; }
   // From the newest Welcome; rank kNoRank before the first.
-  const Welcome& welcome() const { return welcome_; }
+  const Welcome& welcome() const { return link_.welcome(); }
   // FollowsSchedule: groups up to this id are over, begun or not.
   GroupId called_off() const { return protocol_->called_off(); }
 
-  enum class Contact : std::uint8_t { kNone, kHello, kMember, kOver };
-
   void SayHello(Actions* out);
   void Push(WorkerBody body, Actions* out);
-  WorkerEnvelope Envelope(Seq seq, WorkerBody body) const;
-  void SendHeartbeat(Actions* out);
-  void Resend(Actions* out);
   std::optional<Instant> TimeoutEnds() const;
   void TimedOut(Actions* out);
   std::optional<Instant> GraceEnds() const;
@@ -150,8 +143,6 @@ class SessionFlow {
   // Messages.
   void Receive(const ControllerEnvelope& envelope, Actions* out);
   void OnWelcome(const Welcome& welcome, Actions* out);
-  bool OfThisRun(const RunIdentity& identity, Actions* out);
-  void OnHeartbeatAck(const HeartbeatAck& ack);
   static void HearAnnounced(const ControllerBody& body, Actions* out);
   void OnMembers(const Members& members, Actions* out);
   void OnResumed(Actions* out);
@@ -163,8 +154,10 @@ class SessionFlow {
   void OnRefused(const Refused& refused, Actions* out);
   std::string CheckGroup(const Group& group);
 
-  const Plan& plan() const { return welcome_.plan; }
-  bool is_member() const { return contact_ == Contact::kMember; }
+  const Plan& plan() const { return welcome().plan; }
+  bool is_member() const { return link_.is_member(); }
+  // A Hello says what replica this worker has: not while that changes, nor while it pauses.
+  bool MaySayHello() const { return !standing_.paused && !work_.applies(); }
   bool trains() const { return is_member() && standing_.has_replica; }
   bool Passive(const Group& group) const;
   // What the call in progress wants of training.
@@ -178,22 +171,11 @@ class SessionFlow {
   void SayLine(Actions* out);
 
   SessionCore::Options options_;
-  Contact contact_ = Contact::kNone;
-  Status over_;  // why, in kOver
-  Incarnation next_incarnation_ = 0;
-  Incarnation incarnation_ = 0;
-  LinkEnd<WorkerBody> link_;
-  Welcome welcome_;
-  RunId run_ = kNoRun;
+  ControllerLink link_;
   StepState step_;
   TrainedReport report_;
   std::unique_ptr<StepProtocol> protocol_;  // of the newest Welcome's plan
 
-  // The controller's view of this incarnation.
-  RunIdentity identity_;              // the newest of this incarnation's run
-  std::vector<std::uint64_t> lives_;  // of the controller before that, with this incarnation
-  RunIdentity former_;                // the run in which the replica was trained
-  std::string waits_for_;             // why the job has not begun here, in the controller's words
   Standing standing_;
 
   // What runs on the data plane, and what waits until the user is in a call.
@@ -213,19 +195,8 @@ class SessionFlow {
   bool handed_over_ = false;  // of the step in progress, an outcome (HandedOver)
   bool interrupt_ = false;
 
-  Instant now_;       // of the input at work
-  Instant heard_;     // from the controller, or since when it is missed
-  Instant answered_;  // the newest word of the controller, whatever it was
-  Instant hello_at_;  // no Hello before this
-  bool hello_due_ = false;
-  Instant resend_at_;
-  DurationNs resend_after_ = 0;
-  Instant heartbeat_at_;
-  Instant heartbeat_sent_;
-  int heartbeats_out_ = 0;  // since the last answer
-  DurationNs rtt_ns_ = 0;   // smoothed
+  Instant now_;  // of the input at work
   Instant leave_by_;
-  std::string last_refusal_;
 };
 
 }  // namespace prd

@@ -8,11 +8,6 @@
 #include "worker/core/session_flow.h"
 
 namespace prd {
-namespace {
-
-constexpr std::size_t kMaxLives = 16;
-
-}  // namespace
 
 // ---- from the controller ----
 
@@ -24,44 +19,29 @@ void SessionFlow::OnEnvelope(Instant now, const ControllerEnvelope& envelope, Ac
 }
 
 void SessionFlow::Receive(const ControllerEnvelope& envelope, Actions* out) {
-  if (contact_ == Contact::kNone || contact_ == Contact::kOver ||
-      envelope.incarnation != incarnation_ || hello_due_) {
-    return;
-  }
-  answered_ = now_;
+  if (!link_.IsForMe(now_, envelope)) return;
   if (const auto* refused = std::get_if<Refused>(&envelope.body)) {
     return OnRefused(*refused, out);
   }
-  if (contact_ == Contact::kHello) {
-    const auto* welcome = std::get_if<Welcome>(&envelope.body);
-    if (welcome == nullptr || envelope.seq != 1) return;
-    link_.OnReceive(envelope.seq);
-    link_.OnAck(envelope.ack);
-    identity_ = envelope.identity;
+  if (link_.says_hello()) {
+    const Welcome* welcome = link_.OnHelloAnswered(envelope);
+    if (welcome == nullptr) return;
     report_.BeginRun();
     report_.OnProgress(envelope.progress);
     return OnWelcome(*welcome, out);
   }
-  if (!OfThisRun(envelope.identity, out)) return;
+  if (!link_.IsOfThisRun(now_, envelope.identity, out)) return;
   report_.OnProgress(envelope.progress);
-  if (standing_.has_replica) heard_ = now_;
-  const std::size_t unacked = link_.unacked().size();
-  if (!link_.OnAck(envelope.ack)) {
+  if (standing_.has_replica) link_.NoteHeard(now_);
+  const ControllerLink::Acked acked = link_.OnAck(now_, envelope.ack);
+  if (acked == ControllerLink::Acked::kWrong) {
     return OnRefused({.code = Code::kAborted,
                       .reason = "the controller acknowledges what this worker has not sent"},
                      out);
   }
-  if (link_.unacked().size() < unacked) {
-    resend_after_ = kResendFirst;
-    resend_at_ = now_ + resend_after_;
-    protocol_->OnAcked(out);
-  }
-  if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body)) OnHeartbeatAck(*ack);
-  if (envelope.seq == 0) return;
-  if (link_.OnReceive(envelope.seq) != LinkEnd<WorkerBody>::Verdict::kDeliver) {
-    heartbeat_at_ = now_;  // says what was received, and so what was not
-    return;
-  }
+  if (acked == ControllerLink::Acked::kMore) protocol_->OnAcked(out);
+  if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body)) link_.OnHeartbeatAck(now_, *ack);
+  if (!link_.Receive(now_, envelope.seq)) return;
   HearAnnounced(envelope.body, out);
   if (const auto* group = std::get_if<Group>(&envelope.body)) return OnGroup(*group, out);
   if (const auto* abort = std::get_if<Abort>(&envelope.body)) return OnAbort(*abort, out);
@@ -112,30 +92,6 @@ void SessionFlow::HearAnnounced(const ControllerBody& body, Actions* out) {
       body);
 }
 
-// False: the message is of another run, or of a life of the controller that is over. A controller
-// that has started again is told at once what this worker has sent and received.
-bool SessionFlow::OfThisRun(const RunIdentity& identity, Actions* out) {
-  if (identity == identity_) return true;
-  if (identity.high != identity_.high) return false;
-  if (std::find(lives_.begin(), lives_.end(), identity.low) != lives_.end()) return false;
-  if (lives_.size() == kMaxLives) lives_.erase(lives_.begin());
-  lives_.push_back(identity_.low);
-  identity_ = identity;
-  SendHeartbeat(out);
-  resend_after_ = kResendFirst / 2;
-  Resend(out);
-  return true;
-}
-
-// Also acknowledges other messages, so that an answer may seem to come too early: smoothed, and
-// not measured when it could be that to an earlier heartbeat.
-void SessionFlow::OnHeartbeatAck(const HeartbeatAck& ack) {
-  waits_for_ = ack.waits_for;
-  if (std::exchange(heartbeats_out_, 0) != 1) return;
-  const DurationNs rtt = now_ - heartbeat_sent_;
-  rtt_ns_ = rtt_ns_ == 0 ? rtt : rtt_ns_ + (rtt - rtt_ns_) / 8;
-}
-
 void SessionFlow::OnAdopt(const Adopt& adopt, Actions* out) {
   if (adopt.result != kNoGroup) return protocol_->OnAdoptResult(adopt, out);
   ExpectReplica(out);
@@ -169,19 +125,16 @@ void SessionFlow::OnWelcome(const Welcome& welcome, Actions* out) {
                            why),
                 out);
   }
-  contact_ = Contact::kMember;
-  if (!welcome_.engine.empty() && welcome.engine != welcome_.engine) {
+  const Welcome& before = link_.welcome();
+  if (!before.engine.empty() && welcome.engine != before.engine) {
     out->push_back(LogLine{"the job goes on with engine " + welcome.engine + ", in run " +
                            std::to_string(welcome.run)});
   }
-  if (!(welcome.plan == welcome_.plan)) protocol_ = MakeStepProtocol(welcome.plan, *this);
-  welcome_ = welcome;
-  run_ = welcome.run;
+  if (!(welcome.plan == before.plan)) protocol_ = MakeStepProtocol(welcome.plan, *this);
+  link_.Admit(now_, welcome);
   report_.OnWelcome(welcome.own);
-  heard_ = now_;
-  last_refusal_.clear();
   out->push_back(JoinRun{welcome});
-  SendHeartbeat(out);
+  link_.SendHeartbeat(now_, out);
   SayStop(out);
 }
 
@@ -197,7 +150,7 @@ std::string SessionFlow::CheckGroup(const Group& group) {
     members.insert(member.incarnation);
   }
   if (members.size() != group.members.size()) return "a member is in it twice";
-  if (!members.contains(incarnation_)) return "this worker is not in it";
+  if (!members.contains(link_.incarnation())) return "this worker is not in it";
   if (!share(group.initial_weight) || group.iteration < 0 || group.iteration > kMaxIteration) {
     return "the initial model's weight or the iteration is out of range";
   }
@@ -273,16 +226,12 @@ void SessionFlow::OnReleased(const Released& released, Actions* out) {
 }
 
 void SessionFlow::OnRefused(const Refused& refused, Actions* out) {
-  last_refusal_ = refused.reason;
-  if (refused.code == Code::kUnavailable) {
-    if (contact_ != Contact::kHello) return;
-    resend_after_ = kResendFirst;
-    resend_at_ = now_ + std::max<std::uint32_t>(refused.retry_ms, 10) * kMillisecond;
-    return;
-  }
+  const bool again = refused.code == Code::kUnavailable;
+  link_.OnRefused(now_, refused, again);
+  if (again) return;
   if (refused.code != Code::kAborted) {
     // A worker that was in a run before is told that the job is over.
-    const bool joining = call_.is(Call::kAttach) && !former_.known();
+    const bool joining = call_.is(Call::kAttach) && !link_.was_in_run();
     return Over(joining ? Status(refused.code, refused.reason)
                         : Status(Code::kAborted, "refused: " + refused.reason),
                 out);

@@ -20,11 +20,11 @@ std::string Seconds(DurationNs ns) { return std::to_string(ns / kSecond) + " s";
 std::optional<Instant> SessionFlow::TimeoutEnds() const {
   const bool works = !work_.idle() || beside_.runs() || average_.running();
   if (!call_.waits() || works) return std::nullopt;
-  return call_.TimeoutEnds(is_member() && !standing_.has_replica, heard_, answered_);
+  return call_.TimeoutEnds(is_member() && !standing_.has_replica, link_.heard(), link_.answered());
 }
 
 std::optional<Instant> SessionFlow::GraceEnds() const {
-  const bool here = contact_ == Contact::kHello || contact_ == Contact::kMember;
+  const bool here = link_.talks();
   return here && !call_.is(Call::kLeave) ? departure_.by() : std::nullopt;
 }
 
@@ -35,7 +35,7 @@ std::string SessionFlow::WaitsFor() const {
     std::string text = GroupName(running.id) + " is reduced, with rank";
     std::size_t named = 0;
     for (const GroupMember& member : running.members) {
-      if (member.incarnation == incarnation_) continue;
+      if (member.incarnation == incarnation()) continue;
       if (++named > kNamedInLine) return text + " and others";
       text += (named == 1 ? " " : ", ") + std::to_string(member.rank);
     }
@@ -46,15 +46,15 @@ std::string SessionFlow::WaitsFor() const {
   if (average_.running()) {
     return "the model of rank " + std::to_string(average_.source()) + " is copied";
   }
-  const DurationNs silence = now_ - answered_;
-  if (silence >= std::max(kSilence, 3 * kMillisecond * welcome_.heartbeat_ms)) {
+  const DurationNs silence = now_ - link_.answered();
+  if (silence >= std::max(kSilence, 3 * kMillisecond * welcome().heartbeat_ms)) {
     return "the controller at " + options_.controller + " has not answered for " + Seconds(silence);
   }
-  if (contact_ == Contact::kHello) {
-    return last_refusal_.empty() ? "the controller has not admitted this worker yet"
-                                 : "not admitted yet: " + last_refusal_;
+  if (link_.says_hello()) {
+    return link_.refusal().empty() ? "the controller has not admitted this worker yet"
+                                   : "not admitted yet: " + link_.refusal();
   }
-  if (!waits_for_.empty()) return waits_for_;
+  if (!link_.waits_for().empty()) return link_.waits_for();
   if (!standing_.has_replica) return "the job has not begun for this worker";
   if (beside_.runs()) return group(beside_.group());
   if (aim() == Aim::kFinish && standing_.ends_run && standing_.said_finish) {
@@ -64,7 +64,7 @@ std::string SessionFlow::WaitsFor() const {
     return "the controller has not let this worker go, which leaves the job";
   }
   if (call_.is(Call::kFinish) && standing_.said_finish) return "other workers have not finished";
-  return "the engine " + welcome_.engine +
+  return "the engine " + welcome().engine +
          " has not let this worker go on; prdctl explain says for whom it waits";
 }
 
@@ -84,14 +84,14 @@ void SessionFlow::TimedOut(Actions* out) {
   const bool starts = is_member() && !standing_.has_replica;
   std::string text = "the controller at " + options_.controller + " has not answered for " +
                      Ms(call_.timeout()) + ": does prd run there, and is PRD_CONTROLLER right?";
-  if (!last_refusal_.empty()) {
-    text = "not admitted for " + Ms(call_.timeout()) + ": " + last_refusal_;
+  if (!link_.refusal().empty()) {
+    text = "not admitted for " + Ms(call_.timeout()) + ": " + link_.refusal();
   }
-  if (starts && call_.StartIsLate(now_, heard_)) {
+  if (starts && call_.StartIsLate(now_, link_.heard())) {
     text = "the job has not begun for this worker within " + Ms(call_.start_timeout()) +
-           (waits_for_.empty() ? std::string() : ": " + waits_for_);
+           (link_.waits_for().empty() ? std::string() : ": " + link_.waits_for());
   }
-  if (call_.is(Call::kAttach)) contact_ = Contact::kNone;
+  if (call_.is(Call::kAttach)) link_.Detach();
   FailCall(Status(Code::kUnavailable, text), out);
 }
 

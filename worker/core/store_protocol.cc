@@ -131,7 +131,7 @@ void StoreProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
   SessionFlow& c = core();
   if (c.aim() == Aim::kLeave) return;
-  std::string wrong = store_.Check(placement, c.welcome_.rank, c.incarnation_);
+  std::string wrong = store_.Check(placement, c.welcome().rank, c.incarnation());
   if (wrong.empty() && placement.members.size() > c.options_.max_members) {
     wrong = "it has " + std::to_string(placement.members.size()) + " members";
   }
@@ -140,7 +140,7 @@ void StoreProtocol::OnPlacement(const Placement& placement, Actions* out) {
                                               std::to_string(placement.epoch) + ", but " + wrong),
                   out);
   }
-  store_.SetPlacement(c.now_, *StoreOf(c.plan()), placement, c.incarnation_, out);
+  store_.SetPlacement(c.now_, *StoreOf(c.plan()), placement, c.incarnation(), out);
   awaits_placement_ = false;
   if (placement.at > c.step_.iteration) {
     c.step_.iteration = placement.at;
