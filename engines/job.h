@@ -45,7 +45,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -58,40 +57,13 @@
 #include "common/base/link.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
-#include "engines/any_engine.h"
 #include "engines/engine.h"
 #include "engines/links.h"
 #include "engines/number_rounds.h"
+#include "engines/run_spec.h"
 #include "prd/status.h"
 
 namespace prd {
-
-struct JobSpec {
-  std::string name;  // the name the workers gave, e.g. "mnist-7" for the pattern "mnist-*"
-  EngineOptions engine;
-  int workers = 0;  // the common start waits for these; 0 = the first worker's world size, or 1
-  int max_workers = 4096;  // ranks are below this, whatever a message says
-  // A start of workers that have trained before goes on without those that are missing, after
-  // start_grace_ms, with at least min_workers.
-  int min_workers = 1;
-  std::uint32_t start_grace_ms = 3000;
-  std::uint32_t lease_ms = 2000;
-  std::uint32_t heartbeat_ms = 500;
-  // A worker whose connection has ended is gone if it is not back within this. 0: its lease
-  // decides.
-  std::uint32_t death_grace_ms = 200;
-  Trained goal;  // the job is done there: with the steps or with the samples. 0: no goal
-  OnNonfinite on_nonfinite = OnNonfinite::kPass;
-  MeshSecurity mesh_security = MeshSecurity::kNone;
-  bool device_network_trusted = false;
-  std::uint32_t check_replicas_ms = 5000;  // between comparisons of replicas; 0: none
-  // What becomes of a replica that is to be as the others are, and is not.
-  enum class OnDivergence : std::uint8_t { kWarn, kRepair };
-  OnDivergence on_divergence = OnDivergence::kWarn;
-  std::string text;  // this spec as normalised TOML (config/), kept in history
-  // Builds the engine. The simulator wraps the engine of MakeEngine in one that checks it.
-  std::function<std::unique_ptr<Engine>(const EngineOptions&)> make_engine = MakeEngine;
-};
 
 // Records and messages of one input, in order. Records have run, index and now filled in.
 struct JobOutput {
