@@ -14,7 +14,8 @@ Job::Job(RunId run, JobSpec spec)
       engine_(spec_.make_engine(spec_.engine)),
       plan_(engine_->plan()),
       joining_(engine_->joining()),
-      goal_(spec_.goal) {}
+      clock_(spec_.goal),
+      divergence_(plan_, spec_.check_replicas_ms) {}
 
 void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const FormerRun& former,
                 JobOutput* out) {
@@ -36,7 +37,7 @@ void Job::Start(Instant now, std::int64_t wall_ns, RunIdentity identity, const F
 std::optional<Instant> Job::NextDeadline() const {
   std::optional<Instant> next = engine_->NextDeadline();
   const std::optional<Instant> awaits =
-      former_.known() && !begun_ ? std::optional(awaits_until_) : std::nullopt;
+      switch_.former().known() && !begun_ ? std::optional(switch_.awaits_until()) : std::nullopt;
   for (const std::optional<Instant>& own : {grace_ends_, copies_again_, awaits}) {
     if (own && now_ < *own && (!next || *own < *next)) next = own;
   }
@@ -75,7 +76,10 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
       if (std::holds_alternative<Pause>(envelope.body)) wrong = OnStop(rank, Stop::kPause);
       if (std::holds_alternative<Resume>(envelope.body)) wrong = OnResume(rank);
       if (std::holds_alternative<AskMembers>(envelope.body)) wrong = OnAskMembers(rank);
-      if (const auto* stop = std::get_if<StopJob>(&envelope.body)) OnStopJob(rank, *stop);
+      if (const auto* stop = std::get_if<StopJob>(&envelope.body)) {
+        clock_.Stop(rank, stop->reason);
+        LookForGoal();
+      }
       if (const auto* numbers = std::get_if<GiveNumbers>(&envelope.body))
         wrong = OnGiveNumbers(rank, *numbers);
       if (const auto* leave = std::get_if<Leave>(&envelope.body)) wrong = OnLeave(rank, *leave);
@@ -100,7 +104,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     EndLost(*lost);
   } else if (const auto* refused = std::get_if<HelloRefused>(&input)) {
     Write(*refused);
-    NoteRefusal(*refused);
+    admissions_.Refuse(now, *refused);
   } else if (const auto* act = std::get_if<OperatorActed>(&input)) {
     PRD_CHECK(CheckAct(*act).ok());
     Write(*act);
@@ -109,7 +113,7 @@ void Job::Step(Instant now, const Input& input, JobOutput* out) {
     Write(DeadlineReached{});
     const std::optional<Instant> engine = engine_->NextDeadline();
     const auto due = [now](const std::optional<Instant>& at) { return at && *at <= now; };
-    const bool awaited = former_.known() && !begun_ && due(awaits_until_);
+    const bool awaited = switch_.former().known() && !begun_ && due(switch_.awaits_until());
     if (due(engine) || !(due(grace_ends_) || due(copies_again_) || awaited)) {
       ToEngine(DeadlineEvent{});
     }
@@ -153,7 +157,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   }
   if (Index(rank) >= workers_.size()) {
     workers_.resize(Index(rank) + 1);
-    tallies_.resize(workers_.size());
+    clock_.Grow(workers_.size());
   }
   Worker& worker = At(rank);
   worker = Worker{};
@@ -169,19 +173,17 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
   worker.returns_at_once = hello.returns_at_once;
   worker.token = envelope.token;
   worker.returns = hello.former.known();
-  worker.continues = former_.known() && hello.former.high == former_.identity;
-  worker.job_trained = BeforeRun(hello.job_trained);
+  worker.continues = switch_.former().known() && hello.former.high == switch_.former().identity;
+  worker.job_trained = clock_.BeforeRun(hello.job_trained);
   worker.brought = worker.iteration = hello.iteration;
   worker.first_group = next_group_;
   worker.link.OnReceive(envelope.seq);
   SetState(rank, State::kJoining);
   by_incarnation_[envelope.incarnation] = rank;
   ++live_;
-  if (model_hash_ == 0) model_hash_ = hello.model_hash;
-  if (!goal_.known() && !begun_) goal_ = hello.goal;
-  if (launch_.empty()) launch_ = hello.launch;
-  ForgetRefusals(rank, hello);
-  for (FormerRank& of : former_.ranks) of.awaited = of.awaited && of.rank != rank;
+  if (!clock_.goal().known() && !begun_) clock_.SetGoal(hello.goal);
+  admissions_.Admit(rank, hello);
+  switch_.Arrive(rank);
   if (start_workers_ == 0) {
     start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, hello.world_size);
   }
@@ -195,7 +197,7 @@ void Job::OnHello(const WorkerEnvelope& envelope) {
                      .lease_ms = spec_.lease_ms,
                      .heartbeat_ms = spec_.heartbeat_ms,
                      .own = CountHello(rank, hello),
-                     .goal = goal_,
+                     .goal = clock_.goal(),
                      .on_nonfinite = spec_.on_nonfinite,
                      .mesh_security = spec_.mesh_security,
                      .device_network_trusted = spec_.device_network_trusted,
@@ -218,7 +220,7 @@ std::string Job::OnReady(Rank rank, const Ready& ready) {
   // Rounds, and groups that form ahead, are announced while workers compute and signal.
   const bool busy = !TrainsInRounds(plan_) && ((worker.group != kNoGroup && !DrawnAhead(plan_)) ||
                                                (worker.signal && worker.signal->waiting));
-  const bool drains = draining_.contains(rank) && worker.state == State::kPaused;
+  const bool drains = orders_.Drains(rank) && worker.state == State::kPaused;
   if ((worker.state != State::kActive && !early && !drains) || busy ||
       worker.stop_held != Stop::kNone || worker.resumes) {
     return "a ready signal while " + Explain(now_, rank);
@@ -405,12 +407,47 @@ std::string Job::OnLeave(Rank rank, const Leave& leave) {
   const bool stopped = worker.state == State::kPaused || worker.state == State::kFinishing ||
                        worker.state == State::kFinal;
   if (stopped || worker.stop_held != Stop::kNone) {
-    draining_.emplace(rank, leave.reason);
+    orders_.Drain(rank, leave.reason);
     return {};
   }
   Send(rank, Released{.reason = "left: " + leave.reason});
   Remove(rank, LeftReason::kLeft, leave.reason);
   return {};
+}
+
+// ---- what is trained ----
+
+// Members of a group that all stop after it learn that the job is done from the group. Workers that
+// copy its result must not hear it before the result exists: with an older one they would stop too
+// early.
+JobProgress Job::progress() const {
+  const bool by_groups = prd::AllOrNone(plan_) && !TrainsInRounds(plan_);
+  return {.trained = clock_.trained(),
+          .workers = live_,
+          .done = clock_.done() && (clock_.last_result() || !by_groups)};
+}
+
+Trained Job::CountHello(Rank rank, const Hello& hello) {
+  const Trained own = clock_.CountHello(rank, hello.own);
+  LookForGoal();
+  return own;
+}
+
+std::string Job::CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite) {
+  std::string wrong = clock_.CountReport(now_, rank, own, nonfinite);
+  if (wrong.empty()) LookForGoal();
+  return wrong;
+}
+
+void Job::LookForGoal() {
+  if (begun_ && clock_.ReachGoal()) Write(GoalReached{clock_.trained()});
+}
+
+// Until the common start has been made, its workers say what was trained before. What they say
+// counts also if the start fails and they are gone later: other workers have heard of it.
+void Job::TakeStart(const GroupFormed& start) {
+  if (begun_) return;
+  for (const GroupShare& share : start.members) clock_.Bring(At(share.rank).job_trained);
 }
 
 // ---- workers ----
@@ -425,12 +462,14 @@ void Job::Remove(Rank rank, LeftReason why, const std::string& reason) {
   SetState(rank, State::kAbsent);
   At(rank) = Worker{};
   --live_;
-  draining_.erase(rank);
+  orders_.Forget(rank);
   ForgetLinks(rank);
-  ForgetDivergence(rank, gone.state);
+  std::optional<ReplicasDiffer> differ = divergence_.Forget(rank);
+  // A worker with the final average differs no more.
+  if (differ && gone.state != State::kFinal) Write(*std::move(differ));
   numbers_.Forget(rank);
   NoteGone(rank, gone, why);
-  tallies_[Index(rank)].gone = gone.incarnation;
+  clock_.NoteGone(rank, gone.incarnation);
   if (ReplicasAreEqual(plan_) && gone.state != State::kFinal) SourceGone(rank);
   Write(WorkerLeft{.rank = rank,
                    .incarnation = gone.incarnation,
@@ -464,10 +503,9 @@ void Job::SendAway(LeftReason why, const std::string& reason) {
   }
   groups_.clear();
   held_.clear();
-  draining_.clear();
-  broken_.clear();
-  links_ = {};
-  divergence_ = {};
+  orders_.ForgetAll();
+  links_.Clear();
+  divergence_.Clear();
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     if (!Present(rank)) continue;
     const Worker gone = At(rank);
@@ -506,7 +544,7 @@ void Job::HandSignal(Rank rank) {
   const Worker& worker = At(rank);
   if (worker.state != State::kActive || !worker.signal || worker.compared) return;
   const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
-  if (copies || paused_ || draining_.contains(rank)) {
+  if (copies || orders_.paused() || orders_.Drains(rank)) {
     SetWithheld(rank, true);
     return;
   }

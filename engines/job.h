@@ -57,10 +57,15 @@
 #include "common/base/link.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "engines/admissions.h"
+#include "engines/divergence_check.h"
 #include "engines/engine.h"
-#include "engines/links.h"
+#include "engines/link_table.h"
 #include "engines/number_rounds.h"
+#include "engines/operator_orders.h"
 #include "engines/run_spec.h"
+#include "engines/run_switch.h"
+#include "engines/training_clock.h"
 #include "prd/status.h"
 
 namespace prd {
@@ -147,48 +152,11 @@ class Job {
     void Archive(StateArchive& ar);
   };
 
-  // What was trained under one rank in this run, whoever held it.
-  struct Tally {
-    bool known = false;           // a worker has held the rank
-    Trained first;                // what the first of them brought,
-    Trained last;                 // and the newest told, both counted over its whole life
-    std::uint64_t nonfinite = 0;  // steps that were not all finite
-    Instant nonfinite_at;         // when such a step was told last
-    Incarnation gone = 0;         // the newest that has left, or was lost
-    void Archive(StateArchive& ar) { ar(known, first, last, nonfinite, nonfinite_at, gone); }
-  };
-
-  // Replicas that are to be equal, and are not.
-  struct Divergence {
-    std::vector<Rank> ranks;   // whose parameters are not those of most members, ascending
-    GroupId group = kNoGroup;  // after which it was found first
-    Iteration iteration = 0;   // of that group
-    Instant since;
-    void Archive(StateArchive& ar) { ar(ranks, group, iteration, since); }
-  };
-
-  struct Digest {
-    Rank rank = kNoRank;
-    std::uint64_t value = 0;  // never 0
-    void Archive(StateArchive& ar) { ar(rank, value); }
-  };
-
-  // An operator has paused the run: no signal is handed to the engine.
-  struct Hold {
-    std::string by;
-    std::string reason;
-    Instant since;
-    void Archive(StateArchive& ar) { ar(by, reason, since); }
-  };
-
-  // The run is to end, and the job to go on in another one (job_switch.cc).
-  struct Switch {
-    std::string spec;     // of the next run
-    RunId next = kNoRun;  // its number
-    std::string by;       // the operator, and why
-    Instant since;
-    void Archive(StateArchive& ar) { ar(spec, next, by, since); }
-  };
+  using Tally = prd::Tally;
+  using Divergence = prd::Divergence;
+  using Hold = prd::Hold;
+  using Switch = prd::Switch;
+  using Refusal = prd::Refusal;
 
   // A group whose members have not all reported.
   struct Running {
@@ -205,15 +173,6 @@ class Job {
     std::string failure;  // the first thing that went wrong
     Instant since;
     void Archive(StateArchive& ar);
-  };
-
-  // A worker that was not admitted.
-  struct Refusal {
-    HelloRefused hello;
-    Instant at;
-    void Archive(StateArchive& ar) {
-      ar(hello.rank, hello.host_name, hello.pid, hello.code, hello.reason, at);
-    }
   };
 
   Job(RunId run, JobSpec spec);
@@ -257,10 +216,10 @@ class Job {
   // It has ended, and its workers ended it themselves (RunEnded).
   bool finished() const { return finished_; }
   // The engine, or other settings, are about to be switched.
-  const std::optional<Switch>& switching() const { return switching_; }
+  const std::optional<Switch>& switching() const { return switch_.switching(); }
   // It has ended, and the job goes on in the run switching()->next, which takes this over. Null:
   // it does not.
-  const FormerRun* next() const { return next_.known() ? &next_ : nullptr; }
+  const FormerRun* next() const { return switch_.next().known() ? &switch_.next() : nullptr; }
   // Unix time at this time of the controller's clock, as it was when the run began.
   std::int64_t WallAt(Instant now) const { return wall_ns_ + (now - started_at_); }
   std::uint64_t next_index() const { return next_index_; }  // of the next record
@@ -274,26 +233,26 @@ class Job {
     return found == by_incarnation_.end() ? kNoRank : found->second;
   }
   // By rank, as long as workers().
-  const std::vector<Tally>& tallies() const { return tallies_; }
+  const std::vector<Tally>& tallies() const { return clock_.tallies(); }
   // How far the job is, as its workers are told.
   JobProgress progress() const;
   // Of all ranks.
-  std::uint64_t nonfinite() const;
-  const Divergence& divergence() const { return divergence_; }
-  const std::optional<Hold>& paused() const { return paused_; }
+  std::uint64_t nonfinite() const { return clock_.nonfinite(); }
+  const Divergence& divergence() const { return divergence_.divergence(); }
+  const std::optional<Hold>& paused() const { return orders_.paused(); }
   const NumberRounds& numbers() const { return numbers_; }
   // The worker that has stopped the job, and why: "stopped by rank 0: REASON"; empty: nobody.
-  const std::string& stopped_by() const { return stopped_by_; }
+  const std::string& stopped_by() const { return clock_.stopped_by(); }
   // The operator that has paused it, since when and why; empty: nobody.
-  std::string PauseWords(Instant now) const;
+  std::string PauseWords(Instant now) const { return orders_.PauseWords(now); }
   // Workers that leave once they are in no group any more, and why.
-  const std::map<Rank, std::string>& draining() const { return draining_; }
+  const std::map<Rank, std::string>& draining() const { return orders_.draining(); }
   // The newest ones, the newest last.
-  const std::vector<Dismissal>& dismissed() const { return dismissed_; }
+  const std::vector<Dismissal>& dismissed() const { return orders_.dismissed(); }
   const std::map<GroupId, Running>& groups() const { return groups_; }
   const Engine& engine() const { return *engine_; }
   // The links between present workers that are broken, by lower and higher rank.
-  const std::map<std::pair<Rank, Rank>, BrokenLink>& broken_links() const { return broken_; }
+  const std::map<std::pair<Rank, Rank>, BrokenLink>& broken_links() const { return links_.all(); }
 
   // The link of a worker that is there, for retransmission.
   const LinkEnd<ControllerBody>& link(Rank rank) const { return workers_[Index(rank)].link; }
@@ -303,7 +262,7 @@ class Job {
 
   // The newest workers that were not admitted, the newest last. Whoever has joined since is left
   // out.
-  const std::vector<Refusal>& refusals() const { return refusals_; }
+  const std::vector<Refusal>& refusals() const { return admissions_.refusals(); }
 
   // Why the job has not begun for this worker, or for whom the worker has waited for some seconds.
   // Empty: it does not wait.
@@ -337,33 +296,20 @@ class Job {
   void Send(Rank rank, ControllerBody body);
 
   std::optional<Refused> CheckHello(const WorkerEnvelope& envelope, const Hello& hello) const;
-  std::optional<Refused> CheckLaunch(const Hello& hello) const;
-  void NoteRefusal(const HelloRefused& hello);
-  void ForgetRefusals(Rank rank, const Hello& hello);
-  std::string RefusalWords() const;
   bool Waits(const Worker& worker) const;
   void OnHello(const WorkerEnvelope& envelope);
-  // What has been trained (job_training.cc).
-  Trained BeforeRun(const Trained& told) const;
   Trained CountHello(Rank rank, const Hello& hello);
   std::string CountReport(Rank rank, const Trained& own, std::uint32_t nonfinite);
   void LookForGoal();
-  void OnStopJob(Rank rank, const StopJob& stop);
   // The mean of numbers (job_numbers.cc).
   std::string OnGiveNumbers(Rank rank, const GiveNumbers& numbers);
   bool GivesNumbers(Rank rank) const;
   void EndNumberRound();
   std::string NumbersWords(Instant now, Rank rank) const;
   void TakeStart(const GroupFormed& start);
-  std::vector<Rank> Stale(const GroupFormed& final) const;
   void FinalWeights(GroupFormed* form) const;
-  std::string TrainedWords() const;
-  // Replicas that are to be equal (job_replicas.cc).
-  bool ComparesAfter(GroupKind kind, const GroupFormed& form);
   std::vector<Rank> Compare(GroupId id, const Running& group);
   void EndComparison(const Running& group, const std::vector<Rank>& have);
-  void ForgetDivergence(Rank rank, State was);
-  std::string ExplainReplica(Instant now, Rank rank) const;
   // Each returns what is wrong with the message, or empty.
   std::string OnReady(Rank rank, const Ready& ready);
   std::string OnFinished(Rank rank, const Finished& finished);
@@ -383,7 +329,6 @@ class Job {
   void TakeOver(const FormerRun& former);
   bool Awaits() const;
   bool HasFormerModel(Rank rank) const;
-  std::string SwitchWords(Instant now) const;
   void SendAway(LeftReason why, const std::string& reason);
 
   // Operators (job_operator.cc).
@@ -393,7 +338,6 @@ class Job {
   bool MayGo(Rank rank) const;
   void LetDrainingGo();
   void Dismiss(Rank rank, LeftReason why, const std::string& reason);
-  void ArchiveActs(StateArchive& ar);
   std::string LeavesWords(Rank rank) const;
 
   void Remove(Rank rank, LeftReason why, const std::string& reason);
@@ -447,12 +391,10 @@ class Job {
   std::string NoteUnreachable(Rank rank, const Finished& finished);
   void BreakLinks(Rank asks, const std::vector<Rank>& others, const std::string& where);
   void MendLink(Rank one, Rank other, const std::string& reason);
-  void ForgetOldestLink(Rank asks);
   void ForgetLinks(Rank rank);
   void TellLinks(Rank rank);
   void LinkToEngine(Rank a, Rank b, bool works);
   void SendProbe(Rank rank);
-  bool Arrange(GroupFormed* form, bool* ring_only) const;
   bool CanMeet(State from) const;
   bool CanHold(GroupKind kind) const;
   bool CanBegin(const GroupFormed& form) const;
@@ -460,7 +402,6 @@ class Job {
   void LookAtHeld();
   void DropHeld(const GroupFormed& form);
   bool NothingRuns() const { return groups_.empty() && held_.empty(); }
-  std::string WordsOn(Instant now, Rank a, Rank b) const;
   std::string ExplainLinks(Instant now, Rank rank) const;
   std::string ExplainHeld(Instant now, Rank rank) const;
   std::string ExplainWorker(Instant now, Rank rank) const;
@@ -489,9 +430,8 @@ class Job {
   std::optional<Instant> copies_again_;  // the first pause after a failed copy ends then
   bool ended_ = false;
   bool finished_ = false;
-  std::string launch_;             // the first worker's that told one (Hello)
-  std::vector<Refusal> refusals_;  // the newest last
-  int live_ = 0;                   // workers not kAbsent
+  Admissions admissions_;
+  int live_ = 0;  // workers not kAbsent
   std::array<int, kStates> counts_{};
   int stranded_ = 0;               // workers for which Stranded is true (derived)
   int withheld_ = 0;               // workers for which withheld is true (derived)
@@ -499,31 +439,17 @@ class Job {
   int untold_ = 0;                 // workers with any `untold` (derived)
   std::vector<Incarnation> gone_;  // in this Step; empty between two Steps
   std::vector<Rank> behind_;       // workers that are to join anew with their own replicas
-  std::uint64_t model_hash_ = 0;   // the first worker's; all must agree
   GroupId next_group_ = 1;
   std::vector<Worker> workers_;
-  std::vector<Tally> tallies_;  // by rank
-  Trained before_;              // by the job before this run, as those of the first start said
-  Trained gained_;              // in this run: all that the tallies have grown
-  Trained goal_;                // 0: none (yet)
-  bool done_ = false;           // the job has reached it
-  std::string stopped_by_;      // a worker has ended training, and why; the job is done once begun
-  bool stopped_ = false;        // the result is there of a group that is the last of its members
-  Divergence divergence_;
-  Instant compare_at_;  // replicas are compared after no group before this
-  std::optional<Hold> paused_;
+  TrainingClock clock_;
+  DivergenceCheck divergence_;
+  OperatorOrders orders_;
   NumberRounds numbers_;
-  std::map<Rank, std::string> draining_;  // by rank: what its worker is told
-  std::vector<Dismissal> dismissed_;
-  std::optional<Switch> switching_;
-  FormerRun next_;        // what the next run takes over; known once this one has ended for it
-  FormerRun former_;      // what this run has taken over
-  Instant awaits_until_;  // workers of the run before
+  RunSwitch switch_;
   std::map<GroupId, Running> groups_;
   // Formed by the engine and held back: no worker and no record knows of them yet.
   std::vector<GroupFormed> held_;
-  std::map<std::pair<Rank, Rank>, BrokenLink> broken_;  // by lower and higher rank
-  BrokenLinks links_;                                   // the same pairs (derived)
+  LinkTable links_;
   bool look_at_held_ = false;  // a link or a worker has changed; false between two Steps
   std::map<Incarnation, Rank> by_incarnation_;  // of those present, for a repeated Hello
 

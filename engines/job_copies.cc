@@ -55,8 +55,7 @@ Rank Job::SourceFor(Rank rank, Rank avoid) const {
     if (taker.state != State::kFinal && w.iteration < newest) continue;
     // One that pauses may not answer before it trains again. One that differs from the others would
     // spread.
-    const bool differs = std::binary_search(divergence_.ranks.begin(), divergence_.ranks.end(), r);
-    const int score = (differs ? 0 : 16) + (links_.Has(rank, r) ? 0 : 8) +
+    const int score = (divergence_.Differs(r) ? 0 : 16) + (links_.broken().Has(rank, r) ? 0 : 8) +
                       (w.state != State::kPaused ? 4 : 0) + (r != avoid ? 2 : 0) +
                       (w.host == taker.host ? 1 : 0);
     if (score > best_score) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "engines/final_average.h"
 #include "engines/job.h"
 #include "engines/run_end.h"
 
@@ -133,7 +134,8 @@ void Job::Announce(GroupFormed form) {
     if (DrawnAhead(plan_)) share.iteration = std::max(share.iteration, At(share.rank).iteration);
   }
   bool ring_only = false;
-  if (!links_.empty() && !Arrange(&form, &ring_only) && CanHold(kind)) {
+  if (!links_.broken().empty() && !ArrangeAsRing(links_.broken(), &form, &ring_only) &&
+      CanHold(kind)) {
     held_.push_back(std::move(form));
     return;
   }
@@ -143,8 +145,8 @@ void Job::Announce(GroupFormed form) {
               .iteration = form.iteration,
               .initial_weight = form.initial_weight,
               .ring_only = ring_only,
-              .digest = ComparesAfter(kind, form),
-              .last = done_ && OfEngine(kind),
+              .digest = divergence_.Begin(now_, kind, form.members.size()),
+              .last = clock_.done() && OfEngine(kind),
               .reason = form.reason};
   Running running{.kind = kind,
                   .members = form.members,
@@ -204,7 +206,7 @@ void Job::EndIfDone(GroupId id) {
   std::vector<Rank> have = still(group.ok);
   const std::vector<Rank> lack = still(group.failed);
   const bool ok = group.ok.size() == group.members.size();
-  if (group.last && !group.ok.empty()) stopped_ = true;
+  if (group.last && !group.ok.empty()) clock_.NoteLastResult();
   Write(GroupEnded{.id = id, .ok = ok, .reason = ok ? std::string() : group.failure});
   if (group.kind == GroupKind::kRound) {
     for (const Rank rank : lack) {
@@ -299,7 +301,53 @@ void Job::Settle(const Running& group, const std::vector<Rank>& ok,
   }
 }
 
+// ---- replicas that are to be equal ----
+
+// Gives those of the members that differ from most. Members that have gone do not count.
+std::vector<Rank> Job::Compare(GroupId id, const Running& group) {
+  std::vector<Digest> digests = group.digests;
+  std::erase_if(digests, [&](const Digest& digest) {
+    return !Present(digest.rank) || At(digest.rank).last_group != id;
+  });
+  DivergenceCheck::Result result = divergence_.Compare(now_, id, group.iteration, digests);
+  if (result.change) Write(*std::move(result.change));
+  return std::move(result.differ);
+}
+
+// Signals that were held back for the comparison go on to the engine. To repair, a worker that
+// differs copies a replica of one that does not.
+void Job::EndComparison(const Running& group, const std::vector<Rank>& have) {
+  if (!group.compares || spec_.on_divergence != JobSpec::OnDivergence::kRepair) return;
+  const auto usable = [this](Rank rank) {
+    return Present(rank) && At(rank).state == State::kActive && At(rank).source == kNoRank &&
+           !At(rank).signal_held;
+  };
+  Rank source = kNoRank;
+  for (const Rank rank : have) {
+    if (source == kNoRank && usable(rank) && !divergence_.Differs(rank)) source = rank;
+  }
+  for (const Rank rank : have) {
+    if (!Present(rank)) continue;
+    At(rank).compared = false;
+    if (!usable(rank) || !divergence_.Differs(rank) || source == kNoRank) {
+      if (!At(rank).signal_held) HandSignal(rank);
+    } else if (TrainsInRounds(plan_)) {
+      LeaveBehind(rank, "its replica differs from those of most members");
+    } else {
+      OrderAdopt(rank, source, "its replica differs from those of most members");
+    }
+  }
+}
+
 // ---- the job as a whole ----
+
+void Job::FinalWeights(GroupFormed* form) const {
+  std::vector<std::int64_t> stopped_at;
+  for (const GroupShare& share : form->members) {
+    stopped_at.push_back(workers_[Index(share.rank)].stopped_at);
+  }
+  WeighFinalAverage(plan_, clock_.gained().steps, stopped_at, form);
+}
 
 // A group of all workers in `from`: the common start or the final average.
 void Job::Collective(GroupKind kind, State from, State to) {
@@ -353,7 +401,7 @@ void Job::StartWeights(GroupFormed* form) const {
   form->iteration = source->iteration;
   form->reason = start + "the parameters of rank " + std::to_string(source->rank);
   if (switched) {
-    form->reason += ", which are the final average of run " + std::to_string(former_.run);
+    form->reason += ", which are the final average of run " + std::to_string(switch_.former().run);
   } else if (!returning.empty()) {
     form->reason += ", the newest of those that have trained before";
   }
@@ -362,10 +410,10 @@ void Job::StartWeights(GroupFormed* form) const {
 // How many workers must be here for a common start. A restart proceeds without missing workers
 // after start_grace_ms: they may never come back.
 int Job::NeededForStart() {
-  if (former_.known() && !begun_) {
+  if (switch_.former().known() && !begun_) {
     grace_ends_.reset();
     if (Awaits()) return std::numeric_limits<int>::max();
-    return now_ < awaits_until_ ? 1 : std::min(start_workers_, spec_.min_workers);
+    return now_ < switch_.awaits_until() ? 1 : std::min(start_workers_, spec_.min_workers);
   }
   bool returns = false;
   for (const Worker& worker : workers_) {
@@ -459,16 +507,16 @@ void Job::Rejoin() {
 }
 
 void Job::Progress() {
-  if (!draining_.empty()) LetDrainingGo();
+  if (!orders_.draining().empty()) LetDrainingGo();
   if (resuming_ > 0) AdmitResuming();  // first: one may have the newest replica
   RetryCopies();                       // may find that somebody is behind
   if (!behind_.empty()) Rejoin();
   if (!held_.empty()) LookAtHeld();
   const bool copies = joining_ != Engine::Joining::kAnytime && Count(State::kAdopting) > 0;
-  if (withheld_ > 0 && !copies && !paused_) HandWithheld();
+  if (withheld_ > 0 && !copies && !orders_.paused()) HandWithheld();
   if (!behind_.empty()) Rejoin();  // a withheld signal may be late
   if (stranded_ > 0) HelpStranded();
-  if (Count(State::kJoining) > 0 && started_ && !switching_) AdmitJoiners();
+  if (Count(State::kJoining) > 0 && started_ && !switching()) AdmitJoiners();
   if (!started_ && Count(State::kStarting) == 0 && Count(State::kJoining) > 0) {
     if (Count(State::kJoining) >= NeededForStart() && CanMeet(State::kJoining)) {
       grace_ends_.reset();
@@ -477,8 +525,8 @@ void Job::Progress() {
   } else {
     grace_ends_.reset();
   }
-  const bool stopped =
-      switching_ ? AtBoundary() && Count(State::kFinishing) > 0 : Count(State::kFinishing) == live_;
+  const bool stopped = switching() ? AtBoundary() && Count(State::kFinishing) > 0
+                                   : Count(State::kFinishing) == live_;
   if (live_ > 0 && stopped && groups_.empty() && CanMeet(State::kFinishing)) {
     Collective(GroupKind::kFinal, State::kFinishing, State::kFinal);
   }
@@ -488,14 +536,14 @@ void Job::Progress() {
       copying = copying || (worker.state == State::kFinal &&
                             (worker.source != kNoRank || worker.copies_after));
     }
-    if (switching_ && !copying) return EndForNext();
+    if (switching() && !copying) return EndForNext();
     for (Rank rank = 0; Index(rank) < workers_.size() && !copying; ++rank) {
       if (At(rank).state != State::kFinal) continue;
       Send(rank, Released{.reason = kJobIsDone});
       Remove(rank, LeftReason::kLeft, kJobIsDone);
     }
   }
-  const bool none_left = switching_ && AtBoundary() && Count(State::kFinal) == 0 &&
+  const bool none_left = switching() && AtBoundary() && Count(State::kFinal) == 0 &&
                          Count(State::kFinishing) == 0 && Count(State::kJoining) > 0;
   if (none_left && groups_.empty()) return EndForNext();
   if (live_ == 0 && !ended_ && start_workers_ > 0 && !Awaits()) End();
@@ -509,15 +557,15 @@ void Job::End() {
   }
   ended_ = true;
   if (last.rank == kNoRank) {
-    Write(RunEnded{.reason =
-                       "none of the workers of run " + std::to_string(former_.run) + " is here"});
+    Write(RunEnded{.reason = "none of the workers of run " + std::to_string(switch_.former().run) +
+                             " is here"});
     return;
   }
-  const bool evicted = !dismissed_.empty() && dismissed_.back().incarnation == last.incarnation;
+  const bool evicted = !dismissed().empty() && dismissed().back().incarnation == last.incarnation;
   finished_ = begun_ && (last.why == LeftReason::kLeft || evicted);
   Write(RunEnded{.reason = std::string("the last worker has gone") +
                            (begun_ ? "" : " before the start") + ", rank " +
-                           std::to_string(last.rank) + ": " + last.reason + TrainedWords(),
+                           std::to_string(last.rank) + ": " + last.reason + clock_.TrainedWords(),
                  .finished = finished_});
 }
 

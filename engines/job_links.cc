@@ -10,18 +10,6 @@
 #include "engines/words.h"
 
 namespace prd {
-namespace {
-
-std::pair<Rank, Rank> Key(Rank a, Rank b) { return {std::min(a, b), std::max(a, b)}; }
-
-std::vector<Rank> RanksOf(const GroupFormed& form) {
-  std::vector<Rank> ranks;
-  ranks.reserve(form.members.size());
-  for (const GroupShare& share : form.members) ranks.push_back(share.rank);
-  return ranks;
-}
-
-}  // namespace
 
 // ---- which links are broken ----
 
@@ -67,13 +55,14 @@ std::string Job::NoteUnreachable(Rank rank, const Finished& finished) {
 void Job::BreakLinks(Rank asks, const std::vector<Rank>& others, const std::string& where) {
   bool changed = false;
   for (const Rank other : others) {
-    if (!Present(other) || links_.Has(asks, other)) continue;
+    if (!Present(other) || links_.broken().Has(asks, other)) continue;
     changed = true;
-    ForgetOldestLink(asks);
-    const auto [a, b] = Key(asks, other);
+    if (const auto oldest = links_.OldestInExcess(asks)) {
+      MendLink(asks, *oldest, "taken for whole: " + RankName(asks) + " has newer broken ones");
+    }
     const std::string reason = RankName(asks) + " did not reach " + RankName(other) + where;
-    broken_[{a, b}] = {.asks = asks, .since = now_, .reason = reason};
-    links_.Set(a, b, false);
+    links_.Break(asks, other, now_, reason);
+    const auto [a, b] = std::minmax(asks, other);
     Write(LinkChanged{.a = a, .b = b, .works = false, .reason = reason});
     Introduce(asks, other, false);
     LinkToEngine(a, b, false);
@@ -82,37 +71,15 @@ void Job::BreakLinks(Rank asks, const std::vector<Rank>& others, const std::stri
 }
 
 void Job::MendLink(Rank one, Rank other, const std::string& reason) {
-  const auto [a, b] = Key(one, other);
-  broken_.erase({a, b});
-  links_.Set(a, b, true);
+  links_.Mend(one, other);
+  const auto [a, b] = std::minmax(one, other);
   Write(LinkChanged{.a = a, .b = b, .works = true, .reason = reason});
   LinkToEngine(a, b, true);
 }
 
-// Whoever names many costs no more than its own place.
-void Job::ForgetOldestLink(Rank asks) {
-  std::size_t count = 0;
-  Rank oldest = kNoRank;
-  for (const Rank other : links_.Of(asks)) {
-    const BrokenLink& link = broken_.at(Key(asks, other));
-    if (link.asks != asks) continue;
-    ++count;
-    if (oldest == kNoRank || link.since < broken_.at(Key(asks, oldest)).since) oldest = other;
-  }
-  if (count < kMaxBrokenLinks) return;
-  MendLink(asks, oldest, "taken for whole: " + RankName(asks) + " has newer broken ones");
-}
-
 // The worker has gone, and nobody need ask for it any more.
 void Job::ForgetLinks(Rank rank) {
-  const std::vector<Rank> others = links_.Of(rank);
-  links_.Forget(rank);
-  for (const Rank other : others) {
-    const auto found = broken_.find(Key(rank, other));
-    const bool asked = found->second.asks == other;
-    broken_.erase(found);
-    if (asked) SendProbe(other);
-  }
+  for (const Rank other : links_.Forget(rank)) SendProbe(other);
 }
 
 std::string Job::OnProbed(Rank rank, const Probed& probed) {
@@ -120,9 +87,7 @@ std::string Job::OnProbed(Rank rank, const Probed& probed) {
     return "a probe of rank " + std::to_string(probed.rank) + " that was not asked for";
   }
   // The answer may have crossed a newer Probe.
-  const auto found = broken_.find(Key(rank, probed.rank));
-  if (found == broken_.end() || found->second.asks != rank ||
-      At(probed.rank).incarnation != probed.incarnation) {
+  if (!links_.Probes(rank, probed.rank) || At(probed.rank).incarnation != probed.incarnation) {
     return {};
   }
   MendLink(rank, probed.rank, RankName(rank) + " reaches " + RankName(probed.rank) + " again");
@@ -132,50 +97,32 @@ std::string Job::OnProbed(Rank rank, const Probed& probed) {
 
 void Job::SendProbe(Rank rank) {
   Probe probe;
-  for (const Rank other : links_.Of(rank)) {
-    if (broken_.at(Key(rank, other)).asks == rank) probe.targets.push_back(Describe(other));
-  }
+  for (const Rank other : links_.ProbedBy(rank)) probe.targets.push_back(Describe(other));
   Send(rank, std::move(probe));
 }
 
 void Job::LinkToEngine(Rank a, Rank b, bool works) {
   look_at_held_ = true;
   if (At(a).state != State::kActive || At(b).state != State::kActive) return;
-  ToEngine(LinkEvent{.a = Key(a, b).first, .b = Key(a, b).second, .works = works});
+  ToEngine(LinkEvent{.a = std::min(a, b), .b = std::max(a, b), .works = works});
 }
 
 // The engine takes the links of a worker that joins for whole.
 void Job::TellLinks(Rank rank) {
   look_at_held_ = true;
-  for (const Rank other : links_.Of(rank)) LinkToEngine(rank, other, false);
+  for (const Rank other : links_.broken().Of(rank)) LinkToEngine(rank, other, false);
 }
 
 // ---- groups around them ----
 
-// Gives the group an order in which each member reaches the next one. False: there is none.
-bool Job::Arrange(GroupFormed* form, bool* ring_only) const {
-  const std::vector<Rank> ranks = RanksOf(*form);
-  const auto pair = links_.Among(ranks);
-  if (!pair) return true;
-  const std::vector<Rank> ring = RingAround(ranks, links_);
-  if (ring.empty()) return false;
-  std::map<Rank, GroupShare> shares;
-  for (const GroupShare& share : form->members) shares[share.rank] = share;
-  for (std::size_t i = 0; i < ring.size(); ++i) form->members[i] = shares.at(ring[i]);
-  form->reason += "; as a ring around the broken link between ranks " +
-                  std::to_string(pair->first) + " and " + std::to_string(pair->second);
-  *ring_only = true;
-  return true;
-}
-
 // A group of all workers in this state could work.
 bool Job::CanMeet(State from) const {
-  if (links_.empty()) return true;
+  if (links_.broken().empty()) return true;
   std::vector<Rank> ranks;
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     if (workers_[Index(rank)].state == from) ranks.push_back(rank);
   }
-  return ranks.size() < 2 || !RingAround(std::move(ranks), links_).empty();
+  return ranks.size() < 2 || !RingAround(std::move(ranks), links_.broken()).empty();
 }
 
 // Engines that draw groups ahead choose their members.
@@ -201,7 +148,8 @@ bool Job::OthersWouldHelp(const GroupFormed& form) const {
     const bool member = std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
     if (!member && workers_[Index(rank)].state == State::kActive) ranks.push_back(rank);
   }
-  return ranks.size() > form.members.size() && !RingAround(std::move(ranks), links_).empty();
+  return ranks.size() > form.members.size() &&
+         !RingAround(std::move(ranks), links_.broken()).empty();
 }
 
 void Job::LookAtHeld() {
@@ -240,29 +188,15 @@ void Job::DropHeld(const GroupFormed& form) {
 
 // ---- in words ----
 
-std::string Job::WordsOn(Instant now, Rank a, Rank b) const {
-  const BrokenLink& link = broken_.at(Key(a, b));
-  return "the link between ranks " + std::to_string(Key(a, b).first) + " and " +
-         std::to_string(Key(a, b).second) + " is broken for " + words::Duration(now - link.since) +
-         " (" + link.reason + ")";
-}
-
 std::string Job::ExplainLinks(Instant now, Rank rank) const {
-  if (links_.empty()) return {};
-  const std::vector<Rank> others = links_.Of(rank);
-  std::string text;
-  for (std::size_t i = 0; i < others.size() && i < 3; ++i) {
-    text += "; " + WordsOn(now, rank, others[i]);
-  }
-  if (others.size() > 3) {
-    text += "; and its links to " + std::to_string(others.size() - 3) + " more are";
-  }
+  if (links_.broken().empty()) return {};
+  std::string text = links_.WordsOf(now, rank);
   const State state = workers_[Index(rank)].state;
   const bool meets = (state == State::kJoining && !started_) || state == State::kFinishing;
   if (!meets || CanMeet(state)) return text;
-  if (others.empty()) {
-    const auto [a, b] = broken_.begin()->first;
-    text += "; " + WordsOn(now, a, b);
+  if (!links_.broken().HasAny(rank)) {
+    const auto [a, b] = links_.all().begin()->first;
+    text += "; " + links_.Words(now, a, b);
   }
   return text + "; no ring of all workers goes around that";
 }
@@ -271,10 +205,11 @@ std::string Job::ExplainHeld(Instant now, Rank rank) const {
   for (const GroupFormed& form : held_) {
     const std::vector<Rank> ranks = RanksOf(form);
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
-    const auto pair = links_.Among(ranks);
+    const auto pair = links_.broken().Among(ranks);
     std::string text =
         GroupName(form.id) + " of " + words::Ranks(ranks) + " is held back until it can work";
-    if (pair && !links_.HasAny(rank)) text += ": " + WordsOn(now, pair->first, pair->second);
+    if (pair && !links_.broken().HasAny(rank))
+      text += ": " + links_.Words(now, pair->first, pair->second);
     return text;
   }
   return {};

@@ -38,10 +38,10 @@ std::string Job::OnGiveNumbers(Rank rank, const GiveNumbers& numbers) {
 // It is waited for: it trains, or will again.
 bool Job::GivesNumbers(Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
-  if (draining_.contains(rank)) return false;
+  if (orders_.Drains(rank)) return false;
   const bool ends = worker.state == State::kFinishing || worker.state == State::kFinal;
   if (ends || worker.stop_held == Stop::kFinish)
-    return switching_.has_value();  // of this run alone
+    return switching().has_value();  // of this run alone
   return worker.state == State::kStarting || worker.state == State::kActive ||
          worker.state == State::kPaused || worker.resumes;
 }

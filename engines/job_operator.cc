@@ -12,7 +12,6 @@
 namespace prd {
 namespace {
 
-constexpr std::size_t kMaxDismissed = 256;
 constexpr std::size_t kMaxHosts = 8;  // in an error
 
 std::string By(const OperatorActed& act) {
@@ -47,7 +46,7 @@ Status Job::CheckAct(const OperatorActed& act) const {
         hosts.insert(workers_[Index(rank)].host_name);
         if (!OnHost(rank, act.host)) continue;
         found = true;
-        fresh = fresh || !draining_.contains(rank);
+        fresh = fresh || !orders_.Drains(rank);
         if (engine_->leaving(rank) != Engine::Leaving::kNever) continue;
         return no(": rank " + std::to_string(rank) +
                   " has what no other worker has a copy of, and it would be lost (replicas = 0 of "
@@ -69,20 +68,20 @@ Status Job::CheckAct(const OperatorActed& act) const {
       return fresh ? Status::Ok() : no(": host " + act.host + " is drained already");
     }
     case OperatorVerb::kEnd:
-      if (switching_) return no(" is about to go on in another run; try again then");
-      if (done_) return no(" is done already: its workers stop by themselves");
+      if (switching()) return no(" is about to go on in another run; try again then");
+      if (clock_.done()) return no(" is done already: its workers stop by themselves");
       if (begun_) return Status::Ok();
       return no(" has not begun: there is nothing to end. Its workers can be evicted");
     case OperatorVerb::kPause:
-      if (switching_) return no(" is about to go on in another run; try again then");
-      if (paused_) return no(" is paused already, by " + paused_->by);
-      if (done_) return no(" is done: its workers stop by themselves");
+      if (switching()) return no(" is about to go on in another run; try again then");
+      if (paused()) return no(" is paused already, by " + paused()->by);
+      if (clock_.done()) return no(" is done: its workers stop by themselves");
       if (!FollowsSchedule(plan_)) return Status::Ok();
       return no(
           " cannot be paused: its workers follow a schedule, and ask the controller for "
           "nothing");
     case OperatorVerb::kResume:
-      return paused_ ? Status::Ok() : no(" is not paused");
+      return paused() ? Status::Ok() : no(" is not paused");
     case OperatorVerb::kSwitch:
       return CheckSwitch(act);
   }
@@ -96,19 +95,19 @@ void Job::OnAct(const OperatorActed& act) {
       break;
     case OperatorVerb::kDrain:
       for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
-        if (OnHost(rank, act.host)) draining_.emplace(rank, "drained by " + By(act));
+        if (OnHost(rank, act.host)) orders_.Drain(rank, "drained by " + By(act));
       }
       break;
     case OperatorVerb::kEnd:
-      paused_.reset();
-      done_ = true;
+      orders_.Resume();
+      clock_.End();
       Write(GoalReached{progress().trained});
       break;
     case OperatorVerb::kPause:
-      paused_ = Hold{.by = act.by, .reason = act.reason, .since = now_};
+      orders_.Pause({.by = act.by, .reason = act.reason, .since = now_});
       break;
     case OperatorVerb::kResume:
-      paused_.reset();
+      orders_.Resume();
       break;
     case OperatorVerb::kSwitch:
       OnSwitch(act);
@@ -139,36 +138,35 @@ bool Job::MayGo(Rank rank) const {
   // The step that its signal ends is to count.
   const bool asked = worker.state == State::kActive && worker.signal && worker.signal->waiting &&
                      !worker.signal_withheld && !worker.signal_held && !worker.compared;
-  return (!asked || paused_) && engine_->leaving(rank) != Engine::Leaving::kLater;
+  return (!asked || paused()) && engine_->leaving(rank) != Engine::Leaving::kLater;
 }
 
 // A draining worker gets into no more groups, and goes when it is in none. The others hear of it as
 // if it had left then.
 void Job::LetDrainingGo() {
   std::vector<Rank> ranks;
-  for (const auto& [rank, why] : draining_) ranks.push_back(rank);
+  for (const auto& [rank, why] : draining()) ranks.push_back(rank);
   for (const Rank rank : ranks) {
-    if (!draining_.contains(rank)) continue;
+    if (!orders_.Drains(rank)) continue;
     if (StopsInGroups(rank)) {
       Worker& worker = At(rank);
       worker.signal.reset();
       SetWithheld(rank, false);
-      worker.stopped_at = gained_.steps;
+      worker.stopped_at = clock_.gained().steps;
       SetState(rank, State::kPaused);
       Write(WorkerLeft{.rank = rank,
                        .incarnation = worker.incarnation,
                        .why = LeftReason::kPaused,
-                       .reason = draining_.at(rank),
+                       .reason = draining().at(rank),
                        .gradients = worker.owed});
       ToEngine(LeftEvent{.rank = rank, .why = LeftReason::kPaused});
     }
-    if (MayGo(rank)) Dismiss(rank, LeftReason::kLeft, std::string(draining_.at(rank)));
+    if (MayGo(rank)) Dismiss(rank, LeftReason::kLeft, std::string(draining().at(rank)));
   }
 }
 
 void Job::Dismiss(Rank rank, LeftReason why, const std::string& reason) {
-  dismissed_.push_back({.incarnation = At(rank).incarnation, .reason = reason});
-  if (dismissed_.size() > kMaxDismissed) dismissed_.erase(dismissed_.begin());
+  orders_.Dismiss(At(rank).incarnation, reason);
   Send(rank, Released{.reason = reason});
   Remove(rank, why, reason);
 }
@@ -177,21 +175,7 @@ std::string Job::LeavesWords(Rank rank) const {
   const Worker& worker = workers_[Index(rank)];
   const std::string until = worker.group != kNoGroup ? GroupName(worker.group) + " is through"
                                                      : "the others need nothing of it any more";
-  return draining_.at(rank) + "; leaves once " + until;
-}
-
-std::string Job::PauseWords(Instant now) const {
-  if (!paused_) return {};
-  return "paused by " + paused_->by + " for " + words::Duration(now - paused_->since) +
-         (paused_->reason.empty() ? "" : ": " + paused_->reason);
-}
-
-// Behind all else, and only where there is something: a state without is as it was before there
-// were operators.
-void Job::ArchiveActs(StateArchive& ar) {
-  const bool any = paused_ || !draining_.empty() || !dismissed_.empty();
-  if (ar.saving() ? !any : ar.AtEnd()) return;
-  ar(paused_, draining_, dismissed_);
+  return draining().at(rank) + "; leaves once " + until;
 }
 
 }  // namespace prd

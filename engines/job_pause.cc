@@ -12,7 +12,7 @@ namespace prd {
 std::string Job::OnStop(Rank rank, Stop stop) {
   Worker& worker = At(rank);
   const bool finishes = stop == Stop::kFinish;
-  const bool drains = draining_.contains(rank) && worker.state == State::kPaused;
+  const bool drains = orders_.Drains(rank) && worker.state == State::kPaused;
   if (drains && !finishes) return {};
   const std::string where = " at iteration " + std::to_string(worker.iteration);
   if (worker.state == State::kPaused && finishes) {
@@ -42,7 +42,7 @@ std::string Job::OnStop(Rank rank, Stop stop) {
   }
   worker.signal.reset();
   SetWithheld(rank, false);
-  worker.stopped_at = gained_.steps;
+  worker.stopped_at = clock_.gained().steps;
   SetState(rank, finishes ? State::kFinishing : State::kPaused);
   const LeftReason why = finishes ? LeftReason::kFinished : LeftReason::kPaused;
   Write(WorkerLeft{.rank = rank,
@@ -79,7 +79,7 @@ void Job::AdmitResuming() {
     Worker& worker = At(rank);
     if (!worker.resumes) continue;
     // A worker that comes back now comes back to the next run.
-    const bool between = !switching_ && (joining_ == Engine::Joining::kAnytime || NothingRuns());
+    const bool between = !switching() && (joining_ == Engine::Joining::kAnytime || NothingRuns());
     const bool copies = worker.iteration < newest;
     if (worker.state == State::kJoining && worker.group == kNoGroup && between && !copies) {
       worker.copies_after.reset();

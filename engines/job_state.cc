@@ -19,7 +19,8 @@ constexpr DurationNs kTellWaitAfter = 3 * kSecond;
 
 std::string Job::Explain(Instant now, Rank rank) const {
   if (!Present(rank)) return "no worker holds rank " + std::to_string(rank);
-  return ExplainWorker(now, rank) + ExplainLinks(now, rank) + ExplainReplica(now, rank);
+  return ExplainWorker(now, rank) + ExplainLinks(now, rank) + divergence_.Words(now, rank) +
+         clock_.NonfiniteWords(now, rank);
 }
 
 std::string Job::ExplainWorker(Instant now, Rank rank) const {
@@ -65,8 +66,8 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
         if (Present(r) && state != State::kFinishing) others.push_back(r);
         if (state == State::kPaused) paused.push_back(r);
       }
-      if (switching_) {
-        return SwitchWords(now) + "; has ended its step, and waits for " + words::Ranks(others) +
+      if (switching()) {
+        return switch_.Words(now) + "; has ended its step, and waits for " + words::Ranks(others) +
                " to end theirs";
       }
       return "finished " + age + " ago; waiting for " + words::Ranks(others) + " to finish" +
@@ -75,7 +76,7 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
                   : "; " + words::Ranks(paused) + (paused.size() == 1 ? " pauses" : " pause"));
     }
     case State::kPaused:
-      if (draining_.contains(rank)) return LeavesWords(rank);
+      if (orders_.Drains(rank)) return LeavesWords(rank);
       if (numbers_.Has(rank)) return NumbersWords(now, rank);
       return "pauses for " + age + " at iteration " + std::to_string(worker.iteration) +
              "; the others go on without it";
@@ -90,11 +91,11 @@ std::string Job::ExplainWorker(Instant now, Rank rank) const {
         return "ready; held back until all members of group " + std::to_string(worker.last_group) +
                " have told the digests of their replicas";
       }
-      if (worker.signal_withheld && draining_.contains(rank)) return "ready; " + LeavesWords(rank);
-      if (worker.signal_withheld && paused_) return "ready; held back: " + PauseWords(now);
+      if (worker.signal_withheld && orders_.Drains(rank)) return "ready; " + LeavesWords(rank);
+      if (worker.signal_withheld && paused()) return "ready; held back: " + PauseWords(now);
       if (worker.signal_withheld) return "ready; held back while a late worker copies a model";
       if (worker.signal && worker.signal->waiting) {  // the engine has it since before the pause
-        return engine_->Explain(now, rank) + (paused_ ? "; the job is " + PauseWords(now) : "");
+        return engine_->Explain(now, rank) + (paused() ? "; the job is " + PauseWords(now) : "");
       }
       return "computing after iteration " + std::to_string(worker.iteration) + " for " + age +
              last +
@@ -145,9 +146,7 @@ std::string Job::StartWaits(Instant now) const {
   if (started_ || Count(State::kJoining) == 0) return {};
   std::vector<Rank> missing;
   if (Awaits()) {
-    for (const FormerRank& of : former_.ranks) {
-      if (of.awaited) missing.push_back(of.rank);
-    }
+    missing = switch_.Awaited();
   } else {
     for (Rank rank = 0; rank < start_workers_; ++rank) {
       if (!Present(rank)) missing.push_back(rank);
@@ -156,10 +155,10 @@ std::string Job::StartWaits(Instant now) const {
   std::string text = "waiting for the common start: " + std::to_string(Count(State::kJoining)) +
                      " of " + std::to_string(start_workers_) + " workers are here";
   if (!missing.empty()) text += "; missing: " + words::Ranks(missing);
-  text += RefusalWords();
+  text += admissions_.RefusalWords();
   if (Awaits()) {
-    return text + "; goes on without the missing in " + words::Duration(awaits_until_ - now) +
-           " (lease_ms and start_grace_ms)";
+    return text + "; goes on without the missing in " +
+           words::Duration(switch_.awaits_until() - now) + " (lease_ms and start_grace_ms)";
   }
   if (!grace_ends_) return text;
   if (now < *grace_ends_) {
@@ -194,12 +193,10 @@ void Job::Archive(StateArchive& ar) {
   ar(version);
   if (version != kStateVersion) ar.Fail();
   ar(identity_, wall_ns_, started_at_, next_index_, now_, start_workers_, started_, begun_,
-     grace_ends_, copies_again_, switching_, next_, former_, awaits_until_, ended_, finished_,
-     launch_, refusals_, model_hash_, next_group_, workers_, tallies_, before_, gained_, goal_,
-     done_, stopped_by_, stopped_, divergence_, compare_at_, groups_, held_, broken_, behind_,
-     numbers_);
+     grace_ends_, copies_again_, switch_, ended_, finished_, admissions_, next_group_, workers_,
+     clock_, divergence_, groups_, held_, links_, behind_, numbers_);
   engine_->Archive(ar);
-  ArchiveActs(ar);
+  ar(orders_);
 }
 
 Status Job::Load(std::string_view state) {
@@ -208,7 +205,7 @@ Status Job::Load(std::string_view state) {
   const Status damaged(Code::kDataLoss, "the snapshot of run " + std::to_string(run_) +
                                             " is damaged, or of another version of prd");
   if (!ar.ok() || !ar.AtEnd()) return damaged;
-  if (tallies_.size() != workers_.size()) return damaged;
+  if (tallies().size() != workers_.size()) return damaged;
   live_ = 0;
   stranded_ = 0;
   withheld_ = 0;
@@ -216,18 +213,13 @@ Status Job::Load(std::string_view state) {
   untold_ = 0;
   counts_.fill(0);
   by_incarnation_.clear();
-  links_ = {};
-  for (const auto& [pair, link] : broken_) {
-    const auto [a, b] = pair;
-    if (a >= b || !Present(a) || !Present(b) || (link.asks != a && link.asks != b)) return damaged;
-    links_.Set(a, b, false);
-  }
+  if (!links_.Restore([this](Rank rank) { return Present(rank); })) return damaged;
   for (const GroupFormed& form : held_) {
     for (const GroupShare& share : form.members) {
       if (!Present(share.rank)) return damaged;
     }
   }
-  for (const auto& [rank, why] : draining_) {
+  for (const auto& [rank, why] : draining()) {
     if (!Present(rank)) return damaged;
   }
   for (const Rank rank : behind_) {

@@ -1,10 +1,4 @@
-// Job: the job goes on in another run, with another engine or other settings.
-//
-// The run ends as if its training were over. Each worker ends the step that it is in, and does what
-// Finish does: what it owes is reduced, what it has got is applied, shards are read. Once all have,
-// they take the final average. Then they are told that their incarnations are over, and say Hello
-// to the next run, whose common start takes that average. So no step is lost, and none counts
-// twice, whatever the engines are.
+// Job: it ends so that the job goes on in another run, and it continues a run (run_switch.h).
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,9 +17,9 @@ Status Job::CheckSwitch(const OperatorActed& act) const {
   if (act.spec.empty() || act.next == kNoRun) {
     return no(": a switch names a run, and what is to be in it", Code::kInvalidArgument);
   }
-  if (switching_) return no(" is about to go on in another run already: " + switching_->by);
-  if (paused_) return no(" is paused, by " + paused_->by + ": resume it first");
-  if (done_) return no(" is done: its workers stop by themselves");
+  if (switching()) return no(" is about to go on in another run already: " + switching()->by);
+  if (paused()) return no(" is paused, by " + paused()->by + ": resume it first");
+  if (clock_.done()) return no(" is done: its workers stop by themselves");
   if (!started_ || Count(State::kStarting) > 0) {
     return no(" waits for a common start; try again once it trains");
   }
@@ -37,12 +31,12 @@ Status Job::CheckSwitch(const OperatorActed& act) const {
 }
 
 void Job::OnSwitch(const OperatorActed& act) {
-  switching_ = Switch{.spec = act.spec,
-                      .next = act.next,
-                      .by = act.by + (act.reason.empty() ? "" : ": " + act.reason),
-                      .since = now_};
+  switch_.Begin({.spec = act.spec,
+                 .next = act.next,
+                 .by = act.by + (act.reason.empty() ? "" : ": " + act.reason),
+                 .since = now_});
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
-    if (Present(rank)) Send(rank, EndRun{.reason = SwitchWords(now_)});
+    if (Present(rank)) Send(rank, EndRun{.reason = switch_.Words(now_)});
   }
 }
 
@@ -53,24 +47,24 @@ bool Job::AtBoundary() const {
 
 void Job::EndForNext() {
   // They would leave at their next boundary, which is here.
-  for (const auto& [rank, why] : std::map<Rank, std::string>(draining_)) {
+  for (const auto& [rank, why] : std::map<Rank, std::string>(draining())) {
     Dismiss(rank, LeftReason::kLeft, why);
   }
   FormerRun next{.run = run_,
                  .identity = identity_.high,
                  .trained = progress().trained,
-                 .goal = goal_,
+                 .goal = clock_.goal(),
                  .workers = start_workers_,
-                 .launch = launch_,
-                 .model_hash = model_hash_,
+                 .launch = admissions_.launch(),
+                 .model_hash = admissions_.model_hash(),
                  .ranks = {},
-                 .dismissed = dismissed_,
-                 .stopped = stopped_by_,
+                 .dismissed = dismissed(),
+                 .stopped = stopped_by(),
                  .given = numbers_.given(),
                  .averaged = numbers_.last()};
   for (Rank rank = 0; Index(rank) < workers_.size(); ++rank) {
     const State state = At(rank).state;
-    const Tally& tally = tallies_[Index(rank)];
+    const Tally& tally = tallies()[Index(rank)];
     if (!tally.known) continue;
     const bool awaited = state == State::kFinal || state == State::kJoining;
     // Where the average failed, the worker has copied it; or nobody was left to copy it from.
@@ -80,49 +74,32 @@ void Job::EndForNext() {
         {.rank = rank, .own = tally.last, .awaited = awaited, .has_model = has_model});
   }
   if (live_ == 0) return End();
-  const std::string why = "the job goes on in run " + std::to_string(switching_->next) + ", by " +
-                          switching_->by + TrainedWords();
+  const std::string why = "the job goes on in run " + std::to_string(switching()->next) + ", by " +
+                          switching()->by + clock_.TrainedWords();
   SendAway(LeftReason::kLeft, why);
-  next_ = std::move(next);
-  Write(RunEnded{.reason = why, .next = switching_->next});
-}
-
-std::string Job::SwitchWords(Instant now) const {
-  return "the job goes on in run " + std::to_string(switching_->next) + ", by " + switching_->by +
-         (now > switching_->since ? ", " + words::Duration(now - switching_->since) + " ago" : "");
+  switch_.End(std::move(next));
+  Write(RunEnded{.reason = why, .next = switching()->next});
 }
 
 // ---- the run that follows ----
 
 void Job::TakeOver(const FormerRun& former) {
-  former_ = former;
-  before_ = former.trained;
-  if (!goal_.known()) goal_ = former.goal;
-  launch_ = former.launch;
-  model_hash_ = former.model_hash;
+  switch_.TakeOver(former,
+                   now_ + (std::int64_t{spec_.lease_ms} + spec_.start_grace_ms) * kMillisecond);
+  clock_.TakeOver(former);
+  admissions_.TakeOver(former);
+  orders_.TakeOver(former.dismissed);
   start_workers_ = spec_.workers > 0 ? spec_.workers : std::max(1, former.workers);
-  dismissed_ = former.dismissed;
-  stopped_by_ = former.stopped;
   numbers_ = NumberRounds(former.given, former.averaged);
-  for (const FormerRank& of : former.ranks) {
-    workers_.resize(Index(of.rank) + 1);
-    tallies_.resize(workers_.size());
-    tallies_[Index(of.rank)] = {.known = true, .first = of.own, .last = of.own};
-  }
-  awaits_until_ = now_ + (std::int64_t{spec_.lease_ms} + spec_.start_grace_ms) * kMillisecond;
+  workers_.resize(clock_.tallies().size());
 }
 
 // The common start waits for workers of the run before.
-bool Job::Awaits() const {
-  if (!former_.known() || begun_ || now_ >= awaits_until_) return false;
-  return std::any_of(former_.ranks.begin(), former_.ranks.end(),
-                     [](const FormerRank& of) { return of.awaited; });
-}
+bool Job::Awaits() const { return !begun_ && switch_.Awaits(now_); }
 
+// The worker has the final average of the run before.
 bool Job::HasFormerModel(Rank rank) const {
-  if (begun_ || !workers_[Index(rank)].continues) return false;
-  return std::any_of(former_.ranks.begin(), former_.ranks.end(),
-                     [rank](const FormerRank& of) { return of.rank == rank && of.has_model; });
+  return !begun_ && workers_[Index(rank)].continues && switch_.HadModel(rank);
 }
 
 }  // namespace prd

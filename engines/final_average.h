@@ -1,0 +1,24 @@
+// The weights of a run's final average.
+#ifndef PRD_ENGINES_FINAL_AVERAGE_H_
+#define PRD_ENGINES_FINAL_AVERAGE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/history.h"
+#include "common/base/messages.h"
+
+namespace prd {
+
+// Fills in weights, iteration and reason. Members whose replicas the others have left behind have
+// weight 0 and take the average: where replicas are equal by design, all that are not the newest;
+// elsewhere those that stopped so long before the last member that the job has since made more than
+// a twentieth of the steps of this run, and more than twice what each worker may be ahead of what
+// it has told. `stopped_at`, by member: the job's steps in this run when the member stopped;
+// `gained`: its steps in this run now.
+void WeighFinalAverage(const Plan& plan, std::int64_t gained,
+                       const std::vector<std::int64_t>& stopped_at, GroupFormed* form);
+
+}  // namespace prd
+
+#endif  // PRD_ENGINES_FINAL_AVERAGE_H_
