@@ -10,8 +10,6 @@ namespace {
 // about 250 ms.
 constexpr DurationNs kAckDelay = 100 * kMillisecond;
 
-std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
-
 DurationNs LeaseNs(const Job& job) { return job.spec().lease_ms * kMillisecond; }
 
 DurationNs GraceNs(const Job& job) { return job.spec().death_grace_ms * kMillisecond; }
@@ -55,8 +53,8 @@ void PeerLinks::RemoveRun(const Job& job) {
 
 PeerLinks::Contact& PeerLinks::At(const Job& job, Rank rank) {
   std::vector<Contact>& contacts = runs_.at(job.run()).contacts;
-  if (Index(rank) >= contacts.size()) contacts.resize(Index(rank) + 1);
-  return contacts[Index(rank)];
+  if (RankIndex(rank) >= contacts.size()) contacts.resize(RankIndex(rank) + 1);
+  return contacts[RankIndex(rank)];
 }
 
 // ---- what comes from workers ----
@@ -125,7 +123,7 @@ bool PeerLinks::OnConnection(Instant now, const Job& job, Rank rank, bool there)
   Contact& contact = At(job, rank);
   if (!there && contact.ends_at) return false;  // it has not come back since
   contact.ends_at.reset();
-  if (there || GraceNs(job) == 0 || !job.workers()[Index(rank)].returns_at_once) return false;
+  if (there || GraceNs(job) == 0 || !job.workers()[RankIndex(rank)].returns_at_once) return false;
   contact.ends_at = now + GraceNs(job);
   runs_.at(job.run()).ends.push_back({*contact.ends_at, rank});
   return true;
@@ -135,7 +133,7 @@ bool PeerLinks::OnConnection(Instant now, const Job& job, Rank rank, bool there)
 
 ControllerEnvelope PeerLinks::Envelope(const Job& job, Rank rank) const {
   return {.identity = {job.identity().high, epoch_},
-          .incarnation = job.workers()[Index(rank)].incarnation,
+          .incarnation = job.workers()[RankIndex(rank)].incarnation,
           .ack = job.link(rank).last_in(),
           .progress = job.progress()};
 }
@@ -168,7 +166,7 @@ void PeerLinks::Resend(Instant now, const Job& job, Rank rank, Seq up_to) {
 // ---- time ----
 
 std::optional<Input> PeerLinks::NextLost(Instant now, const Job& job) {
-  const auto incarnation = [&](Rank rank) { return job.workers()[Index(rank)].incarnation; };
+  const auto incarnation = [&](Rank rank) { return job.workers()[RankIndex(rank)].incarnation; };
   if (const std::optional<Rank> rank = NextEnded(now, job)) {
     ++counters_->processes_ended;
     return ProcessEnded{.rank = *rank, .incarnation = incarnation(*rank)};
@@ -187,9 +185,9 @@ std::optional<Rank> PeerLinks::NextExpired(Instant now, const Job& job) {
   while (!run.checks.empty() && run.checks.front().at <= now) {
     const Rank rank = run.checks.front().rank;
     run.checks.pop_front();
-    Contact& contact = run.contacts[Index(rank)];
+    Contact& contact = run.contacts[RankIndex(rank)];
     contact.watched = false;
-    if (job.workers()[Index(rank)].state == Job::State::kAbsent) continue;
+    if (job.workers()[RankIndex(rank)].state == Job::State::kAbsent) continue;
     if (now - std::max(contact.heard, run.floor) > LeaseNs(job)) return rank;
     contact.watched = true;
     run.checks.push_back({now + LeaseNs(job) / 4, rank});
@@ -204,8 +202,9 @@ std::optional<Rank> PeerLinks::NextEnded(Instant now, const Job& job) {
   while (!run.ends.empty() && run.ends.front().at <= now) {
     const auto [at, rank] = run.ends.front();
     run.ends.pop_front();
-    Contact& contact = run.contacts[Index(rank)];
-    if (job.workers()[Index(rank)].state == Job::State::kAbsent || contact.ends_at != at) continue;
+    Contact& contact = run.contacts[RankIndex(rank)];
+    if (job.workers()[RankIndex(rank)].state == Job::State::kAbsent || contact.ends_at != at)
+      continue;
     if (now - at <= GraceNs(job) / 2) return rank;
     contact.ends_at = now + GraceNs(job);
     run.ends.push_back({*contact.ends_at, rank});
@@ -229,9 +228,9 @@ void PeerLinks::SendDueAcks(Instant now) {
     const auto run = runs_.find(ack.run);
     if (run == runs_.end()) continue;
     const Job& job = *run->second.job;
-    Contact& contact = run->second.contacts[Index(ack.rank)];
+    Contact& contact = run->second.contacts[RankIndex(ack.rank)];
     contact.ack_due = false;
-    if (job.workers()[Index(ack.rank)].state == Job::State::kAbsent) continue;
+    if (job.workers()[RankIndex(ack.rank)].state == Job::State::kAbsent) continue;
     if (contact.acked < job.link(ack.rank).last_in()) Acknowledge(now, job, ack.rank);
   }
 }
@@ -255,10 +254,10 @@ std::optional<DurationNs> PeerLinks::Silence(Instant now, RunId id, Rank rank) c
   const auto run = runs_.find(id);
   if (run == runs_.end() || rank < 0) return std::nullopt;
   const std::vector<Job::Worker>& workers = run->second.job->workers();
-  if (Index(rank) >= workers.size() || workers[Index(rank)].state == Job::State::kAbsent) {
+  if (RankIndex(rank) >= workers.size() || workers[RankIndex(rank)].state == Job::State::kAbsent) {
     return std::nullopt;
   }
-  return now - run->second.contacts[Index(rank)].heard;
+  return now - run->second.contacts[RankIndex(rank)].heard;
 }
 
 }  // namespace prd

@@ -19,8 +19,6 @@ constexpr std::size_t kMaxNoted = 32;
 constexpr DurationNs kNotedFor = 60 * kSecond;
 constexpr DurationNs kNoteAgain = 10 * kSecond;
 
-std::size_t Index(Rank rank) { return static_cast<std::size_t>(rank); }
-
 std::uint64_t DrawNonZero(const std::function<std::uint64_t()>& random) {
   PRD_CHECK(random != nullptr);
   for (;;) {
@@ -76,8 +74,8 @@ Status Pump::Restore(Instant now, RunId run, JobSpec spec, std::string_view snap
   by_name_[job->spec().name] = run;
   states_[run].snapshot_at = job->next_index();
   links_.AddRun(now, *job);
-  for (Rank rank = 0; Index(rank) < job->workers().size(); ++rank) {
-    const Job::Worker& worker = job->workers()[Index(rank)];
+  for (Rank rank = 0; RankIndex(rank) < job->workers().size(); ++rank) {
+    const Job::Worker& worker = job->workers()[RankIndex(rank)];
     if (worker.state == Job::State::kAbsent) continue;
     links_.Heard(now, *job, rank);
     presence_.Add(run, worker.incarnation, worker.identity);
@@ -140,8 +138,8 @@ Status Pump::CheckSwitch(const Job& job, OperatorActed* act) const {
   if (!spec.ok()) return spec.status();
   act->next = next_run_;
   if (!NeedsGradients(spec->make_engine(spec->engine)->plan())) return Status::Ok();
-  for (Rank rank = 0; Index(rank) < job.workers().size(); ++rank) {
-    const Job::Worker& worker = job.workers()[Index(rank)];
+  for (Rank rank = 0; RankIndex(rank) < job.workers().size(); ++rank) {
+    const Job::Worker& worker = job.workers()[RankIndex(rank)];
     if (worker.state == Job::State::kAbsent || worker.gradients != HasGradients::kNone) continue;
     return Status(Code::kFailedPrecondition,
                   "engine " + std::string(EngineName(spec->engine)) +
@@ -158,9 +156,9 @@ bool Pump::Foreign(const WorkerEnvelope& envelope) const {
   const auto own = jobs_.find(envelope.run);
   if (own != jobs_.end() && envelope.rank >= 0) {  // most messages are what they say
     const std::vector<Job::Worker>& workers = own->second->workers();
-    const bool holds = Index(envelope.rank) < workers.size() &&
-                       workers[Index(envelope.rank)].incarnation == envelope.incarnation;
-    if (holds) return workers[Index(envelope.rank)].token != envelope.token;
+    const bool holds = RankIndex(envelope.rank) < workers.size() &&
+                       workers[RankIndex(envelope.rank)].incarnation == envelope.incarnation;
+    if (holds) return workers[RankIndex(envelope.rank)].token != envelope.token;
   }
   const std::vector<RunId> runs = presence_.RunsOf(envelope.incarnation);
   return std::any_of(runs.begin(), runs.end(),
@@ -403,12 +401,13 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
   Rank rank = from->envelope.rank;
   if (std::holds_alternative<Hello>(from->envelope.body)) {
     rank = output_.sends.front().rank;  // its Welcome
-    const Job::Worker& worker = job->workers()[Index(rank)];
+    const Job::Worker& worker = job->workers()[RankIndex(rank)];
     presence_.Add(job->run(), worker.incarnation, worker.identity);
     links_.Joined(now, *job, rank);
     return;
   }
-  if (job->workers()[Index(rank)].incarnation != from->envelope.incarnation) return;  // it has left
+  if (job->workers()[RankIndex(rank)].incarnation != from->envelope.incarnation)
+    return;  // it has left
   if (const auto* finished = std::get_if<Finished>(&from->envelope.body)) {
     AckUnreachable(now, *job, finished->unreachable);
   }
@@ -420,7 +419,8 @@ void Pump::StepJob(Instant now, Job* job, const Input& input) {
 // with the end of the connection. The job has checked the ranks, and evicts who names others.
 void Pump::AckUnreachable(Instant now, const Job& job, const std::vector<Rank>& ranks) {
   for (const Rank rank : ranks) {
-    if (job.workers()[Index(rank)].state != Job::State::kAbsent) links_.Acknowledge(now, job, rank);
+    if (job.workers()[RankIndex(rank)].state != Job::State::kAbsent)
+      links_.Acknowledge(now, job, rank);
   }
 }
 

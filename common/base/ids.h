@@ -2,6 +2,7 @@
 #ifndef PRD_COMMON_BASE_IDS_H_
 #define PRD_COMMON_BASE_IDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -23,6 +24,9 @@ inline constexpr GroupId kNoGroup = 0;
 // "rank 3", "group 7": the same spelling in every reason.
 inline std::string RankName(Rank rank) { return "rank " + std::to_string(rank); }
 inline std::string GroupName(GroupId group) { return "group " + std::to_string(group); }
+
+// The rank's place in a vector by rank. REQUIRES: not kNoRank.
+inline constexpr std::size_t RankIndex(Rank rank) { return static_cast<std::size_t>(rank); }
 
 // One life of one worker, drawn at random by the worker, never 0. Tells a worker from its
 // predecessor with the same rank, also across restarts of the controller.
