@@ -7,6 +7,7 @@
 namespace prd {
 namespace {
 
+constexpr DurationNs kLeaveWait = kSecond;
 constexpr DurationNs kFirstLine = 5 * kSecond;
 constexpr DurationNs kSecondLine = 15 * kSecond;
 constexpr DurationNs kMinute = 60 * kSecond;
@@ -55,6 +56,10 @@ void CallSlot::Begin(Instant now, Call call) {
 void CallSlot::BeginLeave(Instant now) {
   call_ = Call::kLeave;
   at_ = now;
+}
+
+std::optional<Instant> CallSlot::LeaveEnds() const {
+  return is(Call::kLeave) ? std::optional(at_ + kLeaveWait) : std::nullopt;
 }
 
 std::optional<Instant> CallSlot::TimeoutEnds(bool starts, Instant heard, Instant answered) const {

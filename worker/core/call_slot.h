@@ -49,6 +49,8 @@ class CallSlot {
   // The caller is in a call in which parameters may be written.
   bool lends() const { return waits() && !is(Call::kAverage); }
   Instant at() const { return at_; }  // when it began
+  // When kLeave gives up waiting for the controller; nullopt where another call is in progress.
+  std::optional<Instant> LeaveEnds() const;
   const char* name() const { return NameOf(call_); }
 
   // ---- how long it waits ----

@@ -1,7 +1,5 @@
 #include "worker/core/group_protocol.h"
 
-#include "worker/core/session_flow.h"
-
 namespace prd {
 namespace {
 
@@ -30,90 +28,90 @@ void GroupProtocol::BeginRound() {
 
 void GroupProtocol::OnStep(const Ready& ready, std::int64_t taken) {
   StepProtocol::OnStep(ready, taken);
-  const bool changes = ReducedInTraining(core().plan()).payload == Payload::kChange;
-  if (changes && !core().step_.discard) ++local_steps_;
-  core().step_.ready.local_steps = local_steps_;
+  const bool changes = ReducedInTraining(ctx().plan()).payload == Payload::kChange;
+  if (changes && !ctx().step.discard) ++local_steps_;
+  ctx().step.ready.local_steps = local_steps_;
 }
 
 void GroupProtocol::StartStep(Actions* out) {
-  if (core().work_.holds()) return core().BeginHeld(out);
-  if (!Synchronises()) return core().StepDone(false, out);
+  if (ctx().work.holds()) return ctx().BeginHeld(out);
+  if (!Synchronises()) return ctx().StepDone(false, out);
   SignalAgain(out);
 }
 
 void GroupProtocol::OnStepEnds() {
   StepProtocol::OnStepEnds();
-  core().step_.outcome.local_steps = local_steps_;
+  ctx().step.outcome.local_steps = local_steps_;
 }
 
 void GroupProtocol::Continue(Actions* out) {
-  if (core().Ends()) core().SayEnd(out);
+  if (ctx().Ends()) ctx().SayEnd(out);
 }
 
 // Signals the step in progress, unless it is signalled already or cannot be yet.
 void GroupProtocol::SignalAgain(Actions* out) {
-  const Aim aim = core().aim();
+  const Aim aim = ctx().aim();
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
-  if (aim == Aim::kStep && core().step_.discard && !stop_requested_)
-    return core().StepDone(false, out);
-  const bool stepping = aim == Aim::kStep || (core().Ends() && !core().standing_.said_end());
-  if (!stepping || !core().trains() || core().step_.ready_waiting) return;
-  if (AsksBeforeGroups(core().plan())) return Ask(out);
-  core().SayReady(out);
+  if (aim == Aim::kStep && ctx().step.discard && !stop_requested_)
+    return ctx().StepDone(false, out);
+  const bool stepping = aim == Aim::kStep || (ctx().Ends() && !ctx().standing.said_end());
+  if (!stepping || !ctx().trains() || ctx().step.ready_waiting) return;
+  if (AsksBeforeGroups(ctx().plan())) return Ask(out);
+  ctx().SayReady(out);
 }
 
 bool GroupProtocol::EndsWithReduction() const {
-  return ReducedInTraining(core().plan()).landing == Landing::kParameters;
+  return ReducedInTraining(ctx().plan()).landing == Landing::kParameters;
 }
 
 void GroupProtocol::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
   if (outcome != Outcome::kOk) {
-    core().Report(outcome, detail, out);
+    ctx().Report(outcome, detail, out);
     return SignalAgain(out);
   }
-  if (ReducedInTraining(core().plan()).landing == Landing::kGradients) {
-    return core().work_.ApplyResult(out);
+  if (ReducedInTraining(ctx().plan()).landing == Landing::kGradients) {
+    return ctx().work.ApplyResult(out);
   }
-  core().step_.iteration = core().work_.group().iteration;
-  core().Report(Outcome::kOk, {}, out);
+  ctx().step.iteration = ctx().work.group().iteration;
+  ctx().Report(Outcome::kOk, {}, out);
   BeginRound();
-  if (core().aim() != Aim::kStep) return Continue(out);
-  core().step_.outcome.rounds = 1;
-  core().step_.outcome.included = true;
-  core().StepDone(false, out);
+  if (ctx().aim() != Aim::kStep) return Continue(out);
+  ctx().step.outcome.rounds = 1;
+  ctx().step.outcome.included = true;
+  ctx().StepDone(false, out);
 }
 
 void GroupProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
-  core().step_.iteration = iteration;
-  if (core().work_.group().id != kNoGroup) core().Report(Outcome::kOk, {}, out);
-  if (core().aim() == Aim::kStep && rounds > 0) {
-    core().step_.outcome.rounds = rounds;
-    core().step_.outcome.included = true;
-    return core().StepDone(false, out);
+  ctx().step.iteration = iteration;
+  if (ctx().work.group().id != kNoGroup) ctx().Report(Outcome::kOk, {}, out);
+  if (ctx().aim() == Aim::kStep && rounds > 0) {
+    ctx().step.outcome.rounds = rounds;
+    ctx().step.outcome.included = true;
+    return ctx().StepDone(false, out);
   }
-  if (core().EndsCall(out)) return;
+  if (ctx().EndsCall(out)) return;
   Continue(out);
-  core().BeginHeld(out);
+  ctx().BeginHeld(out);
 }
 
 // ---- queries ----
 
 // REQUIRES: the step in progress may be signalled now.
 void GroupProtocol::Ask(Actions* out) {
-  Ready& ready = core().step_.ready;
-  ready.waiting = !AcknowledgesLate(core().plan()) || stop_requested_;
-  if (!ready.waiting && core().link_.unacked() >= kMaxUnacked) return;
-  ready.iteration = core().step_.iteration + 1;
+  Ready& ready = ctx().step.ready;
+  ready.waiting = !AcknowledgesLate(ctx().plan()) || stop_requested_;
+  if (!ready.waiting && ctx().link.unacked() >= kMaxUnacked) return;
+  ready.iteration = ctx().step.iteration + 1;
   ready.local_steps = local_steps_;
-  core().SayReady(out);
+  ctx().SayReady(out);
   asked_ = ready;
-  if (!ready.waiting && core().aim() == Aim::kStep) core().StepDone(false, out);
+  if (!ready.waiting && ctx().aim() == Aim::kStep) ctx().StepDone(false, out);
 }
 
 // A step may wait for the controller to acknowledge something (kMaxUnacked).
 void GroupProtocol::OnAcked(Actions* out) {
-  const bool idle = core().aim() == Aim::kStep && core().work_.idle() && !core().work_.holds();
-  if (idle && AsksBeforeGroups(core().plan())) SignalAgain(out);
+  const bool idle = ctx().aim() == Aim::kStep && ctx().work.idle() && !ctx().work.holds();
+  if (idle && AsksBeforeGroups(ctx().plan())) SignalAgain(out);
 }
 
 void GroupProtocol::OnMessage(const ControllerBody& body, Actions* out) {
@@ -124,19 +122,18 @@ void GroupProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 void GroupProtocol::OnReply(const QueryReply& reply, Actions* out) {
   // A reply to a signal of a round that is past means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
-  if (AcknowledgesLate(core().plan())) {
+  if (AcknowledgesLate(ctx().plan())) {
     if (reply.local_steps <= asked_->local_steps) stop_requested_ = stop_requested_ || reply.ready;
     return;
   }
-  if (!core().step_.ready_waiting || reply.local_steps != asked_->local_steps || reply.ready)
-    return;
-  core().step_.ready_waiting = false;
-  if (core().aim() == Aim::kStep && local_steps_ == asked_->local_steps) {
-    return core().StepDone(false, out);
+  if (!ctx().step.ready_waiting || reply.local_steps != asked_->local_steps || reply.ready) return;
+  ctx().step.ready_waiting = false;
+  if (ctx().aim() == Aim::kStep && local_steps_ == asked_->local_steps) {
+    return ctx().StepDone(false, out);
   }
   // The step that asked has ended without an answer, and this is a later one.
-  if (core().aim() == Aim::kStep) SignalAgain(out);
-  if (core().Ends()) core().SayEnd(out);
+  if (ctx().aim() == Aim::kStep) SignalAgain(out);
+  if (ctx().Ends()) ctx().SayEnd(out);
 }
 
 }  // namespace prd

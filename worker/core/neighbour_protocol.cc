@@ -5,11 +5,10 @@
 #include <set>
 
 #include "worker/core/session_core_limits.h"
-#include "worker/core/session_flow.h"
 
 namespace prd {
 
-bool NeighbourProtocol::serial() const { return AppliesFirst(core().plan()); }
+bool NeighbourProtocol::serial() const { return AppliesFirst(ctx().plan()); }
 
 void NeighbourProtocol::OnHello() {
   phase_ = Phase::kReceive;
@@ -28,89 +27,89 @@ bool NeighbourProtocol::OnResumed(Actions*) {
 bool NeighbourProtocol::OnReplica(bool copied, Actions* out) {
   phase_ = Phase::kReceive;
   next_.reset();
-  updates_.MoveTo(core().step_.iteration, out);
+  updates_.MoveTo(ctx().step.iteration, out);
   Publish(out);
   return StepProtocol::OnReplica(copied, out);
 }
 
 void NeighbourProtocol::StartStep(Actions* out) {
-  if (core().work_.holds()) return core().BeginHeld(out);
+  if (ctx().work.holds()) return ctx().BeginHeld(out);
   Continue(out);
 }
 
 void NeighbourProtocol::Continue(Actions* out) {
-  const Aim aim = core().aim();
-  if (!core().is_member() || aim == Aim::kLeave) return;
+  const Aim aim = ctx().aim();
+  if (!ctx().is_member() || aim == Aim::kLeave) return;
   Publish(out);
-  if (core().Ends()) {
-    core().SayEnd(out);
-    if (core().standing_.said_finish) updates_.Close(out);
+  if (ctx().Ends()) {
+    ctx().SayEnd(out);
+    if (ctx().standing.said_finish) updates_.Close(out);
   }
-  if (aim != Aim::kStep || !core().work_.idle() || core().work_.holds()) return;
-  if (!core().standing_.has_replica || !updates_.met() || awaits_neighbours_) return;
+  if (aim != Aim::kStep || !ctx().work.idle() || ctx().work.holds()) return;
+  if (!ctx().standing.has_replica || !updates_.met() || awaits_neighbours_) return;
   if (phase_ == Phase::kReceive) Receive(out);
   if (phase_ == Phase::kEnter) Enter(out);
 }
 
 // The first update also while the training loop computes, which reads the parameters too.
 void NeighbourProtocol::Publish(Actions* out) {
-  const SessionFlow& c = core();
-  if (!updates_.met() || !c.standing_.has_replica || c.standing_.said_finish) return;
-  if (c.work_.holds() || !c.work_.idle()) return;
+  const StepContext& c = ctx();
+  if (!updates_.met() || !c.standing.has_replica || c.standing.said_finish) return;
+  if (c.work.holds() || !c.work.idle()) return;
   if (serial() && c.aim() != Aim::kStep) return;
-  updates_.Publish(c.now_, c.step_.iteration, out);
+  updates_.Publish(c.now, c.step.iteration, out);
 }
 
 void NeighbourProtocol::Receive(Actions* out) {
-  SessionFlow& c = core();
-  if (c.step_.ready_waiting || !updates_.CanReceive(c.step_.iteration)) return;
-  c.step_.outcome.waited += c.now_ - c.step_.idle_at;
+  StepContext& c = ctx();
+  if (c.step.ready_waiting || !updates_.CanReceive(c.step.iteration)) return;
+  c.step.outcome.waited += c.now - c.step.idle_at;
   const UpdateQueues::Counters counters = updates_.TakeCounters();
-  c.step_.ready.iteration = c.step_.iteration + 1;
-  c.step_.ready.waiting = true;
-  c.step_.ready.gradients = c.step_.ready.local_steps = 0;
-  c.step_.ready.queued = counters.queued;
-  c.step_.ready.dropped = counters.dropped;
-  c.step_.ready.suppressed = counters.suppressed;
+  c.step.ready.iteration = c.step.iteration + 1;
+  c.step.ready.waiting = true;
+  c.step.ready.gradients = c.step.ready.local_steps = 0;
+  c.step.ready.queued = counters.queued;
+  c.step.ready.dropped = counters.dropped;
+  c.step.ready.suppressed = counters.suppressed;
   c.SayReady(out);
-  Mix(c.step_.iteration, out);
-  updates_.MoveTo(c.step_.iteration + 1, out);
+  Mix(c.step.iteration, out);
+  updates_.MoveTo(c.step.iteration + 1, out);
   phase_ = Phase::kEnter;
-  if (serial() || c.step_.discard) return;
+  if (serial() || c.step.discard) return;
   phase_ = Phase::kApply;
-  c.work_.Apply(ApplyNow::What::kGradients, c.step_.iteration, out);
+  c.work.Apply(ApplyNow::What::kGradients, c.step.iteration, out);
 }
 
 void NeighbourProtocol::Mix(Iteration k, Actions* out) {
   if (!updates_.Mix(k, out)) return;
-  core().step_.outcome.rounds = 1;
-  core().step_.outcome.included = true;
+  ctx().step.outcome.rounds = 1;
+  ctx().step.outcome.included = true;
 }
 
 void NeighbourProtocol::OnApplied(Iteration iteration, std::int64_t, Actions* out) {
-  core().step_.iteration = iteration;
+  ctx().step.iteration = iteration;
   if (phase_ == Phase::kApply) phase_ = Phase::kEnter;
-  core().step_.idle_at = core().now_;
-  if (core().EndsCall(out)) return;
+  ctx().step.idle_at = ctx().now;
+  if (ctx().EndsCall(out)) return;
   Continue(out);
-  core().BeginHeld(out);
+  ctx().BeginHeld(out);
 }
 
 // Before a jump the parameters are averaged with the updates of the iteration before the one that
 // is entered (section 5).
 void NeighbourProtocol::Enter(Actions* out) {
-  SessionFlow& c = core();
+  StepContext& c = ctx();
   if (!next_) return;
-  if (*next_ > c.step_.iteration + 1) {
+  if (*next_ > c.step.iteration + 1) {
     if (!updates_.CanReceive(*next_ - 1)) return;
     Mix(*next_ - 1, out);
   }
-  c.step_.outcome.waited += c.now_ - c.step_.idle_at;
-  c.step_.iteration = *next_;
+  c.step.outcome.waited += c.now - c.step.idle_at;
+  c.step.iteration = *next_;
   next_.reset();
   phase_ = Phase::kReceive;
-  out->push_back(SetIteration{c.step_.iteration});
-  updates_.MoveTo(c.step_.iteration, out);
+  out->push_back(SetIteration{c.step.iteration});
+  updates_.MoveTo(c.step.iteration, out);
   if (!serial()) Publish(out);
   c.StepDone(false, out);
 }
@@ -124,18 +123,18 @@ void NeighbourProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void NeighbourProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
-  SessionFlow& c = core();
-  if (!c.step_.ready_waiting) return;
-  if (reply.iteration != c.step_.ready.iteration || reply.next < reply.iteration ||
+  StepContext& c = ctx();
+  if (!c.step.ready_waiting) return;
+  if (reply.iteration != c.step.ready.iteration || reply.next < reply.iteration ||
       reply.next > kMaxIteration) {
     return c.Over(Status(Code::kDataLoss, "the controller lets this worker enter iteration " +
                                               std::to_string(reply.next) + ", but it is in " +
-                                              std::to_string(c.step_.iteration)),
+                                              std::to_string(c.step.iteration)),
                   out);
   }
-  c.step_.ready_waiting = false;
+  c.step.ready_waiting = false;
   next_ = reply.next;
-  updates_.MoveTo(std::max(reply.next - 1, c.step_.iteration + 1), out);
+  updates_.MoveTo(std::max(reply.next - 1, c.step.iteration + 1), out);
   Continue(out);
 }
 
@@ -147,31 +146,31 @@ std::string NeighbourProtocol::CheckNeighbourhood(const Neighbourhood& hood) con
     std::set<Incarnation> distinct;
     for (const GroupMember& member : *members) {
       if (!share(member.weight)) return "a weight is not a number from 0 on";
-      if (member.incarnation == core().incarnation()) return "this worker is in it itself";
+      if (member.incarnation == ctx().link.incarnation()) return "this worker is in it itself";
       distinct.insert(member.incarnation);
     }
     if (distinct.size() != members->size()) return "a neighbour is in it twice";
-    if (members->size() > core().options_.max_members) return "it has too many neighbours";
+    if (members->size() > ctx().max_members()) return "it has too many neighbours";
   }
   return {};
 }
 
 void NeighbourProtocol::OnNeighbourhood(const Neighbourhood& hood, Actions* out) {
-  SessionFlow& c = core();
-  if (c.standing_.said_finish || c.aim() == Aim::kLeave) return;
+  StepContext& c = ctx();
+  if (c.standing.said_finish || c.aim() == Aim::kLeave) return;
   const std::string wrong = CheckNeighbourhood(hood);
   if (!wrong.empty()) {
     return c.Over(Status(Code::kDataLoss, "the controller named neighbours, but " + wrong), out);
   }
   // A worker that is about to enter an iteration is there already as the controller counts.
-  const bool still = phase_ == Phase::kReceive && !c.step_.ready_waiting;
-  if (still && hood.at > c.step_.iteration && hood.at <= kMaxIteration) {
-    c.step_.iteration = hood.at;
-    out->push_back(SetIteration{c.step_.iteration});
+  const bool still = phase_ == Phase::kReceive && !c.step.ready_waiting;
+  if (still && hood.at > c.step.iteration && hood.at <= kMaxIteration) {
+    c.step.iteration = hood.at;
+    out->push_back(SetIteration{c.step.iteration});
   }
   awaits_neighbours_ = false;
-  updates_.SetNeighbourhood(c.now_, *NeighboursOf(c.plan()), hood,
-                            still ? c.step_.iteration : updates_.window(), out);
+  updates_.SetNeighbourhood(c.now, *NeighboursOf(c.plan()), hood,
+                            still ? c.step.iteration : updates_.window(), out);
   Continue(out);
 }
 
@@ -186,9 +185,9 @@ void NeighbourProtocol::OnRequest(Incarnation from, Request request, const PeerI
 
 void NeighbourProtocol::OnPulled(Ticket ticket, const Status& status, const ShardHeader&,
                                  Actions* out) {
-  updates_.OnPulled(core().now_, ticket, status, out);
+  updates_.OnPulled(ctx().now, ticket, status, out);
 }
 
-void NeighbourProtocol::OnTime(Actions* out) { updates_.OnTime(core().now_, out); }
+void NeighbourProtocol::OnTime(Actions* out) { updates_.OnTime(ctx().now, out); }
 
 }  // namespace prd

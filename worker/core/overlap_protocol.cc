@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "worker/core/session_flow.h"
-
 namespace prd {
 
-bool OverlapProtocol::InBackground() const { return AveragesInBackground(core().plan()); }
-bool OverlapProtocol::Scheduled() const { return FollowsSchedule(core().plan()); }
+bool OverlapProtocol::InBackground() const { return AveragesInBackground(ctx().plan()); }
+bool OverlapProtocol::Scheduled() const { return FollowsSchedule(ctx().plan()); }
 
 void OverlapProtocol::OnHello() {
   outstanding_ = slots_ = 0;
@@ -23,7 +21,7 @@ bool OverlapProtocol::OnReplica(bool copied, Actions* out) {
 }
 
 void OverlapProtocol::OnCopyOrdered() {
-  due_ = due_ || core().step_.ready_waiting;
+  due_ = due_ || ctx().step.ready_waiting;
   if (!Scheduled()) outstanding_ = 0;
 }
 
@@ -37,80 +35,80 @@ void OverlapProtocol::OnStep(const Ready& ready, std::int64_t taken) {
 // The inbox was taken: this many averages were added to the parameters.
 void OverlapProtocol::CountAdded(std::int64_t averages) {
   inbox_ = std::max<std::int64_t>(inbox_ - averages, 0);
-  if (core().aim() != Aim::kStep || averages <= 0) return;
-  core().step_.outcome.rounds += averages;
-  core().step_.outcome.included = true;
-  core().step_.outcome.group = newest_average_;
+  if (ctx().aim() != Aim::kStep || averages <= 0) return;
+  ctx().step.outcome.rounds += averages;
+  ctx().step.outcome.included = true;
+  ctx().step.outcome.group = newest_average_;
 }
 
 void OverlapProtocol::StartStep(Actions* out) {
-  const bool arrives = !core().step_.discard && Synchronises();
-  const bool stands = core().step_.ready_waiting;
+  const bool arrives = !ctx().step.discard && Synchronises();
+  const bool stands = ctx().step.ready_waiting;
   if (arrives && stands) ++outstanding_;
-  due_ = arrives && (!stands || RunAhead(core().plan()) > 0);
+  due_ = arrives && (!stands || RunAhead(ctx().plan()) > 0);
   added_ = false;
-  if (core().work_.holds() && !HoldsAhead()) return core().BeginHeld(out);
-  if (!arrives) return core().StepDone(false, out);
+  if (ctx().work.holds() && !HoldsAhead()) return ctx().BeginHeld(out);
+  if (!arrives) return ctx().StepDone(false, out);
   Continue(out);
 }
 
 void OverlapProtocol::Continue(Actions* out) {
   RunSlots(out);
-  if (!core().work_.idle() || !core().trains()) return;
-  if (core().aim() == Aim::kStep) return ContinueStep(out);
-  if (core().Ends()) ContinueFinish(out);
+  if (!ctx().work.idle() || !ctx().trains()) return;
+  if (ctx().aim() == Aim::kStep) return ContinueStep(out);
+  if (ctx().Ends()) ContinueFinish(out);
 }
 
 void OverlapProtocol::ContinueStep(Actions* out) {
-  if (due_ && !core().step_.ready_waiting) {
+  if (due_ && !ctx().step.ready_waiting) {
     // What the groups before have gained is part of what it signals.
-    if (!DrawnAhead(core().plan()) && inbox_ > 0) return AddInbox(out);
+    if (!DrawnAhead(ctx().plan()) && inbox_ > 0) return AddInbox(out);
     if (Scheduled()) {
       TakeSlot(out);
     } else {
       Signal(out);
     }
   }
-  core().BeginHeld(out);
-  if (!core().work_.idle() || core().aim() != Aim::kStep) return;
-  const bool full = outstanding_ > RunAhead(core().plan());
-  if (Scheduled() ? due_ || full : core().step_.ready_waiting && full) return;
-  if (InBackground() && !added_) core().step_.outcome.waited = core().now_ - core().call_.at();
+  ctx().BeginHeld(out);
+  if (!ctx().work.idle() || ctx().aim() != Aim::kStep) return;
+  const bool full = outstanding_ > RunAhead(ctx().plan());
+  if (Scheduled() ? due_ || full : ctx().step.ready_waiting && full) return;
+  if (InBackground() && !added_) ctx().step.outcome.waited = ctx().now - ctx().call.at();
   if (inbox_ > 0 && !added_) return AddInbox(out);
-  core().StepDone(false, out);
+  ctx().StepDone(false, out);
 }
 
 void OverlapProtocol::ContinueFinish(Actions* out) {
-  if (Scheduled() ? outstanding_ == 0 : !core().step_.ready_waiting) {
+  if (Scheduled() ? outstanding_ == 0 : !ctx().step.ready_waiting) {
     if (inbox_ > 0 && !added_) return AddInbox(out);
-    core().SayEnd(out);
+    ctx().SayEnd(out);
   }
-  core().BeginHeld(out);
+  ctx().BeginHeld(out);
 }
 
 void OverlapProtocol::Signal(Actions* out) {
   due_ = false;
   outstanding_ = std::max<std::uint64_t>(outstanding_, 1);
-  core().step_.ready = arrived_;
-  core().step_.ready.iteration = core().step_.iteration;
-  core().SayReady(out);
+  ctx().step.ready = arrived_;
+  ctx().step.ready.iteration = ctx().step.iteration;
+  ctx().SayReady(out);
 }
 
 // The caller's thread adds the inbox, and says so with Applied.
 void OverlapProtocol::AddInbox(Actions* out) {
-  core().step_.outcome.waited = core().now_ - core().call_.at();
+  ctx().step.outcome.waited = ctx().now - ctx().call.at();
   asked_inbox_ = inbox_;
-  core().work_.Apply(ApplyNow::What::kInboxOfChanges, core().step_.iteration, out);
+  ctx().work.Apply(ApplyNow::What::kInboxOfChanges, ctx().step.iteration, out);
 }
 
 void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
-  core().step_.iteration = iteration;
+  ctx().step.iteration = iteration;
   // None: what was counted had been given up. More may have come since.
   CountAdded(rounds);
   if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
   added_ = true;
-  if (core().EndsCall(out)) return;
-  core().BeginHeld(out);
+  if (ctx().EndsCall(out)) return;
+  ctx().BeginHeld(out);
   Continue(out);
 }
 
@@ -125,33 +123,33 @@ bool OverlapProtocol::DelaysFinal(Actions* out) {
 std::string OverlapProtocol::Check(const Group& group) const {
   if (group.kind != GroupKind::kTrain) return {};
   if (Scheduled()) return "the job's workers draw such groups themselves";
-  if (core().beside_.runs()) {
-    return GroupName(core().beside_.group().id) + " still runs here";
+  if (ctx().beside.runs()) {
+    return GroupName(ctx().beside.group().id) + " still runs here";
   }
-  if (core().work_.has_group()) return "another group still runs here";
-  if (!core().standing_.has_replica || core().work_.fetches() || core().work_.holds()) {
+  if (ctx().work.has_group()) return "another group still runs here";
+  if (!ctx().standing.has_replica || ctx().work.fetches() || ctx().work.holds()) {
     return "this worker has no replica yet";
   }
   return {};
 }
 
 bool OverlapProtocol::HoldsAhead() const {
-  const Group* group = core().work_.held_group();
+  const Group* group = ctx().work.held_group();
   return group != nullptr && group->kind == GroupKind::kTrain;
 }
 
 bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
   if (group.kind != GroupKind::kTrain) return false;
-  const bool pauses = core().standing_.paused && !InBackground();
-  if (core().call_.cancelled() || pauses) {
-    core().Push(Finished{.group = group.id,
-                         .outcome = Outcome::kFailed,
-                         .detail = pauses ? "its training loop pauses" : "cancelled by its user"},
-                out);
+  const bool pauses = ctx().standing.paused && !InBackground();
+  if (ctx().call.cancelled() || pauses) {
+    ctx().Push(Finished{.group = group.id,
+                        .outcome = Outcome::kFailed,
+                        .detail = pauses ? "its training loop pauses" : "cancelled by its user"},
+               out);
   } else if (InBackground()) {
     BeginInBackground(group, out);
   } else {
-    core().work_.Hold(group);
+    ctx().work.Hold(group);
     Continue(out);
   }
   return true;
@@ -159,33 +157,33 @@ bool OverlapProtocol::OnGroup(const Group& group, Actions* out) {
 
 void OverlapProtocol::BeginInBackground(Group group, Actions* out) {
   Iteration gain = 0;
-  if (DrawnAhead(core().plan())) {
-    group.iteration = core().step_.iteration;
+  if (DrawnAhead(ctx().plan())) {
+    group.iteration = ctx().step.iteration;
   } else {
-    gain = std::max<Iteration>(group.iteration - core().step_.ready.iteration, 0);
+    gain = std::max<Iteration>(group.iteration - ctx().step.ready.iteration, 0);
   }
-  core().BeginBeside(std::move(group), gain, false, out);
+  ctx().BeginBeside(std::move(group), gain, false, out);
 }
 
 // The group in the background is through. A failed one is forgotten.
 void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail, Actions* out) {
-  BackgroundGroup& through = core().beside_;
+  BackgroundGroup& through = ctx().beside;
   through.Forget();
   const bool ok = outcome == Outcome::kOk;
-  const bool passive = core().Passive(through.group());
+  const bool passive = ctx().Passive(through.group());
   if (ok) {
     ++inbox_;
     newest_average_ = through.group();
   }
   if (!Scheduled()) {
-    const bool waited = core().step_.ready_waiting && !passive;
-    core().Push(
+    const bool waited = ctx().step.ready_waiting && !passive;
+    ctx().Push(
         Finished{
             .group = through.group().id,
             .outcome = outcome,
             .detail = detail,
-            .wait_ns = waited ? std::max<DurationNs>(through.at() - core().step_.ready_at, 0) : 0,
-            .reduce_ns = core().now_ - through.at(),
+            .wait_ns = waited ? std::max<DurationNs>(through.at() - ctx().step.ready_at, 0) : 0,
+            .reduce_ns = ctx().now - through.at(),
             .bytes = through.bytes()},
         out);
   }
@@ -194,12 +192,12 @@ void OverlapProtocol::OnBesideThrough(Outcome outcome, const std::string& detail
 
 void OverlapProtocol::OnTrained(Outcome outcome, const std::string& detail, Actions* out) {
   const bool ok = outcome == Outcome::kOk;
-  if (ok && core().aim() == Aim::kStep) {
-    ++core().step_.outcome.rounds;
-    core().step_.outcome.included = true;
+  if (ok && ctx().aim() == Aim::kStep) {
+    ++ctx().step.outcome.rounds;
+    ctx().step.outcome.included = true;
   }
-  core().Report(outcome, detail, out);
-  OnThrough(ok, core().Passive(core().work_.group()), out);
+  ctx().Report(outcome, detail, out);
+  OnThrough(ok, ctx().Passive(ctx().work.group()), out);
   Continue(out);
 }
 
@@ -209,12 +207,12 @@ void OverlapProtocol::OnThrough(bool ok, bool passive, Actions* out) {
     --outstanding_;
     added_ = false;
   } else if (ok && !passive) {
-    core().step_.ready_waiting = false;
+    ctx().step.ready_waiting = false;
     outstanding_ = 0;
     added_ = false;
-  } else if (!DrawnAhead(core().plan())) {
-    const bool may = core().trains() && !core().call_.cancelled() && !core().standing_.said_end();
-    if (may && core().aim() != Aim::kLeave) Signal(out);
+  } else if (!DrawnAhead(ctx().plan())) {
+    const bool may = ctx().trains() && !ctx().call.cancelled() && !ctx().standing.said_end();
+    if (may && ctx().aim() != Aim::kLeave) Signal(out);
   }
 }
 
@@ -229,11 +227,11 @@ void OverlapProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 
 // The signal needs no group.
 void OverlapProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
-  SessionFlow& c = core();
+  StepContext& c = ctx();
   if (!DrawnAhead(c.plan())) return;
-  if (!c.step_.ready_waiting || reply.ready || reply.iteration != c.step_.ready.iteration) return;
-  if (!InBackground() && c.work_.idle()) c.step_.outcome.waited += c.now_ - c.step_.idle_at;
-  c.step_.ready_waiting = false;
+  if (!c.step.ready_waiting || reply.ready || reply.iteration != c.step.ready.iteration) return;
+  if (!InBackground() && c.work.idle()) c.step.outcome.waited += c.now - c.step.idle_at;
+  c.step.ready_waiting = false;
   outstanding_ = 0;
   added_ = false;
   Continue(out);

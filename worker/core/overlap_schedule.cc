@@ -6,18 +6,17 @@
 #include <utility>
 
 #include "worker/core/overlap_protocol.h"
-#include "worker/core/session_flow.h"
 
 namespace prd {
 
 // What is wrong with the schedule, or empty.
 std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
-  if (schedule.first <= core().standing_.last_group) return "its ids are not above those before";
+  if (schedule.first <= ctx().standing.last_group) return "its ids are not above those before";
   if (schedule.first > std::numeric_limits<GroupId>::max() - kScheduleSpan) {
     return "its ids are out of range";
   }
   const std::size_t count = schedule.members.size();
-  if (count == 0 || count > core().options_.max_members) {
+  if (count == 0 || count > ctx().max_members()) {
     return "it has " + std::to_string(count) + " members";
   }
   if (schedule.hosts.size() != count) {
@@ -32,34 +31,35 @@ std::string OverlapProtocol::CheckSchedule(const Schedule& schedule) const {
     members.insert(member.incarnation);
   }
   if (members.size() != count) return "a member is in it twice";
-  if (!members.contains(core().incarnation())) return "this worker is not in it";
+  if (!members.contains(ctx().link.incarnation())) return "this worker is not in it";
   return {};
 }
 
 void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
-  if (core().aim() == Aim::kLeave) return;
+  if (ctx().aim() == Aim::kLeave) return;
   const std::string wrong = CheckSchedule(schedule);
   if (!wrong.empty()) {
-    return core().Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
+    return ctx().Over(Status(Code::kDataLoss, "the controller set a schedule, but " + wrong), out);
   }
-  if (core().work_.reduces() && core().work_.group().kind == GroupKind::kTrain) {
-    core().work_.Cancel(out);
-    core().step_.outcome.reduced += core().now_ - core().work_.at();
-    core().step_.idle_at = core().now_;
+  if (ctx().work.reduces() && ctx().work.group().kind == GroupKind::kTrain) {
+    ctx().work.Cancel(out);
+    ctx().step.outcome.reduced += ctx().now - ctx().work.at();
+    ctx().step.idle_at = ctx().now;
   }
-  if (core().beside_.runs()) {
-    core().beside_.End(core().now_);
-    core().beside_.Drop(out);
+  if (ctx().beside.runs()) {
+    ctx().beside.End(ctx().now);
+    ctx().beside.Drop(out);
   }
   schedule_ = schedule;
-  self_ = static_cast<std::size_t>(
-      std::find_if(schedule.members.begin(), schedule.members.end(),
-                   [this](const GroupMember& m) { return m.incarnation == core().incarnation(); }) -
-      schedule.members.begin());
+  self_ = static_cast<std::size_t>(std::find_if(schedule.members.begin(), schedule.members.end(),
+                                                [this](const GroupMember& m) {
+                                                  return m.incarnation == ctx().link.incarnation();
+                                                }) -
+                                   schedule.members.begin());
   slots_ = outstanding_ = 0;
   // A step that waits begins anew. One that adds the inbox is about to end.
-  due_ = core().aim() == Aim::kStep && !core().work_.applies();
-  core().BeginHeld(out);
+  due_ = ctx().aim() == Aim::kStep && !ctx().work.applies();
+  ctx().BeginHeld(out);
   Continue(out);
 }
 
@@ -78,7 +78,7 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
   Group group{.id = StaticGroupId(schedule.first, schedule.members.size(), slot, members),
               .kind = GroupKind::kTrain,
               .members = {},
-              .iteration = core().step_.iteration,
+              .iteration = ctx().step.iteration,
               .reason = "static schedule, slot " + std::to_string(slot) + ", phase " +
                         std::to_string(slot % kStaticPhases)};
   StaticMembers ring = members;
@@ -97,21 +97,20 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
 // Begins the first slot that is taken and not over. Those in which this worker has no group are
 // over at once.
 void OverlapProtocol::RunSlots(Actions* out) {
-  if (!schedule_ || !core().is_member() || core().call_.cancelled() || core().aim() == Aim::kLeave)
+  if (!schedule_ || !ctx().is_member() || ctx().call.cancelled() || ctx().aim() == Aim::kLeave)
     return;
-  if (core().beside_.runs() || core().work_.reduces() || core().work_.fetches()) return;
+  if (ctx().beside.runs() || ctx().work.reduces() || ctx().work.fetches()) return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;
     const StaticMembers members = StaticGroup(schedule_->hosts, slot, self_);
     if (members.empty()) continue;
     Group group = SlotGroup(slot, members);
     if (group.id == kNoGroup) {
-      return core().Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"),
-                         out);
+      return ctx().Over(Status(Code::kResourceExhausted, "the schedule's group ids are used up"),
+                        out);
     }
-    core().standing_.last_group = group.id;
     if (InBackground()) return BeginInBackground(std::move(group), out);
-    return core().Begin(std::move(group), out);
+    return ctx().Begin(std::move(group), out);
   }
 }
 

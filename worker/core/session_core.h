@@ -40,7 +40,9 @@
 
 namespace prd {
 
+class ControllerInbox;
 class SessionFlow;
+struct SessionParts;
 
 class SessionCore {
  public:
@@ -170,7 +172,9 @@ class SessionCore {
   GroupId called_off() const;
 
  private:
+  std::unique_ptr<SessionParts> p_;
   std::unique_ptr<SessionFlow> flow_;
+  std::unique_ptr<ControllerInbox> inbox_;
 };
 
 }  // namespace prd

@@ -19,14 +19,13 @@
 #include "common/base/messages.h"
 #include "common/base/time.h"
 #include "worker/core/actions.h"
+#include "worker/core/step_context.h"
 
 namespace prd {
 
-class SessionFlow;
-
 class StepProtocol {
  public:
-  explicit StepProtocol(SessionFlow& core) : core_(&core) {}
+  explicit StepProtocol(StepContext& ctx) : ctx_(ctx) {}
   virtual ~StepProtocol() = default;
   StepProtocol(const StepProtocol&) = delete;
   StepProtocol& operator=(const StepProtocol&) = delete;
@@ -82,7 +81,7 @@ class StepProtocol {
   virtual bool EndsWithReduction() const { return false; }
   // The call's kTrain group is through, and not reported.
   virtual void OnTrained(Outcome outcome, const std::string& detail, Actions* out) = 0;
-  // The group beside the call (SessionFlow::beside_) is through, and not reported.
+  // The group beside the call (StepContext::beside) is through, and not reported.
   virtual void OnBesideThrough(Outcome, const std::string&, Actions*) {}
   // The caller has applied, or added the inbox.
   virtual void OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) = 0;
@@ -106,17 +105,17 @@ class StepProtocol {
   virtual std::optional<Instant> NextDeadline() const { return std::nullopt; }
 
  protected:
-  SessionFlow& core() { return *core_; }
-  const SessionFlow& core() const { return *core_; }
+  StepContext& ctx() { return ctx_; }
+  const StepContext& ctx() const { return ctx_; }
   // Counts the step. True if it is one that signals.
   bool Synchronises();
 
  private:
-  SessionFlow* core_;
+  StepContext& ctx_;
   std::uint32_t since_signal_ = 0;  // steps since the last one that signalled
 };
 
-std::unique_ptr<StepProtocol> MakeStepProtocol(const Plan& plan, SessionFlow& core);
+std::unique_ptr<StepProtocol> MakeStepProtocol(const Plan& plan, StepContext& ctx);
 
 }  // namespace prd
 

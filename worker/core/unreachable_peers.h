@@ -11,6 +11,7 @@
 #include "common/base/ids.h"
 #include "common/base/messages.h"
 #include "common/base/time.h"
+#include "worker/core/actions.h"
 
 namespace prd {
 
@@ -51,10 +52,22 @@ class UnreachablePeers {
     return Report(now, ranks_);
   }
 
+  // ---- probes: whether links to peers are back ----
+
+  // The controller wants these asked, instead of those before.
+  void Probe(const SharedList<GroupMember>& targets, Actions* out) {
+    probes_ = !targets.empty();
+    out->push_back(ProbePeers{targets});
+  }
+  void StopProbing(Actions* out) {
+    if (std::exchange(probes_, false)) out->push_back(ProbePeers{});
+  }
+
  private:
   // Of the last group that failed on the data plane.
   GroupId failed_ = kNoGroup;
   std::vector<Rank> ranks_;
+  bool probes_ = false;               // the newest ones had targets
   std::map<Rank, Instant> reported_;  // without a group, and when last
 };
 

@@ -1,0 +1,44 @@
+// The parts of a session. Each guards its own data; SessionFlow says what they mean for each other.
+#ifndef PRD_WORKER_CORE_SESSION_PARTS_H_
+#define PRD_WORKER_CORE_SESSION_PARTS_H_
+
+#include "common/base/time.h"
+#include "worker/core/average_copies.h"
+#include "worker/core/background_group.h"
+#include "worker/core/call_slot.h"
+#include "worker/core/call_work.h"
+#include "worker/core/controller_link.h"
+#include "worker/core/departure.h"
+#include "worker/core/mean_call.h"
+#include "worker/core/session_core.h"
+#include "worker/core/step_state.h"
+#include "worker/core/trained_report.h"
+#include "worker/core/unreachable_peers.h"
+
+namespace prd {
+
+struct SessionParts {
+  // What the call in progress wants of training.
+  Aim aim() const;
+
+  SessionCore::Options options;
+  Instant now;  // of the input at work
+
+  ControllerLink link;
+  Standing standing;
+  TrainedReport report;
+  UnreachablePeers unreachable;
+
+  CallSlot call;
+  StepState step;
+  MeanCall mean;
+  AverageCopies average;
+  Departure departure;
+
+  CallWork work;
+  BackgroundGroup beside;
+};
+
+}  // namespace prd
+
+#endif  // PRD_WORKER_CORE_SESSION_PARTS_H_
