@@ -25,8 +25,9 @@ std::string WaitsFor(const SessionParts& p) {
     return text;
   };
   if (p.work.reduces()) return group(p.work.group());
-  if (p.work.fetches())
+  if (p.work.fetches()) {
     return "the model of rank " + std::to_string(p.work.source()) + " is copied";
+  }
   if (p.average.running()) {
     return "the model of rank " + std::to_string(p.average.source()) + " is copied";
   }
@@ -63,12 +64,13 @@ std::optional<Instant> TimeoutEnds(const SessionParts& p) {
 }
 
 std::optional<Instant> GraceEnds(const SessionParts& p) {
-  const bool here = p.link.talks();
-  return here && !p.call.is(Call::kLeave) ? p.departure.by() : std::nullopt;
+  if (!p.link.talks() || p.call.is(Call::kLeave)) return std::nullopt;
+  return p.departure.by();
 }
 
 std::optional<Instant> LineAt(const SessionParts& p) {
-  return p.call.waits() && !p.work.applies() ? std::optional(p.call.line_at()) : std::nullopt;
+  if (!p.call.waits() || p.work.applies()) return std::nullopt;
+  return p.call.line_at();
 }
 
 LogLine WaitingLine(const SessionParts& p) {

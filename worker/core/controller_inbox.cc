@@ -57,8 +57,9 @@ void ControllerInbox::Receive(const ControllerEnvelope& envelope, Actions* out) 
                      out);
   }
   if (acked == ControllerLink::Acked::kMore) flow_.protocol().OnAcked(out);
-  if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body))
+  if (const auto* ack = std::get_if<HeartbeatAck>(&envelope.body)) {
     p_.link.OnHeartbeatAck(p_.now, *ack);
+  }
   if (!p_.link.Receive(p_.now, envelope.seq)) return;
   HearAnnounced(envelope.body, out);
   if (const auto* group = std::get_if<Group>(&envelope.body)) return OnGroup(*group, out);
@@ -126,8 +127,9 @@ void ControllerInbox::OnRefused(const Refused& refused, Actions* out) {
         p_.standing.final_done ? Status::Ok() : Status(Code::kAborted, "the session has left"),
         out);
   }
-  if (p_.departure.soon() && !p_.call.is(Call::kSwitch))
+  if (p_.departure.soon() && !p_.call.is(Call::kSwitch)) {
     return flow_.Over(p_.departure.Left(), out);
+  }
   flow_.DropWork(out);
   flow_.SayHello(out);
   if (p_.call.is(Call::kAverage)) {

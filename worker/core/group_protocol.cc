@@ -52,8 +52,9 @@ void GroupProtocol::Continue(Actions* out) {
 void GroupProtocol::SignalAgain(Actions* out) {
   const Aim aim = ctx().aim();
   // Nothing to offer. But a worker that was told to wait for a group has the steps before.
-  if (aim == Aim::kStep && ctx().step.discard && !stop_requested_)
+  if (aim == Aim::kStep && ctx().step.discard && !stop_requested_) {
     return ctx().StepDone(false, out);
+  }
   const bool stepping = aim == Aim::kStep || (ctx().Ends() && !ctx().standing.said_end());
   if (!stepping || !ctx().trains() || ctx().step.ready_waiting) return;
   if (AsksBeforeGroups(ctx().plan())) return Ask(out);

@@ -97,8 +97,9 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
 // Begins the first slot that is taken and not over. Those in which this worker has no group are
 // over at once.
 void OverlapProtocol::RunSlots(Actions* out) {
-  if (!schedule_ || !ctx().is_member() || ctx().call.cancelled() || ctx().aim() == Aim::kLeave)
+  if (!schedule_ || !ctx().is_member() || ctx().call.cancelled() || ctx().aim() == Aim::kLeave) {
     return;
+  }
   if (ctx().beside.runs() || ctx().work.reduces() || ctx().work.fetches()) return;
   for (; outstanding_ > 0; --outstanding_) {
     const std::uint64_t slot = slots_ - outstanding_;

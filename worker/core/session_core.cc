@@ -37,8 +37,9 @@ GroupId SessionCore::called_off() const { return flow_->protocol().called_off();
 void SessionCore::Attach(Instant now, Options options, Actions* out) {
   p_->now = now;
   flow_->BeginCall(Call::kAttach);
-  if (p_->call.cancelled())
+  if (p_->call.cancelled()) {
     return flow_->Done(Status(Code::kCancelled, "the session was cancelled"), out);
+  }
   if (p_->departure.soon()) return flow_->Done(p_->departure.Left(), out);
   p_->options = std::move(options);
   p_->call.SetTimeouts(p_->options.timeout, p_->options.start_timeout);
@@ -59,8 +60,8 @@ void SessionCore::Step(Instant now, const Ready& ready, bool discard, std::int64
   flow_->BeginCall(Call::kStep);
   flow_->protocol().OnStep(ready, taken);
   flow_->UpdateInterrupt(out);
-  if (CountsLocalSteps(flow_->plan()) && (!discard || taken > 0))
-    p_->step.iteration = ready.iteration;
+  const bool counts = !discard || taken > 0;
+  if (counts && CountsLocalSteps(flow_->plan())) p_->step.iteration = ready.iteration;
   if (flow_->EndsCall(out) || p_->standing.said_leave) return;
   // The step before was given up since (timeout): this one is void.
   if (p_->standing.said_finish && p_->standing.ends_run) {
@@ -112,8 +113,7 @@ void SessionCore::Average(Instant now, bool with_state, Actions* out) {
   if (!flow_->trains()) {
     return flow_->FailCall(
         Status(Code::kUnavailable,
-               "the job has lost this worker, which joins it again with its next "
-               "Step"),
+               "the job has lost this worker, which joins it again with its next Step"),
         out);
   }
   if (ReplicasAreEqual(flow_->plan()) && !TrainsInRounds(flow_->plan()) &&

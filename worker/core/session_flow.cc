@@ -33,8 +33,6 @@ void SessionFlow::Push(WorkerBody body, Actions* out) {
   p_.link.Push(p_.now, std::move(body), out);
 }
 
-// A new life: as a new incarnation, as soon as there is one. What it brings is the replica as it is
-// once `apply` has run, if it runs now; results in the inbox are given up.
 void SessionFlow::SayHello(Actions* out) {
   p_.link.BeginHello(p_.now);
   p_.unreachable.Clear();
@@ -76,21 +74,19 @@ void SessionFlow::SayEnd(Actions* out) {
   Done(Status::Ok(), out);
 }
 
-// By Progressed, where no Ready has told it.
 void SessionFlow::TellTrained(Actions* out) {
   if (!trains()) return;
   if (auto progressed = p_.report.Tell(p_.now)) Push(std::move(*progressed), out);
 }
 
-// The same, where the controller answers.
 void SessionFlow::TellTrainedSoon(Actions* out) {
   if (p_.link.unacked() < kTellUnacked) TellTrained(out);
 }
 
 void SessionFlow::SayStop(Actions* out) {
   const auto& reason = p_.departure.stop();
-  if (reason && p_.link.welcome().job_calls && !p_.report.progress().done)
-    Push(StopJob{.reason = *reason}, out);
+  if (!reason || !p_.link.welcome().job_calls || p_.report.progress().done) return;
+  Push(StopJob{.reason = *reason}, out);
 }
 
 void SessionFlow::SayLeave(Actions* out) {
@@ -141,8 +137,8 @@ void SessionFlow::FailCall(Status status, Actions* out) {
 void SessionFlow::StepDone(bool copied, Actions* out) {
   p_.step.outcome.iteration = p_.step.iteration;
   p_.step.outcome.own = p_.report.own();
-  // Of a newer replica than that of this worker's last group: no group ends this step. The others
-  // have stopped with that replica, or stop without this worker.
+  // The copied replica is newer than that of this worker's last group, so no group ends this step.
+  // The others have stopped with that replica, or stop without this worker.
   const bool caught_up = copied && p_.step.iteration != p_.work.group().iteration;
   p_.step.outcome.done = caught_up ? p_.report.progress().done : IsDone();
   p_.step.outcome.adopted = copied;
@@ -153,14 +149,11 @@ void SessionFlow::StepDone(bool copied, Actions* out) {
   Done(Status::Ok(), out);
 }
 
-// Whether the step that ends now is the last that the goal needs. Workers that end a step with one
-// result stop with the same one.
 bool SessionFlow::IsDone() const {
   const bool together = AllOrNone(plan()) && !TrainsInRounds(plan());
   return together ? p_.work.group().last : p_.report.progress().done;
 }
 
-// The step has ended, and is the last of this run.
 void SessionFlow::EndRunAfterStep(Actions* out) {
   ended_step_ = p_.step.outcome;
   ended_at_ = p_.now;
@@ -179,11 +172,10 @@ void SessionFlow::EndSwitch(Actions* out) {
 
 std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
   if (!p_.work.reduces(group)) return std::nullopt;
-  const bool last =
-      p_.standing.ends_run || p_.departure.soon();  // more follows before the call ends
   p_.work.HandOver();
   const bool trains = p_.work.group().kind == GroupKind::kTrain;
-  if (!p_.call.is(Call::kStep) || !trains || last || !protocol_->EndsWithReduction()) {
+  const bool more_follows = p_.standing.ends_run || p_.departure.soon();  // before the call ends
+  if (!p_.call.is(Call::kStep) || !trains || more_follows || !protocol_->EndsWithReduction()) {
     return std::nullopt;
   }
   handed_over_ = true;
@@ -195,7 +187,6 @@ std::optional<StepOutcome> SessionFlow::HandedOver(GroupId group) {
   return outcome;
 }
 
-// Finish, and Pause.
 void SessionFlow::End(Actions* out) {
   p_.step.discard = false;
   protocol_->OnFinish();
@@ -226,11 +217,9 @@ void SessionFlow::Fail(const Status& why, Actions* out) {
   Over(why, out);
 }
 
-// Where no boundary is to come, or not soon: nobody has admitted this worker, the job has not begun
-// for it, it pauses, or it waits in Finish.
 void SessionFlow::LeaveIfIdle(Actions* out) {
   if (!p_.departure.soon() || p_.standing.said_leave || p_.call.is(Call::kLeave)) return;
-  // On its way to another run it is awaited there, and leaves from there.
+  // A worker on its way to another run is awaited there, and leaves from there.
   if (p_.link.says_hello() && !p_.call.is(Call::kSwitch)) return Over(p_.departure.Left(), out);
   if (!is_member()) return;
   const bool waits = !p_.standing.has_replica && p_.work.idle() && !p_.work.holds();
@@ -240,7 +229,6 @@ void SessionFlow::LeaveIfIdle(Actions* out) {
   if (waits || pauses || finishing) SayLeave(out);
 }
 
-// The step in progress is better cut short: its replica is about to be replaced, or others wait.
 void SessionFlow::UpdateInterrupt(Actions* out) {
   const bool copies = p_.work.holds_copy() && CopyVoidsStep(plan());
   const bool computes =
@@ -276,15 +264,12 @@ bool SessionFlow::EndJoin(Actions* out) {
   return true;
 }
 
-// The controller gives this worker a replica, so it has dropped the worker's signal.
 void SessionFlow::ExpectReplica(Actions* out) {
   FailHeld("its replica is to be replaced", out);
   protocol_->OnCopyOrdered();
   p_.step.ready_waiting = false;
 }
 
-// Starts the pending group or copy, if the caller is inside Attach, Step or Finish: only then may
-// parameters be written.
 void SessionFlow::BeginHeld(Actions* out) {
   if (!p_.work.holds() || !p_.work.idle() || !p_.call.lends() || p_.beside.runs()) return;
   const Group* group = p_.work.held_group();
@@ -331,14 +316,12 @@ void SessionFlow::GiveUpWork(const std::string& why, Actions* out) {
   }
 }
 
-// Calls off what runs on the data plane; nobody is told.
 void SessionFlow::DropWork(Actions* out) {
   p_.work.Drop(out);
   p_.beside.Drop(out);
   p_.average.Cancel(out);
 }
 
-// A group that was announced ahead will not be begun.
 void SessionFlow::FailHeld(const std::string& why, Actions* out) {
   if (!protocol_->HoldsAhead()) return;
   const GroupId id = p_.work.held_group()->id;
@@ -358,7 +341,6 @@ void SessionFlow::BeginBeside(Group group, Iteration gain, bool contributes, Act
                              .gain = gain});
 }
 
-// The group beside the call is through.
 void SessionFlow::EndBeside(Outcome outcome, const std::string& detail, Actions* out,
                             std::uint64_t sent_bytes) {
   p_.beside.End(p_.now, sent_bytes);

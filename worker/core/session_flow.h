@@ -29,8 +29,8 @@ class SessionFlow final : public StepContext {
   // ---- to the controller ----
 
   void Push(WorkerBody body, Actions* out) override;
-  // A new life: as a new incarnation, as soon as there is one. What it brings is the replica as it
-  // is once `apply` has run, if it runs now. Results in the inbox are given up.
+  // Begins a new incarnation, as soon as there is a number for one. It brings the replica as it is
+  // once `apply` has run, if it runs now. Results in the inbox are given up.
   void SayHello(Actions* out);
   void SayReady(Actions* out) override;
   void SayEnd(Actions* out) override;
@@ -56,8 +56,8 @@ class SessionFlow final : public StepContext {
   void ContinueAverage(Actions* out);
   void Over(Status status, Actions* out) override;
   void Fail(const Status& why, Actions* out);
-  // Leaves, if it is to leave soon and no boundary is to come, or not soon: nobody has admitted
-  // this worker, the job has not begun for it, it pauses, or it waits in Finish.
+  // LeaveSoon: leaves now if no boundary is to come, or not soon: nobody has admitted this worker,
+  // the job has not begun for it, it pauses, or it waits in Finish.
   void LeaveIfIdle(Actions* out);
   // The step in progress is better cut short: its replica is about to be replaced, or others wait.
   void UpdateInterrupt(Actions* out);
@@ -67,7 +67,7 @@ class SessionFlow final : public StepContext {
 
   // The replica is the job's; `copied`: from a peer.
   void HasReplica(bool copied, Actions* out);
-  // The controller gives this worker a replica, so it has dropped the worker's signal.
+  // The controller gives this worker a replica, and so has dropped the worker's signal.
   void ExpectReplica(Actions* out);
   // The caller must be in a call in which parameters may be written.
   void BeginHeld(Actions* out) override;

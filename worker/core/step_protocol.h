@@ -32,8 +32,8 @@ class StepProtocol {
 
   // ---- the worker's life ----
 
-  // A new incarnation: what was said to the controller, and what it said, is void. The replica and
-  // the step in progress remain.
+  // A new incarnation begins. What was said to the controller, and what it said, is void. The
+  // replica and the step in progress remain.
   virtual void OnHello() {}
   // The replica is the job's, from the common start or, if `copied`, from a peer. False: the call
   // in progress does not end with that.
@@ -50,16 +50,16 @@ class StepProtocol {
   // ---- calls ----
 
   // A step has come; it begins with StartStep, unless the session is over or cancelled. `taken` as
-  // in SessionFlow::Step.
+  // in SessionCore::Step.
   virtual void OnStep(const Ready& ready, std::int64_t taken);
   virtual void StartStep(Actions* out) = 0;
   virtual void OnFinish() {}
-  // The step in progress ends, successfully: completes its outcome.
+  // The step in progress ends successfully. Completes its outcome.
   virtual void OnStepEnds();
   // The call in progress ends, one way or another.
   virtual void OnCallEnds(Actions*) {}
-  // Does what can be done now, for the call in progress and beside it. To be called whenever
-  // something has changed; changes nothing by itself.
+  // Does what can be done now, for the call in progress and beside it. Called whenever something
+  // has changed. A second call in a row does nothing.
   virtual void Continue(Actions* out) = 0;
   // The same, after a group or a copy has failed: signals again what has no answer.
   virtual void SignalAgain(Actions* out) { Continue(out); }

@@ -38,7 +38,7 @@ enum class Aim : std::uint8_t {
   kLeave,
 };
 
-// A struct: SessionFlow alone changes it.
+// Step protocols only read it.
 struct Standing {
   bool has_replica = false;  // the common start, or a peer's model
   bool said_finish = false;
