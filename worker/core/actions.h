@@ -61,7 +61,7 @@ struct StartReduce {
   Iteration gain = 0;
 };
 struct CancelReduce {};  // no result follows
-// Of one that was handed over (SessionCore::HandedOver): its end follows, and may yet be its
+// The reduction was handed over (SessionCore::HandedOver). Its end follows, and may still be its
 // result.
 struct GiveUpReduce {
   std::string reason;
@@ -84,7 +84,7 @@ struct AnnouncedMembers {
   SharedList<GroupMember> members;
   bool copies = false;
 };
-// These are out: nothing of theirs counts, and nothing is sent to them any more.
+// These have left: nothing of theirs counts, and nothing is sent to them any more.
 struct ForgetMembers {
   std::vector<Incarnation> incarnations;
 };
@@ -104,12 +104,12 @@ struct ApplyNow {
   enum class What : std::uint8_t {
     // The result is in the gradients: runs `apply`. The replica's iteration becomes this one.
     kGradients,
-    // Moves the inbox into the gradients, and runs `apply`. The inbox says the iteration, and of
-    // how many rounds it is: none, and `apply` does not run, of a replica that was copied or that a
-    // new incarnation gave up.
+    // Moves the inbox into the gradients, and runs `apply`. The inbox says the iteration, and the
+    // number of rounds in it. That is 0, and `apply` does not run, where the replica was copied or
+    // a new incarnation gave the inbox up.
     kInboxOfGradients,
-    // Adds the inbox to the parameters. The inbox says the iteration, and of how many groups it is,
-    // 0 where it is empty.
+    // Adds the inbox to the parameters. The inbox says the iteration, and the number of groups in
+    // it: 0 where it is empty.
     kInboxOfChanges,
   };
   What what = What::kGradients;
@@ -127,7 +127,7 @@ struct LogLine {
   std::string text;
 };
 
-// Besides, those of exchange.h.
+// More actions are in exchange.h.
 
 using Action =
     std::variant<SendToController, BecomeIncarnation, JoinRun, StartReduce, CancelReduce,

@@ -53,7 +53,7 @@ class BackgroundGroup {
   bool fetches() const { return state_ == State::kFetch; }
   bool runs() const { return reduces() || fetches(); }
 
-  // Of the newest group, also once it is forgotten.
+  // The newest group, also once it is forgotten.
   const Group& group() const { return group_; }
   bool contributed() const { return contributed_; }
   Instant at() const { return at_; }  // when its reduction, or the copy, began

@@ -10,8 +10,8 @@
 namespace prd {
 namespace {
 
-// Whoever a message of the controller names may turn to this worker from now on, and is told of
-// this worker as well.
+// Announces the members that a message of the controller names. They are told of this worker as
+// well, and may turn to it from now on.
 void HearAnnounced(const ControllerBody& body, Actions* out) {
   const auto* announce = std::get_if<Announce>(&body);
   const bool copies = announce != nullptr && announce->copies;
@@ -121,7 +121,7 @@ void ControllerInbox::OnRefused(const Refused& refused, Actions* out) {
                               : Status(Code::kAborted, "refused: " + refused.reason),
                       out);
   }
-  // This incarnation is over. If it had nothing to do but to hear so, that is all.
+  // This incarnation is over. A worker that only waited to hear so is done.
   if (p_.call.is(Call::kLeave) || p_.standing.final_done) {
     return flow_.Over(
         p_.standing.final_done ? Status::Ok() : Status(Code::kAborted, "the session has left"),
@@ -193,7 +193,7 @@ void ControllerInbox::OnGroup(const Group& group, Actions* out) {
     }
   }
   Group held = group;
-  // Nobody has told the controller how many steps were made under a schedule.
+  // The controller does not know how many steps were made under a schedule.
   if (p_.standing.final_announced && DrawnAhead(flow_.plan())) {
     held.iteration = std::max(held.iteration, p_.step.iteration);
   }
@@ -260,7 +260,7 @@ void ControllerInbox::OnResumed(Actions* out) {
   flow_.EndResume(out);
 }
 
-// From the end of the step in progress on; at once, if that has ended in the run before.
+// The run ends with the step in progress; at once, if that step has ended in the run before.
 void ControllerInbox::OnEndRun(Actions* out) {
   p_.standing.ends_run = true;
   if (p_.call.is(Call::kSwitch)) flow_.End(out);

@@ -43,9 +43,9 @@ struct PeerMessage {
   };
   Kind kind = Kind::kOffer;
   PeerItem parcel;
-  // Of an offered kDelta: the shard's version that the update was computed on, and how many workers
-  // train (its share in the parameters is one over that). Of an offered kUpdate: the iteration of
-  // the sender's update before this one; it skipped those between the two (Hop, section 5), so that
+  // An offered kDelta: the shard's version that the update was computed on, and how many workers
+  // train (its share in the parameters is one over that). An offered kUpdate: the iteration of the
+  // sender's update before this one; it skipped those between the two (Hop, section 5), so that
   // nobody waits for them. `stamp` - 1 where there was none.
   std::int64_t version = 0;
   std::uint32_t workers = 0;

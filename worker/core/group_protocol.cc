@@ -3,8 +3,8 @@
 namespace prd {
 namespace {
 
-// Queries that need no answer are not said beyond this many messages that the controller has not
-// acknowledged: the step waits, so that it is noticed when the controller is away.
+// A query that needs no answer is not sent while this many messages are unacknowledged. The step
+// waits instead, so that a controller that is away is noticed.
 constexpr std::size_t kMaxUnacked = 1024;
 
 }  // namespace
@@ -19,7 +19,7 @@ bool GroupProtocol::OnReplica(bool copied, Actions* out) {
   return StepProtocol::OnReplica(copied, out);
 }
 
-// What was counted and said since the last group is past.
+// Forgets what was counted and said since the last group.
 void GroupProtocol::BeginRound() {
   local_steps_ = 0;
   stop_requested_ = false;
@@ -51,7 +51,8 @@ void GroupProtocol::Continue(Actions* out) {
 // Signals the step in progress, unless it is signalled already or cannot be yet.
 void GroupProtocol::SignalAgain(Actions* out) {
   const Aim aim = ctx().aim();
-  // Nothing to offer. But a worker that was told to wait for a group has the steps before.
+  // A discarded step has nothing to offer. But a worker that was told to wait for a group has the
+  // steps before.
   if (aim == Aim::kStep && ctx().step.discard && !stop_requested_) {
     return ctx().StepDone(false, out);
   }
@@ -121,7 +122,7 @@ void GroupProtocol::OnMessage(const ControllerBody& body, Actions* out) {
 }
 
 void GroupProtocol::OnReply(const QueryReply& reply, Actions* out) {
-  // A reply to a signal of a round that is past means nothing.
+  // A reply to a signal of an earlier round means nothing.
   if (!asked_ || reply.iteration != asked_->iteration) return;
   if (AcknowledgesLate(ctx().plan())) {
     if (reply.local_steps <= asked_->local_steps) stop_requested_ = stop_requested_ || reply.ready;

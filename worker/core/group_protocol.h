@@ -37,7 +37,7 @@ class GroupProtocol : public StepProtocol {
   void Ask(Actions* out);
   void OnReply(const QueryReply& reply, Actions* out);
 
-  std::uint32_t local_steps_ = 0;  // since the last group; of plans that reduce changes
+  std::uint32_t local_steps_ = 0;  // since the last group, under plans that reduce changes
   std::optional<Ready> asked_;     // the last Ready of this round
   bool stop_requested_ = false;    // AcknowledgesLate: the next signal waits for the round's group
 };

@@ -17,7 +17,7 @@ void NeighbourProtocol::OnHello() {
   awaits_neighbours_ = false;
 }
 
-// The others have gone on: where it goes on, and with whom, it is told next.
+// The others have gone on. The controller says next where this worker goes on, and with whom.
 bool NeighbourProtocol::OnResumed(Actions*) {
   awaits_neighbours_ = true;
   return true;
@@ -51,7 +51,7 @@ void NeighbourProtocol::Continue(Actions* out) {
   if (phase_ == Phase::kEnter) Enter(out);
 }
 
-// The first update also while the training loop computes, which reads the parameters too.
+// Publishes the first update also while the training loop computes: both only read the parameters.
 void NeighbourProtocol::Publish(Actions* out) {
   const StepContext& c = ctx();
   if (!updates_.met() || !c.standing.has_replica || c.standing.said_finish) return;
@@ -162,7 +162,7 @@ void NeighbourProtocol::OnNeighbourhood(const Neighbourhood& hood, Actions* out)
   if (!wrong.empty()) {
     return c.Over(Status(Code::kDataLoss, "the controller named neighbours, but " + wrong), out);
   }
-  // A worker that is about to enter an iteration is there already as the controller counts.
+  // The controller counts a worker that is about to enter an iteration as being there.
   const bool still = phase_ == Phase::kReceive && !c.step.ready_waiting;
   if (still && hood.at > c.step.iteration && hood.at <= kMaxIteration) {
     c.step.iteration = hood.at;

@@ -61,7 +61,7 @@ void OverlapProtocol::Continue(Actions* out) {
 
 void OverlapProtocol::ContinueStep(Actions* out) {
   if (due_ && !ctx().step.ready_waiting) {
-    // What the groups before have gained is part of what it signals.
+    // The signal includes what the groups before have gained.
     if (!DrawnAhead(ctx().plan()) && inbox_ > 0) return AddInbox(out);
     if (Scheduled()) {
       TakeSlot(out);
@@ -103,7 +103,7 @@ void OverlapProtocol::AddInbox(Actions* out) {
 
 void OverlapProtocol::OnApplied(Iteration iteration, std::int64_t rounds, Actions* out) {
   ctx().step.iteration = iteration;
-  // None: what was counted had been given up. More may have come since.
+  // No rounds: the inbox that was counted had been given up. More may have come since.
   CountAdded(rounds);
   if (rounds == 0) inbox_ = std::max<std::int64_t>(inbox_ - asked_inbox_, 0);
   added_ = true;
@@ -201,7 +201,7 @@ void OverlapProtocol::OnTrained(Outcome outcome, const std::string& detail, Acti
   Continue(out);
 }
 
-// What a group that is through, and reported, means for the signal that stands, or the slots.
+// A group is through, and reported: settles the signal that stands, or the slot.
 void OverlapProtocol::OnThrough(bool ok, bool passive, Actions* out) {
   if (Scheduled()) {
     --outstanding_;
@@ -225,7 +225,7 @@ void OverlapProtocol::OnMessage(const ControllerBody& body, Actions* out) {
   StepProtocol::OnMessage(body, out);
 }
 
-// The signal needs no group.
+// The controller answers that the signal needs no group.
 void OverlapProtocol::OnAnswer(const QueryReply& reply, Actions* out) {
   StepContext& c = ctx();
   if (!DrawnAhead(c.plan())) return;

@@ -1,24 +1,25 @@
 // Models are averaged in groups, and steps and groups are not one to one (DecouplesSteps).
 //
 // Steps that do not signal (Plan::every) end at once, whatever is announced or stands; so do
-// discarded ones. Of the others:
+// discarded ones. The others depend on the plan:
 //   in the background (AveragesInBackground)
 //     A step says Ready and ends. Groups run beside the training loop, and their averages wait in
 //     the inbox, which the caller's thread adds to the parameters before each step, and on
 //     ApplyNow. A signal stands until its group has succeeded; a worker whose group failed signals
-//     again by itself, also while its training loop computes. The step with which more than
-//     RunAhead have come since a signal, its own included, waits for it; it then adds the inbox,
-//     says Ready (unless the signal that stood was its own, or was said after it came), and ends.
+//     again by itself, also while its training loop computes. A step waits for the signal that
+//     stands if more than RunAhead steps have come since, itself included. It then adds the
+//     inbox, says Ready (unless the signal that stood was its own, or was said after it came), and
+//     ends.
 //   drawn ahead (DrawnAhead)
 //     The same signal is never repeated; it ends as Membership::kAhead says. A group that does not
 //     run in the background waits until the training loop is in a step that signals, which says
 //     Ready first, or in Finish; such a step ends once no signal stands.
 //   by a schedule (FollowsSchedule)
 //     Each step that signals takes the next slot of the newest Schedule, and waits for the first
-//     one. Not in the background, it runs that slot's group and ends with it, ok or not. In the
-//     background, slots run in their order, and a step with which more than RunAhead slots are
-//     taken and not over waits. A new Schedule calls off and forgets the slots of the one before; a
-//     step that waits takes slot 0 of the new one.
+//     one. In the background, slots run in their order, and a step waits while more than RunAhead
+//     slots are taken and not over. Otherwise it runs that slot's group and ends with it, ok or
+//     not. A new Schedule calls off and forgets the slots of the one before; a step that waits
+//     takes slot 0 of the new one.
 //
 // Finish adds the inbox and says Finish once no signal stands, its own group is through, and no
 // slot is open. It takes part in groups announced ahead before and after that; what they leave in
@@ -85,7 +86,7 @@ class OverlapProtocol : public StepProtocol {
   Group newest_average_;           // the newest one whose average is here
   std::optional<Schedule> schedule_;
   std::size_t self_ = 0;     // in its members
-  std::uint64_t slots_ = 0;  // of it that were taken
+  std::uint64_t slots_ = 0;  // taken, of it
 };
 
 }  // namespace prd

@@ -57,7 +57,7 @@ void OverlapProtocol::OnSchedule(const Schedule& schedule, Actions* out) {
                                                 }) -
                                    schedule.members.begin());
   slots_ = outstanding_ = 0;
-  // A step that waits begins anew. One that adds the inbox is about to end.
+  // A step that waits takes a slot again. A step that adds the inbox is about to end.
   due_ = ctx().aim() == Aim::kStep && !ctx().work.applies();
   ctx().BeginHeld(out);
   Continue(out);
@@ -94,8 +94,8 @@ Group OverlapProtocol::SlotGroup(std::uint64_t slot, const StaticMembers& member
   return group;
 }
 
-// Begins the first slot that is taken and not over. Those in which this worker has no group are
-// over at once.
+// Begins the first slot that is taken and not over. Slots without a group of this worker are over
+// at once.
 void OverlapProtocol::RunSlots(Actions* out) {
   if (!schedule_ || !ctx().is_member() || ctx().call.cancelled() || ctx().aim() == Aim::kLeave) {
     return;

@@ -1,11 +1,11 @@
-// SessionFlow: pauses, means and averages, which a training loop asks for beside training.
+// SessionFlow: the ends of Resume, Mean and Average.
 #include <utility>
 
 #include "worker/core/session_flow.h"
 
 namespace prd {
 
-// Whatever had to come first has come.
+// Ends Resume, or continues Mean, if nothing has to come first any more.
 void SessionFlow::EndResume(Actions* out) {
   if (p_.call.is(Call::kMean)) return ContinueMean(out);
   const bool here =
@@ -13,7 +13,7 @@ void SessionFlow::EndResume(Actions* out) {
   if (p_.call.is(Call::kResume) && here) Done(Status::Ok(), out);
 }
 
-// Joins, where the job has lost this worker; pauses; gives its numbers; resumes.
+// Mean, step by step: joins, if the job has lost this worker; pauses; gives its numbers; resumes.
 void SessionFlow::ContinueMean(Actions* out) {
   if (!p_.call.is(Call::kMean) || !trains() || !p_.work.idle()) return;
   if (p_.work.holds() && !protocol_->HoldsAhead()) return BeginHeld(out);

@@ -103,7 +103,7 @@ bool RoundProtocol::DelaysFinal(Actions* out) {
 
 // ---- rounds ----
 
-// Whether the outbox is in that round, or is its own again, is not known yet.
+// A round may still have the outbox: nobody has said yet what became of it.
 bool RoundProtocol::GaveToRound() const {
   return ctx().beside.is_open() && ctx().beside.contributed();
 }

@@ -41,15 +41,15 @@ class RoundProtocol : public StepProtocol {
   void OnStepArrived(Actions* out);
   void ApplyRounds(Actions* out);
 
-  // Rounds are known by their iteration; SessionCore::iteration_ is that of the newest one that
+  // Rounds are known by their iteration; StepState::iteration is that of the newest one that
   // `apply` has seen.
   Iteration newest_ = 0;                // round whose result is here
   bool unapplied_ = false;              // the inbox is not empty, as far as is known here
   std::uint32_t owed_ = 0;              // gradients in the outbox
   Group last_round_;                    // the newest one whose result is here
   bool arrival_due_ = false;            // the step in progress has not deposited and signalled yet
-  bool deposited_ = false;              // the step in progress has
-  std::optional<Iteration> own_round_;  // that its gradient is in
+  bool deposited_ = false;              // the step in progress has deposited
+  std::optional<Iteration> own_round_;  // its gradient is in this one
 };
 
 }  // namespace prd

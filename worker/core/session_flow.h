@@ -22,7 +22,7 @@ class SessionFlow final : public StepContext {
  public:
   explicit SessionFlow(SessionParts& parts);
 
-  // Of the newest Welcome's plan.
+  // The protocol of the newest Welcome's plan.
   StepProtocol& protocol() { return *protocol_; }
   void SetPlan(const Plan& plan);
 

@@ -197,7 +197,7 @@ void ShardKeeper::OnStateOffer(Instant now, Incarnation from, const PeerMessage&
   const auto it = kept_.find(shard);
   if (it != kept_.end()) {
     Kept& kept = it->second;
-    // Of one version, both are the same; but a later one of an older placement may be one that the
+    // Two of one version are the same. But a later one of an older placement may be one that the
     // owner never had.
     if (kept.version == note.parcel.stamp) kept.epoch = map_.epoch();
     if (Have(shard) && kept.version >= note.parcel.stamp) return SayState(from, shard, out);

@@ -90,7 +90,7 @@ class ShardKeeper {
   void OnOffer(Instant now, Incarnation from, const PeerMessage& note, Actions* out);
   // A holder has the kState.
   void OnStored(Instant now, Incarnation from, const PeerItem& parcel, Actions* out);
-  // Of a kShard or kState.
+  // A request for a kShard or kState.
   void OnRequest(Incarnation from, Request request, const PeerItem& parcel, Actions* out);
   // False: the ticket is none of these.
   bool OnPulled(Instant now, Ticket ticket, const Status& status, const ShardHeader& enclosure,

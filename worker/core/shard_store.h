@@ -91,7 +91,7 @@ class ShardStore {
 
   // A worker that reads has so many parts of the parameters twice.
   static constexpr std::size_t kReadsAtOnce = 16;
-  // Of each kind. What does not fit comes again: notes are said, and pulls tried, again.
+  // A limit for each kind. What does not fit comes again: notes are said, and pulls tried, again.
   static constexpr std::size_t kMaxEarly = 4096;
 
   ShardKeeper keeper_;

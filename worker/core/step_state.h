@@ -23,9 +23,8 @@ struct StepState {
   Instant ready_at;
   Instant idle_at;  // the step in progress waits for a group since then
 
-  // Of the step in progress.
-  StepOutcome outcome;
-  bool discard = false;
+  StepOutcome outcome;   // of the step in progress, so far
+  bool discard = false;  // its local work was cut short
 };
 
 // What the call in progress wants of training.

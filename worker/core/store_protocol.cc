@@ -36,8 +36,8 @@ bool StoreProtocol::OnResumed(Actions* out) {
   return false;
 }
 
-// A step after one that was given up (timeout) ends what that one began: the parameters' move
-// includes what is pushed already, so that its own work cannot be told from it, and is lost.
+// A step after one that was given up (timeout) ends what that one began. Its own work is lost: it
+// cannot be told from what is pushed already, for both are in the parameters' move.
 void StoreProtocol::StartStep(Actions* out) {
   StepContext& c = ctx();
   if (c.work.holds()) return c.BeginHeld(out);
@@ -46,7 +46,7 @@ void StoreProtocol::StartStep(Actions* out) {
     counts_ = !c.step.discard;
     const auto members = static_cast<std::uint32_t>(store_.members());
     const std::uint32_t workers = std::max(workers_ != 0 ? workers_ : members, 1u);
-    // Also of a step that was cut short: its clock counts.
+    // A step that was cut short pushes too: its clock counts.
     store_.Push(c.now, c.step.iteration + 1, c.step.discard ? 0 : 1.0 / workers, workers, out);
   } else {
     counts_ = false;
@@ -56,16 +56,17 @@ void StoreProtocol::StartStep(Actions* out) {
 
 void StoreProtocol::Continue(Actions* out) {
   StepContext& c = ctx();
-  if (!c.is_member() || c.aim() == Aim::kLeave) return;
+  const Aim aim = c.aim();
+  if (!c.is_member() || aim == Aim::kLeave) return;
   if (store_.TakePlaced()) c.Push(Placed{.epoch = store_.epoch()}, out);
   if (!c.standing.has_replica || !c.work.idle()) return;
-  if (next_ == Next::kPush && store_.pushed() && c.aim() == Aim::kStep) {
+  if (next_ == Next::kPush && store_.pushed() && aim == Aim::kStep) {
     next_ = Next::kAnswer;
     c.step.ready.iteration = c.step.iteration + 1;
     c.step.ready.waiting = true;
     c.SayReady(out);
   }
-  const bool reads = c.aim() == Aim::kJoin || c.aim() == Aim::kStep;
+  const bool reads = aim == Aim::kJoin || aim == Aim::kStep;
   if (next_ == Next::kMayRead && reads && !awaits_placement_) {
     next_ = Next::kRead;
     store_.Read(c.now, c.step.iteration, out);
@@ -100,7 +101,7 @@ void StoreProtocol::OnCallEnds(Actions* out) {
   next_ = Next::kMayRead;
 }
 
-// The final average is of what the shards hold once all workers have pushed their last update.
+// The final average takes what the shards hold once all workers have pushed their last update.
 bool StoreProtocol::DelaysFinal(Actions* out) {
   StepContext& c = ctx();
   const GroupId id = c.work.held_group()->id;

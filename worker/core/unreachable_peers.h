@@ -64,9 +64,8 @@ class UnreachablePeers {
   }
 
  private:
-  // Of the last group that failed on the data plane.
-  GroupId failed_ = kNoGroup;
-  std::vector<Rank> ranks_;
+  GroupId failed_ = kNoGroup;         // the last group that failed on the data plane
+  std::vector<Rank> ranks_;           // its members that could not be reached
   bool probes_ = false;               // the newest ones had targets
   std::map<Rank, Instant> reported_;  // without a group, and when last
 };

@@ -135,7 +135,8 @@ bool UpdateQueues::Skipped(const Sender& sender, Iteration k) const {
   return staleness_ == 0 && skip != sender.skips.end() && skip->second < k;
 }
 
-// Those who skipped it are among the backups; more of them than that are not waited for either.
+// Neighbours that skipped it are among the backups; more of them than that are not waited for
+// either.
 bool UpdateQueues::CanReceive(Iteration k) const {
   std::int64_t missing = 0;
   std::int64_t backups = backups_;

@@ -85,7 +85,7 @@ class UpdateQueues {
     Iteration newest = -1;            // of those that were ever here
     std::map<Iteration, Pull> pulls;  // on their way, or here and not used yet
     std::set<Iteration> offered;      // and not pulled yet; with staleness the newest alone
-    // Of updates whose sender skipped iterations before them: the one before. Not of the past.
+    // The update before, of updates whose sender skipped iterations before them. None of the past.
     std::map<Iteration, Iteration> skips;
     std::set<Iteration> let_go;  // see let_go_
   };
